@@ -13,6 +13,7 @@ use eyelet_memory::slab::Key;
 use eyelet_sys::channel::BODY_BYTES_MAX;
 use eyelet_telemetry::counters::Counters;
 use thiserror::Error;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender};
 use tokio::sync::oneshot;
 use zeroize::Zeroizing;
@@ -130,6 +131,17 @@ pub fn wake_active(worker: &Rc<Worker>) {
     }
 }
 
+/// How many connections a batch has, as far as its lengths match its bytes.
+pub fn count(batch: &ConnectionBatch) -> usize {
+    let (mut count, mut rest) = (0, &batch.states[..]);
+    while let Some(([l0, l1, l2, l3, _], behind)) = rest.split_first_chunk::<PREFIX_BYTES>() {
+        let length = u32::from_be_bytes([*l0, *l1, *l2, *l3]) as usize;
+        let Some((_, behind)) = behind.split_at_checked(length) else { break };
+        (count, rest) = (count + 1, behind);
+    }
+    count
+}
+
 /// Has the worker with the fewest connections read a batch, within this time. `may_go_back` is that
 /// of an [`Arrival`].
 ///
@@ -141,13 +153,26 @@ pub fn deliver(
     may_go_back: bool,
     within: Duration,
 ) -> io::Result<Delivered> {
-    let least = workers.iter().min_by_key(|(_, counters)| counters.connections.value());
+    let mut workers: Vec<_> = workers.iter().collect();
+    workers.sort_by_key(|(_, counters)| counters.connections.value());
     let (read, is_read) = sync_channel(1);
     let (commit, committed) = oneshot::channel();
-    let arrival = Arrival { batch, may_go_back, read, committed };
-    let sent = least.map(|(worker, _)| worker.blocking_send(arrival));
-    if !matches!(sent, Some(Ok(()))) {
-        return Err(ErrorKind::BrokenPipe.into());
+    let mut unsent = Some(Arrival { batch, may_go_back, read, committed });
+    let mut error = ErrorKind::BrokenPipe;
+    for (worker, _) in workers {
+        let Some(arrival) = unsent.take() else { break };
+        unsent = match worker.try_send(arrival) {
+            Ok(()) => None,
+            Err(TrySendError::Closed(arrival)) => Some(arrival),
+            Err(TrySendError::Full(arrival)) => {
+                // It was too slow before.
+                error = ErrorKind::TimedOut;
+                Some(arrival)
+            }
+        };
+    }
+    if unsent.is_some() {
+        return Err(error.into());
     }
     match is_read.recv_timeout(within) {
         Ok(read) => Ok(read.map(|batch_read| (batch_read, commit))),

@@ -1,7 +1,7 @@
 //! What workers and the thread that speaks to the other process say to each other while connections
 //! move from one process to another.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -107,29 +107,58 @@ pub fn departures(
     (departures, answers, leaving)
 }
 
+/// What [`collect`] has got.
+#[derive(Debug)]
+pub struct Collected {
+    /// How many connections were kept.
+    pub kept: usize,
+    /// Whether there was no room for others.
+    pub is_full: bool,
+    /// Why it stopped before all workers had left.
+    pub stopped: Option<CollectError>,
+}
+
+/// Why not all connections could be collected.
+#[derive(Debug, thiserror::Error)]
+pub enum CollectError {
+    /// One batch cannot be kept.
+    #[error("{0}")]
+    Keep(io::Error),
+    /// The time is over.
+    #[error("workers are too slow to give them up")]
+    Slow,
+}
+
+impl Collected {
+    fn stopped_by(self, error: CollectError) -> Self {
+        Self { stopped: Some(error), ..self }
+    }
+}
+
 /// Has all workers give up what they have, until they have left. `keep` gets each batch; it returns
 /// whether it has room for it. Otherwise all of the batch go back to their worker, and end there.
-/// Returns how many connections it has kept, and whether it had no room for others.
-///
-/// # Errors
-/// The error of `keep`, or `TimedOut`. Workers then take back what they have not given up.
+/// After an error of `keep`, or at `end`, workers take back what was not answered.
 pub fn collect(
     departures: (Vec<mpsc::Sender<BatchAnswer>>, Receiver<Leaving>),
     end: Instant,
     mut keep: impl FnMut(&LeavingBatch) -> io::Result<bool>,
-) -> io::Result<(usize, bool)> {
+) -> Collected {
     let (answers, leaving) = departures;
-    let (mut kept, mut is_full, mut active) = (0, false, answers.len());
+    let mut collected = Collected { kept: 0, is_full: false, stopped: None };
+    let mut active = answers.len();
     while active > 0 {
         match leaving.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(Leaving::Batch { worker, connections, batch }) => {
-                let has_room = keep(&batch)?;
+                let has_room = match keep(&batch) {
+                    Ok(has_room) => has_room,
+                    Err(error) => return collected.stopped_by(CollectError::Keep(error)),
+                };
                 // The worker uses the sockets of those that go back.
                 drop(batch);
                 if has_room {
-                    kept += connections;
+                    collected.kept += connections;
                 } else {
-                    is_full = true;
+                    collected.is_full = true;
                 }
                 let refused = (0..if has_room { 0 } else { connections }).collect();
                 let answer = BatchAnswer::Committed { refused };
@@ -141,14 +170,14 @@ pub fn collect(
             Ok(Leaving::Passed) => {}
             Ok(Leaving::Left) => active -= 1,
             Err(RecvTimeoutError::Disconnected) => break,
-            Err(RecvTimeoutError::Timeout) => return Err(ErrorKind::TimedOut.into()),
+            Err(RecvTimeoutError::Timeout) => return collected.stopped_by(CollectError::Slow),
         }
     }
     for worker in &answers {
         // One that drains does not wait for it.
         let _ = worker.try_send(BatchAnswer::Over);
     }
-    Ok((kept, is_full))
+    collected
 }
 
 #[cfg(test)]
@@ -173,13 +202,41 @@ mod tests {
         }
         let mut room = [true, false].into_iter();
         let end = Instant::now() + Duration::from_secs(20);
-        let collected = collect((answers, leaving), end, |_| Ok(room.next().unwrap())).unwrap();
-        assert_eq!(collected, (3, true));
+        let collected = collect((answers, leaving), end, |_| Ok(room.next().unwrap()));
+        assert_eq!((collected.kept, collected.is_full), (3, true));
+        assert!(collected.stopped.is_none());
         let told: Vec<_> =
             workers.iter_mut().map(|worker| worker.answers.try_recv().unwrap()).collect();
         let refused = [vec![], vec![0, 1]].map(|refused| BatchAnswer::Committed { refused });
         assert_eq!(told, refused);
         // Only the worker has the sockets by the time of its answer.
         assert_eq!([Arc::strong_count(&kept), Arc::strong_count(&back)], [1; 2]);
+    }
+
+    #[test]
+    fn what_was_kept_before_an_error_stays_kept_and_the_rest_goes_back() {
+        let none: Arc<[Arc<OwnedFd>]> = Arc::new([]);
+        let soon = Duration::from_secs(20);
+        for (within, fails) in [(soon, true), (Duration::ZERO, false)] {
+            let (mut workers, answers, leaving) = departures(2, &none, 100, Duration::ZERO);
+            let ((first, _kept), (second, back)) = (batch(0, 3), batch(1, 2));
+            workers[0].batches.try_send(first).unwrap();
+            if fails {
+                workers[0].batches.try_send(second).unwrap();
+            } else {
+                drop(second);
+            }
+            let mut results = [Ok(true), Err(io::ErrorKind::Other.into())].into_iter();
+            let end = Instant::now() + within;
+            let collected = collect((answers, leaving), end, |_| results.next().unwrap());
+            assert_eq!((collected.kept, collected.is_full), (3, false));
+            assert_eq!(matches!(collected.stopped, Some(CollectError::Keep(_))), fails);
+            let refused = vec![];
+            let told = workers[0].answers.try_recv().unwrap();
+            assert_eq!(told, BatchAnswer::Committed { refused });
+            let over = Err(mpsc::error::TryRecvError::Disconnected);
+            assert_eq!(workers[1].answers.try_recv(), over, "it takes its batch back");
+            assert_eq!(Arc::strong_count(&back), 1);
+        }
     }
 }

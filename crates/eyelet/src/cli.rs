@@ -245,7 +245,7 @@ fn run_edge(
     // The process that replaces this one is the service then, and says what it does.
     let is_leaving = edge.is_leaving();
     drop(edge);
-    let kept_max = service::kept_max().filter(|_| stop == StopCause::KEEP && !is_leaving);
+    let kept_max = service::kept_max().filter(|_| stop.is_for_the_next_process() && !is_leaving);
     match stop {
         StopCause::Signal(signal) => {
             let what = if kept_max.is_some() { "leaving" } else { "draining" };
@@ -261,7 +261,7 @@ fn run_edge(
         match kept_max.map(|max| store::keep(&running, max)) {
             None => {}
             Some(Ok(kept)) => tracing::info!("the service manager keeps {kept} connections"),
-            Some(Err(error)) => tracing::error!("the service manager keeps nothing: {error}"),
+            Some(Err(error)) => tracing::error!("{error}"),
         }
         if !is_leaving {
             service::stopping();

@@ -17,6 +17,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use eyelet_engine::transfer::BATCH_DESCRIPTORS_MAX;
 use eyelet_sys::channel::{Channel, DESCRIPTORS_MAX, Received};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -83,16 +84,30 @@ pub struct Handed {
 pub struct HandoverReady {
     /// The listeners that it accepts from, by their index in the hello.
     pub kept: Vec<usize>,
-    /// The versions of the format of connections that it reads.
+    /// The versions of the format of connections that it reads. Earlier programs do not say it.
+    #[serde(default = "first_format")]
     pub formats: Vec<u16>,
-    /// Most descriptors of a batch: so many stay free for one.
+    /// Most descriptors of a batch: so many stay free for one. Earlier programs do not say it.
+    #[serde(default = "largest_batch")]
     pub batch_descriptors: usize,
+    /// Its process id. Earlier programs do not say it.
+    #[serde(default)]
+    pub pid: Option<u32>,
     /// Warnings about the file, in whole lines.
     pub warnings: String,
 }
 
+fn first_format() -> Vec<u16> {
+    vec![1]
+}
+
+fn largest_batch() -> usize {
+    BATCH_DESCRIPTORS_MAX
+}
+
 /// The new process has read a batch.
 #[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct HandoverReceived {
     /// The indexes of the connections that it does not take, in ascending order. It has dropped
     /// them: they stay the earlier process's.
@@ -123,6 +138,9 @@ pub enum HandoverError {
     /// The channel is closed or too slow, or something else is wrong with it.
     #[error("{}", say(.0))]
     Channel(#[from] io::Error),
+    /// What a service manager keeps cannot be written or read.
+    #[error("{}", say_stored(.0))]
+    Stored(io::Error),
     /// The other process says something that does not come now.
     #[error("message {0} came, and another was due")]
     Kind(u8),
@@ -137,6 +155,14 @@ pub enum HandoverError {
 }
 
 impl HandoverError {
+    /// The same error where no other process is at fault, but what a service manager keeps.
+    pub fn of_store(self) -> Self {
+        match self {
+            Self::Channel(error) => Self::Stored(error),
+            other => other,
+        }
+    }
+
     /// Whether the other process has closed its end of the channel.
     pub fn is_closed(&self) -> bool {
         matches!(self, Self::Channel(error) if is_closed(error))
@@ -153,6 +179,14 @@ fn say(error: &io::Error) -> String {
     match error.kind() {
         _ if is_closed(error) => "the other process has ended".into(),
         io::ErrorKind::TimedOut => "the other process is too slow".into(),
+        _ => error.to_string(),
+    }
+}
+
+fn say_stored(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => "the state ends too early".into(),
+        io::ErrorKind::TimedOut => "a socket that holds others is too slow".into(),
         _ => error.to_string(),
     }
 }
@@ -248,6 +282,30 @@ pub fn read<T: DeserializeOwned>(
     if received.kind != kind {
         return Err(HandoverError::Kind(received.kind));
     }
+    // RECEIVED of earlier programs has no body.
+    let body = if kind == kind::RECEIVED && body.is_empty() { b"{}" } else { body };
     serde_json::from_slice(body)
         .map_err(|error| HandoverError::Content { kind, why: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// An upgrade may begin in a program of before.
+    #[test]
+    fn what_earlier_programs_do_not_say_has_a_default() {
+        let received = |kind| Received { kind, descriptors: Vec::new() };
+        let body = br#"{"kept":[2],"warnings":""}"#;
+        let ready: HandoverReady = read(&received(kind::READY), kind::READY, body).unwrap();
+        assert_eq!((ready.formats, ready.pid), (vec![1], None));
+        assert_eq!(ready.batch_descriptors, BATCH_DESCRIPTORS_MAX);
+        for body in ["", "{}"] {
+            let kind = kind::RECEIVED;
+            let taken: HandoverReceived = read(&received(kind), kind, body.as_bytes()).unwrap();
+            assert_eq!((taken.refused, taken.why), (vec![], None));
+        }
+        assert!(read::<Serve>(&received(kind::SERVE), kind::SERVE, b"").is_err());
+    }
 }

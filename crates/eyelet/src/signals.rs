@@ -251,9 +251,10 @@ pub enum StopCause {
 }
 
 impl StopCause {
-    /// The signal after which a service manager that keeps descriptors gets the connections. SIGINT
-    /// ends them.
-    pub const KEEP: Self = Self::Signal("SIGTERM");
+    /// Whether a service manager that keeps descriptors gets the connections. SIGINT ends them.
+    pub fn is_for_the_next_process(self) -> bool {
+        self == Self::Signal("SIGTERM")
+    }
 }
 
 /// The next request at the control socket, if the socket is open.

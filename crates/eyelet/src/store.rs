@@ -13,20 +13,24 @@
 //!   If the process ends before the manager has the recording, the connections end with it. After
 //!   that it does nothing with them, however long it lives.
 //! - The next process reads no connection before the manager has forgotten the recording
-//!   ([`service::forget`]; the manager hears the main process of a service that keeps descriptors).
+//!   ([`service::forget`]).
 //!   If it ends before that, no key was used, and the manager passes the recording again. If it
 //!   ends after that, the connections end with it. If the manager does not answer, it closes them.
 //! - Several recordings come at once if a restart meets an upgrade, or if the manager did not
 //!   answer before. A connection has one owner, so it is in one of them.
+//!
+//! systemd obeys only processes that `NotifyAccess=` admits; the main process always is. So the
+//! manager is asked first whether it keeps a descriptor ([`service::keeps`]): if not, the process
+//! drains.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use eyelet_engine::batch::{Arrivals, deliver};
-use eyelet_engine::transfer::{ConnectionBatch, collect, departures};
+use eyelet_engine::batch::{Arrivals, count, deliver};
+use eyelet_engine::transfer::{Collected, ConnectionBatch, collect, departures};
 use eyelet_sys::recording::{Recorder, Recording};
 use eyelet_sys::service;
 use eyelet_tls::tickets::Now;
@@ -46,12 +50,55 @@ const ACTIVE_MAX: Duration = Duration::from_secs(2);
 /// How long the workers may take to give up what they have: this and the time to end the rest.
 const LEAVE_TIMEOUT: Duration = MESSAGE_TIMEOUT;
 
+/// Why the service manager does not have the connections.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// It closes what it is given. No worker has left.
+    #[error(
+        "connections are drained, because the service manager keeps no descriptors: the unit needs \
+         FileDescriptorStoreMax= besides FDSTORE=, and NotifyAccess= must admit this process"
+    )]
+    NotKept,
+    /// It does not answer. No worker has left.
+    #[error("connections are drained, because the service manager cannot be asked: {0}")]
+    Unasked(io::Error),
+    /// Nothing could be recorded.
+    #[error("the service manager gets nothing: {0}")]
+    Record(#[from] HandoverError),
+    /// It has not said that it has them.
+    #[error("the service manager may keep only some of {connections} connections: {error}")]
+    Unanswered {
+        /// How many it was given.
+        connections: usize,
+        /// Why it is not known.
+        error: io::Error,
+    },
+}
+
 /// Gives everything that is parked to the service manager, with the listening sockets and their
 /// queues. What is active and does not end soon is ended. Returns how many connections these are.
 ///
 /// # Errors
-/// [`HandoverError`]. The connections that the workers have given up until then are lost.
-pub fn keep(running: &Running, descriptors_max: usize) -> Result<usize, HandoverError> {
+/// [`StoreError`]. With [`StoreError::NotKept`] and [`StoreError::Unasked`] the workers serve on.
+/// Otherwise the connections that they have given up until then are lost.
+pub fn keep(running: &Running, descriptors_max: usize) -> Result<usize, StoreError> {
+    // The environment says how many. Only the manager knows whether.
+    match service::keeps() {
+        Ok(true) => {}
+        Ok(false) => return Err(StoreError::NotKept),
+        Err(error) => return Err(StoreError::Unasked(error)),
+    }
+    let recorded = record(running, descriptors_max).map_err(HandoverError::of_store);
+    let (connections, recording) = recorded?;
+    service::keep(&recording).map_err(|error| StoreError::Unanswered { connections, error })?;
+    Ok(connections)
+}
+
+/// Records everything that is parked. Returns how many connections these are.
+fn record(
+    running: &Running,
+    descriptors_max: usize,
+) -> Result<(usize, Vec<OwnedFd>), HandoverError> {
     let listeners = running.listeners();
     let mut recorder = Recorder::new(descriptors_max)?;
     let tickets = running.ticket_keys().export();
@@ -67,19 +114,25 @@ pub fn keep(running: &Running, descriptors_max: usize) -> Result<usize, Handover
         departures(running.workers(), &kept, batch_descriptors, ACTIVE_MAX);
     running.hand_over(departures);
     let end = Instant::now() + ACTIVE_MAX + LEAVE_TIMEOUT;
-    let (connections, is_full) = collect((answers, leaving), end, |batch| {
+    let mut full = None;
+    let Collected { kept, stopped, .. } = collect((answers, leaving), end, |batch| {
         let sockets: Vec<BorrowedFd<'_>> = batch.sockets.iter().map(|s| s.as_fd()).collect();
         match recorder.send(kind::BATCH, &batch.states, &sockets) {
-            Err(error) if error.kind() == ErrorKind::StorageFull => Ok(false),
+            Err(error) if error.kind() == ErrorKind::StorageFull => {
+                full.get_or_insert(error);
+                Ok(false)
+            }
             sent => sent.map(|()| true),
         }
-    })?;
-    if is_full {
-        tracing::error!("connections end: FileDescriptorStoreMax={descriptors_max} is too small");
+    });
+    if let Some(why) = full {
+        tracing::error!("connections end: {why}");
     }
-    recorder.send(kind::END, &body(kind::END, &connections)?, &[])?;
-    service::keep(&recorder.finish()?)?;
-    Ok(connections)
+    if let Some(why) = stopped {
+        tracing::error!("{kept} connections leave, and the others are drained: {why}");
+    }
+    recorder.send(kind::END, &body(kind::END, &kept)?, &[])?;
+    Ok((kept, recorder.finish()?))
 }
 
 /// What an earlier process has given to the service manager.
@@ -99,6 +152,7 @@ impl Stored {
         }
         let count = kept.len();
         Self::read(kept)
+            .map_err(HandoverError::of_store)
             .inspect_err(|error| {
                 tracing::error!("{count} descriptors of the service manager are closed: {error}");
                 if let Err(error) = service::forget() {
@@ -128,6 +182,8 @@ impl Stored {
         running.serve(first_id)?;
         if let Err(error) = service::forget() {
             tracing::error!("connections are closed: the service manager may keep them: {error}");
+            // No state is read. Their clients would wait as long as the manager has the sockets.
+            recording.close();
             return Ok(());
         }
         let workers = running.arrivals();
@@ -172,7 +228,10 @@ fn take(
 ) -> Result<usize, HandoverError> {
     let mut recorded = 0;
     loop {
-        let (received, body) = next(&mut recording)?;
+        let (received, body) = next(&mut recording).map_err(HandoverError::of_store)?;
+        if let Some(error) = recording.take_fault() {
+            tracing::error!("connections are lost with the socket that held theirs: {error}");
+        }
         if received.kind == kind::END {
             recorded += read::<usize>(&received, kind::END, &body)?;
             if !recording.next_part() {
@@ -185,7 +244,9 @@ fn take(
             continue;
         }
         let batch = ConnectionBatch { states: body, sockets };
-        match deliver(workers, batch, false, MESSAGE_TIMEOUT)? {
+        let connections = count(&batch);
+        let delivered = deliver(workers, batch, false, MESSAGE_TIMEOUT);
+        match delivered.map_err(|error| slow(&error)).flatten() {
             Ok((batch, commit)) => {
                 if let (0, Some(why)) = (taken.ended, batch.why) {
                     tracing::error!("a connection ends, and others may: {why}");
@@ -195,8 +256,19 @@ fn take(
                 // A worker that has ended has closed them.
                 let _ = commit.send(());
             }
-            Err(why) => tracing::error!("connections are lost: {why}"),
+            // No worker takes it any more: nobody commits it.
+            Err(why) => {
+                tracing::error!("{connections} connections end: {why}");
+                taken.ended += connections;
+            }
         }
+    }
+}
+
+fn slow(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::TimedOut => String::from("the workers are too slow to read them"),
+        _ => String::from("no worker is left"),
     }
 }
 

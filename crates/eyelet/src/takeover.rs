@@ -74,7 +74,8 @@ impl Predecessor {
         let known = self.listeners.iter().enumerate();
         let kept = known.filter(|(_, known)| is_kept(known)).map(|(index, _)| index).collect();
         let (formats, batch_descriptors) = (VERSIONS_READ.into(), snapshot::batch_descriptors());
-        let ready = HandoverReady { kept, formats, batch_descriptors, warnings };
+        let pid = Some(std::process::id());
+        let ready = HandoverReady { kept, formats, batch_descriptors, pid, warnings };
         tell(&mut self.channel, kind::READY, &ready)?;
         // The sockets of listeners that are gone are the other process's to close.
         self.listeners.clear();

@@ -59,6 +59,9 @@ pub enum UpgradeError {
     /// The new process did something else.
     #[error("the new process: {0}")]
     Handover(#[from] HandoverError),
+    /// The new process is not the one that was started, so nothing could end it for certain.
+    #[error("the program must be exec'ed by its wrapper: a child of it wants to serve")]
+    Wrapped,
     /// The new process was too slow.
     #[error("the new process does not serve after {} s", START_TIMEOUT.as_secs())]
     Slow,
@@ -329,7 +332,11 @@ impl Plan {
                 Ok((received, body)) if received.kind == kind::FAILED => {
                     return Err(UpgradeError::Failed(read(&received, kind::FAILED, &body)?));
                 }
-                Ok((received, body)) => return Ok(read(&received, kind::READY, &body)?),
+                Ok((received, body)) => {
+                    let ready: HandoverReady = read(&received, kind::READY, &body)?;
+                    let is_other = ready.pid.is_some_and(|pid| pid != successor.child.id());
+                    return if is_other { Err(UpgradeError::Wrapped) } else { Ok(ready) };
+                }
                 Err(HandoverError::Channel(error)) if error.kind() == ErrorKind::TimedOut => {}
                 Err(error) => return Err(error.into()),
             }

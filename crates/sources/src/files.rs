@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use eyelet_config::{Config, Diagnostic};
 use eyelet_policy::ListId;
@@ -12,8 +13,11 @@ use eyelet_sys::file::Stamp;
 use eyelet_telemetry::counters::{self, Counters};
 
 use crate::watched::WatchFault;
-use crate::{ChangedSources, Served, UNWATCHED_POLL};
+use crate::{ChangedSources, POLL, Served, UNWATCHED_POLL};
 
+/// How long after a configuration was read the same bytes are tried again. A look comes a little
+/// later or earlier than [`POLL`] after the one before.
+const RETRY: Duration = POLL.saturating_sub(UNWATCHED_POLL);
 /// Most replaced files that one look logs by name.
 const LOGGED_MAX: usize = 8;
 
@@ -24,6 +28,8 @@ pub struct SourceFiles {
     lists: HashMap<ListId, Stamp>,
     /// The versions of the system's hosts and resolvers at the last look.
     dns: Vec<Stamp>,
+    /// The digest of the configuration that was noted last, and when. It may have mistakes.
+    tried: Option<(u64, Instant)>,
     notes: Notes,
 }
 
@@ -42,7 +48,7 @@ impl SourceFiles {
     /// The files of `served`. The faults of an earlier configuration's files are known.
     pub fn new(served: Served, earlier: Option<Self>) -> Self {
         let notes = earlier.map_or_else(Notes::new, |earlier| earlier.notes);
-        Self { served, lists: HashMap::new(), dns: Vec::new(), notes }
+        Self { served, lists: HashMap::new(), dns: Vec::new(), tried: None, notes }
     }
 
     /// All paths.
@@ -54,9 +60,9 @@ impl SourceFiles {
         own.into_iter().chain(dns).chain(lists).chain(tls.files(&config.rules))
     }
 
-    /// Reads what has changed.
-    pub fn look(&mut self) -> ChangedSources {
-        let Self { served: Served { config, tls }, lists, dns, notes } = self;
+    /// Reads what has changed, after an event or without one.
+    pub fn look(&mut self, is_event: bool) -> ChangedSources {
+        let Self { served: Served { config, tls }, lists, dns, tried, notes } = self;
         let system = config.dns.system_files().iter().map(|file| Stamp::at(Path::new(file)));
         let before = std::mem::replace(dns, system.collect());
         let is_same = before.iter().zip(&*dns).filter(|(old, new)| old.is_same(**new)).count();
@@ -69,7 +75,9 @@ impl SourceFiles {
             return ChangedSources { lists, dns, ..ChangedSources::default() };
         };
         let digest = watch.digest_now();
-        let configuration = digest.as_ref().ok().copied().filter(|digest| *digest != watch.digest);
+        let differs = digest.as_ref().ok().copied().filter(|digest| *digest != watch.digest);
+        let configuration =
+            differs.filter(|digest| is_due(tried, *digest, (is_event, Instant::now())));
         // The reload logs that it serves.
         notes.note(&watch.file, digest.map(|_| false));
         ChangedSources { lists, dns, configuration }
@@ -91,6 +99,21 @@ impl SourceFiles {
         }
         *known = fault;
     }
+}
+
+/// Whether a configuration is to be read now. One with mistakes never serves, so without an event
+/// the same bytes are tried again after a minute only: what it names may be in order by then.
+fn is_due(
+    tried: &mut Option<(u64, Instant)>,
+    digest: u64,
+    (is_event, now): (bool, Instant),
+) -> bool {
+    let is_known = |(known, at): (u64, Instant)| known == digest && now < at + RETRY;
+    let is_due = is_event || !tried.is_some_and(is_known);
+    if is_due {
+        *tried = Some((digest, now));
+    }
+    is_due
 }
 
 /// Reads the lists that have changed. Returns whether one was replaced.
@@ -161,5 +184,23 @@ impl Notes {
         if let Some(more @ 1..) = self.replaced.checked_sub(LOGGED_MAX) {
             tracing::info!("the new contents of {more} more files are in use");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_with_mistakes_is_tried_again_after_a_minute() {
+        let (start, mut tried) = (Instant::now(), None);
+        let mut look = |digest, is_event, at| is_due(&mut tried, digest, (is_event, start + at));
+        assert!(look(1, false, Duration::ZERO));
+        for looks in 1..11 {
+            assert!(!look(1, false, UNWATCHED_POLL * looks));
+        }
+        assert!(look(2, false, UNWATCHED_POLL), "it was corrected");
+        assert!(look(2, true, UNWATCHED_POLL), "something has changed");
+        assert!(look(2, false, UNWATCHED_POLL + POLL));
     }
 }

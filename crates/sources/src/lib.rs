@@ -168,6 +168,8 @@ impl Due {
 fn run(orders: &Mutex<Orders>, note: &dyn Fn(ChangedSources)) {
     let (mut files, mut watched) = (None, Watched::default());
     let mut due = Due::at_once(Instant::now());
+    // Since the last look, or the last wait.
+    let mut is_unwatched = false;
     loop {
         {
             let mut orders = lock(orders);
@@ -184,8 +186,11 @@ fn run(orders: &Mutex<Orders>, note: &dyn Fn(ChangedSources)) {
         if due.at() <= began {
             // First the folders, then the files: what changes meanwhile is an event.
             let fault = watched.follow(files.paths()).err();
-            files.note_watch(fault.as_ref());
-            let changed = files.look();
+            if fault.is_some() {
+                files.note_watch(fault.as_ref());
+            }
+            is_unwatched = fault.is_some();
+            let changed = files.look(due.events.is_some());
             if changed != ChangedSources::default() {
                 note(changed);
             }
@@ -200,9 +205,17 @@ fn run(orders: &Mutex<Orders>, note: &dyn Fn(ChangedSources)) {
         }
         let left = due.at().saturating_duration_since(Instant::now());
         match watched.wait(left) {
-            Ok(true) => due.note_event(Instant::now()),
-            Ok(false) => {}
+            Ok(is_changed) => {
+                // A new inotify may fail at its first wait, as the one before.
+                if !is_unwatched {
+                    files.note_watch(None);
+                }
+                if is_changed {
+                    due.note_event(Instant::now());
+                }
+            }
             Err(fault) => {
+                is_unwatched = true;
                 files.note_watch(Some(&fault));
                 lock(orders).ender = None;
                 due.by(Instant::now() + UNWATCHED_POLL);

@@ -25,7 +25,7 @@ pub const BODY_BYTES_MAX: usize = 32 << 20;
 const REST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait until the other process has received some of the descriptors that are on their
 /// way: the kernel allows a user as many as one process may have open (ETOOMANYREFS, unix(7)).
-const FLIGHT_STEP: Duration = Duration::from_millis(1);
+pub(crate) const FLIGHT_STEP: Duration = Duration::from_millis(1);
 
 /// The first bytes of each message.
 const MAGIC: [u8; 4] = *b"EYHO";
@@ -122,7 +122,30 @@ impl Channel {
         descriptors: &[BorrowedFd<'_>],
         within: Duration,
     ) -> io::Result<()> {
-        let end = Instant::now() + within;
+        self.send_by(kind, body, descriptors, (Instant::now() + within, true))
+    }
+
+    /// Sends descriptors that nobody receives before this returns. So it does not wait until fewer
+    /// are on their way.
+    ///
+    /// # Errors
+    /// The same, and `StorageFull` if too many are on their way: nothing was sent then.
+    pub(crate) fn send_unheard(
+        &mut self,
+        kind: u8,
+        descriptors: &[BorrowedFd<'_>],
+        within: Duration,
+    ) -> io::Result<()> {
+        self.send_by(kind, &[], descriptors, (Instant::now() + within, false))
+    }
+
+    fn send_by(
+        &mut self,
+        kind: u8,
+        body: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+        (end, is_heard): (Instant, bool),
+    ) -> io::Result<()> {
         if descriptors.len() > DESCRIPTORS_MAX || body.len() > BODY_BYTES_MAX {
             return Err(io::Error::new(ErrorKind::InvalidInput, "the message is too large"));
         }
@@ -139,7 +162,11 @@ impl Channel {
             match sendmsg(&self.0, &header, &mut control, SendFlags::NOSIGNAL) {
                 Ok(sent) => break sent,
                 Err(Errno::INTR) => {}
-                Err(Errno::TOOMANYREFS) => std::thread::park_timeout(FLIGHT_STEP),
+                Err(Errno::TOOMANYREFS) if is_heard => std::thread::park_timeout(FLIGHT_STEP),
+                Err(Errno::TOOMANYREFS) => {
+                    let why = "this user has too many descriptors on their way: LimitNOFILE=";
+                    return Err(io::Error::new(ErrorKind::StorageFull, why));
+                }
                 Err(error) => return Err(timed(error.into())),
             }
         };

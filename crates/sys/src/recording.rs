@@ -7,7 +7,7 @@
 //! each in one environment string: ten thousand sockets take it many seconds.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::Duration;
@@ -49,20 +49,28 @@ pub struct Recorder {
     open: Option<(Channel, usize)>,
     carriers: Vec<OwnedFd>,
     carriers_max: usize,
+    /// As many descriptors on their way as a message has at most. The kernel compares the number on
+    /// its way before it adds a message (ETOOMANYREFS, unix(7)), so the recording may exceed the
+    /// limit by one. Without these it does not: the carriers themselves can be sent.
+    reserve: (Channel, OwnedFd),
 }
 
 impl Recorder {
     /// An empty recording, which has at most so many descriptors itself: two or more.
     ///
     /// # Errors
-    /// The kernel's.
+    /// `StorageFull` if the user has too many descriptors on their way, or the kernel's.
     pub fn new(descriptors_max: usize) -> io::Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         // Linux before 6.3 does not know NOEXEC_SEAL.
         let memfd = memfd_create("eyelet-connections", flags | MemfdFlags::NOEXEC_SEAL)
             .or_else(|_| memfd_create("eyelet-connections", flags))?;
         let (file, carriers_max) = (File::from(memfd), descriptors_max.saturating_sub(1));
-        let mut recorder = Self { file, bytes: 0, open: None, carriers: Vec::new(), carriers_max };
+        let mut reserve = Channel::pair()?;
+        let copies = [file.as_fd(); DESCRIPTORS_MAX];
+        reserve.0.send_unheard(CARRIER, &copies, CARRIER_TIMEOUT)?;
+        let (open, carriers) = (None, Vec::new());
+        let mut recorder = Self { file, bytes: 0, open, carriers, carriers_max, reserve };
         recorder.write(&MAGIC)?;
         Ok(recorder)
     }
@@ -71,8 +79,9 @@ impl Recorder {
     /// recording.
     ///
     /// # Errors
-    /// `StorageFull` if it has no room for the message; it is as it was before then. After
-    /// `InvalidInput`, for a message above the limits, or the kernel's error it is of no use.
+    /// `StorageFull` if it has no room for the message, or if the user has as many descriptors on
+    /// their way as one process may have open; `InvalidInput` for a message above the limits; or
+    /// the kernel's. The recording has all messages before this one, and others may follow.
     pub fn send(
         &mut self,
         kind: u8,
@@ -84,14 +93,25 @@ impl Recorder {
             return Err(io::Error::new(ErrorKind::InvalidInput, "no message of a recording"));
         }
         if self.bytes + (body.len() + END_BYTES) as u64 > RECORDING_BYTES_MAX {
-            return Err(ErrorKind::StorageFull.into());
+            return Err(full(String::from("their states would take more than 1 GiB")));
         }
         if !descriptors.is_empty() {
             let (carrier, messages_left) = self.carrier()?;
-            carrier.send(kind, &[], descriptors, CARRIER_TIMEOUT)?;
-            *messages_left -= 1;
+            match carrier.send_unheard(kind, descriptors, CARRIER_TIMEOUT) {
+                Ok(()) => *messages_left -= 1,
+                Err(error) if error.kind() == ErrorKind::StorageFull => return Err(error),
+                Err(error) => {
+                    self.open = None;
+                    return Err(error);
+                }
+            }
         }
-        self.frame(kind, body, descriptors)
+        let framed = self.frame(kind, body, descriptors);
+        if framed.is_err() {
+            // It has descriptors without a frame.
+            self.open = None;
+        }
+        framed
     }
 
     /// Has the descriptors of the next messages go into another carrier: one that is read later
@@ -104,7 +124,8 @@ impl Recorder {
     fn carrier(&mut self) -> io::Result<&mut (Channel, usize)> {
         if self.open.as_ref().is_none_or(|(_, messages_left)| *messages_left == 0) {
             if self.carriers.len() >= self.carriers_max {
-                return Err(ErrorKind::StorageFull.into());
+                let own = self.carriers_max + 1;
+                return Err(full(format!("FileDescriptorStoreMax={own} is too small")));
             }
             let (channel, carrier) = Channel::pair()?;
             self.frame(CARRIER, &[], &[carrier.as_fd()])?;
@@ -125,14 +146,20 @@ impl Recorder {
         for descriptor in descriptors {
             cookies.extend(sockopt::socket_cookie(descriptor)?.to_be_bytes());
         }
-        self.write(&head)?;
-        self.write(&cookies)?;
-        self.write(body)
+        let before = self.bytes;
+        let written =
+            self.write(&head).and_then(|()| self.write(&cookies)).and_then(|()| self.write(body));
+        if written.is_err() {
+            // The next frame is written over it.
+            self.bytes = before;
+        }
+        written
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, self.bytes)?;
         self.bytes += bytes.len() as u64;
-        self.file.write_all(bytes)
+        Ok(())
     }
 
     /// Seals the recording. Returns its descriptors for who keeps it: first the one with the bytes,
@@ -141,6 +168,9 @@ impl Recorder {
     /// # Errors
     /// The kernel's.
     pub fn finish(self) -> io::Result<Vec<OwnedFd>> {
+        drop(self.reserve);
+        // A message that failed may have left bytes.
+        self.file.set_len(self.bytes)?;
         fcntl_add_seals(&self.file, SEALS)?;
         Ok(std::iter::once(self.file.into()).chain(self.carriers).collect())
     }
@@ -157,6 +187,8 @@ pub struct Recording {
     others: Vec<(File, u64)>,
     carriers: Vec<(u64, OwnedFd)>,
     open: Option<Channel>,
+    /// Why the first carrier that failed did.
+    fault: Option<io::Error>,
 }
 
 impl Recording {
@@ -177,7 +209,7 @@ impl Recording {
         files.reverse();
         let (file, length) = files.pop().ok_or_else(|| invalid("there is no state"))?;
         let at = MAGIC.len() as u64;
-        Ok(Self { file, length, at, others: files, carriers, open: None })
+        Ok(Self { file, length, at, others: files, carriers, open: None, fault: None })
     }
 
     /// Goes on with the next recording. Returns whether there is one.
@@ -189,11 +221,12 @@ impl Recording {
 
     /// Reads the next message. The body, which may be secret, goes into `body`, which must be
     /// empty: it is then allocated once and leaves no copies. The message has none of its
-    /// descriptors if their carrier is lost, or if an earlier process has read it.
+    /// descriptors if their carrier is lost, if an earlier process has read it, or after a
+    /// [`Recording::take_fault`] of it.
     ///
     /// # Errors
-    /// `UnexpectedEof` behind the last message; `InvalidData` if a socket is not the one that was
-    /// recorded; or the kernel's error. Nothing can be read after an error.
+    /// `UnexpectedEof` behind the last message, `InvalidData`, or the kernel's error. Nothing can
+    /// be read after an error.
     pub fn receive(&mut self, body: &mut Vec<u8>) -> io::Result<Received> {
         loop {
             let [kind, d0, d1, b0, b1, b2, b3] = self.read()?;
@@ -210,7 +243,8 @@ impl Recording {
                 let cookie = cookies.first().copied().unwrap_or_default();
                 let found = self.carriers.iter().position(|(known, _)| *known == cookie);
                 let found = found.map(|index| self.carriers.swap_remove(index).1);
-                self.open = found.map(Channel::over).transpose()?;
+                let opened = found.map(Channel::over).transpose();
+                self.open = opened.unwrap_or_else(|error| self.fails(error));
                 continue;
             }
             self.fits(body_bytes)?;
@@ -218,7 +252,36 @@ impl Recording {
             body.reserve_exact(body_bytes);
             body.resize(body_bytes, 0);
             self.read_into(body)?;
-            return Ok(Received { kind, descriptors: self.descriptors(kind, &cookies)? });
+            let descriptors = self.descriptors(kind, &cookies).unwrap_or_else(|error| {
+                self.open = self.fails(error);
+                Vec::new()
+            });
+            return Ok(Received { kind, descriptors });
+        }
+    }
+
+    /// Why a carrier cannot be read, since the last call: another user has made it, or a socket is
+    /// not the one that was recorded. None of its further descriptors is received.
+    pub fn take_fault(&mut self) -> Option<io::Error> {
+        self.fault.take()
+    }
+
+    fn fails(&mut self, error: io::Error) -> Option<Channel> {
+        self.fault.get_or_insert(error);
+        None
+    }
+
+    /// Closes all sockets, also where somebody else still has the carriers: whoever receives them
+    /// later gets none.
+    pub fn close(self) {
+        let others =
+            self.carriers.into_iter().filter_map(|(_, carrier)| Channel::over(carrier).ok());
+        for mut carrier in self.open.into_iter().chain(others) {
+            for _ in 0..CARRIER_MESSAGES_MAX {
+                if carrier.receive(&mut Vec::new(), Some(CARRIER_TIMEOUT)).is_err() {
+                    break;
+                }
+            }
         }
     }
 
@@ -278,6 +341,10 @@ fn checked(file: File) -> io::Result<(File, u64)> {
         return Err(invalid("the state has another format"));
     }
     Ok((file, metadata.len()))
+}
+
+fn full(why: String) -> io::Error {
+    io::Error::new(ErrorKind::StorageFull, why)
 }
 
 fn invalid(why: &'static str) -> io::Error {

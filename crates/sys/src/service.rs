@@ -8,16 +8,22 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt};
 use sd_notify::NotifyState;
 
-use crate::channel::{DESCRIPTORS_MAX, timed};
+use crate::channel::{DESCRIPTORS_MAX, FLIGHT_STEP, timed};
 
 /// The name of what this program gives the manager to keep.
 pub const STORE_NAME: &str = "eyelet-connections";
+/// The name of the socket that shows whether the manager keeps descriptors.
+const PROBE_NAME: &str = "eyelet-probe";
+/// How long the manager may take to close what it does not keep, after it has read the message:
+/// systemd closes some descriptors on a thread of its own.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long the manager may take to take a message, or to answer that it has taken all of them. It
 /// does nothing else for long, but the machine may be busy.
 const MANAGER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -49,11 +55,29 @@ fn tell(state: &[NotifyState<'_>]) {
     let _ = sd_notify::notify(state);
 }
 
-/// How many descriptors the manager keeps for this service: `$FDSTORE`, which systemd 254 and later
-/// sets where the unit has `FileDescriptorStoreMax=`. `None`: it keeps none, or nobody says so.
+/// How many descriptors the manager keeps for this service, as `$FDSTORE` says: systemd 254 and
+/// later sets it where the unit has `FileDescriptorStoreMax=`. A unit may also set it by itself, so
+/// [`keeps`] asks the manager. `None`: it keeps none, or nobody says so.
 pub fn kept_max() -> Option<usize> {
     env::var_os("NOTIFY_SOCKET")?;
     env::var("FDSTORE").ok()?.parse().ok().filter(|max| *max > 0)
+}
+
+/// Whether the manager keeps descriptors that this process gives it: it gets one end of a socket
+/// pair, and the other end shows whether it closes that. It has forgotten it when this returns.
+///
+/// # Errors
+/// `TimedOut`, or the kernel's.
+pub fn keeps() -> io::Result<bool> {
+    let (ours, theirs) = UnixStream::pair()?;
+    send(&format!("FDSTORE=1\nFDNAME={PROBE_NAME}\nFDPOLL=0\n"), &[theirs.as_fd()])?;
+    drop(theirs);
+    barrier()?;
+    if is_closed(&ours, CLOSE_TIMEOUT)? {
+        return Ok(false);
+    }
+    send(&format!("FDSTOREREMOVE=1\nFDNAME={PROBE_NAME}\n"), &[])?;
+    if is_closed(&ours, MANAGER_TIMEOUT)? { Ok(true) } else { Err(ErrorKind::TimedOut.into()) }
 }
 
 /// Gives the manager descriptors to keep until the next start of the service, in this order, under
@@ -83,14 +107,28 @@ pub fn forget() -> io::Result<()> {
 /// Waits until the manager has taken all messages until now: it then closes the descriptor that
 /// comes with this one.
 fn barrier() -> io::Result<()> {
-    let (mut ours, theirs) = UnixStream::pair()?;
+    let (ours, theirs) = UnixStream::pair()?;
     send("BARRIER=1", &[theirs.as_fd()])?;
     drop(theirs);
-    ours.set_read_timeout(Some(MANAGER_TIMEOUT))?;
-    match ours.read(&mut [0]).map_err(timed) {
-        Ok(0) => Ok(()),
-        Ok(_) => Err(ErrorKind::InvalidData.into()),
-        Err(error) => Err(error),
+    if is_closed(&ours, MANAGER_TIMEOUT)? { Ok(()) } else { Err(ErrorKind::TimedOut.into()) }
+}
+
+/// Whether the other end of a socket is closed within this time.
+fn is_closed(mut socket: &UnixStream, within: Duration) -> io::Result<bool> {
+    let end = Instant::now() + within;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(false);
+        }
+        socket.set_read_timeout(Some(left))?;
+        match socket.read(&mut [0]).map_err(timed) {
+            Ok(0) => return Ok(true),
+            Ok(_) => return Err(ErrorKind::InvalidData.into()),
+            Err(error) if error.kind() == ErrorKind::TimedOut => return Ok(false),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
 }
 
@@ -106,6 +144,7 @@ fn send(state: &str, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     socket.connect_addr(&address)?;
     socket.set_write_timeout(Some(MANAGER_TIMEOUT))?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let end = Instant::now() + MANAGER_TIMEOUT;
     loop {
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !descriptors.is_empty() {
@@ -115,6 +154,8 @@ fn send(state: &str, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         match sendmsg(&socket, &message, &mut control, SendFlags::NOSIGNAL) {
             Ok(_) => return Ok(()),
             Err(Errno::INTR) => {}
+            // Until the manager has received what is on its way.
+            Err(Errno::TOOMANYREFS) if Instant::now() < end => thread::park_timeout(FLIGHT_STEP),
             Err(error) => return Err(timed(error.into())),
         }
     }
@@ -139,7 +180,10 @@ pub fn passed() -> io::Result<PassedDescriptors> {
         // SAFETY: the manager has passed these numbers to this process, and nothing else owns them:
         // the caller asks once. Each was open a moment ago, or `listen_fds` would have failed.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
-        if name == STORE_NAME {
+        if name == PROBE_NAME {
+            // A process that died while it asked has left it.
+            drop(descriptor);
+        } else if name == STORE_NAME {
             passed.kept.push(descriptor);
         } else {
             passed.others.push((name, descriptor));

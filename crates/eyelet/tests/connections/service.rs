@@ -157,6 +157,36 @@ fn taken(manager: &UnixDatagram) -> (String, Vec<OwnedFd>) {
     (String::from_utf8_lossy(&bytes[..length]).into_owned(), descriptors)
 }
 
+const PROBE: &str = "FDSTORE=1\nFDNAME=eyelet-probe\nFDPOLL=0\n";
+
+/// Does what a manager does that keeps descriptors when it is asked whether it does.
+fn keep_probe(manager: &UnixDatagram) {
+    let (state, probe) = taken(manager);
+    assert_eq!((&*state, probe.len()), (PROBE, 1));
+    assert_eq!(taken(manager).0, "BARRIER=1");
+    assert_eq!(taken(manager).0, "FDSTOREREMOVE=1\nFDNAME=eyelet-probe\n");
+}
+
+/// The unit says that descriptors are kept, and the manager closes them.
+#[test]
+fn a_manager_that_closes_what_it_gets_costs_no_connection_its_end() {
+    let service = Service::new(Upstream::http());
+    let mut command = service.command("serve");
+    command.env("FDSTORE", "8");
+    let mut edge = Edge::spawn(command, 1);
+    assert_eq!(heard(&service.manager), "READY=1\n");
+    let mut client = Offer::new(&service.pki).connect(edge.address(), "app.test");
+    assert_eq!(get(&mut client, "/").status, 200);
+    edge.signal(Signal::TERM);
+    assert_eq!(taken(&service.manager).0, PROBE);
+    assert_eq!(taken(&service.manager).0, "BARRIER=1");
+    assert_eq!(heard(&service.manager), "STOPPING=1\n");
+    assert_eq!(client.read(&mut [0]).unwrap(), 0, "close_notify");
+    assert!(edge.wait_exit().success());
+    edge.wait_log("the service manager keeps no descriptors");
+    assert!(!edge.log().contains("the service manager keeps 1"), "{}", edge.log());
+}
+
 /// A command with these descriptors, as a manager passes them: from 3 on, and with names.
 fn passing(mut command: Command, descriptors: &[OwnedFd], names: &str) -> Command {
     let mut script = format!("LISTEN_PID=$$ LISTEN_FDS={} exec \"$0\" \"$@\"", descriptors.len());
@@ -194,6 +224,7 @@ fn a_process_uses_kept_connections_only_when_the_manager_has_forgotten_them() {
     let mut client = Offer::new(&service.pki).connect(first.address(), "app.test");
     assert_eq!(get(&mut client, "/").status, 200);
     first.signal(Signal::TERM);
+    keep_probe(&service.manager);
     let (state, kept) = taken(&service.manager);
     assert_eq!(state, format!("FDSTORE=1\nFDNAME={NAME}\nFDPOLL=0\n"));
     assert_eq!(kept.len(), 3, "the state, the listening sockets and the connections");
@@ -240,6 +271,7 @@ fn what_two_processes_kept_is_served() {
         let mut client = Offer::new(&service.pki).connect(edge.address(), "app.test");
         assert_eq!(get(&mut client, "/").status, 200);
         edge.signal(Signal::TERM);
+        keep_probe(&service.manager);
         let (_, kept) = taken(&service.manager);
         drop(taken(&service.manager));
         assert_eq!(heard(&service.manager), "STOPPING=1\n");

@@ -14,7 +14,7 @@ use crate::support::client::{TLS13, echo};
 use crate::support::program::skip;
 use crate::support::web::{head, hear};
 use crate::support::{Talk, Tls, Upstream, output, until};
-use crate::upgrade::{Scene, expect_echo};
+use crate::upgrade::{Scene, expect_echo, pid_in};
 
 /// A program that does nothing for longer than the tests run.
 fn hanging(scene: &Scene) -> std::path::PathBuf {
@@ -84,6 +84,32 @@ fn a_program_that_cannot_serve_changes_nothing() {
     echo(&mut scene.tcp(TLS13), b"new");
     scene.pki.folder.write("edge.toml", good);
     scene.upgrade();
+    echo(&mut tls, b"moved");
+}
+
+/// A wrapper could be killed, and the process behind it would live on with connections that this
+/// one takes back.
+#[test]
+fn a_wrapper_must_exec_the_program() {
+    let mut scene = Scene::new();
+    let mut tls = scene.tcp(TLS13);
+    let program = env!("CARGO_BIN_EXE_eyelet");
+    let wrapper = |begin: &str| {
+        let script = format!("#!/bin/sh\n{begin} '{program}' \"$@\"\nexit $?\n");
+        let script = scene.pki.folder.write("wrapper", script);
+        std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+        script.to_str().unwrap().to_owned()
+    };
+    let path = wrapper("");
+    let said = scene.fails(&["--binary", &path]);
+    assert_eq!(said.status.code(), Some(1), "{}", said.text);
+    assert!(said.text.contains("must be exec'ed by its wrapper"), "{}", said.text);
+    assert!(said.text.contains("this process serves on"), "{}", said.text);
+    echo(&mut tls, b"still here");
+    wrapper("exec");
+    let said = output(scene.command("upgrade").args(["--binary", &path]));
+    assert!(said.status.success(), "{}", said.text);
+    scene.later.push(pid_in(&said));
     echo(&mut tls, b"moved");
 }
 

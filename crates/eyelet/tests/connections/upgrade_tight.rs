@@ -61,7 +61,7 @@ fn clients_that_wait_in_the_queues_are_served_by_the_new_process() {
 fn what_the_new_process_has_no_room_for_is_served_on_and_ends_kindly() {
     const HELD: usize = 20;
     const ROOM: usize = 5;
-    let mut scene = Scene::with("workers = 2\n[limits]\ndrain_timeout = \"4s\"\n");
+    let mut scene = Scene::with("workers = 2\n[limits]\ndrain_timeout = \"15s\"\n");
     let mut held: Vec<Tls> = (0..HELD).map(|_| scene.tcp(TLS13)).collect();
     held.iter_mut().for_each(|tls| echo(tls, b"before"));
     scene.write(&format!("workers = 2\n[limits]\nconnections_max = {ROOM}\n"));

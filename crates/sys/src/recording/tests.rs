@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{Uid, set_thread_res_uid};
 
 use super::*;
 
@@ -195,6 +198,87 @@ fn frames_that_lie_are_errors() {
     assert_eq!(error_of(&[1, 0, 0, 0xff, 0, 0, 0]), ErrorKind::InvalidData);
     assert_eq!(error_of(&[1, 0, 0, 0, 0, 0, 9]), ErrorKind::UnexpectedEof);
     assert_eq!(error_of(&[0, 0, 0, 0, 0, 0, 0]), ErrorKind::UnexpectedEof);
+}
+
+/// The rest of the recording is read, and so is the next carrier.
+#[test]
+fn a_carrier_that_fails_ends_alone() {
+    let (_peer, socket) = pair();
+    let (_other_peer, other) = pair();
+    let mut recorder = Recorder::new(3).unwrap();
+    send(&mut recorder, 1, b"", &[&socket]);
+    // Nobody has recorded this one.
+    let (carrier, _) = recorder.carrier().unwrap();
+    carrier.send_unheard(1, &[other.as_fd()], CARRIER_TIMEOUT).unwrap();
+    send(&mut recorder, 1, b"", &[&socket]);
+    send(&mut recorder, 1, b"", &[&socket]);
+    recorder.end_carrier();
+    send(&mut recorder, 1, b"", &[&socket]);
+    let mut recording = Recording::open(recorder.finish().unwrap()).unwrap();
+    let mut next = || {
+        let count = recording.receive(&mut Vec::new()).unwrap().descriptors.len();
+        (count, recording.take_fault().map(|error| error.kind()))
+    };
+    let fault = Some(ErrorKind::InvalidData);
+    assert_eq!([next(), next(), next(), next()], [(1, None), (0, fault), (0, None), (1, None)]);
+}
+
+/// The kernel's error in the middle of a message takes nothing else along.
+#[test]
+fn a_message_that_fails_leaves_the_others() {
+    let (_peer, socket) = pair();
+    let mut recorder = Recorder::new(4).unwrap();
+    send(&mut recorder, 1, b"one", &[&socket]);
+    let file = OwnedFd::from(File::open("/dev/null").unwrap());
+    // The carrier takes it, and it has no cookie.
+    assert!(recorder.send(1, b"two", &[file.as_fd()]).is_err());
+    send(&mut recorder, 1, b"three", &[&socket]);
+    send(&mut recorder, 2, b"", &[]);
+    assert_eq!(descriptors(recorder.finish().unwrap()), [1, 1, 0]);
+}
+
+/// Sockets close for their peers, whoever else has the carriers.
+#[test]
+fn what_is_closed_is_closed_for_all() {
+    let (mut peer, socket) = pair();
+    let mut recorder = Recorder::new(3).unwrap();
+    send(&mut recorder, 1, b"", &[&socket]);
+    recorder.end_carrier();
+    send(&mut recorder, 1, b"", &[&socket]);
+    drop(socket);
+    let kept = recorder.finish().unwrap();
+    let _again: Vec<OwnedFd> = kept.iter().map(|kept| kept.try_clone().unwrap()).collect();
+    let mut recording = Recording::open(kept).unwrap();
+    drop(recording.receive(&mut Vec::new()).unwrap());
+    recording.close();
+    assert_eq!(peer.read(&mut [0]).unwrap(), 0);
+}
+
+/// The kernel counts what is on its way for each user, and lets only root exceed the limit. What
+/// was recorded until then can still be given away.
+#[test]
+fn a_recording_is_full_where_too_many_descriptors_are_on_their_way() {
+    const MESSAGES_MAX: usize = 200;
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) as usize;
+    if process::user() != 0 || limit / DESCRIPTORS_MAX >= MESSAGES_MAX {
+        return; // another test of this user would be in the way, or the limit is too far
+    }
+    let test = std::thread::spawn(|| {
+        let nobody = Uid::from_raw(65_533);
+        set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        let (_peer, socket) = pair();
+        let sockets = [socket.as_fd(); DESCRIPTORS_MAX];
+        let mut recorder = Recorder::new(MANY_CARRIERS).unwrap();
+        let sent = (0..MESSAGES_MAX).map(|_| recorder.send(1, b"", &sockets));
+        let error = sent.filter_map(Result::err).next().unwrap();
+        assert_eq!(error.kind(), ErrorKind::StorageFull);
+        send(&mut recorder, 2, b"", &[]);
+        let kept = recorder.finish().unwrap();
+        let carriers: Vec<BorrowedFd<'_>> = kept.iter().map(AsFd::as_fd).collect();
+        let (mut near, _far) = Channel::pair().unwrap();
+        near.send_unheard(1, &carriers, CARRIER_TIMEOUT).unwrap();
+    });
+    test.join().unwrap();
 }
 
 /// Whoever seals it has the last word: not even its maker can change it.
