@@ -54,6 +54,13 @@ pub enum ChildEvent {
         /// When it is started again.
         pause: Duration,
     },
+    /// It could not be started again.
+    NotStarted {
+        /// Why.
+        error: io::Error,
+        /// When the next try is.
+        pause: Duration,
+    },
     /// It is over.
     Over(Over),
 }
@@ -69,7 +76,7 @@ pub enum Over {
     NeverListened,
     /// It has ended with success, and left these processes in the background. They were ended.
     Background(Vec<u32>),
-    /// It cannot be started.
+    /// It could not be started the first time.
     Unstartable(io::Error),
 }
 
@@ -81,7 +88,7 @@ pub(crate) enum Message {
     Pass(Signal),
     /// Kills the application.
     Kill,
-    /// A watched file has changed.
+    /// A watched file has changed, if the flag `changed` is still set.
     Changed,
     /// The process has ended. It is a zombie.
     Ended(u32),

@@ -48,15 +48,21 @@ impl Supervisor {
         report: impl FnMut(ChildEvent) + Send + 'static,
     ) -> Result<Self, SuperviseError> {
         let (messages, received) = sync_channel(MESSAGES_MAX);
+        let changed = Arc::<AtomicBool>::default();
         let watch = match &*application.watch {
             [] => None,
-            roots => Some(Watch::start(Folders::new(roots)?, messages.clone())?),
+            roots => {
+                let told = (messages.clone(), changed.clone());
+                Some(Watch::start(Folders::new(roots)?, told)?)
+            }
         };
         // Orphans of the application that left its process group are found and ended.
         let adopts = eyelet_sys::child::adopt_orphans().is_ok();
         let own = messages.clone();
         spawn("child", move || {
-            Supervision::new(application, (own, received), adopts, Box::new(report)).run();
+            let mut supervision = Supervision::new(application, (own, received), Box::new(report));
+            (supervision.adopts, supervision.changed) = (adopts, changed);
+            supervision.run();
         })?;
         Ok(Self { messages, _watch: watch })
     }
@@ -91,13 +97,18 @@ struct Watch {
 }
 
 impl Watch {
-    fn start(folders: Folders, messages: SyncSender<Message>) -> Result<Self, SuperviseError> {
+    fn start(
+        folders: Folders,
+        (messages, changed): (SyncSender<Message>, Arc<AtomicBool>),
+    ) -> Result<Self, SuperviseError> {
         let ends = Arc::<AtomicBool>::default();
         let watch = Self { ends: ends.clone(), ender: folders.ender() };
         spawn("watch", move || {
             while let Ok(true) = folders.wait(|| ends.load(Relaxed)) {
-                // If it fails, a restart is due already, or the application is over.
-                let _ = messages.try_send(Message::Changed);
+                // One message is enough for all changes until it is read.
+                if !changed.swap(true, Relaxed) && messages.try_send(Message::Changed).is_err() {
+                    changed.store(false, Relaxed);
+                }
             }
         })?;
         Ok(watch)

@@ -4,6 +4,8 @@
 use std::collections::HashSet;
 use std::io;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,8 +20,8 @@ use crate::processes::{self, Process};
 use crate::sockets::{self, Choice, Endpoint};
 
 /// How long the only endpoint of an application must stay the only one, if it is not its port: many
-/// open one for a debugger first.
-const SETTLED: Duration = Duration::from_secs(1);
+/// open one for a debugger first, and listen only seconds later.
+const SETTLED: Duration = Duration::from_secs(3);
 /// How long several endpoints must stay the same before it is too late for its port.
 const UNDECIDED: Duration = Duration::from_secs(5);
 /// How often it is looked whether what an application left has ended.
@@ -30,11 +32,17 @@ pub(crate) struct Supervision {
     application: Application,
     messages: SyncSender<Message>,
     received: Receiver<Message>,
-    /// Whether orphans of the application become children of this process.
-    adopts: bool,
     report: Box<dyn FnMut(ChildEvent) + Send>,
-    /// Where it listened last.
+    /// Whether orphans of the application become children of this process.
+    pub(crate) adopts: bool,
+    /// Whether a watched file has changed since the last start.
+    pub(crate) changed: Arc<AtomicBool>,
+    /// Where it certainly listened in an earlier life.
     known: Option<Endpoint>,
+    /// Whether it has listened anywhere.
+    has_listened: bool,
+    /// Children of this process before the first start.
+    earlier: HashSet<u32>,
 }
 
 /// Why a life is to end before the application does so itself.
@@ -66,31 +74,52 @@ impl Supervision {
     pub(crate) fn new(
         application: Application,
         (messages, received): Messages,
-        adopts: bool,
         report: Box<dyn FnMut(ChildEvent) + Send>,
     ) -> Self {
-        Self { application, messages, received, adopts, report, known: None }
+        Self {
+            application,
+            messages,
+            received,
+            report,
+            adopts: false,
+            changed: Arc::default(),
+            known: None,
+            has_listened: false,
+            earlier: HashSet::new(),
+        }
     }
 
     /// Runs the application until it is over.
     pub(crate) fn run(&mut self) {
         let mut pauses = Pauses::default();
+        self.earlier = processes::children(std::process::id(), &processes::all());
+        let mut last: Option<ExitStatus> = None;
         let over = loop {
-            let mut life = match self.begin() {
-                Ok(life) => life,
-                Err(error) => break Over::Unstartable(error),
+            let mut life = match (self.begin(), last) {
+                (Ok(life), _) => life,
+                (Err(error), None) => break Over::Unstartable(error),
+                // The program may be on its way from a compiler, or the machine short of memory.
+                (Err(error), Some(status)) => {
+                    let pause = pauses.after(Duration::ZERO);
+                    (self.report)(ChildEvent::NotStarted { error, pause });
+                    if self.pause(pause) {
+                        break Over::Asked(status);
+                    }
+                    continue;
+                }
             };
             let status = match self.live(&mut life) {
                 Ok(status) => status,
                 Err(error) => break Over::Unstartable(error),
             };
-            let left = self.clear(life.child.id());
+            last = Some(status);
+            let left = self.clear(&mut life);
             match life.ending.map(|(why, _)| why) {
                 Some(Why::Asked) => break Over::Asked(status),
                 Some(Why::Undecided) => break Over::Undecided,
                 Some(Why::Changed) => continue,
                 None if status.success() && !left.is_empty() => break Over::Background(left),
-                None if status.success() && self.known.is_none() => break Over::NeverListened,
+                None if status.success() && !self.has_listened => break Over::NeverListened,
                 None => {}
             }
             let pause = pauses.after(life.since.elapsed());
@@ -103,6 +132,8 @@ impl Supervision {
     }
 
     fn begin(&mut self) -> io::Result<Life> {
+        // The application reads the files as they are now.
+        self.changed.store(false, Relaxed);
         let foreign = sockets::listening().into_iter().map(|(number, _)| number).collect();
         let Some((program, arguments)) = self.application.command.split_first() else {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -121,7 +152,7 @@ impl Supervision {
         };
         let waiter = thread::Builder::new().name("child-end".into()).spawn(wait);
         let since = Instant::now();
-        let life = Life {
+        let mut life = Life {
             child,
             since,
             foreign,
@@ -133,6 +164,7 @@ impl Supervision {
         };
         if let Err(error) = waiter {
             life.signal(Signal::KILL);
+            let _ = life.child.wait();
             return Err(error);
         }
         (self.report)(ChildEvent::Started { pid });
@@ -168,6 +200,7 @@ impl Supervision {
                 Some(Message::Pass(signal)) => life.signal(signal),
                 Some(Message::Kill) => life.signal(Signal::KILL),
                 Some(Message::End(signal)) => life.end(Why::Asked, signal),
+                Some(Message::Changed) if !self.is_changed() || life.ending.is_some() => {}
                 Some(Message::Changed) => {
                     (self.report)(ChildEvent::Changed);
                     life.end(Why::Changed, Signal::TERM);
@@ -178,8 +211,13 @@ impl Supervision {
         }
     }
 
-    /// Looks where the application listens. Looks end at its port, or at an endpoint that it had
-    /// before. At another one they go on for a while: its port may still come.
+    /// Whether a file has changed since the last start and the last call.
+    fn is_changed(&self) -> bool {
+        self.changed.swap(false, Relaxed)
+    }
+
+    /// Looks where the application listens. Looks end at its port. At another endpoint they go on
+    /// for a while: its port may still come. One that was alone so long is known to later lives.
     fn look(&mut self, life: &mut Life, now: Instant) {
         let endpoints = life.endpoints(self.application.port);
         if endpoints != life.seen.0 {
@@ -187,19 +225,27 @@ impl Supervision {
         }
         let same = now - life.seen.1;
         let age = now - life.since;
-        let goes_on = age < LISTEN_TIMEOUT || life.endpoint.is_none();
+        let is_late = age >= LISTEN_TIMEOUT;
+        let goes_on = !is_late || life.endpoint.is_none() || same < SETTLED;
         life.look_at = goes_on.then_some(now + look_after(age));
         match sockets::choose(endpoints, self.application.port, self.known.as_ref()) {
             Choice::Certain(endpoint) => {
                 life.look_at = None;
+                self.known = Some(endpoint.clone());
                 self.found(life, endpoint);
             }
-            Choice::Only(endpoint) if same >= SETTLED => self.found(life, endpoint),
+            Choice::Earlier(endpoint) => self.found(life, endpoint),
+            Choice::Only(endpoint) if same >= SETTLED => {
+                if is_late {
+                    self.known = Some(endpoint.clone());
+                }
+                self.found(life, endpoint);
+            }
             Choice::Several(found) if same >= UNDECIDED && life.endpoint.is_none() => {
                 (self.report)(ChildEvent::ListensAtSeveral(found));
                 life.end(Why::Undecided, Signal::TERM);
             }
-            Choice::Nowhere if age >= LISTEN_TIMEOUT && !life.is_silence_reported => {
+            Choice::Nowhere if is_late && !life.is_silence_reported => {
                 life.is_silence_reported = true;
                 (self.report)(ChildEvent::ListensNowhere);
             }
@@ -212,35 +258,49 @@ impl Supervision {
             return;
         }
         life.endpoint = Some(endpoint.clone());
-        self.known = Some(endpoint.clone());
+        self.has_listened = true;
         let dialled = sockets::dialled(endpoint.clone());
         (self.report)(ChildEvent::Listening { bound: endpoint, dialled });
     }
 
     /// Ends what an application has left behind: it may hold the port that the next one needs.
-    /// Returns what there was.
-    fn clear(&self, leader: u32) -> Vec<u32> {
+    /// Returns what there was. Being asked to end meanwhile is noted; being asked again kills.
+    fn clear(&self, life: &mut Life) -> Vec<u32> {
+        let leader = life.child.id();
         let look = || {
             let all = processes::all();
             let all = if self.adopts { all } else { of_group(leader, all) };
             let (ended, alive): (Vec<Process>, Vec<Process>) =
-                processes::left_behind(leader, &all).into_iter().partition(|left| left.is_zombie);
+                processes::left_behind(leader, (std::process::id(), &self.earlier), &all)
+                    .into_iter()
+                    .partition(|left| left.is_zombie);
             ended.iter().for_each(|zombie| child::reap(zombie.pid));
             alive.into_iter().map(|left| left.pid).collect::<Vec<u32>>()
         };
         let first = look();
         let began = Instant::now();
         let mut left = first.clone();
-        let mut is_asked = false;
+        let (mut is_asked, mut is_urgent) = (false, false);
         while !left.is_empty() && began.elapsed() < 2 * STOP_TIMEOUT {
-            let is_late = began.elapsed() >= STOP_TIMEOUT;
+            let is_late = is_urgent || began.elapsed() >= STOP_TIMEOUT;
             if is_late || !is_asked {
                 let signal = if is_late { Signal::KILL } else { Signal::TERM };
                 // They may have ended since they were seen.
                 left.iter().for_each(|pid| _ = child::signal(*pid, signal));
                 is_asked = true;
             }
-            thread::park_timeout(LEFT_STEP);
+            match self.received.recv_timeout(LEFT_STEP) {
+                Ok(Message::End(_)) => is_urgent |= !life.ask(),
+                Ok(Message::Kill) => {
+                    life.ask();
+                    is_urgent = true;
+                }
+                // A change that comes now is read by the next life.
+                Ok(Message::Changed | Message::Pass(_) | Message::Ended(_)) => {}
+                Err(RecvTimeoutError::Timeout) => {}
+                // Not expected: this value holds a sender itself.
+                Err(RecvTimeoutError::Disconnected) => thread::sleep(LEFT_STEP),
+            }
             left = look();
         }
         first
@@ -255,8 +315,9 @@ impl Supervision {
                     return true;
                 }
                 // What was wrong may be mended.
-                Ok(Message::Changed) | Err(RecvTimeoutError::Timeout) => return false,
-                Ok(Message::Pass(_) | Message::Ended(_)) => {}
+                Ok(Message::Changed) if self.is_changed() => return false,
+                Err(RecvTimeoutError::Timeout) => return false,
+                Ok(Message::Changed | Message::Pass(_) | Message::Ended(_)) => {}
             }
         }
     }
@@ -278,6 +339,12 @@ impl Life {
             Some(_) => {}
             None => self.ending = Some((why, Instant::now() + STOP_TIMEOUT)),
         }
+    }
+
+    /// Notes that an end was asked for. Returns whether that is new.
+    fn ask(&mut self) -> bool {
+        let before = self.ending.replace((Why::Asked, Instant::now()));
+        before.is_none_or(|(why, _)| why != Why::Asked)
     }
 
     fn signal(&self, signal: Signal) {

@@ -9,6 +9,9 @@ const PROCESSES_MAX: usize = 32_768;
 /// Most descriptors that one look reads of a process. A server listens before it has many clients.
 const DESCRIPTORS_MAX: usize = 4096;
 
+/// The process that the kernel starts first, in a container too.
+const FIRST_PROCESS: u32 = 1;
+
 /// A process of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
@@ -56,11 +59,25 @@ pub(crate) fn members(leader: u32, all: &[Process]) -> HashSet<u32> {
     }
 }
 
-/// What an application leaves when its leader has ended: its group, and the orphans that this
-/// process has adopted. This process has no other children then.
-pub(crate) fn left_behind(leader: u32, all: &[Process]) -> Vec<Process> {
-    let own = std::process::id();
-    let is_left = |process: &&Process| process.group == leader || process.parent == own;
+/// The children of a process.
+pub(crate) fn children(parent: u32, all: &[Process]) -> HashSet<u32> {
+    all.iter().filter(|process| process.parent == parent).map(|child| child.pid).collect()
+}
+
+/// What an application leaves when its leader has ended: its group, and the orphans that `own`,
+/// this process, has adopted. `earlier` are children that `own` had before it started the
+/// application: a script may have begun them and then become this process. The first process of a
+/// container gets the orphans of all others, so only the group is the application's there.
+pub(crate) fn left_behind(
+    leader: u32,
+    (own, earlier): (u32, &HashSet<u32>),
+    all: &[Process],
+) -> Vec<Process> {
+    let is_orphan = |process: &Process| {
+        let is_its_own = own != FIRST_PROCESS && !earlier.contains(&process.pid);
+        process.parent == own && (process.is_zombie || is_its_own)
+    };
+    let is_left = |process: &&Process| process.group == leader || is_orphan(process);
     all.iter().filter(is_left).cloned().collect()
 }
 
@@ -110,6 +127,26 @@ mod tests {
         ];
         assert_eq!(members(10, &all), HashSet::from([10, 20, 30, 40]));
         assert_eq!(members(99, &all), HashSet::new());
+    }
+
+    #[test]
+    fn what_is_left_behind_is_the_applications() {
+        let all = [
+            process(20, 5, 20),  // an orphan of the application
+            process(30, 5, 5),   // a job of the script that became this process
+            process(40, 1, 10),  // of the group
+            process(50, 40, 50), // has a parent yet
+            Process { pid: 60, parent: 5, group: 5, is_zombie: true },
+        ];
+        let left = |own: u32, earlier: &[u32]| {
+            let earlier = earlier.iter().copied().collect();
+            let left = left_behind(10, (own, &earlier), &all);
+            left.into_iter().map(|left| left.pid).collect::<Vec<u32>>()
+        };
+        assert_eq!(left(5, &[]), [20, 30, 40, 60]);
+        assert_eq!(left(5, &[30, 60]), [20, 40, 60], "a zombie is reaped");
+        assert_eq!(left(1, &[]), [40], "the first process of a container");
+        assert_eq!(children(5, &all), HashSet::from([20, 30, 60]));
     }
 
     #[test]

@@ -37,8 +37,10 @@ impl fmt::Display for Endpoint {
 pub(crate) enum Choice {
     /// It listens nowhere.
     Nowhere,
-    /// Here: it has the port, or the endpoint of an earlier life.
+    /// Here: it has the port.
     Certain(Endpoint),
+    /// Here, unless its port comes yet: it was there in an earlier life.
+    Earlier(Endpoint),
     /// Here, unless it opens more.
     Only(Endpoint),
     /// It listens at several, and none is its port.
@@ -123,7 +125,7 @@ pub(crate) fn choose(
         return Choice::Certain(endpoint);
     }
     if let Some(endpoint) = endpoints.iter().find(|endpoint| earlier == Some(endpoint)) {
-        return Choice::Certain(endpoint.clone());
+        return Choice::Earlier(endpoint.clone());
     }
     let ports: BTreeSet<u16> = endpoints.iter().filter_map(port_of).collect();
     let found: Vec<Endpoint> = match ports.is_empty() {
@@ -216,7 +218,10 @@ mod tests {
         );
         let both = vec![unix.clone(), tcp("127.0.0.1:8000")];
         assert_eq!(super::choose(both.clone(), 3000, None), Choice::Only(tcp("127.0.0.1:8000")));
-        assert_eq!(super::choose(both, 3000, Some(&unix)), Choice::Certain(unix.clone()));
+        assert_eq!(super::choose(both, 3000, Some(&unix)), Choice::Earlier(unix.clone()));
+        let (debugger, port) = (tcp("127.0.0.1:9229"), tcp("127.0.0.1:3000"));
+        let both = vec![debugger.clone(), port.clone()];
+        assert_eq!(super::choose(both, 3000, Some(&debugger)), Choice::Certain(port));
         assert_eq!(super::choose(vec![unix.clone()], 3000, None), Choice::Only(unix));
     }
 

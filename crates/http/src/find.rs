@@ -10,7 +10,7 @@ use eyelet_telemetry::reason::Reason;
 use eyelet_tls::client::Spoken;
 
 use super::failure::Failure;
-use super::pool::HeldRequest;
+use super::pool::{HeldRequest, Shelf};
 use super::route::Route;
 use super::served_connection::{Record, ServedConnection};
 use super::stream::{ExchangeError, Stream};
@@ -53,6 +53,7 @@ pub async fn find(
         let (shelf, spoken) = (&route.shelf, spoken(to, upstream_request.by_one));
         let in_vain = *in_vain.get_or_insert_with(|| shelf.in_vain());
         if let Some(kept) = shelf.take(upstream_request, want.idle) {
+            wake(shelf, held.as_ref());
             return Ok(kept);
         }
         // One deadline for other requests' dials and for its own.
@@ -64,10 +65,8 @@ pub async fn find(
             continue;
         }
         let dialled = Box::pin(reach(served, stream, (worker, route), spoken)).await?;
-        if dialled.is_ok()
-            && let Some(held) = held.take()
-        {
-            held.end();
+        if dialled.is_ok() {
+            wake(shelf, held.as_ref());
         }
         let failure = match dialled {
             Ok(Dialled::One(mut connection)) => {
@@ -93,6 +92,15 @@ pub async fn find(
         };
         Box::pin(while_here(stream, held.wait(give_up_at))).await?;
         newer = served.newer_route().or(newer);
+    }
+}
+
+/// The upstream accepts connections: wakes the requests that are held for it. After a reload a held
+/// request may have its connection from another shelf than those that wait with it.
+fn wake(shelf: &Shelf, held: Option<&HeldRequest>) {
+    shelf.wake();
+    if let Some(held) = held {
+        held.wake();
     }
 }
 

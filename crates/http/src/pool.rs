@@ -215,6 +215,13 @@ impl Shelf {
         Some(HeldRequest { shelf: self.clone(), probes: false })
     }
 
+    /// Wakes the held requests: a request has a connection.
+    pub fn wake(&self) {
+        if self.held.get() > 0 {
+            self.probed.notify_waiters();
+        }
+    }
+
     fn sweep_later(self: &Rc<Self>) {
         if !self.sweeping.replace(true) {
             tokio::task::spawn_local(sweep(Rc::downgrade(self)));
@@ -270,34 +277,31 @@ pub struct HeldRequest {
 }
 
 impl HeldRequest {
-    /// Waits before the next dial: until one of another request was successful, or `end`. One
-    /// request probes for all.
+    /// Waits before the next dial: until another request has a connection, or `end`. One request
+    /// probes for all.
     pub async fn wait(&mut self, end: Instant) {
         if self.probes || !self.shelf.is_probed.replace(true) {
             self.probes = true;
             tokio::time::sleep(PROBE_STEP).await;
-        } else {
-            // At its end, one dial more is its last.
-            let _ = tokio::time::timeout_at(end.into(), self.shelf.probed.notified()).await;
+        } else if tokio::time::timeout_at(end.into(), self.shelf.probed.notified()).await.is_ok() {
+            // Whoever probed may have left. The first that wakes probes from now on.
+            self.probes = !self.shelf.is_probed.replace(true);
         }
+        // At `end`, one dial more is its last.
     }
 
-    /// The upstream accepts connections again.
-    pub fn end(mut self) {
-        self.shelf.probed.notify_waiters();
-        self.stop_probing();
-    }
-
-    fn stop_probing(&mut self) -> bool {
-        std::mem::take(&mut self.probes) && self.shelf.is_probed.replace(false)
+    /// Wakes the requests that are held with it.
+    pub fn wake(&self) {
+        self.shelf.wake();
     }
 }
 
 impl Drop for HeldRequest {
     fn drop(&mut self) {
         self.shelf.held.update(|held| held - 1);
-        if self.stop_probing() {
+        if self.probes {
             // Another request probes from now on.
+            self.shelf.is_probed.set(false);
             self.shelf.probed.notify_one();
         }
     }
@@ -315,7 +319,65 @@ async fn sweep(shelf: Weak<Shelf>) {
 
 #[cfg(test)]
 mod tests {
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::task::{Context, Waker};
+
     use super::*;
+
+    type Waiting<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+    /// Whether a request that is held need not wait any longer.
+    fn is_woken(waiting: &mut Waiting<'_>) -> bool {
+        waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    /// Holds a request until `end`.
+    fn held(shelf: &Rc<Shelf>, end: Instant) -> Waiting<'static> {
+        let mut held = shelf.hold().expect("there is room");
+        let mut waiting: Waiting<'static> = Box::pin(async move { held.wait(end).await });
+        assert!(!is_woken(&mut waiting));
+        waiting
+    }
+
+    #[test]
+    fn held_requests_follow_any_request_that_has_a_connection() -> std::io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let _entered = runtime.enter();
+        let shelf = Rc::<Shelf>::default();
+        let end = Instant::now() + Duration::from_hours(1);
+        let _prober = held(&shelf, end);
+        let mut others: Vec<_> = (0..3).map(|_| held(&shelf, end)).collect();
+        assert!(!others.iter_mut().any(is_woken), "nobody has a connection");
+        shelf.wake();
+        assert!(others.iter_mut().all(is_woken));
+        Ok(())
+    }
+
+    #[test]
+    fn a_held_request_that_leaves_hands_the_probing_on() -> std::io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let _entered = runtime.enter();
+        let shelf = Rc::<Shelf>::default();
+        let end = Instant::now() + Duration::from_hours(1);
+        let prober = held(&shelf, end);
+        let mut second = shelf.hold().expect("there is room");
+        {
+            let mut waiting: Waiting<'_> = Box::pin(second.wait(end));
+            assert!(!is_woken(&mut waiting));
+            let mut third = held(&shelf, end);
+            drop(prober);
+            assert!(is_woken(&mut waiting));
+            assert!(!is_woken(&mut third), "one is enough");
+            drop(waiting);
+            // Its client disconnects while it dials.
+            drop(second);
+            assert!(is_woken(&mut third));
+        }
+        assert_eq!(shelf.held.get(), 0);
+        assert!(!shelf.is_probed.get());
+        Ok(())
+    }
 
     #[test]
     fn a_connection_is_kept_for_less_than_its_upstream_says() {

@@ -86,8 +86,11 @@ pub async fn redirect(
             };
             match (answer, location(&request.parts.uri, (own_port, https_port))) {
                 (Some(answer), _) => {
-                    let end = End { outcome: Outcome::Terminated, reason: Reason::Validated };
-                    (answer, end)
+                    let reason = match is_ok(&answer) {
+                        true => Reason::Validated,
+                        false => Reason::ClosedAfterResponse,
+                    };
+                    (answer, End { outcome: Outcome::Terminated, reason })
                 }
                 (None, Some(location)) => {
                     let end = End { outcome: Outcome::Redirected, reason: Reason::Redirected };
@@ -154,6 +157,11 @@ async fn answer(
     // Without an answer the request is redirected like any other.
     let answer = tokio::time::timeout(UPSTREAM_TIMEOUT, asked).await.ok()?.ok()?;
     answer.starts_with(b"HTTP/1.").then_some(answer)
+}
+
+/// Whether a response has the status 200: another client may know no answer either.
+fn is_ok(answer: &[u8]) -> bool {
+    answer.get(b"HTTP/1.1".len()..).is_some_and(|rest| rest.starts_with(b" 200"))
 }
 
 /// The response with a key authorization.

@@ -4,10 +4,8 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use rustix::io::Errno;
 use rustix::process::{
-    Pid, WaitId, WaitIdOptions, WaitOptions, kill_process, kill_process_group, set_child_subreaper,
-    waitid, waitpid,
+    Pid, WaitOptions, kill_process, kill_process_group, set_child_subreaper, waitpid,
 };
 
 pub use rustix::process::Signal;
@@ -39,19 +37,34 @@ pub fn adopt_orphans() -> io::Result<()> {
     Ok(set_child_subreaper(Some(Pid::INIT))?)
 }
 
-/// Waits until a child has ended. It stays a zombie, so that its number stays its own.
+/// Waits until a child has ended. It stays a zombie, so that its number stays its own. All other
+/// children that end meanwhile are reaped: nobody else waits for orphans.
 ///
 /// # Errors
-/// If it is no child of this process.
+/// If this process has no child.
 pub fn wait_for_end(child: u32) -> io::Result<()> {
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     loop {
-        match waitid(WaitId::Pid(pid(child)?), options) {
-            Ok(_) => return Ok(()),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+        match ended_child() {
+            Ok(ended) if ended == child => return Ok(()),
+            Ok(ended) => reap(ended),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
+}
+
+/// Waits until any child has ended. It stays a zombie.
+fn ended_child() -> io::Result<u32> {
+    let options = libc::WEXITED | libc::WNOWAIT;
+    // SAFETY: siginfo_t is plain memory, for which zeros are valid.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `info` is a siginfo_t that waitid may write.
+    if unsafe { libc::waitid(libc::P_ALL, 0, &raw mut info, options) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: waitid has succeeded, so it has filled in the fields of SIGCHLD.
+    let ended = unsafe { info.si_pid() };
+    u32::try_from(ended).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 /// Frees the number of a child that has ended. Does nothing if it has not, or is no child.
@@ -94,9 +107,15 @@ mod tests {
         command.arg("600");
         lead_group(&mut command);
         let mut child = command.spawn().unwrap();
+        let mut other = Command::new("true").spawn().unwrap();
+        let stat = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/stat"));
+        while !stat(other.id()).unwrap().contains(") Z ") {
+            std::thread::yield_now();
+        }
         signal_group(child.id(), Signal::TERM).unwrap();
         wait_for_end(child.id()).unwrap();
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        assert!(other.wait().is_err(), "the other child was reaped");
+        let stat = stat(child.id()).unwrap();
         assert!(stat.contains(") Z "), "{stat}");
         assert!(child.wait().unwrap().code().is_none(), "it ended by a signal");
         assert!(wait_for_end(child.id()).is_err());

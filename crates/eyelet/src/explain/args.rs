@@ -50,8 +50,9 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "FINGERPRINT")]
     pub ja4: Option<String>,
     /// A line of the access log, or "-" to read one: asks about its connection
-    #[arg(long, value_name = "LINE", conflicts_with_all = ["sni", "no_sni", "connect", "listener",
-        "destination", "alpn"])]
+    #[arg(long, value_name = "LINE", conflicts_with_all = ["sni", "no_sni", "sni_malformed",
+        "connect", "listener", "destination", "alpn", "client", "tls_version_max",
+        "tls_compression", "ja4"])]
     pub log_line: Option<String>,
     /// Gather evidence now: ask DNS and the destination
     #[arg(long)]

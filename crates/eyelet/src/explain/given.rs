@@ -60,10 +60,15 @@ fn take_log_line(args: &mut ExplainArgs) -> Result<Option<LoggedLine>, String> {
     args.tls_compression = matches!(line.tls_compression.as_deref(), Some("offered" | "chosen"));
     args.ja4.clone_from(&line.ja4);
     let evidence = line.evidence.clone().unwrap_or_default();
-    if let Some(agrees) = evidence.dns_agrees {
+    // What a flag says of the name counts more: it is newer.
+    if let Some(agrees) = evidence.dns_agrees
+        && args.evidence.dns().is_none()
+    {
         args.evidence.note(EvidenceKind::Dns, agrees);
     }
-    if let Some(certificate) = evidence.certificate {
+    if let Some(certificate) = evidence.certificate
+        && args.evidence.certificate(None).is_none()
+    {
         args.evidence.note(EvidenceKind::Certificate, certificate.valid);
         args.evidence.certificate_names = certificate.names;
         args.evidence.certificate_issuer = Some(certificate.issuer);

@@ -315,12 +315,23 @@ fn a_log_line_is_explained() {
         \"tls_compression\":\"none\",\"evidence\":{\"dns\":[\"192.0.2.9\"],\
         \"dns_agrees\":false,\"certificate\":{\"names\":[\"other.example\"],\
         \"issuer\":\"CN=x\",\"valid\":false}}}";
-    let asked = |line: &str| {
+    for flag in ["--client=192.0.2.1", "--tls-version-max=1.2", "--tls-compression", "--ja4=x"] {
+        let typed = ["explain", "x.toml", "--log-line", line, flag];
+        assert!(Typed::try_parse_from(typed).is_err(), "{flag}: the line says it");
+    }
+    let with_flags = |line: &str, flags: &[&str]| {
         let typed = ["explain", file.to_str().unwrap(), "--log-line", line];
+        let typed = typed.iter().chain(flags);
         let mut out = Vec::new();
         let code = explain(&Typed::try_parse_from(typed).unwrap().args, &mut out);
         (String::from_utf8(out).unwrap(), code)
     };
+    let asked = |line: &str| with_flags(line, &[]);
+    let (flag, _) = with_flags(line, &["--true-by", "dns"]);
+    let (against, _) = with_flags(
+        &line.replace("\"dns_agrees\":false", "\"dns_agrees\":true"),
+        &["--false-by", "dns"],
+    );
     let (lie, _) = asked(line);
     let (truth, _) = asked(&line.replace("\"dns_agrees\":false", "\"dns_agrees\":true"));
     let (bad, code) = asked("not a line");
@@ -333,6 +344,8 @@ fn a_log_line_is_explained() {
         ),
         "{lie}"
     );
+    assert!(flag.contains("rule:    rule 2 \"web\"\n"), "{flag}");
+    assert!(against.contains("rule:    rule 1 \"lies\"\n"), "a flag counts more: {against}");
     assert!(truth.contains("rule:    rule 2 \"web\"\n"), "{truth}");
     assert!(bad.starts_with("--log-line: this is no line of an access log: "), "{bad}");
     assert_eq!(code, ExitCode::from(2));

@@ -116,6 +116,9 @@ fn serve(
             Session { plan, running, child, events, memory, screen, hung_up: None, pid: 0 };
         let mut signals = signals;
         let code = session.until_over(&mut signals).await;
+        if code.is_err() {
+            session.end_child(&mut signals).await;
+        }
         session.drain(&mut signals).await;
         code
     })
@@ -200,14 +203,39 @@ impl Session<'_> {
             ChildEvent::Ended { status, pause } => {
                 let pause = humantime::format_duration(pause);
                 self.screen.say(&format!("the command ended ({status}); it starts in {pause}"));
-                let is_hung_up = self.hung_up.is_some_and(|at| at.elapsed() < STOP_TIMEOUT);
-                if let Some(child) = self.child.as_ref().filter(|_| is_hung_up) {
-                    child.end(Signal::HUP);
-                }
+                self.follow_hang_up();
+            }
+            ChildEvent::NotStarted { error, pause } => {
+                let pause = humantime::format_duration(pause);
+                self.screen.say(&format!("cannot start the command: {error}; next try in {pause}"));
+                self.follow_hang_up();
             }
             ChildEvent::Over(_) => {}
         }
         Ok(())
+    }
+
+    /// Ends with the application, if the terminal was closed just before.
+    fn follow_hang_up(&self) {
+        let is_hung_up = self.hung_up.is_some_and(|at| at.elapsed() < STOP_TIMEOUT);
+        if let Some(child) = self.child.as_ref().filter(|_| is_hung_up) {
+            child.end(Signal::HUP);
+        }
+    }
+
+    /// Ends the application after an error of the edge. A signal kills it.
+    async fn end_child(&mut self, signals: &mut Signals) {
+        let Some(child) = &self.child else { return };
+        child.end(Signal::TERM);
+        loop {
+            tokio::select! {
+                event = self.events.recv() => match event {
+                    None | Some(ChildEvent::Over(_)) => return,
+                    Some(_) => {}
+                },
+                _ = signals.next() => child.kill(),
+            }
+        }
     }
 
     /// Serves the application where it listens now.

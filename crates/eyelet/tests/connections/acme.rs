@@ -348,6 +348,16 @@ fn another_client_answers_challenges_behind_the_redirect() {
     asked.write_all(answer.as_bytes()).unwrap();
     drop(asked);
     assert_eq!(read(client), answer);
+    let validated = "an ACME server validated the name";
+    edge.line("the answer", |line| line["reason"] == validated);
+    let client = ask(path);
+    let (mut asked, _) = upstream.accept().unwrap();
+    crate::support::expect(&mut asked, request.as_bytes());
+    let unknown = "HTTP/1.0 404 Not Found\r\n\r\n";
+    asked.write_all(unknown.as_bytes()).unwrap();
+    drop(asked);
+    assert_eq!(read(client), unknown);
+    edge.line("no answer", |line| line["reason"] == "closed after a response");
     // Any other path, and one whose upstream says nothing, is redirected.
     let answer = read(ask("/.well-known/other"));
     assert!(answer.contains("https://app.test/.well-known/other\r\n"), "{answer}");

@@ -54,6 +54,18 @@ fn the_recipes_of_the_manual_work() {
         said.text
     };
     recipes.iter().for_each(|recipe| _ = said(recipe));
+    let counts: Vec<_> =
+        recipes.iter().filter(|recipe| !recipe.contains("select(.http)")).collect();
+    let once: Vec<String> = counts.iter().map(|recipe| said(recipe)).collect();
+    // A connection may have other lines too. It is counted once.
+    let ends = std::fs::read_to_string(folder.path().join("access.log")).unwrap();
+    let end = "\"event\":\"end\"";
+    assert!(ends.contains(end), "{ends}");
+    let other = |event: &str| ends.replace(end, &format!("\"event\":\"{event}\""));
+    folder.write("access.log", ends.clone() + &other("decided") + &other("request"));
+    for (recipe, once) in counts.iter().zip(once) {
+        assert_eq!(said(recipe), once, "{recipe}");
+    }
     let by_name = said(recipes[0]);
     let first = by_name.lines().next().unwrap_or_default().trim();
     assert_eq!(first, "2 no rule for this name\ta.test\t127.0.0.1", "{by_name}");

@@ -316,6 +316,43 @@ fn what_cannot_be_started_is_said() {
     }
 }
 
+/// A compiler replaces the program while it is started again.
+#[test]
+fn what_cannot_be_started_again_is_tried_again() {
+    let folder = Folder::new();
+    let text = "#!/bin/sh\nmv \"$0\" \"$0.gone\"\nexit 3\n";
+    let app = folder.write("app", text);
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&app, mode).unwrap();
+    let mut run = Run::start(&[], &[app.to_str().unwrap()]);
+    run.talk.hear("cannot start the command: ");
+    std::fs::rename(folder.path().join("app.gone"), &app).unwrap();
+    until("another start", || {
+        (run.talk.said().matches("exit status: 3").count() == 2).then_some(())
+    });
+    let said = run.end(Signal::TERM);
+    assert!(said.text.contains("; next try in "), "{}", said.text);
+    assert_eq!(said.status.code(), Some(3), "{}", said.text);
+}
+
+/// The process that a script has said it leaves.
+fn left(run: &Run) -> i32 {
+    until("the process", || {
+        let said = run.talk.said();
+        let (_, rest) = said.split_once("left ")?;
+        rest.split_once('\n')?.0.parse().ok()
+    })
+}
+
+#[test]
+fn an_orphan_is_reaped_while_the_application_lives() {
+    let script = "sh -c 'sleep 0.1 & echo left $!'; exec sleep 600";
+    let run = Run::start(&[], &["sh", "-c", script]);
+    let orphan = format!("/proc/{}", left(&run));
+    until("its end", || (!std::path::Path::new(&orphan).exists()).then_some(()));
+    assert_eq!(run.end(Signal::TERM).status.code(), Some(143));
+}
+
 #[test]
 fn a_taken_port_is_followed_by_a_free_one() {
     let folder = Folder::new();
