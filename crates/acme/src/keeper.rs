@@ -344,7 +344,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (table, _asked) = Acme::new().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread();
-        let runtime = { runtime }.enable_all().start_paused(true).build().unwrap();
+        let runtime = { runtime }.enable_all().build().unwrap();
         let thread = Thread::new(Arc::new(table));
         LocalSet::new().block_on(&runtime, test(thread, folder.path()));
     }
@@ -373,18 +373,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_kept_to_and_a_name_that_is_given_up_is_forgotten() {
+    fn a_name_that_is_given_up_is_forgotten() {
         with_thread(async |mut thread, folder| {
             thread.configure(Some(configured(folder, &[], false)));
             let issuer = thread.issuer.clone().unwrap();
             let table = thread.table.clone();
             let lack = CertificateLack::Failed;
             table.set("a.test", Entry { certificates: None, lack });
-            let mut kept = NameKeeper::new(issuer, "a.test".into(), Some(thread.permit.clone()));
-            let pause = Duration::from_hours(50);
-            let began = tokio::time::Instant::now();
-            kept.rest(pause).await;
-            assert!(began.elapsed() >= pause);
+            let kept = NameKeeper::new(issuer, "a.test".into(), Some(thread.permit.clone()));
             assert!(matches!(table.certificates("a.test"), Err(CertificateLack::Failed)));
             kept.give_up();
             assert!(matches!(table.certificates("a.test"), Err(CertificateLack::Ordered)));

@@ -124,7 +124,7 @@ impl NameKeeper {
     }
 
     /// Waits for the next attempt, which may be days away. Another process may be faster.
-    pub async fn rest(&mut self, pause: Duration) {
+    async fn rest(&mut self, pause: Duration) {
         let end = tokio::time::Instant::now() + pause;
         loop {
             let left = end.saturating_duration_since(tokio::time::Instant::now());
