@@ -2,6 +2,8 @@
 //! the server says of its clock and of when to come back.
 
 use std::future::Future;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -22,6 +24,8 @@ use crate::error::with_sources;
 
 /// From the name's resolution to the last byte of the answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// For each address of the server: a silent one leaves time for the others.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of an answer. A chain of certificates has less than 16 KiB.
 const ANSWER_BYTES_MAX: usize = 256 << 10;
 /// The longest Retry-After: no server blocks a client for more than a week.
@@ -73,7 +77,7 @@ impl Client {
         let port = authority.port_u16().unwrap_or(HTTPS_PORT);
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
         let name = ServerName::try_from(host.to_owned())?;
-        let stream = TcpStream::connect((host, port)).await?;
+        let stream = connect(tokio::net::lookup_host((host, port)).await?).await?;
         let stream = TlsConnector::from(self.tls.clone()).connect(name, stream).await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         // It ends with the sender.
@@ -112,8 +116,23 @@ impl Client {
                 Ok(secs) => now.checked_add(Duration::from_secs(secs)),
                 Err(_) => httpdate::parse_http_date(after.trim()).ok(),
             };
+            let latest = now + Duration::from_secs(RETRY_AFTER_SECS_MAX);
+            said.retry_at = said.retry_at.map(|at| at.min(latest));
         }
     }
+}
+
+/// Connects to the first address that answers.
+async fn connect(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
+    let mut failure = io::Error::new(ErrorKind::NotFound, "the server's name has no address");
+    for address in addresses {
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;
+        match connected.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into())) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failure = io::Error::new(error.kind(), format!("{address}: {error}")),
+        }
+    }
+    Err(failure)
 }
 
 /// Bounds the seconds of Retry-After. The library adds them to the time, and would panic.

@@ -32,7 +32,7 @@ pub enum AcmeError {
     #[error("{0}")]
     Library(String),
     /// Too many orders for names that clients asked for.
-    #[error("more than the bounded number of orders were made for clients in the last minute")]
+    #[error("too many names were ordered for clients lately")]
     Rate,
 }
 

@@ -48,10 +48,19 @@ pub struct Issuer {
     pub counters: Arc<Counters>,
     pub table: Arc<Acme>,
     maker: CertificateMaker,
-    /// The account, and since when it is known.
-    account: Mutex<Option<(Account, Instant)>>,
+    account: Mutex<Option<KnownAccount>>,
     /// Whether the clock was reported to be wrong.
     is_clock_wrong: Cell<bool>,
+}
+
+/// The account at the server.
+struct KnownAccount {
+    account: Account,
+    since: Instant,
+    /// What is still to be stored.
+    unstored: Option<Zeroizing<Vec<u8>>>,
+    /// Whether the log says that it cannot be stored.
+    is_reported: bool,
 }
 
 /// A published answer to a challenge. Dropping it withdraws the answer.
@@ -89,27 +98,53 @@ impl Issuer {
     pub async fn account(&self) -> Result<Account, AcmeError> {
         // Held over the creation, so that one account is made.
         let mut known = self.account.lock().await;
-        if let Some((account, _)) = &*known {
-            return Ok(account.clone());
+        if let Some(known) = &mut *known {
+            self.store_account(known);
+            return Ok(known.account.clone());
         }
         let id = &self.settings.directory;
         let stored = self.store.borrow_mut().get(Kind::Account, id)?;
         let builder = Account::builder_with_http(Box::new(self.client.clone()));
-        let account = match stored {
+        let (account, unstored) = match stored {
             Some(stored) => {
                 let credentials = serde_json::from_slice(&stored).map_err(|error| {
                     AcmeError::Store(format!("the stored account cannot be read: {error}"))
                 })?;
-                builder.from_credentials(credentials).await?
+                // Stored again, because the store of a fleet forgets what is old.
+                let unstored = self.store.borrow().forgets().then_some(stored);
+                (builder.from_credentials(credentials).await?, unstored)
             }
-            None => self.new_account().await?,
+            None => {
+                let (account, credentials) = self.new_account().await?;
+                (account, Some(credentials))
+            }
         };
         self.check_clock();
-        *known = Some((account.clone(), Instant::now()));
+        // Known before it is stored: otherwise each attempt would make another one.
+        let since = Instant::now();
+        let new = KnownAccount { account: account.clone(), since, unstored, is_reported: false };
+        self.store_account(known.insert(new));
         Ok(account)
     }
 
-    async fn new_account(&self) -> Result<Account, AcmeError> {
+    /// Stores the account if that is still to be done. Each use of the account tries it.
+    fn store_account(&self, known: &mut KnownAccount) {
+        let Some(credentials) = &known.unstored else { return };
+        let id = &self.settings.directory;
+        match self.store.borrow_mut().put(Kind::Account, id, credentials) {
+            Ok(()) => known.unstored = None,
+            Err(error) if !known.is_reported => {
+                known.is_reported = true;
+                tracing::error!(
+                    "[acme] the account is not stored, a restart makes another: {error}"
+                );
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Makes an account. Returns what is to be stored, too.
+    async fn new_account(&self) -> Result<(Account, Zeroizing<Vec<u8>>), AcmeError> {
         let settings = &self.settings;
         let contact: Vec<&str> = settings.contact.iter().map(String::as_str).collect();
         let new = NewAccount {
@@ -134,16 +169,15 @@ impl Issuer {
         let (account, credentials) = made?;
         let credentials = serde_json::to_vec(&credentials).map(Zeroizing::new);
         let credentials = credentials.map_err(|error| AcmeError::Library(error.to_string()))?;
-        self.store.borrow_mut().put(Kind::Account, &settings.directory, &credentials)?;
         tracing::info!("[acme] a new account at {}: {}", settings.directory, account.id());
-        Ok(account)
+        Ok((account, credentials))
     }
 
     /// Forgets an account that the server did not know when it was asked at this time. Another name
     /// may have made a new one meanwhile.
     pub async fn forget_account(&self, asked: Instant) {
         let mut known = self.account.lock().await;
-        if known.as_ref().is_some_and(|(_, since)| *since < asked) {
+        if known.as_ref().is_some_and(|known| known.since < asked) {
             *known = None;
             // A store that fails is reported with the next attempt.
             let _ = self.store.borrow_mut().remove(Kind::Account, &self.settings.directory);
@@ -247,18 +281,22 @@ impl Issuer {
     }
 
     /// Puts an answer that another process has published into the table. The caller withdraws it.
-    pub fn fetch(&self, kind: Kind, id: &str) -> bool {
-        let stored = self.store.borrow_mut().get(kind, id);
-        let Ok(Some(stored)) = stored else { return false };
-        let Ok(answer) = std::str::from_utf8(&stored) else { return false };
+    /// Returns whether there is one.
+    ///
+    /// # Errors
+    /// If the store cannot be used.
+    pub fn fetch(&self, kind: Kind, id: &str) -> Result<bool, AcmeError> {
+        let stored = self.store.borrow_mut().get(kind, id)?;
+        let Some(stored) = stored else { return Ok(false) };
+        let Ok(answer) = std::str::from_utf8(&stored) else { return Ok(false) };
         match kind {
             Kind::Http => self.table.set_answer(id, Some(answer)),
             _ => match self.validation(id, answer) {
                 Ok(certificates) => self.table.set_validation(id, Some(certificates)),
-                Err(_) => return false,
+                Err(_) => return Ok(false),
             },
         }
-        true
+        Ok(true)
     }
 
     /// The certificate for TLS-ALPN-01 (RFC 8737 section 3): the name, and a digest of the key

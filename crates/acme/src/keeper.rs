@@ -1,7 +1,6 @@
 //! The thread that orders and renews. It has a task for each name, so that a slow one delays no
 //! other.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::io;
@@ -9,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use eyelet_config::{AcmeNames, AcmeSettings, Config, FleetSettings};
@@ -19,20 +19,22 @@ use tokio::task::{AbortHandle, LocalSet, spawn_local};
 
 use crate::error::AcmeError;
 use crate::issuer::Issuer;
-use crate::name::{NameKeeper, OrderPermit};
+use crate::name::NameKeeper;
+use crate::rate::OrderPermit;
 use crate::schedule;
 use crate::store::Kind;
 use crate::table::{Acme, Ask, Entry};
 
 /// Names that are served because a client asked for them. Each costs about 4 KB.
 const ON_DEMAND_MAX: usize = 10_000;
-/// Orders for such names in a minute. A public server permits 300 new orders in three hours.
-const ON_DEMAND_ORDERS_MAX: u32 = 10;
 const MINUTE: Duration = Duration::from_mins(1);
 /// How long the start waits for stored certificates, so that the first clients have them.
 const START_WAIT: Duration = Duration::from_secs(2);
 /// How long an answer that another process published is used without another look.
 const FETCHED: Duration = Duration::from_secs(10);
+/// How long no client's question leads to a look into a store that has failed: the thread waits for
+/// each look, and orders meanwhile nothing.
+const STORE_REST: Duration = Duration::from_secs(10);
 
 /// The table of certificates, and the thread that fills it. It ends when this is dropped.
 pub struct AcmeKeeper {
@@ -40,6 +42,7 @@ pub struct AcmeKeeper {
     configured: watch::Sender<Option<Configured>>,
     /// Until the thread is needed.
     asked: Option<mpsc::Receiver<Ask>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Clone, PartialEq)]
@@ -57,12 +60,17 @@ impl AcmeKeeper {
     pub fn new() -> io::Result<Self> {
         let (table, asked) = Acme::new().map_err(io::Error::other)?;
         let configured = watch::Sender::default();
-        Ok(Self { table: Arc::new(table), configured, asked: Some(asked) })
+        Ok(Self { table: Arc::new(table), configured, asked: Some(asked), thread: None })
     }
 
     /// What workers look into.
     pub fn table(&self) -> &Arc<Acme> {
         &self.table
+    }
+
+    /// Whether the thread has ended, which only a failure causes.
+    pub fn has_died(&self) -> bool {
+        self.thread.as_ref().is_some_and(JoinHandle::is_finished)
     }
 
     /// Keeps the certificates of this configuration from now on. The first call waits until those
@@ -83,16 +91,22 @@ impl AcmeKeeper {
             *known = configured;
             differs
         });
-        let Some(asked) = self.asked.take_if(|_| is_on) else { return Ok(()) };
+        if !is_on || self.asked.is_none() {
+            return Ok(());
+        }
         let (table, configured) = (self.table.clone(), self.configured.subscribe());
         let thread = std::thread::Builder::new().name("acme".into());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (has_begun, begun) = sync_channel(1);
+        let (hand, handed) = sync_channel(1);
         let body = move || {
+            let Ok(asked) = handed.recv() else { return };
             let thread = Thread::new(table);
             LocalSet::new().block_on(&runtime, thread.run(configured, asked, has_begun));
         };
-        thread.spawn(body)?;
+        self.thread = Some(thread.spawn(body)?);
+        // Only now: a thread that could not be started is started by a later reload.
+        let _ = self.asked.take().map(|asked| hand.send(asked));
         // If the store does not answer in time, certificates serve once it does.
         let _ = begun.recv_timeout(START_WAIT);
         Ok(())
@@ -107,15 +121,11 @@ struct Thread {
     issuer: Option<Rc<Issuer>>,
     /// The tasks, and whether a client asked for the name.
     tasks: HashMap<Box<str>, (AbortHandle, bool)>,
-    rate: Rc<RefCell<Rate>>,
+    permit: OrderPermit,
     /// When an issuer that could not be made is tried again, and after how many failures.
     retry: Option<(Instant, u32)>,
-}
-
-/// Orders for names that clients asked for, in the last minute.
-struct Rate {
-    since: Instant,
-    orders: u32,
+    /// Until when the store is not looked into for questions of clients.
+    store_rests: Option<Instant>,
 }
 
 impl Thread {
@@ -126,8 +136,9 @@ impl Thread {
             configured: None,
             issuer: None,
             tasks: HashMap::new(),
-            rate: Rc::new(RefCell::new(Rate { since: Instant::now(), orders: 0 })),
+            permit: OrderPermit::new(Instant::now()),
             retry: None,
+            store_rests: None,
         }
     }
 
@@ -162,7 +173,11 @@ impl Thread {
     fn configure(&mut self, newest: Option<Configured>) {
         let before = std::mem::replace(&mut self.configured, newest);
         let server = |configured: &Configured| {
-            let acme = AcmeSettings { wanted: AcmeNames::default(), ..configured.acme.clone() };
+            let wanted = &configured.acme.wanted;
+            // What can be answered decides which challenges are asked for.
+            let (has_http, prefers_http) = (wanted.has_http, wanted.prefers_http);
+            let wanted = AcmeNames { has_http, prefers_http, ..AcmeNames::default() };
+            let acme = AcmeSettings { wanted, ..configured.acme.clone() };
             (acme, configured.fleet.clone())
         };
         let same = before.as_ref().map(server) == self.configured.as_ref().map(server);
@@ -205,7 +220,11 @@ impl Thread {
         let names = configured.as_ref().map_or(&[][..], |configured| &configured.acme.wanted.names);
         let has_on_demand = configured.as_ref().is_some_and(|configured| configured.has_on_demand);
         let is_listed = |name: &str| names.binary_search_by(|known| (**known).cmp(name)).is_ok();
-        self.end_tasks(|name, is_asked| is_listed(name) || is_asked && has_on_demand);
+        // A name that is listed now gives up no more, and needs no permit: its task begins anew.
+        self.end_tasks(|name, is_asked| match is_asked {
+            true => has_on_demand && !is_listed(name),
+            false => is_listed(name),
+        });
         let tasks = &self.tasks;
         self.table.retain(|name| is_listed(name) || tasks.contains_key(name));
         let mut store_answers = true;
@@ -216,7 +235,8 @@ impl Thread {
 
     fn end_tasks(&mut self, stays: impl Fn(&str, bool) -> bool) {
         self.tasks.retain(|name, (task, is_asked)| {
-            let stays = stays(name, *is_asked);
+            // A task that has ended by itself has given up.
+            let stays = !task.is_finished() && stays(name, *is_asked);
             if !stays {
                 task.abort();
             }
@@ -233,9 +253,7 @@ impl Thread {
         }
         let Some(issuer) = &self.issuer else { return looks };
         let Slot::Vacant(vacant) = self.tasks.entry(name.into()) else { return looks };
-        let rate = self.rate.clone();
-        let permit =
-            is_asked.then(|| -> OrderPermit { Box::new(move || rate.borrow_mut().permits()) });
+        let permit = is_asked.then(|| self.permit.clone());
         let mut kept = NameKeeper::new(issuer.clone(), name.into(), permit);
         let answers = looks && kept.look().is_ok();
         let task = spawn_local(kept.keep());
@@ -279,9 +297,15 @@ impl Thread {
     }
 
     /// Has the answer to a challenge that another process published in the table for a while.
-    fn fetch(&self, kind: Kind, id: Box<str>, answer: oneshot::Sender<()>) {
+    fn fetch(&mut self, kind: Kind, id: Box<str>, answer: oneshot::Sender<()>) {
         let Some(issuer) = self.issuer.clone() else { return };
-        if issuer.fetch(kind, &id) {
+        let now = Instant::now();
+        if self.store_rests.is_some_and(|end| now < end) {
+            return;
+        }
+        let fetched = issuer.fetch(kind, &id);
+        self.store_rests = fetched.is_err().then(|| Instant::now() + STORE_REST);
+        if fetched.unwrap_or(false) {
             spawn_local(async move {
                 tokio::time::sleep(FETCHED).await;
                 match kind {
@@ -295,12 +319,71 @@ impl Thread {
     }
 }
 
-impl Rate {
-    fn permits(&mut self) -> bool {
-        if self.since.elapsed() >= MINUTE {
-            (self.since, self.orders) = (Instant::now(), 0);
-        }
-        self.orders += 1;
-        self.orders <= ON_DEMAND_ORDERS_MAX
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn configured(folder: &std::path::Path, names: &[&str], has_http: bool) -> Configured {
+        let names = names.iter().map(|name| (*name).into()).collect();
+        let acme = AcmeSettings {
+            // Nobody listens there.
+            directory: "https://127.0.0.1:1/directory".into(),
+            contact: Vec::new(),
+            ca: None,
+            folder: Some(folder.to_owned()),
+            profile: None,
+            external_account: None,
+            wanted: AcmeNames { names, has_http, ..AcmeNames::default() },
+        };
+        Configured { acme, fleet: None, has_on_demand: true }
+    }
+
+    fn with_thread(test: impl AsyncFnOnce(Thread, &std::path::Path)) {
+        let folder = tempfile::tempdir().unwrap();
+        let (table, _asked) = Acme::new().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().build().unwrap();
+        let thread = Thread::new(Arc::new(table));
+        LocalSet::new().block_on(&runtime, test(thread, folder.path()));
+    }
+
+    #[test]
+    fn tasks_follow_the_configuration() {
+        with_thread(async |mut thread, folder| {
+            thread.configure(Some(configured(folder, &[], false)));
+            let issuer = thread.issuer.clone().unwrap();
+            thread.order("a.test").unwrap();
+            assert!(thread.tasks["a.test"].1, "a client asked for it");
+            thread.configure(Some(configured(folder, &["a.test"], false)));
+            assert!(!thread.tasks["a.test"].1, "it is listed");
+            assert!(Rc::ptr_eq(&issuer, thread.issuer.as_ref().unwrap()));
+            // A task that has ended is begun anew.
+            thread.tasks["a.test"].0.abort();
+            while !thread.tasks["a.test"].0.is_finished() {
+                tokio::task::yield_now().await;
+            }
+            thread.configure(Some(configured(folder, &["a.test"], false)));
+            assert!(!thread.tasks["a.test"].0.is_finished());
+            // Orders ask for other challenges from now on.
+            thread.configure(Some(configured(folder, &["a.test"], true)));
+            assert!(thread.issuer.as_ref().unwrap().settings.wanted.has_http);
+        });
+    }
+
+    #[test]
+    fn a_name_that_is_given_up_is_forgotten() {
+        with_thread(async |mut thread, folder| {
+            thread.configure(Some(configured(folder, &[], false)));
+            let issuer = thread.issuer.clone().unwrap();
+            let table = thread.table.clone();
+            let lack = CertificateLack::Failed;
+            table.set("a.test", Entry { certificates: None, lack });
+            let kept = NameKeeper::new(issuer, "a.test".into(), Some(thread.permit.clone()));
+            assert!(matches!(table.certificates("a.test"), Err(CertificateLack::Failed)));
+            kept.give_up();
+            assert!(matches!(table.certificates("a.test"), Err(CertificateLack::Ordered)));
+        });
     }
 }

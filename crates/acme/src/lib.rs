@@ -9,6 +9,7 @@ mod error;
 mod issuer;
 mod keeper;
 mod name;
+mod rate;
 mod schedule;
 mod store;
 mod table;

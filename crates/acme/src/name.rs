@@ -13,6 +13,7 @@ use rustls_pki_types::pem::PemObject;
 
 use crate::error::AcmeError;
 use crate::issuer::Issuer;
+use crate::rate::OrderPermit;
 use crate::schedule;
 use crate::store::{Kind, LOCK_LIFETIME};
 use crate::table::Entry;
@@ -31,8 +32,10 @@ const LOOK_MAX: Duration = Duration::from_secs(30);
 const RENEWAL_MIN: Duration = Duration::from_hours(1);
 /// Accounts that are made one after the other when the server knows none of them.
 const RENEWED_ACCOUNTS_MAX: u32 = 2;
-/// How long the failure of a name that a client asked for is remembered.
-pub const FAILURE_KEPT: Duration = Duration::from_hours(1);
+/// How long a name that a client asked for is tried.
+const TRIED: Duration = Duration::from_hours(1);
+/// How long such a name is refused if too many were ordered. Then a client may ask again.
+const BUSY_KEPT: Duration = Duration::from_mins(1);
 
 /// The state of a name's task.
 pub struct NameKeeper {
@@ -53,9 +56,6 @@ pub struct NameKeeper {
     /// A client asked for it. Such names are ordered at a bounded rate.
     permit: Option<OrderPermit>,
 }
-
-/// Says whether a name that a client asked for may be ordered now.
-pub type OrderPermit = Box<dyn Fn() -> bool>;
 
 /// A certificate that serves.
 struct Held {
@@ -97,18 +97,44 @@ impl NameKeeper {
     pub async fn keep(mut self) {
         let began = Instant::now();
         loop {
-            let sleep = match self.step().await {
-                Ok(sleep) => {
-                    self.note_success();
-                    sleep
+            match self.step().await {
+                Ok(sleep) => tokio::time::sleep(sleep.min(SLEEP_MAX)).await,
+                Err(AcmeError::Rate) => {
+                    self.note_lack(CertificateLack::Busy);
+                    tokio::time::sleep(BUSY_KEPT).await;
+                    if self.failures == 0 {
+                        return self.give_up();
+                    }
                 }
-                Err(error) => self.note_failure(&error).await,
-            };
-            let is_given_up = self.permit.is_some() && self.held.is_none() && self.failures > 0;
-            if is_given_up && began.elapsed() > FAILURE_KEPT {
+                Err(error) => {
+                    let pause = self.note_failure(&error).await;
+                    self.rest(pause).await;
+                }
+            }
+            // The pause is over, so a client that asks again causes no order too soon.
+            if self.permit.is_some() && self.held.is_none() && began.elapsed() > TRIED {
+                return self.give_up();
+            }
+        }
+    }
+
+    /// Forgets the name. The next client that asks for it begins anew.
+    pub fn give_up(self) {
+        self.issuer.table.remove(&self.name);
+    }
+
+    /// Waits for the next attempt, which may be days away. Another process may be faster.
+    async fn rest(&mut self, pause: Duration) {
+        let end = tokio::time::Instant::now() + pause;
+        loop {
+            let left = end.saturating_duration_since(tokio::time::Instant::now());
+            if left.is_zero() {
                 return;
             }
-            tokio::time::sleep(sleep.min(SLEEP_MAX)).await;
+            tokio::time::sleep(left.min(SLEEP_MAX)).await;
+            if self.look().unwrap_or(false) {
+                return;
+            }
         }
     }
 
@@ -119,21 +145,25 @@ impl NameKeeper {
             self.look()?;
         }
         if let Next::Sleep(sleep) = self.due().await {
+            self.note_success();
             return Ok(sleep);
         }
-        if self.held.is_none()
-            && self.failures == 0
-            && self.permit.as_ref().is_some_and(|permit| !permit())
-        {
+        // Asked for at each attempt for the first certificate. A renewal is always permitted.
+        let permit = self.permit.clone().filter(|_| self.held.is_none());
+        if permit.as_ref().is_some_and(|permit| !permit.is_free()) {
             return Err(AcmeError::Rate);
         }
         let issuer = self.issuer.clone();
         let Ok(_turn) = issuer.orders.acquire().await else { return Ok(SLEEP_MAX) };
         let lock = issuer.store.borrow_mut().lock(&self.name)?;
         let Some(lock) = lock else { return self.look_later() };
-        let ordered = tokio::time::timeout(ORDER_TIMEOUT, self.order()).await;
+        let ordered = match permit.is_none_or(|permit| permit.take()) {
+            true => tokio::time::timeout(ORDER_TIMEOUT, self.order()).await,
+            false => Ok(Err(AcmeError::Rate)),
+        };
         issuer.store.borrow_mut().unlock(&self.name, lock);
         ordered.unwrap_or(Err(AcmeError::Slow))?;
+        self.note_success();
         Ok(Duration::ZERO)
     }
 
@@ -269,13 +299,12 @@ impl NameKeeper {
             );
             self.logged = text;
         }
-        let lack = match error {
-            AcmeError::Rate => CertificateLack::Busy,
-            _ => CertificateLack::Failed,
-        };
-        let entry = Entry { certificates: None, lack };
-        issuer.table.set(&self.name, entry);
+        self.note_lack(CertificateLack::Failed);
         pause
+    }
+
+    fn note_lack(&self, lack: CertificateLack) {
+        self.issuer.table.set(&self.name, Entry { certificates: None, lack });
     }
 }
 

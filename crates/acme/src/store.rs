@@ -21,7 +21,8 @@ const VALUE_BYTES_MAX: u64 = 64 << 10;
 pub const LOCK_LIFETIME: Duration = Duration::from_mins(5);
 /// How long the store keeps an answer to a challenge.
 const ANSWER_LIFETIME: Duration = LOCK_LIFETIME;
-/// How long the store of a fleet keeps an account and a certificate: longer than any of them lasts.
+/// How long the store of a fleet keeps a certificate, which is longer than any lasts, and an
+/// account that no edge has loaded meanwhile.
 const KEPT: Duration = Duration::from_hours(24 * 400);
 /// Bytes of a name that is also a file's name. The kernel permits 255, and `.pem` and the suffix of
 /// a file that is being written need some.
@@ -105,6 +106,11 @@ impl AcmeStore {
         let owner = eyelet_sys::process::random()
             .ok_or_else(|| AcmeError::Library("the system has no randomness".into()))?;
         Ok(Self { place, server, owner })
+    }
+
+    /// Whether the store removes a value after its lifetime.
+    pub fn forgets(&self) -> bool {
+        matches!(self.place, Place::Fleet(_))
     }
 
     /// A value, if there is one.

@@ -13,6 +13,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 /// Questions of workers that wait for the thread.
 const ASKS_MAX: usize = 256;
+/// How long a worker waits for the answer to a challenge. Servers wait for about ten seconds.
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// What workers and the thread share. It outlives reloads.
 pub struct Acme {
@@ -117,7 +119,7 @@ impl Acme {
                 let (answer, answered) = oneshot::channel();
                 self.asks.try_send(Ask::Validation(name.into(), answer)).ok()?;
                 // The answer is in the table, or there is none.
-                let _ = answered.await;
+                let _ = tokio::time::timeout(ANSWER_WAIT, answered).await;
                 known()?
             }
         };
@@ -135,7 +137,7 @@ impl Acme {
         }
         let (answer, answered) = oneshot::channel();
         self.asks.try_send(Ask::Answer(token.into(), answer)).ok()?;
-        let _ = answered.await;
+        let _ = tokio::time::timeout(ANSWER_WAIT, answered).await;
         known()
     }
 
@@ -153,6 +155,12 @@ impl Acme {
     /// Removes the names that are not wanted any more.
     pub(crate) fn retain(&self, is_wanted: impl Fn(&str) -> bool) {
         write(&self.names).retain(|name, _| is_wanted(name));
+        self.changed.send_replace(());
+    }
+
+    /// Removes a name that is not tried any more.
+    pub(crate) fn remove(&self, name: &str) {
+        write(&self.names).remove(name);
         self.changed.send_replace(());
     }
 

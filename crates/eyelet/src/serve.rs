@@ -471,6 +471,7 @@ impl Running {
         let threads = [
             ("a worker", self.workers.iter().any(JoinHandle::is_finished)),
             ("the thread `tickets`", self.ticket_keeper.has_died()),
+            ("the thread `acme`", self.acme_keeper.has_died()),
             ("the thread `sources`", sources.is_some_and(SourceWatcher::has_died)),
         ];
         threads.into_iter().find(|(_, has_died)| *has_died).map(|(name, _)| name)
@@ -479,6 +480,8 @@ impl Running {
     /// Stops accepting, closes idle connections, and waits for the rest, for `drain_timeout` at
     /// most. Then it writes dictionaries and log lines to disk.
     pub fn drain(self) {
+        // A process that replaces this one gets the lock of the folder for certificates now.
+        drop(self.acme_keeper);
         // If no worker is left there is nothing to drain.
         let _ = self.orders.send(Order::Drain);
         for worker in self.workers {

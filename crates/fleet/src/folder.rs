@@ -43,6 +43,10 @@ impl FolderStore {
         lifetime: Duration,
     ) -> Result<(), StoreError> {
         let (folder, beside, content) = self.prepare(name, sealed, lifetime)?;
+        // The sweep may not have reached it.
+        if folder.read(name, FILE_BYTES_MAX).is_ok_and(|content| has_ended(&content)) {
+            folder.remove(name)?;
+        }
         folder.create(name, &beside, &content)?;
         Ok(())
     }

@@ -127,6 +127,23 @@ fn values_end_and_are_removed() {
 }
 
 #[test]
+fn a_value_that_has_ended_is_replaced_among_thousands() {
+    /// A write looks through 1,024 names for those that have ended.
+    const OTHERS: usize = 3000;
+    let folder = tempfile::tempdir().unwrap();
+    let mut fleet = fleet(folder.path(), "a");
+    fleet.put_if_absent("lock-0", b"old", Duration::ZERO).unwrap_err();
+    let store = folder.path().join("store");
+    let ended = fs::read(store.join("lock-0")).unwrap();
+    (0..OTHERS).for_each(|number| fs::write(store.join(format!("{number}")), b"").unwrap());
+    let names: Vec<String> = (0..12).map(|number| format!("lock-{number}")).collect();
+    names.iter().for_each(|name| fs::write(store.join(name), &ended).unwrap());
+    for name in &names {
+        assert_eq!(**fleet.put_if_absent(name, b"new", LONG).unwrap(), *b"new", "{name}");
+    }
+}
+
+#[test]
 fn only_files_that_a_store_wrote_are_swept() {
     let folder = tempfile::tempdir().unwrap();
     let mut fleet = fleet(folder.path(), "a");

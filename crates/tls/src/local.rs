@@ -4,6 +4,7 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -46,6 +47,8 @@ pub(crate) struct LocalCertificates {
     key: LeafKey,
     signing: Arc<dyn SigningKey>,
     signer: Mutex<Signer>,
+    /// Whether the log says that the authority expires soon.
+    is_warned: AtomicBool,
 }
 
 /// Replaced when the files of the authority change.
@@ -93,9 +96,11 @@ impl LocalCertificates {
         let signing = signing_key(&key.der()).ok_or_else(failed)?;
         let signer = Signer::open(&config.local)?;
         signer.authority.check_dates(SystemTime::now())?;
-        warn_of_end(&signer.authority);
         let (settings, signer) = (config.local.clone(), Mutex::new(signer));
-        Ok(Some(Arc::new(Self { settings, own_names: wanted, key, signing, signer })))
+        let is_warned = AtomicBool::new(false);
+        let local = Self { settings, own_names: wanted, key, signing, signer, is_warned };
+        local.warn_of_end(SystemTime::now());
+        Ok(Some(Arc::new(local)))
     }
 
     fn wanted_names(&self) -> &[SubjectName] {
@@ -163,6 +168,7 @@ impl LocalCertificates {
 
     /// Opens the authority again if its file has changed. `None`: it has not.
     pub(crate) fn refresh(&self) -> Option<(PathBuf, Result<bool, LocalError>)> {
+        self.warn_of_end(SystemTime::now());
         let before = lock(&self.signer).clone();
         let path = before.authority.key_path();
         // Taken first: a change while it is read gives another stamp at the next look.
@@ -179,12 +185,28 @@ impl LocalCertificates {
             let is_new = authority.certificate() != before.authority.certificate();
             let mut signer = lock(&self.signer);
             match is_new {
-                true => *signer = Signer::new(authority, stamp),
+                true => {
+                    *signer = Signer::new(authority, stamp);
+                    self.is_warned.store(false, Relaxed);
+                }
                 false => signer.stamp = stamp,
             }
             is_new
         });
         Some((path, replaced.map_err(LocalError::from)))
+    }
+
+    /// Says once that the authority expires soon. Returns whether it says so now.
+    fn warn_of_end(&self, now: SystemTime) -> bool {
+        let authority = lock(&self.signer).authority.clone();
+        let left = authority.end().duration_since(now).unwrap_or_default();
+        let is_soon = left < eyelet_config::certificate::EXPIRY_WARNING;
+        let is_new = is_soon && !self.is_warned.swap(true, Relaxed);
+        if is_new {
+            let folder = authority.folder().display();
+            tracing::warn!("the local certificate authority in {folder} expires soon");
+        }
+        is_new
     }
 }
 
@@ -218,14 +240,6 @@ fn own_names(config: &Config) -> Vec<SubjectName> {
     addresses.dedup();
     let addresses = addresses.into_iter().take(ADDRESSES_MAX).map(SubjectName::Address);
     std::iter::once(SubjectName::Dns("localhost".into())).chain(addresses).collect()
-}
-
-fn warn_of_end(authority: &Authority) {
-    let left = authority.end().duration_since(SystemTime::now()).unwrap_or_default();
-    if left < eyelet_config::certificate::EXPIRY_WARNING {
-        let folder = authority.folder().display();
-        tracing::warn!("the local certificate authority in {folder} expires soon");
-    }
 }
 
 /// No operation under this lock can panic half done.
@@ -278,6 +292,15 @@ mod tests {
         assert!(!Arc::ptr_eq(&second, &at(1)));
         let late = local.held(Some("a.test"), now + 4000 * DAY).map(drop).unwrap_err();
         assert!(late.to_string().contains("expired on"), "{late}");
+    }
+
+    #[test]
+    fn an_authority_that_ends_while_it_serves_is_reported_once() {
+        let (_folder, local) = local("127.0.0.1:0");
+        let end = lock(&local.signer).authority.end();
+        assert!(!local.warn_of_end(SystemTime::now()));
+        assert!(local.warn_of_end(end - DAY));
+        assert!(!local.warn_of_end(end));
     }
 
     #[test]
