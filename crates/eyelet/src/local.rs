@@ -22,7 +22,7 @@ pub struct TrustArgs {
     /// Leave the system's store alone: Chromium and Firefox of this user only
     #[arg(long)]
     pub user: bool,
-    /// Its folder, as in [local]; by default the user's own
+    /// Its folder, as `[local] folder`; by default the user's own
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,
     /// Make one that may also sign this name and all below it, or this network
@@ -42,7 +42,7 @@ pub struct CertArgs {
     /// How long it is valid
     #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u32).range(1..=397))]
     pub days: u32,
-    /// The folder of the authority, as in [local]; by default the user's own
+    /// The folder of the authority, as `[local] folder`; by default the user's own
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,
 }

@@ -67,7 +67,7 @@ pub(super) struct EdgeArgs {
     /// PEM file with its key
     #[arg(long, value_name = "PEM", requires = "certificate")]
     pub(super) key: Option<PathBuf>,
-    /// The folder of the local authority, as in [local]; by default the user's own
+    /// The folder of the local authority, as `[local] folder`; by default the user's own
     #[arg(long, value_name = "DIR", conflicts_with = "certificate")]
     pub(super) ca_folder: Option<PathBuf>,
     /// PEM file with authorities; clients must show a certificate that these signed
