@@ -42,8 +42,7 @@ pub struct FieldSpan {
     pub sensitive: bool,
 }
 
-/// Fields in their order. All texts are in one buffer, of which `bytes::Bytes` can make shared
-/// parts.
+/// Fields in their order. All texts are in one buffer: `bytes::Bytes` can share its parts.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct HeaderFields {
     /// The texts.

@@ -53,7 +53,7 @@ pub struct ChangedSources {
 }
 
 impl ChangedSources {
-    /// What either has, of which `other` is the newer.
+    /// What either has. `other` is the newer.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self {

@@ -212,19 +212,25 @@ fn inherited(descriptors: &[OwnedFd]) -> Vec<OwnedFd> {
     descriptors.iter().map(copy).collect()
 }
 
+/// An edge that has served a client, and ends for the next process.
+fn leave_with_a_client(service: &Service) -> (Edge, Tls) {
+    let mut command = service.command("serve");
+    command.env("FDSTORE", "8");
+    let edge = Edge::spawn(command, 1);
+    assert_eq!(heard(&service.manager), "READY=1\n");
+    let mut client = Offer::new(&service.pki).connect(edge.address(), "app.test");
+    assert_eq!(get(&mut client, "/").status, 200);
+    edge.signal(Signal::TERM);
+    keep_probe(&service.manager);
+    (edge, client)
+}
+
 /// Two processes that used the keys of one connection would break its encryption.
 #[test]
 fn a_process_uses_kept_connections_only_when_the_manager_has_forgotten_them() {
     const NAME: &str = "eyelet-connections";
     let service = Service::new(Upstream::http());
-    let mut command = service.command("serve");
-    command.env("FDSTORE", "8");
-    let mut first = Edge::spawn(command, 1);
-    assert_eq!(heard(&service.manager), "READY=1\n");
-    let mut client = Offer::new(&service.pki).connect(first.address(), "app.test");
-    assert_eq!(get(&mut client, "/").status, 200);
-    first.signal(Signal::TERM);
-    keep_probe(&service.manager);
+    let (mut first, mut client) = leave_with_a_client(&service);
     let (state, kept) = taken(&service.manager);
     assert_eq!(state, format!("FDSTORE=1\nFDNAME={NAME}\nFDPOLL=0\n"));
     assert_eq!(kept.len(), 3, "the state, the listening sockets and the connections");
@@ -264,14 +270,7 @@ fn a_process_uses_kept_connections_only_when_the_manager_has_forgotten_them() {
 fn what_two_processes_kept_is_served() {
     let service = Service::new(Upstream::http());
     let keep = || {
-        let mut command = service.command("serve");
-        command.env("FDSTORE", "8");
-        let mut edge = Edge::spawn(command, 1);
-        assert_eq!(heard(&service.manager), "READY=1\n");
-        let mut client = Offer::new(&service.pki).connect(edge.address(), "app.test");
-        assert_eq!(get(&mut client, "/").status, 200);
-        edge.signal(Signal::TERM);
-        keep_probe(&service.manager);
+        let (mut edge, client) = leave_with_a_client(&service);
         let (_, kept) = taken(&service.manager);
         drop(taken(&service.manager));
         assert_eq!(heard(&service.manager), "STOPPING=1\n");

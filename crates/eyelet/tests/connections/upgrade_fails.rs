@@ -2,6 +2,7 @@
 //! user starts. The edge that runs must go on, and no connection may have two owners.
 
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -218,16 +219,22 @@ fn another_user_hands_nothing_over() {
     drop(ours);
 }
 
-/// What has not moved by then is drained.
-#[test]
-fn a_signal_while_connections_move_drains_the_rest() {
-    let more = "workers = 1\n[limits]\ndrain_timeout = \"10m\"\n";
-    let mut scene = Scene::to(Upstream::by_hand(), more);
+/// A client whose request has reached the upstream, and the upstream's end.
+fn begin_request(scene: &Scene) -> (Tls, TcpStream) {
     let mut client = scene.http();
     client.write_all(b"GET /slow HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
     client.flush().unwrap();
     let mut slow = scene.http.take();
     head(&mut slow);
+    (client, slow)
+}
+
+/// What has not moved by then is drained.
+#[test]
+fn a_signal_while_connections_move_drains_the_rest() {
+    let more = "workers = 1\n[limits]\ndrain_timeout = \"10m\"\n";
+    let mut scene = Scene::to(Upstream::by_hand(), more);
+    let (mut client, mut slow) = begin_request(&scene);
     assert_eq!(scene.upgrade(), 0, "the connection is busy");
     scene.edge.signal(Signal::TERM);
     scene.edge.wait_log("SIGTERM: draining");
@@ -242,11 +249,7 @@ fn a_signal_while_connections_move_drains_the_rest() {
 fn a_process_that_dies_late_leaves_the_earlier_one_whole() {
     let more = "workers = 2\n[limits]\ndrain_timeout = \"10m\"\n";
     let mut scene = Scene::to(Upstream::by_hand(), more);
-    let mut client = scene.http();
-    client.write_all(b"GET /slow HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
-    client.flush().unwrap();
-    let mut slow = scene.http.take();
-    head(&mut slow);
+    let (mut client, mut slow) = begin_request(&scene);
     scene.upgrade();
     kill_process(scene.later[0], Signal::KILL).unwrap();
     scene.edge.wait_log("this process serves on");

@@ -1,4 +1,5 @@
-//! A closed tab, in every form in which it reaches an edge: the client left, and nothing failed.
+//! A browser closes a tab, and the edge sees that in several forms. The client left in each of
+//! them, and nothing failed.
 
 use std::io::Write;
 use std::net::TcpStream;
