@@ -16,8 +16,12 @@ use crate::support::edge::splice;
 use crate::support::hello::server_flight;
 use crate::support::{Edge, End, Hello, Pki, SOON, Tls, Upstream, ending, noise, until};
 
-/// What a test process has open beside its sockets, and the edge beside its own.
+/// What a test process has open beside its sockets.
 const SPARE_DESCRIPTORS: u64 = 400;
+
+/// What the edge counts for a connection, and what it needs for the clients beside a flood.
+const CONNECTION_DESCRIPTORS: usize = 2;
+const DESCRIPTORS_OF_OTHERS: usize = 100;
 
 /// What may be left of a flood of 10,000 in memory: 800 bytes for each, of which the slab's
 /// entries and the kernel's idea of a page are most.
@@ -28,12 +32,16 @@ const KEPT_BYTES_MAX: u64 = 8 << 20;
 const WAITS_MAX: Duration = Duration::from_secs(10);
 const WAITS_IN_THE_FLOOD: u32 = 200;
 
-/// How many connections a test may hold that has the process's descriptors to itself. The edge has
-/// as many descriptors, and counts two for each connection, which it may come to splice.
-fn many(wanted: usize) -> usize {
+/// How many connections a test may hold that has the process's descriptors to itself. The edge says
+/// how many it has for connections, and counts two for each, which it may come to splice.
+fn many(wanted: usize, edge: &Edge) -> usize {
     let limit = getrlimit(Resource::Nofile);
-    let room = limit.current.map_or(wanted as u64, |max| max.saturating_sub(SPARE_DESCRIPTORS));
-    wanted.min(usize::try_from(room / 2).unwrap())
+    let here = limit.current.map_or(wanted as u64, |max| max.saturating_sub(SPARE_DESCRIPTORS));
+    let log = edge.log();
+    let (_, at_edge) = log.split_once(", descriptors ").expect("a line with the limits");
+    let at_edge: usize = at_edge.split(';').next().unwrap().parse().unwrap();
+    let room = usize::try_from(here).unwrap().min(at_edge - DESCRIPTORS_OF_OTHERS);
+    wanted.min(room / CONNECTION_DESCRIPTORS)
 }
 
 struct Scene {
@@ -83,7 +91,7 @@ fn ten_thousand_half_hellos_at_once() {
     let waits_max = WAITS_MAX.max(WAITS_IN_THE_FLOOD * began.elapsed());
     until("the first line", || (!scene.edge.lines().is_empty()).then_some(()));
     let (descriptors, rss) = (scene.edge.descriptors_at_rest(), scene.edge.rss_bytes());
-    let wanted = many(10_000);
+    let wanted = many(10_000, &scene.edge);
     let hello = Hello::named("host.test").bytes();
     let done = AtomicBool::new(false);
     let (held, longest) = thread::scope(|scope| {
