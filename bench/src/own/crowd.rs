@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use eyelet_record::{Incoming, Keys, Opened, RECORD_BYTES_MAX, Role, Session, Suite};
+use rustix::io::Errno;
 use rustls::{ClientConfig, ClientConnection, KeyLog};
 use rustls_pki_types::ServerName;
 
@@ -61,7 +62,13 @@ pub fn serve(crowd: &Crowd) -> io::Result<()> {
         let line = line?;
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
-            ["alive"] => say(&format!("alive {}", clients.iter().filter(|c| alive(c)).count()))?,
+            ["alive"] => {
+                let (mut buffer, mut count) = (vec![0; RECORD_BYTES_MAX], 0);
+                for client in &mut clients {
+                    count += usize::from(alive(client, &mut buffer)?);
+                }
+                say(&format!("alive {count}"))?;
+            }
             ["ask", count, seed] => {
                 let numbers = count.parse().ok().zip(seed.parse().ok());
                 let (count, seed) = numbers.ok_or(io::ErrorKind::InvalidInput)?;
@@ -133,16 +140,31 @@ fn connect(crowd: &Crowd, i: usize) -> io::Result<TcpStream> {
 /// connection itself.
 fn drain(clients: &mut [Client], newest: usize) -> io::Result<()> {
     let first = clients.len().saturating_sub(newest);
-    let (mut keys, mut buffer) = (Keys::new(), vec![0; RECORD_BYTES_MAX]);
+    let mut buffer = vec![0; RECORD_BYTES_MAX];
     for client in &mut clients[first..] {
-        keys.clear();
+        alive(client, &mut buffer)?;
+    }
+    Ok(())
+}
+
+/// Whether the server still holds the connection. Reads the tickets that have come, because the end
+/// stands behind them.
+fn alive(client: &mut Client, buffer: &mut [u8]) -> io::Result<bool> {
+    let mut keys = Keys::new();
+    loop {
         let flags = rustix::net::RecvFlags::DONTWAIT;
-        let Ok((filled, _)) = rustix::net::recv(&client.stream, &mut buffer[..], flags) else {
-            continue; // nothing came
+        let filled = match rustix::net::recv(&client.stream, &mut *buffer, flags) {
+            Ok((0, _)) | Err(Errno::CONNRESET) => return Ok(false),
+            Ok((filled, _)) => filled,
+            Err(Errno::AGAIN) => return Ok(true),
+            Err(e) => return Err(e.into()),
         };
         let mut at = 0;
         while at < filled {
             match client.session.open(&mut keys, &mut buffer[at..filled]) {
+                Ok(Opened::Record {
+                    what: Incoming::CloseNotify | Incoming::PeerAlert(_), ..
+                }) => return Ok(false),
                 Ok(Opened::Record { consumed, .. }) => at += consumed,
                 Ok(Opened::NeedMore { .. }) => {
                     return Err(io::Error::other("an incomplete ticket"));
@@ -150,18 +172,6 @@ fn drain(clients: &mut [Client], newest: usize) -> io::Result<()> {
                 Err(fault) => return Err(io::Error::other(fault.to_string())),
             }
         }
-    }
-    Ok(())
-}
-
-/// Whether the server still holds the connection. Unread tickets do not matter.
-fn alive(client: &Client) -> bool {
-    use rustix::net::RecvFlags;
-    let mut byte = [0u8; 1];
-    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-    match rustix::net::recv(&client.stream, &mut byte[..], flags) {
-        Ok((_, seen)) => seen > 0,
-        Err(e) => e == rustix::io::Errno::AGAIN,
     }
 }
 

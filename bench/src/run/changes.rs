@@ -2,6 +2,7 @@
 //! that echo, and new connections, while the edge is reloaded, upgraded, given another certificate,
 //! flooded, or left without its store.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
@@ -130,6 +131,7 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<Findings> {
     tokio::time::sleep(AFTER).await;
     let after = edge.anon_bytes();
     let alive = post::alive(&mut crowds)?;
+    let ended = edge.ends()?;
     drop(crowds);
     let unlogged = edge.end().await?;
     let mut secs = changed.secs;
@@ -156,7 +158,8 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<Findings> {
     let title = format!("{opened} held connections, {} requests a second", options.rate);
     let mut board = Board::new(title, &COLUMNS);
     board.add("eyelet", sample);
-    Ok(Findings { boards: vec![board], notes: Vec::new() })
+    let notes = ended.iter().map(|(reason, count)| format!("ended until then: {count} {reason}"));
+    Ok(Findings { boards: vec![board], notes: notes.collect() })
 }
 
 fn worst_ms(sorted_micros: &[f64]) -> f64 {
@@ -231,6 +234,29 @@ impl Edge {
         }
     }
 
+    /// How many connections have ended until now, by reason.
+    fn ends(&self) -> io::Result<BTreeMap<String, usize>> {
+        let mut ends = BTreeMap::new();
+        self.each_end(|line| {
+            let reason = line.split_once("\"reason\":").map_or("", |(_, rest)| rest);
+            let reason = reason.split("\",\"").next().unwrap_or_default().trim_matches('"');
+            *ends.entry(reason.to_owned()).or_default() += 1;
+        })?;
+        Ok(ends)
+    }
+
+    /// Each access line of a connection. Requests have lines too.
+    fn each_end(&self, mut see: impl FnMut(&str)) -> io::Result<()> {
+        let log = BufReader::new(File::open(self.file.with_file_name(ACCESS_LOG))?);
+        for line in log.lines() {
+            let line = line?;
+            if line.contains("\"http\":null") {
+                see(&line);
+            }
+        }
+        Ok(())
+    }
+
     /// Ends all processes that serve the file. Gives how many accepted connections have no access
     /// line.
     async fn end(&self) -> io::Result<f64> {
@@ -249,14 +275,8 @@ impl Edge {
             let (before, _) = line.split_once(" accepted: ")?;
             before.rsplit(' ').next()?.parse::<f64>().ok()
         });
-        // Requests have lines too.
-        let log = BufReader::new(File::open(self.file.with_file_name(ACCESS_LOG))?);
         let mut lines = 0.0;
-        for line in log.lines() {
-            if line?.contains("\"http\":null") {
-                lines += 1.0;
-            }
-        }
+        self.each_end(|_| lines += 1.0)?;
         Ok(accepted.sum::<f64>() - lines)
     }
 
