@@ -216,7 +216,7 @@ impl Link {
 
     /// Tells the upstream another window, unless it must acknowledge the last one first.
     pub fn tell_window(&mut self) {
-        if let Some(window) = self.windows.to_tell() {
+        if let Some(window) = self.windows.untold() {
             let now_ms = self.now_ms(self.heard_at);
             let told = self.connection.set_stream_window(window, now_ms, self.output.tail());
             if told.is_ok() {

@@ -63,7 +63,7 @@ impl Windows {
     }
 
     /// The window to tell the upstream now, if it is another one.
-    pub fn to_tell(&mut self) -> Option<u32> {
+    pub fn untold(&mut self) -> Option<u32> {
         if self.told > STREAM_WINDOW_BYTES && self.budget.is_filling(0) {
             self.wanted = STREAM_WINDOW_BYTES;
         }
