@@ -267,6 +267,13 @@ pub fn give_back(mut fields: HeaderMap) {
     });
 }
 
+/// An empty map for so many fields and those that are added, with kept memory if there is some.
+pub fn spare_fields(count: usize) -> HeaderMap {
+    let mut map = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
+    map.reserve(count + FIELDS_ADDED);
+    map
+}
+
 /// Frees the kept maps: they lie in pages of an earlier burst and pin them.
 pub fn forget_given_back() {
     SPARE.take();
@@ -284,8 +291,7 @@ fn read_fields(
     fields: &[httparse::Header<'_>],
     removed: fn(&[u8]) -> bool,
 ) -> Option<Fields> {
-    let mut map = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
-    map.reserve(fields.len() + FIELDS_ADDED);
+    let mut map = spare_fields(fields.len());
     let mut append = |field: &httparse::Header<'_>| {
         let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
         let value = HeaderValue::from_maybe_shared(head.slice_ref(field.value)).ok()?;

@@ -1,5 +1,6 @@
 //! Converts faults of requests, and errors of the HTTP/2 library, into typed reasons.
 
+use eyelet_h2::ErrorCode;
 use eyelet_telemetry::reason::{Detail, Http2Failure, Limit, Peer, Reason, Stage, When};
 
 use super::fault::RequestFault;
@@ -13,6 +14,11 @@ impl From<RequestFault> for Reason {
             other => Self::Request(other.status().as_u16(), Detail::of(other)),
         }
     }
+}
+
+/// Why a peer's HTTP/2 connection or stream ended. `received`: the peer sent the code.
+pub fn http2_code(peer: Peer, code: ErrorCode, received: bool) -> Reason {
+    Reason::Http2(peer, Http2Failure { code: code.0, received })
 }
 
 /// Why a peer's HTTP/2 connection or stream ended.

@@ -3,11 +3,16 @@
 
 pub mod dial;
 mod driver;
+mod link;
+mod link_stream;
+mod message;
 pub mod one;
+mod output;
 mod plain;
 pub mod request;
 pub mod socket;
 pub mod two;
+mod windows;
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -16,7 +21,7 @@ use bytes::BytesMut;
 use http::Method;
 use http::header::HeaderMap;
 
-use self::request::{NoAnswer, UpstreamRequest};
+use self::request::{Closed, NoAnswer, UpstreamRequest};
 use super::body::{Decoder, Piece};
 use super::fault::ResponseFault;
 use super::fields;
@@ -30,9 +35,6 @@ pub enum Upstream {
     /// By HTTP/2: one of several streams.
     Two(Box<two::Http2Exchange>),
 }
-
-/// The stream has ended; the response says why.
-pub struct Closed;
 
 impl Upstream {
     /// The address that was dialled.
@@ -76,7 +78,7 @@ impl Upstream {
     ) -> Poll<Result<(), Closed>> {
         match self {
             Self::One(one) => one.poll_send(task, queue).map_err(|_| Closed),
-            Self::Two(two) => two.poll_send(task, queue).map_err(|_| Closed),
+            Self::Two(two) => two.poll_send(task, queue),
         }
     }
 

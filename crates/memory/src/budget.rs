@@ -26,6 +26,9 @@ pub const TASK_BYTES_MAX: usize = HTTP2_BYTES;
 /// here, its task, typical heads both ways (16 KiB), and bytes that wait in the library for the
 /// stream's window (16 KiB).
 pub const STREAM_BYTES: usize = 32 << 10;
+/// Bytes that an HTTP/2 connection to an upstream counts besides its socket: its state, its task,
+/// and both tables of fields. The other bytes that it holds count as they are.
+pub const UPSTREAM_HTTP2_BYTES: usize = 12 << 10;
 /// Bytes that a connection to an upstream counts: the runtime's part.
 pub const UPSTREAM_BYTES: usize = 1 << 10;
 /// The same with TLS: keys and buffers, too.

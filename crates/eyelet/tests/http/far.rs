@@ -252,7 +252,7 @@ const ACK: u8 = 1;
 /// The widest window that a stream gets.
 const WIDEST: i64 = 4 << 20;
 /// What the upstream sends of it. It is more than a quarter: with five streams a window has 1 MiB.
-/// It is less than a third: from there on the h2 crate sends WINDOW_UPDATE.
+/// It is less than half: from there on the edge sends WINDOW_UPDATE.
 const USED: usize = (4 << 20) / 10 * 3;
 
 /// A window becomes narrower than what the upstream has used of it. The client has read all of

@@ -21,5 +21,6 @@ mod run_memory;
 mod strict;
 mod two;
 mod two_floods;
+mod upstream_faults;
 mod upstreams;
 mod versions;

@@ -47,7 +47,7 @@ impl Plain {
         into: &mut BytesMut,
         max: usize,
     ) -> Poll<io::Result<usize>> {
-        self.poll_in(task, max, |read| into.extend_from_slice(read))
+        self.poll_recv_by(task, max, |read| into.extend_from_slice(read))
     }
 
     /// Forgets the task that waited for it.
@@ -76,7 +76,9 @@ impl Plain {
                 .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    fn poll_in(
+    /// Reads at most `max` bytes into the worker's buffer, and lends them. Returns how many. 0 is
+    /// the end.
+    pub fn poll_recv_by(
         &self,
         task: &mut Context<'_>,
         max: usize,
@@ -119,7 +121,7 @@ impl AsyncRead for Plain {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let max = buffer.remaining();
-        self.poll_in(task, max, |read| buffer.put_slice(read)).map_ok(drop)
+        self.poll_recv_by(task, max, |read| buffer.put_slice(read)).map_ok(drop)
     }
 }
 

@@ -42,3 +42,6 @@ pub enum NoAnswer {
     /// It says that it has not processed the request.
     Unread,
 }
+
+/// The upstream takes no more of the request; the response says why.
+pub struct Closed;

@@ -107,13 +107,23 @@ impl Socket {
         into: &mut BytesMut,
         max: usize,
     ) -> Poll<io::Result<usize>> {
+        self.poll_recv_by(task, max, |read| into.extend_from_slice(read))
+    }
+
+    /// Reads at most `max` bytes and lends them. Returns how many; 0 is the end.
+    pub fn poll_recv_by(
+        &mut self,
+        task: &mut Context<'_>,
+        max: usize,
+        mut take: impl FnMut(&[u8]),
+    ) -> Poll<io::Result<usize>> {
         match self {
-            Self::Plain(socket) => socket.poll_recv(task, into, max),
+            Self::Plain(socket) => socket.poll_recv_by(task, max, take),
             Self::Tls(socket) => {
                 let mut room = [MaybeUninit::uninit(); OPENED_BYTES_MAX];
                 let mut read = ReadBuf::uninit(&mut room[..max.min(OPENED_BYTES_MAX)]);
                 ready!(Pin::new(socket).poll_read(task, &mut read))?;
-                into.extend_from_slice(read.filled());
+                take(read.filled());
                 Poll::Ready(Ok(read.filled().len()))
             }
         }

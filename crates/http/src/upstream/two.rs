@@ -2,44 +2,35 @@
 //! exchange.
 
 use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use h2::client::{Builder, ResponseFuture, SendRequest};
-use h2::{Reason, RecvStream, SendStream};
-use http::header::{self, HeaderMap, HeaderValue};
+use eyelet_h2::{ErrorCode, MalformedMessage, RequestKind, StreamFault};
+use http::Method;
+use http::header::HeaderMap;
 use http::uri::Scheme;
-use http::{Method, response};
 
-use super::driver::{Bursts, Listened, STREAM_WINDOW_BYTES, State, drive};
-use super::request::{NoAnswer, UpstreamRequest};
+use super::driver::drive;
+use super::link::{Link, LinkEnd};
+use super::link_stream::StreamEnd;
+use super::message::{header_map, length, request_fields, response_parts, trailer_fields};
+use super::request::{Closed, NoAnswer, UpstreamRequest};
 use super::socket::{Descriptor, Socket};
+use super::windows::Bursts;
 use crate::body::{Piece, keep_trailers};
 use crate::fault::ResponseFault;
-use crate::fields;
-use crate::head::{
-    Length, RESPONSE_FIELDS_MAX, RESPONSE_HEAD_BYTES_MAX, Response, content_length, has_no_body,
-};
+use crate::head::{Length, Response};
 use crate::io::WriteQueue;
-use crate::reason::http2;
-use eyelet_memory::budget::{Budget, Counted, HTTP2_BYTES, PIECE_BYTES_MIN, STREAM_BYTES};
-use eyelet_telemetry::reason::{Detail, Peer, Reason as EndReason};
+use crate::reason::http2_code;
+use eyelet_memory::budget::{Budget, Counted, STREAM_BYTES, UPSTREAM_HTTP2_BYTES};
+use eyelet_telemetry::reason::{Detail, Peer, Reason};
 
 /// Most streams on one connection, if its upstream allows so many.
 const STREAMS_MAX: usize = 100;
-/// More than all streams' windows together, however wide: clients that do not read must not stop
-/// other responses. It is never made narrower, because bytes that those clients hold would count
-/// against it. Each stream's window bounds the bytes in transit.
-const CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
-/// Most small frames that wait in the library, in bytes of payload as the library counts them.
-const SMALL_FRAMES_BYTES: usize = STREAMS_MAX * STREAM_WINDOW_BYTES as usize / 2;
-/// Most bytes of a request that wait in the library for a stream's window.
-const SEND_BYTES_MAX: usize = 16 << 10;
 /// Most streams that we reset before their response was complete, for clients that left. Servers
 /// end a connection with many resets, and with it other requests: nghttp2 at 1000.
 const RESETS_MAX: u32 = 100;
@@ -51,9 +42,8 @@ pub struct Http2Connection {
     /// The address that was dialled.
     pub name: Arc<str>,
     budget: Arc<Budget>,
-    send: RefCell<SendRequest<Bytes>>,
+    link: Rc<RefCell<Link>>,
     scheme: Scheme,
-    state: Rc<State>,
     /// Whether it has carried a request before.
     reused: Cell<bool>,
     resets: Cell<u32>,
@@ -68,92 +58,72 @@ impl Http2Connection {
         name: Arc<str>,
         scheme: Scheme,
         descriptor: Descriptor,
-    ) -> Result<Rc<Self>, EndReason> {
-        let failed = |error: h2::Error| http2(Peer::Upstream, &error);
-        let mut builder = Builder::new();
-        builder
-            .enable_push(false)
-            .initial_max_send_streams(0)
-            .initial_window_size(STREAM_WINDOW_BYTES)
-            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .max_header_list_size(RESPONSE_HEAD_BYTES_MAX as u32)
-            .max_send_buffer_size(SEND_BYTES_MAX)
-            // The default would be half of the connection's window.
-            .data_frame_budget(SMALL_FRAMES_BYTES);
+    ) -> Result<Rc<Self>, Reason> {
         let budget = descriptor.0.budget.clone();
-        let counted = Counted::new(&budget, HTTP2_BYTES + socket.bytes());
-        let state = State::new(budget.clone());
-        let socket = Rc::new(RefCell::new(socket));
-        let listened = Listened { socket: socket.clone(), state: state.clone() };
-        let (send, mut driven) = builder.handshake::<_, Bytes>(listened).await.map_err(failed)?;
-        poll_fn(|task| match Pin::new(&mut driven).poll(task) {
-            Poll::Ready(Err(error)) => Poll::Ready(Err(failed(error))),
-            Poll::Ready(Ok(())) => {
-                let detail = Detail::of("HTTP/2: closed before its SETTINGS");
-                Poll::Ready(Err(EndReason::Response(detail)))
-            }
-            Poll::Pending if send.current_max_send_streams() > 0 => Poll::Ready(Ok(())),
-            Poll::Pending => Poll::Pending,
-        })
-        .await?;
-        let held = (descriptor, counted);
-        let driving = drive(driven, socket, state.clone(), held);
-        tokio::task::spawn_local(driving);
-        Ok(Rc::new(Self {
+        let counted = Counted::new(&budget, UPSTREAM_HTTP2_BYTES + socket.bytes());
+        let link = Rc::new(RefCell::new(Link::new(budget.clone())));
+        tokio::task::spawn_local(drive(link.clone(), socket, (descriptor, counted)));
+        let connection = Self {
             name,
             budget,
-            send: RefCell::new(send),
+            link,
             scheme,
-            state,
             reused: Cell::new(false),
             resets: Cell::new(0),
             used: Cell::new(Instant::now()),
-        }))
+        };
+        let opened = poll_fn(|task| connection.link.borrow_mut().poll_open(task)).await;
+        match opened {
+            Ok(()) => Ok(Rc::new(connection)),
+            Err(end) => Err(why_ended(&end)),
+        }
     }
 
     /// Whether it is worth keeping.
     pub fn is_good(&self) -> bool {
-        let idle = self.state.streams.get() == 0 && self.used.get().elapsed() > IDLE_MAX;
-        // A clone has no waiting stream whose waker would be lost.
-        let mut send = self.send.borrow().clone();
-        let mut task = Context::from_waker(Waker::noop());
-        !self.state.retired.get()
-            && !idle
-            && matches!(send.poll_ready(&mut task), Poll::Ready(Ok(())))
+        let link = self.link.borrow();
+        let is_idle = link.streams() == 0 && self.used.get().elapsed() > IDLE_MAX;
+        !link.is_retired() && !is_idle
     }
 
     /// Whether another stream is allowed now.
     pub fn has_room(&self) -> bool {
-        let theirs = self.send.borrow().current_max_send_streams();
-        self.state.streams.get() < STREAMS_MAX.min(theirs)
+        let link = self.link.borrow();
+        link.streams() < STREAMS_MAX && link.can_open()
     }
 
     /// Starts an exchange.
     pub fn ask(self: &Rc<Self>, upstream_request: &UpstreamRequest<'_>) -> Option<Http2Exchange> {
-        let request = for_two(upstream_request, &self.scheme)?;
+        let mut link = self.link.borrow_mut();
         let sent = upstream_request.length == Length::Empty;
-        let mut send = self.send.borrow().clone();
-        let (response, send) = send.send_request(request, sent).ok()?;
-        self.state.begins();
+        let kind = match upstream_request.parts.method {
+            Method::HEAD => RequestKind::Head,
+            Method::CONNECT => RequestKind::Connect,
+            _ => RequestKind::Other,
+        };
+        let fields = request_fields(upstream_request, self.scheme.as_str());
+        let stream = link.request(fields, kind, sent).ok()?;
         let reused = self.reused.replace(true);
         let is_fixed = !(upstream_request.again && reused);
-        self.state.fixed.update(|fixed| fixed + usize::from(is_fixed));
+        link.fixed += usize::from(is_fixed);
         Some(Http2Exchange {
             _counted: Counted::new(&self.budget, STREAM_BYTES),
-            ahead: 0,
+            stream,
             is_fixed,
-            is_kept: false,
             bursts: Bursts::default(),
             reused,
             connection: self.clone(),
-            response,
-            send,
-            receive: None,
+            has_body: false,
             end: None,
             sent,
-            data_ended: false,
             whole: false,
         })
+    }
+}
+
+impl Drop for Http2Connection {
+    fn drop(&mut self) {
+        self.link.borrow_mut().leave();
     }
 }
 
@@ -164,52 +134,46 @@ pub struct Http2Exchange {
     /// Whether the connection had carried others before.
     pub reused: bool,
     _counted: Counted,
-    /// Bytes that the upstream has sent and no task has taken.
-    ahead: usize,
+    stream: u32,
     /// Whether the request cannot be repeated elsewhere any more.
     is_fixed: bool,
-    /// Whether its window is kept in [`State`].
-    is_kept: bool,
     bursts: Bursts,
-    response: ResponseFuture,
-    send: SendStream<Bytes>,
-    /// `None` before the response's head, and if there is no body.
-    receive: Option<RecvStream>,
+    /// Whether the response has a body.
+    has_body: bool,
     /// The end of the request, once its body is written.
     end: Option<Option<HeaderMap>>,
-    /// Whether the library has all of the request.
+    /// Whether all of the request was sent.
     sent: bool,
-    data_ended: bool,
     /// Whether all of the response was taken.
     whole: bool,
 }
 
 impl Http2Exchange {
-    /// Passes a queue to the library, as fast as the upstream's windows allow, and then the end.
+    /// Sends a queue, as fast as the upstream's windows and its socket allow, and then the end.
     pub fn poll_send(
         &mut self,
         task: &mut Context<'_>,
         queue: &mut WriteQueue,
-    ) -> Poll<Result<(), h2::Error>> {
+    ) -> Poll<Result<(), Closed>> {
+        let mut link = self.connection.link.borrow_mut();
         while !queue.is_empty() {
-            self.send.reserve_capacity(queue.len().min(SEND_BYTES_MAX));
-            while self.send.capacity() == 0 {
-                match ready!(self.send.poll_capacity(task)) {
-                    Some(Ok(_)) => {}
-                    Some(Err(error)) => return Poll::Ready(Err(error)),
-                    None => return Poll::Ready(Err(Reason::CANCEL.into())),
-                }
+            let room = ready!(link.poll_room(self.stream, task));
+            let Some(piece) = queue.take(room).filter(|piece| !piece.is_empty()) else {
+                return Poll::Ready(Err(Closed));
+            };
+            let is_last = queue.is_empty() && matches!(self.end, Some(None));
+            if is_last {
+                (self.end, self.sent) = (None, true);
             }
-            let Some(piece) = queue.take(self.send.capacity()) else { break };
-            self.send.send_data(piece, false)?;
+            link.send(self.stream, piece, is_last).map_err(|_| Closed)?;
         }
-        match self.end.take() {
+        let sent = match self.end.take() {
             None => return Poll::Ready(Ok(())),
-            Some(None) => self.send.send_data(Bytes::new(), true)?,
-            Some(Some(trailers)) => self.send.send_trailers(trailers)?,
-        }
+            Some(None) => link.send(self.stream, Bytes::new(), true),
+            Some(Some(trailers)) => link.send_trailers(self.stream, trailer_fields(&trailers)),
+        };
         self.sent = true;
-        Poll::Ready(Ok(()))
+        Poll::Ready(sent.map_err(|_| Closed))
     }
 
     /// Ends the request after what was sent.
@@ -223,160 +187,108 @@ impl Http2Exchange {
         task: &mut Context<'_>,
         method: &Method,
     ) -> Poll<Result<Response, NoAnswer>> {
-        let interim = ready!(self.response.poll_informational(task)).transpose();
-        if let Some(interim) = interim.map_err(no_answer)? {
-            let (parts, ()) = interim.into_parts();
+        let mut link = self.connection.link.borrow_mut();
+        let (head, is_last) = ready!(link.poll_head(self.stream, task)).map_err(no_answer)?;
+        let mut parts = response_parts(head).map_err(NoAnswer::Fault)?;
+        if parts.status.is_informational() {
             return Poll::Ready(Ok(Response { parts, length: Length::Empty, keep_alive: true }));
         }
-        let response = ready!(Pin::new(&mut self.response).poll(task)).map_err(no_answer)?;
-        self.connection.state.answered();
-        if !std::mem::replace(&mut self.is_fixed, true) {
-            self.connection.state.fixed.update(|fixed| fixed + 1);
-        }
-        let (mut parts, receive) = response.into_parts();
-        let length = length(&mut parts, &receive, method).map_err(NoAnswer::Fault)?;
-        if length != Length::Empty {
-            self.receive = Some(receive);
-        }
+        link.fixed += usize::from(!std::mem::replace(&mut self.is_fixed, true));
+        let length = length(&mut parts, is_last, method).map_err(NoAnswer::Fault)?;
+        self.has_body = length != Length::Empty;
         Poll::Ready(Ok(Response { parts, length, keep_alive: true }))
     }
 
     /// The next piece of the response's body.
     pub fn poll_piece(&mut self, task: &mut Context<'_>) -> Poll<Result<Piece, ResponseFault>> {
-        let Some(receive) = &mut self.receive else {
+        if !self.has_body {
             self.whole = true;
             return Poll::Ready(Ok(Piece::End(None)));
-        };
-        if !self.data_ended {
-            let data = receive.poll_data(task);
-            if data.is_pending() {
-                self.bursts.wait();
-                if !self.is_kept {
-                    self.is_kept = self.connection.state.keep(receive.flow_control());
-                }
-            }
-            match ready!(data) {
-                Some(Ok(data)) => {
-                    self.bursts.came(data.len(), &self.connection.state);
-                    // The data goes into a bounded queue. No more is taken before that is written.
-                    let _ = receive.flow_control().release_capacity(data.len());
-                    if !data.is_empty() {
-                        return Poll::Ready(Ok(Piece::Data(data)));
-                    }
-                    // An empty frame: other tasks go first.
-                    task.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-                Some(Err(_)) => return Poll::Ready(Err(ResponseFault::Cut)),
-                None => self.data_ended = true,
-            }
         }
-        let trailers = ready!(receive.poll_trailers(task)).map_err(|_| ResponseFault::Cut)?;
-        self.whole = true;
-        Poll::Ready(Ok(Piece::End(trailers.and_then(keep_trailers))))
+        let mut link = self.connection.link.borrow_mut();
+        let data = link.poll_data(self.stream, task);
+        if data.is_pending() {
+            self.bursts.wait();
+        }
+        match ready!(data) {
+            Ok(Some(data)) => {
+                if let Some(wider) = self.bursts.came(data.len(), link.windows.told) {
+                    link.want_window(wider);
+                }
+                Poll::Ready(Ok(Piece::Data(data.into())))
+            }
+            Ok(None) => {
+                self.whole = true;
+                let trailers = link.take_trailers(self.stream).map(header_map).transpose()?;
+                Poll::Ready(Ok(Piece::End(trailers.and_then(keep_trailers))))
+            }
+            Err(_) => Poll::Ready(Err(ResponseFault::Cut)),
+        }
     }
 
-    /// Counts the bytes that the upstream sent ahead and no task has taken.
+    /// Counts the memory that the connection holds, also after bytes were taken.
     pub fn recount(&mut self) {
-        let ahead = self.receive.as_mut().map_or(0, |body| body.flow_control().used_capacity());
-        self.connection.state.holds(&mut self.ahead, ahead);
+        self.connection.link.borrow_mut().recount();
     }
 
-    /// Whether the upstream's windows are open.
+    /// Whether the upstream's windows and its socket are open.
     pub fn takes(&mut self) -> bool {
-        self.send.reserve_capacity(PIECE_BYTES_MIN);
-        self.send.capacity() > 0
+        self.connection.link.borrow_mut().room(self.stream) > 0
     }
 
     /// Gives the connection no more streams: it may be dead.
     pub fn distrust(&self) {
-        self.connection.state.retired.set(true);
+        self.connection.link.borrow_mut().retire();
     }
 }
 
 impl Drop for Http2Exchange {
     fn drop(&mut self) {
         let connection = &self.connection;
-        if let Some(receive) = self.receive.as_ref().filter(|_| self.is_kept) {
-            connection.state.forget(receive.stream_id().into());
-        }
-        connection.state.ends(self.ahead);
-        connection.state.fixed.update(|fixed| fixed - usize::from(self.is_fixed));
+        let mut link = connection.link.borrow_mut();
+        link.fixed -= usize::from(self.is_fixed);
+        let is_reset = link.forget(self.stream);
         connection.used.set(Instant::now());
-        if !(self.whole && self.sent) {
+        if is_reset && !(self.whole && self.sent) {
             connection.resets.update(|resets| resets + 1);
             if connection.resets.get() > RESETS_MAX {
-                connection.state.retired.set(true);
+                link.retire();
             }
+        }
+    }
+}
+
+/// Why a connection ended before its first stream.
+fn why_ended(end: &LinkEnd) -> Reason {
+    match end {
+        LinkEnd::Broken(fault) => http2_code(Peer::Upstream, fault.code(), false),
+        LinkEnd::Failed(error) => Reason::upstream_io(error),
+        LinkEnd::Closed | LinkEnd::Left => {
+            Reason::Response(Detail::of("HTTP/2: closed before its SETTINGS"))
         }
     }
 }
 
 /// Why a stream ended before its response. Streams that were refused, or that are beyond GOAWAY's
 /// last stream, were not processed (RFC 9113 8.7).
-fn no_answer(error: h2::Error) -> NoAnswer {
-    let refused = error.is_go_away() || error.reason() == Some(Reason::REFUSED_STREAM);
-    match error {
-        error if error.is_remote() && refused => NoAnswer::Unread,
-        error if error.is_remote() && error.reason() == Some(Reason::HTTP_1_1_REQUIRED) => {
-            NoAnswer::OneWanted
-        }
-        error if error.is_io() => NoAnswer::Dead,
-        error => NoAnswer::Broken(http2(Peer::Upstream, &error)),
+fn no_answer(end: StreamEnd) -> NoAnswer {
+    let broken = |code, received| NoAnswer::Broken(http2_code(Peer::Upstream, code, received));
+    match end {
+        StreamEnd::Unprocessed | StreamEnd::Reset(ErrorCode::REFUSED_STREAM) => NoAnswer::Unread,
+        StreamEnd::Reset(ErrorCode::HTTP_1_1_REQUIRED) => NoAnswer::OneWanted,
+        StreamEnd::Reset(code) => broken(code, true),
+        StreamEnd::Lost | StreamEnd::Whole => NoAnswer::Dead,
+        StreamEnd::Interim => NoAnswer::Fault(ResponseFault::Interim),
+        StreamEnd::Failed(StreamFault::HeadTooLarge) => NoAnswer::Fault(ResponseFault::TooLong),
+        StreamEnd::Failed(StreamFault::Malformed(malformed)) => NoAnswer::Fault(match malformed {
+            MalformedMessage::Length => ResponseFault::Length,
+            MalformedMessage::DataBeforeHead
+            | MalformedMessage::Pseudo
+            | MalformedMessage::Status => ResponseFault::Line,
+            MalformedMessage::InterimEnd => ResponseFault::Cut,
+            _ => ResponseFault::Field,
+        }),
+        StreamEnd::Failed(fault) => broken(fault.code(), false),
+        StreamEnd::Broken(fault) => broken(fault.code(), false),
     }
-}
-
-fn length(
-    head: &mut response::Parts,
-    receive: &RecvStream,
-    method: &Method,
-) -> Result<Length, ResponseFault> {
-    if head.headers.len() > RESPONSE_FIELDS_MAX {
-        return Err(ResponseFault::TooMany);
-    }
-    if !fields::are_trimmed(&head.headers) {
-        return Err(ResponseFault::Field);
-    }
-    // The library checks the data against it.
-    let known = content_length(&head.headers).map_err(|_| ResponseFault::Length)?;
-    if *method == Method::HEAD || has_no_body(head.status) {
-        return Ok(Length::Empty);
-    }
-    match known {
-        Some(1..) if receive.is_end_stream() => Err(ResponseFault::Length),
-        None if receive.is_end_stream() => {
-            // HTTP/1.1 has no other way to say that there is no body.
-            head.headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
-            Ok(Length::Empty)
-        }
-        _ if receive.is_end_stream() => Ok(Length::Empty),
-        Some(known) => Ok(Length::Known(known)),
-        None => Ok(Length::Chunked),
-    }
-}
-
-/// The request in HTTP/2 form. The scheme is that of the connection to the upstream; the client's
-/// is in X-Forwarded-Proto.
-pub fn for_two(
-    upstream_request: &UpstreamRequest<'_>,
-    scheme: &Scheme,
-) -> Option<http::Request<()>> {
-    let mut uri = http::uri::Parts::default();
-    uri.scheme = Some(scheme.clone());
-    uri.authority = Some(upstream_request.host.parse().ok()?);
-    uri.path_and_query = upstream_request.parts.uri.path_and_query().cloned();
-    let mut request = http::Request::new(());
-    *request.method_mut() = upstream_request.parts.method.clone();
-    *request.uri_mut() = http::Uri::from_parts(uri).ok()?;
-    *request.version_mut() = http::Version::HTTP_2;
-    let mut headers = upstream_request.parts.headers.clone();
-    headers.remove(header::TRANSFER_ENCODING);
-    for (name, value) in &upstream_request.forwarded[..] {
-        headers.append(name, value.clone());
-    }
-    if upstream_request.trailers {
-        headers.insert(header::TE, HeaderValue::from_static("trailers"));
-    }
-    *request.headers_mut() = headers;
-    Some(request)
 }

@@ -1,0 +1,489 @@
+//! The state of an HTTP/2 connection to an upstream, which its task and its streams share: what
+//! waits to be written, and what has arrived for each stream and was not taken.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use eyelet_h2::hpack::HeaderField;
+use eyelet_h2::{
+    ConnectionFault, ErrorCode, H2Connection, H2Event, H2Limits, H2Received, HeaderFields,
+    MessageHead, RequestKind, SendFault,
+};
+use eyelet_memory::budget::Budget;
+
+use super::link_stream::{LinkStream, StreamEnd};
+use super::output::Output;
+use super::windows::{STREAM_WINDOW_BYTES, Windows};
+use crate::head::RESPONSE_HEAD_BYTES_MAX;
+
+/// More than all streams' windows together, however wide: clients that do not read must not stop
+/// other responses. It is never made narrower, because bytes that those clients hold would count
+/// against it. Each stream's window bounds the bytes in transit.
+const CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
+/// Size of the table for the upstream's fields: what HTTP/2 begins with (RFC 9113 6.5.2).
+const TABLE_BYTES: u16 = 4096;
+/// How long a connection may be silent before a request has it pinged.
+const PING_FIRST_AFTER: Duration = Duration::from_secs(1);
+/// Most pings without a response between them; a request may add one. gRPC's servers end a
+/// connection at the fourth.
+pub const PINGS_MAX: u32 = 2;
+/// The payload of our pings. One is on its way at a time.
+const PING: [u8; 8] = *b"eyelet-h";
+
+/// Why a connection has ended.
+#[derive(Clone, Debug)]
+pub enum LinkEnd {
+    /// The upstream has broken the protocol.
+    Broken(ConnectionFault),
+    /// The upstream has closed it.
+    Closed,
+    /// The socket failed.
+    Failed(Arc<std::io::Error>),
+    /// The upstream seems to be gone, or nobody needs the connection.
+    Left,
+}
+
+/// A connection.
+pub struct Link {
+    connection: H2Connection,
+    /// What waits to be written.
+    pub output: Output,
+    /// The streams of exchanges, by their identifiers.
+    streams: Vec<LinkStream>,
+    /// The streams that wait until they may send data, in the order in which they began to.
+    blocked: VecDeque<u32>,
+    /// The beginning of a frame whose rest has not arrived.
+    rest: Vec<u8>,
+    /// Bytes of memory of what waits in the streams.
+    arrived: usize,
+    /// How wide the streams' windows are.
+    pub windows: Windows,
+    began: Instant,
+    end: Option<LinkEnd>,
+    is_retired: bool,
+    /// Whether neither the pool nor an exchange holds it.
+    is_unused: bool,
+    /// The streams whose requests cannot be repeated elsewhere any more.
+    pub fixed: usize,
+    /// When something was read.
+    pub heard_at: Instant,
+    /// Whether something was read since the task has looked.
+    pub is_heard: bool,
+    /// Pings since the last response.
+    pub pings: u32,
+    is_ping_open: bool,
+    /// Whether a request wants the upstream to be pinged.
+    pub wants_ping: bool,
+    /// The task of the connection.
+    waker: Option<Waker>,
+    /// Who waits until streams may begin.
+    opener: Option<Waker>,
+}
+
+impl Link {
+    /// The client's side of a new connection.
+    pub fn new(budget: Arc<Budget>) -> Self {
+        let limits = H2Limits {
+            stream_window: STREAM_WINDOW_BYTES,
+            connection_window: CONNECTION_WINDOW_BYTES,
+            head_bytes_max: RESPONSE_HEAD_BYTES_MAX as u32,
+            table_bytes: TABLE_BYTES,
+            ..H2Limits::default()
+        };
+        let (mut output, now) = (Output::default(), Instant::now());
+        Self {
+            connection: H2Connection::client(limits, 0, output.tail()),
+            output,
+            streams: Vec::new(),
+            blocked: VecDeque::new(),
+            rest: Vec::new(),
+            arrived: 0,
+            windows: Windows::new(budget),
+            began: now,
+            end: None,
+            is_retired: false,
+            is_unused: false,
+            fixed: 0,
+            heard_at: now,
+            is_heard: false,
+            pings: 0,
+            is_ping_open: false,
+            wants_ping: false,
+            waker: None,
+            opener: None,
+        }
+    }
+
+    /// Notes the task of the connection.
+    pub fn driven_by(&mut self, task: &Context<'_>) {
+        if !self.waker.as_ref().is_some_and(|known| known.will_wake(task.waker())) {
+            self.waker = Some(task.waker().clone());
+        }
+    }
+
+    /// Wakes the task of the connection.
+    fn wake(&self) {
+        if let Some(waker) = &self.waker {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Wakes the task if something waits that it has not seen.
+    fn wake_to_write(&self, was_empty: bool) {
+        if was_empty && !self.output.is_empty() {
+            self.wake();
+        }
+    }
+
+    /// Ready once streams may begin: the upstream's SETTINGS say how many, and that it speaks
+    /// HTTP/2 at all.
+    pub fn poll_open(&mut self, task: &Context<'_>) -> Poll<Result<(), LinkEnd>> {
+        if let Some(end) = &self.end {
+            return Poll::Ready(Err(end.clone()));
+        }
+        if self.connection.peer_settings().is_some() && self.connection.can_open() {
+            return Poll::Ready(Ok(()));
+        }
+        self.opener = Some(task.waker().clone());
+        Poll::Pending
+    }
+
+    /// The number of exchanges.
+    pub fn streams(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Whether another stream is allowed now.
+    pub fn can_open(&self) -> bool {
+        self.connection.can_open()
+    }
+
+    /// Gives it no more streams.
+    pub fn retire(&mut self) {
+        self.is_retired = true;
+    }
+
+    /// Whether it gets no more streams.
+    pub fn is_retired(&self) -> bool {
+        // Identifiers run out, and an upstream may take no streams at all.
+        self.is_retired || self.streams.is_empty() && !self.can_open()
+    }
+
+    /// Whether nobody needs the connection any more.
+    pub fn is_unused(&self) -> bool {
+        self.is_unused
+    }
+
+    /// Nobody needs the connection any more: says so to the upstream.
+    pub fn leave(&mut self) {
+        self.is_unused = true;
+        let now_ms = self.now_ms(Instant::now());
+        self.connection.shutdown(now_ms, self.output.tail());
+        self.wake();
+    }
+
+    /// Sends a request's head. All windows together stay within the limit, and a connection that
+    /// was silent for a while is pinged while the request is in transit.
+    pub fn request<'f>(
+        &mut self,
+        fields: impl IntoIterator<Item = HeaderField<'f>>,
+        kind: RequestKind,
+        is_last: bool,
+    ) -> Result<u32, SendFault> {
+        let was_empty = self.output.is_empty();
+        let id = self.connection.request(fields, kind, is_last, self.output.tail())?;
+        self.streams.push(LinkStream::new(id));
+        if self.pings <= PINGS_MAX && self.heard_at.elapsed() >= PING_FIRST_AFTER {
+            self.wants_ping = true;
+        }
+        if self.windows.wanted > STREAM_WINDOW_BYTES {
+            self.want_window(self.windows.wanted);
+        }
+        self.recount();
+        self.wake_to_write(was_empty);
+        Ok(id)
+    }
+
+    /// Requests another window for all streams.
+    pub fn want_window(&mut self, window: u32) {
+        if self.windows.want(window, self.streams.len()) {
+            self.wake();
+        }
+    }
+
+    /// Tells the upstream another window, unless it must acknowledge the last one first.
+    pub fn tell_window(&mut self) {
+        if let Some(window) = self.windows.untold() {
+            let now_ms = self.now_ms(self.heard_at);
+            let told = self.connection.set_stream_window(window, now_ms, self.output.tail());
+            if told.is_ok() {
+                self.windows.told = window;
+                self.recount();
+            }
+        }
+    }
+
+    /// Sends a PING, unless one is on its way.
+    pub fn ping(&mut self) {
+        if !std::mem::replace(&mut self.is_ping_open, true) {
+            self.connection.ping(PING, self.output.tail());
+            self.pings += 1;
+        }
+    }
+
+    fn now_ms(&self, now: Instant) -> u64 {
+        u64::try_from(now.saturating_duration_since(self.began).as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn find(&mut self, id: u32) -> Option<&mut LinkStream> {
+        let at = self.streams.binary_search_by_key(&id, |stream| stream.id).ok()?;
+        self.streams.get_mut(at)
+    }
+
+    /// How many bytes of a request may be sent now.
+    pub fn room(&mut self, id: u32) -> usize {
+        self.connection.room(id).min(self.output.data_room())
+    }
+
+    /// Waits for [`Link::room`]. Ready with 0: the stream takes no more.
+    pub fn poll_room(&mut self, id: u32, task: &Context<'_>) -> Poll<usize> {
+        let room = self.room(id);
+        let Some(stream) = self.find(id) else { return Poll::Ready(0) };
+        if room > 0 || stream.is_cut {
+            return Poll::Ready(room);
+        }
+        stream.waits(task);
+        if !std::mem::replace(&mut stream.is_blocked, true) {
+            self.blocked.push_back(id);
+        }
+        Poll::Pending
+    }
+
+    /// Sends data of a request, at most [`Link::room`] bytes.
+    pub fn send(&mut self, id: u32, data: Bytes, is_last: bool) -> Result<(), SendFault> {
+        let was_empty = self.output.is_empty();
+        let head = self.connection.data(id, data.len(), is_last)?;
+        self.output.push_data(head, data);
+        self.wake_to_write(was_empty);
+        Ok(())
+    }
+
+    /// Ends a request with trailers.
+    pub fn send_trailers<'f>(
+        &mut self,
+        id: u32,
+        fields: impl IntoIterator<Item = HeaderField<'f>>,
+    ) -> Result<(), SendFault> {
+        let was_empty = self.output.is_empty();
+        self.connection.trailers(id, fields, self.output.tail())?;
+        self.wake_to_write(was_empty);
+        Ok(())
+    }
+
+    /// Wakes the streams that may send now, those that have waited longest first.
+    pub fn wake_blocked(&mut self) {
+        if self.blocked.is_empty() || self.output.data_room() == 0 {
+            return;
+        }
+        for id in std::mem::take(&mut self.blocked) {
+            let has_room = self.connection.room(id) > 0;
+            let Some(stream) = self.find(id) else { continue };
+            if has_room || stream.is_cut {
+                stream.is_blocked = false;
+                stream.wake();
+            } else {
+                self.blocked.push_back(id);
+            }
+        }
+    }
+
+    /// The next head of a response, with whether the message ends there.
+    pub fn poll_head(
+        &mut self,
+        id: u32,
+        task: &Context<'_>,
+    ) -> Poll<Result<(MessageHead, bool), StreamEnd>> {
+        let Some(stream) = self.find(id) else { return Poll::Ready(Err(StreamEnd::Lost)) };
+        let before = stream.held();
+        let head = stream.take_head(task);
+        self.arrived -= before - stream.held();
+        if let Poll::Ready(Ok((head, _))) = &head
+            && head.status >= 200
+        {
+            self.pings = 0;
+        }
+        head
+    }
+
+    /// The next part of a response's body, which frees the window. `None` at its end.
+    pub fn poll_data(
+        &mut self,
+        id: u32,
+        task: &Context<'_>,
+    ) -> Poll<Result<Option<Vec<u8>>, StreamEnd>> {
+        let was_empty = self.output.is_empty();
+        let Some(stream) = self.find(id) else { return Poll::Ready(Err(StreamEnd::Lost)) };
+        let before = stream.held();
+        let data = stream.take_data(task);
+        self.arrived -= before - stream.held();
+        if let Poll::Ready(Ok(Some(data))) = &data {
+            // The data goes into a bounded queue. No more is taken before that is written.
+            self.connection.release(id, data.len() as u32, self.output.tail());
+            self.wake_to_write(was_empty);
+        }
+        data
+    }
+
+    /// The trailers of a response that has ended.
+    pub fn take_trailers(&mut self, id: u32) -> Option<HeaderFields> {
+        let stream = self.find(id)?;
+        let before = stream.held();
+        let trailers = stream.trailers.take();
+        self.arrived -= before - stream.held();
+        trailers
+    }
+
+    /// Forgets the stream of an exchange that has ended. Returns whether it had to be reset.
+    pub fn forget(&mut self, id: u32) -> bool {
+        let was_empty = self.output.is_empty();
+        let Ok(at) = self.streams.binary_search_by_key(&id, |stream| stream.id) else {
+            return false;
+        };
+        let stream = self.streams.remove(at);
+        self.arrived -= stream.held();
+        self.blocked.retain(|blocked| *blocked != id);
+        // A stream that has ended is not reset.
+        let open = self.connection.streams();
+        self.connection.reset(id, ErrorCode::CANCEL, self.output.tail());
+        self.connection.release(id, stream.bytes(), self.output.tail());
+        if self.streams.is_empty() {
+            self.streams = Vec::new();
+            self.blocked = VecDeque::new();
+        }
+        self.recount();
+        self.wake_to_write(was_empty);
+        self.connection.streams() < open
+    }
+
+    /// Counts the memory that it holds.
+    pub fn recount(&mut self) {
+        let more = self.output.held() + self.connection.unfinished_bytes();
+        self.windows.recount(self.streams.len(), self.arrived, more);
+    }
+
+    /// Reads what has arrived.
+    pub fn receive(&mut self, input: &[u8], now: Instant) -> Result<(), ConnectionFault> {
+        (self.heard_at, self.is_heard) = (now, true);
+        if self.rest.is_empty() {
+            let used = self.read(input)?;
+            // Less than INPUT_BYTES_MIN.
+            self.rest.extend_from_slice(input.get(used..).unwrap_or_default());
+            return Ok(());
+        }
+        let mut joined = std::mem::take(&mut self.rest);
+        joined.extend_from_slice(input);
+        let used = self.read(&joined)?;
+        self.rest = joined.get(used..).unwrap_or_default().to_vec();
+        Ok(())
+    }
+
+    fn read(&mut self, input: &[u8]) -> Result<usize, ConnectionFault> {
+        let now_ms = self.now_ms(self.heard_at);
+        let mut used = 0;
+        loop {
+            let input = input.get(used..).unwrap_or_default();
+            match self.connection.receive(input, now_ms, self.output.tail())? {
+                H2Received::Event { consumed, event } => {
+                    used += consumed;
+                    self.take(event);
+                }
+                H2Received::NeedMore { consumed, .. } => return Ok(used + consumed),
+                // The next call has another tail.
+                H2Received::OutputFull { consumed } => used += consumed,
+            }
+        }
+    }
+
+    fn take(&mut self, event: H2Event<'_>) {
+        match event {
+            H2Event::Response { stream, head, is_last } => {
+                let fits = self.change(stream, |stream| stream.push_head(*head, is_last));
+                if fits == Some(false) {
+                    let code = ErrorCode::ENHANCE_YOUR_CALM;
+                    self.connection.reset(stream, code, self.output.tail());
+                }
+            }
+            H2Event::Data { stream, data, is_last } => {
+                if self.change(stream, |stream| stream.push_data(data, is_last)).is_none() {
+                    self.connection.release(stream, data.len() as u32, self.output.tail());
+                }
+            }
+            H2Event::Trailers { stream, fields } => {
+                self.change(stream, |stream| stream.push_trailers(fields));
+            }
+            H2Event::Reset { stream, code } => self.ends(stream, StreamEnd::Reset(code)),
+            H2Event::Failed { stream, fault } => self.ends(stream, StreamEnd::Failed(fault)),
+            H2Event::Writable => self.wake_blocked(),
+            H2Event::Settings => {
+                self.wake_blocked();
+                if let Some(opener) = self.opener.take() {
+                    opener.wake();
+                }
+            }
+            H2Event::Pong(_) => self.is_ping_open = false,
+            H2Event::GoAway { last, .. } => {
+                self.is_retired = true;
+                // Streams beyond the last one were not processed (RFC 9113 8.7).
+                for stream in self.streams.iter_mut().filter(|stream| stream.id > last) {
+                    stream.ends(StreamEnd::Unprocessed);
+                }
+            }
+            // The task tells the next window after it has read. Clients get no requests.
+            H2Event::SettingsAcknowledged | H2Event::Request { .. } => {}
+        }
+    }
+
+    /// Changes a stream by what arrived for it.
+    fn change<T>(&mut self, id: u32, change: impl FnOnce(&mut LinkStream) -> T) -> Option<T> {
+        let stream = self.find(id)?;
+        let before = stream.held();
+        let changed = change(stream);
+        stream.wake();
+        let after = stream.held();
+        self.arrived = self.arrived + after - before;
+        Some(changed)
+    }
+
+    fn ends(&mut self, id: u32, end: StreamEnd) {
+        if let Some(stream) = self.find(id) {
+            stream.ends(end);
+        }
+    }
+
+    /// Ends all streams with the connection.
+    pub fn end(&mut self, end: LinkEnd) {
+        let of_streams = match &end {
+            LinkEnd::Broken(fault) => StreamEnd::Broken(*fault),
+            LinkEnd::Closed | LinkEnd::Failed(_) | LinkEnd::Left => StreamEnd::Lost,
+        };
+        self.is_retired = true;
+        self.end = Some(end);
+        for stream in &mut self.streams {
+            stream.ends(of_streams);
+        }
+        if let Some(opener) = self.opener.take() {
+            opener.wake();
+        }
+        if !self.is_unused {
+            self.connection.close(ErrorCode::NO_ERROR, self.output.tail());
+        }
+        self.waker = None;
+        self.recount();
+    }
+}
+
+#[cfg(test)]
+mod tests;

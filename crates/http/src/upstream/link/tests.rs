@@ -1,0 +1,258 @@
+//! A link against a server of the same crate: bytes are carried by hand, and no socket is open.
+
+#![allow(clippy::unwrap_used)]
+
+use eyelet_memory::budget::Account;
+
+use super::*;
+
+/// A link with its upstream.
+struct Pair {
+    link: Link,
+    server: H2Connection,
+    budget: Arc<Budget>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let budget = Arc::new(Budget::new(1 << 30, 0));
+        let mut out = Vec::new();
+        let server = H2Connection::server(H2Limits::default(), 0, &mut out);
+        let mut pair = Self { link: Link::new(budget.clone()), server, budget };
+        pair.link.receive(&out, Instant::now()).unwrap();
+        pair.carry();
+        pair
+    }
+
+    /// Carries what the link has written to the server, and its answers back. Returns the streams
+    /// that were reset, and the bytes of data.
+    fn carry(&mut self) -> (Vec<u32>, usize) {
+        let (mut reset, mut data_bytes) = (Vec::new(), 0);
+        loop {
+            let sent = self.link.output.take_all();
+            if sent.is_empty() {
+                return (reset, data_bytes);
+            }
+            let (mut used, mut out) = (0, Vec::new());
+            loop {
+                match self.server.receive(&sent[used..], 0, &mut out).unwrap() {
+                    H2Received::Event { consumed, event } => {
+                        used += consumed;
+                        match event {
+                            H2Event::Reset { stream, .. } => reset.push(stream),
+                            H2Event::Data { data, .. } => data_bytes += data.len(),
+                            _ => {}
+                        }
+                    }
+                    H2Received::NeedMore { .. } => break,
+                    H2Received::OutputFull { .. } => unreachable!("the output is empty"),
+                }
+            }
+            self.link.receive(&out, Instant::now()).unwrap();
+        }
+    }
+
+    fn ask(&mut self, is_last: bool) -> u32 {
+        let fields = [(":method", "POST"), (":scheme", "http"), (":path", "/")]
+            .map(|(name, value)| HeaderField::new(name.as_bytes(), value.as_bytes()));
+        let id = self.link.request(fields, RequestKind::Other, is_last).unwrap();
+        self.carry();
+        id
+    }
+
+    fn respond(&mut self, id: u32, status: &str, more: &[(&str, &str)], is_last: bool) {
+        let mut out = Vec::new();
+        let status = HeaderField::new(b":status", status.as_bytes());
+        let more = more.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+        let more = more.map(|(name, value)| HeaderField::new(name, value));
+        let fields = [status].into_iter().chain(more);
+        match status.value {
+            [b'1', ..] => self.server.inform(id, fields, &mut out).unwrap(),
+            _ => self.server.respond(id, fields, is_last, &mut out).unwrap(),
+        }
+        self.link.receive(&out, Instant::now()).unwrap();
+    }
+
+    /// Sends data in frames of so many bytes.
+    fn send(&mut self, id: u32, bytes: usize, frame: usize) {
+        let mut out = Vec::new();
+        for _ in 0..bytes / frame {
+            out.extend_from_slice(&self.server.data(id, frame, false).unwrap());
+            out.extend(std::iter::repeat_n(b'x', frame));
+        }
+        self.link.receive(&out, Instant::now()).unwrap();
+    }
+
+    fn task() -> Context<'static> {
+        Context::from_waker(Waker::noop())
+    }
+
+    fn data(&mut self, id: u32) -> Poll<Result<Option<usize>, StreamEnd>> {
+        let data = self.link.poll_data(id, &Self::task());
+        data.map_ok(|data| data.map(|data| data.len()))
+    }
+
+    /// Bytes that the budget counts.
+    fn counted(&mut self) -> usize {
+        self.link.recount();
+        self.budget.used_by(Account::Http)
+    }
+}
+
+/// The memory of frames is near their bytes, however small they are, and taking them frees it and
+/// the window.
+#[test]
+fn small_frames_take_little_memory() {
+    for frame in [1, 10, 100, 1000, 1 << 14] {
+        let mut pair = Pair::new();
+        let before = pair.counted();
+        let id = pair.ask(true);
+        pair.respond(id, "200", &[], false);
+        // A peer's small frames are bounded in number, too: empty ones only.
+        let bytes = 48_000 / frame * frame;
+        pair.send(id, bytes, frame);
+        let held = pair.counted() - before;
+        assert!(held >= bytes && held < 3 * bytes + 4096, "{held} for {bytes} in {frame}");
+        assert!(pair.link.poll_head(id, &Pair::task()).is_ready());
+        let mut taken = 0;
+        while let Poll::Ready(Ok(Some(len))) = pair.data(id) {
+            assert!(len <= 1 << 14);
+            taken += len;
+        }
+        assert_eq!((taken, pair.data(id)), (bytes, Poll::Pending));
+        pair.carry();
+        pair.send(id, bytes, frame);
+        assert!(pair.link.forget(id), "it had not ended");
+        assert_eq!(pair.carry().0, [id]);
+        assert_eq!((pair.link.streams(), pair.counted()), (0, before));
+    }
+}
+
+/// Heads that nobody takes are bounded by their bytes.
+#[test]
+fn interim_responses_that_wait_are_bounded() {
+    let mut pair = Pair::new();
+    let id = pair.ask(true);
+    let long = "x".repeat(30_000);
+    let mut sent = 0;
+    while pair.link.can_open() && pair.carry().0.is_empty() {
+        assert!(sent < 20, "a bound");
+        pair.respond(id, "103", &[("link", &long)], false);
+        sent += 1;
+    }
+    assert!(sent > 2, "{sent}");
+    let mut end = Poll::Pending;
+    while let Poll::Ready(head) = pair.link.poll_head(id, &Pair::task()) {
+        end = Poll::Ready(head.err());
+        if end != Poll::Ready(None) {
+            break;
+        }
+    }
+    assert_eq!(end, Poll::Ready(Some(StreamEnd::Interim)));
+}
+
+/// The request's end may follow the response's. Then the stream has ended, and is not reset.
+#[test]
+fn a_response_may_end_first() {
+    let mut pair = Pair::new();
+    let id = pair.ask(false);
+    pair.respond(id, "200", &[], true);
+    assert!(matches!(pair.link.poll_head(id, &Pair::task()), Poll::Ready(Ok((_, true)))));
+    let data = Bytes::from_static(&[0; 2000]);
+    pair.link.send(id, data, true).unwrap();
+    assert_eq!(pair.carry(), (vec![], 2000));
+    assert!(!pair.link.forget(id));
+}
+
+/// Requests wait for the socket and for their windows, in turns.
+#[test]
+fn bodies_wait_in_turns() {
+    /// Sends what a request may send now.
+    fn fill(pair: &mut Pair, id: u32) -> usize {
+        let mut sent = 0;
+        while let Poll::Ready(room) = pair.link.poll_room(id, &Pair::task()) {
+            pair.link.send(id, vec![0; room].into(), false).unwrap();
+            sent += room;
+        }
+        sent
+    }
+    let mut pair = Pair::new();
+    let (first, second) = (pair.ask(false), pair.ask(false));
+    let sent = fill(&mut pair, first);
+    assert!((60_000..=65_536).contains(&sent), "{sent}: what may wait for the socket");
+    assert_eq!(fill(&mut pair, second), 0);
+    assert_eq!(pair.link.blocked, [first, second]);
+    assert_eq!(pair.carry().1, sent);
+    pair.link.wake_blocked();
+    assert!(pair.link.blocked.is_empty(), "both may go on");
+    fill(&mut pair, first);
+    pair.carry();
+    pair.link.wake_blocked();
+    assert_eq!(pair.link.blocked, [first], "its window is shut");
+    assert!(pair.link.poll_room(second, &Pair::task()).is_ready());
+    // An end wakes it, too.
+    let mut out = Vec::new();
+    pair.server.reset(first, ErrorCode::CANCEL, &mut out);
+    pair.link.receive(&out, Instant::now()).unwrap();
+    assert_eq!(pair.link.poll_room(first, &Pair::task()), Poll::Ready(0));
+    pair.link.wake_blocked();
+    assert!(pair.link.blocked.is_empty());
+}
+
+/// What has arrived is taken first. Then each stream has its own end.
+#[test]
+fn ends_follow_what_has_arrived() {
+    let mut pair = Pair::new();
+    let (whole, cut, left_out) = (pair.ask(true), pair.ask(true), pair.ask(true));
+    pair.respond(whole, "200", &[], false);
+    pair.respond(cut, "200", &[], false);
+    pair.send(whole, 10, 10);
+    pair.send(cut, 10, 10);
+    let mut out = pair.server.data(whole, 0, true).unwrap().to_vec();
+    // GOAWAY with `cut` as the last stream.
+    let go_away = [[0; 4], cut.to_be_bytes(), [0; 4]].concat();
+    out.extend_from_slice(&[0, 0, 8, 7, 0]);
+    out.extend_from_slice(&go_away);
+    pair.link.receive(&out, Instant::now()).unwrap();
+    assert!(pair.link.is_retired());
+    let head = pair.link.poll_head(left_out, &Pair::task());
+    assert_eq!(head.map_ok(drop), Poll::Ready(Err(StreamEnd::Unprocessed)));
+    pair.link.end(LinkEnd::Closed);
+    for (id, end) in [(whole, Ok(None)), (cut, Err(StreamEnd::Lost))] {
+        assert!(matches!(pair.link.poll_head(id, &Pair::task()), Poll::Ready(Ok(_))));
+        assert_eq!(pair.data(id), Poll::Ready(Ok(Some(10))));
+        assert_eq!(pair.data(id), Poll::Ready(end));
+        pair.link.forget(id);
+    }
+    pair.link.forget(left_out);
+    assert_eq!(pair.link.arrived, 0);
+}
+
+/// A head in pieces of any size is the same head.
+#[test]
+fn frames_may_arrive_in_any_pieces() {
+    for piece in [1, 2, 8, 9, 10, 50] {
+        let mut pair = Pair::new();
+        let id = pair.ask(true);
+        let mut out = Vec::new();
+        let fields = [(":status", "200"), ("a", "b")];
+        let fields = fields.map(|(n, v)| HeaderField::new(n.as_bytes(), v.as_bytes()));
+        pair.server.respond(id, fields, false, &mut out).unwrap();
+        pair.server.ping([1; 8], &mut out);
+        out.extend_from_slice(&pair.server.data(id, 3, true).unwrap());
+        out.extend_from_slice(b"end");
+        for piece in out.chunks(piece) {
+            pair.link.receive(piece, Instant::now()).unwrap();
+        }
+        let Poll::Ready(Ok((head, false))) = pair.link.poll_head(id, &Pair::task()) else {
+            panic!("a head in pieces of {piece}");
+        };
+        assert_eq!(head.fields.value(b"a"), Some(&b"b"[..]));
+        let mut body = 0;
+        while let Poll::Ready(Ok(Some(len))) = pair.data(id) {
+            body += len;
+        }
+        assert_eq!((body, pair.data(id)), (3, Poll::Ready(Ok(None))));
+        assert!(pair.link.rest.is_empty());
+    }
+}

@@ -1,0 +1,95 @@
+//! Heads between the types of HTTP and the fields of HTTP/2: requests to upstreams, and their
+//! responses.
+
+use bytes::Bytes;
+use eyelet_h2::hpack::HeaderField;
+use eyelet_h2::{HeaderFields, MessageHead};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::uri::PathAndQuery;
+use http::{Method, StatusCode, Version, response};
+
+use super::request::UpstreamRequest;
+use crate::fault::ResponseFault;
+use crate::head::{Length, RESPONSE_FIELDS_MAX, content_length, has_no_body, spare_fields};
+
+/// A request's head. The scheme is that of the connection to the upstream; the client's is in
+/// X-Forwarded-Proto.
+pub fn request_fields<'a>(
+    upstream_request: &'a UpstreamRequest<'_>,
+    scheme: &'a str,
+) -> impl Iterator<Item = HeaderField<'a>> {
+    let UpstreamRequest { parts, host, forwarded, trailers, .. } = upstream_request;
+    let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    let pseudo = [
+        (":method", parts.method.as_str()),
+        (":scheme", scheme),
+        (":authority", host),
+        (":path", path),
+    ];
+    let pseudo = pseudo.map(|(name, value)| HeaderField::new(name.as_bytes(), value.as_bytes()));
+    let fields = parts.headers.iter().filter(|(name, _)| *name != header::TRANSFER_ENCODING);
+    let forwarded = forwarded.iter().map(|(name, value)| field((name, value)));
+    let te = trailers.then(|| HeaderField::new(b"te", b"trailers"));
+    pseudo.into_iter().chain(fields.map(field)).chain(forwarded).chain(te)
+}
+
+/// The fields of trailers.
+pub fn trailer_fields(trailers: &HeaderMap) -> impl Iterator<Item = HeaderField<'_>> {
+    trailers.iter().map(field)
+}
+
+fn field<'a>((name, value): (&'a HeaderName, &'a HeaderValue)) -> HeaderField<'a> {
+    let name = name.as_str().as_bytes();
+    HeaderField { name, value: value.as_bytes(), sensitive: value.is_sensitive() }
+}
+
+/// A response's head.
+pub fn response_parts(head: MessageHead) -> Result<response::Parts, ResponseFault> {
+    if head.fields.fields.len() > RESPONSE_FIELDS_MAX {
+        return Err(ResponseFault::TooMany);
+    }
+    let (mut parts, ()) = http::Response::new(()).into_parts();
+    parts.status = StatusCode::from_u16(head.status).map_err(|_| ResponseFault::Line)?;
+    parts.version = Version::HTTP_2;
+    parts.headers = header_map(head.fields)?;
+    Ok(parts)
+}
+
+/// Fields as a map. The values share the memory of the text.
+pub fn header_map(fields: HeaderFields) -> Result<HeaderMap, ResponseFault> {
+    let HeaderFields { text, fields } = fields;
+    let text = Bytes::from(text);
+    let mut map = spare_fields(fields.len());
+    for field in fields {
+        let name = HeaderName::from_bytes(field.name.of(&text));
+        let value = text.slice_ref(field.value.of(&text));
+        let value = HeaderValue::from_maybe_shared(value);
+        let (Ok(name), Ok(mut value)) = (name, value) else { return Err(ResponseFault::Field) };
+        value.set_sensitive(field.sensitive);
+        map.append(name, value);
+    }
+    Ok(map)
+}
+
+/// The length of a response's body. HTTP/2's state checks the data against it. `is_last`: the
+/// response has ended with its head.
+pub fn length(
+    head: &mut response::Parts,
+    is_last: bool,
+    method: &Method,
+) -> Result<Length, ResponseFault> {
+    let known = content_length(&head.headers).map_err(|_| ResponseFault::Length)?;
+    if *method == Method::HEAD || has_no_body(head.status) {
+        return Ok(Length::Empty);
+    }
+    match known {
+        None if is_last => {
+            // HTTP/1.1 has no other way to say that there is no body.
+            head.headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+            Ok(Length::Empty)
+        }
+        _ if is_last => Ok(Length::Empty),
+        Some(known) => Ok(Length::Known(known)),
+        None => Ok(Length::Chunked),
+    }
+}

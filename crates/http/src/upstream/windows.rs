@@ -1,0 +1,96 @@
+//! How wide the windows of an upstream's streams are, and what is counted for them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use eyelet_memory::budget::{Budget, Counted};
+
+/// Window of a stream in bytes: at the start, and at the least.
+pub const STREAM_WINDOW_BYTES: u32 = 64 << 10;
+/// Widest window of a stream, for a distant upstream: 40 MB/s over a tenth of a second.
+const STREAM_WINDOW_BYTES_MAX: u32 = 4 << 20;
+/// The factor by which a window is widened: each time costs a round trip.
+const WIDER: u32 = 4;
+/// Most bytes of all streams' windows of a connection beyond the least ones: all clients may stop
+/// reading.
+const AHEAD_BYTES_MAX: usize = 16 << 20;
+/// And at most one such part of the memory that is left.
+const AHEAD_PARTS: usize = 16;
+/// A longer wait for data is a round trip that a wider window would bridge. Below it, the least
+/// window still gives at least 13 MB/s.
+const FAR: Duration = Duration::from_millis(5);
+
+/// The window of each stream of a connection.
+pub struct Windows {
+    budget: Arc<Budget>,
+    /// Counts what the connection holds, or what the upstream may send beyond the least windows.
+    counted: Counted,
+    /// The window that the upstream was told.
+    pub told: u32,
+    /// The window that it should have.
+    pub wanted: u32,
+}
+
+impl Windows {
+    /// The windows of a new connection.
+    pub fn new(budget: Arc<Budget>) -> Self {
+        let counted = Counted::new(&budget, 0);
+        Self { budget, counted, told: STREAM_WINDOW_BYTES, wanted: STREAM_WINDOW_BYTES }
+    }
+
+    /// Counts what arrived on `streams` and was not taken, and `more` memory. All windows are
+    /// promised memory: a burst of streams narrows them before it is used.
+    pub fn recount(&mut self, streams: usize, arrived: usize, more: usize) {
+        let beyond = (self.told - STREAM_WINDOW_BYTES) as usize;
+        let promised = (streams * beyond).min(AHEAD_BYTES_MAX);
+        self.counted.set(promised.max(arrived) + more);
+    }
+
+    fn bytes_max(&self) -> usize {
+        if self.budget.is_filling(0) {
+            return 0;
+        }
+        AHEAD_BYTES_MAX.min(self.budget.left() / AHEAD_PARTS)
+    }
+
+    /// Requests a window as close to this one as fits. Returns whether it is another one.
+    pub fn want(&mut self, mut window: u32, streams: usize) -> bool {
+        let streams = streams.max(1);
+        while window > STREAM_WINDOW_BYTES && window as usize * streams > self.bytes_max() {
+            window = (window / WIDER).max(STREAM_WINDOW_BYTES);
+        }
+        std::mem::replace(&mut self.wanted, window) != window
+    }
+
+    /// The window to tell the upstream now, if it is another one.
+    pub fn untold(&mut self) -> Option<u32> {
+        if self.told > STREAM_WINDOW_BYTES && self.budget.is_filling(0) {
+            self.wanted = STREAM_WINDOW_BYTES;
+        }
+        (self.wanted != self.told).then_some(self.wanted)
+    }
+}
+
+/// Finds out whether a stream waits for its window. Its data then arrives in bursts of most of a
+/// window, with a round trip between them.
+#[derive(Default)]
+pub struct Bursts {
+    bytes: usize,
+    waits_since: Option<Instant>,
+}
+
+impl Bursts {
+    /// No data has arrived.
+    pub fn wait(&mut self) {
+        self.waits_since.get_or_insert_with(Instant::now);
+    }
+
+    /// Some data has arrived for a window of `window` bytes. Returns a wider one that would help.
+    pub fn came(&mut self, bytes: usize, window: u32) -> Option<u32> {
+        let waited = self.waits_since.take().is_some_and(|since| since.elapsed() >= FAR);
+        // Windows are reopened by halves, or by less while they are not empty.
+        let is_most = waited && std::mem::take(&mut self.bytes) >= window as usize / 4;
+        self.bytes += bytes;
+        is_most.then(|| window.saturating_mul(WIDER).min(STREAM_WINDOW_BYTES_MAX))
+    }
+}
