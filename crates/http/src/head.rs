@@ -267,6 +267,15 @@ pub fn give_back(mut fields: HeaderMap) {
     });
 }
 
+/// An empty map with room for so many fields, and for those that Eyelet adds. Its memory is that of
+/// an earlier message, if there is one.
+pub fn spare_fields(count: usize) -> HeaderMap {
+    let mut map = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
+    // A map that cannot be so large refuses the field that does not fit.
+    let _ = map.try_reserve(count + FIELDS_ADDED);
+    map
+}
+
 /// Frees the kept maps: they lie in pages of an earlier burst and pin them.
 pub fn forget_given_back() {
     SPARE.take();
@@ -284,8 +293,7 @@ fn read_fields(
     fields: &[httparse::Header<'_>],
     removed: fn(&[u8]) -> bool,
 ) -> Option<Fields> {
-    let mut map = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
-    map.reserve(fields.len() + FIELDS_ADDED);
+    let mut map = spare_fields(fields.len());
     let mut append = |field: &httparse::Header<'_>| {
         let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
         let value = HeaderValue::from_maybe_shared(head.slice_ref(field.value)).ok()?;
