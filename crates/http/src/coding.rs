@@ -8,11 +8,12 @@ use bytes::Bytes;
 use http::{header, response};
 
 use super::boundary::Boundary;
+use super::exchange_error::ExchangeError;
 use super::failure::Failure;
 use super::head::Length;
 use super::io::ClientLost;
 use super::served_connection::ServedConnection;
-use super::stream::{ExchangeError, Stream};
+use super::stream::Stream;
 use super::transfer::Download;
 use super::upstream::Upstream;
 use crate::compress::{BodyInfo, Compressors, RequestCodings};

@@ -11,6 +11,7 @@ use http::uri::Authority;
 use http::{Method, StatusCode, header, request, response};
 
 use super::coding::{begin, first, known};
+use super::exchange_error::ExchangeError;
 use super::failure::{Failure, NoHead, status};
 use super::fault::{RequestFault, ResponseFault};
 use super::fields;
@@ -20,8 +21,9 @@ use super::io::ClientLost;
 use super::page::page;
 use super::room;
 use super::served_connection::{Record, RequestLogEntry, ServedConnection, Written};
-use super::stream::{ExchangeError, Stream};
+use super::stream::Stream;
 use super::transfer::{Broken, Download, Upload};
+use super::two::head::asks_for_websocket;
 use super::upgrade::Switched;
 use super::upstream::request::{NoAnswer, UpstreamRequest};
 use super::upstream::{Upstream, one};
@@ -92,10 +94,6 @@ async fn fail(
         }
         Failure::Cut(reason) => {
             record.reason = reason;
-            if stream.as_one().is_none() {
-                // A reset drops what its connection has not written yet, mostly the head.
-                others_first().await;
-            }
             stream.cut();
             return ExchangeEnd { client_lost: true, ..ExchangeEnd::default() };
         }
@@ -123,9 +121,7 @@ pub async fn answer(
     }
     let (mut head, length, body) = page(status, method);
     fields::to_client(&mut head);
-    if respond(stream, head, length, record).is_err() {
-        return false;
-    }
+    respond(stream, head, length, record);
     stream.push(body);
     if length != Length::Empty {
         stream.finish(None);
@@ -141,16 +137,9 @@ pub async fn answer(
 }
 
 /// Queues a response's head, and notes its status for the access line.
-fn respond(
-    stream: &mut Stream<'_>,
-    head: response::Parts,
-    length: Length,
-    record: &mut Record,
-) -> Result<(), ExchangeError> {
-    let status = head.status.as_u16();
-    stream.respond(head, length)?;
-    record.status = Some(status);
-    Ok(())
+fn respond(stream: &mut Stream<'_>, head: response::Parts, length: Length, record: &mut Record) {
+    record.status = Some(head.status.as_u16());
+    stream.respond(head, length);
 }
 
 /// Writes all queued bytes, while the client takes some of them in time.
@@ -249,7 +238,7 @@ async fn serve(
     // Other tasks run before the head is written, so that in HTTP/2 it is sent together with the
     // body.
     others_first().await;
-    respond(stream, parts, length, record)?;
+    respond(stream, parts, length, record);
     let passed = pass_down(served, stream, &mut upstream, &mut upload, &mut download).await;
     record.coded = download.coding_info();
     let passed = passed?;
@@ -267,7 +256,7 @@ fn switch(
 ) -> Option<http::HeaderValue> {
     match stream.as_one() {
         Some(_) => fields::upgrade(request, length),
-        None if websocket::is_asked(request) => websocket::to_get(request),
+        None if asks_for_websocket(request) => websocket::to_get(request),
         None => None,
     }
 }
@@ -316,7 +305,7 @@ async fn answer_own(
         Method::HEAD => Length::Empty,
         _ => Length::Known(body.len() as u64),
     };
-    respond(stream, head, length, record)?;
+    respond(stream, head, length, record);
     if length != Length::Empty {
         record.coded.bytes_sent = body.len() as u64;
         stream.push(body);
@@ -454,7 +443,7 @@ async fn inform(
 ) -> Result<(), Failure> {
     let _counted = room::wait_for_interim(served, stream, &head).await?;
     fields::to_client(&mut head);
-    stream.inform(head)?;
+    stream.inform(head);
     flush(served, stream).await
 }
 
@@ -613,7 +602,7 @@ async fn over_two(
     written: &Written<'_>,
 ) -> Result<ExchangeEnd, Failure> {
     websocket::to_ok(&mut head);
-    respond(stream, head, Length::UntilClose, record)?;
+    respond(stream, head, Length::UntilClose, record);
     match websocket::copy(served, stream, Upstream::One(upstream), written).await {
         Ok(()) => Ok(ExchangeEnd::default()),
         Err(websocket::CopyEnd::Client(exchange_error)) => Err(exchange_error.into()),

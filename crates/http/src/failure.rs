@@ -2,8 +2,8 @@
 
 use http::StatusCode;
 
+use super::exchange_error::ExchangeError;
 use super::fault::ResponseFault;
-use super::stream::ExchangeError;
 use super::upstream::request::NoAnswer;
 use eyelet_telemetry::reason::{Detail, Reason, Shed};
 

@@ -9,11 +9,12 @@ use std::time::Instant;
 use eyelet_telemetry::reason::Reason;
 use eyelet_tls::client::Spoken;
 
+use super::exchange_error::ExchangeError;
 use super::failure::Failure;
 use super::pool::{HeldRequest, Shelf};
 use super::route::Route;
 use super::served_connection::{Record, ServedConnection};
-use super::stream::{ExchangeError, Stream};
+use super::stream::Stream;
 use super::upstream::Upstream;
 use super::upstream::dial::{self, DialFailure, Dialled, spoken};
 use super::upstream::request::{NoAnswer, UpstreamRequest};

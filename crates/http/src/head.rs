@@ -267,10 +267,12 @@ pub fn give_back(mut fields: HeaderMap) {
     });
 }
 
-/// An empty map for so many fields and those that are added, with kept memory if there is some.
+/// An empty map with room for so many fields, and for those that Eyelet adds. Its memory is that of
+/// an earlier message, if there is one.
 pub fn spare_fields(count: usize) -> HeaderMap {
     let mut map = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
-    map.reserve(count + FIELDS_ADDED);
+    // A map that cannot be so large refuses the field that does not fit.
+    let _ = map.try_reserve(count + FIELDS_ADDED);
     map
 }
 

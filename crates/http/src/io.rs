@@ -10,7 +10,6 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
@@ -18,9 +17,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use eyelet_record::{Keys, OpenFailure, PAYLOAD_BYTES_MAX, RecordFault, Session, alert};
 use eyelet_sys::epoll::FAILED;
 use eyelet_sys::socket;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::load::Load;
 use eyelet_engine::connection_table::Slot;
 use eyelet_engine::handle::WaitError;
 use eyelet_engine::ready::{CLIENT, READ, UPSTREAM, WRITE};
@@ -246,8 +243,6 @@ pub struct ClientStream {
     plain_held: usize,
     /// Bytes of payload written.
     pub bytes_to_client: Rc<Cell<u64>>,
-    /// For HTTP/2: the memory that the library holds.
-    pub load: Option<Rc<Load>>,
     counted: Counted,
     session: Session,
     keys: Keys,
@@ -269,7 +264,6 @@ impl ClientStream {
         let counted = Counted::new(&handle.worker.process.budget, 0);
         let mut client = Self {
             handle: Rc::new(handle),
-            load: None,
             counted,
             plain: BytesMut::from(&rest.to_upstream[..]),
             plain_held: 0,
@@ -452,7 +446,7 @@ impl ClientStream {
     }
 
     /// Seals up to [`RECORDS`] records of what `fill` writes, and sends what the socket accepts.
-    fn seal(&mut self, mut fill: impl FnMut(&mut [u8]) -> usize) -> Result<usize, ClientLost> {
+    pub fn seal(&mut self, mut fill: impl FnMut(&mut [u8]) -> usize) -> Result<usize, ClientLost> {
         if self.session.control_due() {
             self.seal_control()?;
         }
@@ -477,16 +471,6 @@ impl ClientStream {
             self.recount();
         }
         Ok(payload)
-    }
-
-    /// Notes that the first `bytes` of these slices have left the HTTP/2 library.
-    fn writes(&self, slices: &[IoSlice<'_>], mut bytes: usize) {
-        let Some(load) = &self.load else { return };
-        for slice in slices {
-            let written = slice.len().min(bytes);
-            load.writes(&slice[..written]);
-            bytes -= written;
-        }
     }
 
     fn send_now(&self, bytes: &[u8]) -> Result<usize, ClientLost> {
@@ -529,118 +513,6 @@ impl ClientStream {
             self.seal(|room| queue.fill(room))?;
         }
     }
-}
-
-fn as_io(client_lost: ClientLost) -> io::Error {
-    match client_lost {
-        ClientLost::Wait(WaitError::Io(error)) => error,
-        // `Reason::client_io` reads this kind as the same end.
-        ClientLost::Truncated => io::ErrorKind::UnexpectedEof.into(),
-        other => io::Error::other(other.reason()),
-    }
-}
-
-impl AsyncRead for ClientStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        task: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.load.as_ref().is_some_and(|load| load.has_head()) {
-            // No wake-up is registered: its owner takes the head, and polls again.
-            return Poll::Pending;
-        }
-        let worker = &self.handle.worker;
-        if let Some(load) = &self.load
-            && (self.plain.is_empty() || load.has_trailers())
-            && worker.process.budget.piece().is_none()
-            && load.poll_reads(task, !worker.process.budget.is_over(TIGHT_BYTES)).is_pending()
-        {
-            // Its streams still hold earlier bytes.
-            worker.wants_memory(task);
-            return Poll::Pending;
-        }
-        if self.plain.is_empty() {
-            match ready!(self.poll_fill(task, READ_BYTES)) {
-                // The owner handles the deadline: it has a last frame to send.
-                Err(ClientLost::Wait(WaitError::Late | WaitError::Drained | WaitError::Shed)) => {
-                    return Poll::Pending;
-                }
-                filled => _ = filled.map_err(as_io)?,
-            }
-            if self.truncated {
-                return Poll::Ready(Err(as_io(ClientLost::Truncated)));
-            }
-        }
-        let mut len = self.plain.len().min(buffer.remaining());
-        if let Some(load) = &self.load {
-            len = load.reads(&self.plain[..len]);
-        }
-        buffer.put_slice(&self.plain[..len]);
-        self.plain.advance(len);
-        self.recount();
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for ClientStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        task: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        ready!(self.poll_flush_sealed(task)).map_err(as_io)?;
-        let mut rest = bytes;
-        let sealed = self.seal(|room| take_from(&mut rest, room)).map_err(as_io)?;
-        self.writes(&[IoSlice::new(bytes)], sealed);
-        Poll::Ready(Ok(sealed))
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        task: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        ready!(self.poll_flush_sealed(task)).map_err(as_io)?;
-        let mut parts = slices.iter().map(|slice| &**slice);
-        let mut rest: &[u8] = &[];
-        let sealed = self.seal(|room| {
-            let mut filled = 0;
-            while filled < room.len() {
-                if rest.is_empty() {
-                    match parts.next() {
-                        Some(next) => rest = next,
-                        None => break,
-                    }
-                }
-                filled += take_from(&mut rest, &mut room[filled..]);
-            }
-            filled
-        });
-        let sealed = sealed.map_err(as_io)?;
-        self.writes(slices, sealed);
-        Poll::Ready(Ok(sealed))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_flush_sealed(task).map_err(as_io)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.seal_alert(alert::CLOSE_NOTIFY);
-        self.poll_flush_sealed(task).map_err(as_io)
-    }
-}
-
-fn take_from(rest: &mut &[u8], room: &mut [u8]) -> usize {
-    let len = rest.len().min(room.len());
-    room[..len].copy_from_slice(&rest[..len]);
-    *rest = &rest[len..];
-    len
 }
 
 /// Writes all of a queue.

@@ -1,4 +1,4 @@
-//! Converts faults of requests, and errors of the HTTP/2 library, into typed reasons.
+//! Converts faults of requests, and error codes of HTTP/2, into typed reasons.
 
 use eyelet_h2::ErrorCode;
 use eyelet_telemetry::reason::{Detail, Http2Failure, Limit, Peer, Reason, Stage, When};
@@ -19,17 +19,4 @@ impl From<RequestFault> for Reason {
 /// Why a peer's HTTP/2 connection or stream ended. `received`: the peer sent the code.
 pub fn http2_code(peer: Peer, code: ErrorCode, received: bool) -> Reason {
     Reason::Http2(peer, Http2Failure { code: code.0, received })
-}
-
-/// Why a peer's HTTP/2 connection or stream ended.
-pub fn http2(peer: Peer, error: &h2::Error) -> Reason {
-    match (error.get_io(), error.reason(), peer) {
-        (Some(error), _, Peer::Client) => Reason::client_io(error, None),
-        (Some(error), _, Peer::Upstream) => Reason::upstream_io(error),
-        (None, Some(code), _) => {
-            let failure = Http2Failure { code: code.into(), received: error.is_remote() };
-            Reason::Http2(peer, failure)
-        }
-        (None, None, _) => Reason::Internal("HTTP/2's library was misused"),
-    }
 }

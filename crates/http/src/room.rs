@@ -6,11 +6,12 @@ use std::time::Instant;
 
 use http::{request, response};
 
+use super::exchange_error::ExchangeError;
 use super::failure::Failure;
 use super::head_bytes::{map_bytes, request_bytes, text_bytes};
 use super::io::ClientLost;
 use super::served_connection::ServedConnection;
-use super::stream::{ExchangeError, Stream};
+use super::stream::Stream;
 use eyelet_engine::handle::WaitError;
 use eyelet_memory::budget::Counted;
 use eyelet_telemetry::reason::Shed;
@@ -88,8 +89,8 @@ pub async fn wait_for_interim(
 }
 
 /// Bytes that the head of an HTTP/2 request takes beyond its stream's count.
-pub fn beyond_stream<B>(request: &http::Request<B>) -> usize {
-    let bytes = request_bytes(request.headers(), request.uri());
+pub fn beyond_stream(request: &request::Parts) -> usize {
+    let bytes = request_bytes(&request.headers, &request.uri);
     bytes.saturating_sub(STREAM_HEAD_BYTES_COUNTED)
 }
 

@@ -2,81 +2,29 @@
 //! the response is written to it.
 
 use std::cell::Cell;
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{StatusCode, Version, response};
-use tokio::time::{Instant, Sleep, sleep};
 
-use super::body::{Decoder, Encoder, Piece, keep_trailers};
+use super::body::{Decoder, Encoder, Piece};
+use super::exchange_error::ExchangeError;
 use super::fault::RequestFault;
 use super::framing::write_fields;
-use super::head::{Length, give_back, has_no_body};
+use super::head::{Length, give_back};
 use super::io::{ClientLost, ClientStream, WriteQueue};
-use super::load::{Left, Load, RequestBody};
-use super::reason::http2;
+use super::two::stream::Two;
 use eyelet_engine::handle::WaitError;
 use eyelet_memory::budget::PIECE_BYTES_MIN;
-use eyelet_telemetry::reason::{Http2Failure, Peer, Reason};
 
 /// Most bytes that a client may send ahead, beyond the request in progress.
 const AHEAD_BYTES_MAX: usize = 16 << 10;
 
-/// Most bytes of a response that wait in the HTTP/2 library for a stream's window: a frame.
-pub const SEND_BYTES_MAX: usize = 16 << 10;
-
-/// Most bytes of a request's body that are read and dropped when the upstream does not want them.
-/// This covers most uploads that meet a login page or a limit. A client whose stream is reset
-/// before its last byte may lose the response (curl 7.88, httpx, Node), although RFC 9113 8.1
-/// allows it.
-pub const REST_BYTES_MAX: usize = 16 << 20;
-
 /// Bytes that most responses' heads take, with a small body after them.
 const HEAD_BYTES: usize = 512;
-
-/// Why an exchange cannot continue.
-#[derive(Debug)]
-pub enum ExchangeError {
-    /// The client is gone.
-    ClientLost(ClientLost),
-    /// The request is malformed.
-    Request(RequestFault),
-    /// The HTTP/2 stream or its connection has ended.
-    Reset(h2::Error),
-    /// The client reset the HTTP/2 stream with this code.
-    ResetByClient(h2::Reason),
-}
-
-impl From<ClientLost> for ExchangeError {
-    fn from(client_lost: ClientLost) -> Self {
-        Self::ClientLost(client_lost)
-    }
-}
-
-impl ExchangeError {
-    /// How the library says that a stream was reset: by the client's code, or with its connection.
-    fn by(reset: Result<h2::Reason, h2::Error>) -> Self {
-        reset.map_or_else(Self::Reset, Self::ResetByClient)
-    }
-
-    /// Why.
-    pub fn reason(&self) -> Reason {
-        match self {
-            Self::ClientLost(client_lost) => client_lost.reason(),
-            Self::Request(fault) => (*fault).into(),
-            Self::Reset(error) => http2(Peer::Client, error),
-            Self::ResetByClient(code) => {
-                let failure = Http2Failure { code: (*code).into(), received: true };
-                Reason::Http2(Peer::Client, failure)
-            }
-        }
-    }
-}
 
 /// The client's side.
 pub enum Stream<'a> {
@@ -97,30 +45,6 @@ pub struct One<'a> {
     pub close: bool,
 }
 
-/// An exchange by HTTP/2.
-pub struct Two {
-    id: u32,
-    /// `None`: the body is not read any more.
-    receive: Option<h2::RecvStream>,
-    /// Bytes of the request's body that were read and dropped.
-    dropped: usize,
-    data_ended: bool,
-    respond: h2::server::SendResponse<Bytes>,
-    responded: bool,
-    send: Option<h2::SendStream<Bytes>>,
-    queue: WriteQueue,
-    /// Whether it waits for the client's window.
-    stalled: bool,
-    /// The request's body, if there is one.
-    body: Option<Rc<RequestBody>>,
-    load: Rc<Load>,
-    end: Option<Option<HeaderMap>>,
-    /// Whether the library has all of the response.
-    ended: bool,
-    due: Pin<Box<Sleep>>,
-    sent: Rc<Cell<u64>>,
-}
-
 impl<'a> Stream<'a> {
     /// An exchange on an HTTP/1.1 connection.
     pub fn one(
@@ -137,35 +61,6 @@ impl<'a> Stream<'a> {
             version,
             close,
         })
-    }
-
-    /// An exchange on a stream.
-    pub fn two(
-        mut receive: h2::RecvStream,
-        respond: h2::server::SendResponse<Bytes>,
-        load: Rc<Load>,
-    ) -> Self {
-        let has_body = !receive.is_end_stream();
-        let body = has_body.then(|| load.begins(receive.flow_control().clone()));
-        let id = respond.stream_id().into();
-        load.serves(id);
-        Self::Two(Box::new(Two {
-            id,
-            body,
-            data_ended: receive.is_end_stream(),
-            receive: Some(receive),
-            dropped: 0,
-            stalled: false,
-            respond,
-            responded: false,
-            send: None,
-            queue: WriteQueue::default(),
-            load,
-            end: None,
-            ended: false,
-            due: Box::pin(sleep(Duration::from_hours(1))),
-            sent: Rc::default(),
-        }))
     }
 
     /// Whether pieces of the request's body are read only on demand. HTTP/2's have arrived already,
@@ -215,7 +110,7 @@ impl<'a> Stream<'a> {
     pub fn dropped(&self) -> usize {
         match self {
             Self::One(_) => 0,
-            Self::Two(two) => two.dropped,
+            Self::Two(two) => two.dropped(),
         }
     }
 
@@ -233,7 +128,7 @@ impl<'a> Stream<'a> {
             // What comes to a connection wakes its task.
             Self::One(one) if one.client.handle.is_to_end() => Poll::Ready(()),
             Self::One(_) => Poll::Pending,
-            Self::Two(two) => two.load.poll_ends(task),
+            Self::Two(two) => two.poll_ends(task),
         }
     }
 
@@ -241,7 +136,7 @@ impl<'a> Stream<'a> {
     pub fn due_in(&mut self, wait: Duration) {
         match self {
             Self::One(one) => one.client.handle.due_in(wait),
-            Self::Two(two) => two.due.as_mut().reset(Instant::now() + wait),
+            Self::Two(two) => two.due_in(wait),
         }
     }
 
@@ -252,7 +147,7 @@ impl<'a> Stream<'a> {
                 Poll::Ready(Err(wait_error)) => Poll::Ready(wait_error),
                 _ => Poll::Pending,
             },
-            Self::Two(two) => two.due.as_mut().poll(task).map(|()| WaitError::Late),
+            Self::Two(two) => two.poll_late(task).map(|()| WaitError::Late),
         }
     }
 
@@ -265,29 +160,17 @@ impl<'a> Stream<'a> {
     }
 
     /// Queues an interim response.
-    pub fn inform(&mut self, head: response::Parts) -> Result<(), ExchangeError> {
+    pub fn inform(&mut self, head: response::Parts) {
         match self {
-            Self::One(one) => {
-                one.queue.push_head(write_head(&head));
-                Ok(())
-            }
-            Self::Two(two) => {
-                let head = http::Response::from_parts(head, ());
-                let sent = two.respond.send_informational(head);
-                sent.map_err(|error| two.why_reset(error))?;
-                two.load.informs(two.id);
-                Ok(())
-            }
+            Self::One(one) => one.queue.push_head(write_head(&head)),
+            Self::Two(two) => two.inform(head),
         }
     }
 
     /// Queues the response's head. `length` is that of the body that will be sent.
-    pub fn respond(&mut self, head: response::Parts, length: Length) -> Result<(), ExchangeError> {
+    pub fn respond(&mut self, head: response::Parts, length: Length) {
         match self {
-            Self::One(one) => {
-                one.respond(head, length);
-                Ok(())
-            }
+            Self::One(one) => one.respond(head, length),
             Self::Two(two) => two.respond(head, length),
         }
     }
@@ -296,11 +179,7 @@ impl<'a> Stream<'a> {
     pub fn push(&mut self, piece: Bytes) {
         match self {
             Self::One(one) => one.encoder.push(piece, &mut one.queue),
-            Self::Two(_) if piece.is_empty() => {}
-            Self::Two(two) => {
-                two.sent.update(|sent| sent + piece.len() as u64);
-                two.queue.push(piece);
-            }
+            Self::Two(two) => two.push(piece),
         }
     }
 
@@ -308,7 +187,7 @@ impl<'a> Stream<'a> {
     pub fn finish(&mut self, trailers: Option<HeaderMap>) {
         match self {
             Self::One(one) => one.encoder.finish(trailers.as_ref(), &mut one.queue),
-            Self::Two(two) => two.end = Some(trailers),
+            Self::Two(two) => two.finish(trailers),
         }
     }
 
@@ -316,21 +195,13 @@ impl<'a> Stream<'a> {
     pub fn queued(&self) -> usize {
         match self {
             Self::One(one) => one.queue.len() + one.client.unsent_bytes(),
-            Self::Two(two) => two.queue.len(),
+            Self::Two(two) => two.queued(),
         }
     }
 
-    /// Marks an HTTP/2 stream's task as running. Returns whether the client still wants the stream.
-    pub fn runs(&self) -> bool {
-        match self {
-            Self::One(_) => true,
-            Self::Two(two) => two.load.runs(two.id),
-        }
-    }
-
-    /// Whether the library has all of an HTTP/2 response that the client has not received yet.
+    /// Whether all of an HTTP/2 response is queued, and the client has not received it yet.
     pub fn is_leaving(&self) -> bool {
-        matches!(self, Self::Two(two) if two.ended)
+        matches!(self, Self::Two(two) if two.is_leaving())
     }
 
     /// Counts the received bytes that are left.
@@ -344,7 +215,7 @@ impl<'a> Stream<'a> {
     pub fn held(&self) -> usize {
         match self {
             Self::One(one) => one.queue.held(),
-            Self::Two(two) => two.queue.held(),
+            Self::Two(two) => two.held(),
         }
     }
 
@@ -354,13 +225,12 @@ impl<'a> Stream<'a> {
         match self {
             Self::One(one) if one.queue.is_empty() && one.client.takes() => PIECE_BYTES_MIN,
             Self::One(_) => 0,
-            Self::Two(two) if two.queue.is_empty() => two.poll_room(task),
-            Self::Two(_) => 0,
+            Self::Two(two) => two.poll_room(task),
         }
     }
 
     /// Writes all that is queued. After an interim response, and at the end of a response, it also
-    /// waits until the HTTP/2 library holds none of it. [`Stream::poll_late`] has the deadline.
+    /// waits until an HTTP/2 connection has sealed it. [`Stream::poll_late`] has the deadline.
     pub fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
         match self {
             Self::One(one) => match ready!(one.client.poll_send(task, &mut one.queue)) {
@@ -375,10 +245,7 @@ impl<'a> Stream<'a> {
     pub fn cut(&mut self) {
         match self {
             Self::One(one) => one.close = true,
-            Self::Two(two) => match &mut two.send {
-                Some(send) => send.send_reset(h2::Reason::INTERNAL_ERROR),
-                None => two.respond.send_reset(h2::Reason::INTERNAL_ERROR),
-            },
+            Self::Two(two) => two.cut(),
         }
     }
 
@@ -386,7 +253,7 @@ impl<'a> Stream<'a> {
     pub fn is_request_done(&self) -> bool {
         match self {
             Self::One(one) => one.decoder.is_done(),
-            Self::Two(two) => two.data_ended,
+            Self::Two(two) => two.is_request_done(),
         }
     }
 
@@ -394,7 +261,7 @@ impl<'a> Stream<'a> {
     pub fn sent(&self) -> Rc<Cell<u64>> {
         match self {
             Self::One(one) => one.client.bytes_to_client.clone(),
-            Self::Two(two) => two.sent.clone(),
+            Self::Two(two) => two.sent(),
         }
     }
 
@@ -488,197 +355,6 @@ impl One<'_> {
     /// Queues the head of a 101 unchanged.
     pub fn switch(&mut self, head: &response::Parts) {
         self.queue.push_head(write_head(head));
-    }
-}
-
-impl Drop for Two {
-    fn drop(&mut self) {
-        self.end_body();
-        self.load.stalls(&mut self.stalled, false);
-        self.load.served(self.id);
-    }
-}
-
-impl Two {
-    fn release(&mut self, bytes: usize) {
-        let Some(body) = &self.body else { return };
-        let bytes = self.load.releases(body, bytes);
-        if let Some(receive) = &mut self.receive {
-            // It fails for a stream that is gone; the library has released its bytes.
-            let _ = receive.flow_control().release_capacity(bytes);
-        }
-    }
-
-    fn end_body(&mut self) {
-        if let Some(body) = self.body.take() {
-            self.load.ends(&body);
-        }
-        self.receive = None;
-        self.load.drops_trailers(self.id);
-    }
-
-    fn poll_rest(&mut self, task: &mut Context<'_>) -> Poll<()> {
-        while self.receive.is_some() && self.dropped < REST_BYTES_MAX {
-            match ready!(self.poll_piece(task)) {
-                Ok(Piece::Data(data)) => {
-                    self.dropped += data.len();
-                    self.release(data.len());
-                }
-                Ok(Piece::End(_)) | Err(_) => break,
-            }
-        }
-        self.end_body();
-        Poll::Ready(())
-    }
-
-    fn poll_room(&mut self, task: &mut Context<'_>) -> usize {
-        let Some(send) = &mut self.send else { return 0 };
-        send.reserve_capacity(SEND_BYTES_MAX);
-        if send.capacity() == 0 {
-            // The result is read below.
-            let _ = send.poll_capacity(task);
-        }
-        let room = send.capacity();
-        self.load.stalls(&mut self.stalled, room == 0);
-        room
-    }
-
-    fn poll_closed(&mut self, task: &mut Context<'_>) -> Poll<ExchangeError> {
-        let reset = match &mut self.send {
-            Some(send) => ready!(send.poll_reset(task)),
-            // A response without a body is complete with its head.
-            None if self.responded => return Poll::Pending,
-            None => ready!(self.respond.poll_reset(task)),
-        };
-        Poll::Ready(ExchangeError::by(reset))
-    }
-
-    fn poll_piece(&mut self, task: &mut Context<'_>) -> Poll<Result<Piece, ExchangeError>> {
-        let Some(receive) = &mut self.receive else { return Poll::Pending };
-        if !self.data_ended {
-            match ready!(receive.poll_data(task)) {
-                Some(Ok(data)) => {
-                    if !data.is_empty() {
-                        // The window opens again when the upstream has accepted the bytes.
-                        if let Some(body) = &self.body {
-                            self.load.takes(body, data.len());
-                        }
-                        return Poll::Ready(Ok(Piece::Data(data)));
-                    }
-                    // An empty frame: other tasks go first.
-                    task.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-                Some(Err(error)) => return Poll::Ready(Err(ExchangeError::Reset(error))),
-                None => self.data_ended = true,
-            }
-        }
-        let trailers = ready!(receive.poll_trailers(task));
-        self.load.drops_trailers(self.id);
-        match trailers {
-            Ok(trailers) => Poll::Ready(Ok(Piece::End(trailers.and_then(keep_trailers)))),
-            Err(error) => Poll::Ready(Err(ExchangeError::Reset(error))),
-        }
-    }
-
-    fn respond(&mut self, mut head: response::Parts, length: Length) -> Result<(), ExchangeError> {
-        let ends = length == Length::Empty || has_no_body(head.status);
-        head.version = Version::HTTP_2;
-        if head.status == StatusCode::UPGRADE_REQUIRED {
-            // This field would make the response malformed (RFC 9113 8.2.2).
-            head.headers.remove(header::UPGRADE);
-        }
-        let head = http::Response::from_parts(head, ());
-        let sent = self.respond.send_response(head, ends);
-        let send = sent.map_err(|error| self.why_reset(error))?;
-        self.responded = true;
-        self.ended = ends;
-        if !ends {
-            self.send = Some(send);
-        }
-        Ok(())
-    }
-
-    fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
-        // With nothing to write, poll_room notes whether the window is shut.
-        let has_work = !self.queue.is_empty() || self.end.is_some() || self.ended;
-        let flushed = self.poll_flush_all(task);
-        if has_work {
-            self.load.stalls(&mut self.stalled, flushed.is_pending());
-        }
-        ready!(flushed)?;
-        if self.ended { self.poll_left(task) } else { Poll::Ready(Ok(())) }
-    }
-
-    /// Waits until the client's socket has accepted the response. Until then the library holds it,
-    /// and the stream has not ended.
-    fn poll_left(&mut self, task: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
-        self.load.poll_left(self.id, task).map(written)
-    }
-
-    fn poll_flush_all(&mut self, task: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
-        if self.ended {
-            return Poll::Ready(Ok(()));
-        }
-        let Some(send) = &mut self.send else {
-            return self.load.poll_informed(self.id, task).map(written);
-        };
-        if let Poll::Ready(reset) = send.poll_reset(task) {
-            return Poll::Ready(Err(ExchangeError::by(reset)));
-        }
-        while !self.queue.is_empty() {
-            send.reserve_capacity(self.queue.len().min(SEND_BYTES_MAX));
-            while send.capacity() == 0 {
-                match ready!(send.poll_capacity(task)) {
-                    Some(Ok(_)) => {}
-                    Some(Err(error)) => return Poll::Ready(Err(ExchangeError::Reset(error))),
-                    // The stream has ended, as only its client can end it here.
-                    None => return Poll::Ready(Err(ExchangeError::by(Ok(h2::Reason::CANCEL)))),
-                }
-            }
-            let Some(piece) = self.queue.take(send.capacity()) else { break };
-            let last = self.queue.is_empty() && matches!(self.end, Some(None));
-            if let Err(error) = send.send_data(piece, last) {
-                return Poll::Ready(Err(self.why_reset(error)));
-            }
-            if last {
-                (self.end, self.ended) = (None, true);
-                return Poll::Ready(Ok(()));
-            }
-        }
-        let sent = match self.end.take() {
-            None => return Poll::Ready(Ok(())),
-            Some(None) => send.send_data(Bytes::new(), true),
-            Some(Some(trailers)) => send.send_trailers(trailers),
-        };
-        self.ended = true;
-        Poll::Ready(sent.map_err(|error| self.why_reset(error)))
-    }
-
-    /// Why nothing more can be sent. The library's own error only says that the stream is in
-    /// another state.
-    fn why_reset(&mut self, error: h2::Error) -> ExchangeError {
-        let mut counting_waker = Context::from_waker(Waker::noop());
-        let why = match &mut self.send {
-            Some(send) => send.poll_reset(&mut counting_waker),
-            None => self.respond.poll_reset(&mut counting_waker),
-        };
-        match why {
-            Poll::Ready(why) => ExchangeError::by(why),
-            Poll::Pending => ExchangeError::Reset(error),
-        }
-    }
-}
-
-/// Whether the library has written all it had.
-fn written(left: Left) -> Result<(), ExchangeError> {
-    match left {
-        Left::Written => Ok(()),
-        Left::Reset => Err(ExchangeError::by(Ok(h2::Reason::CANCEL))),
-        Left::Closed => {
-            let error = std::io::ErrorKind::ConnectionReset.into();
-            Err(ClientLost::Wait(WaitError::Io(error)).into())
-        }
     }
 }
 

@@ -15,11 +15,12 @@ use tokio::time::{Sleep, sleep};
 
 use super::body::{Decoder, Encoder, Piece};
 use super::boundary::Boundary;
+use super::exchange_error::ExchangeError;
 use super::fault::ResponseFault;
 use super::head::Length;
 use super::io::WriteQueue;
 use super::served_connection::Written;
-use super::stream::{ExchangeError, Stream};
+use super::stream::Stream;
 use super::upstream::Upstream;
 use crate::compress::Coder;
 use crate::worker::Http;

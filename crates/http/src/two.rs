@@ -1,36 +1,38 @@
-//! HTTP/2 on a terminated connection: one task for the connection, and one for each stream.
+//! HTTP/2 on a terminated connection: one task reads and writes the connection, and each stream has
+//! a task of its own.
 
-use std::cell::Cell;
+pub mod head;
+mod output;
+mod state;
+pub mod stream;
+mod streams;
+
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::sync::LazyLock;
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use h2::server::{Builder, Connection, SendResponse};
-use http::header;
-use http::uri::{Authority, Scheme};
-use http::{Request, Uri, request};
+use bytes::Buf;
+use eyelet_h2::{ConnectionFault, ErrorCode, Flood, H2Connection, H2Limits};
+use http::request;
 
 use super::exchange::{answer, exchange};
 use super::fault::RequestFault;
-use super::fields;
-use super::head::{Length, NoLength, TARGET_BYTES_MAX, content_length, read_authority};
-use super::io::{ClientLost, ClientStream};
-use super::load::Load;
-use super::reason::http2;
+use super::io::{ClientLost, ClientStream, READ_BYTES};
 use super::room;
 use super::served_connection::{Record, RequestLogEntry, ServedConnection};
-use super::stream::{SEND_BYTES_MAX, Stream};
-use super::websocket;
+use super::stream::Stream;
 use eyelet_engine::connection_table::Phase;
 use eyelet_engine::handle::WaitError;
 use eyelet_engine::park;
 use eyelet_engine::shed::Serving;
-use eyelet_engine::worker::Handle;
-use eyelet_memory::budget::{Counted, HELLO_BYTES, STREAM_BYTES};
+use eyelet_memory::budget::{Counted, HELLO_BYTES, PIECE_BYTES_MIN, STREAM_BYTES};
 use eyelet_telemetry::info::{End, Outcome};
-use eyelet_telemetry::reason::{Limit, Peer, Reason, Shed, StreamFlood};
+use eyelet_telemetry::reason::{Http2Failure, Limit, Peer, Reason, Shed, StreamFlood};
+use head::{AskedRequest, asks_for_websocket, read_request};
+use stream::Two;
+use streams::{Arrived, ReadStep, Streams};
 
 /// Concurrent streams: the least that RFC 9113 6.5.2 recommends.
 const STREAMS_MAX: u32 = 100;
@@ -38,16 +40,8 @@ const STREAMS_MAX: u32 = 100;
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 /// Streams that the client reset before they were served. More are the rapid-reset flood
-/// (CVE-2023-44487), and the connection ends. The library's own limit counts unaccepted streams,
-/// but each is accepted before the next is read.
+/// (CVE-2023-44487), and the connection ends.
 const RESETS_PENDING_MAX: usize = 20;
-/// Streams that we reset for the client's errors, over the connection's life.
-const ERRORS_MAX: usize = 256;
-/// Malformed streams and streams without a whole response, beyond the completed ones. A browser
-/// that leaves pages drops a hundred at a time; a flood goes on.
-const DROPS_MAX: u32 = 500;
-/// The port of an authority without one (RFC 9110 4.2.2).
-const HTTPS_PORT: u16 = 443;
 /// How long the rest of a request's body is discarded after the answer, and how long without a byte
 /// of it. On a slow line a client needs that long to notice the answer. The stream's memory is held
 /// meanwhile.
@@ -55,297 +49,450 @@ const REST_WAIT: Duration = Duration::from_secs(30);
 const REST_SILENCE: Duration = Duration::from_secs(5);
 /// How long an idle connection may take to end after GOAWAY.
 const GOAWAY_WAIT: Duration = Duration::from_secs(2);
+/// How often a task reads before others have their turn: 256 KiB.
+const ROUNDS_MAX: usize = 4;
+
+/// Milliseconds since this process first served HTTP/2.
+fn now_ms() -> u64 {
+    static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    u64::try_from(BEGAN.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+fn ms(wait: Duration) -> u64 {
+    u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)
+}
 
 /// Serves a connection to its end.
 pub async fn serve(
-    mut client: ClientStream,
+    client: ClientStream,
     served: ServedConnection,
     counted: Counted,
     _serving: Serving,
 ) {
-    let handle = client.handle.clone();
-    let mut served = Rc::new(served);
-    served.worker.engine.enters(handle.key(), Phase::HalfOpen);
-    let http = &served.worker.shared.config.http;
-    let load = Load::new(counted, http.head_bytes_max);
-    client.load = Some(load.clone());
-    let mut builder = Builder::new();
-    builder
-        .max_concurrent_streams(STREAMS_MAX)
-        .initial_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_header_list_size(u32::try_from(http.head_bytes_max).unwrap_or(u32::MAX))
-        .max_send_buffer_size(SEND_BYTES_MAX)
-        .enable_connect_protocol()
-        .max_local_error_reset_streams(Some(ERRORS_MAX));
-    handle.due_in(http.head_timeout);
-    // Boxed, and one after the other, so that the task does not hold a connection twice.
-    let mut handshake = Box::pin(builder.handshake::<_, Bytes>(client));
-    let shaken = poll_fn(|task| match handshake.as_mut().poll(task) {
-        Poll::Ready(shaken) => Poll::Ready(Some(Ok(shaken.map(Box::new)))),
-        Poll::Pending => {
-            handle.poll_ready(task, &[], 0).map(|wait_error| wait_error.err().map(Err))
-        }
-    });
-    let shaken = shaken.await;
-    drop(handshake);
-    let reason = match shaken {
-        None | Some(Err(WaitError::Late)) => Reason::Timeout(Limit::Head, None),
-        Some(Err(wait_error)) => ClientLost::Wait(wait_error).reason(),
-        Some(Ok(Err(error))) => http2(Peer::Client, &error),
-        Some(Ok(Ok(connection))) => run(connection, &handle, &mut served, &load).await,
-    };
-    load.closes();
-    // The last sealed bytes are sent by now, or the client does not read.
-    park::close_with(&handle, &[]);
-    let info = served.info_now();
-    let end = End { outcome: Outcome::Terminated, reason };
-    served.worker.engine.emit(&info, &end);
+    let mut connection = ServedStreams::new(client, served, counted);
+    let end = poll_fn(|task| connection.poll(task)).await;
+    connection.end(end);
 }
 
-/// A stream that its client has begun.
-type AcceptedStream = (Request<h2::RecvStream>, SendResponse<Bytes>);
-
-/// An event that wakes a connection.
-enum Event {
-    Stream(Box<AcceptedStream>),
-    Failed(h2::Error),
-    Late,
-    /// Other connections need its memory.
-    Shed,
-    Closed,
+/// How a connection ends.
+enum Last {
+    /// By close_notify, behind what was written.
+    Close(Reason),
+    /// Without: the client is gone, or its last response is truncated.
+    Cut(Reason),
 }
 
-impl Event {
-    fn of(accepted: Option<Result<AcceptedStream, h2::Error>>) -> Self {
-        match accepted {
-            None => Self::Closed,
-            Some(Ok(asked)) => Self::Stream(Box::new(asked)),
-            Some(Err(error)) => Self::Failed(error),
-        }
-    }
-}
-
-async fn run(
-    mut connection: Box<Connection<ClientStream, Bytes>>,
-    handle: &Handle,
-    served: &mut Rc<ServedConnection>,
-    load: &Rc<Load>,
-) -> Reason {
-    let idle = served.worker.shared.config.http.http2_idle_timeout;
-    // One reference for the connection, and one for each served stream. The value counts dropped
-    // streams.
-    let alive = Rc::new(Cell::new(0));
-    let (mut going_away, mut is_ending) = (None, false);
-    let (mut was_busy, mut has_served) = (true, false);
-    loop {
-        let event = poll_fn(|task| {
-            let accepted = poll_accept(&mut connection, load, task);
-            if accepted.is_pending() {
-                load.settles();
-            }
-            let busy = Rc::strong_count(&alive) > 1;
-            if going_away.is_none()
-                && let Some(why) = served.why_away()
-            {
-                going_away = Some(why);
-                connection.graceful_shutdown();
-                task.waker().wake_by_ref();
-            }
-            if busy != was_busy {
-                was_busy = busy;
-                // The connection is half-open until its first stream.
-                if !busy && has_served {
-                    served.worker.engine.enters(handle.key(), Phase::Idle);
-                }
-                handle.due_in(if going_away.is_some() { GOAWAY_WAIT } else { idle });
-            }
-            if !is_ending && let Some(why) = too_many(load, alive.get()) {
-                (going_away, is_ending) = (Some(Reason::StreamFlood(why)), true);
-                connection.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
-                task.waker().wake_by_ref();
-            }
-            match accepted {
-                Poll::Ready(accepted) => Poll::Ready(Event::of(accepted)),
-                Poll::Pending => poll_stop(task, handle, served, load, busy),
-            }
-        });
-        match event.await {
-            Event::Stream(stream) => {
-                has_served = true;
-                follow(served, handle);
-                if !begin(served, handle, *stream, &alive, load) {
-                    return send_away(connection, served, load).await;
-                }
-            }
-            Event::Failed(error) => {
-                return going_away.unwrap_or_else(|| http2(Peer::Client, &error));
-            }
-            Event::Closed => return going_away.unwrap_or(Reason::ClientClosed(None)),
-            Event::Shed => return send_away(connection, served, load).await,
-            // Each stream has its own deadline.
-            Event::Late if Rc::strong_count(&alive) > 1 => handle.due_in(idle),
-            Event::Late => {
-                if let Some(reason) = going_away {
-                    return reason;
-                }
-                going_away = Some(Reason::Timeout(Limit::Http2Idle, None));
-                connection.graceful_shutdown();
-                handle.due_in(GOAWAY_WAIT);
-            }
-        }
-    }
-}
-
-/// Makes the newest configuration serve new streams.
-fn follow(served: &mut Rc<ServedConnection>, handle: &Handle) {
-    if let Some(newer) = served.reloaded(|| handle.local_address()) {
-        *served = Rc::new(newer);
-    }
-}
-
-/// Why a connection ends because its client drops streams, if it does.
-fn too_many(load: &Load, drops: u32) -> Option<StreamFlood> {
-    if load.resets() > RESETS_PENDING_MAX {
-        return Some(StreamFlood::Reset);
-    }
-    (drops > DROPS_MAX).then_some(StreamFlood::Dropped)
-}
-
-/// The next stream that its client begins. The library gets one head at a time.
-fn poll_accept(
-    connection: &mut Connection<ClientStream, Bytes>,
-    load: &Load,
-    task: &mut Context<'_>,
-) -> Poll<Option<Result<AcceptedStream, h2::Error>>> {
-    loop {
-        let accepted = connection.poll_accept(task);
-        // A head need not be a new stream: it may be trailers, or refused by the library.
-        if !load.reads_on() || accepted.is_ready() {
-            return accepted;
-        }
-    }
-}
-
-/// Events that end a connection, other than those of its client.
-fn poll_stop(
-    task: &mut Context<'_>,
-    handle: &Handle,
-    served: &ServedConnection,
-    load: &Load,
-    busy: bool,
-) -> Poll<Event> {
-    if handle.is_to_end() {
-        load.end_streams();
-    }
-    // As in HTTP/1.1: if a partial head has no room, this connection is shed, or others are.
-    if !busy && load.unseen() > HELLO_BYTES && !served.worker.engine.relieve(0) {
-        return Poll::Ready(Event::Shed);
-    }
-    handle.poll_ready(task, &[], 0).map(|wait_error| match wait_error {
-        Err(WaitError::Shed) => Event::Shed,
-        _ => Event::Late,
-    })
-}
-
-/// Ends a connection by GOAWAY, so that its client knows that none of its requests was lost.
-async fn send_away(
-    mut connection: Box<Connection<ClientStream, Bytes>>,
-    served: &ServedConnection,
-    load: &Load,
-) -> Reason {
-    // Otherwise GOAWAY would list streams as processed that have only arrived.
-    for _ in 0..STREAMS_MAX {
-        match poll_fn(|task| Poll::Ready(poll_accept(&mut connection, load, task))).await {
-            Poll::Ready(Some(Ok(stream))) => refuse(served, stream),
-            Poll::Pending => break,
-            Poll::Ready(_) => return ClientLost::Wait(WaitError::Shed).reason(),
-        }
-    }
-    connection.abrupt_shutdown(h2::Reason::NO_ERROR);
-    poll_fn(|task| Poll::Ready(connection.poll_closed(task).is_ready())).await;
-    ClientLost::Wait(WaitError::Shed).reason()
-}
-
-/// Serves a stream if there is room for it. Returns `false` if the connection is shed.
-fn begin(
-    served: &Rc<ServedConnection>,
-    handle: &Handle,
-    asked: AcceptedStream,
-    alive: &Rc<Cell<u32>>,
-    load: &Rc<Load>,
-) -> bool {
-    load.sees_head();
-    if let Err(WaitError::Shed) = handle.in_time() {
-        // The stream came in the same iteration, after the connection was shed.
-        refuse(served, asked);
-        return false;
-    }
-    let (worker, source) = (&served.worker, served.info.client.ip());
-    let long = room::beyond_stream(&asked.0);
-    let bytes = STREAM_BYTES + long;
-    let has_room = worker.engine.make_room_to_wake(handle.key(), source, bytes)
-        // The last eighth of the budget is for new connections and for short requests.
-        && (long == 0 || !worker.engine.process.budget.is_tight(bytes));
-    if !has_room {
-        // The connection can still be shed. Before its first stream it is half-open, so it is shed
-        // before later ones that shake hands.
-        refuse(served, asked);
-        return true;
-    }
-    worker.engine.enters(handle.key(), Phase::Busy);
-    let (request, respond) = asked;
-    let (parts, receive) = request.into_parts();
-    let length = length(&parts, &receive);
-    // Counted before the next stream is read, which is before this stream's task runs.
-    let counted = Counted::new(&worker.engine.process.budget, bytes);
-    let stream = Stream::two(receive, respond, load.clone());
-    let share = (counted, worker.engine.serves(source));
-    let (served, alive) = (served.clone(), alive.clone());
-    tokio::task::spawn_local(async move {
-        one_stream(served, parts, length, stream, alive).await;
-        drop(share);
-    });
-    true
-}
-
-/// Refuses an unprocessed stream, so that its client may retry (RFC 9113 8.7).
-fn refuse(served: &ServedConnection, (request, mut respond): AcceptedStream) {
-    respond.send_reset(h2::Reason::REFUSED_STREAM);
-    let mut record = Record::new(served, &request.into_parts().0);
-    record.failed = true;
-    record.reason = Reason::Shed(Shed::Stream);
-    served.emit(&record);
-}
-
-async fn one_stream(
+/// A connection with its streams.
+struct ServedStreams {
+    client: ClientStream,
     served: Rc<ServedConnection>,
-    mut parts: request::Parts,
-    length: Length,
-    mut stream: Stream<'static>,
-    drops: Rc<Cell<u32>>,
-) {
-    let is_websocket = websocket::is_asked(&parts);
-    if !stream.runs() {
+    streams: Rc<Streams>,
+    /// Why it takes no more streams.
+    going_away: Option<Reason>,
+    /// What the client said when it ended the connection.
+    client_code: ErrorCode,
+    was_busy: bool,
+    /// The connection is half-open until its first stream.
+    has_served: bool,
+    is_greeted: bool,
+    now_ms: u64,
+    /// When it is idle for too long, and when the handle is to say that something is due.
+    idle_at_ms: u64,
+    armed_ms: u64,
+}
+
+impl ServedStreams {
+    fn new(client: ClientStream, served: ServedConnection, counted: Counted) -> Self {
+        served.worker.engine.enters(client.handle.key(), Phase::HalfOpen);
+        let http = &served.worker.shared.config.http;
+        let limits = H2Limits {
+            streams_max: STREAMS_MAX,
+            stream_window: STREAM_WINDOW_BYTES,
+            connection_window: CONNECTION_WINDOW_BYTES,
+            head_bytes_max: u32::try_from(http.head_bytes_max).unwrap_or(u32::MAX),
+            connect_protocol: true,
+            ..H2Limits::default()
+        };
+        let (now_ms, mut out) = (now_ms(), Vec::new());
+        let h2 = H2Connection::server(limits, now_ms, &mut out);
+        Self {
+            streams: Rc::new(Streams::new(h2, out, counted)),
+            going_away: None,
+            client_code: ErrorCode::NO_ERROR,
+            was_busy: false,
+            has_served: false,
+            is_greeted: false,
+            now_ms,
+            idle_at_ms: now_ms + ms(http.head_timeout),
+            armed_ms: u64::MAX,
+            client,
+            served: Rc::new(served),
+        }
+    }
+
+    fn poll(&mut self, task: &mut Context<'_>) -> Poll<Last> {
+        self.now_ms = now_ms();
+        self.streams.driven_by(task);
+        self.leave();
+        let moved = self.poll_bytes(task);
+        self.streams.recount();
+        if moved.is_ready() {
+            return moved;
+        }
+        if let Some(fault) = self.streams.fault() {
+            return Poll::Ready(Last::Close(reason(fault)));
+        }
+        if self.streams.is_done() {
+            return Poll::Ready(self.closed());
+        }
+        self.note_busy();
+        self.poll_stop(task)
+    }
+
+    fn is_busy(&self) -> bool {
+        self.streams.len() > 0
+    }
+
+    /// Asks the client to begin no more streams, if the process ends or a reload removed the rule.
+    fn leave(&mut self) {
+        if self.going_away.is_none()
+            && let Some(why) = self.served.why_away()
+        {
+            self.going_away = Some(why);
+            self.shut_down();
+        }
+    }
+
+    fn shut_down(&mut self) {
+        self.streams.shut_down(self.now_ms);
+        if !self.is_busy() {
+            self.idle_at_ms = self.idle_at_ms.min(self.now_ms + ms(GOAWAY_WAIT));
+        }
+    }
+
+    /// Reads and writes until both would wait.
+    fn poll_bytes(&mut self, task: &mut Context<'_>) -> Poll<Last> {
+        for _ in 0..ROUNDS_MAX {
+            let written = match self.poll_write(task) {
+                Poll::Ready(Err(lost)) => return Poll::Ready(Last::Cut(lost_reason(&lost))),
+                written => written.is_ready(),
+            };
+            match self.poll_read(task) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(last)) => return Poll::Ready(last),
+                Poll::Pending if written && self.streams.has_output() => {}
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        // Other tasks have their turn.
+        task.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Seals and sends what may be sent.
+    fn poll_write(&mut self, task: &mut Context<'_>) -> Poll<Result<(), ClientLost>> {
+        loop {
+            match ready!(self.client.poll_flush_sealed(task)) {
+                // The deadline is the connection's: it has a last frame to send.
+                Err(ClientLost::Wait(WaitError::Io(error))) => {
+                    return Poll::Ready(Err(error.into()));
+                }
+                Err(ClientLost::Wait(_)) => return Poll::Pending,
+                flushed => flushed?,
+            }
+            if !self.streams.has_output() {
+                return Poll::Ready(Ok(()));
+            }
+            let streams = &self.streams;
+            self.client.seal(|room| streams.fill(room))?;
+            self.streams.note_sealed();
+        }
+    }
+
+    /// Reads what has arrived, and begins streams. Ready if there may be more.
+    fn poll_read(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Last>> {
+        while self.may_decode(task) {
+            match self.receive()? {
+                ReadStep::NeedMore => break,
+                ReadStep::OutputFull => return Poll::Pending,
+                _ => {}
+            }
+        }
+        let is_short = self.served.worker.engine.process.budget.piece().is_none();
+        if is_short && !self.may_read(task) {
+            return Poll::Pending;
+        }
+        match ready!(self.client.poll_fill(task, READ_BYTES)) {
+            Err(ClientLost::Wait(WaitError::Late | WaitError::Drained | WaitError::Shed)) => {
+                Poll::Pending
+            }
+            Err(lost) => Poll::Ready(Err(Last::Cut(lost_reason(&lost)))),
+            Ok(0) if self.client.is_truncated() => {
+                Poll::Ready(Err(Last::Cut(ClientLost::Truncated.reason())))
+            }
+            Ok(0) => Poll::Ready(Err(self.closed())),
+            Ok(_) => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Whether received bytes may be decoded. While memory is short and trailers wait for their
+    /// streams, they may not: each may be as long as a head.
+    fn may_decode(&self, task: &mut Context<'_>) -> bool {
+        !self.streams.has_trailers()
+            || self.served.worker.engine.process.budget.piece().is_some()
+            || self.may_read(task)
+    }
+
+    /// Whether the connection may be read while memory is short.
+    fn may_read(&self, task: &mut Context<'_>) -> bool {
+        let engine = &self.served.worker.engine;
+        let may = self.streams.may_read(!engine.process.budget.is_over(PIECE_BYTES_MIN));
+        if !may {
+            // Its streams still hold earlier bytes.
+            engine.wants_memory(task);
+        }
+        may
+    }
+
+    /// Reads up to the next event.
+    fn receive(&mut self) -> Result<ReadStep, Last> {
+        let received = self.streams.receive(&self.client.plain, self.now_ms);
+        let (consumed, step) = received.map_err(|fault| Last::Close(reason(fault)))?;
+        self.client.plain.advance(consumed);
+        if self.streams.resets() > RESETS_PENDING_MAX {
+            self.streams.close(ErrorCode::ENHANCE_YOUR_CALM);
+            return Err(Last::Close(Reason::StreamFlood(StreamFlood::Reset)));
+        }
+        match step {
+            ReadStep::Request(arrived) => {
+                self.begin(arrived)?;
+                Ok(ReadStep::Done)
+            }
+            ReadStep::GoAway(code) => {
+                self.client_code = code;
+                Ok(ReadStep::Done)
+            }
+            step => Ok(step),
+        }
+    }
+
+    /// Serves a stream if there is room for it.
+    fn begin(&mut self, arrived: Arrived) -> Result<(), Last> {
+        self.has_served = true;
+        let handle = self.client.handle.clone();
+        if let Some(newer) = self.served.reloaded(|| handle.local_address()) {
+            self.served = Rc::new(newer);
+        }
+        // A long head counts before the next one is decoded.
+        self.streams.recount();
+        let Arrived { id, head, is_last } = arrived;
+        let asked = read_request(*head, is_last);
+        if let Err(WaitError::Shed) = handle.in_time() {
+            // The stream came in the same iteration, after the connection was shed.
+            self.refuse(id, &asked.parts);
+            return Err(self.send_away());
+        }
+        let (engine, source) = (&self.served.worker.engine, self.served.info.client.ip());
+        let long = room::beyond_stream(&asked.parts);
+        let bytes = STREAM_BYTES + long;
+        let has_room = engine.make_room_to_wake(handle.key(), source, bytes)
+            // The last eighth of the budget is for new connections and for short requests.
+            && (long == 0 || !engine.process.budget.is_tight(bytes));
+        if !has_room {
+            // The connection can still be shed. Before its first stream it is half-open, so it is
+            // shed before later ones that shake hands.
+            self.refuse(id, &asked.parts);
+            return Ok(());
+        }
+        engine.enters(handle.key(), Phase::Busy);
+        // Counted before the next stream is read, which is before this stream's task runs.
+        let share = (Counted::new(&engine.process.budget, bytes), engine.serves(source));
+        let two = Box::new(Two::new(self.streams.clone(), id, is_last));
+        let served = self.served.clone();
+        tokio::task::spawn_local(async move {
+            one_stream(served, asked, two).await;
+            drop(share);
+        });
+        Ok(())
+    }
+
+    /// Refuses an unprocessed stream, so that its client may retry (RFC 9113 8.7).
+    fn refuse(&self, id: u32, request: &request::Parts) {
+        self.streams.refuse(id);
+        let mut record = Record::new(&self.served, request);
+        record.failed = true;
+        record.reason = Reason::Shed(Shed::Stream);
+        self.served.emit(&record);
+    }
+
+    /// Ends the connection by GOAWAY, so that its client knows that none of its requests was lost.
+    fn send_away(&self) -> Last {
+        self.streams.close(ErrorCode::NO_ERROR);
+        Last::Close(ClientLost::Wait(WaitError::Shed).reason())
+    }
+
+    /// Why a connection ends that nobody ended by force.
+    fn closed(&mut self) -> Last {
+        let by_client = match self.client_code {
+            ErrorCode::NO_ERROR => Reason::ClientClosed(None),
+            ErrorCode(code) => Reason::Http2(Peer::Client, Http2Failure { code, received: true }),
+        };
+        Last::Close(self.going_away.take().unwrap_or(by_client))
+    }
+
+    /// Follows the number of streams: the connection is idle without any.
+    fn note_busy(&mut self) {
+        let (is_busy, is_greeted) = (self.is_busy(), self.is_greeted || self.streams.is_greeted());
+        if is_busy == self.was_busy && is_greeted == self.is_greeted {
+            return;
+        }
+        (self.was_busy, self.is_greeted) = (is_busy, is_greeted);
+        if !is_busy && self.has_served {
+            self.served.worker.engine.enters(self.client.handle.key(), Phase::Idle);
+        }
+        let wait = match self.going_away {
+            Some(_) => GOAWAY_WAIT,
+            None => self.served.worker.shared.config.http.http2_idle_timeout,
+        };
+        self.idle_at_ms = self.now_ms + ms(wait);
+    }
+
+    /// Waits for what ends a connection other than its client.
+    fn poll_stop(&mut self, task: &mut Context<'_>) -> Poll<Last> {
+        let handle = self.client.handle.clone();
+        if handle.is_to_end() {
+            self.streams.end_streams();
+        }
+        // As in HTTP/1.1: if a partial head has no room, this connection is shed, or others are.
+        if !self.is_busy()
+            && self.streams.unfinished() > HELLO_BYTES
+            && !self.served.worker.engine.relieve(0)
+        {
+            return Poll::Ready(self.send_away());
+        }
+        for _ in 0..2 {
+            let due_ms = self.streams.due_ms().unwrap_or(u64::MAX).min(self.idle_at_ms);
+            if due_ms != self.armed_ms {
+                self.armed_ms = due_ms;
+                handle.due_in(Duration::from_millis(due_ms.saturating_sub(self.now_ms)));
+            }
+            let Err(wait_error) = ready!(handle.poll_ready(task, &[], 0)) else { break };
+            self.armed_ms = u64::MAX;
+            if let Some(last) = self.late(wait_error) {
+                return Poll::Ready(last);
+            }
+            // What is due may have written a frame.
+            task.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    /// Does what is due.
+    fn late(&mut self, wait_error: WaitError) -> Option<Last> {
+        match wait_error {
+            WaitError::Io(_) | WaitError::Unregistered(_) => {
+                return Some(Last::Cut(lost_reason(&ClientLost::Wait(wait_error))));
+            }
+            WaitError::Shed => return Some(self.send_away()),
+            WaitError::Drained if !self.is_busy() => {
+                let why = self.going_away.take().unwrap_or(Reason::Drained(None));
+                return Some(Last::Close(why));
+            }
+            _ => {}
+        }
+        if self.streams.due_ms().is_some_and(|due_ms| due_ms <= self.now_ms)
+            && let Err(fault) = self.streams.expire(self.now_ms)
+        {
+            return Some(Last::Close(reason(fault)));
+        }
+        if self.now_ms < self.idle_at_ms {
+            return None;
+        }
+        if !self.is_greeted {
+            return Some(Last::Close(Reason::Timeout(Limit::Head, None)));
+        }
+        if self.is_busy() {
+            // Each stream has its own deadline.
+            let idle = self.served.worker.shared.config.http.http2_idle_timeout;
+            self.idle_at_ms = self.now_ms + ms(idle);
+            return None;
+        }
+        if let Some(why) = self.going_away.take() {
+            return Some(Last::Close(why));
+        }
+        self.going_away = Some(Reason::Timeout(Limit::Http2Idle, None));
+        self.idle_at_ms = self.now_ms + ms(GOAWAY_WAIT);
+        self.shut_down();
+        None
+    }
+
+    /// Ends the connection and writes its line.
+    fn end(mut self, last: Last) {
+        let (words, reason) = match last {
+            Last::Close(reason) => (self.last_words(), reason),
+            Last::Cut(reason) => (self.client.unsent(), reason),
+        };
+        let failure = match &reason {
+            Reason::Http2(_, failure) => Some(*failure),
+            Reason::StreamFlood(_) => Some(failed(ErrorCode::ENHANCE_YOUR_CALM)),
+            _ => None,
+        };
+        self.streams.closes(failure);
+        park::close_with(&self.client.handle, &words);
+        let end = End { outcome: Outcome::Terminated, reason };
+        self.served.worker.engine.emit(&self.served.info_now(), &end);
+    }
+
+    /// What is still to be sent, and close_notify.
+    fn last_words(&mut self) -> Vec<u8> {
+        while !self.streams.is_written() {
+            let streams = &self.streams;
+            if self.client.seal(|room| streams.fill_last(room)).is_err() {
+                return Vec::new();
+            }
+        }
+        self.client.close_notify()
+    }
+}
+
+/// Why the connection to the client was lost.
+fn lost_reason(lost: &ClientLost) -> Reason {
+    match lost {
+        ClientLost::Wait(WaitError::Io(error)) => Reason::client_io(error, None),
+        lost => lost.reason(),
+    }
+}
+
+fn failed(code: ErrorCode) -> Http2Failure {
+    Http2Failure { code: code.0, received: false }
+}
+
+/// Why a connection ends for a fault of its client.
+fn reason(fault: ConnectionFault) -> Reason {
+    match fault {
+        ConnectionFault::Flood(Flood::Drops) => Reason::StreamFlood(StreamFlood::Dropped),
+        fault => Reason::Http2(Peer::Client, failed(fault.code())),
+    }
+}
+
+async fn one_stream(served: Rc<ServedConnection>, asked: AskedRequest, two: Box<Two>) {
+    let AskedRequest { parts, length, fault } = asked;
+    if let Some(reason) = two.runs() {
         let mut record = Record::new(&served, &parts);
         record.failed = true;
-        record.reason = Reason::StreamReset;
-        served.emit(&record);
-        return drops.set(drops.get() + 1);
+        record.reason = reason;
+        return served.emit(&record);
     }
-    // WebSocket messages are no body of the request.
-    let length = if is_websocket { Length::Empty } else { length };
-    let (client_lost, is_whole) = match target(&mut parts) {
-        Ok(()) => {
-            let client_lost =
-                Box::pin(exchange(&served, &mut stream, parts, length)).await.client_lost;
-            (client_lost, !client_lost)
-        }
+    let is_websocket = asks_for_websocket(&parts);
+    if fault.is_some() {
         // Counts like a reset, as it is as cheap for its sender.
-        Err(fault) => (!refuse_malformed(&served, &mut stream, &parts, fault).await, false),
+        two.count_malformed();
+    }
+    let mut stream = Stream::Two(two);
+    let client_lost = match fault {
+        None => Box::pin(exchange(&served, &mut stream, parts, length)).await.client_lost,
+        Some(fault) => !refuse_malformed(&served, &mut stream, &parts, fault).await,
     };
-    let before = drops.get();
-    drops.set(if is_whole { before.saturating_sub(1) } else { before + 1 });
     if !client_lost && !is_websocket {
         drop_rest(&served, &mut stream).await;
     }
@@ -396,64 +543,4 @@ async fn drop_rest(served: &ServedConnection, stream: &mut Stream<'_>) {
         Poll::Pending
     })
     .await;
-}
-
-fn length(parts: &request::Parts, receive: &h2::RecvStream) -> Length {
-    if receive.is_end_stream() {
-        return Length::Empty;
-    }
-    // The library checks the data against it, and has refused invalid numbers.
-    let known = parts.headers.get(header::CONTENT_LENGTH);
-    let known = known.and_then(|value| value.to_str().ok()).and_then(|text| text.parse().ok());
-    known.map_or(Length::Chunked, Length::Known)
-}
-
-/// Checks a request's head and adds the authority to its URI, from Host if there is no :authority.
-/// If both exist they must agree (RFC 9113 8.3.1).
-fn target(parts: &mut request::Parts) -> Result<(), RequestFault> {
-    if parts.method == http::Method::CONNECT && !websocket::is_asked(parts) {
-        return Err(RequestFault::Connect);
-    }
-    fields::check_two(&parts.headers)?;
-    let mut hosts = parts.headers.get_all(header::HOST).iter();
-    let host = match (hosts.next(), hosts.next()) {
-        (host, None) => host.map(|host| read_authority(host.as_bytes())).transpose()?,
-        _ => return Err(RequestFault::Host),
-    };
-    let given = parts.uri.authority().map(|given| read_authority(given.as_str().as_bytes()));
-    let authority = match (given.transpose()?, host) {
-        (Some(given), Some(host)) if !is_same(&given, &host) => return Err(RequestFault::Host),
-        (Some(authority), _) | (None, Some(authority)) => authority,
-        (None, None) => return Err(RequestFault::Host),
-    };
-    // `http::Uri` shows an absent :path as `/`, even without an :authority.
-    if parts.uri.authority().is_none() && parts.uri.clone().into_parts().path_and_query.is_none() {
-        return Err(RequestFault::Target);
-    }
-    // The path becomes part of an HTTP/1.1 request line, where another form would mean another
-    // target.
-    let path = parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-    let whole_server = path == "*" && parts.method == http::Method::OPTIONS;
-    let known = |scheme: &Scheme| *scheme == Scheme::HTTPS || *scheme == Scheme::HTTP;
-    if !(path.starts_with('/') || whole_server)
-        || !path.is_ascii()
-        || !parts.uri.scheme().is_none_or(known)
-    {
-        return Err(RequestFault::Target);
-    }
-    if path.len() > TARGET_BYTES_MAX {
-        return Err(RequestFault::TargetTooLong);
-    }
-    content_length(&parts.headers).map_err(|NoLength| RequestFault::Length)?;
-    let mut uri = std::mem::take(&mut parts.uri).into_parts();
-    (uri.scheme, uri.authority) = (Some(Scheme::HTTPS), Some(authority));
-    uri.path_and_query.get_or_insert(http::uri::PathAndQuery::from_static("/"));
-    parts.uri = Uri::from_parts(uri).map_err(|_| RequestFault::Target)?;
-    Ok(())
-}
-
-/// Whether two authorities are equal: every client here uses https (RFC 9110 4.2.2).
-fn is_same(one: &Authority, other: &Authority) -> bool {
-    let port = |authority: &Authority| authority.port_u16().unwrap_or(HTTPS_PORT);
-    one.host().eq_ignore_ascii_case(other.host()) && port(one) == port(other)
 }

@@ -13,9 +13,10 @@ use http::header::{self, HeaderName, HeaderValue};
 use http::{Method, StatusCode, request, response};
 
 use super::boundary::Boundary;
+use super::exchange_error::ExchangeError;
 use super::head::Length;
 use super::served_connection::{ServedConnection, Written};
-use super::stream::{ExchangeError, Stream};
+use super::stream::Stream;
 use super::transfer::{Broken, Download, Upload};
 use super::upstream::Upstream;
 use eyelet_telemetry::reason::{Limit, Reason};
@@ -23,13 +24,7 @@ use eyelet_telemetry::reason::{Limit, Reason};
 const ACCEPT: HeaderName = HeaderName::from_static("sec-websocket-accept");
 const KEY: HeaderName = HeaderName::from_static("sec-websocket-key");
 
-/// Whether a CONNECT asks for a WebSocket.
-pub fn is_asked(request: &request::Parts) -> bool {
-    let protocol = request.extensions.get::<h2::ext::Protocol>();
-    request.method == Method::CONNECT && protocol.is_some_and(|name| name.as_str() == "websocket")
-}
-
-/// Turns it into the GET that an HTTP/1.1 upstream knows (RFC 6455 4.1). Returns the protocol to
+/// Turns an extended CONNECT into the GET that an HTTP/1.1 upstream knows (RFC 6455 4.1). Returns the protocol to
 /// ask for.
 pub fn to_get(request: &mut request::Parts) -> Option<HeaderValue> {
     let mut nonce = [0; 16];

@@ -20,6 +20,7 @@ mod run;
 mod run_memory;
 mod strict;
 mod two;
+mod two_faults;
 mod two_floods;
 mod upstream_faults;
 mod upstreams;

@@ -6,8 +6,8 @@ use std::io::Write;
 use crate::support;
 use crate::support::client::Offer;
 use crate::support::frames::{
-    DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, PREFACE, RST_STREAM, SETTINGS, frame,
-    literal, next, status,
+    END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, PREFACE, RST_STREAM, SETTINGS, frame, literal,
+    next, status,
 };
 use crate::support::web::{Web, ask, hear};
 use crate::support::{Edge, Pki, Tls, Upstream};
@@ -60,7 +60,8 @@ fn send_two(client: &mut Tls, stream: u32, block: &[u8]) -> Ended {
 
 type Fields = &'static [(&'static str, &'static str)];
 
-/// A target and fields, and the answer to both versions of HTTP.
+/// A target and fields, and the answer to both versions of HTTP. HTTP/2 resets the stream for what
+/// RFC 9113 itself calls malformed.
 const TABLE: &[(&str, Fields, u16)] = &[
     ("/", &[("x", "y")], 200),
     ("/%C3%A9", &[], 200),
@@ -86,7 +87,8 @@ fn what_origins_read_in_different_ways_is_refused_by_both_versions() {
         assert_eq!(heard.status, *expected, "{path} {fields:?}: {heard:?}");
         let mut client = two(&web);
         let answer = ask_two(&mut client, 1, path, fields);
-        assert_eq!(answer, Ended::Status(*expected), "{path} {fields:?}");
+        let is_refused = *expected == 400 && answer == Ended::Stream;
+        assert!(is_refused || answer == Ended::Status(*expected), "{path} {fields:?}: {answer:?}");
         assert_eq!(ask_two(&mut client, 3, "/", &[]), Ended::Status(200), "{path} {fields:?}");
     }
     // By HTTP/1.1 the upper case is the same name.
@@ -158,8 +160,7 @@ fn an_authority_with_the_default_port_is_the_same() {
     }
 }
 
-/// RFC 9113 8.1.1: a malformed request is an error of its stream. The last table is what the h2
-/// crate takes for an error of HPACK, which ends the connection (docs/conformance.md).
+/// RFC 9113 8.1.1: a malformed request is an error of its stream.
 #[test]
 fn a_malformed_request_costs_its_stream() {
     let web = Web::new(Upstream::http());
@@ -169,8 +170,8 @@ fn a_malformed_request_costs_its_stream() {
     let of_streams = [
         (get.to_vec(), Ended::Status(400)),
         (with(&[app, ("host", "b.test")]), Ended::Status(400)),
-        (with(&[(":authority", "u@app.test")]), Ended::Status(400)),
-        (with(&[app, ("x", " y")]), Ended::Status(400)),
+        (with(&[(":authority", "u@app.test")]), Ended::Stream),
+        (with(&[app, ("x", " y")]), Ended::Stream),
         (with(&[app, ("connection", "close")]), Ended::Stream),
         (with(&[app, ("transfer-encoding", "chunked")]), Ended::Stream),
         (with(&[app, ("te", "gzip")]), Ended::Stream),
@@ -182,7 +183,14 @@ fn a_malformed_request_costs_its_stream() {
         (with(&[(":authority", "a b")]), Ended::Stream),
         (get[1..].to_vec(), Ended::Stream),
         ([&get[..2], &[app]].concat(), Ended::Stream),
-        ([&get[..2], &[("host", "app.test")]].concat(), Ended::Status(400)),
+        ([&get[..2], &[("host", "app.test")]].concat(), Ended::Stream),
+        (with(&[app, ("X", "y")]), Ended::Stream),
+        (with(&[app, ("x y", "z")]), Ended::Stream),
+        (with(&[app, ("x:", "z")]), Ended::Stream),
+        (with(&[app, ("x", "\0")]), Ended::Stream),
+        (with(&[app, ("x", "y\r\nz: a")]), Ended::Stream),
+        (with(&[app, (":unknown", "y")]), Ended::Stream),
+        (vec![(":method", "G T"), (":scheme", "https"), (":path", "/"), app], Ended::Stream),
     ];
     let mut client = two(&web);
     for (number, (fields, expected)) in of_streams.iter().enumerate() {
@@ -192,34 +200,4 @@ fn a_malformed_request_costs_its_stream() {
         let next = ask_two(&mut client, stream + 2, "/", &[]);
         assert_eq!(next, Ended::Status(200), "behind {fields:?}");
     }
-    for fields in [
-        with(&[app, ("X", "y")]),
-        with(&[app, ("x y", "z")]),
-        with(&[app, ("x:", "z")]),
-        with(&[app, ("x", "\0")]),
-        with(&[app, ("x", "y\r\nz: a")]),
-        with(&[app, (":unknown", "y")]),
-        vec![(":method", "G T"), (":scheme", "https"), (":path", "/"), app],
-    ] {
-        let block: Vec<u8> = fields.iter().flat_map(|(n, v)| literal(n, v)).collect();
-        assert_eq!(send_two(&mut two(&web), 1, &block), Ended::Connection, "{fields:?}");
-    }
-}
-
-/// What the h2 crate drops before we see it (docs/conformance.md): nobody gets it.
-#[test]
-fn what_the_library_drops_reaches_nobody() {
-    let web = Web::new(Upstream::http());
-    let mut client = two(&web);
-    assert_eq!(ask_two(&mut client, 1, "/fragment#x", &[]), Ended::Status(200));
-    web.edge.line("the path before #", |line| line["http"]["path"] == "/fragment");
-
-    let mut block = vec![0x83, 0x87];
-    block.extend(literal(":path", "/trailers"));
-    block.extend(literal(":authority", "app.test"));
-    client.write_all(&frame(HEADERS, END_HEADERS, 3, &block)).unwrap();
-    client.write_all(&frame(DATA, 0, 3, b"hello")).unwrap();
-    assert_eq!(send_two(&mut client, 3, &literal(":path", "/other")), Ended::Status(200));
-    let line = web.edge.line("the request", |line| line["http"]["path"] == "/trailers");
-    assert_eq!(line["http"]["status"], 200, "{line}");
 }

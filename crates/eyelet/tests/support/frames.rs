@@ -46,16 +46,25 @@ pub fn next(from: &mut impl Read) -> Option<Frame> {
     Some(Frame { kind: head[3], flags: head[4], stream, payload })
 }
 
-/// The status that a response's header block begins with, as the h2 crate writes it.
+/// The status that a response's header block begins with, as the edge writes it.
 pub fn status(block: &[u8]) -> Option<u16> {
-    match block {
+    match without_sizes(block) {
         // Indexed fields of the static table (RFC 7541 A).
         [0x88, ..] => Some(200),
         [0x8c, ..] => Some(400),
-        // A literal with a Huffman code.
-        [0x48, 0x83, 0x69, 0x90, 0xff, ..] => Some(431),
+        // A literal.
+        [0x48, 0x03, b'4', b'3', b'1', ..] => Some(431),
         _ => None,
     }
+}
+
+/// A header block behind what it says of the table's size (RFC 7541 6.3).
+fn without_sizes(mut block: &[u8]) -> &[u8] {
+    while let [first @ 0x20..=0x3f, rest @ ..] = block {
+        let more = rest.iter().take_while(|byte| **byte >= 0x80).count() + 1;
+        block = if *first == 0x3f { &rest[more..] } else { rest };
+    }
+    block
 }
 
 /// A literal field of RFC 7541 6.2.1, put into the dynamic table, without Huffman coding.

@@ -1,0 +1,41 @@
+//! Why an exchange cannot continue: its client is gone, its request is malformed, or its HTTP/2
+//! stream was reset.
+
+use super::fault::RequestFault;
+use super::io::ClientLost;
+use eyelet_engine::handle::WaitError;
+use eyelet_telemetry::reason::{Http2Failure, Peer, Reason};
+
+/// Why an exchange cannot continue.
+#[derive(Debug)]
+pub enum ExchangeError {
+    /// The client is gone.
+    ClientLost(ClientLost),
+    /// The request is malformed.
+    Request(RequestFault),
+    /// The HTTP/2 stream was reset, or its connection has failed.
+    Reset(Http2Failure),
+}
+
+impl From<ClientLost> for ExchangeError {
+    fn from(client_lost: ClientLost) -> Self {
+        Self::ClientLost(client_lost)
+    }
+}
+
+impl ExchangeError {
+    /// The connection has ended below the exchange.
+    pub fn closed() -> Self {
+        let error = std::io::ErrorKind::ConnectionReset.into();
+        Self::ClientLost(ClientLost::Wait(WaitError::Io(error)))
+    }
+
+    /// Why.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::ClientLost(client_lost) => client_lost.reason(),
+            Self::Request(fault) => (*fault).into(),
+            Self::Reset(failure) => Reason::Http2(Peer::Client, *failure),
+        }
+    }
+}

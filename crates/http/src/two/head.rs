@@ -1,0 +1,145 @@
+//! Heads between HTTP/2 and the types of the `http` crate.
+
+use bytes::Bytes;
+use eyelet_h2::hpack::HeaderField;
+use eyelet_h2::{HeaderFields, MessageHead, TextSpan};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::uri::{Authority, Parts, PathAndQuery, Scheme};
+use http::{Method, Request, Uri, Version, request, response};
+
+use crate::fault::RequestFault;
+use crate::fields;
+use crate::head::{Length, TARGET_BYTES_MAX, read_authority, spare_fields};
+
+/// The port of an authority without one (RFC 9110 4.2.2).
+const HTTPS_PORT: u16 = 443;
+/// Texts of a head that may have spare capacity. Most heads are smaller.
+const SPARE_TEXT_BYTES: usize = 1 << 10;
+
+/// What an extended CONNECT for a WebSocket has among its extensions.
+#[derive(Clone, Copy)]
+struct WebSocketAsked;
+
+/// Whether a CONNECT asks for a WebSocket (RFC 8441 section 5).
+pub fn asks_for_websocket(request: &request::Parts) -> bool {
+    request.method == Method::CONNECT && request.extensions.get::<WebSocketAsked>().is_some()
+}
+
+/// A request as it is served.
+pub struct AskedRequest {
+    /// Its head. A faulty one has only what could be read.
+    pub parts: request::Parts,
+    /// Where its body ends.
+    pub length: Length,
+    /// Why it is refused, if it is.
+    pub fault: Option<RequestFault>,
+}
+
+/// Turns a head into a request. `is_last`: it has no body.
+pub fn read_request(head: MessageHead, is_last: bool) -> AskedRequest {
+    let (mut parts, ()) = Request::new(()).into_parts();
+    parts.version = Version::HTTP_2;
+    let length = match head.length {
+        _ if is_last => Length::Empty,
+        Some(bytes) => Length::Known(bytes),
+        None => Length::Chunked,
+    };
+    let fault = fill(&mut parts, head).err();
+    // The messages of a WebSocket are no body of the request.
+    let length = if asks_for_websocket(&parts) { Length::Empty } else { length };
+    AskedRequest { parts, length, fault }
+}
+
+fn fill(parts: &mut request::Parts, head: MessageHead) -> Result<(), RequestFault> {
+    parts.method = Method::from_bytes(head.method()).unwrap_or_default();
+    if head.protocol() == Some(b"websocket") {
+        parts.extensions.insert(WebSocketAsked);
+    }
+    let is_other_connect = parts.method == Method::CONNECT && !asks_for_websocket(parts);
+    let scheme = head.scheme().map(<[u8]>::to_ascii_lowercase);
+    let authority = head.authority().map(read_authority);
+    let path = head.path().unwrap_or_default();
+    let is_too_long = path.len() > TARGET_BYTES_MAX;
+    let target = PathAndQuery::from_maybe_shared(Bytes::copy_from_slice(path));
+    if let Ok(target) = &target {
+        parts.uri = Uri::from(target.clone());
+    }
+    if head.is_too_large {
+        return Err(RequestFault::TooLong);
+    }
+    if is_other_connect {
+        return Err(RequestFault::Connect);
+    }
+    parts.headers = map(head.fields).ok_or(RequestFault::TooMany)?;
+    fields::check_two(&parts.headers)?;
+    let authority = authority_of(authority.transpose()?, &parts.headers)?;
+    if !matches!(scheme.as_deref(), Some(b"https" | b"http")) {
+        return Err(RequestFault::Target);
+    }
+    if is_too_long {
+        return Err(RequestFault::TargetTooLong);
+    }
+    let mut uri = Parts::default();
+    uri.path_and_query = Some(target.map_err(|_| RequestFault::Target)?);
+    (uri.scheme, uri.authority) = (Some(Scheme::HTTPS), Some(authority));
+    parts.uri = Uri::from_parts(uri).map_err(|_| RequestFault::Target)?;
+    Ok(())
+}
+
+/// The authority of a request: that of its target, or else Host. If both exist they must agree
+/// (RFC 9113 8.3.1).
+fn authority_of(given: Option<Authority>, headers: &HeaderMap) -> Result<Authority, RequestFault> {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let host = match (hosts.next(), hosts.next()) {
+        (host, None) => host.map(|host| read_authority(host.as_bytes())).transpose()?,
+        _ => return Err(RequestFault::Host),
+    };
+    match (given, host) {
+        (Some(given), Some(host)) if !is_same(&given, &host) => Err(RequestFault::Host),
+        (Some(authority), _) | (None, Some(authority)) => Ok(authority),
+        (None, None) => Err(RequestFault::Host),
+    }
+}
+
+/// Whether two authorities are equal: every client here uses https (RFC 9110 4.2.2).
+fn is_same(one: &Authority, other: &Authority) -> bool {
+    let port = |authority: &Authority| authority.port_u16().unwrap_or(HTTPS_PORT);
+    one.host().eq_ignore_ascii_case(other.host()) && port(one) == port(other)
+}
+
+/// Fields as a map, which shares their texts. `None` if the map cannot hold so many.
+pub fn map(fields: HeaderFields) -> Option<HeaderMap> {
+    let HeaderFields { mut text, fields } = fields;
+    if text.capacity() > text.len() + SPARE_TEXT_BYTES {
+        // The map keeps the whole buffer.
+        text.shrink_to_fit();
+    }
+    let text = Bytes::from(text);
+    let mut map = spare_fields(fields.len());
+    for field in fields {
+        let name = HeaderName::from_bytes(field.name.of(&text)).ok()?;
+        let mut value = HeaderValue::from_maybe_shared(slice(&text, field.value)).ok()?;
+        value.set_sensitive(field.sensitive);
+        map.try_append(name, value).ok()?;
+    }
+    Some(map)
+}
+
+fn slice(text: &Bytes, span: TextSpan) -> Bytes {
+    text.slice_ref(span.of(text))
+}
+
+/// The fields of a response's head.
+pub fn response_fields(head: &response::Parts) -> impl Iterator<Item = HeaderField<'_>> {
+    let status = HeaderField::new(b":status", head.status.as_str().as_bytes());
+    std::iter::once(status).chain(header_fields(&head.headers))
+}
+
+/// Fields of a map.
+pub fn header_fields(headers: &HeaderMap) -> impl Iterator<Item = HeaderField<'_>> {
+    headers.iter().map(|(name, value)| HeaderField {
+        name: name.as_str().as_bytes(),
+        value: value.as_bytes(),
+        sensitive: value.is_sensitive(),
+    })
+}

@@ -1,0 +1,145 @@
+//! What an HTTP/2 connection knows of one stream that is served.
+
+use std::task::{Context, Waker};
+
+use bytes::Bytes;
+use eyelet_telemetry::reason::Http2Failure;
+use http::header::HeaderMap;
+use http::response;
+
+use crate::io::WriteQueue;
+
+/// Why a stream's response is not waited for any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// The connection has ended.
+    Closed,
+    /// The stream was reset, or the connection has failed.
+    Failed(Http2Failure),
+    /// All of it was written.
+    Written,
+}
+
+/// A response's head that waits to be written.
+pub struct FinalHead {
+    /// The head.
+    pub parts: response::Parts,
+    /// Whether the response ends with it.
+    pub ends: bool,
+}
+
+/// A stream, until its task drops it.
+pub struct StreamState {
+    /// Its identifier.
+    pub id: u32,
+    /// Whether its task has run.
+    pub has_run: bool,
+    /// Whether its client reset it before that.
+    pub is_reset: bool,
+    /// Why it has ended before its response.
+    pub left: Option<Left>,
+    /// What has arrived of the request's body.
+    pub body: Vec<u8>,
+    /// Whether its task reads the body.
+    pub wants_body: bool,
+    /// Whether the body has arrived to its end.
+    pub has_body_ended: bool,
+    /// What follows the body.
+    pub trailers: Option<HeaderMap>,
+    /// Bytes of the body that its task has taken and not released.
+    pub held: usize,
+    /// Heads that are not written yet.
+    pub interim: Option<response::Parts>,
+    /// The final one.
+    pub head: Option<FinalHead>,
+    /// Whether that was written.
+    pub is_answered: bool,
+    /// The response's body, and its end if that is known.
+    pub queue: WriteQueue,
+    /// Trailers, or none.
+    pub end: Option<Option<HeaderMap>>,
+    /// Whether the end was written.
+    pub has_ended: bool,
+    /// Position in the output behind its last head or end.
+    pub mark: u64,
+    /// Whether it is in the queue of heads and ends.
+    pub is_ready: bool,
+    /// Whether its task waits for the window.
+    pub waits_for_room: bool,
+    waker: Option<Waker>,
+}
+
+impl StreamState {
+    /// A stream that has begun. `is_last`: its request has no body.
+    pub fn new(id: u32, is_last: bool) -> Self {
+        Self {
+            id,
+            has_run: false,
+            is_reset: false,
+            left: None,
+            body: Vec::new(),
+            wants_body: true,
+            has_body_ended: is_last,
+            trailers: None,
+            held: 0,
+            interim: None,
+            head: None,
+            is_answered: false,
+            queue: WriteQueue::default(),
+            end: None,
+            has_ended: false,
+            mark: 0,
+            is_ready: false,
+            waits_for_room: false,
+            waker: None,
+        }
+    }
+
+    /// Has its task run again.
+    pub fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// Notes the task that waits.
+    pub fn waits(&mut self, task: &Context<'_>) {
+        if !self.waker.as_ref().is_some_and(|known| known.will_wake(task.waker())) {
+            self.waker = Some(task.waker().clone());
+        }
+    }
+
+    /// Notes that it has ended before its response.
+    pub fn leaves(&mut self, how: Left) {
+        self.left.get_or_insert(how);
+        self.wake();
+    }
+
+    /// Whether all that was queued is sealed, the end included if that was queued.
+    pub fn is_sent(&self, sealed: u64) -> bool {
+        let is_written = self.interim.is_none() && self.head.is_none() && self.end.is_none();
+        let has_no_more = self.queue.is_empty() && is_written;
+        // The middle of a body does not wait for its head to be sealed.
+        has_no_more && (self.mark <= sealed || self.is_answered && !self.has_ended)
+    }
+
+    /// Keeps data of the body. The buffer doubles, but holds no more than half in vain.
+    pub fn keep(&mut self, data: &[u8]) {
+        let spare = self.body.capacity() - self.body.len();
+        if spare < data.len() {
+            self.body.reserve_exact(data.len().max(self.body.len()));
+        }
+        self.body.extend_from_slice(data);
+    }
+
+    /// Takes what has arrived of the body, without spare memory. `None`: nothing.
+    pub fn take_body(&mut self) -> Option<Bytes> {
+        if self.body.is_empty() {
+            return None;
+        }
+        let mut body = std::mem::take(&mut self.body);
+        body.shrink_to_fit();
+        self.held += body.len();
+        Some(body.into())
+    }
+}

@@ -1,0 +1,690 @@
+//! What the task of an HTTP/2 connection shares with the tasks of its streams: the protocol's
+//! state, what has arrived for each stream, and what each stream sends.
+//!
+//! The connection's task reads and writes. A stream's task leaves heads and pieces here, and wakes
+//! it. All that is held for the client is counted here, or by the exchange that holds it.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::mem;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use eyelet_h2::{ConnectionFault, ErrorCode, H2Connection, H2Event, HeaderFields, MessageHead};
+use eyelet_memory::budget::{Counted, HTTP2_BYTES};
+use eyelet_telemetry::reason::Http2Failure;
+use http::header::HeaderMap;
+use http::response;
+
+use super::head::{header_fields, map, response_fields};
+use super::output::Output;
+use super::state::{FinalHead, Left, StreamState};
+use crate::body::keep_trailers;
+use crate::head::give_back;
+use crate::head_bytes::{map_bytes, text_bytes};
+
+/// While memory is short, a connection that holds more bytes of bodies is not read: those of one
+/// stream.
+const HERE_BYTES_MAX: usize = 64 << 10;
+
+/// The part of a connection that its streams share.
+pub struct Streams {
+    state: RefCell<State>,
+}
+
+struct State {
+    h2: H2Connection,
+    out: Output,
+    /// By their identifiers, which grow.
+    streams: Vec<StreamState>,
+    /// Streams with a head or an end to write, each once.
+    ready: VecDeque<u32>,
+    /// Positions in the output behind which a stream's head or end lies.
+    marks: VecDeque<(u64, u32)>,
+    /// Streams that their client reset before their tasks ran.
+    resets: usize,
+    /// Streams whose responses wait for the client.
+    stalled: usize,
+    /// Bytes of bodies and trailers that streams hold.
+    here: usize,
+    /// Memory of the buffers of bodies that no stream has taken yet.
+    buffers: usize,
+    /// Memory of trailers that no stream has taken yet.
+    trailers: usize,
+    /// Why the connection ends, if a stream's fault was one too many.
+    fault: Option<ConnectionFault>,
+    /// Whether streams that have no end of their own are to end.
+    ends: bool,
+    /// Whether reading was put off because streams hold too much.
+    is_held_back: bool,
+    /// The connection's task.
+    driver: Option<Waker>,
+    counted: Counted,
+}
+
+/// A request that has arrived.
+pub struct Arrived {
+    /// Its stream.
+    pub id: u32,
+    /// Its head.
+    pub head: Box<MessageHead>,
+    /// Whether it has no body.
+    pub is_last: bool,
+}
+
+/// What came of reading.
+pub enum ReadStep {
+    /// Something that was done here.
+    Done,
+    /// A request.
+    Request(Arrived),
+    /// The client ends the connection.
+    GoAway(ErrorCode),
+    /// Nothing more before other bytes arrive.
+    NeedMore,
+    /// Nothing more before the output is written.
+    OutputFull,
+}
+
+impl Streams {
+    /// Of a connection that has just begun. `out` is what it says first.
+    pub fn new(h2: H2Connection, out: Vec<u8>, counted: Counted) -> Self {
+        let state = State {
+            h2,
+            out: Output::new(out),
+            streams: Vec::new(),
+            ready: VecDeque::new(),
+            marks: VecDeque::new(),
+            resets: 0,
+            stalled: 0,
+            here: 0,
+            buffers: 0,
+            trailers: 0,
+            fault: None,
+            ends: false,
+            is_held_back: false,
+            driver: None,
+            counted,
+        };
+        Self { state: RefCell::new(state) }
+    }
+
+    // The connection's task.
+
+    /// Notes the task that reads and writes.
+    pub fn driven_by(&self, task: &Context<'_>) {
+        let driver = &mut self.state.borrow_mut().driver;
+        if !driver.as_ref().is_some_and(|known| known.will_wake(task.waker())) {
+            *driver = Some(task.waker().clone());
+        }
+    }
+
+    /// Reads up to the next event. Returns how many bytes were read, too.
+    pub fn receive(&self, input: &[u8], now_ms: u64) -> Result<(usize, ReadStep), ConnectionFault> {
+        use eyelet_h2::H2Received::{Event, NeedMore, OutputFull};
+        let state = &mut *self.state.borrow_mut();
+        match state.h2.receive(input, now_ms, &mut state.out.frames)? {
+            NeedMore { consumed, .. } => Ok((consumed, ReadStep::NeedMore)),
+            OutputFull { consumed } => Ok((consumed, ReadStep::OutputFull)),
+            Event { consumed, event } => Ok((consumed, state.take(event))),
+        }
+    }
+
+    /// Streams that are served.
+    pub fn len(&self) -> usize {
+        self.state.borrow().streams.len()
+    }
+
+    /// Streams that their client reset before their tasks ran.
+    pub fn resets(&self) -> usize {
+        self.state.borrow().resets
+    }
+
+    /// Why the connection ends, if a stream's fault was one too many.
+    pub fn fault(&self) -> Option<ConnectionFault> {
+        self.state.borrow().fault
+    }
+
+    /// Bytes of memory of a head that is not whole.
+    pub fn unfinished(&self) -> usize {
+        self.state.borrow().h2.unfinished_bytes()
+    }
+
+    /// Whether the client's preface and SETTINGS have arrived.
+    pub fn is_greeted(&self) -> bool {
+        self.state.borrow().h2.peer_settings().is_some()
+    }
+
+    /// Whether the connection has ended in order, and all is written.
+    pub fn is_done(&self) -> bool {
+        let state = self.state.borrow();
+        state.h2.is_done() && state.streams.is_empty() && state.out.is_empty()
+    }
+
+    /// Whether all that is on its way is sealed.
+    pub fn is_written(&self) -> bool {
+        self.state.borrow().out.is_empty()
+    }
+
+    /// When [`Streams::expire`] has something to do.
+    pub fn due_ms(&self) -> Option<u64> {
+        self.state.borrow().h2.due_ms()
+    }
+
+    /// Does what is due.
+    pub fn expire(&self, now_ms: u64) -> Result<(), ConnectionFault> {
+        let state = &mut *self.state.borrow_mut();
+        state.h2.expire(now_ms, &mut state.out.frames)
+    }
+
+    /// Asks the client to begin no more streams.
+    pub fn shut_down(&self, now_ms: u64) {
+        let state = &mut *self.state.borrow_mut();
+        state.h2.shutdown(now_ms, &mut state.out.frames);
+    }
+
+    /// Ends the connection. Nothing more is read.
+    pub fn close(&self, code: ErrorCode) {
+        let state = &mut *self.state.borrow_mut();
+        state.h2.close(code, &mut state.out.frames);
+    }
+
+    /// Whether there is something to write that no window stops.
+    pub fn has_output(&self) -> bool {
+        let state = &mut *self.state.borrow_mut();
+        while state.out.is_empty() && state.write_next() {}
+        !state.out.is_empty()
+    }
+
+    /// Writes into a record. Returns how many bytes.
+    pub fn fill(&self, room: &mut [u8]) -> usize {
+        let state = &mut *self.state.borrow_mut();
+        let mut filled = 0;
+        loop {
+            filled += state.out.take(room.get_mut(filled..).unwrap_or_default());
+            if filled == room.len() || !state.write_next() {
+                return filled;
+            }
+        }
+    }
+
+    /// Writes what is on its way already, and nothing else.
+    pub fn fill_last(&self, room: &mut [u8]) -> usize {
+        self.state.borrow_mut().out.take(room)
+    }
+
+    /// Notes that what [`Streams::fill`] has written is sealed.
+    pub fn note_sealed(&self) {
+        let state = &mut *self.state.borrow_mut();
+        while let Some((position, id)) = state.marks.front().copied()
+            && position <= state.out.sealed
+        {
+            state.marks.pop_front();
+            if let Some(stream) = state.find(id) {
+                stream.wake();
+            }
+        }
+    }
+
+    /// Counts what is held now.
+    pub fn recount(&self) {
+        let state = &mut *self.state.borrow_mut();
+        let bytes =
+            state.h2.unfinished_bytes() + state.out.capacity() + state.buffers + state.trailers;
+        state.counted.set(HTTP2_BYTES + bytes);
+    }
+
+    /// Whether trailers wait for their streams.
+    pub fn has_trailers(&self) -> bool {
+        self.state.borrow().trailers > 0
+    }
+
+    /// Whether the connection may be read while memory is short: its streams hold nothing, or a
+    /// response waits for the client and little more `fits`.
+    pub fn may_read(&self, fits: bool) -> bool {
+        let state = &mut *self.state.borrow_mut();
+        let is_stalled = state.stalled > 0 && state.here <= HERE_BYTES_MAX;
+        state.is_held_back = state.here > 0 && !(is_stalled && fits);
+        !state.is_held_back
+    }
+
+    /// Has streams end that have no end of their own.
+    pub fn end_streams(&self) {
+        let state = &mut *self.state.borrow_mut();
+        if !mem::replace(&mut state.ends, true) {
+            state.streams.iter_mut().for_each(StreamState::wake);
+        }
+    }
+
+    /// Notes that the connection has ended.
+    pub fn closes(&self, why: Option<Http2Failure>) {
+        let state = &mut *self.state.borrow_mut();
+        // Nothing is written any more.
+        state.h2.close(ErrorCode::NO_ERROR, &mut Vec::new());
+        let left = why.map_or(Left::Closed, Left::Failed);
+        state.streams.iter_mut().for_each(|stream| stream.leaves(left));
+        state.driver = None;
+    }
+
+    // The tasks of streams.
+
+    /// Begins a stream.
+    pub fn begin(&self, id: u32, is_last: bool) {
+        self.state.borrow_mut().streams.push(StreamState::new(id, is_last));
+    }
+
+    /// Notes that a stream's task runs. Returns why the stream has ended, if it has.
+    pub fn runs(&self, id: u32) -> Option<Left> {
+        let state = &mut *self.state.borrow_mut();
+        let Some(stream) = state.find(id) else { return Some(Left::Closed) };
+        let is_first = !mem::replace(&mut stream.has_run, true);
+        let (left, is_reset) = (stream.left, stream.is_reset);
+        state.resets -= usize::from(is_first && is_reset);
+        left
+    }
+
+    /// Counts a stream whose request is answered as malformed.
+    pub fn count_malformed(&self, id: u32) {
+        self.edit(|state| {
+            if let Err(fault) = state.h2.count_malformed(id, &mut state.out.frames) {
+                state.fault = Some(fault);
+            }
+        });
+    }
+
+    /// Refuses a stream that nothing was done for.
+    pub fn refuse(&self, id: u32) {
+        self.edit(|state| state.h2.reset(id, ErrorCode::REFUSED_STREAM, &mut state.out.frames));
+    }
+
+    /// Queues an interim response.
+    pub fn inform(&self, id: u32, head: response::Parts) {
+        self.edit(|state| {
+            if let Some(stream) = state.find(id) {
+                stream.interim = Some(head);
+                state.enqueue(id);
+            }
+        });
+    }
+
+    /// Queues a response's head. `ends`: it has no body.
+    pub fn respond(&self, id: u32, head: response::Parts, ends: bool) {
+        self.edit(|state| {
+            if let Some(stream) = state.find(id) {
+                stream.head = Some(FinalHead { parts: head, ends });
+                state.enqueue(id);
+            }
+        });
+    }
+
+    /// Queues a piece of a response's body.
+    pub fn push(&self, id: u32, piece: Bytes) {
+        self.edit(|state| {
+            let Some(stream) = state.find(id) else { return };
+            stream.queue.push(piece);
+            if stream.is_answered {
+                state.h2.set_wants_to_send(id, true);
+            }
+        });
+    }
+
+    /// Queues the end of a response's body.
+    pub fn finish(&self, id: u32, trailers: Option<HeaderMap>) {
+        self.edit(|state| {
+            if let Some(stream) = state.find(id) {
+                stream.end = Some(trailers);
+                if stream.queue.is_empty() {
+                    state.enqueue(id);
+                }
+            }
+        });
+    }
+
+    /// Bytes that a stream has queued, and the memory that they take.
+    pub fn queued(&self, id: u32) -> (usize, usize) {
+        let mut state = self.state.borrow_mut();
+        state.find(id).map_or((0, 0), |stream| (stream.queue.len(), stream.queue.held()))
+    }
+
+    /// How many bytes of data the client takes on a stream now. Its task is woken when there are
+    /// more than none.
+    pub fn poll_room(&self, id: u32, task: &Context<'_>) -> usize {
+        let state = &mut *self.state.borrow_mut();
+        let room = state.h2.room(id);
+        if let Some(stream) = state.find(id) {
+            stream.waits_for_room = room == 0;
+            stream.waits(task);
+        }
+        room
+    }
+
+    /// What a stream still waits for. Its task is woken when that changes.
+    pub fn poll_sent(&self, id: u32, task: &Context<'_>) -> Poll<Left> {
+        let state = &mut *self.state.borrow_mut();
+        let sealed = state.out.sealed;
+        let Some(stream) = state.find(id) else { return Poll::Ready(Left::Closed) };
+        match stream.left {
+            Some(left) => Poll::Ready(left),
+            None if stream.is_sent(sealed) => Poll::Ready(Left::Written),
+            None => {
+                stream.waits(task);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Waits until a stream has left, other than by the end of its response.
+    pub fn poll_left(&self, id: u32, task: &Context<'_>) -> Poll<Left> {
+        let state = &mut *self.state.borrow_mut();
+        let Some(stream) = state.find(id) else { return Poll::Ready(Left::Closed) };
+        stream.waits(task);
+        stream.left.map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// Takes what has arrived of a request's body.
+    pub fn poll_body(&self, id: u32, task: &Context<'_>) -> Poll<Result<Bytes, Left>> {
+        let state = &mut *self.state.borrow_mut();
+        let Some(stream) = state.find(id) else { return Poll::Ready(Err(Left::Closed)) };
+        let capacity = stream.body.capacity();
+        if let Some(body) = stream.take_body() {
+            state.buffers -= capacity;
+            return Poll::Ready(Ok(body));
+        }
+        match stream.left {
+            _ if stream.has_body_ended => Poll::Ready(Ok(Bytes::new())),
+            Some(left) => Poll::Ready(Err(left)),
+            None => {
+                stream.waits(task);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Takes the trailers of a request.
+    pub fn take_trailers(&self, id: u32) -> Option<HeaderMap> {
+        let state = &mut *self.state.borrow_mut();
+        let trailers = state.find(id)?.trailers.take()?;
+        let bytes = map_bytes(&trailers) + text_bytes(&trailers);
+        state.trailers -= bytes;
+        state.here -= bytes;
+        state.wake_driver();
+        Some(trailers)
+    }
+
+    /// Notes that bytes of a request's body were passed on: the client may send as many more.
+    pub fn release(&self, id: u32, bytes: usize) {
+        let state = &mut *self.state.borrow_mut();
+        let Some(stream) = state.find(id) else { return };
+        let bytes = bytes.min(stream.held);
+        stream.held -= bytes;
+        state.release(id, bytes);
+    }
+
+    /// Drops what has arrived of a request's body and was not taken.
+    pub fn drop_body(&self, id: u32) {
+        let state = &mut *self.state.borrow_mut();
+        let Some(stream) = state.find(id) else { return };
+        stream.wants_body = false;
+        let (capacity, held) = (stream.body.capacity(), stream.body.len() + stream.held);
+        (stream.body, stream.held) = (Vec::new(), 0);
+        state.buffers -= capacity;
+        state.release(id, held);
+    }
+
+    /// Notes whether a stream waits for the client to take its response.
+    pub fn stalls(&self, was: &mut bool, is: bool) {
+        let state = &mut *self.state.borrow_mut();
+        match (mem::replace(was, is), is) {
+            (false, true) => {
+                state.stalled += 1;
+                state.wake_driver();
+            }
+            (true, false) => state.stalled -= 1,
+            _ => {}
+        }
+    }
+
+    /// Ready once streams without an end are to end.
+    pub fn poll_ends(&self, id: u32, task: &Context<'_>) -> Poll<()> {
+        let state = &mut *self.state.borrow_mut();
+        if state.ends {
+            return Poll::Ready(());
+        }
+        if let Some(stream) = state.find(id) {
+            stream.waits(task);
+        }
+        Poll::Pending
+    }
+
+    /// Resets a stream, behind what its client takes of its response without waiting.
+    pub fn cut(&self, id: u32) {
+        self.edit(|state| {
+            state.write_ready(id);
+            while state.out.has_room() {
+                let room = state.h2.room(id);
+                if room == 0 || !state.write_data(id, room) {
+                    break;
+                }
+            }
+            state.h2.reset(id, ErrorCode::INTERNAL_ERROR, &mut state.out.frames);
+        });
+    }
+
+    /// Ends a stream whose task has ended.
+    pub fn end(&self, id: u32) {
+        self.drop_body(id);
+        self.take_trailers(id);
+        self.edit(|state| {
+            let Ok(at) = state.streams.binary_search_by_key(&id, |stream| stream.id) else {
+                return;
+            };
+            let stream = state.streams.remove(at);
+            if stream.is_reset && !stream.has_run {
+                state.resets -= 1;
+            }
+            // RFC 9113 8.1: NO_ERROR asks for no more of a request that was answered.
+            let code = if stream.has_ended { ErrorCode::NO_ERROR } else { ErrorCode::CANCEL };
+            state.h2.reset(id, code, &mut state.out.frames);
+            if state.streams.is_empty() {
+                state.streams = Vec::new();
+            }
+        });
+    }
+
+    /// Changes the state, and has the connection's task write.
+    fn edit(&self, change: impl FnOnce(&mut State)) {
+        let state = &mut *self.state.borrow_mut();
+        change(state);
+        state.wake_driver();
+    }
+}
+
+impl State {
+    fn find(&mut self, id: u32) -> Option<&mut StreamState> {
+        let at = self.streams.binary_search_by_key(&id, |stream| stream.id).ok()?;
+        self.streams.get_mut(at)
+    }
+
+    fn wake_driver(&mut self) {
+        if let Some(driver) = self.driver.take() {
+            driver.wake();
+        }
+    }
+
+    fn take(&mut self, event: H2Event<'_>) -> ReadStep {
+        match event {
+            H2Event::Request { stream, head, is_last } => {
+                return ReadStep::Request(Arrived { id: stream, head, is_last });
+            }
+            H2Event::GoAway { code, .. } => return ReadStep::GoAway(code),
+            H2Event::Data { stream, data, is_last } => self.take_data(stream, data, is_last),
+            H2Event::Trailers { stream, fields } => self.take_trailers(stream, fields),
+            H2Event::Reset { stream, code } => {
+                let failure = Http2Failure { code: code.0, received: true };
+                self.leaves(stream, failure, true);
+            }
+            H2Event::Failed { stream, fault } => {
+                let failure = Http2Failure { code: fault.code().0, received: false };
+                self.leaves(stream, failure, false);
+            }
+            H2Event::Writable | H2Event::Settings => {
+                let stalled = self.streams.iter_mut().filter(|stream| stream.waits_for_room);
+                stalled.for_each(StreamState::wake);
+            }
+            H2Event::Response { .. } | H2Event::SettingsAcknowledged | H2Event::Pong(_) => {}
+        }
+        ReadStep::Done
+    }
+
+    fn take_data(&mut self, id: u32, data: &[u8], is_last: bool) {
+        let Some(stream) = self.find(id).filter(|stream| stream.wants_body) else {
+            if let Some(stream) = self.find(id) {
+                stream.has_body_ended |= is_last;
+            }
+            return self.h2.release(id, length(data), &mut self.out.frames);
+        };
+        let before = stream.body.capacity();
+        stream.keep(data);
+        stream.has_body_ended |= is_last;
+        let after = stream.body.capacity();
+        stream.wake();
+        self.buffers += after - before;
+        self.here += data.len();
+    }
+
+    fn take_trailers(&mut self, id: u32, fields: HeaderFields) {
+        let Some(stream) = self.find(id) else { return };
+        stream.has_body_ended = true;
+        stream.wake();
+        if !stream.wants_body {
+            return;
+        }
+        if let Some(trailers) = map(fields).and_then(keep_trailers) {
+            let bytes = map_bytes(&trailers) + text_bytes(&trailers);
+            stream.trailers = Some(trailers);
+            self.trailers += bytes;
+            self.here += bytes;
+        }
+    }
+
+    fn leaves(&mut self, id: u32, failure: Http2Failure, by_client: bool) {
+        let Some(stream) = self.find(id) else { return };
+        let is_early = by_client && !stream.has_run && stream.left.is_none();
+        stream.is_reset |= is_early;
+        stream.leaves(Left::Failed(failure));
+        self.resets += usize::from(is_early);
+    }
+
+    fn release(&mut self, id: u32, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        self.here -= bytes;
+        let before = self.out.frames.len();
+        self.h2.release(id, u32::try_from(bytes).unwrap_or(u32::MAX), &mut self.out.frames);
+        if self.is_held_back || self.out.frames.len() > before {
+            self.wake_driver();
+        }
+    }
+
+    fn enqueue(&mut self, id: u32) {
+        if let Some(stream) = self.find(id)
+            && !mem::replace(&mut stream.is_ready, true)
+        {
+            self.ready.push_back(id);
+        }
+    }
+
+    /// Writes the next head, end, or piece of data. `false`: there is none, or the client must
+    /// take data first.
+    fn write_next(&mut self) -> bool {
+        if let Some(id) = self.ready.pop_front() {
+            self.write_ready(id);
+            return true;
+        }
+        match self.h2.next_to_send() {
+            Some((id, room)) => {
+                self.write_data(id, room);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Writes the heads of a stream, and its end if no data is left. A fault means that the stream
+    /// has ended, which its task sees.
+    fn write_ready(&mut self, id: u32) {
+        let Ok(at) = self.streams.binary_search_by_key(&id, |stream| stream.id) else { return };
+        let Some(stream) = self.streams.get_mut(at) else { return };
+        let (h2, out) = (&mut self.h2, &mut self.out.frames);
+        stream.is_ready = false;
+        if let Some(interim) = stream.interim.take() {
+            let _ = h2.inform(id, response_fields(&interim), out);
+        }
+        if let Some(FinalHead { parts, ends }) = stream.head.take() {
+            let _ = h2.respond(id, response_fields(&parts), ends, out);
+            give_back(parts.headers);
+            (stream.is_answered, stream.has_ended) = (true, ends);
+            h2.set_wants_to_send(id, !stream.queue.is_empty());
+            if stream.waits_for_room {
+                stream.wake();
+            }
+        }
+        if stream.is_answered
+            && stream.queue.is_empty()
+            && let Some(end) = stream.end.take()
+        {
+            stream.has_ended = true;
+            match end {
+                Some(trailers) => _ = h2.trailers(id, header_fields(&trailers), out),
+                None => {
+                    if let Ok(frame) = h2.data(id, 0, true) {
+                        out.extend_from_slice(&frame);
+                    }
+                }
+            }
+        }
+        stream.mark = self.out.position();
+        self.marks.push_back((stream.mark, id));
+    }
+
+    /// Writes a piece of data. Returns whether there was one.
+    fn write_data(&mut self, id: u32, room: usize) -> bool {
+        let Ok(at) = self.streams.binary_search_by_key(&id, |stream| stream.id) else {
+            self.h2.set_wants_to_send(id, false);
+            return false;
+        };
+        let Some(stream) = self.streams.get_mut(at) else { return false };
+        let Some(piece) = stream.queue.take(room) else {
+            self.h2.set_wants_to_send(id, false);
+            return false;
+        };
+        let is_empty = stream.queue.is_empty();
+        let is_last = is_empty && matches!(stream.end, Some(None));
+        let Ok(head) = self.h2.data(id, piece.len(), is_last) else {
+            self.h2.set_wants_to_send(id, false);
+            return false;
+        };
+        self.out.put_data(head, piece);
+        if is_last {
+            (stream.end, stream.has_ended) = (None, true);
+            stream.mark = self.out.position();
+            self.marks.push_back((stream.mark, id));
+        } else if is_empty {
+            let has_trailers = stream.end.is_some();
+            stream.wake();
+            self.h2.set_wants_to_send(id, false);
+            if has_trailers {
+                self.enqueue(id);
+            }
+        }
+        true
+    }
+}
+
+fn length(data: &[u8]) -> u32 {
+    u32::try_from(data.len()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests;

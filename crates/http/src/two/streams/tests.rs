@@ -1,0 +1,188 @@
+//! Streams and their connection, against a client in memory.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use eyelet_h2::hpack::HeaderField;
+use eyelet_h2::{H2Limits, H2Received, RequestKind};
+use eyelet_memory::budget::Budget;
+use http::Response;
+
+use super::*;
+
+/// A client and the server's side of its connection.
+struct Pair {
+    client: H2Connection,
+    up: Vec<u8>,
+    streams: Streams,
+    budget: Arc<Budget>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let (mut up, mut down) = (Vec::new(), Vec::new());
+        let client = H2Connection::client(H2Limits::default(), 0, &mut up);
+        let h2 = H2Connection::server(H2Limits::default(), 0, &mut down);
+        let budget = Arc::new(Budget::new(64 << 20, 0));
+        let streams = Streams::new(h2, down, Counted::new(&budget, 0));
+        Self { client, up, streams, budget }
+    }
+
+    fn request(&mut self) -> u32 {
+        let fields =
+            [(":method", "POST"), (":scheme", "https"), (":path", "/"), (":authority", "app.test")];
+        let fields =
+            fields.map(|(name, value)| HeaderField::new(name.as_bytes(), value.as_bytes()));
+        self.client.request(fields, RequestKind::Other, false, &mut self.up).unwrap()
+    }
+
+    fn data(&mut self, id: u32, len: usize) {
+        let head = self.client.data(id, len, false).unwrap();
+        self.up.extend_from_slice(&head);
+        self.up.resize(self.up.len() + len, 7);
+    }
+
+    /// The server reads all that the client has said.
+    fn read(&mut self) {
+        let up = mem::take(&mut self.up);
+        let mut at = 0;
+        loop {
+            let (consumed, step) = self.streams.receive(&up[at..], 0).unwrap();
+            at += consumed;
+            match step {
+                ReadStep::NeedMore => break,
+                ReadStep::Request(arrived) => {
+                    self.streams.begin(arrived.id, arrived.is_last);
+                    assert_eq!(self.streams.runs(arrived.id), None);
+                }
+                _ => {}
+            }
+        }
+        assert_eq!(at, up.len());
+        self.streams.recount();
+    }
+
+    /// The client reads all that the server writes. Returns the heads, the data, and the resets.
+    fn hear(&mut self) -> (usize, usize, Vec<ErrorCode>) {
+        let (mut down, mut room) = (Vec::new(), [0; 100]);
+        while self.streams.has_output() {
+            let len = self.streams.fill(&mut room);
+            assert!(len > 0);
+            down.extend_from_slice(&room[..len]);
+            self.streams.note_sealed();
+        }
+        let (mut heads, mut bytes, mut resets) = (0, 0, Vec::new());
+        let mut rest = &down[..];
+        while let H2Received::Event { consumed, event } =
+            self.client.receive(rest, 0, &mut self.up).unwrap()
+        {
+            rest = &rest[consumed..];
+            match event {
+                H2Event::Response { .. } => heads += 1,
+                H2Event::Data { data, .. } => bytes += data.len(),
+                H2Event::Reset { code, .. } => resets.push(code),
+                _ => {}
+            }
+        }
+        (heads, bytes, resets)
+    }
+}
+
+fn head() -> response::Parts {
+    Response::new(()).into_parts().0
+}
+
+/// Bodies in small frames, trailers, a taken part and a dropped rest: all is counted, and nothing
+/// is when the streams have ended.
+#[test]
+fn what_streams_hold_is_counted_until_they_end() {
+    let mut pair = Pair::new();
+    let task = Context::from_waker(Waker::noop());
+    let ids = [pair.request(), pair.request()];
+    for id in ids {
+        (0..1_000).for_each(|_| pair.data(id, 17));
+    }
+    let trailers = [HeaderField::new(b"x-sum", b"7")];
+    pair.client.trailers(ids[1], trailers, &mut pair.up).unwrap();
+    pair.read();
+    let held = pair.budget.used() - HTTP2_BYTES;
+    assert!((2 * 17_000..4 * 17_000).contains(&held), "{held}");
+    assert!(pair.streams.has_trailers());
+    assert!(!pair.streams.may_read(true));
+
+    let Poll::Ready(Ok(body)) = pair.streams.poll_body(ids[0], &task) else { panic!("no body") };
+    assert_eq!(body.len(), 17_000);
+    assert!(pair.streams.poll_body(ids[0], &task).is_pending());
+    pair.streams.release(ids[0], usize::MAX);
+    pair.streams.end(ids[0]);
+    pair.streams.end(ids[1]);
+    assert!(pair.streams.may_read(false) && !pair.streams.has_trailers());
+    let (_, _, resets) = pair.hear();
+    assert_eq!(resets, [ErrorCode::CANCEL; 2]);
+    pair.streams.recount();
+    let held = pair.budget.used() - HTTP2_BYTES;
+    assert!(held <= 4 << 10, "{held}");
+}
+
+/// What came before a cut is passed on, behind its head and before the reset.
+#[test]
+fn a_cut_comes_behind_what_was_queued() {
+    let mut pair = Pair::new();
+    let task = Context::from_waker(Waker::noop());
+    let id = pair.request();
+    pair.read();
+    pair.streams.respond(id, head(), false);
+    pair.streams.push(id, vec![7; 20_000].into());
+    assert!(pair.streams.poll_sent(id, &task).is_pending());
+    pair.streams.cut(id);
+    pair.streams.end(id);
+    assert_eq!(pair.hear(), (1, 20_000, vec![ErrorCode::INTERNAL_ERROR]));
+}
+
+/// A response is sent once its last byte is in a record, and no earlier.
+#[test]
+fn a_response_is_sent_with_its_last_byte() {
+    let mut pair = Pair::new();
+    let task = Context::from_waker(Waker::noop());
+    let id = pair.request();
+    pair.read();
+    pair.hear();
+    pair.read();
+    pair.streams.respond(id, head(), false);
+    pair.streams.push(id, vec![7; 500].into());
+    pair.streams.finish(id, None);
+    let mut room = [0; 100];
+    while pair.streams.has_output() {
+        assert!(pair.streams.poll_sent(id, &task).is_pending());
+        assert!(pair.streams.fill(&mut room) > 0);
+        pair.streams.note_sealed();
+    }
+    assert_eq!(pair.streams.poll_sent(id, &task), Poll::Ready(Left::Written));
+}
+
+/// A stream that its client reset before its task ran is one of a flood, until its task has seen
+/// that.
+#[test]
+fn early_resets_are_counted() {
+    let mut pair = Pair::new();
+    let id = pair.request();
+    pair.client.reset(id, ErrorCode::CANCEL, &mut pair.up);
+    let up = mem::take(&mut pair.up);
+    let mut rest = &up[..];
+    loop {
+        let (consumed, step) = pair.streams.receive(rest, 0).unwrap();
+        rest = &rest[consumed..];
+        match step {
+            ReadStep::NeedMore => break,
+            ReadStep::Request(arrived) => pair.streams.begin(arrived.id, arrived.is_last),
+            _ => {}
+        }
+    }
+    assert_eq!(pair.streams.resets(), 1);
+    let failure = Http2Failure { code: ErrorCode::CANCEL.0, received: true };
+    assert_eq!(pair.streams.runs(id), Some(Left::Failed(failure)));
+    assert_eq!(pair.streams.resets(), 0);
+    pair.streams.end(id);
+    assert_eq!((pair.streams.resets(), pair.streams.len()), (0, 0));
+}
