@@ -70,8 +70,12 @@ pub enum Action {
 /// `action = "splice"`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Splice {
-    /// The upstream.
+    /// The upstream, or the first of several.
     pub upstream: SpliceUpstream,
+    /// The others of the list. All of them, and the first, are [`SpliceUpstream::HostPort`].
+    pub others: Vec<SpliceUpstream>,
+    /// How one of several is chosen.
+    pub balance: Balance,
     /// Networks that a name may resolve to, although they are loopback, link-local, private or our
     /// own.
     pub upstream_allow: Vec<IpNet>,
@@ -83,6 +87,24 @@ pub struct Splice {
     pub forbid_tls_compression: bool,
     /// Whether the client's first bytes go with the SYN.
     pub fast_open: bool,
+}
+
+/// How one of several upstreams is chosen, and how they are checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Balance {
+    /// Whether a client stays with one of them. Otherwise the load decides.
+    pub by_client: bool,
+    /// What they are asked, again and again, to see whether they are up.
+    pub check: Option<UpstreamCheck>,
+}
+
+/// What shows that an upstream is up.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum UpstreamCheck {
+    /// It accepts a connection.
+    Connect,
+    /// It answers a GET for this path with 2xx or 3xx.
+    Get(Box<str>),
 }
 
 /// The address that an upstream is dialled from.
@@ -140,8 +162,12 @@ impl fmt::Display for HostPort {
 /// that differ in nothing else share this.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Terminate {
-    /// The application.
+    /// The application, or the first of several.
     pub upstream: TerminateUpstream,
+    /// The others of the list, of the same kind.
+    pub others: Vec<TerminateUpstream>,
+    /// How one of several is chosen.
+    pub balance: Balance,
     /// Where its certificates come from.
     pub certificates: CertificateSource,
     /// How long connections and requests are held while the upstream is down.
@@ -191,6 +217,29 @@ pub enum TerminateUpstream {
     Http(HttpUpstream),
     /// `unix:/path`: dialled when the handshake ends.
     Unix(PathBuf),
+}
+
+impl TerminateUpstream {
+    /// The application, if it speaks HTTP.
+    pub fn as_http(&self) -> Option<&HttpUpstream> {
+        match self {
+            Self::Http(http) => Some(http),
+            Self::Tcp(_) | Self::Unix(_) => None,
+        }
+    }
+
+    /// Whether it is a name, which may have several addresses.
+    pub fn is_named(&self) -> bool {
+        let to = match self {
+            Self::Tcp(to) => to,
+            Self::Http(http) => match &http.address {
+                HttpAddress::Tcp(to) => to,
+                HttpAddress::Unix(_) => return false,
+            },
+            Self::Unix(_) => return false,
+        };
+        matches!(to.host, Host::Name(_))
+    }
 }
 
 /// An application that speaks HTTP.

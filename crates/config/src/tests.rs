@@ -502,6 +502,8 @@ fn a_whole_configuration() {
     let splice = |upstream, upstream_allow| {
         Action::Splice(Splice {
             upstream,
+            others: Vec::new(),
+            balance: Balance::default(),
             upstream_allow,
             proxy_protocol: None,
             source: DialSource::Host,

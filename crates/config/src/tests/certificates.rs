@@ -96,6 +96,8 @@ fn a_terminate_rule() {
             tls: None,
             http2: UpstreamHttp2::Alpn,
         }),
+        others: Vec::new(),
+        balance: Balance::default(),
         upstream_wait: Duration::ZERO,
         alpn_select: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         client_ca: Some(folder.0.join("app.pem")),
