@@ -14,7 +14,7 @@ use super::coding::{begin, first, known};
 use super::failure::{Failure, NoHead, status};
 use super::fault::{RequestFault, ResponseFault};
 use super::fields;
-use super::find::{Want, find};
+use super::find::{Chosen, Found, Want, find};
 use super::head::{Length, Response, SPARE_FIELDS_MAX, give_back};
 use super::io::ClientLost;
 use super::page::page;
@@ -26,6 +26,7 @@ use super::upgrade::Switched;
 use super::upstream::request::{NoAnswer, UpstreamRequest};
 use super::upstream::{Upstream, one};
 use super::websocket;
+use eyelet_balance::group::Tried;
 use eyelet_engine::event_loop::others_first;
 use eyelet_engine::handle::WaitError;
 use eyelet_telemetry::reason::{Detail, Limit, Reason};
@@ -217,14 +218,20 @@ async fn serve(
     let asked =
         UpstreamRequest { parts: request, host, forwarded, length, trailers, again, by_one };
     let _counted = room::take_request(served, stream, request)?;
-    let Answered { mut upstream, mut upload, response } =
+    // While `chosen` lives, the exchange counts as open at its upstream.
+    let Answered { mut upstream, index, chosen: at, mut upload, response } =
         ask(served, stream, asked, record, written).await?;
     let Response { mut parts, length: response_length, .. } = response;
     let _counted = room::take_response(served, &parts)?;
     let chosen = switch.as_ref().and_then(|asked| fields::chosen(asked, &parts));
     fields::to_client(&mut parts);
     if parts.status == StatusCode::SWITCHING_PROTOCOLS {
-        return Box::pin(switched(served, stream, parts, upstream, chosen, record, written)).await;
+        let mut end =
+            Box::pin(switched(served, stream, parts, upstream, chosen, record, written)).await?;
+        if let (Some(switched), Some(at)) = (&mut end.switched, &at) {
+            switched.count_at(&at.member.health.counters);
+        }
+        return Ok(end);
     }
     if stream.as_one().is_none() && switch.is_some() && parts.status.is_success() {
         // A 2xx would tell an HTTP/2 client that the protocols were switched.
@@ -254,7 +261,7 @@ async fn serve(
     record.coded = download.coding_info();
     let passed = passed?;
     if upload.done && download.is_whole() {
-        served.keep(upstream);
+        served.keep(upstream, index);
     }
     passed.end(served, stream).await
 }
@@ -347,13 +354,16 @@ fn check(served: &ServedConnection, request: &request::Parts) -> Result<Authorit
 /// An upstream and its response's head.
 struct Answered<'a> {
     upstream: Upstream,
+    /// The index of its upstream in the rule.
+    index: usize,
+    chosen: Option<Chosen>,
     upload: Upload<'a>,
     response: Response,
 }
 
 /// Finds a connection, sends the request and waits for the response's head. It tries another
-/// connection if the upstream certainly has not processed the request. It also does so if a kept
-/// connection was dead and a second try can do nothing twice.
+/// connection if the upstream certainly has not processed the request. It also does so if a second
+/// try can do nothing twice, and a kept connection was dead or another upstream is left.
 async fn ask<'a>(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
@@ -365,14 +375,16 @@ async fn ask<'a>(
     // their end included.
     others_first().await;
     let UpstreamRequest { parts, length, .. } = upstream_request;
+    let (is_harmless_twice, mut tried) = (upstream_request.again, Tried::default());
     let (mut tries, mut is_answered) = (1, true);
     loop {
-        let want = Want { idle: tries == 1, hold: is_answered };
-        let mut upstream = match find(served, stream, &upstream_request, want, record).await {
+        let want = (Want { idle: tries == 1, hold: is_answered }, &mut tried);
+        let found = match find(served, stream, &upstream_request, want, record).await {
             // The upstream is gone, and this request may be what ended it.
             Err(Failure::Answer(_)) if !is_answered => return Err(NoAnswer::Dead.into()),
             found => found?,
         };
+        let Found { mut upstream, index, chosen } = found;
         served.note_upstream(upstream.name());
         record.upstream = Some(upstream.name().clone());
         let (head, chunked) = (upstream.head(&upstream_request), upstream.is_chunked());
@@ -380,12 +392,22 @@ async fn ask<'a>(
         let method = &parts.method;
         let waited = wait_for_head(served, stream, &mut upstream, &mut upload, method, record);
         let why = match waited.await {
-            Ok(response) => return Ok(Answered { upstream, upload, response }),
+            Ok(response) => {
+                if let Some(Chosen { member, .. }) = &chosen {
+                    member.health.answered(served.worker.engine.now_unix_ms());
+                }
+                return Ok(Answered { upstream, index, chosen, upload, response });
+            }
             Err(NoHead::Failure(failure)) => return Err(failure),
             Err(NoHead::Upstream(why)) => why,
         };
         let harmless = match why {
-            NoAnswer::Dead => upstream_request.again && upstream.is_reused(),
+            // It may have closed it before the request came.
+            NoAnswer::Dead if upstream.is_reused() => upstream_request.again,
+            NoAnswer::Dead => {
+                let another = chosen.is_some_and(|at| note_dead(served, &at, index, &mut tried));
+                is_harmless_twice && another && tries < TRIES_MAX
+            }
             NoAnswer::Unread | NoAnswer::OneWanted => !upload.taken && tries < TRIES_MAX,
             NoAnswer::Broken(_) | NoAnswer::Fault(_) | NoAnswer::NoRoom => false,
         };
@@ -397,6 +419,15 @@ async fn ask<'a>(
         upstream_request.again = false;
         upstream_request.by_one |= matches!(why, NoAnswer::OneWanted);
     }
+}
+
+/// Notes that an upstream closed a new connection without a response. Returns whether another
+/// upstream is left.
+fn note_dead(served: &ServedConnection, at: &Chosen, index: usize, tried: &mut Tried) -> bool {
+    let why = "it closed a new connection without a response";
+    at.member.health.failed(served.worker.engine.now_unix_ms(), &why);
+    tried.add(index);
+    tried.count() < at.group.members.len()
 }
 
 async fn wait_for_head(

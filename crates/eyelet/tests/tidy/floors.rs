@@ -46,6 +46,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "tracing",
         ]),
     ),
+    ("crates/balance", Some(&["eyelet-config", "eyelet-telemetry", "tracing"])),
     (
         "crates/engine",
         Some(&[
@@ -142,6 +143,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     (
         "crates/resolve",
         Some(&[
+            "eyelet-balance",
             "eyelet-config",
             "eyelet-engine",
             "eyelet-memory",
@@ -167,6 +169,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "base64",
             "bytes",
             "eyelet-acme",
+            "eyelet-balance",
             "eyelet-compress",
             "eyelet-config",
             "eyelet-engine",
