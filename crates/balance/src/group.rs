@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use eyelet_config::{HttpAddress, TerminateUpstream, UpstreamCheck};
+use eyelet_config::{TerminateUpstream, UpstreamCheck};
 use eyelet_telemetry::upstream::UpstreamCounters;
 
 use crate::choice::{Choice, choose, mix};
@@ -169,16 +169,12 @@ impl Member {
     }
 }
 
-/// What an upstream is called in the log: as it is written in the configuration.
+/// What an upstream is called in the log: as it is written in the configuration. A spliced one has
+/// no scheme there.
 fn name(upstream: &TerminateUpstream) -> String {
     match upstream {
         TerminateUpstream::Tcp(to) => to.to_string(),
-        TerminateUpstream::Unix(path) => format!("unix:{}", path.display()),
-        TerminateUpstream::Http(http) => match (&http.address, &http.tls) {
-            (HttpAddress::Unix(path), _) => format!("http+unix:{}", path.display()),
-            (HttpAddress::Tcp(to), None) => format!("http://{to}"),
-            (HttpAddress::Tcp(to), Some(_)) => format!("https://{to}"),
-        },
+        other => other.to_string(),
     }
 }
 

@@ -12,6 +12,8 @@ use eyelet_wire::alert::AlertDescription;
 pub use eyelet_wire::version::Version;
 use ipnet::IpNet;
 
+use crate::headers::Fields;
+
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
@@ -140,6 +142,17 @@ pub enum Host {
     Name(String),
 }
 
+/// As it is written in a rule.
+impl fmt::Display for SpliceUpstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::HostPort(to) => to.fmt(f),
+            Self::Sni { port } => write!(f, "{{sni}}:{port}"),
+            Self::Destination => f.write_str("destination"),
+        }
+    }
+}
+
 /// `host:port`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HostPort {
@@ -178,6 +191,8 @@ pub struct Terminate {
     pub client_ca: Option<PathBuf>,
     /// How responses are compressed, if the upstream speaks HTTP.
     pub compression: Compression,
+    /// Set in each response, if the upstream speaks HTTP.
+    pub headers: Fields,
     /// The lowest TLS version accepted.
     pub tls_version_min: Version,
     /// The PROXY header that is sent to the upstream first.
@@ -239,6 +254,21 @@ impl TerminateUpstream {
             Self::Unix(_) => return false,
         };
         matches!(to.host, Host::Name(_))
+    }
+}
+
+/// As it is written in a rule.
+impl fmt::Display for TerminateUpstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(to) => write!(f, "tcp://{to}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Http(http) => match (&http.address, &http.tls) {
+                (address @ HttpAddress::Unix(_), _) => write!(f, "http+{address}"),
+                (address, None) => write!(f, "http://{address}"),
+                (address, Some(_)) => write!(f, "https://{address}"),
+            },
+        }
     }
 }
 
@@ -396,6 +426,8 @@ pub struct HttpLimits {
     pub head_bytes_max: usize,
     /// Clients whose Forwarded and X-Forwarded-* fields are believed.
     pub trusted_proxies: Vec<IpNet>,
+    /// Set in the responses of all rules, unless a rule sets the field itself.
+    pub headers: Fields,
 }
 
 /// What is logged of connections.
@@ -505,6 +537,7 @@ impl Default for HttpLimits {
             http2_idle_timeout: Duration::from_mins(3),
             head_bytes_max: 64 << 10,
             trusted_proxies: Vec::new(),
+            headers: Fields::new(),
         }
     }
 }

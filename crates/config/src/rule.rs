@@ -17,7 +17,7 @@ use crate::model::{
     Splice, SpliceUpstream, Terminate, TerminateUpstream,
 };
 use crate::reader::{Report, Section, Text};
-use crate::{compression, upstreams, values};
+use crate::{compression, headers, upstreams, values};
 
 /// A rule that was read.
 pub(super) struct Written<'t> {
@@ -302,8 +302,12 @@ fn terminate(
     let wait =
         wait.and_then(|text| report.keep(text.at, values::duration(text.text, &UPSTREAM_WAIT)));
     let compression = compression::rule(report, section);
+    let headers = headers::read(report, section);
     if !matches!(upstream, TerminateUpstream::Http(_)) {
         compression::check_unused(report, section);
+        if let Some(at) = section.key_at("headers").or(section.key_at("hsts")) {
+            report.error(at, "only responses of an upstream with HTTP have fields");
+        }
     }
     Some(Terminate {
         upstream,
@@ -314,6 +318,7 @@ fn terminate(
         alpn_select,
         client_ca,
         compression,
+        headers,
         tls_version_min: version.unwrap_or(Version::Tls12),
         proxy_protocol,
     })
@@ -496,7 +501,7 @@ const COMMON_KEYS: [&str; 19] = [
 ];
 
 /// The keys of rules with certain actions.
-const ACTION_KEYS: [(&str, &[Kind]); 28] = [
+const ACTION_KEYS: [(&str, &[Kind]); 30] = [
     ("acme_on_demand", &[Kind::Terminate]),
     ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),
@@ -512,6 +517,8 @@ const ACTION_KEYS: [(&str, &[Kind]); 28] = [
     ("client_ca", &[Kind::Terminate]),
     ("fast_open", &[Kind::Splice]),
     ("forbid_tls_compression", &[Kind::Splice]),
+    ("headers", &[Kind::Terminate]),
+    ("hsts", &[Kind::Terminate]),
     ("key", &[Kind::Terminate]),
     ("message", &[Kind::Refuse]),
     ("proxy_protocol", &[Kind::Splice, Kind::Terminate]),

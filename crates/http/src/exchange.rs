@@ -124,7 +124,7 @@ pub async fn answer(
     }
     let (mut head, length, body) = page(status, method);
     fields::to_client(&mut head);
-    if respond(stream, head, length, record).is_err() {
+    if respond(served, stream, head, length, record).is_err() {
         return false;
     }
     stream.push(body);
@@ -141,14 +141,16 @@ pub async fn answer(
     flushed.is_ok()
 }
 
-/// Queues a response's head, and notes its status for the access line.
+/// Queues a response's head with the fields that the configuration sets, and notes its status for the access line.
 fn respond(
+    served: &ServedConnection,
     stream: &mut Stream<'_>,
-    head: response::Parts,
+    mut head: response::Parts,
     length: Length,
     record: &mut Record,
 ) -> Result<(), ExchangeError> {
     let status = head.status.as_u16();
+    served.set_fields(&mut head.headers);
     stream.respond(head, length)?;
     record.status = Some(status);
     Ok(())
@@ -256,7 +258,7 @@ async fn serve(
     // Other tasks run before the head is written, so that in HTTP/2 it is sent together with the
     // body.
     others_first().await;
-    respond(stream, parts, length, record)?;
+    respond(served, stream, parts, length, record)?;
     let passed = pass_down(served, stream, &mut upstream, &mut upload, &mut download).await;
     record.coded = download.coding_info();
     let passed = passed?;
@@ -323,7 +325,7 @@ async fn answer_own(
         Method::HEAD => Length::Empty,
         _ => Length::Known(body.len() as u64),
     };
-    respond(stream, head, length, record)?;
+    respond(served, stream, head, length, record)?;
     if length != Length::Empty {
         record.coded.bytes_sent = body.len() as u64;
         stream.push(body);
@@ -644,7 +646,7 @@ async fn over_two(
     written: &Written<'_>,
 ) -> Result<ExchangeEnd, Failure> {
     websocket::to_ok(&mut head);
-    respond(stream, head, Length::UntilClose, record)?;
+    respond(served, stream, head, Length::UntilClose, record)?;
     match websocket::copy(served, stream, Upstream::One(upstream), written).await {
         Ok(()) => Ok(ExchangeEnd::default()),
         Err(websocket::CopyEnd::Client(exchange_error)) => Err(exchange_error.into()),

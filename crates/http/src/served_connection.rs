@@ -154,6 +154,15 @@ impl ServedConnection {
         }
     }
 
+    /// Sets the fields that every response of the rule has.
+    pub fn set_fields(&self, headers: &mut http::HeaderMap) {
+        let of_rule = self.route.as_ref().and_then(Route::terminate);
+        let of_rule = of_rule.map_or(&[][..], |terminate| &terminate.headers);
+        for (name, value) in self.worker.shared.config.http.headers.iter().chain(of_rule) {
+            headers.insert(name, value.clone());
+        }
+    }
+
     /// How long an exchange waits for a byte of a body before it is checked.
     pub fn progress_wait(&self) -> Duration {
         self.worker.shared.config.http.body_timeout.min(STALLED)

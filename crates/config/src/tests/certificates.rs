@@ -102,6 +102,7 @@ fn a_terminate_rule() {
         alpn_select: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         client_ca: Some(folder.0.join("app.pem")),
         compression: Compression::default(),
+        headers: Vec::new(),
         tls_version_min: Version::Tls13,
         proxy_protocol: Some(ProxyProtocol::V2),
     };

@@ -18,6 +18,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-policy",
             "eyelet-sys",
             "eyelet-wire",
+            "http", // names and values of fields, as what writes them reads them
             "humantime",
             "ipnet",
             "rustls",
