@@ -1,7 +1,7 @@
 //! Lists of upstreams, how one is chosen, checks, and fixed fields of responses: what is read, and
 //! each mistake with its place.
 
-use super::certificates::Folder;
+use super::certificates::{Folder, terminate};
 use super::*;
 
 /// The messages for a splice rule with these keys, which begin in the fifth line.
