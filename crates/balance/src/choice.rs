@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use crate::health::Health;
+use crate::health::{Health, mix};
 
 /// How to choose.
 #[derive(Clone, Copy)]
@@ -14,15 +14,6 @@ pub(crate) struct Choice {
     pub(crate) now_ms: u64,
     /// Bits that differ at each choice.
     pub(crate) random: u64,
-}
-
-/// Mixes bits (the finalizer of SplitMix64). Equal in all processes, so that all edges of a fleet
-/// hash alike. Clients cannot choose the upstreams' names, so it needs no key.
-pub(crate) fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 /// Chooses one of those that are left, by its index. If all of them are down, one of these is

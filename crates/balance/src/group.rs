@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use eyelet_config::{TerminateUpstream, UpstreamCheck};
 use eyelet_telemetry::upstream::UpstreamCounters;
 
-use crate::choice::{Choice, choose, mix};
-use crate::health::Health;
+use crate::choice::{Choice, choose};
+use crate::health::{Health, mix};
 
 /// The upstreams of one or several rules.
 #[derive(Debug)]

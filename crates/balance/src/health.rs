@@ -8,8 +8,6 @@ use std::time::Duration;
 
 use eyelet_telemetry::upstream::UpstreamCounters;
 
-use crate::choice::mix;
-
 /// Milliseconds for which an upstream is down after its first failure. Most restarts are over by
 /// then, and a single refused connection costs little.
 const PAUSE_MIN_MS: u64 = 1_000;
@@ -197,6 +195,15 @@ impl Health {
         // A poisoned lock still holds a whole state: each step changes it after all that can fail.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Mixes bits (the finalizer of SplitMix64). Equal in all processes, so that all edges of a fleet
+/// hash alike. Clients cannot choose the upstreams' names, so it needs no key.
+pub(crate) fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
 }
 
 #[cfg(test)]

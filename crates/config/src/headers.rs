@@ -1,4 +1,4 @@
-//! Reads the fields that every response gets: `headers`, and `hsts`, which is one of them in a word.
+//! Reads the fields that every response gets: `headers`, and `hsts`, which is one in a word.
 
 use http::header::{
     CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, DATE, ETAG, HeaderName, HeaderValue,

@@ -95,8 +95,8 @@ memory_max = \"12\"
              alert, alpn, alpn_select, breach_allow, breach_rule, certificate, \
              certificate_issuer, certificate_names, certificate_valid, client, client_ca, \
              compress, compress_effort, compress_event_streams, connect, destination, \
-             dictionary, ech, evidence, fast_open, forbid_tls_compression, headers, hsts, ja4, key, \
-             length_hiding, listener, message, name, offload, proxy_protocol, shadow, sni, \
+             dictionary, ech, evidence, fast_open, forbid_tls_compression, headers, hsts, ja4, \
+             key, length_hiding, listener, message, name, offload, proxy_protocol, shadow, sni, \
              sni_malformed, sni_verified, source, tls_compression, tls_version_max, \
              tls_version_min, upstream, upstream_allow, upstream_ca, upstream_check, \
              upstream_hash, upstream_http2, upstream_name, upstream_wait)",

@@ -14,7 +14,7 @@ use super::coding::{begin, first, known};
 use super::failure::{Failure, NoHead, status};
 use super::fault::{RequestFault, ResponseFault};
 use super::fields;
-use super::find::{Chosen, Found, Want, find};
+use super::find::{Chosen, FoundUpstream, Want, find};
 use super::head::{Length, Response, SPARE_FIELDS_MAX, give_back};
 use super::io::ClientLost;
 use super::page::page;
@@ -43,6 +43,16 @@ pub struct ExchangeEnd {
     pub switched: Option<Switched>,
     /// The connection to the client is lost.
     pub client_lost: bool,
+}
+
+impl ExchangeEnd {
+    /// A connection that has switched protocols counts at its upstream until it ends.
+    fn counted_at(mut self, at: Option<&Chosen>) -> Self {
+        if let (Some(switched), Some(at)) = (&mut self.switched, at) {
+            switched.count_at(&at.member.health.counters);
+        }
+        self
+    }
 }
 
 /// Runs one exchange to its end, and writes its access line.
@@ -141,7 +151,8 @@ pub async fn answer(
     flushed.is_ok()
 }
 
-/// Queues a response's head with the fields that the configuration sets, and notes its status for the access line.
+/// Queues a response's head with the fields that the configuration sets, and notes its status for
+/// the access line.
 fn respond(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
@@ -220,7 +231,7 @@ async fn serve(
     let asked =
         UpstreamRequest { parts: request, host, forwarded, length, trailers, again, by_one };
     let _counted = room::take_request(served, stream, request)?;
-    // While `chosen` lives, the exchange counts as open at its upstream.
+    // The exchange counts as open at its upstream as long as `at` lives.
     let Answered { mut upstream, index, chosen: at, mut upload, response } =
         ask(served, stream, asked, record, written).await?;
     let Response { mut parts, length: response_length, .. } = response;
@@ -228,12 +239,8 @@ async fn serve(
     let chosen = switch.as_ref().and_then(|asked| fields::chosen(asked, &parts));
     fields::to_client(&mut parts);
     if parts.status == StatusCode::SWITCHING_PROTOCOLS {
-        let mut end =
-            Box::pin(switched(served, stream, parts, upstream, chosen, record, written)).await?;
-        if let (Some(switched), Some(at)) = (&mut end.switched, &at) {
-            switched.count_at(&at.member.health.counters);
-        }
-        return Ok(end);
+        let end = Box::pin(switched(served, stream, parts, upstream, chosen, record, written));
+        return Ok(end.await?.counted_at(at.as_ref()));
     }
     if stream.as_one().is_none() && switch.is_some() && parts.status.is_success() {
         // A 2xx would tell an HTTP/2 client that the protocols were switched.
@@ -386,7 +393,7 @@ async fn ask<'a>(
             Err(Failure::Answer(_)) if !is_answered => return Err(NoAnswer::Dead.into()),
             found => found?,
         };
-        let Found { mut upstream, index, chosen } = found;
+        let FoundUpstream { mut upstream, index, chosen } = found;
         served.note_upstream(upstream.name());
         record.upstream = Some(upstream.name().clone());
         let (head, chunked) = (upstream.head(&upstream_request), upstream.is_chunked());

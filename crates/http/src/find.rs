@@ -41,7 +41,7 @@ pub struct Want {
 }
 
 /// A connection for a request, and where it leads.
-pub struct Found {
+pub struct FoundUpstream {
     /// The connection.
     pub upstream: Upstream,
     /// The index of its upstream in the rule.
@@ -74,7 +74,7 @@ pub async fn find(
     upstream_request: &UpstreamRequest<'_>,
     (want, tried): (Want, &mut Tried),
     record: &mut Record,
-) -> Result<Found, Failure> {
+) -> Result<FoundUpstream, Failure> {
     // A reload while the request is held may have changed the upstream.
     let mut newer: Option<(_, Route)> = None;
     let (mut vain_dials, mut began) = (None, None);
@@ -88,9 +88,8 @@ pub async fn find(
         let target = route.target(index).ok_or(Failure::Answer(NO_UPSTREAM))?;
         let (shelf, spoken) = (target.shelf, spoken(target.to, upstream_request.by_one));
         let found = |upstream| {
-            // All requests that are held for a rule wait at its first upstream.
             wake(&route.shelf, held.as_ref());
-            Found { upstream, index, chosen: target.balanced.map(Chosen::new) }
+            FoundUpstream { upstream, index, chosen: target.balanced.map(Chosen::new) }
         };
         let in_vain = *vain_dials.get_or_insert_with(|| shelf.in_vain());
         if let Some(kept) = shelf.take(upstream_request, want.idle) {
@@ -119,15 +118,12 @@ pub async fn find(
             }
             Err(failure) => failure,
         };
-        if let Some((_, member)) = target.balanced.filter(|_| is_upstream_down(&failure.reason)) {
-            member.health.failed(worker.engine.now_unix_ms(), &failure.reason);
-            tried.add(index);
-            let in_time = began.elapsed() < worker.shared.config.limits.connect_timeout;
-            if tried.count() < route.upstreams() && in_time {
-                // The next one's dials are others.
-                vain_dials = None;
-                continue;
-            }
+        let is_down = note_failed(worker, &target, (index, tried), &failure);
+        let in_time = began.elapsed() < worker.dialler.connect_timeout;
+        if is_down && in_time && tried.count() < route.upstreams() {
+            // The next one's dials are others.
+            vain_dials = None;
+            continue;
         }
         let is_loop = matches!(failure.reason, Reason::Loop(_));
         let is_late = Instant::now() >= give_up_at || worker.engine.is_draining();
@@ -135,9 +131,7 @@ pub async fn find(
             held = route.shelf.hold();
         }
         let Some(held) = held.as_mut().filter(|_| !is_loop && !is_late) else {
-            record.upstream = Some(failure.name.clone());
-            served.note_upstream(&failure.name);
-            return Err(Failure::Answer(failure.reason));
+            return Err(give_up(served, record, failure));
         };
         *tried = Tried::default();
         Box::pin(while_here(stream, held.wait(give_up_at))).await?;
@@ -145,12 +139,34 @@ pub async fn find(
     }
 }
 
+/// Notes that an upstream is down, if its health is known and the dial says so. Returns whether.
+fn note_failed(
+    worker: &Http,
+    target: &RouteTarget<'_>,
+    (index, tried): (usize, &mut Tried),
+    failure: &DialFailure,
+) -> bool {
+    let is_down = is_upstream_down(&failure.reason);
+    let Some((_, member)) = target.balanced.filter(|_| is_down) else { return false };
+    member.health.failed(worker.engine.now_unix_ms(), &failure.reason);
+    tried.add(index);
+    true
+}
+
+/// The failure of a request that has no connection and is not held.
+fn give_up(served: &ServedConnection, record: &mut Record, failure: DialFailure) -> Failure {
+    record.upstream = Some(failure.name.clone());
+    served.note_upstream(&failure.name);
+    Failure::Answer(failure.reason)
+}
+
 /// The upstream for a request that was at those of `tried`.
 fn choose(served: &ServedConnection, route: &Route, tried: Tried) -> Option<usize> {
     route.choose(served.info.client.ip(), served.worker.engine.now_unix_ms(), tried)
 }
 
-/// The upstream accepts connections: wakes the requests that are held for it. After a reload a held
+/// The upstream accepts connections: wakes the requests that are held. Those of a rule with several
+/// upstreams wait at the first. After a reload a held
 /// request may have its connection from another shelf than those that wait with it.
 fn wake(shelf: &Shelf, held: Option<&HeldRequest>) {
     shelf.wake();

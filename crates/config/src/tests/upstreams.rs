@@ -49,11 +49,9 @@ fn a_list_is_of_one_kind_and_a_check_fits_it() {
         ),
         (
             "upstream = \"a.example:1\"\npath = \"/api\"",
-            &[
-                "6:1: unknown key `path`: Eyelet does not route or rewrite by path: all requests of \
-              a rule go to its upstreams; the application does it, or nginx, Caddy or HAProxy as \
-              the upstream",
-            ],
+            &["6:1: unknown key `path`: Eyelet does not route or rewrite by path: all requests \
+              of a rule go to its upstreams; the application does it, or nginx, Caddy or HAProxy \
+              as the upstream"],
         ),
     ];
     for (keys, expected) in table {
