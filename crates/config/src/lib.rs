@@ -6,8 +6,10 @@ pub mod certificate;
 mod checked;
 mod compression;
 mod diagnostic;
+mod elsewhere;
 mod files;
 mod fleet;
+mod headers;
 mod listeners;
 pub mod lists;
 mod load;
@@ -20,6 +22,7 @@ mod rules;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod upstreams;
 mod values;
 
 pub use acme::{AcmeNames, AcmeSettings, ExternalAccount, external_account_key};
@@ -28,15 +31,17 @@ pub use checked::{Config, WatchedFile};
 pub use diagnostic::{Diagnostic, Severity};
 pub use files::{Depth, UnchangedPairs};
 pub use fleet::{FleetSettings, RedisAddress, RedisTls, StoreAddress, fleet_secret};
+pub use headers::Fields;
 pub use lists::{ListFile, ListFiles, ListKind, RenewedList};
 pub use load::{Loaded, load, load_next, parse};
 pub use local::{LocalSettings, Permitted, is_loopback_name};
 pub use model::{
-    Access, Action, CertificateSource, Compression, DialSource, Dictionaries, Dns,
+    Access, Action, Balance, CertificateSource, Compression, DialSource, Dictionaries, Dns,
     EvidenceSettings, HELLO_BYTES_MAX, Host, HostPort, HttpAddress, HttpLimits, HttpUpstream,
     Limits, Listener, ListenerKind, LocalNames, LogFormat, LogSettings, ProxyProtocol, Refuse,
-    Splice, SpliceUpstream, Terminate, TerminateUpstream, Tickets, UpstreamHttp2, UpstreamTls,
-    Version,
+    Splice, SpliceUpstream, Terminate, TerminateUpstream, Tickets, UpstreamCheck, UpstreamHttp2,
+    UpstreamTls, Version,
 };
 pub use rules::{RuleList, RuleNames, RuleRef};
+pub use upstreams::UPSTREAMS_MAX;
 pub use values::tls_version_code;

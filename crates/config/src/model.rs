@@ -12,6 +12,8 @@ use eyelet_wire::alert::AlertDescription;
 pub use eyelet_wire::version::Version;
 use ipnet::IpNet;
 
+use crate::headers::Fields;
+
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
@@ -70,8 +72,12 @@ pub enum Action {
 /// `action = "splice"`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Splice {
-    /// The upstream.
+    /// The upstream, or the first of several.
     pub upstream: SpliceUpstream,
+    /// The others of the list. All of them, and the first, are [`SpliceUpstream::HostPort`].
+    pub others: Vec<SpliceUpstream>,
+    /// How one of several is chosen.
+    pub balance: Balance,
     /// Networks that a name may resolve to, although they are loopback, link-local, private or our
     /// own.
     pub upstream_allow: Vec<IpNet>,
@@ -83,6 +89,24 @@ pub struct Splice {
     pub forbid_tls_compression: bool,
     /// Whether the client's first bytes go with the SYN.
     pub fast_open: bool,
+}
+
+/// How one of several upstreams is chosen, and how they are checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Balance {
+    /// Whether a client stays with one of them. Otherwise the load decides.
+    pub by_client: bool,
+    /// What they are asked, again and again, to see whether they are up.
+    pub check: Option<UpstreamCheck>,
+}
+
+/// What shows that an upstream is up.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum UpstreamCheck {
+    /// It accepts a connection.
+    Connect,
+    /// It answers a GET for this path with 2xx or 3xx.
+    Get(Box<str>),
 }
 
 /// The address that an upstream is dialled from.
@@ -118,6 +142,17 @@ pub enum Host {
     Name(String),
 }
 
+/// As it is written in a rule.
+impl fmt::Display for SpliceUpstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::HostPort(to) => to.fmt(f),
+            Self::Sni { port } => write!(f, "{{sni}}:{port}"),
+            Self::Destination => f.write_str("destination"),
+        }
+    }
+}
+
 /// `host:port`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HostPort {
@@ -140,8 +175,12 @@ impl fmt::Display for HostPort {
 /// that differ in nothing else share this.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Terminate {
-    /// The application.
+    /// The application, or the first of several.
     pub upstream: TerminateUpstream,
+    /// The others of the list, of the same kind.
+    pub others: Vec<TerminateUpstream>,
+    /// How one of several is chosen.
+    pub balance: Balance,
     /// Where its certificates come from.
     pub certificates: CertificateSource,
     /// How long connections and requests are held while the upstream is down.
@@ -152,6 +191,8 @@ pub struct Terminate {
     pub client_ca: Option<PathBuf>,
     /// How responses are compressed, if the upstream speaks HTTP.
     pub compression: Compression,
+    /// Set in each response, if the upstream speaks HTTP.
+    pub headers: Fields,
     /// The lowest TLS version accepted.
     pub tls_version_min: Version,
     /// The PROXY header that is sent to the upstream first.
@@ -191,6 +232,44 @@ pub enum TerminateUpstream {
     Http(HttpUpstream),
     /// `unix:/path`: dialled when the handshake ends.
     Unix(PathBuf),
+}
+
+impl TerminateUpstream {
+    /// The application, if it speaks HTTP.
+    pub fn as_http(&self) -> Option<&HttpUpstream> {
+        match self {
+            Self::Http(http) => Some(http),
+            Self::Tcp(_) | Self::Unix(_) => None,
+        }
+    }
+
+    /// Whether it is a name, which may have several addresses.
+    pub fn is_named(&self) -> bool {
+        let to = match self {
+            Self::Tcp(to) => to,
+            Self::Http(http) => match &http.address {
+                HttpAddress::Tcp(to) => to,
+                HttpAddress::Unix(_) => return false,
+            },
+            Self::Unix(_) => return false,
+        };
+        matches!(to.host, Host::Name(_))
+    }
+}
+
+/// As it is written in a rule.
+impl fmt::Display for TerminateUpstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(to) => write!(f, "tcp://{to}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Http(http) => match (&http.address, &http.tls) {
+                (address @ HttpAddress::Unix(_), _) => write!(f, "http+{address}"),
+                (address, None) => write!(f, "http://{address}"),
+                (address, Some(_)) => write!(f, "https://{address}"),
+            },
+        }
+    }
 }
 
 /// An application that speaks HTTP.
@@ -347,6 +426,8 @@ pub struct HttpLimits {
     pub head_bytes_max: usize,
     /// Clients whose Forwarded and X-Forwarded-* fields are believed.
     pub trusted_proxies: Vec<IpNet>,
+    /// Set in the responses of all rules, unless a rule sets the field itself.
+    pub headers: Fields,
 }
 
 /// What is logged of connections.
@@ -456,6 +537,7 @@ impl Default for HttpLimits {
             http2_idle_timeout: Duration::from_mins(3),
             head_bytes_max: 64 << 10,
             trusted_proxies: Vec::new(),
+            headers: Fields::new(),
         }
     }
 }

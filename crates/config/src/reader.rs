@@ -8,6 +8,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::diagnostic::{Diagnostic, Severity, Source};
+use crate::elsewhere;
 
 /// The mistakes found so far.
 pub(super) struct Report<'a> {
@@ -124,6 +125,11 @@ impl<'t, 'i> Section<'t, 'i> {
         for key in self.table.keys() {
             let name: &str = key.get_ref();
             if known.contains(&name) {
+                continue;
+            }
+            let is_task = ["[[rule]]", "[http]"].contains(&self.title);
+            if let Some(sentence) = elsewhere::sentence(name).filter(|_| is_task) {
+                report.error(key.span().start, format!("unknown key `{name}`: {sentence}"));
                 continue;
             }
             let nearest = nearest(name, known.iter().copied());

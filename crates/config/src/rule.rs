@@ -17,7 +17,7 @@ use crate::model::{
     Splice, SpliceUpstream, Terminate, TerminateUpstream,
 };
 use crate::reader::{Report, Section, Text};
-use crate::{compression, values};
+use crate::{compression, headers, upstreams, values};
 
 /// A rule that was read.
 pub(super) struct Written<'t> {
@@ -183,8 +183,9 @@ fn splice(
 ) -> Option<Splice> {
     let upstream_allow = matchers::nets(report, section, "upstream_allow");
     let proxy_protocol = proxy_protocol(report, section);
-    let text = required(report, section, "upstream", "a splice rule", "\"10.0.0.7:443\"")?;
-    let upstream = report.keep(text.at, values::splice_upstream(text.text))?;
+    let what = ("a splice rule", "\"10.0.0.7:443\"");
+    let (text, upstream, others) = upstreams::list(report, section, what, values::splice_upstream)?;
+    let balance = upstreams::balance(report, section, &upstream, &others);
     match upstream {
         SpliceUpstream::Destination => {
             check_destination(report, text, matchers, listeners);
@@ -199,6 +200,8 @@ fn splice(
     let fast_open = section.flag(report, "fast_open").unwrap_or(false);
     Some(Splice {
         upstream,
+        others,
+        balance,
         upstream_allow,
         proxy_protocol,
         source,
@@ -285,10 +288,11 @@ fn terminate(
     let version = section.text(report, "tls_version_min");
     let version = version.and_then(|text| report.keep(text.at, values::tls_version(text.text)));
     let select = alpn_select(report, section);
-    let example = "\"http://127.0.0.1:3000\"";
-    let text = required(report, section, "upstream", "a terminate rule", example)?;
-    let mut upstream = report.keep(text.at, values::terminate_upstream(text.text))?;
-    read_http_keys(report, section, &mut upstream, files);
+    let what = ("a terminate rule", "\"http://127.0.0.1:3000\"");
+    let (_, mut upstream, mut others) =
+        upstreams::list(report, section, what, values::terminate_upstream)?;
+    let balance = upstreams::balance(report, section, &upstream, &others);
+    read_http_keys(report, section, (&mut upstream, &mut others), files);
     let alpn_select = select.unwrap_or_else(|| match &upstream {
         _ if !matchers.alpn.is_empty() => matchers.alpn.clone(),
         TerminateUpstream::Http(_) => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
@@ -298,16 +302,23 @@ fn terminate(
     let wait =
         wait.and_then(|text| report.keep(text.at, values::duration(text.text, &UPSTREAM_WAIT)));
     let compression = compression::rule(report, section);
+    let headers = headers::read(report, section);
     if !matches!(upstream, TerminateUpstream::Http(_)) {
         compression::check_unused(report, section);
+        if let Some(at) = section.key_at("headers").or(section.key_at("hsts")) {
+            report.error(at, "only responses of an upstream with HTTP have fields");
+        }
     }
     Some(Terminate {
         upstream,
+        others,
+        balance,
         certificates: CertificateSource::Files,
         upstream_wait: wait.unwrap_or_default(),
         alpn_select,
         client_ca,
         compression,
+        headers,
         tls_version_min: version.unwrap_or(Version::Tls12),
         proxy_protocol,
     })
@@ -317,13 +328,13 @@ fn terminate(
 fn read_http_keys(
     report: &mut Report<'_>,
     section: &Section<'_, '_>,
-    upstream: &mut TerminateUpstream,
+    (first, others): (&mut TerminateUpstream, &mut [TerminateUpstream]),
     files: &mut Files,
 ) {
     let ca = section.text(report, "upstream_ca");
     let name = section.text(report, "upstream_name");
     let http2 = section.text(report, "upstream_http2");
-    let TerminateUpstream::Http(http) = upstream else {
+    let TerminateUpstream::Http(http) = &mut *first else {
         for text in [&ca, &name, &http2].into_iter().flatten() {
             let message = "this is for upstreams with HTTP: https://, http:// or http+unix:";
             report.error(text.at, message);
@@ -334,17 +345,31 @@ fn read_http_keys(
         let read = report.keep(text.at, values::upstream_http2(text.text));
         http.http2 = read.unwrap_or(http.http2);
     }
-    let Some(tls) = &mut http.tls else {
-        for text in [&ca, &name].into_iter().flatten() {
-            report.error(text.at, "only an https:// upstream has a certificate to verify");
+    match &mut http.tls {
+        None => {
+            for text in [&ca, &name].into_iter().flatten() {
+                report.error(text.at, "only an https:// upstream has a certificate to verify");
+            }
         }
-        return;
-    };
-    if let Some(text) = name {
-        let read = report.keep(text.at, values::certificate_name(text.text));
-        tls.name = read.unwrap_or_default();
+        Some(tls) => {
+            if let Some(text) = name {
+                let read = report.keep(text.at, values::certificate_name(text.text));
+                tls.name = read.unwrap_or_default();
+            }
+            tls.ca = ca.map(|text| files.check_authorities(report, text));
+        }
     }
-    tls.ca = ca.map(|text| files.check_authorities(report, text));
+    let (http2, tls) = (http.http2, http.tls.as_ref());
+    for other in others {
+        let TerminateUpstream::Http(other) = other else { continue };
+        other.http2 = http2;
+        let (Some(other), Some(tls)) = (&mut other.tls, tls) else { continue };
+        other.ca.clone_from(&tls.ca);
+        // Without `upstream_name` each is verified by the name that it is dialled by.
+        if name.is_some() {
+            other.name.clone_from(&tls.name);
+        }
+    }
 }
 
 /// Whether certificates are read from files. Reports `acme_on_demand` where it has no effect.
@@ -431,19 +456,6 @@ fn proxy_protocol(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<
     None
 }
 
-fn required<'t>(
-    report: &mut Report<'_>,
-    section: &Section<'t, '_>,
-    key: &str,
-    what: &str,
-    example: &str,
-) -> Option<Text<'t>> {
-    if section.value(key).is_none() {
-        report.missing(section.at, format!("{what} needs an `{key}`, such as {example}"));
-    }
-    section.text(report, key)
-}
-
 fn counted(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
@@ -489,7 +501,7 @@ const COMMON_KEYS: [&str; 19] = [
 ];
 
 /// The keys of rules with certain actions.
-const ACTION_KEYS: [(&str, &[Kind]); 26] = [
+const ACTION_KEYS: [(&str, &[Kind]); 30] = [
     ("acme_on_demand", &[Kind::Terminate]),
     ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),
@@ -505,6 +517,8 @@ const ACTION_KEYS: [(&str, &[Kind]); 26] = [
     ("client_ca", &[Kind::Terminate]),
     ("fast_open", &[Kind::Splice]),
     ("forbid_tls_compression", &[Kind::Splice]),
+    ("headers", &[Kind::Terminate]),
+    ("hsts", &[Kind::Terminate]),
     ("key", &[Kind::Terminate]),
     ("message", &[Kind::Refuse]),
     ("proxy_protocol", &[Kind::Splice, Kind::Terminate]),
@@ -513,6 +527,8 @@ const ACTION_KEYS: [(&str, &[Kind]); 26] = [
     ("upstream", &[Kind::Splice, Kind::Terminate]),
     ("upstream_allow", &[Kind::Splice]),
     ("upstream_ca", &[Kind::Terminate]),
+    ("upstream_check", &[Kind::Splice, Kind::Terminate]),
+    ("upstream_hash", &[Kind::Splice, Kind::Terminate]),
     ("upstream_name", &[Kind::Terminate]),
     ("upstream_http2", &[Kind::Terminate]),
     ("upstream_wait", &[Kind::Terminate]),

@@ -14,7 +14,7 @@ use crate::model::{
     Tickets,
 };
 use crate::reader::{Report, Section};
-use crate::values;
+use crate::{headers, values};
 
 pub(super) fn limits(report: &mut Report<'_>, document: &Section<'_, '_>) -> Limits {
     let mut limits = Limits::default();
@@ -61,6 +61,7 @@ pub(super) fn http(report: &mut Report<'_>, document: &Section<'_, '_>) -> HttpL
     }
     let head_bytes_max = bytes(report, &section, "head_bytes_max", &HEAD_BYTES);
     http.head_bytes_max = head_bytes_max.unwrap_or(http.head_bytes_max);
+    http.headers = headers::read(report, &section);
     let sources = section.texts(report, "trusted_proxies").unwrap_or_default();
     http.trusted_proxies =
         sources.iter().filter_map(|text| report.keep(text.at, values::net(text.text))).collect();
@@ -229,10 +230,12 @@ const LIMIT_KEYS: [&str; 9] = [
     "shed_idle",
 ];
 
-const HTTP_KEYS: [&str; 6] = [
+const HTTP_KEYS: [&str; 8] = [
     "body_timeout",
     "head_bytes_max",
     "head_timeout",
+    "headers",
+    "hsts",
     "http2_idle_timeout",
     "trusted_proxies",
     "upstream_timeout",

@@ -95,11 +95,11 @@ memory_max = \"12\"
              alert, alpn, alpn_select, breach_allow, breach_rule, certificate, \
              certificate_issuer, certificate_names, certificate_valid, client, client_ca, \
              compress, compress_effort, compress_event_streams, connect, destination, \
-             dictionary, ech, evidence, fast_open, forbid_tls_compression, ja4, key, \
-             length_hiding, listener, message, name, offload, proxy_protocol, shadow, sni, \
+             dictionary, ech, evidence, fast_open, forbid_tls_compression, headers, hsts, ja4, \
+             key, length_hiding, listener, message, name, offload, proxy_protocol, shadow, sni, \
              sni_malformed, sni_verified, source, tls_compression, tls_version_max, \
-             tls_version_min, upstream, upstream_allow, upstream_ca, upstream_http2, \
-             upstream_name, upstream_wait)",
+             tls_version_min, upstream, upstream_allow, upstream_ca, upstream_check, \
+             upstream_hash, upstream_http2, upstream_name, upstream_wait)",
             "8:10: \"10.0.0.1/8\" has bits set beyond its prefix; did you mean \"10.0.0.0/8\" or \
              \"10.0.0.1\"?",
             "10:9: \"acess_denied\" is not an alert; did you mean \"access_denied\"?",
@@ -502,6 +502,8 @@ fn a_whole_configuration() {
     let splice = |upstream, upstream_allow| {
         Action::Splice(Splice {
             upstream,
+            others: Vec::new(),
+            balance: Balance::default(),
             upstream_allow,
             proxy_protocol: None,
             source: DialSource::Host,
@@ -596,6 +598,7 @@ mod acme;
 mod certificates;
 mod intercept;
 mod lists;
+mod upstreams;
 
 #[test]
 fn what_needs_a_restart_stays_and_is_named() {

@@ -315,6 +315,9 @@ impl Worker {
     /// Logs the end of a connection and counts its outcome.
     pub fn emit(&self, info: &ConnectionInfo, end: &End) {
         self.count(end);
+        if let Some(counted_at) = &info.decided.counted_at {
+            counted_at.closed();
+        }
         if let Some(program) = self.program() {
             program.log(info, end);
         }
@@ -330,6 +333,11 @@ impl Worker {
             self.emit(&info, end);
         } else {
             self.count(end);
+            let shared = self.shared.borrow();
+            let counted_at = info.decided(&shared).and_then(|decided| decided.counted_at.as_ref());
+            if let Some(counted_at) = counted_at {
+                counted_at.closed();
+            }
         }
         self.shared.borrow_mut().forget(info);
     }

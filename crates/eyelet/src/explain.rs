@@ -15,8 +15,7 @@ use eyelet_wire::hello::{Hello, HelloReader, Peek, Sni};
 use eyelet_wire::version::{self, TLS12};
 
 use eyelet_config::{
-    self, Action, Config, Depth, Diagnostic, Host, HostPort, HttpAddress, Listener, ListenerKind,
-    SpliceUpstream, TerminateUpstream,
+    self, Action, Config, Depth, Diagnostic, Listener, ListenerKind, SpliceUpstream,
 };
 
 pub use args::ExplainArgs;
@@ -192,6 +191,9 @@ fn print(
         Some((id, rule)) => {
             writeln!(out, "rule:    {}", evidence::label(id, rule.name))?;
             writeln!(out, "action:  {}", action(rule.action, facts, verdict.refuse))?;
+            if verdict.refuse.is_none() {
+                upstreams::print(rule.action, out)?;
+            }
             for (matcher, by) in config.policy.listed_by(id, facts) {
                 writeln!(out, "listed:  {matcher} by \"{}\" in {}", by.entry, by.file)?;
             }
@@ -258,7 +260,9 @@ fn action(action: &Action, facts: &Facts<'_>, refused: Option<Refusal>) -> Strin
         Action::Splice(_) if refused.is_some() => "refuse, instead of splice".to_owned(),
         Action::Terminate(_) if refused.is_some() => "refuse, instead of terminate".to_owned(),
         Action::Splice(splice) => match &splice.upstream {
-            SpliceUpstream::HostPort(upstream) => format!("splice to {}", host_port(upstream)),
+            SpliceUpstream::HostPort(_) => {
+                format!("splice to {}", upstreams::one_of(splice.others.len(), &splice.upstream))
+            }
             SpliceUpstream::Sni { port } => match facts.hello.map(Hello::sni) {
                 Some(Sni::Name(name)) => format!("splice to {name}:{port}"),
                 _ => format!("splice to {{sni}}:{port}"),
@@ -269,22 +273,10 @@ fn action(action: &Action, facts: &Facts<'_>, refused: Option<Refusal>) -> Strin
                 (None, None) => "splice to the destination".to_owned(),
             },
         },
-        Action::Terminate(terminate) => match &terminate.upstream {
-            TerminateUpstream::Tcp(to) => format!("terminate for tcp://{}", host_port(to)),
-            TerminateUpstream::Http(to) => match (&to.address, &to.tls) {
-                (HttpAddress::Unix(_), _) => format!("terminate for http+{}", to.address),
-                (address, None) => format!("terminate for http://{address}"),
-                (address, Some(_)) => format!("terminate for https://{address}"),
-            },
-            TerminateUpstream::Unix(path) => format!("terminate for unix:{}", path.display()),
-        },
-    }
-}
-
-fn host_port(upstream: &HostPort) -> String {
-    match &upstream.host {
-        Host::Ip(address) => SocketAddr::new(*address, upstream.port).to_string(),
-        Host::Name(name) => format!("{name}:{}", upstream.port),
+        Action::Terminate(terminate) => {
+            let one = upstreams::one_of(terminate.others.len(), &terminate.upstream);
+            format!("terminate for {one}")
+        }
     }
 }
 
@@ -416,3 +408,4 @@ mod evidence;
 mod given;
 #[cfg(test)]
 mod tests;
+mod upstreams;

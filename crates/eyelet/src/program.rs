@@ -10,7 +10,7 @@ use eyelet_engine::park;
 use eyelet_engine::relay::Relay;
 use eyelet_engine::transfer::Departure;
 use eyelet_engine::worker::{Handle, Program, Task, Update};
-use eyelet_http::head;
+use eyelet_http::{check, head};
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
 use eyelet_telemetry::reason::Reason;
@@ -29,13 +29,16 @@ pub struct Service {
     news: RefCell<Option<News>>,
     /// Where the search for connections whose rule is gone goes on in the table.
     removal: Cell<Option<u32>>,
+    /// The configuration whose upstreams are checked; the first worker checks for all.
+    checked_by: Cell<u64>,
 }
 
 impl Service {
     /// The program of the worker with this index, which has warmed up.
     pub fn new(index: usize, worker: Worker, published: Arc<Published>) -> Self {
         let worker = RefCell::new(Rc::new(worker));
-        Self { index, worker, published, news: RefCell::default(), removal: Cell::default() }
+        let (news, removal, checked_by) = (RefCell::default(), Cell::default(), Cell::default());
+        Self { index, worker, published, news, removal, checked_by }
     }
 
     fn worker(&self) -> Rc<Worker> {
@@ -138,7 +141,13 @@ impl Program for Service {
     }
 
     fn tick(&self) {
-        self.worker.borrow().http.compressors.recount();
+        let worker = self.worker.borrow();
+        worker.http.compressors.recount();
+        let generation = worker.snapshot.generation;
+        if self.index == 0 && self.checked_by.replace(generation) != generation {
+            check::begin(&worker.http);
+        }
+        drop(worker);
         self.end_removed();
     }
 

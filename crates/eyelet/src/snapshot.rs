@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use eyelet_acme::Acme;
+use eyelet_balance::table::Table;
 use eyelet_config::{Config, Listener};
 use eyelet_engine::batch::CONNECTION_DESCRIPTORS;
 use eyelet_engine::connection_table::Slot;
@@ -173,6 +174,10 @@ impl PreparedSnapshot {
             config: config.clone(),
             loops: Loops::new(&config.listeners, addresses, loops),
             evidence: self.evidence,
+            upstreams: Arc::new(Table::new(
+                &config,
+                earlier.map(|earlier| &*earlier.names.upstreams),
+            )),
             budget: budget.clone(),
             system: SystemDns::new(&config.dns),
         };

@@ -1,23 +1,98 @@
 //! Dials the upstream of a connection, and notes its address in the info.
 
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
-use eyelet_resolve::connect::{Connected, DialOptions};
-use eyelet_resolve::dial::{self, DialTarget};
+use eyelet_balance::group::{Group, Tried};
+use eyelet_config::TerminateUpstream;
+use eyelet_resolve::connect::{Balanced, Connected, DialOptions};
+use eyelet_resolve::dial::{self, DialTarget, is_upstream_down};
 use eyelet_telemetry::info::{ConnectionInfo, End, UpstreamName};
 use eyelet_telemetry::reason::Reason;
+use eyelet_telemetry::upstream::CountedAt;
 
 use crate::connection_handle::ConnectionHandle;
 
+/// A dial that is not the last one has this part of `connect_timeout`: an upstream that does not
+/// answer leaves time for two others.
+const DIALS_IN_TIME: u32 = 3;
+
 /// Dials, and makes the connected socket the connection's upstream. Returns how many of the first
-/// bytes were written. The info names the dialled address even after a failure.
+/// bytes were written. The info names the dialled address even after a failure. Of several
+/// upstreams another one is dialled until one answers.
 pub async fn dial(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
     target: &DialTarget<'_>,
     options: &DialOptions<'_>,
 ) -> Result<usize, End> {
-    connection.handle.due_in(connection.worker.snapshot.config.limits.connect_timeout);
+    let snapshot = &connection.worker.snapshot;
+    let is_configured = matches!(target, DialTarget::Configured(_) | DialTarget::Unix(_));
+    let rule = info.decided.rule.filter(|_| is_configured);
+    match rule.and_then(|rule| snapshot.names.upstreams.of(rule)) {
+        None => {
+            let wait = snapshot.config.limits.connect_timeout;
+            dial_one(connection, info, (target, wait), options).await
+        }
+        Some(group) => Box::pin(dial_any(connection, info, group, options)).await,
+    }
+}
+
+/// Dials the upstreams of a group, each once, until one answers or `connect_timeout` has passed.
+async fn dial_any(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+    group: &Group,
+    options: &DialOptions<'_>,
+) -> Result<usize, End> {
+    let limit = connection.worker.snapshot.config.limits.connect_timeout;
+    let (began, client) = (Instant::now(), info.client.ip());
+    let mut tried = Tried::default();
+    let mut last = End::failed(Reason::NoAddress);
+    loop {
+        let now_ms = connection.worker.engine.now_unix_ms();
+        let left = limit.saturating_sub(began.elapsed());
+        let next = group.choose(client, now_ms, tried).filter(|_| !left.is_zero());
+        let Some((index, member)) = next.and_then(|next| Some((next, group.members.get(next)?)))
+        else {
+            return Err(last);
+        };
+        tried.add(index);
+        let target = match &member.upstream {
+            TerminateUpstream::Tcp(to) => DialTarget::Configured(to),
+            TerminateUpstream::Unix(path) => DialTarget::Unix(path),
+            TerminateUpstream::Http(_) => {
+                return Err(End::failed(Reason::Internal("dialled HTTP without a request")));
+            }
+        };
+        let is_last = tried.count() == group.members.len();
+        let wait = if is_last { left } else { left.min(limit / DIALS_IN_TIME) };
+        let balanced = Some(Balanced { group, member, now_ms });
+        let options = DialOptions { balanced, ..*options };
+        last = match dial_one(connection, info, (&target, wait), &options).await {
+            Ok(sent) => {
+                member.health.answered(connection.worker.engine.now_unix_ms());
+                let address = match &info.decided.upstream {
+                    Some(UpstreamName::Address(address)) => Some(*address),
+                    _ => None,
+                };
+                info.decided.counted_at = Some(CountedAt::opened(member.counters(address)));
+                return Ok(sent);
+            }
+            Err(end) if !is_upstream_down(&end.reason) => return Err(end),
+            Err(end) => end,
+        };
+        member.health.failed(connection.worker.engine.now_unix_ms(), &last.reason);
+    }
+}
+
+async fn dial_one(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+    (target, wait): (&DialTarget<'_>, Duration),
+    options: &DialOptions<'_>,
+) -> Result<usize, End> {
+    connection.handle.due_in(wait);
     if let Some(upstream) = target.upstream() {
         info.decided.upstream = Some(upstream);
     }

@@ -15,7 +15,7 @@ use super::exchange_error::ExchangeError;
 use super::failure::{Failure, NoHead, status};
 use super::fault::{RequestFault, ResponseFault};
 use super::fields;
-use super::find::{Want, find};
+use super::find::{Chosen, FoundUpstream, Want, find};
 use super::head::{Length, Response, SPARE_FIELDS_MAX, give_back};
 use super::io::ClientLost;
 use super::page::page;
@@ -28,6 +28,7 @@ use super::upgrade::Switched;
 use super::upstream::request::{NoAnswer, UpstreamRequest};
 use super::upstream::{Upstream, one};
 use super::websocket;
+use eyelet_balance::group::Tried;
 use eyelet_engine::event_loop::others_first;
 use eyelet_engine::handle::WaitError;
 use eyelet_telemetry::reason::{Detail, Limit, Reason};
@@ -44,6 +45,16 @@ pub struct ExchangeEnd {
     pub switched: Option<Switched>,
     /// The connection to the client is lost.
     pub client_lost: bool,
+}
+
+impl ExchangeEnd {
+    /// A connection that has switched protocols counts at its upstream until it ends.
+    fn counted_at(mut self, at: Option<&Chosen>) -> Self {
+        if let (Some(switched), Some(at)) = (&mut self.switched, at) {
+            switched.count_at(&at.member.health.counters);
+        }
+        self
+    }
 }
 
 /// Runs one exchange to its end, and writes its access line.
@@ -121,7 +132,7 @@ pub async fn answer(
     }
     let (mut head, length, body) = page(status, method);
     fields::to_client(&mut head);
-    respond(stream, head, length, record);
+    respond(served, stream, head, length, record);
     stream.push(body);
     if length != Length::Empty {
         stream.finish(None);
@@ -136,9 +147,17 @@ pub async fn answer(
     flushed.is_ok()
 }
 
-/// Queues a response's head, and notes its status for the access line.
-fn respond(stream: &mut Stream<'_>, head: response::Parts, length: Length, record: &mut Record) {
+/// Queues a response's head with the fields that the configuration sets, and notes its status for
+/// the access line.
+fn respond(
+    served: &ServedConnection,
+    stream: &mut Stream<'_>,
+    mut head: response::Parts,
+    length: Length,
+    record: &mut Record,
+) {
     record.status = Some(head.status.as_u16());
+    served.set_fields(&mut head.headers);
     stream.respond(head, length);
 }
 
@@ -206,14 +225,16 @@ async fn serve(
     let asked =
         UpstreamRequest { parts: request, host, forwarded, length, trailers, again, by_one };
     let _counted = room::take_request(served, stream, request)?;
-    let Answered { mut upstream, mut upload, response } =
+    // The exchange counts as open at its upstream as long as `at` lives.
+    let Answered { mut upstream, index, chosen: at, mut upload, response } =
         ask(served, stream, asked, record, written).await?;
     let Response { mut parts, length: response_length, .. } = response;
     let _counted = room::take_response(served, &parts)?;
     let chosen = switch.as_ref().and_then(|asked| fields::chosen(asked, &parts));
     fields::to_client(&mut parts);
     if parts.status == StatusCode::SWITCHING_PROTOCOLS {
-        return Box::pin(switched(served, stream, parts, upstream, chosen, record, written)).await;
+        let end = Box::pin(switched(served, stream, parts, upstream, chosen, record, written));
+        return Ok(end.await?.counted_at(at.as_ref()));
     }
     if stream.as_one().is_none() && switch.is_some() && parts.status.is_success() {
         // A 2xx would tell an HTTP/2 client that the protocols were switched.
@@ -238,12 +259,12 @@ async fn serve(
     // Other tasks run before the head is written, so that in HTTP/2 it is sent together with the
     // body.
     others_first().await;
-    respond(stream, parts, length, record);
+    respond(served, stream, parts, length, record);
     let passed = pass_down(served, stream, &mut upstream, &mut upload, &mut download).await;
     record.coded = download.coding_info();
     let passed = passed?;
     if upload.done && download.is_whole() {
-        served.keep(upstream);
+        served.keep(upstream, index);
     }
     passed.end(served, stream).await
 }
@@ -305,7 +326,7 @@ async fn answer_own(
         Method::HEAD => Length::Empty,
         _ => Length::Known(body.len() as u64),
     };
-    respond(stream, head, length, record);
+    respond(served, stream, head, length, record);
     if length != Length::Empty {
         record.coded.bytes_sent = body.len() as u64;
         stream.push(body);
@@ -336,13 +357,16 @@ fn check(served: &ServedConnection, request: &request::Parts) -> Result<Authorit
 /// An upstream and its response's head.
 struct Answered<'a> {
     upstream: Upstream,
+    /// The index of its upstream in the rule.
+    index: usize,
+    chosen: Option<Chosen>,
     upload: Upload<'a>,
     response: Response,
 }
 
 /// Finds a connection, sends the request and waits for the response's head. It tries another
-/// connection if the upstream certainly has not processed the request. It also does so if a kept
-/// connection was dead and a second try can do nothing twice.
+/// connection if the upstream certainly has not processed the request. It also does so if a second
+/// try can do nothing twice, and a kept connection was dead or another upstream is left.
 async fn ask<'a>(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
@@ -354,14 +378,16 @@ async fn ask<'a>(
     // their end included.
     others_first().await;
     let UpstreamRequest { parts, length, .. } = upstream_request;
+    let (is_harmless_twice, mut tried) = (upstream_request.again, Tried::default());
     let (mut tries, mut is_answered) = (1, true);
     loop {
-        let want = Want { idle: tries == 1, hold: is_answered };
-        let mut upstream = match find(served, stream, &upstream_request, want, record).await {
+        let want = (Want { idle: tries == 1, hold: is_answered }, &mut tried);
+        let found = match find(served, stream, &upstream_request, want, record).await {
             // The upstream is gone, and this request may be what ended it.
             Err(Failure::Answer(_)) if !is_answered => return Err(NoAnswer::Dead.into()),
             found => found?,
         };
+        let FoundUpstream { mut upstream, index, chosen } = found;
         served.note_upstream(upstream.name());
         record.upstream = Some(upstream.name().clone());
         let (head, chunked) = (upstream.head(&upstream_request), upstream.is_chunked());
@@ -369,12 +395,22 @@ async fn ask<'a>(
         let method = &parts.method;
         let waited = wait_for_head(served, stream, &mut upstream, &mut upload, method, record);
         let why = match waited.await {
-            Ok(response) => return Ok(Answered { upstream, upload, response }),
+            Ok(response) => {
+                if let Some(Chosen { member, .. }) = &chosen {
+                    member.health.answered(served.worker.engine.now_unix_ms());
+                }
+                return Ok(Answered { upstream, index, chosen, upload, response });
+            }
             Err(NoHead::Failure(failure)) => return Err(failure),
             Err(NoHead::Upstream(why)) => why,
         };
         let harmless = match why {
-            NoAnswer::Dead => upstream_request.again && upstream.is_reused(),
+            // It may have closed it before the request came.
+            NoAnswer::Dead if upstream.is_reused() => upstream_request.again,
+            NoAnswer::Dead => {
+                let another = chosen.is_some_and(|at| note_dead(served, &at, index, &mut tried));
+                is_harmless_twice && another && tries < TRIES_MAX
+            }
             NoAnswer::Unread | NoAnswer::OneWanted => !upload.taken && tries < TRIES_MAX,
             NoAnswer::Broken(_) | NoAnswer::Fault(_) | NoAnswer::NoRoom => false,
         };
@@ -386,6 +422,15 @@ async fn ask<'a>(
         upstream_request.again = false;
         upstream_request.by_one |= matches!(why, NoAnswer::OneWanted);
     }
+}
+
+/// Notes that an upstream closed a new connection without a response. Returns whether another
+/// upstream is left.
+fn note_dead(served: &ServedConnection, at: &Chosen, index: usize, tried: &mut Tried) -> bool {
+    let why = "it closed a new connection without a response";
+    at.member.health.failed(served.worker.engine.now_unix_ms(), &why);
+    tried.add(index);
+    tried.count() < at.group.members.len()
 }
 
 async fn wait_for_head(
@@ -602,7 +647,7 @@ async fn over_two(
     written: &Written<'_>,
 ) -> Result<ExchangeEnd, Failure> {
     websocket::to_ok(&mut head);
-    respond(stream, head, Length::UntilClose, record);
+    respond(served, stream, head, Length::UntilClose, record);
     match websocket::copy(served, stream, Upstream::One(upstream), written).await {
         Ok(()) => Ok(ExchangeEnd::default()),
         Err(websocket::CopyEnd::Client(exchange_error)) => Err(exchange_error.into()),

@@ -99,5 +99,8 @@ pub fn speaks_of_others(name: &HeaderName, trusted: bool) -> bool {
 }
 
 fn is_about_others(name: &str) -> bool {
-    name == "forwarded" || name == "x-real-ip" || name.starts_with("x-forwarded-")
+    matches!(name, "forwarded" | "x-real-ip")
+        || name.starts_with("x-forwarded-")
+        // RFC 9440 section 2.4: who ends TLS removes what its clients say of certificates.
+        || matches!(name, "client-cert" | "client-cert-chain")
 }

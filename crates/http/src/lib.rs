@@ -4,6 +4,7 @@
 
 pub mod body;
 mod boundary;
+pub mod check;
 mod coding;
 pub mod compress;
 mod exchange;

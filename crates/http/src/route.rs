@@ -1,11 +1,12 @@
 //! The rule that serves a connection's requests. After a reload the newest rules decide again, from
 //! the facts kept of the hello.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use eyelet_balance::group::{Group, Member, Tried};
 use eyelet_config::{Action, HttpUpstream, Terminate, TerminateUpstream};
 use eyelet_policy::sketch::HelloSketch;
 use eyelet_policy::{Decision, Fact, Facts, Verdict};
@@ -26,8 +27,22 @@ pub struct Route {
     /// Its index.
     pub rule: u32,
     action: Arc<Action>,
-    /// Upstream connections that are kept for its requests.
+    /// Connections to its upstream, or to the first of several, that are kept for its requests.
     pub shelf: Rc<Shelf>,
+    /// The same for the others.
+    others: Box<[Rc<Shelf>]>,
+    /// Load and health of its upstreams, where there is something to choose from.
+    group: Option<Arc<Group>>,
+}
+
+/// One of a route's upstreams.
+pub struct RouteTarget<'a> {
+    /// Whom to dial.
+    pub to: &'a HttpUpstream,
+    /// Connections that are kept.
+    pub shelf: &'a Rc<Shelf>,
+    /// Its load and health.
+    pub balanced: Option<(&'a Arc<Group>, &'a Arc<Member>)>,
 }
 
 impl Route {
@@ -72,7 +87,7 @@ impl Route {
         let Action::Terminate(terminate) = &*action else { return None };
         let TerminateUpstream::Http(upstream) = &terminate.upstream else { return None };
         let roots = upstream.tls.as_ref().and_then(|tls| worker.shared.upstream_tls.roots(tls));
-        let shelf = match terminate.proxy_protocol {
+        let shelf = |upstream| match terminate.proxy_protocol {
             // A connection that came from this edge dials its own upstream connection, so that the
             // dial is checked for a loop: a shared one could lead to a listener of this edge.
             None if info.decided.is_handed => Rc::default(),
@@ -81,7 +96,36 @@ impl Route {
             // connection.
             Some(_) => Rc::default(),
         };
-        Some(Self { rule, action, shelf })
+        let others = terminate.others.iter().filter_map(TerminateUpstream::as_http);
+        let (shelf, others) = (shelf(upstream), others.map(shelf).collect());
+        let group = worker.dialler.names.shared.upstreams.of(rule).cloned();
+        Some(Self { rule, action, shelf, others, group })
+    }
+
+    /// The upstream for a request of this client that was at those of `tried`. `None`: it was at
+    /// all.
+    pub fn choose(&self, client: IpAddr, now_ms: u64, tried: Tried) -> Option<usize> {
+        match &self.group {
+            None => Some(0),
+            Some(group) => group.choose(client, now_ms, tried),
+        }
+    }
+
+    /// How many upstreams there are.
+    pub fn upstreams(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    /// An upstream by its index in the rule.
+    pub fn target(&self, index: usize) -> Option<RouteTarget<'_>> {
+        let terminate = self.terminate()?;
+        let (upstream, shelf) = match index.checked_sub(1) {
+            None => (&terminate.upstream, &self.shelf),
+            Some(other) => (terminate.others.get(other)?, self.others.get(other)?),
+        };
+        let group = self.group.as_ref();
+        let balanced = group.and_then(|group| Some((group, group.members.get(index)?)));
+        Some(RouteTarget { to: upstream.as_http()?, shelf, balanced })
     }
 
     /// The rule's action.
@@ -95,14 +139,6 @@ impl Route {
     /// How long its requests are held while the upstream is down.
     pub fn wait(&self) -> Duration {
         self.terminate().map_or(Duration::ZERO, |terminate| terminate.upstream_wait)
-    }
-
-    /// The upstream of its requests.
-    pub fn upstream(&self) -> Option<&HttpUpstream> {
-        match &self.terminate()?.upstream {
-            TerminateUpstream::Http(upstream) => Some(upstream),
-            _ => None,
-        }
     }
 }
 

@@ -145,12 +145,21 @@ impl ServedConnection {
         is_removed
     }
 
-    /// Keeps the upstream of a response that has ended.
-    pub fn keep(&self, upstream: Upstream) {
-        if let Some(route) = &self.route
+    /// Keeps a connection of a response that has ended, to the upstream with this index.
+    pub fn keep(&self, upstream: Upstream, index: usize) {
+        if let Some(target) = self.route.as_ref().and_then(|route| route.target(index))
             && !self.worker.engine.process.budget.is_tight(0)
         {
-            route.shelf.keep(upstream);
+            target.shelf.keep(upstream);
+        }
+    }
+
+    /// Sets the fields that every response of the rule has.
+    pub fn set_fields(&self, headers: &mut http::HeaderMap) {
+        let of_rule = self.route.as_ref().and_then(Route::terminate);
+        let of_rule = of_rule.map_or(&[][..], |terminate| &terminate.headers);
+        for (name, value) in self.worker.shared.config.http.headers.iter().chain(of_rule) {
+            headers.insert(name, value.clone());
         }
     }
 

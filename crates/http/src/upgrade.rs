@@ -2,6 +2,7 @@
 //! table, or a task that copies if the upstream speaks TLS.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
@@ -18,24 +19,33 @@ use eyelet_engine::relay::{Relay, WebSocketFrames};
 use eyelet_memory::budget::PIECE_BYTES_MIN;
 use eyelet_telemetry::info::{End, Outcome};
 use eyelet_telemetry::reason::{Limit, Reason};
+use eyelet_telemetry::upstream::{CountedAt, UpstreamCounters};
 
 /// The upstream of a connection that has switched protocols.
 pub struct Switched {
     upstream: Box<Http1Connection>,
     is_websocket: bool,
+    /// Where the connection counts until it ends.
+    counted_at: Option<CountedAt>,
 }
 
 impl Switched {
     /// After a 101 to this protocol.
     pub fn new(upstream: Box<Http1Connection>, protocol: &HeaderValue) -> Self {
         let is_websocket = protocol.as_bytes().trim_ascii().eq_ignore_ascii_case(b"websocket");
-        Self { upstream, is_websocket }
+        Self { upstream, is_websocket, counted_at: None }
+    }
+
+    /// Counts the connection at one of several upstreams. The upstream's own exchange ends.
+    pub fn count_at(&mut self, counters: &Arc<UpstreamCounters>) {
+        self.counted_at = Some(CountedAt::opened([counters.clone()]));
     }
 }
 
 /// Continues a connection after its 101.
-pub async fn switch(mut client: ClientStream, served: ServedConnection, switched: Switched) {
-    let Switched { mut upstream, is_websocket } = switched;
+pub async fn switch(mut client: ClientStream, mut served: ServedConnection, switched: Switched) {
+    let Switched { mut upstream, is_websocket, counted_at } = switched;
+    served.info.decided.counted_at = counted_at;
     let new = || if is_websocket { Boundary::of_frames() } else { Boundary::Unknown };
     let (mut up, mut down) = (Way::new(new()), Way::new(new()));
     up.boundary.read(&client.plain);

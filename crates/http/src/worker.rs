@@ -57,9 +57,16 @@ pub struct Http {
 
 /// The configuration that serves the next request of every connection.
 #[derive(Default)]
-struct Newest {
+pub(crate) struct Newest {
     generation: Cell<u64>,
     http: RefCell<Weak<Http>>,
+}
+
+impl Newest {
+    /// The state under that configuration, while the worker serves.
+    pub(crate) fn http(&self) -> Option<Rc<Http>> {
+        self.http.borrow().upgrade()
+    }
 }
 
 impl Http {
@@ -110,6 +117,11 @@ impl Http {
         http.newest.generation.set(http.shared.generation);
         *http.newest.http.borrow_mut() = Rc::downgrade(&http);
         http
+    }
+
+    /// Where the newest configuration is found.
+    pub(crate) fn newest(&self) -> Rc<Newest> {
+        self.newest.clone()
     }
 
     /// The state under the newest configuration, if that is not this one.

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use eyelet_balance::group::{Group, Member};
 use eyelet_engine::handle::WaitError;
 use eyelet_engine::ready::{SIDES, Side, UPSTREAM};
 use eyelet_engine::registration::Registration;
@@ -27,6 +28,24 @@ pub const ATTEMPTS_MAX: usize = (SIDES - UPSTREAM) as usize;
 /// no event reports that either has changed.
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 
+/// The health of the addresses of a name that is dialled.
+#[derive(Clone, Copy, Debug)]
+pub struct Balanced<'a> {
+    /// The upstreams of the rule.
+    pub group: &'a Group,
+    /// The one that is dialled.
+    pub member: &'a Member,
+    /// The time.
+    pub now_ms: u64,
+}
+
+impl Balanced<'_> {
+    /// The addresses in the order in which they are tried for this client.
+    pub fn order(&self, found: &[SocketAddr], client: IpAddr) -> Vec<SocketAddr> {
+        self.group.order(self.member, found, client, self.now_ms)
+    }
+}
+
 /// How an upstream is dialled.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DialOptions<'a> {
@@ -39,6 +58,8 @@ pub struct DialOptions<'a> {
     pub fast_open: bool,
     /// By what the dial is recognised if it comes back.
     pub mark: DialMark<'a>,
+    /// For an upstream whose health is known.
+    pub balanced: Option<Balanced<'a>>,
 }
 
 /// Owner of the sockets of one dial: it registers them, and bounds the waits for them.
@@ -205,10 +226,14 @@ impl<O: Owner> Dial<'_, O> {
         loop {
             let next = waiting.next();
             let exhausted = next.is_none();
-            match next.map(|(address, number)| self.begin(address, number)) {
-                Some(Ok(attempt)) => attempts.push(attempt),
-                Some(Err(error)) => last = error,
-                None => {}
+            if let Some((address, number)) = next {
+                match self.begin(address, number) {
+                    Ok(attempt) => attempts.push(attempt),
+                    Err(error) => {
+                        self.note_failed(address, &error);
+                        last = error;
+                    }
+                }
             }
             if attempts.is_empty() {
                 if exhausted {
@@ -225,10 +250,33 @@ impl<O: Owner> Dial<'_, O> {
                     Err(_) => continue,
                 }
             };
-            match self.finish(attempts.remove(at)) {
-                Ok(connected) => return Ok(connected),
-                Err(error) => last = error,
+            let attempt = attempts.remove(at);
+            let address = attempt.address;
+            match self.finish(attempt) {
+                Ok(connected) => {
+                    self.note_answered(address, &attempts[..at]);
+                    return Ok(connected);
+                }
+                Err(error) => {
+                    self.note_failed(address, &error);
+                    last = error;
+                }
             }
+        }
+    }
+
+    fn note_failed(&self, address: SocketAddr, why: &io::Error) {
+        if let Some(Balanced { member, now_ms, .. }) = self.options.balanced {
+            member.address_failed(address, now_ms, why);
+        }
+    }
+
+    /// An address answered before those that were tried `earlier`: they had 250 ms more.
+    fn note_answered(&self, address: SocketAddr, earlier: &[Attempt<O::Registration>]) {
+        let Some(Balanced { member, now_ms, .. }) = self.options.balanced else { return };
+        member.address_answered(address, now_ms);
+        for attempt in earlier {
+            member.address_failed(attempt.address, now_ms, &"no answer while another one answered");
         }
     }
 

@@ -103,7 +103,11 @@ pub async fn dial<O: Owner>(
             std::slice::from_ref(&one)
         }
         DialTarget::Configured(host_port) => {
-            found = Box::pin(resolve(names, info, host_port, None)).await?;
+            let all = Box::pin(resolve(names, info, host_port, None)).await?;
+            found = match options.balanced {
+                Some(balanced) if all.len() > 1 => balanced.order(&all, info.client.ip()),
+                _ => all,
+            };
             &found
         }
         DialTarget::Named(host_port, guard) => {
@@ -125,6 +129,19 @@ pub async fn dial<O: Owner>(
     };
     // Of several addresses the last reason is logged, and the first address for them all.
     connected.map_err(|end| Undialled { end, address: addresses.first().copied() })
+}
+
+/// Whether a dial that ended so says that the upstream is down. Otherwise the client, the
+/// configuration or this process ended it.
+pub fn is_upstream_down(reason: &Reason) -> bool {
+    matches!(
+        reason,
+        Reason::Io(Peer::Upstream, _)
+            | Reason::Timeout(Limit::Connect, _)
+            | Reason::Dns(_)
+            | Reason::NoAddress
+            | Reason::UpstreamTls(_)
+    )
 }
 
 /// The address of a CONNECT's host that rules are asked about, and that is then the only one to

@@ -8,6 +8,7 @@ use crate::loops::Loops;
 use crate::resolver::Resolver;
 use crate::resolvers::Resolvers;
 use crate::system::SystemDns;
+use eyelet_balance::table::Table;
 use eyelet_config::Config;
 use eyelet_engine::worker::Worker;
 use eyelet_memory::budget::Budget;
@@ -21,6 +22,8 @@ pub struct SharedNames {
     pub loops: Loops,
     /// Evidence for names, and the addresses of names that are dialled.
     pub evidence: EvidenceStore,
+    /// The load and the health of upstreams of which there are several.
+    pub upstreams: Arc<Table>,
     /// Memory that connections hold, in all workers.
     pub budget: Arc<Budget>,
     /// The version of the system's hosts and resolvers.

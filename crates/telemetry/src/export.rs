@@ -263,6 +263,7 @@ impl<'a> DecidedV1<'a> {
             client_roots: self.client_roots,
             http2: self.http2,
             rule: self.rule.map(|(rule, _)| rule),
+            counted_at: None,
             upstream: match self.upstream {
                 Some(UpstreamV1::Address(address)) => Some(UpstreamName::Address(address)),
                 Some(UpstreamV1::Name(name)) => Some(UpstreamName::Name(text(name)?)),

@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::evidence::Evidence;
 use crate::labels::Labels;
 use crate::reason::{Class, Reason};
+use crate::upstream::CountedAt;
 use eyelet_memory::budget::Budget;
 use eyelet_memory::interner::{Heap, Interner, Name, Symbol};
 
@@ -91,6 +92,9 @@ pub struct Decided {
     pub rule: Option<u32>,
     /// The upstream that was dialled.
     pub upstream: Option<UpstreamName>,
+    /// Where the connection is counted, if its upstream is one of several. It stays in this
+    /// process: an upgrade begins with all upstreams up and nothing open at them.
+    pub counted_at: Option<CountedAt>,
     /// What the peers negotiated about TLS compression.
     pub tls_compression: Option<TlsCompression>,
     /// The shadow rules that would have decided, and their outcomes.
@@ -111,6 +115,7 @@ impl Heap for Decided {
             + text(&self.sni)
             + text(&self.ja4)
             + upstream
+            + self.counted_at.as_ref().map_or(0, Heap::heap_bytes)
             + self.alpn.as_ref().map_or(0, |alpn| alpn.0.len())
             + size_of_val(&self.shadow[..])
             + self.evidence.as_ref().map_or(0, |evidence| evidence.heap_bytes())

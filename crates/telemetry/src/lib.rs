@@ -11,3 +11,4 @@ pub mod labels;
 pub mod log;
 pub mod reason;
 pub mod request;
+pub mod upstream;

@@ -58,6 +58,7 @@ impl ClientConfigs {
         let mut by_roots = HashMap::new();
         for rule in config.rules.iter() {
             let Action::Terminate(terminate) = rule.action else { continue };
+            // All upstreams of a rule have the same roots.
             let TerminateUpstream::Http(upstream) = &terminate.upstream else { continue };
             let Some(tls) = &upstream.tls else { continue };
             if !by_roots.contains_key(&tls.ca) {

@@ -32,7 +32,7 @@ impl Folder {
     }
 
     /// `name.pem` and `name.key` for these names.
-    fn issue(&self, name: &str, names: &[&str]) {
+    pub(super) fn issue(&self, name: &str, names: &[&str]) {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         self.issue_with(name, CertificateParams::new(names).unwrap());
     }
@@ -44,13 +44,13 @@ impl Folder {
         self.write(&format!("{name}.key"), &key.serialize_pem());
     }
 
-    fn read(&self, depth: Depth, rules: &str) -> Result<Loaded, Vec<Diagnostic>> {
+    pub(super) fn read(&self, depth: Depth, rules: &str) -> Result<Loaded, Vec<Diagnostic>> {
         let text = format!("{LISTENER}{rules}");
         parse(&self.0.join("edge.toml"), &text, depth, SystemTime::now())
     }
 
     /// The messages of `check`, without the folder.
-    fn said(&self, rules: &str) -> Vec<String> {
+    pub(super) fn said(&self, rules: &str) -> Vec<String> {
         let found = match self.read(Depth::Full, rules) {
             Ok(loaded) => said(&loaded.warnings),
             Err(diagnostics) => said(&diagnostics),
@@ -66,7 +66,7 @@ impl Drop for Folder {
     }
 }
 
-fn terminate(sni: &str, certificate: &str, key: &str, more: &str) -> String {
+pub(super) fn terminate(sni: &str, certificate: &str, key: &str, more: &str) -> String {
     format!(
         "[[rule]]\nsni = {sni}\naction = \"terminate\"\ncertificate = {certificate}\nkey = {key}\n\
          upstream = \"http://127.0.0.1:3000\"\n{more}\n"
@@ -96,10 +96,13 @@ fn a_terminate_rule() {
             tls: None,
             http2: UpstreamHttp2::Alpn,
         }),
+        others: Vec::new(),
+        balance: Balance::default(),
         upstream_wait: Duration::ZERO,
         alpn_select: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         client_ca: Some(folder.0.join("app.pem")),
         compression: Compression::default(),
+        headers: Vec::new(),
         tls_version_min: Version::Tls13,
         proxy_protocol: Some(ProxyProtocol::V2),
     };
@@ -412,6 +415,7 @@ fn bounds_of_http() {
         upstream_timeout: Duration::from_secs(3),
         http2_idle_timeout: Duration::from_secs(4),
         head_bytes_max: 16 << 10,
+        headers: Vec::new(),
         trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()],
     };
     assert_eq!(folder.read(Depth::Files, text).unwrap().config.http, expected);

@@ -51,7 +51,7 @@ pub async fn splice(
             DialMark::Hello(hello, info.decided.hop_count)
         }
     };
-    let options = DialOptions { source, first: peeked, fast_open, mark };
+    let options = DialOptions { source, first: peeked, fast_open, mark, balanced: None };
     let sent = match upstream::dial(connection, info, &target, &options).await {
         Ok(sent) => sent,
         Err(end) => {

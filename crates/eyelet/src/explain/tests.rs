@@ -351,3 +351,22 @@ fn a_log_line_is_explained() {
     assert_eq!(code, ExitCode::from(2));
     assert!(gone.ends_with("no listener is called \"lan\"\n"), "{gone}");
 }
+
+#[test]
+fn several_upstreams() {
+    let file = std::env::temp_dir().join(format!("eyelet-explain-{}.toml", std::process::id()));
+    let text = "[[listener]]\naddress = \"127.0.0.1:443\"\n[[rule]]\naction = \"splice\"\n\
+        upstream = [\"a.example:1\", \"192.0.2.1:1\"]\nupstream_check = \"connect\"\n";
+    std::fs::write(&file, text).unwrap();
+    let (out, _) = run(&file, "--sni app.example");
+    std::fs::remove_file(&file).unwrap();
+    let expected = "rule:    rule 1\n\
+        action:  splice to one of 2 upstreams\n\
+        one of:  a.example:1\n\
+        one of:  192.0.2.1:1\n\
+        chosen:  two at random, and the one with less open of these\n\
+        checked: by a connection\n\
+        asked:   the hello was not read\n\
+        No rule comes before it.\n";
+    assert_eq!(out, expected);
+}

@@ -8,6 +8,7 @@ mod support;
 
 mod acme;
 mod bad_input;
+mod balance;
 mod clients;
 mod ends;
 mod fleet;

@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod balance;
 mod coded;
 mod compress;
 mod early;

@@ -18,6 +18,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-policy",
             "eyelet-sys",
             "eyelet-wire",
+            "http", // names and values of fields, as what writes them reads them
             "humantime",
             "ipnet",
             "rustls",
@@ -46,6 +47,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "tracing",
         ]),
     ),
+    ("crates/balance", Some(&["eyelet-config", "eyelet-telemetry", "tracing"])),
     (
         "crates/engine",
         Some(&[
@@ -142,6 +144,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     (
         "crates/resolve",
         Some(&[
+            "eyelet-balance",
             "eyelet-config",
             "eyelet-engine",
             "eyelet-memory",
@@ -167,6 +170,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "base64",
             "bytes",
             "eyelet-acme",
+            "eyelet-balance",
             "eyelet-compress",
             "eyelet-config",
             "eyelet-engine",

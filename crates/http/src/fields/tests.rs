@@ -27,6 +27,8 @@ fn strangers_are_not_believed() {
         ("X-Forwarded-Proto", "http"),
         ("X-Forwarded-Port", "80"),
         ("X-Real-IP", "1.1.1.1"),
+        ("Client-Cert", ":MIIB:"),
+        ("Client_Cert_Chain", ":MIIB:"),
         ("X_Forwarded_For", "1.1.1.1"),
         ("X-Real_IP", "1.1.1.1"),
     ];

@@ -16,11 +16,12 @@ use super::socket::{Descriptor, Socket};
 use super::{one, two};
 use eyelet_config::{HttpAddress, HttpUpstream, UpstreamHttp2, UpstreamTls};
 use eyelet_engine::worker::Worker;
-use eyelet_resolve::connect::DialOptions;
+use eyelet_resolve::connect::{Balanced, DialOptions};
 use eyelet_resolve::dial::{DialTarget, dial as dial_target};
 use eyelet_resolve::names::Names;
 use eyelet_telemetry::info::ConnectionInfo;
 use eyelet_telemetry::reason::{Detail, Limit, Peer, Reason};
+use eyelet_telemetry::upstream::OpenExchange;
 use eyelet_tls::client::{ClientConfigs, Spoken};
 
 /// Most bytes that a TLS connection holds of what it sends.
@@ -33,8 +34,17 @@ pub struct Dialler {
     pub names: Rc<Names>,
     /// TLS configurations for https:// upstreams.
     pub tls: Arc<ClientConfigs>,
-    /// How long one attempt may take, TLS included.
+    /// How long the attempts for one request may take, TLS included.
     pub connect_timeout: Duration,
+}
+
+/// How long one dial may take, and the health of the addresses.
+#[derive(Clone, Copy)]
+pub struct DialTerms<'a> {
+    /// TLS included.
+    pub wait: Duration,
+    /// For an upstream whose health is known.
+    pub balanced: Option<Balanced<'a>>,
 }
 
 /// A new connection.
@@ -71,13 +81,14 @@ pub async fn dial(
     dialler: &Dialler,
     to: &HttpUpstream,
     (spoken, preface): (Spoken, &[u8]),
+    terms: DialTerms<'_>,
     info: &ConnectionInfo,
 ) -> Result<Dialled, DialFailure> {
-    let wait = dialler.connect_timeout;
     let mut name: Arc<str> = to.address.to_string().into();
     let begun = async {
-        let (socket, http2) = connect(dialler, to, (spoken, preface), info, &mut name).await?;
-        let descriptor = Descriptor::new(&dialler.engine.process);
+        let begins = (spoken, preface, terms.balanced);
+        let (socket, http2, open) = connect(dialler, to, begins, info, &mut name).await?;
+        let descriptor = Descriptor::new(&dialler.engine.process, open);
         if !http2 {
             let connection = one::Http1Connection::new(socket, name.clone(), descriptor);
             return Ok(Dialled::One(Box::new(connection)));
@@ -86,7 +97,7 @@ pub async fn dial(
         let begun = two::Http2Connection::begin(socket, name.clone(), scheme, descriptor);
         begun.await.map(Dialled::Two)
     };
-    let reason = match timeout(wait, begun).await {
+    let reason = match timeout(terms.wait, begun).await {
         Ok(Ok(dialled)) => return Ok(dialled),
         Ok(Err(failure)) => failure,
         Err(_) => Reason::Timeout(Limit::Connect, None),
@@ -94,14 +105,14 @@ pub async fn dial(
     Err(DialFailure { name, reason })
 }
 
-/// A socket on which HTTP may begin, and whether it speaks HTTP/2.
+/// A socket on which HTTP may begin, and whether it speaks HTTP/2. Counts it at its address.
 async fn connect(
     dialler: &Dialler,
     to: &HttpUpstream,
-    (spoken, preface): (Spoken, &[u8]),
+    (spoken, preface, balanced): (Spoken, &[u8], Option<Balanced<'_>>),
     info: &ConnectionInfo,
     name: &mut Arc<str>,
-) -> Result<(Socket, bool), Reason> {
+) -> Result<(Socket, bool, Option<OpenExchange>), Reason> {
     let by_knowledge = spoken == Spoken::Two;
     let failed = |error: io::Error| Reason::Io(Peer::Upstream, (&error).into());
     let target = match &to.address {
@@ -109,17 +120,21 @@ async fn connect(
         HttpAddress::Tcp(host_port) => DialTarget::Configured(host_port),
     };
     // A relay's writes are the client's: with first bytes a small one would wait for an answer.
-    let options = DialOptions::default();
+    let options = DialOptions { balanced, ..DialOptions::default() };
     let dialled = dial_target(&dialler.names, &dialler.engine, info, &target, &options).await;
     let connected = dialled.map_err(|undialled| undialled.end.reason)?;
+    let mut open = None;
     if let Some(address) = connected.address {
         *name = address.to_string().into();
+        let counters = balanced.and_then(|balanced| balanced.member.address_counters(address));
+        open = counters.as_ref().map(OpenExchange::new);
     }
     let mut plain = Plain::new(&dialler.engine, connected).map_err(failed)?;
     plain.write_all(preface).await.map_err(failed)?;
-    let Some(tls) = &to.tls else { return Ok((Socket::Plain(plain), by_knowledge)) };
+    let Some(tls) = &to.tls else { return Ok((Socket::Plain(plain), by_knowledge, open)) };
     let begun = secure(dialler, tls, spoken, plain).await;
-    begun.map_err(|error| Reason::UpstreamTls(Detail::of(error)))
+    let (socket, http2) = begun.map_err(|error| Reason::UpstreamTls(Detail::of(error)))?;
+    Ok((socket, http2, open))
 }
 
 async fn secure(

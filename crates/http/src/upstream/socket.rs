@@ -15,6 +15,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::plain::Plain;
 use eyelet_memory::budget::{UPSTREAM_BYTES, UPSTREAM_TLS_BYTES};
+use eyelet_telemetry::upstream::OpenExchange;
 
 /// Most bytes read at once from a TLS connection.
 const OPENED_BYTES_MAX: usize = 16 << 10;
@@ -37,20 +38,21 @@ impl Socket {
     }
 }
 
-/// Counts a descriptor as long as it lives.
-pub struct Descriptor(pub Arc<Process>);
+/// Counts a descriptor as long as it lives, and the connection at the address of its upstream.
+pub struct Descriptor(pub Arc<Process>, Option<OpenExchange>);
 
 impl Descriptor {
-    /// Counts one.
-    pub fn new(process: &Arc<Process>) -> Self {
+    /// Counts one, for a connection to one of several addresses also there.
+    pub fn new(process: &Arc<Process>, address: Option<OpenExchange>) -> Self {
         process.descriptors.fetch_add(1, Relaxed);
-        Self(process.clone())
+        Self(process.clone(), address)
     }
 }
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
         self.0.descriptors.fetch_sub(1, Relaxed);
+        self.1.take();
     }
 }
 

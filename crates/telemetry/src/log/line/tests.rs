@@ -198,6 +198,7 @@ fn decided() -> impl Strategy<Value = Decided> {
             http2,
             rule,
             upstream,
+            counted_at: None,
             tls_compression,
             shadow,
             evidence: evidence.map(Box::new),

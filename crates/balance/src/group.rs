@@ -1,0 +1,239 @@
+//! The upstreams of a rule, the addresses of their names, and the choice among them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use eyelet_config::{TerminateUpstream, UpstreamCheck};
+use eyelet_telemetry::upstream::UpstreamCounters;
+
+use crate::choice::{Choice, choose};
+use crate::health::{Health, mix};
+
+/// The upstreams of one or several rules.
+#[derive(Debug)]
+pub struct Group {
+    /// In the order of the list; at most [`eyelet_config::UPSTREAMS_MAX`].
+    pub members: Box<[Arc<Member>]>,
+    /// Whether a client stays with one of them.
+    by_client: bool,
+    choices: AtomicU64,
+}
+
+impl Group {
+    pub(crate) fn new(members: Box<[Arc<Member>]>, by_client: bool) -> Self {
+        Self { members, by_client, choices: AtomicU64::new(0) }
+    }
+
+    /// The member for a connection or a request of this client that was at those of `tried`
+    /// already. `None`: it was at all.
+    pub fn choose(&self, client: IpAddr, now_ms: u64, tried: Tried) -> Option<usize> {
+        if let [_] = &*self.members {
+            return (!tried.has(0)).then_some(0);
+        }
+        let left: Vec<(usize, &Health)> = (self.members.iter().enumerate())
+            .filter(|(index, _)| !tried.has(*index))
+            .map(|(index, member)| (index, &member.health))
+            .collect();
+        choose(&left, self.choice(client, now_ms))
+    }
+
+    /// The addresses of a member's name in the order in which they are tried.
+    pub fn order(
+        &self,
+        member: &Member,
+        found: &[SocketAddr],
+        client: IpAddr,
+        now_ms: u64,
+    ) -> Vec<SocketAddr> {
+        let addresses = member.addresses(found);
+        let left: Vec<(usize, &Health)> =
+            addresses.iter().map(|address| &address.health).enumerate().collect();
+        let first = choose(&left, self.choice(client, now_ms));
+        let mut order: Vec<usize> = (0..addresses.len()).collect();
+        order.sort_by_key(|index| (Some(*index) != first, !addresses[*index].health.is_up()));
+        order.into_iter().map(|index| addresses[index].address).collect()
+    }
+
+    fn choice(&self, client: IpAddr, now_ms: u64) -> Choice {
+        let client = self.by_client.then_some(client);
+        Choice { client, now_ms, random: mix(self.choices.fetch_add(1, Relaxed)) }
+    }
+}
+
+/// The members that a connection or a request was at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tried(u64);
+
+impl Tried {
+    /// Notes one.
+    pub fn add(&mut self, index: usize) {
+        self.0 |= 1 << (index as u32 & 63);
+    }
+
+    /// Whether it was at this one.
+    pub fn has(self, index: usize) -> bool {
+        self.0 & (1 << (index as u32 & 63)) != 0
+    }
+
+    /// How many it was at.
+    pub fn count(self) -> usize {
+        self.0.count_ones() as usize
+    }
+}
+
+/// One upstream of a group. Groups share equal ones, also across reloads.
+#[derive(Debug)]
+pub struct Member {
+    /// Whom to dial.
+    pub upstream: TerminateUpstream,
+    /// What it is asked to see whether it is up.
+    pub check: Option<UpstreamCheck>,
+    /// Whether it expects a PROXY header.
+    pub is_told: bool,
+    /// Its health.
+    pub health: Health,
+    /// Whether a task checks it.
+    pub is_being_checked: AtomicBool,
+    /// The addresses of its name, as they were found last. At most as many as a dial tries.
+    addresses: Mutex<Vec<Arc<Address>>>,
+}
+
+/// An address of a member's name.
+#[derive(Debug)]
+struct Address {
+    address: SocketAddr,
+    health: Health,
+}
+
+impl Member {
+    pub(crate) fn new(
+        upstream: TerminateUpstream,
+        check: Option<UpstreamCheck>,
+        is_told: bool,
+    ) -> Self {
+        let health = Health::new(name(&upstream), check.is_some());
+        let (is_being_checked, addresses) = (AtomicBool::new(false), Mutex::default());
+        Self { upstream, check, is_told, health, is_being_checked, addresses }
+    }
+
+    /// Where a connection to this address is counted, beside the member itself.
+    pub fn counters(&self, address: Option<SocketAddr>) -> Vec<Arc<UpstreamCounters>> {
+        let of_address = address.and_then(|address| self.address(address));
+        let of_address = of_address.map(|address| address.health.counters.clone());
+        [self.health.counters.clone()].into_iter().chain(of_address).collect()
+    }
+
+    /// Where a connection to one of several addresses is counted.
+    pub fn address_counters(&self, address: SocketAddr) -> Option<Arc<UpstreamCounters>> {
+        Some(self.address(address)?.health.counters.clone())
+    }
+
+    /// A dial of this address failed.
+    pub fn address_failed(&self, address: SocketAddr, now_ms: u64, why: &dyn std::fmt::Display) {
+        if let Some(address) = self.address(address) {
+            address.health.failed(now_ms, why);
+        }
+    }
+
+    /// This address accepted a connection.
+    pub fn address_answered(&self, address: SocketAddr, now_ms: u64) {
+        if let Some(address) = self.address(address) {
+            address.health.answered(now_ms);
+        }
+    }
+
+    fn address(&self, address: SocketAddr) -> Option<Arc<Address>> {
+        self.known().iter().find(|known| known.address == address).cloned()
+    }
+
+    /// The addresses that were found now. Those found before keep their health.
+    fn addresses(&self, found: &[SocketAddr]) -> Vec<Arc<Address>> {
+        let mut known = self.known();
+        if !known.iter().map(|known| &known.address).eq(found) {
+            let of = |address: &SocketAddr| {
+                let before = known.iter().find(|known| known.address == *address).cloned();
+                before.unwrap_or_else(|| {
+                    let name = format!("{} at {address}", self.health.name);
+                    Arc::new(Address { address: *address, health: Health::new(name, false) })
+                })
+            };
+            *known = found.iter().map(of).collect();
+        }
+        known.clone()
+    }
+
+    fn known(&self) -> MutexGuard<'_, Vec<Arc<Address>>> {
+        // A poisoned lock still holds a whole list: it is replaced in one step.
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What an upstream is called in the log: as it is written in the configuration. A spliced one has
+/// no scheme there.
+fn name(upstream: &TerminateUpstream) -> String {
+    match upstream {
+        TerminateUpstream::Tcp(to) => to.to_string(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use eyelet_config::{Host, HostPort};
+
+    use super::*;
+
+    fn group() -> Group {
+        let host = Host::Name("app.example".into());
+        let upstream = TerminateUpstream::Tcp(HostPort { host, port: 80 });
+        Group::new([Arc::new(Member::new(upstream, None, false))].into(), false)
+    }
+
+    fn addresses(last: impl IntoIterator<Item = u8>) -> Vec<SocketAddr> {
+        last.into_iter().map(|last| SocketAddr::from(([192, 0, 2, last], 80))).collect()
+    }
+
+    #[test]
+    fn all_addresses_of_a_name_are_used_and_those_that_failed_come_last() {
+        let (group, client) = (group(), IpAddr::from([198, 51, 100, 1]));
+        let (member, found) = (&group.members[0], addresses([1, 2, 3]));
+        let mut firsts = [0; 3];
+        for _ in 0..300 {
+            let order = group.order(member, &found, client, 1);
+            let mut sorted = order.clone();
+            sorted.sort();
+            assert_eq!(sorted, found);
+            let first = found.iter().position(|address| *address == order[0]);
+            firsts[first.unwrap_or(usize::MAX)] += 1;
+        }
+        assert!(firsts.iter().all(|count| *count > 50), "{firsts:?}");
+        member.address_failed(found[1], 1_000, &"refused");
+        for _ in 0..20 {
+            assert_eq!(group.order(member, &found, client, 1_000)[2], found[1]);
+        }
+        let other = addresses([2, 4]);
+        assert_eq!(group.order(member, &other, client, 1_000), addresses([4, 2]), "it is kept");
+        assert_eq!(group.choose(client, 1, Tried::default()), Some(0));
+    }
+
+    #[test]
+    fn what_was_tried_is_not_chosen_again() {
+        let member = |last| {
+            let upstream = TerminateUpstream::Tcp(HostPort {
+                host: Host::Ip(IpAddr::from([192, 0, 2, last])),
+                port: 80,
+            });
+            Arc::new(Member::new(upstream, None, false))
+        };
+        let group = Group::new((0..64).map(member).collect(), false);
+        let (client, mut tried) = (IpAddr::from([198, 51, 100, 1]), Tried::default());
+        for count in 0..64 {
+            assert_eq!(tried.count(), count);
+            let chosen = group.choose(client, 1, tried).unwrap_or_default();
+            assert!(!tried.has(chosen));
+            tried.add(chosen);
+        }
+        assert_eq!(group.choose(client, 1, tried), None);
+    }
+}

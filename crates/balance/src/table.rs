@@ -1,0 +1,137 @@
+//! The groups of a configuration, by rule. A reload keeps the health and the load of upstreams that
+//! stay as they are.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use eyelet_config::{Action, Balance, Config, SpliceUpstream, TerminateUpstream, UpstreamCheck};
+
+use crate::group::{Group, Member};
+
+/// What makes two upstreams one: whom to dial, how it is checked, and whether it expects a PROXY
+/// header.
+type Key = (TerminateUpstream, Option<UpstreamCheck>, bool);
+
+/// The groups of a configuration.
+#[derive(Debug, Default)]
+pub struct Table {
+    /// By the index of their rule.
+    groups: HashMap<u32, Arc<Group>>,
+    members: HashMap<Key, Arc<Member>>,
+}
+
+impl Table {
+    /// The groups of these rules. Upstreams that `earlier` has keep their state.
+    pub fn new(config: &Config, earlier: Option<&Self>) -> Self {
+        let mut table = Self::default();
+        let mut by_action: HashMap<u32, Arc<Group>> = HashMap::new();
+        for (rule, number) in config.rules.iter().zip(0..) {
+            let known = by_action.get(&rule.action_number).cloned();
+            let group = known.or_else(|| table.read(rule.action, earlier));
+            let Some(group) = group else { continue };
+            by_action.insert(rule.action_number, group.clone());
+            table.groups.insert(number, group);
+        }
+        table
+    }
+
+    /// The group of a rule. `None`: its upstream is a single address that nobody checks, or is not
+    /// known before the connection.
+    pub fn of(&self, rule: u32) -> Option<&Arc<Group>> {
+        // Most configurations have no group at all.
+        if self.groups.is_empty() { None } else { self.groups.get(&rule) }
+    }
+
+    /// The upstreams that are checked.
+    pub fn checked(&self) -> impl Iterator<Item = &Arc<Member>> {
+        self.members.values().filter(|member| member.check.is_some())
+    }
+
+    fn read(&mut self, action: &Action, earlier: Option<&Self>) -> Option<Arc<Group>> {
+        let (all, balance, is_told) = match action {
+            Action::Splice(splice) => {
+                let all = [&splice.upstream].into_iter().chain(&splice.others);
+                let all = all.filter_map(|upstream| match upstream {
+                    SpliceUpstream::HostPort(to) => Some(TerminateUpstream::Tcp(to.clone())),
+                    _ => None,
+                });
+                (all.collect(), &splice.balance, splice.proxy_protocol.is_some())
+            }
+            Action::Terminate(terminate) => {
+                let all = [&terminate.upstream].into_iter().chain(&terminate.others).cloned();
+                (all.collect(), &terminate.balance, terminate.proxy_protocol.is_some())
+            }
+            Action::Refuse(_) => return None,
+        };
+        let all: Vec<TerminateUpstream> = all;
+        is_group(&all, balance).then(|| {
+            let members = all
+                .into_iter()
+                .map(|upstream| self.member((upstream, balance.check.clone(), is_told), earlier));
+            Arc::new(Group::new(members.collect(), balance.by_client))
+        })
+    }
+
+    fn member(&mut self, key: Key, earlier: Option<&Self>) -> Arc<Member> {
+        if let Some(known) = self.members.get(&key) {
+            return known.clone();
+        }
+        let before = earlier.and_then(|earlier| earlier.members.get(&key)).cloned();
+        let member = before.unwrap_or_else(|| {
+            let (upstream, check, is_told) = key.clone();
+            Arc::new(Member::new(upstream, check, is_told))
+        });
+        self.members.insert(key, member.clone());
+        member
+    }
+}
+
+/// Whether there is something to choose from, or to check.
+fn is_group(all: &[TerminateUpstream], balance: &Balance) -> bool {
+    match all {
+        [] => false,
+        [one] => balance.check.is_some() || one.is_named(),
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::SystemTime;
+
+    use eyelet_config::Depth;
+
+    use super::*;
+
+    fn config(rules: &[&str]) -> Config {
+        let rules = rules.iter().map(|rule| format!("[[rule]]\naction = \"splice\"\n{rule}\n"));
+        let text =
+            format!("[[listener]]\naddress = \"127.0.0.1:0\"\n{}", rules.collect::<String>());
+        let path = Path::new("test.toml");
+        match eyelet_config::parse(path, &text, Depth::Files, SystemTime::UNIX_EPOCH) {
+            Ok(loaded) => loaded.config,
+            Err(mistakes) => unreachable!("{mistakes:?}"),
+        }
+    }
+
+    #[test]
+    fn a_reload_keeps_what_stays_and_one_address_has_no_group() {
+        let two = "sni = \"a.example\"\nupstream = [\"192.0.2.1:1\", \"192.0.2.2:1\"]";
+        let one = "sni = \"b.example\"\nupstream = \"192.0.2.1:1\"";
+        let named = "sni = \"c.example\"\nupstream = \"app.example:1\"";
+        let asked = "sni = \"d.example\"\nupstream = \"{sni}:1\"";
+        let checked =
+            "sni = \"e.example\"\nupstream = \"192.0.2.1:1\"\nupstream_check = \"connect\"";
+        let first = Table::new(&config(&[two, one, named, asked, checked]), None);
+        let sizes = (0..5).map(|rule| first.of(rule).map(|group| group.members.len()));
+        assert_eq!(sizes.collect::<Vec<_>>(), [Some(2), None, Some(1), None, Some(1)]);
+        assert_eq!(first.checked().count(), 1);
+        let other = "sni = \"a.example\"\nupstream = [\"192.0.2.2:1\", \"192.0.2.3:1\"]";
+        let next = Table::new(&config(&[one, other]), Some(&first));
+        let [before, after] = [first.of(0), next.of(1)].map(|group| group.cloned());
+        let (Some(before), Some(after)) = (before, after) else { unreachable!() };
+        assert!(Arc::ptr_eq(&before.members[1], &after.members[0]), "192.0.2.2 stays");
+        assert_eq!(next.of(0).is_none(), next.checked().next().is_none());
+    }
+}

@@ -1,0 +1,104 @@
+//! Lists of upstreams, how one is chosen, checks, and fixed fields of responses: what is read, and
+//! each mistake with its place.
+
+use super::certificates::{Folder, terminate};
+use super::*;
+
+/// The messages for a splice rule with these keys, which begin in the fifth line.
+fn said_of_splice(keys: &str) -> Vec<String> {
+    said_below_listener(&format!("[[rule]]\naction = \"splice\"\n{keys}\n"))
+}
+
+#[test]
+fn a_list_is_of_one_kind_and_a_check_fits_it() {
+    let table: &[(&str, &[&str])] = &[
+        ("upstream = [\"a.example:1\", \"192.0.2.1:1\"]\nupstream_hash = \"client\"", &[]),
+        (
+            "upstream = \"a.example:1\"\nupstream_hash = \"client\"\nupstream_check = \"connect\"",
+            &[],
+        ),
+        (
+            "upstream = []",
+            &["5:12: `upstream` is an empty list; list something, or leave \
+          `upstream` out"],
+        ),
+        (
+            "upstream = [\"a.example:1\", \"{sni}:443\"]",
+            &["5:28: \"{sni}:443\" stands alone, without a list"],
+        ),
+        (
+            "upstream = [\"a.example:1\", \"a.example:1\"]",
+            &["5:28: \"a.example:1\" is in the list twice; that gives it no larger share"],
+        ),
+        (
+            "upstream = \"192.0.2.1:1\"\nupstream_hash = \"client\"",
+            &["6:17: there is one upstream only; `upstream_hash` chooses of several"],
+        ),
+        (
+            "upstream = [\"a.example:1\", \"b.example:1\"]\nupstream_hash = \"cookie\"",
+            &["6:17: \"cookie\" cannot be hashed; expected \"client\""],
+        ),
+        (
+            "upstream = \"a.example:1\"\nupstream_check = \"/healthz\"",
+            &["6:18: \"/healthz\" is a path, and only upstreams with HTTP have paths; expected \
+              \"connect\""],
+        ),
+        (
+            "upstream = \"{sni}:443\"\nupstream_check = \"connect\"",
+            &["6:18: there is no upstream to check: the client's name or destination is dialled"],
+        ),
+        (
+            "upstream = \"a.example:1\"\npath = \"/api\"",
+            &["6:1: unknown key `path`: Eyelet does not route or rewrite by path: all requests \
+              of a rule go to its upstreams; the application does it, or nginx, Caddy or HAProxy \
+              as the upstream"],
+        ),
+    ];
+    for (keys, expected) in table {
+        assert_eq!(said_of_splice(keys), *expected, "{keys}");
+    }
+}
+
+#[test]
+fn http_upstreams_and_fields() {
+    let folder = Folder::new();
+    folder.issue("app", &["app.example"]);
+    let said_of = |upstream: &str, more: &str| {
+        let text = terminate("\"app.example\"", "\"app.pem\"", "\"app.key\"", more);
+        folder.said(&text.replace("\"http://127.0.0.1:3000\"", upstream))
+    };
+    let two = "[\"http://127.0.0.1:1\", \"http://a.example:2\"]";
+    assert_eq!(said_of(two, "upstream_check = \"/healthz\"\nhsts = true"), [""; 0]);
+    for (upstream, more, expected) in [
+        ("[\"http://127.0.0.1:1\", \"https://a.example:2\"]", "", "is of another kind than"),
+        (two, "upstream_check = \"healthz\"", "expected a path as in \"/healthz\", or \"connect\""),
+        (two, "upstream_check = \"/a b\"", "all of them visible ASCII"),
+        (two, "headers = { Content-Length = \"1\" }", "belongs to the message; Eyelet writes it"),
+        (two, "headers = { \"a b\" = \"1\" }", "is not the name of a field"),
+        (two, "headers = { a = \"\\n\" }", "a field's value has 1 to 4096 bytes"),
+        (two, "headers = { a = 1 }", "expected a string"),
+        (two, "hsts = \"yes\"", "`hsts` is true for \"max-age=31536000\", or a value"),
+        (
+            two,
+            "hsts = true\nheaders = { Strict-Transport-Security = \"max-age=1\" }",
+            "`headers` has strict-transport-security already",
+        ),
+        ("\"tcp://127.0.0.1:1\"", "hsts = true", "only responses of an upstream with HTTP"),
+        (two, "root = \"/srv\"", "Eyelet does not serve files"),
+        (two, "auth = \"basic\"", "Eyelet does not authenticate users"),
+    ] {
+        let said = said_of(upstream, more);
+        assert!(said.iter().any(|said| said.contains(expected)), "{upstream} {more}: {said:#?}");
+    }
+    let text = terminate("\"app.example\"", "\"app.pem\"", "\"app.key\"", "hsts = true");
+    let https = "[\"https://127.0.0.1:1\", \"https://a.example:2\"]";
+    let text = text.replace("\"http://127.0.0.1:3000\"", https);
+    let loaded = folder.read(Depth::Files, &text).unwrap();
+    let Action::Terminate(terminate) = loaded.config.rules.at(0).action else { panic!() };
+    let names: Vec<&str> = [&terminate.upstream]
+        .into_iter()
+        .chain(&terminate.others)
+        .map(|upstream| upstream.as_http().unwrap().tls.as_ref().unwrap().name.as_str())
+        .collect();
+    assert_eq!(names, ["127.0.0.1", "a.example"], "each is verified by its own name");
+}

@@ -1,0 +1,168 @@
+//! Reads the upstreams of a rule: one or a list, how one of them is chosen, and how they are
+//! checked.
+
+use crate::model::{Balance, Host, HttpAddress, SpliceUpstream, TerminateUpstream, UpstreamCheck};
+use crate::reader::{Report, Section, Text, repeated};
+
+/// Most upstreams of a rule: a worker remembers in 64 bits which of them it has tried.
+pub const UPSTREAMS_MAX: usize = 64;
+
+/// What a list of upstreams is made of.
+pub(super) trait Upstream: Sized {
+    /// The kind of which all upstreams of a list must be, as it is written.
+    fn kind(&self) -> &'static str;
+
+    /// Whether it may stand in a list.
+    fn may_be_listed(&self) -> bool;
+
+    /// Whether a name stands for its addresses, of which there may be several.
+    fn is_named(&self) -> bool;
+
+    /// Whether it speaks HTTP, so that a request can check it.
+    fn is_http(&self) -> bool;
+}
+
+impl Upstream for SpliceUpstream {
+    fn kind(&self) -> &'static str {
+        "host:port"
+    }
+
+    fn may_be_listed(&self) -> bool {
+        matches!(self, Self::HostPort(_))
+    }
+
+    fn is_named(&self) -> bool {
+        matches!(self, Self::HostPort(to) if matches!(to.host, Host::Name(_)))
+    }
+
+    fn is_http(&self) -> bool {
+        false
+    }
+}
+
+impl Upstream for TerminateUpstream {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Tcp(_) => "tcp://",
+            Self::Unix(_) => "unix:",
+            Self::Http(http) => match (&http.address, &http.tls) {
+                (HttpAddress::Unix(_), _) => "http+unix:",
+                (HttpAddress::Tcp(_), None) => "http://",
+                (HttpAddress::Tcp(_), Some(_)) => "https://",
+            },
+        }
+    }
+
+    fn may_be_listed(&self) -> bool {
+        true
+    }
+
+    fn is_named(&self) -> bool {
+        Self::is_named(self)
+    }
+
+    fn is_http(&self) -> bool {
+        matches!(self, Self::Http(_))
+    }
+}
+
+/// The upstreams of a rule, at least one, and the text of the first.
+pub(super) fn list<'t, U: Upstream>(
+    report: &mut Report<'_>,
+    section: &Section<'t, '_>,
+    (what, example): (&str, &str),
+    parse: fn(&str) -> Result<U, String>,
+) -> Option<(Text<'t>, U, Vec<U>)> {
+    if section.value("upstream").is_none() {
+        report.missing(section.at, format!("{what} needs an `upstream`, such as {example}"));
+    }
+    let texts = section.texts(report, "upstream")?;
+    if let Some(beyond) = texts.get(UPSTREAMS_MAX) {
+        report.error(beyond.at, format!("more than {UPSTREAMS_MAX} upstreams"));
+    }
+    if let Some(twice) = repeated(&texts) {
+        let message =
+            format!("\"{}\" is in the list twice; that gives it no larger share", twice.text);
+        report.error(twice.at, message);
+    }
+    let mut all = Vec::with_capacity(texts.len());
+    for text in &texts {
+        let upstream = report.keep(text.at, parse(text.text))?;
+        all.push((*text, upstream));
+    }
+    let mut all = all.into_iter();
+    let (text, first) = all.next()?;
+    let mut others = Vec::with_capacity(all.len());
+    for (other, upstream) in all {
+        if let Some(lone) = [(text, &first), (other, &upstream)]
+            .into_iter()
+            .find_map(|(text, upstream)| (!upstream.may_be_listed()).then_some(text))
+        {
+            let message = format!("\"{}\" stands alone, without a list", lone.text);
+            report.error(lone.at, message);
+            return None;
+        }
+        if upstream.kind() != first.kind() {
+            let message = format!(
+                "\"{}\" is of another kind than \"{}\"; the upstreams of a list are of one kind: \
+                 give each kind a rule",
+                other.text, text.text
+            );
+            report.error(other.at, message);
+        }
+        others.push(upstream);
+    }
+    Some((text, first, others))
+}
+
+/// How one of the upstreams is chosen, and how they are checked.
+pub(super) fn balance<U: Upstream>(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    first: &U,
+    others: &[U],
+) -> Balance {
+    let mut balance = Balance::default();
+    if let Some(text) = section.text(report, "upstream_hash") {
+        balance.by_client = text.text == "client";
+        if !balance.by_client {
+            let message = format!("\"{}\" cannot be hashed; expected \"client\"", text.text);
+            report.error(text.at, message);
+        } else if others.is_empty() && !first.is_named() {
+            report.error(text.at, "there is one upstream only; `upstream_hash` chooses of several");
+        }
+    }
+    if let Some(text) = section.text(report, "upstream_check") {
+        balance.check = report.keep(text.at, check(text.text, first));
+    }
+    balance
+}
+
+fn check(text: &str, first: &impl Upstream) -> Result<UpstreamCheck, String> {
+    if !first.may_be_listed() {
+        return Err(
+            "there is no upstream to check: the client's name or destination is dialled".to_owned()
+        );
+    }
+    match text {
+        "connect" => Ok(UpstreamCheck::Connect),
+        path if !path.starts_with('/') => Err(format!(
+            "\"{text}\" is not a check; expected a path as in \"/healthz\", or \"connect\""
+        )),
+        _ if !first.is_http() => Err(format!(
+            "\"{text}\" is a path, and only upstreams with HTTP have paths; expected \"connect\""
+        )),
+        path if path.len() > PATH_BYTES_MAX
+            || !path.bytes().all(|byte| byte.is_ascii_graphic()) =>
+        {
+            Err(format!(
+                "a path has at most {PATH_BYTES_MAX} bytes, all of them visible ASCII; write \
+                 others as %XX"
+            ))
+        }
+        path => Ok(UpstreamCheck::Get(path.into())),
+    }
+}
+
+/// Bytes. A health check's path is a word.
+const PATH_BYTES_MAX: usize = 256;

@@ -1,0 +1,185 @@
+//! Active checks of upstreams: each is asked again and again, by a task of one worker, whether it
+//! is up. The task ends when no rule wants the check any more.
+
+use std::future::poll_fn;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use eyelet_balance::group::Member;
+use eyelet_config::{HttpAddress, HttpUpstream, TerminateUpstream, UpstreamCheck};
+use eyelet_resolve::connect::DialOptions;
+use eyelet_resolve::dial::{DialTarget, dial as dial_target};
+use eyelet_telemetry::info::{ConnectionInfo, Decided};
+use eyelet_telemetry::reason::Reason;
+use eyelet_wire::proxy::{Command, Tlvs, V2_WRITTEN_BYTES_MAX, write_v2};
+use http::{Request, header, request};
+use tokio::time::{sleep, timeout};
+
+use crate::failure::Failure;
+use crate::head::Length;
+use crate::io::WriteQueue;
+use crate::upstream::Upstream;
+use crate::upstream::dial::{DialTerms, Dialled, dial, spoken};
+use crate::upstream::request::{NoAnswer, UpstreamRequest};
+use crate::worker::{Http, Newest};
+
+/// Time from the end of one check to the next. A failure is noticed after two of them, and an
+/// application answers a request in two seconds without noticing.
+const INTERVAL: Duration = Duration::from_secs(2);
+/// Time for one check, from the look-up to the response's head.
+const LIMIT: Duration = Duration::from_secs(2);
+/// Interim responses to one check.
+const INTERIM_MAX: usize = 8;
+/// The checks come from no listener.
+const NO_LISTENER: u16 = u16::MAX;
+
+/// Why a check failed.
+#[derive(Debug, thiserror::Error)]
+enum CheckError {
+    /// There is no connection, or no response.
+    #[error("{0}")]
+    Failed(Reason),
+    /// The response is neither 2xx nor 3xx.
+    #[error("its check answers {0}")]
+    Status(u16),
+    /// It took too long.
+    #[error("its check has no answer after {} s", LIMIT.as_secs())]
+    Late,
+}
+
+/// Begins the checks that this configuration wants and that no task makes yet. One worker of the
+/// process calls it, inside its event loop.
+pub fn begin(http: &Http) {
+    for member in http.dialler.names.shared.upstreams.checked() {
+        if !member.is_being_checked.swap(true, Relaxed) {
+            tokio::task::spawn_local(check_on(http.newest(), member.clone()));
+        }
+    }
+}
+
+/// Checks an upstream until the worker ends or no rule wants it.
+async fn check_on(newest: Rc<Newest>, member: Arc<Member>) {
+    while let Some(http) = newest.http().filter(|http| is_wanted(http, &member)) {
+        let result = match timeout(LIMIT, check(&http, &member)).await {
+            Ok(result) => result,
+            Err(_) => Err(CheckError::Late),
+        };
+        member.health.checked(http.engine.now_unix_ms(), result);
+        // It would keep the configuration.
+        drop(http);
+        sleep(INTERVAL).await;
+    }
+    member.is_being_checked.store(false, Relaxed);
+}
+
+fn is_wanted(http: &Http, member: &Arc<Member>) -> bool {
+    let mut checked = http.dialler.names.shared.upstreams.checked();
+    !http.engine.is_draining() && checked.any(|wanted| Arc::ptr_eq(wanted, member))
+}
+
+async fn check(http: &Http, member: &Member) -> Result<(), CheckError> {
+    match (&member.check, &member.upstream) {
+        (Some(UpstreamCheck::Get(path)), TerminateUpstream::Http(to)) => {
+            ask(http, member, to, path).await
+        }
+        (_, upstream) => {
+            let target = match upstream {
+                TerminateUpstream::Tcp(to) => DialTarget::Configured(to),
+                TerminateUpstream::Unix(path) => DialTarget::Unix(path),
+                TerminateUpstream::Http(to) => match &to.address {
+                    HttpAddress::Tcp(to) => DialTarget::Configured(to),
+                    HttpAddress::Unix(path) => DialTarget::Unix(path),
+                },
+            };
+            let (dialler, options) = (&http.dialler, DialOptions::default());
+            let dialled =
+                dial_target(&dialler.names, &dialler.engine, &info(), &target, &options).await;
+            dialled.map(drop).map_err(|undialled| CheckError::Failed(undialled.end.reason))
+        }
+    }
+}
+
+/// Asks for a path. 2xx and 3xx mean that it is up.
+async fn ask(
+    http: &Http,
+    member: &Member,
+    to: &HttpUpstream,
+    path: &str,
+) -> Result<(), CheckError> {
+    let mut room = [0; V2_WRITTEN_BYTES_MAX];
+    let length = match member.is_told {
+        // No client is behind a check.
+        true => write_v2(&mut room, Command::Local, &Tlvs::default()).unwrap_or_default(),
+        false => 0,
+    };
+    let preface = room.get(..length).unwrap_or_default();
+    let terms = DialTerms { wait: LIMIT, balanced: None };
+    let dialled = dial(&http.dialler, to, (spoken(to, false), preface), terms, &info()).await;
+    let (parts, host) = head(to, path)?;
+    let request = UpstreamRequest {
+        parts: &parts,
+        host: &host,
+        forwarded: &Rc::from([]),
+        length: Length::Empty,
+        trailers: false,
+        again: false,
+        by_one: false,
+    };
+    let mut upstream = match dialled.map_err(|failure| CheckError::Failed(failure.reason))? {
+        Dialled::One(connection) => Upstream::One(connection),
+        Dialled::Two(connection) => {
+            let asked = connection.ask(&request).ok_or_else(|| failed(NoAnswer::Unread))?;
+            Upstream::Two(Box::new(asked))
+        }
+    };
+    let mut queue = WriteQueue::default();
+    queue.push_head(upstream.head(&request));
+    let sent = poll_fn(|task| upstream.poll_send(task, &mut queue)).await;
+    sent.map_err(|_| failed(NoAnswer::Dead))?;
+    for _ in 0..=INTERIM_MAX {
+        let answer = poll_fn(|task| upstream.poll_head(task, &parts.method)).await;
+        let status = answer.map_err(failed)?.parts.status;
+        if status.is_success() || status.is_redirection() {
+            return Ok(());
+        }
+        if !status.is_informational() {
+            return Err(CheckError::Status(status.as_u16()));
+        }
+    }
+    Err(CheckError::Late)
+}
+
+fn head(to: &HttpUpstream, path: &str) -> Result<(request::Parts, String), CheckError> {
+    let host = match (&to.address, &to.tls) {
+        (HttpAddress::Unix(_), _) => "localhost".to_owned(),
+        (HttpAddress::Tcp(to), _) => to.to_string(),
+    };
+    let uri = format!("http://{host}{path}");
+    let request = Request::get(uri).header(header::USER_AGENT, "eyelet-check").body(());
+    let request = request.map_err(|_| CheckError::Failed(Reason::Internal("a check's path")))?;
+    Ok((request.into_parts().0, host))
+}
+
+fn failed(why: NoAnswer) -> CheckError {
+    match Failure::from(why) {
+        Failure::Answer(reason) | Failure::Cut(reason) => CheckError::Failed(reason),
+        Failure::Client(_) => CheckError::Failed(Reason::UpstreamUnread),
+    }
+}
+
+/// A check has no client and no listener.
+fn info() -> ConnectionInfo {
+    ConnectionInfo {
+        id: 0,
+        started_unix_ms: 0,
+        client: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        connect: None,
+        owes_answer: false,
+        decided: Decided { listener: NO_LISTENER, ..Decided::default() },
+        bytes_to_upstream: 0,
+        bytes_to_client: 0,
+    }
+}

@@ -1,0 +1,118 @@
+//! What is counted of an upstream that is one of several: what is open at it, what was sent to it,
+//! and how often it failed.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use eyelet_memory::interner::Heap;
+
+/// The counters of one upstream, or of one address of its name. All workers share them.
+#[derive(Debug, Default)]
+pub struct UpstreamCounters {
+    /// Connections or exchanges that are open at it now.
+    pub open: AtomicU64,
+    /// Connections or exchanges that it was given.
+    pub chosen: AtomicU64,
+    /// Dials, and requests without a response, that failed.
+    pub failures: AtomicU64,
+    /// Active checks that failed.
+    pub check_failures: AtomicU64,
+    /// Times that it went down.
+    pub downs: AtomicU64,
+    /// Whether it is down now.
+    pub is_down: AtomicBool,
+}
+
+impl UpstreamCounters {
+    /// A connection or an exchange begins.
+    pub fn opened(&self) {
+        self.open.fetch_add(1, Relaxed);
+        self.chosen.fetch_add(1, Relaxed);
+    }
+
+    /// It has ended.
+    pub fn closed(&self) {
+        self.open.fetch_sub(1, Relaxed);
+    }
+}
+
+/// An exchange at an upstream. It counts until it is dropped.
+#[derive(Debug)]
+pub struct OpenExchange(Arc<UpstreamCounters>);
+
+impl OpenExchange {
+    /// Counts one.
+    pub fn new(counters: &Arc<UpstreamCounters>) -> Self {
+        counters.opened();
+        Self(counters.clone())
+    }
+}
+
+impl Drop for OpenExchange {
+    fn drop(&mut self) {
+        self.0.closed();
+    }
+}
+
+/// Where a connection is counted until it ends. Connections to one upstream share this value, so
+/// that it costs a parked connection nothing. The end of a connection therefore calls
+/// [`CountedAt::closed`]: there is no guard for each.
+#[derive(Clone, Debug)]
+pub struct CountedAt(Box<[Arc<UpstreamCounters>]>);
+
+impl CountedAt {
+    /// Counts a connection at an upstream, and at the address of its name that was dialled.
+    pub fn opened(counters: impl IntoIterator<Item = Arc<UpstreamCounters>>) -> Self {
+        let counted: Box<[_]> = counters.into_iter().collect();
+        counted.iter().for_each(|counters| counters.opened());
+        Self(counted)
+    }
+
+    /// The connection has ended.
+    pub fn closed(&self) {
+        self.0.iter().for_each(|counters| counters.closed());
+    }
+}
+
+impl Heap for CountedAt {
+    fn heap_bytes(&self) -> usize {
+        size_of_val(&self.0[..])
+    }
+}
+
+/// Equal are those that count at the same place.
+impl PartialEq for CountedAt {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.len() == other.0.len()
+            && self.0.iter().zip(&other.0).all(|(one, other)| Arc::ptr_eq(one, other))
+    }
+}
+
+impl Eq for CountedAt {}
+
+impl Hash for CountedAt {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.iter().for_each(|counters| Arc::as_ptr(counters).hash(state));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_open_is_counted_until_it_ends() {
+        let [one, other] = [Arc::<UpstreamCounters>::default(), Arc::default()];
+        let exchange = OpenExchange::new(&one);
+        let pair = CountedAt::opened([one.clone(), other.clone()]);
+        assert_eq!((one.open.load(Relaxed), other.open.load(Relaxed)), (2, 1));
+        let same = CountedAt(Box::new([one.clone(), other.clone()]));
+        assert_eq!(pair, same);
+        assert_ne!(pair, CountedAt(Box::new([one.clone()])));
+        pair.closed();
+        drop(exchange);
+        assert_eq!((one.open.load(Relaxed), other.open.load(Relaxed)), (0, 0));
+        assert_eq!((one.chosen.load(Relaxed), other.chosen.load(Relaxed)), (2, 1));
+    }
+}
