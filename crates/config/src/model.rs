@@ -83,6 +83,8 @@ pub struct Splice {
     pub forbid_tls_compression: bool,
     /// Whether the client's first bytes go with the SYN.
     pub fast_open: bool,
+    /// Whether requests for `http://` URLs pass, too.
+    pub plain_http: bool,
 }
 
 /// The address that an upstream is dialled from.
@@ -202,6 +204,8 @@ pub struct HttpUpstream {
     pub tls: Option<UpstreamTls>,
     /// Whether we speak HTTP/2 to it.
     pub http2: UpstreamHttp2,
+    /// If the client chose the address: the internal networks that it may reach.
+    pub chosen: Option<Vec<IpNet>>,
 }
 
 /// Whether we speak HTTP/2 to an upstream.

@@ -192,6 +192,11 @@ fn print(
         Some((id, rule)) => {
             writeln!(out, "rule:    {}", evidence::label(id, rule.name))?;
             writeln!(out, "action:  {}", action(rule.action, facts, verdict.refuse))?;
+            if let Action::Splice(splice) = rule.action
+                && splice.plain_http
+            {
+                writeln!(out, "plain:   requests for http:// URLs pass, too")?;
+            }
             for (matcher, by) in config.policy.listed_by(id, facts) {
                 writeln!(out, "listed:  {matcher} by \"{}\" in {}", by.entry, by.file)?;
             }

@@ -84,6 +84,11 @@ impl Route {
         Some(Self { rule, action, shelf })
     }
 
+    /// The route of one request of a proxy's client.
+    pub fn proxied(rule: u32, action: Arc<Action>, shelf: Rc<Shelf>) -> Self {
+        Self { rule, action, shelf }
+    }
+
     /// The rule's action.
     pub fn terminate(&self) -> Option<&Terminate> {
         match &*self.action {

@@ -95,6 +95,7 @@ fn a_terminate_rule() {
             address: HttpAddress::Tcp(HostPort { host, port: 3000 }),
             tls: None,
             http2: UpstreamHttp2::Alpn,
+            chosen: None,
         }),
         upstream_wait: Duration::ZERO,
         alpn_select: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
