@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, DATE, HOST, HeaderValue, RETRY_AFTER};
-use http::{Request, Response, StatusCode, Uri};
+use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -21,6 +21,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::error::with_sources;
+use crate::schedule;
 
 /// From the name's resolution to the last byte of the answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -69,7 +70,7 @@ impl Client {
         self,
         mut request: Request<BodyWrapper<Bytes>>,
     ) -> Result<BytesResponse, Box<dyn std::error::Error + Send + Sync>> {
-        let uri = request.uri().clone();
+        let (uri, method) = (request.uri().clone(), request.method().clone());
         let authority = uri.authority().ok_or("a URL of the server has no host")?.clone();
         if uri.scheme_str() != Some("https") {
             return Err(format!("{uri} is not https://").into());
@@ -87,7 +88,7 @@ impl Client {
         *request.uri_mut() = path.parse::<Uri>()?;
         let (mut parts, body) = sender.send_request(request).await?.into_parts();
         let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await?.to_bytes();
-        bound_retry_after(&mut parts);
+        bound_retry_after(&mut parts, &method);
         self.note(&parts);
         let is_problem = parts.headers.get(CONTENT_TYPE).is_some_and(|kind| {
             kind.to_str().is_ok_and(|kind| kind.starts_with("application/problem+json"))
@@ -135,8 +136,13 @@ async fn connect(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpS
     Err(failure)
 }
 
-/// Bounds the seconds of Retry-After. The library adds them to the time, and would panic.
-fn bound_retry_after(parts: &mut http::response::Parts) {
+/// Bounds the seconds of Retry-After. The library adds them to the time, and would panic. Without
+/// the field it drops the window for a renewal, which is asked for by GET: then the usual time to
+/// the next question is added (RFC 9773 section 4.3.2). What is polled is asked for by POST.
+fn bound_retry_after(parts: &mut http::response::Parts, method: &Method) {
+    if *method == Method::GET && !parts.headers.contains_key(RETRY_AFTER) {
+        parts.headers.insert(RETRY_AFTER, schedule::ASK_MAX.as_secs().into());
+    }
     let secs = parts.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
     let is_number = secs.is_some_and(|secs| secs.trim().bytes().all(|byte| byte.is_ascii_digit()));
     let parsed = secs.and_then(|secs| secs.trim().parse::<u64>().ok());
@@ -184,7 +190,7 @@ mod tests {
             response = response.header(*name, value);
         }
         let mut parts = response.body(()).unwrap().into_parts().0;
-        bound_retry_after(&mut parts);
+        bound_retry_after(&mut parts, &Method::POST);
         let client = client();
         client.note(&parts);
         client
@@ -199,6 +205,25 @@ mod tests {
             assert!(said(date).abs_diff(ahead) < 60, "{ahead}");
         }
         assert_eq!(answered(200, &[]).ahead_secs(), 0);
+    }
+
+    /// The library has no window without a Retry-After.
+    #[test]
+    fn a_window_for_a_renewal_needs_no_retry_after() {
+        for (method, said, expected) in [
+            (Method::GET, None, Some("43200")),
+            (Method::GET, Some("60"), Some("60")),
+            (Method::GET, Some("99999999999"), Some("604800")),
+            (Method::POST, None, None),
+        ] {
+            let mut parts = Response::new(()).into_parts().0;
+            if let Some(said) = said {
+                parts.headers.insert(RETRY_AFTER, HeaderValue::from_static(said));
+            }
+            bound_retry_after(&mut parts, &method);
+            let found = parts.headers.get(RETRY_AFTER).map(|value| value.to_str().unwrap());
+            assert_eq!(found, expected, "{method} {said:?}");
+        }
     }
 
     #[test]

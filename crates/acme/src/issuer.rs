@@ -27,6 +27,7 @@ use zeroize::Zeroizing;
 
 use crate::client::Client;
 use crate::error::{AcmeError, HTTP, TLS_ALPN, described};
+use crate::misses;
 use crate::store::{AcmeStore, Kind};
 use crate::table::Acme;
 
@@ -111,7 +112,7 @@ impl Issuer {
                     AcmeError::Store(format!("the stored account cannot be read: {error}"))
                 })?;
                 // Stored again, because the store of a fleet forgets what is old.
-                let unstored = self.store.borrow().forgets().then_some(stored);
+                let unstored = self.is_shared().then_some(stored);
                 (builder.from_credentials(credentials).await?, unstored)
             }
             None => {
@@ -251,6 +252,9 @@ impl Issuer {
             if let Some(newest) = published.last() {
                 self.publish(newest, answer.as_str())?;
             }
+            if self.is_shared() {
+                tokio::time::sleep(misses::KEPT).await;
+            }
             challenge.set_ready().await?;
         }
         if order.state().status == OrderStatus::Ready {
@@ -268,6 +272,11 @@ impl Issuer {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Whether other edges answer, too.
+    pub fn is_shared(&self) -> bool {
+        self.store.borrow().is_shared()
     }
 
     /// Makes the answer to a challenge known: to this process, and to those that share the store.

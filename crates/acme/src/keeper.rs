@@ -19,6 +19,7 @@ use tokio::task::{AbortHandle, LocalSet, spawn_local};
 
 use crate::error::AcmeError;
 use crate::issuer::Issuer;
+use crate::misses::Misses;
 use crate::name::NameKeeper;
 use crate::rate::OrderPermit;
 use crate::schedule;
@@ -126,6 +127,7 @@ struct Thread {
     retry: Option<(Instant, u32)>,
     /// Until when the store is not looked into for questions of clients.
     store_rests: Option<Instant>,
+    misses: Misses,
 }
 
 impl Thread {
@@ -139,6 +141,7 @@ impl Thread {
             permit: OrderPermit::new(Instant::now()),
             retry: None,
             store_rests: None,
+            misses: Misses::default(),
         }
     }
 
@@ -300,10 +303,13 @@ impl Thread {
     fn fetch(&mut self, kind: Kind, id: Box<str>, answer: oneshot::Sender<()>) {
         let Some(issuer) = self.issuer.clone() else { return };
         let now = Instant::now();
-        if self.store_rests.is_some_and(|end| now < end) {
+        if self.store_rests.is_some_and(|end| now < end) || self.misses.has(kind, &id, now) {
             return;
         }
         let fetched = issuer.fetch(kind, &id);
+        if matches!(fetched, Ok(false)) && issuer.is_shared() {
+            self.misses.note(kind, id.clone(), now);
+        }
         self.store_rests = fetched.is_err().then(|| Instant::now() + STORE_REST);
         if fetched.unwrap_or(false) {
             spawn_local(async move {

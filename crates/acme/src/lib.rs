@@ -8,6 +8,7 @@ mod client;
 mod error;
 mod issuer;
 mod keeper;
+mod misses;
 mod name;
 mod rate;
 mod schedule;

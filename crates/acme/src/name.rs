@@ -125,17 +125,8 @@ impl NameKeeper {
 
     /// Waits for the next attempt, which may be days away. Another process may be faster.
     async fn rest(&mut self, pause: Duration) {
-        let end = tokio::time::Instant::now() + pause;
-        loop {
-            let left = end.saturating_duration_since(tokio::time::Instant::now());
-            if left.is_zero() {
-                return;
-            }
-            tokio::time::sleep(left.min(SLEEP_MAX)).await;
-            if self.look().unwrap_or(false) {
-                return;
-            }
-        }
+        let clock = (Instant::now, tokio::time::sleep);
+        schedule::rest(pause, SLEEP_MAX, clock, || self.look().unwrap_or(false)).await;
     }
 
     /// Looks, asks and orders as far as it is due. Returns how long to sleep.

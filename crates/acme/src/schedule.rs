@@ -1,7 +1,7 @@
 //! When a certificate is renewed, and when a failed attempt is repeated. Time and chance are
 //! arguments.
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How often a server is asked when to renew: twice a day (RFC 9773 section 4.3.2), or as its
 /// Retry-After says, within these bounds.
@@ -54,8 +54,33 @@ pub fn pause(failures: u32, is_verdict: bool, chance: f64) -> Duration {
     pause - (pause / 4).mul_f64(chance)
 }
 
+/// Waits for a pause, which may be days long, in steps of at most `step`. Ends early if `is_over`
+/// after one. The clock is an argument: what it says now, and how to sleep.
+pub async fn rest<S: Future<Output = ()>>(
+    pause: Duration,
+    step: Duration,
+    (now, sleep): (impl Fn() -> Instant, impl Fn(Duration) -> S),
+    mut is_over: impl FnMut() -> bool,
+) {
+    let begin = now();
+    loop {
+        let left = pause.saturating_sub(now().saturating_duration_since(begin));
+        if left.is_zero() {
+            return;
+        }
+        sleep(left.min(step)).await;
+        if is_over() {
+            return;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
     use super::*;
 
     const DAY: Duration = Duration::from_hours(24);
@@ -82,6 +107,33 @@ mod tests {
         assert_eq!(by_window((start + DAY, start), lives, 1.0), start + DAY, "it ends first");
         let late = (start, start + 30 * DAY);
         assert_eq!(by_window(late, lives, 1.0), start + 11 * DAY, "beyond the certificate's end");
+    }
+
+    /// The sleeps of a pause on a clock that jumps, until the look at `over`.
+    fn sleeps(pause: Duration, over: usize, late: Duration) -> Vec<u64> {
+        let (passed, slept) = (Cell::new(Duration::ZERO), RefCell::new(Vec::new()));
+        let start = Instant::now();
+        let now = || start + passed.get();
+        let sleep = |wait: Duration| {
+            slept.borrow_mut().push(wait.as_secs() / 60);
+            passed.set(passed.get() + wait + late);
+            std::future::ready(())
+        };
+        let step = Duration::from_hours(1);
+        let rest = pin!(rest(pause, step, (now, sleep), || slept.borrow().len() >= over));
+        assert_eq!(rest.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(()));
+        slept.take()
+    }
+
+    #[test]
+    fn a_pause_of_hours_is_slept_in_steps() {
+        let (hours, never, none) = (Duration::from_hours, usize::MAX, Duration::ZERO);
+        assert_eq!(sleeps(RETRY_MAX, never, none), [60; 4]);
+        assert_eq!(sleeps(hours(2) + Duration::from_mins(30), never, none), [60, 60, 30]);
+        assert_eq!(sleeps(7 * DAY, never, none).len(), 7 * 24, "a Retry-After of a week");
+        assert_eq!(sleeps(RETRY_MAX, 2, none), [60; 2], "another process was faster");
+        assert_eq!(sleeps(RETRY_MAX, never, hours(5)), [60], "the machine slept");
+        assert_eq!(sleeps(none, never, none), [0; 0]);
     }
 
     #[test]

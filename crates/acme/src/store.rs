@@ -29,7 +29,7 @@ const KEPT: Duration = Duration::from_hours(24 * 400);
 const FILE_NAME_BYTES_MAX: usize = 200;
 
 /// What a value is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The account at the server.
     Account,
@@ -108,8 +108,8 @@ impl AcmeStore {
         Ok(Self { place, server, owner })
     }
 
-    /// Whether the store removes a value after its lifetime.
-    pub fn forgets(&self) -> bool {
+    /// Whether it is the store of a fleet, which removes a value after its lifetime.
+    pub fn is_shared(&self) -> bool {
         matches!(self.place, Place::Fleet(_))
     }
 
@@ -315,6 +315,75 @@ mod tests {
         assert_eq!(mode(&path.join("app.example.pem")), 0o600);
         let files = std::fs::read_dir(&path).unwrap().count();
         assert_eq!(files, 1, "nothing is left beside");
+    }
+
+    /// A server of Redis, which ends with this value.
+    struct Redis(std::process::Child);
+
+    impl Drop for Redis {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// A server on a port that was free a moment ago. `None`: there is no such program.
+    fn redis(folder: &Path) -> Option<(Redis, u16)> {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        drop(listener);
+        let mut command = std::process::Command::new("redis-server");
+        command.args(["--bind", "127.0.0.1", "--save", "", "--port", &port.to_string(), "--dir"]);
+        let server = command.arg(folder).stdout(std::process::Stdio::null()).spawn();
+        let server = Redis(server.ok()?);
+        let began = Instant::now();
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(began.elapsed() < Duration::from_mins(1), "redis-server does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Some((server, port))
+    }
+
+    #[test]
+    fn edges_of_a_fleet_share_values_and_locks_in_redis() {
+        let folder = tempfile::tempdir().unwrap();
+        let Some((server, port)) = redis(folder.path()) else {
+            eprintln!("skipped: edges_of_a_fleet_share_values_and_locks_in_redis: no redis-server");
+            return;
+        };
+        let secret_file = folder.path().join("secret");
+        std::fs::write(&secret_file, "0123456789abcdef".repeat(4)).unwrap();
+        let host = eyelet_config::Host::Ip(std::net::Ipv4Addr::LOCALHOST.into());
+        let address = eyelet_config::HostPort { host, port };
+        let redis = eyelet_config::RedisAddress { address, database: 0, login: None, tls: None };
+        let fleet = FleetSettings { store: eyelet_config::StoreAddress::Redis(redis), secret_file };
+        let settings = settings(folder.path(), "https://one.example/directory");
+        let mut one = AcmeStore::open(&settings, Some(&fleet)).unwrap();
+        let mut other = AcmeStore::open(&settings, Some(&fleet)).unwrap();
+        assert!(one.is_shared());
+        let value = |store: &mut AcmeStore, kind| {
+            let value = store.get(kind, "app.example").unwrap();
+            value.map(|value| String::from_utf8(value.to_vec()).unwrap())
+        };
+        for kind in [Kind::Account, Kind::Certificate, Kind::TlsAlpn, Kind::Http] {
+            assert_eq!(value(&mut other, kind), None, "{kind:?}");
+            one.put(kind, "app.example", b"first").unwrap();
+            one.put(kind, "app.example", format!("{kind:?}").as_bytes()).unwrap();
+        }
+        for kind in [Kind::Account, Kind::Certificate, Kind::TlsAlpn, Kind::Http] {
+            assert_eq!(value(&mut other, kind), Some(format!("{kind:?}")));
+            other.remove(kind, "app.example").unwrap();
+            other.remove(kind, "app.example").unwrap();
+            assert_eq!(value(&mut one, kind), None, "{kind:?}");
+        }
+        let lock = one.lock("app.example").unwrap().unwrap();
+        assert!(other.lock("app.example").unwrap().is_none());
+        assert!(other.lock("other.example").unwrap().is_some());
+        one.unlock("app.example", lock);
+        assert!(other.lock("app.example").unwrap().is_some());
+        drop(server);
+        assert!(one.get(Kind::Certificate, "app.example").is_err(), "it is down");
+        assert!(one.put(Kind::Certificate, "app.example", b"x").is_err());
     }
 
     #[test]

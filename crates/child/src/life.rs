@@ -368,3 +368,60 @@ impl Life {
         found.map(|(_, endpoint)| endpoint).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::io::{BufRead, BufReader};
+    use std::sync::mpsc::sync_channel;
+
+    use super::*;
+
+    /// A shell that ends at once, and leaves a process that ignores SIGTERM, as it does itself.
+    fn stubborn() -> (Life, u32) {
+        let script = "trap '' TERM INT; sleep 600 >&- & echo $!";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        child::lead_group(&mut command);
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let _ = child.wait().unwrap();
+        let since = Instant::now();
+        let life = Life {
+            child,
+            since,
+            foreign: HashSet::new(),
+            look_at: None,
+            seen: (Vec::new(), since),
+            endpoint: None,
+            is_silence_reported: false,
+            ending: None,
+        };
+        (life, line.trim().parse().unwrap())
+    }
+
+    /// The first Ctrl-C asks, and waits for what ignores it. The second one does not.
+    #[test]
+    fn a_second_request_to_end_kills_what_was_left() {
+        let (messages, received) = sync_channel(4);
+        let application = Application { command: Vec::new(), port: 1, watch: Vec::new() };
+        let queue = (messages.clone(), received);
+        let supervision = Supervision::new(application, queue, Box::new(|_| ()));
+        let (mut life, stubborn) = stubborn();
+        for _ in 0..2 {
+            messages.send(Message::End(Signal::INT)).unwrap();
+        }
+        let began = Instant::now();
+        assert_eq!(supervision.clear(&mut life), [stubborn]);
+        assert!(began.elapsed() < STOP_TIMEOUT, "{:?}", began.elapsed());
+        assert_eq!(life.ending.map(|(why, _)| why), Some(Why::Asked));
+        assert!(child::signal(stubborn, Signal::CONT).is_err() || is_zombie(stubborn));
+    }
+
+    fn is_zombie(pid: u32) -> bool {
+        processes::all().iter().any(|process| process.pid == pid && process.is_zombie)
+    }
+}

@@ -89,6 +89,8 @@ pub struct Splice {
     pub forbid_tls_compression: bool,
     /// Whether the client's first bytes go with the SYN.
     pub fast_open: bool,
+    /// Whether requests for `http://` URLs pass, too.
+    pub plain_http: bool,
 }
 
 /// How one of several upstreams is chosen, and how they are checked.
@@ -281,6 +283,8 @@ pub struct HttpUpstream {
     pub tls: Option<UpstreamTls>,
     /// Whether we speak HTTP/2 to it.
     pub http2: UpstreamHttp2,
+    /// If the client chose the address: the internal networks that it may reach.
+    pub chosen: Option<Vec<IpNet>>,
 }
 
 /// Whether we speak HTTP/2 to an upstream.

@@ -198,6 +198,10 @@ fn splice(
     let forbid = section.flag(report, "forbid_tls_compression");
     let forbid_tls_compression = forbid.unwrap_or(false);
     let fast_open = section.flag(report, "fast_open").unwrap_or(false);
+    let plain_http = section.flag(report, "plain_http").unwrap_or(false);
+    if plain_http {
+        check_plain_http(report, section, (text, &upstream), matchers, listeners);
+    }
     Some(Splice {
         upstream,
         others,
@@ -207,7 +211,31 @@ fn splice(
         source,
         forbid_tls_compression,
         fast_open,
+        plain_http,
     })
+}
+
+/// A request goes to the host and port of its URL, and comes to a proxy only.
+fn check_plain_http(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    (text, upstream): (Text<'_>, &SpliceUpstream),
+    matchers: &Matchers<'_>,
+    listeners: &Listeners,
+) {
+    if *upstream != SpliceUpstream::Destination {
+        let message = "with `plain_http = true` a request goes to the host and port of its URL; \
+            expected \"destination\"";
+        report.error(text.at, message);
+    }
+    let mut reached = listeners.of_rule(&matchers.listeners);
+    if let Some(at) = section.key_at("plain_http")
+        && !reached.any(|listener| listener.kind == ListenerKind::Connect)
+    {
+        let message = "requests for http:// URLs come to a \"connect\" listener only, and this \
+            rule has none";
+        report.error(at, message);
+    }
 }
 
 fn check_destination(
@@ -501,7 +529,7 @@ const COMMON_KEYS: [&str; 19] = [
 ];
 
 /// The keys of rules with certain actions.
-const ACTION_KEYS: [(&str, &[Kind]); 30] = [
+const ACTION_KEYS: [(&str, &[Kind]); 31] = [
     ("acme_on_demand", &[Kind::Terminate]),
     ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),
@@ -521,6 +549,7 @@ const ACTION_KEYS: [(&str, &[Kind]); 30] = [
     ("hsts", &[Kind::Terminate]),
     ("key", &[Kind::Terminate]),
     ("message", &[Kind::Refuse]),
+    ("plain_http", &[Kind::Splice]),
     ("proxy_protocol", &[Kind::Splice, Kind::Terminate]),
     ("source", &[Kind::Splice]),
     ("tls_version_min", &[Kind::Terminate]),

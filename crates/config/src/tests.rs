@@ -96,7 +96,8 @@ memory_max = \"12\"
              certificate_issuer, certificate_names, certificate_valid, client, client_ca, \
              compress, compress_effort, compress_event_streams, connect, destination, \
              dictionary, ech, evidence, fast_open, forbid_tls_compression, headers, hsts, ja4, \
-             key, length_hiding, listener, message, name, offload, proxy_protocol, shadow, sni, \
+             key, length_hiding, listener, message, name, offload, plain_http, proxy_protocol, \
+             shadow, sni, \
              sni_malformed, sni_verified, source, tls_compression, tls_version_max, \
              tls_version_min, upstream, upstream_allow, upstream_ca, upstream_check, \
              upstream_hash, upstream_http2, upstream_name, upstream_wait)",
@@ -293,6 +294,28 @@ fn splice_upstreams() {
             "upstream = \"a:443\"\nsni_malformed = true\nsni = \"a.b\"",
             "7:1: a hello whose name is \
             malformed has none of these names: with `sni_malformed = true` leave `sni` out",
+        ),
+    ] {
+        assert_eq!(said_below_listener(&rule(keys)), [expected], "{keys}");
+    }
+}
+
+#[test]
+fn plain_http_is_for_the_urls_that_a_proxy_is_asked_for() {
+    let rule = |keys: &str| format!("[[rule]]\naction = \"splice\"\n{keys}\n");
+    for (keys, expected) in [
+        (
+            "upstream = \"a:80\"\nlistener = \"proxy\"\nplain_http = true\n[[listener]]\n\
+             address = \"0.0.0.0:3128\"\nname = \"proxy\"\nkind = \"connect\"",
+            "5:12: with `plain_http = true` a request goes to the host and port of its URL; \
+             expected \"destination\"",
+        ),
+        (
+            "sni = \"a\"\nupstream = \"destination\"\nlistener = \"nat\"\nplain_http = true\n\
+             sni_verified = true\nevidence = \"dns\"\n[[listener]]\n\
+             address = \"0.0.0.0:3128\"\nname = \"nat\"\nkind = \"redirect\"",
+            "8:1: requests for http:// URLs come to a \"connect\" listener only, and this rule \
+             has none",
         ),
     ] {
         assert_eq!(said_below_listener(&rule(keys)), [expected], "{keys}");
@@ -509,6 +532,7 @@ fn a_whole_configuration() {
             source: DialSource::Host,
             forbid_tls_compression: false,
             fast_open: false,
+            plain_http: false,
         })
     };
     assert_eq!(*config.rules.at(0).action, splice(SpliceUpstream::HostPort(bank), vec![]));

@@ -222,7 +222,7 @@ pub(super) fn upstream_http2(text: &str) -> Result<UpstreamHttp2, String> {
 }
 
 fn http_upstream(address: HttpAddress, tls: Option<UpstreamTls>) -> HttpUpstream {
-    HttpUpstream { address, tls, http2: UpstreamHttp2::Alpn }
+    HttpUpstream { address, tls, http2: UpstreamHttp2::Alpn, chosen: None }
 }
 
 /// `host:port`. An IPv6 address is in brackets.

@@ -483,6 +483,12 @@ impl Handle {
         self.released.set(true);
     }
 
+    /// A second handle, for a part of the same task. Dropping it closes nothing.
+    #[must_use]
+    pub fn lend(&self) -> Self {
+        Self { worker: self.worker.clone(), key: self.key, released: Cell::new(true) }
+    }
+
     /// The slot's key.
     pub fn key(&self) -> Key {
         self.key

@@ -21,12 +21,20 @@ use eyelet_telemetry::reason::{Limit, NotConnect, Reason, Stage, When};
 /// RFC 9110 section 9.3.6: any 2xx, and no Content-Length.
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
-/// Reads the head. Bytes behind it stay in `raw` and are peeked at first.
+/// What a client asks of a proxy.
+pub enum ProxyRequest {
+    /// A CONNECT, which was read.
+    Connect,
+    /// An `http://` URL. Nothing was taken off the received bytes.
+    PlainHttp,
+}
+
+/// Reads the head of a CONNECT. Bytes behind it stay in `raw` and are peeked at first.
 pub async fn read_head(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
     raw: &mut CountedBuffer,
-) -> Result<(), End> {
+) -> Result<ProxyRequest, End> {
     // The destination that a PROXY header names is this proxy itself.
     info.decided.destination = None;
     let mut reader = ConnectReader::new();
@@ -34,6 +42,7 @@ pub async fn read_head(
         match reader.feed(raw) {
             ConnectPeek::NeedMore => peek::more(connection, raw, Stage::ConnectRequest).await?,
             ConnectPeek::Connect(connect) => break connect,
+            ConnectPeek::PlainHttp => return Ok(ProxyRequest::PlainHttp),
             other => return Err(unreadable(connection, raw, &other)),
         }
     };
@@ -44,7 +53,7 @@ pub async fn read_head(
     info.decided.connect = Some(connect.target.to_string().into());
     info.connect = Some(Box::new(connect.target));
     info.owes_answer = true;
-    Ok(())
+    Ok(ProxyRequest::Connect)
 }
 
 /// Answers bytes that are no CONNECT request, in the protocol that they seem to be.
@@ -55,7 +64,7 @@ fn unreadable(connection: &ConnectionHandle, raw: &[u8], peek: &ConnectPeek) -> 
             (whole_response("400 Bad Request", "", &said), Reason::MalformedConnect(*fault))
         }
         ConnectPeek::OtherMethod => {
-            let said = "This proxy takes CONNECT requests only.\n";
+            let said = "This proxy takes CONNECT requests and http:// URLs only.\n";
             let answer = whole_response("405 Method Not Allowed", "Allow: CONNECT\r\n", said);
             (answer, Reason::NotConnect(NotConnect::Method))
         }
@@ -95,14 +104,19 @@ pub fn end(
     if !info.owes_answer {
         return refuse::refuse(connection, answer, end);
     }
-    let rules = &connection.worker.snapshot.config.rules;
-    let message = match info.decided.rule.map(|rule| rules.at(rule).action) {
-        Some(Action::Refuse(refuse)) => refuse.message.as_deref(),
-        _ => None,
-    };
+    let message = message(connection, info);
     let refusal = ProxyRefusal::new(info, end.outcome, &end.reason, message);
     park::close_with(&connection.handle, &refusal.response());
     Err(end)
+}
+
+/// The line of the rule for a client that it refuses.
+pub fn message<'a>(connection: &'a ConnectionHandle, info: &ConnectionInfo) -> Option<&'a str> {
+    let rules = &connection.worker.snapshot.config.rules;
+    match info.decided.rule.map(|rule| rules.at(rule).action) {
+        Some(Action::Refuse(refuse)) => refuse.message.as_deref(),
+        _ => None,
+    }
 }
 
 /// The target of the CONNECT, as something to dial.

@@ -194,6 +194,11 @@ fn print(
             if verdict.refuse.is_none() {
                 upstreams::print(rule.action, out)?;
             }
+            if let Action::Splice(splice) = rule.action
+                && splice.plain_http
+            {
+                writeln!(out, "plain:   requests for http:// URLs pass, too")?;
+            }
             for (matcher, by) in config.policy.listed_by(id, facts) {
                 writeln!(out, "listed:  {matcher} by \"{}\" in {}", by.entry, by.file)?;
             }

@@ -4,8 +4,9 @@
 use eyelet_sys::interfaces;
 
 use crate::action::refuse::{self, RefusalMessage};
-use crate::connect;
+use crate::connect::{self, ProxyRequest};
 use crate::connection_handle::ConnectionHandle;
+use crate::plain_http;
 use eyelet_config::{Action, Listener, ListenerKind, SpliceUpstream};
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_resolve::loops::HOPS_MAX;
@@ -22,7 +23,12 @@ pub async fn arrive(
     let listener = listener_of(connection, info);
     let destination = match listener.kind {
         ListenerKind::Direct | ListenerKind::HttpRedirect => return Ok(()),
-        ListenerKind::Connect => return connect::read_head(connection, info, raw).await,
+        ListenerKind::Connect => {
+            return match connect::read_head(connection, info, raw).await? {
+                ProxyRequest::Connect => Ok(()),
+                ProxyRequest::PlainHttp => Box::pin(plain_http::serve(connection, info, raw)).await,
+            };
+        }
         // The load balancer's PROXY header wins: the kernel knows only the balancer's destination.
         _ if info.decided.destination.is_some() => return Ok(()),
         ListenerKind::Redirect => connection.handle.original_destination(listener.address.ip()),

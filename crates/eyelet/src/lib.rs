@@ -20,6 +20,7 @@ pub mod intercept;
 pub mod listen;
 pub mod local;
 pub mod peek;
+mod plain_http;
 pub mod program;
 pub mod proxy_protocol;
 pub mod published;

@@ -36,7 +36,7 @@ pub struct Service {
 impl Service {
     /// The program of the worker with this index, which has warmed up.
     pub fn new(index: usize, worker: Worker, published: Arc<Published>) -> Self {
-        let worker = RefCell::new(Rc::new(worker));
+        let worker = RefCell::new(worker.publish());
         let (news, removal, checked_by) = (RefCell::default(), Cell::default(), Cell::default());
         Self { index, worker, published, news, removal, checked_by }
     }
@@ -100,7 +100,7 @@ impl Program for Service {
         let generation = snapshot.generation;
         let worker = self.worker().reloaded(snapshot);
         worker.log.borrow_mut().write_to(lines);
-        let worker = Rc::new(worker);
+        let worker = worker.publish();
         *self.worker.borrow_mut() = worker.clone();
         if worker.snapshot.config.reload_ends_removed {
             self.removal.set(Some(0));

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use eyelet_engine::worker as engine;
@@ -27,6 +27,7 @@ pub struct Worker {
     pub http: Rc<Http>,
     /// The access log.
     pub log: Rc<RefCell<Log>>,
+    newest: Rc<RefCell<Weak<Self>>>,
 }
 
 impl Worker {
@@ -43,7 +44,7 @@ impl Worker {
         let log = Rc::new(RefCell::new(log));
         let (shared, labels) = (snapshot.http.clone(), snapshot.labels());
         let http = Http::new(shared, labels, engine.clone(), names.clone(), log.clone());
-        Ok(Self { snapshot, engine, names, http, log })
+        Ok(Self { snapshot, engine, names, http, log, newest: Rc::default() })
     }
 
     /// The same worker under a new configuration.
@@ -52,7 +53,21 @@ impl Worker {
         let names = Rc::new(self.names.reloaded(snapshot.names.clone()));
         let http = self.http.reload(snapshot.http.clone(), snapshot.labels(), names.clone());
         let (engine, log) = (self.engine.clone(), self.log.clone());
-        Self { snapshot, engine, names, http, log }
+        Self { snapshot, engine, names, http, log, newest: self.newest.clone() }
+    }
+
+    /// Makes this the worker that decides from now on.
+    #[must_use]
+    pub fn publish(self) -> Rc<Self> {
+        let worker = Rc::new(self);
+        *worker.newest.borrow_mut() = Rc::downgrade(&worker);
+        worker
+    }
+
+    /// The worker under the newest configuration, if that is not this one.
+    pub fn newer(&self) -> Option<Rc<Self>> {
+        let newest = self.newest.borrow().upgrade();
+        newest.filter(|newest| newest.snapshot.generation != self.snapshot.generation)
     }
 
     /// The names of its rules and listeners for access lines.

@@ -18,7 +18,6 @@ use super::fields;
 use super::find::{Chosen, FoundUpstream, Want, find};
 use super::head::{Length, Response, SPARE_FIELDS_MAX, give_back};
 use super::io::ClientLost;
-use super::page::page;
 use super::room;
 use super::served_connection::{Record, RequestLogEntry, ServedConnection, Written};
 use super::stream::Stream;
@@ -130,7 +129,7 @@ pub async fn answer(
     if !stream.is_request_done() {
         stream.close_after();
     }
-    let (mut head, length, body) = page(status, method);
+    let (mut head, length, body) = served.page(status, method, &record.reason);
     fields::to_client(&mut head);
     respond(served, stream, head, length, record);
     stream.push(body);

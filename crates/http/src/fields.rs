@@ -92,6 +92,11 @@ impl Requester {
     }
 }
 
+/// The only field that a proxy adds for an upstream that its client chose (RFC 9110 7.6.3).
+pub fn via_alone(version: Version) -> ForwardedFields {
+    [(header::VIA, HeaderValue::from_static(via(version)))].into()
+}
+
 fn via(version: Version) -> &'static str {
     match version {
         Version::HTTP_10 => "1.0 eyelet",

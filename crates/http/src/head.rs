@@ -50,7 +50,7 @@ pub enum Length {
 #[derive(Debug)]
 pub struct Request {
     /// Method, target and fields, all as received. The URI has the target's authority, or else
-    /// Host.
+    /// Host. Its scheme is `http` only if the target has it.
     pub parts: request::Parts,
     /// Where its body ends.
     pub length: Length,
@@ -362,31 +362,34 @@ fn read_target(
         return Err(RequestFault::Target);
     }
     if target.starts_with('/') || (target == "*" && *method == Method::OPTIONS) {
-        return build(host, head.slice_ref(target.as_bytes()));
+        return build(Scheme::HTTPS, host, head.slice_ref(target.as_bytes()));
     }
     let uri: Uri = target.parse().map_err(|_| RequestFault::Target)?;
-    let known = uri.scheme().is_some_and(|s| *s == Scheme::HTTPS || *s == Scheme::HTTP);
-    let authority = uri.authority().filter(|_| known).ok_or(RequestFault::Target)?;
+    let known = |scheme: &&Scheme| **scheme == Scheme::HTTPS || **scheme == Scheme::HTTP;
+    let scheme = uri.scheme().filter(known).ok_or(RequestFault::Target)?.clone();
+    let authority = uri.authority().ok_or(RequestFault::Target)?;
     // RFC 9112 3.2.2: the target's own authority replaces Host.
     let authority = as_host(authority.clone())?;
     // RFC 9112 3.2.4: without a path, OPTIONS is for the server as a whole.
     let pathless = target.splitn(3, '/').nth(2).is_some_and(|rest| !rest.contains(['/', '?']));
     if pathless && *method == Method::OPTIONS {
-        return build(Some(authority), Bytes::from_static(b"*"));
+        return build(scheme, Some(authority), Bytes::from_static(b"*"));
     }
     match uri.path_and_query().map_or("/", PathAndQuery::as_str) {
         // RFC 9112 3.2.1: an empty path is sent as `/`.
-        query if query.starts_with('?') => build(Some(authority), format!("/{query}").into()),
-        path => build(Some(authority), Bytes::copy_from_slice(path.as_bytes())),
+        query if query.starts_with('?') => {
+            build(scheme, Some(authority), format!("/{query}").into())
+        }
+        path => build(scheme, Some(authority), Bytes::copy_from_slice(path.as_bytes())),
     }
 }
 
-fn build(authority: Option<Authority>, path: Bytes) -> Result<Uri, RequestFault> {
+fn build(scheme: Scheme, authority: Option<Authority>, path: Bytes) -> Result<Uri, RequestFault> {
     let mut parts = http::uri::Parts::default();
     let path = PathAndQuery::from_maybe_shared(path).map_err(|_| RequestFault::Target)?;
     parts.path_and_query = Some(path);
     if authority.is_some() {
-        (parts.scheme, parts.authority) = (Some(Scheme::HTTPS), authority);
+        (parts.scheme, parts.authority) = (Some(scheme), authority);
     }
     Uri::from_parts(parts).map_err(|_| RequestFault::Target)
 }

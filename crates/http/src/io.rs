@@ -5,6 +5,8 @@
 //! unsent bytes and the beginning of a record in its own way: here a task waits for the socket, and
 //! counts them with its other memory.
 
+mod cleartext;
+
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -244,7 +246,8 @@ pub struct ClientStream {
     /// Bytes of payload written.
     pub bytes_to_client: Rc<Cell<u64>>,
     counted: Counted,
-    session: Session,
+    /// `None`: the client of a proxy, which sends requests in the clear.
+    session: Option<Session>,
     keys: Keys,
     partial: Vec<u8>,
     /// Whether `partial` may contain a whole record.
@@ -269,7 +272,7 @@ impl ClientStream {
             plain_held: 0,
             bytes_to_client: Rc::default(),
             ended: session.read_closed(),
-            session,
+            session: Some(session),
             keys: Keys::new(),
             fresh: !rest.partial.is_empty(),
             partial: rest.partial,
@@ -282,18 +285,18 @@ impl ClientStream {
     }
 
     /// Turns it back into what the table keeps. It must be at rest: nothing unread, nothing unsent,
-    /// not ended.
-    pub fn into_parked(self, preface: Vec<u8>) -> (Rc<Handle>, Terminated) {
+    /// not ended. `None`: it has no TLS.
+    pub fn into_parked(self, preface: Vec<u8>) -> Option<(Rc<Handle>, Terminated)> {
         let mut flow = Flow::default();
         flow.hold_partial(&self.partial);
         flow.hold(CLIENT, &self.sealed[self.sent..]);
         flow.hold_preface(preface);
-        (self.handle, Terminated { session: self.session, flow })
+        Some((self.handle, Terminated { session: self.session?, flow }))
     }
 
     /// The same for a connection whose client has sent bytes that the upstream has not received.
     /// `frames` are those of a WebSocket.
-    pub fn into_pair(self, frames: Option<WebSocketFrames>) -> (Rc<Handle>, Terminated) {
+    pub fn into_pair(self, frames: Option<WebSocketFrames>) -> Option<(Rc<Handle>, Terminated)> {
         let mut flow = Flow::default();
         flow.hold_partial(&self.partial);
         flow.hold(CLIENT, &self.sealed[self.sent..]);
@@ -301,7 +304,7 @@ impl ClientStream {
         if let Some(frames) = frames {
             flow.follow_websocket(frames);
         }
-        (self.handle, Terminated { session: self.session, flow })
+        Some((self.handle, Terminated { session: self.session?, flow }))
     }
 
     /// Whether the client has ended its stream.
@@ -389,6 +392,9 @@ impl ClientStream {
 
     /// Reads and opens what has arrived. `None`: memory is too short for that.
     fn read_records(&mut self, max: usize) -> Result<Option<usize>, ClientLost> {
+        if self.session.is_none() {
+            return self.read_cleartext(max);
+        }
         let worker = self.handle.worker.clone();
         let input = &mut *worker.buffers.borrow_mut().input;
         let mut filled = self.partial.len();
@@ -399,34 +405,38 @@ impl ClientStream {
                 None => return Ok(Some(0)),
                 Some(0) => {
                     self.ended = true;
-                    self.truncated = !self.session.read_closed();
+                    self.truncated = self.session.as_ref().is_some_and(|tls| !tls.read_closed());
                 }
                 Some(read) => filled += read,
             }
         }
+        let Some(session) = &mut self.session else { return Ok(None) };
         let (before, plain) = (self.plain.len(), &mut self.plain);
-        let at = self.session.open_all(&mut self.keys, &mut input[..filled], |input, data| {
+        let at = session.open_all(&mut self.keys, &mut input[..filled], |input, data| {
             plain.extend_from_slice(&input[data]);
         })?;
         let opened = self.plain.len() - before;
-        if self.session.control_due() {
-            self.seal_control()?;
-        }
-        self.ended |= self.session.read_closed();
+        self.ended |= session.read_closed();
+        self.seal_control()?;
         self.partial = input[at..filled].to_vec();
         Ok(Some(opened))
     }
 
+    /// Seals the answer to a KeyUpdate, if one is due.
     fn seal_control(&mut self) -> Result<(), RecordFault> {
-        let record = self.session.control(&mut self.keys)?;
-        self.sealed.extend_from_slice(&record);
+        if let Some(session) = self.session.as_mut().filter(|session| session.control_due()) {
+            let record = session.control(&mut self.keys)?;
+            self.sealed.extend_from_slice(&record);
+        }
         Ok(())
     }
 
     /// Seals an alert, which may be close_notify, after what was written.
     pub fn seal_alert(&mut self, description: u8) {
-        let record = self.session.alert(&mut self.keys, description);
-        self.sealed.extend_from_slice(&record);
+        if let Some(session) = &mut self.session {
+            let record = session.alert(&mut self.keys, description);
+            self.sealed.extend_from_slice(&record);
+        }
     }
 
     /// The sealed bytes that were not sent, and a close_notify after them.
@@ -447,20 +457,26 @@ impl ClientStream {
 
     /// Seals up to [`RECORDS`] records of what `fill` writes, and sends what the socket accepts.
     pub fn seal(&mut self, mut fill: impl FnMut(&mut [u8]) -> usize) -> Result<usize, ClientLost> {
-        if self.session.control_due() {
-            self.seal_control()?;
-        }
+        self.seal_control()?;
         let worker = self.handle.worker.clone();
         let output = &mut *worker.buffers.borrow_mut().output;
         let mut payload = 0;
-        for slot in self.session.slots(output).take(RECORDS) {
-            let filled = fill(slot);
-            payload += filled;
-            if filled < PAYLOAD_BYTES_MAX {
-                break;
+        let at = match &mut self.session {
+            Some(session) => {
+                for slot in session.slots(output).take(RECORDS) {
+                    let filled = fill(slot);
+                    payload += filled;
+                    if filled < PAYLOAD_BYTES_MAX {
+                        break;
+                    }
+                }
+                session.seal_slots(&mut self.keys, output, payload)?
             }
-        }
-        let at = self.session.seal_slots(&mut self.keys, output, payload)?;
+            None => {
+                payload = fill(&mut output[..RECORDS * PAYLOAD_BYTES_MAX]);
+                payload
+            }
+        };
         self.bytes_to_client.update(|bytes| bytes + payload as u64);
         let sent = match self.sealed.is_empty() {
             true => self.send_now(&output[..at])?,

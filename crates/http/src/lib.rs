@@ -22,6 +22,7 @@ mod page;
 pub mod pool;
 #[cfg(test)]
 mod properties;
+pub mod proxied;
 pub mod reason;
 pub mod redirect;
 pub mod refusal;

@@ -14,6 +14,7 @@ use super::io::{ClientLost, ClientStream, READ_BYTES};
 use super::served_connection::{Record, RequestLogEntry, ServedConnection};
 use super::stream::Stream;
 use super::upgrade;
+use super::worker::Http;
 use eyelet_engine::connection_table::{LARGE_BYTES, Phase};
 use eyelet_engine::handle::WaitError;
 use eyelet_engine::park;
@@ -33,7 +34,8 @@ const HEAD: When = When::During(Stage::RequestHead);
 /// The next event of a connection.
 // Moving the largest variant costs less than a box for each request.
 #[allow(clippy::large_enum_variant)]
-enum Next {
+pub enum NextRequest {
+    /// A request.
     Request(Request),
     /// No request for now.
     Rest,
@@ -56,8 +58,8 @@ enum Last {
 /// Serves a connection until it is parked or has ended.
 pub async fn serve(mut client: ClientStream, mut served: ServedConnection, _serving: Serving) {
     let (reason, last) = loop {
-        match next(&mut client, &served).await {
-            Next::Request(request) => {
+        match next(&mut client, &served.worker, AWAKE).await {
+            NextRequest::Request(request) => {
                 if let Some(newer) = served.reloaded(|| client.handle.local_address()) {
                     served = newer;
                 }
@@ -74,13 +76,13 @@ pub async fn serve(mut client: ClientStream, mut served: ServedConnection, _serv
                     (false, false) => {}
                 }
             }
-            Next::Rest => return rest(client, served),
-            Next::Fault(fault) => {
+            NextRequest::Rest => return rest(client, served),
+            NextRequest::Fault(fault) => {
                 refuse(&mut client, &served, fault).await;
                 break (fault.into(), Last::Close);
             }
-            Next::End(reason) => break (reason, Last::Close),
-            Next::ClientLost(client_lost) => break (client_lost.reason(), Last::Cut),
+            NextRequest::End(reason) => break (reason, Last::Close),
+            NextRequest::ClientLost(client_lost) => break (client_lost.reason(), Last::Cut),
         }
     };
     end(client, served, reason, &last);
@@ -99,19 +101,22 @@ fn end(mut client: ClientStream, served: ServedConnection, reason: Reason, last:
 
 /// Parks the connection, without an upstream or a buffer.
 fn rest(client: ClientStream, mut served: ServedConnection) {
-    let (handle, terminated) = client.into_parked(std::mem::take(&mut served.preface));
+    let Some((handle, terminated)) = client.into_parked(std::mem::take(&mut served.preface)) else {
+        return;
+    };
     let mut info = served.end();
     park::park(&handle, &mut info, Relay::Terminate(terminated));
 }
 
-async fn next(client: &mut ClientStream, served: &ServedConnection) -> Next {
-    let http = &served.worker.shared.config.http;
+/// Waits for a request, for so long.
+pub async fn next(client: &mut ClientStream, worker: &Http, wait: Duration) -> NextRequest {
+    let http = &worker.shared.config.http;
+    let engine = &worker.engine;
     if client.plain.is_empty() {
-        if served.worker.engine.is_draining() {
-            return Next::End(Reason::Drained(None));
+        if engine.is_draining() {
+            return NextRequest::End(Reason::Drained(None));
         }
-        client.handle.due_in(AWAKE);
-        let engine = &served.worker.engine;
+        client.handle.due_in(wait);
         let filled = poll_fn(|task| match client.poll_fill(task, READ_BYTES) {
             Poll::Pending if client.handle.is_to_end() => {
                 Poll::Ready(Err(ClientLost::Wait(WaitError::Drained)))
@@ -124,27 +129,29 @@ async fn next(client: &mut ClientStream, served: &ServedConnection) -> Next {
         });
         match filled.await {
             Ok(0) if client.is_truncated() => {
-                return Next::End(Reason::Truncated);
+                return NextRequest::End(Reason::Truncated);
             }
-            Ok(0) => return Next::End(Reason::ClientClosed(None)),
+            Ok(0) => return NextRequest::End(Reason::ClientClosed(None)),
             Ok(_) => {}
-            Err(ClientLost::Wait(WaitError::Drained)) => return Next::End(Reason::Drained(None)),
-            Err(ClientLost::Wait(WaitError::Late)) => return Next::Rest,
-            Err(client_lost) => return Next::ClientLost(client_lost),
+            Err(ClientLost::Wait(WaitError::Drained)) => {
+                return NextRequest::End(Reason::Drained(None));
+            }
+            Err(ClientLost::Wait(WaitError::Late)) => return NextRequest::Rest,
+            Err(client_lost) => return NextRequest::ClientLost(client_lost),
         }
     }
     let (mut scanner, mut is_bounded) = (Scanner::default(), false);
     loop {
         match take_request(&mut client.plain, &mut scanner, http.head_bytes_max) {
             Ok(Some(request)) => {
-                served.worker.engine.enters(client.handle.key(), Phase::Busy);
+                engine.enters(client.handle.key(), Phase::Busy);
                 if let Err(shed @ WaitError::Shed) = client.handle.in_time() {
-                    return Next::ClientLost(shed.into());
+                    return NextRequest::ClientLost(shed.into());
                 }
-                return Next::Request(request);
+                return NextRequest::Request(request);
             }
             Ok(None) => {}
-            Err(fault) => return Next::Fault(fault),
+            Err(fault) => return NextRequest::Fault(fault),
         }
         // Most heads arrive whole, and their exchange sets its own deadlines.
         if !std::mem::replace(&mut is_bounded, true) {
@@ -153,15 +160,17 @@ async fn next(client: &mut ClientStream, served: &ServedConnection) -> Next {
         // Until its head is complete the connection can be shed as half-open.
         let is_large = client.plain.len() > LARGE_BYTES;
         let phase = if is_large { Phase::Large } else { Phase::HalfOpen };
-        served.worker.engine.enters(client.handle.key(), phase);
-        if client.plain.len() > HELLO_BYTES && !served.worker.engine.relieve(client.plain.len()) {
-            return Next::ClientLost(ClientLost::Wait(WaitError::Shed));
+        engine.enters(client.handle.key(), phase);
+        if client.plain.len() > HELLO_BYTES && !engine.relieve(client.plain.len()) {
+            return NextRequest::ClientLost(ClientLost::Wait(WaitError::Shed));
         }
         match poll_fn(|task| client.poll_fill(task, READ_BYTES)).await {
-            Ok(0) => return Next::End(Reason::ClientClosed(Some(HEAD))),
+            Ok(0) => return NextRequest::End(Reason::ClientClosed(Some(HEAD))),
             Ok(_) => {}
-            Err(ClientLost::Wait(WaitError::Late)) => return Next::Fault(RequestFault::SlowHead),
-            Err(client_lost) => return Next::ClientLost(client_lost),
+            Err(ClientLost::Wait(WaitError::Late)) => {
+                return NextRequest::Fault(RequestFault::SlowHead);
+            }
+            Err(client_lost) => return NextRequest::ClientLost(client_lost),
         }
     }
 }
@@ -183,7 +192,7 @@ async fn step(client: &mut ClientStream, served: &ServedConnection, request: Req
 }
 
 /// Answers an invalid request.
-async fn refuse(client: &mut ClientStream, served: &ServedConnection, fault: RequestFault) {
+pub async fn refuse(client: &mut ClientStream, served: &ServedConnection, fault: RequestFault) {
     let mut stream = Stream::one(client, Length::Empty, http::Version::HTTP_11, true);
     let mut log_entry = RequestLogEntry::new(served, Record::unread(served), stream.sent());
     let record = &mut log_entry.record;

@@ -29,7 +29,15 @@ pub fn page(status: StatusCode, method: &Method) -> (response::Parts, Length, By
         _ => "This request cannot be served.",
     };
     let reason = status.canonical_reason().unwrap_or("Error");
-    let body = Bytes::from(format!("{} {reason}\n\n{text}\n", status.as_u16()));
+    text_page(status, method, format!("{} {reason}\n\n{text}\n", status.as_u16()).into())
+}
+
+/// A page with this text.
+pub fn text_page(
+    status: StatusCode,
+    method: &Method,
+    body: Bytes,
+) -> (response::Parts, Length, Bytes) {
     let (mut head, ()) = http::Response::new(()).into_parts();
     head.status = status;
     let plain = HeaderValue::from_static("text/plain; charset=utf-8");

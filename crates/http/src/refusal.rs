@@ -3,10 +3,16 @@
 
 use std::fmt::{self, Write};
 
+use bytes::Bytes;
 use eyelet_telemetry::info::{ConnectionInfo, Outcome};
 use eyelet_telemetry::reason::{Class, Limit, Peer, Reason, Stage, When};
-use http::StatusCode;
+use http::header::{HeaderName, HeaderValue};
+use http::{Method, StatusCode, response};
 
+use super::head::Length;
+use super::page::text_page;
+
+const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
 /// Most characters of a reason in a field or a status line. A name has 253 at most.
 const SHOWN_MAX: usize = 400;
 
@@ -86,6 +92,22 @@ impl<'a> ProxyRefusal<'a> {
         let summary = visible(&self.summary());
         let fields = format!("Proxy-Status: {}\r\n", self.proxy_status());
         whole_response(&format!("{} {phrase} ({summary})", status.as_str()), &fields, &text)
+    }
+
+    /// The same as a response to a request for an `http://` URL, which may keep its connection.
+    /// `status` is that of a request that is malformed, or that memory is too short for.
+    pub fn page(&self, status: StatusCode, method: &Method) -> (response::Parts, Length, Bytes) {
+        let status = match self.reason.class() {
+            Class::Protocol | Class::Shed => status,
+            _ if *self.reason == Reason::Trace => status,
+            _ => self.status(),
+        };
+        let body = Bytes::from(self.text());
+        let (mut head, length, body) = text_page(status, method, body);
+        if let Ok(value) = HeaderValue::from_str(&self.proxy_status()) {
+            head.headers.insert(PROXY_STATUS, value);
+        }
+        (head, length, body)
     }
 
     /// Reason, rule and connection in one line.

@@ -128,6 +128,11 @@ impl Route {
         Some(RouteTarget { to: upstream.as_http()?, shelf, balanced })
     }
 
+    /// The route of one request of a proxy's client.
+    pub fn proxied(rule: u32, action: Arc<Action>, shelf: Rc<Shelf>) -> Self {
+        Self { rule, action, shelf, others: Box::default(), group: None }
+    }
+
     /// The rule's action.
     pub fn terminate(&self) -> Option<&Terminate> {
         match &*self.action {

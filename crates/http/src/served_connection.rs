@@ -7,16 +7,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use eyelet_policy::{Facts, RuleId};
 use http::uri::{Authority, PathAndQuery};
-use http::{Method, request};
+use http::{Method, StatusCode, request, response};
 
 use super::fields::{self, Requester};
+use super::head::Length;
+use super::page::page;
+use super::refusal::ProxyRefusal;
 use super::route::Route;
 use super::upstream::Upstream;
 use crate::worker::Http;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Measured, Outcome, UpstreamName};
-use eyelet_telemetry::reason::{Limit, Reason, Shed};
+use eyelet_telemetry::reason::{Class, Limit, Reason, Shed};
 use eyelet_telemetry::request::{Coded, RequestInfo};
 
 /// Paths are cut in the log, so that people can read the lines.
@@ -49,6 +53,10 @@ pub struct ServedConnection {
     requester: RefCell<Option<Requester>>,
     /// Whether the configuration of this generation lacks the rule: each poll of a WebSocket asks.
     removed_by: Cell<(u64, bool)>,
+    /// Whether it is one request of a proxy's client.
+    is_proxied: bool,
+    /// A line for a client that the proxy refuses.
+    pub message: Option<Box<str>>,
 }
 
 impl ServedConnection {
@@ -73,6 +81,33 @@ impl ServedConnection {
             upstream: RefCell::default(),
             requester: RefCell::default(),
             removed_by: Cell::default(),
+            is_proxied: false,
+            message: None,
+        }
+    }
+
+    /// One request of a proxy's client. Its connection writes its own line. `counts` are the bytes
+    /// to upstreams and to the client.
+    pub fn proxied(
+        worker: Rc<Http>,
+        info: ConnectionInfo,
+        route: Option<Route>,
+        preface: Vec<u8>,
+        (bytes_to_upstream, sent): (Rc<Cell<u64>>, Rc<Cell<u64>>),
+    ) -> Self {
+        Self {
+            worker,
+            info,
+            preface,
+            route,
+            bytes_to_upstream,
+            sent,
+            is_over: Cell::new(true),
+            upstream: RefCell::default(),
+            requester: RefCell::default(),
+            removed_by: Cell::default(),
+            is_proxied: true,
+            message: None,
         }
     }
 
@@ -192,6 +227,10 @@ impl ServedConnection {
         host: &str,
         request: &mut request::Parts,
     ) -> fields::ForwardedFields {
+        if self.is_proxied {
+            // The upstream is a stranger to whom the client's address is no business.
+            return fields::via_alone(request.version);
+        }
         let mut last = self.requester.borrow_mut();
         let known = last.take().filter(|requester| requester.asks_for(host, request.version));
         let client = self.info.client.ip();
@@ -213,6 +252,10 @@ impl ServedConnection {
     /// would match the same rule (RFC 9110 7.4).
     pub fn serves(&self, authority: &Authority) -> bool {
         let Some(route) = &self.route else { return false };
+        if self.is_proxied {
+            // The rules were asked about this very host.
+            return true;
+        }
         let host = authority.host();
         let host = host.strip_suffix('.').unwrap_or(host);
         let sni = self.info.decided.sni.as_deref();
@@ -231,6 +274,21 @@ impl ServedConnection {
             ..Facts::new(self.info.decided.listener, self.info.client.ip())
         };
         self.worker.shared.config.policy.serves(RuleId(route.rule), name, &facts)
+    }
+
+    /// The page for a request that has no response of an upstream.
+    pub fn page(
+        &self,
+        status: StatusCode,
+        method: &Method,
+        reason: &Reason,
+    ) -> (response::Parts, Length, Bytes) {
+        if !self.is_proxied {
+            return page(status, method);
+        }
+        let outcome = outcome_of_failure(reason);
+        let refusal = ProxyRefusal::new(&self.info, outcome, reason, self.message.as_deref());
+        refusal.page(status, method)
     }
 
     /// The info with the counts since it woke, for the next owner or the access line.
@@ -284,12 +342,20 @@ impl ServedConnection {
             bytes_to_upstream: record.bytes_to_upstream,
             bytes_to_client: record.bytes_to_client,
         };
-        let end = match record.failed {
-            true => End::failed(record.reason.clone()),
-            false => End { outcome: Outcome::Terminated, reason: record.reason.clone() },
+        let outcome = match (record.failed, self.is_proxied) {
+            (true, true) => outcome_of_failure(&record.reason),
+            (true, false) => Outcome::Failed,
+            (false, true) => Outcome::Spliced,
+            (false, false) => Outcome::Terminated,
         };
+        let end = End { outcome, reason: record.reason.clone() };
         self.worker.emit_request(&self.info.decided, &measured, &end, &record.info());
     }
+}
+
+/// Whether a proxy has refused a request, or has failed to pass it on.
+fn outcome_of_failure(reason: &Reason) -> Outcome {
+    if reason.class() == Class::Refused { Outcome::Refused } else { Outcome::Failed }
 }
 
 /// The reason of a task that is dropped while it works.

@@ -60,7 +60,7 @@ pub async fn switch(mut client: ClientStream, mut served: ServedConnection, swit
                 served.bytes_to_upstream.update(|bytes| bytes + client.plain.len() as u64);
                 let frames = up.boundary.frames().zip(down.boundary.frames());
                 let frames = frames.map(|(up, down)| WebSocketFrames { up, down });
-                let (handle, terminated) = client.into_pair(frames);
+                let Some((handle, terminated)) = client.into_pair(frames) else { return };
                 let mut info = served.end();
                 return park::park(&handle, &mut info, Relay::Terminate(terminated));
             }

@@ -58,7 +58,15 @@ impl From<End> for Undialled {
     }
 }
 
-impl DialTarget<'_> {
+impl<'a> DialTarget<'a> {
+    /// A host and a port that the client chose.
+    pub fn chosen(host_port: &HostPort, guard: Guard<'a>) -> Self {
+        match host_port.host {
+            Host::Ip(ip) => Self::Chosen(SocketAddr::new(ip, host_port.port), guard),
+            Host::Name(_) => Self::Named(host_port.clone(), guard),
+        }
+    }
+
     /// What the access log shows until there is a connection. `None`: nothing before a dial.
     pub fn upstream(&self) -> Option<UpstreamName> {
         let host_port = match self {

@@ -5,22 +5,33 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use rustix::process::{
-    Pid, WaitOptions, kill_process, kill_process_group, set_child_subreaper, waitpid,
+    Pid, Resource, WaitOptions, kill_process, kill_process_group, set_child_subreaper, setrlimit,
+    waitpid,
 };
+
+use crate::process;
 
 pub use rustix::process::Signal;
 
 /// Makes a command the leader of its own process group, which the kernel sends SIGTERM when the
-/// thread that starts it ends: also if this process is killed.
+/// thread that starts it ends: also if this process is killed. It gets the limit of descriptors
+/// that this process was started with: a program that calls select(2), or closes every descriptor
+/// up to its limit, does not expect a raised one.
 pub fn lead_group(command: &mut Command) {
     command.process_group(0);
-    let end_with_parent = || match set_parent_death_signal() {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+    let limit = process::inherited_descriptor_limit();
+    let begin = move || {
+        if set_parent_death_signal() != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        match limit {
+            Some(limit) => Ok(setrlimit(Resource::Nofile, limit)?),
+            None => Ok(()),
+        }
     };
-    // SAFETY: between fork and exec the closure makes one system call, which is async-signal-safe;
-    // it allocates nothing and takes no lock.
-    unsafe { command.pre_exec(end_with_parent) };
+    // SAFETY: between fork and exec the closure makes two system calls, which are
+    // async-signal-safe; it allocates nothing and takes no lock.
+    unsafe { command.pre_exec(begin) };
 }
 
 fn set_parent_death_signal() -> libc::c_int {
@@ -103,11 +114,12 @@ mod tests {
 
     #[test]
     fn a_group_is_signalled_and_its_leader_stays_until_it_is_reaped() {
+        // The kernel looks at older children first, so this one is found before the leader.
+        let mut other = Command::new("true").spawn().unwrap();
         let mut command = Command::new("sleep");
         command.arg("600");
         lead_group(&mut command);
         let mut child = command.spawn().unwrap();
-        let mut other = Command::new("true").spawn().unwrap();
         let stat = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/stat"));
         while !stat(other.id()).unwrap().contains(") Z ") {
             std::thread::yield_now();

@@ -4,8 +4,13 @@
 use std::fs::File;
 use std::io;
 
+use std::sync::OnceLock;
+
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::rand::GetRandomFlags;
+
+/// The limits of open descriptors before they were raised.
+static DESCRIPTORS: OnceLock<Rlimit> = OnceLock::new();
 
 /// The user whose rights the process has.
 pub fn user() -> u32 {
@@ -31,9 +36,14 @@ pub fn close_stdin() -> io::Result<()> {
 
 /// Raises the soft limit of open descriptors to the hard limit. Returns the limit in force.
 pub fn raise_descriptor_limit() -> u64 {
-    let limit = getrlimit(Resource::Nofile);
+    let limit = *DESCRIPTORS.get_or_init(|| getrlimit(Resource::Nofile));
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     // After a failure the old soft limit is read back.
     let _ = setrlimit(Resource::Nofile, raised);
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// The limits of open descriptors that this process was started with, if they were raised.
+pub(crate) fn inherited_descriptor_limit() -> Option<Rlimit> {
+    DESCRIPTORS.get().copied()
 }

@@ -31,6 +31,8 @@ pub enum ConnectPeek {
     Connect(Connect),
     /// The head of an HTTP request with another method.
     OtherMethod,
+    /// The head of a request for an `http://` URL (absolute-form, RFC 9112 3.2.2).
+    PlainHttp,
     /// The first bytes begin no HTTP request.
     NotHttp,
     /// A CONNECT request that breaks the RFCs, or a limit.
@@ -114,7 +116,7 @@ impl ConnectReader {
             let start = raw.get(..METHOD_BYTES_MAX).unwrap_or(raw);
             return match start.iter().position(|&b| !is_token(b)) {
                 _ if METHOD.starts_with(raw) => ConnectPeek::NeedMore,
-                Some(at) if at > 0 && raw.get(at) == Some(&b' ') => ConnectPeek::OtherMethod,
+                Some(at) if at > 0 && raw.get(at) == Some(&b' ') => plain_http(raw, at + 1),
                 None if raw.len() < METHOD_BYTES_MAX => ConnectPeek::NeedMore,
                 _ => ConnectPeek::NotHttp,
             };
@@ -153,6 +155,18 @@ impl ConnectReader {
             self.seen += 1;
         }
         if raw.len() >= CONNECT_HEAD_BYTES_MAX { Err(ConnectFault::TooLong) } else { Ok(None) }
+    }
+}
+
+/// Whether the target, which begins at `at`, is an `http://` URL. Schemes have no case (RFC 3986
+/// 3.1).
+fn plain_http(raw: &[u8], at: usize) -> ConnectPeek {
+    let target = raw.get(at..).unwrap_or_default();
+    let begun = target.get(..PLAIN_SCHEME.len()).unwrap_or(target);
+    match PLAIN_SCHEME.get(..begun.len()).is_some_and(|same| same.eq_ignore_ascii_case(begun)) {
+        true if begun.len() == PLAIN_SCHEME.len() => ConnectPeek::PlainHttp,
+        true => ConnectPeek::NeedMore,
+        false => ConnectPeek::OtherMethod,
     }
 }
 
@@ -318,6 +332,8 @@ impl fmt::Display for ConnectFault {
 impl core::error::Error for ConnectFault {}
 
 const METHOD: &[u8] = b"CONNECT ";
+
+const PLAIN_SCHEME: &[u8] = b"http://";
 
 /// Longest method in bytes; UPDATEREDIRECTREF is the longest registered one.
 const METHOD_BYTES_MAX: usize = 24;

@@ -95,6 +95,7 @@ fn a_terminate_rule() {
             address: HttpAddress::Tcp(HostPort { host, port: 3000 }),
             tls: None,
             http2: UpstreamHttp2::Alpn,
+            chosen: None,
         }),
         others: Vec::new(),
         balance: Balance::default(),

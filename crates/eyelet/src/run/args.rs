@@ -76,7 +76,8 @@ pub(super) struct EdgeArgs {
     /// How long requests wait while the application accepts no connection
     #[arg(long, default_value = "30s", value_parser = humantime::parse_duration)]
     pub(super) hold: Duration,
-    /// The application does not speak HTTP: it gets the bytes as they are
+    /// The application does not speak HTTP: it gets the bytes as they are, always from an address
+    /// of this host (not from the client's: for that see --proxy-protocol)
     #[arg(long)]
     pub(super) tcp: bool,
     /// Send a PROXY v2 header first, with the client's address and the facts of TLS

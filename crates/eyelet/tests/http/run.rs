@@ -316,6 +316,25 @@ fn what_cannot_be_started_is_said() {
     }
 }
 
+/// Eyelet raises its own limit of descriptors, and a program of the shell keeps the shell's.
+#[test]
+fn the_application_has_the_shells_limit_of_descriptors() {
+    let pki = Pki::new();
+    let mut inner = command(&pki, "run", &["--name", "app.test"]);
+    inner.args(["--", "sh", "-c", "echo left $(ulimit -Sn); exec sleep 600"]);
+    let mut command = Command::new("sh");
+    command.env("XDG_RUNTIME_DIR", pki.folder.path());
+    command.args(["-c", "ulimit -Sn 321; exec \"$@\"", "sh"]);
+    command.arg(inner.get_program()).args(inner.get_args());
+    let run = Run::of(pki, Talk::start(&mut command));
+    assert_eq!(left(&run), 321);
+    let limits = format!("/proc/{}/limits", run.talk.pid().as_raw_nonzero());
+    let limits = std::fs::read_to_string(limits).unwrap();
+    let own = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert!(!own.contains(" 321 "), "it has raised its own: {own}");
+    assert_eq!(run.end(Signal::TERM).status.code(), Some(143));
+}
+
 /// A compiler replaces the program while it is started again.
 #[test]
 fn what_cannot_be_started_again_is_tried_again() {

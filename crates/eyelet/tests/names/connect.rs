@@ -130,7 +130,7 @@ fn what_is_no_connect_is_told_so_in_its_own_protocol() {
             "malformed CONNECT: head over 8192 bytes",
         ),
         (
-            b"GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n".to_vec(),
+            b"GET https://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n".to_vec(),
             "HTTP/1.1 405 Method Not Allowed",
             "another method than CONNECT",
         ),

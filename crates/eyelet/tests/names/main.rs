@@ -12,4 +12,5 @@ mod connect;
 mod evidence;
 mod gateway;
 mod many;
+mod plain_http;
 mod shadow;

@@ -17,7 +17,7 @@ use super::{one, two};
 use eyelet_config::{HttpAddress, HttpUpstream, UpstreamHttp2, UpstreamTls};
 use eyelet_engine::worker::Worker;
 use eyelet_resolve::connect::{Balanced, DialOptions};
-use eyelet_resolve::dial::{DialTarget, dial as dial_target};
+use eyelet_resolve::dial::{DialTarget, Guard, dial as dial_target};
 use eyelet_resolve::names::Names;
 use eyelet_telemetry::info::ConnectionInfo;
 use eyelet_telemetry::reason::{Detail, Limit, Peer, Reason};
@@ -117,7 +117,10 @@ async fn connect(
     let failed = |error: io::Error| Reason::Io(Peer::Upstream, (&error).into());
     let target = match &to.address {
         HttpAddress::Unix(path) => DialTarget::Unix(path),
-        HttpAddress::Tcp(host_port) => DialTarget::Configured(host_port),
+        HttpAddress::Tcp(host_port) => match &to.chosen {
+            None => DialTarget::Configured(host_port),
+            Some(allow) => DialTarget::chosen(host_port, Guard { allow }),
+        },
     };
     // A relay's writes are the client's: with first bytes a small one would wait for an answer.
     let options = DialOptions { balanced, ..DialOptions::default() };

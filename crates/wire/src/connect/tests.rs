@@ -152,8 +152,16 @@ fn requests_that_two_readers_could_read_differently() {
 
 #[test]
 fn other_methods_and_other_protocols() {
-    for head in ["GET / HTTP/1.1\r\n", "POST http://a.test/ HTTP/1.1\r\n", "connect a:1 HTTP/1.1"] {
+    for head in ["GET / HTTP/1.1\r\n", "POST https://a.test/ HTTP/1.1\r\n", "connect a:1 HTTP/1.1"]
+    {
         assert_eq!(read_all(head), ConnectPeek::OtherMethod, "{head}");
+    }
+    for head in ["GET http://a.test/ HTTP/1.1\r\n", "POST HTTP://", "connect Http://a HTTP/1.1"] {
+        assert_eq!(read_all(head), ConnectPeek::PlainHttp, "{head}");
+        connect_is_stable(head.as_bytes());
+    }
+    for head in ["GET ", "GET h", "GET hTTp:/"] {
+        assert_eq!(read_all(head), ConnectPeek::NeedMore, "{head}");
     }
     // CONNECTX is another method, also while only CONNECT of it has arrived.
     assert_eq!(read_all("CONNECTX a"), ConnectPeek::OtherMethod);

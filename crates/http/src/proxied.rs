@@ -1,0 +1,235 @@
+//! The requests of a proxy's client for `http://` URLs, one after another. The program decides each
+//! of them anew. A connection to an upstream is kept for this client only.
+
+use std::cell::Cell;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use eyelet_config::{
+    Action, Balance, CertificateSource, Compression, Fields, HttpUpstream, Terminate,
+    TerminateUpstream, Version,
+};
+use eyelet_engine::connection_table::Phase;
+use eyelet_engine::shed::Serving;
+use eyelet_engine::worker::Handle;
+use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
+use eyelet_telemetry::reason::{Limit, Reason};
+use eyelet_wire::connect::Target;
+use http::header::{self, HeaderName};
+use http::uri::{Authority, Scheme};
+
+use super::exchange::{answer, exchange};
+use super::fault::RequestFault;
+use super::head::Request;
+use super::io::ClientStream;
+use super::one::{self, NextRequest};
+use super::pool::Shelf;
+use super::route::Route;
+use super::served_connection::{Record, RequestLogEntry, ServedConnection};
+use super::stream::Stream;
+use super::worker::Http;
+
+/// How long a client may take to ask again. Its task stays, because only a connection with TLS or
+/// an upstream of its own is parked. A program that downloads asks within a round trip.
+const AWAKE: Duration = Duration::from_secs(10);
+/// The port of an `http://` URL without one.
+const HTTP_PORT: u16 = 80;
+
+/// A client whose requests come in the clear.
+pub struct ProxiedClient {
+    client: ClientStream,
+    bytes_to_upstream: Rc<Cell<u64>>,
+    /// The upstream of its last request, and the connections that are kept to it.
+    last: Option<(HttpUpstream, Rc<Shelf>)>,
+    /// That of the connection: spliced if any request passed.
+    outcome: Option<Outcome>,
+    _serving: Serving,
+}
+
+/// A request that was read.
+pub struct ProxiedRequest {
+    request: Request,
+    /// The host and the port of its URL.
+    pub target: Target,
+}
+
+/// Where a request goes.
+pub struct ProxiedRoute {
+    /// The rule that decided.
+    pub rule: u32,
+    /// What to dial.
+    pub upstream: HttpUpstream,
+    /// The PROXY header that the upstream gets first; empty if none.
+    pub preface: Vec<u8>,
+}
+
+impl ProxiedClient {
+    /// A client that has sent these bytes.
+    pub fn new(worker: &Http, handle: Handle, client: IpAddr, received: &[u8]) -> Self {
+        Self {
+            client: ClientStream::cleartext(handle, received),
+            bytes_to_upstream: Rc::default(),
+            last: None,
+            outcome: None,
+            _serving: worker.engine.serves(client),
+        }
+    }
+
+    /// The next request.
+    ///
+    /// # Errors
+    /// The end of the connection. A malformed request was answered.
+    pub async fn next(
+        &mut self,
+        worker: &Rc<Http>,
+        info: &ConnectionInfo,
+    ) -> Result<ProxiedRequest, End> {
+        if self.client.plain.is_empty() {
+            // A client that has not asked again is among the first to go when memory is short.
+            worker.engine.enters(self.client.handle.key(), Phase::HalfOpen);
+        }
+        let outcome = self.outcome;
+        let over = |reason| match outcome {
+            Some(outcome) => End { outcome, reason },
+            None => End::failed(reason),
+        };
+        let fault = match one::next(&mut self.client, worker, AWAKE).await {
+            NextRequest::Request(request) => match target(&request) {
+                Ok(target) => return Ok(ProxiedRequest { request, target }),
+                Err(fault) => fault,
+            },
+            NextRequest::Fault(fault) => fault,
+            NextRequest::Rest => return Err(over(Reason::Timeout(Limit::Idle, None))),
+            NextRequest::End(reason) => return Err(over(reason)),
+            NextRequest::ClientLost(client_lost) => return Err(End::failed(client_lost.reason())),
+        };
+        let served = self.served(worker, info, None, Vec::new());
+        one::refuse(&mut self.client, &served, fault).await;
+        Err(End { outcome: Outcome::Refused, reason: fault.into() })
+    }
+
+    /// Passes a request on, and its response back.
+    ///
+    /// # Errors
+    /// The end of the connection, if it takes no more requests.
+    pub async fn pass(
+        &mut self,
+        worker: &Rc<Http>,
+        info: &ConnectionInfo,
+        request: ProxiedRequest,
+        to: ProxiedRoute,
+    ) -> Result<(), End> {
+        self.outcome = Some(Outcome::Spliced);
+        let ProxiedRoute { rule, upstream, preface } = to;
+        let shelf = match self.last.take() {
+            Some((last, shelf)) if last == upstream => shelf,
+            _ => Rc::default(),
+        };
+        self.last = Some((upstream.clone(), shelf.clone()));
+        let route = Route::proxied(rule, Arc::new(terminate(upstream)), shelf);
+        let served = self.served(worker, info, Some(route), preface);
+        let Request { mut parts, length, keep_alive } = request.request;
+        let for_proxies: Vec<HeaderName> =
+            parts.headers.keys().filter(|name| is_for_proxies(name)).cloned().collect();
+        for name in for_proxies {
+            parts.headers.remove(name);
+        }
+        let close = !keep_alive || served.why_last().is_some();
+        let mut stream = Stream::one(&mut self.client, length, parts.version, close);
+        let done = exchange(&served, &mut stream, parts, length).await;
+        let close = stream.as_one().is_none_or(|one| one.close);
+        match (done.client_lost, close) {
+            (true, _) => Err(End { outcome: Outcome::Spliced, reason: Reason::Cut }),
+            (false, true) => {
+                let reason = served.why_last().unwrap_or(Reason::ClosedAfterResponse);
+                Err(End { outcome: Outcome::Spliced, reason })
+            }
+            (false, false) => Ok(()),
+        }
+    }
+
+    /// Refuses a request, and says why.
+    ///
+    /// # Errors
+    /// The end of the connection, if the client may have sent a body, or asked to close.
+    pub async fn refuse(
+        &mut self,
+        worker: &Rc<Http>,
+        info: &ConnectionInfo,
+        request: ProxiedRequest,
+        (reason, message): (Reason, Option<&str>),
+    ) -> Result<(), End> {
+        self.outcome.get_or_insert(Outcome::Refused);
+        let mut served = self.served(worker, info, None, Vec::new());
+        served.message = message.map(Into::into);
+        let Request { parts, length, keep_alive } = request.request;
+        let mut stream = Stream::one(&mut self.client, length, parts.version, !keep_alive);
+        let record = Record::new(&served, &parts);
+        let mut log_entry = RequestLogEntry::new(&served, record, stream.sent());
+        let record = &mut log_entry.record;
+        record.failed = true;
+        record.reason = reason.clone();
+        let is_taken =
+            answer(&served, &mut stream, http::StatusCode::FORBIDDEN, &parts.method, record).await;
+        log_entry.end();
+        let close = stream.as_one().is_none_or(|one| one.close);
+        let end = End { outcome: Outcome::Refused, reason };
+        if is_taken && !close { Ok(()) } else { Err(end) }
+    }
+
+    /// Adds what was moved to the info, and returns the bytes that were not sent.
+    pub fn end(mut self, info: &mut ConnectionInfo) -> Vec<u8> {
+        info.bytes_to_client += self.client.bytes_to_client.get();
+        info.bytes_to_upstream += self.bytes_to_upstream.get();
+        self.client.unsent()
+    }
+
+    fn served(
+        &self,
+        worker: &Rc<Http>,
+        info: &ConnectionInfo,
+        route: Option<Route>,
+        preface: Vec<u8>,
+    ) -> ServedConnection {
+        let counts = (self.bytes_to_upstream.clone(), self.client.bytes_to_client.clone());
+        ServedConnection::proxied(worker.clone(), info.copy(), route, preface, counts)
+    }
+}
+
+/// The host and the port of the request's URL. Only `http://` URLs are for a proxy.
+fn target(request: &Request) -> Result<Target, RequestFault> {
+    let uri = &request.parts.uri;
+    let (Some(authority), Some(scheme)) = (uri.authority(), uri.scheme()) else {
+        return Err(RequestFault::Target);
+    };
+    if *scheme != Scheme::HTTP {
+        return Err(RequestFault::Target);
+    }
+    let port = authority.port_u16().unwrap_or(HTTP_PORT);
+    let named = format!("{}:{port}", Authority::host(authority));
+    Target::new(named.as_bytes()).map_err(|_| RequestFault::Target)
+}
+
+/// Whether a field is for this proxy. A client may switch protocols by CONNECT only.
+fn is_for_proxies(name: &HeaderName) -> bool {
+    name.as_str().starts_with("proxy-") || *name == header::UPGRADE
+}
+
+/// What an exchange asks of a rule: nothing but the upstream.
+fn terminate(upstream: HttpUpstream) -> Action {
+    Action::Terminate(Terminate {
+        upstream: TerminateUpstream::Http(upstream),
+        others: Vec::new(),
+        balance: Balance::default(),
+        headers: Fields::default(),
+        certificates: CertificateSource::Files,
+        upstream_wait: Duration::ZERO,
+        alpn_select: Vec::new(),
+        client_ca: None,
+        compression: Compression { on: false, ..Compression::default() },
+        tls_version_min: Version::Tls12,
+        proxy_protocol: None,
+    })
+}
