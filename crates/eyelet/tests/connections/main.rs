@@ -9,6 +9,7 @@ mod support;
 mod acme;
 mod bad_input;
 mod clients;
+mod demo;
 mod ends;
 mod fleet;
 mod half_close;
