@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::body::Incoming;
+use hyper::body::{Bytes, Incoming};
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -20,7 +20,6 @@ use tokio_rustls::TlsConnector;
 use crate::content::{Content, json, plain, typed, whole};
 use crate::feed::Feed;
 use crate::hellos::Hellos;
-use crate::identity::{NOBODY_NAME, ORIGIN_NAME};
 use crate::park::{CROWD_MAX, Park};
 use crate::permits::ConnectionPermits;
 use crate::{codings, lie, manual};
@@ -40,6 +39,9 @@ const PROXY_FIXED_BYTES: usize = 16;
 pub(crate) struct App {
     /// Host and port of the page, as a URL has them.
     pub(crate) authority: String,
+    /// The page, and its Content-Security-Policy.
+    pub(crate) html: Bytes,
+    pub(crate) policy: HeaderValue,
     pub(crate) feed: Feed,
     pub(crate) hellos: Arc<Hellos>,
     pub(crate) park: Park,
@@ -135,8 +137,7 @@ impl App {
 
     async fn show(&self, path: &str, client: SocketAddr) -> Response<Content> {
         match path {
-            "/" => whole("text/html; charset=utf-8", include_bytes!("page/index.html")),
-            "/page.css" => whole("text/css; charset=utf-8", include_bytes!("page/page.css")),
+            "/" => typed("text/html; charset=utf-8", Content::Whole(Some(self.html.clone()))),
             "/page.js" => whole("text/javascript; charset=utf-8", include_bytes!("page/page.js")),
             "/icon.svg" => whole("image/svg+xml", include_bytes!("page/icon.svg")),
             "/api/hello" => self.hello(client).await,
@@ -198,18 +199,10 @@ impl App {
         }
     }
 
-    /// Fields that every response has. Nothing may be loaded from elsewhere, run inline, or framed.
+    /// Fields that every response has: nothing may be loaded from elsewhere, run inline, or framed.
     fn protect(&self, response: &mut Response<Content>) {
-        let port = self.authority.rsplit_once(':').map_or("443", |(_, port)| port);
-        let policy = format!(
-            "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; \
-             connect-src 'self' https://{ORIGIN_NAME}:{port} https://{NOBODY_NAME}:{port}; \
-             base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-        );
         let fields = response.headers_mut();
-        if let Ok(policy) = HeaderValue::try_from(policy) {
-            fields.insert(header::CONTENT_SECURITY_POLICY, policy);
-        }
+        fields.insert(header::CONTENT_SECURITY_POLICY, self.policy.clone());
         for (name, value) in FIXED_FIELDS {
             fields.insert(name, HeaderValue::from_static(value));
         }

@@ -4,11 +4,16 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use hyper::header::{self, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde_json::Value;
 use tokio::sync::mpsc::Receiver;
+
+use crate::identity::{NOBODY_NAME, ORIGIN_NAME};
 
 /// A body: bytes, or events until the page is closed.
 pub(crate) enum Content {
@@ -59,6 +64,21 @@ pub(crate) fn whole(kind: &'static str, bytes: &'static [u8]) -> Response<Conten
 pub(crate) fn json(value: &Value) -> Response<Content> {
     let bytes = Bytes::from(format!("{value}\n"));
     typed("application/json", Content::Whole(Some(bytes)))
+}
+
+/// The page, and the value of its Content-Security-Policy. Its style is inside, so that the first
+/// paint waits for nothing else, and the policy has the hash of that style.
+pub(crate) fn page(port: &str) -> (Bytes, String) {
+    const STYLE: &str = concat!("\n", include_str!("page/page.css"));
+    let style = format!("<style>{STYLE}</style>");
+    let html = include_str!("page/index.html").replace("<style></style>", &style);
+    let hash = STANDARD.encode(digest(&SHA256, STYLE.as_bytes()));
+    let policy = format!(
+        "default-src 'none'; style-src 'sha256-{hash}'; script-src 'self'; img-src 'self'; \
+         connect-src 'self' https://{ORIGIN_NAME}:{port} https://{NOBODY_NAME}:{port}; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    );
+    (Bytes::from(html), policy)
 }
 
 /// A response that is no success.

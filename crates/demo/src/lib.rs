@@ -147,12 +147,18 @@ impl Demo {
     pub fn serve(self, edge: Edge) -> Result<ServedPage, DemoError> {
         let Self { folder, authority, configuration, hellos, runtime, .. } = self;
         let host = text::authority_of(APP_NAME, edge.page.port());
-        let page = HeaderValue::try_from(format!("https://{host}"))
-            .map_err(|error| DemoError::Behind(io::Error::other(error)))?;
+        let field = |text| {
+            let value = HeaderValue::try_from(text);
+            value.map_err(|error| DemoError::Behind(io::Error::other(error)))
+        };
+        let page = field(format!("https://{host}"))?;
+        let (html, policy) = content::page(&edge.page.port().to_string());
         let connector = client::connector(authority.certificate()).map_err(DemoError::Behind)?;
         let ca = authority.certificate_path();
         let app = Arc::new(App {
             authority: host,
+            html,
+            policy: field(policy)?,
             feed: Feed::open(&text::access_log(&folder)).map_err(DemoError::Folder)?,
             hellos,
             park: Park::new(edge.page, edge.program, ca.clone(), edge.descriptors_max),

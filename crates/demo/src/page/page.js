@@ -4,6 +4,7 @@ const number = (n) => n.toLocaleString("en");
 const NGINX_BYTES = 14400;
 const LOG_LINES = 60;
 const WEIGHED_MIN = 1000;
+const STORE_MS = 1000;
 const other = (name) => `https://${name}.localhost${location.port ? ":" + location.port : ""}/`;
 
 function element(tag, text, className) {
@@ -152,6 +153,8 @@ function bars(rows) {
 // The same in this browser: it chooses by itself, and has the edition before if it keeps it.
 async function own() {
   await (await fetch("/manual/1.txt")).text();
+  // It stores what is to be a dictionary behind the page's back.
+  await new Promise((resolve) => { setTimeout(resolve, STORE_MS); });
   const url = `/manual/2-${Date.now()}.txt`;
   const response = await fetch(url);
   await response.text();
@@ -214,6 +217,7 @@ button("codings", (text) => { at("codings-text").textContent = text; }, async ()
     ({ label: named[asked] ? `${named[asked]}${asked === coding ? "" : ` (${coding})`}` : coding, bytes }));
   at("codings-text").textContent =
     `The edition before lacks a section of ${number(changed)} bytes. The bytes are those of the body on the wire.`;
+  bars(labelled);
   bars([...labelled, await own()]);
 });
 showHello();

@@ -158,6 +158,9 @@ fn its_page_works_in_chromium() {
     for part in ["\"app\"", "action:  terminate", "\"lies\": listener", "\"origin\": sni"] {
         assert!(text("explained").contains(part), "no {part} in {shown}");
     }
+    // Its policy lets its own style through.
+    assert_eq!(text("style"), "12px");
+    assert!(shown["paint_ms"].as_u64().is_some_and(|paint_ms| paint_ms > 0), "{shown}");
     assert_eq!(text("focus"), "park-some");
     assert!(text("park").starts_with("200 connections take too little"), "{shown}");
     assert!(text("splice").contains("I am origin.localhost"), "{shown}");
