@@ -25,6 +25,8 @@ impl Demo {
     fn start() -> Self {
         let folder = Folder::new();
         let mut command = eyelet(&folder);
+        // One that is killed leaves its own folder there.
+        command.env("TMPDIR", folder.path());
         let mut talk = Talk::start(command.args(["demo", "--port", "0", "--exit-after", "10m"]));
         talk.hear("Ctrl-C ends");
         Self { talk, folder }
