@@ -98,7 +98,7 @@ enum Command {
     /// Writes NAME.pem and NAME.key, by the first name. Files of an earlier call are replaced. Exit
     /// status: 0, or 1 if there are no files.
     Cert(local::CertArgs),
-    /// Run a self-contained edge on loopback, with its own CA, TLS origin and web application
+    /// Serve a page on loopback that shows what the edge does: https://app.localhost:8443
     Demo(demo::DemoArgs),
 }
 
@@ -136,7 +136,7 @@ fn obey(command: Command, diagnostics: &Diagnostics) -> ExitCode {
         Command::Dictionary(command) => train::run(&command, &mut io::stdout()),
         Command::Trust(args) => local::trust(&args),
         Command::Cert(args) => local::cert(&args),
-        Command::Demo(args) => demo::run(args),
+        Command::Demo(args) => demo::run(&args),
     }
 }
 

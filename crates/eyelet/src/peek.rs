@@ -1,7 +1,9 @@
 //! Reads what precedes a decision: the PROXY header of trusted sources, and the hello.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use eyelet_sys::epoll::FAILED;
@@ -130,9 +132,23 @@ pub async fn fit(
     }
 }
 
+/// Sees each hello that is read, on the worker's thread.
+pub type HelloObserver = Box<dyn Fn(SocketAddr, &Hello<'_>) + Send + Sync>;
+
+/// Unset in a server, where it costs a hello one load.
+static OBSERVER: OnceLock<HelloObserver> = OnceLock::new();
+
+/// Shows each hello from now on to this observer, as the demo's page does. Only the first counts.
+pub fn observe(observer: HelloObserver) {
+    let _ = OBSERVER.set(observer);
+}
+
 /// Copies facts of a hello into the info. Facts for the access line only are skipped if there is no
 /// log.
 pub fn note_hello(connection: &ConnectionHandle, info: &mut ConnectionInfo, hello: &Hello<'_>) {
+    if let Some(observe) = OBSERVER.get() {
+        observe(info.client, hello);
+    }
     let decided = &mut info.decided;
     match hello.sni() {
         Sni::Name(name) => decided.sni = Some((&**name).into()),

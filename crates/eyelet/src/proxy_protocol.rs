@@ -40,12 +40,17 @@ pub fn header(connection: &ConnectionHandle, info: &ConnectionInfo, tls: Option<
         client_certificate: tls.certificate,
         client_certificate_here: tls.certificate && !tls.resumed,
     });
-    let mut tlvs = Tlvs {
+    let tlvs = Tlvs {
         alpn: tls.and_then(|tls| tls.alpn.as_deref()),
         // A hello that only shadow rules have read is not passed to the upstream.
         authority: info.decided.sni.as_deref().filter(|_| info.decided.tls_compression.is_some()),
         ssl,
     };
+    written(command, tlvs)
+}
+
+/// The bytes of a header, and no room behind them: a parked connection may hold them for hours.
+fn written(command: Command, mut tlvs: Tlvs<'_>) -> Vec<u8> {
     let mut out = vec![0; V2_WRITTEN_BYTES_MAX];
     let len = write_v2(&mut out, command, &tlvs).or_else(|_| {
         // Only a common name can be too long. A truncated name would be another's name.
@@ -53,5 +58,19 @@ pub fn header(connection: &ConnectionHandle, info: &ConnectionInfo, tls: Option<
         write_v2(&mut out, command, &tlvs)
     });
     out.truncate(len.unwrap_or(0));
+    out.shrink_to_fit();
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_holds_no_more_than_its_bytes() {
+        let tlvs = Tlvs { alpn: Some(b"h2"), authority: Some("a.example"), ssl: None };
+        let header = written(Command::Local, tlvs);
+        assert!((16..64).contains(&header.len()), "{header:?}");
+        assert_eq!(header.capacity(), header.len());
+    }
 }

@@ -454,6 +454,11 @@ impl Running {
         self.published.listeners().iter().map(|bound| bound.address).collect()
     }
 
+    /// Descriptors that connections may hold.
+    pub fn descriptors_max(&self) -> usize {
+        self.published.snapshot().settings.descriptors_max
+    }
+
     /// The memory now counted against `memory_max`, by kind, in one line.
     pub fn accounts(&self) -> String {
         let resident = eyelet_sys::memory::resident_bytes();

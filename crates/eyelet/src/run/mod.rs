@@ -5,7 +5,7 @@ mod args;
 mod certificate;
 mod memory;
 mod plan;
-mod ports;
+pub(crate) mod ports;
 
 use std::error::Error;
 use std::future::pending;

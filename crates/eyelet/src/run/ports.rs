@@ -1,4 +1,5 @@
-//! The addresses that `run` and `proxy` listen on: the first free ones of those that people expect.
+//! The addresses that `run`, `proxy` and `demo` listen on: the first free ones of those that people
+//! expect.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -44,7 +45,7 @@ impl Ports {
 }
 
 /// The first of these ports, or of those that follow the last one, that is free on all addresses.
-fn first_free(
+pub(crate) fn first_free(
     ips: &[IpAddr],
     ports: &[u16],
     say: &mut impl FnMut(&str),
@@ -75,7 +76,7 @@ fn first_free(
 }
 
 /// These addresses with a port that is free on all that this machine has.
-fn bound(ips: &[IpAddr], port: u16) -> io::Result<Vec<SocketAddr>> {
+pub(crate) fn bound(ips: &[IpAddr], port: u16) -> io::Result<Vec<SocketAddr>> {
     let mut bound = Vec::new();
     let mut missing = None;
     for ip in ips {

@@ -1,5 +1,4 @@
-//! The life of the process as an operator sees it: start and stop, signals, limits, check, explain,
-//! demo.
+//! The life of the process as an operator sees it: start and stop, signals, limits, check, explain.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,12 +11,11 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 use rustls::client::Resumption;
 
-use crate::support;
 use crate::support::client::{Offer, TLS13, echo};
 use crate::support::crowd::{From, Manner, Multitude, light, many, permit};
 use crate::support::edge::{self, LISTENER, splice};
 use crate::support::{
-    A_WHILE, Edge, End, Folder, Hello, Pki, SOON, Tls, Upstream, ending, need, output, until,
+    A_WHILE, Edge, End, Folder, Hello, Pki, SOON, Tls, Upstream, ending, output, until,
 };
 
 fn eyelet() -> Command {
@@ -413,47 +411,4 @@ fn the_access_line_has_its_fields() {
     assert_eq!(line["bytes_to_client"], 5, "{line}");
     let ids: Vec<_> = edge.lines().iter().map(|line| line["id"].clone()).collect();
     assert!(ids[0].as_str().is_some_and(|id| !id.is_empty()), "{ids:?}");
-}
-
-#[test]
-fn the_demo_ends_by_itself() {
-    let said = output(eyelet().args(["demo", "--exit-after", "2s"]));
-    assert!(said.status.success(), "{}", said.text);
-    for part in ["[[rule]]", "splice", "terminate", "refuse", "curl ", "openssl s_client", "parked"]
-    {
-        assert!(said.text.contains(part), "no {part:?} in: {}", said.text);
-    }
-    let folder = said.text.split_once("/eyelet.toml").unwrap().0;
-    assert!(!std::path::Path::new(folder).exists(), "{folder} is left");
-}
-
-#[test]
-fn what_the_demo_prints_can_be_tried() {
-    if !need("curl") || !need("openssl") {
-        return;
-    }
-    let mut demo = support::Talk::start(eyelet().args(["demo", "--exit-after", "10m"]));
-    demo.hear("Ctrl-C drains");
-    let text = demo.said();
-    let tried = |part: &str| {
-        let commands: Vec<&str> =
-            text.lines().filter(|l| l.starts_with("  ") && l.contains(part)).collect();
-        assert_eq!(commands.len(), 1, "{part} in: {text}");
-        output(Command::new("sh").args(["-c", commands[0]]))
-    };
-    assert!(tried("/api/items").text.contains("eyelet"));
-    assert!(tried("/api/time").text.contains("time"));
-    assert!(tried("/events").text.contains("id: 2"));
-    assert!(tried("/big").status.success());
-    assert!(tried("-servername app.demo.test").text.contains("Verification: OK"));
-    let origin = tried("'https://origin.demo.test");
-    assert!(origin.text.contains("I am origin.demo.test"), "{origin:?}");
-    assert!(tried("-servername origin.demo.test").text.contains("Verification: OK"));
-    let refused = tried("-servername nobody.demo.test");
-    assert!(refused.text.contains("unrecognized name"), "{refused:?}");
-    assert!(!tried("'https://nobody.demo.test").status.success());
-    demo.signal(Signal::INT);
-    let said = demo.finish();
-    assert!(said.status.success(), "{}", said.text);
-    assert!(said.text.contains("ended: "), "{}", said.text);
 }

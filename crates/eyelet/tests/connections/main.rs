@@ -10,6 +10,7 @@ mod acme;
 mod bad_input;
 mod balance;
 mod clients;
+mod demo;
 mod ends;
 mod fleet;
 mod half_close;

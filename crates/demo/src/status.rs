@@ -16,7 +16,7 @@ const LOG_EVERY: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// If signals cannot be waited for. A closed stderr does not end the demo.
-pub fn print_status(exit_after: Option<Duration>) -> io::Result<()> {
+pub(crate) fn print_status(exit_after: Option<Duration>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut interrupted = signal(SignalKind::interrupt())?;
@@ -46,7 +46,7 @@ async fn end(exit_after: Option<Duration>) {
 }
 
 /// Prints the totals of the edge in one line.
-pub fn summary() {
+pub(crate) fn summary() {
     let seen = counters::snapshot();
     let text = format!(
         "ended: {} accepted, {} spliced, {} terminated, {} refused, {} failed",

@@ -1,0 +1,56 @@
+//! The TLS of the demo's own clients: they trust the demo's authority alone.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::client::Resumption;
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::{CertificateDer, ServerName};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use eyelet_tls::provider::PROVIDER;
+
+/// How long a client of the demo waits for one thing. It is on the same machine, which may be busy.
+pub(crate) const CLIENT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A client that verifies the server by this authority and speaks HTTP/1.1. It does not resume.
+///
+/// # Errors
+/// As `Other`, if rustls cannot use the certificate.
+pub(crate) fn connector(authority: &CertificateDer<'static>) -> io::Result<TlsConnector> {
+    let mut roots = RootCertStore::empty();
+    roots.add(authority.clone()).map_err(io::Error::other)?;
+    let mut config = ClientConfig::builder_with_provider(PROVIDER.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.resumption = Resumption::disabled();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// Shakes hands over an existing connection.
+///
+/// # Errors
+/// A socket's error, or rustls', which has the alert.
+pub(crate) async fn shake_hands(
+    connector: &TlsConnector,
+    name: &str,
+    stream: TcpStream,
+) -> io::Result<TlsStream<TcpStream>> {
+    stream.set_nodelay(true)?;
+    let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
+    in_time(connector.connect(name, stream)).await
+}
+
+/// Waits for [`CLIENT_TIMEOUT`] at most.
+///
+/// # Errors
+/// The future's, or `TimedOut`.
+pub(crate) async fn in_time<T>(future: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::time::timeout(CLIENT_TIMEOUT, future).await?
+}

@@ -1,0 +1,86 @@
+//! One file by each coding, fetched through the edge. A page cannot choose its own codings, so the
+//! demo's client does it.
+
+use std::io;
+use std::net::SocketAddr;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{self, HeaderName};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::client;
+use crate::identity::APP_NAME;
+use crate::manual;
+
+/// The file, by path, in its newest edition and the one before. Both match the pattern of the
+/// page's rule, so the edge makes the earlier one a dictionary.
+pub(crate) const NEWEST_PATH: &str = "/manual/2.txt";
+pub(crate) const EARLIER_PATH: &str = "/manual/1.txt";
+/// Most bytes of a body: more than the file has.
+const BODY_BYTES_MAX: usize = 256 << 10;
+
+const AVAILABLE_DICTIONARY: HeaderName = HeaderName::from_static("available-dictionary");
+
+/// Fetches the file by each coding. Returns the bytes of each body.
+///
+/// # Errors
+/// A socket's or a protocol's error, or a timeout.
+pub(crate) async fn measure(
+    page: SocketAddr,
+    connector: &TlsConnector,
+    authority: &str,
+) -> io::Result<Value> {
+    let stream = client::in_time(TcpStream::connect(page)).await?;
+    let stream = client::shake_hands(connector, APP_NAME, stream).await?;
+    let (mut sender, connection) =
+        handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+    // It ends with the sender. Its error is the request's, too.
+    tokio::spawn(connection);
+    let mut rows = Vec::new();
+    for coding in ["identity", "gzip", "br", "zstd"] {
+        let got = fetch(&mut sender, authority, NEWEST_PATH, coding, None).await?;
+        rows.push(json!({ "asked": coding, "coding": got.0, "bytes": got.1 }));
+    }
+    // The edge keeps what it serves here as a dictionary.
+    fetch(&mut sender, authority, EARLIER_PATH, "br", None).await?;
+    let hash = digest(&SHA256, manual::EARLIER.as_bytes());
+    let has = format!(":{}:", STANDARD.encode(hash));
+    let got = fetch(&mut sender, authority, NEWEST_PATH, "br, dcz", Some(&has)).await?;
+    rows.push(json!({ "asked": "dictionary", "coding": got.0, "bytes": got.1 }));
+    Ok(json!({ "rows": rows, "changed": manual::NEWEST.len() - manual::EARLIER.len() }))
+}
+
+/// The coding that the edge chose, and the bytes of the body as they were sent.
+async fn fetch(
+    sender: &mut SendRequest<Empty<Bytes>>,
+    authority: &str,
+    path: &str,
+    accept: &str,
+    dictionary: Option<&str>,
+) -> io::Result<(String, usize)> {
+    let request =
+        Request::get(path).header(header::HOST, authority).header(header::ACCEPT_ENCODING, accept);
+    let request = match dictionary {
+        Some(has) => request.header(AVAILABLE_DICTIONARY, has),
+        None => request,
+    };
+    let request = request.body(Empty::new()).map_err(io::Error::other)?;
+    let ask = async { sender.send_request(request).await.map_err(io::Error::other) };
+    let (head, body) = client::in_time(ask).await?.into_parts();
+    if !head.status.is_success() {
+        return Err(io::Error::other(format!("{path}: {}", head.status)));
+    }
+    let body = Limited::new(body, BODY_BYTES_MAX).collect();
+    let body = client::in_time(async { body.await.map_err(io::Error::other) }).await?;
+    let coding = head.headers.get(header::CONTENT_ENCODING).and_then(|text| text.to_str().ok());
+    Ok((coding.unwrap_or("identity").to_owned(), body.to_bytes().len()))
+}
