@@ -131,6 +131,12 @@ pub struct Pair {
 /// # Errors
 /// If a file cannot be read or used, or the key does not belong to the certificate.
 pub fn load(files: &CertificateFiles) -> Result<Pair, CertificateError> {
+    // A link above both files may lead to another pair from the one to the other, as Kubernetes
+    // replaces a secret. So a fault of the first reading counts only if the second one has it too.
+    load_once(files).or_else(|_| load_once(files))
+}
+
+fn load_once(files: &CertificateFiles) -> Result<Pair, CertificateError> {
     let (chain, of_chain) = stamped_chain(&files.certificate)?;
     if let Some(bytes) = chain.first().map(|leaf| leaf.len()).filter(|len| *len > LEAF_BYTES_MAX) {
         return Err(CertificateError::LargeLeaf { file: files.certificate.clone(), bytes });

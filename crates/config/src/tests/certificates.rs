@@ -2,7 +2,8 @@
 //! which is removed after it.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use eyelet_wire::version::Version;
@@ -350,6 +351,40 @@ fn keys_of_every_kind_are_read() {
     let files =
         CertificateFiles { certificate: folder.0.join("none.pem"), key: folder.0.join("a.key") };
     assert!(matches!(certificate::load(&files), Err(CertificateError::Unreadable { .. })));
+}
+
+/// A mounted secret: a link above both files is replaced, at any moment of a reading.
+#[test]
+fn a_pair_that_is_replaced_while_it_is_read_is_whole() {
+    const ROUNDS: usize = 200;
+    let folder = Folder::new();
+    let at = |name: &str| folder.0.join(name);
+    for version in ["one", "two"] {
+        fs::create_dir(at(version)).unwrap();
+        folder.issue(&format!("{version}/app"), &["app.example"]);
+    }
+    symlink("one", at("data")).unwrap();
+    let files = CertificateFiles { certificate: at("data/app.pem"), key: at("data/app.key") };
+    let (begins, mut faults) = (Barrier::new(2), Vec::new());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..ROUNDS {
+                let to = ["two", "one"][round % 2];
+                symlink(to, at("new")).unwrap();
+                begins.wait();
+                // Later each round: at some of them one file was read and the other was not.
+                (0..10 * round).for_each(|_| std::hint::spin_loop());
+                fs::rename(at("new"), at("data")).unwrap();
+                begins.wait();
+            }
+        });
+        for _ in 0..ROUNDS {
+            begins.wait();
+            faults.extend(certificate::load(&files).err());
+            begins.wait();
+        }
+    });
+    assert!(faults.is_empty(), "{faults:?}");
 }
 
 #[test]

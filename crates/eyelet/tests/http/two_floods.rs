@@ -96,10 +96,7 @@ impl Scene {
             log.contains("bytes counted").then_some(log)
         });
         is_counted(what, &log, base, most);
-        let grown = || self.edge.rss_bytes().saturating_sub(self.before);
-        until(&format!("memory to be given back behind {what}"), || {
-            (grown() < GROWN_MAX).then_some(())
-        });
+        self.edge.wait_memory(self.before, GROWN_MAX);
     }
 }
 

@@ -193,6 +193,20 @@ impl Edge {
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
+    /// Waits until the edge holds at most so many bytes more than before. What is given back shows
+    /// at a tick, and a line that waits for its reader is memory too: one look says nothing.
+    pub fn wait_memory(&self, before: u64, grown_max: u64) {
+        let began = std::time::Instant::now();
+        loop {
+            let grown = self.rss_bytes().saturating_sub(before);
+            if grown <= grown_max {
+                return eprintln!("{grown} bytes more than before");
+            }
+            assert!(began.elapsed() < SOON, "{grown} bytes more than before, not {grown_max}");
+            thread::sleep(super::POLL);
+        }
+    }
+
     /// Processor time used so far, in clock ticks of a hundredth of a second.
     pub fn cpu_ticks(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();

@@ -113,7 +113,7 @@ pub fn is_counted(label: &str, log: &str, base: u64, most: u64) {
     );
 }
 
-/// Looks at a process all the time and keeps the most that it saw. Each fifth time it has an edge
+/// Looks at a process all the time and keeps the most that it saw. Each second time it has an edge
 /// say what it counts.
 pub struct Watch {
     /// Anonymous bytes at the beginning.
@@ -130,7 +130,7 @@ impl Watch {
         let thread = thread::spawn(move || {
             let mut most = Memory::default();
             for look in 0.. {
-                if look % 5 == 0 {
+                if look % 2 == 0 {
                     rustix::process::kill_process(pid, Signal::USR1).unwrap();
                 }
                 let now = Memory::of(pid);
@@ -141,7 +141,8 @@ impl Watch {
                 if stopped.load(Ordering::Relaxed) {
                     break;
                 }
-                thread::sleep(Duration::from_millis(20));
+                // The kernel walks all pages for a look: it takes up to a millisecond.
+                thread::sleep(Duration::from_millis(50));
             }
             most
         });

@@ -3,6 +3,7 @@
 #![allow(dead_code, missing_docs)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[cfg(not(miri))] // It asks rustls, whose C miri does not run.
 pub mod differential;
 pub mod properties;
 
