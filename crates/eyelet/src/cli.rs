@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread::JoinHandle;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use tokio::sync::oneshot;
 use tracing::Level;
 
@@ -100,6 +100,11 @@ enum Command {
     Cert(local::CertArgs),
     /// Serve a page on loopback that shows what the edge does: https://app.localhost:8443
     Demo(demo::DemoArgs),
+}
+
+/// The definition of the command line. `examples/manuals.rs` makes manual pages of it.
+pub fn definition() -> clap::Command {
+    Cli::command()
 }
 
 /// Runs the command.

@@ -22,6 +22,7 @@ mod liveness;
 mod local;
 mod logged;
 mod manual;
+mod packages;
 mod probes;
 mod proxy;
 mod refuse;

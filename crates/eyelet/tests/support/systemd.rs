@@ -29,6 +29,7 @@ echo "eyelet:x:$4:" >>/run/etc/group
 mkdir /run/etc/eyelet
 mount --bind "$1" /run/etc/eyelet
 mount --rbind /run/etc /etc
+mount -t tmpfs tmpfs /var/lib
 mount -t tmpfs tmpfs /usr/local/bin
 touch /usr/local/bin/eyelet
 mount --bind "$3" /usr/local/bin/eyelet

@@ -1,0 +1,56 @@
+//! What packages bring beside the program: the configuration as it is installed, and a command line
+//! of which manual pages can be made.
+
+use std::process::Command;
+
+use crate::support::pki::Kind;
+use crate::support::{Pki, output};
+
+const CONFIGURATION: &str = include_str!("../../../../packaging/edge.toml");
+
+/// The configuration with its rules that are comments.
+fn with_rules() -> String {
+    let mut is_rule = false;
+    let mut text = String::new();
+    for line in CONFIGURATION.lines() {
+        is_rule = line == "# [[rule]]" || is_rule && line.starts_with("# ");
+        let line = if is_rule { line.trim_start_matches("# ") } else { line };
+        text += &format!("{line}\n");
+    }
+    text
+}
+
+#[test]
+fn the_packaged_configuration_passes_check_and_so_do_the_rules_in_its_comments() {
+    for (text, said) in [(CONFIGURATION.to_owned(), "1 rule"), (with_rules(), "3 rules")] {
+        let pki = Pki::new();
+        pki.server("app", &["app.example"], Kind::P256);
+        let file = pki.folder.write("edge.toml", &text);
+        let checked = output(Command::new(env!("CARGO_BIN_EXE_eyelet")).arg("check").arg(file));
+        assert!(checked.status.success() && checked.text.contains(said), "{text}\n{checked:?}");
+    }
+}
+
+/// Collects what a manual page of this command would leave without a text.
+fn without_text(command: &clap::Command, found: &mut Vec<String>) {
+    let name = command.get_name();
+    if command.get_about().is_none() {
+        found.push(name.to_owned());
+    }
+    let shown = command.get_arguments().filter(|argument| !argument.is_hide_set());
+    for argument in shown.filter(|argument| argument.get_help().is_none()) {
+        found.push(format!("{name}: {}", argument.get_id()));
+    }
+    for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
+        without_text(inner, found);
+    }
+}
+
+#[test]
+fn every_command_and_option_has_a_text_for_its_manual_page() {
+    let definition = eyelet::cli::definition();
+    definition.clone().debug_assert();
+    let mut found = Vec::new();
+    without_text(&definition, &mut found);
+    assert!(found.is_empty(), "{found:?}");
+}

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Makes a Debian package of a built program:
+#
+#   cargo build --release && packaging/deb.sh target/release/eyelet FOLDER
+#
+# It needs dpkg-dev, binutils and cargo, and builds nothing but the example that writes the manual
+# pages. cargo-deb would do the same, but takes 114 s of CPU time to build: dpkg-deb is there.
+set -euo pipefail
+program=$(realpath "$1")
+mkdir -p "$2"
+output=$(realpath "$2")
+cd "$(dirname "$0")/.."
+target=${CARGO_TARGET_DIR:-target}
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+root=$work/root
+share=$root/usr/share
+# The same commit makes the same package.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct || stat --format=%Y Cargo.lock)}
+export SOURCE_DATE_EPOCH
+umask 022
+
+# What the licences of the libraries in the program ask for: their names and texts.
+licences() {
+    local crate licence file sum
+    declare -A shown=()
+    echo "Eyelet is under Apache-2.0: /usr/share/common-licenses/Apache-2.0"
+    echo "It contains these libraries, whose texts follow:"
+    cargo tree --locked -p eyelet -e normal --prefix none --format '{p}|{l}' | sed 's/ (\*)$//' |
+        grep -v ' (/' | sort -u >"$work/crates"
+    cat "$work/crates"
+    while IFS='|' read -r crate licence; do
+        crate=${crate% (proc-macro)}
+        for file in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/"${crate/ v/-}"/{LICEN[CS]E,COPY,NOTICE}*; do
+            [[ -f $file ]] || continue
+            sum=$(sha256sum <"$file")
+            [[ -z ${shown[$sum]:-} ]] || continue
+            shown[$sum]=1
+            printf '\n---- %s: %s\n\n' "$crate" "${file##*/}"
+            cat "$file"
+        done
+    done <"$work/crates"
+}
+
+# The libraries of the system that the program loads, with the versions that it needs.
+depends() {
+    mkdir -p "$work/shlibs/debian"
+    printf 'Source: eyelet\n\nPackage: eyelet\nArchitecture: any\n' >"$work/shlibs/debian/control"
+    (cd "$work/shlibs" && dpkg-shlibdeps -O "$root/usr/bin/eyelet") | sed -n 's/^shlibs:Depends=//p'
+}
+
+install -D "$program" "$root/usr/bin/eyelet"
+strip --strip-unneeded "$root/usr/bin/eyelet"
+install -D -m 644 packaging/eyelet.service -t "$root/usr/lib/systemd/system"
+install -D -m 644 packaging/eyelet.sysusers "$root/usr/lib/sysusers.d/eyelet.conf"
+install -D -m 644 packaging/edge.toml -t "$root/etc/eyelet"
+
+cargo build --quiet --locked --workspace --example manuals
+"$target/debug/examples/manuals" "$work/manuals"
+install -D -m 644 "$work"/manuals/man1/* -t "$share/man/man1"
+install -D -m 644 "$work/manuals/eyelet.bash" "$share/bash-completion/completions/eyelet"
+install -D -m 644 "$work/manuals/eyelet.fish" -t "$share/fish/vendor_completions.d"
+install -D -m 644 "$work/manuals/_eyelet" -t "$share/zsh/vendor-completions"
+
+install -D -m 644 README.md SECURITY.md -t "$share/doc/eyelet"
+install -D -m 644 docs/* -t "$share/doc/eyelet/docs"
+install -D -m 644 examples/* -t "$share/doc/eyelet/examples"
+install -m 644 CHANGELOG.md "$share/doc/eyelet/changelog"
+licences >"$share/doc/eyelet/copyright"
+gzip -9n "$share"/man/man1/* "$share/doc/eyelet/changelog"
+
+version=$("$program" --version)
+mkdir "$root/DEBIAN"
+libraries=$(depends)
+cp packaging/debian/* "$root/DEBIAN"
+echo /etc/eyelet/edge.toml >"$root/DEBIAN/conffiles"
+cat >"$root/DEBIAN/control" <<END
+Package: eyelet
+Version: ${version#eyelet }
+Architecture: $(dpkg --print-architecture)
+Maintainer: Eyelet maintainers <eyelet@maintainers.example>
+Section: net
+Priority: optional
+Depends: ${libraries:+$libraries, }systemd | systemd-standalone-sysusers | systemd-sysusers
+Recommends: ca-certificates
+Installed-Size: $(du -sk --exclude=DEBIAN "$root" | cut -f1)
+Description: TLS edge that peeks at the ClientHello and decides by rules
+ Eyelet splices a connection through untouched, terminates TLS in front of an
+ application, or refuses it. An idle connection costs about 260 bytes. Changes
+ of the configuration, of certificates and of the program drop no connection.
+END
+dpkg-deb --root-owner-group --build "$root" "$output"
