@@ -20,6 +20,7 @@ mod liveness;
 mod local;
 mod logged;
 mod manual;
+mod pages;
 mod probes;
 mod proxy;
 mod refuse;
