@@ -24,8 +24,8 @@ use crate::support::{Machine, Pki};
 
 /// Why a block may not run here, and nothing else.
 const REASONS: [&str; 3] =
-    ["it builds for minutes", "it needs systemd", "it needs a registry of packages"];
-/// How many blocks of a page do not run. All blocks of other pages run.
+    ["it builds for minutes", "it needs systemd", "it needs a package or a registry of packages"];
+/// How many blocks of a page need not run, at most. All blocks of other pages run.
 const NOT_RUN: &[(&str, usize)] = &[("README.md", 2), ("running.md", 2)];
 /// What stands in the output before what the command with this number prints.
 const MARK: &str = "\u{1}command ";
@@ -248,7 +248,7 @@ fn run_page(name: &str, page: &[Block]) -> Option<(usize, Vec<String>)> {
         }
     }
     let allowed = NOT_RUN.iter().find(|(page, _)| *page == name).map_or(0, |(_, count)| *count);
-    if left != allowed {
+    if left > allowed {
         findings.push(format!("{name}: {left} blocks are not run, where {allowed} may be"));
     }
     Some((ran, findings))
