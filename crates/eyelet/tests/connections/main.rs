@@ -23,6 +23,7 @@ mod local;
 mod logged;
 mod manual;
 mod packages;
+mod pages;
 mod probes;
 mod proxy;
 mod refuse;

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::pages;
 use crate::support::pki::Kind;
 use crate::support::{Pki, output};
 
@@ -16,14 +17,11 @@ const LISTENERS: &str = "[[listener]]\naddress = \"127.0.0.1:8443\"\nkind = \"re
 const RULE: &str = "[[rule]]\naction = \"refuse\"\n";
 
 /// Every page of the project, and every example.
-fn pages() -> Vec<PathBuf> {
+fn pages_and_examples() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut pages = vec![root.join("README.md")];
-    for folder in ["docs", "examples"] {
-        let entries = fs::read_dir(root.join(folder)).unwrap();
-        pages.extend(entries.map(|entry| entry.unwrap().path()));
-    }
-    pages.sort();
+    let examples = fs::read_dir(root.join("examples")).unwrap();
+    let mut pages = pages::pages();
+    pages.extend(examples.map(|entry| entry.unwrap().path()));
     pages
 }
 
@@ -91,7 +89,7 @@ fn write_files(pki: &Pki, text: &str) {
 fn every_configuration_in_the_documentation_passes_check() {
     let mut checked = 0;
     let mut refused = Vec::new();
-    for page in pages() {
+    for page in pages_and_examples() {
         for block in configurations(&page) {
             let pki = Pki::new();
             let text = completed(&block);
