@@ -170,6 +170,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-compress",
             "eyelet-config",
             "eyelet-engine",
+            "eyelet-h2",
             "eyelet-memory",
             "eyelet-policy",
             "eyelet-record",
