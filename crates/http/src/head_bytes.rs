@@ -1,4 +1,4 @@
-//! Bytes of memory that a head takes.
+//! Bytes of memory that a head takes while its message is served.
 
 use http::Uri;
 use http::header::HeaderMap;

@@ -24,8 +24,8 @@ use eyelet_telemetry::reason::{Limit, Reason};
 const ACCEPT: HeaderName = HeaderName::from_static("sec-websocket-accept");
 const KEY: HeaderName = HeaderName::from_static("sec-websocket-key");
 
-/// Turns an extended CONNECT into the GET that an HTTP/1.1 upstream knows (RFC 6455 4.1). Returns the protocol to
-/// ask for.
+/// Turns an extended CONNECT into the GET that an HTTP/1.1 upstream knows (RFC 6455 4.1). Returns
+/// the protocol to ask for.
 pub fn to_get(request: &mut request::Parts) -> Option<HeaderValue> {
     let mut nonce = [0; 16];
     aws_lc_rs::rand::fill(&mut nonce).ok()?;
