@@ -1,7 +1,7 @@
 //! Dials the upstream of a connection, and notes its address in the info.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use eyelet_balance::group::{Group, Tried};
 use eyelet_config::TerminateUpstream;
@@ -28,14 +28,35 @@ pub async fn dial(
 ) -> Result<usize, End> {
     let snapshot = &connection.worker.snapshot;
     let is_configured = matches!(target, DialTarget::Configured(_) | DialTarget::Unix(_));
-    let rule = info.decided.rule.filter(|_| is_configured);
-    match rule.and_then(|rule| snapshot.names.upstreams.of(rule)) {
-        None => {
-            let wait = snapshot.config.limits.connect_timeout;
-            dial_one(connection, info, (target, wait), options).await
+    // One of a group has its own time limit.
+    if options.balanced.is_none() {
+        let rule = info.decided.rule.filter(|_| is_configured);
+        if let Some(group) = rule.and_then(|rule| snapshot.names.upstreams.of(rule)) {
+            return Box::pin(dial_any(connection, info, group, options)).await;
         }
-        Some(group) => Box::pin(dial_any(connection, info, group, options)).await,
+        connection.handle.due_in(snapshot.config.limits.connect_timeout);
     }
+    if let Some(upstream) = target.upstream() {
+        info.decided.upstream = Some(upstream);
+    }
+    let dialled =
+        dial::dial(&connection.worker.names, &connection.handle, info, target, options).await;
+    let Connected { address, socket, registration, sent } = match dialled {
+        Ok(connected) => connected,
+        Err(undialled) => {
+            note(info, undialled.address);
+            return Err(undialled.end);
+        }
+    };
+    match registration {
+        None => connection.handle.set_connected(socket),
+        Some(side) => connection
+            .handle
+            .set_upstream(socket, side)
+            .map_err(|error| End::failed(Reason::Unregistered((&error).into())))?,
+    }
+    note(info, address);
+    Ok(sent)
 }
 
 /// Dials the upstreams of a group, each once, until one answers or `connect_timeout` has passed.
@@ -67,9 +88,10 @@ async fn dial_any(
         };
         let is_last = tried.count() == group.members.len();
         let wait = if is_last { left } else { left.min(limit / DIALS_IN_TIME) };
-        let balanced = Some(Balanced { group, member, now_ms });
-        let options = DialOptions { balanced, ..*options };
-        last = match dial_one(connection, info, (&target, wait), &options).await {
+        let balanced = Balanced { group, member, now_ms };
+        let options = DialOptions { balanced: Some(&balanced), ..*options };
+        connection.handle.due_in(wait);
+        last = match dial(connection, info, &target, &options).await {
             Ok(sent) => {
                 member.health.answered(connection.worker.engine.now_unix_ms());
                 let address = match &info.decided.upstream {
@@ -84,36 +106,6 @@ async fn dial_any(
         };
         member.health.failed(connection.worker.engine.now_unix_ms(), &last.reason);
     }
-}
-
-async fn dial_one(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
-    (target, wait): (&DialTarget<'_>, Duration),
-    options: &DialOptions<'_>,
-) -> Result<usize, End> {
-    connection.handle.due_in(wait);
-    if let Some(upstream) = target.upstream() {
-        info.decided.upstream = Some(upstream);
-    }
-    let dialled =
-        dial::dial(&connection.worker.names, &connection.handle, info, target, options).await;
-    let Connected { address, socket, registration, sent } = match dialled {
-        Ok(connected) => connected,
-        Err(undialled) => {
-            note(info, undialled.address);
-            return Err(undialled.end);
-        }
-    };
-    match registration {
-        None => connection.handle.set_connected(socket),
-        Some(side) => connection
-            .handle
-            .set_upstream(socket, side)
-            .map_err(|error| End::failed(Reason::Unregistered((&error).into())))?,
-    }
-    note(info, address);
-    Ok(sent)
 }
 
 fn note(info: &mut ConnectionInfo, address: Option<SocketAddr>) {

@@ -286,7 +286,7 @@ impl ServedConnection {
         if !self.is_proxied {
             return page(status, method);
         }
-        let outcome = outcome_of_failure(reason);
+        let outcome = end_of_failure(reason.clone()).outcome;
         let refusal = ProxyRefusal::new(&self.info, outcome, reason, self.message.as_deref());
         refusal.page(status, method)
     }
@@ -342,20 +342,23 @@ impl ServedConnection {
             bytes_to_upstream: record.bytes_to_upstream,
             bytes_to_client: record.bytes_to_client,
         };
-        let outcome = match (record.failed, self.is_proxied) {
-            (true, true) => outcome_of_failure(&record.reason),
-            (true, false) => Outcome::Failed,
-            (false, true) => Outcome::Spliced,
-            (false, false) => Outcome::Terminated,
+        let reason = record.reason.clone();
+        let end = match (record.failed, self.is_proxied) {
+            (true, true) => end_of_failure(reason),
+            (true, false) => End::failed(reason),
+            (false, true) => End { outcome: Outcome::Spliced, reason },
+            (false, false) => End { outcome: Outcome::Terminated, reason },
         };
-        let end = End { outcome, reason: record.reason.clone() };
         self.worker.emit_request(&self.info.decided, &measured, &end, &record.info());
     }
 }
 
-/// Whether a proxy has refused a request, or has failed to pass it on.
-fn outcome_of_failure(reason: &Reason) -> Outcome {
-    if reason.class() == Class::Refused { Outcome::Refused } else { Outcome::Failed }
+/// A proxy has refused a request, or has failed to pass it on.
+fn end_of_failure(reason: Reason) -> End {
+    match reason.class() {
+        Class::Refused => End { outcome: Outcome::Refused, reason },
+        _ => End::failed(reason),
+    }
 }
 
 /// The reason of a task that is dropped while it works.

@@ -59,7 +59,7 @@ pub struct DialOptions<'a> {
     /// By what the dial is recognised if it comes back.
     pub mark: DialMark<'a>,
     /// For an upstream whose health is known.
-    pub balanced: Option<Balanced<'a>>,
+    pub balanced: Option<&'a Balanced<'a>>,
 }
 
 /// Owner of the sockets of one dial: it registers them, and bounds the waits for them.
@@ -266,14 +266,14 @@ impl<O: Owner> Dial<'_, O> {
     }
 
     fn note_failed(&self, address: SocketAddr, why: &io::Error) {
-        if let Some(Balanced { member, now_ms, .. }) = self.options.balanced {
+        if let Some(&Balanced { member, now_ms, .. }) = self.options.balanced {
             member.address_failed(address, now_ms, why);
         }
     }
 
     /// An address answered before those that were tried `earlier`: they had 250 ms more.
     fn note_answered(&self, address: SocketAddr, earlier: &[Attempt<O::Registration>]) {
-        let Some(Balanced { member, now_ms, .. }) = self.options.balanced else { return };
+        let Some(&Balanced { member, now_ms, .. }) = self.options.balanced else { return };
         member.address_answered(address, now_ms);
         for attempt in earlier {
             member.address_failed(attempt.address, now_ms, &"no answer while another one answered");

@@ -354,7 +354,8 @@ fn a_log_line_is_explained() {
 
 #[test]
 fn several_upstreams() {
-    let file = std::env::temp_dir().join(format!("eyelet-explain-{}.toml", std::process::id()));
+    let file =
+        std::env::temp_dir().join(format!("eyelet-explain-several-{}.toml", std::process::id()));
     let text = "[[listener]]\naddress = \"127.0.0.1:443\"\n[[rule]]\naction = \"splice\"\n\
         upstream = [\"a.example:1\", \"192.0.2.1:1\"]\nupstream_check = \"connect\"\n";
     std::fs::write(&file, text).unwrap();

@@ -123,7 +123,7 @@ async fn connect(
         },
     };
     // A relay's writes are the client's: with first bytes a small one would wait for an answer.
-    let options = DialOptions { balanced, ..DialOptions::default() };
+    let options = DialOptions { balanced: balanced.as_ref(), ..DialOptions::default() };
     let dialled = dial_target(&dialler.names, &dialler.engine, info, &target, &options).await;
     let connected = dialled.map_err(|undialled| undialled.end.reason)?;
     let mut open = None;
