@@ -8,7 +8,7 @@ use eyelet_h2::{FRAME_HEAD_BYTES, OUTPUT_BYTES_MAX};
 const KEPT_BYTES: usize = 4 << 10;
 
 /// Frames that are written, and the frame of data before them whose payload is shared.
-pub struct Output {
+pub struct SealedOutput {
     /// Whole frames, which come behind the data.
     pub frames: Vec<u8>,
     /// A frame of data: what is left of its header, and of its payload.
@@ -19,7 +19,7 @@ pub struct Output {
     pub sealed: u64,
 }
 
-impl Output {
+impl SealedOutput {
     /// Begins with these frames.
     pub fn new(frames: Vec<u8>) -> Self {
         let head = [0; FRAME_HEAD_BYTES];
@@ -102,10 +102,10 @@ mod tests {
     #[test]
     fn bytes_keep_their_order() {
         for size in 1..40 {
-            let mut output = Output::new(b"first".to_vec());
+            let mut output = SealedOutput::new(b"first".to_vec());
             let mut taken = Vec::new();
             let mut room = vec![0; size];
-            let mut take = |output: &mut Output, taken: &mut Vec<u8>| {
+            let mut take = |output: &mut SealedOutput, taken: &mut Vec<u8>| {
                 let len = output.take(&mut room);
                 taken.extend_from_slice(&room[..len]);
             };

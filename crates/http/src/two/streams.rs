@@ -17,7 +17,7 @@ use http::header::HeaderMap;
 use http::response;
 
 use super::head::{header_fields, map, response_fields};
-use super::output::Output;
+use super::output::SealedOutput;
 use super::state::{FinalHead, Left, StreamState};
 use crate::body::keep_trailers;
 use crate::head::give_back;
@@ -34,7 +34,7 @@ pub struct Streams {
 
 struct State {
     h2: H2Connection,
-    out: Output,
+    out: SealedOutput,
     /// By their identifiers, which grow.
     streams: Vec<StreamState>,
     /// Streams with a head or an end to write, each once.
@@ -91,7 +91,7 @@ impl Streams {
     pub fn new(h2: H2Connection, out: Vec<u8>, counted: Counted) -> Self {
         let state = State {
             h2,
-            out: Output::new(out),
+            out: SealedOutput::new(out),
             streams: Vec::new(),
             ready: VecDeque::new(),
             marks: VecDeque::new(),
