@@ -106,8 +106,8 @@ fn sweep(folder: &OwnFolder) -> Result<(), StoreError> {
         }
         let is_garbage = match folder.read(name, FILE_BYTES_MAX) {
             Ok(content) if has_ended(&content) => true,
-            // Another process may be writing it now.
-            Ok(_) => beside.is_some() && folder.age(name)? > BESIDE_AGE_MAX,
+            // Another process may be writing it now, and gives it its name before its age is asked.
+            Ok(_) => beside.is_some() && folder.age(name).is_ok_and(|age| age > BESIDE_AGE_MAX),
             Err(_) => false,
         };
         if is_garbage {
