@@ -21,9 +21,13 @@ SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct || stat --forma
 export SOURCE_DATE_EPOCH
 umask 022
 
+# These crates have no text of their licence with them. Another crate of their project has it:
+# alloc-no-stdlib, asn1-rs.
+without_text=(alloc-stdlib asn1-rs-impl)
+
 # What the licences of the libraries in the program ask for: their names and texts.
 licences() {
-    local crate licence file sum
+    local crate licence file sum found missing=()
     declare -A shown=()
     echo "Eyelet is under Apache-2.0: /usr/share/common-licenses/Apache-2.0"
     echo "It contains these libraries, whose texts follow:"
@@ -32,15 +36,22 @@ licences() {
     cat "$work/crates"
     while IFS='|' read -r crate licence; do
         crate=${crate% (proc-macro)}
+        found=
         for file in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/"${crate/ v/-}"/{LICEN[CS]E,COPY,NOTICE}*; do
             [[ -f $file ]] || continue
+            found=yes
             sum=$(sha256sum <"$file")
             [[ -z ${shown[$sum]:-} ]] || continue
             shown[$sum]=1
             printf '\n---- %s: %s\n\n' "$crate" "${file##*/}"
             cat "$file"
         done
+        [[ $found || " ${without_text[*]} " == *" ${crate% v*} "* ]] || missing+=("$crate")
     done <"$work/crates"
+    if [[ ! -s $work/crates || ${#missing[@]} -gt 0 ]]; then
+        echo "no text of a licence: ${missing[*]:-there are no libraries}. Are the sources there?" >&2
+        return 1
+    fi
 }
 
 # The libraries of the system that the program loads, with the versions that it needs.
@@ -52,7 +63,9 @@ depends() {
 
 install -D "$program" "$root/usr/bin/eyelet"
 strip --strip-unneeded "$root/usr/bin/eyelet"
-install -D -m 644 packaging/eyelet.service -t "$root/usr/lib/systemd/system"
+# The path of the packaged program: another one in /usr/local/bin would come first.
+sed -E 's|^(Exec[A-Za-z]+=)eyelet |\1/usr/bin/eyelet |; /^# In this file /,/^# installs /d' \
+    packaging/eyelet.service | install -D -m 644 /dev/stdin "$root/usr/lib/systemd/system/eyelet.service"
 install -D -m 644 packaging/eyelet.sysusers "$root/usr/lib/sysusers.d/eyelet.conf"
 install -D -m 644 packaging/edge.toml -t "$root/etc/eyelet"
 
@@ -64,7 +77,8 @@ install -D -m 644 "$work/manuals/eyelet.fish" -t "$share/fish/vendor_completions
 install -D -m 644 "$work/manuals/_eyelet" -t "$share/zsh/vendor-completions"
 
 install -D -m 644 README.md SECURITY.md -t "$share/doc/eyelet"
-install -D -m 644 docs/* -t "$share/doc/eyelet/docs"
+install -D -m 644 docs/*.md docs/*.svg -t "$share/doc/eyelet/docs"
+install -D -m 644 docs/images/* -t "$share/doc/eyelet/docs/images"
 install -D -m 644 examples/* -t "$share/doc/eyelet/examples"
 install -m 644 CHANGELOG.md "$share/doc/eyelet/changelog"
 licences >"$share/doc/eyelet/copyright"

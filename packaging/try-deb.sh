@@ -6,7 +6,8 @@ if [[ $1 != --inside ]]; then
     exec unshare --mount --net --pid --fork --kill-child "$0" --inside "$(realpath "$1")"
 fi
 
-work=$(mktemp -d)
+# Only this script sees what is mounted here.
+work=/mnt
 mount -t tmpfs tmpfs "$work"
 mkdir "$work"/{upper,work,view}
 mount -t overlay overlay -o "lowerdir=/,upperdir=$work/upper,workdir=$work/work" "$work/view"
@@ -26,6 +27,8 @@ fi
 dpkg --install eyelet.deb
 eyelet --version
 eyelet check /etc/eyelet/edge.toml
+grep --quiet '^ExecStart=/usr/bin/eyelet serve ' /usr/lib/systemd/system/eyelet.service
+[[ -s /usr/share/doc/eyelet/copyright && -s /usr/share/doc/eyelet/docs/images/demo-wide-dark.png ]]
 systemd-analyze verify /usr/lib/systemd/system/eyelet.service
 getent passwd eyelet
 bash -n /usr/share/bash-completion/completions/eyelet
@@ -53,7 +56,10 @@ kill %1
 wait %1
 grep --quiet '"outcome":"refused","rule":"the rest"' access.log
 
+# A purge removes what the service made, and nothing else.
+mkdir -p /var/lib/eyelet/acme/server /var/lib/eyelet/mine
 dpkg --purge eyelet
-[[ ! -e /etc/eyelet && ! -e /usr/bin/eyelet ]]
+[[ ! -e /etc/eyelet && ! -e /usr/bin/eyelet && ! -e /var/lib/eyelet/acme ]]
+[[ -d /var/lib/eyelet/mine ]]
 END
 echo "installed, used, removed"

@@ -138,9 +138,11 @@ async fn connect(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpS
 
 /// Bounds the seconds of Retry-After. The library adds them to the time, and would panic. Without
 /// the field it drops the window for a renewal, which is asked for by GET: then the usual time to
-/// the next question is added (RFC 9773 section 4.3.2). What is polled is asked for by POST.
+/// the next question is added (RFC 9773 section 4.3.2). What is polled is asked for by POST. An
+/// error says itself how long to wait, or nothing.
 fn bound_retry_after(parts: &mut http::response::Parts, method: &Method) {
-    if *method == Method::GET && !parts.headers.contains_key(RETRY_AFTER) {
+    let is_window = *method == Method::GET && parts.status.is_success();
+    if is_window && !parts.headers.contains_key(RETRY_AFTER) {
         parts.headers.insert(RETRY_AFTER, schedule::ASK_MAX.as_secs().into());
     }
     let secs = parts.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
@@ -210,19 +212,22 @@ mod tests {
     /// The library has no window without a Retry-After.
     #[test]
     fn a_window_for_a_renewal_needs_no_retry_after() {
-        for (method, said, expected) in [
-            (Method::GET, None, Some("43200")),
-            (Method::GET, Some("60"), Some("60")),
-            (Method::GET, Some("99999999999"), Some("604800")),
-            (Method::POST, None, None),
+        for (method, status, said, expected) in [
+            (Method::GET, 200, None, Some("43200")),
+            (Method::GET, 200, Some("60"), Some("60")),
+            (Method::GET, 200, Some("99999999999"), Some("604800")),
+            (Method::GET, 503, None, None),
+            (Method::GET, 503, Some("60"), Some("60")),
+            (Method::GET, 429, None, None),
+            (Method::POST, 200, None, None),
         ] {
-            let mut parts = Response::new(()).into_parts().0;
+            let mut parts = Response::builder().status(status).body(()).unwrap().into_parts().0;
             if let Some(said) = said {
                 parts.headers.insert(RETRY_AFTER, HeaderValue::from_static(said));
             }
             bound_retry_after(&mut parts, &method);
             let found = parts.headers.get(RETRY_AFTER).map(|value| value.to_str().unwrap());
-            assert_eq!(found, expected, "{method} {said:?}");
+            assert_eq!(found, expected, "{method} {status} {said:?}");
         }
     }
 

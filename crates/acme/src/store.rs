@@ -327,28 +327,49 @@ mod tests {
         }
     }
 
+    /// Ports that are tried: another process may take one after it was found free.
+    const PORTS_MAX: usize = 10;
+
     /// A server on a port that was free a moment ago. `None`: there is no such program.
     fn redis(folder: &Path) -> Option<(Redis, u16)> {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        drop(listener);
-        let mut command = std::process::Command::new("redis-server");
-        command.args(["--bind", "127.0.0.1", "--save", "", "--port", &port.to_string(), "--dir"]);
-        let server = command.arg(folder).stdout(std::process::Stdio::null()).spawn();
-        let server = Redis(server.ok()?);
-        let began = Instant::now();
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(began.elapsed() < Duration::from_mins(1), "redis-server does not listen");
-            std::thread::sleep(Duration::from_millis(20));
+        for _ in 0..PORTS_MAX {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            drop(listener);
+            // It listens here after it has its port, and ends where it cannot have it.
+            let socket = folder.join(format!("redis-{port}"));
+            let mut command = std::process::Command::new("redis-server");
+            command.args(["--bind", "127.0.0.1", "--save", "", "--port", &port.to_string()]);
+            command.arg("--unixsocket").arg(&socket).arg("--dir").arg(folder);
+            let server = command.stdout(std::process::Stdio::null()).spawn();
+            let mut server = Redis(server.ok()?);
+            let began = Instant::now();
+            while server.0.try_wait().unwrap().is_none() {
+                if std::os::unix::net::UnixStream::connect(&socket).is_ok() {
+                    return Some((server, port));
+                }
+                assert!(began.elapsed() < Duration::from_mins(1), "redis-server does not listen");
+                std::thread::sleep(Duration::from_millis(20));
+            }
         }
-        Some((server, port))
+        panic!("redis-server ended on {PORTS_MAX} ports");
+    }
+
+    /// As the end-to-end tests do: `.ci/run` counts these lines.
+    fn skipped(test: &str, reason: &str) {
+        use std::io::Write;
+        eprintln!("skipped: {test}: {reason}");
+        if let Some(log) = std::env::var_os("EYELET_SKIP_LOG") {
+            let file = OpenOptions::new().create(true).append(true).open(log);
+            writeln!(file.unwrap(), "{test}: {reason}").unwrap();
+        }
     }
 
     #[test]
     fn edges_of_a_fleet_share_values_and_locks_in_redis() {
         let folder = tempfile::tempdir().unwrap();
         let Some((server, port)) = redis(folder.path()) else {
-            eprintln!("skipped: edges_of_a_fleet_share_values_and_locks_in_redis: no redis-server");
+            skipped("edges_of_a_fleet_share_values_and_locks_in_redis", "no redis-server");
             return;
         };
         let secret_file = folder.path().join("secret");

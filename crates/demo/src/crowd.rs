@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
@@ -34,11 +35,38 @@ pub fn crowd(target: SocketAddr, count: usize, authority: &str) -> io::Result<()
     let authority = CertificateDer::from_pem_file(authority).map_err(io::Error::other)?;
     let connector = client::connector(&authority)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let ended = end_of(io::stdin())?;
+    runtime.block_on(hold(target, count, &connector, ended)).map(drop)
+}
+
+/// Reads an input to its end, in a thread. Then the receiver has an error.
+fn end_of(mut input: impl Read + Send + 'static) -> io::Result<oneshot::Receiver<()>> {
+    let (end, ended) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("input".into());
+    thread.spawn(move || {
+        // An input that cannot be read has ended, too.
+        let _ = io::copy(&mut input, &mut io::sink());
+        drop(end);
+    })?;
+    Ok(ended)
+}
+
+/// Opens connections and holds them until the input ends. Whether all were there before.
+async fn hold(
+    target: SocketAddr,
+    count: usize,
+    connector: &TlsConnector,
+    mut ended: oneshot::Receiver<()>,
+) -> io::Result<bool> {
     // Kept until the end.
-    let _clients = runtime.block_on(open(target, count, &connector))?;
+    let _clients = tokio::select! {
+        clients = open(target, count, connector) => clients?,
+        _ = &mut ended => return Ok(false),
+    };
     say("ready")?;
-    io::stdin().lock().read_to_end(&mut Vec::new())?;
-    Ok(())
+    // An error is the end.
+    let _ = ended.await;
+    Ok(true)
 }
 
 async fn open(
@@ -95,4 +123,30 @@ fn say(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")?;
     out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::net::TcpListener;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// The edge says nothing, so that no connection is ever there.
+    #[test]
+    fn an_input_that_ends_stops_the_opening_of_connections() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let folder = crate::identity::TemporaryFolder::create().unwrap();
+        let (authority, _) = crate::identity::make(&folder).unwrap();
+        let connector = client::connector(authority.certificate()).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (input, parent) = UnixStream::pair().unwrap();
+        let ended = end_of(input).unwrap();
+        drop(parent);
+        let target = listener.local_addr().unwrap();
+        let were_there = runtime.block_on(hold(target, 10, &connector, ended));
+        assert!(!were_there.unwrap(), "it waited for its connections");
+    }
 }

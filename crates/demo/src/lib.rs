@@ -38,6 +38,7 @@ use crate::app::App;
 use crate::feed::Feed;
 use crate::identity::{APP_NAME, TemporaryFolder};
 use crate::park::Park;
+use crate::status::EndSignals;
 use eyelet_local_ca::{Authority, LocalCaError};
 
 pub use crate::crowd::crowd;
@@ -55,9 +56,9 @@ pub enum DemoError {
     /// The servers behind the edge.
     #[error("cannot start the servers behind the edge: {0}")]
     Behind(io::Error),
-    /// The terminal, or signals.
-    #[error("cannot write to the terminal: {0}")]
-    Terminal(io::Error),
+    /// Signals.
+    #[error("cannot wait for signals: {0}")]
+    Signals(io::Error),
 }
 
 /// The edge that serves the page.
@@ -76,6 +77,8 @@ pub struct Edge {
 
 /// A demo whose edge does not run yet.
 pub struct Demo {
+    /// Caught before the folder is made, which a signal must not leave behind.
+    signals: EndSignals,
     folder: TemporaryFolder,
     authority: Authority,
     configuration: PathBuf,
@@ -89,6 +92,7 @@ pub struct Demo {
 
 /// A demo whose page is served.
 pub struct ServedPage {
+    signals: EndSignals,
     /// Removed when the demo ends.
     _folder: TemporaryFolder,
     app: Arc<App>,
@@ -103,6 +107,7 @@ impl Demo {
     /// # Errors
     /// [`DemoError`].
     pub fn prepare(listen: &[SocketAddr]) -> Result<Self, DemoError> {
+        let signals = EndSignals::catch().map_err(DemoError::Signals)?;
         let folder = TemporaryFolder::create().map_err(DemoError::Folder)?;
         let (authority, identity) = identity::make(&folder)?;
         let acceptor = origin::acceptor(identity).map_err(DemoError::Behind)?;
@@ -118,6 +123,7 @@ impl Demo {
         let configuration = folder.write("eyelet.toml", &text).map_err(DemoError::Folder)?;
         let hellos = Arc::default();
         Ok(Self {
+            signals,
             folder,
             authority,
             configuration,
@@ -145,7 +151,7 @@ impl Demo {
     /// # Errors
     /// [`DemoError`].
     pub fn serve(self, edge: Edge) -> Result<ServedPage, DemoError> {
-        let Self { folder, authority, configuration, hellos, runtime, .. } = self;
+        let Self { signals, folder, authority, configuration, hellos, runtime, .. } = self;
         let host = text::authority_of(APP_NAME, edge.page.port());
         let field = |text| {
             let value = HeaderValue::try_from(text);
@@ -187,17 +193,14 @@ impl Demo {
         let mut out = io::stdout().lock();
         // A closed output has no reader. The page is there all the same.
         let _ = out.write_all(invitation.as_bytes()).and_then(|()| out.flush());
-        Ok(ServedPage { _folder: folder, app, stop, thread })
+        Ok(ServedPage { signals, _folder: folder, app, stop, thread })
     }
 }
 
 impl ServedPage {
     /// Shows the counters until a signal, or for this time.
-    ///
-    /// # Errors
-    /// [`DemoError::Terminal`].
-    pub fn wait(&self, exit_after: Option<Duration>) -> Result<(), DemoError> {
-        status::print_status(exit_after).map_err(DemoError::Terminal)
+    pub fn wait(&mut self, exit_after: Option<Duration>) {
+        self.signals.print_status(exit_after);
     }
 
     /// Ends the crowd and the servers behind the edge, and removes the folder. `drain` ends the

@@ -162,15 +162,16 @@ fn weigh() -> i64 {
 /// Starts the crowd, and reads what it says until it ends.
 fn live(mut command: Command, state: &Mutex<State>) -> io::Result<()> {
     let before = weigh();
-    let mut child = command.spawn()?;
-    let input = child.stdin.take();
-    {
+    let mut child = {
         let mut state = lock(state);
-        // Somebody may have let it go already. Then its input ends here.
-        if state.phase == Phase::Settling {
-            (state.phase, state.input) = (Phase::Filling, input);
+        // Somebody may have let it go already.
+        if state.phase != Phase::Settling {
+            return Ok(());
         }
-    }
+        let mut child = command.spawn()?;
+        (state.phase, state.input) = (Phase::Filling, child.stdin.take());
+        child
+    };
     let lines = child.stdout.take().map(|out| BufReader::new(out).lines());
     for line in lines.into_iter().flatten().map_while(io::Result::ok) {
         match line.split_once(' ') {
@@ -202,4 +203,33 @@ fn ready(state: &Mutex<State>, before: i64) {
     step(Phase::Filling, Phase::Weighing, 0);
     let held = weigh().saturating_sub(before);
     step(Phase::Weighing, Phase::Full, held);
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Instant;
+
+    use super::*;
+
+    /// Clients that say nothing, and end when their input ends.
+    #[test]
+    fn a_crowd_that_is_let_go_before_it_begins_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("clients");
+        std::fs::write(&program, "#!/bin/sh\nexec cat >/dev/null\n").unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let park = Park::new(([127, 0, 0, 1], 1).into(), program, PathBuf::new(), 1000);
+        park.fill(10).unwrap();
+        park.empty();
+        assert_eq!(park.gauge()["phase"], "leaving");
+        let began = Instant::now();
+        while park.gauge()["phase"] != "empty" {
+            assert!(began.elapsed() < Duration::from_mins(1), "{}", park.gauge());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(park.gauge()["failed"], Value::Null);
+    }
 }

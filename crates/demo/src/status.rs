@@ -3,7 +3,8 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use eyelet_telemetry::counters::{self, CounterValues};
 
@@ -12,30 +13,53 @@ const TERMINAL_EVERY: Duration = Duration::from_secs(1);
 /// Elsewhere each status is a new line, perhaps of a log file.
 const LOG_EVERY: Duration = Duration::from_secs(5);
 
-/// Shows the counters until SIGINT, SIGTERM or `exit_after`.
-///
-/// # Errors
-/// If signals cannot be waited for. A closed stderr does not end the demo.
-pub(crate) fn print_status(exit_after: Option<Duration>) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let mut interrupted = signal(SignalKind::interrupt())?;
-        let mut terminated = signal(SignalKind::terminate())?;
-        let mut line = Line::new();
-        let mut every = tokio::time::interval(line.every());
-        let ended = end(exit_after);
-        tokio::pin!(ended);
-        loop {
-            tokio::select! {
-                _ = every.tick() => line.show(&status(&counters::snapshot())),
-                _ = interrupted.recv() => break,
-                _ = terminated.recv() => break,
-                () = &mut ended => break,
+/// The signals that end the demo. As soon as this exists they end nothing else: what the demo has
+/// made must be removed.
+pub(crate) struct EndSignals {
+    runtime: Runtime,
+    interrupted: Signal,
+    terminated: Signal,
+    /// The terminal was closed.
+    hung_up: Signal,
+}
+
+impl EndSignals {
+    /// # Errors
+    /// If signals cannot be waited for.
+    pub(crate) fn catch() -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (interrupted, terminated, hung_up) = {
+            let _entered = runtime.enter();
+            (
+                signal(SignalKind::interrupt())?,
+                signal(SignalKind::terminate())?,
+                signal(SignalKind::hangup())?,
+            )
+        };
+        Ok(Self { runtime, interrupted, terminated, hung_up })
+    }
+
+    /// Shows the counters until a signal, also one of before, or for this time. A closed stderr
+    /// does not end the demo.
+    pub(crate) fn print_status(&mut self, exit_after: Option<Duration>) {
+        let Self { runtime, interrupted, terminated, hung_up } = self;
+        runtime.block_on(async {
+            let mut line = Line::new();
+            let mut every = tokio::time::interval(line.every());
+            let ended = end(exit_after);
+            tokio::pin!(ended);
+            loop {
+                tokio::select! {
+                    _ = every.tick() => line.show(&status(&counters::snapshot())),
+                    _ = interrupted.recv() => break,
+                    _ = terminated.recv() => break,
+                    _ = hung_up.recv() => break,
+                    () = &mut ended => break,
+                }
             }
-        }
-        line.finish();
-        Ok(())
-    })
+            line.finish();
+        });
+    }
 }
 
 async fn end(exit_after: Option<Duration>) {

@@ -72,10 +72,10 @@ fn play(args: &DemoArgs) -> Result<(), Box<dyn Error>> {
     };
     let descriptors_max = edge.descriptors_max();
     let explain = Box::new(move |line: &str| explained(&file, line));
-    let serving = demo.serve(Edge { page, gateway, program, descriptors_max, explain })?;
-    let waited = serving.wait(args.exit_after);
+    let mut serving = demo.serve(Edge { page, gateway, program, descriptors_max, explain })?;
+    serving.wait(args.exit_after);
     serving.end(|| edge.drain());
-    Ok(waited?)
+    Ok(())
 }
 
 /// The addresses of the page.

@@ -9,6 +9,7 @@ mod leaf;
 pub mod trust;
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use eyelet_config::Permitted;
@@ -105,17 +106,29 @@ pub enum LocalCaError {
 /// # Errors
 /// [`LocalCaError::NoHome`].
 pub fn default_folder() -> Result<PathBuf, LocalCaError> {
+    // `sudo` may leave the variables as they are.
+    if process::user() == 0 {
+        return Ok(folder_of_root(Path::new("/var/lib"), 0));
+    }
     let of_variable = |name| std::env::var_os(name).map(PathBuf::from);
-    let folder = if process::user() == 0 {
-        // `sudo` may leave the variables as they are.
-        Some(PathBuf::from("/var/lib"))
-    } else {
-        // A relative path is to be ignored, says the specification of XDG.
-        let data = of_variable("XDG_DATA_HOME").filter(|path| path.is_absolute());
-        let home = || of_variable("HOME").filter(|path| path.is_absolute());
-        data.or_else(|| Some(home()?.join(".local/share")))
-    };
+    // A relative path is to be ignored, says the specification of XDG.
+    let data = of_variable("XDG_DATA_HOME").filter(|path| path.is_absolute());
+    let home = || of_variable("HOME").filter(|path| path.is_absolute());
+    let folder = data.or_else(|| Some(home()?.join(".local/share")));
     folder.map(|folder| folder.join("eyelet/local-ca")).ok_or(LocalCaError::NoHome)
+}
+
+/// Not below `eyelet`: systemd gives that folder to the service's user, with all in it. An authority
+/// that is there since an earlier version counts while both folders are this user's: whoever owns
+/// the outer one can replace the inner one.
+fn folder_of_root(state: &Path, user: u32) -> PathBuf {
+    let (new, outer) = (state.join("eyelet-local-ca"), state.join("eyelet"));
+    let old = outer.join("local-ca");
+    let is_own = |path: &Path| {
+        let found = path.symlink_metadata();
+        found.is_ok_and(|found| found.is_dir() && found.uid() == user)
+    };
+    if !new.exists() && is_own(&outer) && is_own(&old) { old } else { new }
 }
 
 /// The folder of these settings.

@@ -72,6 +72,24 @@ fn of_several_that_start_together_one_makes_the_authority() {
     assert_eq!([folder.mode(""), folder.mode(KEY_FILE)], [0o700, 0o600]);
 }
 
+/// systemd gives /var/lib/eyelet to the user of the service.
+#[test]
+fn the_authority_of_root_is_not_in_the_folder_of_the_service() {
+    let state = tempfile::tempdir().unwrap();
+    let user = process::user();
+    let (new, old) = (state.path().join("eyelet-local-ca"), state.path().join("eyelet/local-ca"));
+    assert_eq!(folder_of_root(state.path(), user), new, "there is none");
+    fs::create_dir(state.path().join("eyelet")).unwrap();
+    std::os::unix::fs::symlink("/", &old).unwrap();
+    assert_eq!(folder_of_root(state.path(), user), new, "a link");
+    fs::remove_file(&old).unwrap();
+    fs::create_dir(&old).unwrap();
+    assert_eq!(folder_of_root(state.path(), user), old, "of an earlier version");
+    assert_eq!(folder_of_root(state.path(), user + 1), new, "somebody else's");
+    fs::create_dir(&new).unwrap();
+    assert_eq!(folder_of_root(state.path(), user), new, "both");
+}
+
 #[test]
 fn files_that_others_can_read_or_that_are_damaged_are_refused() {
     let folder = Folder::new();

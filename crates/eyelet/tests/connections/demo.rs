@@ -95,6 +95,18 @@ fn what_it_prints_can_be_tried() {
     assert!(said.text.contains("1 refused"), "{}", said.text);
 }
 
+/// Its terminal was closed.
+#[test]
+fn a_hangup_ends_it_and_leaves_no_authority_behind() {
+    let demo = Demo::start();
+    let authority = demo.authority();
+    assert!(authority.exists());
+    demo.talk.signal(Signal::HUP);
+    let said = demo.talk.finish();
+    assert!(said.status.success(), "{}", said.text);
+    assert!(!authority.parent().unwrap().exists(), "{} is left", authority.display());
+}
+
 /// A page whose name leads to loopback by DNS rebinding, and a page that sends a form.
 #[test]
 fn foreign_pages_are_refused_and_it_is_on_loopback_only() {

@@ -62,11 +62,12 @@ touch ready
 wait
 "#;
 
-/// Makes `start`, which begins a server and shows what it said: at least `$1` lines.
+/// Makes `start`, which begins a server and shows what it said: at least `$1` lines. The log is in
+/// the machine's own memory.
 const PRELUDE: &str = r#"
 start() {
     local lines=$1 log; shift
-    log=$(mktemp)
+    log=$(mktemp -p "$XDG_RUNTIME_DIR")
     "$@" >"$log" 2>&1 &
     for try in $(seq 1200); do
         if grep -Eq 'listening on|serving (https|tls)' "$log"; then
