@@ -31,8 +31,8 @@ use eyelet_telemetry::reason::{Detail, Peer, Reason};
 
 /// Most streams on one connection, if its upstream allows so many.
 const STREAMS_MAX: usize = 100;
-/// Most streams that we reset before their response was complete, for clients that left. Servers
-/// end a connection with many resets, and with it other requests: nghttp2 at 1000.
+/// Most streams that we reset: for clients that left, or behind a response that needed no more.
+/// Servers end a connection with many resets, and with it other requests: nghttp2 at 1000.
 const RESETS_MAX: u32 = 100;
 /// How long a connection is kept without a stream.
 const IDLE_MAX: Duration = Duration::from_secs(30);
@@ -249,7 +249,7 @@ impl Drop for Http2Exchange {
         link.fixed -= usize::from(self.is_fixed);
         let is_reset = link.forget(self.stream);
         connection.used.set(Instant::now());
-        if is_reset && !(self.whole && self.sent) {
+        if is_reset {
             connection.resets.update(|resets| resets + 1);
             if connection.resets.get() > RESETS_MAX {
                 link.retire();
