@@ -26,7 +26,7 @@ use crate::fault::ResponseFault;
 use crate::head::{Length, Response};
 use crate::io::WriteQueue;
 use crate::reason::http2_code;
-use eyelet_memory::budget::{Budget, Counted, STREAM_BYTES, UPSTREAM_HTTP2_BYTES};
+use eyelet_memory::budget::{Budget, Counted, UPSTREAM_HTTP2_BYTES, UPSTREAM_STREAM_BYTES};
 use eyelet_telemetry::reason::{Detail, Peer, Reason};
 
 /// Most streams on one connection, if its upstream allows so many.
@@ -107,7 +107,7 @@ impl Http2Connection {
         let is_fixed = !(upstream_request.again && reused);
         link.fixed += usize::from(is_fixed);
         Some(Http2Exchange {
-            _counted: Counted::new(&self.budget, STREAM_BYTES),
+            _counted: Counted::new(&self.budget, UPSTREAM_STREAM_BYTES),
             stream,
             is_fixed,
             bursts: Bursts::default(),
