@@ -6,6 +6,7 @@ use crate::fault::{ConnectionFault, Flood, MalformedMessage, StreamFault};
 use crate::frame::{FRAME_HEAD_BYTES, FrameHead, flag};
 use crate::head::MessageHead;
 use crate::limits::{CONTINUATIONS_MAX, CONTROL_FRAMES_PER_DATA};
+use crate::priority::Priority;
 use crate::receive::{Step, Stepped};
 use crate::stream::{Receiving, RequestKind, Sending};
 
@@ -162,7 +163,7 @@ impl H2Connection {
         self.add_stream(stream, Sending::Head, receiving);
         if let Some(stream) = self.streams.find(stream) {
             // PRIORITY_UPDATE is newer than the field (RFC 9218 section 7).
-            stream.priority = early.or(head.priority).unwrap_or_default();
+            stream.priority = early.or(head.priority).unwrap_or(Priority::UNSAID);
         }
         self.control.drain(CONTROL_FRAMES_PER_DATA);
         Ok(Box::new(head))

@@ -467,18 +467,23 @@ impl H2Connection {
     /// Releases data that arrived and is not held any more: the peer may send as much again. Each
     /// byte of [`H2Event::Data`] is to be released once, also after its stream has ended.
     pub fn release(&mut self, stream: u32, bytes: u32, out: &mut Vec<u8>) {
-        if self.is_closed() {
-            return;
-        }
-        self.receive_window.release(bytes);
-        self.update_window(out);
-        if let Some(stream) = self.streams.find(stream)
+        self.release_connection(bytes, out);
+        if !self.is_closed()
+            && let Some(stream) = self.streams.find(stream)
             && stream.receiving != Receiving::Ended
         {
             stream.receive_window.release(bytes);
             if let Some(bytes) = stream.receive_window.update() {
                 frame::write_window(stream.id, bytes, out);
             }
+        }
+    }
+
+    /// Opens the connection's window only: for data of a stream whose rest nobody reads.
+    pub fn release_connection(&mut self, bytes: u32, out: &mut Vec<u8>) {
+        if !self.is_closed() {
+            self.receive_window.release(bytes);
+            self.update_window(out);
         }
     }
 

@@ -306,7 +306,7 @@ fn drop_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Checks of a request's fields that the HTTP/2 library does not make. A name that is no token is
+/// Checks of a request's fields that `h2` does not make. A name that is no token is
 /// malformed, and so is a value that begins or ends with white space (RFC 9113 8.2.1). HTTP/1.1
 /// would read them differently.
 pub fn check_two(headers: &HeaderMap) -> Result<(), RequestFault> {

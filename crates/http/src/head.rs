@@ -240,8 +240,7 @@ pub fn split_to(buffer: &mut BytesMut, len: usize) -> BytesMut {
 }
 
 /// Takes a head off the front, without sharing the memory of the bytes behind it. A response's
-/// values share the memory of its head, and may outlive the response: the HTTP/2 library keeps
-/// values of earlier heads in its table (RFC 7541 section 2.3.2).
+/// values share the memory of its head, and an HTTP/2 stream holds them until they are written.
 fn take_alone(buffer: &mut BytesMut, len: usize) -> BytesMut {
     if len == buffer.len() && buffer.capacity() <= 2 * len {
         return std::mem::take(buffer);

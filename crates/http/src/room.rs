@@ -43,8 +43,8 @@ pub fn take_request(
     Ok(Counted::new(budget, bytes.saturating_sub(HEAD_BYTES_COUNTED)))
 }
 
-/// Counts a response's head, also an interim one, if there is room for it. The library or the queue
-/// holds one at a time, and the connection's or stream's count includes an ordinary one.
+/// Counts a response's head, also an interim one, if there is room for it. A queue holds one
+/// at a time, and the connection's or stream's count includes an ordinary one.
 pub fn take_response(
     served: &ServedConnection,
     response: &response::Parts,

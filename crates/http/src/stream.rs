@@ -18,7 +18,10 @@ use super::head::{Length, give_back};
 use super::io::{ClientLost, ClientStream, WriteQueue};
 use super::two::stream::Two;
 use eyelet_engine::handle::WaitError;
-use eyelet_memory::budget::PIECE_BYTES_MIN;
+use eyelet_memory::budget::{PIECE_BYTES_MIN, STREAM_QUEUE_BYTES};
+
+/// Bytes in flight in one direction that are counted for every active connection.
+pub const SMALL_BYTES: usize = 2 << 10;
 
 /// Most bytes that a client may send ahead, beyond the request in progress.
 const AHEAD_BYTES_MAX: usize = 16 << 10;
@@ -211,11 +214,11 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Bytes of memory of the response that are not counted elsewhere.
+    /// Bytes of memory of the response that the connection's or stream's share does not count.
     pub fn held(&self) -> usize {
         match self {
-            Self::One(one) => one.queue.held(),
-            Self::Two(two) => two.held(),
+            Self::One(one) => one.queue.held().saturating_sub(SMALL_BYTES),
+            Self::Two(two) => two.held().saturating_sub(STREAM_QUEUE_BYTES),
         }
     }
 

@@ -20,7 +20,7 @@ use super::fault::ResponseFault;
 use super::head::Length;
 use super::io::WriteQueue;
 use super::served_connection::Written;
-use super::stream::Stream;
+use super::stream::{SMALL_BYTES, Stream};
 use super::upstream::Upstream;
 use crate::compress::Coder;
 use crate::worker::Http;
@@ -31,8 +31,6 @@ use eyelet_telemetry::request::Coded;
 const QUEUED_BYTES_MAX: usize = 64 << 10;
 /// Bytes of a response that one poll may code: the worker has other tasks.
 const QUOTA_BYTES: usize = 256 << 10;
-/// How many of these bytes are counted for every active connection.
-const SMALL_BYTES: usize = 2 << 10;
 /// Bytes of a response that are examined before its coding is chosen, if they have arrived.
 const FIRST_BYTES: usize = 4 << 10;
 
@@ -345,7 +343,7 @@ impl Download {
         upstream: &mut Upstream,
     ) -> Poll<Result<(), Broken>> {
         let moved = self.poll_down(task, stream, upstream);
-        self.counted.set(stream.held().saturating_sub(SMALL_BYTES));
+        self.counted.set(stream.held());
         upstream.recount();
         moved
     }

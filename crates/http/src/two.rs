@@ -211,12 +211,19 @@ impl ServedStreams {
 
     /// Reads what has arrived, and begins streams. Ready if there may be more.
     fn poll_read(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Last>> {
-        while self.may_decode(task) {
+        let (before, mut is_full) = (self.client.plain.len(), false);
+        while !is_full && self.may_decode(task) {
             match self.receive()? {
                 ReadStep::NeedMore => break,
-                ReadStep::OutputFull => return Poll::Pending,
-                _ => {}
+                step => is_full = matches!(step, ReadStep::OutputFull),
             }
+        }
+        if self.client.plain.len() < before {
+            // A connection that is quiet afterwards does not keep the buffer.
+            self.client.recount();
+        }
+        if is_full {
+            return Poll::Pending;
         }
         let is_short = self.served.worker.engine.process.budget.piece().is_none();
         if is_short && !self.may_read(task) {

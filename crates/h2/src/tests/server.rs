@@ -381,6 +381,26 @@ fn priorities_are_followed() {
     assert_eq!(order, [5, 5, 3, 3, 7, 1, 7, 1]);
 }
 
+/// Requests that name no priority take turns. One that names one is sent to its end first.
+#[test]
+fn requests_without_a_priority_take_turns() {
+    let mut talk = Talk::server();
+    let named = headers(5, 1, &[GET, &[("priority", "u=3")]].concat());
+    talk.feed(&[get(1), get(3), named].concat());
+    for stream in [1, 3, 5] {
+        let status = HeaderField::new(b":status", b"200");
+        talk.connection.respond(stream, [status], false, &mut talk.out).unwrap();
+        talk.connection.set_wants_to_send(stream, true);
+    }
+    let mut order = Vec::new();
+    for round in 0..6 {
+        let (stream, _) = talk.connection.next_to_send().unwrap();
+        talk.connection.data(stream, 4000, round == 1).unwrap();
+        order.push(stream);
+    }
+    assert_eq!(order, [5, 5, 1, 3, 1, 3]);
+}
+
 #[test]
 fn an_end_in_two_steps_loses_no_request() {
     let mut talk = Talk::server();

@@ -45,9 +45,9 @@ impl SealedOutput {
         self.sealed + self.len() as u64
     }
 
-    /// Memory of the frames.
-    pub fn capacity(&self) -> usize {
-        self.frames.capacity()
+    /// Memory of the frames, and the data before them.
+    pub fn held(&self) -> usize {
+        self.frames.capacity() + self.data.len()
     }
 
     /// Adds a frame of data. It is copied only if other bytes come first.

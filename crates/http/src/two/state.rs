@@ -123,7 +123,7 @@ impl StreamState {
         has_no_more && (self.mark <= sealed || self.is_answered && !self.has_ended)
     }
 
-    /// Keeps data of the body. The buffer doubles, but holds no more than half in vain.
+    /// Keeps data of the body. The buffer doubles, so it is at least half full.
     pub fn keep(&mut self, data: &[u8]) {
         let spare = self.body.capacity() - self.body.len();
         if spare < data.len() {

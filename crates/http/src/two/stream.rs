@@ -18,6 +18,7 @@ use super::streams::Streams;
 use crate::body::Piece;
 use crate::exchange_error::ExchangeError;
 use crate::head::{Length, has_no_body};
+use eyelet_memory::budget::STREAM_QUEUE_BYTES;
 use eyelet_telemetry::reason::{Peer, Reason};
 
 /// Most bytes of a request's body that are read and dropped when the upstream does not want them.
@@ -25,8 +26,6 @@ use eyelet_telemetry::reason::{Peer, Reason};
 /// before its last byte may lose the response (curl 7.88, httpx, Node), although RFC 9113 8.1
 /// allows it.
 const REST_BYTES_MAX: usize = 16 << 20;
-/// Most bytes of a response that are queued for a stream while memory is short: a frame.
-const SEND_BYTES_MAX: usize = 16 << 10;
 
 /// An exchange by HTTP/2.
 pub struct Two {
@@ -202,7 +201,7 @@ impl Two {
         if self.queued() > 0 {
             return 0;
         }
-        let room = self.streams.poll_room(self.id, task).min(SEND_BYTES_MAX);
+        let room = self.streams.poll_room(self.id, task).min(STREAM_QUEUE_BYTES);
         self.is_shut = room == 0;
         self.streams.stalls(&mut self.stalled, self.is_shut);
         room

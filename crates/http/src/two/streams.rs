@@ -39,7 +39,7 @@ struct State {
     streams: Vec<StreamState>,
     /// Streams with a head or an end to write, each once.
     ready: VecDeque<u32>,
-    /// Positions in the output behind which a stream's head or end lies.
+    /// Output positions just after a stream's head or end.
     marks: VecDeque<(u64, u32)>,
     /// Streams that their client reset before their tasks ran.
     resets: usize,
@@ -189,7 +189,7 @@ impl Streams {
         state.h2.close(code, &mut state.out.frames);
     }
 
-    /// Whether there is something to write that no window stops.
+    /// Fills an empty output. Returns whether anything waits.
     pub fn has_output(&self) -> bool {
         let state = &mut *self.state.borrow_mut();
         while state.out.is_empty() && state.write_next() {}
@@ -228,10 +228,7 @@ impl Streams {
 
     /// Counts what is held now.
     pub fn recount(&self) {
-        let state = &mut *self.state.borrow_mut();
-        let bytes =
-            state.h2.unfinished_bytes() + state.out.capacity() + state.buffers + state.trailers;
-        state.counted.set(HTTP2_BYTES + bytes);
+        self.state.borrow_mut().recount();
     }
 
     /// Whether trailers wait for their streams.
@@ -364,6 +361,8 @@ impl Streams {
         let sealed = state.out.sealed;
         let Some(stream) = state.find(id) else { return Poll::Ready(Left::Closed) };
         match stream.left {
+            // A reset behind the last byte takes nothing from the response.
+            _ if stream.has_ended && stream.is_sent(sealed) => Poll::Ready(Left::Written),
             Some(left) => Poll::Ready(left),
             None if stream.is_sent(sealed) => Poll::Ready(Left::Written),
             None => {
@@ -388,6 +387,7 @@ impl Streams {
         let capacity = stream.body.capacity();
         if let Some(body) = stream.take_body() {
             state.buffers -= capacity;
+            state.recount();
             return Poll::Ready(Ok(body));
         }
         match stream.left {
@@ -407,6 +407,7 @@ impl Streams {
         let bytes = map_bytes(&trailers) + text_bytes(&trailers);
         state.trailers -= bytes;
         state.here -= bytes;
+        state.recount();
         state.wake_driver();
         Some(trailers)
     }
@@ -417,10 +418,10 @@ impl Streams {
         let Some(stream) = state.find(id) else { return };
         let bytes = bytes.min(stream.held);
         stream.held -= bytes;
-        state.release(id, bytes);
+        state.release(Some(id), bytes);
     }
 
-    /// Drops what has arrived of a request's body and was not taken.
+    /// Drops what has arrived of a request's body. Its stream's window opens no more.
     pub fn drop_body(&self, id: u32) {
         let state = &mut *self.state.borrow_mut();
         let Some(stream) = state.find(id) else { return };
@@ -428,7 +429,8 @@ impl Streams {
         let (capacity, held) = (stream.body.capacity(), stream.body.len() + stream.held);
         (stream.body, stream.held) = (Vec::new(), 0);
         state.buffers -= capacity;
-        state.release(id, held);
+        state.recount();
+        state.release(None, held);
     }
 
     /// Notes whether a stream waits for the client to take its response.
@@ -495,6 +497,7 @@ impl Streams {
     fn edit(&self, change: impl FnOnce(&mut State)) {
         let state = &mut *self.state.borrow_mut();
         change(state);
+        state.recount();
         state.wake_driver();
     }
 }
@@ -541,7 +544,8 @@ impl State {
             if let Some(stream) = self.find(id) {
                 stream.has_body_ended |= is_last;
             }
-            return self.h2.release(id, length(data), &mut self.out.frames);
+            let bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
+            return self.h2.release_connection(bytes, &mut self.out.frames);
         };
         let before = stream.body.capacity();
         stream.keep(data);
@@ -575,13 +579,23 @@ impl State {
         self.resets += usize::from(is_early);
     }
 
-    fn release(&mut self, id: u32, bytes: usize) {
+    fn recount(&mut self) {
+        let held = self.h2.unfinished_bytes() + self.out.held() + self.buffers + self.trailers;
+        self.counted.set(HTTP2_BYTES + held);
+    }
+
+    /// Opens the connection's window, and that of the stream whose body is still read.
+    fn release(&mut self, id: Option<u32>, bytes: usize) {
         if bytes == 0 {
             return;
         }
         self.here -= bytes;
         let before = self.out.frames.len();
-        self.h2.release(id, u32::try_from(bytes).unwrap_or(u32::MAX), &mut self.out.frames);
+        let (out, bytes) = (&mut self.out.frames, u32::try_from(bytes).unwrap_or(u32::MAX));
+        match id {
+            Some(id) => self.h2.release(id, bytes, out),
+            None => self.h2.release_connection(bytes, out),
+        }
         if self.is_held_back || self.out.frames.len() > before {
             self.wake_driver();
         }
@@ -680,10 +694,6 @@ impl State {
         }
         true
     }
-}
-
-fn length(data: &[u8]) -> u32 {
-    u32::try_from(data.len()).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

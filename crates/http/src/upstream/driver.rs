@@ -65,7 +65,9 @@ fn poll_link(
         link.tell_window();
         if *is_writable && matches!(link.output.poll_write(task, socket), Poll::Ready(Err(_))) {
             // The upstream may have answered before it closed, so the answers are still read.
+            // A new request could not be written.
             *is_writable = false;
+            link.retire();
         }
         if !*is_writable {
             link.output.clear();

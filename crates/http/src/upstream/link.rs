@@ -198,6 +198,7 @@ impl Link {
         self.streams.push(LinkStream::new(id));
         if self.pings <= PINGS_MAX && self.heard_at.elapsed() >= PING_FIRST_AFTER {
             self.wants_ping = true;
+            self.wake();
         }
         if self.windows.wanted > STREAM_WINDOW_BYTES {
             self.want_window(self.windows.wanted);
@@ -253,6 +254,9 @@ impl Link {
         let room = self.room(id);
         let Some(stream) = self.find(id) else { return Poll::Ready(0) };
         if room > 0 || stream.is_cut {
+            if std::mem::take(&mut stream.is_blocked) {
+                self.blocked.retain(|blocked| *blocked != id);
+            }
             return Poll::Ready(room);
         }
         stream.waits(task);
@@ -283,19 +287,19 @@ impl Link {
         Ok(())
     }
 
-    /// Wakes the streams that may send now, those that have waited longest first.
+    /// Wakes the streams that may send now, those that have waited longest first. A stream keeps
+    /// its place until it finds room: one that ran earlier may have taken all.
     pub fn wake_blocked(&mut self) {
         if self.blocked.is_empty() || self.output.data_room() == 0 {
             return;
         }
-        for id in std::mem::take(&mut self.blocked) {
+        for at in 0..self.blocked.len() {
+            let Some(id) = self.blocked.get(at).copied() else { break };
             let has_room = self.connection.room(id) > 0;
-            let Some(stream) = self.find(id) else { continue };
-            if has_room || stream.is_cut {
-                stream.is_blocked = false;
+            if let Some(stream) = self.find(id)
+                && (has_room || stream.is_cut)
+            {
                 stream.wake();
-            } else {
-                self.blocked.push_back(id);
             }
         }
     }

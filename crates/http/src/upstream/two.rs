@@ -26,13 +26,13 @@ use crate::fault::ResponseFault;
 use crate::head::{Length, Response};
 use crate::io::WriteQueue;
 use crate::reason::http2_code;
-use eyelet_memory::budget::{Budget, Counted, STREAM_BYTES, UPSTREAM_HTTP2_BYTES};
+use eyelet_memory::budget::{Budget, Counted, UPSTREAM_HTTP2_BYTES, UPSTREAM_STREAM_BYTES};
 use eyelet_telemetry::reason::{Detail, Peer, Reason};
 
 /// Most streams on one connection, if its upstream allows so many.
 const STREAMS_MAX: usize = 100;
-/// Most streams that we reset before their response was complete, for clients that left. Servers
-/// end a connection with many resets, and with it other requests: nghttp2 at 1000.
+/// Most streams that we reset: for clients that left, or behind a response that needed no more.
+/// Servers end a connection with many resets, and with it other requests: nghttp2 at 1000.
 const RESETS_MAX: u32 = 100;
 /// How long a connection is kept without a stream.
 const IDLE_MAX: Duration = Duration::from_secs(30);
@@ -95,19 +95,19 @@ impl Http2Connection {
     /// Starts an exchange.
     pub fn ask(self: &Rc<Self>, upstream_request: &UpstreamRequest<'_>) -> Option<Http2Exchange> {
         let mut link = self.link.borrow_mut();
-        let sent = upstream_request.length == Length::Empty;
+        let is_last = upstream_request.length == Length::Empty;
         let kind = match upstream_request.parts.method {
             Method::HEAD => RequestKind::Head,
             Method::CONNECT => RequestKind::Connect,
             _ => RequestKind::Other,
         };
         let fields = request_fields(upstream_request, self.scheme.as_str());
-        let stream = link.request(fields, kind, sent).ok()?;
+        let stream = link.request(fields, kind, is_last).ok()?;
         let reused = self.reused.replace(true);
         let is_fixed = !(upstream_request.again && reused);
         link.fixed += usize::from(is_fixed);
         Some(Http2Exchange {
-            _counted: Counted::new(&self.budget, STREAM_BYTES),
+            _counted: Counted::new(&self.budget, UPSTREAM_STREAM_BYTES),
             stream,
             is_fixed,
             bursts: Bursts::default(),
@@ -115,8 +115,6 @@ impl Http2Connection {
             connection: self.clone(),
             has_body: false,
             end: None,
-            sent,
-            whole: false,
         })
     }
 }
@@ -142,10 +140,6 @@ pub struct Http2Exchange {
     has_body: bool,
     /// The end of the request, once its body is written.
     end: Option<Option<HeaderMap>>,
-    /// Whether all of the request was sent.
-    sent: bool,
-    /// Whether all of the response was taken.
-    whole: bool,
 }
 
 impl Http2Exchange {
@@ -163,7 +157,7 @@ impl Http2Exchange {
             };
             let is_last = queue.is_empty() && matches!(self.end, Some(None));
             if is_last {
-                (self.end, self.sent) = (None, true);
+                self.end = None;
             }
             link.send(self.stream, piece, is_last).map_err(|_| Closed)?;
         }
@@ -172,7 +166,6 @@ impl Http2Exchange {
             Some(None) => link.send(self.stream, Bytes::new(), true),
             Some(Some(trailers)) => link.send_trailers(self.stream, trailer_fields(&trailers)),
         };
-        self.sent = true;
         Poll::Ready(sent.map_err(|_| Closed))
     }
 
@@ -202,7 +195,6 @@ impl Http2Exchange {
     /// The next piece of the response's body.
     pub fn poll_piece(&mut self, task: &mut Context<'_>) -> Poll<Result<Piece, ResponseFault>> {
         if !self.has_body {
-            self.whole = true;
             return Poll::Ready(Ok(Piece::End(None)));
         }
         let mut link = self.connection.link.borrow_mut();
@@ -218,7 +210,6 @@ impl Http2Exchange {
                 Poll::Ready(Ok(Piece::Data(data.into())))
             }
             Ok(None) => {
-                self.whole = true;
                 let trailers = link.take_trailers(self.stream).map(header_map).transpose()?;
                 Poll::Ready(Ok(Piece::End(trailers.and_then(keep_trailers))))
             }
@@ -249,7 +240,7 @@ impl Drop for Http2Exchange {
         link.fixed -= usize::from(self.is_fixed);
         let is_reset = link.forget(self.stream);
         connection.used.set(Instant::now());
-        if is_reset && !(self.whole && self.sent) {
+        if is_reset {
             connection.resets.update(|resets| resets + 1);
             if connection.resets.get() > RESETS_MAX {
                 link.retire();

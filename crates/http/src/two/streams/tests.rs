@@ -113,11 +113,15 @@ fn what_streams_hold_is_counted_until_they_end() {
 
     let Poll::Ready(Ok(body)) = pair.streams.poll_body(ids[0], &task) else { panic!("no body") };
     assert_eq!(body.len(), 17_000);
+    let left = pair.budget.used() - HTTP2_BYTES;
+    assert!(left + 17_000 <= held, "{left} of {held} are left once a body is taken");
     assert!(pair.streams.poll_body(ids[0], &task).is_pending());
     pair.streams.release(ids[0], usize::MAX);
     pair.streams.end(ids[0]);
     pair.streams.end(ids[1]);
     assert!(pair.streams.may_read(false) && !pair.streams.has_trailers());
+    let left = pair.budget.used() - HTTP2_BYTES;
+    assert!(left <= 4 << 10, "{left} before the connection's task runs");
     let (_, _, resets) = pair.hear();
     assert_eq!(resets, [ErrorCode::CANCEL; 2]);
     pair.streams.recount();
@@ -159,6 +163,52 @@ fn a_response_is_sent_with_its_last_byte() {
         pair.streams.note_sealed();
     }
     assert_eq!(pair.streams.poll_sent(id, &task), Poll::Ready(Left::Written));
+}
+
+/// A response that is whole in records is sent, also if its client resets the stream behind it.
+#[test]
+fn a_reset_behind_a_sent_response_changes_nothing() {
+    let mut pair = Pair::new();
+    let task = Context::from_waker(Waker::noop());
+    let id = pair.request();
+    pair.read();
+    pair.streams.respond(id, head(), false);
+    pair.streams.push(id, vec![7; 500].into());
+    pair.streams.finish(id, None);
+    let mut room = [0; 1_000];
+    while pair.streams.has_output() {
+        pair.streams.fill(&mut room);
+    }
+    pair.client.reset(id, ErrorCode::CANCEL, &mut pair.up);
+    pair.read();
+    assert_eq!(pair.streams.poll_sent(id, &task), Poll::Ready(Left::Written));
+}
+
+/// A client sends no more on a stream whose rest nobody reads, and goes on with others.
+#[test]
+fn a_dropped_body_opens_the_connections_window_only() {
+    let mut pair = Pair::new();
+    let (dropped, other) = (pair.request(), pair.request());
+    pair.read();
+    pair.hear();
+    pair.data(dropped, 16_384);
+    pair.read();
+    pair.streams.drop_body(dropped);
+    for _ in 0..3 {
+        let room = pair.client.room(dropped);
+        pair.data(dropped, room);
+        pair.read();
+        pair.hear();
+    }
+    assert_eq!(pair.client.room(dropped), 0);
+    let task = Context::from_waker(Waker::noop());
+    for _ in 0..100 {
+        pair.data(other, 16_384);
+        pair.read();
+        assert!(pair.streams.poll_body(other, &task).is_ready());
+        pair.streams.release(other, usize::MAX);
+        pair.hear();
+    }
 }
 
 /// A stream that its client reset before its task ran is one of a flood, until its task has seen

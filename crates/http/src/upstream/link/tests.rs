@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Wake;
+
 use eyelet_memory::budget::Account;
 
 use super::*;
@@ -183,20 +186,44 @@ fn bodies_wait_in_turns() {
     assert_eq!(fill(&mut pair, second), 0);
     assert_eq!(pair.link.blocked, [first, second]);
     assert_eq!(pair.carry().1, sent);
-    pair.link.wake_blocked();
-    assert!(pair.link.blocked.is_empty(), "both may go on");
-    fill(&mut pair, first);
+    let mut out = Vec::new();
+    pair.server.release(first, u32::try_from(sent).unwrap(), &mut out);
+    pair.link.receive(&out, Instant::now()).unwrap();
+    let sent = fill(&mut pair, first);
+    assert!(sent > 60_000, "{sent}: its window is open again");
+    assert_eq!(fill(&mut pair, second), 0, "the first took all room");
+    assert_eq!(pair.link.blocked, [second, first], "the second keeps its place");
     pair.carry();
     pair.link.wake_blocked();
-    assert_eq!(pair.link.blocked, [first], "its window is shut");
-    assert!(pair.link.poll_room(second, &Pair::task()).is_ready());
+    assert!(fill(&mut pair, second) > 0);
+    assert_eq!(pair.link.blocked, [first, second]);
+    pair.carry();
     // An end wakes it, too.
-    let mut out = Vec::new();
+    out.clear();
     pair.server.reset(first, ErrorCode::CANCEL, &mut out);
     pair.link.receive(&out, Instant::now()).unwrap();
     assert_eq!(pair.link.poll_room(first, &Pair::task()), Poll::Ready(0));
-    pair.link.wake_blocked();
-    assert!(pair.link.blocked.is_empty());
+    assert_eq!(pair.link.blocked, [second]);
+}
+
+/// A request to a silent upstream has it pinged, also while earlier bytes wait for the socket.
+#[test]
+fn a_wanted_ping_wakes_the_task() {
+    struct Woken(AtomicBool);
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let mut pair = Pair::new();
+    let woken = Arc::new(Woken(AtomicBool::new(false)));
+    let fields = [(":method", "GET"), (":scheme", "http"), (":path", "/")]
+        .map(|(name, value)| HeaderField::new(name.as_bytes(), value.as_bytes()));
+    pair.link.request(fields, RequestKind::Other, true).unwrap();
+    pair.link.driven_by(&Context::from_waker(&woken.clone().into()));
+    pair.link.heard_at = Instant::now().checked_sub(2 * PING_FIRST_AFTER).unwrap();
+    pair.link.request(fields, RequestKind::Other, true).unwrap();
+    assert!(pair.link.wants_ping && woken.0.load(Ordering::Relaxed));
 }
 
 /// What has arrived is taken first. Then each stream has its own end.
