@@ -118,9 +118,9 @@ pub fn default_folder() -> Result<PathBuf, LocalCaError> {
     folder.map(|folder| folder.join("eyelet/local-ca")).ok_or(LocalCaError::NoHome)
 }
 
-/// Not below `eyelet`: systemd gives that folder to the service's user, with all in it. An authority
-/// that is there since an earlier version counts while both folders are this user's: whoever owns
-/// the outer one can replace the inner one.
+/// Not below `eyelet`: systemd gives that folder to the service's user, with all in it. An
+/// authority that is there since an earlier version counts while both folders are this user's:
+/// whoever owns the outer one can replace the inner one.
 fn folder_of_root(state: &Path, user: u32) -> PathBuf {
     let (new, outer) = (state.join("eyelet-local-ca"), state.join("eyelet"));
     let old = outer.join("local-ca");

@@ -13,6 +13,8 @@ use crate::support::web::get;
 use crate::support::{Hello, Pki, Tls, Upstream, until};
 
 const UNIT: &str = include_str!("../../../../packaging/eyelet.service");
+const POSTINST: &str = include_str!("../../../../packaging/debian/postinst");
+const SYSUSERS: &str = include_str!("../../../../packaging/eyelet.sysusers");
 
 /// The unit, and what its clients and upstreams need.
 struct Scene {
@@ -127,6 +129,38 @@ fn a_restart_a_reload_and_an_upgrade_of_the_unit_keep_every_connection() {
     let log = scene.systemd.log();
     assert_eq!(log.matches("22 connections are back").count(), 3, "{log}");
     assert!(!log.contains("ERROR"), "{log}");
+}
+
+/// dpkg has replaced the program and runs postinst. With a mistake in the file, dpkg goes on, and
+/// the old program serves.
+#[test]
+fn an_upgrade_of_the_package_keeps_every_connection() {
+    let unit = UNIT.replace("=eyelet ", "=/usr/bin/eyelet ");
+    let Some(scene) = Scene::start(LISTENER, &unit, &[]) else { return };
+    let mut held = Held::new(&scene);
+    scene.pki.folder.write("postinst", POSTINST);
+    scene.pki.folder.write("eyelet.sysusers", SYSUSERS);
+    let place =
+        "mkdir /run/sysusers.d && cp /etc/eyelet/eyelet.sysusers /run/sysusers.d/eyelet.conf";
+    let placed = scene.systemd.run(&["sh", "-c", place]);
+    assert!(placed.status.success(), "{}", placed.text);
+    let configure = || {
+        let said = scene.systemd.run(&["sh", "/etc/eyelet/postinst", "configure", "0.1.0"]);
+        assert!(said.status.success(), "{}", said.text);
+        said.text
+    };
+    let first = scene.main_process();
+    configure();
+    let second = scene.main_process();
+    assert_ne!(first, second, "the new program serves");
+    held.goes_on("after an upgrade of the package");
+    let file = scene.pki.file("edge.toml");
+    let good = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("{good}[log]\nacess = \"off\"\n")).unwrap();
+    let said = configure();
+    assert!(said.contains("acess") && said.contains("still has the old program"), "{said}");
+    assert_eq!(second, scene.main_process());
+    held.goes_on("after one that failed");
 }
 
 /// The connections stay with systemd while the new process cannot start.

@@ -33,6 +33,10 @@ mount -t tmpfs tmpfs /var/lib
 mount -t tmpfs tmpfs /usr/local/bin
 touch /usr/local/bin/eyelet
 mount --bind "$3" /usr/local/bin/eyelet
+mkdir /run/bin.upper /run/bin.work
+mount -t overlay -o lowerdir=/usr/bin,upperdir=/run/bin.upper,workdir=/run/bin.work overlay /usr/bin
+touch /usr/bin/eyelet
+mount --bind "$3" /usr/bin/eyelet
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mount --bind /proc/sys /proc/sys
 mount -o remount,ro,bind /proc/sys
