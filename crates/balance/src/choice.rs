@@ -42,7 +42,7 @@ fn by_client(left: &[(usize, &Health)], client: IpAddr, now_ms: u64) -> Option<u
         return Some(*index);
     }
     let (index, health) = ranked.first()?;
-    health.take_early_try(now_ms);
+    health.take_early_try();
     Some(*index)
 }
 
@@ -72,7 +72,7 @@ fn by_load(left: &[(usize, &Health)], choice: Choice) -> Option<usize> {
     let open = |health: &Health| health.counters.open.load(std::sync::atomic::Ordering::Relaxed);
     let (index, health) = if open(other.1) < open(one.1) { other } else { one };
     if all_down {
-        health.take_early_try(now_ms);
+        health.take_early_try();
     }
     Some(*index)
 }

@@ -28,8 +28,15 @@ impl Group {
     /// The member for a connection or a request of this client that was at those of `tried`
     /// already. `None`: it was at all.
     pub fn choose(&self, client: IpAddr, now_ms: u64, tried: Tried) -> Option<usize> {
-        if let [_] = &*self.members {
-            return (!tried.has(0)).then_some(0);
+        if let [member] = &*self.members {
+            let health = &member.health;
+            if tried.has(0) {
+                return None;
+            }
+            if !health.is_up() && !health.take_try(now_ms) {
+                health.take_early_try();
+            }
+            return Some(0);
         }
         let left: Vec<(usize, &Health)> = (self.members.iter().enumerate())
             .filter(|(index, _)| !tried.has(*index))
@@ -215,6 +222,20 @@ mod tests {
         let other = addresses([2, 4]);
         assert_eq!(group.order(member, &other, client, 1_000), addresses([4, 2]), "it is kept");
         assert_eq!(group.choose(client, 1, Tried::default()), Some(0));
+    }
+
+    #[test]
+    fn a_lone_upstream_comes_up_again_by_an_answer() {
+        let (group, client) = (group(), IpAddr::from([198, 51, 100, 1]));
+        let health = &group.members[0].health;
+        // Early, and when a try is due.
+        for (failed_ms, now_ms) in [(1_000, 1_001), (2_000, 60_000)] {
+            health.failed(failed_ms, &"refused");
+            assert!(!health.is_up());
+            assert_eq!(group.choose(client, now_ms, Tried::default()), Some(0));
+            health.answered(now_ms);
+            assert!(health.is_up(), "at {now_ms}");
+        }
     }
 
     #[test]

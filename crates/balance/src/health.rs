@@ -54,8 +54,10 @@ struct Down {
     since_ms: u64,
     /// Tries that failed, the first failure included.
     failures: u32,
-    /// Whether a connection or request is trying it now.
+    /// Whether a connection or request has the try that was due.
     is_tried: bool,
+    /// Tries under way that were not due. Their failures say nothing about the next pause.
+    early: u32,
 }
 
 impl Health {
@@ -92,9 +94,12 @@ impl Health {
     }
 
     /// Takes a try although none is due: all others are down, too.
-    pub(crate) fn take_early_try(&self, now_ms: u64) {
-        if !self.is_up() && !self.is_checked {
-            self.begin_try(&mut self.state(), now_ms);
+    pub(crate) fn take_early_try(&self) {
+        if !self.is_up()
+            && !self.is_checked
+            && let Some(down) = &mut self.state().down
+        {
+            down.early = down.early.saturating_add(1);
         }
     }
 
@@ -125,8 +130,8 @@ impl Health {
         let mut state = self.state();
         match &mut state.down {
             None => self.go_down(&mut state, now_ms, why),
-            // What began before it went down says nothing new.
-            Some(down) if !down.is_tried => {}
+            // An early try, or what began before it went down: it says nothing new.
+            Some(down) if !down.is_tried => down.early = down.early.saturating_sub(1),
             Some(down) => {
                 down.is_tried = false;
                 down.failures = down.failures.saturating_add(1);
@@ -141,7 +146,7 @@ impl Health {
             return;
         }
         let mut state = self.state();
-        if state.down.as_ref().is_some_and(|down| down.is_tried) {
+        if state.down.as_ref().is_some_and(|down| down.is_tried || down.early > 0) {
             self.come_back(&mut state, now_ms);
         }
     }
@@ -165,7 +170,7 @@ impl Health {
     }
 
     fn go_down(&self, state: &mut State, now_ms: u64, why: &dyn Display) {
-        state.down = Some(Down { since_ms: now_ms, failures: 1, is_tried: false });
+        state.down = Some(Down { since_ms: now_ms, failures: 1, is_tried: false, early: 0 });
         self.pause(1, now_ms);
         self.counters.downs.fetch_add(1, Relaxed);
         self.counters.is_down.store(true, Relaxed);
@@ -247,6 +252,24 @@ mod tests {
     }
 
     #[test]
+    fn a_failed_early_try_changes_nothing_and_an_answer_to_one_brings_it_back() {
+        let health = Health::new("a".into(), false);
+        let due = 1_000 + pause(&health, 1_000);
+        for now in 1_001..1_101 {
+            health.take_early_try();
+            health.failed(now, &"refused");
+        }
+        assert_eq!(health.down_until_ms.load(Relaxed), due);
+        health.answered(1_200);
+        assert!(!health.is_up(), "no try is under way");
+        assert!(health.take_try(due));
+        assert!((2_000..=2_500).contains(&pause(&health, due)), "the second failure");
+        health.take_early_try();
+        health.answered(due + 2);
+        assert!(health.is_up());
+    }
+
+    #[test]
     fn a_try_without_a_result_is_followed_by_another() {
         let health = Health::new("a".into(), false);
         let due = 1_000 + pause(&health, 1_000);
@@ -278,7 +301,7 @@ mod tests {
         assert!(health.is_up(), "not one after the other");
         health.checked(4, Err("503"));
         assert!(!health.is_up());
-        health.take_early_try(5);
+        health.take_early_try();
         health.answered(6);
         assert!(!health.is_up() && !health.is_due(NEVER - 1), "the check decides");
         health.checked(7, Ok::<_, &str>(()));

@@ -22,6 +22,10 @@ pub(super) fn read(report: &mut Report<'_>, section: &Section<'_, '_>) -> Fields
             }
             let read = field_name(name.get_ref());
             let Some(field) = report.keep(name.span().start, read) else { continue };
+            if fields.iter().any(|(known, _)| *known == field) {
+                report.error(name.span().start, format!("\"{field}\" is in `headers` twice"));
+                continue;
+            }
             let Some(text) = table.text(report, name.get_ref()) else { continue };
             let Some(value) = report.keep(value.span().start, field_value(text.text)) else {
                 continue;
@@ -37,6 +41,11 @@ pub(super) fn read(report: &mut Report<'_>, section: &Section<'_, '_>) -> Fields
         fields.push((STRICT_TRANSPORT_SECURITY, value));
     }
     fields
+}
+
+/// Whether a rule says `hsts = false`.
+pub(super) fn is_hsts_off(section: &Section<'_, '_>) -> bool {
+    section.value("hsts").is_some_and(|value| matches!(value.get_ref(), DeValue::Boolean(false)))
 }
 
 /// `hsts = true`, or the field's value.

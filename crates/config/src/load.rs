@@ -169,7 +169,7 @@ fn read_rules<'t>(
         let Some(written) = rule::read(report, section, listeners, reading) else { continue };
         rules.push(&name, written.action, written.certificates);
         matchers.push(written.matchers);
-        leads.extend(written.lead);
+        leads.extend(written.leads);
         read.push(*section);
     }
     check_names(report, &sections);

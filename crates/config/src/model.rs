@@ -195,6 +195,8 @@ pub struct Terminate {
     pub compression: Compression,
     /// Set in each response, if the upstream speaks HTTP.
     pub headers: Fields,
+    /// Whether the rule does without the `hsts` of `[http]`.
+    pub no_hsts: bool,
     /// The lowest TLS version accepted.
     pub tls_version_min: Version,
     /// The PROXY header that is sent to the upstream first.

@@ -13,8 +13,8 @@ use crate::lists::ListReader;
 use crate::local::{self, LOCAL, LocalSettings};
 use crate::matchers::{self, Matchers};
 use crate::model::{
-    Action, CertificateSource, DialSource, Host, HttpAddress, ListenerKind, ProxyProtocol, Refuse,
-    Splice, SpliceUpstream, Terminate, TerminateUpstream,
+    Action, CertificateSource, DialSource, Host, HostPort, HttpAddress, ListenerKind,
+    ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream,
 };
 use crate::reader::{Report, Section, Text};
 use crate::{compression, headers, upstreams, values};
@@ -25,8 +25,8 @@ pub(super) struct Written<'t> {
     pub(super) action: Action,
     /// Each with its key, as written. Only for terminate rules.
     pub(super) certificates: Vec<[&'t str; 2]>,
-    /// Set if its upstream is a listener.
-    pub(super) lead: Option<Lead>,
+    /// One for each of its upstreams that is a listener.
+    pub(super) leads: Vec<Lead>,
 }
 
 /// A rule that leads from listeners to a listener.
@@ -88,38 +88,61 @@ pub(super) fn read<'t>(
             (Action::Refuse(Refuse { alert, message }), Needs::Nothing)
         }
     };
-    let lead = lead(report, section, &action, &matchers.listeners, listeners);
+    let leads = leads(report, section, &action, &matchers.listeners, listeners);
     let sni = matchers.sni.into_iter().map(|(_, pattern)| pattern).collect();
     let (sni_lists, conditions) = (matchers.sni_lists, matchers.conditions);
     let refuse = kind == Kind::Refuse;
     let shadow = section.flag(report, "shadow").unwrap_or(false);
     let matchers = eyelet_policy::Rule { refuse, shadow, needs, sni, sni_lists, conditions };
-    Some(Written { matchers, action, certificates: shown, lead })
+    Some(Written { matchers, action, certificates: shown, leads })
 }
 
-/// Whether the upstream is certainly a listener of this file.
-fn lead(
+/// The upstreams that are certainly listeners of this file.
+fn leads<'a>(
     report: &mut Report<'_>,
     section: &Section<'_, '_>,
-    action: &Action,
+    action: &'a Action,
+    listed: &[u16],
+    listeners: &Listeners,
+) -> Vec<Lead> {
+    let splice_to = |upstream: &'a SpliceUpstream| match upstream {
+        SpliceUpstream::HostPort(to) => Some(to),
+        SpliceUpstream::Destination | SpliceUpstream::Sni { .. } => None,
+    };
+    let terminate_to = |upstream: &'a TerminateUpstream| match upstream {
+        TerminateUpstream::Tcp(to) => Some(to),
+        TerminateUpstream::Http(http) => match &http.address {
+            HttpAddress::Tcp(to) => Some(to),
+            HttpAddress::Unix(_) => None,
+        },
+        TerminateUpstream::Unix(_) => None,
+    };
+    let upstreams: Vec<Option<&HostPort>> = match action {
+        Action::Splice(Splice { upstream, others, .. }) => {
+            [upstream].into_iter().chain(others).map(splice_to).collect()
+        }
+        Action::Terminate(Terminate { upstream, others, .. }) => {
+            [upstream].into_iter().chain(others).map(terminate_to).collect()
+        }
+        Action::Refuse(_) => return Vec::new(),
+    };
+    let texts = section.texts(report, "upstream").unwrap_or_default();
+    let leads = upstreams
+        .into_iter()
+        .zip(texts)
+        .filter_map(|(upstream, text)| lead(report, (upstream?, text.at), listed, listeners));
+    leads.collect()
+}
+
+/// Whether an upstream is certainly a listener of this file.
+fn lead(
+    report: &mut Report<'_>,
+    (upstream, at): (&HostPort, usize),
     listed: &[u16],
     listeners: &Listeners,
 ) -> Option<Lead> {
-    let upstream = match action {
-        Action::Splice(Splice { upstream: SpliceUpstream::HostPort(to), .. }) => to,
-        Action::Terminate(terminate) => match &terminate.upstream {
-            TerminateUpstream::Tcp(to) => to,
-            TerminateUpstream::Http(http) => match &http.address {
-                HttpAddress::Tcp(to) => to,
-                HttpAddress::Unix(_) => return None,
-            },
-            TerminateUpstream::Unix(_) => return None,
-        },
-        Action::Splice(_) | Action::Refuse(_) => return None,
-    };
     let Host::Ip(ip) = upstream.host else { return None };
     let to = listeners.reached_at(ip, upstream.port)?;
-    let at = section.value("upstream")?.span().start;
     let mut from = listeners.asked_for(listed);
     let name = called(listeners.list.get(to)?);
     if from == [to] {
@@ -347,6 +370,7 @@ fn terminate(
         client_ca,
         compression,
         headers,
+        no_hsts: headers::is_hsts_off(section),
         tls_version_min: version.unwrap_or(Version::Tls12),
         proxy_protocol,
     })

@@ -1,6 +1,8 @@
 //! Reads the upstreams of a rule: one or a list, how one of them is chosen, and how they are
 //! checked.
 
+use http::uri::PathAndQuery;
+
 use crate::model::{Balance, Host, HttpAddress, SpliceUpstream, TerminateUpstream, UpstreamCheck};
 use crate::reader::{Report, Section, Text, repeated};
 
@@ -159,6 +161,10 @@ fn check(text: &str, first: &impl Upstream) -> Result<UpstreamCheck, String> {
                 "a path has at most {PATH_BYTES_MAX} bytes, all of them visible ASCII; write \
                  others as %XX"
             ))
+        }
+        // The parser would cut it at a fragment, which no request has.
+        path if path.parse::<PathAndQuery>().ok().is_none_or(|read| read.as_str() != path) => {
+            Err(format!("\"{path}\" is no path of a request; write its \"#\" and the like as %XX"))
         }
         path => Ok(UpstreamCheck::Get(path.into())),
     }

@@ -16,9 +16,9 @@ use crate::proxy_protocol;
 use crate::shadow;
 use eyelet_config::{Action, Host, HostPort, HttpAddress, HttpUpstream, Splice, UpstreamHttp2};
 use eyelet_engine::park;
-use eyelet_http::proxied::{ProxiedClient, ProxiedRequest, ProxiedRoute};
+use eyelet_http::proxied::{self, ProxiedClient, ProxiedRequest, ProxiedRoute};
 use eyelet_memory::budget::CountedBuffer;
-use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
+use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::reason::{Reason, Stage};
 
 /// Bytes of a hello with a name of at most 253 bytes.
@@ -83,22 +83,15 @@ async fn pass(
     client.refuse(http, info, request, (refused, connect::message(connection, info))).await
 }
 
-/// Forgets what was decided of the request before.
+/// Notes what is known of a request, and forgets the one before.
 fn begin(info: &mut ConnectionInfo, target: Target) {
-    let last = std::mem::take(&mut info.decided);
     let (sni, destination) = match target.host {
         TargetHost::Name(name) => (Some(name.as_str().into()), None),
         TargetHost::Ip(ip) => (None, Some(SocketAddr::new(ip, target.port))),
     };
-    info.decided = Decided {
-        labels: last.labels,
-        listener: last.listener,
-        is_handed: last.is_handed,
-        connect: Some(target.to_string().into()),
-        destination,
-        sni,
-        ..Decided::default()
-    };
+    proxied::forget(info);
+    info.decided.connect = Some(target.to_string().into());
+    (info.decided.destination, info.decided.sni) = (destination, sni);
     info.connect = Some(Box::new(target));
 }
 

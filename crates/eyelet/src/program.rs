@@ -29,16 +29,14 @@ pub struct Service {
     news: RefCell<Option<News>>,
     /// Where the search for connections whose rule is gone goes on in the table.
     removal: Cell<Option<u32>>,
-    /// The configuration whose upstreams are checked; the first worker checks for all.
-    checked_by: Cell<u64>,
 }
 
 impl Service {
     /// The program of the worker with this index, which has warmed up.
     pub fn new(index: usize, worker: Worker, published: Arc<Published>) -> Self {
         let worker = RefCell::new(worker.publish());
-        let (news, removal, checked_by) = (RefCell::default(), Cell::default(), Cell::default());
-        Self { index, worker, published, news, removal, checked_by }
+        let (news, removal) = (RefCell::default(), Cell::default());
+        Self { index, worker, published, news, removal }
     }
 
     fn worker(&self) -> Rc<Worker> {
@@ -143,8 +141,8 @@ impl Program for Service {
     fn tick(&self) {
         let worker = self.worker.borrow();
         worker.http.compressors.recount();
-        let generation = worker.snapshot.generation;
-        if self.index == 0 && self.checked_by.replace(generation) != generation {
+        // The first worker checks for all.
+        if self.index == 0 {
             check::begin(&worker.http);
         }
         drop(worker);

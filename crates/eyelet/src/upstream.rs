@@ -6,16 +6,13 @@ use std::time::Instant;
 use eyelet_balance::group::{Group, Tried};
 use eyelet_config::TerminateUpstream;
 use eyelet_resolve::connect::{Balanced, Connected, DialOptions};
-use eyelet_resolve::dial::{self, DialTarget, is_upstream_down};
+use eyelet_resolve::dial::{self, DialTarget, may_dial_another};
+use eyelet_resolve::share::share;
 use eyelet_telemetry::info::{ConnectionInfo, End, UpstreamName};
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::upstream::CountedAt;
 
 use crate::connection_handle::ConnectionHandle;
-
-/// A dial that is not the last one has this part of `connect_timeout`: an upstream that does not
-/// answer leaves time for two others.
-const DIALS_IN_TIME: u32 = 3;
 
 /// Dials, and makes the connected socket the connection's upstream. Returns how many of the first
 /// bytes were written. The info names the dialled address even after a failure. Of several
@@ -72,8 +69,8 @@ async fn dial_any(
     let mut last = End::failed(Reason::NoAddress);
     loop {
         let now_ms = connection.worker.engine.now_unix_ms();
-        let left = limit.saturating_sub(began.elapsed());
-        let next = group.choose(client, now_ms, tried).filter(|_| !left.is_zero());
+        let passed = began.elapsed();
+        let next = group.choose(client, now_ms, tried).filter(|_| passed < limit);
         let Some((index, member)) = next.and_then(|next| Some((next, group.members.get(next)?)))
         else {
             return Err(last);
@@ -86,11 +83,10 @@ async fn dial_any(
                 return Err(End::failed(Reason::Internal("dialled HTTP without a request")));
             }
         };
-        let is_last = tried.count() == group.members.len();
-        let wait = if is_last { left } else { left.min(limit / DIALS_IN_TIME) };
+        let share = share(limit, passed, tried.count() == group.members.len());
         let balanced = Balanced { group, member, now_ms };
         let options = DialOptions { balanced: Some(&balanced), ..*options };
-        connection.handle.due_in(wait);
+        connection.handle.due_in(share.wait);
         last = match dial(connection, info, &target, &options).await {
             Ok(sent) => {
                 member.health.answered(connection.worker.engine.now_unix_ms());
@@ -101,10 +97,12 @@ async fn dial_any(
                 info.decided.counted_at = Some(CountedAt::opened(member.counters(address)));
                 return Ok(sent);
             }
-            Err(end) if !is_upstream_down(&end.reason) => return Err(end),
+            Err(end) if !may_dial_another(&end.reason) => return Err(end),
             Err(end) => end,
         };
-        member.health.failed(connection.worker.engine.now_unix_ms(), &last.reason);
+        if share.says_down(&last.reason) {
+            member.health.failed(connection.worker.engine.now_unix_ms(), &last.reason);
+        }
     }
 }
 

@@ -50,20 +50,35 @@ enum CheckError {
     Late,
 }
 
-/// Begins the checks that this configuration wants and that no task makes yet. One worker of the
-/// process calls it, inside its event loop.
+/// Begins the checks that this configuration wants and that no task makes. One worker of the
+/// process calls it at each tick, inside its event loop: a drain ends the checks, and it may be
+/// taken back.
 pub fn begin(http: &Http) {
+    if http.engine.is_draining() {
+        return;
+    }
     for member in http.dialler.names.shared.upstreams.checked() {
         if !member.is_being_checked.swap(true, Relaxed) {
-            tokio::task::spawn_local(check_on(http.newest(), member.clone()));
+            let checking = Checking(member.clone());
+            tokio::task::spawn_local(check_on(http.newest(), checking));
         }
     }
 }
 
+/// The task that checks an upstream. Its end lets another begin, however it ends.
+struct Checking(Arc<Member>);
+
+impl Drop for Checking {
+    fn drop(&mut self) {
+        self.0.is_being_checked.store(false, Relaxed);
+    }
+}
+
 /// Checks an upstream until the worker ends or no rule wants it.
-async fn check_on(newest: Rc<Newest>, member: Arc<Member>) {
-    while let Some(http) = newest.http().filter(|http| is_wanted(http, &member)) {
-        let result = match timeout(LIMIT, check(&http, &member)).await {
+async fn check_on(newest: Rc<Newest>, checking: Checking) {
+    let member = &checking.0;
+    while let Some(http) = newest.http().filter(|http| is_wanted(http, member)) {
+        let result = match timeout(LIMIT, check(&http, member)).await {
             Ok(result) => result,
             Err(_) => Err(CheckError::Late),
         };
@@ -72,7 +87,6 @@ async fn check_on(newest: Rc<Newest>, member: Arc<Member>) {
         drop(http);
         sleep(INTERVAL).await;
     }
-    member.is_being_checked.store(false, Relaxed);
 }
 
 fn is_wanted(http: &Http, member: &Arc<Member>) -> bool {

@@ -441,7 +441,7 @@ async fn wait_for_head(
     record: &mut Record,
 ) -> Result<Response, NoHead> {
     let upstream_timeout = served.worker.shared.config.http.upstream_timeout;
-    let (mut began, mut was_polled) = (Instant::now(), false);
+    let (mut began, mut was_polled, mut has_interim) = (Instant::now(), false, false);
     for _ in 0..=INTERIM_MAX {
         let mut wait = |task: &mut Context<'_>| {
             let (was_done, before) = (upload.done, upload.written);
@@ -460,7 +460,8 @@ async fn wait_for_head(
             }
             poll_too_late(task, served, stream, upload, upstream, began).map(Err)
         };
-        let response = poll_fn(&mut wait).await?;
+        let response = poll_fn(&mut wait).await.map_err(|no_head| no_head.after(has_interim))?;
+        has_interim = true;
         if !response.parts.status.is_informational()
             || response.parts.status == StatusCode::SWITCHING_PROTOCOLS
         {

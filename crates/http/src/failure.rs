@@ -62,6 +62,17 @@ pub enum NoHead {
     Upstream(NoAnswer),
 }
 
+impl NoHead {
+    /// The same, or a failure after an interim response: the upstream has begun to answer, and the
+    /// client may know it, so that no other one is asked.
+    pub fn after(self, has_interim: bool) -> Self {
+        match self {
+            Self::Upstream(why) if has_interim => Self::Failure(why.into()),
+            other => other,
+        }
+    }
+}
+
 impl From<Failure> for NoHead {
     fn from(failure: Failure) -> Self {
         Self::Failure(failure)
@@ -71,5 +82,19 @@ impl From<Failure> for NoHead {
 impl From<ExchangeError> for NoHead {
     fn from(exchange_error: ExchangeError) -> Self {
         Self::Failure(Failure::Client(exchange_error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_not_repeated_after_an_interim_response() {
+        for why in [NoAnswer::Dead, NoAnswer::OneWanted, NoAnswer::Unread] {
+            assert!(matches!(NoHead::Upstream(why).after(true), NoHead::Failure(_)));
+        }
+        let before = NoHead::Upstream(NoAnswer::Dead).after(false);
+        assert!(matches!(before, NoHead::Upstream(NoAnswer::Dead)));
     }
 }

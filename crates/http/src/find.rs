@@ -5,11 +5,12 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use eyelet_balance::group::{Group, Member, Tried};
 use eyelet_resolve::connect::Balanced;
-use eyelet_resolve::dial::is_upstream_down;
+use eyelet_resolve::dial::may_dial_another;
+use eyelet_resolve::share::{DialTime, share};
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::upstream::OpenExchange;
 use eyelet_tls::client::Spoken;
@@ -27,10 +28,6 @@ use super::worker::Http;
 
 /// A route has an HTTP upstream. Other connections are not served here.
 const NO_UPSTREAM: Reason = Reason::Internal("no HTTP upstream");
-
-/// A dial that is not the last one has this part of `connect_timeout`: an upstream that does not
-/// answer leaves time for two others.
-const DIALS_IN_TIME: u32 = 3;
 
 /// Which connection a request may have.
 #[derive(Clone, Copy)]
@@ -78,8 +75,7 @@ pub async fn find(
 ) -> Result<FoundUpstream, Failure> {
     // A reload while the request is held may have changed the upstream.
     let mut newer: Option<(_, Route)> = None;
-    let (mut vain_dials, mut began) = (None, None);
-    let mut held: Option<HeldRequest> = None;
+    let (mut dials, mut arrived, mut held) = (Dials::default(), None, None::<HeldRequest>);
     loop {
         let (worker, route) = match &newer {
             Some((worker, route)) => (worker, route),
@@ -92,20 +88,22 @@ pub async fn find(
             wake(&route.shelf, held.as_ref());
             FoundUpstream { upstream, index, chosen: target.balanced.map(Chosen::new) }
         };
-        let in_vain = *vain_dials.get_or_insert_with(|| shelf.in_vain());
+        let in_vain = dials.in_vain(index, shelf);
         if let Some(kept) = shelf.take(upstream_request, want.idle) {
             return Ok(found(kept));
         }
         // One deadline for other requests' dials and for its own.
-        let began = *began.get_or_insert_with(Instant::now);
-        let give_up_at = began + route.wait();
+        let give_up_at = *arrived.get_or_insert_with(Instant::now) + route.wait();
         if spoken != Spoken::One && shelf.is_dialled(in_vain) {
             // A dial has its own timeouts.
             stream.due_in(served.worker.shared.config.limits.connect_timeout + route.wait());
             Box::pin(while_here(stream, shelf.settled())).await?;
             continue;
         }
-        let begins = Begins { spoken, began, is_last: tried.count() + 1 >= route.upstreams() };
+        let limit = worker.dialler.connect_timeout;
+        let is_last = tried.count() + 1 >= route.upstreams();
+        let share = share(limit, dials.passed(Instant::now()), is_last);
+        let begins = (spoken, share.wait);
         let dialled = Box::pin(reach(served, stream, (worker, route, &target), begins)).await?;
         let failure = match dialled {
             Ok(Dialled::One(mut connection)) => {
@@ -119,11 +117,9 @@ pub async fn find(
             }
             Err(failure) => failure,
         };
-        let is_down = note_failed(worker, &target, (index, tried), &failure);
-        let in_time = began.elapsed() < worker.dialler.connect_timeout;
-        if is_down && in_time && tried.count() < route.upstreams() {
-            // The next one's dials are others.
-            vain_dials = None;
+        let is_over = note_failed(worker, &target, (index, tried), (&failure, share));
+        let in_time = dials.passed(Instant::now()) < limit;
+        if is_over && in_time && tried.count() < route.upstreams() {
             continue;
         }
         let is_loop = matches!(failure.reason, Reason::Loop(_));
@@ -136,20 +132,47 @@ pub async fn find(
         };
         *tried = Tried::default();
         Box::pin(while_here(stream, held.wait(give_up_at))).await?;
+        dials.began = None;
         newer = served.newer_route().or(newer);
     }
 }
 
-/// Notes that an upstream is down, if its health is known and the dial says so. Returns whether.
+/// The dials for a request.
+#[derive(Default)]
+struct Dials {
+    /// The vain dials of the upstream with this index when the request came to it. Each upstream
+    /// has a count of its own.
+    vain: Option<(usize, u64)>,
+    /// When the first began. `None` again after a hold: the time of the hold is not the dials'.
+    began: Option<Instant>,
+}
+
+impl Dials {
+    fn in_vain(&mut self, index: usize, shelf: &Shelf) -> u64 {
+        let known = self.vain.filter(|(of, _)| *of == index);
+        let (_, in_vain) = *self.vain.insert(known.unwrap_or_else(|| (index, shelf.in_vain())));
+        in_vain
+    }
+
+    /// The time since the first, which begins now if there was none.
+    fn passed(&mut self, now: Instant) -> Duration {
+        now.saturating_duration_since(*self.began.get_or_insert(now))
+    }
+}
+
+/// Notes a failed dial of an upstream whose health is known. Returns whether another one may be
+/// dialled.
 fn note_failed(
     worker: &Http,
     target: &RouteTarget<'_>,
     (index, tried): (usize, &mut Tried),
-    failure: &DialFailure,
+    (failure, share): (&DialFailure, DialTime),
 ) -> bool {
-    let is_down = is_upstream_down(&failure.reason);
-    let Some((_, member)) = target.balanced.filter(|_| is_down) else { return false };
-    member.health.failed(worker.engine.now_unix_ms(), &failure.reason);
+    let is_over = may_dial_another(&failure.reason);
+    let Some((_, member)) = target.balanced.filter(|_| is_over) else { return false };
+    if share.says_down(&failure.reason) {
+        member.health.failed(worker.engine.now_unix_ms(), &failure.reason);
+    }
     tried.add(index);
     true
 }
@@ -189,30 +212,16 @@ async fn while_here<T>(
     .await
 }
 
-/// How a dial for a request begins.
-struct Begins {
-    spoken: Spoken,
-    /// When the first dial for it began.
-    began: Instant,
-    /// No upstream is left to be dialled after it.
-    is_last: bool,
-}
-
-/// Dials, while the client is connected.
+/// Dials for at most `wait`, while the client is connected.
 async fn reach(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
     (worker, route, target): (&Http, &Route, &RouteTarget<'_>),
-    Begins { spoken, began, is_last }: Begins,
+    (spoken, wait): (Spoken, Duration),
 ) -> Result<Result<Dialled, DialFailure>, Failure> {
     // The dial has its own timeouts.
     stream.due_in(served.worker.shared.config.limits.connect_timeout + route.wait());
     let dialling = (spoken != Spoken::One).then(|| target.shelf.dials());
-    let limit = worker.dialler.connect_timeout;
-    let wait = match is_last {
-        true => limit,
-        false => limit.saturating_sub(began.elapsed()).min(limit / DIALS_IN_TIME),
-    };
     let now_ms = worker.engine.now_unix_ms();
     let balanced = target.balanced.map(|(group, member)| Balanced { group, member, now_ms });
     let (begins, terms) = ((spoken, &*served.preface), DialTerms { wait, balanced });
@@ -222,4 +231,33 @@ async fn reach(
         dialling.over(dialled.as_ref().ok());
     }
     Ok(dialled)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+
+    #[test]
+    fn each_upstream_has_its_own_count_of_vain_dials() {
+        let (shelf, other) = (Rc::<Shelf>::default(), Rc::<Shelf>::default());
+        let mut dials = Dials::default();
+        assert_eq!(dials.in_vain(0, &shelf), 0);
+        shelf.dials().over(None);
+        assert_eq!(dials.in_vain(0, &shelf), 0, "as it was when the request came");
+        other.dials().over(None);
+        assert_eq!(dials.in_vain(1, &other), 1);
+        assert_eq!(dials.in_vain(0, &shelf), 1);
+    }
+
+    #[test]
+    fn the_clock_begins_anew_after_a_hold() {
+        let (mut dials, now) = (Dials::default(), Instant::now());
+        let second = Duration::from_secs(1);
+        assert_eq!(dials.passed(now), Duration::ZERO);
+        assert_eq!(dials.passed(now + 6 * second), 6 * second);
+        dials.began = None;
+        assert_eq!(dials.passed(now + 7 * second), Duration::ZERO);
+    }
 }

@@ -14,7 +14,7 @@ use eyelet_config::{
 use eyelet_engine::connection_table::Phase;
 use eyelet_engine::shed::Serving;
 use eyelet_engine::worker::Handle;
-use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
+use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome};
 use eyelet_telemetry::reason::{Limit, Reason};
 use eyelet_wire::connect::Target;
 use http::header::{self, HeaderName};
@@ -80,11 +80,12 @@ impl ProxiedClient {
     /// The next request.
     ///
     /// # Errors
-    /// The end of the connection. A malformed request was answered.
+    /// The end of the connection. A malformed request was answered, and the info has nothing of the
+    /// request before.
     pub async fn next(
         &mut self,
         worker: &Rc<Http>,
-        info: &ConnectionInfo,
+        info: &mut ConnectionInfo,
     ) -> Result<ProxiedRequest, End> {
         if self.client.plain.is_empty() {
             // A client that has not asked again is among the first to go when memory is short.
@@ -105,6 +106,7 @@ impl ProxiedClient {
             NextRequest::End(reason) => return Err(over(reason)),
             NextRequest::ClientLost(client_lost) => return Err(End::failed(client_lost.reason())),
         };
+        forget(info);
         let served = self.served(worker, info, None, Vec::new());
         one::refuse(&mut self.client, &served, fault).await;
         Err(End { outcome: Outcome::Refused, reason: fault.into() })
@@ -198,6 +200,13 @@ impl ProxiedClient {
     }
 }
 
+/// Forgets what was decided of the request before.
+pub fn forget(info: &mut ConnectionInfo) {
+    let Decided { labels, listener, is_handed, .. } = std::mem::take(&mut info.decided);
+    info.decided = Decided { labels, listener, is_handed, ..Decided::default() };
+    info.connect = None;
+}
+
 /// The host and the port of the request's URL. Only `http://` URLs are for a proxy.
 fn target(request: &Request) -> Result<Target, RequestFault> {
     let uri = &request.parts.uri;
@@ -224,6 +233,7 @@ fn terminate(upstream: HttpUpstream) -> Action {
         others: Vec::new(),
         balance: Balance::default(),
         headers: Fields::default(),
+        no_hsts: false,
         certificates: CertificateSource::Files,
         upstream_wait: Duration::ZERO,
         alpn_select: Vec::new(),

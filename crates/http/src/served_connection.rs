@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use eyelet_policy::{Facts, RuleId};
 use http::uri::{Authority, PathAndQuery};
-use http::{Method, StatusCode, request, response};
+use http::{Method, StatusCode, header, request, response};
 
 use super::fields::{self, Requester};
 use super::head::Length;
@@ -189,11 +189,21 @@ impl ServedConnection {
         }
     }
 
-    /// Sets the fields that every response of the rule has.
+    /// Sets the fields that every response of the rule has. A stranger's response to a proxy's
+    /// client passes as it is.
     pub fn set_fields(&self, headers: &mut http::HeaderMap) {
-        let of_rule = self.route.as_ref().and_then(Route::terminate);
-        let of_rule = of_rule.map_or(&[][..], |terminate| &terminate.headers);
-        for (name, value) in self.worker.shared.config.http.headers.iter().chain(of_rule) {
+        if self.is_proxied {
+            return;
+        }
+        let rule = self.route.as_ref().and_then(Route::terminate);
+        let of_rule = rule.map_or(&[][..], |terminate| &terminate.headers);
+        let no_hsts = rule.is_some_and(|terminate| terminate.no_hsts);
+        for (name, value) in &self.worker.shared.config.http.headers {
+            if !(no_hsts && *name == header::STRICT_TRANSPORT_SECURITY) {
+                headers.insert(name, value.clone());
+            }
+        }
+        for (name, value) in of_rule {
             headers.insert(name, value.clone());
         }
     }

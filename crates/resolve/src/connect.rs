@@ -16,6 +16,7 @@ use eyelet_engine::registration::Registration;
 use eyelet_engine::worker::{Handle, Worker};
 use eyelet_sys::epoll::{FAILED, WRITABLE};
 use eyelet_sys::{Errno, socket, transparent};
+use eyelet_telemetry::reason::IoFailure;
 use tokio::time::{sleep, timeout};
 
 use crate::loops::{DialMark, Loops};
@@ -266,7 +267,9 @@ impl<O: Owner> Dial<'_, O> {
     }
 
     fn note_failed(&self, address: SocketAddr, why: &io::Error) {
-        if let Some(&Balanced { member, now_ms, .. }) = self.options.balanced {
+        if let Some(&Balanced { member, now_ms, .. }) = self.options.balanced
+            && !is_own_shortage(&why.into())
+        {
             member.address_failed(address, now_ms, why);
         }
     }
@@ -358,6 +361,16 @@ fn send_first(socket: &OwnedFd, first: &[u8]) -> io::Result<Option<usize>> {
             _ => Err(error),
         },
     }
+}
+
+/// Whether this process or host lacks something, so that a failed dial says nothing about the other
+/// side: descriptors, local ports or memory.
+pub(crate) fn is_own_shortage(failure: &IoFailure) -> bool {
+    let IoFailure::Os(code) = failure else { return false };
+    matches!(
+        Errno::from_raw_os_error(*code),
+        Errno::MFILE | Errno::NFILE | Errno::ADDRNOTAVAIL | Errno::NOBUFS | Errno::NOMEM
+    )
 }
 
 fn is_out_of_descriptors(error: &io::Error) -> bool {

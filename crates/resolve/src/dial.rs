@@ -13,7 +13,9 @@ use eyelet_telemetry::reason::{Detail, Guarded, Limit, Loop, Peer, Reason, Shed,
 use ipnet::IpNet;
 use tokio::time::timeout;
 
-use crate::connect::{ATTEMPTS_MAX, Connected, Dial, DialOptions, Owner, connect_unix};
+use crate::connect::{
+    ATTEMPTS_MAX, Connected, Dial, DialOptions, Owner, connect_unix, is_own_shortage,
+};
 use crate::dialled;
 use crate::guard::is_guarded;
 use crate::names::Names;
@@ -139,9 +141,17 @@ pub async fn dial<O: Owner>(
     connected.map_err(|end| Undialled { end, address: addresses.first().copied() })
 }
 
-/// Whether a dial that ended so says that the upstream is down. Otherwise the client, the
-/// configuration or this process ended it.
+/// Whether a dial that ended so says that the upstream is down.
 pub fn is_upstream_down(reason: &Reason) -> bool {
+    match reason {
+        Reason::Io(Peer::Upstream, failure) => !is_own_shortage(failure),
+        _ => may_dial_another(reason),
+    }
+}
+
+/// Whether another upstream may be dialled after a dial that ended so. Otherwise the client, the
+/// configuration or this process ended it.
+pub fn may_dial_another(reason: &Reason) -> bool {
     matches!(
         reason,
         Reason::Io(Peer::Upstream, _)
@@ -252,4 +262,30 @@ fn check_loop(
 
 fn refused(reason: Reason) -> End {
     End { outcome: Outcome::Refused, reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use eyelet_sys::Errno;
+
+    use super::*;
+
+    #[test]
+    fn an_own_shortage_takes_no_upstream_down() {
+        for (error, is_down) in [
+            (Errno::CONNREFUSED, true),
+            (Errno::HOSTUNREACH, true),
+            (Errno::TIMEDOUT, true),
+            (Errno::MFILE, false),
+            (Errno::NFILE, false),
+            (Errno::ADDRNOTAVAIL, false),
+            (Errno::NOBUFS, false),
+            (Errno::NOMEM, false),
+        ] {
+            let reason = Reason::Io(Peer::Upstream, (&std::io::Error::from(error)).into());
+            assert_eq!(is_upstream_down(&reason), is_down, "{error:?}");
+            assert!(may_dial_another(&reason), "{error:?}");
+        }
+        assert!(!is_upstream_down(&Reason::Drained(None)));
+    }
 }

@@ -22,4 +22,5 @@ pub mod resolved;
 pub mod resolver;
 pub mod resolvers;
 pub mod servers;
+pub mod share;
 pub mod system;

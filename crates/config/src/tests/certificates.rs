@@ -105,6 +105,7 @@ fn a_terminate_rule() {
         client_ca: Some(folder.0.join("app.pem")),
         compression: Compression::default(),
         headers: Vec::new(),
+        no_hsts: false,
         tls_version_min: Version::Tls13,
         proxy_protocol: Some(ProxyProtocol::V2),
     };

@@ -73,6 +73,8 @@ fn http_upstreams_and_fields() {
         ("[\"http://127.0.0.1:1\", \"https://a.example:2\"]", "", "is of another kind than"),
         (two, "upstream_check = \"healthz\"", "expected a path as in \"/healthz\", or \"connect\""),
         (two, "upstream_check = \"/a b\"", "all of them visible ASCII"),
+        (two, "upstream_check = \"/a#b\"", "\"/a#b\" is no path of a request"),
+        (two, "headers = { X-A = \"1\", x-a = \"2\" }", "\"x-a\" is in `headers` twice"),
         (two, "headers = { Content-Length = \"1\" }", "belongs to the message; Eyelet writes it"),
         (two, "headers = { \"a b\" = \"1\" }", "is not the name of a field"),
         (two, "headers = { a = \"\\n\" }", "a field's value has 1 to 4096 bytes"),
@@ -101,4 +103,26 @@ fn http_upstreams_and_fields() {
         .map(|upstream| upstream.as_http().unwrap().tls.as_ref().unwrap().name.as_str())
         .collect();
     assert_eq!(names, ["127.0.0.1", "a.example"], "each is verified by its own name");
+}
+
+#[test]
+fn any_upstream_of_a_list_may_be_the_listener_itself() {
+    let folder = Folder::new();
+    let said = folder.said(
+        "[[listener]]\naddress = \"127.0.0.1:8443\"\n[[rule]]\naction = \"splice\"\n\
+         sni = \"a.example\"\nupstream = [\"192.0.2.1:443\", \"127.0.0.1:8443\"]",
+    );
+    assert!(said.iter().any(|said| said.contains("would loop and are refused")), "{said:#?}");
+}
+
+#[test]
+fn a_rule_may_do_without_hsts() {
+    let folder = Folder::new();
+    folder.issue("app", &["app.example"]);
+    for (more, expected) in [("", false), ("hsts = true", false), ("hsts = false", true)] {
+        let text = terminate("\"app.example\"", "\"app.pem\"", "\"app.key\"", more);
+        let loaded = folder.read(Depth::Files, &text).unwrap();
+        let Action::Terminate(terminate) = loaded.config.rules.at(0).action else { panic!() };
+        assert_eq!(terminate.no_hsts, expected, "{more}");
+    }
 }

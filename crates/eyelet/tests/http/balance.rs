@@ -182,3 +182,13 @@ fn responses_get_the_fields_of_the_configuration() {
     let refused = head(&mut client);
     assert!(refused.contains("strict-transport-security: max-age=31536000\r\n"), "{refused}");
 }
+
+#[test]
+fn a_rule_does_without_the_hsts_of_all_rules() {
+    let app = Upstream::http();
+    let whole = "[http]\nhsts = true\nheaders = { Server = \"edge\" }";
+    let web = Balanced::new(&[app.address], "hsts = false", whole);
+    let heard = get(&mut web.connect(), "/");
+    assert_eq!(heard.field("server"), Some("edge"), "{heard:?}");
+    assert_eq!(heard.field("strict-transport-security"), None, "{heard:?}");
+}

@@ -219,6 +219,21 @@ fn each_request_is_decided_anew_and_a_refusal_says_why() {
 }
 
 #[test]
+fn a_strangers_response_passes_as_it_is_and_a_malformed_request_has_no_rule() {
+    let (folder, mirror) = (Folder::new(), Mirror::new());
+    let edge = mirror.edge(&folder, "[http]\nheaders = { X-Own = \"1\" }\nhsts = true\n");
+    let mut client = edge.connect();
+    let heard = ask(&mut client, &get(&mirror.url("/own")));
+    assert_eq!((heard.status, heard.field("x-own")), (200, None), "{heard:?}");
+    assert_eq!(heard.field("strict-transport-security"), None, "{heard:?}");
+    assert_eq!(ask(&mut client, "GET http:/// HTTP/1.1\r\nHost: a\r\n\r\n").status, 400);
+    let end = edge.line("the end", |line| line["event"] == "end");
+    for key in ["rule", "connect", "sni"] {
+        assert_eq!(end[key], Value::Null, "{end}");
+    }
+}
+
+#[test]
 fn what_is_no_request_for_a_proxy_is_refused() {
     let (folder, mirror) = (Folder::new(), Mirror::new());
     let edge = mirror.edge(&folder, "");
