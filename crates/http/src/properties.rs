@@ -50,7 +50,13 @@ pub fn request_is_stable(bytes: &[u8]) {
     let Ok(Some(rewritten)) = rewritten else {
         panic!("written again it is {rewritten:?}: {}", written.escape_ascii());
     };
-    assert_eq!(summary(&request), summary(&rewritten));
+    // An upstream is asked for a path: the target's scheme is not written.
+    let without_scheme = |request: &Request| {
+        let (method, uri, fields, length, keep_alive) = summary(request);
+        let rest = uri.split_once("://").map_or(uri.clone(), |(_, rest)| rest.to_owned());
+        (method, rest, fields, length, keep_alive)
+    };
+    assert_eq!(without_scheme(&request), without_scheme(&rewritten));
 }
 
 /// A response's head reads the same in one piece and byte by byte.

@@ -148,7 +148,7 @@ impl Scene {
         self.edge.count(|line| line["reason"].as_str().is_some_and(|r| r.starts_with("shed")))
     }
 
-    /// Each connection has its line in the end, or is counted as one without; and each that was shed
+    /// Each connection has its line in the end, or counts as one that lost it. Each that was shed
     /// says so.
     fn accounts(mut self) {
         self.edge.signal(Signal::TERM);
