@@ -455,7 +455,7 @@ impl ClientStream {
         self.sealed.split_off(self.sent)
     }
 
-    /// Seals up to [`RECORDS`] records of what `fill` writes, and sends what the socket accepts.
+    /// Seals up to `RECORDS` records of what `fill` writes, and sends what the socket accepts.
     pub fn seal(&mut self, mut fill: impl FnMut(&mut [u8]) -> usize) -> Result<usize, ClientLost> {
         self.seal_control()?;
         let worker = self.handle.worker.clone();
