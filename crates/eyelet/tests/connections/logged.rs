@@ -46,6 +46,8 @@ fn the_recipes_of_the_manual_work() {
     let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/access-log.md");
     let manual = std::fs::read_to_string(manual).unwrap();
     let block = manual.split("\n## Recipes\n").nth(1).unwrap().split("```").nth(1).unwrap();
+    // A recipe goes on where the next line is indented.
+    let block = block.replace("\n    ", " ");
     let recipes: Vec<&str> = block.lines().filter(|line| line.starts_with("jq ")).collect();
     assert!(recipes.len() >= 7, "{block}");
     let said = |recipe: &str| {
