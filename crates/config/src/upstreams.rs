@@ -11,13 +11,13 @@ pub const UPSTREAMS_MAX: usize = 64;
 
 /// What a list of upstreams is made of.
 pub(super) trait Upstream: Sized {
-    /// The kind of which all upstreams of a list must be, as it is written.
+    /// The kind that all upstreams of a list must have, as it is written.
     fn kind(&self) -> &'static str;
 
     /// Whether it may stand in a list.
     fn may_be_listed(&self) -> bool;
 
-    /// Whether a name stands for its addresses, of which there may be several.
+    /// Whether it is a name, which may have several addresses.
     fn is_named(&self) -> bool;
 
     /// Whether it speaks HTTP, so that a request can check it.

@@ -238,7 +238,7 @@ impl ServedConnection {
         request: &mut request::Parts,
     ) -> fields::ForwardedFields {
         if self.is_proxied {
-            // The upstream is a stranger to whom the client's address is no business.
+            // The upstream is a stranger: it is not told the client's address.
             return fields::via_alone(request.version);
         }
         let mut last = self.requester.borrow_mut();

@@ -22,7 +22,7 @@ pub struct SharedNames {
     pub loops: Loops,
     /// Evidence for names, and the addresses of names that are dialled.
     pub evidence: EvidenceStore,
-    /// The load and the health of upstreams of which there are several.
+    /// The load and the health of upstreams in lists.
     pub upstreams: Arc<Table>,
     /// Memory that connections hold, in all workers.
     pub budget: Arc<Budget>,

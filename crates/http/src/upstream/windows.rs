@@ -9,7 +9,7 @@ use eyelet_memory::budget::{Budget, Counted};
 pub const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 /// Widest window of a stream, for a distant upstream: 40 MB/s over a tenth of a second.
 const STREAM_WINDOW_BYTES_MAX: u32 = 4 << 20;
-/// The factor by which a window is widened: each time costs a round trip.
+/// A window grows by this factor: each growth costs a round trip.
 const WIDER: u32 = 4;
 /// Most bytes of all streams' windows of a connection beyond the least ones: all clients may stop
 /// reading.
