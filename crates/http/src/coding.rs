@@ -27,7 +27,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(100);
 pub async fn first(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
-    download: &mut Download,
+    download: &mut Download<'_>,
     upstream: &mut Upstream,
     may_wait: impl Fn() -> bool,
 ) -> Result<(Bytes, bool), Failure> {
@@ -76,7 +76,7 @@ pub fn begin(
     wanted: &RequestCodings,
     head: &mut response::Parts,
     length: Length,
-    download: &mut Download,
+    download: &mut Download<'_>,
     (first, complete): (Bytes, bool),
 ) -> Length {
     if known(length).is_none() {

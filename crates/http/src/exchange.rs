@@ -31,6 +31,7 @@ use eyelet_balance::group::Tried;
 use eyelet_engine::event_loop::others_first;
 use eyelet_engine::handle::WaitError;
 use eyelet_telemetry::reason::{Detail, Limit, Reason};
+use eyelet_telemetry::request::Coded;
 
 /// How often a request is sent, if sending it again does no harm.
 const TRIES_MAX: u32 = 3;
@@ -210,7 +211,7 @@ async fn serve(
     let host = host.as_str();
     let own = served.worker.compressors.answer(route.rule, request);
     if let Some(own) = own.or_else(|| fields::ends_here(request).then(options)) {
-        return Box::pin(answer_own(served, stream, &request.method, own, record)).await;
+        return Box::pin(answer_own(served, stream, &request.method, own, record, written)).await;
     }
     let switch = switch(stream, request, length);
     let trailers = lists(&request.headers, &header::TE, "trailers");
@@ -242,7 +243,7 @@ async fn serve(
     if !upload.done || served.why_last().is_some() {
         stream.close_after();
     }
-    let mut download = Download::new(&served.worker, response_length);
+    let mut download = Download::new(&served.worker, written, response_length);
     let length = match response_length {
         Length::Empty => {
             download.through(compressors.response(&wanted, &mut parts, None, &[]));
@@ -259,9 +260,7 @@ async fn serve(
     // body.
     others_first().await;
     respond(served, stream, parts, length, record);
-    let passed = pass_down(served, stream, &mut upstream, &mut upload, &mut download).await;
-    record.coded = download.coding_info();
-    let passed = passed?;
+    let passed = pass_down(served, stream, &mut upstream, &mut upload, &mut download).await?;
     if upload.done && download.is_whole() {
         served.keep(upstream, index);
     }
@@ -314,6 +313,7 @@ async fn answer_own(
     method: &Method,
     own: http::Response<Bytes>,
     record: &mut Record,
+    written: &Written<'_>,
 ) -> Result<ExchangeEnd, Failure> {
     let (mut head, body) = own.into_parts();
     fields::to_client(&mut head);
@@ -327,7 +327,8 @@ async fn answer_own(
     };
     respond(served, stream, head, length, record);
     if length != Length::Empty {
-        record.coded.bytes_sent = body.len() as u64;
+        let bytes_sent = body.len() as u64;
+        written.note_coded(Coded { bytes_sent, ..Coded::default() });
         stream.push(body);
         stream.finish(None);
     }
@@ -568,7 +569,7 @@ async fn pass_down(
     stream: &mut Stream<'_>,
     upstream: &mut Upstream,
     upload: &mut Upload<'_>,
-    download: &mut Download,
+    download: &mut Download<'_>,
 ) -> Result<Passed, Failure> {
     // Most responses are complete already, and reading the clock costs.
     let mut moved = None;

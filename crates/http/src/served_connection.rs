@@ -394,16 +394,18 @@ pub struct RequestLogEntry<'a> {
     /// The counter of bytes that the client was sent, and its value when the request began.
     sent: Rc<Cell<u64>>,
     sent_before: u64,
-    /// Bytes written to upstreams for it.
+    /// The counts of its bodies.
     pub written: Written<'a>,
     is_over: bool,
 }
 
-/// Bytes written to upstreams for one request. They are also added to the connection's count at
-/// each write, so a task that is dropped early has counted all of them.
+/// Bytes written to upstreams for one request, and those of its response's body. The former are
+/// also added to the connection's count at each write, so a task that is dropped early has counted
+/// all of them.
 pub struct Written<'a> {
     served: &'a ServedConnection,
     bytes: Cell<u64>,
+    coded: Cell<Coded>,
 }
 
 impl Written<'_> {
@@ -412,13 +414,18 @@ impl Written<'_> {
         self.bytes.update(|written| written + bytes as u64);
         self.served.bytes_to_upstream.update(|written| written + bytes as u64);
     }
+
+    /// Notes how the response's body was coded, as far as it got.
+    pub fn note_coded(&self, coded: Coded) {
+        self.coded.set(coded);
+    }
 }
 
 impl<'a> RequestLogEntry<'a> {
     /// The entry of a request that begins. `sent` counts the bytes to its client.
     pub fn new(served: &'a ServedConnection, record: Record, sent: Rc<Cell<u64>>) -> Self {
         let sent_before = sent.get();
-        let written = Written { served, bytes: Cell::new(0) };
+        let written = Written { served, bytes: Cell::new(0), coded: Cell::default() };
         Self { served, record, sent, sent_before, written, is_over: false }
     }
 
@@ -440,6 +447,7 @@ impl Drop for RequestLogEntry<'_> {
         }
         self.record.bytes_to_client = self.sent.get() - self.sent_before;
         self.record.bytes_to_upstream = self.written.bytes.get();
+        self.record.coded = self.written.coded.get();
         self.served.emit(&self.record);
     }
 }
@@ -460,8 +468,7 @@ pub struct Record {
     /// Milliseconds from the request's last byte to the response's head. If the upstream answered
     /// earlier, they count from the request's head.
     pub upstream_ms: Option<u64>,
-    /// How the response's body was coded.
-    pub coded: Coded,
+    coded: Coded,
     /// Why the exchange ended.
     pub reason: Reason,
     /// The client did not get a whole response of the upstream.

@@ -204,7 +204,7 @@ pub enum Broken {
 }
 
 /// The response's body on its way to the client.
-pub struct Download {
+pub struct Download<'a> {
     decoder: Decoder,
     /// Bytes of the body that were read before the response was begun, and its end if that came
     /// too.
@@ -222,13 +222,14 @@ pub struct Download {
     /// Bytes taken from the upstream, and bytes given to the client.
     pub taken: u64,
     given: u64,
+    counts: &'a Written<'a>,
     worker: Rc<Http>,
     counted: Counted,
 }
 
-impl Download {
+impl<'a> Download<'a> {
     /// A body of this length.
-    pub fn new(worker: &Rc<Http>, length: Length) -> Self {
+    pub fn new(worker: &Rc<Http>, counts: &'a Written<'a>, length: Length) -> Self {
         Self {
             decoder: Decoder::new(length),
             first: Bytes::new(),
@@ -241,6 +242,7 @@ impl Download {
             boundary: Boundary::Unknown,
             taken: 0,
             given: 0,
+            counts,
             worker: worker.clone(),
             counted: Counted::new(&worker.engine.process.budget, 0),
         }
@@ -325,7 +327,7 @@ impl Download {
     }
 
     /// How the body was coded, for the access line.
-    pub fn coding_info(&self) -> Coded {
+    fn coding_info(&self) -> Coded {
         let coding_info = self.coder.as_ref().map(Coder::coding_info).unwrap_or_default();
         Coded {
             coding: coding_info.coding,
@@ -470,5 +472,12 @@ impl Download {
         max: usize,
     ) -> Poll<Result<Piece, ResponseFault>> {
         upstream.poll_piece(task, &mut self.decoder, max)
+    }
+}
+
+/// However the exchange ends, also where a drain drops its task.
+impl Drop for Download<'_> {
+    fn drop(&mut self) {
+        self.counts.note_coded(self.coding_info());
     }
 }

@@ -47,7 +47,7 @@ pub fn to_ok(head: &mut response::Parts) {
 fn leave(
     stream: &mut Stream<'_>,
     up: &mut Upload<'_>,
-    down: &mut Download,
+    down: &mut Download<'_>,
 ) -> Result<(), CodingError> {
     if up.is_between_frames()
         && down.is_between_frames()
@@ -76,7 +76,7 @@ pub async fn copy(
 ) -> Result<(), CopyEnd> {
     let idle_timeout = served.worker.shared.config.limits.idle_timeout;
     let mut up = Upload::new(&served.worker, written, BytesMut::new(), Length::UntilClose, false);
-    let mut down = Download::new(&served.worker, Length::UntilClose);
+    let mut down = Download::new(&served.worker, written, Length::UntilClose);
     up.follow(Boundary::of_frames());
     down.follow(Boundary::of_frames());
     let mut shut_down = false;
