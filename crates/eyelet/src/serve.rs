@@ -347,7 +347,9 @@ impl Running {
     fn watch_sources(&mut self) {
         let snapshot = self.published.snapshot();
         let (config, tls) = (snapshot.config.clone(), snapshot.tls.clone());
-        let served = Served { config, tls };
+        let upstream_tls = snapshot.http.upstream_tls.clone();
+        let evidence_roots = snapshot.names.evidence.roots().cloned();
+        let served = Served { config, tls, upstream_tls, evidence_roots };
         if let Some(sources) = &self.sources {
             return sources.serve(served);
         }
@@ -383,19 +385,21 @@ impl Running {
         if changed.dns {
             tracing::info!("the system's resolvers or hosts have changed and are read again");
         }
-        if changed.lists || changed.dns {
-            self.decide_anew();
+        let verdicts_hold = !(changed.lists || changed.dns || changed.evidence_roots);
+        if !verdicts_hold || changed.upstream_roots {
+            self.decide_anew(verdicts_hold);
         }
         // A reload since then may have read it.
         let differs = |file: &WatchedFile| changed.configuration.is_some_and(|n| n != file.digest);
         self.config().watch.as_ref().is_some_and(differs)
     }
 
-    /// Has the next request of each HTTP connection decided again, after something that the newest
-    /// configuration was made from was replaced.
-    fn decide_anew(&mut self) {
+    /// Has the next request of each HTTP connection find its upstream again, after something that
+    /// the newest configuration was made from was replaced. Unless `verdicts_hold`, the rules also
+    /// decide it again.
+    fn decide_anew(&mut self, verdicts_hold: bool) {
         let earlier = self.published.snapshot();
-        let snapshot = Arc::new(earlier.decided_anew());
+        let snapshot = Arc::new(earlier.decided_anew(verdicts_hold));
         let generation = snapshot.generation;
         self.published.publish(snapshot, self.published.listeners(), self.writer.lines());
         self.earlier.push(earlier);

@@ -18,13 +18,13 @@ use eyelet_http::compress;
 use eyelet_http::redirect::https_port;
 use eyelet_http::worker::SharedHttp;
 use eyelet_memory::budget::Budget;
-use eyelet_resolve::certificate::RootsError;
 use eyelet_resolve::evidence::EvidenceStore;
 use eyelet_resolve::loops::Loops;
 use eyelet_resolve::names::SharedNames;
 use eyelet_resolve::system::SystemDns;
 use eyelet_telemetry::labels::Labels;
 use eyelet_tls::client::ClientConfigs;
+use eyelet_tls::roots::RootsError;
 use eyelet_tls::server::{ServerConfigs, TlsError};
 use eyelet_tls::tickets::TicketKeys;
 
@@ -209,13 +209,19 @@ impl PreparedSnapshot {
 }
 
 impl Snapshot {
-    /// The same configuration as the next generation, for when a list of its rules was replaced:
-    /// verdicts of earlier generations no longer hold for the next request of a connection.
-    pub fn decided_anew(&self) -> Self {
+    /// The same configuration as the next generation, for when a source of it was replaced. Unless
+    /// `verdicts_hold`, those of earlier generations no longer hold for the next request of a
+    /// connection. No file is read.
+    pub fn decided_anew(&self, verdicts_hold: bool) -> Self {
         let generation = self.generation + 1;
+        let mut names = SharedNames::clone(&self.names);
+        match names.evidence.by_newest_roots(&self.config) {
+            Ok(evidence) => names.evidence = evidence,
+            Err(error) => tracing::error!("[evidence] ca: {error}; the old roots stay in use"),
+        }
         let http = SharedHttp {
             generation,
-            rules_since: generation,
+            rules_since: if verdicts_hold { self.http.rules_since } else { generation },
             config: self.config.clone(),
             upstream_tls: self.http.upstream_tls.clone(),
             server_tls: self.tls.clone(),
@@ -229,7 +235,7 @@ impl Snapshot {
             acme: self.acme.clone(),
             https_port: self.https_port,
             // Of its own: who holds the names of one snapshot keeps no other.
-            names: Arc::new(SharedNames::clone(&self.names)),
+            names: Arc::new(names),
             tls: self.tls.clone(),
             http: Arc::new(http),
             budget: self.budget.clone(),

@@ -91,7 +91,7 @@ impl Route {
             // A connection that came from this edge dials its own upstream connection, so that the
             // dial is checked for a loop: a shared one could lead to a listener of this edge.
             None if info.decided.is_handed => Rc::default(),
-            None => worker.pool.shelf(upstream, roots),
+            None => worker.pool.shelf(upstream, roots.as_ref()),
             // The upstream was told the client's address, so only this client may use the
             // connection.
             Some(_) => Rc::default(),

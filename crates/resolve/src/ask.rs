@@ -15,6 +15,7 @@ use crate::certificate::{Prober, Shown};
 use crate::resolved::Resolved;
 use crate::resolvers::Resolvers;
 use eyelet_config::Config;
+use eyelet_tls::roots::EvidenceRoots;
 
 /// Runs a question to its answer. Each has the timeout of `[evidence]`.
 ///
@@ -59,7 +60,9 @@ pub async fn certificate(
     name: Option<&str>,
     is_chosen: bool,
 ) -> Result<Shown, String> {
-    let prober = Prober::new(config).map_err(|why| why.to_string())?;
+    let roots = EvidenceRoots::new(config.evidence.ca.as_deref());
+    let prober = roots.and_then(|roots| Prober::new(config, roots.store()));
+    let prober = prober.map_err(|why| why.to_string())?;
     if let Some(why) = prober.declines(destination.ip()).filter(|_| is_chosen) {
         return Err(why);
     }

@@ -3,7 +3,6 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
@@ -21,10 +20,10 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
 use crate::guard::is_guarded;
-use eyelet_config::certificate;
 use eyelet_config::{Action, Config};
 use eyelet_telemetry::evidence::CertificateEvidence;
 use eyelet_tls::provider::{self, KeyOnly, PROVIDER};
+use eyelet_tls::roots::RootsError;
 
 /// Most bytes that a server may send until its handshake is done. rustls takes no message of more
 /// than 64 KiB, and a chain is one message. The rest of a flight is below 8 KiB.
@@ -33,15 +32,6 @@ const FLIGHT_BYTES_MAX: usize = 72 << 10;
 const READ_BYTES: usize = 8 << 10;
 /// Names of a certificate that a log entry shows.
 const LOGGED_MAX: usize = 8;
-
-/// Where systems keep the CA certificates that they trust, in the order in which we look: Debian,
-/// Fedora, SUSE, Alpine.
-const SYSTEM_ROOTS: [&str; 4] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
 
 /// The certificate that a server has shown, for rules and for the access log.
 #[derive(Debug)]
@@ -54,7 +44,7 @@ pub struct Shown {
     pub expires_unix_ms: u64,
 }
 
-/// Makes side handshakes. The trusted roots are read once.
+/// Makes side handshakes, and trusts the same roots always.
 #[derive(Clone)]
 pub struct Prober {
     verifier: Arc<WebPkiServerVerifier>,
@@ -65,43 +55,13 @@ pub struct Prober {
     roots: Arc<RootCertStore>,
 }
 
-/// Why there are no roots to trust.
-#[derive(Debug, thiserror::Error)]
-pub enum RootsError {
-    /// The file cannot be used.
-    #[error("{0}")]
-    File(#[from] certificate::CertificateError),
-    /// None of the system's files was found.
-    #[error("no CA certificates at {}; name a file in [evidence] ca", SYSTEM_ROOTS.join(", "))]
-    NoSystem,
-    /// No certificate in the file can be a root.
-    #[error("{file}: none of the certificates can be a root")]
-    NoRoot {
-        /// The file.
-        file: String,
-    },
-    /// rustls refuses them.
-    #[error("roots: {0}")]
-    Rustls(String),
-}
-
 impl Prober {
-    /// Reads the roots of `[evidence] ca`, or the system's.
+    /// Trusts these roots.
     ///
     /// # Errors
-    /// If there are none.
-    pub fn new(config: &Config) -> Result<Self, RootsError> {
-        let ca = config.evidence.ca.as_deref();
+    /// If rustls refuses them.
+    pub fn new(config: &Config, roots: Arc<RootCertStore>) -> Result<Self, RootsError> {
         let allow = allowed(config);
-        let system = || SYSTEM_ROOTS.iter().map(Path::new).find(|path| path.exists());
-        let file = ca.or_else(system).ok_or(RootsError::NoSystem)?;
-        let mut roots = RootCertStore::empty();
-        // A system's list may contain certificates that are too old to be parsed: the others count.
-        let (added, _) = roots.add_parsable_certificates(certificate::chain(file)?);
-        if added == 0 {
-            return Err(RootsError::NoRoot { file: file.display().to_string() });
-        }
-        let roots = Arc::new(roots);
         let rustls = |error: &dyn std::fmt::Display| RootsError::Rustls(error.to_string());
         let verifier = WebPkiServerVerifier::builder_with_provider(roots.clone(), PROVIDER.clone())
             .build()
@@ -113,9 +73,9 @@ impl Prober {
         Ok(Self { verifier, config, config_nameless, allow, roots })
     }
 
-    /// Whether both judge a certificate alike.
-    pub fn trusts_as(&self, other: &Self) -> bool {
-        self.roots.roots == other.roots.roots
+    /// Whether it judges a certificate by these roots.
+    pub fn trusts(&self, roots: &RootCertStore) -> bool {
+        self.roots.roots == roots.roots
     }
 
     /// Why an address that a client chose must not be asked, if so. Who may not reach internal

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cache::Cache;
-use crate::certificate::{Prober, RootsError, Shown};
+use crate::certificate::{Prober, Shown};
 use crate::permits::Permits;
 use crate::resolved::Resolved;
 use crate::resolver::{DialledName, Found};
 use eyelet_config::{Config, Dns};
 use eyelet_telemetry::evidence::AddressEvidence;
+use eyelet_tls::roots::{EvidenceRoots, RootsError};
 
 /// Evidence of each kind, and names that are dialled, may take one such part of `memory_max`: 8 MiB
 /// by default, enough for more than 16,384 names with a few addresses.
@@ -38,6 +39,8 @@ pub struct EvidenceStore {
     /// Addresses of names that are dialled.
     pub dialled: Arc<Cache<DialledName, Arc<Found>>>,
     pub(crate) prober: Option<Prober>,
+    /// What the next prober trusts, if a rule asks for a certificate.
+    roots: Option<Arc<EvidenceRoots>>,
     /// Whose answers the caches hold.
     dns_settings: Dns,
     pub(crate) questions: Arc<Permits>,
@@ -71,14 +74,14 @@ impl EvidenceStore {
     /// # Errors
     /// If the roots cannot be read.
     pub fn new(config: &Config) -> Result<Self, RootsError> {
-        let asks = config.policy.asks_certificate();
-        let prober = asks.then(|| Prober::new(config)).transpose()?;
+        let (roots, prober) = trusted(config)?;
         let bytes_max = config.limits.memory_max / MEMORY_PARTS;
         Ok(Self {
             dns: Arc::new(Cache::new(bytes_max)),
             certificates: Arc::new(Cache::new(bytes_max)),
             dialled: Arc::new(Cache::new(bytes_max)),
             prober,
+            roots,
             dns_settings: config.dns.clone(),
             questions: Permits::new(QUESTIONS_MAX),
             handshakes: Permits::new(HANDSHAKES_MAX),
@@ -92,10 +95,9 @@ impl EvidenceStore {
     /// # Errors
     /// If the roots cannot be read.
     pub fn reloaded(&self, config: &Config) -> Result<Self, RootsError> {
-        let asks = config.policy.asks_certificate();
-        let prober = asks.then(|| Prober::new(config)).transpose()?;
-        let has_same_roots = match (&self.prober, &prober) {
-            (Some(old), Some(new)) => old.trusts_as(new),
+        let (roots, prober) = trusted(config)?;
+        let has_same_roots = match (&self.prober, &roots) {
+            (Some(old), Some(roots)) => old.trusts(&roots.store()),
             _ => false,
         };
         let certificates = match has_same_roots {
@@ -112,11 +114,34 @@ impl EvidenceStore {
             certificates,
             dialled,
             prober,
+            roots,
             dns_settings: config.dns.clone(),
             questions: self.questions.clone(),
             handshakes: self.handshakes.clone(),
             lookups: self.lookups.clone(),
         })
+    }
+
+    /// The same by the roots that were read last. It forgets certificates that others have judged.
+    ///
+    /// # Errors
+    /// If rustls refuses the roots.
+    pub fn by_newest_roots(&self, config: &Config) -> Result<Self, RootsError> {
+        let (Some(prober), Some(roots)) = (&self.prober, &self.roots) else {
+            return Ok(self.clone());
+        };
+        let store = roots.store();
+        if prober.trusts(&store) {
+            return Ok(self.clone());
+        }
+        let prober = Some(Prober::new(config, store)?);
+        let certificates = Arc::new(Cache::new(config.limits.memory_max / MEMORY_PARTS));
+        Ok(Self { certificates, prober, ..self.clone() })
+    }
+
+    /// The roots that side handshakes trust, as a file that may change.
+    pub fn roots(&self) -> Option<&Arc<EvidenceRoots>> {
+        self.roots.as_ref()
     }
 
     /// Most descriptors that gathering evidence may take.
@@ -130,6 +155,16 @@ impl EvidenceStore {
     pub fn size(&self) -> [(usize, usize); 2] {
         [self.dns.size(), self.certificates.size()]
     }
+}
+
+/// Reads the roots if a rule asks for a certificate.
+fn trusted(config: &Config) -> Result<(Option<Arc<EvidenceRoots>>, Option<Prober>), RootsError> {
+    if !config.policy.asks_certificate() {
+        return Ok((None, None));
+    }
+    let roots = EvidenceRoots::new(config.evidence.ca.as_deref())?;
+    let prober = Prober::new(config, roots.store())?;
+    Ok((Some(Arc::new(roots)), Some(prober)))
 }
 
 impl ByDns {

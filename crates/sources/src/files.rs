@@ -11,6 +11,7 @@ use eyelet_config::{Config, Diagnostic};
 use eyelet_policy::ListId;
 use eyelet_sys::file::Stamp;
 use eyelet_telemetry::counters::{self, Counters};
+use eyelet_tls::roots::EvidenceRoots;
 
 use crate::watched::WatchFault;
 use crate::{ChangedSources, POLL, Served, UNWATCHED_POLL};
@@ -53,34 +54,39 @@ impl SourceFiles {
 
     /// All paths.
     pub fn paths(&self) -> impl Iterator<Item = Cow<'_, Path>> {
-        let Served { config, tls } = &self.served;
+        let Served { config, tls, upstream_tls, evidence_roots } = &self.served;
         let own = config.watch.as_ref().map(|watch| Cow::Borrowed(&*watch.file));
         let dns = config.dns.system_files().iter().map(|file| Cow::Borrowed(Path::new(file)));
         let lists = config.lists.iter().map(|(_, list)| Cow::Borrowed(&*list.path));
-        own.into_iter().chain(dns).chain(lists).chain(tls.files(&config.rules))
+        let evidence = evidence_roots.iter().map(|roots| roots.file());
+        let roots = upstream_tls.files().chain(evidence).map(Cow::Borrowed);
+        own.into_iter().chain(dns).chain(lists).chain(roots).chain(tls.files(&config.rules))
     }
 
     /// Reads what has changed, after an event or without one.
     pub fn look(&mut self, is_event: bool) -> ChangedSources {
-        let Self { served: Served { config, tls }, lists, dns, tried, notes } = self;
+        let Self { served, lists, dns, tried, notes } = self;
+        let Served { config, tls, upstream_tls, evidence_roots } = served;
         let system = config.dns.system_files().iter().map(|file| Stamp::at(Path::new(file)));
         let before = std::mem::replace(dns, system.collect());
         let is_same = before.iter().zip(&*dns).filter(|(old, new)| old.is_same(**new)).count();
         let dns = is_same < dns.len();
         notes.replaced = 0;
         tls.refresh(&config.rules, |file, read| notes.note(file, read));
+        let upstream_roots = upstream_tls.refresh(|file, read| notes.note(file, read));
+        let evidence_roots = evidence_roots.as_ref().is_some_and(|roots| notes.look_at(roots));
         let lists = look_at_lists(config, lists, notes);
         notes.log_more();
-        let Some(watch) = &config.watch else {
-            return ChangedSources { lists, dns, ..ChangedSources::default() };
-        };
+        let changed =
+            ChangedSources { lists, evidence_roots, upstream_roots, dns, configuration: None };
+        let Some(watch) = &config.watch else { return changed };
         let digest = watch.digest_now();
         let differs = digest.as_ref().ok().copied().filter(|digest| *digest != watch.digest);
         let configuration =
             differs.filter(|digest| is_due(tried, *digest, (is_event, Instant::now())));
         // The reload logs that it serves.
         notes.note(&watch.file, digest.map(|_| false));
-        ChangedSources { lists, dns, configuration }
+        ChangedSources { configuration, ..changed }
     }
 
     /// Logs once why not everything is watched.
@@ -152,6 +158,14 @@ impl Notes {
     fn new() -> Self {
         let (faults, watch_fault) = (HashMap::new(), None);
         Self { counters: counters::register(), faults, watch_fault, replaced: 0 }
+    }
+
+    /// Reads the roots for evidence if they have changed. Returns whether they were replaced.
+    fn look_at(&mut self, roots: &EvidenceRoots) -> bool {
+        let Some(read) = roots.refresh() else { return false };
+        let is_new = matches!(read, Ok(true));
+        self.note(roots.file(), read.map_err(|fault| format!("[evidence] ca: {fault}")));
+        is_new
     }
 
     /// Notes that a file was read, and whether it was replaced.

@@ -1,5 +1,5 @@
-//! Files that change by themselves: certificates, keys, client_ca, lists, the system's resolvers,
-//! and the configuration with `watch = true`. One thread watches and reads them, so that no worker
+//! Files that change by themselves: certificates, keys, client_ca, upstream_ca, [evidence] ca,
+//! lists, the system's resolvers, and the configuration with `watch = true`. One thread watches and reads them, so that no worker
 //! waits for a disk.
 
 #![forbid(unsafe_code)]
@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 use eyelet_config::Config;
 use eyelet_sys::inotify::WaitEnder;
+use eyelet_tls::client::ClientConfigs;
+use eyelet_tls::roots::EvidenceRoots;
 use eyelet_tls::server::ServerConfigs;
 
 use files::SourceFiles;
@@ -39,6 +41,10 @@ pub struct Served {
     pub config: Arc<Config>,
     /// What was made of its certificates.
     pub tls: Arc<ServerConfigs>,
+    /// What was made of the roots of its upstreams.
+    pub upstream_tls: Arc<ClientConfigs>,
+    /// The roots for evidence, if a rule needs them.
+    pub evidence_roots: Option<Arc<EvidenceRoots>>,
 }
 
 /// What the program has to do after files have changed.
@@ -46,6 +52,10 @@ pub struct Served {
 pub struct ChangedSources {
     /// A list was replaced: what was decided by the old one does not hold any more.
     pub lists: bool,
+    /// The roots for evidence were replaced: what the old ones have judged does not hold any more.
+    pub evidence_roots: bool,
+    /// The roots of an upstream were replaced: its connections are not for new requests any more.
+    pub upstream_roots: bool,
     /// The system's hosts or resolvers may have changed.
     pub dns: bool,
     /// The digest of the configuration file, if it differs from what serves and is to be watched.
@@ -58,6 +68,8 @@ impl ChangedSources {
     pub fn with(self, other: Self) -> Self {
         Self {
             lists: self.lists | other.lists,
+            evidence_roots: self.evidence_roots | other.evidence_roots,
+            upstream_roots: self.upstream_roots | other.upstream_roots,
             dns: self.dns | other.dns,
             configuration: other.configuration.or(self.configuration),
         }
@@ -243,7 +255,8 @@ mod tests {
         let loaded = eyelet_config::parse(Path::new("edge.toml"), text, Depth::Files, now).unwrap();
         let keys = Arc::new(TicketKeys::new(Duration::from_secs(3600)));
         let tls = Arc::new(ServerConfigs::new(&loaded.config, &keys, None).unwrap());
-        let served = Served { config: Arc::new(loaded.config), tls };
+        let (config, upstream_tls) = (Arc::new(loaded.config), Arc::default());
+        let served = Served { config, tls, upstream_tls, evidence_roots: None };
         let (sender, first) = std::sync::mpsc::channel();
         let note = move |_| {
             sender.send(()).unwrap();

@@ -1,17 +1,17 @@
-//! rustls' configurations for https:// upstreams: three for each set of roots, made at the start.
+//! rustls' configurations for https:// upstreams: three for each set of roots. The files of roots
+//! may change: what was made of them is replaced.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustls::{ClientConfig, RootCertStore};
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
 
 use crate::provider::PROVIDER;
 use crate::server::TlsError;
 use eyelet_config::certificate;
 use eyelet_config::{Action, Config, TerminateUpstream, UpstreamTls};
+use eyelet_sys::file::Stamp;
 
 /// Which versions of HTTP are offered on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,7 +27,14 @@ pub enum Spoken {
 /// The configurations of all https:// upstreams.
 #[derive(Default)]
 pub struct ClientConfigs {
-    by_roots: HashMap<Option<PathBuf>, Offers>,
+    by_roots: HashMap<Option<PathBuf>, Mutex<Made>>,
+}
+
+/// What was made of a file of roots, or of the system's.
+struct Made {
+    offers: Offers,
+    /// The version of the file. The system's roots have none.
+    stamp: Option<Stamp>,
 }
 
 /// A set of roots. One that was read again and has not changed is the same.
@@ -62,31 +69,56 @@ impl ClientConfigs {
             let TerminateUpstream::Http(upstream) = &terminate.upstream else { continue };
             let Some(tls) = &upstream.tls else { continue };
             if !by_roots.contains_key(&tls.ca) {
-                let roots = read(tls.ca.as_deref())?;
-                let known = earlier.and_then(|earlier| earlier.by_roots.get(&tls.ca));
+                let (roots, stamp) = read(tls.ca.as_deref())?;
+                let known = earlier.and_then(|earlier| earlier.offers(tls));
                 let offers = match known.filter(|known| known.roots.store.roots == roots.roots) {
-                    Some(known) => known.clone(),
+                    Some(known) => known,
                     None => make(roots)?,
                 };
-                by_roots.insert(tls.ca.clone(), offers);
+                by_roots.insert(tls.ca.clone(), Mutex::new(Made { offers, stamp }));
             }
         }
         Ok(Self { by_roots })
     }
 
-    /// Which roots verify an upstream. A file of the same name may hold others after a reload.
-    pub fn roots(&self, tls: &UpstreamTls) -> Option<&Roots> {
-        self.by_roots.get(&tls.ca).map(|offers| &offers.roots)
+    /// Which roots verify an upstream. A file of the same name may hold others later.
+    pub fn roots(&self, tls: &UpstreamTls) -> Option<Roots> {
+        self.by_roots.get(&tls.ca).map(|made| lock(made).offers.roots.clone())
     }
 
     /// The configuration for an upstream.
     pub fn of(&self, tls: &UpstreamTls, spoken: Spoken) -> Option<Arc<ClientConfig>> {
-        let offers = self.by_roots.get(&tls.ca)?;
+        let offers = self.offers(tls)?;
         Some(match spoken {
-            Spoken::Either => offers.either.clone(),
-            Spoken::One => offers.one.clone(),
-            Spoken::Two => offers.two.clone(),
+            Spoken::Either => offers.either,
+            Spoken::One => offers.one,
+            Spoken::Two => offers.two,
         })
+    }
+
+    /// The files that it was made from. The system's roots are not among them.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.by_roots.keys().filter_map(Option::as_deref)
+    }
+
+    /// Reads again each file that has changed. `note` gets each file that was read, and whether its
+    /// roots were replaced, or why they were not. Returns whether any were.
+    pub fn refresh(&self, mut note: impl FnMut(&Path, Result<bool, TlsError>)) -> bool {
+        let mut is_any_new = false;
+        for (path, made) in &self.by_roots {
+            let Some((path, known)) = path.as_deref().zip(lock(made).stamp) else { continue };
+            if known.is_same(Stamp::at(path)) {
+                continue;
+            }
+            let renewed = renew(path, made);
+            is_any_new |= matches!(renewed, Ok(true));
+            note(path, renewed);
+        }
+        is_any_new
+    }
+
+    fn offers(&self, tls: &UpstreamTls) -> Option<Offers> {
+        self.by_roots.get(&tls.ca).map(|made| lock(made).offers.clone())
     }
 }
 
@@ -96,24 +128,40 @@ impl ClientConfigs {
 /// # Errors
 /// If the roots cannot be read.
 pub fn roots_config(ca: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
-    Ok(make(read(ca)?)?.one)
+    Ok(make(read(ca)?.0)?.one)
 }
 
-fn read(ca: Option<&Path>) -> Result<RootCertStore, TlsError> {
+/// Reads a file again. Returns whether its roots were replaced.
+fn renew(path: &Path, made: &Mutex<Made>) -> Result<bool, TlsError> {
+    // Read without the lock, which dials take.
+    let (roots, stamp) = read(Some(path))?;
+    let differs = lock(made).offers.roots.store.roots != roots.roots;
+    let offers = differs.then(|| make(roots)).transpose()?;
+    let mut made = lock(made);
+    made.stamp = stamp;
+    if let Some(offers) = offers {
+        made.offers = offers;
+    }
+    Ok(differs)
+}
+
+/// No operation under this lock can panic half done.
+fn lock(made: &Mutex<Made>) -> MutexGuard<'_, Made> {
+    made.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read(ca: Option<&Path>) -> Result<(RootCertStore, Option<Stamp>), TlsError> {
     let fault = |path: &str, reason: String| TlsError::UpstreamCa { path: path.into(), reason };
     let mut roots = RootCertStore::empty();
-    match ca {
+    let stamp = match ca {
         Some(path) => {
             let shown = path.display().to_string();
-            let text = certificate::read(path);
-            let text = text.map_err(|error| fault(&shown, error.to_string()))?;
-            for certificate in CertificateDer::pem_slice_iter(&text) {
-                let certificate = certificate.map_err(|error| fault(&shown, error.to_string()))?;
+            let chain = certificate::stamped_chain(path);
+            let (chain, stamp) = chain.map_err(|error| fault(&shown, error.to_string()))?;
+            for certificate in chain {
                 roots.add(certificate).map_err(|error| fault(&shown, error.to_string()))?;
             }
-            if roots.is_empty() {
-                return Err(fault(&shown, "no certificate in it".into()));
-            }
+            Some(stamp)
         }
         None => {
             // rustls may refuse some of a system's roots; the others count.
@@ -121,9 +169,10 @@ fn read(ca: Option<&Path>) -> Result<RootCertStore, TlsError> {
             if roots.is_empty() {
                 return Err(fault("of the system", "no certificate found".into()));
             }
+            None
         }
-    }
-    Ok(roots)
+    };
+    Ok((roots, stamp))
 }
 
 fn make(roots: RootCertStore) -> Result<Offers, TlsError> {

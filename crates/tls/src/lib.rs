@@ -10,5 +10,6 @@ mod local;
 #[cfg(test)]
 mod properties;
 pub mod provider;
+pub mod roots;
 pub mod server;
 pub mod tickets;

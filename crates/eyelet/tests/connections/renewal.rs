@@ -312,6 +312,30 @@ fn a_name_that_appears_in_the_systems_hosts_is_dialled() {
     until("the new hosts", connect);
 }
 
+/// A kept connection that the old roots have verified is not for new requests.
+#[test]
+fn an_upstream_is_verified_by_new_roots_without_a_reload() {
+    let (pki, other) = (Pki::new(), Pki::new());
+    let [own, other] = [&pki, &other].map(|pki| fs::read_to_string(pki.file("ca.pem")).unwrap());
+    let app = Upstream::https(pki.server("up", &["127.0.0.1"], Kind::P256));
+    pki.folder.write("roots.pem", &own);
+    let url = format!("https://{}", app.address);
+    let edge = Edge::start(&pki.folder, &pki.terminate(&url, "upstream_ca = \"roots.pem\"\n"));
+    let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+    assert_eq!(get(&mut client, "/").status, 200);
+    fs::write(pki.file("roots.pem"), &own[..own.len() / 2]).unwrap();
+    edge.wait_log("upstream_ca ");
+    assert_eq!(get(&mut client, "/").status, 200, "a broken file changes nothing");
+    pki.folder.write("roots.new", other);
+    fs::rename(pki.file("roots.new"), pki.file("roots.pem")).unwrap();
+    // Each request before the change keeps the connection to the upstream from getting too old.
+    until("the new roots", || (get(&mut client, "/").status == 503).then_some(()));
+    edge.wait_log("roots.pem: its new contents are in use");
+    fs::write(pki.file("roots.pem"), own).unwrap();
+    until("the old roots", || (get(&mut client, "/").status == 200).then_some(()));
+    assert_eq!(count(&edge, "stays in use"), 1, "{}", edge.log());
+}
+
 #[test]
 fn the_configuration_is_read_again_when_it_changes_if_it_says_so() {
     let (pki, app) = (Pki::new(), Upstream::echo());

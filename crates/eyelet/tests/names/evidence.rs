@@ -285,6 +285,32 @@ fn a_server_that_wants_a_certificate_has_shown_its_own() {
     }
 }
 
+/// What was judged by the old roots, for an hour or for a minute, is asked for again.
+#[test]
+fn new_roots_judge_anew_without_a_reload() {
+    let gate = Gate::new(BY_CERTIFICATE);
+    let origin = versioned_echo(&gate.pki, &["good.test"], rustls::ALL_VERSIONS);
+    let rule = || gate.ask("good.test", origin.address).1["rule"].clone();
+    let until_rule = |name: &str| {
+        support::until(name, || {
+            thread::sleep(Duration::from_millis(20));
+            (rule() == name).then_some(())
+        });
+    };
+    let own = std::fs::read_to_string(gate.pki.file("ca.pem")).unwrap();
+    let other = std::fs::read_to_string(Pki::new().file("ca.pem")).unwrap();
+    assert_eq!(rule(), "true");
+    gate.pki.folder.write("ca.pem", "no certificate");
+    gate.edge.wait_log("[evidence] ca: ");
+    assert_eq!(rule(), "true", "a broken file changes nothing");
+    gate.pki.folder.write("ca.pem", &other);
+    until_rule("lie");
+    gate.edge.wait_log("ca.pem: its new contents are in use");
+    gate.pki.folder.write("ca.pem", other + &own);
+    until_rule("true");
+    assert_eq!(gate.edge.log().matches("stays in use").count(), 1, "{}", gate.edge.log());
+}
+
 #[test]
 fn names_and_issuers_of_certificates() {
     let rules = "[[rule]]\nname = \"bank\"\ncertificate_names = \"*.bank.test\"\n\

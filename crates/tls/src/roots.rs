@@ -1,0 +1,106 @@
+//! CA certificates that judge the servers which Eyelet asks for evidence. Their file may change.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustls::RootCertStore;
+
+use eyelet_config::certificate::{self, CertificateError};
+use eyelet_sys::file::Stamp;
+
+/// Where systems keep the CA certificates that they trust, in the order in which we look: Debian,
+/// Fedora, SUSE, Alpine.
+const SYSTEM_ROOTS: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// Why there are no roots to trust.
+#[derive(Debug, thiserror::Error)]
+pub enum RootsError {
+    /// The file cannot be used.
+    #[error("{0}")]
+    File(#[from] CertificateError),
+    /// None of the system's files was found.
+    #[error("no CA certificates at {}; name a file in [evidence] ca", SYSTEM_ROOTS.join(", "))]
+    NoSystem,
+    /// No certificate in the file can be a root.
+    #[error("{file}: none of the certificates can be a root")]
+    NoRoot {
+        /// The file.
+        file: String,
+    },
+    /// rustls refuses them.
+    #[error("roots: {0}")]
+    Rustls(String),
+}
+
+/// The roots of a file, as it was read last.
+pub struct EvidenceRoots {
+    file: PathBuf,
+    current: Mutex<Current>,
+}
+
+struct Current {
+    store: Arc<RootCertStore>,
+    stamp: Stamp,
+}
+
+impl EvidenceRoots {
+    /// Reads the roots of `[evidence] ca`, or the system's.
+    ///
+    /// # Errors
+    /// If there are none.
+    pub fn new(ca: Option<&Path>) -> Result<Self, RootsError> {
+        let system = || SYSTEM_ROOTS.iter().map(Path::new).find(|path| path.exists());
+        let file = ca.or_else(system).ok_or(RootsError::NoSystem)?.to_owned();
+        let current = Mutex::new(read(&file)?);
+        Ok(Self { file, current })
+    }
+
+    /// The roots.
+    pub fn store(&self) -> Arc<RootCertStore> {
+        self.lock().store.clone()
+    }
+
+    /// The file that has them.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Reads the file again if it has changed. Returns whether the roots were replaced; `None`: the
+    /// file was not read.
+    pub fn refresh(&self) -> Option<Result<bool, RootsError>> {
+        let known = self.lock().stamp;
+        if known.is_same(Stamp::at(&self.file)) {
+            return None;
+        }
+        Some(read(&self.file).map(|read| {
+            let mut current = self.lock();
+            current.stamp = read.stamp;
+            let differs = current.store.roots != read.store.roots;
+            if differs {
+                current.store = read.store;
+            }
+            differs
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Current> {
+        // No operation under this lock can panic half done.
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn read(file: &Path) -> Result<Current, RootsError> {
+    let mut roots = RootCertStore::empty();
+    let (chain, stamp) = certificate::stamped_chain(file)?;
+    // A system's list may contain certificates that are too old to be parsed: the others count.
+    let (added, _) = roots.add_parsable_certificates(chain);
+    if added == 0 {
+        return Err(RootsError::NoRoot { file: file.display().to_string() });
+    }
+    Ok(Current { store: Arc::new(roots), stamp })
+}
