@@ -102,7 +102,7 @@ pub struct Member {
     pub health: Health,
     /// Whether a task checks it.
     pub is_being_checked: AtomicBool,
-    /// The addresses of its name, as they were found last. At most as many as a dial tries.
+    /// The addresses of its name, as they were found last: at most 64, which `resolve` keeps.
     addresses: Mutex<Vec<Arc<Address>>>,
 }
 

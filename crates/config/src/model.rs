@@ -191,6 +191,8 @@ pub struct Terminate {
     pub alpn_select: Vec<Vec<u8>>,
     /// If given, client certificates are required and verified against these CA certificates.
     pub client_ca: Option<PathBuf>,
+    /// Whether each request says the client's certificate to the upstream (RFC 9440).
+    pub client_cert_header: bool,
     /// How responses are compressed, if the upstream speaks HTTP.
     pub compression: Compression,
     /// Set in each response, if the upstream speaks HTTP.

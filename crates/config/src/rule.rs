@@ -335,6 +335,7 @@ fn terminate(
 ) -> Option<Terminate> {
     let client_ca = section.text(report, "client_ca");
     let client_ca = client_ca.map(|text| files.check_authorities(report, text));
+    let client_cert_header = section.flag(report, "client_cert_header").unwrap_or(false);
     let proxy_protocol = proxy_protocol(report, section);
     let version = section.text(report, "tls_version_min");
     let version = version.and_then(|text| report.keep(text.at, values::tls_version(text.text)));
@@ -360,6 +361,13 @@ fn terminate(
             report.error(at, "only responses of an upstream with HTTP have fields");
         }
     }
+    if let Some(at) = section.key_at("client_cert_header").filter(|_| client_cert_header) {
+        if client_ca.is_none() {
+            report.error(at, "only with `client_ca` does Eyelet ask for a certificate");
+        } else if !matches!(upstream, TerminateUpstream::Http(_)) {
+            report.error(at, "only requests to an upstream with HTTP have fields");
+        }
+    }
     Some(Terminate {
         upstream,
         others,
@@ -368,6 +376,7 @@ fn terminate(
         upstream_wait: wait.unwrap_or_default(),
         alpn_select,
         client_ca,
+        client_cert_header,
         compression,
         headers,
         no_hsts: headers::is_hsts_off(section),
@@ -553,7 +562,7 @@ const COMMON_KEYS: [&str; 19] = [
 ];
 
 /// The keys of rules with certain actions.
-const ACTION_KEYS: [(&str, &[Kind]); 31] = [
+const ACTION_KEYS: [(&str, &[Kind]); 32] = [
     ("acme_on_demand", &[Kind::Terminate]),
     ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),
@@ -567,6 +576,7 @@ const ACTION_KEYS: [(&str, &[Kind]); 31] = [
     ("alpn_select", &[Kind::Terminate]),
     ("certificate", &[Kind::Terminate]),
     ("client_ca", &[Kind::Terminate]),
+    ("client_cert_header", &[Kind::Terminate]),
     ("fast_open", &[Kind::Splice]),
     ("forbid_tls_compression", &[Kind::Splice]),
     ("headers", &[Kind::Terminate]),

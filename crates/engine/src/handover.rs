@@ -32,8 +32,9 @@ use detached::{Clock, IMPORT_UNIX_MS, Room};
 /// registered nowhere, and nothing of it is counted except the bytes that it holds.
 ///
 /// `None` if it is active, lingers or has ended; if it is about to be ended because its first
-/// flight is refused; if it holds more than a message takes; or if the kernel does not give back
-/// what is in its pipe. Nothing has changed for its peers then, and it may be tried again.
+/// flight is refused; if it holds more than a message takes, or a client's certificate, which has
+/// no place in a message; or if the kernel does not give back what is in its pipe. Nothing has
+/// changed for its peers then, and it may be tried again.
 pub fn detach(worker: &Rc<Worker>, key: Key) -> Option<Detached> {
     let (is_settled, idle_left) = prepare(worker, key)?;
     let (info, mut relay) = park::unpark(worker, key, SlotState::Lingering)?;
@@ -60,7 +61,11 @@ fn prepare(worker: &Rc<Worker>, key: Key) -> Option<(bool, Duration)> {
         worker.keeps(held, holds);
         worker.sources.update(info.client_ip(), held, holds);
     }
-    (drained.is_ok() && relay.flow().may_leave()).then_some((info.is_settled(), idle_left))
+    let shared = worker.shared.borrow();
+    let has_certificate =
+        info.decided(&shared).is_some_and(|decided| decided.client_certificate.is_some());
+    (drained.is_ok() && relay.flow().may_leave() && !has_certificate)
+        .then_some((info.is_settled(), idle_left))
 }
 
 /// Parks a connection in a worker: of the process that it was handed over to, or in the one that it

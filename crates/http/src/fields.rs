@@ -9,6 +9,8 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 use eyelet_compress::fields::lists;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -25,6 +27,8 @@ pub struct Requester {
     text: Bytes,
     client: Range<usize>,
     host: Range<usize>,
+    /// The certificate of the client, as a field's value.
+    certificate: Option<HeaderValue>,
     forwarded: ForwardedFields,
 }
 
@@ -32,8 +36,9 @@ pub struct Requester {
 pub type ForwardedFields = Rc<[(HeaderName, HeaderValue)]>;
 
 impl Requester {
-    /// A client at this address, with requests for this authority in this version.
-    pub fn new(client: IpAddr, host: &str, version: Version) -> Self {
+    /// A client at this address, with requests for this authority in this version. `certificate` is
+    /// the client's in DER, if the upstream is told.
+    pub fn new(client: IpAddr, host: &str, version: Version, certificate: Option<&[u8]>) -> Self {
         let mut text = Vec::with_capacity(64 + host.len());
         text.extend_from_slice(b"for=");
         let client = match client {
@@ -50,7 +55,8 @@ impl Requester {
         let host = write_part(&mut text, format_args!("{host}"));
         text.extend_from_slice(b"\";proto=https");
         let (via, forwarded) = (via(version), Rc::from([]));
-        let mut requester = Self { via, text: text.into(), client, host, forwarded };
+        let (text, certificate) = (text.into(), certificate.and_then(byte_sequence));
+        let mut requester = Self { via, text, client, host, certificate, forwarded };
         requester.forwarded = requester.forwarded_with(&mut HeaderMap::new());
         requester
     }
@@ -63,8 +69,15 @@ impl Requester {
     /// Removes a request's fields about the client that are not trusted. Returns the fields for the
     /// upstream.
     pub fn identify(&self, headers: &mut HeaderMap, trusted: bool) -> ForwardedFields {
-        let spoken: Vec<HeaderName> =
-            headers.keys().filter(|name| speaks_of_others(name, trusted)).cloned().collect();
+        // With a certificate of its own, also a trusted client does not speak of others'.
+        let is_replaced = |name: &HeaderName| {
+            self.certificate.is_some() && [&CLIENT_CERT, &CLIENT_CERT_CHAIN].contains(&name)
+        };
+        let spoken = headers.keys();
+        let spoken: Vec<HeaderName> = spoken
+            .filter(|name| speaks_of_others(name, trusted) || is_replaced(name))
+            .cloned()
+            .collect();
         for name in spoken {
             headers.remove(name);
         }
@@ -88,8 +101,17 @@ impl Requester {
         if !headers.contains_key(&X_FORWARDED_PROTO) {
             forwarded.push((X_FORWARDED_PROTO, HeaderValue::from_static("https")));
         }
+        if let Some(certificate) = &self.certificate {
+            forwarded.push((CLIENT_CERT, certificate.clone()));
+        }
         forwarded.into()
     }
+}
+
+/// Bytes as an item of a structured field (RFC 9651 section 3.3.5). RFC 9440 section 2.1 wants
+/// certificates so. rustls reads no longer ones than 64 KiB.
+fn byte_sequence(bytes: &[u8]) -> Option<HeaderValue> {
+    HeaderValue::from_maybe_shared(Bytes::from(format!(":{}:", STANDARD.encode(bytes)))).ok()
 }
 
 /// The only field that a proxy adds for an upstream that its client chose (RFC 9110 7.6.3).
@@ -105,6 +127,8 @@ fn via(version: Version) -> &'static str {
     }
 }
 
+const CLIENT_CERT: HeaderName = HeaderName::from_static("client-cert");
+const CLIENT_CERT_CHAIN: HeaderName = HeaderName::from_static("client-cert-chain");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 /// The upstream's field on how long it keeps a connection.
 pub const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");

@@ -238,6 +238,7 @@ fn terminate(upstream: HttpUpstream) -> Action {
         upstream_wait: Duration::ZERO,
         alpn_select: Vec::new(),
         client_ca: None,
+        client_cert_header: false,
         compression: Compression { on: false, ..Compression::default() },
         tls_version_min: Version::Tls12,
         proxy_protocol: None,

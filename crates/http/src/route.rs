@@ -158,7 +158,8 @@ fn is_fit(
     (client_roots == 0 || client_roots == decided.client_roots)
         && decided.tls_version >= Some(terminate.tls_version_min.code())
         && selects(terminate, decided)
-        // The PROXY header has facts that only the handshake knew.
+        // Only the handshake knew the certificate and the other facts of the PROXY header.
+        && (!terminate.client_cert_header || decided.client_certificate.is_some())
         && terminate.proxy_protocol.is_some() == has_preface
 }
 

@@ -244,12 +244,21 @@ impl ServedConnection {
         let mut last = self.requester.borrow_mut();
         let known = last.take().filter(|requester| requester.asks_for(host, request.version));
         let client = self.info.client.ip();
-        let requester = known.unwrap_or_else(|| Requester::new(client, host, request.version));
+        let requester = known.unwrap_or_else(|| {
+            Requester::new(client, host, request.version, self.client_certificate())
+        });
         let forwarded = requester.identify(&mut request.headers, self.trusts_client());
         if host.len() <= HOST_BYTES_KEPT {
             *last = Some(requester);
         }
         forwarded
+    }
+
+    /// The client's certificate in DER, if the rule tells the upstream.
+    fn client_certificate(&self) -> Option<&[u8]> {
+        let rule = self.route.as_ref().and_then(Route::terminate);
+        let is_told = rule.is_some_and(|terminate| terminate.client_cert_header);
+        self.info.decided.client_certificate.as_deref().filter(|_| is_told)
     }
 
     /// Whether to believe the client's fields on earlier hops.

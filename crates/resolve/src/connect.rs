@@ -23,7 +23,7 @@ use crate::loops::{DialMark, Loops};
 
 /// Connection Attempt Delay (RFC 8305 section 8).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
-/// Addresses of one name that are tried: a connection has so many sides for attempts.
+/// Addresses of one name that one dial tries: a connection has so many sides for attempts.
 pub const ATTEMPTS_MAX: usize = (SIDES - UPSTREAM) as usize;
 /// Pause before a connect is repeated that found no descriptor, or a full backlog of a Unix socket:
 /// no event reports that either has changed.

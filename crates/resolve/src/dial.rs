@@ -220,7 +220,8 @@ async fn resolve(
     Ok(found.into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
 }
 
-/// The addresses that are tried of a name, which `client` chose or the administrator wrote.
+/// The addresses of a name that the administrator wrote, or those that are tried of one that
+/// `client` chose.
 async fn look_up(
     names: &Rc<Names>,
     client: Option<IpAddr>,
@@ -231,8 +232,10 @@ async fn look_up(
         Err(_) => return Err(SLOW_DNS),
         Ok(found) => found.map_err(|error| Reason::Dns(Detail::of(error)))?,
     };
-    // What is not tried need not be looked at: a name may have thousands.
-    found.truncate(ATTEMPTS_MAX);
+    // What is not tried need not be looked at. Of a configured name, others are tried next time.
+    if client.is_some() {
+        found.truncate(ATTEMPTS_MAX);
+    }
     Ok(found)
 }
 

@@ -12,8 +12,9 @@ use crate::answer::{Answer, FAULT_FRESH_MS, TTL_SECS_MAX};
 use crate::servers::{Servers, configured, name};
 use eyelet_config::Dns;
 
-/// Most addresses kept of a dialled name: more than are ever tried.
-const ADDRESSES_MAX: usize = 16;
+/// Most addresses kept of a dialled name. An answer of 512 bytes by UDP has about 30, and balancing
+/// one name over more than 64 hosts is done by several names.
+const ADDRESSES_MAX: usize = 64;
 
 /// Looks up names that a worker dials. Set up at the first name.
 pub struct Resolver {

@@ -261,6 +261,7 @@ impl<'a> DecidedV1<'a> {
             ech: self.ech,
             tls_version: self.tls_version,
             client_roots: self.client_roots,
+            client_certificate: None,
             http2: self.http2,
             rule: self.rule.map(|(rule, _)| rule),
             counted_at: None,

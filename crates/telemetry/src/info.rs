@@ -86,6 +86,9 @@ pub struct Decided {
     pub tls_version: Option<u16>,
     /// Which authorities have vouched for the client's certificate; 0: none was asked for.
     pub client_roots: u64,
+    /// The client's certificate in DER, if its rule tells the upstream. It stays in this process,
+    /// and so does its connection: the form for another process has no place for it.
+    pub client_certificate: Option<Arc<[u8]>>,
     /// Whether HTTP/2 was negotiated for an HTTP upstream.
     pub http2: bool,
     /// Index of the rule.
@@ -103,6 +106,9 @@ pub struct Decided {
     pub evidence: Option<Box<Evidence>>,
 }
 
+/// The two counts in front of what an `Arc` holds.
+const ARC_BYTES: usize = 2 * size_of::<usize>();
+
 impl Heap for Decided {
     fn heap_bytes(&self) -> usize {
         let text = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
@@ -115,6 +121,7 @@ impl Heap for Decided {
             + text(&self.sni)
             + text(&self.ja4)
             + upstream
+            + self.client_certificate.as_ref().map_or(0, |leaf| ARC_BYTES + leaf.len())
             + self.counted_at.as_ref().map_or(0, Heap::heap_bytes)
             + self.alpn.as_ref().map_or(0, |alpn| alpn.0.len())
             + size_of_val(&self.shadow[..])

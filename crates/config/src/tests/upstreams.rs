@@ -86,6 +86,12 @@ fn http_upstreams_and_fields() {
             "`headers` has strict-transport-security already",
         ),
         ("\"tcp://127.0.0.1:1\"", "hsts = true", "only responses of an upstream with HTTP"),
+        (two, "client_cert_header = true", "only with `client_ca` does Eyelet ask"),
+        (
+            "\"tcp://127.0.0.1:1\"",
+            "client_ca = \"app.pem\"\nclient_cert_header = true",
+            "only requests to an upstream with HTTP have fields",
+        ),
         (two, "root = \"/srv\"", "Eyelet does not serve files"),
         (two, "auth = \"basic\"", "Eyelet does not authenticate users"),
     ] {

@@ -98,6 +98,9 @@ pub async fn terminate(
         }
     };
     info.decided.client_roots = client_roots;
+    if terminate.client_cert_header {
+        info.decided.client_certificate = done.certificate.as_deref().map(Arc::from);
+    }
     info.decided.tls_version = Some(done.version);
     let header = match terminate.proxy_protocol {
         Some(_) => proxy_protocol::header(connection, info, Some(&tls_of(&done))),

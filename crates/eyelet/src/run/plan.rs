@@ -137,6 +137,9 @@ impl Plan {
         let _ = writeln!(rule, "upstream_wait = \"{hold}\"");
         if let Some(ca) = &self.edge.client_ca {
             let _ = writeln!(rule, "client_ca = {}", quoted(ca));
+            if !self.edge.tcp && !upstream.starts_with("tcp:") && !upstream.starts_with("unix:") {
+                rule.push_str("client_cert_header = true\n");
+            }
         }
         if self.edge.proxy_protocol {
             rule.push_str("proxy_protocol = \"v2\"\n");

@@ -110,6 +110,28 @@ fn all_addresses_of_a_name_are_used_and_one_that_is_down_is_left_out() {
     assert!(!edge.log().contains(&format!("upstream {name} is down")), "{}", edge.log());
 }
 
+/// Also those that one dial would not come to.
+#[test]
+fn a_name_may_have_twenty_addresses() {
+    const LAST: std::ops::Range<u8> = 10..30;
+    let folder = Folder::new();
+    let port = saying(local(LAST.start, 0), LAST.start).port();
+    for last in LAST.skip(1) {
+        saying(local(last, port), last);
+    }
+    let found = LAST.map(|last| local(last, port).ip()).collect();
+    let dns = Dns::new(&[("app.test", Says::Addresses(found, 60))]);
+    let text = rule(&format!("\"app.test:{port}\""), "");
+    let edge = Edge::start(&folder, &format!("{text}[dns]\nservers = [\"{}\"]\n", dns.address));
+    let mut open = Vec::new();
+    let mut seen = BTreeSet::new();
+    until("a connection to each address", || {
+        open.push(connected(&edge, HOME));
+        seen.extend(open.last().map(|(_, byte)| *byte));
+        (seen.len() == LAST.len()).then_some(())
+    });
+}
+
 #[test]
 fn a_reload_keeps_what_is_known_of_upstreams_that_stay() {
     let folder = Folder::new();

@@ -346,6 +346,23 @@ fn a_client_that_was_verified_is_served_on() {
     assert_eq!(get(&mut client, "/").status, 200);
 }
 
+/// The message for another process has no place for the certificate, so the connection stays with
+/// the process that knows it.
+#[test]
+fn a_client_whose_certificate_is_passed_on_stays() {
+    let mut scene = Scene::new();
+    let text = std::fs::read_to_string(&scene.file).unwrap();
+    let told = "client_ca = \"ca.pem\"\nclient_cert_header = true\n";
+    scene.pki.folder.write("edge.toml", text + told);
+    let said = output(&mut scene.command("reload"));
+    assert_eq!(said.status.code(), Some(0), "{}", said.text);
+    let leaf = scene.pki.client("client");
+    let offer = Offer { certificate: Some(&leaf), alpn: &["http/1.1"], ..Offer::new(&scene.pki) };
+    let mut client = offer.connect(scene.address(), "app.test");
+    assert_eq!(get(&mut client, "/").status, 200);
+    assert_eq!(scene.upgrade(), 0);
+}
+
 #[test]
 fn a_websocket_goes_on() {
     let app = Upstream::serve(|mut stream| {

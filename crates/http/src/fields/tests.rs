@@ -12,8 +12,18 @@ fn request(fields: &[(&str, &str)]) -> request::Parts {
 }
 
 fn sent(fields: &[(&str, &str)], client: &str, trusted: bool) -> String {
+    sent_by(fields, client, trusted, None)
+}
+
+fn sent_by(
+    fields: &[(&str, &str)],
+    client: &str,
+    trusted: bool,
+    certificate: Option<&[u8]>,
+) -> String {
     let mut request = request(fields);
-    let requester = Requester::new(client.parse().unwrap(), "a.test", request.version);
+    let client = client.parse().unwrap();
+    let requester = Requester::new(client, "a.test", request.version, certificate);
     to_upstream(&mut request, Length::Empty, None);
     let forwarded = requester.identify(&mut request.headers, trusted);
     String::from_utf8(write_request(&request, "a.test", &forwarded).to_vec()).unwrap()
@@ -49,6 +59,19 @@ fn strangers_are_not_believed() {
         assert!(believed.contains(line), "{line:?} in {believed}");
     }
     assert!(!believed.contains('_'), "{believed}");
+}
+
+/// The client of this connection has shown a certificate, so nobody's word about one passes.
+#[test]
+fn a_certificate_replaces_what_is_said_of_one() {
+    let lies = [("Client-Cert", ":MIIB:"), ("Client-Cert-Chain", ":MIIB:"), ("Accept", "*/*")];
+    for trusted in [false, true] {
+        let sent = sent_by(&lies, "192.0.2.1", trusted, Some(&[0, 0xff, 0xfe, 1]));
+        assert!(sent.contains("\r\nclient-cert: :AP/+AQ==:\r\n"), "{sent}");
+        assert_eq!(sent.matches("client-cert").count(), 1, "{sent}");
+    }
+    assert!(sent(&lies, "192.0.2.1", true).contains("\r\nclient-cert: :MIIB:\r\n"));
+    assert!(!sent(&lies, "192.0.2.1", false).contains("client-cert"));
 }
 
 #[test]

@@ -194,6 +194,7 @@ fn decided() -> impl Strategy<Value = Decided> {
             sni_malformed: false,
             alpn_whole: false,
             client_roots: 0,
+            client_certificate: None,
             tls_version,
             http2,
             rule,
