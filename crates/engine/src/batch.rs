@@ -12,14 +12,16 @@ use std::time::Duration;
 use eyelet_memory::slab::Key;
 use eyelet_sys::channel::BODY_BYTES_MAX;
 use eyelet_telemetry::counters::Counters;
+use eyelet_telemetry::reason::Reason;
 use thiserror::Error;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender};
 use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
-use crate::connection_table::{SlotState, Waits};
+use crate::connection_table::SlotState;
 use crate::handover::{self, Detached, ImportError, MESSAGE_BYTES_MAX, attach, detach, reserve};
+use crate::park;
 use crate::transfer::{BATCH_BYTES, ConnectionBatch, LeavingBatch};
 use crate::worker::Worker;
 
@@ -120,13 +122,20 @@ pub fn put_back(worker: &Rc<Worker>, connections: impl IntoIterator<Item = Detac
 }
 
 /// Resumes all active connections once: those of HTTP/2 that have no stream end themselves then.
+/// Parked connections with a state of the program end here, because the form has none.
 pub fn wake_active(worker: &Rc<Worker>) {
     let keys = worker.table.borrow().keys();
     for key in keys {
-        match worker.table.borrow_mut().slot(key).map(|slot| &slot.state) {
-            Some(SlotState::Active { waits: Waits::Here(_), .. }) => worker.go_on_later(key),
-            Some(SlotState::Active { waits: Waits::Task(waker), .. }) => waker.wake_by_ref(),
-            _ => {}
+        let ends = match worker.table.borrow_mut().slot(key).map(|slot| &mut slot.state) {
+            Some(SlotState::Active { waits, .. }) => {
+                waits.look(worker, key);
+                false
+            }
+            Some(SlotState::Parked { relay, .. }) => relay.flow().state().is_some(),
+            _ => false,
+        };
+        if ends {
+            worker.guarded(key, || park::close(worker, key, Reason::Drained(None)));
         }
     }
 }

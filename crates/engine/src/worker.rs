@@ -52,6 +52,8 @@ pub struct Burst {
 pub struct Settings {
     /// How long a connection may move no byte.
     pub idle_timeout: Duration,
+    /// The same for one with a state of the program: [`crate::relay::Flow::keep_state`].
+    pub state_idle_timeout: Duration,
     /// Whether idle connections are ended for new ones when memory is short.
     pub shed_idle: bool,
     /// How long a drain waits for busy connections.
@@ -130,6 +132,12 @@ pub trait Program {
     /// Bytes that the task of a woken connection will hold beside what every active connection
     /// is counted as; at most [`eyelet_memory::budget::TASK_BYTES_MAX`].
     fn task_bytes(&self, decided: &Decided) -> usize;
+
+    /// What the client of a parked connection gets before its close_notify: at most one record.
+    /// `state` is what the program keeps of it.
+    fn last_bytes(&self, _state: &[u8]) -> Vec<u8> {
+        Vec::new()
+    }
 
     /// What the newest configuration changes, if it is newer than the one that is served.
     fn update(&self) -> Option<Update>;

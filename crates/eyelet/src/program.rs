@@ -85,6 +85,10 @@ impl Program for Service {
         }
     }
 
+    fn last_bytes(&self, state: &[u8]) -> Vec<u8> {
+        eyelet_http::last_bytes(state)
+    }
+
     fn update(&self) -> Option<Update> {
         let served = self.worker.borrow().snapshot.generation;
         let news = self.published.news(served)?;

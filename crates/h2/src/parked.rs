@@ -330,6 +330,16 @@ impl H2Connection {
 }
 
 impl ParkedConnection {
+    /// Bytes that this process exported. [`H2Connection::import`] checks them.
+    pub fn new(bytes: Box<[u8]>) -> Self {
+        Self { bytes }
+    }
+
+    /// The bytes.
+    pub fn into_bytes(self) -> Box<[u8]> {
+        self.bytes
+    }
+
     /// The bytes, for another process.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes

@@ -339,3 +339,32 @@ fn held_bytes_are_sent_once_the_peer_reads_again() {
         check_empty(&new);
     }
 }
+
+/// The form has no place for a state of the program: such a connection ends in its worker, by a
+/// close_notify, when the others leave for another process or for a store.
+#[test]
+fn a_connection_with_a_state_does_not_leave() {
+    const STATE_BYTES: usize = 300;
+    let worker = worker();
+    let ((client, _), mut far_client, _) = sockets();
+    let key = park_one(&worker, (client, None), |_| {
+        let secrets = ([1; 32], [2; 32]);
+        let role = eyelet_record::Role::Server;
+        let session = Session::tls13(role, Suite::Aes128Gcm, &secrets.0, &secrets.1, 0, 0).unwrap();
+        let mut flow = Flow::default();
+        flow.keep_state(vec![0; STATE_BYTES].into());
+        Relay::Terminate(Terminated { session, flow })
+    });
+    assert!(worker.process.budget.used_by(Account::Relayed) >= STATE_BYTES);
+    assert!(detach(&worker, key).is_none());
+    assert_eq!(worker.counters.parked.value(), 1);
+    crate::batch::wake_active(&worker);
+    assert_eq!(worker.counters.parked.value(), 0);
+    let mut said = Vec::new();
+    far_client.read_to_end(&mut said).unwrap();
+    // A record of TLS 1.3 with an alert, and nothing else: this worker has no program.
+    assert_eq!((said.len(), said[0]), (5 + 2 + 1 + 16, 23));
+    drop(far_client);
+    iterate(&worker);
+    check_empty(&worker);
+}

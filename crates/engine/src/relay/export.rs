@@ -104,22 +104,23 @@ impl Flow {
     /// # Errors
     /// The kernel's. The rest of the bytes then stays in the pipe.
     pub(crate) fn drain_pipes(&mut self, buffers: &mut Buffers) -> std::io::Result<()> {
-        let Some(pending) = &mut self.pending else { return Ok(()) };
+        let Some(pending) = self.transit_mut() else { return Ok(()) };
         for held in [&mut pending.to_upstream, &mut pending.to_client] {
             held.drain_pipe(buffers)?;
         }
         Ok(())
     }
 
-    /// Whether nothing that it holds is a reason to stay: bytes beyond the limits, or a flight that
-    /// is refused and about to end the connection.
+    /// Whether nothing that it holds is a reason to stay: bytes beyond the limits, a state of the
+    /// program, which the form does not have, or a flight that is refused and about to end the
+    /// connection.
     pub(crate) fn may_leave(&self) -> bool {
-        !self.is_refused() && self.export().check().is_ok()
+        self.state().is_none() && !self.is_refused() && self.export().check().is_ok()
     }
 
     /// The form. Its pipes are empty.
     pub(crate) fn export(&self) -> FlowV1<'_> {
-        let pending = self.pending.as_deref();
+        let pending = self.transit();
         let unsent = |held: fn(&Pending) -> &Held| {
             pending.map(held).and_then(|held| held.bytes.get(held.sent..)).unwrap_or_default()
         };
@@ -235,7 +236,7 @@ impl FlowV1<'_> {
             partial_flight,
             frames: WebSocketFrames::default(),
         };
-        flow.pending = Some(Box::new(pending));
+        flow.set_transit(pending);
         if let Some(WebSocketV1 { up, down }) = self.websocket {
             let frames = FrameReader::import(up).zip(FrameReader::import(down));
             let (up, down) = frames.ok_or(FlowFault::WebSocket)?;

@@ -474,11 +474,16 @@ fn http2_is_told_to_connect_anew() {
     let pki = &scene.pki;
     let said = std::cell::RefCell::default();
     two::run(async {
+        let mut parked = Two::connect(pki, address).await;
+        assert_eq!(parked.get("/parked").await.unwrap().0, 200);
+        // The edge parks it 200 ms after its last byte. Both are told the same.
+        tokio::time::sleep(Duration::from_secs(1)).await;
         let mut client = Two::connect(pki, address).await;
         assert_eq!(client.get("/before").await.unwrap().0, 200);
         let upgrade = thread::spawn(move || output(&mut command));
         // By GOAWAY, which is no error.
         client.driven.await.unwrap().unwrap();
+        parked.driven.await.unwrap().unwrap();
         said.replace(Some(upgrade.join().unwrap()));
         let mut client = Two::connect(pki, address).await;
         assert_eq!(client.get("/after").await.unwrap().0, 200);
