@@ -11,7 +11,7 @@ use eyelet_sys::epoll::ENDED;
 
 use crate::accept::KEEPALIVE_IDLE;
 use crate::connection_table::{Phase, Slot, SlotState};
-use crate::queues;
+use crate::queues::{self, IdleKind};
 use crate::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use crate::relay::{self, Flow, Progress, Relay, Sockets};
 use crate::socket;
@@ -463,13 +463,14 @@ pub fn give_up_slow(worker: &Rc<Worker>, key: Key) {
 }
 
 /// Ends an idle connection because memory is short. Returns `false` if it is not idle any more.
-pub fn shed(worker: &Rc<Worker>, key: Key) -> bool {
+pub fn shed(worker: &Rc<Worker>, key: Key, kind: IdleKind) -> bool {
     {
         let mut table = worker.table.borrow_mut();
         let Some(Slot { state: SlotState::Parked { relay, .. }, .. }) = table.slot(key) else {
             return false;
         };
-        if !relay.flow().is_quiet() {
+        let has_state = relay.flow().state().is_some();
+        if !relay.flow().is_quiet() || has_state != (kind < IdleKind::WithoutState) {
             return false;
         }
     }
@@ -607,6 +608,16 @@ pub(crate) mod tests {
         let suite = Suite::Aes128Gcm;
         let session = Session::tls13(End13::Server, suite, &secrets.0, &secrets.1, 0, 0).unwrap();
         let flow = Flow::default();
+        parked(worker, Relay::Terminate(Terminated { session, flow })).0
+    }
+
+    /// The same with a state of the program.
+    pub(crate) fn with_state(worker: &Rc<Worker>, state: &[u8]) -> Key {
+        let secrets = ([1; 32], [2; 32]);
+        let suite = Suite::Aes128Gcm;
+        let session = Session::tls13(End13::Server, suite, &secrets.0, &secrets.1, 0, 0).unwrap();
+        let mut flow = Flow::default();
+        flow.keep_state(state.into());
         parked(worker, Relay::Terminate(Terminated { session, flow })).0
     }
 

@@ -19,7 +19,7 @@ use foldhash::fast::RandomState;
 use crate::clock::Clock;
 use crate::connection_table::{ConnectionTable, Slot};
 use crate::drain_pace::DrainPace;
-use crate::queues::{Holders, ShedQueue};
+use crate::queues::{Holders, IdlePosition, ShedQueue};
 use crate::relay::{Buffers, Relay};
 use crate::source::{Source, Sources};
 use crate::transfer::Departure;
@@ -139,6 +139,12 @@ pub trait Program {
         Vec::new()
     }
 
+    /// Whether a state that comes from another process is one that this program reads, of a
+    /// connection that was decided so.
+    fn reads_state(&self, _decided: &Decided, _state: &[u8]) -> bool {
+        false
+    }
+
     /// What the newest configuration changes, if it is newer than the one that is served.
     fn update(&self) -> Option<Update>;
 
@@ -222,8 +228,8 @@ pub struct Worker {
     /// Parked connections that may have more to move but found memory short. Tried again at each
     /// tick.
     pub(crate) later: RefCell<Vec<Key>>,
-    /// Idle connections that the search found, with their deadlines, the longest idle last.
-    pub(crate) idle: RefCell<Vec<(u32, Key)>>,
+    /// Idle connections that the search found, the longest idle last.
+    pub(crate) idle: RefCell<Vec<IdlePosition>>,
     /// Connections to resume in the next iteration without an event: those that used up their share
     /// of this one, and those that must end.
     pub(crate) again: RefCell<Vec<Key>>,

@@ -89,6 +89,10 @@ impl Program for Service {
         eyelet_http::last_bytes(state)
     }
 
+    fn reads_state(&self, decided: &Decided, state: &[u8]) -> bool {
+        decided.http2 && eyelet_http::reads_state(state)
+    }
+
     fn update(&self) -> Option<Update> {
         let served = self.worker.borrow().snapshot.generation;
         let news = self.published.news(served)?;

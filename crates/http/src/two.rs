@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Buf;
 use eyelet_h2::{
-    ConnectionFault, ErrorCode, Flood, H2Connection, H2Limits, ParkedConnection, ParkedFault,
+    ConnectionFault, ErrorCode, Flood, H2Connection, H2Limits, H2Role, ParkedConnection,
+    ParkedFault,
 };
 use http::request;
 
@@ -70,10 +71,13 @@ fn ms(wait: Duration) -> u64 {
 /// What the client of a parked connection gets before close_notify: GOAWAY with its last stream.
 pub fn last_bytes(state: &[u8]) -> Vec<u8> {
     let mut frame = Vec::new();
-    if let Ok(mut h2) = H2Connection::import(&ParkedConnection::new(state.into()), now_ms()) {
-        h2.close(ErrorCode::NO_ERROR, &mut frame);
-    }
+    ParkedConnection::go_away(state, &mut frame);
     frame
+}
+
+/// Whether another process has written this state of a connection to a client.
+pub fn reads_state(state: &[u8]) -> bool {
+    ParkedConnection::from_bytes(state).is_ok_and(|parked| parked.role() == Some(H2Role::Server))
 }
 
 /// Serves a connection until it is parked or has ended. `state` is that of one that was parked.
@@ -205,7 +209,7 @@ impl ServedStreams {
     /// Asks the client to begin no more streams, if the process ends or a reload removed the rule.
     fn leave(&mut self) {
         if self.going_away.is_none()
-            && let Some(why) = self.served.why_away()
+            && let Some(why) = self.served.why_last()
         {
             self.going_away = Some(why);
             self.shut_down();
@@ -409,9 +413,13 @@ impl ServedStreams {
         if !is_busy && self.has_served {
             self.served.worker.engine.enters(self.client.handle.key(), Phase::Idle);
         }
+        let http = &self.served.worker.shared.config.http;
         let wait = match self.going_away {
             Some(_) => GOAWAY_WAIT,
-            None => self.served.worker.shared.config.http.http2_idle_timeout,
+            None if is_busy => http.http2_idle_timeout,
+            // One that is idle is parked long before. This is for one that cannot be parked: its
+            // client has sent a part of a frame or of a head, or does not read.
+            None => http.http2_idle_timeout.min(http.body_timeout),
         };
         self.idle_at_ms = self.now_ms + ms(wait);
         self.rest_at_ms = self.now_ms + ms(AWAKE);
@@ -436,7 +444,12 @@ impl ServedStreams {
             return Poll::Ready(Over::End(self.send_away()));
         }
         for _ in 0..2 {
-            let rest_at_ms = if self.may_rest() { self.rest_at_ms } else { u64::MAX };
+            let rest_at_ms = match self.may_rest() {
+                // In an upgrade it goes to the other process as soon as no stream is open.
+                true if self.served.worker.engine.is_leaving() => self.now_ms,
+                true => self.rest_at_ms.min(self.idle_at_ms),
+                false => u64::MAX,
+            };
             if rest_at_ms <= self.now_ms {
                 return Poll::Ready(Over::Rest);
             }
@@ -498,8 +511,14 @@ impl ServedStreams {
 
     /// Parks the connection: what is left of it is its state, as bytes.
     fn rest(self) {
-        let Self { client, served, streams, .. } = self;
-        let parked = client.into_parked(served.preface.clone(), streams.export());
+        let Some(state) = self.streams.export() else {
+            // As a connection that just begins, its client's next bytes would be misread.
+            self.streams.close(ErrorCode::NO_ERROR);
+            let reason = Reason::Internal("an HTTP/2 connection that cannot be parked");
+            return self.end(Last::Close(reason));
+        };
+        let Self { client, served, .. } = self;
+        let parked = client.into_parked(served.preface.clone(), Some(state));
         let Some((handle, terminated)) = parked else { return };
         park::park(&handle, &mut served.info_now(), Relay::Terminate(terminated));
     }

@@ -10,6 +10,7 @@ use eyelet_sys::epoll::Events;
 
 use super::*;
 use crate::accept::Accepting;
+use crate::relay::export::STATE_BYTES_MAX;
 use crate::relay::splice::Spliced;
 use crate::relay::terminate::Terminated;
 use crate::relay::{Flow, Relay};
@@ -340,31 +341,27 @@ fn held_bytes_are_sent_once_the_peer_reads_again() {
     }
 }
 
-/// The form has no place for a state of the program: such a connection ends in its worker, by a
-/// close_notify, when the others leave for another process or for a store.
+/// The program's state goes along, and is counted where the connection is.
 #[test]
-fn a_connection_with_a_state_does_not_leave() {
+fn a_connection_with_a_state_leaves_with_it() {
     const STATE_BYTES: usize = 300;
-    let worker = worker();
-    let ((client, _), mut far_client, _) = sockets();
-    let key = park_one(&worker, (client, None), |_| {
-        let secrets = ([1; 32], [2; 32]);
-        let role = eyelet_record::Role::Server;
-        let session = Session::tls13(role, Suite::Aes128Gcm, &secrets.0, &secrets.1, 0, 0).unwrap();
-        let mut flow = Flow::default();
-        flow.keep_state(vec![0; STATE_BYTES].into());
-        Relay::Terminate(Terminated { session, flow })
-    });
-    assert!(worker.process.budget.used_by(Account::Relayed) >= STATE_BYTES);
-    assert!(detach(&worker, key).is_none());
-    assert_eq!(worker.counters.parked.value(), 1);
-    crate::batch::wake_active(&worker);
-    assert_eq!(worker.counters.parked.value(), 0);
-    let mut said = Vec::new();
-    far_client.read_to_end(&mut said).unwrap();
-    // A record of TLS 1.3 with an alert, and nothing else: this worker has no program.
-    assert_eq!((said.len(), said[0]), (5 + 2 + 1 + 16, 23));
-    drop(far_client);
-    iterate(&worker);
-    check_empty(&worker);
+    let (old, new) = (worker(), worker());
+    let key = park::tests::with_state(&old, &[7; STATE_BYTES]);
+    assert!(old.process.budget.used_by(Account::Relayed) >= STATE_BYTES);
+    hand_over(&old, &new, key);
+    assert_eq!(old.counters.parked.value(), 0);
+    assert_eq!(old.process.budget.used_by(Account::Relayed), 0);
+    assert!(new.process.budget.used_by(Account::Relayed) >= STATE_BYTES);
+    let keys = new.table.borrow().keys();
+    assert_eq!(detach(&new, keys[0]).unwrap().state(), Some(&[7; STATE_BYTES][..]));
+}
+
+/// What the importer would not read does not leave.
+#[test]
+fn a_state_that_is_too_long_stays() {
+    let old = worker();
+    for (length, leaves) in [(STATE_BYTES_MAX, true), (STATE_BYTES_MAX + 1, false)] {
+        let key = park::tests::with_state(&old, &vec![7; length]);
+        assert_eq!(detach(&old, key).is_some(), leaves);
+    }
 }

@@ -17,6 +17,9 @@ use crate::inspect::export::InspectionV1;
 pub const HELD_BYTES_MAX: usize = 2 << 20;
 /// Most bytes of a PROXY header of version 2: its fixed part, and as much as its length can say.
 const PREFACE_BYTES_MAX: usize = 16 + 0xffff;
+/// Most bytes of the program's state: several times what HTTP/2 has, 90 bytes of numbers and tables
+/// that hold at most 4 KiB of fields.
+pub const STATE_BYTES_MAX: usize = 32 << 10;
 
 /// Why the form is not a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -111,14 +114,14 @@ impl Flow {
         Ok(())
     }
 
-    /// Whether nothing that it holds is a reason to stay: bytes beyond the limits, a state of the
-    /// program, which the form does not have, or a flight that is refused and about to end the
-    /// connection.
+    /// Whether nothing that it holds is a reason to stay: bytes beyond the limits, or a flight that
+    /// is refused and about to end the connection.
     pub(crate) fn may_leave(&self) -> bool {
-        self.state().is_none() && !self.is_refused() && self.export().check().is_ok()
+        let state_bytes = self.state().map_or(0, <[u8]>::len);
+        state_bytes <= STATE_BYTES_MAX && !self.is_refused() && self.export().check().is_ok()
     }
 
-    /// The form. Its pipes are empty.
+    /// The form, without the program's state. Its pipes are empty.
     pub(crate) fn export(&self) -> FlowV1<'_> {
         let pending = self.transit();
         let unsent = |held: fn(&Pending) -> &Held| {

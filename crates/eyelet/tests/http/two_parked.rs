@@ -12,10 +12,18 @@ use crate::support::frames::{
 };
 use crate::support::two::{get, run};
 use crate::support::web::Web;
-use crate::support::{Tls, Upstream};
+use crate::support::{Edge, Tls, Upstream, until};
 
-/// An edge parks a connection 200 ms after its last byte. Nothing fails if it takes longer.
-const REST: Duration = Duration::from_secs(1);
+/// Waits until the edge's only connection is parked. Only a parked one holds its state for a peer.
+fn wait_parked(edge: &Edge) {
+    until("a parked connection", || {
+        edge.signal(Signal::USR1);
+        std::thread::sleep(Duration::from_millis(20));
+        let log = edge.log();
+        let (_, relayed) = log.rsplit_once(" relayed ")?;
+        (relayed.split(',').next()?.parse::<usize>().ok()? > 0).then_some(())
+    });
+}
 
 /// The h2 crate keeps tables of fields in both directions. With a table that differs from the
 /// edge's, it would read other fields, or end the connection.
@@ -38,7 +46,7 @@ fn a_connection_goes_on_with_the_tables_that_it_had() {
             let text = body.data().await.unwrap().unwrap();
             assert!(text.starts_with(format!("GET {path} HTTP/1.1\r\nhost: app.test").as_bytes()));
             drop(body);
-            tokio::time::sleep(REST).await;
+            wait_parked(&web.edge);
             two.send = two.send.clone().ready().await.unwrap();
         }
         drop(two.send);
@@ -98,19 +106,20 @@ fn last_streams(client: &mut Tls) -> Vec<u32> {
 #[test]
 fn an_idle_connection_is_parked_and_ends_with_its_last_stream() {
     let web = Web::with(Upstream::http(), "", "[http]\nhttp2_idle_timeout = \"3s\"\n");
-    let mut unused = connect(&web);
     let mut client = connect(&web);
     ask(&mut client, 1);
-    std::thread::sleep(REST);
+    wait_parked(&web.edge);
     client.write_all(&frame(PING, 0, 0, b"parked??")).unwrap();
     let Frame { kind, flags, payload, .. } = next(&mut client).expect("an answer");
     assert_eq!((kind, flags, &payload[..]), (PING, 1, &b"parked??"[..]));
-    std::thread::sleep(REST);
+    wait_parked(&web.edge);
     ask(&mut client, 3);
+    wait_parked(&web.edge);
+    let mut unused = connect(&web);
     assert_eq!(last_streams(&mut client), [3]);
     assert_eq!(last_streams(&mut unused), [0]);
     let idle = || web.edge.count(|line| line["reason"] == "http2_idle_timeout");
-    crate::support::until("both lines", || (idle() == 2).then_some(()));
+    until("both lines", || (idle() == 2).then_some(()));
 }
 
 #[test]
@@ -118,10 +127,26 @@ fn a_drain_ends_a_parked_connection_with_its_last_stream() {
     let mut web = Web::new(Upstream::http());
     let mut client = connect(&web);
     ask(&mut client, 1);
-    std::thread::sleep(REST);
+    wait_parked(&web.edge);
     web.edge.signal(Signal::TERM);
     let last_streams = last_streams(&mut client);
     assert_eq!(last_streams.last(), Some(&1), "{last_streams:?}");
     drop(client);
     assert!(web.edge.wait_exit().success());
+}
+
+/// Neither half a frame nor the beginning of a head can be parked. Such a connection does not hold
+/// its task until `http2_idle_timeout`, which is an hour.
+#[test]
+fn a_client_that_stops_within_a_frame_is_sent_away() {
+    let web = Web::with(Upstream::http(), "", "[http]\nbody_timeout = \"1s\"\n");
+    for part in [b"\0\0\x08\x06".to_vec(), frame(HEADERS, 0, 3, &[0x82])] {
+        let mut client = connect(&web);
+        ask(&mut client, 1);
+        client.write_all(&part).unwrap();
+        let mut frames = std::iter::from_fn(|| next(&mut client));
+        assert!(frames.any(|frame| frame.kind == GOAWAY), "{part:?}");
+    }
+    let idle = || web.edge.count(|line| line["reason"] == "http2_idle_timeout");
+    until("both lines", || (idle() == 2).then_some(()));
 }
