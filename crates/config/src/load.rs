@@ -103,13 +103,14 @@ fn check(
     let (rules, policy) = read_rules(&mut report, &document, &listeners, reading);
     let rules = rules.finish(folder);
     let acme = acme::read(&mut report, &document, &mut files, ordered, &listeners);
+    let limits = settings::limits(&mut report, &document);
     let config = Config {
         listeners: listeners.list,
         rules,
         policy,
         lists: lists.finish(),
-        limits: settings::limits(&mut report, &document),
-        http: settings::http(&mut report, &document),
+        http: settings::http(&mut report, &document, limits.idle_timeout),
+        limits,
         log: settings::log(&mut report, &document, folder),
         dictionaries: compression::dictionaries(&mut report, &document, folder),
         dns: settings::dns(&mut report, &document),

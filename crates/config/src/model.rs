@@ -428,7 +428,8 @@ pub struct HttpLimits {
     pub body_timeout: Duration,
     /// From a request's end to the response's head.
     pub upstream_timeout: Duration,
-    /// Without a stream on an HTTP/2 connection.
+    /// Without a stream, and without a byte, on an HTTP/2 connection: `limits.idle_timeout` if it
+    /// is not set.
     pub http2_idle_timeout: Duration,
     /// The largest head of a request, in bytes.
     pub head_bytes_max: usize,
@@ -542,7 +543,7 @@ impl Default for HttpLimits {
             head_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(60),
             upstream_timeout: Duration::from_secs(60),
-            http2_idle_timeout: Duration::from_mins(3),
+            http2_idle_timeout: Limits::default().idle_timeout,
             head_bytes_max: 64 << 10,
             trusted_proxies: Vec::new(),
             headers: Fields::new(),

@@ -44,8 +44,12 @@ pub(super) fn limits(report: &mut Report<'_>, document: &Section<'_, '_>) -> Lim
     limits
 }
 
-pub(super) fn http(report: &mut Report<'_>, document: &Section<'_, '_>) -> HttpLimits {
-    let mut http = HttpLimits::default();
+pub(super) fn http(
+    report: &mut Report<'_>,
+    document: &Section<'_, '_>,
+    idle_timeout: Duration,
+) -> HttpLimits {
+    let mut http = HttpLimits { http2_idle_timeout: idle_timeout, ..HttpLimits::default() };
     let Some(section) = document.section(report, "http", "[http]") else { return http };
     section.check_keys(report, &HTTP_KEYS);
     for (key, limit) in [

@@ -18,7 +18,7 @@ use tokio::sync::mpsc::{Receiver, Sender};
 use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
-use crate::connection_table::{SlotState, Waits};
+use crate::connection_table::{Slot, SlotState};
 use crate::handover::{self, Detached, ImportError, MESSAGE_BYTES_MAX, attach, detach, reserve};
 use crate::transfer::{BATCH_BYTES, ConnectionBatch, LeavingBatch};
 use crate::worker::Worker;
@@ -119,14 +119,14 @@ pub fn put_back(worker: &Rc<Worker>, connections: impl IntoIterator<Item = Detac
     keys
 }
 
-/// Resumes all active connections once: those of HTTP/2 that have no stream end themselves then.
+/// Resumes all active connections once: those of HTTP/2 that have no stream park themselves then.
 pub fn wake_active(worker: &Rc<Worker>) {
     let keys = worker.table.borrow().keys();
     for key in keys {
-        match worker.table.borrow_mut().slot(key).map(|slot| &slot.state) {
-            Some(SlotState::Active { waits: Waits::Here(_), .. }) => worker.go_on_later(key),
-            Some(SlotState::Active { waits: Waits::Task(waker), .. }) => waker.wake_by_ref(),
-            _ => {}
+        if let Some(Slot { state: SlotState::Active { waits, .. }, .. }) =
+            worker.table.borrow_mut().slot(key)
+        {
+            waits.look(worker, key);
         }
     }
 }
@@ -249,6 +249,7 @@ pub fn admit(
     let mut batch_read = BatchRead::default();
     let mut connections = Vec::new();
     for (index, decoded) in decode(batch)?.into_iter().enumerate() {
+        let decoded = decoded.and_then(|detached| check_state(worker, detached));
         let taken = decoded.map_err(RefusalReason::from).and_then(|mut detached| {
             let has_room = reserve(worker, &mut detached);
             if has_room || !may_go_back {
@@ -265,6 +266,15 @@ pub fn admit(
         }
     }
     Ok((batch_read, connections))
+}
+
+/// Only the program can tell whether a state is one that it reads.
+fn check_state(worker: &Worker, detached: Detached) -> Result<Detached, ImportError> {
+    let is_read = detached.state().is_none_or(|state| {
+        let decided = &detached.info.decided;
+        worker.program().is_some_and(|program| program.reads_state(decided, state))
+    });
+    if is_read { Ok(detached) } else { Err(ImportError::State) }
 }
 
 /// Reads all connections of a batch.
@@ -293,7 +303,7 @@ mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
     use super::*;
-    use crate::park::tests::terminated;
+    use crate::park::tests::{terminated, with_state};
     use crate::testing::worker;
 
     /// A batch with these bytes and so many sockets.
@@ -352,6 +362,19 @@ mod tests {
         assert_eq!((put_back(&old, stays).len(), old.process.open.load(Relaxed)), (1, 1));
         assert_eq!(new.process.open.load(Relaxed), 2);
         assert_eq!(new.process.descriptors.load(Relaxed), 2);
+    }
+
+    /// This worker has no program, so nobody can read the state.
+    #[test]
+    fn a_state_that_the_program_does_not_read_stays() {
+        let (old, new) = (worker(), worker());
+        with_state(&old, &[7; 90]);
+        let Detachment { connections, batch } = detached(&old, 1, 100);
+        let (batch_read, taken) = admit(&new, received(&batch), true).unwrap();
+        assert_eq!((batch_read.taken, &batch_read.refused[..]), (1, &[0][..]));
+        assert_eq!(batch_read.why, Some(RefusalReason::Import(ImportError::State)));
+        drop(batch);
+        assert_eq!((taken.len(), put_back(&old, connections).len()), (1, 2));
     }
 
     #[test]

@@ -106,7 +106,7 @@ fn visit(worker: &Rc<Worker>, key: Key, pairs: bool) -> Turn {
         }
         Some(SlotState::Lingering) | None => return Turn::Not,
     };
-    let wait = park::idle_for(worker, info.is_settled());
+    let wait = park::idle_for(worker, relay, info.is_settled());
     // Nobody can know what it is about to send, so it has most of the time to end by itself.
     if matches!(relay, Relay::Splice(_)) && !pairs {
         return Turn::Not;

@@ -11,9 +11,9 @@ use eyelet_sys::epoll::ENDED;
 
 use crate::accept::KEEPALIVE_IDLE;
 use crate::connection_table::{Phase, Slot, SlotState};
-use crate::queues;
+use crate::queues::{self, IdleKind};
 use crate::ready::{CLIENT, READ, UPSTREAM, WRITE};
-use crate::relay::{self, Progress, Relay, Sockets};
+use crate::relay::{self, Flow, Progress, Relay, Sockets};
 use crate::socket;
 use crate::worker::Handle;
 use crate::worker::Worker;
@@ -54,8 +54,9 @@ pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
         let rests = is_quiet && !slot.ready.readable() && matches!(relay, Relay::Splice(_));
         let info = info.take().park(&mut worker.shared.borrow_mut());
         worker.sources.add(info.client_ip(), held);
+        let wait = idle_for(worker, &mut relay, false);
         slot.state = SlotState::Parked { info, relay };
-        table.due_in(active.key(), idle_for(worker, false));
+        table.due_in(active.key(), wait);
         rests
     };
     worker.counters.parked.up();
@@ -90,8 +91,9 @@ pub(crate) fn place(
     worker.holds(0, size_of::<Slot>());
     worker.keeps(0, held);
     let mut table = worker.table.borrow_mut();
+    let wait = idle_for(worker, &mut relay, is_settled);
     let key = table.insert_parked(client, upstream, SlotState::Parked { info, relay });
-    table.due_in(key, idle_left.min(idle_for(worker, is_settled)));
+    table.due_in(key, idle_left.min(wait));
     key
 }
 
@@ -108,9 +110,18 @@ pub(crate) fn register(worker: &Rc<Worker>, key: Key) {
 const MESSAGE_BYTES_MIN: usize = 5 + 18 + 16;
 
 /// Time until an idle parked connection is due: to settle, or to be closed.
-pub(crate) fn idle_for(worker: &Worker, settled: bool) -> Duration {
-    let idle_timeout = worker.settings.get().idle_timeout;
+pub(crate) fn idle_for(worker: &Worker, relay: &mut Relay, settled: bool) -> Duration {
+    let idle_timeout = idle_timeout(worker, relay.flow());
     if settled { idle_timeout } else { idle_timeout.min(SETTLE) }
+}
+
+/// How long a parked connection may move no byte.
+fn idle_timeout(worker: &Worker, flow: &Flow) -> Duration {
+    let settings = worker.settings.get();
+    match flow.state() {
+        Some(_) => settings.state_idle_timeout,
+        None => settings.idle_timeout,
+    }
 }
 
 /// Handles an event for a parked connection: moves what can be moved, and parks it again.
@@ -155,13 +166,14 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
             if upstream.is_none() && progress != Progress::Dial {
                 note_waiting(worker, key, position, relay);
             }
-            let moved = (moved != info.moved()).then_some(info.is_settled());
+            let has_moved = moved != info.moved();
+            let moved = has_moved.then(|| idle_for(worker, relay, info.is_settled()));
             let is_full = |side| !ready.any(side, WRITE);
             (progress, moved, is_full(CLIENT) || upstream.is_some() && is_full(UPSTREAM))
         }
     };
-    if let Some(settled) = moved {
-        table.due_in(key, idle_for(worker, settled));
+    if let Some(wait) = moved {
+        table.due_in(key, wait);
     }
     drop(table);
     let goes_on = matches!(progress, Progress::Rest | Progress::Again | Progress::Later);
@@ -394,20 +406,21 @@ pub fn late(worker: &Rc<Worker>, key: Key) {
             drop(table);
             worker.closed(removed);
         }
-        Some(SlotState::Parked { info, .. })
-            if !info.is_settled() && worker.settings.get().idle_timeout > SETTLE =>
-        {
+        Some(SlotState::Parked { info, relay }) => {
+            let flow = relay.flow();
+            let left = idle_timeout(worker, flow).saturating_sub(SETTLE);
+            let limit = flow.state().map_or(Limit::Idle, |_| Limit::Http2Idle);
+            if info.is_settled() || left.is_zero() {
+                drop(table);
+                return close(worker, key, Reason::Timeout(limit, None));
+            }
             info.settle();
             if let Some(Slot { upstream: Some(upstream), .. }) = table.slot(key) {
                 // The client's socket inherits keepalive from its listener. A Unix socket needs
                 // none.
                 let _ = socket::keepalive(upstream, KEEPALIVE_IDLE);
             }
-            table.due_in(key, worker.settings.get().idle_timeout - SETTLE);
-        }
-        Some(SlotState::Parked { .. }) => {
-            drop(table);
-            close(worker, key, Reason::Timeout(Limit::Idle, None));
+            table.due_in(key, left);
         }
         Some(SlotState::Active { .. }) | None => {}
     }
@@ -450,13 +463,14 @@ pub fn give_up_slow(worker: &Rc<Worker>, key: Key) {
 }
 
 /// Ends an idle connection because memory is short. Returns `false` if it is not idle any more.
-pub fn shed(worker: &Rc<Worker>, key: Key) -> bool {
+pub fn shed(worker: &Rc<Worker>, key: Key, kind: IdleKind) -> bool {
     {
         let mut table = worker.table.borrow_mut();
         let Some(Slot { state: SlotState::Parked { relay, .. }, .. }) = table.slot(key) else {
             return false;
         };
-        if !relay.flow().is_quiet() {
+        let has_state = relay.flow().state().is_some();
+        if !relay.flow().is_quiet() || has_state != (kind < IdleKind::WithoutState) {
             return false;
         }
     }
@@ -497,7 +511,8 @@ pub fn end_where(
 }
 
 /// Ends a parked connection from our side, with close_notify where TLS ends here. Both sides of a
-/// WebSocket get a close frame (1001) where they are between frames.
+/// WebSocket get a close frame (1001) where they are between frames. Where the program keeps a
+/// state, its client gets the program's last bytes.
 pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
     let mut table = worker.table.borrow_mut();
     let Some(Slot { client, upstream, state, .. }) = table.slot(key) else { return };
@@ -515,14 +530,18 @@ pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
                 let _ = socket::send(upstream.as_fd(), &close_to_server(mask));
             }
             // RFC 8446 6.1: close_notify tells the client that this is no truncation.
-            let records = relay::terminate::final_records(terminated);
+            let last = terminated.flow.state().zip(worker.program());
+            let last = last.map(|(state, program)| program.last_bytes(state)).unwrap_or_default();
+            let records = relay::terminate::final_records(terminated, &last);
             // If its receive window is full, the client sees only the FIN.
             let _ = socket::send(client.as_fd(), &records);
             Outcome::Terminated
         }
     };
-    // The client of a WebSocket answers the close frame, and a reset would overtake what it reads.
-    let answers = relay.flow().is_websocket() && reason.class() != Class::Shed;
+    // The client of a WebSocket answers the close frame, and one with a state may just be sending.
+    // A reset would overtake what it reads.
+    let flow = relay.flow();
+    let answers = (flow.is_websocket() || flow.state().is_some()) && reason.class() != Class::Shed;
     drop(table);
     let last = match (is_cut, answers) {
         (true, _) => Last::Reset,
@@ -588,7 +607,17 @@ pub(crate) mod tests {
         let secrets = ([1; 32], [2; 32]);
         let suite = Suite::Aes128Gcm;
         let session = Session::tls13(End13::Server, suite, &secrets.0, &secrets.1, 0, 0).unwrap();
-        let flow = relay::Flow::default();
+        let flow = Flow::default();
+        parked(worker, Relay::Terminate(Terminated { session, flow })).0
+    }
+
+    /// The same with a state of the program.
+    pub(crate) fn with_state(worker: &Rc<Worker>, state: &[u8]) -> Key {
+        let secrets = ([1; 32], [2; 32]);
+        let suite = Suite::Aes128Gcm;
+        let session = Session::tls13(End13::Server, suite, &secrets.0, &secrets.1, 0, 0).unwrap();
+        let mut flow = Flow::default();
+        flow.keep_state(state.into());
         parked(worker, Relay::Terminate(Terminated { session, flow })).0
     }
 

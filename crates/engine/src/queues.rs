@@ -32,6 +32,25 @@ pub fn queue(queue: &ShedQueue, key: Key, position: &mut u16) {
     queue.positions.borrow_mut().push_back(ShedPosition { key, position: *position });
 }
 
+/// A parked connection that holds nothing for a peer, as the search for such ones has found it.
+pub struct IdlePosition {
+    pub(crate) key: Key,
+    /// Its deadline then: one that moved meanwhile was not idle.
+    pub(crate) due: u32,
+    pub(crate) kind: IdleKind,
+}
+
+/// Those of the first kind end first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum IdleKind {
+    /// With a state of the program, and settled: its deadline says since when it is idle.
+    WithState,
+    /// With a state of the program, and parked just now.
+    WithNewState,
+    /// Without a state. It ends for others only where the configuration allows that.
+    WithoutState,
+}
+
 /// A parked connection that holds bytes for a peer.
 pub struct Holder {
     pub(crate) key: Key,

@@ -1,9 +1,11 @@
 //! Load shedding: it ends connections when memory is short. The order is fixed. First half-open
 //! connections that hold much, by age; then the other half-open ones by age; then HTTP/2 ones
-//! without a stream, longest idle first; then new ones of sources over their share; then other new
-//! ones. Parked connections that hold nothing stay, unless `shed_idle` is set. Those that hold
-//! bytes for a slow peer end after three seconds.
+//! without a stream, first those with a task and then parked ones, longest idle first; then new
+//! ones of sources over their share; then other new ones. Other parked connections that hold
+//! nothing stay, unless `shed_idle` is set. Those that hold bytes for a slow peer end after three
+//! seconds.
 
+use std::cmp::Reverse;
 use std::collections::hash_map::Entry as Tasks;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -12,7 +14,7 @@ use std::task::Context;
 
 use crate::connection_table::{Phase, Slot, SlotState, Waits};
 use crate::park;
-use crate::queues::{Holder, STALE_MAX, ShedPosition, ShedQueue, queue};
+use crate::queues::{Holder, IdleKind, IdlePosition, STALE_MAX, ShedPosition, ShedQueue, queue};
 use crate::source::Source;
 use crate::timer_wheel::TICK_MS;
 use crate::worker::Worker;
@@ -26,9 +28,12 @@ const NEW_BYTES: usize = size_of::<Slot>() + ACTIVE_BYTES;
 /// Most connections that are ended for one new one. One is enough unless others took memory
 /// meanwhile.
 const SHED_A_NEW_ONE: usize = 4;
-/// The same for idle connections where `shed_idle` is set. Each frees at least a slot, so this many
-/// make room for [`NEW_BYTES`].
+/// The same for parked connections. Each frees at least a slot, so this many make room for
+/// [`NEW_BYTES`].
 const SHED_IDLE_A_NEW_ONE: usize = NEW_BYTES / size_of::<Slot>();
+/// Most parked connections that are ended for a task or a stream. Each frees a slot and a state,
+/// 330 bytes at least, so this many make room for a stream of 16 KiB.
+const SHED_PARKED_MAX: usize = 50;
 /// Most connections that one search for the longest idle ones looks at. It costs as much as a
 /// hundred small requests.
 const IDLE_LOOKS: u32 = 1024;
@@ -62,7 +67,7 @@ impl Worker {
             }
         }
         for _ in 0..SHED_IDLE_A_NEW_ONE {
-            if !is_full() || !self.shed_idle() {
+            if !is_full() || !self.shed_idle(None, self.settings.get().shed_idle) {
                 break;
             }
         }
@@ -81,6 +86,11 @@ impl Worker {
         let few = self.is_served_in_few(source);
         for _ in 0..SHED_A_NEW_ONE {
             if !few || !budget.is_over(bytes) || !self.shed_oldest(Some(key)) {
+                break;
+            }
+        }
+        for _ in 0..SHED_PARKED_MAX {
+            if !few || !budget.is_over(bytes) || !self.shed_idle(Some(key), false) {
                 break;
             }
         }
@@ -124,29 +134,36 @@ impl Worker {
         }
     }
 
-    /// Ends half-open connections until `bytes` more fit, at most as many as for a new connection.
-    /// Returns whether they fit.
+    /// Ends half-open connections, and HTTP/2 ones without a stream, until `bytes` more fit, at most
+    /// as many as for a task. Returns whether they fit.
     pub fn relieve(self: &Rc<Self>, bytes: usize) -> bool {
         for _ in 0..SHED_A_NEW_ONE {
             if !self.process.budget.is_over(bytes) || !self.shed_oldest(None) {
                 break;
             }
         }
+        for _ in 0..SHED_PARKED_MAX {
+            if !self.process.budget.is_over(bytes) || !self.shed_idle(None, false) {
+                break;
+            }
+        }
         !self.process.budget.is_over(bytes)
     }
 
-    /// Ends the connection that is idle longest, if the configuration allows that.
-    fn shed_idle(self: &Rc<Self>) -> bool {
-        if !self.settings.get().shed_idle {
-            return false;
-        }
-        if self.idle.borrow().is_empty() && !self.has_looked.replace(true) {
+    /// Ends the parked connection that is idle longest: with a state of the program, which is
+    /// HTTP/2, or of any kind if `any` is set. The connection of `spared` is not ended.
+    fn shed_idle(self: &Rc<Self>, spared: Option<Key>, any: bool) -> bool {
+        let may_end = |idle: &mut IdlePosition| any || idle.kind < IdleKind::WithoutState;
+        let is_found = self.idle.borrow_mut().last_mut().is_some_and(may_end);
+        if !is_found && !self.has_looked.replace(true) {
             self.look_for_idle();
         }
         loop {
-            let Some((due, key)) = self.idle.borrow_mut().pop() else { return false };
+            let Some(idle) = self.idle.borrow_mut().pop_if(may_end) else { return false };
+            let IdlePosition { key, due, kind } = idle;
             // A deadline that moved means that it was not idle.
-            if self.table.borrow_mut().due(key) == due && park::shed(self, key) {
+            let is_idle = spared != Some(key) && self.table.borrow_mut().due(key) == due;
+            if is_idle && park::shed(self, key, kind) {
                 return true;
             }
         }
@@ -156,20 +173,29 @@ impl Worker {
     fn look_for_idle(&self) {
         let mut idle = self.idle.borrow_mut();
         let mut table = self.table.borrow_mut();
-        let positions = table.next_keys(&self.idle_cursor, IDLE_LOOKS).map(|key| (0, key));
-        idle.extend(positions);
-        idle.retain_mut(|(due, key)| {
-            *due = table.due(*key);
-            match table.slot(*key) {
-                Some(Slot { state: SlotState::Parked { info, relay }, .. }) => {
-                    info.is_settled() && relay.flow().is_quiet()
-                }
-                _ => false,
-            }
+        let kind = IdleKind::WithoutState;
+        let keys = table.next_keys(&self.idle_cursor, IDLE_LOOKS);
+        // Those of an earlier search that nobody could use.
+        idle.clear();
+        idle.extend(keys.map(|key| IdlePosition { key, due: 0, kind }));
+        idle.retain_mut(|position| {
+            position.due = table.due(position.key);
+            let Some(Slot { state: SlotState::Parked { info, relay }, .. }) =
+                table.slot(position.key)
+            else {
+                return false;
+            };
+            position.kind = match (relay.flow().state(), info.is_settled()) {
+                (Some(_), true) => IdleKind::WithState,
+                (Some(_), false) => IdleKind::WithNewState,
+                (None, true) => IdleKind::WithoutState,
+                (None, false) => return false,
+            };
+            relay.flow().is_quiet()
         });
-        // The nearest deadline is the longest idleness. It is sorted last, because `pop` takes the
-        // last.
-        idle.sort_unstable_by_key(|(due, _)| std::cmp::Reverse(*due));
+        // The nearest deadline is the longest idleness. It is sorted last, because `pop_if` takes
+        // the last.
+        idle.sort_unstable_by_key(|position| Reverse((position.kind, position.due)));
     }
 
     /// Queues a parked connection that starts to hold bytes for a peer.
@@ -202,8 +228,8 @@ impl Worker {
     }
 
     /// Ends the oldest half-open connection. One that waits to be served with what it received
-    /// counts as half-open, too. If there is none, ends the HTTP/2 connection that is without a
-    /// stream longest. Returns `false` if there is neither.
+    /// counts as half-open, too. If there is none, ends the HTTP/2 connection that has a task and
+    /// is without a stream longest. Returns `false` if there is neither.
     ///
     /// Connections that hold much go first. By age alone, a flood of endless long hellos would fill
     /// the queue faster than a newcomer's handshake takes, and the newcomer would be the oldest.
@@ -433,6 +459,29 @@ mod tests {
         }
         let shed = all.iter().filter(|key| is_shed(&worker, **key)).count();
         assert_eq!(shed, 1, "for {STEPS} steps");
+    }
+
+    /// Without `shed_idle` only those with a state of the program end, and never for themselves.
+    #[test]
+    fn parked_connections_with_a_state_make_room() {
+        let worker = worker();
+        let plain = park::tests::terminated(&worker);
+        let [first, second] = [1, 2].map(|_| park::tests::with_state(&worker, &[7; 300]));
+        let is_open = |key| worker.table.borrow_mut().slot(key).is_some();
+        assert!(!worker.shed_idle(Some(first), false) || is_open(first));
+        assert!(is_open(first) && !is_open(second));
+        worker.has_looked.set(false);
+        let mut counted = Counted::new(&worker.process.budget, 0);
+        let mut bytes = 0;
+        while !worker.process.budget.is_over(0) {
+            bytes += 64;
+            counted.set(bytes);
+        }
+        assert!(worker.relieve(64));
+        assert!(!is_open(first), "it makes room for whoever asks");
+        worker.has_looked.set(false);
+        assert!(!worker.shed_idle(None, false));
+        assert!(is_open(plain));
     }
 
     /// Memory is not short, so the first holder stays in the queue, and all others behind it.

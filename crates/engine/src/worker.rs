@@ -19,7 +19,7 @@ use foldhash::fast::RandomState;
 use crate::clock::Clock;
 use crate::connection_table::{ConnectionTable, Slot};
 use crate::drain_pace::DrainPace;
-use crate::queues::{Holders, ShedQueue};
+use crate::queues::{Holders, IdlePosition, ShedQueue};
 use crate::relay::{Buffers, Relay};
 use crate::source::{Source, Sources};
 use crate::transfer::Departure;
@@ -52,6 +52,8 @@ pub struct Burst {
 pub struct Settings {
     /// How long a connection may move no byte.
     pub idle_timeout: Duration,
+    /// The same for one with a state of the program: [`crate::relay::Flow::keep_state`].
+    pub state_idle_timeout: Duration,
     /// Whether idle connections are ended for new ones when memory is short.
     pub shed_idle: bool,
     /// How long a drain waits for busy connections.
@@ -130,6 +132,18 @@ pub trait Program {
     /// Bytes that the task of a woken connection will hold beside what every active connection
     /// is counted as; at most [`eyelet_memory::budget::TASK_BYTES_MAX`].
     fn task_bytes(&self, decided: &Decided) -> usize;
+
+    /// What the client of a parked connection gets before its close_notify: at most one record.
+    /// `state` is what the program keeps of it.
+    fn last_bytes(&self, _state: &[u8]) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// Whether a state that comes from another process is one that this program reads, of a
+    /// connection that was decided so.
+    fn reads_state(&self, _decided: &Decided, _state: &[u8]) -> bool {
+        false
+    }
 
     /// What the newest configuration changes, if it is newer than the one that is served.
     fn update(&self) -> Option<Update>;
@@ -214,8 +228,8 @@ pub struct Worker {
     /// Parked connections that may have more to move but found memory short. Tried again at each
     /// tick.
     pub(crate) later: RefCell<Vec<Key>>,
-    /// Idle connections that the search found, with their deadlines, the longest idle last.
-    pub(crate) idle: RefCell<Vec<(u32, Key)>>,
+    /// Idle connections that the search found, the longest idle last.
+    pub(crate) idle: RefCell<Vec<IdlePosition>>,
     /// Connections to resume in the next iteration without an event: those that used up their share
     /// of this one, and those that must end.
     pub(crate) again: RefCell<Vec<Key>>,

@@ -85,6 +85,14 @@ impl Program for Service {
         }
     }
 
+    fn last_bytes(&self, state: &[u8]) -> Vec<u8> {
+        eyelet_http::last_bytes(state)
+    }
+
+    fn reads_state(&self, decided: &Decided, state: &[u8]) -> bool {
+        decided.http2 && eyelet_http::reads_state(state)
+    }
+
     fn update(&self) -> Option<Update> {
         let served = self.worker.borrow().snapshot.generation;
         let news = self.published.news(served)?;

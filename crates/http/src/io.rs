@@ -259,9 +259,9 @@ pub struct ClientStream {
 }
 
 impl ClientStream {
-    /// Takes over a connection that was parked. Also returns the PROXY header for its upstream, if
-    /// any.
-    pub fn new(handle: Handle, terminated: Terminated) -> (Self, Vec<u8>) {
+    /// Takes over a connection that was parked. Also returns the PROXY header for its upstream, and
+    /// the state of HTTP/2, if any.
+    pub fn new(handle: Handle, terminated: Terminated) -> (Self, Vec<u8>, Option<Box<[u8]>>) {
         let Terminated { session, flow } = terminated;
         let rest = flow.into_rest();
         let counted = Counted::new(&handle.worker.process.budget, 0);
@@ -281,13 +281,20 @@ impl ClientStream {
             truncated: false,
         };
         client.recount();
-        (client, rest.preface)
+        (client, rest.preface, rest.state)
     }
 
     /// Turns it back into what the table keeps. It must be at rest: nothing unread, nothing unsent,
-    /// not ended. `None`: it has no TLS.
-    pub fn into_parked(self, preface: Vec<u8>) -> Option<(Rc<Handle>, Terminated)> {
+    /// not ended. `state` is HTTP/2's. `None`: it has no TLS.
+    pub fn into_parked(
+        self,
+        preface: Vec<u8>,
+        state: Option<Box<[u8]>>,
+    ) -> Option<(Rc<Handle>, Terminated)> {
         let mut flow = Flow::default();
+        if let Some(state) = state {
+            flow.keep_state(state);
+        }
         flow.hold_partial(&self.partial);
         flow.hold(CLIENT, &self.sealed[self.sent..]);
         flow.hold_preface(preface);
@@ -305,6 +312,12 @@ impl ClientStream {
             flow.follow_websocket(frames);
         }
         Some((self.handle, Terminated { session: self.session?, flow }))
+    }
+
+    /// Whether it can be parked: nothing is unread or unsent, and the client has TLS and has not
+    /// ended its stream.
+    pub fn is_at_rest(&self) -> bool {
+        self.plain.is_empty() && self.sealed.is_empty() && !self.ended && self.session.is_some()
     }
 
     /// Whether the client has ended its stream.

@@ -37,6 +37,8 @@ pub mod upstream;
 mod websocket;
 pub mod worker;
 
+pub use two::{last_bytes, reads_state};
+
 use std::pin::Pin;
 use std::rc::Rc;
 
@@ -61,7 +63,7 @@ pub fn serve(
     mut counted: Counted,
 ) -> Served {
     let http2 = info.decided.http2;
-    let (client, preface) = ClientStream::new(handle, terminated);
+    let (client, preface, state) = ClientStream::new(handle, terminated);
     // From here on the client stream counts the buffered bytes.
     counted.set(if http2 { HTTP2_BYTES } else { 0 });
     // The first bytes were counted as bytes to the upstream when they were opened.
@@ -72,7 +74,7 @@ pub fn serve(
     let served =
         ServedConnection::new(worker, info, preface, client.bytes_to_client.clone(), local);
     match http2 {
-        true => Box::pin(two::serve(client, served, counted, serving)),
+        true => Box::pin(two::serve(client, served, state, counted, serving)),
         false => Box::pin(one::serve(client, served, serving)),
     }
 }

@@ -27,7 +27,7 @@ use eyelet_telemetry::reason::{Reason, Stage, When};
 /// How long the task waits for the next request before the connection is parked. A page's next
 /// request arrives within a round trip or two. Parking and waking cost about as much as a request's
 /// AEAD.
-const AWAKE: Duration = Duration::from_millis(200);
+pub const AWAKE: Duration = Duration::from_millis(200);
 /// The stage of a connection that has sent part of a head.
 const HEAD: When = When::During(Stage::RequestHead);
 
@@ -101,9 +101,8 @@ fn end(mut client: ClientStream, served: ServedConnection, reason: Reason, last:
 
 /// Parks the connection, without an upstream or a buffer.
 fn rest(client: ClientStream, mut served: ServedConnection) {
-    let Some((handle, terminated)) = client.into_parked(std::mem::take(&mut served.preface)) else {
-        return;
-    };
+    let parked = client.into_parked(std::mem::take(&mut served.preface), None);
+    let Some((handle, terminated)) = parked else { return };
     let mut info = served.end();
     park::park(&handle, &mut info, Relay::Terminate(terminated));
 }

@@ -157,13 +157,6 @@ impl ServedConnection {
         self.is_gone().then_some(Reason::RuleGone)
     }
 
-    /// The same for HTTP/2, which also ends when the connections of this process leave for another:
-    /// its idle state cannot go along.
-    pub fn why_away(&self) -> Option<Reason> {
-        let leaves = self.worker.engine.is_ending().then_some(Reason::Drained(None));
-        self.why_last().or(leaves)
-    }
-
     /// Whether the newest configuration lacks this connection's rule, and ends its connections.
     pub fn is_removed(&self) -> bool {
         let Some(newest) = self.worker.newer() else { return false };

@@ -14,25 +14,31 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Buf;
-use eyelet_h2::{ConnectionFault, ErrorCode, Flood, H2Connection, H2Limits};
+use eyelet_h2::{
+    ConnectionFault, ErrorCode, Flood, H2Connection, H2Limits, H2Role, ParkedConnection,
+    ParkedFault,
+};
 use http::request;
 
 use super::exchange::{answer, exchange};
 use super::fault::RequestFault;
 use super::io::{ClientLost, ClientStream, READ_BYTES};
+use super::one::AWAKE;
 use super::room;
 use super::served_connection::{Record, RequestLogEntry, ServedConnection};
 use super::stream::Stream;
 use eyelet_engine::connection_table::Phase;
 use eyelet_engine::handle::WaitError;
 use eyelet_engine::park;
+use eyelet_engine::relay::Relay;
 use eyelet_engine::shed::Serving;
 use eyelet_memory::budget::{Counted, HELLO_BYTES, PIECE_BYTES_MIN, STREAM_BYTES};
 use eyelet_telemetry::info::{End, Outcome};
 use eyelet_telemetry::reason::{Http2Failure, Limit, Peer, Reason, Shed, StreamFlood};
 use head::{AskedRequest, asks_for_websocket, read_request};
+use state::{Arrived, ReadStep};
 use stream::Two;
-use streams::{Arrived, ReadStep, Streams};
+use streams::Streams;
 
 /// Concurrent streams: the least that RFC 9113 6.5.2 recommends.
 const STREAMS_MAX: u32 = 100;
@@ -62,16 +68,69 @@ fn ms(wait: Duration) -> u64 {
     u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Serves a connection to its end.
+/// What the client of a parked connection gets before close_notify: GOAWAY with its last stream.
+pub fn last_bytes(state: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    ParkedConnection::go_away(state, &mut frame);
+    frame
+}
+
+/// Whether another process has written this state of a connection to a client.
+pub fn reads_state(state: &[u8]) -> bool {
+    ParkedConnection::from_bytes(state).is_ok_and(|parked| parked.role() == Some(H2Role::Server))
+}
+
+/// Serves a connection until it is parked or has ended. `state` is that of one that was parked.
 pub async fn serve(
     client: ClientStream,
     served: ServedConnection,
+    state: Option<Box<[u8]>>,
     counted: Counted,
     _serving: Serving,
 ) {
-    let mut connection = ServedStreams::new(client, served, counted);
-    let end = poll_fn(|task| connection.poll(task)).await;
-    connection.end(end);
+    let mut out = Vec::new();
+    let h2 = match state.map(ParkedConnection::new) {
+        None => H2Connection::server(limits(&served), now_ms(), &mut out),
+        Some(parked) => match H2Connection::import(&parked, now_ms()) {
+            Ok(h2) => h2,
+            Err(fault) => return fail(client, served, fault),
+        },
+    };
+    let mut connection = ServedStreams::new(client, served, Streams::new(h2, out, counted));
+    match poll_fn(|task| connection.poll(task)).await {
+        Over::Rest => connection.rest(),
+        Over::End(last) => connection.end(last),
+    }
+}
+
+fn limits(served: &ServedConnection) -> H2Limits {
+    let head_bytes_max = served.worker.shared.config.http.head_bytes_max;
+    H2Limits {
+        streams_max: STREAMS_MAX,
+        stream_window: STREAM_WINDOW_BYTES,
+        connection_window: CONNECTION_WINDOW_BYTES,
+        head_bytes_max: u32::try_from(head_bytes_max).unwrap_or(u32::MAX),
+        connect_protocol: true,
+        ..H2Limits::default()
+    }
+}
+
+/// Ends a parked connection whose state cannot be read.
+fn fail(mut client: ClientStream, served: ServedConnection, fault: ParkedFault) {
+    tracing::error!("internal error: {fault}");
+    let unsent = client.unsent();
+    park::close_with(&client.handle, &unsent);
+    let worker = served.worker.clone();
+    let reason = Reason::Internal("a parked HTTP/2 connection");
+    worker.engine.emit(&served.end(), &End { outcome: Outcome::Terminated, reason });
+}
+
+/// Why the task of a connection is over.
+enum Over {
+    /// The connection is parked.
+    Rest,
+    /// The connection ends.
+    End(Last),
 }
 
 /// How a connection ends.
@@ -99,28 +158,22 @@ struct ServedStreams {
     /// When it is idle for too long, and when the handle is to say that something is due.
     idle_at_ms: u64,
     armed_ms: u64,
+    /// When it is parked if it can be.
+    rest_at_ms: u64,
 }
 
 impl ServedStreams {
-    fn new(client: ClientStream, served: ServedConnection, counted: Counted) -> Self {
+    fn new(client: ClientStream, served: ServedConnection, streams: Streams) -> Self {
         served.worker.engine.enters(client.handle.key(), Phase::HalfOpen);
-        let http = &served.worker.shared.config.http;
-        let limits = H2Limits {
-            streams_max: STREAMS_MAX,
-            stream_window: STREAM_WINDOW_BYTES,
-            connection_window: CONNECTION_WINDOW_BYTES,
-            head_bytes_max: u32::try_from(http.head_bytes_max).unwrap_or(u32::MAX),
-            connect_protocol: true,
-            ..H2Limits::default()
-        };
-        let (now_ms, mut out) = (now_ms(), Vec::new());
-        let h2 = H2Connection::server(limits, now_ms, &mut out);
+        let (http, now_ms) = (&served.worker.shared.config.http, now_ms());
         Self {
-            streams: Rc::new(Streams::new(h2, out, counted)),
+            // One that was parked is not half-open.
+            has_served: streams.is_greeted(),
+            streams: Rc::new(streams),
             going_away: None,
             client_code: ErrorCode::NO_ERROR,
             was_busy: false,
-            has_served: false,
+            rest_at_ms: u64::MAX,
             is_greeted: false,
             now_ms,
             idle_at_ms: now_ms + ms(http.head_timeout),
@@ -130,20 +183,20 @@ impl ServedStreams {
         }
     }
 
-    fn poll(&mut self, task: &mut Context<'_>) -> Poll<Last> {
+    fn poll(&mut self, task: &mut Context<'_>) -> Poll<Over> {
         self.now_ms = now_ms();
         self.streams.driven_by(task);
         self.leave();
         let moved = self.poll_bytes(task);
         self.streams.recount();
-        if moved.is_ready() {
-            return moved;
+        if let Poll::Ready(last) = moved {
+            return Poll::Ready(Over::End(last));
         }
         if let Some(fault) = self.streams.fault() {
-            return Poll::Ready(Last::Close(reason(fault)));
+            return Poll::Ready(Over::End(Last::Close(reason(fault))));
         }
         if self.streams.is_done() {
-            return Poll::Ready(self.closed());
+            return Poll::Ready(Over::End(self.closed()));
         }
         self.note_busy();
         self.poll_stop(task)
@@ -156,7 +209,7 @@ impl ServedStreams {
     /// Asks the client to begin no more streams, if the process ends or a reload removed the rule.
     fn leave(&mut self) {
         if self.going_away.is_none()
-            && let Some(why) = self.served.why_away()
+            && let Some(why) = self.served.why_last()
         {
             self.going_away = Some(why);
             self.shut_down();
@@ -238,7 +291,10 @@ impl ServedStreams {
                 Poll::Ready(Err(Last::Cut(ClientLost::Truncated.reason())))
             }
             Ok(0) => Poll::Ready(Err(self.closed())),
-            Ok(_) => Poll::Ready(Ok(())),
+            Ok(_) => {
+                self.rest_at_ms = self.now_ms + ms(AWAKE);
+                Poll::Ready(Ok(()))
+            }
         }
     }
 
@@ -357,15 +413,25 @@ impl ServedStreams {
         if !is_busy && self.has_served {
             self.served.worker.engine.enters(self.client.handle.key(), Phase::Idle);
         }
+        let http = &self.served.worker.shared.config.http;
         let wait = match self.going_away {
             Some(_) => GOAWAY_WAIT,
-            None => self.served.worker.shared.config.http.http2_idle_timeout,
+            None if is_busy => http.http2_idle_timeout,
+            // One that is idle is parked long before. This is for one that cannot be parked: its
+            // client has sent a part of a frame or of a head, or does not read.
+            None => http.http2_idle_timeout.min(http.body_timeout),
         };
         self.idle_at_ms = self.now_ms + ms(wait);
+        self.rest_at_ms = self.now_ms + ms(AWAKE);
     }
 
-    /// Waits for what ends a connection other than its client.
-    fn poll_stop(&mut self, task: &mut Context<'_>) -> Poll<Last> {
+    /// Whether it can be parked.
+    fn may_rest(&self) -> bool {
+        self.going_away.is_none() && self.client.is_at_rest() && self.streams.can_park()
+    }
+
+    /// Waits for what ends its task other than its client.
+    fn poll_stop(&mut self, task: &mut Context<'_>) -> Poll<Over> {
         let handle = self.client.handle.clone();
         if handle.is_to_end() {
             self.streams.end_streams();
@@ -375,10 +441,20 @@ impl ServedStreams {
             && self.streams.unfinished() > HELLO_BYTES
             && !self.served.worker.engine.relieve(0)
         {
-            return Poll::Ready(self.send_away());
+            return Poll::Ready(Over::End(self.send_away()));
         }
         for _ in 0..2 {
-            let due_ms = self.streams.due_ms().unwrap_or(u64::MAX).min(self.idle_at_ms);
+            let rest_at_ms = match self.may_rest() {
+                // In an upgrade it goes to the other process as soon as no stream is open.
+                true if self.served.worker.engine.is_leaving() => self.now_ms,
+                true => self.rest_at_ms.min(self.idle_at_ms),
+                false => u64::MAX,
+            };
+            if rest_at_ms <= self.now_ms {
+                return Poll::Ready(Over::Rest);
+            }
+            let due_ms = self.streams.due_ms().unwrap_or(u64::MAX);
+            let due_ms = due_ms.min(self.idle_at_ms).min(rest_at_ms);
             if due_ms != self.armed_ms {
                 self.armed_ms = due_ms;
                 handle.due_in(Duration::from_millis(due_ms.saturating_sub(self.now_ms)));
@@ -386,7 +462,7 @@ impl ServedStreams {
             let Err(wait_error) = ready!(handle.poll_ready(task, &[], 0)) else { break };
             self.armed_ms = u64::MAX;
             if let Some(last) = self.late(wait_error) {
-                return Poll::Ready(last);
+                return Poll::Ready(Over::End(last));
             }
             // What is due may have written a frame.
             task.waker().wake_by_ref();
@@ -431,6 +507,20 @@ impl ServedStreams {
         self.idle_at_ms = self.now_ms + ms(GOAWAY_WAIT);
         self.shut_down();
         None
+    }
+
+    /// Parks the connection: what is left of it is its state, as bytes.
+    fn rest(self) {
+        let Some(state) = self.streams.export() else {
+            // As a connection that just begins, its client's next bytes would be misread.
+            self.streams.close(ErrorCode::NO_ERROR);
+            let reason = Reason::Internal("an HTTP/2 connection that cannot be parked");
+            return self.end(Last::Close(reason));
+        };
+        let Self { client, served, .. } = self;
+        let parked = client.into_parked(served.preface.clone(), Some(state));
+        let Some((handle, terminated)) = parked else { return };
+        park::park(&handle, &mut served.info_now(), Relay::Terminate(terminated));
     }
 
     /// Ends the connection and writes its line.

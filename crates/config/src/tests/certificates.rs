@@ -460,6 +460,26 @@ fn bounds_of_http() {
 }
 
 #[test]
+fn http2_is_idle_for_as_long_as_others_if_nothing_else_is_said() {
+    let folder = Folder::new();
+    for (text, idle) in [
+        ("", Limits::default().idle_timeout),
+        ("[limits]\nidle_timeout = \"5s\"\n", Duration::from_secs(5)),
+        (
+            "[limits]\nidle_timeout = \"5s\"\n[http]\nhead_timeout = \"1s\"\n",
+            Duration::from_secs(5),
+        ),
+        (
+            "[limits]\nidle_timeout = \"5s\"\n[http]\nhttp2_idle_timeout = \"4s\"\n",
+            Duration::from_secs(4),
+        ),
+    ] {
+        let http = folder.read(Depth::Files, text).unwrap().config.http;
+        assert_eq!(http.http2_idle_timeout, idle, "{text}");
+    }
+}
+
+#[test]
 fn a_rule_with_local_certificates() {
     let folder = Folder::new();
     let rule = |more: &str| {

@@ -22,7 +22,7 @@ pub(super) const IMPORT_UNIX_MS: u64 = 1 << 62;
 pub struct Detached {
     pub(super) client: Arc<OwnedFd>,
     pub(super) upstream: Option<Arc<OwnedFd>>,
-    pub(super) info: ConnectionInfo,
+    pub(crate) info: ConnectionInfo,
     pub(crate) relay: Relay,
     /// See [`eyelet_telemetry::info::Parked::is_settled`].
     pub(super) is_settled: bool,
@@ -76,6 +76,14 @@ impl Detached {
     /// Its id, as in the access log.
     pub fn id(&self) -> u64 {
         self.info.id
+    }
+
+    /// What the program keeps of it: [`crate::relay::Flow::keep_state`].
+    pub(crate) fn state(&self) -> Option<&[u8]> {
+        match &self.relay {
+            Relay::Splice(_) => None,
+            Relay::Terminate(terminated) => terminated.flow.state(),
+        }
     }
 
     /// Its sockets, in the order in which `Detached::decode` expects them: the client's, then the

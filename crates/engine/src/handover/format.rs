@@ -15,14 +15,14 @@ use eyelet_telemetry::export::{InfoFault, InfoV1};
 
 use super::detached::{Clock, Detached, IMPORT_UNIX_MS};
 use crate::relay::Relay;
-use crate::relay::export::{FlowFault, FlowV1, HELD_BYTES_MAX};
+use crate::relay::export::{FlowFault, FlowV1, HELD_BYTES_MAX, STATE_BYTES_MAX};
 use crate::relay::splice::Spliced;
 use crate::relay::terminate::Terminated;
 
 /// The version that is written.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// The versions that are read.
-pub const VERSIONS_READ: [u16; 1] = [1];
+pub const VERSIONS_READ: [u16; 2] = [1, 2];
 /// Bytes of the version at a message's begin.
 const VERSION_BYTES: usize = 2;
 /// Most bytes of a message: what a connection holds both ways and of two first flights, and as
@@ -67,6 +67,9 @@ pub enum ImportError {
     /// Fewer bytes have moved than are held back.
     #[error("more bytes are held back than were read")]
     Counts,
+    /// A state of the program that it does not read, or that this connection cannot have.
+    #[error("the state of HTTP/2 is not one of this connection")]
+    State,
 }
 
 /// Version 1 of a parked connection.
@@ -79,6 +82,14 @@ struct ConnectionV1<'a> {
     info: InfoV1<'a>,
     #[serde(borrow)]
     relay: RelayV1<'a>,
+}
+
+/// Version 2: version 1, and then what the program keeps.
+#[derive(Serialize)]
+struct ConnectionV2<'a> {
+    first: ConnectionV1<'a>,
+    /// [`crate::relay::Flow::keep_state`].
+    state: Option<&'a [u8]>,
 }
 
 /// [`Relay`].
@@ -117,13 +128,14 @@ impl Detached {
                 RelayV1::Terminate { session: &session[..], flow: terminated.flow.export() }
             }
         };
-        to_bytes(&ConnectionV1 {
+        let first = ConnectionV1 {
             has_upstream: self.upstream.is_some(),
             is_settled: *is_settled,
             idle_left_ms: u64::try_from(idle_left.as_millis()).unwrap_or(u64::MAX),
             info: InfoV1::new(&info, now_unix_ms),
             relay,
-        })
+        };
+        to_bytes(&ConnectionV2 { first, state: self.state() })
     }
 
     /// The connection of a message and its sockets. The caller knows that both come from a process
@@ -136,21 +148,45 @@ impl Detached {
             return Err(ImportError::TooLong(bytes.len()));
         }
         let (version, rest) = bytes.split_first_chunk().ok_or(ImportError::Malformed)?;
-        match u16::from_be_bytes(*version) {
-            1 => {}
+        let has_state = match u16::from_be_bytes(*version) {
+            1 => false,
+            2 => true,
             other => return Err(ImportError::Version(other)),
-        }
-        let (connection, behind) = postcard::take_from_bytes::<ConnectionV1<'_>>(rest)
+        };
+        let (connection, mut behind) = postcard::take_from_bytes::<ConnectionV1<'_>>(rest)
             .map_err(|_| ImportError::Malformed)?;
+        let mut state = None;
+        if has_state {
+            (state, behind) = postcard::take_from_bytes::<Option<&[u8]>>(behind)
+                .map_err(|_| ImportError::Malformed)?;
+        }
         if !behind.is_empty() {
             return Err(ImportError::Trailing(behind.len()));
         }
-        connection.detached(sockets)
+        let mut detached = connection.detached(sockets)?;
+        if let Some(state) = state {
+            detached.take_state(state)?;
+        }
+        Ok(detached)
+    }
+
+    /// Only a terminated connection without an upstream has a state. Whether the program reads it
+    /// is for the program to say.
+    fn take_state(&mut self, state: &[u8]) -> Result<(), ImportError> {
+        match &mut self.relay {
+            Relay::Terminate(terminated)
+                if self.upstream.is_none() && state.len() <= STATE_BYTES_MAX =>
+            {
+                terminated.flow.keep_state(state.into());
+                Ok(())
+            }
+            _ => Err(ImportError::State),
+        }
     }
 }
 
 /// Written into a buffer of the whole length: one that grew would leave copies of the secrets.
-fn to_bytes(connection: &ConnectionV1<'_>) -> Zeroizing<Vec<u8>> {
+fn to_bytes(connection: &ConnectionV2<'_>) -> Zeroizing<Vec<u8>> {
     // The values are plain, so neither step can fail. Empty bytes would be refused by `decode`.
     let len = postcard::experimental::serialized_size(connection).unwrap_or(0);
     let mut bytes = Zeroizing::new(vec![0; VERSION_BYTES + len]);

@@ -10,6 +10,7 @@ use eyelet_sys::epoll::Events;
 
 use super::*;
 use crate::accept::Accepting;
+use crate::relay::export::STATE_BYTES_MAX;
 use crate::relay::splice::Spliced;
 use crate::relay::terminate::Terminated;
 use crate::relay::{Flow, Relay};
@@ -337,5 +338,30 @@ fn held_bytes_are_sent_once_the_peer_reads_again() {
         drop((far_client, far_upstream));
         iterate(&new);
         check_empty(&new);
+    }
+}
+
+/// The program's state goes along, and is counted where the connection is.
+#[test]
+fn a_connection_with_a_state_leaves_with_it() {
+    const STATE_BYTES: usize = 300;
+    let (old, new) = (worker(), worker());
+    let key = park::tests::with_state(&old, &[7; STATE_BYTES]);
+    assert!(old.process.budget.used_by(Account::Relayed) >= STATE_BYTES);
+    hand_over(&old, &new, key);
+    assert_eq!(old.counters.parked.value(), 0);
+    assert_eq!(old.process.budget.used_by(Account::Relayed), 0);
+    assert!(new.process.budget.used_by(Account::Relayed) >= STATE_BYTES);
+    let keys = new.table.borrow().keys();
+    assert_eq!(detach(&new, keys[0]).unwrap().state(), Some(&[7; STATE_BYTES][..]));
+}
+
+/// What the importer would not read does not leave.
+#[test]
+fn a_state_that_is_too_long_stays() {
+    let old = worker();
+    for (length, leaves) in [(STATE_BYTES_MAX, true), (STATE_BYTES_MAX + 1, false)] {
+        let key = park::tests::with_state(&old, &vec![7; length]);
+        assert_eq!(detach(&old, key).is_some(), leaves);
     }
 }

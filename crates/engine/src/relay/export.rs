@@ -17,6 +17,9 @@ use crate::inspect::export::InspectionV1;
 pub const HELD_BYTES_MAX: usize = 2 << 20;
 /// Most bytes of a PROXY header of version 2: its fixed part, and as much as its length can say.
 const PREFACE_BYTES_MAX: usize = 16 + 0xffff;
+/// Most bytes of the program's state: several times what HTTP/2 has, 90 bytes of numbers and tables
+/// that hold at most 4 KiB of fields.
+pub const STATE_BYTES_MAX: usize = 32 << 10;
 
 /// Why the form is not a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -104,7 +107,7 @@ impl Flow {
     /// # Errors
     /// The kernel's. The rest of the bytes then stays in the pipe.
     pub(crate) fn drain_pipes(&mut self, buffers: &mut Buffers) -> std::io::Result<()> {
-        let Some(pending) = &mut self.pending else { return Ok(()) };
+        let Some(pending) = self.transit_mut() else { return Ok(()) };
         for held in [&mut pending.to_upstream, &mut pending.to_client] {
             held.drain_pipe(buffers)?;
         }
@@ -114,12 +117,13 @@ impl Flow {
     /// Whether nothing that it holds is a reason to stay: bytes beyond the limits, or a flight that
     /// is refused and about to end the connection.
     pub(crate) fn may_leave(&self) -> bool {
-        !self.is_refused() && self.export().check().is_ok()
+        let state_bytes = self.state().map_or(0, <[u8]>::len);
+        state_bytes <= STATE_BYTES_MAX && !self.is_refused() && self.export().check().is_ok()
     }
 
-    /// The form. Its pipes are empty.
+    /// The form, without the program's state. Its pipes are empty.
     pub(crate) fn export(&self) -> FlowV1<'_> {
-        let pending = self.pending.as_deref();
+        let pending = self.transit();
         let unsent = |held: fn(&Pending) -> &Held| {
             pending.map(held).and_then(|held| held.bytes.get(held.sent..)).unwrap_or_default()
         };
@@ -235,7 +239,7 @@ impl FlowV1<'_> {
             partial_flight,
             frames: WebSocketFrames::default(),
         };
-        flow.pending = Some(Box::new(pending));
+        flow.set_transit(pending);
         if let Some(WebSocketV1 { up, down }) = self.websocket {
             let frames = FrameReader::import(up).zip(FrameReader::import(down));
             let (up, down) = frames.ok_or(FlowFault::WebSocket)?;

@@ -12,7 +12,7 @@ use eyelet_telemetry::reason::Reason;
 /// What a connection holds between two wakes, besides its keys.
 #[derive(Default)]
 pub struct Flow {
-    pub(super) pending: Option<Box<Pending>>,
+    kept: Option<Box<Kept>>,
     /// From the client to the upstream.
     pub(super) up: Direction<ClientEnd>,
     /// From the upstream to the client.
@@ -37,6 +37,15 @@ enum Queued {
     HalfOpen,
     /// It holds bytes: see [`Flow::holds_since`].
     Holding,
+}
+
+/// What is in memory for a connection. Few have both, and most have neither.
+#[derive(Default)]
+struct Kept {
+    /// Bytes in transit.
+    pending: Option<Box<Pending>>,
+    /// What the program keeps of a connection that has no upstream.
+    state: Option<Box<[u8]>>,
 }
 
 /// Bytes that were read but cannot be written, or opened, yet.
@@ -75,6 +84,8 @@ pub struct Rest {
     pub to_client: Vec<u8>,
     /// A PROXY header for the upstream.
     pub preface: Vec<u8>,
+    /// See [`Flow::keep_state`].
+    pub state: Option<Box<[u8]>>,
 }
 
 /// Bytes held for one socket, in memory or in a pipe.
@@ -116,11 +127,35 @@ impl Flow {
     }
 
     pub(super) fn pending(&mut self) -> &mut Pending {
-        self.pending.get_or_insert_default()
+        self.kept.get_or_insert_default().pending.get_or_insert_default()
+    }
+
+    /// Bytes in transit, if there are any.
+    pub(super) fn transit(&self) -> Option<&Pending> {
+        self.kept.as_ref()?.pending.as_deref()
+    }
+
+    pub(super) fn transit_mut(&mut self) -> Option<&mut Pending> {
+        self.kept.as_mut()?.pending.as_deref_mut()
+    }
+
+    pub(super) fn set_transit(&mut self, pending: Pending) {
+        self.kept.get_or_insert_default().pending = Some(Box::new(pending));
+    }
+
+    /// Keeps what the program needs when the client's next bytes come. The connection has no
+    /// upstream.
+    pub fn keep_state(&mut self, state: Box<[u8]>) {
+        self.kept.get_or_insert_default().state = Some(state);
+    }
+
+    /// What the program keeps.
+    pub(crate) fn state(&self) -> Option<&[u8]> {
+        self.kept.as_ref()?.state.as_deref()
     }
 
     pub(super) fn held(&mut self, to: Side) -> Option<&mut Held> {
-        let pending = self.pending.as_mut()?;
+        let pending = self.transit_mut()?;
         let held = match to {
             CLIENT => &mut pending.to_client,
             _ => &mut pending.to_upstream,
@@ -156,7 +191,7 @@ impl Flow {
 
     /// Puts that preface before the client's bytes, when the upstream is dialled.
     pub fn preface_first(&mut self) {
-        if let Some(pending) = &mut self.pending {
+        if let Some(pending) = self.transit_mut() {
             let mut first = std::mem::take(&mut pending.preface);
             first.extend_from_slice(&pending.to_upstream.bytes[pending.to_upstream.sent..]);
             pending.to_upstream = Held { bytes: first, ..Held::default() };
@@ -176,25 +211,28 @@ impl Flow {
 
     /// Takes the held beginning of a record, to continue it.
     pub(super) fn take_partial(&mut self) -> Partial {
-        self.pending
-            .as_mut()
-            .map(|pending| std::mem::take(&mut pending.partial))
-            .unwrap_or_default()
+        self.transit_mut().map(|pending| std::mem::take(&mut pending.partial)).unwrap_or_default()
     }
 
     /// What a task needs to take the connection over.
     pub fn into_rest(self) -> Rest {
-        self.pending.map_or_else(Rest::default, |pending| Rest {
+        let Some(kept) = self.kept else { return Rest::default() };
+        let Kept { pending, state } = *kept;
+        let pending = pending.map(|pending| *pending).unwrap_or_default();
+        Rest {
             partial: pending.partial.bytes,
             to_upstream: pending.to_upstream.bytes,
             to_client: pending.to_client.bytes[pending.to_client.sent..].to_vec(),
             preface: pending.preface,
-        })
+            state,
+        }
     }
 
     /// Bytes of memory held.
     pub fn held_bytes(&self) -> usize {
-        self.pending.as_ref().map_or(0, |pending| {
+        let Some(kept) = &self.kept else { return 0 };
+        let state = kept.state.as_ref().map_or(0, |state| state.len());
+        let transit = kept.pending.as_ref().map_or(0, |pending| {
             size_of::<Pending>()
                 + pending.to_client.bytes.capacity()
                 + pending.to_upstream.bytes.capacity()
@@ -204,7 +242,8 @@ impl Flow {
                     .partial_flight
                     .as_ref()
                     .map_or(0, |partial_flight| partial_flight.held_bytes())
-        })
+        });
+        size_of::<Kept>() + state + transit
     }
 
     /// To be called after each wake, at tick `now`. Returns the tick since which the slowest peer
@@ -214,7 +253,7 @@ impl Flow {
         let note = |holds: bool, since: &mut Option<NonZeroU32>| {
             *since = holds.then(|| since.unwrap_or(now));
         };
-        let pending = self.pending.as_mut()?;
+        let pending = self.transit_mut()?;
         for held in [&mut pending.to_client, &mut pending.to_upstream] {
             note(!held.is_sent(), &mut held.since);
         }
@@ -227,7 +266,7 @@ impl Flow {
 
     /// The same, but changes nothing.
     pub fn holds_since(&self) -> Option<u32> {
-        let pending = self.pending.as_ref()?;
+        let pending = self.transit()?;
         let flight =
             pending.partial_flight.as_ref().and_then(|partial_flight| partial_flight.since);
         let begun = pending.partial.since;
@@ -249,7 +288,7 @@ impl Flow {
 
     /// Whether no bytes are in transit.
     pub fn is_quiet(&self) -> bool {
-        self.pending.as_ref().is_none_or(|pending| {
+        self.transit().is_none_or(|pending| {
             pending.to_client.is_empty()
                 && pending.to_upstream.is_empty()
                 && pending.partial.bytes.is_empty()
@@ -263,7 +302,7 @@ impl Flow {
     /// Whether any part of a request has arrived that is not on its way to an upstream. Our own
     /// bytes that the client does not read do not count.
     pub(super) fn has_begun(&self) -> bool {
-        self.pending.as_ref().is_some_and(|pending| {
+        self.transit().is_some_and(|pending| {
             !pending.to_upstream.is_empty() || !pending.partial.bytes.is_empty()
         })
     }
@@ -336,7 +375,8 @@ impl Flow {
     }
 
     pub(super) fn drop_empty(&mut self) {
-        if let Some(pending) = &self.pending
+        if let Some(kept) = &mut self.kept
+            && let Some(pending) = &kept.pending
             && pending.to_client.is_empty()
             && pending.to_upstream.is_empty()
             && pending.partial.bytes.is_empty()
@@ -344,7 +384,10 @@ impl Flow {
             && pending.partial_flight.is_none()
             && pending.frames.are_between()
         {
-            self.pending = None;
+            kept.pending = None;
+            if kept.state.is_none() {
+                self.kept = None;
+            }
         }
     }
 

@@ -43,8 +43,7 @@ impl Flow {
         chosen: &mut bool,
     ) -> Result<usize, Never> {
         // On the stack: a flight that arrives whole, as most do, costs no allocation.
-        let partial_flight =
-            self.pending.as_mut().and_then(|pending| pending.partial_flight.take());
+        let partial_flight = self.transit_mut().and_then(|pending| pending.partial_flight.take());
         let mut partial_flight = partial_flight.map_or_else(PartialFlight::default, |boxed| *boxed);
         let before = partial_flight.held(from).len();
         let pass = if before == 0 {
@@ -110,8 +109,7 @@ impl Flow {
     /// Releases the bytes held back from a side whose stream has ended: no more will come.
     pub fn let_go(&mut self, from: Side) {
         self.end_inspection(from);
-        let partial_flight =
-            self.pending.as_mut().and_then(|pending| pending.partial_flight.as_mut());
+        let partial_flight = self.transit_mut().and_then(|pending| pending.partial_flight.as_mut());
         if let Some(partial_flight) = partial_flight {
             let held = std::mem::take(partial_flight.held(from));
             self.hold(UPSTREAM - from, &held);
@@ -120,15 +118,13 @@ impl Flow {
 
     /// Whether [`Flow::pass`] has refused the bytes.
     pub(super) fn is_refused(&self) -> bool {
-        let partial_flight =
-            self.pending.as_ref().and_then(|pending| pending.partial_flight.as_ref());
+        let partial_flight = self.transit().and_then(|pending| pending.partial_flight.as_ref());
         partial_flight.is_some_and(|partial_flight| partial_flight.never.is_some())
     }
 
     /// The reason, after [`Flow::pass`] has refused the bytes.
     pub fn never_reason(&mut self) -> Reason {
-        let partial_flight =
-            self.pending.as_mut().and_then(|pending| pending.partial_flight.take());
+        let partial_flight = self.transit_mut().and_then(|pending| pending.partial_flight.take());
         let never = partial_flight.and_then(|partial_flight| partial_flight.never);
         never.unwrap_or(Reason::Internal("an inspected flight was stopped without a reason"))
     }
@@ -137,8 +133,7 @@ impl Flow {
     /// moved.
     pub fn never(&mut self, info: &mut Parked) -> Option<Reason> {
         let partial_flight = self
-            .pending
-            .as_mut()?
+            .transit_mut()?
             .partial_flight
             .take_if(|partial_flight| partial_flight.never.is_some())?;
         info.bytes_to_upstream -= partial_flight.from_client.len() as u64;

@@ -88,7 +88,7 @@ fn direction(
     info: &mut Parked,
 ) -> Result<More, Failed> {
     // A writable socket is no work if nothing is held for it.
-    if spliced.flow.pending.is_none() && !sockets.ready.any(from, READ) {
+    if spliced.flow.transit().is_none() && !sockets.ready.any(from, READ) {
         return Ok(More::No);
     }
     let to = UPSTREAM - from;

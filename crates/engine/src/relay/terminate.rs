@@ -117,16 +117,22 @@ fn ended_badly(
 }
 
 /// Seals the last records for a client: its close frame where it may get one (see
-/// `Flow::takes_close_frame`), then close_notify. Empty if earlier bytes are still held.
-pub fn final_records(terminated: &mut Terminated) -> Vec<u8> {
+/// `Flow::takes_close_frame`), or the program's last bytes, then close_notify. Empty if earlier
+/// bytes are still held.
+pub fn final_records(terminated: &mut Terminated, of_program: &[u8]) -> Vec<u8> {
+    let last = match terminated.flow.takes_close_frame(CLIENT) {
+        true => &CLOSE_TO_CLIENT[..],
+        // More than a record takes is a mistake of the program.
+        false => of_program.get(..PAYLOAD_BYTES_MAX).unwrap_or(of_program),
+    };
     let mut records = Vec::new();
-    if terminated.flow.takes_close_frame(CLIENT) {
+    if !last.is_empty() && terminated.flow.held(CLIENT).is_none() {
         let session = &mut terminated.session;
         let prefix = session.prefix_len();
-        records.resize(session.record_len(CLOSE_TO_CLIENT.len()), 0);
-        records[prefix..][..CLOSE_TO_CLIENT.len()].copy_from_slice(&CLOSE_TO_CLIENT);
+        records.resize(session.record_len(last.len()), 0);
+        records[prefix..][..last.len()].copy_from_slice(last);
         // A session that may seal no more has no record before its alert.
-        let sealed = session.seal(&mut Keys::new(), &mut records, CLOSE_TO_CLIENT.len());
+        let sealed = session.seal(&mut Keys::new(), &mut records, last.len());
         records.truncate(sealed.unwrap_or(0));
     }
     records.extend(final_alert(terminated, alert::CLOSE_NOTIFY));

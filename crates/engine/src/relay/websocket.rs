@@ -51,11 +51,11 @@ impl Flow {
     }
 
     fn frames(&self) -> WebSocketFrames {
-        self.pending.as_ref().map(|pending| pending.frames).unwrap_or_default()
+        self.transit().map(|pending| pending.frames).unwrap_or_default()
     }
 
     fn keep(&mut self, frames: WebSocketFrames) {
-        if self.pending.is_some() || !frames.are_between() {
+        if self.transit().is_some() || !frames.are_between() {
             self.pending().frames = frames;
         }
     }

@@ -24,6 +24,7 @@ mod strict;
 mod two;
 mod two_faults;
 mod two_floods;
+mod two_parked;
 mod upstream_faults;
 mod upstreams;
 mod versions;

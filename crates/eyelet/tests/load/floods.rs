@@ -585,6 +585,45 @@ fn idle_connections_make_room_where_they_may() {
     scene.accounts();
 }
 
+/// Parked HTTP/2 connections make room also without `shed_idle`, and no others do.
+#[test]
+fn parked_http2_connections_make_room() {
+    let _permit = permit(IDLE_MAX);
+    let scene = Scene::with(Manner::Stalled, "16MiB");
+    let mut stays = scene.calm(From::loopback(1)).unwrap();
+    let mut config = ClientConfig::clone(&scene.config);
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let config = Arc::new(config);
+    // The preface, SETTINGS, its acknowledgement of the edge's, and a request without a path. Its
+    // last field, of 1,900 bytes, stays in the table of fields.
+    let mut says = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+    says.extend(b"\0\0\0\x04\x01\0\0\0\0\0\x07\x74\x01\x05\0\0\0\x01");
+    says.extend(b"\x82\x87\x40\x01x\x7f\xed\x0d");
+    says.extend([b'v'; 1_900]);
+    let begin = |n: usize| {
+        let mut tls = source(n).tls(scene.edge.address(), &config, "idle.app.test").ok()?;
+        tls.write_all(&says).ok()?;
+        Some(tls)
+    };
+    let is_idle = |line: &serde_json::Value| line["reason"] == "shed: memory_max, idle for longest";
+    let mut held = Vec::new();
+    let began = Instant::now();
+    while scene.edge.count(is_idle) == 0 {
+        assert!(began.elapsed() < 3 * SOON, "{} connections fit", held.len());
+        held.extend(many(250, begin).into_iter().flatten());
+    }
+    eprintln!("{} connections fit, the ended ones among them", held.len());
+    let mut newcomers = Newcomers { came: 20, served: 0 };
+    for n in 0..newcomers.came {
+        let client = scene.calm(From::loopback(10 + n as u8));
+        newcomers.served += usize::from(client.is_ok_and(|client| is_served(client, scene.served)));
+    }
+    newcomers.are_served();
+    echo(&mut stays, b"not HTTP/2");
+    drop(held);
+    scene.accounts();
+}
+
 /// Nobody reads the access log: lines wait in a 16th of `memory_max`, and are lost beyond it.
 #[test]
 fn an_access_log_that_nobody_reads() {

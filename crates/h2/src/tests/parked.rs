@@ -69,6 +69,17 @@ fn a_parked_connection_is_small() {
     assert!(size_of::<H2Connection>() <= 512);
 }
 
+/// GOAWAY is written from the numbers alone, and is that of the whole connection.
+fn check_go_away(parked: &ParkedConnection) {
+    let (mut written, mut expected) = (Vec::new(), Vec::new());
+    ParkedConnection::go_away(parked.as_bytes(), &mut written);
+    let mut connection = H2Connection::import(parked, 0).unwrap();
+    connection.close(ErrorCode::NO_ERROR, &mut expected);
+    assert_eq!(written, expected);
+    ParkedConnection::go_away(&parked.as_bytes()[1..], &mut written);
+    assert_eq!(written, expected, "bytes that are none write nothing");
+}
+
 #[test]
 fn a_connection_comes_back_as_it_was() {
     let blocks = requests("chromium");
@@ -78,6 +89,7 @@ fn a_connection_comes_back_as_it_was() {
         let parked = moves.connection.export().unwrap();
         let parked = ParkedConnection::from_bytes(parked.as_bytes()).unwrap();
         moves.connection = H2Connection::import(&parked, moves.now_ms).unwrap();
+        check_go_away(&parked);
         assert_eq!(moves.connection.export(), Some(parked));
         let said = [&mut stays, &mut moves].map(|talk| {
             let stream = 2 * nth as u32 + 1;
@@ -106,6 +118,7 @@ fn a_clients_connection_comes_back_too() {
         let parked = talk.connection.export().unwrap();
         assert_eq!(parked.last_stream(), stream);
         talk.connection = H2Connection::import(&parked, talk.now_ms).unwrap();
+        check_go_away(&parked);
     }
     talk.feed(&frame(kind::GOAWAY, 0, 0, &[0, 0, 0, 5, 0, 0, 0, 0]));
     let parked = talk.connection.export().unwrap();

@@ -1,13 +1,38 @@
-//! What an HTTP/2 connection knows of one stream that is served.
+//! What an HTTP/2 connection reads, and what it knows of one stream that is served.
 
 use std::task::{Context, Waker};
 
 use bytes::Bytes;
+use eyelet_h2::{ErrorCode, MessageHead};
 use eyelet_telemetry::reason::Http2Failure;
 use http::header::HeaderMap;
 use http::response;
 
 use crate::io::WriteQueue;
+
+/// A request that has arrived.
+pub struct Arrived {
+    /// Its stream.
+    pub id: u32,
+    /// Its head.
+    pub head: Box<MessageHead>,
+    /// Whether it has no body.
+    pub is_last: bool,
+}
+
+/// What came of reading.
+pub enum ReadStep {
+    /// Something that was done here.
+    Done,
+    /// A request.
+    Request(Arrived),
+    /// The client ends the connection.
+    GoAway(ErrorCode),
+    /// Nothing more before other bytes arrive.
+    NeedMore,
+    /// Nothing more before the output is written.
+    OutputFull,
+}
 
 /// Why a stream's response is not waited for any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use std::mem;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use eyelet_h2::{ConnectionFault, ErrorCode, H2Connection, H2Event, HeaderFields, MessageHead};
+use eyelet_h2::{ConnectionFault, ErrorCode, H2Connection, H2Event, HeaderFields};
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
 use eyelet_telemetry::reason::Http2Failure;
 use http::header::HeaderMap;
@@ -18,7 +18,7 @@ use http::response;
 
 use super::head::{header_fields, map, response_fields};
 use super::output::SealedOutput;
-use super::state::{FinalHead, Left, StreamState};
+use super::state::{Arrived, FinalHead, Left, ReadStep, StreamState};
 use crate::body::keep_trailers;
 use crate::head::give_back;
 use crate::head_bytes::{map_bytes, text_bytes};
@@ -60,30 +60,6 @@ struct State {
     /// The connection's task.
     driver: Option<Waker>,
     counted: Counted,
-}
-
-/// A request that has arrived.
-pub struct Arrived {
-    /// Its stream.
-    pub id: u32,
-    /// Its head.
-    pub head: Box<MessageHead>,
-    /// Whether it has no body.
-    pub is_last: bool,
-}
-
-/// What came of reading.
-pub enum ReadStep {
-    /// Something that was done here.
-    Done,
-    /// A request.
-    Request(Arrived),
-    /// The client ends the connection.
-    GoAway(ErrorCode),
-    /// Nothing more before other bytes arrive.
-    NeedMore,
-    /// Nothing more before the output is written.
-    OutputFull,
 }
 
 impl Streams {
@@ -128,6 +104,18 @@ impl Streams {
             OutputFull { consumed } => Ok((consumed, ReadStep::OutputFull)),
             Event { consumed, event } => Ok((consumed, state.take(event))),
         }
+    }
+
+    /// Whether nothing is under way, so that the connection can be exported.
+    pub fn can_park(&self) -> bool {
+        let state = self.state.borrow();
+        let is_quiet = state.streams.is_empty() && state.out.is_empty() && state.fault.is_none();
+        is_quiet && state.h2.can_park()
+    }
+
+    /// The connection as bytes. `None` unless it can be parked.
+    pub fn export(&self) -> Option<Box<[u8]>> {
+        Some(self.state.borrow().h2.export()?.into_bytes())
     }
 
     /// Streams that are served.

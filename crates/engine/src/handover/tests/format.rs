@@ -1,4 +1,4 @@
-//! Messages of version 1 that are stored as files, and messages that are none.
+//! Messages of each version that are stored as files, and messages that are none.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -15,8 +15,10 @@ use crate::ready::{CLIENT, UPSTREAM};
 use crate::relay::WebSocketFrames;
 use crate::relay::export::{FlowFault, HELD_BYTES_MAX};
 
-/// What each file has. An upgrade from any release that wrote version 1 needs them to be read.
-const STORED: [(&str, &str); 5] = [
+/// What each file has, and its version. An upgrade from any release that wrote the version needs
+/// them to be read.
+const STORED: [(&str, &str); 6] = [
+    ("http2", include_str!("../v2/http2.hex")),
     ("spliced", include_str!("../v1/spliced.hex")),
     ("inspected", include_str!("../v1/inspected.hex")),
     ("tls13", include_str!("../v1/tls13.hex")),
@@ -139,6 +141,15 @@ fn stored(name: &str) -> Detached {
             flow.hold_partial(&[23, 3, 3, 1, 0, 9, 9]);
             (decided(), Relay::Terminate(Terminated { session, flow }))
         }
+        "http2" => {
+            let secrets = ([0x17; 32], [0x28; 32]);
+            let suite = Suite::Aes128Gcm;
+            let session = Session::tls13(Role::Server, suite, &secrets.0, &secrets.1, 9, 8);
+            flow.keep_state((0..200).collect());
+            upstream = None;
+            let decided = Decided { http2: true, ..decided() };
+            (decided, Relay::Terminate(Terminated { session: session.unwrap(), flow }))
+        }
         "websocket" => {
             let secrets = ([0xe5; 32], [0xf6; 32]);
             let suite = Suite::ChaCha20Poly1305;
@@ -190,9 +201,9 @@ fn shown(detached: &Detached) -> String {
         }
     };
     let upstream = upstream.is_some();
-    let flow = flow.export();
+    let (flow, state) = (flow.export(), detached.state());
     let info = InfoV1::new(info, IMPORT_UNIX_MS);
-    format!("{info:?} {is_settled} {idle_left:?} {upstream} {session} {flow:?}")
+    format!("{info:?} {is_settled} {idle_left:?} {upstream} {session} {flow:?} {state:?}")
 }
 
 /// A file of an earlier release is read as it was meant, and this release writes the same.
@@ -201,9 +212,15 @@ fn stored_messages_are_read_for_ever() {
     for (name, text) in STORED {
         let expected = stored(name);
         let written = expected.encode();
+        let stored = from_hex(text);
+        let newest = match stored[1] {
+            // Version 2 is version 1 and a state.
+            1 => [&[0, 2], &stored[2..], &[0]].concat(),
+            _ => stored,
+        };
         assert!(
-            *written == from_hex(text),
-            "{name}: version 1 has changed. It must not; this would be its bytes:\n{}",
+            *written == newest,
+            "{name}: version 2 has changed. It must not; this would be its bytes:\n{}",
             to_hex(&written)
         );
         let read = Detached::decode(&from_hex(text), received(&expected)).unwrap();
@@ -232,7 +249,7 @@ fn a_message_has_one_length() {
 
 #[test]
 fn a_message_of_another_version_is_refused() {
-    for version in [0_u16, 2, 256, u16::MAX] {
+    for version in [0_u16, 3, 256, u16::MAX] {
         let expected = stored("tls13");
         let mut bytes = expected.encode().to_vec();
         bytes[..2].copy_from_slice(&version.to_be_bytes());
@@ -314,6 +331,10 @@ fn values_beyond_their_limits_are_refused() {
         let fault = with_flow(name, &|flow| flow.hold_preface(vec![0; 70_000]));
         assert_eq!(fault, too_long(70_000));
     }
+    let has_state = with_flow("tls13", &|flow| flow.keep_state([7; 90].into()));
+    assert_eq!(has_state, Some(ImportError::State), "it has an upstream");
+    let has_state = with_flow("http2", &|flow| flow.keep_state(vec![7; 40 << 10].into()));
+    assert_eq!(has_state, Some(ImportError::State), "it is too long");
     let inspected = with_flow("tls13", &|flow| flow.inspect(false));
     assert_eq!(inspected, Some(ImportError::Flow(FlowFault::Mode)));
 

@@ -1,0 +1,152 @@
+//! HTTP/2 connections without streams are parked: what clients see of it when they go on, and how
+//! such connections end.
+
+use std::io::Write;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::support::client::Offer;
+use crate::support::frames::{
+    END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, PING, PREFACE, SETTINGS, frame, next, status,
+};
+use crate::support::two::{get, run};
+use crate::support::web::Web;
+use crate::support::{Edge, Tls, Upstream, until};
+
+/// Waits until the edge's only connection is parked. Only a parked one holds its state for a peer.
+fn wait_parked(edge: &Edge) {
+    until("a parked connection", || {
+        edge.signal(Signal::USR1);
+        std::thread::sleep(Duration::from_millis(20));
+        let log = edge.log();
+        let (_, relayed) = log.rsplit_once(" relayed ")?;
+        (relayed.split(',').next()?.parse::<usize>().ok()? > 0).then_some(())
+    });
+}
+
+/// The h2 crate keeps tables of fields in both directions. With a table that differs from the
+/// edge's, it would read other fields, or end the connection.
+#[test]
+fn a_connection_goes_on_with_the_tables_that_it_had() {
+    let web = Web::new(Upstream::http());
+    run(async {
+        let mut two = web.connect_two().await;
+        let mut first = None;
+        for path in ["/a", "/b", "/b", "/c"] {
+            let (response, _) = two.send.send_request(get(path), true).unwrap();
+            let response = response.await.unwrap();
+            assert_eq!(response.status(), 200);
+            let mut fields = response.headers().clone();
+            // It has the path in it.
+            fields.remove("content-length");
+            fields.remove("date");
+            assert_eq!(*first.get_or_insert_with(|| fields.clone()), fields);
+            let mut body = response.into_body();
+            let text = body.data().await.unwrap().unwrap();
+            assert!(text.starts_with(format!("GET {path} HTTP/1.1\r\nhost: app.test").as_bytes()));
+            drop(body);
+            wait_parked(&web.edge);
+            two.send = two.send.clone().ready().await.unwrap();
+        }
+        drop(two.send);
+        assert!(two.driven.await.unwrap().is_ok());
+    });
+    let line = web.edge.line("the connection", |line| line["http"].is_null());
+    assert_eq!(line["reason"], "client closed", "{line}");
+    assert_eq!(line["outcome"], "terminated", "{line}");
+}
+
+/// The fields of a GET. The second one takes `:authority` from the dynamic table.
+fn ask(client: &mut Tls, stream: u32) {
+    let fields = match stream {
+        1 => [&[0x82, 0x87, 0x84, 0x41, 8][..], b"app.test"].concat(),
+        _ => vec![0x82, 0x87, 0x84, 0xbe],
+    };
+    client.write_all(&frame(HEADERS, END_HEADERS | END_STREAM, stream, &fields)).unwrap();
+    let mut answer = None;
+    loop {
+        let read = next(client).expect("a response");
+        if read.kind == HEADERS && read.stream == stream {
+            answer = status(&read.payload);
+        }
+        if read.stream == stream && read.flags & END_STREAM != 0 {
+            break assert_eq!(answer, Some(200));
+        }
+    }
+}
+
+/// A client that has acknowledged the edge's SETTINGS, without which nothing is parked.
+fn connect(web: &Web) -> Tls {
+    let offer = Offer { alpn: &["h2"], ..Offer::new(&web.pki) };
+    let mut client = offer.connect(web.edge.address(), "app.test");
+    client.write_all(PREFACE).unwrap();
+    client.write_all(&frame(SETTINGS, 0, 0, &[])).unwrap();
+    client.write_all(&frame(SETTINGS, 1, 0, &[])).unwrap();
+    client
+}
+
+/// The last streams of all GOAWAY until the edge closes.
+fn last_streams(client: &mut Tls) -> Vec<u32> {
+    let mut last_streams = Vec::new();
+    while let Some(Frame { kind, flags, payload, .. }) = next(client) {
+        match kind {
+            GOAWAY => {
+                assert_eq!(payload[4..8], [0; 4], "NO_ERROR");
+                last_streams.push(u32::from_be_bytes(payload[..4].try_into().unwrap()));
+            }
+            PING if flags == 0 => client.write_all(&frame(PING, 1, 0, &payload)).unwrap(),
+            _ => {}
+        }
+    }
+    last_streams
+}
+
+/// One that is not parked gets two GOAWAYs. So one GOAWAY shows that it was parked.
+#[test]
+fn an_idle_connection_is_parked_and_ends_with_its_last_stream() {
+    let web = Web::with(Upstream::http(), "", "[http]\nhttp2_idle_timeout = \"3s\"\n");
+    let mut client = connect(&web);
+    ask(&mut client, 1);
+    wait_parked(&web.edge);
+    client.write_all(&frame(PING, 0, 0, b"parked??")).unwrap();
+    let Frame { kind, flags, payload, .. } = next(&mut client).expect("an answer");
+    assert_eq!((kind, flags, &payload[..]), (PING, 1, &b"parked??"[..]));
+    wait_parked(&web.edge);
+    ask(&mut client, 3);
+    wait_parked(&web.edge);
+    let mut unused = connect(&web);
+    assert_eq!(last_streams(&mut client), [3]);
+    assert_eq!(last_streams(&mut unused), [0]);
+    let idle = || web.edge.count(|line| line["reason"] == "http2_idle_timeout");
+    until("both lines", || (idle() == 2).then_some(()));
+}
+
+#[test]
+fn a_drain_ends_a_parked_connection_with_its_last_stream() {
+    let mut web = Web::new(Upstream::http());
+    let mut client = connect(&web);
+    ask(&mut client, 1);
+    wait_parked(&web.edge);
+    web.edge.signal(Signal::TERM);
+    let last_streams = last_streams(&mut client);
+    assert_eq!(last_streams.last(), Some(&1), "{last_streams:?}");
+    drop(client);
+    assert!(web.edge.wait_exit().success());
+}
+
+/// Neither half a frame nor the beginning of a head can be parked. Such a connection does not hold
+/// its task until `http2_idle_timeout`, which is an hour.
+#[test]
+fn a_client_that_stops_within_a_frame_is_sent_away() {
+    let web = Web::with(Upstream::http(), "", "[http]\nbody_timeout = \"1s\"\n");
+    for part in [b"\0\0\x08\x06".to_vec(), frame(HEADERS, 0, 3, &[0x82])] {
+        let mut client = connect(&web);
+        ask(&mut client, 1);
+        client.write_all(&part).unwrap();
+        let mut frames = std::iter::from_fn(|| next(&mut client));
+        assert!(frames.any(|frame| frame.kind == GOAWAY), "{part:?}");
+    }
+    let idle = || web.edge.count(|line| line["reason"] == "http2_idle_timeout");
+    until("both lines", || (idle() == 2).then_some(()));
+}
