@@ -4,6 +4,7 @@
 mod access;
 mod listen;
 pub mod metrics;
+pub mod process;
 mod routes;
 mod server;
 mod stalled;

@@ -226,6 +226,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "aws-lc-rs",
             "bytes",
             "eyelet-config",
+            "eyelet-telemetry",
             "http-body-util",
             "hyper",
             "hyper-util",
