@@ -170,6 +170,7 @@ impl Operated<'_> {
                 service::reloading();
                 let outcome = reload(self.running, self.file).await;
                 service::ready();
+                self.running.note_reload(outcome.code == 0);
                 outcome
             }
         }
@@ -212,6 +213,7 @@ impl Operated<'_> {
                 service::main_process(pid);
                 // The new process has one of its own.
                 self.control = None;
+                self.running.close_admin();
                 self.running.hand_over(departures);
                 return false;
             }
@@ -225,6 +227,7 @@ impl Operated<'_> {
         }
         if outcome.code != 0 {
             if self.is_leaving() {
+                self.running.open_admin();
                 service::main_process(std::process::id());
             }
             self.upgrade = None;

@@ -11,4 +11,5 @@ pub mod labels;
 pub mod log;
 pub mod reason;
 pub mod request;
+pub mod rule_hits;
 pub mod upstream;

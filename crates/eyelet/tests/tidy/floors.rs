@@ -220,5 +220,22 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "tokio-rustls",
         ]),
     ),
+    (
+        "crates/admin",
+        Some(&[
+            "aws-lc-rs",
+            "bytes",
+            "eyelet-config",
+            "eyelet-telemetry",
+            "http-body-util",
+            "hyper",
+            "hyper-util",
+            "serde_json",
+            "thiserror",
+            "tokio",
+            "tracing",
+            "zeroize",
+        ]),
+    ),
     ("crates/eyelet", None),
 ];

@@ -61,6 +61,21 @@ pub enum Class {
 }
 
 impl Class {
+    /// All of them, in the order of the enum.
+    pub const ALL: [Self; 11] = [
+        Self::Closed,
+        Self::Configuration,
+        Self::Drained,
+        Self::Internal,
+        Self::Left,
+        Self::Protocol,
+        Self::Refused,
+        Self::Reset,
+        Self::Shed,
+        Self::Timeout,
+        Self::Unreachable,
+    ];
+
     /// Its name in documents and metrics.
     pub const fn name(self) -> &'static str {
         match self {
