@@ -10,8 +10,8 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use x509_parser::public_key::PublicKey;
 
-use crate::report::{Grade, Report};
-use crate::target::Target;
+use crate::report::{Grade, ProbeReport};
+use crate::target::ProbeTarget;
 
 /// Days before the end at which a renewal should have happened: a third of 90 days.
 const RENEW_DAYS: i64 = 30;
@@ -23,7 +23,7 @@ const NAMES_SHOWN: usize = 4;
 const RSA_BITS_MIN: usize = 2048;
 
 /// Looks at the certificates as sent, the server's own first.
-pub fn look(target: &Target, chain: &[CertificateDer<'_>], report: &mut Report) {
+pub fn look(target: &ProbeTarget, chain: &[CertificateDer<'_>], report: &mut ProbeReport) {
     let Some((leaf, others)) = chain.split_first() else { return };
     match X509Certificate::from_der(leaf) {
         Ok((_, certificate)) => {
@@ -55,7 +55,7 @@ pub fn look(target: &Target, chain: &[CertificateDer<'_>], report: &mut Report) 
 
 /// Verifies by the roots of this machine.
 fn verify(
-    target: &Target,
+    target: &ProbeTarget,
     leaf: &CertificateDer<'_>,
     others: &[CertificateDer<'_>],
 ) -> Result<(), Error> {
@@ -69,7 +69,7 @@ fn verify(
     verifier.verify_server_cert(leaf, others, &name, &[], UnixTime::now()).map(|_| ())
 }
 
-fn names(certificate: &X509Certificate<'_>, report: &mut Report) {
+fn names(certificate: &X509Certificate<'_>, report: &mut ProbeReport) {
     let alternatives = certificate.subject_alternative_name().ok().flatten();
     let names: Vec<String> = alternatives
         .iter()
@@ -98,7 +98,7 @@ fn address(bytes: &[u8]) -> String {
     }
 }
 
-fn validity(certificate: &X509Certificate<'_>, report: &mut Report) {
+fn validity(certificate: &X509Certificate<'_>, report: &mut ProbeReport) {
     let end = certificate.validity().not_after.timestamp();
     let now = i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX);
     let days = end.saturating_sub(now).div_euclid(DAY_SECS);
@@ -111,7 +111,7 @@ fn validity(certificate: &X509Certificate<'_>, report: &mut Report) {
     }
 }
 
-fn key(certificate: &X509Certificate<'_>, report: &mut Report) {
+fn key(certificate: &X509Certificate<'_>, report: &mut ProbeReport) {
     let public = certificate.public_key();
     match public.parsed() {
         Ok(PublicKey::RSA(rsa)) if rsa.key_size() < RSA_BITS_MIN => {

@@ -7,7 +7,7 @@ use eyelet_wire::record::RecordHeader;
 use eyelet_wire::server_hello::{ServerHello, ServerHelloReader, ServerPeek};
 
 use crate::hello::ClientHello;
-use crate::target::Target;
+use crate::target::ProbeTarget;
 
 /// Most bytes of an answer that are read: a ServerHello has less than 2 KiB.
 const ANSWER_BYTES_MAX: usize = 1 << 17;
@@ -16,7 +16,7 @@ pub const WHOLE: usize = 1 << 14;
 
 /// How a server answered.
 #[derive(Clone, Debug)]
-pub enum Answer {
+pub enum ServerReply {
     /// It chose. The extensions are by number.
     Hello(ServerHello, Vec<(u16, Vec<u8>)>),
     /// An alert.
@@ -33,7 +33,7 @@ pub enum Answer {
     Failed(ErrorKind),
 }
 
-impl Answer {
+impl ServerReply {
     /// As a person reads it.
     pub fn text(&self) -> String {
         match self {
@@ -58,23 +58,28 @@ impl Answer {
 
 /// Sends a hello in records of at most `piece` bytes, and in segments of at most `segment` bytes
 /// where it is given, and reads the answer.
-pub fn ask(target: &Target, hello: &ClientHello<'_>, piece: usize, segment: usize) -> Answer {
+pub fn ask(
+    target: &ProbeTarget,
+    hello: &ClientHello<'_>,
+    piece: usize,
+    segment: usize,
+) -> ServerReply {
     match exchange(target, hello, piece, segment) {
         Ok(answer) => answer,
         Err(error) => match error.kind() {
-            ErrorKind::TimedOut => Answer::Silent,
-            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Answer::Closed,
-            kind => Answer::Failed(kind),
+            ErrorKind::TimedOut => ServerReply::Silent,
+            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => ServerReply::Closed,
+            kind => ServerReply::Failed(kind),
         },
     }
 }
 
 fn exchange(
-    target: &Target,
+    target: &ProbeTarget,
     hello: &ClientHello<'_>,
     piece: usize,
     segment: usize,
-) -> io::Result<Answer> {
+) -> io::Result<ServerReply> {
     let mut stream = target.connect()?;
     // Nagle's algorithm is off, so each write is a segment.
     for part in hello.records(piece).chunks(segment) {
@@ -86,7 +91,7 @@ fn exchange(
     loop {
         match reader.feed(&raw) {
             ServerPeek::ServerHello(hello) => {
-                return Ok(Answer::Hello(hello, extensions(&raw)));
+                return Ok(ServerReply::Hello(hello, extensions(&raw)));
             }
             // The alert unrecognized_name may be a warning before the hello (RFC 6066 section 3).
             ServerPeek::Alert { raw_len, .. } if raw.get(5) == Some(&1) => {
@@ -94,17 +99,19 @@ fn exchange(
                 reader = ServerHelloReader::new();
                 continue;
             }
-            ServerPeek::Alert { description, .. } => return Ok(Answer::Alert(description)),
+            ServerPeek::Alert { description, .. } => return Ok(ServerReply::Alert(description)),
             ServerPeek::NotTls(_) => {
                 raw.truncate(40);
-                return Ok(Answer::NotTls(raw));
+                return Ok(ServerReply::NotTls(raw));
             }
-            ServerPeek::Malformed(why) => return Ok(Answer::Malformed(why.to_string())),
+            ServerPeek::Malformed(why) => return Ok(ServerReply::Malformed(why.to_string())),
             ServerPeek::NeedMore { .. } => {}
         }
         match stream.read(&mut buffer)? {
-            0 => return Ok(Answer::Closed),
-            _ if raw.len() > ANSWER_BYTES_MAX => return Ok(Answer::Malformed("too long".into())),
+            0 => return Ok(ServerReply::Closed),
+            _ if raw.len() > ANSWER_BYTES_MAX => {
+                return Ok(ServerReply::Malformed("too long".into()));
+            }
             more => raw.extend_from_slice(&buffer[..more]),
         }
     }

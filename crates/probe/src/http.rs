@@ -5,9 +5,9 @@ use std::io::{self, ErrorKind, Read, Write};
 
 use rustls::SupportedProtocolVersion;
 
-use crate::report::{Grade, Report};
+use crate::report::{Grade, ProbeReport};
 use crate::session;
-use crate::target::Target;
+use crate::target::ProbeTarget;
 
 /// Most bytes of an answer's head.
 const HEAD_BYTES_MAX: usize = 64 << 10;
@@ -34,10 +34,10 @@ impl Response {
 
 /// Asks for a path with each coding, one connection each.
 pub fn look(
-    target: &Target,
+    target: &ProbeTarget,
     version: &'static SupportedProtocolVersion,
     path: &str,
-    report: &mut Report,
+    report: &mut ProbeReport,
 ) {
     let plain = match get(target, version, path, "identity") {
         Ok(plain) => plain,
@@ -77,7 +77,7 @@ pub fn look(
     }
 }
 
-fn codings(report: &mut Report, given: &[String], is_right: bool) {
+fn codings(report: &mut ProbeReport, given: &[String], is_right: bool) {
     match given {
         [] if is_right => report.add("codings", Grade::Good, "none, which fits this body"),
         [] => report.advise("codings", Grade::Note, "none of gzip, br, zstd", ADVICE_CODINGS),
@@ -85,7 +85,7 @@ fn codings(report: &mut Report, given: &[String], is_right: bool) {
     }
 }
 
-fn vary(report: &mut Report, response: &Response) {
+fn vary(report: &mut ProbeReport, response: &Response) {
     let values = response.fields.iter().filter(|(name, _)| name == "vary");
     let names: Vec<String> = values
         .flat_map(|(_, value)| value.split(','))
@@ -99,11 +99,11 @@ fn vary(report: &mut Report, response: &Response) {
 
 /// A compressed answer with a secret and with text of the attacker's (breachattack.com).
 fn breach(
-    target: &Target,
+    target: &ProbeTarget,
     version: &'static SupportedProtocolVersion,
     path: &str,
     response: &Response,
-    report: &mut Report,
+    report: &mut ProbeReport,
 ) {
     let mark = if path.contains('?') { '&' } else { '?' };
     let reflecting = get(target, version, &format!("{path}{mark}q={CANARY}"), "gzip");
@@ -125,7 +125,7 @@ fn breach(
 }
 
 fn get(
-    target: &Target,
+    target: &ProbeTarget,
     version: &'static SupportedProtocolVersion,
     path: &str,
     coding: &str,

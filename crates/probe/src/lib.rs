@@ -24,8 +24,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use report::{Grade, Report};
-use target::Target;
+use report::{Grade, ProbeReport};
+use target::ProbeTarget;
 
 /// Exit status for a flag or a target that is wrong.
 const USAGE: u8 = 2;
@@ -81,14 +81,14 @@ fn path(text: &str) -> Result<String, String> {
 /// is wrong.
 pub fn run(args: &ProbeArgs, out: &mut impl Write) -> ExitCode {
     let wait = Duration::from_secs(args.wait);
-    let target = match Target::resolve(&args.target, args.name.as_deref(), wait) {
+    let target = match ProbeTarget::resolve(&args.target, args.name.as_deref(), wait) {
         Ok(target) => target,
         Err(error) => {
             eprintln!("eyelet: {error}");
             return ExitCode::from(USAGE);
         }
     };
-    let mut report = Report::default();
+    let mut report = ProbeReport::default();
     let answered = look(args, &target, &mut report);
     match print(args, &report, out) {
         Ok(()) if answered => ExitCode::SUCCESS,
@@ -97,7 +97,7 @@ pub fn run(args: &ProbeArgs, out: &mut impl Write) -> ExitCode {
 }
 
 /// Returns whether a TLS server answered.
-fn look(args: &ProbeArgs, target: &Target, report: &mut Report) -> bool {
+fn look(args: &ProbeArgs, target: &ProbeTarget, report: &mut ProbeReport) -> bool {
     let versions = match scan::scan(target, report) {
         Ok(versions) => versions,
         Err(answer) => {
@@ -117,9 +117,9 @@ fn look(args: &ProbeArgs, target: &Target, report: &mut Report) -> bool {
 
 fn measure(
     args: &ProbeArgs,
-    target: &Target,
+    target: &ProbeTarget,
     version: &'static rustls::SupportedProtocolVersion,
-    report: &mut Report,
+    report: &mut ProbeReport,
 ) {
     let Some(pid) = args.pid.or_else(|| listener::process(target.address)) else {
         let why = "no process of this machine, or of this user, listens there; --pid names one";
@@ -136,7 +136,7 @@ fn measure(
     }
 }
 
-fn print(args: &ProbeArgs, report: &Report, out: &mut impl Write) -> io::Result<()> {
+fn print(args: &ProbeArgs, report: &ProbeReport, out: &mut impl Write) -> io::Result<()> {
     match args.json {
         true => writeln!(out, "{:#}", report.to_json(&args.target)),
         false => report.write_lines(out),

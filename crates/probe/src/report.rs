@@ -44,12 +44,12 @@ pub struct Finding {
 
 /// The findings in order, with the figures that programs read.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct ProbeReport {
     findings: Vec<Finding>,
     figures: Vec<(&'static str, f64)>,
 }
 
-impl Report {
+impl ProbeReport {
     /// Adds a verdict without advice.
     pub fn add(&mut self, name: &'static str, grade: Grade, seen: impl Into<String>) {
         self.findings.push(Finding { name, grade, seen: seen.into(), advice: None });
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_line_a_finding_and_no_control_characters() {
-        let mut report = Report::default();
+        let mut report = ProbeReport::default();
         report.advise("alpn", Grade::Bad, "h2\x1b[2J", "offer http/1.1");
         let mut lines = Vec::new();
         report.write_lines(&mut lines).unwrap();

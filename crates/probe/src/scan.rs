@@ -3,10 +3,10 @@
 
 use std::cell::Cell;
 
-use crate::flight::{self, Answer, WHOLE};
+use crate::flight::{self, ServerReply, WHOLE};
 use crate::hello::{ClientHello, GROUPS, KEY_SHARE, RENEGOTIATION_INFO};
-use crate::report::{Grade, Report};
-use crate::target::Target;
+use crate::report::{Grade, ProbeReport};
+use crate::target::ProbeTarget;
 
 /// Bytes of a record, or of a segment, of a hello that is cut: several of each, so that one cut is
 /// inside the name.
@@ -21,14 +21,11 @@ pub struct Versions {
     pub tls13: bool,
 }
 
-/// Says why nothing more can be asked.
-pub type NotTls = Answer;
-
 /// Runs the scan.
 ///
 /// # Errors
 /// The answer to the first hello, if no TLS server gave it.
-pub fn scan(target: &Target, report: &mut Report) -> Result<Versions, NotTls> {
+pub fn scan(target: &ProbeTarget, report: &mut ProbeReport) -> Result<Versions, ServerReply> {
     let scan = Scan { target, count: Cell::new(0) };
     let newest = scan.ask(0x0304, target.sni(), &[0], WHOLE, usize::MAX);
     if !newest.is_tls() {
@@ -50,7 +47,7 @@ pub fn scan(target: &Target, report: &mut Report) -> Result<Versions, NotTls> {
 }
 
 struct Scan<'a> {
-    target: &'a Target,
+    target: &'a ProbeTarget,
     /// Hellos sent; each has its own random.
     count: Cell<u8>,
 }
@@ -63,14 +60,14 @@ impl Scan<'_> {
         compression: &[u8],
         piece: usize,
         segment: usize,
-    ) -> Answer {
+    ) -> ServerReply {
         self.count.set(self.count.get().wrapping_add(1));
         let random = eyelet_sys::process::random().unwrap_or([self.count.get(); 32]);
         let hello = ClientHello { version, name, compression, groups: GROUPS, random };
         flight::ask(self.target, &hello, piece, segment)
     }
 
-    fn versions(&self, report: &mut Report, newest: &Answer, old: &Answer) {
+    fn versions(&self, report: &mut ProbeReport, newest: &ServerReply, old: &ServerReply) {
         let named = [("tls-1.3", 0x0304, Some(newest)), ("tls-1.2", 0x0303, Some(old))];
         for (name, version, answer) in named.into_iter().chain([OLD_11, OLD_10]) {
             let asked;
@@ -83,12 +80,12 @@ impl Scan<'_> {
             };
             let spoken = chose(answer, version);
             let suite = match answer {
-                Answer::Hello(hello, _) if spoken => suite(hello.cipher_suite),
+                ServerReply::Hello(hello, _) if spoken => suite(hello.cipher_suite),
                 other => format!("no: {}", other.text()),
             };
             match (version, spoken) {
                 (0x0304, false) => report.advise(name, Grade::Bad, suite, ADVICE_13),
-                (0x0303, true) if !is_forward_secret(answer) => {
+                (0x0303, true) if !is_ephemeral(answer) => {
                     report.advise(name, Grade::Bad, suite, ADVICE_SUITE);
                 }
                 (0x0303, false) => report.advise(name, Grade::Note, suite, ADVICE_12),
@@ -98,35 +95,35 @@ impl Scan<'_> {
         }
     }
 
-    fn cuts(&self, report: &mut Report, version: u16) {
+    fn cuts(&self, report: &mut ProbeReport, version: u16) {
         let ask = |piece, segment| self.ask(version, self.target.sni(), &[0], piece, segment);
         for (name, answer) in
             [("cut-records", ask(PIECE, usize::MAX)), ("cut-segments", ask(WHOLE, PIECE))]
         {
             match answer {
-                Answer::Hello(..) => report.add(name, Grade::Good, "a cut hello is read"),
+                ServerReply::Hello(..) => report.add(name, Grade::Good, "a cut hello is read"),
                 other => report.advise(name, Grade::Bad, other.text(), ADVICE_CUT),
             }
         }
     }
 
-    fn names(&self, report: &mut Report, version: u16) {
+    fn names(&self, report: &mut ProbeReport, version: u16) {
         for (name, sni) in [("foreign-name", Some("foreign.invalid")), ("no-name", None)] {
             let answer = self.ask(version, sni, &[0], WHOLE, usize::MAX);
             match answer {
-                Answer::Hello(..) => {
+                ServerReply::Hello(..) => {
                     report.add(name, Grade::Note, "it goes on, with its default certificate");
                 }
-                Answer::Alert(_) => report.add(name, Grade::Good, answer.text()),
+                ServerReply::Alert(_) => report.add(name, Grade::Good, answer.text()),
                 other => report.advise(name, Grade::Note, other.text(), ADVICE_NAME),
             }
         }
     }
 }
 
-fn groups(report: &mut Report, newest: &Answer) {
+fn groups(report: &mut ProbeReport, newest: &ServerReply) {
     // The hello had no key share, so a TLS 1.3 server names its choice (RFC 8446 4.1.4).
-    let Answer::Hello(hello, extensions) = newest else { return };
+    let ServerReply::Hello(hello, extensions) = newest else { return };
     let share = extensions.iter().find(|(number, _)| *number == KEY_SHARE);
     let group = match share.map(|(_, value)| &**value) {
         Some([a, b]) if hello.is_hello_retry_request() => u16::from_be_bytes([*a, *b]),
@@ -147,34 +144,34 @@ fn groups(report: &mut Report, newest: &Answer) {
     }
 }
 
-fn compression(report: &mut Report, answer: &Answer) {
+fn compression(report: &mut ProbeReport, answer: &ServerReply) {
     match answer {
-        Answer::Hello(hello, _) if hello.compression_method != 0 => {
+        ServerReply::Hello(hello, _) if hello.compression_method != 0 => {
             report.advise("tls-compression", Grade::Bad, "chosen when offered", ADVICE_CRIME);
         }
-        Answer::Hello(..) => {
+        ServerReply::Hello(..) => {
             report.add("tls-compression", Grade::Good, "offered by TLS 1.2, not chosen");
         }
         other => report.unknown("tls-compression", other.text()),
     }
 }
 
-fn renegotiation(report: &mut Report, answer: &Answer) {
-    let Answer::Hello(_, extensions) = answer else { return };
+fn renegotiation(report: &mut ProbeReport, answer: &ServerReply) {
+    let ServerReply::Hello(_, extensions) = answer else { return };
     match extensions.iter().any(|(number, _)| *number == RENEGOTIATION_INFO) {
         true => report.add("renegotiation", Grade::Good, "secure (RFC 5746)"),
         false => report.advise("renegotiation", Grade::Bad, "no RFC 5746", ADVICE_RENEGOTIATION),
     }
 }
 
-fn chose(answer: &Answer, version: u16) -> bool {
-    matches!(answer, Answer::Hello(hello, _) if hello.version == version)
+fn chose(answer: &ServerReply, version: u16) -> bool {
+    matches!(answer, ServerReply::Hello(hello, _) if hello.version == version)
 }
 
-/// Suites of [`crate::hello`] that begin with an RSA key exchange have no forward secrecy.
-fn is_forward_secret(answer: &Answer) -> bool {
+/// All suites of [`crate::hello`] are ephemeral but those that exchange keys by RSA.
+fn is_ephemeral(answer: &ServerReply) -> bool {
     let static_rsa = [0x009c, 0x009d, 0x002f, 0x0035, 0x000a];
-    !matches!(answer, Answer::Hello(hello, _) if static_rsa.contains(&hello.cipher_suite))
+    !matches!(answer, ServerReply::Hello(hello, _) if static_rsa.contains(&hello.cipher_suite))
 }
 
 fn suite(code: u16) -> String {
@@ -182,14 +179,15 @@ fn suite(code: u16) -> String {
     format!("yes, {}", name.replace("TLS13_", "TLS_"))
 }
 
-type Asked<'a> = (&'static str, u16, Option<&'a Answer>);
+type Asked<'a> = (&'static str, u16, Option<&'a ServerReply>);
 const OLD_11: Asked<'static> = ("tls-1.1", 0x0302, None);
 const OLD_10: Asked<'static> = ("tls-1.0", 0x0301, None);
 
 const ADVICE_13: &str = "enable TLS 1.3: one round trip less, and encrypted certificates";
 const ADVICE_12: &str = "right if you know all clients; others may have TLS 1.2 only";
 const ADVICE_OLD: &str = "disable it (RFC 8996); nginx: ssl_protocols TLSv1.2 TLSv1.3";
-const ADVICE_SUITE: &str = "prefer ECDHE suites: this one has no forward secrecy";
+const ADVICE_SUITE: &str =
+    "prefer ECDHE suites: with this one, a stolen key decrypts old recordings";
 const ADVICE_CUT: &str = "clients and middleboxes may cut a hello anywhere (RFC 8446 5.1)";
 const ADVICE_NAME: &str = "an alert would say why: unrecognized_name (RFC 6066 section 3)";
 const ADVICE_GROUP: &str =

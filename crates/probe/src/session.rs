@@ -9,12 +9,12 @@ use rustls::{
     ClientConfig, ClientConnection, HandshakeKind, StreamOwned, SupportedProtocolVersion, version,
 };
 
-use crate::report::{Grade, Report};
+use crate::report::{Grade, ProbeReport};
 use crate::scan::Versions;
-use crate::target::{Bounded, Target};
+use crate::target::{Bounded, ProbeTarget};
 
 /// A TLS connection with deadlines.
-pub type Tls = StreamOwned<ClientConnection, Bounded>;
+pub type ProbeClient = StreamOwned<ClientConnection, Bounded>;
 
 /// Tickets kept for one server; most send one or two.
 const TICKETS: usize = 8;
@@ -50,7 +50,7 @@ pub fn config(
 ///
 /// # Errors
 /// The socket's, or rustls'.
-pub fn open(target: &Target, config: &Arc<ClientConfig>) -> io::Result<Tls> {
+pub fn open(target: &ProbeTarget, config: &Arc<ClientConfig>) -> io::Result<ProbeClient> {
     let connection = ClientConnection::new(Arc::clone(config), target.server_name()?);
     let connection = connection.map_err(io::Error::other)?;
     let mut tls = StreamOwned::new(connection, target.connect()?);
@@ -70,7 +70,7 @@ pub fn newest(versions: Versions) -> Option<&'static SupportedProtocolVersion> {
 }
 
 /// Looks at handshakes of each version.
-pub fn look(target: &Target, versions: Versions, report: &mut Report) {
+pub fn look(target: &ProbeTarget, versions: Versions, report: &mut ProbeReport) {
     let Some(newest) = newest(versions) else {
         return report.unknown("handshake", "no version in common with this client");
     };
@@ -87,7 +87,7 @@ pub fn look(target: &Target, versions: Versions, report: &mut Report) {
     half_close(target, newest, report);
 }
 
-fn first(target: &Target, tls: &Tls, report: &mut Report) {
+fn first(target: &ProbeTarget, tls: &ProbeClient, report: &mut ProbeReport) {
     let connection = &tls.conn;
     if let Some(group) = connection.negotiated_key_exchange_group() {
         let retried = connection.handshake_kind() == Some(HandshakeKind::FullWithHelloRetryRequest);
@@ -106,10 +106,10 @@ fn first(target: &Target, tls: &Tls, report: &mut Report) {
 
 /// Shakes hands twice. A request in between has a TLS 1.3 server send its tickets.
 fn resume(
-    target: &Target,
+    target: &ProbeTarget,
     version: &'static SupportedProtocolVersion,
     name: &'static str,
-    report: &mut Report,
+    report: &mut ProbeReport,
 ) {
     let mut twice = || -> io::Result<(ClientConnection, u32)> {
         let config = config(version, true, &["http/1.1"])?;
@@ -144,7 +144,7 @@ fn resume(
     }
 }
 
-fn early_data(report: &mut Report, bytes: Option<usize>) {
+fn early_data(report: &mut ProbeReport, bytes: Option<usize>) {
     match bytes {
         Some(bytes @ 1..) => {
             let seen = format!("tickets allow {bytes} bytes");
@@ -155,7 +155,7 @@ fn early_data(report: &mut Report, bytes: Option<usize>) {
 }
 
 /// Asks for something that ends soon, and reads until the server ends or has sent enough.
-fn drain(target: &Target, tls: &mut Tls) {
+fn drain(target: &ProbeTarget, tls: &mut ProbeClient) {
     let request = format!("HEAD / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", target.name);
     // A server that speaks no HTTP may close, which is as good.
     let _ = tls.write_all(request.as_bytes());
@@ -170,7 +170,11 @@ fn drain(target: &Target, tls: &mut Tls) {
 }
 
 /// Sends a request and close_notify, and looks whether the answer still comes.
-fn half_close(target: &Target, version: &'static SupportedProtocolVersion, report: &mut Report) {
+fn half_close(
+    target: &ProbeTarget,
+    version: &'static SupportedProtocolVersion,
+    report: &mut ProbeReport,
+) {
     let answered = || -> io::Result<bool> {
         let mut tls = open(target, &config(version, false, &["http/1.1"])?)?;
         let request = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", target.name);

@@ -19,7 +19,7 @@ pub enum TargetError {
 
 /// A server.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct ProbeTarget {
     /// Where it is.
     pub address: SocketAddr,
     /// The name that hellos and requests have.
@@ -28,7 +28,7 @@ pub struct Target {
     pub wait: Duration,
 }
 
-impl Target {
+impl ProbeTarget {
     /// Resolves `HOST:PORT`. `name` replaces the host in hellos and requests.
     ///
     /// # Errors
