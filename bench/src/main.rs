@@ -17,7 +17,6 @@ mod flight;
 mod lab;
 mod own;
 mod peers;
-mod procfs;
 mod run;
 
 use std::io;
@@ -25,6 +24,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use clap::Parser;
+use eyelet_probe::procfs;
 use serde_json::{Value, json};
 
 use cli::{Cli, Scenario};

@@ -12,13 +12,13 @@ mod post;
 pub mod requests;
 pub mod splice;
 mod strace;
-mod svg;
 
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use eyelet_probe::svg;
 use tokio::task::JoinSet;
 
 use crate::board::{Board, Sample, quantile};

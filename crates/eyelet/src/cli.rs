@@ -20,6 +20,7 @@ use crate::train::{self, DictionaryCommand};
 use crate::{check, control, demo, explain, listen, local, run, serve, upgrade};
 use eyelet_config::{Config, Depth, Diagnostic};
 use eyelet_engine::worker::Order;
+use eyelet_probe::ProbeArgs;
 use eyelet_sys::service;
 use eyelet_telemetry::counters;
 
@@ -98,6 +99,13 @@ enum Command {
     /// Writes NAME.pem and NAME.key, by the first name. Files of an earlier call are replaced. Exit
     /// status: 0, or 1 if there are no files.
     Cert(local::CertArgs),
+    /// Show what a TLS server does, and what to do about it
+    ///
+    /// Works with any TLS server. Opens about twenty connections, one at a time, and prints a line
+    /// for each finding: ok, note (a choice that costs something), bad, or unknown. Certificates
+    /// are reported, not trusted. Exit status: 0 if a TLS server answered, 1 if none did, 2 if a
+    /// flag or HOST:PORT is wrong.
+    Probe(Box<ProbeArgs>),
     /// Serve a page on loopback that shows what the edge does: https://app.localhost:8443
     Demo(demo::DemoArgs),
 }
@@ -141,6 +149,7 @@ fn obey(command: Command, diagnostics: &Diagnostics) -> ExitCode {
         Command::Dictionary(command) => train::run(&command, &mut io::stdout()),
         Command::Trust(args) => local::trust(&args),
         Command::Cert(args) => local::cert(&args),
+        Command::Probe(args) => eyelet_probe::run(&args, &mut io::stdout()),
         Command::Demo(args) => demo::run(&args),
     }
 }

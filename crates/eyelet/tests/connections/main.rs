@@ -25,6 +25,7 @@ mod logged;
 mod manual;
 mod packages;
 mod pages;
+mod probe;
 mod probes;
 mod proxy;
 mod refuse;

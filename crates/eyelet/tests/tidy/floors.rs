@@ -237,5 +237,24 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "zeroize",
         ]),
     ),
+    (
+        "crates/probe",
+        Some(&[
+            "brotli", // decoders of what a server sends
+            "clap",
+            "eyelet-sys",
+            "eyelet-tls",
+            "eyelet-wire",
+            "flate2",
+            "httparse",
+            "rustls",
+            "rustls-native-certs",
+            "rustls-pki-types",
+            "serde_json",
+            "thiserror",
+            "x509-parser",
+            "zstd-safe",
+        ]),
+    ),
     ("crates/eyelet", None),
 ];

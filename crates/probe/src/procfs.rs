@@ -17,10 +17,7 @@ pub struct Memory {
 /// `root` and all its descendants.
 pub fn family(root: u32) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
+    for pid in processes() {
         if let Some(parent) = parent(pid) {
             children.entry(parent).or_default().push(pid);
         }
@@ -34,7 +31,14 @@ pub fn family(root: u32) -> Vec<u32> {
     all
 }
 
-fn parent(pid: u32) -> Option<u32> {
+/// All processes that can be seen.
+pub(crate) fn processes() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The process that started this one.
+pub(crate) fn parent(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find(|line| line.starts_with("PPid:"))?;
     line.split_whitespace().nth(1)?.parse().ok()

@@ -1,0 +1,151 @@
+//! `eyelet probe` against real servers: openssl, Node, an edge, and servers that speak no TLS.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::process::Command;
+use std::thread;
+
+use serde_json::Value;
+
+use crate::support::{Edge, Pki, Said, Talk, Upstream, need, output, until};
+
+/// Probes with long waits, for a busy machine.
+fn probe(target: SocketAddr, more: &[&str]) -> (Said, Value) {
+    let said = output(
+        Command::new(env!("CARGO_BIN_EXE_eyelet"))
+            .args(["probe", &target.to_string(), "--name", "app.test", "--json"])
+            .args(more),
+    );
+    let found = serde_json::from_str(&said.text).unwrap_or_else(|_| panic!("{}", said.text));
+    (said, found)
+}
+
+/// The grade of a finding and what was seen.
+fn finding<'a>(found: &'a Value, name: &str) -> (&'a str, &'a str) {
+    let all = found["findings"].as_array().unwrap();
+    let one = all.iter().find(|one| one["name"] == name);
+    let one = one.unwrap_or_else(|| panic!("no {name} in {found:#}"));
+    (one["grade"].as_str().unwrap(), one["seen"].as_str().unwrap())
+}
+
+#[test]
+fn an_edge_is_probed() {
+    let pki = Pki::new();
+    let app = Upstream::echo();
+    let rule = pki.terminate(&format!("tcp://{}", app.address), "");
+    let edge = Edge::start(&pki.folder, &rule);
+    let (said, found) = probe(edge.address(), &["--wait", "60"]);
+    assert_eq!(said.status.code(), Some(0), "{found:#}");
+    assert_eq!(finding(&found, "tls-1.3").0, "ok", "{found:#}");
+    assert_eq!(finding(&found, "tls-1.2").0, "ok", "{found:#}");
+    assert_eq!(finding(&found, "tls-1.1").0, "ok", "{found:#}");
+    assert_eq!(finding(&found, "tls-compression").0, "ok", "{found:#}");
+    assert_eq!(finding(&found, "renegotiation").0, "ok", "{found:#}");
+    assert_eq!(finding(&found, "cut-records").0, "ok", "{found:#}");
+    assert_eq!(finding(&found, "foreign-name"), ("ok", "alert unrecognized_name"), "{found:#}");
+    assert!(finding(&found, "key-exchange").1.contains("X25519MLKEM768"), "{found:#}");
+    assert!(finding(&found, "resumption-1.3").1.starts_with("yes"), "{found:#}");
+    assert_eq!(finding(&found, "early-data").0, "ok", "{found:#}");
+}
+
+/// A server that answers a hello with `answer` and ends, or with nothing and waits.
+fn garbage(answer: Option<&'static [u8]>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || {
+                let _ = stream.read(&mut [0; 4096]);
+                match answer {
+                    Some(answer) => _ = stream.write_all(answer),
+                    None => while matches!(stream.read(&mut [0; 4096]), Ok(1..)) {},
+                }
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn servers_without_tls_each_get_a_verdict() {
+    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for (address, why) in [
+        (garbage(Some(b"HTTP/1.1 400 Bad Request\r\n\r\n")), "not TLS: \"HTTP/1.1 400"),
+        (garbage(Some(b"\x16\x03\x03\xff\xff\x02")), "malformed TLS"),
+        (garbage(Some(b"\x16\x03\x03\0\x40\x02\0\0\x3c\x03")), "closed the connection"),
+        (garbage(Some(b"")), "closed the connection"),
+        (garbage(None), "did not answer in time"),
+        (unused, "failed"),
+    ] {
+        let (said, found) = probe(address, &["--wait", "1"]);
+        assert_eq!(said.status.code(), Some(1), "{found:#}");
+        let (grade, seen) = finding(&found, "tls");
+        assert!(grade == "bad" && seen.contains(why), "{why}: {found:#}");
+    }
+}
+
+#[test]
+fn a_wrong_target_is_a_mistake_of_use() {
+    for target in ["www.example", "127.0.0.1:0", "127.0.0.1:70000", ":443:"] {
+        let said = output(Command::new(env!("CARGO_BIN_EXE_eyelet")).args(["probe", target]));
+        assert_eq!(said.status.code(), Some(2), "{target}: {}", said.text);
+    }
+}
+
+/// The planted fault: a body of gzip bytes without a Content-Encoding, coded by gzip again; and the
+/// query in a compressed answer.
+const TWICE: &str = r#"
+const fs = require("fs"), zlib = require("zlib"), https = require("https");
+const [certificate, key] = process.argv.slice(1);
+https.createServer({ cert: fs.readFileSync(certificate), key: fs.readFileSync(key) }, (q, a) => {
+  const page = Buffer.from("a page ".repeat(200) + q.url);
+  const body = q.url == "/twice" ? zlib.gzipSync(page) : page;
+  if (!/gzip/.test(q.headers["accept-encoding"])) return a.end(body);
+  a.writeHead(200, { "Content-Encoding": "gzip" });
+  a.end(zlib.gzipSync(body));
+}).listen(0, "127.0.0.1", function () { console.log("port " + this.address().port + ";"); });
+"#;
+
+#[test]
+fn a_body_that_is_coded_twice_is_named() {
+    if !need("node") {
+        return;
+    }
+    let pki = Pki::new();
+    let (certificate, key) = (pki.file("edge.pem"), pki.file("edge.key"));
+    let mut node = Talk::start(Command::new("node").args(["-e", TWICE]).args([certificate, key]));
+    node.hear(";");
+    let port: u16 = node.said().split(['t', ';']).nth(1).unwrap().trim().parse().unwrap();
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let (_, found) = probe(address, &["--wait", "60", "--path", "/twice"]);
+    assert_eq!(finding(&found, "coded-twice").0, "bad", "{found:#}");
+    let (_, found) = probe(address, &["--wait", "60"]);
+    assert_eq!(finding(&found, "coded-twice").0, "ok", "{found:#}");
+    assert_eq!(finding(&found, "vary").0, "bad", "{found:#}");
+    assert_eq!(finding(&found, "breach").0, "bad", "{found:#}");
+}
+
+#[test]
+fn openssl_with_old_versions_is_named() {
+    if !need("openssl") {
+        return;
+    }
+    let pki = Pki::new();
+    let (certificate, key) = (pki.file("edge.pem"), pki.file("edge.key"));
+    let mut server = Command::new("openssl");
+    server.args(["s_server", "-accept", "127.0.0.1:0", "-www", "-cipher", "DEFAULT:@SECLEVEL=0"]);
+    server.arg("-cert").arg(certificate).arg("-key").arg(key);
+    server.args(["-min_protocol", "TLSv1"]);
+    let mut server = Talk::start(&mut server);
+    server.hear("ACCEPT");
+    let address = until("its port", || {
+        let said = server.said();
+        said.split_whitespace().find_map(|word| word.parse::<SocketAddr>().ok())
+    });
+    let (said, found) = probe(address, &["--wait", "20"]);
+    assert_eq!(said.status.code(), Some(0), "{found:#}");
+    assert_eq!(finding(&found, "tls-1.0").0, "bad", "{found:#}");
+    assert_eq!(finding(&found, "groups").0, "note", "{found:#}");
+    assert_eq!(finding(&found, "foreign-name").0, "note", "{found:#}");
+}

@@ -1,0 +1,141 @@
+//! The certificate and its chain: names, validity, key, and whether clients can build the chain.
+
+use std::sync::Arc;
+
+use eyelet_tls::provider::PROVIDER;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::{CertificateError, Error, RootCertStore};
+use rustls_pki_types::{CertificateDer, UnixTime};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+use x509_parser::public_key::PublicKey;
+
+use crate::report::{Grade, ProbeReport};
+use crate::target::ProbeTarget;
+
+/// Days before the end at which a renewal should have happened: a third of 90 days.
+const RENEW_DAYS: i64 = 30;
+/// Seconds of a day.
+const DAY_SECS: i64 = 86_400;
+/// Names that a line has room for.
+const NAMES_SHOWN: usize = 4;
+/// NIST SP 800-57: 112 bits of security.
+const RSA_BITS_MIN: usize = 2048;
+
+/// Looks at the certificates as sent, the server's own first.
+pub fn look(target: &ProbeTarget, chain: &[CertificateDer<'_>], report: &mut ProbeReport) {
+    let Some((leaf, others)) = chain.split_first() else { return };
+    match X509Certificate::from_der(leaf) {
+        Ok((_, certificate)) => {
+            names(&certificate, report);
+            validity(&certificate, report);
+            key(&certificate, report);
+        }
+        Err(error) => report.unknown("certificate", error),
+    }
+    match verify(target, leaf, others) {
+        Ok(()) => {
+            let seen = format!("{} certificates, complete", chain.len());
+            report.add("chain", Grade::Good, seen);
+        }
+        Err(Error::InvalidCertificate(why)) => {
+            let seen = format!("{} certificates: {why}", chain.len());
+            let advice = match why {
+                CertificateError::UnknownIssuer => ADVICE_ISSUER,
+                CertificateError::NotValidForName
+                | CertificateError::NotValidForNameContext { .. } => ADVICE_NAME,
+                _ => ADVICE_OTHER,
+            };
+            let grade = if target.is_local() { Grade::Note } else { Grade::Bad };
+            report.advise("chain", grade, seen, advice);
+        }
+        Err(error) => report.unknown("chain", error),
+    }
+}
+
+/// Verifies by the roots of this machine.
+fn verify(
+    target: &ProbeTarget,
+    leaf: &CertificateDer<'_>,
+    others: &[CertificateDer<'_>],
+) -> Result<(), Error> {
+    let general = |error: &dyn std::fmt::Display| Error::General(error.to_string());
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let verifier =
+        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), PROVIDER.clone()).build();
+    let verifier = verifier.map_err(|error| general(&error))?;
+    let name = target.server_name().map_err(|error| general(&error))?;
+    verifier.verify_server_cert(leaf, others, &name, &[], UnixTime::now()).map(|_| ())
+}
+
+fn names(certificate: &X509Certificate<'_>, report: &mut ProbeReport) {
+    let alternatives = certificate.subject_alternative_name().ok().flatten();
+    let names: Vec<String> = alternatives
+        .iter()
+        .flat_map(|list| &list.value.general_names)
+        .filter_map(|name| match name {
+            GeneralName::DNSName(name) => Some((*name).to_owned()),
+            GeneralName::IPAddress(bytes) => Some(address(bytes)),
+            _ => None,
+        })
+        .collect();
+    let shown = names.iter().take(NAMES_SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    match names.len() {
+        0 => report.advise("names", Grade::Bad, "no subjectAltName", ADVICE_SAN),
+        1..=NAMES_SHOWN => report.add("names", Grade::Good, shown),
+        many => {
+            report.add("names", Grade::Good, format!("{shown} and {} more", many - NAMES_SHOWN))
+        }
+    }
+}
+
+fn address(bytes: &[u8]) -> String {
+    match (<[u8; 4]>::try_from(bytes), <[u8; 16]>::try_from(bytes)) {
+        (Ok(four), _) => std::net::Ipv4Addr::from(four).to_string(),
+        (_, Ok(six)) => std::net::Ipv6Addr::from(six).to_string(),
+        _ => "an odd address".into(),
+    }
+}
+
+fn validity(certificate: &X509Certificate<'_>, report: &mut ProbeReport) {
+    let end = certificate.validity().not_after.timestamp();
+    let now = i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX);
+    let days = end.saturating_sub(now).div_euclid(DAY_SECS);
+    match days {
+        ..0 => report.advise("expiry", Grade::Bad, format!("{} days ago", -days), ADVICE_RENEW),
+        0..RENEW_DAYS => {
+            report.advise("expiry", Grade::Note, format!("in {days} days"), ADVICE_RENEW);
+        }
+        _ => report.add("expiry", Grade::Good, format!("in {days} days")),
+    }
+}
+
+fn key(certificate: &X509Certificate<'_>, report: &mut ProbeReport) {
+    let public = certificate.public_key();
+    match public.parsed() {
+        Ok(PublicKey::RSA(rsa)) if rsa.key_size() < RSA_BITS_MIN => {
+            let seen = format!("RSA, {} bits", rsa.key_size());
+            report.advise("key", Grade::Bad, seen, ADVICE_KEY);
+        }
+        Ok(PublicKey::RSA(rsa)) => {
+            let seen = format!("RSA, {} bits", rsa.key_size());
+            report.advise("key", Grade::Note, seen, ADVICE_KEY);
+        }
+        Ok(PublicKey::EC(point)) => {
+            report.add("key", Grade::Good, format!("ECDSA, {} bits", point.key_size()));
+        }
+        _ => {
+            let algorithm = public.algorithm.algorithm.to_id_string();
+            report.add("key", Grade::Note, format!("algorithm {algorithm}"));
+        }
+    }
+}
+
+const ADVICE_ISSUER: &str =
+    "send the intermediate certificates too, or install the authority at the clients";
+const ADVICE_NAME: &str = "add this name to the certificate, or probe with --name";
+const ADVICE_OTHER: &str = "clients that verify it will end the handshake";
+const ADVICE_RENEW: &str = "renew it; by ACME it renews itself";
+const ADVICE_SAN: &str = "clients ignore the subject (RFC 9525): add subjectAltName";
+const ADVICE_KEY: &str = "ECDSA P-256 signs with a tenth of the CPU of RSA";

@@ -1,0 +1,144 @@
+//! `eyelet probe`: what a TLS server does, seen from outside, and what a connection costs it. It
+//! opens one connection at a time, about twenty in all, and each wait has a limit.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic))]
+
+mod certificate;
+mod flight;
+mod hello;
+mod http;
+mod listener;
+mod memory;
+pub mod procfs;
+mod report;
+mod scan;
+mod session;
+pub mod svg;
+mod target;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+
+use report::{Grade, ProbeReport};
+use target::ProbeTarget;
+
+/// Exit status for a flag or a target that is wrong.
+const USAGE: u8 = 2;
+
+/// Arguments of `eyelet probe`.
+#[derive(Args, Clone, Debug)]
+pub struct ProbeArgs {
+    /// The server, such as www.example:443 or [::1]:8443
+    #[arg(value_name = "HOST:PORT")]
+    pub target: String,
+    /// The name in hellos and requests, instead of HOST
+    #[arg(long)]
+    pub name: Option<String>,
+    /// The path for the findings about HTTP
+    #[arg(long, default_value = "/", value_parser = path)]
+    pub path: String,
+    /// Longest wait for one answer
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=60))]
+    pub wait: u64,
+    /// Measure what a connection costs the process that listens there, on this machine
+    #[arg(long)]
+    pub memory: bool,
+    /// The same for this process and its children
+    #[arg(long)]
+    pub pid: Option<u32>,
+    /// Most connections that --memory holds: it opens 200, 1,000, 5,000, twice
+    #[arg(long, default_value_t = 5000, value_name = "COUNT")]
+    pub connections: usize,
+    /// Most seconds for the rounds of --memory
+    #[arg(long, default_value_t = 120)]
+    pub seconds: u64,
+    /// One GET on each connection of --memory before it is idle
+    #[arg(long)]
+    pub get: bool,
+    /// Draw memory over connections, with --memory
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Print one JSON object instead of lines
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A path that cannot end the request line.
+fn path(text: &str) -> Result<String, String> {
+    match text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        true => Ok(text.to_owned()),
+        false => Err("expected a path that begins with / and has no blanks".into()),
+    }
+}
+
+/// Probes a server. Exits with 0 if a TLS server answered, with 1 if none did, with 2 if the target
+/// is wrong.
+pub fn run(args: &ProbeArgs, out: &mut impl Write) -> ExitCode {
+    let wait = Duration::from_secs(args.wait);
+    let target = match ProbeTarget::resolve(&args.target, args.name.as_deref(), wait) {
+        Ok(target) => target,
+        Err(error) => {
+            eprintln!("eyelet: {error}");
+            return ExitCode::from(USAGE);
+        }
+    };
+    let mut report = ProbeReport::default();
+    let answered = look(args, &target, &mut report);
+    match print(args, &report, out) {
+        Ok(()) if answered => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}
+
+/// Returns whether a TLS server answered.
+fn look(args: &ProbeArgs, target: &ProbeTarget, report: &mut ProbeReport) -> bool {
+    let versions = match scan::scan(target, report) {
+        Ok(versions) => versions,
+        Err(answer) => {
+            report.add("tls", Grade::Bad, answer.text());
+            return false;
+        }
+    };
+    session::look(target, versions, report);
+    if let Some(version) = session::newest(versions) {
+        http::look(target, version, &args.path, report);
+        if args.memory || args.pid.is_some() {
+            measure(args, target, version, report);
+        }
+    }
+    true
+}
+
+fn measure(
+    args: &ProbeArgs,
+    target: &ProbeTarget,
+    version: &'static rustls::SupportedProtocolVersion,
+    report: &mut ProbeReport,
+) {
+    let Some(pid) = args.pid.or_else(|| listener::process(target.address)) else {
+        let why = "no process of this machine, or of this user, listens there; --pid names one";
+        return report.unknown("memory", why);
+    };
+    let (connections, gets) = (args.connections.max(1), args.get);
+    let options = memory::Options { pid, connections, seconds: args.seconds, gets };
+    let Some(curve) = memory::measure(target, version, options, report) else { return };
+    let Some(file) = &args.svg else { return };
+    let picture = svg::draw("Idle TLS connections", &[(args.target.clone(), curve)]);
+    match std::fs::write(file, picture) {
+        Ok(()) => report.add("svg", Grade::Good, file.display().to_string()),
+        Err(error) => report.unknown("svg", error),
+    }
+}
+
+fn print(args: &ProbeArgs, report: &ProbeReport, out: &mut impl Write) -> io::Result<()> {
+    match args.json {
+        true => writeln!(out, "{:#}", report.to_json(&args.target)),
+        false => report.write_lines(out),
+    }
+}

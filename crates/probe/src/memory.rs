@@ -1,0 +1,325 @@
+//! What a connection costs a server of this machine: opens idle connections in steps, twice, and
+//! reads the server's memory and CPU time from /proc.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustls::{ClientConfig, HandshakeKind, SupportedProtocolVersion};
+
+use crate::procfs::{self, Cpu};
+use crate::report::{Grade, ProbeReport};
+use crate::session::{self, ProbeClient};
+use crate::target::ProbeTarget;
+
+/// Connections held at each step. The slope over them leaves out what grows once.
+const STEPS: [usize; 3] = [200, 1000, 5000];
+/// Connections of the warm-up round, in which the server allocates what it keeps anyway.
+const WARM_UP: usize = 200;
+/// Descriptors that this process and the server need for other things.
+const DESCRIPTORS_KEPT: usize = 100;
+/// Between the last handshake of a step and the reading: threads of the server finish.
+const STEP_PAUSE: Duration = Duration::from_millis(300);
+/// Between the last close and the reading.
+const CLOSE_PAUSE: Duration = Duration::from_secs(2);
+/// Handshakes of one figure of CPU time.
+const HANDSHAKES: usize = 100;
+/// How long tickets may take to come.
+const TICKET_WAIT: Duration = Duration::from_millis(500);
+/// Growth between rounds that fragmentation explains: bytes.
+const CREEP_BYTES_MIN: f64 = 512.0 * 1024.0;
+/// The part of a connection's memory that a second round may leave: arenas and collectors.
+const CREEP_NOTE: f64 = 0.1;
+/// The part that neither explains.
+const CREEP_BAD: f64 = 0.5;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The server's process. Its children count, too.
+    pub pid: u32,
+    /// Most connections held at a time.
+    pub connections: usize,
+    /// Most seconds for everything.
+    pub seconds: u64,
+    /// One GET on each connection before it is idle.
+    pub gets: bool,
+}
+
+/// Bytes of anonymous memory over connections, since the warm-up.
+pub type Curve = Vec<(f64, f64)>;
+
+/// One round: the curve, kernel bytes a connection, and the bytes that remain after it.
+struct Round {
+    curve: Curve,
+    kernel: f64,
+    left: f64,
+    held: usize,
+    ended: usize,
+    error: Option<io::Error>,
+}
+
+/// Measures and reports. Returns the curve of the first round.
+pub fn measure(
+    target: &ProbeTarget,
+    version: &'static SupportedProtocolVersion,
+    options: Options,
+    report: &mut ProbeReport,
+) -> Option<Curve> {
+    let family = procfs::family(options.pid);
+    if procfs::memory(&family).rss == 0.0 {
+        report.unknown("memory", format!("cannot read the memory of process {}", options.pid));
+        return None;
+    }
+    let config = match session::config(version, false, &["http/1.1"]) {
+        Ok(config) => config,
+        Err(error) => {
+            report.unknown("memory", error);
+            return None;
+        }
+    };
+    let deadline = Instant::now() + Duration::from_secs(options.seconds);
+    let most = options.connections.min(descriptors(options.pid));
+    let probe = Probe { target, config, options, deadline };
+    probe.round(&[WARM_UP.min(most)], 0.0);
+    let base = probe.anonymous();
+    let mut steps: Vec<usize> = STEPS.into_iter().filter(|step| *step < most).collect();
+    if most < STEPS[STEPS.len() - 1] || steps.len() < STEPS.len() {
+        steps.push(most);
+    }
+    let first = probe.round(&steps, base);
+    let second = probe.round(&steps, base);
+    verdicts(&first, &second, report);
+    handshakes(target, version, options.pid, report);
+    Some(first.curve)
+}
+
+/// Connections for which both this process and the server may have descriptors. A proxy holds two.
+fn descriptors(pid: u32) -> usize {
+    let own = usize::try_from(eyelet_sys::process::raise_descriptor_limit()).unwrap_or(usize::MAX);
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    let soft = line.and_then(|rest| rest.split_whitespace().next()?.parse::<usize>().ok());
+    own.min(soft.unwrap_or(usize::MAX) / 2).saturating_sub(DESCRIPTORS_KEPT)
+}
+
+struct Probe<'a> {
+    target: &'a ProbeTarget,
+    config: Arc<ClientConfig>,
+    options: Options,
+    deadline: Instant,
+}
+
+impl Probe<'_> {
+    /// The server may have begun and ended processes.
+    fn anonymous(&self) -> f64 {
+        procfs::memory(&procfs::family(self.options.pid)).anon
+    }
+
+    /// Opens connections up to each step, closes them all, and waits.
+    fn round(&self, steps: &[usize], base: f64) -> Round {
+        let slab = procfs::slab_bytes();
+        let (mut held, mut curve, mut error) =
+            (Vec::new(), vec![(0.0, self.anonymous() - base)], None);
+        for step in steps {
+            while held.len() < *step && error.is_none() {
+                match self.open() {
+                    _ if Instant::now() > self.deadline => {
+                        error = Some(io::Error::new(io::ErrorKind::TimedOut, "--seconds are over"));
+                    }
+                    Ok(stream) => held.push(stream),
+                    Err(failed) => error = Some(failed),
+                }
+            }
+            thread::sleep(STEP_PAUSE);
+            curve.push((held.len() as f64, self.anonymous() - base));
+        }
+        let kernel = (procfs::slab_bytes() - slab) / held.len().max(1) as f64;
+        let ended = held.iter().filter(|stream| has_ended(stream)).count();
+        let held_count = held.len();
+        drop(held);
+        thread::sleep(CLOSE_PAUSE);
+        Round { curve, kernel, left: self.anonymous() - base, held: held_count, ended, error }
+    }
+
+    /// A connection after its handshake. The client's TLS state is dropped: it is idle.
+    fn open(&self) -> io::Result<TcpStream> {
+        let mut tls = session::open(self.target, &self.config)?;
+        if self.options.gets {
+            let request = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", self.target.name);
+            tls.write_all(request.as_bytes())?;
+            if tls.read(&mut [0; 4096])? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(tls.sock.stream)
+    }
+}
+
+fn has_ended(stream: &TcpStream) -> bool {
+    let mut buffer = [0; 4096];
+    if stream.set_nonblocking(true).is_err() {
+        return true;
+    }
+    loop {
+        match (&*stream).read(&mut buffer) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
+        }
+    }
+}
+
+fn verdicts(first: &Round, second: &Round, report: &mut ProbeReport) {
+    let bytes = slope(&first.curve).max(0.0);
+    report.figure("connections", first.held as f64);
+    report.figure("bytes_a_connection", bytes);
+    report.figure("kernel_bytes_a_connection", first.kernel);
+    let seen = format!("{bytes:.0} bytes a connection, by {} connections", first.held);
+    match bytes {
+        ..SMALL => report.add("memory", Grade::Good, seen),
+        SMALL..BUFFERS => report.advise("memory", Grade::Note, seen, ADVICE_KEEPALIVE),
+        BUFFERS..CONTEXT => report.advise("memory", Grade::Bad, seen, ADVICE_BUFFERS),
+        _ => report.advise("memory", Grade::Bad, seen, ADVICE_CONTEXT),
+    }
+    let kernel = format!("{:.0} bytes a connection, both ends, if nothing else ran", first.kernel);
+    report.add("kernel-memory", Grade::Note, kernel);
+    if let Some(error) = first.error.as_ref().or(second.error.as_ref()) {
+        let seen = format!("{} and {} connections: {error}", first.held, second.held);
+        report.advise("rounds", Grade::Note, seen, ADVICE_ROUNDS);
+    }
+    if first.ended + second.ended > 0 {
+        let seen = format!("the server ended {} of them early", first.ended + second.ended);
+        report.add("held", Grade::Note, seen);
+    }
+    let creep = second.left - first.left;
+    let each = creep / second.held.max(1) as f64;
+    report.figure("creep_bytes_a_connection", each);
+    let seen = format!("a second round leaves {each:.0} bytes a connection more");
+    match creep > CREEP_BYTES_MIN && each > bytes * CREEP_NOTE {
+        true if each > bytes * CREEP_BAD => {
+            report.advise("creep", Grade::Bad, seen, ADVICE_CREEP);
+        }
+        true => report.advise("creep", Grade::Note, seen, ADVICE_GROWTH),
+        false => report.add("creep", Grade::Good, seen),
+    }
+    let peak = first.curve.iter().map(|(_, bytes)| *bytes).fold(0.0, f64::max);
+    if peak > CREEP_BYTES_MIN {
+        let back = (1.0 - first.left / peak).clamp(0.0, 1.0);
+        report.figure("returned", back);
+        let seen = format!("{:.0} % of it came back after the close", back * 100.0);
+        match back < 0.5 {
+            true => report.advise("returned", Grade::Note, seen, ADVICE_RETURN),
+            false => report.add("returned", Grade::Good, seen),
+        }
+    }
+}
+
+/// The slope of the least-squares line through these points.
+fn slope(points: &[(f64, f64)]) -> f64 {
+    let count = points.len().max(1) as f64;
+    let mean_x = points.iter().map(|point| point.0).sum::<f64>() / count;
+    let mean_y = points.iter().map(|point| point.1).sum::<f64>() / count;
+    let over = points.iter().map(|(x, y)| (x - mean_x) * (y - mean_y)).sum::<f64>();
+    let under = points.iter().map(|(x, _)| (x - mean_x).powi(2)).sum::<f64>();
+    if under > 0.0 { over / under } else { 0.0 }
+}
+
+/// CPU time of full and of resumed handshakes.
+fn handshakes(
+    target: &ProbeTarget,
+    version: &'static SupportedProtocolVersion,
+    pid: u32,
+    report: &mut ProbeReport,
+) {
+    let mut figure = |name, figure, resumes| match cpu(target, version, pid, resumes) {
+        Ok((micros, count)) if count > 0 => {
+            report.figure(figure, micros);
+            let seen = format!("{micros:.0} microseconds of CPU, accept and close included");
+            report.add(name, Grade::Note, seen);
+        }
+        Ok(_) => report.unknown(name, "it does not resume without a request"),
+        Err(error) => report.unknown(name, error),
+    };
+    figure("full-handshake", "full_handshake_us", false);
+    figure("resumed", "resumed_handshake_us", true);
+}
+
+/// Microseconds a handshake, and how many were of the wanted kind.
+fn cpu(
+    target: &ProbeTarget,
+    version: &'static SupportedProtocolVersion,
+    pid: u32,
+    resumes: bool,
+) -> io::Result<(f64, usize)> {
+    let config = session::config(version, resumes, &["http/1.1"])?;
+    let family = procfs::family(pid);
+    // Node sends tickets with its first response only. A request would be in the figure.
+    if !take_tickets(&mut session::open(target, &config)?) && resumes {
+        return Ok((0.0, 0));
+    }
+    let before = Cpu::of(&family);
+    let mut wanted = 0;
+    for _ in 0..HANDSHAKES {
+        let mut tls = session::open(target, &config)?;
+        let resumed = tls.conn.handshake_kind() == Some(HandshakeKind::Resumed);
+        wanted += usize::from(resumed == resumes);
+        if resumes {
+            take_tickets(&mut tls);
+        }
+    }
+    let micros = Cpu::of(&family).since(before) / HANDSHAKES as f64;
+    // A tenth may fall back, by tickets that came too late.
+    Ok((micros, if wanted > HANDSHAKES * 9 / 10 { wanted } else { 0 }))
+}
+
+/// A TLS 1.3 server sends tickets after the handshake. Returns whether one is here.
+fn take_tickets(tls: &mut ProbeClient) -> bool {
+    tls.sock.wait(TICKET_WAIT);
+    let is_13 = tls.conn.protocol_version() == Some(rustls::ProtocolVersion::TLSv1_3);
+    while is_13 && tls.conn.tls13_tickets_received() == 0 {
+        let read = tls.conn.read_tls(&mut tls.sock).is_ok_and(|more| more > 0);
+        if !read || tls.conn.process_new_packets().is_err() {
+            return false;
+        }
+    }
+    true
+}
+
+/// A parked connection needs less than a page.
+const SMALL: f64 = 4096.0;
+/// OpenSSL's two buffers of 16 KiB and its state: more is a sign that they are kept.
+const BUFFERS: f64 = 32.0 * 1024.0;
+/// No state of one connection is as large: something that could be shared is not.
+const CONTEXT: f64 = 200.0 * 1024.0;
+
+const ADVICE_KEEPALIVE: &str =
+    "library state; a shorter keepalive_timeout, or an edge that parks, costs less";
+const ADVICE_BUFFERS: &str =
+    "buffers are kept: SSL_MODE_RELEASE_BUFFERS, a smaller ssl_buffer_size; threads cost stacks";
+const ADVICE_CONTEXT: &str =
+    "share one context (SSL_CTX, createSecureContext) with its CA store among connections";
+const ADVICE_CREEP: &str =
+    "a leak, or a cache without a small bound; nginx: ssl_session_cache shared, not builtin";
+const ADVICE_GROWTH: &str =
+    "probe again: what grows each time is a leak; a garbage collector needs some rounds";
+const ADVICE_RETURN: &str =
+    "the allocator keeps it: no leak while a second round does not grow; malloc_trim, jemalloc";
+const ADVICE_ROUNDS: &str =
+    "raise LimitNOFILE= of the server, or --seconds; or fewer --connections";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slope_leaves_out_what_grows_once() {
+        let line = |fixed: f64| [200.0, 1000.0, 5000.0].map(|n| (n, fixed + 300.0 * n));
+        assert!((slope(&line(0.0)) - 300.0).abs() < 1e-6);
+        assert!((slope(&line(1e6)) - 300.0).abs() < 1e-6);
+        assert_eq!(slope(&[]), 0.0);
+    }
+}

@@ -1,0 +1,202 @@
+//! Real handshakes with rustls: ALPN, the chain, resumption, early data, half-close.
+
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+use eyelet_tls::provider::{KeyOnly, PROVIDER};
+use rustls::client::Resumption;
+use rustls::{
+    ClientConfig, ClientConnection, HandshakeKind, StreamOwned, SupportedProtocolVersion, version,
+};
+
+use crate::report::{Grade, ProbeReport};
+use crate::scan::Versions;
+use crate::target::{Bounded, ProbeTarget};
+
+/// A TLS connection with deadlines.
+pub type ProbeClient = StreamOwned<ClientConnection, Bounded>;
+
+/// Tickets kept for one server; most send one or two.
+const TICKETS: usize = 8;
+/// Most bytes of an answer that is read only to take tickets along.
+const DRAIN_BYTES_MAX: usize = 1 << 20;
+
+/// A client of this version. It proves that the server has the key of its certificate, and trusts
+/// any certificate: the chain is a finding of its own.
+///
+/// # Errors
+/// As `Other`, if rustls has no suite of this version.
+pub fn config(
+    version: &'static SupportedProtocolVersion,
+    resumes: bool,
+    alpn: &[&str],
+) -> io::Result<Arc<ClientConfig>> {
+    let mut config = ClientConfig::builder_with_provider(PROVIDER.clone())
+        .with_protocol_versions(&[version])
+        .map_err(io::Error::other)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(KeyOnly))
+        .with_no_client_auth();
+    config.resumption = match resumes {
+        true => Resumption::in_memory_sessions(TICKETS),
+        false => Resumption::disabled(),
+    };
+    config.enable_early_data = resumes;
+    config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+    Ok(Arc::new(config))
+}
+
+/// Connects and shakes hands.
+///
+/// # Errors
+/// The socket's, or rustls'.
+pub fn open(target: &ProbeTarget, config: &Arc<ClientConfig>) -> io::Result<ProbeClient> {
+    let connection = ClientConnection::new(Arc::clone(config), target.server_name()?);
+    let connection = connection.map_err(io::Error::other)?;
+    let mut tls = StreamOwned::new(connection, target.connect()?);
+    while tls.conn.is_handshaking() {
+        tls.conn.complete_io(&mut tls.sock)?;
+    }
+    Ok(tls)
+}
+
+/// The version with which a handshake is possible for this client.
+pub fn newest(versions: Versions) -> Option<&'static SupportedProtocolVersion> {
+    match versions {
+        Versions { tls13: true, .. } => Some(&version::TLS13),
+        Versions { tls12: true, .. } => Some(&version::TLS12),
+        _ => None,
+    }
+}
+
+/// Looks at handshakes of each version.
+pub fn look(target: &ProbeTarget, versions: Versions, report: &mut ProbeReport) {
+    let Some(newest) = newest(versions) else {
+        return report.unknown("handshake", "no version in common with this client");
+    };
+    match config(newest, false, &["h2", "http/1.1"]).and_then(|config| open(target, &config)) {
+        Ok(tls) => first(target, &tls, report),
+        Err(error) => return report.unknown("handshake", error),
+    }
+    if versions.tls13 {
+        resume(target, &version::TLS13, "resumption-1.3", report);
+    }
+    if versions.tls12 {
+        resume(target, &version::TLS12, "resumption-1.2", report);
+    }
+    half_close(target, newest, report);
+}
+
+fn first(target: &ProbeTarget, tls: &ProbeClient, report: &mut ProbeReport) {
+    let connection = &tls.conn;
+    if let Some(group) = connection.negotiated_key_exchange_group() {
+        let retried = connection.handshake_kind() == Some(HandshakeKind::FullWithHelloRetryRequest);
+        let retry = if retried { ", after a HelloRetryRequest" } else { "" };
+        let seen = format!("{:?} with a current client{retry}", group.name());
+        report.add("key-exchange", if retried { Grade::Note } else { Grade::Good }, seen);
+    }
+    match connection.alpn_protocol() {
+        Some(chosen) => {
+            report.add("alpn", Grade::Good, format!("chose {}", chosen.escape_ascii()));
+        }
+        None => report.advise("alpn", Grade::Note, "nothing of h2, http/1.1", ADVICE_ALPN),
+    }
+    crate::certificate::look(target, connection.peer_certificates().unwrap_or_default(), report);
+}
+
+/// Shakes hands twice. A request in between has a TLS 1.3 server send its tickets.
+fn resume(
+    target: &ProbeTarget,
+    version: &'static SupportedProtocolVersion,
+    name: &'static str,
+    report: &mut ProbeReport,
+) {
+    let mut twice = || -> io::Result<(ClientConnection, u32)> {
+        let config = config(version, true, &["http/1.1"])?;
+        let mut tls = open(target, &config)?;
+        drain(target, &mut tls);
+        let tickets = tls.conn.tls13_tickets_received();
+        drop(tls);
+        let connection = ClientConnection::new(config, target.server_name()?);
+        let mut connection = connection.map_err(io::Error::other)?;
+        let early = connection.early_data().map(|early| early.bytes_left());
+        if version.version == rustls::ProtocolVersion::TLSv1_3 {
+            early_data(report, early);
+        }
+        let mut stream = target.connect()?;
+        while connection.is_handshaking() {
+            connection.complete_io(&mut stream)?;
+        }
+        Ok((connection, tickets))
+    };
+    match twice() {
+        Ok((connection, tickets))
+            if connection.handshake_kind() == Some(HandshakeKind::Resumed) =>
+        {
+            let count = match tickets {
+                0 => String::new(),
+                tickets => format!(", {tickets} tickets a handshake"),
+            };
+            report.add(name, Grade::Good, format!("yes{count}"));
+        }
+        Ok(_) => report.advise(name, Grade::Note, "no: a full handshake again", ADVICE_RESUME),
+        Err(error) => report.unknown(name, error),
+    }
+}
+
+fn early_data(report: &mut ProbeReport, bytes: Option<usize>) {
+    match bytes {
+        Some(bytes @ 1..) => {
+            let seen = format!("tickets allow {bytes} bytes");
+            report.advise("early-data", Grade::Note, seen, ADVICE_EARLY);
+        }
+        _ => report.add("early-data", Grade::Good, "not offered"),
+    }
+}
+
+/// Asks for something that ends soon, and reads until the server ends or has sent enough.
+fn drain(target: &ProbeTarget, tls: &mut ProbeClient) {
+    let request = format!("HEAD / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", target.name);
+    // A server that speaks no HTTP may close, which is as good.
+    let _ = tls.write_all(request.as_bytes());
+    tls.sock.wait(target.wait.min(SETTLE));
+    let (mut buffer, mut total) = ([0; 4096], 0);
+    while total < DRAIN_BYTES_MAX {
+        match tls.read(&mut buffer) {
+            Ok(more @ 1..) => total += more,
+            _ => break,
+        }
+    }
+}
+
+/// Sends a request and close_notify, and looks whether the answer still comes.
+fn half_close(
+    target: &ProbeTarget,
+    version: &'static SupportedProtocolVersion,
+    report: &mut ProbeReport,
+) {
+    let answered = || -> io::Result<bool> {
+        let mut tls = open(target, &config(version, false, &["http/1.1"])?)?;
+        let request = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", target.name);
+        tls.write_all(request.as_bytes())?;
+        tls.conn.send_close_notify();
+        while tls.conn.wants_write() {
+            tls.conn.write_tls(&mut tls.sock)?;
+        }
+        tls.sock.stream.shutdown(std::net::Shutdown::Write)?;
+        Ok(tls.read(&mut [0; 64])? > 0)
+    };
+    match answered() {
+        Ok(true) => report.add("half-close", Grade::Good, "the answer comes after a half-close"),
+        _ => report.advise("half-close", Grade::Note, "the answer is lost", ADVICE_HALF),
+    }
+}
+
+/// How long tickets may take on an open connection.
+const SETTLE: std::time::Duration = std::time::Duration::from_secs(2);
+
+const ADVICE_ALPN: &str = "clients speak HTTP/1.1 then; nginx: http2 on";
+const ADVICE_RESUME: &str =
+    "enable tickets with shared keys; a full handshake costs CPU and a signature";
+const ADVICE_EARLY: &str = "early data can be replayed: answer 425 to what is not safe (RFC 8470)";
+const ADVICE_HALF: &str = "TLS 1.3 allows to close one direction (RFC 8446 6.1)";

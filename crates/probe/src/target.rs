@@ -1,0 +1,123 @@
+//! The server that is probed: its address, and connections to it, each with deadlines.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use rustls_pki_types::ServerName;
+
+/// Why there is no target.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    /// Not `HOST:PORT`.
+    #[error("{0}: expected HOST:PORT, such as www.example:443 or [::1]:8443")]
+    Syntax(String),
+    /// The name has no address.
+    #[error("{0}: {1}")]
+    Resolve(String, io::Error),
+}
+
+/// A server.
+#[derive(Clone, Debug)]
+pub struct ProbeTarget {
+    /// Where it is.
+    pub address: SocketAddr,
+    /// The name that hellos and requests have.
+    pub name: String,
+    /// How long one wait may take.
+    pub wait: Duration,
+}
+
+impl ProbeTarget {
+    /// Resolves `HOST:PORT`. `name` replaces the host in hellos and requests.
+    ///
+    /// # Errors
+    /// [`TargetError`].
+    pub fn resolve(text: &str, name: Option<&str>, wait: Duration) -> Result<Self, TargetError> {
+        let syntax = || TargetError::Syntax(text.to_owned());
+        let (host, port) = text.rsplit_once(':').ok_or_else(syntax)?;
+        port.parse::<u16>().ok().filter(|port| *port != 0).ok_or_else(syntax)?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let resolve = |error| TargetError::Resolve(text.to_owned(), error);
+        let mut addresses = text.to_socket_addrs().map_err(resolve)?;
+        let address = addresses.next().ok_or_else(|| resolve(ErrorKind::NotFound.into()))?;
+        Ok(Self { address, name: name.unwrap_or(host).to_owned(), wait })
+    }
+
+    /// Whether the server is on this machine, by its address.
+    pub fn is_local(&self) -> bool {
+        self.address.ip().to_canonical().is_loopback()
+    }
+
+    /// The name as `server_name` has it; `None` for an address (RFC 6066 section 3).
+    pub fn sni(&self) -> Option<&str> {
+        self.name.parse::<std::net::IpAddr>().is_err().then_some(&*self.name)
+    }
+
+    /// The name as rustls has it.
+    ///
+    /// # Errors
+    /// `InvalidInput`, if it is none.
+    pub fn server_name(&self) -> io::Result<ServerName<'static>> {
+        let name = ServerName::try_from(self.name.clone());
+        name.map_err(|error| io::Error::new(ErrorKind::InvalidInput, error))
+    }
+
+    /// Connects. Reads and writes of the result end at one deadline.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn connect(&self) -> io::Result<Bounded> {
+        let stream = TcpStream::connect_timeout(&self.address, self.wait)?;
+        stream.set_nodelay(true)?;
+        Ok(Bounded { stream, deadline: Instant::now() + self.wait })
+    }
+}
+
+/// A connection whose waits end at a deadline, however slowly its peer sends.
+#[derive(Debug)]
+pub struct Bounded {
+    /// The socket.
+    pub stream: TcpStream,
+    deadline: Instant,
+}
+
+impl Bounded {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        match self.deadline.checked_duration_since(Instant::now()) {
+            Some(left) if !left.is_zero() => Ok(Some(left)),
+            _ => Err(ErrorKind::TimedOut.into()),
+        }
+    }
+
+    /// Moves the deadline.
+    pub fn wait(&mut self, wait: Duration) {
+        self.deadline = Instant::now() + wait;
+    }
+}
+
+impl Read for Bounded {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(buffer).map_err(timed_out)
+    }
+}
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes).map_err(timed_out)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+/// A socket's timeout is reported as `WouldBlock`.
+fn timed_out(error: io::Error) -> io::Error {
+    match error.kind() {
+        ErrorKind::WouldBlock => ErrorKind::TimedOut.into(),
+        _ => error,
+    }
+}
