@@ -109,7 +109,11 @@ const MESSAGE_BYTES_MIN: usize = 5 + 18 + 16;
 
 /// Time until an idle parked connection is due: to settle, or to be closed.
 pub(crate) fn idle_for(worker: &Worker, settled: bool) -> Duration {
-    let idle_timeout = worker.settings.get().idle_timeout;
+    wait_for(worker.settings.get().idle_timeout, settled)
+}
+
+/// The same by this timeout.
+pub(crate) fn wait_for(idle_timeout: Duration, settled: bool) -> Duration {
     if settled { idle_timeout } else { idle_timeout.min(SETTLE) }
 }
 
