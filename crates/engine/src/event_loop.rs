@@ -24,6 +24,7 @@ use crate::batch;
 use crate::connection_table::{SlotState, Waiting, Waits};
 use crate::drain;
 use crate::drain_pace;
+use crate::idle;
 use crate::park;
 use crate::queues;
 use crate::ready::{CLIENT, Token};
@@ -354,7 +355,7 @@ impl Worker {
         let Some(Update { settings, sockets }) = program.update() else { return };
         self.unlisten(accepting, &sockets, end);
         program.take_over();
-        self.settings.set(settings);
+        idle::take_settings(self, settings);
         self.relisten(accepting, sockets);
     }
 }

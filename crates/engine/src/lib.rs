@@ -13,6 +13,7 @@ mod drain_pace;
 pub mod event_loop;
 pub mod handle;
 pub mod handover;
+mod idle;
 pub mod inspect;
 pub mod park;
 mod queues;

@@ -15,8 +15,7 @@ use crate::queues::{self, IdleKind};
 use crate::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use crate::relay::{self, Flow, Progress, Relay, Sockets};
 use crate::socket;
-use crate::worker::Handle;
-use crate::worker::Worker;
+use crate::worker::{Handle, Settings, Worker};
 use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted, TASK_BYTES_MAX};
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, Parked};
@@ -111,13 +110,17 @@ const MESSAGE_BYTES_MIN: usize = 5 + 18 + 16;
 
 /// Time until an idle parked connection is due: to settle, or to be closed.
 pub(crate) fn idle_for(worker: &Worker, relay: &mut Relay, settled: bool) -> Duration {
-    let idle_timeout = idle_timeout(worker, relay.flow());
+    wait_for(&worker.settings.get(), relay, settled)
+}
+
+/// The same by these settings.
+pub(crate) fn wait_for(settings: &Settings, relay: &mut Relay, settled: bool) -> Duration {
+    let idle_timeout = idle_timeout(settings, relay.flow());
     if settled { idle_timeout } else { idle_timeout.min(SETTLE) }
 }
 
 /// How long a parked connection may move no byte.
-fn idle_timeout(worker: &Worker, flow: &Flow) -> Duration {
-    let settings = worker.settings.get();
+fn idle_timeout(settings: &Settings, flow: &Flow) -> Duration {
     match flow.state() {
         Some(_) => settings.state_idle_timeout,
         None => settings.idle_timeout,

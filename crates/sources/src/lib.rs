@@ -1,6 +1,6 @@
 //! Files that change by themselves: certificates, keys, client_ca, upstream_ca, [evidence] ca,
-//! lists, the system's resolvers, and the configuration with `watch = true`. One thread watches and reads them, so that no worker
-//! waits for a disk.
+//! lists, the system's resolvers, and the configuration with `watch = true`. One thread watches and
+//! reads them, so that no worker waits for a disk.
 
 #![forbid(unsafe_code)]
 

@@ -123,7 +123,11 @@ impl CertificateStore {
             }
         };
         let slots = in_threads(sets, &read)?.into_iter().map(Mutex::new).collect();
-        Ok(Self { slots, shared, hand: AtomicUsize::new(0) })
+        let store = Self { slots, shared, hand: AtomicUsize::new(0) };
+        if let Some((earlier, _)) = earlier {
+            earlier.drop_keys_without(&store);
+        }
+        Ok(store)
     }
 
     /// The certificates of a set, with their keys ready to sign, or why there are none.
@@ -194,6 +198,18 @@ impl CertificateStore {
         let certificate = set.get(place.index)?;
         let is_current = certificate.is_current(files);
         if is_current { certificate.describe() } else { None }
+    }
+
+    /// Drops the signing form of the keys that a newer store does not have. Only this store could
+    /// drop them for others, and it shows hardly any certificate from now on.
+    fn drop_keys_without(&self, newer: &Self) {
+        let sets = |store: &Self| -> Vec<Arc<Certificates>> {
+            store.slots.iter().filter_map(|slot| lock(slot).set.as_ref().ok().cloned()).collect()
+        };
+        let kept: HashSet<_> = sets(newer).iter().map(Arc::as_ptr).collect();
+        for set in sets(self).iter().filter(|set| !kept.contains(&Arc::as_ptr(set))) {
+            set.iter().for_each(|certificate| _ = certificate.drop_key());
+        }
     }
 
     /// Drops the signing form of the next set's keys, from the hand on, that was not used since the
@@ -535,6 +551,34 @@ mod tests {
         let next = store.shared.clone();
         drop(store);
         assert_eq!(next.key_bytes.load(Relaxed), 0);
+    }
+
+    /// A connection may hold an old configuration for hours.
+    #[test]
+    fn keys_of_an_earlier_store_leave_their_room_to_the_newer_one() {
+        let (folder, mut config) = config("earlier", 4);
+        // Room for three.
+        config.limits.memory_max = KEYS_PART * 3 * KEY_BYTES;
+        let old = CertificateStore::new(&config, None).unwrap();
+        let ready = |store: &CertificateStore| {
+            let sets = store.slots.iter().map(|slot| lock(slot).set.clone().unwrap());
+            sets.filter(|set| lock(&set[0].signing).is_some()).count()
+        };
+        let show = |store: &CertificateStore| (0..4).for_each(|set| drop(store.of(set).unwrap()));
+        show(&old);
+        assert_eq!(ready(&old), 3);
+        (0..4).for_each(|n| issue(&folder, n));
+        let new = CertificateStore::new(&config, Some((&old, &config.rules))).unwrap();
+        assert_eq!(ready(&old), 0);
+        show(&new);
+        assert_eq!(ready(&new), 3);
+        assert_eq!(new.shared.key_bytes.load(Relaxed), 3 * KEY_BYTES);
+        // A handshake that began before the reload.
+        old.of(1).unwrap();
+        drop(old);
+        show(&new);
+        assert_eq!((ready(&new), new.shared.key_bytes.load(Relaxed)), (3, 3 * KEY_BYTES));
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
