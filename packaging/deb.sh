@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes a Debian package of a built program:
 #
-#   cargo build --release && packaging/deb.sh target/release/eyelet FOLDER
+#   cargo build --release && packaging/deb.sh target/release/eyelet FOLDER [OPTIONS OF DPKG-DEB]
 #
 # It needs dpkg-dev, binutils and cargo, and builds nothing but the example that writes the manual
 # pages. cargo-deb would do the same, but takes 114 s of CPU time to build: dpkg-deb is there.
@@ -104,4 +104,4 @@ Description: TLS edge that peeks at the ClientHello and decides by rules
  application, or refuses it. An idle connection costs about 260 bytes. Changes
  of the configuration, of certificates and of the program drop no connection.
 END
-dpkg-deb --root-owner-group --build "$root" "$output"
+dpkg-deb --root-owner-group "${@:3}" --build "$root" "$output"

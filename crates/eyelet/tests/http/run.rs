@@ -314,6 +314,14 @@ fn what_cannot_be_started_is_said() {
         assert!(said.text.contains(text), "{}", said.text);
         assert!(!said.text.contains("panicked"), "{}", said.text);
     }
+    // The port of the edge itself. The command is not started.
+    let mut command = edge::eyelet(&pki.folder);
+    command.args(["run", "--listen", &format!("127.0.0.1:{port}"), "--name", "app.test"]);
+    command.args(["--certificate", &pki.text("edge.pem"), "--key", &pki.text("edge.key")]);
+    let said = output(command.args(["--", "echo", "started"]));
+    assert_eq!(said.status.code(), Some(1), "{}", said.text);
+    assert!(said.text.contains("another process holds it; `ss -ltnp` shows which"), "{said:?}");
+    assert!(!said.text.contains("started"), "{said:?}");
 }
 
 /// Eyelet raises its own limit of descriptors, and a program of the shell keeps the shell's.
