@@ -10,4 +10,4 @@ mod server;
 mod stalled;
 
 pub use routes::{Answers, Document};
-pub use server::{AdminError, AdminServer, Start};
+pub use server::{AdminError, AdminServer, CONNECTIONS_MAX, Start};

@@ -24,7 +24,7 @@ use crate::routes::{Answers, Content, answer, text};
 use crate::stalled::Stalled;
 
 /// Connections served at a time: some scrapers, some pages, some people. More wait in the kernel.
-const CONNECTIONS_MAX: usize = 32;
+pub const CONNECTIONS_MAX: usize = 32;
 /// How long a client may take to send the head of a request, and rest between two.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a request's head, and of what is read ahead. A browser's has 2 KiB.

@@ -76,7 +76,6 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    /// Virtual time: the deadline is real in the server's test only.
     #[test]
     fn a_write_ends_when_nobody_reads_and_goes_on_while_somebody_does() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -411,7 +411,7 @@ pub fn late(worker: &Rc<Worker>, key: Key) {
         }
         Some(SlotState::Parked { info, relay }) => {
             let flow = relay.flow();
-            let left = idle_timeout(worker, flow).saturating_sub(SETTLE);
+            let left = idle_timeout(&worker.settings.get(), flow).saturating_sub(SETTLE);
             let limit = flow.state().map_or(Limit::Idle, |_| Limit::Http2Idle);
             if info.is_settled() || left.is_zero() {
                 drop(table);

@@ -32,6 +32,8 @@ use eyelet_tls::tickets::TicketKeys;
 /// Descriptors of the process itself: outputs, log, signals, the control socket and its clients,
 /// inotify, files that are being read, and the channel and the pipes of an upgrade.
 const DESCRIPTORS_KEPT: usize = 64;
+/// The same for the admin server, if there is one: its connections, its socket and its runtime.
+const DESCRIPTORS_OF_ADMIN: usize = eyelet_admin::CONNECTIONS_MAX + 8;
 /// The same for each worker: two for each pipe, and a few more for its epolls.
 const DESCRIPTORS_A_WORKER: usize = 2 * PIPES_MAX + 32;
 /// One such part of all descriptors is for connections that arrive from an earlier process: those
@@ -275,6 +277,7 @@ fn called(listeners: &[Listener], addresses: &[SocketAddr]) -> Arc<[Box<str>]> {
 /// The limits of the event loops, from the configuration and the machine.
 fn settings(config: &Config, workers: usize) -> Settings {
     let kept = DESCRIPTORS_KEPT
+        + config.admin.as_ref().map_or(0, |_| DESCRIPTORS_OF_ADMIN)
         + batch_descriptors()
         + workers * (DESCRIPTORS_A_WORKER + config.listeners.len())
         + EvidenceStore::descriptors_max(config);

@@ -370,3 +370,35 @@ fn a_reload_keeps_the_hits_of_a_rule_and_counts_itself() {
     assert_eq!(rules["rules"][0]["hits"], 0);
     assert!(rules["rules"][0]["last_hit_unix_seconds"].is_null());
 }
+
+#[test]
+fn an_upgrade_binds_a_socket_and_a_port_anew() {
+    for has_port in [false, true] {
+        let folder = Folder::new();
+        folder.write("token", TOKEN);
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let tcp = format!("[admin]\naddress = \"127.0.0.1:{port}\"\ntoken_file = \"token\"\n");
+        let (edge, file, socket) = start(&folder, if has_port { &tcp } else { ADMIN }, REFUSE);
+        // `None`: the port is free for a moment.
+        let pid = || {
+            let fields = format!("Authorization: Bearer {TOKEN}\r\n");
+            let text = request("/status", &fields);
+            let answer = if has_port {
+                let host = format!("Host: localhost:{port}");
+                let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+                exchange(stream, &text.replace("Host: localhost", &host))?
+            } else {
+                exchange(connect(&socket).unwrap(), &text)?
+            };
+            let status: Value = serde_json::from_str(&answer.body).unwrap();
+            status["pid"].as_i64()
+        };
+        let before = until("the first process", pid);
+        assert_eq!(before, i64::from(edge.pid().as_raw_nonzero().get()));
+        let said = output(edge::eyelet(&folder).arg("upgrade").arg(&file));
+        assert_eq!(said.status.code(), Some(0), "{}\n{}", said.text, edge.log());
+        let after = until("the second process", || pid().filter(|pid| *pid != before));
+        let after = rustix::process::Pid::from_raw(i32::try_from(after).unwrap()).unwrap();
+        rustix::process::kill_process(after, Signal::TERM).unwrap();
+    }
+}
