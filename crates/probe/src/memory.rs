@@ -25,6 +25,10 @@ const DESCRIPTORS_KEPT: usize = 100;
 const STEP_PAUSE: Duration = Duration::from_millis(300);
 /// Between the last close and the reading.
 const CLOSE_PAUSE: Duration = Duration::from_secs(2);
+/// How often memory may still move after that.
+const CLOSE_PAUSES_MAX: usize = 5;
+/// Memory that moves by less stands still.
+const STILL_BYTES: f64 = 64.0 * 1024.0;
 /// Handshakes of one figure of CPU time.
 const HANDSHAKES: usize = 100;
 /// How long tickets may take to come.
@@ -141,8 +145,22 @@ impl Probe<'_> {
         let ended = held.iter().filter(|stream| has_ended(stream)).count();
         let held_count = held.len();
         drop(held);
-        thread::sleep(CLOSE_PAUSE);
-        Round { curve, kernel, left: self.anonymous() - base, held: held_count, ended, error }
+        let left = self.settled() - base;
+        Round { curve, kernel, left, held: held_count, ended, error }
+    }
+
+    /// Anonymous memory once it stands still: a busy server closes late.
+    fn settled(&self) -> f64 {
+        let mut last = self.anonymous();
+        for _ in 0..CLOSE_PAUSES_MAX {
+            thread::sleep(CLOSE_PAUSE);
+            let now = self.anonymous();
+            if (now - last).abs() < STILL_BYTES {
+                return now;
+            }
+            last = now;
+        }
+        last
     }
 
     /// A connection after its handshake. The client's TLS state is dropped: it is idle.
@@ -195,16 +213,9 @@ fn verdicts(first: &Round, second: &Round, report: &mut ProbeReport) {
         let seen = format!("the server ended {} of them early", first.ended + second.ended);
         report.add("held", Grade::Note, seen);
     }
-    let creep = second.left - first.left;
-    let each = creep / second.held.max(1) as f64;
-    report.figure("creep_bytes_a_connection", each);
-    let seen = format!("a second round leaves {each:.0} bytes a connection more");
-    match creep > CREEP_BYTES_MIN && each > bytes * CREEP_NOTE {
-        true if each > bytes * CREEP_BAD => {
-            report.advise("creep", Grade::Bad, seen, ADVICE_CREEP);
-        }
-        true => report.advise("creep", Grade::Note, seen, ADVICE_GROWTH),
-        false => report.add("creep", Grade::Good, seen),
+    match second.held == first.held {
+        true => creep(first, second, bytes, report),
+        false => report.unknown("creep", "the second round held fewer connections"),
     }
     let peak = first.curve.iter().map(|(_, bytes)| *bytes).fold(0.0, f64::max);
     if peak > CREEP_BYTES_MIN {
@@ -215,6 +226,21 @@ fn verdicts(first: &Round, second: &Round, report: &mut ProbeReport) {
             true => report.advise("returned", Grade::Note, seen, ADVICE_RETURN),
             false => report.add("returned", Grade::Good, seen),
         }
+    }
+}
+
+/// What the second round leaves beyond the first.
+fn creep(first: &Round, second: &Round, bytes: f64, report: &mut ProbeReport) {
+    let creep = second.left - first.left;
+    let each = creep / second.held.max(1) as f64;
+    report.figure("creep_bytes_a_connection", each);
+    let seen = format!("a second round leaves {each:.0} bytes a connection more");
+    match creep > CREEP_BYTES_MIN && each > bytes * CREEP_NOTE {
+        true if each > bytes * CREEP_BAD => {
+            report.advise("creep", Grade::Bad, seen, ADVICE_CREEP);
+        }
+        true => report.advise("creep", Grade::Note, seen, ADVICE_GROWTH),
+        false => report.add("creep", Grade::Good, seen),
     }
 }
 

@@ -48,6 +48,24 @@ fn an_edge_is_probed() {
     assert_eq!(finding(&found, "early-data").0, "ok", "{found:#}");
 }
 
+/// The process is found by its listening socket. 60 connections are too few for exact figures.
+#[test]
+fn the_memory_of_an_edge_is_measured() {
+    let pki = Pki::new();
+    let app = Upstream::echo();
+    let rule = pki.terminate(&format!("http://{}", app.address), "");
+    let edge = Edge::start(&pki.folder, &rule);
+    let svg = pki.text("memory.svg");
+    let flags = ["--wait", "60", "--memory", "--connections", "60", "--svg", &svg];
+    let (said, found) = probe(edge.address(), &flags);
+    assert_eq!(said.status.code(), Some(0), "{found:#}");
+    assert_eq!(found["figures"]["connections"], 60.0, "{found:#}");
+    assert!(found["figures"]["full_handshake_us"].as_f64().unwrap() > 0.0, "{found:#}");
+    assert!(found["figures"]["resumed_handshake_us"].as_f64().unwrap() > 0.0, "{found:#}");
+    assert_eq!(finding(&found, "creep").0, "ok", "{found:#}");
+    assert!(std::fs::read_to_string(&svg).unwrap().contains("<polyline"));
+}
+
 /// A server that answers a hello with `answer` and ends, or with nothing and waits.
 fn garbage(answer: Option<&'static [u8]>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
