@@ -14,6 +14,7 @@ pub mod event_loop;
 pub mod handle;
 pub mod handover;
 pub mod inspect;
+pub mod listing;
 pub mod park;
 mod queues;
 pub mod ready;

@@ -23,6 +23,7 @@ use eyelet_acme::AcmeKeeper;
 use eyelet_config::{Access, Config, UnchangedPairs, WatchedFile};
 use eyelet_engine::batch::{self, Arrival, Arrivals};
 use eyelet_engine::event_loop::{LetGo, run};
+use eyelet_engine::listing::{self, Connections, Queries};
 use eyelet_engine::transfer::Departure;
 use eyelet_engine::worker::{ListenerSocket, Order};
 use eyelet_memory::budget::Budget;
@@ -80,6 +81,8 @@ pub struct Running {
     budget: Arc<Budget>,
     /// Where connections of an earlier process arrive: a queue for each worker, and its counters.
     arrivals: Arrivals,
+    /// Asks the workers for their connections.
+    connections: Connections,
     ticket_keeper: TicketKeeper,
     acme_keeper: AcmeKeeper,
     /// `None`: the system lets no thread watch files.
@@ -182,6 +185,7 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
         untidy: None,
         budget,
         arrivals: Vec::new(),
+        connections: Connections::default(),
         ticket_keeper,
         acme_keeper,
         sources: None,
@@ -236,6 +240,7 @@ impl Running {
             let log = self.writer.log(counters.clone());
             let (sender, arrivals) = channel(ARRIVALS_MAX);
             self.arrivals.push((sender, counters.clone()));
+            let queues = (arrivals, self.connections.add_worker());
             let (published, ordered, made) =
                 (self.published.clone(), ordered.clone(), made.clone());
             let body = move || {
@@ -250,7 +255,7 @@ impl Running {
                 let _ = made.send(result);
                 drop(made);
                 let Some((worker, runtime)) = worker else { return };
-                serve(index, (worker, arrivals), &runtime, published, sockets, ordered);
+                serve(index, (worker, queues), &runtime, published, sockets, ordered);
             };
             let thread = std::thread::Builder::new().name(format!("worker-{index}"));
             self.workers.push(thread.spawn(body)?);
@@ -509,7 +514,7 @@ const ACCEPTED_MEANWHILE: u64 = 1 << 24;
 /// The life of a worker's thread.
 fn serve(
     index: usize,
-    (worker, arrivals): (Worker, mpsc::Receiver<Arrival>),
+    (worker, (arrivals, queries)): (Worker, (mpsc::Receiver<Arrival>, Queries)),
     runtime: &Runtime,
     published: Arc<Published>,
     sockets: Vec<ListenerSocket>,
@@ -531,6 +536,7 @@ fn serve(
         ordered.mark_changed();
         engine.set_next_id(published.first_id());
         tokio::task::spawn_local(batch::arrive(engine.clone(), arrivals));
+        tokio::task::spawn_local(listing::answer(engine.clone(), queries));
         published.note_served(index, generation);
         run(engine, sockets, ordered).await
     };

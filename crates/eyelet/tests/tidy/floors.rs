@@ -39,6 +39,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-sys",
             "eyelet-wire",
             "humantime",
+            "ipnet",
             "itoa",
             "memchr",
             "serde",

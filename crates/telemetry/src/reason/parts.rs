@@ -42,6 +42,8 @@ pub enum Class {
     Configuration,
     /// The process ends.
     Drained,
+    /// An operator ended it.
+    Ended,
     /// An internal error.
     Internal,
     /// The client left: it closed a tab, lost its network, or was only looking.
@@ -67,6 +69,7 @@ impl Class {
             Self::Closed => "closed",
             Self::Configuration => "configuration",
             Self::Drained => "drained",
+            Self::Ended => "ended",
             Self::Internal => "internal",
             Self::Left => "left",
             Self::Protocol => "protocol",
