@@ -4,6 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 use crate::acme::AcmeSettings;
+use crate::admin::AdminSettings;
 use crate::files::read;
 use crate::fleet::FleetSettings;
 use crate::lists::ListFiles;
@@ -41,6 +42,8 @@ pub struct Config {
     pub tickets: Tickets,
     /// The local certificate authority.
     pub local: LocalSettings,
+    /// Where the edge answers questions about itself.
+    pub admin: Option<AdminSettings>,
     /// The store that several edges share.
     pub fleet: Option<FleetSettings>,
     /// The ACME server that certificates are ordered from.

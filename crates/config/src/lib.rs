@@ -2,6 +2,7 @@
 //! out. No tokio, no sockets. It reads the files that the configuration names.
 
 mod acme;
+mod admin;
 pub mod certificate;
 mod checked;
 mod compression;
@@ -26,6 +27,7 @@ mod upstreams;
 mod values;
 
 pub use acme::{AcmeNames, AcmeSettings, ExternalAccount, external_account_key};
+pub use admin::{AdminSettings, admin_token};
 pub use certificate::CertificateFiles;
 pub use checked::{Config, WatchedFile};
 pub use diagnostic::{Diagnostic, Severity};

@@ -18,7 +18,7 @@ use crate::lists::ListReader;
 use crate::reader::{Report, Section};
 use crate::rule::{Lead, ReadState};
 use crate::rules::Reading;
-use crate::{acme, compression, fleet, local, rule, settings};
+use crate::{acme, admin, compression, fleet, local, rule, settings};
 
 /// A valid configuration, and warnings.
 #[derive(Debug)]
@@ -116,6 +116,7 @@ fn check(
         evidence: settings::evidence(&mut report, &document, &mut files),
         local,
         acme,
+        admin: admin::read(&mut report, &document, &mut files),
         fleet: fleet::read(&mut report, &document, &mut files),
         tickets: settings::tickets(&mut report, &document),
         workers: settings::workers(&mut report, &document),

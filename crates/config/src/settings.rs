@@ -200,8 +200,9 @@ pub(super) fn bytes(
 }
 
 /// The keys outside of any table.
-pub(super) const DOCUMENT_KEYS: [&str; 15] = [
+pub(super) const DOCUMENT_KEYS: [&str; 16] = [
     "acme",
+    "admin",
     "dictionary",
     "dns",
     "evidence",

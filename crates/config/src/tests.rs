@@ -619,6 +619,7 @@ servers = ["9.9.9.9", "[::1]:5353"]
 "#;
 
 mod acme;
+mod admin;
 mod certificates;
 mod intercept;
 mod lists;

@@ -250,6 +250,7 @@ fn run_edge(
     // The process that replaces this one is the service then, and says what it does.
     let is_leaving = edge.is_leaving();
     drop(edge);
+    running.note_draining();
     let kept_max = service::kept_max().filter(|_| stop.is_for_the_next_process() && !is_leaving);
     match stop {
         StopCause::Signal(signal) => {

@@ -3,6 +3,7 @@
 //! `connection.rs` shows the path of a connection. ARCHITECTURE.md describes the whole.
 
 mod action;
+pub mod admin;
 pub mod check;
 pub mod cli;
 pub mod connect;

@@ -12,6 +12,7 @@ use tokio::sync::mpsc::{self, channel};
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 
+use crate::admin::AdminKeeper;
 use crate::listen::{Bound, ListenError, bind_all, follow_limits, listen_all, rebound};
 use crate::program::Service;
 use crate::published::{Published, sockets};
@@ -20,6 +21,7 @@ use crate::ticket_keeper::TicketKeeper;
 use crate::warm_up;
 use crate::worker::Worker;
 use eyelet_acme::AcmeKeeper;
+use eyelet_admin::{AdminError, Start};
 use eyelet_config::{Access, Config, UnchangedPairs, WatchedFile};
 use eyelet_engine::batch::{self, Arrival, Arrivals};
 use eyelet_engine::event_loop::{LetGo, run};
@@ -61,6 +63,9 @@ pub enum StartError {
     /// The thread that orders certificates could not be started.
     #[error("cannot order certificates: {0}")]
     Acme(io::Error),
+    /// The admin server cannot be started.
+    #[error("{0}")]
+    Admin(#[from] AdminError),
     /// A thread or its epoll could not be created.
     #[error("cannot start a worker: {0}")]
     Worker(io::Error),
@@ -85,6 +90,7 @@ pub struct Running {
     connections: Connections,
     ticket_keeper: TicketKeeper,
     acme_keeper: AcmeKeeper,
+    admin: AdminKeeper,
     /// `None`: the system lets no thread watch files.
     sources: Option<SourceWatcher>,
     changed: watch::Sender<ChangedSources>,
@@ -173,10 +179,11 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
     let writer = Writer::start(config, &budget).map_err(|error| log_error(config, error))?;
     let snapshot = Arc::new(prepared.first(count, &addresses, (&budget, acme_keeper.table()))?);
     acme_keeper.configure(&snapshot.config).map_err(StartError::Acme)?;
-    let published = Published::new(snapshot, listeners, writer.lines(), count);
+    let published = Arc::new(Published::new(snapshot, listeners, writer.lines(), count));
+    let admin = AdminKeeper::new(&published);
     let (orders, ordered) = watch::channel(order);
     let mut running = Running {
-        published: Arc::new(published),
+        published,
         orders,
         workers: Vec::new(),
         writer,
@@ -188,6 +195,7 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
         connections: Connections::default(),
         ticket_keeper,
         acme_keeper,
+        admin,
         sources: None,
         changed: watch::Sender::default(),
     };
@@ -202,6 +210,12 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
     }
     eyelet_sys::memory::trim();
     running.watch_sources();
+    if order != Order::Hold
+        && let Err(error) = running.admin.open(Start::Alone)
+    {
+        running.drain();
+        return Err(error.into());
+    }
     for address in &addresses {
         tracing::info!("listening on {address}");
     }
@@ -284,6 +298,7 @@ impl Running {
         let addresses: Vec<SocketAddr> = listeners.iter().map(|bound| bound.address).collect();
         let limits = config.limits.clone();
         let snapshot = Arc::new(prepared.next(count, &addresses, &earlier)?);
+        self.admin.configure(snapshot.config.admin.as_ref())?;
         follow_limits(&listeners, &limits);
         for bound in listeners.iter().filter(|bound| !known.contains(bound)) {
             tracing::info!("listening on {}", bound.address);
@@ -315,9 +330,28 @@ impl Running {
     pub fn serve(&self, first_id: u64) -> Result<(), ListenError> {
         listen_all(&self.published.listeners())?;
         self.published.set_first_id(first_id);
+        self.open_admin();
         // This fails only if no worker is left.
         let _ = self.orders.send(Order::Serve);
         Ok(())
+    }
+
+    /// Opens the admin socket that another process has, or had. Without it this one serves all the
+    /// same.
+    pub fn open_admin(&self) {
+        if let Err(error) = self.admin.open(Start::InPlaceOfAnother) {
+            tracing::error!("{error}");
+        }
+    }
+
+    /// Leaves the admin socket to the process that replaces this one.
+    pub fn close_admin(&self) {
+        self.admin.close();
+    }
+
+    /// Says to whoever asks that this process ends.
+    pub fn note_draining(&self) {
+        self.admin.note_draining();
     }
 
     /// Lets the workers leave for the process that replaces this one.
@@ -492,6 +526,7 @@ impl Running {
     pub fn drain(self) {
         // A process that replaces this one gets the lock of the folder for certificates now.
         drop(self.acme_keeper);
+        self.admin.note_draining();
         // If no worker is left there is nothing to drain.
         let _ = self.orders.send(Order::Drain);
         for worker in self.workers {

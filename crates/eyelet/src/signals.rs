@@ -212,6 +212,7 @@ impl Operated<'_> {
                 service::main_process(pid);
                 // The new process has one of its own.
                 self.control = None;
+                self.running.close_admin();
                 self.running.hand_over(departures);
                 return false;
             }
@@ -225,6 +226,7 @@ impl Operated<'_> {
         }
         if outcome.code != 0 {
             if self.is_leaving() {
+                self.running.open_admin();
                 service::main_process(std::process::id());
             }
             self.upgrade = None;

@@ -7,6 +7,7 @@
 mod support;
 
 mod acme;
+mod admin;
 mod bad_input;
 mod balance;
 mod clients;

@@ -221,5 +221,21 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "tokio-rustls",
         ]),
     ),
+    (
+        "crates/admin",
+        Some(&[
+            "aws-lc-rs",
+            "bytes",
+            "eyelet-config",
+            "http-body-util",
+            "hyper",
+            "hyper-util",
+            "serde_json",
+            "thiserror",
+            "tokio",
+            "tracing",
+            "zeroize",
+        ]),
+    ),
     ("crates/eyelet", None),
 ];

@@ -1,0 +1,12 @@
+//! The admin server: metrics and documents about a running edge. It has one thread with a runtime
+//! of its own, so that no worker waits for whoever asks. It knows the edge by one trait only.
+
+mod access;
+mod listen;
+pub mod metrics;
+mod routes;
+mod server;
+mod stalled;
+
+pub use routes::{Answers, Document};
+pub use server::{AdminError, AdminServer, Start};

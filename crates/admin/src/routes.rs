@@ -1,0 +1,106 @@
+//! Which path has which answer, and what the program is asked for it.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::{HeaderMap, Method, Response, StatusCode};
+use serde_json::Value;
+
+use crate::metrics::{Format, Metrics};
+
+/// What the server asks the program. It is called on the server's thread.
+pub trait Answers: Send + Sync + 'static {
+    /// Whether the process takes new connections: `false` while it drains.
+    fn is_ready(&self) -> bool;
+
+    /// Writes all metrics.
+    fn metrics(&self, metrics: &mut Metrics);
+
+    /// A document. `None`: there is nothing to show any more, the process ends.
+    fn document(&self, document: Document) -> Option<Value>;
+}
+
+/// What can be asked for as JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Document {
+    /// `/status`: version, uptime, configuration, listeners, limits.
+    Status,
+    /// `/rules`: how often each rule decided.
+    Rules,
+    /// `/certificates`: names, expiry, origin.
+    Certificates,
+    /// `/memory`: what the process holds, by kind.
+    Memory,
+}
+
+/// The body of an answer.
+pub(crate) type Content = UnsyncBoxBody<Bytes, Infallible>;
+
+/// Answers a permitted request.
+pub(crate) fn answer(
+    answers: &dyn Answers,
+    method: &Method,
+    path: &str,
+    fields: &HeaderMap,
+) -> Response<Content> {
+    let document = match path {
+        "/healthz" => None,
+        "/readyz" => None,
+        "/metrics" => None,
+        "/status" => Some(Document::Status),
+        "/rules" => Some(Document::Rules),
+        "/certificates" => Some(Document::Certificates),
+        "/memory" => Some(Document::Memory),
+        _ => return text(StatusCode::NOT_FOUND, "no such page\n"),
+    };
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "GET or HEAD\n");
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    match (path, document) {
+        (_, Some(document)) => match answers.document(document) {
+            Some(value) => whole("application/json", format!("{value:#}\n")),
+            None => text(StatusCode::SERVICE_UNAVAILABLE, "the process ends\n"),
+        },
+        ("/metrics", _) => metrics(answers, fields),
+        ("/readyz", _) if !answers.is_ready() => {
+            text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+        }
+        _ => text(StatusCode::OK, "ok\n"),
+    }
+}
+
+fn metrics(answers: &dyn Answers, fields: &HeaderMap) -> Response<Content> {
+    let accepted = fields.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let format = Format::accepted(accepted);
+    let mut metrics = Metrics::new(format);
+    answers.metrics(&mut metrics);
+    whole(format.content_type(), metrics.finish())
+}
+
+/// A short answer in plain text.
+pub(crate) fn text(status: StatusCode, text: &'static str) -> Response<Content> {
+    let mut response = whole("text/plain; charset=utf-8", text.to_owned());
+    *response.status_mut() = status;
+    response
+}
+
+fn whole(kind: &'static str, body: String) -> Response<Content> {
+    let mut response = Response::new(Full::new(Bytes::from(body)).boxed_unsync());
+    let fields = response.headers_mut();
+    fields.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    for (name, value) in FIXED_FIELDS {
+        fields.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// Nothing is stored, and no page of another origin may read or guess at it.
+const FIXED_FIELDS: [(HeaderName, &str); 3] = [
+    (header::CACHE_CONTROL, "no-store"),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+];

@@ -1,0 +1,273 @@
+//! The server's thread: accepts, and answers one request after the other on each connection.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use eyelet_config::{AdminSettings, admin_token};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, header};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::time::{Instant, sleep};
+
+use crate::access::{Access, Refused};
+use crate::listen::{Listening, bind_tcp, bind_unix};
+use crate::routes::{Answers, Content, answer, text};
+use crate::stalled::Stalled;
+
+/// Connections served at a time: some scrapers, some pages, some people. More wait in the kernel.
+const CONNECTIONS_MAX: usize = 32;
+/// How long a client may take to send the head of a request, and rest between two.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of a request's head, and of what is read ahead. A browser's has 2 KiB.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+/// How long accepting pauses after an error, such as no free descriptor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long the process that is being replaced may hold the port. It lets go when this one serves.
+const PORT_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often this is tried.
+const PORT_STEP: Duration = Duration::from_millis(20);
+
+/// Why there is no admin server.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    /// The address cannot be bound.
+    #[error("[admin] cannot listen on {address}: {error}")]
+    Listen {
+        /// The address, as the configuration has it.
+        address: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// The token cannot be read.
+    #[error("[admin] {0}")]
+    Token(String),
+    /// The thread or its runtime cannot be started.
+    #[error("[admin] cannot start a thread: {0}")]
+    Thread(io::Error),
+}
+
+/// How a server begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// The address must be free.
+    Alone,
+    /// Another process has the address and will let go of it.
+    InPlaceOfAnother,
+}
+
+/// A running server. Dropping it closes its socket and its connections.
+pub struct AdminServer {
+    settings: AdminSettings,
+    access: watch::Sender<Arc<Access>>,
+    /// Dropping it ends the thread.
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl AdminServer {
+    /// Binds and begins to answer.
+    ///
+    /// # Errors
+    /// [`AdminError`]. Nothing listens then.
+    pub fn start(
+        settings: &AdminSettings,
+        answers: Arc<dyn Answers>,
+        start: Start,
+    ) -> Result<Self, AdminError> {
+        let (access, seen) = watch::channel(Arc::new(access(settings)?));
+        let (stop, stopped) = oneshot::channel();
+        let (began, begun) = sync_channel(1);
+        let served = Served { settings: settings.clone(), access: seen, answers };
+        let body = move || {
+            // Here, because a runtime may not be dropped where another one runs.
+            let bound = served.begin_to_listen(start);
+            let bound = bound.map_err(|error| began.send(Err(error)));
+            if let Ok((runtime, bound)) = bound {
+                // The other end waits for this.
+                let _ = began.send(Ok(()));
+                served.run(&runtime, bound, stopped);
+            }
+        };
+        let thread = std::thread::Builder::new().name("admin".into()).spawn(body);
+        let thread = thread.map_err(AdminError::Thread)?;
+        // The thread sends one answer, or it has panicked.
+        let internal = || AdminError::Thread(io::Error::other("internal error"));
+        begun.recv().map_err(|_| internal())??;
+        Ok(Self { settings: settings.clone(), access, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Goes on by new settings, if they leave the socket as it is. Reads the token again.
+    ///
+    /// # Errors
+    /// [`AdminError::Token`]. Nothing has changed then.
+    pub fn keeps(&mut self, settings: &AdminSettings) -> Result<bool, AdminError> {
+        let is_same = match (&self.settings, settings) {
+            (AdminSettings::Tcp { address, .. }, AdminSettings::Tcp { address: new, .. }) => {
+                address == new
+            }
+            (served, new) => served == new,
+        };
+        if is_same {
+            let access = access(settings)?;
+            self.settings = settings.clone();
+            self.access.send_replace(Arc::new(access));
+        }
+        Ok(is_same)
+    }
+}
+
+impl Drop for AdminServer {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has logged it.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn access(settings: &AdminSettings) -> Result<Access, AdminError> {
+    match settings {
+        AdminSettings::Unix { .. } => Ok(Access::File),
+        AdminSettings::Tcp { address, token_file } => admin_token(token_file)
+            .map(|token| Access::Token(token, address.port()))
+            .map_err(AdminError::Token),
+    }
+}
+
+fn bind(settings: &AdminSettings) -> io::Result<Listening> {
+    match settings {
+        AdminSettings::Unix { path, mode } => bind_unix(path, *mode),
+        AdminSettings::Tcp { address, .. } => bind_tcp(*address),
+    }
+}
+
+/// What the thread has.
+struct Served {
+    settings: AdminSettings,
+    access: watch::Receiver<Arc<Access>>,
+    answers: Arc<dyn Answers>,
+}
+
+impl Served {
+    /// A runtime, and the socket. `None`: another process still has the port.
+    fn begin_to_listen(&self, start: Start) -> Result<(Runtime, Option<Listening>), AdminError> {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(AdminError::Thread)?;
+        let bound = {
+            let _entered = runtime.enter();
+            bind(&self.settings)
+        };
+        let may_wait = start == Start::InPlaceOfAnother;
+        match bound {
+            Ok(listening) => Ok((runtime, Some(listening))),
+            Err(error) if may_wait && error.kind() == io::ErrorKind::AddrInUse => {
+                Ok((runtime, None))
+            }
+            Err(error) => Err(AdminError::Listen { address: self.settings.to_string(), error }),
+        }
+    }
+
+    fn run(self, runtime: &Runtime, bound: Option<Listening>, stopped: oneshot::Receiver<()>) {
+        runtime.block_on(async {
+            let serve = async {
+                let bound = match bound {
+                    Some(bound) => Ok(bound),
+                    None => self.bind_late().await,
+                };
+                match bound {
+                    Ok(listening) => self.serve(&listening).await,
+                    Err(error) => {
+                        let address = self.settings.to_string();
+                        tracing::error!("{}", AdminError::Listen { address, error });
+                    }
+                }
+            };
+            tokio::select! {
+                () = serve => {}
+                // It fails when the server is dropped, which means the same.
+                _ = stopped => {}
+            }
+        });
+    }
+
+    /// Binds as soon as the other process lets go.
+    async fn bind_late(&self) -> io::Result<Listening> {
+        let end = Instant::now() + PORT_TIMEOUT;
+        loop {
+            match bind(&self.settings) {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < end => {
+                    sleep(PORT_STEP).await;
+                }
+                bound => return bound,
+            }
+        }
+    }
+
+    async fn serve(&self, listening: &Listening) {
+        let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        loop {
+            // The semaphore is never closed.
+            let Ok(permit) = permits.clone().acquire_owned().await else { return };
+            let accepted = match listening {
+                Listening::Unix(unix) => {
+                    unix.listener.accept().await.map(|(socket, _)| self.begin(socket, permit))
+                }
+                Listening::Tcp(listener) => {
+                    listener.accept().await.map(|(socket, _)| self.begin(socket, permit))
+                }
+            };
+            if let Err(error) = accepted {
+                tracing::warn!("[admin] accept: {error}");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+
+    fn begin<S>(&self, socket: S, permit: OwnedSemaphorePermit)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (access, answers) = (self.access.clone(), self.answers.clone());
+        tokio::spawn(async move {
+            let service = service_fn(|request: Request<Incoming>| {
+                let access = access.borrow().clone();
+                let answered = respond(&access, &*answers, &request);
+                std::future::ready(Ok::<_, Infallible>(answered))
+            });
+            let served = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_TIMEOUT)
+                .max_buf_size(HEAD_BYTES_MAX)
+                .serve_connection(TokioIo::new(Stalled::new(socket)), service);
+            // A client that leaves or breaks the protocol is no error of the edge.
+            let _ = served.await;
+            drop(permit);
+        });
+    }
+}
+
+fn respond(
+    access: &Access,
+    answers: &dyn Answers,
+    request: &Request<Incoming>,
+) -> Response<Content> {
+    if let Err(Refused(status, why)) = access.check(request.uri(), request.headers()) {
+        let mut response = text(status, why);
+        if status == hyper::StatusCode::UNAUTHORIZED {
+            let scheme = header::HeaderValue::from_static("Bearer");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
+        }
+        return response;
+    }
+    answer(answers, request.method(), request.uri().path(), request.headers())
+}

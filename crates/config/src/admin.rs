@@ -1,0 +1,143 @@
+//! Reads [admin]: where the edge answers questions about itself, and who may ask.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use zeroize::Zeroizing;
+
+use crate::files::Files;
+use crate::fleet::fleet_secret;
+use crate::reader::{Report, Section, Text};
+
+/// `[admin]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AdminSettings {
+    /// A Unix socket. Who may open its file may ask.
+    Unix {
+        /// Its path.
+        path: PathBuf,
+        /// The permissions of its file.
+        mode: u32,
+    },
+    /// A loopback address. Who has the token may ask.
+    Tcp {
+        /// The address.
+        address: SocketAddr,
+        /// The file with the token.
+        token_file: PathBuf,
+    },
+}
+
+/// The address as the configuration has it.
+impl fmt::Display for AdminSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix { path, .. } => write!(f, "unix:{}", path.display()),
+            Self::Tcp { address, .. } => address.fmt(f),
+        }
+    }
+}
+
+pub(super) fn read(
+    report: &mut Report<'_>,
+    document: &Section<'_, '_>,
+    files: &mut Files,
+) -> Option<AdminSettings> {
+    let section = document.section(report, "admin", "[admin]")?;
+    section.check_keys(report, &ADMIN_KEYS);
+    if section.value("address").is_none() {
+        report.missing(section.at, "[admin] has no `address`");
+    }
+    let token_file = section.text(report, "token_file").map(|text| {
+        let (path, is_present) = files.check_secret(report, text);
+        if is_present {
+            report.keep(text.at, admin_token(&path));
+        }
+        (text, path)
+    });
+    let mode = section.text(report, "mode");
+    let address = section.text(report, "address")?;
+    match address.text.strip_prefix("unix:") {
+        Some(path) => {
+            if let Some((token_file, _)) = token_file {
+                let message = "`token_file` is for an address with a port; the mode of a Unix \
+                    socket says who may open it";
+                report.error(token_file.at, message);
+            }
+            let mode = mode.and_then(|mode| report.keep(mode.at, file_mode(mode.text)));
+            let path = report.keep(address.at, socket_path(path, files))?;
+            Some(AdminSettings::Unix { path, mode: mode.unwrap_or(MODE) })
+        }
+        None => {
+            if let Some(mode) = mode {
+                report.error(mode.at, "`mode` is for a Unix socket: address = \"unix:PATH\"");
+            }
+            let loopback = report.keep(address.at, loopback(address));
+            if token_file.is_none() && section.value("token_file").is_none() {
+                let message = "[admin] has no `token_file`: each user of this machine can connect \
+                    to an address with a port";
+                report.missing(section.at, message);
+            }
+            let (_, token_file) = token_file?;
+            Some(AdminSettings::Tcp { address: loopback?, token_file })
+        }
+    }
+}
+
+fn loopback(text: Text<'_>) -> Result<SocketAddr, String> {
+    let expected = "expected \"unix:PATH\" or a loopback address such as \"127.0.0.1:9443\"";
+    let address: SocketAddr =
+        text.text.parse().map_err(|_| format!("\"{}\" is no address; {expected}", text.text))?;
+    if !address.ip().is_loopback() {
+        return Err(format!("{address} is no loopback address; {expected}"));
+    }
+    Ok(address)
+}
+
+fn socket_path(text: &str, files: &Files) -> Result<PathBuf, String> {
+    let path = files.path(text);
+    let len = path.as_os_str().len();
+    if text.is_empty() || text.ends_with('/') {
+        return Err("no file; expected \"unix:PATH\"".into());
+    }
+    if len > SOCKET_PATH_BYTES_MAX {
+        return Err(format!(
+            "the path has {len} bytes; a Unix socket's has at most {SOCKET_PATH_BYTES_MAX} here"
+        ));
+    }
+    Ok(path)
+}
+
+/// Permissions as `chmod` takes them. Connecting to a socket takes the right to write.
+fn file_mode(text: &str) -> Result<u32, String> {
+    let is_octal = (3..=4).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
+    let mode = is_octal.then(|| u32::from_str_radix(text, 8).ok()).flatten();
+    mode.filter(|mode| *mode <= 0o777)
+        .ok_or_else(|| format!("\"{text}\" is no mode; expected \"0600\", \"0660\" or \"0666\""))
+}
+
+/// The token in a file, without the white space at its end.
+///
+/// # Errors
+/// If the file cannot be read, or what is in it cannot be sent as a bearer token.
+pub fn admin_token(file: &Path) -> Result<Zeroizing<Vec<u8>>, String> {
+    let token = fleet_secret(file)?;
+    if !token.iter().all(u8::is_ascii_graphic) {
+        return Err(format!(
+            "the token in {} has blanks or bytes that are not ASCII, which a header field cannot \
+             carry",
+            file.display()
+        ));
+    }
+    Ok(token)
+}
+
+const ADMIN_KEYS: [&str; 3] = ["address", "mode", "token_file"];
+
+/// The process' user alone.
+const MODE: u32 = 0o600;
+
+/// Bytes. `sun_path` has 108 with the NUL at its end (unix(7)); the socket first has the process'
+/// number behind its name, which has at most seven digits and a dot.
+const SOCKET_PATH_BYTES_MAX: usize = 108 - 1 - 8;

@@ -1,0 +1,88 @@
+//! The table [admin]: addresses, modes and tokens that are good, and mistakes.
+
+use super::*;
+
+#[test]
+fn a_socket_needs_nothing_and_a_port_needs_a_token() {
+    let settings = |text: &str| read(&format!("{LISTENER}{text}")).unwrap().config.admin;
+    assert_eq!(settings(""), None);
+    let unix = |path: &str, mode| Some(AdminSettings::Unix { path: path.into(), mode });
+    assert_eq!(
+        settings("[admin]\naddress = \"unix:/run/eyelet/admin.sock\"\n"),
+        unix("/run/eyelet/admin.sock", 0o600)
+    );
+    assert_eq!(
+        settings("[admin]\naddress = \"unix:a.sock\"\nmode = \"0660\"\n"),
+        unix("a.sock", 0o660)
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    for (token, said) in [
+        ("0123456789abcdef0123456789abcdef\n", None),
+        ("short\n", Some("has 5 bytes; expected at least 32")),
+        ("0123456789abcdef 123456789abcdef\n", Some("has blanks or bytes that are not ASCII")),
+    ] {
+        std::fs::write(&file, token).unwrap();
+        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600))
+            .unwrap();
+        let shown = file.display();
+        let text = format!("[admin]\naddress = \"[::1]:9443\"\ntoken_file = \"{shown}\"\n");
+        match said {
+            None => {
+                let address = "[::1]:9443".parse().unwrap();
+                let tcp = AdminSettings::Tcp { address, token_file: file.clone() };
+                assert_eq!(settings(&text), Some(tcp));
+            }
+            Some(said) => {
+                let found = said_below_listener(&text);
+                assert!(found.iter().any(|found| found.contains(said)), "{found:?}");
+                let secret = token.trim_end();
+                assert!(!found.iter().any(|found| found.contains(secret)), "{found:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn mistakes_in_it_are_named() {
+    let long = format!("[admin]\naddress = \"unix:/{}\"\n", "a".repeat(99));
+    let table: [(&str, &[&str]); 6] = [
+        ("[admin]\n", &["3:1: [admin] has no `address`"]),
+        (
+            "[admin]\naddress = \"0.0.0.0:9443\"\ntoken_file = 1\n",
+            &[
+                "4:11: 0.0.0.0:9443 is no loopback address; expected \"unix:PATH\" or a loopback \
+                 address such as \"127.0.0.1:9443\"",
+                "5:14: `token_file` is an integer; expected a string",
+            ],
+        ),
+        (
+            "[admin]\naddress = \"127.0.0.1:9443\"\nmode = \"0600\"\n",
+            &[
+                "3:1: [admin] has no `token_file`: each user of this machine can connect to an \
+                 address with a port",
+                "5:8: `mode` is for a Unix socket: address = \"unix:PATH\"",
+            ],
+        ),
+        (
+            "[admin]\naddress = \"admin.sock\"\ntoken_file = \"nowhere\"\n",
+            &[
+                "4:11: \"admin.sock\" is no address; expected \"unix:PATH\" or a loopback address \
+                 such as \"127.0.0.1:9443\"",
+                "5:14: cannot read nowhere: No such file or directory (os error 2)",
+            ],
+        ),
+        (
+            "[admin]\naddress = \"unix:\"\nmode = \"rw\"\n",
+            &[
+                "4:11: no file; expected \"unix:PATH\"",
+                "5:8: \"rw\" is no mode; expected \"0600\", \"0660\" or \"0666\"",
+            ],
+        ),
+        (&long, &["4:11: the path has 100 bytes; a Unix socket's has at most 99 here"]),
+    ];
+    for (text, expected) in table {
+        let found = said_below_listener(text);
+        assert_eq!(found[1..], *expected, "after the warning that no rule is there: {text}");
+    }
+}
