@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::info::ConnectionInfo;
-use eyelet_telemetry::listing::{ConnectionId, Filter, Kind, Listed, Seen, Shown, Slice, State};
+use eyelet_telemetry::listing::{
+    ConnectionId, ConnectionKind, ConnectionView, Filter, Listed, Seen, Slice, State,
+};
 use eyelet_telemetry::reason::Reason;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -46,19 +48,12 @@ pub struct Connections {
     permits: Arc<Semaphore>,
 }
 
-impl Default for Connections {
-    fn default() -> Self {
-        Self { workers: Vec::new(), permits: Arc::new(Semaphore::new(LISTS_MAX)) }
-    }
-}
-
 impl Connections {
-    /// Adds the next worker. It answers what arrives at this queue by [`answer`].
-    pub fn add_worker(&mut self) -> Queries {
+    /// So many workers, and a queue for each, which it answers by [`answer`].
+    pub fn new(workers: usize) -> (Self, Vec<Queries>) {
         // Each list has one query for each worker.
-        let (sender, queries) = channel(LISTS_MAX);
-        self.workers.push(sender);
-        queries
+        let (workers, queries) = (0..workers).map(|_| channel(LISTS_MAX)).unzip();
+        (Self { workers, permits: Arc::new(Semaphore::new(LISTS_MAX)) }, queries)
     }
 
     /// Begins to list the connections that the filter takes, or to end them. The slices end when
@@ -126,7 +121,7 @@ fn look(worker: &Rc<Worker>, query: &Query, slots: std::ops::Range<u32>) -> Slic
     for index in slots {
         let Some(key) = worker.table.borrow().key_at(index) else { continue };
         if query.ends {
-            let is_asked = |shown: &Shown<'_>| query.filter.takes(shown, now_unix_ms);
+            let is_asked = |shown: &ConnectionView<'_>| query.filter.takes(shown, now_unix_ms);
             if show(worker, key, is_asked) == Some(true) {
                 worker.guarded(key, || end(worker, key));
                 slice.ended += 1;
@@ -144,7 +139,7 @@ fn look(worker: &Rc<Worker>, query: &Query, slots: std::ops::Range<u32>) -> Slic
 
 /// Calls `then` with what a slot shows of its connection. A lingering one shows nothing: it has its
 /// access line.
-fn show<T>(worker: &Worker, key: Key, then: impl FnOnce(&Shown<'_>) -> T) -> Option<T> {
+fn show<T>(worker: &Worker, key: Key, then: impl FnOnce(&ConnectionView<'_>) -> T) -> Option<T> {
     let mut table = worker.table.borrow_mut();
     let wait = match &table.slot(key)?.state {
         SlotState::Parked { info, .. } => park::idle_for(worker, info.is_settled()),
@@ -158,14 +153,19 @@ fn show<T>(worker: &Worker, key: Key, then: impl FnOnce(&Shown<'_>) -> T) -> Opt
     let shared = worker.shared.borrow();
     let has_upstream = upstream.is_some();
     let kind = match relay {
-        Relay::Splice(_) => Kind::Spliced,
-        Relay::Terminate(terminated) if terminated.flow.is_websocket() => Kind::WebSocket,
-        Relay::Terminate(_) if has_upstream => Kind::Tcp,
-        Relay::Terminate(_) if info.decided(&shared)?.http2 => Kind::Http2,
-        Relay::Terminate(_) => Kind::Http1,
+        Relay::Splice(_) => ConnectionKind::Spliced,
+        Relay::Terminate(terminated) if terminated.flow.is_websocket() => ConnectionKind::WebSocket,
+        Relay::Terminate(_) if has_upstream => ConnectionKind::Tcp,
+        Relay::Terminate(_) if info.decided(&shared)?.http2 => ConnectionKind::Http2,
+        Relay::Terminate(_) => ConnectionKind::Http1,
     };
     let state = if relay.flow().is_quiet() { State::Parked } else { State::Moving };
-    Some(then(&Shown::parked(info, &shared, (state, kind), idle_ms, has_upstream)?))
+    let mut view = ConnectionView::parked(info, &shared, (state, kind), idle_ms, has_upstream)?;
+    let Relay::Splice(spliced) = relay else { return Some(then(&view)) };
+    // It keeps these itself.
+    let address = spliced.upstream();
+    (view.sni, view.upstream) = (spliced.sni(), address.as_ref().or(view.upstream));
+    Some(then(&view))
 }
 
 /// Ends a connection, in the way of its state.
@@ -203,11 +203,9 @@ mod tests {
     fn with_worker<F: Future<Output = ()>>(test: impl FnOnce(Rc<Worker>, Connections) -> F) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let tasks = tokio::task::LocalSet::new();
-        let mut connections = Connections::default();
-        // The worker of `testing` is not the first one.
-        drop(connections.add_worker());
-        let queries = connections.add_worker();
-        let worker = worker();
+        // The worker of `testing` is the second one.
+        let (connections, mut queries) = Connections::new(2);
+        let (worker, queries) = (worker(), queries.pop().unwrap());
         tasks.spawn_local(answer(worker.clone(), queries));
         tasks.block_on(&runtime, test(worker, connections));
     }
@@ -276,7 +274,7 @@ mod tests {
             let kinds = all(connections.ask(Filter::default(), false).unwrap()).await.0;
             let kinds = kinds.iter().map(|listed| (listed.id.to_string(), listed.kind));
             let kinds: Vec<_> = kinds.collect();
-            let [http, spliced] = [Kind::Http1, Kind::Spliced].map(Some);
+            let [http, spliced] = [ConnectionKind::Http1, ConnectionKind::Spliced].map(Some);
             let ids = ["1-1", "1-2", "1-3"].map(String::from);
             let [one, two, three] = ids;
             assert_eq!(kinds, [(one, http), (two, http), (three, spliced)]);

@@ -6,8 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use eyelet_admin::metrics::{MetricKind, Metrics};
 use eyelet_admin::{AdminError, AdminServer, Answers, Document, Start};
 use eyelet_config::AdminSettings;
+use eyelet_engine::listing::Connections;
 use eyelet_telemetry::counters;
+use eyelet_telemetry::listing::{Filter, Slice};
 use serde_json::Value;
+use tokio::sync::mpsc::Receiver;
 
 use crate::published::Published;
 use crate::snapshot::Snapshot;
@@ -20,11 +23,12 @@ pub struct AdminKeeper {
 
 impl AdminKeeper {
     /// Not open yet.
-    pub fn new(published: &Arc<Published>) -> Self {
+    pub fn new(published: &Arc<Published>, connections: Connections) -> Self {
         let answers = EdgeAnswers {
             // The access log ends with the last `Published`: the thread must not be who holds it.
             published: Arc::downgrade(published),
             is_draining: AtomicBool::new(false),
+            connections,
         };
         Self { server: Mutex::default(), answers: Arc::new(answers) }
     }
@@ -81,6 +85,7 @@ impl AdminKeeper {
 struct EdgeAnswers {
     published: Weak<Published>,
     is_draining: AtomicBool,
+    connections: Connections,
 }
 
 impl EdgeAnswers {
@@ -101,6 +106,10 @@ impl Answers for EdgeAnswers {
         let mut family = metrics.family(MetricKind::Gauge, "connections", help);
         family.sample(&[("state", "parked")], counted.parked);
         family.sample(&[("state", "active")], counted.connections.saturating_sub(counted.parked));
+    }
+
+    fn connections(&self, filter: Filter, ends: bool) -> Option<Receiver<Slice>> {
+        self.connections.ask(filter, ends)
     }
 
     fn document(&self, _document: Document) -> Option<Value> {

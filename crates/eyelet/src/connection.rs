@@ -140,7 +140,6 @@ async fn decide(
             },
             Judged::Validation => break,
             Judged::Need(fact) => {
-                connection.handle.see(State::Deciding, info);
                 let fetch = known.fetch(connection, info, fact);
                 Box::pin(peek::while_there(connection, fetch, Stage::Destination)).await?;
                 continue;
@@ -182,7 +181,6 @@ async fn decide(
         };
         match needed {
             Some(Some(fact)) => {
-                connection.handle.see(State::Deciding, info);
                 let fetch = known.fetch_evidence(connection, info, fact);
                 Box::pin(peek::while_there(connection, fetch, Stage::Evidence)).await?;
             }

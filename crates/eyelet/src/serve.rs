@@ -86,8 +86,6 @@ pub struct Running {
     budget: Arc<Budget>,
     /// Where connections of an earlier process arrive: a queue for each worker, and its counters.
     arrivals: Arrivals,
-    /// Asks the workers for their connections.
-    connections: Connections,
     ticket_keeper: TicketKeeper,
     acme_keeper: AcmeKeeper,
     admin: AdminKeeper,
@@ -180,7 +178,8 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
     let snapshot = Arc::new(prepared.first(count, &addresses, (&budget, acme_keeper.table()))?);
     acme_keeper.configure(&snapshot.config).map_err(StartError::Acme)?;
     let published = Arc::new(Published::new(snapshot, listeners, writer.lines(), count));
-    let admin = AdminKeeper::new(&published);
+    let (connections, queries) = Connections::new(count);
+    let admin = AdminKeeper::new(&published, connections);
     let (orders, ordered) = watch::channel(order);
     let mut running = Running {
         published,
@@ -192,7 +191,6 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
         untidy: None,
         budget,
         arrivals: Vec::new(),
-        connections: Connections::default(),
         ticket_keeper,
         acme_keeper,
         admin,
@@ -203,7 +201,7 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
     // the memory.
     eyelet_sys::memory::trim();
     eyelet_sys::memory::forget_code();
-    if let Err(error) = running.work(count, &ordered) {
+    if let Err(error) = running.work(queries, &ordered) {
         // The workers that were made have little or nothing to finish.
         running.drain();
         return Err(StartError::Worker(error));
@@ -247,14 +245,14 @@ fn make(
 
 impl Running {
     /// Starts the workers. Waits until all have warmed up, or one fails.
-    fn work(&mut self, count: usize, ordered: &watch::Receiver<Order>) -> io::Result<()> {
+    fn work(&mut self, queries: Vec<Queries>, ordered: &watch::Receiver<Order>) -> io::Result<()> {
+        let count = queries.len();
         let (made, all_made) = sync_channel(count);
-        for index in 0..count {
+        for (index, queries) in queries.into_iter().enumerate() {
             let counters = counters::register();
             let log = self.writer.log(counters.clone());
             let (sender, arrivals) = channel(ARRIVALS_MAX);
             self.arrivals.push((sender, counters.clone()));
-            let queues = (arrivals, self.connections.add_worker());
             let (published, ordered, made) =
                 (self.published.clone(), ordered.clone(), made.clone());
             let body = move || {
@@ -269,7 +267,7 @@ impl Running {
                 let _ = made.send(result);
                 drop(made);
                 let Some((worker, runtime)) = worker else { return };
-                serve(index, (worker, queues), &runtime, published, sockets, ordered);
+                serve(index, (worker, arrivals, queries), &runtime, published, sockets, ordered);
             };
             let thread = std::thread::Builder::new().name(format!("worker-{index}"));
             self.workers.push(thread.spawn(body)?);
@@ -549,7 +547,7 @@ const ACCEPTED_MEANWHILE: u64 = 1 << 24;
 /// The life of a worker's thread.
 fn serve(
     index: usize,
-    (worker, (arrivals, queries)): (Worker, (mpsc::Receiver<Arrival>, Queries)),
+    (worker, arrivals, queries): (Worker, mpsc::Receiver<Arrival>, Queries),
     runtime: &Runtime,
     published: Arc<Published>,
     sockets: Vec<ListenerSocket>,

@@ -99,7 +99,7 @@ impl State {
 /// What passes on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum ConnectionKind {
     /// The client's own bytes, untouched.
     Spliced,
     /// TLS ends here, and the upstream gets a plain stream.
@@ -125,7 +125,7 @@ pub struct Seen {
     listener: u16,
     rule: Option<u32>,
     sni: Option<Name>,
-    kind: Option<Kind>,
+    kind: Option<ConnectionKind>,
     tls_version: Option<u16>,
     bytes_to_upstream: u64,
     bytes_to_client: u64,
@@ -135,7 +135,7 @@ impl Seen {
     /// What is known of a connection in this state.
     pub fn new(state: State, info: &ConnectionInfo) -> Self {
         let decided = &info.decided;
-        let http = if decided.http2 { Kind::Http2 } else { Kind::Http1 };
+        let http = if decided.http2 { ConnectionKind::Http2 } else { ConnectionKind::Http1 };
         Self {
             state,
             id: info.id,
@@ -153,9 +153,9 @@ impl Seen {
     }
 
     /// Calls `then` with what is shown.
-    pub fn shown<T>(&self, then: impl FnOnce(&Shown<'_>) -> T) -> Option<T> {
+    pub fn shown<T>(&self, then: impl FnOnce(&ConnectionView<'_>) -> T) -> Option<T> {
         let client = self.client?;
-        Some(then(&Shown {
+        Some(then(&ConnectionView {
             id: self.id,
             state: self.state,
             kind: self.kind,
@@ -176,13 +176,13 @@ impl Seen {
 
 /// A connection, as its slot knows it. Nothing is copied for one that is not asked for.
 #[derive(Clone, Copy, Debug)]
-pub struct Shown<'a> {
+pub struct ConnectionView<'a> {
     /// Its id.
     pub id: u64,
     /// How far it is.
     pub state: State,
     /// What passes on it, once that is known.
-    pub kind: Option<Kind>,
+    pub kind: Option<ConnectionKind>,
     /// Start, in milliseconds since 1970 by the steady clock.
     pub started_unix_ms: u64,
     /// The client's address.
@@ -207,12 +207,12 @@ pub struct Shown<'a> {
     pub bytes_to_client: u64,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> ConnectionView<'a> {
     /// What a parked connection shows. `has_upstream`: whether it has one now.
     pub fn parked(
         info: &'a Parked,
         shared: &'a SharedInfo,
-        (state, kind): (State, Kind),
+        (state, kind): (State, ConnectionKind),
         idle_ms: u64,
         has_upstream: bool,
     ) -> Option<Self> {
@@ -262,7 +262,7 @@ impl Filter {
     }
 
     /// Whether it asks for this connection.
-    pub fn takes(&self, shown: &Shown<'_>, now_unix_ms: u64) -> bool {
+    pub fn takes(&self, shown: &ConnectionView<'_>, now_unix_ms: u64) -> bool {
         let rule = || shown.rule.map(|rule| shown.labels.rule(rule));
         let net = |net: &IpNet| net.contains(&shown.client.ip().to_canonical());
         let age_ms = now_unix_ms.saturating_sub(shown.started_unix_ms);
@@ -284,7 +284,7 @@ pub struct Listed {
     /// How far it is.
     pub state: State,
     /// What passes on it.
-    pub kind: Option<Kind>,
+    pub kind: Option<ConnectionKind>,
     /// What the configuration calls the listener.
     pub listener: Box<str>,
     /// The name of the rule.
@@ -309,7 +309,7 @@ pub struct Listed {
 
 impl Listed {
     /// A copy of what is shown.
-    pub fn new(shown: &Shown<'_>, now_unix_ms: u64) -> Self {
+    pub fn new(shown: &ConnectionView<'_>, now_unix_ms: u64) -> Self {
         Self {
             id: ConnectionId(shown.id),
             state: shown.state,
