@@ -31,6 +31,9 @@ pub struct Acme {
     pub(crate) is_on: AtomicBool,
 }
 
+/// What is served for a name, or why there is nothing.
+pub type CertificatesOrLack = Result<Arc<Certificates>, CertificateLack>;
+
 /// A name of the table.
 #[derive(Clone)]
 pub(crate) struct Entry {
@@ -75,6 +78,15 @@ impl Acme {
             Some(entry) => Err(entry.lack),
             None => Err(CertificateLack::Ordered),
         }
+    }
+
+    /// Each name with the certificates that are served for it now, or why there are none.
+    pub fn all(&self) -> Vec<(Box<str>, CertificatesOrLack)> {
+        let names = read(&self.names);
+        let entries = names
+            .iter()
+            .map(|(name, entry)| (name.clone(), entry.certificates.clone().ok_or(entry.lack)));
+        entries.collect()
     }
 
     /// The same for a name that is ordered when a client asks for it: waits for the order.

@@ -5,6 +5,7 @@ mod access;
 mod connections;
 mod listen;
 pub mod metrics;
+pub mod process;
 mod routes;
 mod server;
 mod stalled;

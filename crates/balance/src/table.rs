@@ -47,6 +47,11 @@ impl Table {
         self.members.values().filter(|member| member.check.is_some())
     }
 
+    /// All upstreams that are one of several or are checked.
+    pub fn members(&self) -> impl Iterator<Item = &Arc<Member>> {
+        self.members.values()
+    }
+
     fn read(&mut self, action: &Action, earlier: Option<&Self>) -> Option<Arc<Group>> {
         let (all, balance, is_told) = match action {
             Action::Splice(splice) => {

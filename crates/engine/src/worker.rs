@@ -294,6 +294,11 @@ impl Worker {
         })
     }
 
+    /// Which worker it is, from 0.
+    pub fn index(&self) -> usize {
+        usize::from(self.index)
+    }
+
     /// Milliseconds since 1970 by the steady clock.
     pub fn now_unix_ms(&self) -> u64 {
         self.clock.steady_ms()
@@ -317,7 +322,7 @@ impl Worker {
 
     /// Logs the end of a connection and counts its outcome.
     pub fn emit(&self, info: &ConnectionInfo, end: &End) {
-        self.count(end);
+        self.count(end, info.bytes_to_client, info.bytes_to_upstream);
         if let Some(counted_at) = &info.decided.counted_at {
             counted_at.closed();
         }
@@ -335,7 +340,7 @@ impl Worker {
             }
             self.emit(&info, end);
         } else {
-            self.count(end);
+            self.count(end, info.bytes_to_client, info.bytes_to_upstream);
             let shared = self.shared.borrow();
             let counted_at = info.decided(&shared).and_then(|decided| decided.counted_at.as_ref());
             if let Some(counted_at) = counted_at {
@@ -352,8 +357,13 @@ impl Worker {
         }
     }
 
-    fn count(&self, end: &End) {
+    fn count(&self, end: &End, to_client: u64, to_upstream: u64) {
         self.count_shed(&end.reason);
+        self.counters.bytes_to_client.add(to_client);
+        self.counters.bytes_to_upstream.add(to_upstream);
+        if let Some(ended) = self.counters.ended.get(end.reason.class() as usize) {
+            ended.up();
+        }
         match end.outcome {
             Outcome::Failed => self.counters.failed.up(),
             Outcome::Left => self.counters.left.up(),

@@ -1,19 +1,27 @@
 //! What the admin server answers: it reads what workers and sources count, on its own thread.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant, SystemTime};
 
-use eyelet_admin::metrics::{MetricKind, Metrics};
-use eyelet_admin::{AdminError, AdminServer, Answers, Document, Start};
-use eyelet_config::AdminSettings;
+use eyelet_admin::metrics::{MetricKind, Metrics, Number};
+use eyelet_admin::{AdminError, AdminServer, Answers, Document, Start, process};
+use eyelet_config::certificate::Description;
+use eyelet_config::{Action, AdminSettings};
 use eyelet_engine::listing::Connections;
 use eyelet_telemetry::counters;
 use eyelet_telemetry::listing::{Filter, Slice};
-use serde_json::Value;
+use eyelet_tls::tickets::{Now, TicketKeys};
+use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
 
 use crate::published::Published;
 use crate::snapshot::Snapshot;
+
+/// How long the soonest expiry is remembered: finding it reads every certificate.
+const EXPIRY_TIME: Duration = Duration::from_mins(1);
+/// Rules that `/metrics` names at most. `/rules` lists all.
+const RULES_MAX: usize = 1_000;
 
 /// The admin server of an edge, if its configuration has one.
 pub struct AdminKeeper {
@@ -23,12 +31,22 @@ pub struct AdminKeeper {
 
 impl AdminKeeper {
     /// Not open yet.
-    pub fn new(published: &Arc<Published>, connections: Connections) -> Self {
+    pub fn new(
+        published: &Arc<Published>,
+        tickets: &Arc<TicketKeys>,
+        connections: Connections,
+    ) -> Self {
         let answers = EdgeAnswers {
             // The access log ends with the last `Published`: the thread must not be who holds it.
             published: Arc::downgrade(published),
+            tickets: tickets.clone(),
             is_draining: AtomicBool::new(false),
             connections,
+            started: Instant::now(),
+            started_unix: unix_seconds(),
+            reloads: [AtomicU64::new(0), AtomicU64::new(0)],
+            reloaded_unix_ms: AtomicU64::new(0),
+            soonest: Mutex::default(),
         };
         Self { server: Mutex::default(), answers: Arc::new(answers) }
     }
@@ -75,22 +93,63 @@ impl AdminKeeper {
         self.answers.is_draining.store(true, Relaxed);
     }
 
+    /// Counts a reload.
+    pub fn note_reload(&self, is_served: bool) {
+        self.answers.reloads[usize::from(is_served)].fetch_add(1, Relaxed);
+        if is_served {
+            let now_ms = (unix_seconds() * 1e3) as u64;
+            self.answers.reloaded_unix_ms.store(now_ms, Relaxed);
+        }
+    }
+
     fn server(&self) -> MutexGuard<'_, Option<AdminServer>> {
         // A poisoned lock still holds a whole value.
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+fn unix_seconds() -> f64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.map_or(0.0, |now| now.as_secs_f64())
+}
+
 /// What the server asks.
 struct EdgeAnswers {
     published: Weak<Published>,
+    tickets: Arc<TicketKeys>,
     is_draining: AtomicBool,
     connections: Connections,
+    started: Instant,
+    started_unix: f64,
+    /// Reloads that failed, and those that serve.
+    reloads: [AtomicU64; 2],
+    /// When the last one served; 0: none has.
+    reloaded_unix_ms: AtomicU64,
+    /// When the first certificate expires, in seconds since 1970, and when that was found out.
+    soonest: Mutex<Option<(Instant, Option<i64>)>>,
 }
 
 impl EdgeAnswers {
     fn snapshot(&self) -> Option<Arc<Snapshot>> {
         Some(self.published.upgrade()?.snapshot())
+    }
+
+    fn soonest(&self, snapshot: &Snapshot) -> Option<i64> {
+        let mut soonest = self.soonest.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((found, expiry)) = *soonest
+            && found.elapsed() < EXPIRY_TIME
+        {
+            return expiry;
+        }
+        let mut expiry: Option<i64> = None;
+        each_certificate(snapshot, |_, _, described| {
+            if let Ok(description) = described {
+                expiry =
+                    Some(expiry.map_or(description.not_after, |e| e.min(description.not_after)));
+            }
+        });
+        *soonest = Some((Instant::now(), expiry));
+        expiry
     }
 }
 
@@ -101,18 +160,206 @@ impl Answers for EdgeAnswers {
 
     fn metrics(&self, metrics: &mut Metrics) {
         let counted = counters::snapshot();
-        metrics.counter("accepted_connections", "Connections accepted.", counted.accepted);
-        let help = "Connections open now, by state.";
-        let mut family = metrics.family(MetricKind::Gauge, "connections", help);
-        family.sample(&[("state", "parked")], counted.parked);
-        family.sample(&[("state", "active")], counted.connections.saturating_sub(counted.parked));
+        process::write(metrics, &counted);
+        metrics.gauge(
+            "start_time_seconds",
+            "Start of the edge.",
+            Number::Seconds(self.started_unix),
+        );
+        let mut reloads = metrics.family(MetricKind::Counter, "reloads", "Reloads, by result.");
+        let [failed, served] = self.reloads.each_ref().map(|reloads| reloads.load(Relaxed));
+        reloads.sample(&[("result", "failed")], failed);
+        reloads.sample(&[("result", "served")], served);
+        let reloaded = self.reloaded_unix_ms.load(Relaxed) as f64 / 1e3;
+        let help = "The last reload that serves; 0: none.";
+        metrics.gauge("last_reload_time_seconds", help, Number::Seconds(reloaded));
+        let start = self.tickets.period_start(Now::read());
+        let help = "Start of the period whose key seals tickets.";
+        metrics.gauge("ticket_key_period_start_time_seconds", help, start);
+        let Some(snapshot) = self.snapshot() else { return };
+        metrics.gauge(
+            "configuration_generation",
+            "The configuration's number.",
+            snapshot.generation,
+        );
+        if let Some(expiry) = self.soonest(&snapshot) {
+            let help = "When the first certificate that is served expires.";
+            metrics.gauge(
+                "certificate_soonest_expiry_time_seconds",
+                help,
+                Number::Seconds(expiry as f64),
+            );
+        }
+        write_memory(metrics, &snapshot);
+        write_upstreams(metrics, &snapshot);
+        write_rules(metrics, &snapshot);
     }
 
     fn connections(&self, filter: Filter, ends: bool) -> Option<Receiver<Slice>> {
         self.connections.ask(filter, ends)
     }
 
-    fn document(&self, _document: Document) -> Option<Value> {
-        self.snapshot().map(|_| Value::Null)
+    fn document(&self, document: Document) -> Option<Value> {
+        let snapshot = self.snapshot()?;
+        Some(match document {
+            Document::Status => self.status(&snapshot),
+            Document::Rules => rules(&snapshot),
+            Document::Certificates => certificates(&snapshot),
+            Document::Memory => memory(&snapshot),
+        })
     }
+}
+
+impl EdgeAnswers {
+    fn status(&self, snapshot: &Snapshot) -> Value {
+        let counted = counters::snapshot();
+        let addresses = self.published.upgrade().map(|published| published.listeners());
+        let addresses: Vec<String> = addresses
+            .iter()
+            .flat_map(|all| all.iter())
+            .map(|one| one.address.to_string())
+            .collect();
+        let (settings, limits) = (&snapshot.settings, &snapshot.config.limits);
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "started_unix_seconds": self.started_unix,
+            "uptime_seconds": self.started.elapsed().as_secs_f64(),
+            "generation": snapshot.generation,
+            "draining": !self.is_ready(),
+            "workers": self.published.upgrade().map(|published| published.workers()),
+            "listeners": addresses,
+            "connections": {
+                "open": counted.connections,
+                "parked": counted.parked,
+                "accepted": counted.accepted,
+            },
+            "limits": {
+                "connections_max": settings.connections_max,
+                "descriptors_max": settings.descriptors_max,
+                "memory_max": limits.memory_max,
+                "idle_timeout_seconds": settings.idle_timeout.as_secs_f64(),
+                "drain_timeout_seconds": settings.drain_timeout.as_secs_f64(),
+            },
+        })
+    }
+}
+
+fn write_memory(metrics: &mut Metrics, snapshot: &Snapshot) {
+    let mut kinds = metrics.family(MetricKind::Gauge, "memory_bytes", "User memory, by kind.");
+    for (kind, bytes) in memory_kinds(snapshot) {
+        kinds.sample(&[("kind", kind)], bytes);
+    }
+    let mut build = metrics.family(MetricKind::Gauge, "build_info", "The program.");
+    build.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1_u64);
+    let help = "What connections may count together.";
+    metrics.gauge("memory_budget_bytes", help, snapshot.budget.bytes_max());
+}
+
+/// All user memory by kind: what is counted for connections, free memory of the allocator, and the
+/// rest. Counts of connections are estimates that may be too high, never too low.
+fn memory_kinds(snapshot: &Snapshot) -> Vec<(&'static str, usize)> {
+    let mut kinds: Vec<(&'static str, usize)> = snapshot.budget.by_account().collect();
+    let counted: usize = kinds.iter().map(|(_, bytes)| bytes).sum();
+    let rest = eyelet_sys::memory::anonymous_bytes().saturating_sub(counted);
+    // Pages of free blocks may have gone back to the kernel: the rest bounds them.
+    let unused = eyelet_sys::memory::allocator_unused_bytes().min(rest);
+    kinds.extend([("allocator", unused), ("program", rest - unused)]);
+    kinds
+}
+
+fn write_upstreams(metrics: &mut Metrics, snapshot: &Snapshot) {
+    let members = &snapshot.names.upstreams;
+    let mut up = metrics.family(MetricKind::Gauge, "upstream_up", "1: the upstream is up.");
+    for member in members.members() {
+        let health = &member.health;
+        up.sample(&[("upstream", &health.name)], u64::from(health.is_up()));
+    }
+}
+
+fn write_rules(metrics: &mut Metrics, snapshot: &Snapshot) {
+    let Some(hits) = &snapshot.hits else { return };
+    let mut family = metrics.family(MetricKind::Counter, "rule_hits", "Connections by their rule.");
+    let mut known = std::collections::HashSet::new();
+    for (rule, count) in snapshot.config.rules.iter().zip(hits.counts()).take(RULES_MAX) {
+        // Rules of one name have one sum.
+        if known.insert(rule.name) {
+            family.sample(&[("rule", rule.name)], count.hits);
+        }
+    }
+}
+
+fn rules(snapshot: &Snapshot) -> Value {
+    let counts = snapshot.hits.as_ref().map(|hits| hits.counts()).unwrap_or_default();
+    let rules = snapshot.config.rules.iter().zip(counts).map(|(rule, count)| {
+        let action = match rule.action {
+            Action::Splice(_) => "splice",
+            Action::Terminate(_) => "terminate",
+            Action::Refuse(_) => "refuse",
+        };
+        let last = (count.hits > 0).then_some(count.last_unix_ms as f64 / 1e3);
+        json!({
+            "rule": rule.name,
+            "action": action,
+            "hits": count.hits,
+            "last_hit_unix_seconds": last,
+        })
+    });
+    json!({ "generation": snapshot.generation, "rules": rules.collect::<Vec<_>>() })
+}
+
+/// Calls `note` with each certificate: its source, where it is from, and what it says.
+fn each_certificate(
+    snapshot: &Snapshot,
+    mut note: impl FnMut(&str, String, Result<Description, String>),
+) {
+    snapshot.tls.describe_all(&snapshot.config.rules, |files, described| {
+        let described = described.map_err(|why| why.to_string());
+        note("file", files.certificate.display().to_string(), described);
+    });
+    for (name, served) in snapshot.acme.all() {
+        let description = match served {
+            Ok(served) => {
+                served.first().and_then(|leaf| leaf.describe()).ok_or("unreadable".into())
+            }
+            Err(lack) => Err(format!("{lack:?}").to_lowercase()),
+        };
+        note("acme", name.into(), description);
+    }
+}
+
+fn certificates(snapshot: &Snapshot) -> Value {
+    let mut all = Vec::new();
+    each_certificate(snapshot, |source, from, described| {
+        all.push(match described {
+            Ok(description) => json!({
+                "source": source,
+                "from": from,
+                "names": description.names,
+                "not_before_unix_seconds": description.not_before,
+                "not_after_unix_seconds": description.not_after,
+            }),
+            Err(why) => json!({ "source": source, "from": from, "error": why }),
+        });
+    });
+    json!({ "certificates": all })
+}
+
+fn memory(snapshot: &Snapshot) -> Value {
+    let kinds = memory_kinds(snapshot);
+    let sum: usize = kinds.iter().map(|(_, bytes)| bytes).sum();
+    let kinds: serde_json::Map<String, Value> =
+        kinds.into_iter().map(|(kind, bytes)| (kind.into(), bytes.into())).collect();
+    let budget = &snapshot.budget;
+    json!({
+        "kinds": kinds,
+        "accounted_bytes": sum,
+        "kernel_bytes": eyelet_sys::memory::kernel_bytes(),
+        "budget": {
+            "memory_max": snapshot.config.limits.memory_max,
+            "connections_bytes_max": budget.bytes_max(),
+            "connections_bytes": budget.used(),
+            "connections_bytes_peak": budget.peak(),
+        },
+    })
 }

@@ -91,6 +91,10 @@ impl FactSource {
         hello: Option<&Hello<'_>>,
     ) -> Result<u32, (RefusalMessage, End)> {
         let act = rule_on(connection, info, verdict, hello);
+        let worker = &connection.worker;
+        if let (Some(hits), Some(rule)) = (&worker.snapshot.hits, info.decided.rule) {
+            hits.hit(worker.engine.index(), rule, worker.engine.now_unix_ms());
+        }
         self.blame(info, act)
     }
 

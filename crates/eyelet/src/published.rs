@@ -80,6 +80,11 @@ impl Published {
         self.newest().listeners.clone()
     }
 
+    /// The number of workers.
+    pub fn workers(&self) -> usize {
+        self.served.len()
+    }
+
     /// The newest configuration, if it is newer than `generation`.
     pub fn news(&self, generation: u64) -> Option<News> {
         let newest = self.newest();

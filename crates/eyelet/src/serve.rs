@@ -179,7 +179,7 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
     acme_keeper.configure(&snapshot.config).map_err(StartError::Acme)?;
     let published = Arc::new(Published::new(snapshot, listeners, writer.lines(), count));
     let (connections, queries) = Connections::new(count);
-    let admin = AdminKeeper::new(&published, connections);
+    let admin = AdminKeeper::new(&published, ticket_keeper.keys(), connections);
     let (orders, ordered) = watch::channel(order);
     let mut running = Running {
         published,
@@ -345,6 +345,11 @@ impl Running {
     /// Leaves the admin socket to the process that replaces this one.
     pub fn close_admin(&self) {
         self.admin.close();
+    }
+
+    /// Counts a reload, or one that changed nothing.
+    pub fn note_reload(&self, is_served: bool) {
+        self.admin.note_reload(is_served);
     }
 
     /// Says to whoever asks that this process ends.

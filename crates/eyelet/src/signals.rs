@@ -170,6 +170,7 @@ impl Operated<'_> {
                 service::reloading();
                 let outcome = reload(self.running, self.file).await;
                 service::ready();
+                self.running.note_reload(outcome.code == 0);
                 outcome
             }
         }

@@ -24,6 +24,7 @@ use eyelet_resolve::loops::Loops;
 use eyelet_resolve::names::SharedNames;
 use eyelet_resolve::system::SystemDns;
 use eyelet_telemetry::labels::Labels;
+use eyelet_telemetry::rule_hits::RuleHits;
 use eyelet_tls::client::ClientConfigs;
 use eyelet_tls::server::{ServerConfigs, TlsError};
 use eyelet_tls::tickets::TicketKeys;
@@ -75,6 +76,8 @@ pub struct Snapshot {
     pub process: Arc<Process>,
     /// The limits of the event loops.
     pub settings: Settings,
+    /// How often each rule decided, if somebody may ask.
+    pub hits: Option<Arc<RuleHits>>,
     _alive: Alive,
 }
 
@@ -191,7 +194,10 @@ impl PreparedSnapshot {
             rule_names: compress.rule_names(&config),
             compress,
         };
+        let begin = || RuleHits::begin(config.rules.shared_names(), workers);
+        let hits = config.admin.is_some().then(begin);
         Snapshot {
+            hits,
             generation,
             https_port: https_port(&config.listeners, addresses),
             config,
@@ -235,6 +241,7 @@ impl Snapshot {
             budget: self.budget.clone(),
             process: self.process.clone(),
             settings: self.settings,
+            hits: self.hits.clone(),
             _alive: Alive::new(),
         }
     }

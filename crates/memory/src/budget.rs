@@ -127,6 +127,22 @@ impl Budget {
         self.used.sums[account as usize].load(Relaxed)
     }
 
+    /// The limit, in bytes.
+    pub fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
+    /// The greatest total so far.
+    pub fn peak(&self) -> usize {
+        self.note_peak();
+        self.used.peak.load(Relaxed)
+    }
+
+    /// What is counted now, by the names of the accounts.
+    pub fn by_account(&self) -> impl Iterator<Item = (&'static str, usize)> {
+        ACCOUNTS.iter().map(|(account, name)| (*name, self.used_by(*account)))
+    }
+
     /// Whether `more` bytes would exceed the budget.
     pub fn is_over(&self, more: usize) -> bool {
         self.used().saturating_add(more) > self.bytes_max

@@ -216,6 +216,44 @@ pub fn configure() {}
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub fn trim() {}
 
+/// Free bytes that the allocator has not returned to the kernel. Some of their pages may be: they
+/// count all the same. 0 if the allocator does not tell.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+pub fn allocator_unused_bytes() -> usize {
+    // SAFETY: mallinfo2 takes nothing, locks each arena, and returns a struct of integers.
+    unsafe { libc::mallinfo2().fordblks }
+}
+
+/// Other C libraries do not tell.
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+pub fn allocator_unused_bytes() -> usize {
+    0
+}
+
+/// Anonymous bytes of this process that are in memory: what it has written, on heaps, stacks and
+/// elsewhere. 0 if the system does not tell.
+pub fn anonymous_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kibibytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok());
+    kibibytes.unwrap_or(0_usize) << 10
+}
+
+/// Bytes of the kernel for the cgroup of this process, sockets' buffers among them. `None`: there
+/// is no cgroup v2 that counts memory.
+pub fn kernel_bytes() -> Option<u64> {
+    let cgroup = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = cgroup.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let folder = std::path::Path::new("/sys/fs/cgroup").join(path);
+    let stat = std::fs::read_to_string(folder.join("memory.stat")).ok()?;
+    let number = |name| {
+        let line = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|number| number.parse::<u64>().ok())
+    };
+    // `sock` is charged beside `kernel`.
+    Some(number("kernel")? + number("sock")?)
+}
+
 /// Resident bytes of this process. 0 if the system does not tell.
 pub fn resident_bytes() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();

@@ -3,22 +3,35 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::reason::Class;
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
         /// The cells of one worker. Only that worker writes them.
         #[derive(Debug, Default)]
         #[repr(align(64))]
-        pub struct Counters { $($(#[$doc])* pub $name: Cell),* }
+        pub struct Counters {
+            $($(#[$doc])* pub $name: Cell,)*
+            /// Connections that ended, in the order of [`Class::ALL`].
+            pub ended: [Cell; Class::ALL.len()],
+        }
 
         /// The sum over all workers of this process.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct CounterValues { $($(#[$doc])* pub $name: u64),* }
+        pub struct CounterValues {
+            $($(#[$doc])* pub $name: u64,)*
+            /// Connections that ended, in the order of [`Class::ALL`].
+            pub ended: [u64; Class::ALL.len()],
+        }
 
         /// Adds up the cells of all workers.
         pub fn snapshot() -> CounterValues {
             let mut sum = CounterValues::default();
             for cells in WORKERS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
                 $(sum.$name = sum.$name.wrapping_add(cells.$name.0.load(Relaxed));)*
+                for (sum, cell) in sum.ended.iter_mut().zip(&cells.ended) {
+                    *sum = sum.wrapping_add(cell.value());
+                }
             }
             sum
         }
@@ -34,8 +47,22 @@ counters! {
     accepted,
     /// Times that accepting paused: at the connection limit or out of descriptors.
     accept_pauses,
+    /// Bytes that ended connections had written to their clients.
+    bytes_to_client,
+    /// Bytes that ended connections had written to their upstreams.
+    bytes_to_upstream,
     /// Connections open now.
     connections,
+    /// Handshakes with clients that failed.
+    handshakes_failed,
+    /// Full handshakes with clients by TLS 1.2.
+    handshakes_tls12_full,
+    /// Handshakes by TLS 1.2 that resumed a session.
+    handshakes_tls12_resumed,
+    /// Full handshakes with clients by TLS 1.3.
+    handshakes_tls13_full,
+    /// Handshakes by TLS 1.3 that resumed a session.
+    handshakes_tls13_resumed,
     /// Log entries lost because their reader was too slow.
     lines_lost,
     /// Connections that the kernel dropped at this process's listeners because a queue was full.
@@ -64,6 +91,19 @@ counters! {
     failed,
     /// The same, because the client left.
     left,
+}
+
+impl Counters {
+    /// Counts a handshake that a client has completed.
+    pub fn handshake(&self, is_tls13: bool, is_resumed: bool) {
+        let cell = match (is_tls13, is_resumed) {
+            (false, false) => &self.handshakes_tls12_full,
+            (false, true) => &self.handshakes_tls12_resumed,
+            (true, false) => &self.handshakes_tls13_full,
+            (true, true) => &self.handshakes_tls13_resumed,
+        };
+        cell.up();
+    }
 }
 
 static WORKERS: Mutex<Vec<Arc<Counters>>> = Mutex::new(Vec::new());

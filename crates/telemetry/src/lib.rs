@@ -12,4 +12,5 @@ pub mod listing;
 pub mod log;
 pub mod reason;
 pub mod request;
+pub mod rule_hits;
 pub mod upstream;

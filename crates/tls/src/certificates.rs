@@ -168,12 +168,32 @@ impl CertificateStore {
         }
     }
 
+    /// Describes what is served now, with the files of each, or why there is nothing.
+    pub fn describe_all(
+        &self,
+        rules: &RuleList,
+        mut note: impl FnMut(&CertificateFiles, Result<Description, Arc<str>>),
+    ) {
+        for (number, slot) in (0..).zip(&self.slots) {
+            let held = lock(slot).set.clone();
+            for (index, files) in rules.certificates(number).enumerate() {
+                match &held {
+                    Ok(set) => {
+                        let found = set.get(index).and_then(Certificate::describe);
+                        note(&files, found.ok_or_else(|| "it cannot be read".into()));
+                    }
+                    Err(why) => note(&files, Err(why.clone())),
+                }
+            }
+        }
+    }
+
     /// Describes a certificate if its files have not changed since they were read.
     pub fn describe(&self, place: Place, files: &CertificateFiles) -> Option<Description> {
         let set = lock(self.slots.get(place.set as usize)?).set.clone().ok()?;
         let certificate = set.get(place.index)?;
         let is_current = certificate.is_current(files);
-        is_current.then(|| certificate::describe(&CertificateDer::from(&*certificate.leaf)))?
+        if is_current { certificate.describe() } else { None }
     }
 
     /// Drops the signing form of the next set's keys, from the hand on, that was not used since the
@@ -274,6 +294,11 @@ impl Shared {
 }
 
 impl Certificate {
+    /// Its names and dates. `None`: they cannot be read.
+    pub fn describe(&self) -> Option<Description> {
+        certificate::describe(&CertificateDer::from(&*self.leaf))
+    }
+
     /// The key in the form that signs. It was read once, so it can be made again.
     pub fn signing_key(&self) -> Option<Arc<dyn SigningKey>> {
         let mut signing = lock(&self.signing);

@@ -26,9 +26,10 @@ use crate::client_chain;
 use crate::local::{LocalCertificates, LocalError};
 use crate::provider::PROVIDER;
 use crate::tickets::{SourceId, TicketKeys, client_certificates};
-use eyelet_config::certificate::{self, CertificateError};
+use eyelet_config::certificate::{self, CertificateError, Description};
 use eyelet_config::{
-    Action, CertificateSource, Config, RuleList, Terminate, UnchangedPairs, Version,
+    Action, CertificateFiles, CertificateSource, Config, RuleList, Terminate, UnchangedPairs,
+    Version,
 };
 use eyelet_local_ca::LocalCaError;
 use eyelet_sys::file::Stamp;
@@ -229,6 +230,15 @@ impl ServerConfigs {
             let place = places.of(&config.rules, files)?;
             tls.certificates.describe(place, files)
         })
+    }
+
+    /// Describes the certificates from files as they are served now, or why one is not.
+    pub fn describe_all(
+        &self,
+        rules: &RuleList,
+        note: impl FnMut(&CertificateFiles, Result<Description, Arc<str>>),
+    ) {
+        self.certificates.describe_all(rules, note);
     }
 
     /// The files that it was made from.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use eyelet_policy::Refusal;
 use eyelet_wire::hello::Hello;
-use eyelet_wire::version::SSL30;
+use eyelet_wire::version::{SSL30, TLS13};
 use tokio::time::sleep;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -94,10 +94,12 @@ pub async fn terminate(
     let done = match handshake(connection, with, peeked, offer.early_data, asks_client).await {
         Ok(done) => done,
         Err(failure) => {
+            connection.worker.engine.counters.handshakes_failed.up();
             park::close_with(&connection.handle, &failure.alert);
             return Err(failure.end);
         }
     };
+    connection.worker.engine.counters.handshake(done.version == TLS13, done.resumed);
     info.decided.client_roots = client_roots;
     info.decided.tls_version = Some(done.version);
     let header = match terminate.proxy_protocol {

@@ -1,15 +1,19 @@
 //! The admin server: what it answers, whom, and what becomes of it when the edge changes.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
+use serde_json::Value;
 
+use crate::support::client::{Offer, echo};
 use crate::support::edge::{self, LISTENER};
-use crate::support::{Edge, Folder, SOON, Upstream, output, until};
+use crate::support::{Edge, Folder, Pki, SOON, Upstream, need, output, until};
 
 const REFUSE: &str = "[[rule]]\nname = \"all\"\naction = \"refuse\"\n";
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
@@ -175,4 +179,194 @@ fn hostile_clients_are_ended_and_bounded() {
     drop(idle);
     assert_eq!(get(&socket, "/healthz").status, 200);
     until("all closed", || (edge.descriptors() <= before).then_some(()));
+}
+
+/// The metrics, by their whole sample line without the value. Panics on anything that Prometheus'
+/// text format or its conventions forbid.
+fn metrics(text: &str) -> BTreeMap<String, f64> {
+    let mut samples = BTreeMap::new();
+    let mut kinds: BTreeMap<&str, &str> = BTreeMap::new();
+    let (mut helped, mut family) = (None, "");
+    assert!(text.ends_with('\n'));
+    for line in text.lines() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            let (name, help) = help.split_once(' ').unwrap();
+            assert!(help.ends_with('.') && !help.contains('\\'), "{line}");
+            helped = Some(name);
+        } else if let Some(kind) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = kind.split_once(' ').unwrap();
+            assert_eq!(helped.take(), Some(name), "{line}");
+            assert!(kinds.insert(name, kind).is_none(), "twice: {line}");
+            let is_plain =
+                |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+            assert!(name.starts_with("eyelet_") && name.bytes().all(is_plain), "{line}");
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+            for unit in ["_ms", "_kb", "_mb", "_minutes", "_kib"] {
+                assert!(!name.contains(unit), "{line}");
+            }
+            family = name;
+        } else {
+            let (sample, value) = line.rsplit_once(' ').unwrap();
+            assert_eq!(sample.split('{').next().unwrap(), family, "{line}");
+            if let Some((_, labels)) = sample.split_once('{') {
+                labels.strip_suffix("\"}").unwrap_or_else(|| panic!("{line}"));
+            }
+            let value: f64 = value.parse().unwrap();
+            assert!(value.is_finite() && value >= 0.0, "{line}");
+            assert!(samples.insert(sample.to_owned(), value).is_none(), "twice: {line}");
+        }
+    }
+    samples
+}
+
+#[test]
+fn every_count_is_a_metric_and_every_document_has_its_keys() {
+    let pki = Pki::new();
+    let upstream = Upstream::echo();
+    let refused = "[[rule]]\nname = \"no\\\"\"\nsni = \"no.test\"\naction = \"refuse\"\n";
+    let spliced = edge::splice(upstream.address, "");
+    let terminated = pki.terminate(&format!("tcp://{}", upstream.address), "");
+    let more = format!("{ADMIN}[limits]\nmemory_max = \"64MiB\"\n");
+    let (edge, _, socket) = start(&pki.folder, &more, &format!("{refused}{spliced}{terminated}"));
+    let mut held = edge.connect();
+    let hello = crate::support::Hello::named("host.test").bytes();
+    held.write_all(&hello).unwrap();
+    crate::support::expect(&mut held, &hello);
+    let mut tls = Offer::new(&pki).connect(edge.address(), "app.test");
+    echo(&mut tls, b"hello");
+    let mut client = edge.connect();
+    client.write_all(&crate::support::Hello::named("no.test").bytes()).unwrap();
+    let _ = crate::support::ending(&mut client, SOON);
+
+    let page = || metrics(&get(&socket, "/metrics").body);
+    let shown = until("both parked", || {
+        let shown = page();
+        let is_there = shown["eyelet_connections{state=\"parked\"}"] == 2.0
+            && shown["eyelet_connection_outcomes_total{outcome=\"refused\"}"] == 1.0;
+        is_there.then_some(shown)
+    });
+    for (sample, value) in [
+        ("eyelet_accepted_connections_total", 3.0),
+        ("eyelet_handshakes_total{version=\"1.3\",resumed=\"false\"}", 1.0),
+        ("eyelet_handshake_failures_total", 0.0),
+        ("eyelet_connection_ends_total{class=\"refused\"}", 1.0),
+        ("eyelet_configuration_generation", 1.0),
+        ("eyelet_rule_hits_total{rule=\"no\\\"\"}", 1.0),
+        ("eyelet_rule_hits_total{rule=\"app\"}", 1.0),
+    ] {
+        assert_eq!(shown.get(sample), Some(&value), "{sample}");
+    }
+    assert!(shown["eyelet_certificate_soonest_expiry_time_seconds"] > 1.6e9);
+    assert_eq!(shown["eyelet_ended_connection_bytes_total{to=\"client\"}"], 0.0);
+    drop(tls);
+    until("bytes of the one that ended", || {
+        (page()["eyelet_ended_connection_bytes_total{to=\"client\"}"] == 5.0).then_some(())
+    });
+    let open = ask_with(&socket, "/metrics", "Accept: application/openmetrics-text\r\n");
+    assert!(open.head.contains("content-type: application/openmetrics-text; version=1.0.0"));
+    assert!(open.body.ends_with("# EOF\n"));
+    promtool(&get(&socket, "/metrics").body);
+
+    check_documents(&edge, &socket);
+}
+
+/// Checks each document after a connection of each rule.
+fn check_documents(edge: &Edge, socket: &Path) {
+    let document = |path: &str| -> Value { serde_json::from_str(&get(socket, path).body).unwrap() };
+    let rules = document("/rules");
+    assert_eq!(rules["rules"][0]["rule"], "no\"");
+    assert_eq!(rules["rules"][0]["hits"], 1);
+    assert!(rules["rules"][0]["last_hit_unix_seconds"].as_f64().unwrap() > 1.6e9);
+    let memory = document("/memory");
+    let kinds = memory["kinds"].as_object().unwrap();
+    let sum: u64 = kinds.values().map(|bytes| bytes.as_u64().unwrap()).sum();
+    assert_eq!(memory["accounted_bytes"], sum);
+    assert!(kinds["program"].as_u64().unwrap() > 0 && kinds.contains_key("allocator"));
+    let certificates = document("/certificates");
+    assert_eq!(certificates["certificates"][0]["names"][0], "app.test");
+    let status = document("/status");
+    assert_eq!((status["draining"].as_bool(), status["workers"].as_u64()), (Some(false), Some(2)));
+    assert_eq!(status["listeners"][0], edge.address().to_string());
+    for (path, shown) in [
+        ("/rules", &rules),
+        ("/memory", &memory),
+        ("/certificates", &certificates),
+        ("/status", &status),
+    ] {
+        assert_eq!(keys(&example(path)), keys(shown), "the example of {path} in docs/admin.md");
+    }
+}
+
+/// Prometheus' own opinion, where it is installed.
+fn promtool(text: &str) {
+    if !need("promtool") {
+        return;
+    }
+    let mut command = Command::new("promtool");
+    command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let said = child.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.status.success() && errors.is_empty(), "{errors}");
+}
+
+/// The example answer of a path in the documentation.
+fn example(path: &str) -> Value {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/admin.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, section) = page.split_once(&format!("\n## `{path}`")).unwrap();
+    let (_, text) = section.split_once("```json\n").unwrap();
+    serde_json::from_str(text.split_once("```").unwrap().0).unwrap()
+}
+
+/// The keys at each level, by their path. Those of all members of a list count together.
+fn keys(value: &Value) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut open = vec![(String::new(), value)];
+    while let Some((path, value)) = open.pop() {
+        match value {
+            Value::Object(map) => open.extend(map.iter().map(|(key, value)| {
+                found.insert(format!("{path}.{key}"));
+                (format!("{path}.{key}"), value)
+            })),
+            Value::Array(list) => {
+                open.extend(list.iter().map(|value| (format!("{path}[]"), value)))
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+#[test]
+fn a_reload_keeps_the_hits_of_a_rule_and_counts_itself() {
+    let folder = Folder::new();
+    let (edge, file, socket) = start(&folder, ADMIN, REFUSE);
+    let hit = || {
+        let mut client = edge.connect();
+        client.write_all(&crate::support::Hello::named("no.test").bytes()).unwrap();
+        let _ = crate::support::ending(&mut client, SOON);
+    };
+    let hits = || metrics(&get(&socket, "/metrics").body)["eyelet_rule_hits_total{rule=\"all\"}"];
+    hit();
+    until("a hit", || (hits() == 1.0).then_some(()));
+    let new = "[[rule]]\nname = \"new\"\nsni = \"new.test\"\naction = \"refuse\"\n";
+    for (text, code) in [(format!("{new}{REFUSE}"), 0), ("x".to_owned(), 2)] {
+        folder.write("edge.toml", format!("workers = 2\n{ADMIN}{LISTENER}{text}"));
+        let said = output(edge::eyelet(&folder).arg("reload").arg(&file));
+        assert_eq!(said.status.code(), Some(code), "{}", said.text);
+    }
+    hit();
+    until("the second", || (hits() == 2.0).then_some(()));
+    // The answer of a reload comes before it is counted.
+    until("the reloads", || {
+        let shown = metrics(&get(&socket, "/metrics").body);
+        let reloads = |result| shown[&format!("eyelet_reloads_total{{result=\"{result}\"}}")];
+        ((reloads("served"), reloads("failed")) == (1.0, 1.0)).then_some(())
+    });
+    let rules: Value = serde_json::from_str(&get(&socket, "/rules").body).unwrap();
+    assert_eq!(rules["rules"][0]["rule"], "new");
+    assert_eq!(rules["rules"][0]["hits"], 0);
+    assert!(rules["rules"][0]["last_hit_unix_seconds"].is_null());
 }

@@ -62,7 +62,33 @@ pub enum Class {
     Unreachable,
 }
 
+/// Counters are indexed by class: each is in its place in the list.
+const _: () = {
+    let mut index = 0;
+    while index < Class::ALL.len() {
+        assert!(Class::ALL[index] as usize == index);
+        index += 1;
+    }
+    assert!(Class::Unreachable as usize + 1 == Class::ALL.len());
+};
+
 impl Class {
+    /// All of them, in the order of the enum.
+    pub const ALL: [Self; 12] = [
+        Self::Closed,
+        Self::Configuration,
+        Self::Drained,
+        Self::Ended,
+        Self::Internal,
+        Self::Left,
+        Self::Protocol,
+        Self::Refused,
+        Self::Reset,
+        Self::Shed,
+        Self::Timeout,
+        Self::Unreachable,
+    ];
+
     /// Its name in documents and metrics.
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,0 +1,74 @@
+//! What all workers have counted, added up, as metrics.
+
+use eyelet_telemetry::counters::CounterValues;
+use eyelet_telemetry::reason::Class;
+
+use crate::metrics::{MetricKind, Metrics};
+
+/// Writes what the workers have counted, added up.
+pub fn write(metrics: &mut Metrics, counted: &CounterValues) {
+    write_connections(metrics, counted);
+    write_process(metrics, counted);
+}
+
+fn write_connections(metrics: &mut Metrics, counted: &CounterValues) {
+    metrics.counter("accepted_connections", "Connections accepted.", counted.accepted);
+    let mut states =
+        metrics.family(MetricKind::Gauge, "connections", "Connections open now, by state.");
+    // Both numbers change while they are read.
+    states.sample(&[("state", "active")], counted.connections.saturating_sub(counted.parked));
+    states.sample(&[("state", "parked")], counted.parked);
+    let help = "Connections that ended, by outcome.";
+    let mut outcomes = metrics.family(MetricKind::Counter, "connection_outcomes", help);
+    for (outcome, value) in [
+        ("failed", counted.failed),
+        ("left", counted.left),
+        ("redirected", counted.redirected),
+        ("refused", counted.refused),
+        ("spliced", counted.spliced),
+        ("terminated", counted.terminated),
+    ] {
+        outcomes.sample(&[("outcome", outcome)], value);
+    }
+    let help = "Connections that ended, by the class of the reason.";
+    let mut classes = metrics.family(MetricKind::Counter, "connection_ends", help);
+    for (class, ended) in Class::ALL.iter().zip(counted.ended) {
+        classes.sample(&[("class", class.name())], ended);
+    }
+    let help = "Bytes written to a side by connections that have ended.";
+    let mut bytes = metrics.family(MetricKind::Counter, "ended_connection_bytes", help);
+    bytes.sample(&[("to", "client")], counted.bytes_to_client);
+    bytes.sample(&[("to", "upstream")], counted.bytes_to_upstream);
+    let mut done = metrics.family(MetricKind::Counter, "handshakes", "Handshakes with clients.");
+    for (version, resumed, value) in [
+        ("1.2", "false", counted.handshakes_tls12_full),
+        ("1.2", "true", counted.handshakes_tls12_resumed),
+        ("1.3", "false", counted.handshakes_tls13_full),
+        ("1.3", "true", counted.handshakes_tls13_resumed),
+    ] {
+        done.sample(&[("version", version), ("resumed", resumed)], value);
+    }
+    let help = "Handshakes with clients that failed.";
+    metrics.counter("handshake_failures", help, counted.handshakes_failed);
+    let help = "Connections ended or not accepted because memory was short.";
+    metrics.counter("shed_connections", help, counted.shed);
+}
+
+fn write_process(metrics: &mut Metrics, counted: &CounterValues) {
+    for (name, help, value) in [
+        ("accept_pauses", "Times that accepting paused.", counted.accept_pauses),
+        (
+            "kernel_dropped_connections",
+            "Connections that a full queue dropped.",
+            counted.listen_drops,
+        ),
+        ("lost_log_lines", "Access lines that nobody took in time.", counted.lines_lost),
+        ("source_replacements", "Files that changed and are used.", counted.sources_replaced),
+        ("source_failures", "Files that changed and cannot be used.", counted.sources_refused),
+        ("fleet_store_failures", "Failures of the fleet's store.", counted.store_failures),
+        ("acme_certificates", "Certificates issued by ACME.", counted.acme_issued),
+        ("acme_failures", "Orders by ACME that failed.", counted.acme_failures),
+    ] {
+        metrics.counter(name, help, value);
+    }
+}

@@ -1,0 +1,165 @@
+//! How often each rule decided, and when last. Each worker counts in cells of its own. A reload
+//! begins new cells; the sums go on by the rules' names.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use eyelet_config::RuleNames;
+
+use crate::counters::Cell;
+
+/// The cells of one set of rules.
+#[derive(Debug)]
+pub struct RuleHits {
+    names: Arc<RuleNames>,
+    /// By worker, then by rule.
+    cells: Box<[Box<[RuleCell]>]>,
+}
+
+#[derive(Debug, Default)]
+struct RuleCell {
+    hits: Cell,
+    last_unix_ms: Cell,
+}
+
+/// What is known of a rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuleCount {
+    /// Connections that it decided.
+    pub hits: u64,
+    /// When it last did, in milliseconds since 1970; 0: never.
+    pub last_unix_ms: u64,
+}
+
+impl RuleCount {
+    fn add(&mut self, other: Self) {
+        self.hits += other.hits;
+        self.last_unix_ms = self.last_unix_ms.max(other.last_unix_ms);
+    }
+}
+
+/// The cells that connections may still write to, and the sums of those that none does any more.
+#[derive(Default)]
+struct History {
+    written: Vec<Arc<RuleHits>>,
+    kept: HashMap<Box<str>, RuleCount>,
+}
+
+static HISTORY: Mutex<Option<History>> = Mutex::new(None);
+
+impl RuleHits {
+    /// Begins to count for these rules. Rules of equal names go on from where they were.
+    pub fn begin(names: Arc<RuleNames>, workers: usize) -> Arc<Self> {
+        let rules = names.iter().count();
+        let of_worker = |_| (0..rules).map(|_| RuleCell::default()).collect();
+        let hits = Arc::new(Self { names, cells: (0..workers).map(of_worker).collect() });
+        let mut history = history();
+        let history = history.get_or_insert_default();
+        history.fold();
+        history.written.push(hits.clone());
+        // Rules that no configuration has any more are forgotten, so that reloads add nothing.
+        let History { written, kept } = history;
+        let named: std::collections::HashSet<&str> =
+            written.iter().flat_map(|hits| hits.names.iter()).collect();
+        kept.retain(|name, _| named.contains(&**name));
+        hits
+    }
+
+    /// A rule has decided a connection of this worker.
+    pub fn hit(&self, worker: usize, rule: u32, now_unix_ms: u64) {
+        let cell = self.cells.get(worker).and_then(|cells| cells.get(rule as usize));
+        if let Some(cell) = cell {
+            cell.hits.up();
+            cell.last_unix_ms.set(now_unix_ms);
+        }
+    }
+
+    fn each(&self, mut note: impl FnMut(&str, RuleCount)) {
+        for (rule, name) in self.names.iter().enumerate() {
+            let mut count = RuleCount::default();
+            for cell in self.cells.iter().filter_map(|cells| cells.get(rule)) {
+                let (hits, last_unix_ms) = (cell.hits.value(), cell.last_unix_ms.value());
+                count.add(RuleCount { hits, last_unix_ms });
+            }
+            note(name, count);
+        }
+    }
+
+    /// The sum for each rule, in order. Rules of one name have one sum.
+    pub fn counts(&self) -> Vec<RuleCount> {
+        let mut sums = {
+            let mut history = history();
+            let history = history.get_or_insert_default();
+            history.fold();
+            let mut sums = history.kept.clone();
+            for hits in &history.written {
+                hits.each(|name, count| sums.entry(name.into()).or_default().add(count));
+            }
+            sums
+        };
+        self.names.iter().map(|name| *sums.entry(name.into()).or_default()).collect()
+    }
+}
+
+impl History {
+    /// Adds up cells that nobody writes to any more.
+    fn fold(&mut self) {
+        let Self { written, kept } = self;
+        written.retain(|hits| {
+            let is_written = Arc::strong_count(hits) > 1;
+            if !is_written {
+                hits.each(|name, count| kept.entry(name.into()).or_default().add(count));
+            }
+            is_written
+        });
+    }
+}
+
+fn history() -> MutexGuard<'static, Option<History>> {
+    HISTORY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::path::Path;
+    use std::time::SystemTime;
+
+    use eyelet_config::Depth;
+
+    use super::*;
+
+    fn names(names: &[&str]) -> Arc<RuleNames> {
+        let mut text = String::from("[[listener]]\naddress = \"127.0.0.1:0\"\n");
+        for name in names {
+            text += &format!(
+                "[[rule]]\nname = \"{name}\"\nsni = \"{name}.example\"\naction = \"refuse\"\n"
+            );
+        }
+        let path = Path::new("test.toml");
+        let loaded = eyelet_config::parse(path, &text, Depth::Files, SystemTime::UNIX_EPOCH);
+        loaded.unwrap().config.rules.shared_names()
+    }
+
+    #[test]
+    fn a_reload_goes_on_counting_by_name() {
+        let first = RuleHits::begin(names(&["a", "b"]), 2);
+        first.hit(0, 0, 5);
+        first.hit(1, 0, 9);
+        first.hit(0, 1, 3);
+        first.hit(2, 0, 1);
+        first.hit(0, 2, 1);
+        let count = |hits, last_unix_ms| RuleCount { hits, last_unix_ms };
+        assert_eq!(first.counts(), [count(2, 9), count(1, 3)]);
+        let second = RuleHits::begin(names(&["c", "a"]), 2);
+        second.hit(1, 1, 20);
+        // A connection of the earlier configuration may be decided late.
+        first.hit(1, 0, 15);
+        assert_eq!(second.counts(), [count(0, 0), count(4, 20)]);
+        drop(first);
+        assert_eq!(second.counts(), [count(0, 0), count(4, 20)]);
+        let third = RuleHits::begin(names(&["a", "b"]), 2);
+        drop(second);
+        assert_eq!(third.counts()[0], count(4, 20));
+    }
+}
