@@ -2,6 +2,7 @@
 //! of its own, so that no worker waits for whoever asks. It knows the edge by one trait only.
 
 mod access;
+mod connections;
 mod listen;
 pub mod metrics;
 pub mod process;

@@ -3,10 +3,12 @@
 use std::convert::Infallible;
 
 use bytes::Bytes;
+use eyelet_telemetry::listing::{Filter, Slice};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Response, StatusCode};
 use serde_json::Value;
+use tokio::sync::mpsc::Receiver;
 
 use crate::metrics::{Format, Metrics};
 
@@ -17,6 +19,10 @@ pub trait Answers: Send + Sync + 'static {
 
     /// Writes all metrics.
     fn metrics(&self, metrics: &mut Metrics);
+
+    /// Begins to list the connections that the filter takes, or to end them. `None`: so many lists
+    /// are being made that this one must wait.
+    fn connections(&self, filter: Filter, ends: bool) -> Option<Receiver<Slice>>;
 
     /// A document. `None`: there is nothing to show any more, the process ends.
     fn document(&self, document: Document) -> Option<Value>;
@@ -88,8 +94,14 @@ pub(crate) fn text(status: StatusCode, text: &'static str) -> Response<Content> 
     response
 }
 
-fn whole(kind: &'static str, body: String) -> Response<Content> {
-    let mut response = Response::new(Full::new(Bytes::from(body)).boxed_unsync());
+/// A whole answer of this media type.
+pub(crate) fn whole(kind: &'static str, body: String) -> Response<Content> {
+    of_body(kind, Full::new(Bytes::from(body)).boxed_unsync())
+}
+
+/// An answer of this media type.
+pub(crate) fn of_body(kind: &'static str, body: Content) -> Response<Content> {
+    let mut response = Response::new(body);
     let fields = response.headers_mut();
     fields.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     for (name, value) in FIXED_FIELDS {

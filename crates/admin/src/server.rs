@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use eyelet_config::{AdminSettings, admin_token};
 use hyper::body::Incoming;
+use hyper::http::request::Parts;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, header};
@@ -19,6 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::{Instant, sleep};
 
 use crate::access::{Access, Refused};
+use crate::connections;
 use crate::listen::{Listening, bind_tcp, bind_unix};
 use crate::routes::{Answers, Content, answer, text};
 use crate::stalled::Stalled;
@@ -240,9 +242,10 @@ impl Served {
         let (access, answers) = (self.access.clone(), self.answers.clone());
         tokio::spawn(async move {
             let service = service_fn(|request: Request<Incoming>| {
-                let access = access.borrow().clone();
-                let answered = respond(&access, &*answers, &request);
-                std::future::ready(Ok::<_, Infallible>(answered))
+                let (access, answers) = (access.borrow().clone(), answers.clone());
+                // The body is not read.
+                let (asked, _) = request.into_parts();
+                async move { Ok::<_, Infallible>(respond(&access, &*answers, &asked).await) }
             });
             let served = http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -256,12 +259,8 @@ impl Served {
     }
 }
 
-fn respond(
-    access: &Access,
-    answers: &dyn Answers,
-    request: &Request<Incoming>,
-) -> Response<Content> {
-    if let Err(Refused(status, why)) = access.check(request.uri(), request.headers()) {
+async fn respond(access: &Access, answers: &dyn Answers, asked: &Parts) -> Response<Content> {
+    if let Err(Refused(status, why)) = access.check(&asked.uri, &asked.headers) {
         let mut response = text(status, why);
         if status == hyper::StatusCode::UNAUTHORIZED {
             let scheme = header::HeaderValue::from_static("Bearer");
@@ -269,5 +268,8 @@ fn respond(
         }
         return response;
     }
-    answer(answers, request.method(), request.uri().path(), request.headers())
+    if let Some(of) = asked.uri.path().strip_prefix(connections::PATH) {
+        return connections::answer(answers, &asked.method, of, asked.uri.query()).await;
+    }
+    answer(answers, &asked.method, asked.uri.path(), &asked.headers)
 }

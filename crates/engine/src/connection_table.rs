@@ -18,6 +18,7 @@ use crate::timer_wheel::{Linked, Links, TICK_MS, TimerWheel};
 use eyelet_memory::budget::{ACTIVE_BYTES, Account, Budget, Counted};
 use eyelet_memory::slab::{Key, Slab};
 use eyelet_telemetry::info::Parked;
+use eyelet_telemetry::listing::Seen;
 
 /// Readiness of a socket that belongs to no slot, and the one task that waits for it.
 pub struct SharedSocket {
@@ -90,8 +91,12 @@ pub enum SlotState {
         shed: bool,
         /// The drain has come to it: it ends once its exchange permits.
         ends: bool,
+        /// An operator has ended it.
+        ended: bool,
         /// How far it is.
         phase: Phase,
+        /// What a list shows of it.
+        seen: Seen,
     },
     /// The event loop, at an event: the usual state.
     Parked {
@@ -164,7 +169,15 @@ impl Waits {
 impl SlotState {
     /// An active connection whose future does not wait yet.
     pub fn active(phase: Phase) -> Self {
-        Self::Active { waits: Waits::No, late: false, shed: false, ends: false, phase }
+        Self::Active {
+            waits: Waits::No,
+            late: false,
+            shed: false,
+            ends: false,
+            ended: false,
+            phase,
+            seen: Seen::default(),
+        }
     }
 }
 
@@ -295,6 +308,11 @@ impl ConnectionTable {
             let position = (u64::from(begin) + u64::from(n)) % u64::from(slots);
             self.slots.key_at(position as u32)
         })
+    }
+
+    /// The key of the connection in this slot.
+    pub(crate) fn key_at(&self, index: u32) -> Option<Key> {
+        self.slots.key_at(index)
     }
 
     /// Number of slots, in use or not.

@@ -15,6 +15,8 @@ use crate::ready::{CLIENT, READ, Side, WRITE};
 use crate::socket;
 use crate::worker::Handle;
 use eyelet_memory::budget::{CountedBuffer, HELLO_BYTES};
+use eyelet_telemetry::info::ConnectionInfo;
+use eyelet_telemetry::listing::State;
 use eyelet_telemetry::reason::{Limit, Reason, Shed, When};
 
 /// Why a wait ended before its event.
@@ -24,6 +26,8 @@ pub enum WaitError {
     Drained,
     /// Memory is short, and this was the oldest unfinished connection.
     Shed,
+    /// An operator has ended the connection.
+    Ended,
     /// The deadline passed.
     Late,
     /// The socket failed.
@@ -43,12 +47,17 @@ impl Handle {
     pub fn due_in(&self, wait: Duration) {
         let mut table = self.worker.table.borrow_mut();
         table.due_in(self.key, wait);
-        if let Some(SlotState::Active { late, shed, .. }) =
+        if let Some(SlotState::Active { late, shed, ended, .. }) =
             table.slot(self.key).map(|slot| &mut slot.state)
         {
             // After shedding, the memory belongs to others: no new deadline undoes it.
-            *late = *shed;
+            *late = *shed || *ended;
         }
+    }
+
+    /// Notes what a list of connections shows of this one.
+    pub fn see(&self, state: State, info: &ConnectionInfo) {
+        self.worker.see(self.key, state, info);
     }
 
     /// Waits until any of `bits` is reported on one of `sides`. With no side it waits for the
@@ -70,7 +79,9 @@ impl Handle {
             return Poll::Ready(Ok(()));
         }
         match &mut slot.state {
-            SlotState::Active { late: true, shed, .. } => Poll::Ready(Err(self.why_late(*shed))),
+            SlotState::Active { late: true, shed, ended, .. } => {
+                Poll::Ready(Err(self.why_late(*shed, *ended)))
+            }
             SlotState::Active { waits, .. } => {
                 match waits {
                     Waits::Task(known) if known.will_wake(task.waker()) => {}
@@ -98,26 +109,36 @@ impl Handle {
         let mut table = self.worker.table.borrow_mut();
         match table.slot(self.key).map(|slot| &slot.state) {
             Some(SlotState::Active { late: false, .. }) => Ok(()),
-            Some(SlotState::Active { shed, .. }) => Err(self.why_late(*shed)),
+            Some(SlotState::Active { shed, ended, .. }) => Err(self.why_late(*shed, *ended)),
             _ => Err(WaitError::Late),
         }
     }
 
-    /// Whether the drain has come to this connection. A task that waits is woken when it does.
+    /// Whether the drain has come to this connection, or an operator has ended it. A task that
+    /// waits is woken then.
     pub fn is_to_end(&self) -> bool {
-        if !self.worker.is_draining() {
-            return false;
-        }
-        let mut table = self.worker.table.borrow_mut();
-        let state = table.slot(self.key).map(|slot| &slot.state);
-        matches!(state, Some(SlotState::Active { ends: true, .. })) || self.worker.is_cutting.get()
+        self.why_end().is_some()
     }
 
-    fn why_late(&self, shed: bool) -> WaitError {
-        match (shed, self.worker.is_cutting.get()) {
-            (true, _) => WaitError::Shed,
-            (false, true) => WaitError::Drained,
-            (false, false) => WaitError::Late,
+    /// Why it is to end, if it is.
+    pub fn why_end(&self) -> Option<Reason> {
+        if !self.worker.is_draining() && !self.worker.has_ended.get() {
+            return None;
+        }
+        let mut table = self.worker.table.borrow_mut();
+        match table.slot(self.key).map(|slot| &slot.state) {
+            Some(SlotState::Active { ended: true, .. }) => Some(Reason::Ended),
+            Some(SlotState::Active { ends: true, .. }) => Some(Reason::Drained(None)),
+            _ => self.worker.is_cutting.get().then_some(Reason::Drained(None)),
+        }
+    }
+
+    fn why_late(&self, shed: bool, ended: bool) -> WaitError {
+        match (shed, ended, self.worker.is_cutting.get()) {
+            (true, ..) => WaitError::Shed,
+            (false, true, _) => WaitError::Ended,
+            (false, false, true) => WaitError::Drained,
+            (false, false, false) => WaitError::Late,
         }
     }
 
@@ -246,6 +267,7 @@ impl WaitError {
     pub fn reason(&self, limit: Limit, when: When) -> Reason {
         match self {
             Self::Drained => Reason::Drained(Some(when)),
+            Self::Ended => Reason::Ended,
             Self::Shed => Reason::Shed(Shed::Unfinished(when)),
             Self::Late => Reason::Timeout(limit, Some(when)),
             Self::Unregistered(error) => Reason::Unregistered(error.into()),

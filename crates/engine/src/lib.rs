@@ -15,6 +15,7 @@ pub mod handle;
 pub mod handover;
 mod idle;
 pub mod inspect;
+pub mod listing;
 pub mod park;
 mod queues;
 pub mod ready;

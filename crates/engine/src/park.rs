@@ -20,6 +20,7 @@ use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted, TASK_BYTES_MAX};
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, Parked};
 use eyelet_telemetry::labels::Labels;
+use eyelet_telemetry::listing::State;
 use eyelet_telemetry::reason::{Class, Limit, Reason, Shed, Stage, When};
 use eyelet_wire::websocket::close_to_server;
 
@@ -200,6 +201,7 @@ fn dial(worker: &Rc<Worker>, key: Key) {
     let Some((info, mut relay)) = unpark(worker, key, SlotState::active(Phase::Busy)) else {
         return;
     };
+    worker.see(key, State::Serving, &info);
     worker.uses_descriptors(1);
     worker.process.budget.take(Account::Connections, ACTIVE_BYTES);
     // From here on a failure drops it, and what the connection took is given back.

@@ -244,6 +244,8 @@ pub struct Worker {
     pub(crate) drain: Cell<Option<DrainPace>>,
     /// Whether its connections leave for another process.
     pub(crate) leaving: Cell<bool>,
+    /// Whether an operator has ever ended an active connection here.
+    pub(crate) has_ended: Cell<bool>,
     /// Whether the drain's time is over.
     pub is_cutting: Cell<bool>,
     pub(crate) burst: Cell<Burst>,
@@ -298,6 +300,7 @@ impl Worker {
             next_id: Cell::new(1),
             drain: Cell::default(),
             leaving: Cell::new(false),
+            has_ended: Cell::new(false),
             is_cutting: Cell::new(false),
             burst: Cell::default(),
             counting_waker: waker::counting_waker(),

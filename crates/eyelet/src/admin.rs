@@ -8,9 +8,12 @@ use eyelet_admin::metrics::{MetricKind, Metrics, Number};
 use eyelet_admin::{AdminError, AdminServer, Answers, Document, Start, process};
 use eyelet_config::certificate::Description;
 use eyelet_config::{Action, AdminSettings};
+use eyelet_engine::listing::Connections;
 use eyelet_telemetry::counters;
+use eyelet_telemetry::listing::{Filter, Slice};
 use eyelet_tls::tickets::{Now, TicketKeys};
 use serde_json::{Value, json};
+use tokio::sync::mpsc::Receiver;
 
 use crate::published::Published;
 use crate::snapshot::Snapshot;
@@ -28,12 +31,17 @@ pub struct AdminKeeper {
 
 impl AdminKeeper {
     /// Not open yet.
-    pub fn new(published: &Arc<Published>, tickets: &Arc<TicketKeys>) -> Self {
+    pub fn new(
+        published: &Arc<Published>,
+        tickets: &Arc<TicketKeys>,
+        connections: Connections,
+    ) -> Self {
         let answers = EdgeAnswers {
             // The access log ends with the last `Published`: the thread must not be who holds it.
             published: Arc::downgrade(published),
             tickets: tickets.clone(),
             is_draining: AtomicBool::new(false),
+            connections,
             started: Instant::now(),
             started_unix: unix_seconds(),
             reloads: [AtomicU64::new(0), AtomicU64::new(0)],
@@ -110,6 +118,7 @@ struct EdgeAnswers {
     published: Weak<Published>,
     tickets: Arc<TicketKeys>,
     is_draining: AtomicBool,
+    connections: Connections,
     started: Instant,
     started_unix: f64,
     /// Reloads that failed, and those that serve.
@@ -184,6 +193,10 @@ impl Answers for EdgeAnswers {
         write_memory(metrics, &snapshot);
         write_upstreams(metrics, &snapshot);
         write_rules(metrics, &snapshot);
+    }
+
+    fn connections(&self, filter: Filter, ends: bool) -> Option<Receiver<Slice>> {
+        self.connections.ask(filter, ends)
     }
 
     fn document(&self, document: Document) -> Option<Value> {

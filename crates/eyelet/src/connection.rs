@@ -19,6 +19,7 @@ use eyelet_config::{Action, ListenerKind};
 use eyelet_http::redirect::redirect;
 use eyelet_memory::budget::{Account, CountedBuffer};
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
+use eyelet_telemetry::listing::State;
 use eyelet_telemetry::reason::{Reason, Stage};
 use eyelet_tls::server::Handshake;
 
@@ -76,9 +77,11 @@ async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Resu
     emit_decision(connection, info, action);
     match action {
         Action::Splice(splice) => {
+            connection.handle.see(State::Dialling, info);
             action::splice::splice(connection, info, splice, &mut peeked, hello_bytes).await
         }
         Action::Terminate(terminate) => {
+            connection.handle.see(State::Handshaking, info);
             let peeked = (peeked, offer);
             Box::pin(action::terminate::terminate(connection, info, rule, terminate, peeked)).await
         }

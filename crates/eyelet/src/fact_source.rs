@@ -16,6 +16,7 @@ use eyelet_resolve::evidence::{Attempt, ByDns};
 use eyelet_resolve::gather;
 use eyelet_telemetry::evidence::Evidence;
 use eyelet_telemetry::info::{ConnectionInfo, End};
+use eyelet_telemetry::listing::State;
 use eyelet_telemetry::reason::{LacksFacts, Reason};
 
 /// Facts that were fetched, beside those in the info.
@@ -60,6 +61,7 @@ impl FactSource {
         info: &mut ConnectionInfo,
         fact: Fact,
     ) {
+        connection.handle.see(State::Deciding, info);
         if fact == Fact::Destination {
             let found = match connect::host_port(info) {
                 Some(host_port) => {
@@ -162,6 +164,7 @@ impl FactSource {
         info: &mut ConnectionInfo,
         fact: Fact,
     ) {
+        connection.handle.see(State::Deciding, info);
         let had = match fact {
             Fact::DnsEvidence => self.fetch_dns(connection, info).await,
             Fact::Certificate => self.fetch_certificate(connection, info).await,

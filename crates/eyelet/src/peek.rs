@@ -105,7 +105,9 @@ pub async fn glance(
         _ => {}
     }
     match connection.handle.in_time() {
-        Err(wait_error @ (WaitError::Shed | WaitError::Drained)) => Err(unseen(&wait_error, raw)),
+        Err(wait_error @ (WaitError::Shed | WaitError::Ended | WaitError::Drained)) => {
+            Err(unseen(&wait_error, raw))
+        }
         _ => Ok(false),
     }
 }

@@ -25,6 +25,7 @@ use eyelet_admin::{AdminError, Start};
 use eyelet_config::{Access, Config, UnchangedPairs, WatchedFile};
 use eyelet_engine::batch::{self, Arrival, Arrivals};
 use eyelet_engine::event_loop::{LetGo, run};
+use eyelet_engine::listing::{self, Connections, Queries};
 use eyelet_engine::transfer::Departure;
 use eyelet_engine::worker::{ListenerSocket, Order};
 use eyelet_memory::budget::Budget;
@@ -177,7 +178,8 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
     let snapshot = Arc::new(prepared.first(count, &addresses, (&budget, acme_keeper.table()))?);
     acme_keeper.configure(&snapshot.config).map_err(StartError::Acme)?;
     let published = Arc::new(Published::new(snapshot, listeners, writer.lines(), count));
-    let admin = AdminKeeper::new(&published, ticket_keeper.keys());
+    let (connections, queries) = Connections::new(count);
+    let admin = AdminKeeper::new(&published, ticket_keeper.keys(), connections);
     let (orders, ordered) = watch::channel(order);
     let mut running = Running {
         published,
@@ -199,7 +201,7 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
     // the memory.
     eyelet_sys::memory::trim();
     eyelet_sys::memory::forget_code();
-    if let Err(error) = running.work(count, &ordered) {
+    if let Err(error) = running.work(queries, &ordered) {
         // The workers that were made have little or nothing to finish.
         running.drain();
         return Err(StartError::Worker(error));
@@ -243,9 +245,10 @@ fn make(
 
 impl Running {
     /// Starts the workers. Waits until all have warmed up, or one fails.
-    fn work(&mut self, count: usize, ordered: &watch::Receiver<Order>) -> io::Result<()> {
+    fn work(&mut self, queries: Vec<Queries>, ordered: &watch::Receiver<Order>) -> io::Result<()> {
+        let count = queries.len();
         let (made, all_made) = sync_channel(count);
-        for index in 0..count {
+        for (index, queries) in queries.into_iter().enumerate() {
             let counters = counters::register();
             let log = self.writer.log(counters.clone());
             let (sender, arrivals) = channel(ARRIVALS_MAX);
@@ -264,7 +267,7 @@ impl Running {
                 let _ = made.send(result);
                 drop(made);
                 let Some((worker, runtime)) = worker else { return };
-                serve(index, (worker, arrivals), &runtime, published, sockets, ordered);
+                serve(index, (worker, arrivals, queries), &runtime, published, sockets, ordered);
             };
             let thread = std::thread::Builder::new().name(format!("worker-{index}"));
             self.workers.push(thread.spawn(body)?);
@@ -553,7 +556,7 @@ const ACCEPTED_MEANWHILE: u64 = 1 << 24;
 /// The life of a worker's thread.
 fn serve(
     index: usize,
-    (worker, arrivals): (Worker, mpsc::Receiver<Arrival>),
+    (worker, arrivals, queries): (Worker, mpsc::Receiver<Arrival>, Queries),
     runtime: &Runtime,
     published: Arc<Published>,
     sockets: Vec<ListenerSocket>,
@@ -575,6 +578,7 @@ fn serve(
         ordered.mark_changed();
         engine.set_next_id(published.first_id());
         tokio::task::spawn_local(batch::arrive(engine.clone(), arrivals));
+        tokio::task::spawn_local(listing::answer(engine.clone(), queries));
         published.note_served(index, generation);
         run(engine, sockets, ordered).await
     };

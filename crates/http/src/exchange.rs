@@ -187,7 +187,7 @@ fn poll_stalled(
     moved: Instant,
 ) -> Poll<Failure> {
     while let Poll::Ready(wait_error) = stream.poll_late(task) {
-        if matches!(wait_error, WaitError::Shed) {
+        if matches!(wait_error, WaitError::Shed | WaitError::Ended) {
             return Poll::Ready(ExchangeError::ClientLost(ClientLost::Wait(wait_error)).into());
         }
         match served.gives_up(moved) {

@@ -135,6 +135,7 @@ pub async fn next(client: &mut ClientStream, worker: &Http, wait: Duration) -> N
             Err(ClientLost::Wait(WaitError::Drained)) => {
                 return NextRequest::End(Reason::Drained(None));
             }
+            Err(ClientLost::Wait(WaitError::Ended)) => return NextRequest::End(Reason::Ended),
             Err(ClientLost::Wait(WaitError::Late)) => return NextRequest::Rest,
             Err(client_lost) => return NextRequest::ClientLost(client_lost),
         }

@@ -283,9 +283,10 @@ impl ServedStreams {
             return Poll::Pending;
         }
         match ready!(self.client.poll_fill(task, READ_BYTES)) {
-            Err(ClientLost::Wait(WaitError::Late | WaitError::Drained | WaitError::Shed)) => {
-                Poll::Pending
-            }
+            // `poll_stop` handles the deadline, and what else ends the connection.
+            Err(ClientLost::Wait(
+                WaitError::Late | WaitError::Drained | WaitError::Ended | WaitError::Shed,
+            )) => Poll::Pending,
             Err(lost) => Poll::Ready(Err(Last::Cut(lost_reason(&lost)))),
             Ok(0) if self.client.is_truncated() => {
                 Poll::Ready(Err(Last::Cut(ClientLost::Truncated.reason())))
@@ -353,7 +354,7 @@ impl ServedStreams {
         if let Err(WaitError::Shed) = handle.in_time() {
             // The stream came in the same iteration, after the connection was shed.
             self.refuse(id, &asked.parts);
-            return Err(self.send_away());
+            return Err(self.send_away(WaitError::Shed));
         }
         let (engine, source) = (&self.served.worker.engine, self.served.info.client.ip());
         let long = room::beyond_stream(&asked.parts);
@@ -389,9 +390,9 @@ impl ServedStreams {
     }
 
     /// Ends the connection by GOAWAY, so that its client knows that none of its requests was lost.
-    fn send_away(&self) -> Last {
+    fn send_away(&self, wait_error: WaitError) -> Last {
         self.streams.close(ErrorCode::NO_ERROR);
-        Last::Close(ClientLost::Wait(WaitError::Shed).reason())
+        Last::Close(ClientLost::Wait(wait_error).reason())
     }
 
     /// Why a connection ends that nobody ended by force.
@@ -441,7 +442,7 @@ impl ServedStreams {
             && self.streams.unfinished() > HELLO_BYTES
             && !self.served.worker.engine.relieve(0)
         {
-            return Poll::Ready(Over::End(self.send_away()));
+            return Poll::Ready(Over::End(self.send_away(WaitError::Shed)));
         }
         for _ in 0..2 {
             let rest_at_ms = match self.may_rest() {
@@ -476,7 +477,7 @@ impl ServedStreams {
             WaitError::Io(_) | WaitError::Unregistered(_) => {
                 return Some(Last::Cut(lost_reason(&ClientLost::Wait(wait_error))));
             }
-            WaitError::Shed => return Some(self.send_away()),
+            WaitError::Shed | WaitError::Ended => return Some(self.send_away(wait_error)),
             WaitError::Drained if !self.is_busy() => {
                 let why = self.going_away.take().unwrap_or(Reason::Drained(None));
                 return Some(Last::Close(why));

@@ -122,6 +122,7 @@ async fn copy(
         }
         match client.handle.poll_ready(task, &[], 0) {
             Poll::Ready(Err(WaitError::Drained)) => Poll::Ready(Reason::Drained(None)),
+            Poll::Ready(Err(WaitError::Ended)) => Poll::Ready(Reason::Ended),
             Poll::Ready(_) => Poll::Ready(Reason::Timeout(Limit::Idle, None)),
             Poll::Pending => Poll::Pending,
         }
@@ -131,10 +132,8 @@ async fn copy(
 
 /// Why a connection is to end, although nobody has ended it.
 fn why_leave(client: &ClientStream, served: &ServedConnection) -> Option<Reason> {
-    if client.handle.is_to_end() {
-        return Some(Reason::Drained(None));
-    }
-    served.is_removed().then_some(Reason::RuleGone)
+    let why_end = client.handle.why_end();
+    why_end.or_else(|| served.is_removed().then_some(Reason::RuleGone))
 }
 
 /// Ends both directions of a WebSocket by close frames if both are between frames. Returns whether
@@ -193,7 +192,7 @@ fn poll_up(
             match ready!(client.poll_fill(task, PIECE_BYTES_MIN)) {
                 Ok(0) => way.ended = true,
                 Ok(_) => {}
-                Err(ClientLost::Wait(WaitError::Late | WaitError::Drained)) => {
+                Err(ClientLost::Wait(WaitError::Late | WaitError::Drained | WaitError::Ended)) => {
                     return Poll::Pending;
                 }
                 Err(client_lost) => return Poll::Ready(Err(client_lost.reason())),

@@ -193,6 +193,7 @@ fn failed(wait_error: WaitError) -> End {
     let when = When::During(Stage::Dial);
     End::failed(match wait_error {
         WaitError::Drained => Reason::Drained(Some(when)),
+        WaitError::Ended => Reason::Ended,
         WaitError::Shed => Reason::Shed(Shed::Unfinished(when)),
         WaitError::Late => Reason::Timeout(Limit::Connect, None),
         WaitError::Io(error) => Reason::Io(Peer::Upstream, (&error).into()),

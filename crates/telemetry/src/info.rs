@@ -326,22 +326,46 @@ impl Parked {
     /// The info again, to be logged.
     pub fn info(&self, shared: &SharedInfo) -> ConnectionInfo {
         let mut decided = shared.decided.get(self.decided).cloned().unwrap_or_default();
-        let name = self.name.and_then(|name| shared.names.get(name));
-        decided.sni = name.map(|name| name.as_str().into());
-        decided.rule = self.rule.map(|rule| rule.get() - 1);
+        decided.sni = self.name(shared).map(Into::into);
+        decided.rule = self.rule_index();
         if self.compression_chosen {
             decided.tls_compression = Some(TlsCompression::Chosen);
         }
         ConnectionInfo {
             id: self.id,
             started_unix_ms: self.started_unix_ms,
-            client: SocketAddr::new(self.client_ip(), self.client_port),
+            client: self.client(),
             connect: None,
             owes_answer: false,
             decided,
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
         }
+    }
+
+    /// Unique in this process.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Milliseconds since 1970 at accept.
+    pub fn started_unix_ms(&self) -> u64 {
+        self.started_unix_ms
+    }
+
+    /// The client's address, with its port.
+    pub fn client(&self) -> SocketAddr {
+        SocketAddr::new(self.client_ip(), self.client_port)
+    }
+
+    /// The name in the hello.
+    pub fn name<'a>(&self, shared: &'a SharedInfo) -> Option<&'a str> {
+        self.name.and_then(|name| shared.names.get(name)).map(Name::as_str)
+    }
+
+    /// The index of its rule.
+    pub fn rule_index(&self) -> Option<u32> {
+        self.rule.map(|rule| rule.get() - 1)
     }
 
     /// Marks the connection as settled: a long one.
@@ -362,7 +386,7 @@ impl Parked {
     /// Its rule, and the names of the configuration that the rule is of.
     pub fn rule(&self, shared: &SharedInfo) -> (Labels, Option<u32>) {
         let labels = shared.decided.get(self.decided).map(|decided| decided.labels.clone());
-        (labels.unwrap_or_default(), self.rule.map(|rule| rule.get() - 1))
+        (labels.unwrap_or_default(), self.rule_index())
     }
 
     /// What was decided of it, but for what each connection keeps of its own.

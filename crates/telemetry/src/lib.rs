@@ -8,6 +8,7 @@ pub mod evidence;
 pub mod export;
 pub mod info;
 pub mod labels;
+pub mod listing;
 pub mod log;
 pub mod reason;
 pub mod request;

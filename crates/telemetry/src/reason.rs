@@ -42,6 +42,8 @@ pub enum Reason {
     Dns(Detail),
     /// The process ends.
     Drained(Option<When>),
+    /// An operator ended it.
+    Ended,
     /// The client's name or request leads to an internal address.
     Guarded(Box<Guarded>),
     /// The handshake failed.
@@ -186,6 +188,7 @@ impl Reason {
             | Self::MixedFamilies
             | Self::NoDestination => Class::Configuration,
             Self::Drained(_) => Class::Drained,
+            Self::Ended => Class::Ended,
             Self::CodingFailed | Self::Internal(_) | Self::Unregistered(_) => Class::Internal,
             Self::Handshake(HandshakeFault::Internal, _) => Class::Internal,
             Self::Record(fault) if fault.whose() == Whose::Ours => Class::Internal,
@@ -243,9 +246,11 @@ impl Reason {
             Self::Timeout(limit, _) => limit.whose(),
             other => match other.class() {
                 Class::Closed => Party::Nobody,
-                Class::Configuration | Class::Drained | Class::Refused | Class::Shed => {
-                    Party::Operator
-                }
+                Class::Configuration
+                | Class::Drained
+                | Class::Ended
+                | Class::Refused
+                | Class::Shed => Party::Operator,
                 Class::Internal => Party::Eyelet,
                 Class::Left | Class::Protocol | Class::Reset => Party::Client,
                 // The limits are handled above.

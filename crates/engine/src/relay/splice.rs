@@ -45,13 +45,23 @@ impl Spliced {
         self.name.as_ref().map_or(0, Heap::heap_bytes)
     }
 
+    /// The name in the hello.
+    pub fn sni(&self) -> Option<&str> {
+        self.name.as_ref().map(Name::as_str)
+    }
+
+    /// The address that was dialled.
+    pub fn upstream(&self) -> Option<UpstreamName> {
+        self.upstream.map(UpstreamName::Address)
+    }
+
     /// Copies name and address back, to be logged.
     pub fn restore(&self, decided: &mut Decided) {
         decided.destination = self.destination;
         if let Some(upstream) = self.upstream {
             decided.upstream = Some(UpstreamName::Address(upstream));
         }
-        decided.sni = self.name.as_ref().map(|name| name.as_str().into());
+        decided.sni = self.sni().map(Into::into);
     }
 }
 

@@ -23,6 +23,7 @@ use eyelet_memory::budget::CountedBuffer;
 use eyelet_resolve::connect::DialOptions;
 use eyelet_resolve::dial::DialTarget;
 use eyelet_telemetry::info::{ConnectionInfo, End};
+use eyelet_telemetry::listing::State;
 use eyelet_telemetry::reason::{CertificateLack, Detail, Peer, Reason, Stage};
 use eyelet_tls::certificates::Certificates;
 use eyelet_tls::server::TlsError;
@@ -115,6 +116,7 @@ pub async fn terminate(
     flow.hold_preface(header);
     let mut terminated = Terminated { session: done.session, flow };
     if !http {
+        connection.handle.see(State::Dialling, info);
         dial(connection, info, terminate, &mut terminated).await?;
     }
     park::park(&connection.handle, info, Relay::Terminate(terminated));

@@ -18,6 +18,7 @@ mod half_close;
 mod handshake;
 mod hellos;
 mod life;
+mod listed;
 mod lists;
 mod liveness;
 mod local;

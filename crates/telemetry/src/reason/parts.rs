@@ -42,6 +42,8 @@ pub enum Class {
     Configuration,
     /// The process ends.
     Drained,
+    /// An operator ended it.
+    Ended,
     /// An internal error.
     Internal,
     /// The client left: it closed a tab, lost its network, or was only looking.
@@ -60,12 +62,23 @@ pub enum Class {
     Unreachable,
 }
 
+/// Counters are indexed by class: each is in its place in the list.
+const _: () = {
+    let mut index = 0;
+    while index < Class::ALL.len() {
+        assert!(Class::ALL[index] as usize == index);
+        index += 1;
+    }
+    assert!(Class::Unreachable as usize + 1 == Class::ALL.len());
+};
+
 impl Class {
     /// All of them, in the order of the enum.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Closed,
         Self::Configuration,
         Self::Drained,
+        Self::Ended,
         Self::Internal,
         Self::Left,
         Self::Protocol,
@@ -82,6 +95,7 @@ impl Class {
             Self::Closed => "closed",
             Self::Configuration => "configuration",
             Self::Drained => "drained",
+            Self::Ended => "ended",
             Self::Internal => "internal",
             Self::Left => "left",
             Self::Protocol => "protocol",

@@ -51,6 +51,7 @@ rows! {
     Reason::Timeout(Limit::UpstreamBody, _) => "`upstream: body_timeout`",
     Reason::Drained(None) => "`drained`",
     Reason::Drained(Some(_)) => "`drained …`",
+    Reason::Ended => "`ended by an operator`",
     Reason::Shed(Shed::New) => "`shed: memory_max`",
     Reason::Shed(Shed::Excess) => "`shed: memory_max, and this source holds more than its share`",
     Reason::Shed(Shed::Unfinished(_)) => "`shed: memory_max, …`",
@@ -128,6 +129,7 @@ fn examples() -> Vec<Reason> {
 
 fn plain_examples() -> Vec<Reason> {
     vec![
+        Reason::Ended,
         Reason::Answered,
         Reason::ClosedAfterResponse,
         Reason::CodingFailed,

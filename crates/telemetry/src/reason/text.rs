@@ -15,6 +15,7 @@ impl Reason {
             Self::CodingFailed => "the coding failed",
             Self::Complete => "complete",
             Self::Cut => "the last exchange was cut",
+            Self::Ended => "ended by an operator",
             Self::MixedFamilies => "upstream: it is not of the client's address family",
             Self::NoAddress => "upstream: the name has no address",
             Self::NoDestination => "no destination to splice to",

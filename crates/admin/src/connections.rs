@@ -1,0 +1,248 @@
+//! `/connections`: a list of the open connections as a stream, and the request to end some.
+
+use std::cmp::Reverse;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use eyelet_telemetry::listing::{ConnectionId, Filter, Listed, Slice, State};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame};
+use hyper::header::{self, HeaderValue};
+use hyper::{Method, Response, StatusCode};
+use tokio::sync::mpsc::Receiver;
+
+use crate::routes::{Answers, Content, of_body, text, whole};
+
+/// What all paths of this file begin with.
+pub(crate) const PATH: &str = "/connections";
+
+/// Connections of a sorted list, which is held as a whole: 1,000 are about 300 KiB.
+const SORTED_MAX: usize = 1_000;
+/// The same where the request names no limit.
+const SORTED: usize = 100;
+/// While a list is sorted, what is at hand grows to so many times its length before the rest of it
+/// is dropped. Twice costs each connection a logarithmic share of one sort.
+const SORTED_TIMES: usize = 2;
+
+/// The order of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// Oldest first.
+    Age,
+    /// Most bytes first.
+    Bytes,
+}
+
+/// What a request asks for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Asked {
+    filter: Filter,
+    order: Option<Order>,
+    limit: Option<usize>,
+}
+
+/// Answers a permitted request. `of` is what follows [`PATH`].
+pub(crate) async fn answer(
+    answers: &dyn Answers,
+    method: &Method,
+    of: &str,
+    query: Option<&str>,
+) -> Response<Content> {
+    let asked = match (asked(query.unwrap_or("")), of.strip_prefix('/')) {
+        (Ok(asked), None) if of.is_empty() => asked,
+        (Ok(_), Some(id)) if query.is_none() => match ConnectionId::parse(id) {
+            Some(id) => {
+                Asked { filter: Filter { id: Some(id), ..Filter::default() }, ..Asked::default() }
+            }
+            None => return text(StatusCode::NOT_FOUND, "no such connection\n"),
+        },
+        (Err(why), _) if of.is_empty() => return text(StatusCode::BAD_REQUEST, why),
+        _ => return text(StatusCode::NOT_FOUND, "no such page\n"),
+    };
+    match *method {
+        Method::GET | Method::HEAD => list(answers, asked),
+        Method::DELETE => end(answers, asked).await,
+        _ => {
+            let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "GET, HEAD or DELETE\n");
+            let allowed = HeaderValue::from_static("GET, HEAD, DELETE");
+            response.headers_mut().insert(header::ALLOW, allowed);
+            response
+        }
+    }
+}
+
+/// Reads a query. Each key may occur once.
+fn asked(query: &str) -> Result<Asked, &'static str> {
+    let mut asked = Asked::default();
+    let mut seen = Vec::new();
+    for (key, value) in form_urlencoded::parse(query.as_bytes()) {
+        if seen.contains(&key) {
+            return Err("a key occurs twice\n");
+        }
+        let filter = &mut asked.filter;
+        match &*key {
+            "rule" => filter.rule = Some(value.into_owned()),
+            "sni" => filter.sni = Some(value.to_ascii_lowercase()),
+            "client" => filter.client = Some(net(&value)?),
+            "state" => {
+                filter.state =
+                    Some(State::called(&value).ok_or("state: there is no such state\n")?);
+            }
+            "age_min" => {
+                let age = humantime::parse_duration(&value);
+                let age = age.map_err(|_| "age_min: a time, such as 5m or 1h\n")?;
+                filter.age_min_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+            }
+            "bytes_min" => {
+                filter.bytes_min = value.parse().map_err(|_| "bytes_min: a number of bytes\n")?;
+            }
+            "sort" => {
+                asked.order = Some(match &*value {
+                    "age" => Order::Age,
+                    "bytes" => Order::Bytes,
+                    _ => return Err("sort: age or bytes\n"),
+                });
+            }
+            "limit" => asked.limit = Some(value.parse().map_err(|_| "limit: a number\n")?),
+            _ => return Err("a key is not known\n"),
+        }
+        seen.push(key);
+    }
+    if asked.order.is_some() && asked.limit.is_some_and(|limit| limit > SORTED_MAX) {
+        return Err("limit: a sorted list has at most 1000 connections\n");
+    }
+    Ok(asked)
+}
+
+/// A network, or one address.
+fn net(text: &str) -> Result<ipnet::IpNet, &'static str> {
+    let address = || Some(text.parse::<std::net::IpAddr>().ok()?.into());
+    text.parse()
+        .ok()
+        .or_else(address)
+        .ok_or("client: an address or a network, such as 192.0.2.0/24\n")
+}
+
+fn list(answers: &dyn Answers, asked: Asked) -> Response<Content> {
+    let Some(slices) = answers.connections(asked.filter, false) else { return busy() };
+    let limit = match asked.order {
+        Some(_) => asked.limit.unwrap_or(SORTED),
+        None => asked.limit.unwrap_or(usize::MAX),
+    };
+    let list =
+        List { slices, order: asked.order, left: limit, sorted: Vec::new(), state: Written::Begin };
+    of_body("application/json", list.boxed_unsync())
+}
+
+async fn end(answers: &dyn Answers, asked: Asked) -> Response<Content> {
+    if asked.order.is_some() || asked.limit.is_some() {
+        return text(StatusCode::BAD_REQUEST, "sort and limit are for lists\n");
+    }
+    if asked.filter.is_all() {
+        return text(StatusCode::BAD_REQUEST, "to end connections needs a filter\n");
+    }
+    let is_one = asked.filter.id.is_some();
+    let Some(mut slices) = answers.connections(asked.filter, true) else { return busy() };
+    let mut ended = 0;
+    while let Some(slice) = slices.recv().await {
+        ended += slice.ended;
+    }
+    match (is_one, ended) {
+        (true, 0) => text(StatusCode::NOT_FOUND, "no such connection\n"),
+        _ => whole("application/json", format!("{{\"ended\":{ended}}}\n")),
+    }
+}
+
+fn busy() -> Response<Content> {
+    text(StatusCode::SERVICE_UNAVAILABLE, "other lists are being made: ask again later\n")
+}
+
+/// How far a list is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Written {
+    /// Nothing is written.
+    Begin,
+    /// So far the list is empty.
+    Opened,
+    /// There is a connection before the next one.
+    Some,
+    /// All is written.
+    All,
+}
+
+/// A list as a body. It reads the workers' slices as fast as the client reads it.
+struct List {
+    slices: Receiver<Slice>,
+    order: Option<Order>,
+    /// How many more connections may be written.
+    left: usize,
+    /// What was found, where the list is sorted.
+    sorted: Vec<Listed>,
+    state: Written,
+}
+
+impl List {
+    /// Keeps the first of what was found.
+    fn sort(&mut self, order: Order) {
+        match order {
+            Order::Age => self.sorted.sort_unstable_by_key(|listed| Reverse(listed.age_ms)),
+            Order::Bytes => self.sorted.sort_unstable_by_key(|listed| Reverse(listed.bytes())),
+        }
+        self.sorted.truncate(self.left);
+    }
+
+    fn write(&mut self, listed: &[Listed], out: &mut Vec<u8>) {
+        if self.state == Written::Begin {
+            out.push(b'[');
+            self.state = Written::Opened;
+        }
+        let few = listed.len().min(self.left);
+        for listed in &listed[..few] {
+            out.extend_from_slice(if self.state == Written::Some { b",\n" } else { b"\n" });
+            // Writing into a Vec cannot fail.
+            let _ = serde_json::to_writer(&mut *out, listed);
+            self.state = Written::Some;
+        }
+        self.left -= few;
+    }
+}
+
+impl Body for List {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        task: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let list = self.get_mut();
+        let mut out = Vec::new();
+        while out.is_empty() {
+            if list.state == Written::All {
+                return Poll::Ready(None);
+            }
+            let slice = if list.left == 0 { None } else { ready!(list.slices.poll_recv(task)) };
+            match (slice, list.order) {
+                (Some(slice), None) => list.write(&slice.listed, &mut out),
+                (Some(slice), Some(order)) => {
+                    list.sorted.extend(slice.listed);
+                    if list.sorted.len() >= SORTED_TIMES * list.left {
+                        list.sort(order);
+                    }
+                }
+                (None, order) => {
+                    order.into_iter().for_each(|order| list.sort(order));
+                    let sorted = std::mem::take(&mut list.sorted);
+                    list.write(&sorted, &mut out);
+                    out.extend_from_slice(b"\n]\n");
+                    list.state = Written::All;
+                    // The workers need not look on.
+                    list.slices.close();
+                }
+            }
+        }
+        Poll::Ready(Some(Ok(Frame::data(out.into()))))
+    }
+}

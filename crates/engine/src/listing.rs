@@ -1,0 +1,312 @@
+//! Lists the connections of all workers for another thread, and ends those that it asks for. A
+//! worker looks at a slice of its table between two iterations, and waits where nobody reads.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use eyelet_memory::slab::Key;
+use eyelet_telemetry::info::ConnectionInfo;
+use eyelet_telemetry::listing::{
+    ConnectionId, ConnectionKind, ConnectionView, Filter, Listed, Seen, Slice, State,
+};
+use eyelet_telemetry::reason::Reason;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::connection_table::{Slot, SlotState};
+use crate::park;
+use crate::relay::Relay;
+use crate::worker::Worker;
+
+/// Slots that a worker looks at between two iterations. To copy what it shows of one takes about a
+/// microsecond, and to end one some ten, so that others wait for a few milliseconds at most.
+pub const SLICE_SLOTS: u32 = 256;
+/// Slots of a slice in which connections are ended: an end takes system calls.
+const ENDING_SLOTS: u32 = 64;
+/// Slices that wait for a reader: about 100 KiB each.
+const SLICES_MAX: usize = 2;
+/// Lists that are made at a time. A reader that does not read holds one until it is given up.
+pub const LISTS_MAX: usize = 4;
+
+/// A worker is asked for its connections.
+pub struct Query {
+    filter: Arc<Filter>,
+    /// Whether those that are found are ended, and not listed.
+    ends: bool,
+    slices: Sender<Slice>,
+    /// The place of its list among [`LISTS_MAX`].
+    _permit: Arc<OwnedSemaphorePermit>,
+}
+
+/// Where a worker's queries arrive.
+pub type Queries = Receiver<Query>;
+
+/// Asks the workers of a process.
+#[derive(Clone, Debug)]
+pub struct Connections {
+    workers: Vec<Sender<Query>>,
+    permits: Arc<Semaphore>,
+}
+
+impl Connections {
+    /// So many workers, and a queue for each, which it answers by [`answer`].
+    pub fn new(workers: usize) -> (Self, Vec<Queries>) {
+        // Each list has one query for each worker.
+        let (workers, queries) = (0..workers).map(|_| channel(LISTS_MAX)).unzip();
+        (Self { workers, permits: Arc::new(Semaphore::new(LISTS_MAX)) }, queries)
+    }
+
+    /// Begins to list the connections that the filter takes, or to end them. The slices end when
+    /// each worker has looked at its whole table. `None`: [`LISTS_MAX`] lists are being made.
+    pub fn ask(&self, filter: Filter, ends: bool) -> Option<Receiver<Slice>> {
+        let permit = Arc::new(self.permits.clone().try_acquire_owned().ok()?);
+        let (slices, answer) = channel(SLICES_MAX);
+        let only = filter.id.map(ConnectionId::worker);
+        let filter = Arc::new(filter);
+        for (index, worker) in self.workers.iter().enumerate() {
+            if only.is_none_or(|only| only == index) {
+                let (filter, slices) = (filter.clone(), slices.clone());
+                // A worker that has ended has no connections.
+                let _ = worker.try_send(Query { filter, ends, slices, _permit: permit.clone() });
+            }
+        }
+        Some(answer)
+    }
+}
+
+impl Worker {
+    /// Notes what a list shows of an active connection.
+    pub(crate) fn see(&self, key: Key, state: State, info: &ConnectionInfo) {
+        let mut table = self.table.borrow_mut();
+        if let Some(SlotState::Active { seen, .. }) = table.slot(key).map(|slot| &mut slot.state) {
+            *seen = Seen::new(state, info);
+        }
+    }
+}
+
+/// Answers queries as long as the worker lives.
+pub async fn answer(worker: Rc<Worker>, mut queries: Queries) {
+    while let Some(query) = queries.recv().await {
+        tokio::task::spawn_local(sweep(worker.clone(), query));
+    }
+}
+
+/// Looks at each slot once, in ascending order: a connection keeps its slot for life, so that none
+/// is shown twice.
+async fn sweep(worker: Rc<Worker>, query: Query) {
+    let step = if query.ends { ENDING_SLOTS } else { SLICE_SLOTS };
+    let mut begin = 0;
+    loop {
+        // Who asked may be gone.
+        let Ok(room) = query.slices.reserve().await else { return };
+        let end = worker.table.borrow().slots().min(begin + step);
+        if begin >= end {
+            return;
+        }
+        let slice = look(&worker, &query, begin..end);
+        if slice != Slice::default() {
+            room.send(slice);
+        } else {
+            drop(room);
+        }
+        begin = end;
+        // The event loop has its iteration.
+        tokio::task::yield_now().await;
+    }
+}
+
+fn look(worker: &Rc<Worker>, query: &Query, slots: std::ops::Range<u32>) -> Slice {
+    let now_unix_ms = worker.now_unix_ms();
+    let mut slice = Slice::default();
+    for index in slots {
+        let Some(key) = worker.table.borrow().key_at(index) else { continue };
+        if query.ends {
+            let is_asked = |shown: &ConnectionView<'_>| query.filter.takes(shown, now_unix_ms);
+            if show(worker, key, is_asked) == Some(true) {
+                worker.guarded(key, || end(worker, key));
+                slice.ended += 1;
+            }
+        } else {
+            let listed = show(worker, key, |shown| {
+                let takes = query.filter.takes(shown, now_unix_ms);
+                takes.then(|| Listed::new(shown, now_unix_ms))
+            });
+            slice.listed.extend(listed.flatten());
+        }
+    }
+    slice
+}
+
+/// Calls `then` with what a slot shows of its connection. A lingering one shows nothing: it has its
+/// access line.
+fn show<T>(worker: &Worker, key: Key, then: impl FnOnce(&ConnectionView<'_>) -> T) -> Option<T> {
+    let mut table = worker.table.borrow_mut();
+    let wait = match &mut table.slot(key)?.state {
+        SlotState::Parked { info, relay } => park::idle_for(worker, relay, info.is_settled()),
+        SlotState::Active { seen, .. } => return seen.shown(then),
+        SlotState::Lingering => return None,
+    };
+    let idle_ms = table.since_due_in(key, wait).as_millis() as u64;
+    let Slot { upstream, state: SlotState::Parked { info, relay }, .. } = table.slot(key)? else {
+        return None;
+    };
+    let shared = worker.shared.borrow();
+    let has_upstream = upstream.is_some();
+    let kind = match relay {
+        Relay::Splice(_) => ConnectionKind::Spliced,
+        Relay::Terminate(terminated) if terminated.flow.is_websocket() => ConnectionKind::WebSocket,
+        Relay::Terminate(_) if has_upstream => ConnectionKind::Tcp,
+        Relay::Terminate(_) if info.decided(&shared)?.http2 => ConnectionKind::Http2,
+        Relay::Terminate(_) => ConnectionKind::Http1,
+    };
+    let state = if relay.flow().is_quiet() { State::Parked } else { State::Moving };
+    let mut view = ConnectionView::parked(info, &shared, (state, kind), idle_ms, has_upstream)?;
+    let Relay::Splice(spliced) = relay else { return Some(then(&view)) };
+    // It keeps these itself.
+    let address = spliced.upstream();
+    (view.sni, view.upstream) = (spliced.sni(), address.as_ref().or(view.upstream));
+    Some(then(&view))
+}
+
+/// Ends a connection, in the way of its state.
+fn end(worker: &Rc<Worker>, key: Key) {
+    let mut table = worker.table.borrow_mut();
+    let Some(slot) = table.slot(key) else { return };
+    let SlotState::Active { waits, late, ended, .. } = &mut slot.state else {
+        drop(table);
+        return park::close(worker, key, Reason::Ended);
+    };
+    (*late, *ended) = (true, true);
+    // Its future logs the end.
+    waits.look(worker, key);
+    worker.has_ended.set(true);
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::connection_table::Phase;
+    use crate::handle::WaitError;
+    use crate::park::tests::{parked, terminated};
+    use crate::relay::Flow;
+    use crate::relay::splice::Spliced;
+    use crate::testing::worker;
+    use crate::worker::Handle;
+    use eyelet_telemetry::info::Decided;
+
+    const CROWD: u32 = 5 * SLICE_SLOTS;
+
+    /// Runs `test` beside a worker that answers.
+    fn with_worker<F: Future<Output = ()>>(test: impl FnOnce(Rc<Worker>, Connections) -> F) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let tasks = tokio::task::LocalSet::new();
+        // The worker of `testing` is the second one.
+        let (connections, mut queries) = Connections::new(2);
+        let (worker, queries) = (worker(), queries.pop().unwrap());
+        tasks.spawn_local(answer(worker.clone(), queries));
+        tasks.block_on(&runtime, test(worker, connections));
+    }
+
+    async fn all(mut slices: Receiver<Slice>) -> (Vec<Listed>, u64) {
+        let (mut listed, mut ended) = (Vec::new(), 0);
+        while let Some(slice) = slices.recv().await {
+            listed.extend(slice.listed);
+            ended += slice.ended;
+        }
+        (listed, ended)
+    }
+
+    #[test]
+    fn each_connection_is_listed_once_while_others_come_and_go() {
+        with_worker(async |worker, connections| {
+            let keys: Vec<Key> = (0..CROWD).map(|_| terminated(&worker)).collect();
+            let mut slices = connections.ask(Filter::default(), false).unwrap();
+            let first = slices.recv().await.unwrap();
+            assert_eq!(first.listed.len() as u32, SLICE_SLOTS);
+            // Slots that were looked at are used again, and others are freed.
+            for key in keys.iter().take(100).chain(keys.iter().rev().take(100)) {
+                park::close(&worker, *key, Reason::Ended);
+            }
+            (0..100).for_each(|_| _ = terminated(&worker));
+            let (rest, ended) = all(slices).await;
+            let listed = first.listed.iter().chain(&rest);
+            let ids: HashSet<ConnectionId> = listed.clone().map(|listed| listed.id).collect();
+            assert_eq!((ids.len(), ended), (listed.count(), 0));
+            // The worker may have been two slices ahead of what was read.
+            let expected = CROWD as usize - 100..=CROWD as usize;
+            assert!(expected.contains(&ids.len()), "{}", ids.len());
+            assert!(rest.iter().all(|listed| listed.state == State::Parked));
+        });
+    }
+
+    #[test]
+    fn a_reader_that_reads_nothing_stops_the_worker_and_holds_one_list() {
+        with_worker(async |worker, connections| {
+            (0..CROWD).for_each(|_| _ = terminated(&worker));
+            let unread: Vec<_> = (0..LISTS_MAX)
+                .map(|_| connections.ask(Filter::default(), false).unwrap())
+                .collect();
+            for _ in 0..10 * CROWD / SLICE_SLOTS {
+                tokio::task::yield_now().await;
+            }
+            assert!(unread.iter().all(|slices| slices.len() == SLICES_MAX));
+            assert!(connections.ask(Filter::default(), false).is_none());
+            drop(unread);
+            let slices = loop {
+                tokio::task::yield_now().await;
+                if let Some(slices) = connections.ask(Filter::default(), false) {
+                    break slices;
+                }
+            };
+            assert_eq!(all(slices).await.0.len() as u32, CROWD);
+        });
+    }
+
+    #[test]
+    fn only_what_a_filter_takes_is_ended() {
+        with_worker(async |worker, connections| {
+            let (first, last) = (terminated(&worker), terminated(&worker));
+            let spliced = Spliced::new(Flow::default(), &mut Decided::default());
+            let (pair, _peer) = parked(&worker, Relay::Splice(spliced));
+            let kinds = all(connections.ask(Filter::default(), false).unwrap()).await.0;
+            let kinds = kinds.iter().map(|listed| (listed.id.to_string(), listed.kind));
+            let kinds: Vec<_> = kinds.collect();
+            let [http, spliced] = [ConnectionKind::Http1, ConnectionKind::Spliced].map(Some);
+            let ids = ["1-1", "1-2", "1-3"].map(String::from);
+            let [one, two, three] = ids;
+            assert_eq!(kinds, [(one, http), (two, http), (three, spliced)]);
+            let id = |text| Filter { id: ConnectionId::parse(text), ..Filter::default() };
+            for (filter, ended) in [(id("1-2"), 1), (id("1-2"), 0), (id("0-1"), 0), (id("9-1"), 0)]
+            {
+                let found = all(connections.ask(filter, true).unwrap()).await;
+                assert_eq!(found, (vec![], ended));
+            }
+            let mut is_open = |key| worker.table.borrow_mut().slot(key).is_some();
+            assert_eq!([first, last, pair].map(&mut is_open), [true, false, true]);
+            assert_eq!(all(connections.ask(Filter::default(), true).unwrap()).await.1, 2);
+            assert!(worker.table.borrow().is_empty());
+        });
+    }
+
+    /// No later deadline brings a connection back that an operator has ended.
+    #[test]
+    fn an_active_connection_that_is_ended_stays_so() {
+        let worker = worker();
+        let (client, _peer) = eyelet_sys::socket::pair().unwrap();
+        let key = worker.table.borrow_mut().insert(client, false);
+        worker.process.open.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let handle = Handle::new(worker.clone(), key);
+        worker.enters(key, Phase::Busy);
+        assert_eq!(show(&worker, key, |_| ()), None);
+        handle.see(State::Dialling, &worker.info(0, ([127, 0, 0, 1], 5000).into()));
+        assert_eq!(show(&worker, key, |shown| shown.state), Some(State::Dialling));
+        assert!(handle.in_time().is_ok() && !handle.is_to_end());
+        end(&worker, key);
+        handle.due_in(std::time::Duration::from_secs(60));
+        assert!(matches!(handle.in_time(), Err(WaitError::Ended)));
+        assert_eq!(handle.why_end(), Some(Reason::Ended));
+    }
+}

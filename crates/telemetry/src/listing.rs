@@ -1,0 +1,424 @@
+//! Open connections as a list: what is shown of each, and which ones are asked for.
+
+use std::net::SocketAddr;
+
+use eyelet_memory::interner::Name;
+use eyelet_wire::version;
+use ipnet::IpNet;
+use serde::{Serialize, Serializer};
+
+use crate::info::{ConnectionInfo, Parked, SharedInfo, UpstreamName};
+use crate::labels::Labels;
+
+/// Bits of an id that count a worker's connections. The bits above are the worker.
+const COUNT_BITS: u32 = 48;
+
+/// A connection's id, as the access log writes it: the worker, and its count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ConnectionId(pub u64);
+
+impl ConnectionId {
+    /// Parses `0-17`. One spelling only.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (worker, count) = text.split_once('-')?;
+        let (worker, count) = (worker.parse::<u16>().ok()?, count.parse::<u64>().ok()?);
+        let id = Self(u64::from(worker) << COUNT_BITS | count);
+        (count >> COUNT_BITS == 0 && id.to_string() == text).then_some(id)
+    }
+
+    /// The index of its worker.
+    pub fn worker(self) -> usize {
+        (self.0 >> COUNT_BITS) as usize
+    }
+}
+
+impl std::fmt::Display for ConnectionId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}", self.worker(), self.0 & ((1 << COUNT_BITS) - 1))
+    }
+}
+
+impl Serialize for ConnectionId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Its hello, or what comes before it, is being read.
+    #[default]
+    Peeking,
+    /// A fact that a rule needs is being fetched.
+    Deciding,
+    /// A rule has decided: its TLS handshake is under way.
+    Handshaking,
+    /// A rule has decided: its upstream is being dialled.
+    Dialling,
+    /// Its requests are being served.
+    Serving,
+    /// It is parked, and bytes are in transit.
+    Moving,
+    /// It is parked, and idle.
+    Parked,
+}
+
+impl State {
+    /// All states.
+    pub const ALL: [Self; 7] = [
+        Self::Peeking,
+        Self::Deciding,
+        Self::Handshaking,
+        Self::Dialling,
+        Self::Serving,
+        Self::Moving,
+        Self::Parked,
+    ];
+
+    /// Its name in documents.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Peeking => "peeking",
+            Self::Deciding => "deciding",
+            Self::Handshaking => "handshaking",
+            Self::Dialling => "dialling",
+            Self::Serving => "serving",
+            Self::Moving => "moving",
+            Self::Parked => "parked",
+        }
+    }
+
+    /// The state that is called so.
+    pub fn called(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.name() == name)
+    }
+}
+
+/// What passes on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ConnectionKind {
+    /// The client's own bytes, untouched.
+    Spliced,
+    /// TLS ends here, and the upstream gets a plain stream.
+    Tcp,
+    /// TLS ends here: HTTP/1.1.
+    Http1,
+    /// TLS ends here: HTTP/2.
+    Http2,
+    /// TLS ends here: a WebSocket.
+    WebSocket,
+}
+
+/// What an active connection's slot shows of it. Its task has everything else.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// How far it is.
+    pub state: State,
+    /// Its id. 0: nothing is known of it yet.
+    pub id: u64,
+    started_unix_ms: u64,
+    client: Option<SocketAddr>,
+    labels: Labels,
+    listener: u16,
+    rule: Option<u32>,
+    sni: Option<Name>,
+    kind: Option<ConnectionKind>,
+    tls_version: Option<u16>,
+    bytes_to_upstream: u64,
+    bytes_to_client: u64,
+}
+
+impl Seen {
+    /// What is known of a connection in this state.
+    pub fn new(state: State, info: &ConnectionInfo) -> Self {
+        let decided = &info.decided;
+        let http = if decided.http2 { ConnectionKind::Http2 } else { ConnectionKind::Http1 };
+        Self {
+            state,
+            id: info.id,
+            started_unix_ms: info.started_unix_ms,
+            client: Some(info.client),
+            labels: decided.labels.clone(),
+            listener: decided.listener,
+            rule: decided.rule,
+            sni: decided.sni.clone().map(Name::from),
+            kind: (state == State::Serving).then_some(http),
+            tls_version: decided.tls_version,
+            bytes_to_upstream: info.bytes_to_upstream,
+            bytes_to_client: info.bytes_to_client,
+        }
+    }
+
+    /// Calls `then` with what is shown.
+    pub fn shown<T>(&self, then: impl FnOnce(&ConnectionView<'_>) -> T) -> Option<T> {
+        let client = self.client?;
+        Some(then(&ConnectionView {
+            id: self.id,
+            state: self.state,
+            kind: self.kind,
+            started_unix_ms: self.started_unix_ms,
+            client,
+            labels: &self.labels,
+            listener: self.listener,
+            rule: self.rule,
+            sni: self.sni.as_ref().map(Name::as_str),
+            upstream: None,
+            tls_version: self.tls_version,
+            idle_ms: None,
+            bytes_to_upstream: self.bytes_to_upstream,
+            bytes_to_client: self.bytes_to_client,
+        }))
+    }
+}
+
+/// A connection, as its slot knows it. Nothing is copied for one that is not asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionView<'a> {
+    /// Its id.
+    pub id: u64,
+    /// How far it is.
+    pub state: State,
+    /// What passes on it, once that is known.
+    pub kind: Option<ConnectionKind>,
+    /// Start, in milliseconds since 1970 by the steady clock.
+    pub started_unix_ms: u64,
+    /// The client's address.
+    pub client: SocketAddr,
+    /// The names of its listener and of its rule.
+    pub labels: &'a Labels,
+    /// The index of the listener.
+    pub listener: u16,
+    /// The index of the rule.
+    pub rule: Option<u32>,
+    /// The name in the hello.
+    pub sni: Option<&'a str>,
+    /// The upstream that it has.
+    pub upstream: Option<&'a UpstreamName>,
+    /// The version of TLS that was offered or negotiated.
+    pub tls_version: Option<u16>,
+    /// How long no byte has moved. Only a parked connection knows.
+    pub idle_ms: Option<u64>,
+    /// Bytes written to the upstream.
+    pub bytes_to_upstream: u64,
+    /// Bytes written to the client.
+    pub bytes_to_client: u64,
+}
+
+impl<'a> ConnectionView<'a> {
+    /// What a parked connection shows. `has_upstream`: whether it has one now.
+    pub fn parked(
+        info: &'a Parked,
+        shared: &'a SharedInfo,
+        (state, kind): (State, ConnectionKind),
+        idle_ms: u64,
+        has_upstream: bool,
+    ) -> Option<Self> {
+        let decided = info.decided(shared)?;
+        Some(Self {
+            id: info.id(),
+            state,
+            kind: Some(kind),
+            started_unix_ms: info.started_unix_ms(),
+            client: info.client(),
+            labels: &decided.labels,
+            listener: decided.listener,
+            rule: info.rule_index(),
+            sni: info.name(shared),
+            upstream: decided.upstream.as_ref().filter(|_| has_upstream),
+            tls_version: decided.tls_version,
+            idle_ms: Some(idle_ms),
+            bytes_to_upstream: info.bytes_to_upstream,
+            bytes_to_client: info.bytes_to_client,
+        })
+    }
+}
+
+/// Which connections are asked for: those for which everything that is given holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// This one.
+    pub id: Option<ConnectionId>,
+    /// The name of the rule.
+    pub rule: Option<String>,
+    /// The name in the hello, in lower case.
+    pub sni: Option<String>,
+    /// A network of clients.
+    pub client: Option<IpNet>,
+    /// How far they are.
+    pub state: Option<State>,
+    /// Least age, in milliseconds.
+    pub age_min_ms: u64,
+    /// Fewest bytes, both ways.
+    pub bytes_min: u64,
+}
+
+impl Filter {
+    /// Whether it asks for all connections.
+    pub fn is_all(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether it asks for this connection.
+    pub fn takes(&self, shown: &ConnectionView<'_>, now_unix_ms: u64) -> bool {
+        let rule = || shown.rule.map(|rule| shown.labels.rule(rule));
+        let net = |net: &IpNet| net.contains(&shown.client.ip().to_canonical());
+        let age_ms = now_unix_ms.saturating_sub(shown.started_unix_ms);
+        self.id.is_none_or(|id| id.0 == shown.id)
+            && self.state.is_none_or(|state| state == shown.state)
+            && age_ms >= self.age_min_ms
+            && shown.bytes_to_upstream.saturating_add(shown.bytes_to_client) >= self.bytes_min
+            && self.client.as_ref().is_none_or(net)
+            && self.sni.as_deref().is_none_or(|sni| shown.sni == Some(sni))
+            && self.rule.as_deref().is_none_or(|name| rule() == Some(name))
+    }
+}
+
+/// One connection of a list. Its members are those of the access log, where that has them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Listed {
+    /// Its id, as the access log has it.
+    pub id: ConnectionId,
+    /// How far it is.
+    pub state: State,
+    /// What passes on it.
+    pub kind: Option<ConnectionKind>,
+    /// What the configuration calls the listener.
+    pub listener: Box<str>,
+    /// The name of the rule.
+    pub rule: Option<Box<str>>,
+    /// The client's address.
+    pub client: SocketAddr,
+    /// The name in the hello.
+    pub sni: Option<Box<str>>,
+    /// The version of TLS.
+    pub tls_version: Option<&'static str>,
+    /// The upstream that it has.
+    pub upstream: Option<UpstreamName>,
+    /// Milliseconds since accept.
+    pub age_ms: u64,
+    /// Milliseconds since a byte last moved, where that is known.
+    pub idle_ms: Option<u64>,
+    /// Bytes written to the upstream.
+    pub bytes_to_upstream: u64,
+    /// Bytes written to the client.
+    pub bytes_to_client: u64,
+}
+
+impl Listed {
+    /// A copy of what is shown.
+    pub fn new(shown: &ConnectionView<'_>, now_unix_ms: u64) -> Self {
+        Self {
+            id: ConnectionId(shown.id),
+            state: shown.state,
+            kind: shown.kind,
+            listener: shown.labels.listener(shown.listener).into(),
+            rule: shown.rule.map(|rule| shown.labels.rule(rule).into()),
+            client: shown.client,
+            sni: shown.sni.map(Into::into),
+            tls_version: shown.tls_version.and_then(version::number),
+            upstream: shown.upstream.cloned(),
+            age_ms: now_unix_ms.saturating_sub(shown.started_unix_ms),
+            idle_ms: shown.idle_ms,
+            bytes_to_upstream: shown.bytes_to_upstream,
+            bytes_to_client: shown.bytes_to_client,
+        }
+    }
+
+    /// Bytes both ways.
+    pub fn bytes(&self) -> u64 {
+        self.bytes_to_upstream.saturating_add(self.bytes_to_client)
+    }
+}
+
+/// What a worker found in a piece of its table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Slice {
+    /// The connections that were asked for.
+    pub listed: Vec<Listed>,
+    /// How many of them it ends.
+    pub ended: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn seen(state: State) -> Seen {
+        let decided = crate::info::Decided {
+            sni: Some("a.example".into()),
+            rule: Some(1),
+            labels: Labels::imported((0, "public".into()), vec![(1, "api".into())]),
+            tls_version: Some(0x304),
+            ..Default::default()
+        };
+        let info = ConnectionInfo {
+            id: 3 << COUNT_BITS | 17,
+            started_unix_ms: 1_000,
+            client: "[::ffff:192.0.2.7]:5000".parse().unwrap(),
+            connect: None,
+            owes_answer: false,
+            decided,
+            bytes_to_upstream: 300,
+            bytes_to_client: 700,
+        };
+        Seen::new(state, &info)
+    }
+
+    #[test]
+    fn an_id_has_one_spelling() {
+        let id = ConnectionId::parse("3-17").unwrap();
+        assert_eq!((id.worker(), id.to_string()), (3, "3-17".into()));
+        for text in ["", "3", "3-", "-17", "03-17", "3-+17", "65536-1", "0-281474976710656"] {
+            assert_eq!(ConnectionId::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_filter_takes_what_all_of_it_allows() {
+        let takes = |filter: Filter| {
+            seen(State::Serving).shown(|shown| filter.takes(shown, 11_000)).unwrap()
+        };
+        let all = Filter::default;
+        assert!(all().is_all() && takes(all()));
+        let text = |text: &str| Some(String::from(text));
+        let taken = [
+            Filter { id: ConnectionId::parse("3-17"), ..all() },
+            Filter { rule: text("api"), sni: text("a.example"), ..all() },
+            Filter { client: "192.0.2.0/24".parse().ok(), ..all() },
+            Filter { state: Some(State::Serving), ..all() },
+            Filter { age_min_ms: 10_000, bytes_min: 1_000, ..all() },
+        ];
+        let left = [
+            Filter { id: ConnectionId::parse("2-17"), ..all() },
+            Filter { rule: text("api"), sni: text("b.example"), ..all() },
+            Filter { rule: text("other"), ..all() },
+            Filter { client: "198.51.100.0/24".parse().ok(), ..all() },
+            Filter { state: Some(State::Parked), ..all() },
+            Filter { age_min_ms: 10_001, ..all() },
+            Filter { bytes_min: 1_001, ..all() },
+        ];
+        for filter in taken {
+            assert!(!filter.is_all() && takes(filter.clone()), "{filter:?}");
+        }
+        for filter in left {
+            assert!(!filter.is_all() && !takes(filter.clone()), "{filter:?}");
+        }
+    }
+
+    #[test]
+    fn a_connection_is_one_object() {
+        let listed = seen(State::Serving).shown(|shown| Listed::new(shown, 11_000)).unwrap();
+        let expected = r#"{"id":"3-17","state":"serving","kind":"http1","listener":"public","#
+            .to_owned()
+            + r#""rule":"api","client":"[::ffff:192.0.2.7]:5000","sni":"a.example","#
+            + r#""tls_version":"1.3","upstream":null,"age_ms":10000,"idle_ms":null,"#
+            + r#""bytes_to_upstream":300,"bytes_to_client":700}"#;
+        assert_eq!(serde_json::to_string(&listed).unwrap(), expected);
+        assert!(Seen::default().shown(|_| ()).is_none());
+        assert!(State::ALL.into_iter().all(|state| State::called(state.name()) == Some(state)));
+    }
+}
