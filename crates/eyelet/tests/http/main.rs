@@ -7,6 +7,7 @@
 mod support;
 
 mod balance;
+mod bodies;
 mod coded;
 mod compress;
 mod early;
