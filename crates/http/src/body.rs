@@ -1,6 +1,8 @@
 //! Bodies of HTTP/1.1 messages (RFC 9112 section 7). The decoder finds their pieces and their end,
 //! strictly. The encoder frames them again.
 
+use std::num::NonZeroU64;
+
 use bytes::{Buf, Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
@@ -65,6 +67,21 @@ impl Decoder {
     /// Whether the decoder has returned the end.
     pub fn is_done(&self) -> bool {
         matches!(self.state, State::Done)
+    }
+
+    /// Bytes that are left of a body with Content-Length. `None` at its end, and for other bodies.
+    pub fn left(&self) -> Option<NonZeroU64> {
+        match self.state {
+            State::Left(left) => NonZeroU64::new(left),
+            _ => None,
+        }
+    }
+
+    /// Skips bytes of such a body that were passed on without [`Decoder::next`].
+    pub fn skip(&mut self, bytes: usize) {
+        if let State::Left(left) = &mut self.state {
+            *left = left.saturating_sub(bytes as u64);
+        }
     }
 
     /// The next piece; `None` if it needs more bytes.

@@ -10,7 +10,7 @@ mod cleartext;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -34,8 +34,12 @@ pub const READ_BYTES: usize = 4 * (PAYLOAD_BYTES_MAX + 256);
 /// The fewest bytes read at once, and the most while memory is short: a whole record. With less,
 /// its beginning would be copied again for each piece.
 const TIGHT_BYTES: usize = PAYLOAD_BYTES_MAX + 261;
-/// Records sealed at once: we hold at most 64 KiB for a slow reader.
+/// Records of queued bytes sealed at once: we hold at most 64 KiB for a slow reader.
 const RECORDS: usize = 4;
+/// Records sealed at once of a body that passes unchanged: as many as the engine's relay seals.
+pub const PASSED_RECORDS_MAX: usize = 16;
+/// Payload of so many records.
+pub const PASSED_BYTES_MAX: usize = PASSED_RECORDS_MAX * PAYLOAD_BYTES_MAX;
 const _: () = assert!(READ_BYTES + PAYLOAD_BYTES_MAX + 2048 <= 16 * PAYLOAD_BYTES_MAX);
 
 /// Why a client's stream cannot be used any more.
@@ -353,6 +357,17 @@ impl ClientStream {
         task: &mut Context<'_>,
         max: usize,
     ) -> Poll<Result<usize, ClientLost>> {
+        self.poll_fill_by(task, max.min(READ_BYTES), |_| 0)
+    }
+
+    /// The same, but lends the plaintext before any of it is added to `plain`. `take` returns how
+    /// many bytes of it were taken; the others are added.
+    pub fn poll_fill_by(
+        &mut self,
+        task: &mut Context<'_>,
+        max: usize,
+        mut take: impl FnMut(&[u8]) -> usize,
+    ) -> Poll<Result<usize, ClientLost>> {
         loop {
             if !self.fresh {
                 if self.ended {
@@ -360,7 +375,7 @@ impl ClientStream {
                 }
                 ready!(self.handle.poll_ready(task, &[CLIENT], READ))?;
             }
-            let read = self.read_records(max);
+            let read = self.read_records(max, &mut take);
             self.recount();
             // The answer to a KeyUpdate does not wait for a response.
             if !self.sealed.is_empty()
@@ -396,7 +411,7 @@ impl ClientStream {
     /// kernel: `None` if there is no whole one.
     fn room(&self, input: &mut [u8], filled: usize, max: usize) -> Option<usize> {
         if let Some(piece) = self.handle.worker.process.budget.piece() {
-            return Some(filled + max.clamp(TIGHT_BYTES, READ_BYTES).min(piece));
+            return Some((filled + max.max(TIGHT_BYTES).min(piece)).min(input.len()));
         }
         let mut table = self.handle.worker.table.borrow_mut();
         let Some(slot) = table.slot(self.handle.key()) else { return Some(filled + 1) };
@@ -404,9 +419,13 @@ impl ClientStream {
     }
 
     /// Reads and opens what has arrived. `None`: memory is too short for that.
-    fn read_records(&mut self, max: usize) -> Result<Option<usize>, ClientLost> {
+    fn read_records(
+        &mut self,
+        max: usize,
+        take: &mut impl FnMut(&[u8]) -> usize,
+    ) -> Result<Option<usize>, ClientLost> {
         if self.session.is_none() {
-            return self.read_cleartext(max);
+            return self.read_cleartext(max, take);
         }
         let worker = self.handle.worker.clone();
         let input = &mut *worker.buffers.borrow_mut().input;
@@ -424,11 +443,20 @@ impl ClientStream {
             }
         }
         let Some(session) = &mut self.session else { return Ok(None) };
-        let (before, plain) = (self.plain.len(), &mut self.plain);
+        let mut plain = 0..0;
         let at = session.open_all(&mut self.keys, &mut input[..filled], |input, data| {
-            plain.extend_from_slice(&input[data]);
-        })?;
-        let opened = self.plain.len() - before;
+            if plain.is_empty() {
+                // The first stays in place, so a single record is never moved.
+                plain = data;
+            } else {
+                plain.end += data.len();
+                input.copy_within(data.clone(), plain.end - data.len());
+            }
+        });
+        let opened = plain.len();
+        let taken = if opened > 0 { take(&input[plain.clone()]) } else { 0 };
+        self.plain.extend_from_slice(&input[plain.start + taken..plain.end]);
+        let at = at?;
         self.ended |= session.read_closed();
         self.seal_control()?;
         self.partial = input[at..filled].to_vec();
@@ -470,26 +498,53 @@ impl ClientStream {
 
     /// Seals up to `RECORDS` records of what `fill` writes, and sends what the socket accepts.
     pub fn seal(&mut self, mut fill: impl FnMut(&mut [u8]) -> usize) -> Result<usize, ClientLost> {
+        self.seal_by::<RECORDS>(RECORDS * PAYLOAD_BYTES_MAX, |slots| {
+            let mut payload = 0;
+            for slot in slots {
+                let filled = fill(slot);
+                payload += filled;
+                if filled < slot.len() {
+                    break;
+                }
+            }
+            payload
+        })
+    }
+
+    /// Seals what `fill` writes to the places of so many records, at most `max` bytes of payload,
+    /// and sends what the socket accepts.
+    pub fn seal_by<const RECORDS: usize>(
+        &mut self,
+        max: usize,
+        fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> usize,
+    ) -> Result<usize, ClientLost> {
         self.seal_control()?;
         let worker = self.handle.worker.clone();
         let output = &mut *worker.buffers.borrow_mut().output;
-        let mut payload = 0;
+        let payload;
         let at = match &mut self.session {
             Some(session) => {
-                for slot in session.slots(output).take(RECORDS) {
-                    let filled = fill(slot);
-                    payload += filled;
-                    if filled < PAYLOAD_BYTES_MAX {
-                        break;
-                    }
-                }
+                payload = {
+                    let (mut places, mut left) = (session.slots(output), max);
+                    let mut slots: [_; RECORDS] = std::array::from_fn(|_| {
+                        let place = places.next().unwrap_or_default();
+                        let len = place.len().min(left);
+                        left -= len;
+                        IoSliceMut::new(&mut place[..len])
+                    });
+                    fill(&mut slots[..max.div_ceil(PAYLOAD_BYTES_MAX).min(RECORDS)])
+                };
                 session.seal_slots(&mut self.keys, output, payload)?
             }
             None => {
-                payload = fill(&mut output[..RECORDS * PAYLOAD_BYTES_MAX]);
+                let max = max.min(RECORDS * PAYLOAD_BYTES_MAX);
+                payload = fill(&mut [IoSliceMut::new(&mut output[..max])]);
                 payload
             }
         };
+        if at == 0 {
+            return Ok(0);
+        }
         self.bytes_to_client.update(|bytes| bytes + payload as u64);
         let sent = match self.sealed.is_empty() {
             true => self.send_now(&output[..at])?,

@@ -2,6 +2,8 @@
 //! the response is written to it.
 
 use std::cell::Cell;
+use std::io::IoSliceMut;
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -15,7 +17,7 @@ use super::exchange_error::ExchangeError;
 use super::fault::RequestFault;
 use super::framing::write_fields;
 use super::head::{Length, give_back};
-use super::io::{ClientLost, ClientStream, WriteQueue};
+use super::io::{ClientLost, ClientStream, PASSED_RECORDS_MAX, WriteQueue};
 use super::two::stream::Two;
 use eyelet_engine::handle::WaitError;
 use eyelet_memory::budget::{PIECE_BYTES_MIN, STREAM_QUEUE_BYTES};
@@ -305,6 +307,53 @@ impl One<'_> {
                 Err(client_lost) => return Poll::Ready(Err(client_lost.into())),
             }
         }
+    }
+
+    /// Bytes that are left of a request's body that can be passed on as it is read: it has a
+    /// Content-Length, and nothing was read ahead.
+    pub fn left_to_pass(&self) -> Option<NonZeroU64> {
+        if self.client.plain.is_empty() { self.decoder.left() } else { None }
+    }
+
+    /// Reads about `max` bytes of such a body and lends them. `take` returns how many of them were
+    /// taken; the others come as pieces.
+    pub fn poll_pass(
+        &mut self,
+        task: &mut Context<'_>,
+        max: usize,
+        mut take: impl FnMut(&[u8]) -> usize,
+    ) -> Poll<Result<usize, ExchangeError>> {
+        let left = usize::try_from(self.decoder.left().map_or(0, NonZeroU64::get));
+        let left = left.unwrap_or(usize::MAX);
+        let mut taken = 0;
+        // What is behind the body belongs to the next request.
+        let filled = self.client.poll_fill_by(task, max, |plain| {
+            taken = take(&plain[..plain.len().min(left)]);
+            taken
+        });
+        self.decoder.skip(taken);
+        match ready!(filled) {
+            Ok(0) => Poll::Ready(Err(ExchangeError::Request(RequestFault::Cut))),
+            Ok(_) => Poll::Ready(Ok(taken)),
+            // The exchange handles its deadline.
+            Err(ClientLost::Wait(WaitError::Late)) => Poll::Pending,
+            Err(client_lost) => Poll::Ready(Err(client_lost.into())),
+        }
+    }
+
+    /// Whether bytes of the response's body may be sealed as they are read: nothing is queued
+    /// before them, and they are not framed.
+    pub fn may_pass(&self) -> bool {
+        self.queue.is_empty() && self.encoder == Encoder::Plain
+    }
+
+    /// Seals and sends bytes that `fill` writes to the records' places.
+    pub fn pass(
+        &mut self,
+        max: usize,
+        fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> usize,
+    ) -> Result<usize, ExchangeError> {
+        self.client.seal_by::<PASSED_RECORDS_MAX>(max, fill).map_err(ExchangeError::ClientLost)
     }
 
     fn poll_closed(&mut self, task: &mut Context<'_>) -> Poll<ExchangeError> {

@@ -18,7 +18,7 @@ use super::boundary::Boundary;
 use super::exchange_error::ExchangeError;
 use super::fault::ResponseFault;
 use super::head::Length;
-use super::io::WriteQueue;
+use super::io::{PASSED_BYTES_MAX, WriteQueue};
 use super::served_connection::Written;
 use super::stream::{SMALL_BYTES, Stream};
 use super::upstream::Upstream;
@@ -29,6 +29,8 @@ use eyelet_telemetry::request::Coded;
 
 /// Bytes in flight in one direction. At this limit the source is not read.
 const QUEUED_BYTES_MAX: usize = 64 << 10;
+/// Bytes of a body that one poll may pass on unchanged: as many as a wake of the engine's relay.
+const PASSED_QUOTA_BYTES: u64 = 1 << 20;
 /// Bytes of a response that one poll may code: the worker has other tasks.
 const QUOTA_BYTES: usize = 256 << 10;
 /// Bytes of a response that are examined before its coding is chosen, if they have arrived.
@@ -51,6 +53,8 @@ pub struct Upload<'a> {
     worker: Rc<Http>,
     counted: Counted,
     boundary: Boundary,
+    /// Most bytes read at once of a body that passes unchanged.
+    pass_max: usize,
 }
 
 impl<'a> Upload<'a> {
@@ -81,6 +85,7 @@ impl<'a> Upload<'a> {
             worker: worker.clone(),
             counted,
             boundary: Boundary::Unknown,
+            pass_max: QUEUED_BYTES_MAX,
         }
     }
 
@@ -105,10 +110,10 @@ impl<'a> Upload<'a> {
         !self.done && (self.broken || !self.queue.is_empty())
     }
 
-    /// How many bytes of the body may be in flight now.
-    fn room(&self, upstream: &mut Upstream) -> usize {
+    /// How many bytes of the body may be in flight now, at most `max`.
+    fn room(&self, upstream: &mut Upstream, max: usize) -> usize {
         match self.worker.engine.process.budget.piece() {
-            Some(piece) => piece.min(QUEUED_BYTES_MAX),
+            Some(piece) => piece.min(max),
             None if self.queue.is_empty() && upstream.takes() => PIECE_BYTES_MIN,
             None => 0,
         }
@@ -142,14 +147,61 @@ impl<'a> Upload<'a> {
         moved
     }
 
+    /// Writes the body straight from where it was read, while its framing permits and the upstream
+    /// takes all of it. Pending if it waits for the client. Other bytes go through the queue.
+    fn poll_pass(
+        &mut self,
+        task: &mut Context<'_>,
+        stream: &mut Stream<'_>,
+        upstream: &mut Upstream,
+    ) -> Poll<Result<(), ExchangeError>> {
+        let quota = self.written + PASSED_QUOTA_BYTES;
+        while self.queue.is_empty() && self.encoder == Encoder::Plain && !self.read {
+            match (&mut *stream, &mut *upstream) {
+                (Stream::One(from), Upstream::One(to))
+                    if to.is_plain() && from.left_to_pass().is_some() => {}
+                _ => break,
+            }
+            if self.written >= quota {
+                task.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let room = self.room(upstream, self.pass_max);
+            let (Stream::One(from), Upstream::One(to)) = (&mut *stream, &mut *upstream) else {
+                break;
+            };
+            if room == 0 {
+                break;
+            }
+            let (mut written, mut pass_max) = (0, self.pass_max);
+            let mut later = Context::from_waker(task.waker());
+            let passed = from.poll_pass(task, room, |bytes| {
+                // An error comes again when the queue is written.
+                written = match to.poll_write(&mut later, bytes) {
+                    Poll::Ready(Ok(written)) => written,
+                    Poll::Ready(Err(_)) | Poll::Pending => 0,
+                };
+                self.taken = true;
+                pass_max = next_pass_max(written == bytes.len());
+                written
+            });
+            self.pass_max = pass_max;
+            self.written += written as u64;
+            self.counts.add(written);
+            ready!(passed)?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
     fn poll_up(
         &mut self,
         task: &mut Context<'_>,
         stream: &mut Stream<'_>,
         upstream: &mut Upstream,
     ) -> Poll<Result<(), ExchangeError>> {
+        ready!(self.poll_pass(task, stream, upstream))?;
         loop {
-            let room = if self.read { 0 } else { self.room(upstream) };
+            let room = if self.read { 0 } else { self.room(upstream, QUEUED_BYTES_MAX) };
             if room == 0 && !self.read {
                 self.worker.engine.wants_memory(task);
             }
@@ -192,6 +244,12 @@ impl<'a> Upload<'a> {
     }
 }
 
+/// The most bytes to read next of a body that passes unchanged. A receiver that has taken all at
+/// once gets more at once; for a slower one they would have to be held.
+fn next_pass_max(took_all: bool) -> usize {
+    if took_all { PASSED_BYTES_MAX } else { QUEUED_BYTES_MAX }
+}
+
 /// Why a response's body did not end properly.
 #[derive(Debug)]
 pub enum Broken {
@@ -225,6 +283,8 @@ pub struct Download<'a> {
     counts: &'a Written<'a>,
     worker: Rc<Http>,
     counted: Counted,
+    /// Most bytes read at once of a body that passes unchanged.
+    pass_max: usize,
 }
 
 impl<'a> Download<'a> {
@@ -245,13 +305,14 @@ impl<'a> Download<'a> {
             counts,
             worker: worker.clone(),
             counted: Counted::new(&worker.engine.process.budget, 0),
+            pass_max: QUEUED_BYTES_MAX,
         }
     }
 
-    /// How many bytes of the body may be in flight now.
-    fn poll_room(&self, task: &mut Context<'_>, stream: &mut Stream<'_>) -> usize {
+    /// How many bytes of the body may be in flight now, at most `max`.
+    fn poll_room(&self, task: &mut Context<'_>, stream: &mut Stream<'_>, max: usize) -> usize {
         if let Some(piece) = self.worker.engine.process.budget.piece() {
-            return piece.min(QUEUED_BYTES_MAX);
+            return piece.min(max);
         }
         let room = stream.poll_room(task);
         if room == 0 && stream.queued() == 0 {
@@ -358,7 +419,8 @@ impl<'a> Download<'a> {
     ) -> Poll<Result<(), Broken>> {
         let quota = self.taken + QUOTA_BYTES as u64;
         loop {
-            let room = self.poll_room(task, stream);
+            ready!(self.poll_pass(task, stream, upstream))?;
+            let room = self.poll_room(task, stream, QUEUED_BYTES_MAX);
             while !self.ended && stream.queued() < room && self.taken < quota {
                 let piece = match self.take_first() {
                     Some(piece) => Poll::Ready(Ok(piece)),
@@ -394,6 +456,58 @@ impl<'a> Download<'a> {
                 return Poll::Pending;
             }
         }
+    }
+
+    /// Whether the bytes of the body pass unchanged.
+    fn is_plain(&self) -> bool {
+        let is_idle = |coder: &Coder| coder.is_identity() && !coder.inspects();
+        self.first.is_empty() && self.first_end.is_none() && self.coder.as_ref().is_none_or(is_idle)
+    }
+
+    /// Seals the body where it was read, while its framing permits. Ready if it does not, or at the
+    /// body's last byte.
+    fn poll_pass(
+        &mut self,
+        task: &mut Context<'_>,
+        stream: &mut Stream<'_>,
+        upstream: &mut Upstream,
+    ) -> Poll<Result<(), Broken>> {
+        let quota = self.taken + PASSED_QUOTA_BYTES;
+        while let Some(left) = self.decoder.left()
+            && self.is_plain()
+        {
+            match (&mut *stream, &mut *upstream) {
+                (Stream::One(to), Upstream::One(from))
+                    if to.may_pass() && from.is_plain() && from.received.is_empty() => {}
+                _ => break,
+            }
+            ready!(stream.poll_flush(task)).map_err(Broken::Client)?;
+            if self.taken >= quota {
+                task.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let room = self.poll_room(task, stream, self.pass_max);
+            let (Stream::One(to), Upstream::One(from)) = (&mut *stream, &mut *upstream) else {
+                break;
+            };
+            if room == 0 {
+                return Poll::Pending;
+            }
+            let max = usize::try_from(left.get()).unwrap_or(usize::MAX).min(room);
+            let mut read = Poll::Pending;
+            let sealed = to.pass(max, |slots| {
+                read = from.poll_recv_vectored(task, slots);
+                if let Poll::Ready(Ok(read)) = &read { *read } else { 0 }
+            });
+            let sealed = sealed.map_err(Broken::Client)?;
+            if let Ok(0) | Err(_) = ready!(read) {
+                return Poll::Ready(Err(Broken::Upstream(ResponseFault::Cut)));
+            }
+            self.decoder.skip(sealed);
+            (self.taken, self.given) = (self.taken + sealed as u64, self.given + sealed as u64);
+            self.pass_max = next_pass_max(stream.queued() == 0);
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn pass(&mut self, piece: Piece, stream: &mut Stream<'_>) -> Result<(), CodingError> {

@@ -7,6 +7,7 @@
 mod support;
 
 mod balance;
+mod bodies;
 mod client_cert;
 mod coded;
 mod compress;

@@ -162,3 +162,18 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn only_a_body_with_a_length_can_be_skipped() {
+    for length in [Length::Empty, Length::Known(0), Length::Chunked, Length::UntilClose] {
+        assert_eq!(Decoder::new(length).left(), None, "{length:?}");
+    }
+    let mut decoder = Decoder::new(Length::Known(7));
+    decoder.skip(4);
+    assert_eq!(decoder.left(), NonZeroU64::new(3));
+    let mut buffer = BytesMut::from("abcd");
+    assert_eq!(decoder.next(&mut buffer), Ok(Some(Piece::Data(Bytes::from_static(b"abc")))));
+    assert_eq!((decoder.left(), decoder.is_done()), (None, false));
+    assert_eq!(decoder.next(&mut buffer), Ok(Some(Piece::End(None))));
+    assert_eq!(&buffer[..], b"d", "the next message's");
+}

@@ -9,7 +9,7 @@ use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::{Counted, HELLO_BYTES};
 use eyelet_record::Keys;
 
-use super::{ClientLost, ClientStream, READ_BYTES};
+use super::{ClientLost, ClientStream};
 
 impl ClientStream {
     /// A connection without TLS whose client has sent these bytes.
@@ -35,15 +35,20 @@ impl ClientStream {
     }
 
     /// Reads what has arrived. While memory is short, a piece of it.
-    pub(super) fn read_cleartext(&mut self, max: usize) -> Result<Option<usize>, ClientLost> {
+    pub(super) fn read_cleartext(
+        &mut self,
+        max: usize,
+        take: &mut impl FnMut(&[u8]) -> usize,
+    ) -> Result<Option<usize>, ClientLost> {
         let worker = self.handle.worker.clone();
         let input = &mut *worker.buffers.borrow_mut().input;
         let piece = worker.process.budget.piece().unwrap_or(HELLO_BYTES);
-        let room = max.clamp(1, READ_BYTES).min(piece).min(input.len());
+        let room = max.max(1).min(piece).min(input.len());
         let read = self.handle.recv_now(&mut input[..room])?;
         self.ended |= read == Some(0);
         let read = read.unwrap_or(0);
-        self.plain.extend_from_slice(&input[..read]);
+        let taken = if read > 0 { take(&input[..read]) } else { 0 };
+        self.plain.extend_from_slice(&input[taken..read]);
         Ok(Some(read))
     }
 }

@@ -1,6 +1,6 @@
 //! A connection to an upstream that speaks HTTP/1.1: one exchange after another.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -89,6 +89,24 @@ impl Http1Connection {
         let read = ready!(self.socket.poll_recv(task, &mut self.received, max))?;
         self.recount();
         Poll::Ready(Ok(read))
+    }
+
+    /// Reads bytes of a body straight to where they are sent from. Only for a plain connection that
+    /// has read nothing ahead: see [`Http1Connection::is_plain`] and `received`.
+    pub fn poll_recv_vectored(
+        &mut self,
+        task: &mut Context<'_>,
+        slices: &mut [IoSliceMut<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match &self.socket {
+            Socket::Plain(socket) => socket.poll_recv_vectored(task, slices),
+            Socket::Tls(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
+        }
+    }
+
+    /// Writes bytes of a body straight from where they were read.
+    pub fn poll_write(&mut self, task: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(task, bytes)
     }
 
     /// Counts the memory that it holds, also after bytes were taken.

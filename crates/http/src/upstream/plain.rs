@@ -1,7 +1,7 @@
 //! A socket to an upstream as a byte stream for one task at a time. It stays in the worker's epoll
 //! for its life.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -84,17 +84,42 @@ impl Plain {
         max: usize,
         mut take: impl FnMut(&[u8]),
     ) -> Poll<io::Result<usize>> {
+        self.poll_read_by(task, |socket| {
+            let room = &mut self.registration.worker.buffers.borrow_mut().input;
+            let max = max.min(room.len());
+            let read = socket::recv(socket, &mut room[..max])?;
+            take(&room[..read]);
+            Ok((read, read < max))
+        })
+    }
+
+    /// Reads into several buffers. Returns how many bytes. 0 is the end.
+    pub fn poll_recv_vectored(
+        &self,
+        task: &mut Context<'_>,
+        slices: &mut [IoSliceMut<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_read_by(task, |socket| {
+            let max = slices.iter().map(|slice| slice.len()).sum();
+            let read = socket::recv_vectored(socket, slices)?;
+            Ok((read, read < max))
+        })
+    }
+
+    /// Reads once the socket may be readable. `read` also returns whether it had more room.
+    fn poll_read_by(
+        &self,
+        task: &mut Context<'_>,
+        mut read: impl FnMut(&OwnedFd) -> io::Result<(usize, bool)>,
+    ) -> Poll<io::Result<usize>> {
         let share = ready!(coop::poll_proceed(task));
         loop {
             ready!(self.registration.socket_state.poll_ready(task, READ));
-            let room = &mut self.registration.worker.buffers.borrow_mut().input;
-            let max = max.min(room.len());
-            match socket::recv(&self.socket, &mut room[..max]) {
-                Ok(read) => {
-                    if read < max {
+            match read(&self.socket) {
+                Ok((read, had_room)) => {
+                    if had_room {
                         self.registration.socket_state.all_read();
                     }
-                    take(&room[..read]);
                     share.made_progress();
                     return Poll::Ready(Ok(read));
                 }
