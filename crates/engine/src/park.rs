@@ -475,7 +475,7 @@ pub fn shed(worker: &Rc<Worker>, key: Key, kind: IdleKind) -> bool {
             return false;
         };
         let has_state = relay.flow().state().is_some();
-        if !relay.flow().is_quiet() || has_state != (kind < IdleKind::WithoutState) {
+        if !relay.flow().is_quiet() || has_state != (kind < IdleKind::Plain) {
             return false;
         }
     }

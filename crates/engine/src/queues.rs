@@ -44,11 +44,11 @@ pub struct IdlePosition {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum IdleKind {
     /// With a state of the program, and settled: its deadline says since when it is idle.
-    WithState,
+    StateSettled,
     /// With a state of the program, and parked just now.
-    WithNewState,
+    StateNew,
     /// Without a state. It ends for others only where the configuration allows that.
-    WithoutState,
+    Plain,
 }
 
 /// A parked connection that holds bytes for a peer.

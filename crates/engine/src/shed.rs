@@ -134,8 +134,8 @@ impl Worker {
         }
     }
 
-    /// Ends half-open connections, and HTTP/2 ones without a stream, until `bytes` more fit, at most
-    /// as many as for a task. Returns whether they fit.
+    /// Ends half-open connections, and HTTP/2 ones without a stream, until `bytes` more fit: at
+    /// most as many as for a task. Returns whether they fit.
     pub fn relieve(self: &Rc<Self>, bytes: usize) -> bool {
         for _ in 0..SHED_A_NEW_ONE {
             if !self.process.budget.is_over(bytes) || !self.shed_oldest(None) {
@@ -153,7 +153,7 @@ impl Worker {
     /// Ends the parked connection that is idle longest: with a state of the program, which is
     /// HTTP/2, or of any kind if `any` is set. The connection of `spared` is not ended.
     fn shed_idle(self: &Rc<Self>, spared: Option<Key>, any: bool) -> bool {
-        let may_end = |idle: &mut IdlePosition| any || idle.kind < IdleKind::WithoutState;
+        let may_end = |idle: &mut IdlePosition| any || idle.kind < IdleKind::Plain;
         let is_found = self.idle.borrow_mut().last_mut().is_some_and(may_end);
         if !is_found && !self.has_looked.replace(true) {
             self.look_for_idle();
@@ -173,7 +173,7 @@ impl Worker {
     fn look_for_idle(&self) {
         let mut idle = self.idle.borrow_mut();
         let mut table = self.table.borrow_mut();
-        let kind = IdleKind::WithoutState;
+        let kind = IdleKind::Plain;
         let keys = table.next_keys(&self.idle_cursor, IDLE_LOOKS);
         // Those of an earlier search that nobody could use.
         idle.clear();
@@ -186,9 +186,9 @@ impl Worker {
                 return false;
             };
             position.kind = match (relay.flow().state(), info.is_settled()) {
-                (Some(_), true) => IdleKind::WithState,
-                (Some(_), false) => IdleKind::WithNewState,
-                (None, true) => IdleKind::WithoutState,
+                (Some(_), true) => IdleKind::StateSettled,
+                (Some(_), false) => IdleKind::StateNew,
+                (None, true) => IdleKind::Plain,
                 (None, false) => return false,
             };
             relay.flow().is_quiet()

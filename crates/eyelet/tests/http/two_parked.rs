@@ -144,8 +144,8 @@ fn a_client_that_stops_within_a_frame_is_sent_away() {
         let mut client = connect(&web);
         ask(&mut client, 1);
         client.write_all(&part).unwrap();
-        let mut frames = std::iter::from_fn(|| next(&mut client));
-        assert!(frames.any(|frame| frame.kind == GOAWAY), "{part:?}");
+        let frames = std::iter::from_fn(|| next(&mut client));
+        assert_ne!(frames.filter(|frame| frame.kind == GOAWAY).count(), 0, "{part:?}");
     }
     let idle = || web.edge.count(|line| line["reason"] == "http2_idle_timeout");
     until("both lines", || (idle() == 2).then_some(()));

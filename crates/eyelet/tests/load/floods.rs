@@ -556,29 +556,35 @@ fn spliced_uploads_to_a_stalled_upstream() {
     scene.accounts();
 }
 
-/// With `shed_idle` those that are idle for longest make room for new ones, and no others.
-#[test]
-fn idle_connections_make_room_where_they_may() {
-    let _permit = permit(IDLE_MAX);
-    let scene = Scene::with(Manner::Stalled, "16MiB\"\nshed_idle = true\n#");
-    let begin = |n: usize| source(n).tls(scene.edge.address(), &scene.config, "idle.app.test").ok();
-    let is_idle = |line: &serde_json::Value| line["reason"] == "shed: memory_max, idle for longest";
-    let mut held = Vec::new();
-    let began = Instant::now();
-    // What came first has settled after two seconds.
+fn is_idle(line: &serde_json::Value) -> bool {
+    line["reason"] == "shed: memory_max, idle for longest"
+}
+
+/// Opens connections until idle ones end for them, and then newcomers after `wait`, who are served.
+fn fill(scene: &Scene, wait: Duration, begin: impl Fn(usize) -> Option<Tls> + Sync) -> Vec<Tls> {
+    let (mut held, began) = (Vec::new(), Instant::now());
     while scene.edge.count(is_idle) == 0 {
         assert!(began.elapsed() < 3 * SOON, "{} connections fit", held.len());
-        held.extend(many(500, begin).into_iter().flatten());
+        held.extend(many(250, &begin).into_iter().flatten());
     }
-    eprintln!("{} connections fit, the idle ones among them", held.len());
-    // The last ones settle too: from here on there are idle connections to end for each newcomer.
-    thread::sleep(Duration::from_millis(2_500));
+    thread::sleep(wait);
     let mut newcomers = Newcomers { came: 20, served: 0 };
     for n in 0..newcomers.came {
         let client = scene.calm(From::loopback(10 + n as u8));
         newcomers.served += usize::from(client.is_ok_and(|client| is_served(client, scene.served)));
     }
     newcomers.are_served();
+    held
+}
+
+/// With `shed_idle` those that are idle for longest make room for new ones, and no others.
+#[test]
+fn idle_connections_make_room_where_they_may() {
+    let _permit = permit(IDLE_MAX);
+    let scene = Scene::with(Manner::Stalled, "16MiB\"\nshed_idle = true\n#");
+    let begin = |n: usize| source(n).tls(scene.edge.address(), &scene.config, "idle.app.test").ok();
+    // All settle, so there are idle connections to end for each newcomer.
+    let held = fill(&scene, Duration::from_millis(2_500), begin);
     let was_settled = |line: &serde_json::Value| line["duration_ms"].as_u64().unwrap() >= 2_000;
     assert_eq!(scene.edge.count(|line| is_idle(line) && !was_settled(line)), 0);
     drop(held);
@@ -594,31 +600,14 @@ fn parked_http2_connections_make_room() {
     let mut config = ClientConfig::clone(&scene.config);
     config.alpn_protocols = vec![b"h2".to_vec()];
     let config = Arc::new(config);
-    // The preface, SETTINGS, its acknowledgement of the edge's, and a request without a path. Its
-    // last field, of 1,900 bytes, stays in the table of fields.
+    // A field of 1,900 bytes stays in the table. The request has no path.
     let mut says = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
     says.extend(b"\0\0\0\x04\x01\0\0\0\0\0\x07\x74\x01\x05\0\0\0\x01");
-    says.extend(b"\x82\x87\x40\x01x\x7f\xed\x0d");
-    says.extend([b'v'; 1_900]);
-    let begin = |n: usize| {
+    says.extend([&b"\x82\x87\x40\x01x\x7f\xed\x0d"[..], &[b'v'; 1_900]].concat());
+    let held = fill(&scene, Duration::ZERO, |n| {
         let mut tls = source(n).tls(scene.edge.address(), &config, "idle.app.test").ok()?;
-        tls.write_all(&says).ok()?;
-        Some(tls)
-    };
-    let is_idle = |line: &serde_json::Value| line["reason"] == "shed: memory_max, idle for longest";
-    let mut held = Vec::new();
-    let began = Instant::now();
-    while scene.edge.count(is_idle) == 0 {
-        assert!(began.elapsed() < 3 * SOON, "{} connections fit", held.len());
-        held.extend(many(250, begin).into_iter().flatten());
-    }
-    eprintln!("{} connections fit, the ended ones among them", held.len());
-    let mut newcomers = Newcomers { came: 20, served: 0 };
-    for n in 0..newcomers.came {
-        let client = scene.calm(From::loopback(10 + n as u8));
-        newcomers.served += usize::from(client.is_ok_and(|client| is_served(client, scene.served)));
-    }
-    newcomers.are_served();
+        tls.write_all(&says).is_ok().then_some(tls)
+    });
     echo(&mut stays, b"not HTTP/2");
     drop(held);
     scene.accounts();

@@ -109,6 +109,15 @@ fn info_beside(relay: &Relay, decided: Decided) -> ConnectionInfo {
     info
 }
 
+fn http2(mut flow: Flow) -> (Decided, Relay) {
+    let secrets = ([0x17; 32], [0x28; 32]);
+    let suite = Suite::Aes128Gcm;
+    let session = Session::tls13(Role::Server, suite, &secrets.0, &secrets.1, 9, 8).unwrap();
+    flow.keep_state((0..200).collect());
+    let decided = Decided { http2: true, ..decided() };
+    (decided, Relay::Terminate(Terminated { session, flow }))
+}
+
 /// The values that the files have.
 fn stored(name: &str) -> Detached {
     let (client, _) = eyelet_sys::socket::pair().unwrap();
@@ -142,13 +151,8 @@ fn stored(name: &str) -> Detached {
             (decided(), Relay::Terminate(Terminated { session, flow }))
         }
         "http2" => {
-            let secrets = ([0x17; 32], [0x28; 32]);
-            let suite = Suite::Aes128Gcm;
-            let session = Session::tls13(Role::Server, suite, &secrets.0, &secrets.1, 9, 8);
-            flow.keep_state((0..200).collect());
             upstream = None;
-            let decided = Decided { http2: true, ..decided() };
-            (decided, Relay::Terminate(Terminated { session: session.unwrap(), flow }))
+            http2(flow)
         }
         "websocket" => {
             let secrets = ([0xe5; 32], [0xf6; 32]);
