@@ -1,5 +1,5 @@
-//! A reload that changes `idle_timeout` or `http2_idle_timeout`: the deadlines of parked connections
-//! follow. The drain computes from a deadline how long a connection has been idle.
+//! A reload that changes `idle_timeout` or `http2_idle_timeout`: the deadlines of parked
+//! connections follow. The drain computes from a deadline how long a connection has been idle.
 
 use std::rc::Rc;
 use std::time::Duration;
