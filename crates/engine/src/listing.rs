@@ -203,9 +203,9 @@ mod tests {
     fn with_worker<F: Future<Output = ()>>(test: impl FnOnce(Rc<Worker>, Connections) -> F) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let tasks = tokio::task::LocalSet::new();
-        // The worker of `testing` is the second one.
-        let (connections, mut queries) = Connections::new(2);
-        let (worker, queries) = (worker(), queries.pop().unwrap());
+        // The worker of `testing` is the second one. The first one has ended: its queue is dropped.
+        let (connections, queries) = Connections::new(2);
+        let (worker, queries) = (worker(), queries.into_iter().nth(1).unwrap());
         tasks.spawn_local(answer(worker.clone(), queries));
         tasks.block_on(&runtime, test(worker, connections));
     }

@@ -251,7 +251,7 @@ impl ServedConnection {
     fn client_certificate(&self) -> Option<&[u8]> {
         let rule = self.route.as_ref().and_then(Route::terminate);
         let is_told = rule.is_some_and(|terminate| terminate.client_cert_header);
-        self.info.decided.client_certificate.as_deref().filter(|_| is_told)
+        self.info.decided.client_certificate.as_deref().filter(|_| is_told).map(|leaf| &**leaf)
     }
 
     /// Whether to believe the client's fields on earlier hops.

@@ -1,4 +1,4 @@
-//! Files that change by themselves: certificates, keys, client_ca, upstream_ca, [evidence] ca,
+//! Files that change by themselves: certificates, keys, client_ca, upstream_ca, the evidence's ca,
 //! lists, the system's resolvers, and the configuration with `watch = true`. One thread watches and
 //! reads them, so that no worker waits for a disk.
 

@@ -87,8 +87,9 @@ pub struct Decided {
     /// Which authorities have vouched for the client's certificate; 0: none was asked for.
     pub client_roots: u64,
     /// The client's certificate in DER, if its rule tells the upstream. It stays in this process,
-    /// and so does its connection: the form for another process has no place for it.
-    pub client_certificate: Option<Arc<[u8]>>,
+    /// and so does its connection: the form for another process has no place for it. Boxed within,
+    /// so that this value is no wider for it.
+    pub client_certificate: Option<Arc<Box<[u8]>>>,
     /// Whether HTTP/2 was negotiated for an HTTP upstream.
     pub http2: bool,
     /// Index of the rule.
@@ -121,7 +122,10 @@ impl Heap for Decided {
             + text(&self.sni)
             + text(&self.ja4)
             + upstream
-            + self.client_certificate.as_ref().map_or(0, |leaf| ARC_BYTES + leaf.len())
+            + self
+                .client_certificate
+                .as_ref()
+                .map_or(0, |leaf| ARC_BYTES + size_of_val(&**leaf) + leaf.len())
             + self.counted_at.as_ref().map_or(0, Heap::heap_bytes)
             + self.alpn.as_ref().map_or(0, |alpn| alpn.0.len())
             + size_of_val(&self.shadow[..])

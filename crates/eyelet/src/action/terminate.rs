@@ -72,10 +72,9 @@ pub async fn terminate(
         }
     };
     // RFC 8446 appendix D.5: an endpoint that receives SSL 3.0 "MUST abort the handshake with a
-    // protocol_version alert". rustls does not.
+    // protocol_version alert". rustls would answer an old client by handshake_failure: it checks
+    // first which extensions it has.
     if offer.is_ssl30 || info.decided.tls_version < Some(terminate.tls_version_min.code()) {
-        // rustls would answer handshake_failure: an old client lacks extensions that rustls checks
-        // first.
         let (answer, end) = refuse::by_rule(None, Refusal::ByVersion, None);
         return refuse::refuse(connection, &answer, end);
     }
@@ -102,7 +101,8 @@ pub async fn terminate(
     connection.worker.engine.counters.handshake(done.version == TLS13, done.resumed);
     info.decided.client_roots = client_roots;
     if terminate.client_cert_header {
-        info.decided.client_certificate = done.certificate.as_deref().map(Arc::from);
+        info.decided.client_certificate =
+            done.certificate.as_deref().map(|leaf| Arc::new(leaf.into()));
     }
     info.decided.tls_version = Some(done.version);
     let header = match terminate.proxy_protocol {
