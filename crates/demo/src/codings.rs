@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
@@ -27,6 +28,10 @@ pub(crate) const NEWEST_PATH: &str = "/manual/2.txt";
 pub(crate) const EARLIER_PATH: &str = "/manual/1.txt";
 /// Most bytes of a body: more than the file has.
 const BODY_BYTES_MAX: usize = 256 << 10;
+/// A thread of the edge stores a dictionary after the response has ended: on a busy machine the
+/// next request is earlier. Asked again so often, with this pause.
+const STORE_TRIES_MAX: u32 = 50;
+const STORE_WAIT: Duration = Duration::from_millis(100);
 
 const AVAILABLE_DICTIONARY: HeaderName = HeaderName::from_static("available-dictionary");
 
@@ -54,7 +59,14 @@ pub(crate) async fn measure(
     fetch(&mut sender, authority, EARLIER_PATH, "br", None).await?;
     let hash = digest(&SHA256, manual::EARLIER.as_bytes());
     let has = format!(":{}:", STANDARD.encode(hash));
-    let got = fetch(&mut sender, authority, NEWEST_PATH, "br, dcz", Some(&has)).await?;
+    let mut got = fetch(&mut sender, authority, NEWEST_PATH, "br, dcz", Some(&has)).await?;
+    for _ in 0..STORE_TRIES_MAX {
+        if got.0 == "dcz" {
+            break;
+        }
+        tokio::time::sleep(STORE_WAIT).await;
+        got = fetch(&mut sender, authority, NEWEST_PATH, "br, dcz", Some(&has)).await?;
+    }
     rows.push(json!({ "asked": "dictionary", "coding": got.0, "bytes": got.1 }));
     Ok(json!({ "rows": rows, "changed": manual::NEWEST.len() - manual::EARLIER.len() }))
 }
