@@ -84,17 +84,18 @@ pub enum RefusalReason {
 #[error("a batch of connections has wrong lengths")]
 pub struct BatchError;
 
-/// Detaches the next parked connections of a worker, with so many descriptors at most. `None`: no
-/// connection can leave now. Those in `staying` stay.
+/// Detaches the next parked connections of a worker, with so many descriptors at most, and looks at
+/// so many slots at most. `None`: no connection can leave now. Those in `staying` stay.
 pub fn next(
     worker: &Rc<Worker>,
     descriptors_max: usize,
+    slots_max: u32,
     staying: &HashSet<Key>,
 ) -> Option<Detachment> {
     let mut taken = Taken::default();
     // Otherwise the table, which may be large, would be searched in vain.
     let slots = if worker.counters.parked.value() == 0 { 0 } else { worker.table.borrow().slots() };
-    for _ in 0..slots {
+    for _ in 0..slots.min(slots_max) {
         if taken.is_full(descriptors_max) {
             break;
         }
@@ -332,7 +333,7 @@ mod tests {
     /// Parks so many connections, and takes them out again as a batch.
     fn detached(worker: &Rc<Worker>, count: usize, descriptors_max: usize) -> Detachment {
         (0..count).for_each(|_| _ = terminated(worker));
-        next(worker, descriptors_max, &HashSet::new()).unwrap()
+        next(worker, descriptors_max, u32::MAX, &HashSet::new()).unwrap()
     }
 
     /// The batch as the other process receives it.
@@ -424,8 +425,8 @@ mod tests {
         drop(batch);
         let staying: HashSet<Key> = put_back(&old, connections).into_iter().collect();
         assert_eq!(staying.len(), 4);
-        let rest = next(&old, 100, &staying).unwrap();
+        let rest = next(&old, 100, u32::MAX, &staying).unwrap();
         assert_eq!(rest.connections.len(), 5, "those that stay are not taken again");
-        assert!(next(&old, 100, &staying).is_none());
+        assert!(next(&old, 100, u32::MAX, &staying).is_none());
     }
 }

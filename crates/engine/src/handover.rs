@@ -54,6 +54,10 @@ fn prepare(worker: &Rc<Worker>, key: Key) -> Option<(bool, Duration)> {
     let mut table = worker.table.borrow_mut();
     let idle_left = table.due_left(key);
     let SlotState::Parked { info, relay } = &mut table.slot(key)?.state else { return None };
+    // Looked at first: after "passed" each search meets these connections again.
+    if info.decided(&worker.shared.borrow()).is_some_and(|it| it.client_certificate.is_some()) {
+        return None;
+    }
     let held = relay.held_bytes();
     let drained = relay.flow().drain_pipes(&mut worker.buffers.borrow_mut());
     let holds = relay.held_bytes();
@@ -61,11 +65,7 @@ fn prepare(worker: &Rc<Worker>, key: Key) -> Option<(bool, Duration)> {
         worker.keeps(held, holds);
         worker.sources.update(info.client_ip(), held, holds);
     }
-    let shared = worker.shared.borrow();
-    let has_certificate =
-        info.decided(&shared).is_some_and(|decided| decided.client_certificate.is_some());
-    (drained.is_ok() && relay.flow().may_leave() && !has_certificate)
-        .then_some((info.is_settled(), idle_left))
+    (drained.is_ok() && relay.flow().may_leave()).then_some((info.is_settled(), idle_left))
 }
 
 /// Parks a connection in a worker: of the process that it was handed over to, or in the one that it

@@ -42,6 +42,9 @@ enum Searching {
 
 /// Searches that found nothing, after which all that was parked has left.
 const EMPTY_SEARCHES: u32 = 2;
+/// Slots that a search looks at once all has left: what is parked later may wait for a few seconds,
+/// and connections that cannot leave may fill the table.
+const LATE_SLOTS_MAX: u32 = 4096;
 /// Connections of a worker that the other process may refuse, about 100 KiB of keys. It is full
 /// then, or reads little of what this one writes, so nothing more is offered.
 const STAYING_MAX: usize = 4096;
@@ -61,8 +64,9 @@ impl Search {
         if is_over || Instant::now() < self.at {
             return Vec::new();
         }
+        let slots_max = if self.has_passed() { LATE_SLOTS_MAX } else { u32::MAX };
         if let Some(Detachment { connections, batch }) =
-            batch::next(worker, self.descriptors_max, &self.staying)
+            batch::next(worker, self.descriptors_max, slots_max, &self.staying)
         {
             let (worker, count) = (worker.index.into(), connections.len());
             self.say(Leaving::Batch { worker, connections: count, batch });

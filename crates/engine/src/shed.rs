@@ -37,6 +37,9 @@ const SHED_PARKED_MAX: usize = 50;
 /// Most connections that one search for the longest idle ones looks at. It costs as much as a
 /// hundred small requests.
 const IDLE_LOOKS: u32 = 1024;
+/// Most such searches in a tick of 100 ms. Where few connections may end, a worker finds those of
+/// 16,384 slots in a tick.
+const LOOKS_A_TICK: u32 = 16;
 /// How long a peer may leave bytes in our memory while memory is short: as long as an HTTP body may
 /// stall then.
 const STALLED_TICKS: u32 = (3_000 / TICK_MS) as u32;
@@ -154,8 +157,11 @@ impl Worker {
     /// HTTP/2, or of any kind if `any` is set. The connection of `spared` is not ended.
     fn shed_idle(self: &Rc<Self>, spared: Option<Key>, any: bool) -> bool {
         let may_end = |idle: &mut IdlePosition| any || idle.kind < IdleKind::Plain;
-        let is_found = self.idle.borrow_mut().last_mut().is_some_and(may_end);
-        if !is_found && !self.has_looked.replace(true) {
+        while !self.idle.borrow_mut().last_mut().is_some_and(may_end) {
+            if self.looks.get() == LOOKS_A_TICK {
+                return false;
+            }
+            self.looks.update(|looks| looks + 1);
             self.look_for_idle();
         }
         loop {
@@ -303,7 +309,7 @@ impl Worker {
         self.tidy(&self.large, Phase::Large);
         self.tidy(&self.half_open, Phase::HalfOpen);
         self.tidy(&self.unused, Phase::Idle);
-        self.has_looked.set(false);
+        self.looks.set(0);
         self.give_up_slow();
         // While the first one holds its bytes, those behind it are not looked at. Most of them may
         // be stale.
@@ -470,7 +476,7 @@ mod tests {
         let is_open = |key| worker.table.borrow_mut().slot(key).is_some();
         assert!(!worker.shed_idle(Some(first), false) || is_open(first));
         assert!(is_open(first) && !is_open(second));
-        worker.has_looked.set(false);
+        worker.looks.set(0);
         let mut counted = Counted::new(&worker.process.budget, 0);
         let mut bytes = 0;
         while !worker.process.budget.is_over(0) {
@@ -479,7 +485,7 @@ mod tests {
         }
         assert!(worker.relieve(64));
         assert!(!is_open(first), "it makes room for whoever asks");
-        worker.has_looked.set(false);
+        worker.looks.set(0);
         assert!(!worker.shed_idle(None, false));
         assert!(is_open(plain));
     }

@@ -219,8 +219,8 @@ pub struct Worker {
     pub(crate) sources: Sources,
     /// Parked connections that hold bytes for a peer, longest first. Some positions are stale.
     pub(crate) holders: RefCell<Holders>,
-    /// Whether the table was searched for idle connections since the last tick.
-    pub(crate) has_looked: Cell<bool>,
+    /// Searches of the table for idle connections since the last tick.
+    pub(crate) looks: Cell<u32>,
     /// Where that search goes on.
     pub(crate) idle_cursor: Cell<u32>,
     /// Where the search for connections to hand over goes on.
@@ -288,7 +288,7 @@ impl Worker {
             later: RefCell::default(),
             sources: Sources::default(),
             holders: RefCell::default(),
-            has_looked: Cell::default(),
+            looks: Cell::default(),
             idle_cursor: Cell::default(),
             leaving_cursor: Cell::default(),
             idle: RefCell::default(),

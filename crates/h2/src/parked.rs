@@ -1,5 +1,5 @@
 //! A connection without streams as bytes, and back: what a parked connection keeps, and what
-//! another process gets. PING, SETTINGS, WINDOW_UPDATE and PRIORITY are answered on the bytes.
+//! another process gets. What needs no stream, such as PING, can be answered on the bytes.
 //!
 //! The form: a version, the numbers of [`Fixed`] in their order in network byte order, and the two
 //! tables of fields as header blocks.

@@ -17,11 +17,15 @@ use crate::support::{Edge, Tls, Upstream, until};
 /// Waits until the edge's only connection is parked. Only a parked one holds its state for a peer.
 fn wait_parked(edge: &Edge) {
     until("a parked connection", || {
+        let known = edge.log().len();
         edge.signal(Signal::USR1);
-        std::thread::sleep(Duration::from_millis(20));
-        let log = edge.log();
-        let (_, relayed) = log.rsplit_once(" relayed ")?;
-        (relayed.split(',').next()?.parse::<usize>().ok()? > 0).then_some(())
+        // Only what answers this signal: an earlier answer is about an earlier state.
+        let relayed = until("the answer to the signal", || {
+            let log = edge.log();
+            let (_, relayed) = log.get(known..)?.rsplit_once(" relayed ")?;
+            relayed.split_once(',')?.0.parse::<usize>().ok()
+        });
+        (relayed > 0).then_some(())
     });
 }
 
