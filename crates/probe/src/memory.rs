@@ -175,7 +175,7 @@ impl Probe<'_> {
     fn open(&self) -> io::Result<TcpStream> {
         let mut tls = session::open(self.target, &self.config)?;
         if self.options.gets {
-            let request = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", self.target.name);
+            let request = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", self.target.authority());
             tls.write_all(request.as_bytes())?;
             if tls.read(&mut [0; 4096])? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
