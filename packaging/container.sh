@@ -8,7 +8,9 @@ context=$(realpath "$2")
 cd "$(dirname "$0")"
 umask 022
 
-if readelf --program-headers "$program" | grep --quiet INTERP; then
+# An assignment of its own: `set -e` ends the script if readelf fails.
+headers=$(readelf --program-headers "$program")
+if grep --quiet INTERP <<<"$headers"; then
     echo "$program needs libraries of the system: packaging/static.sh builds one that does not" >&2
     exit 1
 fi

@@ -14,7 +14,8 @@ openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -su
     -addext subjectAltName=DNS:app.example -keyout "$root/etc/eyelet/app.key" \
     -out "$root/etc/eyelet/app.pem" 2>"$work/openssl"
 chown 65532 "$root/etc/eyelet/app.key"
-# No port of the machine is taken: a socket is the upstream, and the namespace has its own loopback.
+# python3 at port 3000 is the upstream. The namespace has its own loopback: no port of the machine
+# is taken.
 mkdir "$work/pages"
 echo "from the upstream" >"$work/pages/index.html"
 cat >"$root/etc/eyelet/edge.toml" <<'END'

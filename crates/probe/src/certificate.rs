@@ -13,8 +13,8 @@ use x509_parser::public_key::PublicKey;
 use crate::report::{Grade, ProbeReport};
 use crate::target::ProbeTarget;
 
-/// Days before the end at which a renewal should have happened: a third of 90 days.
-const RENEW_DAYS: i64 = 30;
+/// A renewal should have happened when this part of the lifetime is left: 30 of 90 days.
+const RENEW_PART: i64 = 3;
 /// Seconds of a day.
 const DAY_SECS: i64 = 86_400;
 /// Names that a line has room for.
@@ -99,16 +99,28 @@ fn address(bytes: &[u8]) -> String {
 }
 
 fn validity(certificate: &X509Certificate<'_>, report: &mut ProbeReport) {
-    let end = certificate.validity().not_after.timestamp();
+    let valid = certificate.validity();
     let now = i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX);
-    let days = end.saturating_sub(now).div_euclid(DAY_SECS);
-    match days {
-        ..0 => report.advise("expiry", Grade::Bad, format!("{} days ago", -days), ADVICE_RENEW),
-        0..RENEW_DAYS => {
-            report.advise("expiry", Grade::Note, format!("in {days} days"), ADVICE_RENEW);
-        }
-        _ => report.add("expiry", Grade::Good, format!("in {days} days")),
+    match expiry(valid.not_before.timestamp(), valid.not_after.timestamp(), now) {
+        (Grade::Good, seen, _) => report.add("expiry", Grade::Good, seen),
+        (grade, seen, advice) => report.advise("expiry", grade, seen, advice),
     }
+}
+
+/// The verdict about a lifetime, in seconds since 1970.
+fn expiry(start: i64, end: i64, now: i64) -> (Grade, String, &'static str) {
+    let left = end.saturating_sub(now);
+    let days = left.div_euclid(DAY_SECS);
+    if left < 0 {
+        return (Grade::Bad, format!("{} days ago", -days), ADVICE_RENEW);
+    }
+    if start > now {
+        let days = start.saturating_sub(now) / DAY_SECS;
+        return (Grade::Bad, format!("valid only in {days} days"), ADVICE_START);
+    }
+    let is_late = left < end.saturating_sub(start) / RENEW_PART;
+    let grade = if is_late { Grade::Note } else { Grade::Good };
+    (grade, format!("in {days} days"), ADVICE_RENEW)
 }
 
 fn key(certificate: &X509Certificate<'_>, report: &mut ProbeReport) {
@@ -136,6 +148,29 @@ const ADVICE_ISSUER: &str =
     "send the intermediate certificates too, or install the authority at the clients";
 const ADVICE_NAME: &str = "add this name to the certificate, or probe with --name";
 const ADVICE_OTHER: &str = "clients that verify it will end the handshake";
+const ADVICE_START: &str = "clients refuse it until then: set the clock of who issued it";
 const ADVICE_RENEW: &str = "renew it; by ACME it renews itself";
 const ADVICE_SAN: &str = "clients ignore the subject (RFC 9525): add subjectAltName";
 const ADVICE_KEY: &str = "ECDSA P-256 signs with a tenth of the CPU of RSA";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_renewal_is_late_at_a_third_of_the_lifetime() {
+        for (start, end, grade, seen) in [
+            (-50, 40, Grade::Good, "in 40 days"),
+            (-61, 29, Grade::Note, "in 29 days"),
+            (-2, 4, Grade::Good, "in 4 days"),
+            (-5, 1, Grade::Note, "in 1 days"),
+            (-300, 98, Grade::Note, "in 98 days"),
+            (2, 92, Grade::Bad, "valid only in 2 days"),
+            (-90, -1, Grade::Bad, "1 days ago"),
+        ] {
+            let now = 1_800_000_000;
+            let found = expiry(now + start * DAY_SECS, now + end * DAY_SECS, now);
+            assert_eq!((found.0, &*found.1), (grade, seen), "{start} {end}");
+        }
+    }
+}

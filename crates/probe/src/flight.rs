@@ -1,6 +1,8 @@
 //! A server's first answer to a hello of ours: what it chose, its alert, or what else came.
 
 use std::io::{self, ErrorKind, Read, Write};
+use std::thread;
+use std::time::Duration;
 
 use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::record::RecordHeader;
@@ -13,6 +15,9 @@ use crate::target::ProbeTarget;
 const ANSWER_BYTES_MAX: usize = 1 << 17;
 /// A record of a hello that is not cut.
 pub const WHOLE: usize = 1 << 14;
+
+/// Between two segments of a hello that is cut: they arrive apart on a path that is less uneven.
+const SEGMENT_PAUSE: Duration = Duration::from_millis(20);
 
 /// How a server answered.
 #[derive(Clone, Debug)]
@@ -82,9 +87,11 @@ fn exchange(
 ) -> io::Result<ServerReply> {
     let mut stream = target.connect()?;
     // Nagle's algorithm is off, so each write is a segment.
-    for part in hello.records(piece).chunks(segment) {
+    for (at, part) in hello.records(piece).chunks(segment).enumerate() {
+        if at > 0 {
+            thread::sleep(SEGMENT_PAUSE);
+        }
         stream.write_all(part)?;
-        std::thread::yield_now();
     }
     let (mut raw, mut reader) = (Vec::new(), ServerHelloReader::new());
     let mut buffer = [0; 4096];

@@ -24,9 +24,18 @@ struct Response {
     status: u16,
     fields: Vec<(String, String)>,
     body: Vec<u8>,
+    /// The body is longer than [`BODY_BYTES_MAX`]; its beginning is here.
+    is_cut: bool,
 }
 
 impl Response {
+    /// The codings of the body, in the order in which they were applied.
+    fn codings(&self) -> Vec<String> {
+        let values = self.fields.iter().filter(|(name, _)| name == "content-encoding");
+        let names = values.flat_map(|(_, value)| value.split(','));
+        names.map(|name| name.trim().to_ascii_lowercase()).filter(|name| !name.is_empty()).collect()
+    }
+
     fn field(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|(found, _)| found == name).map(|(_, value)| &**value)
     }
@@ -43,31 +52,22 @@ pub fn look(
         Ok(plain) => plain,
         Err(error) => return report.unknown("http", error),
     };
-    report.add("http", Grade::Good, format!("{} with {} bytes", plain.status, plain.body.len()));
-    let mut given = Vec::new();
-    let mut twice = None;
-    let mut coded_once = None;
+    let seen = format!("{} with {} bytes", plain.status, plain.body.len());
+    match plain.status {
+        ..400 => report.add("http", Grade::Good, seen),
+        _ => report.advise("http", Grade::Note, seen, ADVICE_PATH),
+    }
+    let mut found = Found::default();
     for coding in ["gzip", "br", "zstd"] {
-        let Ok(response) = get(target, version, path, coding) else { continue };
-        if response.field("content-encoding") != Some(coding) {
-            continue;
+        if let Ok(response) = get(target, version, path, coding) {
+            found.take(coding, response);
         }
-        let sent = response.body.len();
-        let decoded = decode(coding, &response.body).unwrap_or_default();
-        given.push(format!("{coding} ({} to {sent} bytes)", decoded.len()));
-        if let Some(inner) = coded(&decoded) {
-            twice = Some(format!("{coding} around a body that is {inner} already"));
-        }
-        coded_once = Some(response);
     }
-    if let Some(inner) = plain.field("content-encoding").is_none().then(|| coded(&plain.body)) {
-        codings(report, &given, inner.is_some() || plain.body.len() < SMALL_BYTES);
+    if let Some(inner) = plain.codings().is_empty().then(|| coded(&plain.body)) {
+        found.codings(report, inner.is_some() || plain.body.len() < SMALL_BYTES);
     }
-    match twice {
-        Some(seen) => report.advise("coded-twice", Grade::Bad, seen, ADVICE_TWICE),
-        None => report.add("coded-twice", Grade::Good, "no"),
-    }
-    if let Some(response) = coded_once {
+    found.bodies(report);
+    if let Some(response) = found.coded {
         vary(report, &response);
         breach(target, version, path, &response, report);
     }
@@ -77,11 +77,69 @@ pub fn look(
     }
 }
 
-fn codings(report: &mut ProbeReport, given: &[String], is_right: bool) {
-    match given {
-        [] if is_right => report.add("codings", Grade::Good, "none, which fits this body"),
-        [] => report.advise("codings", Grade::Note, "none of gzip, br, zstd", ADVICE_CODINGS),
-        given => report.add("codings", Grade::Good, given.join(", ")),
+/// What the answers with a coding had.
+#[derive(Default)]
+struct Found {
+    /// Codings, each with what it saved.
+    given: Vec<String>,
+    /// Codings whose bodies cannot be decoded.
+    broken: Vec<&'static str>,
+    /// Codings whose bodies are longer than what is read.
+    cut: Vec<&'static str>,
+    /// Which coding is around which.
+    twice: Option<String>,
+    /// The last answer with a coding.
+    coded: Option<Response>,
+}
+
+impl Found {
+    /// Looks at the answer to a request for one coding.
+    fn take(&mut self, coding: &'static str, response: Response) {
+        let codings = response.codings();
+        if codings.len() > 1 {
+            self.twice = Some(format!("Content-Encoding: {}", codings.join(", ")));
+            self.coded = Some(response);
+            return;
+        }
+        if codings.first().is_none_or(|one| one != coding) {
+            return;
+        }
+        match decode(coding, &response.body) {
+            Some(decoded) => {
+                let sent = response.body.len();
+                self.given.push(format!("{coding} ({} to {sent} bytes)", decoded.len()));
+                if let Some(inner) = coded(&decoded) {
+                    self.twice = Some(format!("{coding} around a body that is {inner} already"));
+                }
+            }
+            None if response.is_cut => self.cut.push(coding),
+            None => self.broken.push(coding),
+        }
+        self.coded = Some(response);
+    }
+
+    fn codings(&self, report: &mut ProbeReport, is_right: bool) {
+        match &*self.given {
+            _ if self.coded.is_some() && self.given.is_empty() => {}
+            [] if is_right => report.add("codings", Grade::Good, "none, which fits this body"),
+            [] => report.advise("codings", Grade::Note, "none of gzip, br, zstd", ADVICE_CODINGS),
+            given => report.add("codings", Grade::Good, given.join(", ")),
+        }
+    }
+
+    fn bodies(&self, report: &mut ProbeReport) {
+        if !self.broken.is_empty() {
+            let seen = format!("cannot be decoded: {}", self.broken.join(", "));
+            report.advise("decoding", Grade::Bad, seen, ADVICE_DECODING);
+        } else if !self.cut.is_empty() {
+            report.unknown("decoding", format!("more than 8 MiB: {}", self.cut.join(", ")));
+        }
+        let is_known = self.broken.is_empty() && self.cut.is_empty();
+        match &self.twice {
+            Some(seen) => report.advise("coded-twice", Grade::Bad, seen, ADVICE_TWICE),
+            None if is_known => report.add("coded-twice", Grade::Good, "no"),
+            None => report.unknown("coded-twice", "not every body could be decoded"),
+        }
     }
 }
 
@@ -131,7 +189,7 @@ fn get(
     coding: &str,
 ) -> io::Result<Response> {
     let mut tls = session::open(target, &session::config(version, false, &["http/1.1"])?)?;
-    let host = &target.name;
+    let host = target.authority();
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: eyelet-probe\r\n\
          Accept-Encoding: {coding}\r\nConnection: close\r\n\r\n"
@@ -154,8 +212,10 @@ fn read(stream: &mut impl Read) -> io::Result<Response> {
                 let value = String::from_utf8_lossy(field.value).trim().to_owned();
                 (field.name.to_ascii_lowercase(), value)
             });
-            let mut response = Response { status, fields: fields.collect(), body: Vec::new() };
-            response.body = body(&response, raw.split_off(length), stream)?;
+            let mut response =
+                Response { status, fields: fields.collect(), body: Vec::new(), is_cut: false };
+            let (body, is_cut) = body(&response, raw.split_off(length), stream)?;
+            (response.body, response.is_cut) = (body, is_cut);
             return Ok(response);
         }
         if raw.len() > HEAD_BYTES_MAX {
@@ -168,12 +228,19 @@ fn read(stream: &mut impl Read) -> io::Result<Response> {
     }
 }
 
-fn body(response: &Response, mut raw: Vec<u8>, stream: &mut impl Read) -> io::Result<Vec<u8>> {
+/// The body, and whether it is cut because it is longer than [`BODY_BYTES_MAX`].
+fn body(
+    response: &Response,
+    mut raw: Vec<u8>,
+    stream: &mut impl Read,
+) -> io::Result<(Vec<u8>, bool)> {
     let length = response.field("content-length").and_then(|text| text.parse::<u64>().ok());
     let left = length.unwrap_or(BODY_BYTES_MAX).min(BODY_BYTES_MAX);
     let chunked = response.field("transfer-encoding").is_some();
     let mut buffer = [0; 4096];
-    let is_whole = |raw: &[u8]| chunked && raw.ends_with(b"0\r\n\r\n") && dechunk(raw).is_some();
+    let is_whole = |raw: &[u8]| {
+        chunked && raw.ends_with(b"0\r\n\r\n") && dechunk(raw, &mut Vec::new()).is_some()
+    };
     while (raw.len() as u64) < left && !is_whole(&raw) {
         match stream.read(&mut buffer) {
             Ok(0) => break,
@@ -183,11 +250,21 @@ fn body(response: &Response, mut raw: Vec<u8>, stream: &mut impl Read) -> io::Re
             Err(error) => return Err(error),
         }
     }
-    if chunked { dechunk(&raw).ok_or_else(|| invalid("broken chunks")) } else { Ok(raw) }
+    let is_full = raw.len() as u64 >= BODY_BYTES_MAX;
+    if !chunked {
+        let is_cut = is_full && length.is_none_or(|length| length > BODY_BYTES_MAX);
+        return Ok((raw, is_cut));
+    }
+    let mut whole = Vec::new();
+    match dechunk(&raw, &mut whole) {
+        Some(()) => Ok((whole, false)),
+        None if is_full => Ok((whole, true)),
+        None => Err(invalid("broken chunks")),
+    }
 }
 
-fn dechunk(mut raw: &[u8]) -> Option<Vec<u8>> {
-    let mut body = Vec::new();
+/// Takes chunks apart. `None` if the last one is missing or one is broken.
+fn dechunk(mut raw: &[u8], body: &mut Vec<u8>) -> Option<()> {
     loop {
         let (after, size) = match httparse::parse_chunk_size(raw).ok()? {
             httparse::Status::Complete(found) => found,
@@ -195,7 +272,7 @@ fn dechunk(mut raw: &[u8]) -> Option<Vec<u8>> {
         };
         let size = usize::try_from(size).ok()?;
         if size == 0 {
-            return Some(body);
+            return Some(());
         }
         body.extend_from_slice(raw.get(after..)?.get(..size)?);
         raw = raw.get(after + size + 2..)?;
@@ -208,13 +285,29 @@ fn decode(coding: &str, body: &[u8]) -> Option<Vec<u8>> {
     let taken = match coding {
         "gzip" => flate2::read::GzDecoder::new(body).take(BODY_BYTES_MAX).read_to_end(&mut out),
         "br" => brotli::Decompressor::new(body, 4096).take(BODY_BYTES_MAX).read_to_end(&mut out),
-        "zstd" => {
-            out.reserve(BODY_BYTES_MAX as usize);
-            return zstd_safe::decompress(&mut out, body).ok().map(|_| out);
-        }
+        "zstd" => return unzstd(body),
         _ => return None,
     };
     taken.ok().map(|_| out)
+}
+
+/// As [`decode`], for zstd.
+fn unzstd(body: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(BODY_BYTES_MAX as usize);
+    let mut context = zstd_safe::DCtx::try_create()?;
+    let mut input = zstd_safe::InBuffer::around(body);
+    let (mut taken, mut filled) = (usize::MAX, usize::MAX);
+    let mut output = zstd_safe::OutBuffer::around(&mut out);
+    // A call that neither reads nor writes needs bytes that are missing.
+    while (taken, filled) != (input.pos(), output.pos()) {
+        (taken, filled) = (input.pos(), output.pos());
+        let left = context.decompress_stream(&mut output, &mut input).ok()?;
+        let is_end = left == 0 && input.pos() == body.len();
+        if is_end || output.pos() == output.capacity() {
+            return Some(out);
+        }
+    }
+    None
 }
 
 /// What a body is that compression cannot make smaller, by its first bytes.
@@ -237,6 +330,8 @@ fn invalid(why: &str) -> io::Error {
 /// Below this a coding saves less than a packet.
 const SMALL_BYTES: usize = 256;
 
+const ADVICE_PATH: &str = "the findings below are of this answer; --path names a page";
+const ADVICE_DECODING: &str = "no client can read it: send what Content-Encoding says";
 const ADVICE_CODINGS: &str = "compress text: nginx: gzip on; Eyelet: compress = true";
 const ADVICE_TWICE: &str = "leave bodies alone that have a Content-Encoding or are compressed";
 const ADVICE_VARY: &str = "send Vary: Accept-Encoding, or caches mix codings; nginx: gzip_vary on";
@@ -254,5 +349,62 @@ mod tests {
         assert_eq!(read(&mut &raw[..]).unwrap().body[..2], *b"ab");
         assert!(read(&mut &b"\x15\x03\x03garbage\r\n"[..]).is_err());
         assert_eq!(coded(b"\x1f\x8b\x08\0"), Some("gzip"));
+    }
+
+    fn gzip(body: &[u8]) -> Vec<u8> {
+        let mut coder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        coder.write_all(body).unwrap();
+        coder.finish().unwrap()
+    }
+
+    fn zstd(body: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(zstd_safe::compress_bound(body.len()));
+        zstd_safe::compress(&mut out, body, 1).unwrap();
+        out
+    }
+
+    #[test]
+    fn long_bodies_are_decoded_up_to_the_limit() {
+        let long = vec![b'a'; BODY_BYTES_MAX as usize + 100_000];
+        assert_eq!(decode("zstd", &zstd(&long)).unwrap(), &long[..BODY_BYTES_MAX as usize]);
+        assert_eq!(decode("gzip", &gzip(&long)).unwrap(), &long[..BODY_BYTES_MAX as usize]);
+        assert_eq!(decode("zstd", &zstd(b"short")).unwrap(), b"short");
+        assert_eq!(decode("zstd", &zstd(b"a short one")[..9]), None);
+        assert_eq!(decode("zstd", b"no zstd"), None);
+    }
+
+    #[test]
+    fn a_chunked_body_beyond_the_limit_is_cut() {
+        let mut raw = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+        for _ in 0..=BODY_BYTES_MAX >> 16 {
+            raw.extend_from_slice(b"10000\r\n");
+            raw.extend(vec![b'a'; 1 << 16]);
+            raw.extend_from_slice(b"\r\n");
+        }
+        let response = read(&mut &raw[..]).unwrap();
+        assert!(response.is_cut && !response.body.is_empty());
+    }
+
+    #[test]
+    fn bodies_get_their_verdicts() {
+        let page = b"a page ".repeat(100);
+        for (field, body, is_cut, name, grade) in [
+            ("gzip", gzip(&page), false, "coded-twice", "ok"),
+            ("gzip", gzip(&gzip(&page)), false, "coded-twice", "bad"),
+            ("gzip, gzip", gzip(&gzip(&page)), false, "coded-twice", "bad"),
+            ("gzip", page.clone(), false, "decoding", "bad"),
+            ("gzip", page.clone(), true, "decoding", "unknown"),
+            ("gzip", page.clone(), true, "coded-twice", "unknown"),
+        ] {
+            let fields = vec![("content-encoding".to_owned(), field.to_owned())];
+            let mut found = Found::default();
+            found.take("gzip", Response { status: 200, fields, body, is_cut });
+            let mut report = ProbeReport::default();
+            found.bodies(&mut report);
+            let json = report.to_json("a.test:443");
+            let all = json["findings"].as_array().unwrap();
+            let one = all.iter().find(|one| one["name"] == name).unwrap();
+            assert_eq!(one["grade"], grade, "{field} {json:#}");
+        }
     }
 }

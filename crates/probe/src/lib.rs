@@ -49,13 +49,13 @@ pub struct ProbeArgs {
     /// Measure what a connection costs the process that listens there, on this machine
     #[arg(long)]
     pub memory: bool,
-    /// The same for this process and its children
+    /// The same for this process and its children, such as a container's whose port is forwarded
     #[arg(long)]
     pub pid: Option<u32>,
     /// Most connections that --memory holds: it opens 200, 1,000, 5,000, twice
     #[arg(long, default_value_t = 5000, value_name = "COUNT")]
     pub connections: usize,
-    /// Most seconds for the rounds of --memory
+    /// Most seconds for the rounds of --memory, after a warm-up
     #[arg(long, default_value_t = 120)]
     pub seconds: u64,
     /// One GET on each connection of --memory before it is idle
@@ -121,9 +121,10 @@ fn measure(
     version: &'static rustls::SupportedProtocolVersion,
     report: &mut ProbeReport,
 ) {
-    let Some(pid) = args.pid.or_else(|| listener::process(target.address)) else {
-        let why = "no process of this machine, or of this user, listens there; --pid names one";
-        return report.unknown("memory", why);
+    let found = args.pid.map_or_else(|| listener::process(target.address), Ok);
+    let pid = match found {
+        Ok(pid) => pid,
+        Err(why) => return report.unknown("memory", why),
     };
     let (connections, gets) = (args.connections.max(1), args.get);
     let options = memory::Options { pid, connections, seconds: args.seconds, gets };

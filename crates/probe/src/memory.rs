@@ -31,14 +31,15 @@ const CLOSE_PAUSES_MAX: usize = 5;
 const STILL_BYTES: f64 = 64.0 * 1024.0;
 /// Handshakes of one figure of CPU time.
 const HANDSHAKES: usize = 100;
-/// How long tickets may take to come.
-const TICKET_WAIT: Duration = Duration::from_millis(500);
 /// Growth between rounds that fragmentation explains: bytes.
 const CREEP_BYTES_MIN: f64 = 512.0 * 1024.0;
 /// The part of a connection's memory that a second round may leave: arenas and collectors.
 const CREEP_NOTE: f64 = 0.1;
 /// The part that neither explains.
 const CREEP_BAD: f64 = 0.5;
+/// The part of the connections that the server may end before they are counted: what is wrong in a
+/// figure by that is less than what differs between two runs.
+const ENDED_PART_MAX: f64 = 0.01;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +48,7 @@ pub struct Options {
     pub pid: u32,
     /// Most connections held at a time.
     pub connections: usize,
-    /// Most seconds for everything.
+    /// Most seconds for the rounds. The warm-up before them has as many.
     pub seconds: u64,
     /// One GET on each connection before it is idle.
     pub gets: bool,
@@ -63,6 +64,8 @@ struct Round {
     left: f64,
     held: usize,
     ended: usize,
+    /// The connections that it should hold at its first step.
+    wanted: usize,
     error: Option<io::Error>,
 }
 
@@ -85,17 +88,17 @@ pub fn measure(
             return None;
         }
     };
-    let deadline = Instant::now() + Duration::from_secs(options.seconds);
     let most = options.connections.min(descriptors(options.pid));
-    let probe = Probe { target, config, options, deadline };
-    probe.round(&[WARM_UP.min(most)], 0.0);
+    let probe = Probe { target, config, options };
+    probe.round(&[WARM_UP.min(most)], 0.0, probe.deadline());
     let base = probe.anonymous();
     let mut steps: Vec<usize> = STEPS.into_iter().filter(|step| *step < most).collect();
     if most < STEPS[STEPS.len() - 1] || steps.len() < STEPS.len() {
         steps.push(most);
     }
-    let first = probe.round(&steps, base);
-    let second = probe.round(&steps, base);
+    let deadline = probe.deadline();
+    let first = probe.round(&steps, base, deadline);
+    let second = probe.round(&steps, base, deadline);
     verdicts(&first, &second, report);
     handshakes(target, version, options.pid, report);
     Some(first.curve)
@@ -114,24 +117,28 @@ struct Probe<'a> {
     target: &'a ProbeTarget,
     config: Arc<ClientConfig>,
     options: Options,
-    deadline: Instant,
 }
 
 impl Probe<'_> {
+    /// The end of what begins now.
+    fn deadline(&self) -> Instant {
+        Instant::now() + Duration::from_secs(self.options.seconds)
+    }
+
     /// The server may have begun and ended processes.
     fn anonymous(&self) -> f64 {
         procfs::memory(&procfs::family(self.options.pid)).anon
     }
 
     /// Opens connections up to each step, closes them all, and waits.
-    fn round(&self, steps: &[usize], base: f64) -> Round {
+    fn round(&self, steps: &[usize], base: f64, deadline: Instant) -> Round {
         let slab = procfs::slab_bytes();
         let (mut held, mut curve, mut error) =
             (Vec::new(), vec![(0.0, self.anonymous() - base)], None);
         for step in steps {
             while held.len() < *step && error.is_none() {
                 match self.open() {
-                    _ if Instant::now() > self.deadline => {
+                    _ if Instant::now() > deadline => {
                         error = Some(io::Error::new(io::ErrorKind::TimedOut, "--seconds are over"));
                     }
                     Ok(stream) => held.push(stream),
@@ -146,7 +153,8 @@ impl Probe<'_> {
         let held_count = held.len();
         drop(held);
         let left = self.settled() - base;
-        Round { curve, kernel, left, held: held_count, ended, error }
+        let wanted = steps.first().copied().unwrap_or_default();
+        Round { curve, kernel, left, held: held_count, ended, wanted, error }
     }
 
     /// Anonymous memory once it stands still: a busy server closes late.
@@ -167,7 +175,7 @@ impl Probe<'_> {
     fn open(&self) -> io::Result<TcpStream> {
         let mut tls = session::open(self.target, &self.config)?;
         if self.options.gets {
-            let request = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", self.target.name);
+            let request = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", self.target.authority());
             tls.write_all(request.as_bytes())?;
             if tls.read(&mut [0; 4096])? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -191,9 +199,30 @@ fn has_ended(stream: &TcpStream) -> bool {
     }
 }
 
+impl Round {
+    /// Why its figures say nothing, if so.
+    fn doubt(&self) -> Option<String> {
+        if self.held < self.wanted.max(1) {
+            return Some(format!("{} of {} connections were held", self.held, self.wanted));
+        }
+        let is_short = self.ended as f64 > self.held as f64 * ENDED_PART_MAX;
+        is_short.then(|| format!("the server ended {} of {} early", self.ended, self.held))
+    }
+}
+
 fn verdicts(first: &Round, second: &Round, report: &mut ProbeReport) {
-    let bytes = slope(&first.curve).max(0.0);
     report.figure("connections", first.held as f64);
+    if let Some(error) = first.error.as_ref().or(second.error.as_ref()) {
+        let seen = format!("{} and {} connections: {error}", first.held, second.held);
+        report.advise("rounds", Grade::Note, seen, ADVICE_ROUNDS);
+    }
+    if let Some(why) = first.doubt() {
+        for name in ["memory", "kernel-memory", "creep"] {
+            report.unknown(name, &why);
+        }
+        return;
+    }
+    let bytes = slope(&first.curve).max(0.0);
     report.figure("bytes_a_connection", bytes);
     report.figure("kernel_bytes_a_connection", first.kernel);
     let seen = format!("{bytes:.0} bytes a connection, by {} connections", first.held);
@@ -205,17 +234,16 @@ fn verdicts(first: &Round, second: &Round, report: &mut ProbeReport) {
     }
     let kernel = format!("{:.0} bytes a connection, both ends, if nothing else ran", first.kernel);
     report.add("kernel-memory", Grade::Note, kernel);
-    if let Some(error) = first.error.as_ref().or(second.error.as_ref()) {
-        let seen = format!("{} and {} connections: {error}", first.held, second.held);
-        report.advise("rounds", Grade::Note, seen, ADVICE_ROUNDS);
-    }
     if first.ended + second.ended > 0 {
         let seen = format!("the server ended {} of them early", first.ended + second.ended);
         report.add("held", Grade::Note, seen);
     }
-    match second.held == first.held {
-        true => creep(first, second, bytes, report),
-        false => report.unknown("creep", "the second round held fewer connections"),
+    match second.doubt() {
+        Some(why) => report.unknown("creep", format!("in the second round {why}")),
+        None if second.held != first.held => {
+            report.unknown("creep", "the second round held another number of connections");
+        }
+        None => creep(first, second, bytes, report),
     }
     let peak = first.curve.iter().map(|(_, bytes)| *bytes).fold(0.0, f64::max);
     if peak > CREEP_BYTES_MIN {
@@ -261,13 +289,18 @@ fn handshakes(
     pid: u32,
     report: &mut ProbeReport,
 ) {
+    let wait = target.wait;
     let mut figure = |name, figure, resumes| match cpu(target, version, pid, resumes) {
         Ok((micros, count)) if count > 0 => {
             report.figure(figure, micros);
             let seen = format!("{micros:.0} microseconds of CPU, accept and close included");
             report.add(name, Grade::Note, seen);
         }
-        Ok(_) => report.unknown(name, "it does not resume without a request"),
+        Ok(_) if resumes => {
+            let why = format!("no ticket came within {} s, or it was not taken", wait.as_secs());
+            report.unknown(name, why);
+        }
+        Ok(_) => report.unknown(name, "it resumed without a ticket"),
         Err(error) => report.unknown(name, error),
     };
     figure("full-handshake", "full_handshake_us", false);
@@ -284,7 +317,7 @@ fn cpu(
     let config = session::config(version, resumes, &["http/1.1"])?;
     let family = procfs::family(pid);
     // Node sends tickets with its first response only. A request would be in the figure.
-    if !take_tickets(&mut session::open(target, &config)?) && resumes {
+    if resumes && !take_tickets(target, &mut session::open(target, &config)?) {
         return Ok((0.0, 0));
     }
     let before = Cpu::of(&family);
@@ -293,18 +326,18 @@ fn cpu(
         let mut tls = session::open(target, &config)?;
         let resumed = tls.conn.handshake_kind() == Some(HandshakeKind::Resumed);
         wanted += usize::from(resumed == resumes);
-        if resumes {
-            take_tickets(&mut tls);
+        if resumes && !take_tickets(target, &mut tls) {
+            return Ok((0.0, 0));
         }
     }
     let micros = Cpu::of(&family).since(before) / HANDSHAKES as f64;
-    // A tenth may fall back, by tickets that came too late.
+    // A tenth may fall back: a server may change its ticket keys.
     Ok((micros, if wanted > HANDSHAKES * 9 / 10 { wanted } else { 0 }))
 }
 
 /// A TLS 1.3 server sends tickets after the handshake. Returns whether one is here.
-fn take_tickets(tls: &mut ProbeClient) -> bool {
-    tls.sock.wait(TICKET_WAIT);
+fn take_tickets(target: &ProbeTarget, tls: &mut ProbeClient) -> bool {
+    tls.sock.wait(target.wait);
     let is_13 = tls.conn.protocol_version() == Some(rustls::ProtocolVersion::TLSv1_3);
     while is_13 && tls.conn.tls13_tickets_received() == 0 {
         let read = tls.conn.read_tls(&mut tls.sock).is_ok_and(|more| more > 0);
@@ -347,5 +380,33 @@ mod tests {
         assert!((slope(&line(0.0)) - 300.0).abs() < 1e-6);
         assert!((slope(&line(1e6)) - 300.0).abs() < 1e-6);
         assert_eq!(slope(&[]), 0.0);
+    }
+
+    /// What a round without an error has, of `held` connections.
+    fn round(held: usize, ended: usize) -> Round {
+        let curve = vec![(0.0, 0.0), (held as f64, 0.0)];
+        Round { curve, kernel: 0.0, left: 0.0, held, ended, wanted: 200, error: None }
+    }
+
+    #[test]
+    fn what_was_not_measured_is_unknown() {
+        let grades = |first: &Round, second: &Round| {
+            let mut report = ProbeReport::default();
+            verdicts(first, second, &mut report);
+            let json = report.to_json("a.test:443");
+            ["memory", "kernel-memory", "creep"].map(|name| {
+                let all = json["findings"].as_array().unwrap();
+                let one = all.iter().find(|one| one["name"] == name).unwrap();
+                one["grade"].as_str().unwrap().to_owned()
+            })
+        };
+        let unknown = ["unknown", "unknown", "unknown"];
+        let whole = round(1000, 0);
+        assert_eq!(grades(&whole, &whole), ["ok", "note", "ok"]);
+        assert_eq!(grades(&round(0, 0), &whole), unknown);
+        assert_eq!(grades(&round(199, 0), &whole), unknown);
+        assert_eq!(grades(&round(1000, 1000), &whole), unknown);
+        assert_eq!(grades(&whole, &round(1000, 1000)), ["ok", "note", "unknown"]);
+        assert_eq!(grades(&whole, &round(150, 0)), ["ok", "note", "unknown"]);
     }
 }

@@ -3,6 +3,8 @@
 
 use std::cell::Cell;
 
+use eyelet_wire::alert::AlertDescription;
+
 use crate::flight::{self, ServerReply, WHOLE};
 use crate::hello::{ClientHello, GROUPS, KEY_SHARE, RENEGOTIATION_INFO};
 use crate::report::{Grade, ProbeReport};
@@ -35,14 +37,15 @@ pub fn scan(target: &ProbeTarget, report: &mut ProbeReport) -> Result<Versions, 
             return Err(newest);
         }
     }
-    let old = scan.ask(0x0303, target.sni(), &[1, 0], WHOLE, usize::MAX);
+    let old = scan.ask(0x0303, target.sni(), &[0], WHOLE, usize::MAX);
     let versions = Versions { tls12: chose(&old, 0x0303), tls13: chose(&newest, 0x0304) };
     scan.versions(report, &newest, &old);
     groups(report, &newest);
-    compression(report, &old);
+    compression(report, &scan.ask(0x0303, target.sni(), &[1, 0], WHOLE, usize::MAX));
     renegotiation(report, &old);
-    scan.cuts(report, if versions.tls13 { 0x0304 } else { 0x0303 });
-    scan.names(report, if versions.tls13 { 0x0304 } else { 0x0303 });
+    let (version, whole) = if versions.tls13 { (0x0304, &newest) } else { (0x0303, &old) };
+    scan.cuts(report, version, whole);
+    scan.names(report, version);
     Ok(versions)
 }
 
@@ -78,7 +81,13 @@ impl Scan<'_> {
                     &asked
                 }
             };
-            let spoken = chose(answer, version);
+            let Some(spoken) = spoken(answer, version) else {
+                match is_about_the_name(answer) {
+                    true => report.advise(name, Grade::Unknown, answer.text(), ADVICE_ASK_NAME),
+                    false => report.unknown(name, answer.text()),
+                }
+                continue;
+            };
             let suite = match answer {
                 ServerReply::Hello(hello, _) if spoken => suite(hello.cipher_suite),
                 other => format!("no: {}", other.text()),
@@ -95,13 +104,16 @@ impl Scan<'_> {
         }
     }
 
-    fn cuts(&self, report: &mut ProbeReport, version: u16) {
+    fn cuts(&self, report: &mut ProbeReport, version: u16, whole: &ServerReply) {
         let ask = |piece, segment| self.ask(version, self.target.sni(), &[0], piece, segment);
         for (name, answer) in
             [("cut-records", ask(PIECE, usize::MAX)), ("cut-segments", ask(WHOLE, PIECE))]
         {
             match answer {
                 ServerReply::Hello(..) => report.add(name, Grade::Good, "a cut hello is read"),
+                _ if !matches!(whole, ServerReply::Hello(..)) => {
+                    report.unknown(name, format!("to a whole hello, too: {}", whole.text()));
+                }
                 other => report.advise(name, Grade::Bad, other.text(), ADVICE_CUT),
             }
         }
@@ -168,6 +180,27 @@ fn chose(answer: &ServerReply, version: u16) -> bool {
     matches!(answer, ServerReply::Hello(hello, _) if hello.version == version)
 }
 
+/// Whether an answer to a hello of this version says that it is spoken; `None` if it does not say.
+fn spoken(answer: &ServerReply, version: u16) -> Option<bool> {
+    match answer {
+        ServerReply::Hello(..) => Some(chose(answer, version)),
+        // A server of before 2008 may close on a version that it does not know.
+        ServerReply::Closed => Some(false),
+        ServerReply::Alert(code) => match AlertDescription::from_code(*code)? {
+            AlertDescription::ProtocolVersion
+            | AlertDescription::HandshakeFailure
+            | AlertDescription::InsufficientSecurity => Some(false),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn is_about_the_name(answer: &ServerReply) -> bool {
+    let unrecognized = AlertDescription::UnrecognizedName.code();
+    matches!(answer, ServerReply::Alert(code) if *code == unrecognized)
+}
+
 /// All suites of [`crate::hello`] are ephemeral but those that exchange keys by RSA.
 fn is_ephemeral(answer: &ServerReply) -> bool {
     let static_rsa = [0x009c, 0x009d, 0x002f, 0x0035, 0x000a];
@@ -183,6 +216,7 @@ type Asked<'a> = (&'static str, u16, Option<&'a ServerReply>);
 const OLD_11: Asked<'static> = ("tls-1.1", 0x0302, None);
 const OLD_10: Asked<'static> = ("tls-1.0", 0x0301, None);
 
+const ADVICE_ASK_NAME: &str = "probe with --name, and a name that the server has";
 const ADVICE_13: &str = "enable TLS 1.3: one round trip less, and encrypted certificates";
 const ADVICE_12: &str = "right if you know all clients; others may have TLS 1.2 only";
 const ADVICE_OLD: &str = "disable it (RFC 8996); nginx: ssl_protocols TLSv1.2 TLSv1.3";
@@ -195,3 +229,29 @@ const ADVICE_GROUP: &str =
 const ADVICE_CRIME: &str =
     "switch it off (CRIME), and save its memory; OpenSSL: SSL_OP_NO_COMPRESSION";
 const ADVICE_RENEGOTIATION: &str = "update the TLS library: renegotiation can be hijacked";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind;
+
+    #[test]
+    fn only_some_answers_say_that_a_version_is_not_spoken() {
+        for (answer, says) in [
+            (ServerReply::Alert(70), Some(false)),
+            (ServerReply::Alert(40), Some(false)),
+            (ServerReply::Alert(71), Some(false)),
+            (ServerReply::Closed, Some(false)),
+            (ServerReply::Alert(112), None),
+            (ServerReply::Alert(80), None),
+            (ServerReply::Alert(255), None),
+            (ServerReply::Silent, None),
+            (ServerReply::Failed(ErrorKind::ConnectionRefused), None),
+            (ServerReply::NotTls(Vec::new()), None),
+            (ServerReply::Malformed(String::new()), None),
+        ] {
+            assert_eq!(spoken(&answer, 0x0304), says, "{answer:?}");
+        }
+        assert!(is_about_the_name(&ServerReply::Alert(112)));
+    }
+}

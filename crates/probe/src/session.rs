@@ -72,7 +72,7 @@ pub fn newest(versions: Versions) -> Option<&'static SupportedProtocolVersion> {
 /// Looks at handshakes of each version.
 pub fn look(target: &ProbeTarget, versions: Versions, report: &mut ProbeReport) {
     let Some(newest) = newest(versions) else {
-        return report.unknown("handshake", "no version in common with this client");
+        return report.unknown("handshake", "no version is known that both speak");
     };
     match config(newest, false, &["h2", "http/1.1"]).and_then(|config| open(target, &config)) {
         Ok(tls) => first(target, &tls, report),
@@ -156,7 +156,8 @@ fn early_data(report: &mut ProbeReport, bytes: Option<usize>) {
 
 /// Asks for something that ends soon, and reads until the server ends or has sent enough.
 fn drain(target: &ProbeTarget, tls: &mut ProbeClient) {
-    let request = format!("HEAD / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", target.name);
+    let request =
+        format!("HEAD / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", target.authority());
     // A server that speaks no HTTP may close, which is as good.
     let _ = tls.write_all(request.as_bytes());
     tls.sock.wait(target.wait.min(SETTLE));
@@ -175,23 +176,32 @@ fn half_close(
     version: &'static SupportedProtocolVersion,
     report: &mut ProbeReport,
 ) {
-    let answered = || -> io::Result<bool> {
+    let answered = |halves: bool| -> io::Result<bool> {
         let mut tls = open(target, &config(version, false, &["http/1.1"])?)?;
-        let request = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", target.name);
+        let request = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", target.authority());
         tls.write_all(request.as_bytes())?;
-        tls.conn.send_close_notify();
-        while tls.conn.wants_write() {
-            tls.conn.write_tls(&mut tls.sock)?;
+        if halves {
+            tls.conn.send_close_notify();
+            while tls.conn.wants_write() {
+                tls.conn.write_tls(&mut tls.sock)?;
+            }
+            tls.sock.stream.shutdown(std::net::Shutdown::Write)?;
         }
-        tls.sock.stream.shutdown(std::net::Shutdown::Write)?;
-        Ok(tls.read(&mut [0; 64])? > 0)
+        let mut first = [0; HTTP.len()];
+        tls.read_exact(&mut first)?;
+        Ok(first == *HTTP)
     };
-    match answered() {
+    if !answered(false).is_ok_and(|yes| yes) {
+        return report.unknown("half-close", "a whole connection gets no answer of HTTP/1.1");
+    }
+    match answered(true) {
         Ok(true) => report.add("half-close", Grade::Good, "the answer comes after a half-close"),
         _ => report.advise("half-close", Grade::Note, "the answer is lost", ADVICE_HALF),
     }
 }
 
+/// What each answer of HTTP/1.1 begins with.
+const HTTP: &[u8; 5] = b"HTTP/";
 /// How long tickets may take on an open connection.
 const SETTLE: std::time::Duration = std::time::Duration::from_secs(2);
 

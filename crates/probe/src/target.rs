@@ -39,14 +39,27 @@ impl ProbeTarget {
         port.parse::<u16>().ok().filter(|port| *port != 0).ok_or_else(syntax)?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let resolve = |error| TargetError::Resolve(text.to_owned(), error);
-        let mut addresses = text.to_socket_addrs().map_err(resolve)?;
-        let address = addresses.next().ok_or_else(|| resolve(ErrorKind::NotFound.into()))?;
+        let addresses: Vec<SocketAddr> = text.to_socket_addrs().map_err(resolve)?.collect();
+        let address = reachable(&addresses, wait);
+        let address = address.ok_or_else(|| resolve(ErrorKind::NotFound.into()))?;
         Ok(Self { address, name: name.unwrap_or(host).to_owned(), wait })
     }
 
     /// Whether the server is on this machine, by its address.
     pub fn is_local(&self) -> bool {
         self.address.ip().to_canonical().is_loopback()
+    }
+
+    /// The name and the port as the Host field of `https` has them (RFC 9110 7.2).
+    pub fn authority(&self) -> String {
+        let name = match self.name.parse::<std::net::Ipv6Addr>() {
+            Ok(six) => format!("[{six}]"),
+            Err(_) => self.name.clone(),
+        };
+        match self.address.port() {
+            HTTPS_PORT => name,
+            port => format!("{name}:{port}"),
+        }
     }
 
     /// The name as `server_name` has it; `None` for an address (RFC 6066 section 3).
@@ -72,6 +85,16 @@ impl ProbeTarget {
         stream.set_nodelay(true)?;
         Ok(Bounded { stream, deadline: Instant::now() + self.wait })
     }
+}
+
+/// The port that a Host field leaves out.
+const HTTPS_PORT: u16 = 443;
+
+/// The first of several addresses that takes a connection, or the first one if none does.
+fn reachable(addresses: &[SocketAddr], wait: Duration) -> Option<SocketAddr> {
+    let takes = |address: &&SocketAddr| TcpStream::connect_timeout(address, wait).is_ok();
+    let found = if addresses.len() > 1 { addresses.iter().find(takes) } else { None };
+    found.or_else(|| addresses.first()).copied()
 }
 
 /// A connection whose waits end at a deadline, however slowly its peer sends.
@@ -119,5 +142,38 @@ fn timed_out(error: io::Error) -> io::Error {
     match error.kind() {
         ErrorKind::WouldBlock => ErrorKind::TimedOut.into(),
         _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_host_field_has_brackets_and_an_unusual_port() {
+        let wait = Duration::from_secs(1);
+        for (text, name, host) in [
+            ("127.0.0.1:443", Some("a.test"), "a.test"),
+            ("127.0.0.1:8443", Some("a.test"), "a.test:8443"),
+            ("[::1]:443", None, "[::1]"),
+            ("[::1]:8443", None, "[::1]:8443"),
+            ("127.0.0.1:8443", None, "127.0.0.1:8443"),
+        ] {
+            let target = ProbeTarget::resolve(text, name, wait).unwrap();
+            assert_eq!(target.authority(), host, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_first_address_that_takes_a_connection_is_kept() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let open = listener.local_addr().unwrap();
+        // No test listens at this address.
+        let closed = SocketAddr::from(([127, 0, 0, 2], open.port()));
+        let wait = Duration::from_secs(60);
+        assert_eq!(reachable(&[closed, open], wait), Some(open));
+        assert_eq!(reachable(&[closed, closed], wait), Some(closed));
+        assert_eq!(reachable(&[], wait), None);
     }
 }
