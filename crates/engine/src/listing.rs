@@ -7,7 +7,7 @@ use std::sync::Arc;
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::info::ConnectionInfo;
 use eyelet_telemetry::listing::{
-    ConnectionId, ConnectionKind, ConnectionView, Filter, Listed, Seen, Slice, State,
+    ConnectionKind, ConnectionView, Filter, Listed, Seen, Slice, State,
 };
 use eyelet_telemetry::reason::Reason;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -61,14 +61,12 @@ impl Connections {
     pub fn ask(&self, filter: Filter, ends: bool) -> Option<Receiver<Slice>> {
         let permit = Arc::new(self.permits.clone().try_acquire_owned().ok()?);
         let (slices, answer) = channel(SLICES_MAX);
-        let only = filter.id.map(ConnectionId::worker);
         let filter = Arc::new(filter);
-        for (index, worker) in self.workers.iter().enumerate() {
-            if only.is_none_or(|only| only == index) {
-                let (filter, slices) = (filter.clone(), slices.clone());
-                // A worker that has ended has no connections.
-                let _ = worker.try_send(Query { filter, ends, slices, _permit: permit.clone() });
-            }
+        // All, also for one id: a connection keeps it when an upgrade gives it to another worker.
+        for worker in &self.workers {
+            let (filter, slices) = (filter.clone(), slices.clone());
+            // A worker that has ended has no connections.
+            let _ = worker.try_send(Query { filter, ends, slices, _permit: permit.clone() });
         }
         Some(answer)
     }
@@ -196,6 +194,7 @@ mod tests {
     use crate::testing::worker;
     use crate::worker::Handle;
     use eyelet_telemetry::info::Decided;
+    use eyelet_telemetry::listing::ConnectionId;
 
     const CROWD: u32 = 5 * SLICE_SLOTS;
 
@@ -203,9 +202,10 @@ mod tests {
     fn with_worker<F: Future<Output = ()>>(test: impl FnOnce(Rc<Worker>, Connections) -> F) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let tasks = tokio::task::LocalSet::new();
-        // The worker of `testing` is the second one. The first one has ended: its queue is dropped.
+        // Ids begin with 1, and the worker has the first queue: so it is after an upgrade that
+        // gave it the connections of another one. The second has ended: its queue is dropped.
         let (connections, queries) = Connections::new(2);
-        let (worker, queries) = (worker(), queries.into_iter().nth(1).unwrap());
+        let (worker, queries) = (worker(), queries.into_iter().next().unwrap());
         tasks.spawn_local(answer(worker.clone(), queries));
         tasks.block_on(&runtime, test(worker, connections));
     }
