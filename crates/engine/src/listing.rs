@@ -73,8 +73,11 @@ impl Connections {
 }
 
 impl Worker {
-    /// Notes what a list shows of an active connection.
+    /// Notes what a list shows of an active connection, if somebody may ask for one.
     pub(crate) fn see(&self, key: Key, state: State, info: &ConnectionInfo) {
+        if !self.settings.get().may_list {
+            return;
+        }
         let mut table = self.table.borrow_mut();
         if let Some(SlotState::Active { seen, .. }) = table.slot(key).map(|slot| &mut slot.state) {
             *seen = Seen::new(state, info);
@@ -191,8 +194,8 @@ mod tests {
     use crate::park::tests::{parked, terminated};
     use crate::relay::Flow;
     use crate::relay::splice::Spliced;
-    use crate::testing::worker;
-    use crate::worker::Handle;
+    use crate::testing::{SETTINGS, worker};
+    use crate::worker::{Handle, Settings};
     use eyelet_telemetry::info::Decided;
     use eyelet_telemetry::listing::ConnectionId;
 
@@ -300,8 +303,13 @@ mod tests {
         worker.process.open.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let handle = Handle::new(worker.clone(), key);
         worker.enters(key, Phase::Busy);
+        let info = worker.info(0, ([127, 0, 0, 1], 5000).into());
+        // Nobody may ask: nothing is copied.
+        let listed = worker.settings.replace(Settings { may_list: false, ..SETTINGS });
+        handle.see(State::Peeking, &info);
         assert_eq!(show(&worker, key, |_| ()), None);
-        handle.see(State::Dialling, &worker.info(0, ([127, 0, 0, 1], 5000).into()));
+        worker.settings.set(listed);
+        handle.see(State::Dialling, &info);
         assert_eq!(show(&worker, key, |shown| shown.state), Some(State::Dialling));
         assert!(handle.in_time().is_ok() && !handle.is_to_end());
         end(&worker, key);
