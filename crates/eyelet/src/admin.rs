@@ -1,5 +1,6 @@
 //! What the admin server answers: it reads what workers and sources count, on its own thread.
 
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
@@ -271,16 +272,26 @@ fn memory_kinds(snapshot: &Snapshot) -> Vec<(&'static str, usize)> {
 fn write_upstreams(metrics: &mut Metrics, snapshot: &Snapshot) {
     let members = &snapshot.names.upstreams;
     let mut up = metrics.family(MetricKind::Gauge, "upstream_up", "1: the upstream is up.");
-    for member in members.members() {
-        let health = &member.health;
-        up.sample(&[("upstream", &health.name)], u64::from(health.is_up()));
+    let all = members.members().map(|member| (&*member.health.name, member.health.is_up()));
+    for (name, is_up) in by_name(all) {
+        up.sample(&[("upstream", name)], u64::from(is_up));
     }
+}
+
+/// Each name once, in alphabetical order: an upstream is a member for each check and each PROXY
+/// header that it has, and is up if all of them are.
+fn by_name<'a>(all: impl Iterator<Item = (&'a str, bool)>) -> BTreeMap<&'a str, bool> {
+    let mut folded = BTreeMap::new();
+    for (name, is_up) in all {
+        *folded.entry(name).or_insert(true) &= is_up;
+    }
+    folded
 }
 
 fn write_rules(metrics: &mut Metrics, snapshot: &Snapshot) {
     let Some(hits) = &snapshot.hits else { return };
     let mut family = metrics.family(MetricKind::Counter, "rule_hits", "Connections by their rule.");
-    let mut known = std::collections::HashSet::new();
+    let mut known = HashSet::new();
     for (rule, count) in snapshot.config.rules.iter().zip(hits.counts()).take(RULES_MAX) {
         // Rules of one name have one sum.
         if known.insert(rule.name) {
@@ -362,4 +373,15 @@ fn memory(snapshot: &Snapshot) -> Value {
             "connections_bytes_peak": budget.peak(),
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upstream_is_shown_once_and_is_up_if_all_of_it_is() {
+        let all = [("b", true), ("a", true), ("b", false), ("b", true), ("a", true)];
+        assert_eq!(by_name(all.into_iter()), [("a", true), ("b", false)].into());
+    }
 }
