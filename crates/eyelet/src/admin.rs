@@ -190,12 +190,14 @@ impl Answers for EdgeAnswers {
         let [failed, served] = self.reloads.each_ref().map(|reloads| reloads.load(Relaxed));
         reloads.sample(&[("result", "failed")], failed);
         reloads.sample(&[("result", "served")], served);
-        let reloaded = self.reloaded_unix_ms.load(Relaxed) as f64 / 1e3;
-        let help = "The last reload that serves; 0: none.";
-        metrics.gauge("last_reload_time_seconds", help, Number::Seconds(reloaded));
+        let reloaded_ms = self.reloaded_unix_ms.load(Relaxed);
+        if reloaded_ms > 0 {
+            let (help, seconds) = ("The last reload that serves.", reloaded_ms as f64 / 1e3);
+            metrics.gauge("last_reload_timestamp_seconds", help, Number::Seconds(seconds));
+        }
         let start = self.tickets.period_start(Now::read());
         let help = "Start of the period whose key seals tickets.";
-        metrics.gauge("ticket_key_period_start_time_seconds", help, start);
+        metrics.gauge("ticket_key_period_start_timestamp_seconds", help, start);
         let Some(snapshot) = self.snapshot() else { return };
         metrics.gauge(
             "configuration_generation",
@@ -205,7 +207,7 @@ impl Answers for EdgeAnswers {
         if let Some(expiry) = self.soonest(&snapshot) {
             let help = "When the first certificate that is served expires.";
             metrics.gauge(
-                "certificate_soonest_expiry_time_seconds",
+                "certificate_soonest_expiry_timestamp_seconds",
                 help,
                 Number::Seconds(expiry as f64),
             );

@@ -256,7 +256,9 @@ fn every_count_is_a_metric_and_every_document_has_its_keys() {
     ] {
         assert_eq!(shown.get(sample), Some(&value), "{sample}");
     }
-    assert!(shown["eyelet_certificate_soonest_expiry_time_seconds"] > 1.6e9);
+    assert!(shown["eyelet_certificate_soonest_expiry_timestamp_seconds"] > 1.6e9);
+    assert!(shown["eyelet_ticket_key_period_start_timestamp_seconds"] > 1.6e9);
+    assert!(!shown.contains_key("eyelet_last_reload_timestamp_seconds"));
     assert_eq!(shown["eyelet_ended_connection_bytes_total{to=\"client\"}"], 0.0);
     drop(tls);
     until("bytes of the one that ended", || {
@@ -363,7 +365,9 @@ fn a_reload_keeps_the_hits_of_a_rule_and_counts_itself() {
     until("the reloads", || {
         let shown = metrics(&get(&socket, "/metrics").body);
         let reloads = |result| shown[&format!("eyelet_reloads_total{{result=\"{result}\"}}")];
-        ((reloads("served"), reloads("failed")) == (1.0, 1.0)).then_some(())
+        let at = shown.get("eyelet_last_reload_timestamp_seconds");
+        assert!(at.is_none_or(|at| *at > 1.6e9), "{at:?}");
+        ((reloads("served"), reloads("failed")) == (1.0, 1.0) && at.is_some()).then_some(())
     });
     let rules: Value = serde_json::from_str(&get(&socket, "/rules").body).unwrap();
     assert_eq!(rules["rules"][0]["rule"], "new");
