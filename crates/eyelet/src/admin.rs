@@ -352,7 +352,7 @@ fn each_certificate(
             Ok(served) => {
                 served.first().and_then(|leaf| leaf.describe()).ok_or("unreadable".into())
             }
-            Err(lack) => Err(format!("{lack:?}").to_lowercase()),
+            Err(lack) => Err(lack.to_string()),
         };
         note("acme", name.into(), description);
     }
