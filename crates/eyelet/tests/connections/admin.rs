@@ -152,6 +152,17 @@ fn a_reload_moves_the_socket_and_a_mistake_changes_nothing() {
     assert_eq!(said.status.code(), Some(0), "{}", said.text);
     let mode = std::fs::metadata(&moved).unwrap().permissions().mode();
     assert_eq!((mode & 0o777, get(&moved, "/healthz").status), (0o600, 200));
+    // Somebody has removed the socket, or put another one in its place.
+    let again = || {
+        let said = reload("[admin]\naddress = \"unix:moved.sock\"\nmode = \"0600\"\n");
+        assert_eq!(said.status.code(), Some(0), "{}", said.text);
+        assert_eq!(get(&moved, "/healthz").status, 200);
+    };
+    std::fs::remove_file(&moved).unwrap();
+    again();
+    std::fs::remove_file(&moved).unwrap();
+    drop(std::os::unix::net::UnixListener::bind(&moved).unwrap());
+    again();
     assert_eq!(reload("").status.code(), Some(0));
     assert!(!moved.exists());
 }
