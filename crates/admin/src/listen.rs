@@ -21,27 +21,44 @@ pub(crate) enum Listening {
 /// A listening Unix socket, and the file that goes with it.
 pub(crate) struct UnixSocketListener {
     pub(crate) listener: UnixListener,
-    _file: SocketFile,
+    file: SocketFile,
 }
 
 /// The file of a Unix socket. It is removed with this value, unless another process has replaced
 /// it.
 struct SocketFile {
     path: PathBuf,
-    /// Device and inode.
-    identity: (u64, u64),
+    identity: Identity,
+}
+
+/// Device and inode of a file.
+pub(crate) type Identity = (u64, u64);
+
+impl Listening {
+    /// The file that it has put at its path, if it has one.
+    pub(crate) fn file(&self) -> Option<Identity> {
+        match self {
+            Self::Unix(unix) => Some(unix.file.identity),
+            Self::Tcp(_) => None,
+        }
+    }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
+        if is_there(&self.path, self.identity) {
             // Who connects finds the file gone, or a socket that refuses.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
+/// Whether this file is at the path, and no other one.
+pub(crate) fn is_there(path: &Path, file: Identity) -> bool {
+    identity(path).is_ok_and(|found| found == file)
+}
+
+fn identity(path: &Path) -> io::Result<Identity> {
     let metadata = fs::symlink_metadata(path)?;
     Ok((metadata.dev(), metadata.ino()))
 }
@@ -71,7 +88,7 @@ pub(crate) fn bind_unix(path: &Path, mode: u32) -> io::Result<Listening> {
         let listener = socket.listen(BACKLOG)?;
         fs::rename(&first, path)?;
         let file = SocketFile { path: path.to_owned(), identity };
-        Ok(Listening::Unix(UnixSocketListener { listener, _file: file }))
+        Ok(Listening::Unix(UnixSocketListener { listener, file }))
     })();
     if listened.is_err() {
         let _ = fs::remove_file(&first);

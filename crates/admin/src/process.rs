@@ -48,7 +48,7 @@ fn write_connections(metrics: &mut Metrics, counted: &CounterValues) {
     ] {
         done.sample(&[("version", version), ("resumed", resumed)], value);
     }
-    let help = "Handshakes with clients that failed.";
+    let help = "Handshakes that failed, or that the client left.";
     metrics.counter("handshake_failures", help, counted.handshakes_failed);
     let help = "Connections ended or not accepted because memory was short.";
     metrics.counter("shed_connections", help, counted.shed);

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::access::{Access, Refused};
 use crate::connections;
-use crate::listen::{Listening, bind_tcp, bind_unix};
+use crate::listen::{Identity, Listening, bind_tcp, bind_unix, is_there};
 use crate::routes::{Answers, Content, answer, text};
 use crate::stalled::Stalled;
 
@@ -69,6 +69,8 @@ pub enum Start {
 /// A running server. Dropping it closes its socket and its connections.
 pub struct AdminServer {
     settings: AdminSettings,
+    /// The file of its Unix socket, if it has one.
+    file: Option<Identity>,
     access: watch::Sender<Arc<Access>>,
     /// Dropping it ends the thread.
     stop: Option<oneshot::Sender<()>>,
@@ -95,7 +97,7 @@ impl AdminServer {
             let bound = bound.map_err(|error| began.send(Err(error)));
             if let Ok((runtime, bound)) = bound {
                 // The other end waits for this.
-                let _ = began.send(Ok(()));
+                let _ = began.send(Ok(bound.as_ref().and_then(Listening::file)));
                 served.run(&runtime, bound, stopped);
             }
         };
@@ -103,11 +105,13 @@ impl AdminServer {
         let thread = thread.map_err(AdminError::Thread)?;
         // The thread sends one answer, or it has panicked.
         let internal = || AdminError::Thread(io::Error::other("internal error"));
-        begun.recv().map_err(|_| internal())??;
-        Ok(Self { settings: settings.clone(), access, stop: Some(stop), thread: Some(thread) })
+        let file = begun.recv().map_err(|_| internal())??;
+        let (settings, stop, thread) = (settings.clone(), Some(stop), Some(thread));
+        Ok(Self { settings, file, access, stop, thread })
     }
 
-    /// Goes on by new settings, if they leave the socket as it is. Reads the token again.
+    /// Goes on by new settings, if they leave the socket as it is, and it is still served. Reads
+    /// the token again.
     ///
     /// # Errors
     /// [`AdminError::Token`]. Nothing has changed then.
@@ -118,12 +122,23 @@ impl AdminServer {
             }
             (served, new) => served == new,
         };
-        if is_same {
+        let keeps = is_same && self.is_served();
+        if keeps {
             let access = access(settings)?;
             self.settings = settings.clone();
             self.access.send_replace(Arc::new(access));
         }
-        Ok(is_same)
+        Ok(keeps)
+    }
+
+    /// Whether the thread lives, and who connects reaches it.
+    fn is_served(&self) -> bool {
+        let lives = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
+        lives
+            && match (&self.settings, self.file) {
+                (AdminSettings::Unix { path, .. }, Some(file)) => is_there(path, file),
+                _ => true,
+            }
     }
 }
 

@@ -65,7 +65,14 @@ pub(super) fn read(
                     socket says who may open it";
                 report.error(token_file.at, message);
             }
-            let mode = mode.and_then(|mode| report.keep(mode.at, file_mode(mode.text)));
+            let mode = mode.and_then(|text| {
+                let mode = report.keep(text.at, file_mode(text.text))?;
+                if mode & WRITE_OTHERS != 0 {
+                    let message = "each user of this machine may ask, and end connections";
+                    report.warning(text.at, message);
+                }
+                Some(mode)
+            });
             let path = report.keep(address.at, socket_path(path, files))?;
             Some(AdminSettings::Unix { path, mode: mode.unwrap_or(MODE) })
         }
@@ -92,6 +99,9 @@ fn loopback(text: Text<'_>) -> Result<SocketAddr, String> {
     if !address.ip().is_loopback() {
         return Err(format!("{address} is no loopback address; {expected}"));
     }
+    if address.port() == 0 {
+        return Err(format!("{address} has no port that a client knows; {expected}"));
+    }
     Ok(address)
 }
 
@@ -114,7 +124,7 @@ fn file_mode(text: &str) -> Result<u32, String> {
     let is_octal = (3..=4).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
     let mode = is_octal.then(|| u32::from_str_radix(text, 8).ok()).flatten();
     mode.filter(|mode| *mode <= 0o777)
-        .ok_or_else(|| format!("\"{text}\" is no mode; expected \"0600\", \"0660\" or \"0666\""))
+        .ok_or_else(|| format!("\"{text}\" is no mode; expected \"0600\" or \"0660\""))
 }
 
 /// The token in a file, without the white space at its end.
@@ -137,6 +147,9 @@ const ADMIN_KEYS: [&str; 3] = ["address", "mode", "token_file"];
 
 /// The process' user alone.
 const MODE: u32 = 0o600;
+
+/// The right of users outside of the group to write, which connecting takes.
+const WRITE_OTHERS: u32 = 0o002;
 
 /// Bytes. `sun_path` has 108 with the NUL at its end (unix(7)); the socket first has the process'
 /// number behind its name, which has at most seven digits and a dot.

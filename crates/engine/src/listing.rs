@@ -7,7 +7,7 @@ use std::sync::Arc;
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::info::ConnectionInfo;
 use eyelet_telemetry::listing::{
-    ConnectionId, ConnectionKind, ConnectionView, Filter, Listed, Seen, Slice, State,
+    ConnectionKind, ConnectionView, Filter, Listed, Seen, Slice, State,
 };
 use eyelet_telemetry::reason::Reason;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -61,22 +61,23 @@ impl Connections {
     pub fn ask(&self, filter: Filter, ends: bool) -> Option<Receiver<Slice>> {
         let permit = Arc::new(self.permits.clone().try_acquire_owned().ok()?);
         let (slices, answer) = channel(SLICES_MAX);
-        let only = filter.id.map(ConnectionId::worker);
         let filter = Arc::new(filter);
-        for (index, worker) in self.workers.iter().enumerate() {
-            if only.is_none_or(|only| only == index) {
-                let (filter, slices) = (filter.clone(), slices.clone());
-                // A worker that has ended has no connections.
-                let _ = worker.try_send(Query { filter, ends, slices, _permit: permit.clone() });
-            }
+        // All, also for one id: a connection keeps it when an upgrade gives it to another worker.
+        for worker in &self.workers {
+            let (filter, slices) = (filter.clone(), slices.clone());
+            // A worker that has ended has no connections.
+            let _ = worker.try_send(Query { filter, ends, slices, _permit: permit.clone() });
         }
         Some(answer)
     }
 }
 
 impl Worker {
-    /// Notes what a list shows of an active connection.
+    /// Notes what a list shows of an active connection, if somebody may ask for one.
     pub(crate) fn see(&self, key: Key, state: State, info: &ConnectionInfo) {
+        if !self.settings.get().may_list {
+            return;
+        }
         let mut table = self.table.borrow_mut();
         if let Some(SlotState::Active { seen, .. }) = table.slot(key).map(|slot| &mut slot.state) {
             *seen = Seen::new(state, info);
@@ -193,9 +194,10 @@ mod tests {
     use crate::park::tests::{parked, terminated};
     use crate::relay::Flow;
     use crate::relay::splice::Spliced;
-    use crate::testing::worker;
-    use crate::worker::Handle;
+    use crate::testing::{SETTINGS, worker};
+    use crate::worker::{Handle, Settings};
     use eyelet_telemetry::info::Decided;
+    use eyelet_telemetry::listing::ConnectionId;
 
     const CROWD: u32 = 5 * SLICE_SLOTS;
 
@@ -203,9 +205,10 @@ mod tests {
     fn with_worker<F: Future<Output = ()>>(test: impl FnOnce(Rc<Worker>, Connections) -> F) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let tasks = tokio::task::LocalSet::new();
-        // The worker of `testing` is the second one. The first one has ended: its queue is dropped.
+        // Ids begin with 1, and the worker has the first queue: so it is after an upgrade that
+        // gave it the connections of another one. The second has ended: its queue is dropped.
         let (connections, queries) = Connections::new(2);
-        let (worker, queries) = (worker(), queries.into_iter().nth(1).unwrap());
+        let (worker, queries) = (worker(), queries.into_iter().next().unwrap());
         tasks.spawn_local(answer(worker.clone(), queries));
         tasks.block_on(&runtime, test(worker, connections));
     }
@@ -300,8 +303,13 @@ mod tests {
         worker.process.open.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let handle = Handle::new(worker.clone(), key);
         worker.enters(key, Phase::Busy);
+        let info = worker.info(0, ([127, 0, 0, 1], 5000).into());
+        // Nobody may ask: nothing is copied.
+        let listed = worker.settings.replace(Settings { may_list: false, ..SETTINGS });
+        handle.see(State::Peeking, &info);
         assert_eq!(show(&worker, key, |_| ()), None);
-        handle.see(State::Dialling, &worker.info(0, ([127, 0, 0, 1], 5000).into()));
+        worker.settings.set(listed);
+        handle.see(State::Dialling, &info);
         assert_eq!(show(&worker, key, |shown| shown.state), Some(State::Dialling));
         assert!(handle.in_time().is_ok() && !handle.is_to_end());
         end(&worker, key);

@@ -20,6 +20,7 @@ pub const SETTINGS: Settings = Settings {
     drain_timeout: Duration::from_secs(1),
     connections_max: 1_000,
     descriptors_max: 1_000,
+    may_list: true,
 };
 
 /// A worker without a program.

@@ -62,6 +62,8 @@ pub struct Settings {
     pub connections_max: usize,
     /// Descriptors that connections may hold.
     pub descriptors_max: usize,
+    /// Whether somebody may ask for a list of connections: [`crate::listing`].
+    pub may_list: bool,
 }
 
 /// What the process wants of its workers.

@@ -1,5 +1,6 @@
 //! What the admin server answers: it reads what workers and sources count, on its own thread.
 
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
@@ -20,6 +21,9 @@ use crate::snapshot::Snapshot;
 
 /// How long the soonest expiry is remembered: finding it reads every certificate.
 const EXPIRY_TIME: Duration = Duration::from_mins(1);
+/// How long the allocator's free bytes are remembered: to count them locks each arena, so that a
+/// worker that allocates may wait for as long as the largest heap takes.
+const UNUSED_TIME: Duration = Duration::from_mins(1);
 /// Rules that `/metrics` names at most. `/rules` lists all.
 const RULES_MAX: usize = 1_000;
 
@@ -47,6 +51,7 @@ impl AdminKeeper {
             reloads: [AtomicU64::new(0), AtomicU64::new(0)],
             reloaded_unix_ms: AtomicU64::new(0),
             soonest: Mutex::default(),
+            unused: Mutex::default(),
         };
         Self { server: Mutex::default(), answers: Arc::new(answers) }
     }
@@ -113,6 +118,14 @@ fn unix_seconds() -> f64 {
     now.map_or(0.0, |now| now.as_secs_f64())
 }
 
+/// The bytes that were counted in the last [`UNUSED_TIME`], or what `count` finds now.
+fn remembered(last: &mut Option<(Instant, usize)>, count: impl FnOnce() -> usize) -> usize {
+    match *last {
+        Some((counted, bytes)) if counted.elapsed() < UNUSED_TIME => bytes,
+        _ => last.insert((Instant::now(), count())).1,
+    }
+}
+
 /// What the server asks.
 struct EdgeAnswers {
     published: Weak<Published>,
@@ -127,6 +140,8 @@ struct EdgeAnswers {
     reloaded_unix_ms: AtomicU64,
     /// When the first certificate expires, in seconds since 1970, and when that was found out.
     soonest: Mutex<Option<(Instant, Option<i64>)>>,
+    /// The allocator's free bytes, and when they were counted.
+    unused: Mutex<Option<(Instant, usize)>>,
 }
 
 impl EdgeAnswers {
@@ -151,6 +166,11 @@ impl EdgeAnswers {
         *soonest = Some((Instant::now(), expiry));
         expiry
     }
+
+    fn allocator_unused_bytes(&self) -> usize {
+        let mut unused = self.unused.lock().unwrap_or_else(PoisonError::into_inner);
+        remembered(&mut unused, eyelet_sys::memory::allocator_unused_bytes)
+    }
 }
 
 impl Answers for EdgeAnswers {
@@ -170,12 +190,14 @@ impl Answers for EdgeAnswers {
         let [failed, served] = self.reloads.each_ref().map(|reloads| reloads.load(Relaxed));
         reloads.sample(&[("result", "failed")], failed);
         reloads.sample(&[("result", "served")], served);
-        let reloaded = self.reloaded_unix_ms.load(Relaxed) as f64 / 1e3;
-        let help = "The last reload that serves; 0: none.";
-        metrics.gauge("last_reload_time_seconds", help, Number::Seconds(reloaded));
+        let reloaded_ms = self.reloaded_unix_ms.load(Relaxed);
+        if reloaded_ms > 0 {
+            let (help, seconds) = ("The last reload that serves.", reloaded_ms as f64 / 1e3);
+            metrics.gauge("last_reload_timestamp_seconds", help, Number::Seconds(seconds));
+        }
         let start = self.tickets.period_start(Now::read());
         let help = "Start of the period whose key seals tickets.";
-        metrics.gauge("ticket_key_period_start_time_seconds", help, start);
+        metrics.gauge("ticket_key_period_start_timestamp_seconds", help, start);
         let Some(snapshot) = self.snapshot() else { return };
         metrics.gauge(
             "configuration_generation",
@@ -185,7 +207,7 @@ impl Answers for EdgeAnswers {
         if let Some(expiry) = self.soonest(&snapshot) {
             let help = "When the first certificate that is served expires.";
             metrics.gauge(
-                "certificate_soonest_expiry_time_seconds",
+                "certificate_soonest_expiry_timestamp_seconds",
                 help,
                 Number::Seconds(expiry as f64),
             );
@@ -205,7 +227,7 @@ impl Answers for EdgeAnswers {
             Document::Status => self.status(&snapshot),
             Document::Rules => rules(&snapshot),
             Document::Certificates => certificates(&snapshot),
-            Document::Memory => memory(&snapshot),
+            Document::Memory => memory(&snapshot, self.allocator_unused_bytes()),
         })
     }
 }
@@ -247,7 +269,8 @@ impl EdgeAnswers {
 
 fn write_memory(metrics: &mut Metrics, snapshot: &Snapshot) {
     let mut kinds = metrics.family(MetricKind::Gauge, "memory_bytes", "User memory, by kind.");
-    for (kind, bytes) in memory_kinds(snapshot) {
+    let (counted, rest) = memory_kinds(snapshot);
+    for (kind, bytes) in counted.into_iter().chain([("program", rest)]) {
         kinds.sample(&[("kind", kind)], bytes);
     }
     let mut build = metrics.family(MetricKind::Gauge, "build_info", "The program.");
@@ -256,31 +279,38 @@ fn write_memory(metrics: &mut Metrics, snapshot: &Snapshot) {
     metrics.gauge("memory_budget_bytes", help, snapshot.budget.bytes_max());
 }
 
-/// All user memory by kind: what is counted for connections, free memory of the allocator, and the
-/// rest. Counts of connections are estimates that may be too high, never too low.
-fn memory_kinds(snapshot: &Snapshot) -> Vec<(&'static str, usize)> {
-    let mut kinds: Vec<(&'static str, usize)> = snapshot.budget.by_account().collect();
+/// All user memory: what is counted for connections by kind, and the rest, which is the program's
+/// and what the allocator holds free. Counts of connections are estimates that may be too high,
+/// never too low.
+fn memory_kinds(snapshot: &Snapshot) -> (Vec<(&'static str, usize)>, usize) {
+    let kinds: Vec<(&'static str, usize)> = snapshot.budget.by_account().collect();
     let counted: usize = kinds.iter().map(|(_, bytes)| bytes).sum();
-    let rest = eyelet_sys::memory::anonymous_bytes().saturating_sub(counted);
-    // Pages of free blocks may have gone back to the kernel: the rest bounds them.
-    let unused = eyelet_sys::memory::allocator_unused_bytes().min(rest);
-    kinds.extend([("allocator", unused), ("program", rest - unused)]);
-    kinds
+    (kinds, eyelet_sys::memory::anonymous_bytes().saturating_sub(counted))
 }
 
 fn write_upstreams(metrics: &mut Metrics, snapshot: &Snapshot) {
     let members = &snapshot.names.upstreams;
     let mut up = metrics.family(MetricKind::Gauge, "upstream_up", "1: the upstream is up.");
-    for member in members.members() {
-        let health = &member.health;
-        up.sample(&[("upstream", &health.name)], u64::from(health.is_up()));
+    let all = members.members().map(|member| (&*member.health.name, member.health.is_up()));
+    for (name, is_up) in by_name(all) {
+        up.sample(&[("upstream", name)], u64::from(is_up));
     }
+}
+
+/// Each name once, in alphabetical order: an upstream is a member for each check and each PROXY
+/// header that it has, and is up if all of them are.
+fn by_name<'a>(all: impl Iterator<Item = (&'a str, bool)>) -> BTreeMap<&'a str, bool> {
+    let mut folded = BTreeMap::new();
+    for (name, is_up) in all {
+        *folded.entry(name).or_insert(true) &= is_up;
+    }
+    folded
 }
 
 fn write_rules(metrics: &mut Metrics, snapshot: &Snapshot) {
     let Some(hits) = &snapshot.hits else { return };
     let mut family = metrics.family(MetricKind::Counter, "rule_hits", "Connections by their rule.");
-    let mut known = std::collections::HashSet::new();
+    let mut known = HashSet::new();
     for (rule, count) in snapshot.config.rules.iter().zip(hits.counts()).take(RULES_MAX) {
         // Rules of one name have one sum.
         if known.insert(rule.name) {
@@ -322,7 +352,7 @@ fn each_certificate(
             Ok(served) => {
                 served.first().and_then(|leaf| leaf.describe()).ok_or("unreadable".into())
             }
-            Err(lack) => Err(format!("{lack:?}").to_lowercase()),
+            Err(lack) => Err(lack.to_string()),
         };
         note("acme", name.into(), description);
     }
@@ -345,8 +375,11 @@ fn certificates(snapshot: &Snapshot) -> Value {
     json!({ "certificates": all })
 }
 
-fn memory(snapshot: &Snapshot) -> Value {
-    let kinds = memory_kinds(snapshot);
+fn memory(snapshot: &Snapshot, unused: usize) -> Value {
+    let (mut kinds, rest) = memory_kinds(snapshot);
+    // Pages of free blocks may have gone back to the kernel: the rest bounds them.
+    let unused = unused.min(rest);
+    kinds.extend([("allocator", unused), ("program", rest - unused)]);
     let sum: usize = kinds.iter().map(|(_, bytes)| bytes).sum();
     let kinds: serde_json::Map<String, Value> =
         kinds.into_iter().map(|(kind, bytes)| (kind.into(), bytes.into())).collect();
@@ -362,4 +395,23 @@ fn memory(snapshot: &Snapshot) -> Value {
             "connections_bytes_peak": budget.peak(),
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_allocator_is_asked_once_in_a_while() {
+        let mut last = None;
+        assert_eq!([1, 2].map(|bytes| remembered(&mut last, || bytes)), [1, 1]);
+        last = last.and_then(|(at, bytes)| Some((at.checked_sub(UNUSED_TIME)?, bytes)));
+        assert_eq!(remembered(&mut last, || 3), 3);
+    }
+
+    #[test]
+    fn an_upstream_is_shown_once_and_is_up_if_all_of_it_is() {
+        let all = [("b", true), ("a", true), ("b", false), ("b", true), ("a", true)];
+        assert_eq!(by_name(all.into_iter()), [("a", true), ("b", false)].into());
+    }
 }

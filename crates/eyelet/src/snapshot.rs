@@ -298,6 +298,7 @@ fn settings(config: &Config, workers: usize) -> Settings {
         drain_timeout: limits.drain_timeout,
         connections_max,
         descriptors_max,
+        may_list: config.admin.is_some(),
     }
 }
 

@@ -53,7 +53,7 @@ counters! {
     bytes_to_upstream,
     /// Connections open now.
     connections,
-    /// Handshakes with clients that failed.
+    /// Handshakes with clients that failed, or that the client left.
     handshakes_failed,
     /// Full handshakes with clients by TLS 1.2.
     handshakes_tls12_full,

@@ -13,7 +13,8 @@ use crate::labels::Labels;
 /// Bits of an id that count a worker's connections. The bits above are the worker.
 const COUNT_BITS: u32 = 48;
 
-/// A connection's id, as the access log writes it: the worker, and its count.
+/// A connection's id, as the access log writes it: the worker that has accepted it,
+/// and its count there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ConnectionId(pub u64);
 
@@ -26,8 +27,8 @@ impl ConnectionId {
         (count >> COUNT_BITS == 0 && id.to_string() == text).then_some(id)
     }
 
-    /// The index of its worker.
-    pub fn worker(self) -> usize {
+    /// The index of the worker that has accepted it. An upgrade may give it to another one.
+    fn worker(self) -> usize {
         (self.0 >> COUNT_BITS) as usize
     }
 }

@@ -46,7 +46,7 @@ fn a_socket_needs_nothing_and_a_port_needs_a_token() {
 #[test]
 fn mistakes_in_it_are_named() {
     let long = format!("[admin]\naddress = \"unix:/{}\"\n", "a".repeat(99));
-    let table: [(&str, &[&str]); 6] = [
+    let table: [(&str, &[&str]); 8] = [
         ("[admin]\n", &["3:1: [admin] has no `address`"]),
         (
             "[admin]\naddress = \"0.0.0.0:9443\"\ntoken_file = 1\n",
@@ -76,8 +76,20 @@ fn mistakes_in_it_are_named() {
             "[admin]\naddress = \"unix:\"\nmode = \"rw\"\n",
             &[
                 "4:11: no file; expected \"unix:PATH\"",
-                "5:8: \"rw\" is no mode; expected \"0600\", \"0660\" or \"0666\"",
+                "5:8: \"rw\" is no mode; expected \"0600\" or \"0660\"",
             ],
+        ),
+        (
+            "[admin]\naddress = \"127.0.0.1:0\"\ntoken_file = 1\n",
+            &[
+                "4:11: 127.0.0.1:0 has no port that a client knows; expected \"unix:PATH\" or a \
+                 loopback address such as \"127.0.0.1:9443\"",
+                "5:14: `token_file` is an integer; expected a string",
+            ],
+        ),
+        (
+            "[admin]\naddress = \"unix:a.sock\"\nmode = \"0666\"\n",
+            &["5:8: warning: each user of this machine may ask, and end connections"],
         ),
         (&long, &["4:11: the path has 100 bytes; a Unix socket's has at most 99 here"]),
     ];

@@ -105,6 +105,7 @@ fn worker() -> Option<Rc<Worker>> {
         drain_timeout: Duration::from_secs(1),
         connections_max: 1_000,
         descriptors_max: 1_000,
+        may_list: false,
     };
     let process = Process {
         open: AtomicUsize::new(0),

@@ -11,7 +11,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::action::refuse::{self, RefusalMessage};
 use crate::connection_handle::ConnectionHandle;
-use crate::handshake::{Handshaken, handshake};
+use crate::handshake::{HandshakeFailure, Handshaken, handshake};
 use crate::peek;
 use crate::proxy_protocol::{self, Tls};
 use crate::upstream;
@@ -24,7 +24,7 @@ use eyelet_resolve::connect::DialOptions;
 use eyelet_resolve::dial::DialTarget;
 use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::listing::State;
-use eyelet_telemetry::reason::{CertificateLack, Detail, Peer, Reason, Stage};
+use eyelet_telemetry::reason::{CertificateLack, Class, Detail, Peer, Reason, Stage};
 use eyelet_tls::certificates::Certificates;
 use eyelet_tls::server::TlsError;
 
@@ -92,11 +92,7 @@ pub async fn terminate(
     let client_roots = with.client_roots;
     let done = match handshake(connection, with, peeked, offer.early_data, asks_client).await {
         Ok(done) => done,
-        Err(failure) => {
-            connection.worker.engine.counters.handshakes_failed.up();
-            park::close_with(&connection.handle, &failure.alert);
-            return Err(failure.end);
-        }
+        Err(failure) => return Err(give_up(connection, failure)),
     };
     connection.worker.engine.counters.handshake(done.version == TLS13, done.resumed);
     info.decided.client_roots = client_roots;
@@ -121,6 +117,21 @@ pub async fn terminate(
     }
     park::park(&connection.handle, info, Relay::Terminate(terminated));
     Ok(())
+}
+
+/// Ends the connection of a handshake that is not done.
+fn give_up(connection: &ConnectionHandle, failure: HandshakeFailure) -> End {
+    if is_failure(&failure.end.reason) {
+        connection.worker.engine.counters.handshakes_failed.up();
+    }
+    park::close_with(&connection.handle, &failure.alert);
+    failure.end
+}
+
+/// Whether a handshake that ended so has failed. The edge itself cuts one where it drains, where an
+/// operator says so, and where memory is short.
+fn is_failure(reason: &Reason) -> bool {
+    !matches!(reason.class(), Class::Drained | Class::Ended | Class::Shed)
 }
 
 /// The certificate that an ACME server issued for the name. With `on_demand` it is ordered now.
@@ -204,5 +215,25 @@ fn tls_of(done: &Handshaken) -> Tls {
             let name = parsed.subject().iter_common_name().next()?.as_str().ok()?;
             Some(name.to_owned())
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eyelet_telemetry::reason::{Limit, Shed, When};
+
+    #[test]
+    fn a_handshake_that_the_edge_cuts_has_not_failed() {
+        let during = When::During(Stage::Handshake);
+        for (reason, failed) in [
+            (Reason::ClientClosed(Some(during)), true),
+            (Reason::Timeout(Limit::Handshake, None), true),
+            (Reason::Drained(Some(during)), false),
+            (Reason::Ended, false),
+            (Reason::Shed(Shed::Excess), false),
+        ] {
+            assert_eq!(is_failure(&reason), failed, "{reason}");
+        }
     }
 }

@@ -152,6 +152,17 @@ fn a_reload_moves_the_socket_and_a_mistake_changes_nothing() {
     assert_eq!(said.status.code(), Some(0), "{}", said.text);
     let mode = std::fs::metadata(&moved).unwrap().permissions().mode();
     assert_eq!((mode & 0o777, get(&moved, "/healthz").status), (0o600, 200));
+    // Somebody has removed the socket, or put another one in its place.
+    let again = || {
+        let said = reload("[admin]\naddress = \"unix:moved.sock\"\nmode = \"0600\"\n");
+        assert_eq!(said.status.code(), Some(0), "{}", said.text);
+        assert_eq!(get(&moved, "/healthz").status, 200);
+    };
+    std::fs::remove_file(&moved).unwrap();
+    again();
+    std::fs::remove_file(&moved).unwrap();
+    drop(std::os::unix::net::UnixListener::bind(&moved).unwrap());
+    again();
     assert_eq!(reload("").status.code(), Some(0));
     assert!(!moved.exists());
 }
@@ -163,12 +174,10 @@ fn hostile_clients_are_ended_and_bounded() {
     let before = edge.descriptors();
     // A head of 1 MB, and a body of 1 MB.
     let long = request("/healthz", &format!("X: {}\r\n", "a".repeat(1 << 20)));
-    let answer = exchange(connect(&socket).unwrap(), &long);
-    assert!(answer.is_none_or(|answer| answer.status == 431));
+    assert_eq!(exchange(connect(&socket).unwrap(), &long).unwrap().status, 431);
     let body = "b".repeat(1 << 20);
     let posted = request("/healthz", "Content-Length: 1048576\r\n") + &body;
-    let answer = exchange(connect(&socket).unwrap(), &posted);
-    assert!(answer.is_none_or(|answer| answer.status == 200));
+    assert_eq!(exchange(connect(&socket).unwrap(), &posted).unwrap().status, 200);
     // As many as are served at a time say nothing and read nothing; others wait, then are served.
     let mut idle: Vec<UnixStream> = (0..100).map(|_| connect(&socket).unwrap()).collect();
     for stream in &mut idle {
@@ -176,6 +185,9 @@ fn hostile_clients_are_ended_and_bounded() {
     }
     until("32 of them", || (edge.descriptors() >= before + 32).then_some(()));
     assert!(edge.descriptors() < before + 40, "{} of {before}", edge.descriptors());
+    // The server itself ends those that it serves.
+    let ended = idle[0].read_to_end(&mut Vec::new());
+    assert!(ended.is_ok(), "{ended:?}");
     drop(idle);
     assert_eq!(get(&socket, "/healthz").status, 200);
     until("all closed", || (edge.descriptors() <= before).then_some(()));
@@ -256,7 +268,9 @@ fn every_count_is_a_metric_and_every_document_has_its_keys() {
     ] {
         assert_eq!(shown.get(sample), Some(&value), "{sample}");
     }
-    assert!(shown["eyelet_certificate_soonest_expiry_time_seconds"] > 1.6e9);
+    assert!(shown["eyelet_certificate_soonest_expiry_timestamp_seconds"] > 1.6e9);
+    assert!(shown["eyelet_ticket_key_period_start_timestamp_seconds"] > 1.6e9);
+    assert!(!shown.contains_key("eyelet_last_reload_timestamp_seconds"));
     assert_eq!(shown["eyelet_ended_connection_bytes_total{to=\"client\"}"], 0.0);
     drop(tls);
     until("bytes of the one that ended", || {
@@ -363,7 +377,9 @@ fn a_reload_keeps_the_hits_of_a_rule_and_counts_itself() {
     until("the reloads", || {
         let shown = metrics(&get(&socket, "/metrics").body);
         let reloads = |result| shown[&format!("eyelet_reloads_total{{result=\"{result}\"}}")];
-        ((reloads("served"), reloads("failed")) == (1.0, 1.0)).then_some(())
+        let at = shown.get("eyelet_last_reload_timestamp_seconds");
+        assert!(at.is_none_or(|at| *at > 1.6e9), "{at:?}");
+        ((reloads("served"), reloads("failed")) == (1.0, 1.0) && at.is_some()).then_some(())
     });
     let rules: Value = serde_json::from_str(&get(&socket, "/rules").body).unwrap();
     assert_eq!(rules["rules"][0]["rule"], "new");

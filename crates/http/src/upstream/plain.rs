@@ -227,6 +227,7 @@ pub mod tests {
             drain_timeout: Duration::from_secs(1),
             connections_max: 10,
             descriptors_max: 10,
+            may_list: false,
         };
         let process = Process::new(Arc::new(Budget::new(64 << 20, 0)));
         Rc::new(Worker::new(0, settings, Arc::new(process), Arc::default()).unwrap())
