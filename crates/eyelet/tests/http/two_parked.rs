@@ -2,7 +2,6 @@
 //! such connections end.
 
 use std::io::Write;
-use std::time::Duration;
 
 use rustix::process::Signal;
 
