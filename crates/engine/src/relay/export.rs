@@ -17,8 +17,8 @@ use crate::inspect::export::InspectionV1;
 pub const HELD_BYTES_MAX: usize = 2 << 20;
 /// Most bytes of a PROXY header of version 2: its fixed part, and as much as its length can say.
 const PREFACE_BYTES_MAX: usize = 16 + 0xffff;
-/// Most bytes of the program's state: several times what HTTP/2 has: 90 bytes of numbers, and tables
-/// of at most 4 KiB and 1 KiB.
+/// Most bytes of the program's state: several times what HTTP/2 has, which is 90 bytes of numbers
+/// and tables of at most 4 KiB and 1 KiB.
 pub const STATE_BYTES_MAX: usize = 32 << 10;
 
 /// Why the form is not a flow.
