@@ -93,7 +93,8 @@ memory_max = \"12\"
             "6:1: unknown key `acton` in [[rule]]; did you mean `action`? (known keys: \
              acme_on_demand, action, \
              alert, alpn, alpn_select, breach_allow, breach_rule, certificate, \
-             certificate_issuer, certificate_names, certificate_valid, client, client_ca, client_cert_header, \
+             certificate_issuer, certificate_names, certificate_valid, client, client_ca, \
+             client_cert_header, \
              compress, compress_effort, compress_event_streams, connect, destination, \
              dictionary, ech, evidence, fast_open, forbid_tls_compression, headers, hsts, ja4, \
              key, length_hiding, listener, message, name, offload, plain_http, proxy_protocol, \
