@@ -333,17 +333,23 @@ fn a_connection_that_is_asked_all_the_time_moves() {
 #[test]
 fn a_client_that_was_verified_is_served_on() {
     let mut scene = Scene::new();
+    let mut client = certified(&mut scene, "client_ca = \"ca.pem\"\n");
+    assert_eq!(scene.upgrade(), 1);
+    assert_eq!(get(&mut client, "/").status, 200);
+}
+
+/// A client with a certificate that has asked once, by a rule with these keys more.
+fn certified(scene: &mut Scene, keys: &str) -> Tls {
     let text = std::fs::read_to_string(&scene.file).unwrap();
     // The last rule is that of HTTP.
-    scene.pki.folder.write("edge.toml", format!("{text}client_ca = \"ca.pem\"\n"));
+    scene.pki.folder.write("edge.toml", text + keys);
     let said = output(&mut scene.command("reload"));
     assert_eq!(said.status.code(), Some(0), "{}", said.text);
     let leaf = scene.pki.client("client");
     let offer = Offer { certificate: Some(&leaf), alpn: &["http/1.1"], ..Offer::new(&scene.pki) };
     let mut client = offer.connect(scene.address(), "app.test");
     assert_eq!(get(&mut client, "/").status, 200);
-    assert_eq!(scene.upgrade(), 1);
-    assert_eq!(get(&mut client, "/").status, 200);
+    client
 }
 
 /// The message for another process has no place for the certificate, so the connection stays with
@@ -351,15 +357,8 @@ fn a_client_that_was_verified_is_served_on() {
 #[test]
 fn a_client_whose_certificate_is_passed_on_stays() {
     let mut scene = Scene::new();
-    let text = std::fs::read_to_string(&scene.file).unwrap();
-    let told = "client_ca = \"ca.pem\"\nclient_cert_header = true\n";
-    scene.pki.folder.write("edge.toml", text + told);
-    let said = output(&mut scene.command("reload"));
-    assert_eq!(said.status.code(), Some(0), "{}", said.text);
-    let leaf = scene.pki.client("client");
-    let offer = Offer { certificate: Some(&leaf), alpn: &["http/1.1"], ..Offer::new(&scene.pki) };
-    let mut client = offer.connect(scene.address(), "app.test");
-    assert_eq!(get(&mut client, "/").status, 200);
+    let keys = "client_ca = \"ca.pem\"\nclient_cert_header = true\n";
+    let _client = certified(&mut scene, keys);
     assert_eq!(scene.upgrade(), 0);
 }
 
