@@ -104,7 +104,7 @@ fn act() -> impl Strategy<Value = Act> {
         6 => head,
         4 => data,
         1 => vec(value, 0..3).prop_map(Act::Settings),
-        2 => other.prop_map(|(kind, flags, stream, payload)| Act::Frame(kind, flags, stream, payload)),
+        2 => other.prop_map(|(kind, flags, to, payload)| Act::Frame(kind, flags, to, payload)),
     ]
 }
 

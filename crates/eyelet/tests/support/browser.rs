@@ -1,4 +1,4 @@
-//! Chromium without a window.
+//! Chromium without a window, with a profile of its own that trusts the authority of a test.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
