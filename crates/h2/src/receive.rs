@@ -147,9 +147,9 @@ impl H2Connection {
         Step::Used(used)
     }
 
-    /// Whether a stream has not begun. All streams are begun by the client.
+    /// Whether a stream has not begun. Only the client begins streams, and they are odd.
     pub(crate) fn is_idle(&self, stream: u32) -> bool {
-        stream > self.last_stream
+        stream > self.last_stream || stream.is_multiple_of(2)
     }
 
     /// Whether frames of this ended stream are ignored: we have reset it, or do not process it.

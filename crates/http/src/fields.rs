@@ -307,23 +307,30 @@ fn date() -> Option<HeaderValue> {
     })
 }
 
-/// Removes hop-by-hop fields.
+/// Removes hop-by-hop fields. Most messages have none of them or `Connection` alone, and looking
+/// each up would hash each.
 fn drop_hop_by_hop(headers: &mut HeaderMap) {
-    // Most messages have none of them, and looking each up would hash each.
-    if !headers.keys().any(is_hop_by_hop) {
-        return;
-    }
+    let of_it = |name: &&HeaderName| is_hop_by_hop(name);
+    let Some(first) = headers.keys().find(of_it).cloned() else { return };
+    let has_more = headers.keys().filter(of_it).nth(1).is_some();
     if headers.contains_key(header::CONNECTION) {
         let values = headers.get_all(header::CONNECTION).iter();
         let named: Vec<HeaderName> = values
             .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
-            .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+            .map(<[u8]>::trim_ascii)
+            // `close` is no field, and hop-by-hop fields are removed in any case.
+            .filter(|name| !name.eq_ignore_ascii_case(b"close") && !framing::is_hop_by_hop(name))
+            .filter_map(|name| HeaderName::from_bytes(name).ok())
             // Content-Length frames the message, so it must stay.
             .filter(|name| *name != header::CONTENT_LENGTH)
             .collect();
         for name in named {
             headers.remove(name);
         }
+    }
+    if !has_more {
+        headers.remove(first);
+        return;
     }
     for name in &HOP_BY_HOP {
         headers.remove(name);

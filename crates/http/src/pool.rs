@@ -31,8 +31,12 @@ const KEPT_MARGIN: Duration = Duration::from_secs(1);
 /// have come since the last iteration. No upstream closes one earlier. A busy pool never makes this
 /// check.
 const LOOKED_AT_AFTER: Duration = Duration::from_millis(500);
-/// HTTP/1.1 connections kept for one upstream.
-const IDLE_MAX: usize = 64;
+/// HTTP/1.1 connections kept for one upstream: as many as five clients of HTTP/2 ask by at once.
+/// With fewer, a burst of streams dials for each request that finds none, which costs more than all
+/// else of a small request. Only connections that were busy at the same time are kept.
+const IDLE_MAX: usize = 512;
+/// The same while memory is not plenty: a connection by TLS holds 40 KiB.
+const IDLE_TIGHT_MAX: usize = 64;
 /// Requests that a worker holds while one upstream accepts no connection. Each holds a task of
 /// 9 KiB and at most 64 KiB of its body. Afterwards all dial at once, and common servers queue 511
 /// connections or fewer.
@@ -174,7 +178,8 @@ impl Shelf {
         // All that it has read was consumed, so its buffer is freed.
         connection.rest();
         let mut ones = self.ones.borrow_mut();
-        if ones.len() < IDLE_MAX {
+        let max = if connection.has_plenty() { IDLE_MAX } else { IDLE_TIGHT_MAX };
+        if ones.len() < max {
             ones.push(Idle { connection, since: Instant::now() });
         }
         drop(ones);

@@ -42,7 +42,7 @@ pub const UPSTREAM_TLS_BYTES: usize = 40 << 10;
 const BYTES_MIN: usize = 4 << 20;
 
 /// Most bytes read for one connection at once.
-const PIECE_BYTES_MAX: usize = 256 << 10;
+pub const PIECE_BYTES_MAX: usize = 256 << 10;
 /// If a piece would be smaller, a connection is read only while none of its bytes wait to be sent.
 /// What is then read can be written and is not held: a TLS record fits any socket's send buffer.
 pub const PIECE_BYTES_MIN: usize = 16 << 10;

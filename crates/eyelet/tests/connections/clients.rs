@@ -1,11 +1,12 @@
-//! Foreign clients through both splice and terminate: openssl, curl, Go, Node, Python, Java. A test
-//! whose program is missing is skipped, and says so.
+//! Foreign clients through both splice and terminate: openssl, curl, Go, Node, Python, httpx, Java.
+//! A test whose program is missing is skipped, and says so.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::support;
 use crate::support::pki::Kind;
+use crate::support::program::python_with;
 use crate::support::{Edge, Pki, Talk, Upstream, need, output};
 
 /// An edge with both actions, each in front of an echo and of HTTP.
@@ -83,18 +84,25 @@ fn program(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
 }
 
-/// Runs a program for each name; each must say ok.
-fn foreign(command: impl Fn() -> Command) {
+/// What a program does, for which name, and what the access line says of it.
+type Mode = (&'static str, &'static str, &'static str);
+
+const MODES: [Mode; 4] = [
+    ("echo", TERMINATED_ECHO, "terminated"),
+    ("http", TERMINATED_HTTP, "terminated"),
+    ("echo", SPLICED_ECHO, "spliced"),
+    ("http", SPLICED_HTTP, "spliced"),
+];
+/// Forty requests with bodies, side by side on one connection.
+const TWO: Mode = ("http2", TERMINATED_HTTP, "terminated");
+
+/// Runs a program in each mode; each must say ok.
+fn foreign(modes: &[Mode], command: impl Fn() -> Command) {
     let scene = Scene::new();
-    for (mode, name, outcome) in [
-        ("echo", TERMINATED_ECHO, "terminated"),
-        ("http", TERMINATED_HTTP, "terminated"),
-        ("echo", SPLICED_ECHO, "spliced"),
-        ("http", SPLICED_HTTP, "spliced"),
-    ] {
+    for (mode, name, outcome) in modes {
         let mut command = command();
         let port = scene.edge.port().to_string();
-        command.args([mode, &port, name, &scene.pki.text("ca.pem")]);
+        command.args([*mode, &port, *name, &scene.pki.text("ca.pem")]);
         let said = output(&mut command);
         assert!(said.status.success() && said.text.contains("ok TLS"), "{name}: {said:?}");
         scene.expect_line(name, outcome);
@@ -104,7 +112,7 @@ fn foreign(command: impl Fn() -> Command) {
 #[test]
 fn python() {
     if need("python3") {
-        foreign(|| {
+        foreign(&MODES, || {
             let mut command = Command::new("python3");
             command.arg(program("client.py"));
             command
@@ -113,9 +121,20 @@ fn python() {
 }
 
 #[test]
+fn httpx() {
+    if let Some(python) = python_with("httpx, h2") {
+        foreign(&[TWO], || {
+            let mut command = Command::new(python);
+            command.arg(program("client_httpx.py"));
+            command
+        });
+    }
+}
+
+#[test]
 fn node() {
     if need("node") {
-        foreign(|| {
+        foreign(&[&MODES[..], &[TWO]].concat(), || {
             let mut command = Command::new("node");
             command.arg(program("client.js"));
             command
@@ -132,7 +151,7 @@ fn java() {
         build.arg("-d").arg(built.path()).arg(program("Client.java"));
         let said = support::built(&mut build);
         assert!(said.status.success(), "{said:?}");
-        foreign(|| {
+        foreign(&MODES, || {
             let mut command = Command::new("java");
             command.arg("-cp").arg(built.path()).arg("Client");
             command
@@ -154,7 +173,7 @@ fn go() {
         }
         let said = support::built(&mut build);
         assert!(said.status.success(), "{said:?}");
-        foreign(|| Command::new(&binary));
+        foreign(&[&MODES[..], &[TWO]].concat(), || Command::new(&binary));
 
         // The program connects twice, and says whether the second time was a resumption.
         let scene = Scene::new();

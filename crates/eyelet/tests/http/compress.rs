@@ -3,8 +3,7 @@
 
 use std::io::Write;
 use std::net::TcpStream;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use aws_lc_rs::digest::{Digest, SHA256, digest};
@@ -12,6 +11,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
+use crate::support::browser::{self, Browser};
 use crate::support::client::Offer;
 use crate::support::edge::LISTENER;
 use crate::support::upstream::vacant;
@@ -277,65 +277,18 @@ fn what_was_seen_a_second_before_sigkill_is_there_after_a_restart() {
     });
 }
 
-/// A browser with a profile of its own, which trusts the test's authority.
-struct Browser(Child);
-
-impl Browser {
-    fn open(pki: &Pki, url: &str) -> Self {
-        let home = pki.folder.path();
-        let child = Command::new("chromium")
-            .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run"])
-            .args(["--disable-background-networking", "--disable-component-update"])
-            .arg(format!("--user-data-dir={}", home.join("profile").display()))
-            .arg(url)
-            .env("HOME", home)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        Self(child.unwrap())
-    }
-
-    /// Asks it to end, so that its profile is written.
-    fn close(mut self) {
-        let pid = rustix::process::Pid::from_child(&self.0);
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        until("the browser to end", || self.0.try_wait().unwrap());
-    }
-}
-
-impl Drop for Browser {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn trust(home: &Path, authority: &Path) {
-    let store = home.join(".pki/nssdb");
-    std::fs::create_dir_all(&store).unwrap();
-    let store = format!("sql:{}", store.display());
-    for arguments in [
-        vec!["-N", "--empty-password"],
-        vec!["-A", "-t", "C,,", "-n", "test", "-i", authority.to_str().unwrap()],
-    ] {
-        let said = output(Command::new("certutil").args(["-d", &store]).args(arguments));
-        assert!(said.status.success(), "{}", said.text);
-    }
-}
-
 #[test]
 fn a_browser_gets_the_next_version_as_a_delta_also_after_a_restart() {
     if !need("chromium") || !need("certutil") {
         return;
     }
     let (pki, app) = (Pki::new(), Upstream::serve(application));
-    trust(pki.folder.path(), &pki.file("ca.pem"));
+    browser::trust(&pki.folder, &pki.file("ca.pem"));
     // An origin has its port: the edge must come back at the same one.
     let [address] = vacant();
     let port = address.port();
     let visit = |edge: &Edge, version: u32| {
-        let browser = Browser::open(&pki, &format!("https://localhost:{port}/{version}"));
+        let browser = Browser::open(&pki.folder, &format!("https://localhost:{port}/{version}"));
         let line = asked(edge, &format!("/assets/app.{version}.js"));
         // The script has run: what it computes with one of its functions comes back.
         asked(edge, &format!("/ran?{version}"));

@@ -12,7 +12,7 @@ use crate::support::frames::{
     DATA, END_HEADERS, END_STREAM, Frame, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS,
     WINDOW_UPDATE, frame, literal, next,
 };
-use crate::support::program::{need, output, skip};
+use crate::support::program::{need, output, python_with};
 use crate::support::web::head;
 use crate::support::{Edge, Folder, Pki, Tls, Upstream};
 
@@ -101,15 +101,8 @@ fn node_gets_an_early_answer() {
 
 #[test]
 fn httpx_gets_an_early_answer() {
-    // The distribution's own Python has its packages, another one may stand before it.
-    let has_httpx = |python: &&str| {
-        let mut command = Command::new(python);
-        let ran = command.args(["-c", "import httpx, h2"]).output();
-        ran.is_ok_and(|ran| ran.status.success())
-    };
-    match ["python3", "/usr/bin/python3"].iter().find(|python| has_httpx(python)) {
-        Some(python) => program(python, "early.py"),
-        None => skip("python3 with httpx and h2 not found"),
+    if let Some(python) = python_with("httpx, h2") {
+        program(python, "early.py");
     }
 }
 

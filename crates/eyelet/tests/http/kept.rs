@@ -2,12 +2,14 @@
 //! The tests play client and upstream byte by byte.
 
 use std::io::Write;
+use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
 use crate::support::Upstream;
 use crate::support::client::{Offer, close};
 use crate::support::frames::{END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame, next};
+use crate::support::two::run;
 use crate::support::web::{Web, answer, ask, get, head};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -78,6 +80,33 @@ fn what_must_not_be_sent_twice_goes_on_a_connection_that_stays_open() {
     thread::sleep(Duration::from_millis(5500));
     assert_eq!(ask(&mut client, POST).status, 200);
     assert_eq!(web.app.accepted(), 1, "kept as long as the upstream says, up to 30 seconds");
+}
+
+/// As many streams as one client of HTTP/2 has at once.
+const AT_ONCE: usize = 100;
+
+/// A burst that dials leaves its connections to the next one.
+#[test]
+fn a_burst_of_streams_finds_the_connections_of_the_last_one() {
+    let barrier = Barrier::new(AT_ONCE);
+    let web = Web::new(Upstream::serve(move |mut stream| {
+        while stream.peek(&mut [0]).is_ok_and(|more| more > 0) {
+            head(&mut stream);
+            // All of a burst are asked at the same time.
+            barrier.wait();
+            let said = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nKeep-Alive: timeout=60\r\n\r\nok";
+            stream.write_all(said.as_bytes()).unwrap();
+        }
+    }));
+    run(async {
+        let mut client = web.connect_two().await;
+        for _ in 0..3 {
+            for answer in client.all(vec!["/".to_owned(); AT_ONCE]).await {
+                assert_eq!(answer.unwrap().0, 200);
+            }
+        }
+    });
+    assert_eq!(web.app.accepted(), AT_ONCE);
 }
 
 /// An end that came while the connection rested is seen before a request is written.

@@ -1,4 +1,4 @@
-// A TLS client: echo PORT NAME CA, or http. Says `ok VERSION` when everything came back.
+// A TLS client: echo PORT NAME CA, or http, or http2. Says `ok VERSION` when everything came back.
 package main
 
 import (
@@ -30,6 +30,8 @@ func main() {
 	config := &tls.Config{RootCAs: roots, ServerName: name, ClientSessionCache: tls.NewLRUClientSessionCache(4)}
 	if mode == "echo" {
 		echo(config, port)
+	} else if mode == "http2" {
+		two(config, port, name)
 	} else {
 		web(config, port, name)
 	}
@@ -65,12 +67,50 @@ func echo(config *tls.Config, port string) {
 	fmt.Println("ok", tls.VersionName(version), "resumed", resumed)
 }
 
-func web(config *tls.Config, port, name string) {
+func client(config *tls.Config, port string) *http.Client {
 	transport := &http.Transport{TLSClientConfig: config}
 	transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", "127.0.0.1:"+port)
 	}
-	client := &http.Client{Transport: transport}
+	return &http.Client{Transport: transport}
+}
+
+// The first request opens the connection, and all others share it.
+func two(config *tls.Config, port, name string) {
+	client := client(config, port)
+	client.Transport.(*http.Transport).ForceAttemptHTTP2 = true
+	ask := func(i int) error {
+		sent := strings.Repeat(string(rune('a'+i%26)), i*5000)
+		url := fmt.Sprintf("https://%s/go/%d", name, i)
+		r, err := client.Post(url, "text/plain", strings.NewReader(sent))
+		if err != nil {
+			return err
+		}
+		defer r.Body.Close()
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return err
+		}
+		whole := strings.HasPrefix(string(body), fmt.Sprintf("POST /go/%d ", i)) &&
+			strings.HasSuffix(string(body), "\r\n\r\n"+sent)
+		if !whole || r.Proto != "HTTP/2.0" {
+			return fmt.Errorf("%d by %s: %d bytes", i, r.Proto, len(body))
+		}
+		return nil
+	}
+	check(ask(0))
+	answers := make(chan error)
+	for i := range 40 {
+		go func() { answers <- ask(i) }()
+	}
+	for range 40 {
+		check(<-answers)
+	}
+	fmt.Println("ok TLS, forty by HTTP/2")
+}
+
+func web(config *tls.Config, port, name string) {
+	client := client(config, port)
 	version := uint16(0)
 	for i := range 3 {
 		r, err := client.Get(fmt.Sprintf("https://%s/go/%d", name, i))

@@ -1,6 +1,7 @@
-// A TLS client: echo PORT NAME CA, or http. Says `ok VERSION` when everything came back.
+// A TLS client: echo PORT NAME CA, or http, or http2. Says `ok VERSION` when everything came back.
 "use strict";
 const fs = require("fs");
+const http2 = require("http2");
 const https = require("https");
 const tls = require("tls");
 const [mode, port, name, ca] = process.argv.slice(2);
@@ -28,6 +29,28 @@ if (mode === "echo") {
   let version;
   socket.on("secureConnect", () => (version = socket.getProtocol()));
   socket.on("error", fail);
+} else if (mode === "http2") {
+  const session = http2.connect(`https://${name}`, {
+    createConnection: () => tls.connect({ ...options, ALPNProtocols: ["h2"] }),
+  });
+  session.on("error", fail);
+  let left = 40;
+  for (let i = 0; i < 40; i++) {
+    const sent = String.fromCharCode(97 + (i % 26)).repeat(i * 5000);
+    const head = { ":method": "POST", ":path": `/node/${i}`, "content-length": sent.length };
+    const stream = session.request(head);
+    let body = "";
+    stream.setEncoding("latin1");
+    stream.on("error", fail);
+    stream.on("data", (piece) => (body += piece));
+    stream.on("end", () => {
+      if (!body.startsWith(`POST /node/${i} `) || !body.endsWith(`\r\n\r\n${sent}`)) {
+        fail(`${i}: ${body.length} bytes`);
+      }
+      if (--left === 0) session.close(() => console.log("ok TLS, forty by HTTP/2"));
+    });
+    stream.end(sent);
+  }
 } else {
   const agent = new https.Agent({ keepAlive: true, maxSockets: 1 });
   let version;

@@ -4,6 +4,7 @@
 // Each test binary uses its own part of this.
 #![allow(dead_code, unused_imports)]
 
+pub mod browser;
 pub mod client;
 pub mod crowd;
 pub mod dns;

@@ -20,6 +20,21 @@ pub fn need(program: &str) -> bool {
     false
 }
 
+/// A Python that has these modules. If none has, says so. The distribution's own one has its
+/// packages, and another one may stand before it in PATH.
+pub fn python_with(modules: &str) -> Option<&'static str> {
+    let has_them = |python: &&str| {
+        let mut command = Command::new(python);
+        let ran = command.args(["-c", &format!("import {modules}")]).output();
+        ran.is_ok_and(|ran| ran.status.success())
+    };
+    let python = ["python3", "/usr/bin/python3"].into_iter().find(has_them);
+    if python.is_none() {
+        skip(&format!("python3 with {modules} not found"));
+    }
+    python
+}
+
 /// Says that this test is skipped, and why.
 pub fn skip(why: &str) {
     let test = thread::current().name().unwrap_or("?").to_owned();

@@ -131,6 +131,13 @@ fn errors_of_messages() -> Vec<Ending> {
         ("a long unknown frame", vec![frame(0x77, 0, 0, &long)], "0 FRAME_SIZE_ERROR"),
         ("DATA on 0", vec![data(0, b"a")], "0 PROTOCOL_ERROR"),
         ("DATA on an idle stream", vec![data(1, b"a")], "0 PROTOCOL_ERROR"),
+        ("a window of an even stream", vec![get(3), window(2, 1)], "3 PROTOCOL_ERROR"),
+        (
+            "a reset of an even stream",
+            vec![get(3), reset(2, ErrorCode::CANCEL)],
+            "3 PROTOCOL_ERROR",
+        ),
+        ("DATA on an even stream", vec![get(3), data(2, b"a")], "3 PROTOCOL_ERROR"),
         ("padding", vec![post(1), frame(kind::DATA, flag::PADDED, 1, &[2, 0])], "1 PROTOCOL_ERROR"),
         (
             "no padding",

@@ -55,35 +55,47 @@ fn fill(parts: &mut request::Parts, head: MessageHead) -> Result<(), RequestFaul
     if head.protocol() == Some(b"websocket") {
         parts.extensions.insert(WebSocketAsked);
     }
-    let is_other_connect = parts.method == Method::CONNECT && !asks_for_websocket(parts);
-    let scheme = head.scheme().map(<[u8]>::to_ascii_lowercase);
-    let authority = head.authority().map(read_authority);
+    let is_web = |scheme: &[u8]| {
+        [&b"https"[..], b"http"].iter().any(|known| scheme.eq_ignore_ascii_case(known))
+    };
+    let has_scheme = head.scheme().is_some_and(is_web);
     let path = head.path().unwrap_or_default();
     let is_too_long = path.len() > TARGET_BYTES_MAX;
     let target = PathAndQuery::from_maybe_shared(Bytes::copy_from_slice(path));
-    if let Ok(target) = &target {
-        parts.uri = Uri::from(target.clone());
+    let authority = match read_head(parts, head) {
+        Ok(_) if !has_scheme => Err(RequestFault::Target),
+        Ok(_) if is_too_long => Err(RequestFault::TargetTooLong),
+        authority => authority,
+    };
+    match (authority, target) {
+        (Ok(authority), Ok(target)) => {
+            let mut uri = Parts::default();
+            uri.path_and_query = Some(target);
+            (uri.scheme, uri.authority) = (Some(Scheme::HTTPS), Some(authority));
+            parts.uri = Uri::from_parts(uri).map_err(|_| RequestFault::Target)?;
+            Ok(())
+        }
+        (Ok(_), Err(_)) => Err(RequestFault::Target),
+        (Err(fault), target) => {
+            // The access line has the path also of a request that is refused.
+            parts.uri = target.map(Uri::from).unwrap_or_default();
+            Err(fault)
+        }
     }
+}
+
+/// Reads a head's fields. Returns the authority.
+fn read_head(parts: &mut request::Parts, head: MessageHead) -> Result<Authority, RequestFault> {
     if head.is_too_large {
         return Err(RequestFault::TooLong);
     }
-    if is_other_connect {
+    if parts.method == Method::CONNECT && !asks_for_websocket(parts) {
         return Err(RequestFault::Connect);
     }
+    let authority = head.authority().map(read_authority);
     parts.headers = map(head.fields).ok_or(RequestFault::TooMany)?;
     fields::check_two(&parts.headers)?;
-    let authority = authority_of(authority.transpose()?, &parts.headers)?;
-    if !matches!(scheme.as_deref(), Some(b"https" | b"http")) {
-        return Err(RequestFault::Target);
-    }
-    if is_too_long {
-        return Err(RequestFault::TargetTooLong);
-    }
-    let mut uri = Parts::default();
-    uri.path_and_query = Some(target.map_err(|_| RequestFault::Target)?);
-    (uri.scheme, uri.authority) = (Some(Scheme::HTTPS), Some(authority));
-    parts.uri = Uri::from_parts(uri).map_err(|_| RequestFault::Target)?;
-    Ok(())
+    authority_of(authority.transpose()?, &parts.headers)
 }
 
 /// The authority of a request: that of its target, or else Host. If both exist they must agree

@@ -18,7 +18,7 @@ use crate::fault::ResponseFault;
 use crate::fields::KEEP_ALIVE;
 use crate::head::{Response, Scanner, take_response};
 use crate::io::{WriteQueue, held_by};
-use eyelet_memory::budget::Counted;
+use eyelet_memory::budget::{Counted, PIECE_BYTES_MAX};
 
 /// Bytes read at once.
 const READ_BYTES: usize = 16 << 10;
@@ -126,6 +126,11 @@ impl Http1Connection {
         self.socket.rest();
         self.received = BytesMut::new();
         self.recount();
+    }
+
+    /// Whether memory is plenty: reads are as large as they ever are.
+    pub fn has_plenty(&self) -> bool {
+        self.descriptor.0.budget.piece() == Some(PIECE_BYTES_MAX)
     }
 
     /// Writes all of a queue.

@@ -1,0 +1,54 @@
+//! Chromium without a window, with a profile of its own that trusts the authority of a test.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use super::{Folder, output, until};
+
+/// A browser with a profile of its own, which trusts the test's authority.
+pub struct Browser(Child);
+
+impl Browser {
+    pub fn open(folder: &Folder, url: &str) -> Self {
+        let home = folder.path();
+        let child = Command::new("chromium")
+            .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run"])
+            .args(["--disable-background-networking", "--disable-component-update"])
+            .arg(format!("--user-data-dir={}", home.join("profile").display()))
+            .arg(url)
+            .env("HOME", home)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        Self(child.unwrap())
+    }
+
+    /// Asks it to end, so that its profile is written.
+    pub fn close(mut self) {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        until("the browser to end", || self.0.try_wait().unwrap());
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Has the browsers of this folder trust an authority.
+pub fn trust(folder: &Folder, authority: &Path) {
+    let store = folder.path().join(".pki/nssdb");
+    std::fs::create_dir_all(&store).unwrap();
+    let store = format!("sql:{}", store.display());
+    for arguments in [
+        vec!["-N", "--empty-password"],
+        vec!["-A", "-t", "C,,", "-n", "test", "-i", authority.to_str().unwrap()],
+    ] {
+        let said = output(Command::new("certutil").args(["-d", &store]).args(arguments));
+        assert!(said.status.success(), "{}", said.text);
+    }
+}
