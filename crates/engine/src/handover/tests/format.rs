@@ -119,6 +119,17 @@ fn http2(mut flow: Flow) -> (Decided, Relay) {
     (decided, Relay::Terminate(Terminated { session, flow }))
 }
 
+fn websocket(mut flow: Flow) -> (Decided, Relay) {
+    let secrets = ([0xe5; 32], [0xf6; 32]);
+    let suite = Suite::ChaCha20Poly1305;
+    let session = Session::tls13(Role::Server, suite, &secrets.0, &secrets.1, 4, 5);
+    let mut frames = WebSocketFrames::default();
+    frames.up.read(&[0x82, 0xfe, 1]);
+    frames.down.read(&[0x81, 5, b'h', b'e']);
+    flow.follow_websocket(frames);
+    (decided(), Relay::Terminate(Terminated { session: session.unwrap(), flow }))
+}
+
 /// The values that the files have.
 fn stored(name: &str) -> Detached {
     let (client, _) = eyelet_sys::socket::pair().unwrap();
@@ -161,16 +172,7 @@ fn stored(name: &str) -> Detached {
             let client_certificate = Some(Arc::new([0x30, 3, 2, 1, 7].into()));
             (Decided { client_roots: 77, client_certificate, ..decided }, relay)
         }
-        "websocket" => {
-            let secrets = ([0xe5; 32], [0xf6; 32]);
-            let suite = Suite::ChaCha20Poly1305;
-            let session = Session::tls13(Role::Server, suite, &secrets.0, &secrets.1, 4, 5);
-            let mut frames = WebSocketFrames::default();
-            frames.up.read(&[0x82, 0xfe, 1]);
-            frames.down.read(&[0x81, 5, b'h', b'e']);
-            flow.follow_websocket(frames);
-            (decided(), Relay::Terminate(Terminated { session: session.unwrap(), flow }))
-        }
+        "websocket" => websocket(flow),
         _ => {
             let (key, iv) = ([0xc3; 16], [0xd4; 12]);
             let suite = Suite::Aes128Gcm;
