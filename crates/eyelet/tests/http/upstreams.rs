@@ -3,13 +3,11 @@
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
-use std::os::unix::net::UnixListener;
+use std::net::TcpStream;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
@@ -21,12 +19,8 @@ use crate::support::frames::{GOAWAY, HEADERS, SETTINGS, frame, next};
 use crate::support::pki::Kind;
 use crate::support::two::{self, Asked, Two, body, get, run, say};
 use crate::support::web::{Web, ask, hear, rest};
-use crate::support::{
-    A_WHILE, Edge, Pki, SOON, Talk, Tls, Upstream, built, need, noise, settled, until,
-};
+use crate::support::{A_WHILE, Edge, Pki, Talk, Tls, Upstream, built, need, noise, settled, until};
 
-/// Between two requests of a client that waits for a change.
-const A_MOMENT: Duration = Duration::from_millis(20);
 const ON: &str = "upstream_http2 = \"on\"";
 
 /// The application is spoken to by prior knowledge.
@@ -224,7 +218,7 @@ fn who_does_not_read_stops_nobody_else() {
     assert!(taken < length, "8 MiB went into an upstream that does not read");
     let grown = web.edge.rss_bytes().saturating_sub(before);
     assert!(grown < 24 << 20, "{grown} bytes more with stalled clients");
-    socket.shutdown(Shutdown::Both).unwrap();
+    socket.shutdown(std::net::Shutdown::Both).unwrap();
     writing.join().unwrap().expect_err("the socket is closed");
     assert_eq!(support::web::get(&mut web.connect(), "/").text(), "ok");
     let heard = hear(&mut stalled[7], "GET");
@@ -295,7 +289,7 @@ fn what_was_refused_is_asked_again() {
 }
 
 /// Reads frames up to the next HEADERS; its stream.
-fn next_request(stream: &mut impl Read) -> Option<u32> {
+fn next_request(stream: &mut TcpStream) -> Option<u32> {
     loop {
         let frame = next(stream)?;
         if frame.kind == HEADERS {
@@ -304,13 +298,13 @@ fn next_request(stream: &mut impl Read) -> Option<u32> {
     }
 }
 
-fn begin(stream: &mut (impl Read + Write)) {
+fn begin(stream: &mut TcpStream) {
     stream.read_exact(&mut [0; 24]).unwrap();
     stream.write_all(&frame(SETTINGS, 0, 0, &[])).unwrap();
 }
 
 /// `:status: 200` alone, the end of the stream.
-fn ok(stream: &mut impl Write, id: u32) {
+fn ok(stream: &mut TcpStream, id: u32) {
     stream.write_all(&frame(HEADERS, 5, id, &[0x88])).unwrap();
 }
 
@@ -351,66 +345,6 @@ fn what_goaway_leaves_out_is_asked_elsewhere() {
         assert_eq!(app.join().unwrap(), (3, 1, 3, 1));
     });
     assert_eq!(web.app.accepted(), 3);
-}
-
-/// An upstream that has stopped reading may still answer what it has read. Whatever could not be
-/// written to it is asked again elsewhere, and no later request is given to it.
-#[test]
-fn a_connection_that_takes_nothing_more_is_not_used_again() {
-    let pki = Pki::new();
-    let path = pki.folder.path().join("app.sock");
-    let listener = UnixListener::bind(&path).unwrap();
-    let rule = pki.terminate(&format!("http+unix:{}", path.display()), ON);
-    let edge = Edge::start_whole(&pki.folder, &format!("workers = 1\n{LISTENER}{rule}"), |_| ());
-    let take = || {
-        let (mut socket, _) = listener.accept().unwrap();
-        socket.set_read_timeout(Some(SOON)).unwrap();
-        begin(&mut socket);
-        socket
-    };
-    let is_left = AtomicBool::new(false);
-    let (stopped, reads_nothing) = tokio::sync::oneshot::channel();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut first = take();
-            let id = next_request(&mut first).unwrap();
-            // Now each write of the edge fails, and its reads go on: so are Unix sockets.
-            first.shutdown(Shutdown::Read).unwrap();
-            stopped.send(()).unwrap();
-            let mut second = take();
-            is_left.store(true, Ordering::SeqCst);
-            let mut stream = next_request(&mut second).unwrap();
-            ok(&mut first, id);
-            drop(first);
-            loop {
-                ok(&mut second, stream);
-                match next_request(&mut second) {
-                    Some(next) => stream = next,
-                    None => break,
-                }
-            }
-        });
-        run(async {
-            let mut client = Two::connect(&pki, edge.address()).await;
-            let mut ask = async |path| {
-                client.send = client.send.clone().ready().await.unwrap();
-                client.send.send_request(get(path), true).unwrap().0
-            };
-            let first = ask("/first").await;
-            reads_nothing.await.unwrap();
-            let mut asked = vec![first];
-            // The first one cannot be written, and some may follow before that is known.
-            while !is_left.load(Ordering::SeqCst) {
-                asked.push(ask("/later").await);
-                tokio::time::sleep(A_MOMENT).await;
-            }
-            for response in asked {
-                assert_eq!(response.await.unwrap().status(), 200);
-            }
-            drop(client.send);
-        });
-        drop(edge);
-    });
 }
 
 #[test]
