@@ -46,6 +46,11 @@ impl Board {
         }
     }
 
+    /// What it shows.
+    pub fn title(&self) -> &str {
+        &self.title
+    }
+
     /// A server's figures of one key, by round.
     pub fn figures(&self, server: &str, key: &str) -> Vec<f64> {
         let row = self.rows.iter().find(|(name, _)| name == server);

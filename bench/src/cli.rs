@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 use crate::own::Own;
 use crate::peers::NAMES;
 use crate::run::{
-    bulk, changes, chat, churn, compression, handshakes, idle, million, requests, splice,
+    bulk, changes, chat, churn, compression, handshakes, idle, million, requests, splice, squid,
 };
 
 /// Measures Eyelet and its peers side by side, in one run, in turn.
@@ -53,6 +53,8 @@ pub enum Scenario {
     Idle(idle::Options),
     /// CPU of a spliced connection, blind and with a look at the hello, in pairs
     Splice(splice::Options),
+    /// Peeking beside Squid, through redirection, as shares of splicing all
+    Squid(squid::Options),
     /// Memory over passes of 20,000 short connections
     Churn(churn::Options),
     /// Resident memory in front of 200 clients that say a word every 5 seconds

@@ -121,6 +121,17 @@ impl Lab {
         self.start("dns", self.client_core, &own_command(&arguments)?, address)
     }
 
+    /// Starts a true origin at all addresses of loopback.
+    pub fn start_wide_origin(&self, reply: usize) -> io::Result<Server> {
+        let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, self.free_address()?.port()));
+        let (certificate, key) = (self.path_of(CERTIFICATE), self.path_of(KEY));
+        let (reply, at) = (reply.to_string(), address.to_string());
+        let words =
+            ["origin", "--reply", &reply, "--certificate", &certificate, "--key", &key, &at];
+        let command = own_command(&words.map(str::to_owned))?;
+        self.start("origin", self.client_core, &command, address)
+    }
+
     fn path_of(&self, file: &str) -> String {
         self.folder.0.join(file).display().to_string()
     }

@@ -32,11 +32,13 @@ use lab::Lab;
 use run::requests::Work;
 use run::{
     Findings, bulk, changes, chat, churn, compression, handshakes, idle, million, requests, splice,
+    squid,
 };
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match cli.scenario {
+        Scenario::Squid(squid::Options { inside: false, .. }) => squid::enter(),
         Scenario::Peer(own) => own::serve(own),
         _ => measure(&cli),
     };
@@ -86,6 +88,7 @@ async fn scenario(cli: &Cli, lab: &Lab) -> io::Result<Findings> {
     match &cli.scenario {
         Scenario::Idle(options) => idle::run(lab, against, options).await,
         Scenario::Splice(options) => splice::run(lab, against, options).await,
+        Scenario::Squid(options) => squid::run(lab, options).await,
         Scenario::Churn(options) => churn::run(lab, against, options).await,
         Scenario::Chat(options) => chat::run(lab, against, options).await,
         Scenario::Handshakes(options) => handshakes::run(lab, against, options).await,

@@ -11,6 +11,7 @@ pub mod million;
 mod post;
 pub mod requests;
 pub mod splice;
+pub mod squid;
 mod strace;
 
 use std::future::Future;

@@ -10,7 +10,6 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 use eyelet_memory::budget::{Account, Counted};
 use eyelet_memory::slab::Key;
@@ -18,6 +17,7 @@ use eyelet_telemetry::reason::{Reason, Shed};
 
 use crate::connection_table::{Slot, SlotState};
 use crate::park;
+use crate::rest::Rest;
 use crate::worker::Worker;
 
 mod detached;
@@ -32,30 +32,34 @@ use detached::{Clock, IMPORT_UNIX_MS, Room};
 /// registered nowhere, and nothing of it is counted except the bytes that it holds.
 ///
 /// `None` if it is active, lingers or has ended; if it is about to be ended because its first
-/// flight is refused; if it holds more than a message takes, or a client's certificate, which has
-/// no place in a message; or if the kernel does not give back what is in its pipe. Nothing has
-/// changed for its peers then, and it may be tried again.
+/// flight is refused; if it holds more than a message takes; or if the kernel does not give back
+/// what is in its pipe. Nothing has changed for its peers then, and it may be tried again.
 pub fn detach(worker: &Rc<Worker>, key: Key) -> Option<Detached> {
-    let (is_settled, idle_left) = prepare(worker, key)?;
-    let (info, mut relay) = park::unpark(worker, key, SlotState::Lingering)?;
+    let rest = prepare(worker, key)?;
+    let (info, relay) = park::unpark(worker, key, SlotState::Lingering)?;
     let slot = worker.table.borrow_mut().remove_open(key)?;
     worker.uncount(&slot);
     let Slot { client, upstream, .. } = slot;
-    let budget = &worker.process.budget;
-    let counted = Some(Counted::of(budget, Account::Relayed, relay.held_bytes()));
     let clock = Clock::Worker { left_unix_ms: worker.now_unix_ms() };
     let (client, upstream, room) = (Arc::new(client), upstream.map(Arc::new), None);
-    Some(Detached { client, upstream, info, relay, is_settled, idle_left, clock, counted, room })
+    let mut detached = Detached { client, upstream, info, relay, rest, clock, counted: None, room };
+    count(worker, &mut detached);
+    Some(detached)
 }
 
-/// Brings all that a parked connection holds into memory. Returns whether it is settled, and how
-/// long it may still be idle. `None` if it cannot leave.
-fn prepare(worker: &Rc<Worker>, key: Key) -> Option<(bool, Duration)> {
+/// Has the budget of a worker's process count what a connection holds outside of its slot.
+fn count(worker: &Worker, detached: &mut Detached) {
+    let held = detached.held_bytes();
+    detached.counted = Some(Counted::of(&worker.process.budget, Account::Relayed, held));
+}
+
+/// Brings all that a parked connection holds into memory. `None` if it cannot leave.
+fn prepare(worker: &Rc<Worker>, key: Key) -> Option<Rest> {
     let mut table = worker.table.borrow_mut();
     let idle_left = table.due_left(key);
     let SlotState::Parked { info, relay } = &mut table.slot(key)?.state else { return None };
     // Looked at first: after "passed" each search meets these connections again.
-    if info.decided(&worker.shared.borrow()).is_some_and(|it| it.client_certificate.is_some()) {
+    if info.decided(&worker.shared.borrow()).is_some_and(|it| !format::has_place_for(it)) {
         return None;
     }
     let held = relay.held_bytes();
@@ -65,7 +69,13 @@ fn prepare(worker: &Rc<Worker>, key: Key) -> Option<(bool, Duration)> {
         worker.keeps(held, holds);
         worker.sources.update(info.client_ip(), held, holds);
     }
-    (drained.is_ok() && relay.flow().may_leave()).then_some((info.is_settled(), idle_left))
+    let is_settled = info.is_settled();
+    let wait = park::idle_for(worker, relay, is_settled);
+    if drained.is_err() || !relay.flow().may_leave() {
+        return None;
+    }
+    let idle = Some(table.since_due_in(key, wait));
+    Some(Rest { is_settled, idle_left, idle })
 }
 
 /// Parks a connection in a worker: of the process that it was handed over to, or in the one that it
@@ -98,8 +108,7 @@ pub fn reserve(worker: &Worker, detached: &mut Detached) -> bool {
         }
         let process = &worker.process;
         detached.room = Some(Room::take(process, detached.sockets().count()));
-        let held = detached.relay.held_bytes();
-        detached.counted = Some(Counted::of(&process.budget, Account::Relayed, held));
+        count(worker, detached);
     }
     true
 }
@@ -114,8 +123,8 @@ pub fn close(worker: &Rc<Worker>, detached: Detached) {
 /// Puts a connection into a slot. `None`: its sockets are lost, because somebody else has them and
 /// no descriptor is free.
 fn place(worker: &Rc<Worker>, detached: Detached) -> Option<Key> {
-    let Detached { client, upstream, mut info, relay, is_settled, idle_left, .. } = detached;
-    let Detached { clock, counted, room, .. } = detached;
+    let Detached { client, upstream, mut info, relay, .. } = detached;
+    let Detached { clock, counted, room, rest, .. } = detached;
     let Ok(sockets) = own(client).and_then(|client| Ok((client, upstream.map(own).transpose()?)))
     else {
         tracing::error!("internal error: one connection is closed");
@@ -126,7 +135,7 @@ fn place(worker: &Rc<Worker>, detached: Detached) -> Option<Key> {
     }
     // From here on the slot counts it.
     drop(counted);
-    let key = park::place(worker, sockets, info, relay, (is_settled, idle_left));
+    let key = park::place(worker, sockets, info, relay, rest);
     drop(room);
     Some(key)
 }
@@ -141,7 +150,7 @@ fn has_room(worker: &Worker, detached: &mut Detached) -> bool {
     let settings = worker.settings.get();
     let process = &worker.process;
     let descriptors = detached.sockets().count();
-    let bytes = worker.table.borrow().next_entry_bytes() + detached.relay.held_bytes();
+    let bytes = worker.table.borrow().next_entry_bytes() + detached.held_bytes();
     process.open.load(Relaxed) < settings.connections_max
         && process.descriptors.load(Relaxed) + descriptors <= settings.descriptors_max
         && !process.budget.is_over(bytes)

@@ -2,17 +2,11 @@
 //! connections follow. The drain computes from a deadline how long a connection has been idle.
 
 use std::rc::Rc;
-use std::time::Duration;
 
 use crate::connection_table::SlotState;
 use crate::park::wait_for;
+use crate::rest;
 use crate::worker::{Settings, Worker};
-
-/// Connections that have been idle for longer than a shorter `idle_timeout` end over this time:
-/// otherwise all would end in one iteration, and come back at once.
-const OVERDUE_SPREAD: Duration = Duration::from_secs(10);
-/// Steps of that time.
-const SPREAD_STEPS: u32 = 64;
 
 /// Takes the limits of a new configuration.
 pub fn take_settings(worker: &Rc<Worker>, settings: Settings) {
@@ -32,15 +26,15 @@ pub fn take_settings(worker: &Rc<Worker>, settings: Settings) {
         let [due, wait] =
             [&before, &settings].map(|settings| wait_for(settings, relay, is_settled));
         let idle = table.since_due_in(key, due);
-        // At most half of the wait, so that the connection still counts as idle.
-        let spread = OVERDUE_SPREAD.min(wait / 2) * (key.index % SPREAD_STEPS) / SPREAD_STEPS;
-        table.due_in(key, wait.saturating_sub(idle).max(spread));
+        table.due_in(key, rest::left(wait, idle, key));
     }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::time::Duration;
+
     use super::*;
     use crate::park::idle_for;
     use crate::park::tests::terminated;

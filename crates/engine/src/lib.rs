@@ -21,6 +21,7 @@ mod queues;
 pub mod ready;
 pub mod registration;
 pub mod relay;
+mod rest;
 mod search;
 pub mod shed;
 pub mod source;

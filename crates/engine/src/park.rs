@@ -14,6 +14,7 @@ use crate::connection_table::{Phase, Slot, SlotState};
 use crate::queues::{self, IdleKind};
 use crate::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use crate::relay::{self, Flow, Progress, Relay, Sockets};
+use crate::rest::Rest;
 use crate::socket;
 use crate::worker::{Handle, Settings, Worker};
 use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted, TASK_BYTES_MAX};
@@ -69,18 +70,17 @@ pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
     register(worker, active.key());
 }
 
-/// Parks a connection that was parked elsewhere. `rest` is whether it has settled, and how long it
-/// may still be idle. The caller registers and wakes it.
+/// Parks a connection that was parked elsewhere. The caller registers and wakes it.
 pub(crate) fn place(
     worker: &Rc<Worker>,
     (client, upstream): (OwnedFd, Option<OwnedFd>),
     info: ConnectionInfo,
     mut relay: Relay,
-    (is_settled, idle_left): (bool, Duration),
+    rest: Rest,
 ) -> Key {
     let held = relay.held_bytes();
     let mut info = info.park(&mut worker.shared.borrow_mut());
-    if is_settled {
+    if rest.is_settled {
         info.settle();
     }
     worker.process.open.fetch_add(1, Relaxed);
@@ -91,9 +91,9 @@ pub(crate) fn place(
     worker.holds(0, size_of::<Slot>());
     worker.keeps(0, held);
     let mut table = worker.table.borrow_mut();
-    let wait = idle_for(worker, &mut relay, is_settled);
+    let wait = idle_for(worker, &mut relay, rest.is_settled);
     let key = table.insert_parked(client, upstream, SlotState::Parked { info, relay });
-    table.due_in(key, idle_left.min(wait));
+    table.due_in(key, rest.left(wait, key));
     key
 }
 

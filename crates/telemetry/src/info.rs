@@ -86,9 +86,8 @@ pub struct Decided {
     pub tls_version: Option<u16>,
     /// Which authorities have vouched for the client's certificate; 0: none was asked for.
     pub client_roots: u64,
-    /// The client's certificate in DER, if its rule tells the upstream. It stays in this process,
-    /// and so does its connection: the form for another process has no place for it. Boxed within,
-    /// so that this value is no wider for it.
+    /// The client's certificate in DER, if its rule tells the upstream. Boxed within, so that this
+    /// value is no wider for it.
     pub client_certificate: Option<Arc<Box<[u8]>>>,
     /// Whether HTTP/2 was negotiated for an HTTP upstream.
     pub http2: bool,
@@ -122,14 +121,19 @@ impl Heap for Decided {
             + text(&self.sni)
             + text(&self.ja4)
             + upstream
-            + self
-                .client_certificate
-                .as_ref()
-                .map_or(0, |leaf| ARC_BYTES + size_of_val(&**leaf) + leaf.len())
+            + self.client_certificate_bytes()
             + self.counted_at.as_ref().map_or(0, Heap::heap_bytes)
             + self.alpn.as_ref().map_or(0, |alpn| alpn.0.len())
             + size_of_val(&self.shadow[..])
             + self.evidence.as_ref().map_or(0, |evidence| evidence.heap_bytes())
+    }
+}
+
+impl Decided {
+    /// Bytes that the client's certificate holds.
+    pub fn client_certificate_bytes(&self) -> usize {
+        let leaf = self.client_certificate.as_ref();
+        leaf.map_or(0, |leaf| ARC_BYTES + size_of_val(&**leaf) + leaf.len())
     }
 }
 

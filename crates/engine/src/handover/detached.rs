@@ -4,12 +4,12 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 use eyelet_memory::budget::Counted;
 use eyelet_telemetry::info::ConnectionInfo;
 
 use crate::relay::Relay;
+use crate::rest::Rest;
 use crate::worker::Process;
 
 /// The time that a decoded connection counts from until a worker's clock is known: more than any
@@ -24,10 +24,7 @@ pub struct Detached {
     pub(super) upstream: Option<Arc<OwnedFd>>,
     pub(crate) info: ConnectionInfo,
     pub(crate) relay: Relay,
-    /// See [`eyelet_telemetry::info::Parked::is_settled`].
-    pub(super) is_settled: bool,
-    /// How long it may still move no byte.
-    pub(super) idle_left: Duration,
+    pub(super) rest: Rest,
     /// The clock that `info` counts by.
     pub(super) clock: Clock,
     /// The memory that it holds, as long as a budget knows it.
@@ -84,6 +81,11 @@ impl Detached {
             Relay::Splice(_) => None,
             Relay::Terminate(terminated) => terminated.flow.state(),
         }
+    }
+
+    /// Bytes of memory that count for it while no worker has it.
+    pub(super) fn held_bytes(&mut self) -> usize {
+        self.relay.held_bytes() + self.info.decided.client_certificate_bytes()
     }
 
     /// Its sockets, in the order in which `Detached::decode` expects them: the client's, then the

@@ -12,22 +12,27 @@ use zeroize::Zeroizing;
 
 use eyelet_record::{EXPORT_BYTES, Role, Session};
 use eyelet_telemetry::export::{InfoFault, InfoV1};
+use eyelet_telemetry::info::Decided;
 
 use super::detached::{Clock, Detached, IMPORT_UNIX_MS};
 use crate::relay::Relay;
 use crate::relay::export::{FlowFault, FlowV1, HELD_BYTES_MAX, STATE_BYTES_MAX};
 use crate::relay::splice::Spliced;
 use crate::relay::terminate::Terminated;
+use crate::rest::Rest;
 
 /// The version that is written.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// The versions that are read.
-pub const VERSIONS_READ: [u16; 2] = [1, 2];
+pub const VERSIONS_READ: [u16; 3] = [1, 2, 3];
 /// Bytes of the version at a message's begin.
 const VERSION_BYTES: usize = 2;
 /// Most bytes of a message: what a connection holds both ways and of two first flights, and as
 /// much again for all else.
 pub const MESSAGE_BYTES_MAX: usize = 8 * HELD_BYTES_MAX;
+
+/// Most bytes of a client's certificate: rustls reads no longer message of a handshake.
+pub const CERTIFICATE_BYTES_MAX: usize = 64 << 10;
 
 /// Why a message and its sockets are not a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -70,6 +75,9 @@ pub enum ImportError {
     /// A state of the program that it does not read, or that this connection cannot have.
     #[error("the state of HTTP/2 is not one of this connection")]
     State,
+    /// A client's certificate that is too long, or that this connection cannot have.
+    #[error("the client's certificate is not one of this connection")]
+    Certificate,
 }
 
 /// Version 1 of a parked connection.
@@ -84,12 +92,16 @@ struct ConnectionV1<'a> {
     relay: RelayV1<'a>,
 }
 
-/// Version 2: version 1, and then what the program keeps.
+/// Version 3: version 2, and then the last two values. Version 2 is version 1, and then `state`.
 #[derive(Serialize)]
-struct ConnectionV2<'a> {
+struct ConnectionV3<'a> {
     first: ConnectionV1<'a>,
     /// [`crate::relay::Flow::keep_state`].
     state: Option<&'a [u8]>,
+    /// [`Decided::client_certificate`], in DER.
+    client_certificate: Option<&'a [u8]>,
+    /// [`Rest::idle`].
+    idle_ms: Option<u64>,
 }
 
 /// [`Relay`].
@@ -111,13 +123,14 @@ impl Detached {
     /// Its state without the sockets, as a message of [`MESSAGE_BYTES_MAX`] at most. It holds the
     /// secrets, and is wiped when it is dropped.
     pub fn encode(&self) -> Zeroizing<Vec<u8>> {
-        let Self { info, relay, is_settled, idle_left, clock, .. } = self;
+        let Self { info, relay, rest, clock, .. } = self;
         let now_unix_ms = match clock {
             Clock::Worker { left_unix_ms } => *left_unix_ms,
             Clock::Import => IMPORT_UNIX_MS,
         };
         let mut session = Zeroizing::new([0; EXPORT_BYTES]);
         let mut info = info.copy();
+        let certificate = info.decided.client_certificate.clone();
         let relay = match relay {
             Relay::Splice(spliced) => {
                 spliced.restore(&mut info.decided);
@@ -130,12 +143,14 @@ impl Detached {
         };
         let first = ConnectionV1 {
             has_upstream: self.upstream.is_some(),
-            is_settled: *is_settled,
-            idle_left_ms: u64::try_from(idle_left.as_millis()).unwrap_or(u64::MAX),
+            is_settled: rest.is_settled,
+            idle_left_ms: milliseconds(rest.idle_left),
             info: InfoV1::new(&info, now_unix_ms),
             relay,
         };
-        to_bytes(&ConnectionV2 { first, state: self.state() })
+        let client_certificate = certificate.as_deref().map(|leaf| &**leaf);
+        let idle_ms = rest.idle.map(milliseconds);
+        to_bytes(&ConnectionV3 { first, state: self.state(), client_certificate, idle_ms })
     }
 
     /// The connection of a message and its sockets. The caller knows that both come from a process
@@ -148,26 +163,34 @@ impl Detached {
             return Err(ImportError::TooLong(bytes.len()));
         }
         let (version, rest) = bytes.split_first_chunk().ok_or(ImportError::Malformed)?;
-        let has_state = match u16::from_be_bytes(*version) {
-            1 => false,
-            2 => true,
-            other => return Err(ImportError::Version(other)),
-        };
-        let (connection, mut behind) = postcard::take_from_bytes::<ConnectionV1<'_>>(rest)
-            .map_err(|_| ImportError::Malformed)?;
-        let mut state = None;
-        if has_state {
-            (state, behind) = postcard::take_from_bytes::<Option<&[u8]>>(behind)
-                .map_err(|_| ImportError::Malformed)?;
+        let version = u16::from_be_bytes(*version);
+        if !VERSIONS_READ.contains(&version) {
+            return Err(ImportError::Version(version));
         }
+        let (connection, behind): (ConnectionV1<'_>, _) = take(rest)?;
+        let (state, behind) = if version >= 2 { take(behind)? } else { (None, behind) };
+        let ((certificate, idle_ms), behind): ((Option<&[u8]>, Option<u64>), _) =
+            if version >= 3 { take(behind)? } else { ((None, None), behind) };
         if !behind.is_empty() {
             return Err(ImportError::Trailing(behind.len()));
         }
         let mut detached = connection.detached(sockets)?;
+        detached.rest.idle = idle_ms.map(Duration::from_millis);
         if let Some(state) = state {
             detached.take_state(state)?;
         }
+        if let Some(certificate) = certificate {
+            detached.take_certificate(certificate)?;
+        }
         Ok(detached)
+    }
+
+    /// Only a terminated connection whose client authorities have vouched for has a certificate.
+    fn take_certificate(&mut self, certificate: &[u8]) -> Result<(), ImportError> {
+        let Relay::Terminate(_) = self.relay else { return Err(ImportError::Certificate) };
+        let decided = &mut self.info.decided;
+        decided.client_certificate = Some(Arc::new(certificate.into()));
+        has_place_for(decided).then_some(()).ok_or(ImportError::Certificate)
     }
 
     /// Only a terminated connection without an upstream has a state. Whether the program reads it
@@ -185,8 +208,24 @@ impl Detached {
     }
 }
 
+/// Whether a message has a place for what was decided.
+pub(super) fn has_place_for(decided: &Decided) -> bool {
+    decided.client_certificate.as_ref().is_none_or(|leaf| {
+        decided.client_roots != 0 && (1..=CERTIFICATE_BYTES_MAX).contains(&leaf.len())
+    })
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The next value of a message, and what follows it.
+fn take<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(T, &'a [u8]), ImportError> {
+    postcard::take_from_bytes(bytes).map_err(|_| ImportError::Malformed)
+}
+
 /// Written into a buffer of the whole length: one that grew would leave copies of the secrets.
-fn to_bytes(connection: &ConnectionV2<'_>) -> Zeroizing<Vec<u8>> {
+fn to_bytes(connection: &ConnectionV3<'_>) -> Zeroizing<Vec<u8>> {
     // The values are plain, so neither step can fail. Empty bytes would be refused by `decode`.
     let len = postcard::experimental::serialized_size(connection).unwrap_or(0);
     let mut bytes = Zeroizing::new(vec![0; VERSION_BYTES + len]);
@@ -231,8 +270,11 @@ impl ConnectionV1<'_> {
             upstream: sockets.next().map(Arc::new),
             info,
             relay,
-            is_settled: self.is_settled,
-            idle_left: Duration::from_millis(self.idle_left_ms),
+            rest: Rest {
+                is_settled: self.is_settled,
+                idle_left: Duration::from_millis(self.idle_left_ms),
+                idle: None,
+            },
             clock: Clock::Import,
             counted: None,
             room: None,

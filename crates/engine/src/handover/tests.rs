@@ -4,10 +4,12 @@
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
-use eyelet_record::{Keys, Session, Suite};
+use eyelet_record::{Keys, Role, Session, Suite};
 use eyelet_sys::epoll::Events;
 
+use super::format::CERTIFICATE_BYTES_MAX;
 use super::*;
 use crate::accept::Accepting;
 use crate::relay::export::STATE_BYTES_MAX;
@@ -120,7 +122,7 @@ fn a_terminated_connection_goes_on_in_another_worker() {
     let (old, new) = (worker(), worker());
     let ((client, upstream), mut far_client, mut far_upstream) = sockets();
     let session = |role| Session::tls13(role, Suite::Aes128Gcm, &[1; 32], &[2; 32], 0, 0).unwrap();
-    let mut tls = session(eyelet_record::Role::Client);
+    let mut tls = session(Role::Client);
     let mut seal = |text: &[u8]| {
         let mut record = vec![0; tls.record_len(text.len())];
         record[tls.prefix_len()..][..text.len()].copy_from_slice(text);
@@ -129,7 +131,7 @@ fn a_terminated_connection_goes_on_in_another_worker() {
     };
     let (one, two) = (seal(b"one "), seal(b"two"));
     let terminated = |_: &mut ConnectionInfo| {
-        let session = session(eyelet_record::Role::Server);
+        let session = session(Role::Server);
         Relay::Terminate(Terminated { session, flow: Flow::default() })
     };
     let key = park_one(&old, (client, Some(upstream)), terminated);
@@ -258,8 +260,8 @@ fn id_and_times_go_along() {
         old.tick(&mut accepting, Duration::from_secs(seconds));
     }
     let mut detached = detach(&old, key).unwrap();
-    let left = detached.idle_left;
-    assert!(detached.is_settled && left.as_secs().abs_diff(200) < 5, "{left:?}");
+    let left = detached.rest.idle_left;
+    assert!(detached.rest.is_settled && left.as_secs().abs_diff(200) < 5, "{left:?}");
     detached.info.started_unix_ms -= 7_000;
     let id = detached.id();
     let imported = Detached::decode(&detached.encode(), received(&detached)).unwrap();
@@ -270,14 +272,16 @@ fn id_and_times_go_along() {
     assert_eq!(imported.id(), id);
     let age = new.now_unix_ms() - imported.info.started_unix_ms;
     assert!((7_000..600_000).contains(&age), "{age}");
-    assert!(imported.is_settled && imported.idle_left <= left + Duration::from_millis(200));
+    assert!(
+        imported.rest.is_settled && imported.rest.idle_left <= left + Duration::from_millis(200)
+    );
     // A shorter timeout of the new process's configuration counts.
     let mut settings = new.settings.get();
     settings.idle_timeout = Duration::from_secs(30);
     new.settings.set(settings);
     attach(&new, imported).unwrap();
     let key = new.table.borrow().keys()[0];
-    let left = detach(&new, key).unwrap().idle_left;
+    let left = detach(&new, key).unwrap().rest.idle_left;
     assert!(left <= Duration::from_secs(31), "{left:?}");
     drop(far_client);
 }
@@ -363,5 +367,65 @@ fn a_state_that_is_too_long_stays() {
     for (length, leaves) in [(STATE_BYTES_MAX, true), (STATE_BYTES_MAX + 1, false)] {
         let key = park::tests::with_state(&old, &vec![7; length]);
         assert_eq!(detach(&old, key).is_some(), leaves);
+    }
+}
+
+/// It counts from the slot to the next slot. One that the importer would not read stays.
+#[test]
+fn a_clients_certificate_goes_along() {
+    for (bytes, leaves) in [(CERTIFICATE_BYTES_MAX, true), (CERTIFICATE_BYTES_MAX + 1, false)] {
+        let (old, new) = (worker(), worker());
+        let ((client, _), far_client, _far_upstream) = sockets();
+        let key = park_one(&old, (client, None), |info| {
+            info.decided.client_roots = 1;
+            info.decided.client_certificate = Some(Arc::new(vec![7; bytes].into()));
+            let session = Session::tls13(Role::Server, Suite::Aes128Gcm, &[1; 32], &[2; 32], 0, 0);
+            Relay::Terminate(Terminated { session: session.unwrap(), flow: Flow::default() })
+        });
+        let Some(detached) = detach(&old, key) else {
+            assert!(!leaves);
+            continue;
+        };
+        assert!(leaves && old.process.budget.used_by(Account::Relayed) >= bytes);
+        let mut imported = Detached::decode(&detached.encode(), received(&detached)).unwrap();
+        drop(detached);
+        assert_eq!(old.process.budget.used_by(Account::Relayed), 0);
+        assert!(reserve(&new, &mut imported));
+        assert!(new.process.budget.used_by(Account::Relayed) >= bytes);
+        attach(&new, imported).unwrap();
+        assert_eq!(new.process.budget.used_by(Account::Relayed), 0, "its slot counts it");
+        let keys = new.table.borrow().keys();
+        let detached = detach(&new, keys[0]).unwrap();
+        let leaf = detached.info.decided.client_certificate.clone().unwrap();
+        assert!(leaf.len() == bytes && leaf.iter().all(|byte| *byte == 7));
+        drop(far_client);
+    }
+}
+
+/// A process with another `idle_timeout` counts on from the same moment, as after a reload.
+#[test]
+fn idle_time_goes_on_where_the_timeout_is_another() {
+    for minutes in [1, 4, 5, 60] {
+        let (old, new) = (worker(), worker());
+        let ((client, upstream), far_client, _far_upstream) = sockets();
+        let key = park_one(&old, (client, Some(upstream)), spliced);
+        for seconds in [3, 100] {
+            let mut accepting = Accepting::new(Vec::new());
+            old.tick(&mut accepting, Duration::from_secs(seconds));
+        }
+        let idle_timeout = Duration::from_secs(60 * minutes);
+        let mut settings = new.settings.get();
+        settings.idle_timeout = idle_timeout;
+        new.settings.set(settings);
+        hand_over(&old, &new, key);
+        let key = new.table.borrow().keys()[0];
+        let rest = detach(&new, key).unwrap().rest;
+        // It has been idle for 100 seconds. One that is overdue ends soon.
+        let idle = Duration::from_secs(100).min(idle_timeout);
+        let off = rest.idle.unwrap().abs_diff(idle);
+        assert!(off < Duration::from_secs(2), "{minutes} minutes: {rest:?}");
+        let off = (rest.idle.unwrap() + rest.idle_left).abs_diff(idle_timeout);
+        assert!(off < Duration::from_secs(1), "{minutes} minutes: {rest:?}");
+        drop(far_client);
     }
 }

@@ -39,6 +39,7 @@ mod terminate;
 mod tickets;
 mod upgrade;
 mod upgrade_fails;
+mod upgrade_http2;
 mod upgrade_tight;
 mod waiting;
 mod watched;

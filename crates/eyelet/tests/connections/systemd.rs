@@ -5,9 +5,12 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
+use tokio::runtime::Runtime;
+
 use crate::support::client::{Offer, TLS12, TLS13, echo};
 use crate::support::edge::{self, LISTENER};
 use crate::support::systemd::Systemd;
+use crate::support::two::Two;
 use crate::support::upstream::vacant;
 use crate::support::web::get;
 use crate::support::{Hello, Pki, Tls, Upstream, until};
@@ -75,6 +78,9 @@ struct Held {
     tcp: Vec<Tls>,
     http: Tls,
     spliced: TcpStream,
+    two: Two,
+    /// Runs the client of HTTP/2 while that asks.
+    runtime: Runtime,
 }
 
 impl Held {
@@ -86,7 +92,10 @@ impl Held {
         let offer = |versions| Offer { versions, ..Offer::new(&scene.pki) };
         let tls = |versions| offer(versions).connect(scene.address, "tcp.app.test");
         let tcp = (0..tcp).map(|n| tls(if n % 2 == 0 { TLS13 } else { TLS12 })).collect();
-        let mut held = Self { tcp, http: scene.tls("app.test"), spliced: scene.spliced() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let two = runtime.block_on(Two::connect(&scene.pki, scene.address));
+        let (http, spliced) = (scene.tls("app.test"), scene.spliced());
+        let mut held = Self { tcp, http, spliced, two, runtime };
         held.goes_on("begin");
         held
     }
@@ -96,6 +105,11 @@ impl Held {
             echo(tls, text.as_bytes());
         }
         assert_eq!(get(&mut self.http, "/").status, 200);
+        // The tables of fields are those of before: the path is another one each time.
+        let path = format!("/{}", text.replace(' ', "-"));
+        let (status, body) = self.runtime.block_on(self.two.get(&path)).unwrap();
+        assert_eq!(status, 200);
+        assert!(body.starts_with(format!("GET {path} HTTP/1.1\r\n").as_bytes()), "{body:?}");
         self.spliced.write_all(text.as_bytes()).unwrap();
         crate::support::expect(&mut self.spliced, text.as_bytes());
     }
@@ -127,7 +141,7 @@ fn a_restart_a_reload_and_an_upgrade_of_the_unit_keep_every_connection() {
     // New clients are served, at the same port, and those of before resume their sessions.
     echo(&mut scene.tls("tcp.app.test"), b"new");
     let log = scene.systemd.log();
-    assert_eq!(log.matches("22 connections are back").count(), 3, "{log}");
+    assert_eq!(log.matches("23 connections are back").count(), 3, "{log}");
     assert!(!log.contains("ERROR"), "{log}");
 }
 
@@ -196,7 +210,7 @@ fn a_socket_unit_and_a_restart_go_together() {
     let mut held = Held::new(&scene);
     for round in 1..=2 {
         scene.systemd.does(&["restart", "eyelet.service"]);
-        scene.wait_log("22 connections are back", round);
+        scene.wait_log("23 connections are back", round);
         held.goes_on("after a restart");
         echo(&mut scene.tls("tcp.app.test"), b"new");
     }
@@ -236,9 +250,9 @@ fn what_a_smaller_process_has_no_room_for_ends_properly() {
     let good = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, format!("{good}[limits]\nconnections_max = 12\n")).unwrap();
     scene.systemd.does(&["restart", "eyelet.service"]);
-    let said = "12 of 22 connections are back: 10 have ended here, and the service manager lost 0";
+    let said = "12 of 23 connections are back: 11 have ended here, and the service manager lost 0";
     scene.wait_log(said, 1);
-    // The other two are not of TCP in TLS.
+    // The other three are not of TCP in TLS.
     until("their ends", || {
         let mut ended = 0;
         for tls in &mut held.tcp {
@@ -248,7 +262,7 @@ fn what_a_smaller_process_has_no_room_for_ends_properly() {
                 Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
             }
         }
-        (8..=10).contains(&ended).then_some(())
+        (8..=11).contains(&ended).then_some(())
     });
 }
 
@@ -263,7 +277,7 @@ fn a_stop_closes_what_was_kept() {
         assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
     }
     assert_eq!(scene.systemd.property("NFileDescriptorStore"), "0");
-    scene.wait_log("the service manager keeps 22 connections", 1);
+    scene.wait_log("the service manager keeps 23 connections", 1);
 }
 
 /// `EYELET_HELD` connections in a restart, and how long it takes.
@@ -275,8 +289,8 @@ fn a_restart_with_many_connections_is_short() {
     let began = Instant::now();
     scene.systemd.does(&["restart", "eyelet.service"]);
     let took = began.elapsed();
-    println!("{} connections, restarted in {} ms", held.tcp.len() + 2, took.as_millis());
+    println!("{} connections, restarted in {} ms", held.tcp.len() + 3, took.as_millis());
     held.goes_on("after a restart");
     let log = scene.systemd.log();
-    assert!(log.contains(&format!("{} connections are back", held.tcp.len() + 2)), "{log}");
+    assert!(log.contains(&format!("{} connections are back", held.tcp.len() + 3)), "{log}");
 }

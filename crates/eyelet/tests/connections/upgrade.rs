@@ -352,14 +352,45 @@ fn certified(scene: &mut Scene, keys: &str) -> Tls {
     client
 }
 
-/// The message for another process has no place for the certificate, so the connection stays with
-/// the process that knows it.
+/// Each request says the certificate, whichever process serves it: by HTTP/1.1 of openssl, and by
+/// HTTP/2.
 #[test]
-fn a_client_whose_certificate_is_passed_on_stays() {
+fn a_clients_certificate_goes_along_twice() {
+    if !need("openssl") {
+        return;
+    }
     let mut scene = Scene::new();
-    let keys = "client_ca = \"ca.pem\"\nclient_cert_header = true\n";
-    let _client = certified(&mut scene, keys);
-    assert_eq!(scene.upgrade(), 0);
+    drop(certified(&mut scene, "client_ca = \"ca.pem\"\nclient_cert_header = true\n"));
+    let pem = std::fs::read_to_string(scene.pki.file("client.pem")).unwrap();
+    let der: String = pem.lines().filter(|line| !line.starts_with("--")).collect();
+    let field = format!("client-cert: :{der}:\r\n");
+    let mut command = Command::new("openssl");
+    command.args(["s_client", "-connect", &scene.address().to_string(), "-quiet"]);
+    command.args(["-servername", "app.test", "-CAfile", &scene.pki.text("ca.pem")]);
+    command.args(["-cert", &scene.pki.text("client.pem")]);
+    command.args(["-key", &scene.pki.text("client.key")]);
+    let mut one = Talk::start(&mut command);
+    let leaf = scene.pki.client("other");
+    two::run(async {
+        let other = std::fs::read_to_string(scene.pki.file("other.pem")).unwrap();
+        let other: String = other.lines().filter(|line| !line.starts_with("--")).collect();
+        let offer = Offer { certificate: Some(&leaf), alpn: &["h2"], ..Offer::new(&scene.pki) };
+        let mut two = Two::offering(&offer, scene.address()).await;
+        for round in 0..3 {
+            one.say(&format!("GET /{round} HTTP/1.1\r\nHost: app.test\r\n\r\n"));
+            one.hear(&format!("GET /{round} HTTP/1.1"));
+            until("the certificate", || {
+                (one.said().matches(&field).count() == 1 + round).then_some(())
+            });
+            let (status, asked) = two.get("/").await.unwrap();
+            let asked = String::from_utf8(asked.into()).unwrap();
+            assert_eq!(status, 200);
+            assert!(asked.contains(&format!("client-cert: :{other}:\r\n")), "{asked}");
+            if round < 2 {
+                assert_eq!(scene.upgrade(), 2, "{}", scene.edge.log());
+            }
+        }
+    });
 }
 
 #[test]

@@ -7,6 +7,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::process::{Pid, Signal, Uid, kill_process};
 use rustix::thread::set_thread_res_uid;
@@ -261,6 +263,43 @@ fn a_process_that_dies_late_leaves_the_earlier_one_whole() {
     assert_eq!(said.status.code(), Some(0), "{}\n{}", said.text, scene.edge.log());
     slow.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
     assert!(head(&mut client).starts_with("HTTP/1.1 200"));
+}
+
+/// The order to drain ends the checks of upstreams. They begin again when it is taken back.
+#[test]
+fn checks_of_upstreams_go_on_where_a_drain_is_taken_back() {
+    let checks = Arc::new(AtomicUsize::new(0));
+    let count = checks.clone();
+    let app = Upstream::serve(move |mut stream| {
+        while stream.peek(&mut [0]).is_ok_and(|length| length > 0) {
+            let asked = head(&mut stream);
+            count.fetch_add(usize::from(asked.starts_with("GET /healthz")), Ordering::SeqCst);
+            if asked.starts_with("GET /slow") {
+                // Until the client ends it.
+                let _ = stream.read(&mut [0]);
+                return;
+            }
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    let mut scene = Scene::to(app, "workers = 1\n[limits]\ndrain_timeout = \"10m\"\n");
+    let text = std::fs::read_to_string(&scene.file).unwrap();
+    // The last rule is that of HTTP.
+    scene.pki.folder.write("edge.toml", text + "upstream_check = \"/healthz\"\n");
+    let said = output(&mut scene.command("reload"));
+    assert_eq!(said.status.code(), Some(0), "{}", said.text);
+    let more = |than: usize| {
+        until("checks", || (checks.load(Ordering::SeqCst) >= than).then_some(()));
+    };
+    more(1);
+    let mut client = scene.http();
+    client.write_all(b"GET /slow HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+    client.flush().unwrap();
+    assert_eq!(scene.upgrade(), 0, "the connection is busy");
+    kill_process(scene.later[0], Signal::KILL).unwrap();
+    scene.edge.wait_log("this process serves on");
+    // Nobody else is there to make them.
+    more(checks.load(Ordering::SeqCst) + 2);
 }
 
 /// The order to drain is not forgotten when the batch on its way comes back.

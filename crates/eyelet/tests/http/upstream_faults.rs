@@ -2,18 +2,21 @@
 //! one stream costs that stream; what is wrong with the connection costs the connection.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
+use crate::support::edge::LISTENER;
 use crate::support::frames::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM, SETTINGS,
     WINDOW_UPDATE, frame, literal, next,
 };
-use crate::support::two::run;
+use crate::support::two::{self, Two, run};
 use crate::support::web::{Web, get};
-use crate::support::{Tls, Upstream, until};
+use crate::support::{Edge, Pki, SOON, Tls, Upstream, until};
 
 /// `:status: 200` in the static table.
 const OK: u8 = 0x88;
@@ -21,6 +24,8 @@ const WHOLE: u8 = END_HEADERS | END_STREAM;
 /// More frames than a connection may send that move nothing: a thousand, and a hundred a second.
 const FLOOD: usize = 12_000;
 const FLOW_CONTROL_ERROR: usize = 3;
+/// Between two requests of a client that waits for a change.
+const A_MOMENT: Duration = Duration::from_millis(20);
 /// More data than any window, were it sent.
 const ENDLESS_BYTES: usize = 64 << 20;
 
@@ -79,12 +84,12 @@ fn by_hand(answers: Vec<Answer>) -> Upstream {
     })
 }
 
-fn begin(socket: &mut TcpStream) {
+fn begin(socket: &mut (impl Read + Write)) {
     socket.read_exact(&mut [0; 24]).unwrap();
     socket.write_all(&frame(SETTINGS, 0, 0, &[])).unwrap();
 }
 
-fn next_request(socket: &mut TcpStream) -> Option<u32> {
+fn next_request(socket: &mut impl Read) -> Option<u32> {
     loop {
         let frame = next(socket)?;
         if frame.kind == HEADERS {
@@ -285,4 +290,64 @@ fn an_upstream_may_reset_every_stream() {
     }
     assert_eq!(get(&mut client, "/").status, 200);
     assert_eq!(web.app.accepted(), 1);
+}
+
+/// An upstream that has stopped reading may still answer what it has read. Whatever could not be
+/// written to it is asked again elsewhere, and no later request is given to it.
+#[test]
+fn a_connection_that_takes_nothing_more_is_not_used_again() {
+    let pki = Pki::new();
+    let path = pki.folder.path().join("app.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let rule = pki.terminate(&format!("http+unix:{}", path.display()), "upstream_http2 = \"on\"");
+    let edge = Edge::start_whole(&pki.folder, &format!("workers = 1\n{LISTENER}{rule}"), |_| ());
+    let take = || {
+        let (mut socket, _) = listener.accept().unwrap();
+        socket.set_read_timeout(Some(SOON)).unwrap();
+        begin(&mut socket);
+        socket
+    };
+    let is_left = AtomicBool::new(false);
+    let (stopped, reads_nothing) = tokio::sync::oneshot::channel();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut first = take();
+            let id = next_request(&mut first).unwrap();
+            // Now each write of the edge fails, and its reads go on: so are Unix sockets.
+            first.shutdown(Shutdown::Read).unwrap();
+            stopped.send(()).unwrap();
+            let mut second = take();
+            is_left.store(true, Ordering::SeqCst);
+            let mut stream = next_request(&mut second).unwrap();
+            first.write_all(&ok(id)).unwrap();
+            drop(first);
+            loop {
+                second.write_all(&ok(stream)).unwrap();
+                match next_request(&mut second) {
+                    Some(next) => stream = next,
+                    None => break,
+                }
+            }
+        });
+        run(async {
+            let mut client = Two::connect(&pki, edge.address()).await;
+            let mut ask = async |path| {
+                client.send = client.send.clone().ready().await.unwrap();
+                client.send.send_request(two::get(path), true).unwrap().0
+            };
+            let first = ask("/first").await;
+            reads_nothing.await.unwrap();
+            let mut asked = vec![first];
+            // The first one cannot be written, and some may follow before that is known.
+            while !is_left.load(Ordering::SeqCst) {
+                asked.push(ask("/later").await);
+                tokio::time::sleep(A_MOMENT).await;
+            }
+            for response in asked {
+                assert_eq!(response.await.unwrap().status(), 200);
+            }
+            drop(client.send);
+        });
+        drop(edge);
+    });
 }

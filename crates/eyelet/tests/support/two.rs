@@ -26,7 +26,12 @@ pub struct Two {
 impl Two {
     /// To app.test at an edge.
     pub async fn connect(pki: &Pki, edge: SocketAddr) -> Self {
-        let config = Offer { alpn: &["h2"], ..Offer::new(pki) }.config();
+        Self::offering(&Offer { alpn: &["h2"], ..Offer::new(pki) }, edge).await
+    }
+
+    /// The same with an offer of one's own.
+    pub async fn offering(offer: &Offer<'_>, edge: SocketAddr) -> Self {
+        let config = offer.config();
         let socket = tokio::net::TcpStream::connect(edge).await.unwrap();
         let name = "app.test".try_into().unwrap();
         let tls = tokio_rustls::TlsConnector::from(config).connect(name, socket).await.unwrap();

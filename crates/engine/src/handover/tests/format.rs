@@ -17,7 +17,8 @@ use crate::relay::export::{FlowFault, HELD_BYTES_MAX};
 
 /// What each file has, and its version. An upgrade from any release that wrote the version needs
 /// them to be read.
-const STORED: [(&str, &str); 6] = [
+const STORED: [(&str, &str); 7] = [
+    ("certified", include_str!("../v3/certified.hex")),
     ("http2", include_str!("../v2/http2.hex")),
     ("spliced", include_str!("../v1/spliced.hex")),
     ("inspected", include_str!("../v1/inspected.hex")),
@@ -118,6 +119,17 @@ fn http2(mut flow: Flow) -> (Decided, Relay) {
     (decided, Relay::Terminate(Terminated { session, flow }))
 }
 
+fn websocket(mut flow: Flow) -> (Decided, Relay) {
+    let secrets = ([0xe5; 32], [0xf6; 32]);
+    let suite = Suite::ChaCha20Poly1305;
+    let session = Session::tls13(Role::Server, suite, &secrets.0, &secrets.1, 4, 5);
+    let mut frames = WebSocketFrames::default();
+    frames.up.read(&[0x82, 0xfe, 1]);
+    frames.down.read(&[0x81, 5, b'h', b'e']);
+    flow.follow_websocket(frames);
+    (decided(), Relay::Terminate(Terminated { session: session.unwrap(), flow }))
+}
+
 /// The values that the files have.
 fn stored(name: &str) -> Detached {
     let (client, _) = eyelet_sys::socket::pair().unwrap();
@@ -154,16 +166,13 @@ fn stored(name: &str) -> Detached {
             upstream = None;
             http2(flow)
         }
-        "websocket" => {
-            let secrets = ([0xe5; 32], [0xf6; 32]);
-            let suite = Suite::ChaCha20Poly1305;
-            let session = Session::tls13(Role::Server, suite, &secrets.0, &secrets.1, 4, 5);
-            let mut frames = WebSocketFrames::default();
-            frames.up.read(&[0x82, 0xfe, 1]);
-            frames.down.read(&[0x81, 5, b'h', b'e']);
-            flow.follow_websocket(frames);
-            (decided(), Relay::Terminate(Terminated { session: session.unwrap(), flow }))
+        "certified" => {
+            upstream = None;
+            let (decided, relay) = http2(flow);
+            let client_certificate = Some(Arc::new([0x30, 3, 2, 1, 7].into()));
+            (Decided { client_roots: 77, client_certificate, ..decided }, relay)
         }
+        "websocket" => websocket(flow),
         _ => {
             let (key, iv) = ([0xc3; 16], [0xd4; 12]);
             let suite = Suite::Aes128Gcm;
@@ -181,8 +190,11 @@ fn stored(name: &str) -> Detached {
         upstream: upstream.map(Arc::new),
         info: info_beside(&relay, decided),
         relay,
-        is_settled: name != "spliced",
-        idle_left: Duration::from_millis(3_599_900),
+        rest: Rest {
+            is_settled: name != "spliced",
+            idle_left: Duration::from_millis(3_599_900),
+            idle: (name == "certified").then_some(Duration::from_millis(77_100)),
+        },
         clock: Clock::Import,
         counted: None,
         room: None,
@@ -191,7 +203,7 @@ fn stored(name: &str) -> Detached {
 
 /// All of it as text, without its sockets.
 fn shown(detached: &Detached) -> String {
-    let Detached { info, relay, is_settled, idle_left, upstream, .. } = detached;
+    let Detached { info, relay, rest, upstream, .. } = detached;
     let (session, flow) = match relay {
         Relay::Splice(spliced) => {
             let mut decided = Decided::default();
@@ -206,8 +218,9 @@ fn shown(detached: &Detached) -> String {
     };
     let upstream = upstream.is_some();
     let (flow, state) = (flow.export(), detached.state());
+    let leaf = info.decided.client_certificate.as_deref();
     let info = InfoV1::new(info, IMPORT_UNIX_MS);
-    format!("{info:?} {is_settled} {idle_left:?} {upstream} {session} {flow:?} {state:?}")
+    format!("{info:?} {leaf:?} {rest:?} {upstream} {session} {flow:?} {state:?}")
 }
 
 /// A file of an earlier release is read as it was meant, and this release writes the same.
@@ -218,13 +231,14 @@ fn stored_messages_are_read_for_ever() {
         let written = expected.encode();
         let stored = from_hex(text);
         let newest = match stored[1] {
-            // Version 2 is version 1 and a state.
-            1 => [&[0, 2], &stored[2..], &[0]].concat(),
+            // Each version is the one before, and then one or two optional values.
+            1 => [&[0, 3], &stored[2..], &[0, 0, 0]].concat(),
+            2 => [&[0, 3], &stored[2..], &[0, 0]].concat(),
             _ => stored,
         };
         assert!(
             *written == newest,
-            "{name}: version 2 has changed. It must not; this would be its bytes:\n{}",
+            "{name}: version 3 has changed. It must not; this would be its bytes:\n{}",
             to_hex(&written)
         );
         let read = Detached::decode(&from_hex(text), received(&expected)).unwrap();
@@ -253,7 +267,7 @@ fn a_message_has_one_length() {
 
 #[test]
 fn a_message_of_another_version_is_refused() {
-    for version in [0_u16, 3, 256, u16::MAX] {
+    for version in [0_u16, 4, 256, u16::MAX] {
         let expected = stored("tls13");
         let mut bytes = expected.encode().to_vec();
         bytes[..2].copy_from_slice(&version.to_be_bytes());
@@ -368,6 +382,25 @@ fn values_beyond_their_limits_are_refused() {
     let flow = Flow::default();
     client.relay = Relay::Terminate(Terminated { session: session.unwrap(), flow });
     assert_eq!(decode(&client), Some(ImportError::Role));
+}
+
+/// It must be one that authorities may have vouched for.
+#[test]
+fn a_certificate_that_no_connection_has_is_refused() {
+    let certificate = |bytes: usize| Some(Arc::new(vec![7; bytes].into()));
+    for (name, bytes, roots, fault) in [
+        ("tls13", CERTIFICATE_BYTES_MAX, 1, None),
+        ("tls13", CERTIFICATE_BYTES_MAX + 1, 1, Some(ImportError::Certificate)),
+        ("tls13", 0, 1, Some(ImportError::Certificate)),
+        ("tls13", 900, 0, Some(ImportError::Certificate)),
+        ("spliced", 900, 1, Some(ImportError::Certificate)),
+    ] {
+        let mut value = stored(name);
+        value.info.decided.client_certificate = certificate(bytes);
+        value.info.decided.client_roots = roots;
+        let decoded = Detached::decode(&value.encode(), received(&value)).err();
+        assert_eq!(decoded, fault, "{name}: {bytes} bytes of {roots}");
+    }
 }
 
 /// What 10,000 connections cost on their way. The time is printed, because it is the machine's.

@@ -1,0 +1,140 @@
+//! HTTP/2 at an upgrade: streams that are open, and how long a connection has been idle.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::mpsc::{Sender, channel};
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::upgrade::Scene;
+use crate::support::two::{self, Two};
+use crate::support::web::head;
+use crate::support::{Upstream, noise, until};
+
+const BODY_BYTES: usize = 200_000;
+
+/// An application whose response to `/slow` stops in the middle until something is sent. Others
+/// are answered at once.
+fn app() -> (Upstream, Sender<()>) {
+    let (go_on, wait) = channel();
+    let wait = Mutex::new(wait);
+    let app = Upstream::serve(move |mut stream| {
+        while stream.peek(&mut [0]).is_ok_and(|length| length > 0) {
+            let body = noise(BODY_BYTES, 1);
+            let asked = head(&mut stream);
+            let (first, second) = body.split_at(BODY_BYTES / 2);
+            let said = format!("HTTP/1.1 200 OK\r\nContent-Length: {BODY_BYTES}\r\n\r\n");
+            let mut sent = stream.write_all(said.as_bytes()).and_then(|()| stream.write_all(first));
+            if asked.starts_with("GET /slow") {
+                let _ = wait.lock().unwrap().recv();
+            }
+            sent = sent.and_then(|()| stream.write_all(second));
+            if sent.is_err() {
+                return;
+            }
+        }
+    });
+    (app, go_on)
+}
+
+/// Asks for `/slow`, and reads the part that comes at once.
+async fn begin(client: &mut Two) -> (h2::RecvStream, Vec<u8>) {
+    client.send = client.send.clone().ready().await.unwrap();
+    let (response, _) = client.send.send_request(two::get("/slow"), true).unwrap();
+    let response = response.await.unwrap();
+    assert_eq!(response.status(), 200);
+    let (mut body, mut got) = (response.into_body(), Vec::new());
+    while got.len() < BODY_BYTES / 2 {
+        let piece: Bytes = body.data().await.unwrap().unwrap();
+        body.flow_control().release_capacity(piece.len()).unwrap();
+        got.extend_from_slice(&piece);
+    }
+    (body, got)
+}
+
+/// The stream ends in the old process, which also serves the next one of this connection until
+/// then. The connection then moves.
+#[test]
+fn an_open_stream_ends_and_its_connection_moves() {
+    let (app, go_on) = app();
+    let mut scene = Scene::to(app, "workers = 1\n[limits]\ndrain_timeout = \"10m\"\n");
+    two::run(async {
+        let mut client = Two::connect(&scene.pki, scene.address()).await;
+        let (mut body, mut got) = begin(&mut client).await;
+        assert_eq!(scene.upgrade(), 0, "it has an open stream");
+        assert!(client.get("/beside").await.unwrap().1 == noise(BODY_BYTES, 1));
+        go_on.send(()).unwrap();
+        got.extend_from_slice(&two::read(&mut body).await.unwrap());
+        assert!(got == noise(BODY_BYTES, 1), "{} bytes", got.len());
+        drop(body);
+        // Long before the drain's time is over: nothing was left there.
+        assert!(scene.edge.wait_exit_alone().success());
+        assert!(client.get("/after").await.unwrap().1 == noise(BODY_BYTES, 1));
+        assert_eq!(scene.upgrade(), 1);
+        assert!(client.get("/again").await.unwrap().1 == noise(BODY_BYTES, 1));
+        drop(client.send);
+        assert!(client.driven.await.unwrap().is_ok(), "no GOAWAY came");
+    });
+}
+
+/// A stream that never ends does not keep the old process. Its client is sent away.
+#[test]
+fn a_stream_without_an_end_gets_a_goaway_in_time() {
+    let (app, _never) = app();
+    let mut scene = Scene::to(app, "workers = 1\n[limits]\ndrain_timeout = \"3s\"\n");
+    two::run(async {
+        let mut client = Two::connect(&scene.pki, scene.address()).await;
+        let (mut body, _) = begin(&mut client).await;
+        assert_eq!(scene.upgrade(), 0);
+        assert!(two::read(&mut body).await.is_err(), "cut");
+        let ended = client.driven.await.unwrap();
+        let refused = client.send.ready().await.err().or(ended.err()).unwrap();
+        assert!(refused.is_go_away() && refused.is_remote(), "{refused}");
+        assert!(scene.edge.wait_exit_alone().success());
+        let mut next = Two::connect(&scene.pki, scene.address()).await;
+        assert_eq!(next.get("/next").await.unwrap().0, 200);
+    });
+}
+
+/// The idle times of all connections, as `[admin]` lists them.
+fn idle_ms(socket: &Path) -> Option<Vec<u64>> {
+    let mut stream = UnixStream::connect(socket).ok()?;
+    stream.write_all(b"GET /connections HTTP/1.0\r\n\r\n").ok()?;
+    let mut said = String::new();
+    stream.read_to_string(&mut said).ok()?;
+    let (_, body) = said.split_once("\r\n\r\n")?;
+    let listed: Vec<Value> = serde_json::from_str(body).ok()?;
+    let parked = listed.iter().filter(|one| one["state"] == "parked");
+    parked.map(|one| one["idle_ms"].as_u64()).collect()
+}
+
+/// Whether the new process has a longer `idle_timeout` or a shorter one, a connection that was just
+/// parked has not been idle for half an hour.
+#[test]
+fn another_idle_timeout_makes_no_connection_older() {
+    const HALF_AN_HOUR_MS: u64 = 30 * 60 * 1000;
+    let file = |hours: u32| {
+        format!(
+            "workers = 1\n[admin]\naddress = \"unix:admin.sock\"\n\
+             [limits]\nidle_timeout = \"{hours}h\"\n"
+        )
+    };
+    let mut scene = Scene::with(&file(2));
+    let socket = scene.pki.folder.path().join("admin.sock");
+    two::run(async {
+        let _spliced = scene.spliced();
+        let mut client = Two::connect(&scene.pki, scene.address()).await;
+        assert_eq!(client.get("/").await.unwrap().0, 200);
+        for hours in [5, 1] {
+            scene.write(&file(hours));
+            assert_eq!(scene.upgrade(), 2, "{}", scene.edge.log());
+            let idle =
+                until("both connections", || idle_ms(&socket).filter(|idle| idle.len() == 2));
+            assert!(idle.iter().all(|ms| *ms < HALF_AN_HOUR_MS), "{hours} hours: {idle:?}");
+        }
+        assert_eq!(client.get("/").await.unwrap().0, 200);
+    });
+}
