@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Buf;
 use eyelet_h2::{
-    ConnectionFault, ErrorCode, Flood, H2Connection, H2Limits, H2Role, ParkedConnection,
-    ParkedFault,
+    ConnectionFault, ErrorCode, Flood, H2Connection, H2Limits, H2Role, ParkedAnswer,
+    ParkedConnection, ParkedFault,
 };
 use http::request;
 
@@ -66,6 +66,19 @@ fn now_ms() -> u64 {
 
 fn ms(wait: Duration) -> u64 {
     u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Answers frames of a parked connection's client that begin no stream, such as PING. Returns how
+/// many bytes are answered.
+pub fn answer_parked(state: &mut Box<[u8]>, bytes: &[u8], out: &mut Vec<u8>) -> usize {
+    let mut parked = ParkedConnection::new(std::mem::take(state));
+    let answer = parked.answer(bytes, now_ms(), out);
+    *state = parked.into_bytes();
+    match answer {
+        ParkedAnswer::NeedMore { consumed, .. }
+        | ParkedAnswer::OutputFull { consumed }
+        | ParkedAnswer::Wake { consumed } => consumed,
+    }
 }
 
 /// What the client of a parked connection gets before close_notify: GOAWAY with its last stream.
@@ -292,10 +305,7 @@ impl ServedStreams {
                 Poll::Ready(Err(Last::Cut(ClientLost::Truncated.reason())))
             }
             Ok(0) => Poll::Ready(Err(self.closed())),
-            Ok(_) => {
-                self.rest_at_ms = self.now_ms + ms(AWAKE);
-                Poll::Ready(Ok(()))
-            }
+            Ok(_) => Poll::Ready(Ok(())),
         }
     }
 

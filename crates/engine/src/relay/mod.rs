@@ -46,15 +46,21 @@ impl Relay {
     }
 }
 
+/// Answers what the client of a connection without an upstream has sent. It gets what the program
+/// keeps of the connection, the bytes, and where to append the answers. It returns how many bytes
+/// are answered.
+pub type Answer<'a> = &'a dyn Fn(&mut Box<[u8]>, &[u8], &mut Vec<u8>) -> usize;
+
 /// Moves what can be moved. `info` counts the bytes.
 pub fn run(
     relay: &mut Relay,
     sockets: &mut Sockets<'_>,
     info: &mut Parked,
     buffers: &mut Buffers,
+    answer: Answer<'_>,
 ) -> Progress {
     match relay {
         Relay::Splice(spliced) => splice::run(spliced, sockets, info, buffers),
-        Relay::Terminate(terminated) => terminate::run(terminated, sockets, info, buffers),
+        Relay::Terminate(terminated) => terminate::run(terminated, sockets, info, buffers, answer),
     }
 }
