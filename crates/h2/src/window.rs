@@ -67,6 +67,11 @@ impl ReceiveWindow {
         self.held = self.held.saturating_sub(bytes);
     }
 
+    /// Makes it as wide as this, if it is not wider. The next update tells the peer.
+    pub(crate) fn widen(&mut self, size: u32) {
+        self.size = self.size.max(size);
+    }
+
     /// Follows a size that the peer has acknowledged.
     pub(crate) fn resize(&mut self, size: u32) {
         let moved = i64::from(self.left) + i64::from(size) - i64::from(self.size);

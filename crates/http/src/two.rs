@@ -3,6 +3,7 @@
 
 pub mod head;
 mod output;
+mod pass;
 mod state;
 pub mod stream;
 mod streams;
@@ -173,6 +174,8 @@ struct ServedStreams {
     armed_ms: u64,
     /// When it is parked if it can be.
     rest_at_ms: u64,
+    /// Most bytes sealed at once of a body that is read from its upstream.
+    pass_bytes_max: usize,
 }
 
 impl ServedStreams {
@@ -187,6 +190,7 @@ impl ServedStreams {
             client_code: ErrorCode::NO_ERROR,
             was_busy: false,
             rest_at_ms: u64::MAX,
+            pass_bytes_max: READ_BYTES,
             is_greeted: false,
             now_ms,
             idle_at_ms: now_ms + ms(http.head_timeout),
@@ -246,7 +250,7 @@ impl ServedStreams {
             match self.poll_read(task) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(last)) => return Poll::Ready(last),
-                Poll::Pending if written && self.streams.has_output() => {}
+                Poll::Pending if written && self.may_write() => {}
                 Poll::Pending => return Poll::Pending,
             }
         }
@@ -255,8 +259,13 @@ impl ServedStreams {
         Poll::Pending
     }
 
+    fn may_write(&self) -> bool {
+        self.streams.has_output() || self.streams.is_passing()
+    }
+
     /// Seals and sends what may be sent.
     fn poll_write(&mut self, task: &mut Context<'_>) -> Poll<Result<(), ClientLost>> {
+        let mut passes = 0;
         loop {
             match ready!(self.client.poll_flush_sealed(task)) {
                 // The deadline is the connection's: it has a last frame to send.
@@ -266,12 +275,21 @@ impl ServedStreams {
                 Err(ClientLost::Wait(_)) => return Poll::Pending,
                 flushed => flushed?,
             }
-            if !self.streams.has_output() {
+            if self.streams.has_output() {
+                let streams = &self.streams;
+                self.client.seal(|room| streams.fill(room))?;
+                self.streams.note_sealed();
+                continue;
+            }
+            if passes == ROUNDS_MAX {
+                // Other tasks have their turn.
+                task.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            if !self.pass(task)? {
                 return Poll::Ready(Ok(()));
             }
-            let streams = &self.streams;
-            self.client.seal(|room| streams.fill(room))?;
-            self.streams.note_sealed();
+            passes += 1;
         }
     }
 
@@ -295,7 +313,11 @@ impl ServedStreams {
         if is_short && !self.may_read(task) {
             return Poll::Pending;
         }
-        match ready!(self.client.poll_fill(task, READ_BYTES)) {
+        let (filled, step) = self.poll_fill(task, !is_short);
+        if let Some(step) = step {
+            self.take_step(step)?;
+        }
+        match ready!(filled) {
             // `poll_stop` handles the deadline, and what else ends the connection.
             Err(ClientLost::Wait(
                 WaitError::Late | WaitError::Drained | WaitError::Ended | WaitError::Shed,
@@ -331,8 +353,16 @@ impl ServedStreams {
     /// Reads up to the next event.
     fn receive(&mut self) -> Result<ReadStep, Last> {
         let received = self.streams.receive(&self.client.plain, self.now_ms);
-        let (consumed, step) = received.map_err(|fault| Last::Close(reason(fault)))?;
-        self.client.plain.advance(consumed);
+        let step = received.map(|(consumed, step)| {
+            self.client.plain.advance(consumed);
+            step
+        });
+        self.take_step(step)
+    }
+
+    /// Does what an event asks for.
+    fn take_step(&mut self, step: Result<ReadStep, ConnectionFault>) -> Result<ReadStep, Last> {
+        let step = step.map_err(|fault| Last::Close(reason(fault)))?;
         if self.streams.resets() > RESETS_PENDING_MAX {
             self.streams.close(ErrorCode::ENHANCE_YOUR_CALM);
             return Err(Last::Close(Reason::StreamFlood(StreamFlood::Reset)));

@@ -17,7 +17,7 @@ mod websocket;
 pub use buffers::{Buffers, PIPES_MAX};
 pub use flow::{Flow, Held, Pending, Rest};
 pub use frames::WebSocketFrames;
-pub use sockets::{Progress, Sockets};
+pub use sockets::{AnswerParked, Progress, Sockets};
 
 /// How a parked connection's bytes are moved.
 pub enum Relay {
@@ -46,18 +46,13 @@ impl Relay {
     }
 }
 
-/// Answers what the client of a connection without an upstream has sent. It gets what the program
-/// keeps of the connection, the bytes, and where to append the answers. It returns how many bytes
-/// are answered.
-pub type Answer<'a> = &'a dyn Fn(&mut Box<[u8]>, &[u8], &mut Vec<u8>) -> usize;
-
 /// Moves what can be moved. `info` counts the bytes.
 pub fn run(
     relay: &mut Relay,
     sockets: &mut Sockets<'_>,
     info: &mut Parked,
     buffers: &mut Buffers,
-    answer: Answer<'_>,
+    answer: AnswerParked<'_>,
 ) -> Progress {
     match relay {
         Relay::Splice(spliced) => splice::run(spliced, sockets, info, buffers),

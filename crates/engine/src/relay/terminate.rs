@@ -13,11 +13,10 @@ use eyelet_record::{
 use eyelet_wire::record::RecordHeader;
 use eyelet_wire::websocket::CLOSE_TO_CLIENT;
 
-use super::Answer;
 use super::buffers::{Buffers, SHARE_BYTES, SLOTS};
 use super::direction::ClientEnd;
 use super::flow::{Flow, Partial};
-use super::sockets::{Failed, More, Progress, Sockets, conclude};
+use super::sockets::{AnswerParked, Failed, More, Progress, Sockets, conclude};
 use crate::ready::{CLIENT, READ, UPSTREAM};
 use crate::socket;
 use eyelet_telemetry::info::{End, Outcome, Parked};
@@ -68,7 +67,7 @@ pub fn run(
     sockets: &mut Sockets<'_>,
     info: &mut Parked,
     buffers: &mut Buffers,
-    answer: Answer<'_>,
+    answer: AnswerParked<'_>,
 ) -> Progress {
     let mut keys = Keys::new();
     let before = info.bytes_to_upstream;
@@ -110,7 +109,7 @@ fn answered(
     keys: &mut Keys,
     sockets: &mut Sockets<'_>,
     buffers: &mut Buffers,
-    answer: Answer<'_>,
+    answer: AnswerParked<'_>,
 ) -> Result<bool, Broken> {
     let Terminated { session, flow } = terminated;
     if !flow.is_open(CLIENT) || !sockets.flush(flow, CLIENT, buffers)? {
