@@ -124,6 +124,18 @@ mod tests {
         assert_eq!(window.update(), Some(50));
     }
 
+    #[test]
+    fn a_widened_window_is_said_at_the_next_update() {
+        let mut window = ReceiveWindow::new(100, 100);
+        window.take(60);
+        window.widen(400);
+        assert_eq!(window.update(), Some(300), "what is held is not given twice");
+        window.release(60);
+        assert_eq!((window.update(), window.left()), (None, 340));
+        window.widen(50);
+        assert_eq!(window.size(), 400, "it becomes no smaller");
+    }
+
     /// A window that becomes smaller while nothing is held opens by itself.
     #[test]
     fn a_narrowed_window_opens_again() {
