@@ -154,7 +154,9 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
             let mut sockets = Sockets { client: client.as_fd(), upstream, ready };
             let buffers = &mut *worker.buffers.borrow_mut();
             buffers.piece = worker.process.budget.piece();
-            let progress = relay::run(relay, &mut sockets, info, buffers);
+            let progress = relay::run(relay, &mut sockets, info, buffers, &|state, bytes, out| {
+                worker.program().map_or(0, |program| program.answer(state, bytes, out))
+            });
             let holds = relay.held_bytes();
             // Most wakes leave nothing behind.
             if holds != held {

@@ -135,6 +135,13 @@ pub trait Program {
     /// is counted as; at most [`eyelet_memory::budget::TASK_BYTES_MAX`].
     fn task_bytes(&self, decided: &Decided) -> usize;
 
+    /// Answers what the client of a parked connection has sent, if that needs no task. `state` is
+    /// what the program keeps of it. Appends to `out`. Returns how many bytes are answered; a task
+    /// gets the others.
+    fn answer(&self, _state: &mut Box<[u8]>, _bytes: &[u8], _out: &mut Vec<u8>) -> usize {
+        0
+    }
+
     /// What the client of a parked connection gets before its close_notify: at most one record.
     /// `state` is what the program keeps of it.
     fn last_bytes(&self, _state: &[u8]) -> Vec<u8> {

@@ -87,6 +87,10 @@ impl Program for Service {
         }
     }
 
+    fn answer(&self, state: &mut Box<[u8]>, bytes: &[u8], out: &mut Vec<u8>) -> usize {
+        eyelet_http::answer_parked(state, bytes, out)
+    }
+
     fn last_bytes(&self, state: &[u8]) -> Vec<u8> {
         eyelet_http::last_bytes(state)
     }

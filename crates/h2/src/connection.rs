@@ -19,7 +19,7 @@ use crate::priority::Priority;
 use crate::role::H2Role;
 use crate::settings::{self, PeerSettings};
 use crate::stream::{H2Stream, H2Streams, Receiving, Sending};
-use crate::window::{ReceiveWindow, SendWindow, WINDOW_FIRST};
+use crate::window::{ReceiveWindow, SendWindow, WINDOW_FIRST, WINDOW_MAX};
 
 /// The payload of the PING between the two steps of a graceful end.
 pub(crate) const SHUTDOWN_PING: [u8; 8] = *b"shutdown";
@@ -476,6 +476,14 @@ impl H2Connection {
             if let Some(bytes) = stream.receive_window.update() {
                 frame::write_window(stream.id, bytes, out);
             }
+        }
+    }
+
+    /// Makes the window of a stream as wide as this, if it is not wider. The connection's window
+    /// still bounds all streams together.
+    pub fn widen(&mut self, stream: u32, bytes: u32) {
+        if let Some(stream) = self.streams.find(stream) {
+            stream.receive_window.widen(bytes.min(WINDOW_MAX));
         }
     }
 

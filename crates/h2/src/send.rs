@@ -96,15 +96,21 @@ impl H2Connection {
         Ok(())
     }
 
-    /// How many bytes of data may be sent on a stream in one frame now.
-    pub fn room(&mut self, stream: u32) -> usize {
+    /// How many bytes of data may be sent on a stream now, in frames of at most
+    /// [`FRAME_BYTES_MAX`](crate::FRAME_BYTES_MAX).
+    pub fn window(&mut self, stream: u32) -> usize {
         let connection = self.send_window.left();
         match self.streams.find(stream) {
             Some(stream) if stream.sending == Sending::Body => {
-                stream.send_window.left().min(connection).min(FRAME_BYTES_MAX)
+                stream.send_window.left().min(connection)
             }
             _ => 0,
         }
+    }
+
+    /// The same in one frame.
+    pub fn room(&mut self, stream: u32) -> usize {
+        self.window(stream).min(FRAME_BYTES_MAX)
     }
 
     /// The header of a frame with `len` bytes of data, which the caller sends behind it.

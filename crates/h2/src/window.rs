@@ -67,6 +67,11 @@ impl ReceiveWindow {
         self.held = self.held.saturating_sub(bytes);
     }
 
+    /// Makes it as wide as this, if it is not wider. The next update tells the peer.
+    pub(crate) fn widen(&mut self, size: u32) {
+        self.size = self.size.max(size);
+    }
+
     /// Follows a size that the peer has acknowledged.
     pub(crate) fn resize(&mut self, size: u32) {
         let moved = i64::from(self.left) + i64::from(size) - i64::from(self.size);
@@ -117,6 +122,18 @@ mod tests {
         assert_eq!((window.left(), window.held()), (50, 50));
         window.release(1000);
         assert_eq!(window.update(), Some(50));
+    }
+
+    #[test]
+    fn a_widened_window_is_said_at_the_next_update() {
+        let mut window = ReceiveWindow::new(100, 100);
+        window.take(60);
+        window.widen(400);
+        assert_eq!(window.update(), Some(300), "what is held is not given twice");
+        window.release(60);
+        assert_eq!((window.update(), window.left()), (None, 340));
+        window.widen(50);
+        assert_eq!(window.size(), 400, "it becomes no smaller");
     }
 
     /// A window that becomes smaller while nothing is held opens by itself.

@@ -1,6 +1,7 @@
 //! Moves the bodies of an exchange: the request's up and the response's down, both at once, with
 //! bounded buffers.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -55,6 +56,8 @@ pub struct Upload<'a> {
     boundary: Boundary,
     /// Most bytes read at once of a body that passes unchanged.
     pass_max: usize,
+    /// Bytes that the task of an HTTP/2 connection has written since they were last counted.
+    passed: Rc<Cell<usize>>,
 }
 
 impl<'a> Upload<'a> {
@@ -86,6 +89,7 @@ impl<'a> Upload<'a> {
             counted,
             boundary: Boundary::Unknown,
             pass_max: QUEUED_BYTES_MAX,
+            passed: Rc::default(),
         }
     }
 
@@ -134,6 +138,7 @@ impl<'a> Upload<'a> {
         stream: &mut Stream<'_>,
         upstream: &mut Upstream,
     ) -> Poll<Result<(), ExchangeError>> {
+        self.count_passed();
         if self.broken {
             // The client waits for window to send the rest, and would not read the answer.
             let _ = stream.poll_rest(task);
@@ -193,6 +198,26 @@ impl<'a> Upload<'a> {
         Poll::Ready(Ok(()))
     }
 
+    /// Counts what the task of an HTTP/2 connection has written.
+    fn count_passed(&mut self) {
+        let passed = self.passed.take();
+        self.written += passed as u64;
+        self.counts.add(passed);
+    }
+
+    /// Has the task of an HTTP/2 connection write the rest of the body as it arrives, where its
+    /// framing permits. All before it is written.
+    fn lend(&mut self, stream: &Stream<'_>, upstream: &Upstream) {
+        if let (Stream::Two(from), Upstream::One(to)) = (stream, upstream)
+            && self.encoder == Encoder::Plain
+            && matches!(self.boundary, Boundary::Unknown)
+            && let Some(socket) = to.lend()
+        {
+            self.taken = true;
+            from.write_to(socket, &self.passed);
+        }
+    }
+
     fn poll_up(
         &mut self,
         task: &mut Context<'_>,
@@ -223,6 +248,7 @@ impl<'a> Upload<'a> {
                 }
             }
             if self.queue.is_empty() && !self.read {
+                self.lend(stream, upstream);
                 return Poll::Pending;
             }
             let before = self.queue.len();
@@ -241,6 +267,13 @@ impl<'a> Upload<'a> {
                 return Poll::Ready(Ok(()));
             }
         }
+    }
+}
+
+/// However the exchange ends, its access line counts what was written.
+impl Drop for Upload<'_> {
+    fn drop(&mut self) {
+        self.count_passed();
     }
 }
 
@@ -476,6 +509,9 @@ impl<'a> Download<'a> {
         while let Some(left) = self.decoder.left()
             && self.is_plain()
         {
+            if let Stream::Two(_) = stream {
+                return self.poll_lend(task, stream, upstream);
+            }
             match (&mut *stream, &mut *upstream) {
                 (Stream::One(to), Upstream::One(from))
                     if to.may_pass() && from.is_plain() && from.received.is_empty() => {}
@@ -506,6 +542,30 @@ impl<'a> Download<'a> {
             self.decoder.skip(sealed);
             (self.taken, self.given) = (self.taken + sealed as u64, self.given + sealed as u64);
             self.pass_max = next_pass_max(stream.queued() == 0);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// The same by HTTP/2: the connection's task seals it. Ready if its framing does not permit
+    /// that, or at the body's last byte.
+    fn poll_lend(
+        &mut self,
+        task: &mut Context<'_>,
+        stream: &mut Stream<'_>,
+        upstream: &Upstream,
+    ) -> Poll<Result<(), Broken>> {
+        let (Stream::Two(to), Upstream::One(from)) = (stream, upstream) else {
+            return Poll::Ready(Ok(()));
+        };
+        let passed = to.sent().get().saturating_sub(self.given);
+        self.decoder.skip(usize::try_from(passed).unwrap_or(usize::MAX));
+        (self.taken, self.given) = (self.taken + passed, self.given + passed);
+        if let Some(left) = self.decoder.left()
+            && let Some(socket) = from.lend()
+            && to.may_pass()
+        {
+            ready!(to.poll_pass(task, socket, left));
+            return Poll::Ready(Err(Broken::Upstream(ResponseFault::Cut)));
         }
         Poll::Ready(Ok(()))
     }

@@ -3,6 +3,7 @@
 
 pub mod head;
 mod output;
+mod pass;
 mod state;
 pub mod stream;
 mod streams;
@@ -15,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Buf;
 use eyelet_h2::{
-    ConnectionFault, ErrorCode, Flood, H2Connection, H2Limits, H2Role, ParkedConnection,
-    ParkedFault,
+    ConnectionFault, ErrorCode, Flood, H2Connection, H2Limits, H2Role, ParkedAnswer,
+    ParkedConnection, ParkedFault,
 };
 use http::request;
 
@@ -66,6 +67,19 @@ fn now_ms() -> u64 {
 
 fn ms(wait: Duration) -> u64 {
     u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Answers frames of a parked connection's client that begin no stream, such as PING. Returns how
+/// many bytes are answered.
+pub fn answer_parked(state: &mut Box<[u8]>, bytes: &[u8], out: &mut Vec<u8>) -> usize {
+    let mut parked = ParkedConnection::new(std::mem::take(state));
+    let answer = parked.answer(bytes, now_ms(), out);
+    *state = parked.into_bytes();
+    match answer {
+        ParkedAnswer::NeedMore { consumed, .. }
+        | ParkedAnswer::OutputFull { consumed }
+        | ParkedAnswer::Wake { consumed } => consumed,
+    }
 }
 
 /// What the client of a parked connection gets before close_notify: GOAWAY with its last stream.
@@ -160,6 +174,8 @@ struct ServedStreams {
     armed_ms: u64,
     /// When it is parked if it can be.
     rest_at_ms: u64,
+    /// Most bytes sealed at once of a body that is read from its upstream.
+    pass_bytes_max: usize,
 }
 
 impl ServedStreams {
@@ -174,6 +190,7 @@ impl ServedStreams {
             client_code: ErrorCode::NO_ERROR,
             was_busy: false,
             rest_at_ms: u64::MAX,
+            pass_bytes_max: READ_BYTES,
             is_greeted: false,
             now_ms,
             idle_at_ms: now_ms + ms(http.head_timeout),
@@ -233,7 +250,7 @@ impl ServedStreams {
             match self.poll_read(task) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(last)) => return Poll::Ready(last),
-                Poll::Pending if written && self.streams.has_output() => {}
+                Poll::Pending if written && self.may_write() => {}
                 Poll::Pending => return Poll::Pending,
             }
         }
@@ -242,8 +259,13 @@ impl ServedStreams {
         Poll::Pending
     }
 
+    fn may_write(&self) -> bool {
+        self.streams.has_output() || self.streams.is_passing()
+    }
+
     /// Seals and sends what may be sent.
     fn poll_write(&mut self, task: &mut Context<'_>) -> Poll<Result<(), ClientLost>> {
+        let mut passes = 0;
         loop {
             match ready!(self.client.poll_flush_sealed(task)) {
                 // The deadline is the connection's: it has a last frame to send.
@@ -253,12 +275,21 @@ impl ServedStreams {
                 Err(ClientLost::Wait(_)) => return Poll::Pending,
                 flushed => flushed?,
             }
-            if !self.streams.has_output() {
+            if self.streams.has_output() {
+                let streams = &self.streams;
+                self.client.seal(|room| streams.fill(room))?;
+                self.streams.note_sealed();
+                continue;
+            }
+            if passes == ROUNDS_MAX {
+                // Other tasks have their turn.
+                task.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            if !self.pass(task)? {
                 return Poll::Ready(Ok(()));
             }
-            let streams = &self.streams;
-            self.client.seal(|room| streams.fill(room))?;
-            self.streams.note_sealed();
+            passes += 1;
         }
     }
 
@@ -282,7 +313,11 @@ impl ServedStreams {
         if is_short && !self.may_read(task) {
             return Poll::Pending;
         }
-        match ready!(self.client.poll_fill(task, READ_BYTES)) {
+        let (filled, step) = self.poll_fill(task, !is_short);
+        if let Some(step) = step {
+            self.take_step(step)?;
+        }
+        match ready!(filled) {
             // `poll_stop` handles the deadline, and what else ends the connection.
             Err(ClientLost::Wait(
                 WaitError::Late | WaitError::Drained | WaitError::Ended | WaitError::Shed,
@@ -292,10 +327,7 @@ impl ServedStreams {
                 Poll::Ready(Err(Last::Cut(ClientLost::Truncated.reason())))
             }
             Ok(0) => Poll::Ready(Err(self.closed())),
-            Ok(_) => {
-                self.rest_at_ms = self.now_ms + ms(AWAKE);
-                Poll::Ready(Ok(()))
-            }
+            Ok(_) => Poll::Ready(Ok(())),
         }
     }
 
@@ -321,8 +353,16 @@ impl ServedStreams {
     /// Reads up to the next event.
     fn receive(&mut self) -> Result<ReadStep, Last> {
         let received = self.streams.receive(&self.client.plain, self.now_ms);
-        let (consumed, step) = received.map_err(|fault| Last::Close(reason(fault)))?;
-        self.client.plain.advance(consumed);
+        let step = received.map(|(consumed, step)| {
+            self.client.plain.advance(consumed);
+            step
+        });
+        self.take_step(step)
+    }
+
+    /// Does what an event asks for.
+    fn take_step(&mut self, step: Result<ReadStep, ConnectionFault>) -> Result<ReadStep, Last> {
+        let step = step.map_err(|fault| Last::Close(reason(fault)))?;
         if self.streams.resets() > RESETS_PENDING_MAX {
             self.streams.close(ErrorCode::ENHANCE_YOUR_CALM);
             return Err(Last::Close(Reason::StreamFlood(StreamFlood::Reset)));

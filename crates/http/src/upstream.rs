@@ -8,7 +8,7 @@ mod link_stream;
 mod message;
 pub mod one;
 mod output;
-mod plain;
+pub mod plain;
 pub mod request;
 pub mod socket;
 pub mod two;

@@ -154,6 +154,25 @@ impl Flow {
         self.kept.as_ref()?.state.as_deref()
     }
 
+    /// Answers the bytes that wait for an upstream, in place of one. `answer` gets what the program
+    /// keeps, and returns how many bytes are answered. Returns whether none is left.
+    pub(super) fn answer(&mut self, answer: impl FnOnce(&mut Box<[u8]>, &[u8]) -> usize) -> bool {
+        let Some(Kept { state: Some(state), pending: Some(pending) }) = self.kept.as_deref_mut()
+        else {
+            return false;
+        };
+        let held = &mut pending.to_upstream;
+        if held.sent > 0 || held.pipe.is_some() {
+            return false;
+        }
+        let answered = answer(state, &held.bytes).min(held.bytes.len());
+        held.bytes.drain(..answered);
+        if held.bytes.is_empty() {
+            held.bytes = Vec::new();
+        }
+        held.bytes.is_empty()
+    }
+
     pub(super) fn held(&mut self, to: Side) -> Option<&mut Held> {
         let pending = self.transit_mut()?;
         let held = match to {

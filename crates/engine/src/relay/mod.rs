@@ -17,7 +17,7 @@ mod websocket;
 pub use buffers::{Buffers, PIPES_MAX};
 pub use flow::{Flow, Held, Pending, Rest};
 pub use frames::WebSocketFrames;
-pub use sockets::{Progress, Sockets};
+pub use sockets::{AnswerParked, Progress, Sockets};
 
 /// How a parked connection's bytes are moved.
 pub enum Relay {
@@ -52,9 +52,10 @@ pub fn run(
     sockets: &mut Sockets<'_>,
     info: &mut Parked,
     buffers: &mut Buffers,
+    answer: AnswerParked<'_>,
 ) -> Progress {
     match relay {
         Relay::Splice(spliced) => splice::run(spliced, sockets, info, buffers),
-        Relay::Terminate(terminated) => terminate::run(terminated, sockets, info, buffers),
+        Relay::Terminate(terminated) => terminate::run(terminated, sockets, info, buffers, answer),
     }
 }

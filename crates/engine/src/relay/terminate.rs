@@ -16,7 +16,7 @@ use eyelet_wire::websocket::CLOSE_TO_CLIENT;
 use super::buffers::{Buffers, SHARE_BYTES, SLOTS};
 use super::direction::ClientEnd;
 use super::flow::{Flow, Partial};
-use super::sockets::{Failed, More, Progress, Sockets, conclude};
+use super::sockets::{AnswerParked, Failed, More, Progress, Sockets, conclude};
 use crate::ready::{CLIENT, READ, UPSTREAM};
 use crate::socket;
 use eyelet_telemetry::info::{End, Outcome, Parked};
@@ -67,8 +67,10 @@ pub fn run(
     sockets: &mut Sockets<'_>,
     info: &mut Parked,
     buffers: &mut Buffers,
+    answer: AnswerParked<'_>,
 ) -> Progress {
     let mut keys = Keys::new();
+    let before = info.bytes_to_upstream;
     let up = upward(terminated, &mut keys, sockets, info, buffers);
     let down = match up {
         Ok(_) | Err(Broken::Socket(_)) => downward(terminated, &mut keys, sockets, info, buffers),
@@ -82,13 +84,49 @@ pub fn run(
         }
     };
     if dial {
-        return Progress::Dial;
+        return match answered(terminated, &mut keys, sockets, buffers, answer) {
+            Ok(true) => {
+                // They count as no traffic, so they do not make it idle for longer.
+                info.bytes_to_upstream = before;
+                let may_have_more = sockets.ready.any(CLIENT, READ);
+                if may_have_more { Progress::Again } else { Progress::Rest }
+            }
+            Ok(false) => Progress::Dial,
+            Err(broken) => ended_badly(terminated, &mut keys, sockets, buffers, broken),
+        };
     }
     match conclude(&mut terminated.flow, up, down, Outcome::Terminated) {
         // Its close_notify came without a FIN, so bytes may follow.
         Progress::Closed(end) if terminated.flow.may_client_send() => Progress::Linger(end),
         progress => progress,
     }
+}
+
+/// Answers what a client has sent, without a task. `false`: a task is needed, for what is left or
+/// because the client does not take the answers.
+fn answered(
+    terminated: &mut Terminated,
+    keys: &mut Keys,
+    sockets: &mut Sockets<'_>,
+    buffers: &mut Buffers,
+    answer: AnswerParked<'_>,
+) -> Result<bool, Broken> {
+    let Terminated { session, flow } = terminated;
+    if !flow.is_open(CLIENT) || !sockets.flush(flow, CLIENT, buffers)? {
+        return Ok(false);
+    }
+    let mut answers = Vec::new();
+    let is_all = flow.answer(|state, bytes| answer(state, bytes, &mut answers));
+    for answers in answers.chunks(PAYLOAD_BYTES_MAX) {
+        let prefix = session.prefix_len();
+        let mut record = vec![0; session.record_len(answers.len())];
+        record[prefix..][..answers.len()].copy_from_slice(answers);
+        let sealed = session.seal(keys, &mut record, answers.len())?;
+        flow.hold(CLIENT, &record[..sealed]);
+    }
+    sockets.flush(flow, CLIENT, buffers)?;
+    flow.drop_empty();
+    Ok(is_all)
 }
 
 fn ended_badly(

@@ -23,6 +23,7 @@ mod run;
 mod run_memory;
 mod strict;
 mod two;
+mod two_bodies;
 mod two_clients;
 mod two_faults;
 mod two_floods;

@@ -2,12 +2,14 @@
 //! such connections end.
 
 use std::io::Write;
+use std::time::Duration;
 
 use rustix::process::Signal;
 
 use crate::support::client::Offer;
 use crate::support::frames::{
-    END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, PING, PREFACE, SETTINGS, frame, next, status,
+    DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, PING, PREFACE, PRIORITY, SETTINGS,
+    WINDOW_UPDATE, frame, next, status,
 };
 use crate::support::two::{get, run};
 use crate::support::web::Web;
@@ -123,6 +125,84 @@ fn an_idle_connection_is_parked_and_ends_with_its_last_stream() {
     assert_eq!(last_streams(&mut unused), [0]);
     let idle = || web.edge.count(|line| line["reason"] == "http2_idle_timeout");
     until("both lines", || (idle() == 2).then_some(()));
+}
+
+/// As at Envoy and HAProxy: only a stream counts as use.
+#[test]
+fn pings_do_not_make_a_parked_connection_idle_for_longer() {
+    let web = Web::with(Upstream::http(), "", "[http]\nhttp2_idle_timeout = \"3s\"\n");
+    let mut client = connect(&web);
+    ask(&mut client, 1);
+    wait_parked(&web.edge);
+    let mut answered = 0;
+    // Each is sent long before the timeout, which they would restart.
+    until("GOAWAY", || {
+        // The write fails once the edge has closed.
+        let _ = client.write_all(&frame(PING, 0, 0, b"alive???"));
+        let Frame { kind, flags, payload, .. } = next(&mut client)?;
+        if kind == GOAWAY {
+            return Some(());
+        }
+        assert_eq!((kind, flags, &payload[..]), (PING, 1, &b"alive???"[..]));
+        answered += 1;
+        std::thread::sleep(Duration::from_millis(300));
+        None
+    });
+    assert!(answered > 0, "it was alive");
+    let line = web.edge.line("the connection", |line| line["http"].is_null());
+    assert_eq!(line["reason"], "http2_idle_timeout", "{line}");
+}
+
+/// The rest of the frames that need no stream. They change what the connection knows, which the
+/// next response shows: it waits for the window, and goes on when that opens.
+#[test]
+fn a_parked_connection_follows_settings_and_windows() {
+    let web = Web::new(Upstream::http());
+    let mut client = connect(&web);
+    ask(&mut client, 1);
+    wait_parked(&web.edge);
+    // SETTINGS_INITIAL_WINDOW_SIZE = 0.
+    let settings = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
+    let priority = frame(PRIORITY, 0, 3, &[0, 0, 0, 0, 16]);
+    let window = frame(WINDOW_UPDATE, 0, 0, &[0, 0, 1, 0]);
+    client.write_all(&[settings, priority, window].concat()).unwrap();
+    let Frame { kind, flags, .. } = next(&mut client).expect("an answer");
+    assert_eq!((kind, flags), (SETTINGS, 1));
+    wait_parked(&web.edge);
+    let fields = [0x82, 0x87, 0x84, 0xbe];
+    client.write_all(&frame(HEADERS, END_HEADERS | END_STREAM, 3, &fields)).unwrap();
+    let head = next(&mut client).expect("the head");
+    assert_eq!((head.kind, head.stream, status(&head.payload)), (HEADERS, 3, Some(200)));
+    client.write_all(&frame(PING, 0, 0, b"no data?")).unwrap();
+    let pong = next(&mut client).expect("an answer");
+    assert_eq!((pong.kind, pong.flags), (PING, 1), "no data before the window opens");
+    client.write_all(&frame(WINDOW_UPDATE, 0, 3, &[0, 0, 255, 255])).unwrap();
+    let data = next(&mut client).expect("the body");
+    assert_eq!((data.kind, data.stream), (DATA, 3));
+}
+
+/// What is answered in place is counted: a flood ends the connection as it does an active one.
+#[test]
+fn a_flood_of_pings_ends_a_parked_connection() {
+    let web = Web::new(Upstream::http());
+    let mut client = connect(&web);
+    ask(&mut client, 1);
+    wait_parked(&web.edge);
+    let pings = frame(PING, 0, 0, b"flooding").repeat(20);
+    let mut answered = 0;
+    let last = until("GOAWAY", || {
+        let _ = client.write_all(&pings);
+        for _ in 0..20 {
+            let frame = next(&mut client)?;
+            if frame.kind == GOAWAY {
+                return Some(frame);
+            }
+            answered += 1;
+        }
+        None
+    });
+    assert_eq!(last.payload[4..8], [0, 0, 0, 11], "ENHANCE_YOUR_CALM");
+    assert!(answered >= 900, "{answered} are answered before");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What an HTTP/2 connection reads, and what it knows of one stream that is served.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::task::{Context, Waker};
 
 use bytes::Bytes;
@@ -9,6 +11,7 @@ use http::header::HeaderMap;
 use http::response;
 
 use crate::io::WriteQueue;
+use crate::upstream::plain::Plain;
 
 /// A request that has arrived.
 pub struct Arrived {
@@ -53,6 +56,24 @@ pub struct FinalHead {
     pub ends: bool,
 }
 
+/// The upstream's socket that takes a request's body.
+pub struct BodyTarget {
+    /// The socket.
+    pub socket: Plain,
+    /// Bytes that it has taken, until the stream's task has counted them.
+    pub written: Rc<Cell<usize>>,
+}
+
+/// The upstream's socket that the rest of a response's body comes from.
+pub struct BodySource {
+    /// The socket. It may be readable.
+    pub socket: Plain,
+    /// Bytes of the body that are not read.
+    pub left: u64,
+    /// Counts bytes of the body.
+    pub sent: Rc<Cell<u64>>,
+}
+
 /// A stream, until its task drops it.
 pub struct StreamState {
     /// Its identifier.
@@ -89,6 +110,12 @@ pub struct StreamState {
     pub mark: u64,
     /// Whether it is in the queue of heads and ends.
     pub is_ready: bool,
+    /// Where the connection's task writes the request's body.
+    pub upload: Option<BodyTarget>,
+    /// Where it reads the response's body.
+    pub download: Option<BodySource>,
+    /// Whether the upstream ended before that body.
+    pub is_cut: bool,
     /// Whether its task waits for the window.
     pub waits_for_room: bool,
     waker: Option<Waker>,
@@ -115,6 +142,9 @@ impl StreamState {
             has_ended: false,
             mark: 0,
             is_ready: false,
+            upload: None,
+            download: None,
+            is_cut: false,
             waits_for_room: false,
             waker: None,
         }
@@ -146,6 +176,20 @@ impl StreamState {
         let has_no_more = self.queue.is_empty() && is_written;
         // The middle of a body does not wait for its head to be sealed.
         has_no_more && (self.mark <= sealed || self.is_answered && !self.has_ended)
+    }
+
+    /// Writes data of the body to the upstream's socket, behind all that came before. Returns how
+    /// many bytes it has taken.
+    pub fn write_up(&mut self, data: &[u8]) -> usize {
+        match &self.upload {
+            // What its task holds is not written yet.
+            Some(upload) if self.body.is_empty() && self.held == 0 => {
+                let written = upload.socket.write_now(data);
+                upload.written.update(|before| before + written);
+                written
+            }
+            _ => 0,
+        }
     }
 
     /// Keeps data of the body. The buffer doubles, so it is at least half full.

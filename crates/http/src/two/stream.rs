@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::future::Future;
+use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -18,6 +19,7 @@ use super::streams::Streams;
 use crate::body::Piece;
 use crate::exchange_error::ExchangeError;
 use crate::head::{Length, has_no_body};
+use crate::upstream::plain::Plain;
 use eyelet_memory::budget::STREAM_QUEUE_BYTES;
 use eyelet_telemetry::reason::{Peer, Reason};
 
@@ -170,6 +172,32 @@ impl Two {
             self.is_shut = false;
             self.sent.update(|sent| sent + piece.len() as u64);
             self.streams.push(self.id, piece);
+        }
+    }
+
+    /// Whether the response's body may be read from a socket: see [`Two::poll_pass`].
+    pub fn may_pass(&self) -> bool {
+        self.responded && !self.ended && self.streams.may_pass(self.id)
+    }
+
+    /// Has the connection's task read the response's body, of which `left` bytes are left, from
+    /// this socket. [`Two::sent`] counts it. Ready if the upstream ends before that.
+    pub fn poll_pass(
+        &mut self,
+        task: &mut Context<'_>,
+        socket: &Plain,
+        left: NonZeroU64,
+    ) -> Poll<()> {
+        let from = (socket, left.get());
+        let cut = self.streams.poll_read_from(self.id, task, from, &self.sent);
+        self.streams.stalls(&mut self.stalled, self.streams.is_shut(self.id));
+        cut
+    }
+
+    /// Has the connection's task write the request's body to this socket as it arrives.
+    pub fn write_to(&self, socket: &Plain, written: &Rc<Cell<usize>>) {
+        if self.reads && !self.data_ended {
+            self.streams.write_to(self.id, socket, written);
         }
     }
 

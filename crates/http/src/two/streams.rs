@@ -316,7 +316,7 @@ impl Streams {
     /// Queues the end of a response's body.
     pub fn finish(&self, id: u32, trailers: Option<HeaderMap>) {
         self.edit(|state| {
-            if let Some(stream) = state.find(id) {
+            if let Some(stream) = state.find(id).filter(|stream| !stream.has_ended) {
                 stream.end = Some(trailers);
                 if stream.queue.is_empty() {
                     state.enqueue(id);
@@ -413,7 +413,7 @@ impl Streams {
     pub fn drop_body(&self, id: u32) {
         let state = &mut *self.state.borrow_mut();
         let Some(stream) = state.find(id) else { return };
-        stream.wants_body = false;
+        (stream.wants_body, stream.upload) = (false, None);
         let (capacity, held) = (stream.body.capacity(), stream.body.len() + stream.held);
         (stream.body, stream.held) = (Vec::new(), 0);
         state.buffers -= capacity;
@@ -527,23 +527,6 @@ impl State {
         ReadStep::Done
     }
 
-    fn take_data(&mut self, id: u32, data: &[u8], is_last: bool) {
-        let Some(stream) = self.find(id).filter(|stream| stream.wants_body) else {
-            if let Some(stream) = self.find(id) {
-                stream.has_body_ended |= is_last;
-            }
-            let bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
-            return self.h2.release_connection(bytes, &mut self.out.frames);
-        };
-        let before = stream.body.capacity();
-        stream.keep(data);
-        stream.has_body_ended |= is_last;
-        let after = stream.body.capacity();
-        stream.wake();
-        self.buffers += after - before;
-        self.here += data.len();
-    }
-
     fn take_trailers(&mut self, id: u32, fields: HeaderFields) {
         let Some(stream) = self.find(id) else { return };
         stream.has_body_ended = true;
@@ -605,6 +588,8 @@ impl State {
             return true;
         }
         match self.h2.next_to_send() {
+            // The connection's task reads it into the records.
+            Some((id, _)) if self.passes(id) => false,
             Some((id, room)) => {
                 self.write_data(id, room);
                 true
@@ -684,5 +669,6 @@ impl State {
     }
 }
 
+mod pass;
 #[cfg(test)]
 mod tests;

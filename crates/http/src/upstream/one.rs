@@ -11,6 +11,7 @@ use bytes::BytesMut;
 use http::{HeaderMap, Method};
 use tokio::io::AsyncWrite;
 
+use super::plain::Plain;
 use super::request::NoAnswer;
 use super::socket::{Descriptor, Socket};
 use crate::body::{Decoder, Piece};
@@ -101,6 +102,15 @@ impl Http1Connection {
         match &self.socket {
             Socket::Plain(socket) => socket.poll_recv_vectored(task, slices),
             Socket::Tls(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
+        }
+    }
+
+    /// The socket, for the task of an HTTP/2 connection that moves a body itself. `None`: it speaks
+    /// TLS, or something was read ahead.
+    pub fn lend(&self) -> Option<&Plain> {
+        match &self.socket {
+            Socket::Plain(socket) if self.received.is_empty() => Some(socket),
+            Socket::Plain(_) | Socket::Tls(_) => None,
         }
     }
 

@@ -17,8 +17,12 @@ use eyelet_engine::registration::Registration;
 use eyelet_engine::worker::Worker;
 use eyelet_resolve::connect::Connected;
 
-/// A connected socket.
-pub struct Plain {
+/// A connected socket. A clone is the same socket: see [`Plain::read_now`] and
+/// [`Plain::write_now`].
+#[derive(Clone)]
+pub struct Plain(Rc<Registered>);
+
+struct Registered {
     registration: Registration,
     socket: OwnedFd,
 }
@@ -31,12 +35,15 @@ impl Plain {
             Some(registration) => registration,
             None => Registration::new(worker, &socket)?,
         };
-        Ok(Self { registration, socket })
+        Ok(Self(Rc::new(Registered { registration, socket })))
     }
 
-    /// Returns the socket alone, without its registration.
+    /// Returns the socket alone, without its registration. An error if it has clones.
     pub fn into_socket(self) -> io::Result<OwnedFd> {
-        self.registration.end(self.socket)
+        let Some(Registered { registration, socket }) = Rc::into_inner(self.0) else {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        };
+        registration.end(socket)
     }
 
     /// Reads at most `max` bytes through the worker's buffer and appends them. Returns how many. 0
@@ -52,19 +59,19 @@ impl Plain {
 
     /// Forgets the task that waited for it.
     pub fn rest(&self) {
-        self.registration.socket_state.forget();
+        self.0.registration.socket_state.forget();
     }
 
     /// Bytes that the other machine has not acknowledged; 0 for a Unix socket, whose process is on
     /// this machine and cannot vanish unnoticed.
     pub fn unsent(&self) -> usize {
-        let is_tcp = socket::local_address(&self.socket).is_ok();
-        if is_tcp { socket::unsent(&self.socket).unwrap_or(0) } else { 0 }
+        let is_tcp = socket::local_address(&self.0.socket).is_ok();
+        if is_tcp { socket::unsent(&self.0.socket).unwrap_or(0) } else { 0 }
     }
 
     /// Whether epoll has reported an event that was not read.
     pub fn has_event(&self) -> bool {
-        self.registration.socket_state.is_ready(READ)
+        self.0.registration.socket_state.is_ready(READ)
     }
 
     /// Whether nothing has arrived, neither a byte nor an end. With `look` the kernel is asked even
@@ -72,7 +79,7 @@ impl Plain {
     pub fn is_silent(&self, look: bool) -> bool {
         let mut byte = [0; 1];
         !look && !self.has_event()
-            || socket::peek(&self.socket, &mut byte)
+            || socket::peek(&self.0.socket, &mut byte)
                 .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
@@ -85,7 +92,7 @@ impl Plain {
         mut take: impl FnMut(&[u8]),
     ) -> Poll<io::Result<usize>> {
         self.poll_read_by(task, |socket| {
-            let room = &mut self.registration.worker.buffers.borrow_mut().input;
+            let room = &mut self.0.registration.worker.buffers.borrow_mut().input;
             let max = max.min(room.len());
             let read = socket::recv(socket, &mut room[..max])?;
             take(&room[..read]);
@@ -106,6 +113,48 @@ impl Plain {
         })
     }
 
+    /// Waits until the socket may be readable.
+    pub fn poll_readable(&self, task: &mut Context<'_>) -> Poll<()> {
+        self.0.registration.socket_state.poll_ready(task, READ)
+    }
+
+    /// Reads into several buffers what is there, for a task that does not wait for the socket.
+    /// `None`: its stream has ended, or the socket has failed. Nothing is left if
+    /// [`Plain::has_event`] is `false` then.
+    pub fn read_now(&self, slices: &mut [IoSliceMut<'_>]) -> Option<usize> {
+        let state = &self.0.registration.socket_state;
+        while state.is_ready(READ) {
+            match socket::recv_vectored(&self.0.socket, slices) {
+                Ok(0) => return None,
+                Ok(read) => {
+                    if read < slices.iter().map(|slice| slice.len()).sum() {
+                        state.all_read();
+                    }
+                    return Some(read);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => state.clear(READ),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return None,
+            }
+        }
+        Some(0)
+    }
+
+    /// Writes what the socket takes at once, for a task that does not wait for it. Returns how many
+    /// bytes. An error comes again when the socket's own task writes.
+    pub fn write_now(&self, bytes: &[u8]) -> usize {
+        let state = &self.0.registration.socket_state;
+        while state.is_ready(WRITE) {
+            match socket::send(&self.0.socket, bytes) {
+                Ok(sent) => return sent,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => state.clear(WRITE),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return 0,
+            }
+        }
+        0
+    }
+
     /// Reads once the socket may be readable. `read` also returns whether it had more room.
     fn poll_read_by(
         &self,
@@ -114,17 +163,17 @@ impl Plain {
     ) -> Poll<io::Result<usize>> {
         let share = ready!(coop::poll_proceed(task));
         loop {
-            ready!(self.registration.socket_state.poll_ready(task, READ));
-            match read(&self.socket) {
+            ready!(self.0.registration.socket_state.poll_ready(task, READ));
+            match read(&self.0.socket) {
                 Ok((read, had_room)) => {
                     if had_room {
-                        self.registration.socket_state.all_read();
+                        self.0.registration.socket_state.all_read();
                     }
                     share.made_progress();
                     return Poll::Ready(Ok(read));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.registration.socket_state.clear(READ);
+                    self.0.registration.socket_state.clear(READ);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Poll::Ready(Err(error)),
@@ -135,7 +184,7 @@ impl Plain {
 
 impl AsFd for Plain {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.0.socket.as_fd()
     }
 }
 
@@ -166,15 +215,15 @@ impl AsyncWrite for Plain {
     ) -> Poll<io::Result<usize>> {
         let share = ready!(coop::poll_proceed(task));
         loop {
-            ready!(self.registration.socket_state.poll_ready(task, WRITE));
+            ready!(self.0.registration.socket_state.poll_ready(task, WRITE));
             let sent = match slices {
                 // The kernel's check of a vector costs a fiftieth of a small request.
-                [only] => socket::send(&self.socket, only),
-                slices => socket::send_vectored(&self.socket, slices),
+                [only] => socket::send(&self.0.socket, only),
+                slices => socket::send_vectored(&self.0.socket, slices),
             };
             match sent {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.registration.socket_state.clear(WRITE);
+                    self.0.registration.socket_state.clear(WRITE);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 sent => {
@@ -194,7 +243,7 @@ impl AsyncWrite for Plain {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match socket::shutdown_write(&self.socket) {
+        match socket::shutdown_write(&self.0.socket) {
             // The peer closed first.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Poll::Ready(Ok(())),
             done => Poll::Ready(done),
