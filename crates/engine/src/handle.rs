@@ -60,6 +60,11 @@ impl Handle {
         self.worker.see(self.key, state, info);
     }
 
+    /// Notes that the rules have decided, right after their hit was counted.
+    pub fn decided(&self) {
+        self.worker.decided(self.key);
+    }
+
     /// Waits until any of `bits` is reported on one of `sides`. With no side it waits for the
     /// deadline alone.
     pub async fn ready(&self, sides: &[Side], bits: u8) -> Result<(), WaitError> {

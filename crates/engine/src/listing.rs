@@ -3,8 +3,11 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use eyelet_memory::slab::Key;
+use eyelet_telemetry::counters::{Cell, handshake_kind};
+use eyelet_telemetry::histogram::Histogram;
 use eyelet_telemetry::info::ConnectionInfo;
 use eyelet_telemetry::listing::{
     ConnectionKind, ConnectionView, Filter, Listed, Seen, Slice, State,
@@ -80,7 +83,68 @@ impl Worker {
         }
         let mut table = self.table.borrow_mut();
         if let Some(SlotState::Active { seen, .. }) = table.slot(key).map(|slot| &mut slot.state) {
+            self.counters.of_state(seen.state).inspect(|cell| cell.down());
+            self.counters.of_state(state).inspect(|cell| cell.up());
+            // The clock was read for the time of its accept.
+            let began = if state == State::Peeking { Some(self.clock.last()) } else { seen.began };
             *seen = Seen::new(state, info);
+            seen.began = began;
+        }
+    }
+
+    /// Gives a slot another state, and counts it there.
+    pub(crate) fn change_state(&self, of: &mut SlotState, state: SlotState) -> SlotState {
+        let before = std::mem::replace(of, state);
+        self.count_state(&before, Cell::down);
+        self.count_state(of, Cell::up);
+        before
+    }
+
+    /// Counts a slot's state. Parked connections are counted when they are parked and woken.
+    pub(crate) fn count_state(&self, state: &SlotState, count: impl Fn(&Cell)) {
+        match state {
+            SlotState::Active { seen, .. } => {
+                self.counters.of_state(seen.state).into_iter().for_each(count)
+            }
+            SlotState::Lingering => count(&self.counters.lingering),
+            SlotState::Parked { .. } => {}
+        }
+    }
+
+    /// The rules have decided. The clock was read for the time of the rule's last hit.
+    pub(crate) fn decided(&self, key: Key) {
+        if !self.settings.get().may_list {
+            return;
+        }
+        let mut table = self.table.borrow_mut();
+        if let Some(SlotState::Active { seen, .. }) = table.slot(key).map(|slot| &mut slot.state)
+            && let Some(began) = seen.began.take()
+        {
+            self.counters.decisions.observe(self.clock.last().duration_since(began));
+        }
+    }
+
+    /// Now, where somebody may ask how long it takes what begins now. Otherwise no clock is read.
+    pub fn begins(&self) -> Option<Instant> {
+        self.settings.get().may_list.then(|| self.clock.now())
+    }
+
+    /// The same where the clock was read in this poll.
+    pub fn begins_at_last(&self) -> Option<Instant> {
+        self.settings.get().may_list.then(|| self.clock.last())
+    }
+
+    /// Counts a handshake that a client has completed: whether by TLS 1.3, and whether a session was
+    /// resumed.
+    pub fn shaken(&self, (is_tls13, is_resumed): (bool, bool), began: Option<Instant>) {
+        self.counters.handshake(is_tls13, is_resumed);
+        self.ends(&self.counters.handshakes[handshake_kind(is_tls13, is_resumed)], began);
+    }
+
+    /// How long ago it began. `None`: nobody asks.
+    pub fn ends(&self, histogram: &Histogram, began: Option<Instant>) {
+        if let Some(began) = began {
+            histogram.observe(self.clock.now().duration_since(began));
         }
     }
 }

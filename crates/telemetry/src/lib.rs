@@ -6,6 +6,7 @@
 pub mod counters;
 pub mod evidence;
 pub mod export;
+pub mod histogram;
 pub mod info;
 pub mod labels;
 pub mod listing;

@@ -1,6 +1,7 @@
 //! Open connections as a list: what is shown of each, and which ones are asked for.
 
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use eyelet_memory::interner::Name;
 use eyelet_wire::version;
@@ -120,6 +121,8 @@ pub struct Seen {
     pub state: State,
     /// Its id. 0: nothing is known of it yet.
     pub id: u64,
+    /// Its accept, until the rules have decided.
+    pub began: Option<Instant>,
     started_unix_ms: u64,
     client: Option<SocketAddr>,
     labels: Labels,
@@ -140,6 +143,7 @@ impl Seen {
         Self {
             state,
             id: info.id,
+            began: None,
             started_unix_ms: info.started_unix_ms,
             client: Some(info.client),
             labels: decided.labels.clone(),
