@@ -1,4 +1,5 @@
-//! What the metrics say of real connections in each state, and how long their steps took.
+//! What the metrics say of real connections in each state, how long their steps took, and who reads
+//! it: a real Prometheus, its alerts, and a dashboard.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -203,4 +204,114 @@ fn the_manual_has_every_metric_with_its_labels() {
         found.entry(base.to_owned()).or_default().extend(labels.filter(|label| label != "le"));
     }
     assert_eq!(found, documented);
+}
+
+/// The names of our metrics in a text.
+fn named_in(text: &str) -> BTreeSet<&str> {
+    let is_of_name = |char: char| char.is_ascii_alphanumeric() || char == '_';
+    let words = text.split(|char| !is_of_name(char));
+    words.filter(|word| word.starts_with("eyelet_")).collect()
+}
+
+/// Each name of a query is in the manual, which the test above compares with the edge.
+fn check_names(text: &str, wanted: usize) {
+    let documented = documented();
+    let named = named_in(text);
+    for name in &named {
+        let base = name.strip_suffix("_bucket").or(name.strip_suffix("_count"));
+        let is_there = |name: &str| documented.contains_key(name);
+        assert!(is_there(name) || base.is_some_and(is_there), "no metric is called {name}");
+    }
+    assert!(named.len() >= wanted, "{named:?}");
+}
+
+#[test]
+fn each_query_of_the_dashboard_and_of_the_alerts_names_a_metric() {
+    let text = std::fs::read_to_string(file("packaging/grafana/eyelet.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&text).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let (mut ids, mut places) = (BTreeSet::new(), BTreeSet::new());
+    for panel in panels {
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{panel}");
+        let place = &panel["gridPos"];
+        assert!(places.insert((place["y"].as_u64().unwrap(), place["x"].as_u64().unwrap())));
+        if panel["type"] == "row" {
+            continue;
+        }
+        assert!(!panel["title"].as_str().unwrap().is_empty());
+        for target in panel["targets"].as_array().unwrap() {
+            let query = target["expr"].as_str().unwrap();
+            check_names(query, 1);
+            assert!(query.contains("instance=~\"$instance\""), "{query}");
+            assert_eq!(query.matches('(').count(), query.matches(')').count(), "{query}");
+        }
+    }
+    check_names(&text, 20);
+    check_names(&std::fs::read_to_string(file("packaging/prometheus/alerts.yml")).unwrap(), 5);
+    if !need("promtool") {
+        return;
+    }
+    let mut promtool = Command::new("promtool");
+    let said =
+        output(promtool.args(["check", "rules"]).arg(file("packaging/prometheus/alerts.yml")));
+    assert!(said.status.success() && said.text.contains("SUCCESS"), "{}", said.text);
+    // promtool parses every query of the dashboard, too, as rules.
+    let mut rules = String::from("groups:\n- name: dashboard\n  rules:\n");
+    let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
+    for (number, target) in targets.enumerate() {
+        let query = target["expr"].as_str().unwrap().replace("$__rate_interval", "5m");
+        let query = Value::from(query.replace("$instance", ".*"));
+        rules += &format!("  - record: query:{number}\n    expr: {query}\n");
+    }
+    let folder = Folder::new();
+    let rules = folder.write("dashboard.yml", rules);
+    let said = output(Command::new("promtool").args(["check", "rules"]).arg(rules));
+    assert!(said.status.success(), "{}", said.text);
+}
+
+/// The example's own configuration, with this edge's port and this folder's token.
+#[test]
+fn a_real_prometheus_scrapes_the_edge() {
+    if !need("prometheus") {
+        return;
+    }
+    let (folder, upstream) = (Folder::new(), Upstream::echo());
+    folder.write("token", TOKEN);
+    let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (port, its) = (free(), free());
+    let admin = format!("[admin]\naddress = \"127.0.0.1:{port}\"\ntoken_file = \"token\"\n");
+    let rules = edge::splice(upstream.address, "");
+    let (edge, _, _) = start(&folder, &admin, &rules);
+    let mut client = said(&edge, "host.test");
+    expect(&mut client, &Hello::named("host.test").bytes());
+    let example = std::fs::read_to_string(file("packaging/prometheus/prometheus.yml")).unwrap();
+    let token = folder.path().join("token");
+    let config = example
+        .replace("127.0.0.1:9902", &format!("127.0.0.1:{port}"))
+        .replace("/etc/prometheus/eyelet.token", token.to_str().unwrap())
+        .replace(
+            "/etc/prometheus/alerts.yml",
+            file("packaging/prometheus/alerts.yml").to_str().unwrap(),
+        )
+        .replace("scrape_interval: 15s", "scrape_interval: 1s");
+    assert!(config.contains(&format!(":{port}")) && config.contains("interval: 1s"), "{config}");
+    let config = folder.write("prometheus.yml", config);
+    let listen = format!("--web.listen-address=127.0.0.1:{its}");
+    let mut prometheus = Command::new("prometheus");
+    prometheus.arg(format!("--config.file={}", config.display())).arg(listen);
+    prometheus.arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()));
+    let prometheus = Talk::start(&mut prometheus);
+    let ask = |query: &str| {
+        let stream = TcpStream::connect(("127.0.0.1", its)).ok()?;
+        let answer = exchange(stream, &request(&format!("/api/v1/query?query={query}"), ""))?;
+        serde_json::from_str::<Value>(&answer.body).ok()
+    };
+    until("a parked connection, as Prometheus sees it", || {
+        let said = ask("eyelet_connections%7Bstate=%22parked%22%7D")?;
+        (said["data"]["result"][0]["value"][1] == "1").then_some(())
+    });
+    let said = ask("histogram_quantile(0.9,eyelet_decision_duration_seconds_bucket)").unwrap();
+    let quantile = said["data"]["result"][0]["value"][1].as_str().unwrap();
+    assert!(quantile.parse::<f64>().unwrap() > 0.0, "{said}");
+    assert_eq!(ask("up").unwrap()["data"]["result"][0]["value"][1], "1", "{}", prometheus.said());
 }
