@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use eyelet_memory::slab::Key;
-use eyelet_telemetry::counters::{Cell, handshake_kind};
+use eyelet_telemetry::cell::Cell;
+use eyelet_telemetry::counters::handshake_kind;
 use eyelet_telemetry::histogram::Histogram;
 use eyelet_telemetry::info::ConnectionInfo;
 use eyelet_telemetry::listing::{
@@ -134,11 +135,13 @@ impl Worker {
         self.settings.get().may_list.then(|| self.clock.last())
     }
 
-    /// Counts a handshake that a client has completed: whether by TLS 1.3, and whether a session was
-    /// resumed.
+    /// Counts a handshake that a client has completed: by TLS 1.3 or not, resumed or not.
     pub fn shaken(&self, (is_tls13, is_resumed): (bool, bool), began: Option<Instant>) {
         self.counters.handshake(is_tls13, is_resumed);
-        self.ends(&self.counters.handshakes[handshake_kind(is_tls13, is_resumed)], began);
+        let kind = handshake_kind(is_tls13, is_resumed);
+        if let Some(histogram) = self.counters.handshakes.get(kind) {
+            self.ends(histogram, began);
+        }
     }
 
     /// How long ago it began. `None`: nobody asks.

@@ -1,8 +1,8 @@
 //! Counters of the process. Each worker counts in its own cells, which are added up on request.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::cell::Cell;
 use crate::histogram::{Histogram, HistogramValues};
 use crate::listing::State;
 use crate::reason::Class;
@@ -46,7 +46,7 @@ macro_rules! counters {
         pub fn snapshot() -> CounterValues {
             let mut sum = CounterValues::default();
             for cells in WORKERS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-                $(sum.$name = sum.$name.wrapping_add(cells.$name.0.load(Relaxed));)*
+                $(sum.$name = sum.$name.wrapping_add(cells.$name.value());)*
                 for (sum, cell) in sum.ended.iter_mut().zip(&cells.ended) {
                     *sum = sum.wrapping_add(cell.value());
                 }
@@ -227,35 +227,4 @@ pub fn register() -> Arc<Counters> {
     let cells = Arc::new(Counters::default());
     WORKERS.lock().unwrap_or_else(PoisonError::into_inner).push(cells.clone());
     cells
-}
-
-/// A number that one thread writes and others read: no read-modify-write is needed.
-#[derive(Debug, Default)]
-pub struct Cell(AtomicU64);
-
-impl Cell {
-    /// Adds one.
-    pub fn up(&self) {
-        self.add(1);
-    }
-
-    /// Subtracts one.
-    pub fn down(&self) {
-        self.0.store(self.0.load(Relaxed).wrapping_sub(1), Relaxed);
-    }
-
-    /// Adds `n`.
-    pub fn add(&self, n: u64) {
-        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
-    }
-
-    /// Sets the number.
-    pub fn set(&self, n: u64) {
-        self.0.store(n, Relaxed);
-    }
-
-    /// The number.
-    pub fn value(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
 }

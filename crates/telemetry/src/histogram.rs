@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::counters::Cell;
+use crate::cell::Cell;
 
 /// The upper bounds of the buckets, in microseconds: three in each decade, so that a quantile that
 /// is read from them is off by a factor of 2.5 at most. They begin where a connection on the same

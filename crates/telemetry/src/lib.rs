@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cell;
 pub mod counters;
 pub mod evidence;
 pub mod export;
