@@ -93,6 +93,22 @@ impl Worker {
         }
     }
 
+    /// Has a list show the bytes of an active connection while its requests are served.
+    pub(crate) fn count_live(
+        &self,
+        key: Key,
+        info: &ConnectionInfo,
+        (to_upstream, to_client): (&Rc<std::cell::Cell<u64>>, &Rc<std::cell::Cell<u64>>),
+    ) {
+        if !self.settings.get().may_list {
+            return;
+        }
+        let mut table = self.table.borrow_mut();
+        if let Some(SlotState::Active { seen, .. }) = table.slot(key).map(|slot| &mut slot.state) {
+            seen.count_live(info, (to_upstream.clone(), to_client.clone()));
+        }
+    }
+
     /// Gives a slot another state, and counts it there.
     pub(crate) fn change_state(&self, of: &mut SlotState, state: SlotState) -> SlotState {
         let before = std::mem::replace(of, state);
@@ -309,6 +325,28 @@ mod tests {
             let expected = CROWD as usize - 100..=CROWD as usize;
             assert!(expected.contains(&ids.len()), "{}", ids.len());
             assert!(rest.iter().all(|listed| listed.state == State::Parked));
+        });
+    }
+
+    #[test]
+    fn ten_thousand_connections_are_listed_while_half_of_them_end() {
+        const ALL: u64 = 10_000;
+        with_worker(async |worker, connections| {
+            let keys: Vec<Key> = (0..ALL).map(|_| terminated(&worker)).collect();
+            let mut slices = connections.ask(Filter::default(), false).unwrap();
+            let mut ending = keys.iter().step_by(2);
+            let (mut ids, mut listed) = (HashSet::new(), 0);
+            while let Some(slice) = slices.recv().await {
+                listed += slice.listed.len();
+                ids.extend(slice.listed.iter().map(|listed| listed.id.to_string()));
+                for key in ending.by_ref().take(ALL as usize / 20) {
+                    park::close(&worker, *key, Reason::Ended);
+                }
+            }
+            assert_eq!(ids.len(), listed, "one is listed twice");
+            // Those that stay: their ids count from 1.
+            assert!((2..=ALL).step_by(2).all(|count| ids.contains(&format!("1-{count}"))));
+            assert!((ALL / 2..ALL).contains(&(listed as u64)), "{listed}");
         });
     }
 
