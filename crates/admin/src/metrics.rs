@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Write};
 
+use eyelet_telemetry::histogram::{BOUNDS_US, HistogramValues};
+
 /// What all names begin with.
 const PREFIX: &str = "eyelet_";
 
@@ -50,6 +52,8 @@ pub enum MetricKind {
     Counter,
     /// A number that goes up and down.
     Gauge,
+    /// Durations, counted in buckets.
+    Histogram,
 }
 
 /// A sample's value.
@@ -114,6 +118,7 @@ impl Metrics {
             // OpenMetrics: the family's name has no suffix.
             (MetricKind::Counter, Format::OpenMetrics) => ("", "counter"),
             (MetricKind::Gauge, _) => ("", "gauge"),
+            (MetricKind::Histogram, _) => ("", "histogram"),
         };
         // Writing into a string cannot fail.
         let _ = writeln!(self.text, "# HELP {PREFIX}{name}{suffix} {help}");
@@ -143,18 +148,47 @@ impl MetricFamily<'_> {
     /// Writes a sample. The values of its labels come from the program or its configuration, never
     /// from a client: their number is bounded.
     pub fn sample(&mut self, labels: &[(&'static str, &str)], value: impl Into<Number>) {
-        let text = &mut self.metrics.text;
         let suffix = if self.kind == MetricKind::Counter { "_total" } else { "" };
+        self.write(suffix, labels, None, value.into());
+    }
+
+    /// Writes the samples of a histogram in seconds, with labels as above. A bucket counts what is
+    /// in those below it, too.
+    pub fn histogram(&mut self, labels: &[(&'static str, &str)], values: &HistogramValues) {
+        let mut count = 0_u64;
+        let bounds = BOUNDS_US.iter().map(|us| format!("{:?}", seconds(*us)));
+        for (bound, bucket) in bounds.chain(["+Inf".into()]).zip(values.buckets) {
+            count = count.wrapping_add(bucket);
+            self.write("_bucket", labels, Some(&bound), count.into());
+        }
+        self.write("_sum", labels, None, Number::Seconds(seconds(values.sum_us)));
+        self.write("_count", labels, None, count.into());
+    }
+
+    fn write(
+        &mut self,
+        suffix: &str,
+        labels: &[(&'static str, &str)],
+        bound: Option<&str>,
+        value: Number,
+    ) {
+        let text = &mut self.metrics.text;
         let _ = write!(text, "{PREFIX}{}{suffix}", self.name);
-        for (index, (label, said)) in labels.iter().enumerate() {
-            let before = if index == 0 { '{' } else { ',' };
+        let mut before = '{';
+        for (label, said) in labels.iter().copied().chain(bound.map(|bound| ("le", bound))) {
             let _ = write!(text, "{before}{label}=\"");
             escape(text, said);
             text.push('"');
+            before = ',';
         }
-        let end = if labels.is_empty() { "" } else { "}" };
-        let _ = writeln!(text, "{end} {}", value.into());
+        let end = if before == ',' { "}" } else { "" };
+        let _ = writeln!(text, "{end} {value}");
     }
+}
+
+/// Both formats want durations in seconds.
+fn seconds(us: u64) -> f64 {
+    us as f64 / 1e6
 }
 
 /// Both formats escape these three.
@@ -201,6 +235,26 @@ mod tests {
                  eyelet_accepted_total 7\n{gauges}# EOF\n"
             )
         );
+    }
+
+    #[test]
+    fn a_histogram_counts_on_from_bucket_to_bucket() {
+        let mut values = HistogramValues { sum_us: 12_000_700, ..HistogramValues::default() };
+        (values.buckets[0], values.buckets[2], values.buckets[16]) = (2, 3, 1);
+        let mut metrics = Metrics::new(Format::OpenMetrics);
+        let mut family = metrics.family(MetricKind::Histogram, "x_seconds", "Times.");
+        family.histogram(&[], &values);
+        family.histogram(&[("a", "b")], &HistogramValues::default());
+        let text = metrics.finish();
+        let begin = "# HELP eyelet_x_seconds Times.\n# TYPE eyelet_x_seconds histogram\n\
+            eyelet_x_seconds_bucket{le=\"0.0001\"} 2\n\
+            eyelet_x_seconds_bucket{le=\"0.00025\"} 2\n\
+            eyelet_x_seconds_bucket{le=\"0.0005\"} 5\n";
+        assert!(text.starts_with(begin), "{text}");
+        let middle = "{le=\"10.0\"} 5\neyelet_x_seconds_bucket{le=\"+Inf\"} 6\n\
+            eyelet_x_seconds_sum 12.0007\neyelet_x_seconds_count 6\n\
+            eyelet_x_seconds_bucket{a=\"b\",le=\"0.0001\"} 0\n";
+        assert!(text.contains(middle), "{text}");
     }
 
     #[test]

@@ -15,9 +15,9 @@ fn write_connections(metrics: &mut Metrics, counted: &CounterValues) {
     metrics.counter("accepted_connections", "Connections accepted.", counted.accepted);
     let mut states =
         metrics.family(MetricKind::Gauge, "connections", "Connections open now, by state.");
-    // Both numbers change while they are read.
-    states.sample(&[("state", "active")], counted.connections.saturating_sub(counted.parked));
-    states.sample(&[("state", "parked")], counted.parked);
+    for (state, count) in counted.by_state() {
+        states.sample(&[("state", state)], count);
+    }
     let help = "Connections that ended, by outcome.";
     let mut outcomes = metrics.family(MetricKind::Counter, "connection_outcomes", help);
     for (outcome, value) in [
@@ -40,13 +40,28 @@ fn write_connections(metrics: &mut Metrics, counted: &CounterValues) {
     bytes.sample(&[("to", "client")], counted.bytes_to_client);
     bytes.sample(&[("to", "upstream")], counted.bytes_to_upstream);
     let mut done = metrics.family(MetricKind::Counter, "handshakes", "Handshakes with clients.");
-    for (version, resumed, value) in [
-        ("1.2", "false", counted.handshakes_tls12_full),
-        ("1.2", "true", counted.handshakes_tls12_resumed),
-        ("1.3", "false", counted.handshakes_tls13_full),
-        ("1.3", "true", counted.handshakes_tls13_resumed),
+    let kinds = [("1.2", "false"), ("1.2", "true"), ("1.3", "false"), ("1.3", "true")]
+        .map(|(version, resumed)| [("version", version), ("resumed", resumed)]);
+    let values = [
+        counted.handshakes_tls12_full,
+        counted.handshakes_tls12_resumed,
+        counted.handshakes_tls13_full,
+        counted.handshakes_tls13_resumed,
+    ];
+    for (labels, value) in kinds.iter().zip(values) {
+        done.sample(labels, value);
+    }
+    let help = "Time of handshakes that clients completed.";
+    let mut times = metrics.family(MetricKind::Histogram, "handshake_duration_seconds", help);
+    for (labels, values) in kinds.iter().zip(&counted.handshakes) {
+        times.histogram(labels, values);
+    }
+    for (name, help, values) in [
+        ("decision_duration_seconds", "Time from accept to the verdict.", &counted.decisions),
+        ("evidence_duration_seconds", "Time to fetch a fact for the rules.", &counted.evidence),
+        ("upstream_connect_duration_seconds", "Time to connect upstreams.", &counted.connects),
     ] {
-        done.sample(&[("version", version), ("resumed", resumed)], value);
+        metrics.family(MetricKind::Histogram, name, help).histogram(&[], values);
     }
     let help = "Handshakes that failed, or that the client left.";
     metrics.counter("handshake_failures", help, counted.handshakes_failed);

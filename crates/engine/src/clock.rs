@@ -8,6 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub struct Clock {
     began: Instant,
     began_unix_ms: u64,
+    /// The time that was read last.
+    last: Cell<Instant>,
     /// Wall clock minus steady clock.
     ahead_ms: Cell<i64>,
 }
@@ -15,8 +17,8 @@ pub struct Clock {
 impl Clock {
     /// Both clocks start in agreement.
     pub fn new() -> Self {
-        let began_unix_ms = unix_ms(SystemTime::now());
-        Self { began: Instant::now(), began_unix_ms, ahead_ms: Cell::new(0) }
+        let (began_unix_ms, began) = (unix_ms(SystemTime::now()), Instant::now());
+        Self { began, began_unix_ms, last: Cell::new(began), ahead_ms: Cell::new(0) }
     }
 
     /// Time since the clock was created.
@@ -26,7 +28,19 @@ impl Clock {
 
     /// Milliseconds since 1970, as if the wall clock had not been set since the start.
     pub fn steady_ms(&self) -> u64 {
-        self.began_unix_ms + self.began.elapsed().as_millis() as u64
+        self.began_unix_ms + self.now().duration_since(self.began).as_millis() as u64
+    }
+
+    /// Reads the steady clock.
+    pub fn now(&self) -> Instant {
+        let now = Instant::now();
+        self.last.set(now);
+        now
+    }
+
+    /// The time that was read last: now, for who knows that it was read in this poll.
+    pub fn last(&self) -> Instant {
+        self.last.get()
     }
 
     /// Reads the wall clock. Returns how many milliseconds it is ahead of the steady one.

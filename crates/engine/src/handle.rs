@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -58,6 +59,21 @@ impl Handle {
     /// Notes what a list of connections shows of this one.
     pub fn see(&self, state: State, info: &ConnectionInfo) {
         self.worker.see(self.key, state, info);
+    }
+
+    /// Has a list show the bytes beside those of `info` while requests are served: to the upstream
+    /// and to the client.
+    pub fn count_live(
+        &self,
+        info: &ConnectionInfo,
+        live: (&Rc<std::cell::Cell<u64>>, &Rc<std::cell::Cell<u64>>),
+    ) {
+        self.worker.count_live(self.key, info, live);
+    }
+
+    /// Notes that the rules have decided, right after their hit was counted.
+    pub fn decided(&self) {
+        self.worker.decided(self.key);
     }
 
     /// Waits until any of `bits` is reported on one of `sides`. With no side it waits for the

@@ -3,8 +3,12 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use eyelet_memory::slab::Key;
+use eyelet_telemetry::cell::Cell;
+use eyelet_telemetry::counters::handshake_kind;
+use eyelet_telemetry::histogram::Histogram;
 use eyelet_telemetry::info::ConnectionInfo;
 use eyelet_telemetry::listing::{
     ConnectionKind, ConnectionView, Filter, Listed, Seen, Slice, State,
@@ -80,7 +84,86 @@ impl Worker {
         }
         let mut table = self.table.borrow_mut();
         if let Some(SlotState::Active { seen, .. }) = table.slot(key).map(|slot| &mut slot.state) {
+            self.counters.of_state(seen.state).inspect(|cell| cell.down());
+            self.counters.of_state(state).inspect(|cell| cell.up());
+            // The clock was read for the time of its accept.
+            let began = if state == State::Peeking { Some(self.clock.last()) } else { seen.began };
             *seen = Seen::new(state, info);
+            seen.began = began;
+        }
+    }
+
+    /// Has a list show the bytes of an active connection while its requests are served.
+    pub(crate) fn count_live(
+        &self,
+        key: Key,
+        info: &ConnectionInfo,
+        (to_upstream, to_client): (&Rc<std::cell::Cell<u64>>, &Rc<std::cell::Cell<u64>>),
+    ) {
+        if !self.settings.get().may_list {
+            return;
+        }
+        let mut table = self.table.borrow_mut();
+        if let Some(SlotState::Active { seen, .. }) = table.slot(key).map(|slot| &mut slot.state) {
+            seen.count_live(info, (to_upstream.clone(), to_client.clone()));
+        }
+    }
+
+    /// Gives a slot another state, and counts it there.
+    pub(crate) fn change_state(&self, of: &mut SlotState, state: SlotState) -> SlotState {
+        let before = std::mem::replace(of, state);
+        self.count_state(&before, Cell::down);
+        self.count_state(of, Cell::up);
+        before
+    }
+
+    /// Counts a slot's state. Parked connections are counted when they are parked and woken.
+    pub(crate) fn count_state(&self, state: &SlotState, count: impl Fn(&Cell)) {
+        match state {
+            SlotState::Active { seen, .. } => {
+                self.counters.of_state(seen.state).into_iter().for_each(count)
+            }
+            SlotState::Lingering => count(&self.counters.lingering),
+            SlotState::Parked { .. } => {}
+        }
+    }
+
+    /// The rules have decided. The clock was read for the time of the rule's last hit.
+    pub(crate) fn decided(&self, key: Key) {
+        if !self.settings.get().may_list {
+            return;
+        }
+        let mut table = self.table.borrow_mut();
+        if let Some(SlotState::Active { seen, .. }) = table.slot(key).map(|slot| &mut slot.state)
+            && let Some(began) = seen.began.take()
+        {
+            self.counters.decisions.observe(self.clock.last().duration_since(began));
+        }
+    }
+
+    /// Now, where somebody may ask how long it takes what begins now. Otherwise no clock is read.
+    pub fn begins(&self) -> Option<Instant> {
+        self.settings.get().may_list.then(|| self.clock.now())
+    }
+
+    /// The same where the clock was read in this poll.
+    pub fn begins_at_last(&self) -> Option<Instant> {
+        self.settings.get().may_list.then(|| self.clock.last())
+    }
+
+    /// Counts a handshake that a client has completed: by TLS 1.3 or not, resumed or not.
+    pub fn shaken(&self, (is_tls13, is_resumed): (bool, bool), began: Option<Instant>) {
+        self.counters.handshake(is_tls13, is_resumed);
+        let kind = handshake_kind(is_tls13, is_resumed);
+        if let Some(histogram) = self.counters.handshakes.get(kind) {
+            self.ends(histogram, began);
+        }
+    }
+
+    /// How long ago it began. `None`: nobody asks.
+    pub fn ends(&self, histogram: &Histogram, began: Option<Instant>) {
+        if let Some(began) = began {
+            histogram.observe(self.clock.now().duration_since(began));
         }
     }
 }
@@ -242,6 +325,28 @@ mod tests {
             let expected = CROWD as usize - 100..=CROWD as usize;
             assert!(expected.contains(&ids.len()), "{}", ids.len());
             assert!(rest.iter().all(|listed| listed.state == State::Parked));
+        });
+    }
+
+    #[test]
+    fn ten_thousand_connections_are_listed_while_half_of_them_end() {
+        const ALL: u64 = 10_000;
+        with_worker(async |worker, connections| {
+            let keys: Vec<Key> = (0..ALL).map(|_| terminated(&worker)).collect();
+            let mut slices = connections.ask(Filter::default(), false).unwrap();
+            let mut ending = keys.iter().step_by(2);
+            let (mut ids, mut listed) = (HashSet::new(), 0);
+            while let Some(slice) = slices.recv().await {
+                listed += slice.listed.len();
+                ids.extend(slice.listed.iter().map(|listed| listed.id.to_string()));
+                for key in ending.by_ref().take(ALL as usize / 20) {
+                    park::close(&worker, *key, Reason::Ended);
+                }
+            }
+            assert_eq!(ids.len(), listed, "one is listed twice");
+            // Those that stay: their ids count from 1.
+            assert!((2..=ALL).step_by(2).all(|count| ids.contains(&format!("1-{count}"))));
+            assert!((ALL / 2..ALL).contains(&(listed as u64)), "{listed}");
         });
     }
 

@@ -56,7 +56,7 @@ pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
         let info = info.take().park(&mut worker.shared.borrow_mut());
         worker.sources.add(info.client_ip(), held);
         let wait = idle_for(worker, &mut relay, false);
-        slot.state = SlotState::Parked { info, relay };
+        worker.change_state(&mut slot.state, SlotState::Parked { info, relay });
         table.due_in(active.key(), wait);
         rests
     };
@@ -277,7 +277,7 @@ pub(crate) fn unpark(
 ) -> Option<(ConnectionInfo, Relay)> {
     let mut table = worker.table.borrow_mut();
     let slot = table.slot(key)?;
-    let SlotState::Parked { info, mut relay } = std::mem::replace(&mut slot.state, state) else {
+    let SlotState::Parked { info, mut relay } = worker.change_state(&mut slot.state, state) else {
         return None;
     };
     uncount(worker, &info, &mut relay);
@@ -325,7 +325,7 @@ fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
         return;
     }
     // Taken out first: if the rest panics, nothing is uncounted twice.
-    let parked = std::mem::replace(state, SlotState::Lingering);
+    let parked = worker.change_state(state, SlotState::Lingering);
     if let SlotState::Parked { info, mut relay } = parked {
         uncount(worker, &info, &mut relay);
         worker.emit_parked(&info, &relay, end);
@@ -368,7 +368,7 @@ pub fn close_with(active: &Handle, bytes: &[u8]) {
         }
         worker.uses_descriptors(-1);
         worker.process.budget.give(Account::Connections, slot.active_bytes());
-        slot.state = SlotState::Lingering;
+        worker.change_state(&mut slot.state, SlotState::Lingering);
     }
     linger(worker, active.key());
 }

@@ -410,6 +410,7 @@ impl Worker {
         self.process.budget.give(Account::Connections, slot.active_bytes());
         self.process.descriptors.fetch_sub(slot.descriptors(), Relaxed);
         self.counters.connections.down();
+        self.count_state(&slot.state, eyelet_telemetry::cell::Cell::down);
     }
 
     /// Counts descriptors that connections took, or returned where `n` is negative. An active

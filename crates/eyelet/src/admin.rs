@@ -277,15 +277,33 @@ fn write_memory(metrics: &mut Metrics, snapshot: &Snapshot) {
     build.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1_u64);
     let help = "What connections may count together.";
     metrics.gauge("memory_budget_bytes", help, snapshot.budget.bytes_max());
+    let help = "What they count now, with what active ones reserve.";
+    metrics.gauge("memory_budget_used_bytes", help, snapshot.budget.used());
 }
 
 /// All user memory: what is counted for connections by kind, and the rest, which is the program's
-/// and what the allocator holds free. Counts of connections are estimates that may be too high,
-/// never too low.
+/// and what the allocator holds free.
 fn memory_kinds(snapshot: &Snapshot) -> (Vec<(&'static str, usize)>, usize) {
-    let kinds: Vec<(&'static str, usize)> = snapshot.budget.by_account().collect();
+    held_of(snapshot.budget.by_account().collect(), eyelet_sys::memory::anonymous_bytes())
+}
+
+/// Kinds in which bytes are counted before they are needed: [`eyelet_memory::budget`].
+const RESERVING: [&str; 2] = ["connections", "http"];
+
+/// What is held of what is counted, and the rest of the process's memory. An active connection
+/// reserves the most that it may need: where that is more than the process has, the difference is
+/// held by nobody.
+fn held_of(
+    mut kinds: Vec<(&'static str, usize)>,
+    anonymous: usize,
+) -> (Vec<(&'static str, usize)>, usize) {
     let counted: usize = kinds.iter().map(|(_, bytes)| bytes).sum();
-    (kinds, eyelet_sys::memory::anonymous_bytes().saturating_sub(counted))
+    let mut over = counted.saturating_sub(anonymous);
+    for (_, bytes) in kinds.iter_mut().filter(|(kind, _)| RESERVING.contains(kind)) {
+        let unheld = over.min(*bytes);
+        (*bytes, over) = (*bytes - unheld, over - unheld);
+    }
+    (kinds, anonymous.saturating_sub(counted))
 }
 
 fn write_upstreams(metrics: &mut Metrics, snapshot: &Snapshot) {
@@ -407,6 +425,22 @@ mod tests {
         assert_eq!([1, 2].map(|bytes| remembered(&mut last, || bytes)), [1, 1]);
         last = last.and_then(|(at, bytes)| Some((at.checked_sub(UNUSED_TIME)?, bytes)));
         assert_eq!(remembered(&mut last, || 3), 3);
+    }
+
+    #[test]
+    fn what_is_reserved_and_not_held_is_in_no_kind() {
+        let counted = |connections, http| {
+            vec![("connections", connections), ("received", 50), ("http", http)]
+        };
+        for (anonymous, held, rest) in [
+            (1_000, counted(500, 300), 150),
+            (850, counted(500, 300), 0),
+            (600, counted(250, 300), 0),
+            (200, counted(0, 150), 0),
+            (40, counted(0, 0), 0),
+        ] {
+            assert_eq!(held_of(counted(500, 300), anonymous), (held, rest), "{anonymous}");
+        }
     }
 
     #[test]

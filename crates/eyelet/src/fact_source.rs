@@ -94,6 +94,7 @@ impl FactSource {
         let worker = &connection.worker;
         if let (Some(hits), Some(rule)) = (&worker.snapshot.hits, info.decided.rule) {
             hits.hit(worker.engine.index(), rule, worker.engine.now_unix_ms());
+            connection.handle.decided();
         }
         self.blame(info, act)
     }

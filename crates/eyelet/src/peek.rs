@@ -80,9 +80,14 @@ pub async fn while_there(
     fetch: impl Future<Output = ()>,
     stage: Stage,
 ) -> Result<(), End> {
+    let engine = &connection.worker.engine;
+    let began = engine.begins().filter(|_| stage != Stage::Handshake);
     let wait_error =
         match select(pin!(fetch), pin!(connection.handle.ready(&[CLIENT], FAILED))).await {
-            Either::Left(_) => return Ok(()),
+            Either::Left(_) => {
+                engine.ends(&engine.counters.evidence, began);
+                return Ok(());
+            }
             Either::Right((Ok(()), _)) => io::Error::from(io::ErrorKind::ConnectionReset).into(),
             Either::Right((Err(wait_error), _)) => wait_error,
         };

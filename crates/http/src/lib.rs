@@ -73,6 +73,8 @@ pub fn serve(
     let local = || client.handle.local_address();
     let served =
         ServedConnection::new(worker, info, preface, client.bytes_to_client.clone(), local);
+    let live = (&served.bytes_to_upstream, &client.bytes_to_client);
+    client.handle.count_live(&served.info, live);
     match http2 {
         true => Box::pin(two::serve(client, served, state, counted, serving)),
         false => Box::pin(one::serve(client, served, serving)),

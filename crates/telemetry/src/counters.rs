@@ -1,8 +1,10 @@
 //! Counters of the process. Each worker counts in its own cells, which are added up on request.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::cell::Cell;
+use crate::histogram::{Histogram, HistogramValues};
+use crate::listing::State;
 use crate::reason::Class;
 
 macro_rules! counters {
@@ -14,6 +16,14 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: Cell,)*
             /// Connections that ended, in the order of [`Class::ALL`].
             pub ended: [Cell; Class::ALL.len()],
+            /// Times from accept to the rules' verdict.
+            pub decisions: Histogram,
+            /// Times in which facts were fetched that the rules asked for.
+            pub evidence: Histogram,
+            /// Times of handshakes that clients completed, by [`handshake_kind`].
+            pub handshakes: [Histogram; HANDSHAKE_KINDS],
+            /// Times in which upstreams were connected to.
+            pub connects: Histogram,
         }
 
         /// The sum over all workers of this process.
@@ -22,15 +32,29 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: u64,)*
             /// Connections that ended, in the order of [`Class::ALL`].
             pub ended: [u64; Class::ALL.len()],
+            /// Times from accept to the rules' verdict.
+            pub decisions: HistogramValues,
+            /// Times in which facts were fetched that the rules asked for.
+            pub evidence: HistogramValues,
+            /// Times of handshakes that clients completed, by [`handshake_kind`].
+            pub handshakes: [HistogramValues; HANDSHAKE_KINDS],
+            /// Times in which upstreams were connected to.
+            pub connects: HistogramValues,
         }
 
         /// Adds up the cells of all workers.
         pub fn snapshot() -> CounterValues {
             let mut sum = CounterValues::default();
             for cells in WORKERS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-                $(sum.$name = sum.$name.wrapping_add(cells.$name.0.load(Relaxed));)*
+                $(sum.$name = sum.$name.wrapping_add(cells.$name.value());)*
                 for (sum, cell) in sum.ended.iter_mut().zip(&cells.ended) {
                     *sum = sum.wrapping_add(cell.value());
+                }
+                cells.decisions.add_to(&mut sum.decisions);
+                cells.evidence.add_to(&mut sum.evidence);
+                cells.connects.add_to(&mut sum.connects);
+                for (sum, cells) in sum.handshakes.iter_mut().zip(&cells.handshakes) {
+                    cells.add_to(sum);
                 }
             }
             sum
@@ -53,6 +77,12 @@ counters! {
     bytes_to_upstream,
     /// Connections open now.
     connections,
+    /// Active connections for which a fact is being fetched now.
+    deciding,
+    /// Active connections whose upstream is being dialled now.
+    dialling,
+    /// Active connections whose handshake is under way now.
+    handshaking,
     /// Handshakes with clients that failed, or that the client left.
     handshakes_failed,
     /// Full handshakes with clients by TLS 1.2.
@@ -63,6 +93,8 @@ counters! {
     handshakes_tls13_full,
     /// Handshakes by TLS 1.3 that resumed a session.
     handshakes_tls13_resumed,
+    /// Connections that are logged and only send their last bytes now.
+    lingering,
     /// Log entries lost because their reader was too slow.
     lines_lost,
     /// Connections that the kernel dropped at this process's listeners because a queue was full.
@@ -75,6 +107,8 @@ counters! {
     redirected,
     /// Connections refused by a rule or for lack of one.
     refused,
+    /// Active connections whose requests are being served now.
+    serving,
     /// Connections that were ended, or not accepted, because memory was short.
     shed,
     /// Times that a file that changed could not be used. Each fault counts once.
@@ -93,6 +127,19 @@ counters! {
     left,
 }
 
+/// Kinds of handshakes: two versions, each full or resumed.
+pub const HANDSHAKE_KINDS: usize = 4;
+
+/// The place of a handshake's kind among [`HANDSHAKE_KINDS`].
+pub const fn handshake_kind(is_tls13: bool, is_resumed: bool) -> usize {
+    match (is_tls13, is_resumed) {
+        (false, false) => 0,
+        (false, true) => 1,
+        (true, false) => 2,
+        (true, true) => 3,
+    }
+}
+
 impl Counters {
     /// Counts a handshake that a client has completed.
     pub fn handshake(&self, is_tls13: bool, is_resumed: bool) {
@@ -104,9 +151,45 @@ impl Counters {
         };
         cell.up();
     }
+
+    /// The cell of the active connections in this state. `None`: what no other state counts is
+    /// peeking, and parked ones have a cell of their own.
+    pub fn of_state(&self, state: State) -> Option<&Cell> {
+        match state {
+            State::Peeking | State::Moving | State::Parked => None,
+            State::Deciding => Some(&self.deciding),
+            State::Handshaking => Some(&self.handshaking),
+            State::Dialling => Some(&self.dialling),
+            State::Serving => Some(&self.serving),
+        }
+    }
 }
 
 static WORKERS: Mutex<Vec<Arc<Counters>>> = Mutex::new(Vec::new());
+
+impl CounterValues {
+    /// The open connections by state, in the order of their lives. The sum is
+    /// [`Self::connections`]: what no other state counts is peeking. Numbers change while they are
+    /// read, so that a state may have a connection too many for a moment.
+    pub fn by_state(&self) -> [(&'static str, u64); 7] {
+        let counted = [
+            ("deciding", self.deciding),
+            ("handshaking", self.handshaking),
+            ("dialling", self.dialling),
+            ("serving", self.serving),
+            ("parked", self.parked),
+            ("lingering", self.lingering),
+        ];
+        let mut left = self.connections;
+        let [deciding, handshaking, dialling, serving, parked, lingering] =
+            counted.map(|(name, count)| {
+                let count = count.min(left);
+                left -= count;
+                (name, count)
+            });
+        [("peeking", left), deciding, handshaking, dialling, serving, parked, lingering]
+    }
+}
 
 /// The summary that the process logs when it ends.
 impl std::fmt::Display for CounterValues {
@@ -144,35 +227,4 @@ pub fn register() -> Arc<Counters> {
     let cells = Arc::new(Counters::default());
     WORKERS.lock().unwrap_or_else(PoisonError::into_inner).push(cells.clone());
     cells
-}
-
-/// A number that one thread writes and others read: no read-modify-write is needed.
-#[derive(Debug, Default)]
-pub struct Cell(AtomicU64);
-
-impl Cell {
-    /// Adds one.
-    pub fn up(&self) {
-        self.add(1);
-    }
-
-    /// Subtracts one.
-    pub fn down(&self) {
-        self.0.store(self.0.load(Relaxed).wrapping_sub(1), Relaxed);
-    }
-
-    /// Adds `n`.
-    pub fn add(&self, n: u64) {
-        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
-    }
-
-    /// Sets the number.
-    pub fn set(&self, n: u64) {
-        self.0.store(n, Relaxed);
-    }
-
-    /// The number.
-    pub fn value(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
 }

@@ -3,9 +3,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cell;
 pub mod counters;
 pub mod evidence;
 pub mod export;
+pub mod histogram;
 pub mod info;
 pub mod labels;
 pub mod listing;

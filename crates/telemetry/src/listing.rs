@@ -1,6 +1,9 @@
 //! Open connections as a list: what is shown of each, and which ones are asked for.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Instant;
 
 use eyelet_memory::interner::Name;
 use eyelet_wire::version;
@@ -120,6 +123,8 @@ pub struct Seen {
     pub state: State,
     /// Its id. 0: nothing is known of it yet.
     pub id: u64,
+    /// Its accept, until the rules have decided.
+    pub began: Option<Instant>,
     started_unix_ms: u64,
     client: Option<SocketAddr>,
     labels: Labels,
@@ -130,7 +135,12 @@ pub struct Seen {
     tls_version: Option<u16>,
     bytes_to_upstream: u64,
     bytes_to_client: u64,
+    /// What is counted beside these while its requests are served.
+    live: Option<LiveBytes>,
 }
+
+/// Bytes that were written to the upstream, and to the client, since a connection is being served.
+pub type LiveBytes = (Rc<Cell<u64>>, Rc<Cell<u64>>);
 
 impl Seen {
     /// What is known of a connection in this state.
@@ -140,6 +150,7 @@ impl Seen {
         Self {
             state,
             id: info.id,
+            began: None,
             started_unix_ms: info.started_unix_ms,
             client: Some(info.client),
             labels: decided.labels.clone(),
@@ -150,12 +161,22 @@ impl Seen {
             tls_version: decided.tls_version,
             bytes_to_upstream: info.bytes_to_upstream,
             bytes_to_client: info.bytes_to_client,
+            live: None,
         }
+    }
+
+    /// From now on `live` counts the bytes beside those of `info`.
+    pub fn count_live(&mut self, info: &ConnectionInfo, live: LiveBytes) {
+        (self.bytes_to_upstream, self.bytes_to_client) =
+            (info.bytes_to_upstream, info.bytes_to_client);
+        self.live = Some(live);
     }
 
     /// Calls `then` with what is shown.
     pub fn shown<T>(&self, then: impl FnOnce(&ConnectionView<'_>) -> T) -> Option<T> {
         let client = self.client?;
+        let live = self.live.as_ref();
+        let (up, down) = live.map_or((0, 0), |(up, down)| (up.get(), down.get()));
         Some(then(&ConnectionView {
             id: self.id,
             state: self.state,
@@ -169,8 +190,8 @@ impl Seen {
             upstream: None,
             tls_version: self.tls_version,
             idle_ms: None,
-            bytes_to_upstream: self.bytes_to_upstream,
-            bytes_to_client: self.bytes_to_client,
+            bytes_to_upstream: self.bytes_to_upstream.saturating_add(up),
+            bytes_to_client: self.bytes_to_client.saturating_add(down),
         }))
     }
 }

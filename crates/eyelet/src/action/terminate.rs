@@ -90,11 +90,13 @@ pub async fn terminate(
     }
     let asks_client = terminate.client_ca.is_some();
     let client_roots = with.client_roots;
+    let began = connection.worker.engine.begins();
     let done = match handshake(connection, with, peeked, offer.early_data, asks_client).await {
         Ok(done) => done,
         Err(failure) => return Err(give_up(connection, failure)),
     };
-    connection.worker.engine.counters.handshake(done.version == TLS13, done.resumed);
+    let kind = (done.version == TLS13, done.resumed);
+    connection.worker.engine.shaken(kind, began);
     info.decided.client_roots = client_roots;
     if terminate.client_cert_header {
         info.decided.client_certificate =
@@ -189,6 +191,8 @@ async fn hold(
     let mut step = WAIT_STEP_MIN;
     loop {
         sleep(step).await;
+        // The time of the next dial begins here.
+        connection.worker.engine.clock.now();
         step = (step * 2).min(WAIT_STEP_MAX);
         let dialled = upstream::dial(connection, info, target, &DialOptions::default()).await;
         let is_over = Instant::now() >= end || connection.handle.is_to_end();

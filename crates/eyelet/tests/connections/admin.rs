@@ -16,18 +16,18 @@ use crate::support::edge::{self, LISTENER};
 use crate::support::{Edge, Folder, Pki, SOON, Upstream, need, output, until};
 
 const REFUSE: &str = "[[rule]]\nname = \"all\"\naction = \"refuse\"\n";
-const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+pub const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// An answer: its status, its head and its body.
 #[derive(Debug)]
-struct Answer {
-    status: u16,
-    head: String,
-    body: String,
+pub struct Answer {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
 }
 
 /// Sends a request that ends its connection, and reads the answer. `None`: no answer came.
-fn exchange(mut stream: impl Read + Write, request: &str) -> Option<Answer> {
+pub fn exchange(mut stream: impl Read + Write, request: &str) -> Option<Answer> {
     // A server that has seen enough closes before it has read everything.
     let _ = stream.write_all(request.as_bytes());
     let mut said = Vec::new();
@@ -38,27 +38,27 @@ fn exchange(mut stream: impl Read + Write, request: &str) -> Option<Answer> {
     Some(Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() })
 }
 
-fn request(path: &str, fields: &str) -> String {
+pub fn request(path: &str, fields: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{fields}\r\n")
 }
 
-fn connect(socket: &Path) -> std::io::Result<UnixStream> {
+pub fn connect(socket: &Path) -> std::io::Result<UnixStream> {
     let stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(SOON))?;
     stream.set_write_timeout(Some(SOON))?;
     Ok(stream)
 }
 
-fn ask_with(socket: &Path, path: &str, fields: &str) -> Answer {
+pub fn ask_with(socket: &Path, path: &str, fields: &str) -> Answer {
     exchange(connect(socket).unwrap(), &request(path, fields)).unwrap()
 }
 
-fn get(socket: &Path, path: &str) -> Answer {
+pub fn get(socket: &Path, path: &str) -> Answer {
     ask_with(socket, path, "")
 }
 
 /// An edge with an admin socket in its folder.
-fn start(folder: &Folder, more: &str, rules: &str) -> (Edge, PathBuf, PathBuf) {
+pub fn start(folder: &Folder, more: &str, rules: &str) -> (Edge, PathBuf, PathBuf) {
     let config = format!("{}{more}{LISTENER}{rules}", "workers = 2\n");
     let file = folder.write("edge.toml", config);
     let mut command = edge::eyelet(folder);
@@ -66,7 +66,7 @@ fn start(folder: &Folder, more: &str, rules: &str) -> (Edge, PathBuf, PathBuf) {
     (Edge::spawn(command, 1), file, folder.path().join("admin.sock"))
 }
 
-const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
+pub const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
 
 #[test]
 fn a_file_mode_or_a_token_decides_who_may_ask() {
@@ -195,7 +195,7 @@ fn hostile_clients_are_ended_and_bounded() {
 
 /// The metrics, by their whole sample line without the value. Panics on anything that Prometheus'
 /// text format or its conventions forbid.
-fn metrics(text: &str) -> BTreeMap<String, f64> {
+pub fn metrics(text: &str) -> BTreeMap<String, f64> {
     let mut samples = BTreeMap::new();
     let mut kinds: BTreeMap<&str, &str> = BTreeMap::new();
     let (mut helped, mut family) = (None, "");
@@ -219,7 +219,11 @@ fn metrics(text: &str) -> BTreeMap<String, f64> {
             family = name;
         } else {
             let (sample, value) = line.rsplit_once(' ').unwrap();
-            assert_eq!(sample.split('{').next().unwrap(), family, "{line}");
+            let name = sample.split('{').next().unwrap();
+            let suffix = name.strip_prefix(family).unwrap_or_else(|| panic!("{line}"));
+            let is_histogram = kinds.get(family) == Some(&"histogram");
+            let suffixes = if is_histogram { &["_bucket", "_sum", "_count"][..] } else { &[""] };
+            assert!(suffixes.contains(&suffix), "{line}");
             if let Some((_, labels)) = sample.split_once('{') {
                 labels.strip_suffix("\"}").unwrap_or_else(|| panic!("{line}"));
             }

@@ -225,6 +225,12 @@ fn what_is_being_served_is_ended_too() {
     let listed = list(&socket, "");
     assert_eq!((listed.len(), &listed[0]["state"]), (1, &Value::from("serving")));
     assert_eq!((&listed[0]["kind"], &listed[0]["sni"]), (&"http1".into(), &"app.test".into()));
+    // It goes on, and its bytes are counted as they are sent.
+    let to_client = listed[0]["bytes_to_client"].as_u64().unwrap();
+    assert!(to_client >= 4096 && listed[0]["bytes_to_upstream"].as_u64() > Some(0), "{listed:?}");
+    client.read_exact(&mut [0; 4096]).unwrap();
+    let more = format!("?bytes_min={}", to_client + 1024);
+    until("more bytes", || (list(&socket, &more).len() == 1).then_some(()));
     assert_eq!(end(&socket, "?sni=app.test"), 1);
     // Its body has no length: it must not seem complete.
     assert!(client.read_to_end(&mut Vec::new()).is_err());

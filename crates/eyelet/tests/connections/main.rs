@@ -24,6 +24,7 @@ mod liveness;
 mod local;
 mod logged;
 mod manual;
+mod measured;
 mod packages;
 mod pages;
 mod probe;

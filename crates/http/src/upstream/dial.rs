@@ -85,6 +85,8 @@ pub async fn dial(
     info: &ConnectionInfo,
 ) -> Result<Dialled, DialFailure> {
     let mut name: Arc<str> = to.address.to_string().into();
+    let engine = &dialler.engine;
+    let began = engine.begins();
     let begun = async {
         let begins = (spoken, preface, terms.balanced);
         let (socket, http2, open) = connect(dialler, to, begins, info, &mut name).await?;
@@ -98,7 +100,10 @@ pub async fn dial(
         begun.await.map(Dialled::Two)
     };
     let reason = match timeout(terms.wait, begun).await {
-        Ok(Ok(dialled)) => return Ok(dialled),
+        Ok(Ok(dialled)) => {
+            engine.ends(&engine.counters.connects, began);
+            return Ok(dialled);
+        }
         Ok(Err(failure)) => failure,
         Err(_) => Reason::Timeout(Limit::Connect, None),
     };

@@ -1,0 +1,382 @@
+//! What the metrics say of real connections in each state, how long their steps took, and who reads
+//! it: a real Prometheus, its alerts, and a dashboard.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustls::ClientConnection;
+use rustls::client::Resumption;
+use serde_json::Value;
+use socket2::{Domain, Socket, Type};
+
+use super::admin::{ADMIN, TOKEN, exchange, get, metrics, request, start};
+use crate::support::client::{self, Offer, TLS13};
+use crate::support::crowd::{self, From, Manner, Multitude};
+use crate::support::edge::{self, LISTENER};
+use crate::support::memory::Memory;
+use crate::support::pki::Kind;
+use crate::support::web;
+use crate::support::{Edge, Folder, Hello, Pki, Talk, Upstream, expect, need, output, until};
+
+const STATES: [&str; 7] =
+    ["peeking", "deciding", "handshaking", "dialling", "serving", "parked", "lingering"];
+
+fn page_of(socket: &Path) -> BTreeMap<String, f64> {
+    metrics(&get(socket, "/metrics").body)
+}
+
+/// The gauges of [`STATES`], of which there are no others.
+fn states(shown: &BTreeMap<String, f64>) -> [f64; 7] {
+    let all = shown.keys().filter(|name| name.starts_with("eyelet_connections{"));
+    assert_eq!(all.count(), STATES.len());
+    STATES.map(|state| shown[&format!("eyelet_connections{{state=\"{state}\"}}")])
+}
+
+/// How many durations a histogram has. Its buckets grow, and the last one has all.
+fn count(shown: &BTreeMap<String, f64>, name: &str, labels: &str) -> f64 {
+    let bare = labels.trim_end_matches(',');
+    let braced = if bare.is_empty() { String::new() } else { format!("{{{bare}}}") };
+    let count = shown[&format!("eyelet_{name}_count{braced}")];
+    assert_eq!(shown[&format!("eyelet_{name}_bucket{{{labels}le=\"+Inf\"}}")], count);
+    assert_eq!(shown[&format!("eyelet_{name}_sum{braced}")] > 0.0, count > 0.0);
+    let prefix = format!("eyelet_{name}_bucket{{{labels}le=");
+    let buckets = shown.iter().filter(|(sample, _)| sample.starts_with(&prefix));
+    assert_eq!(buckets.count(), 17, "{name}");
+    count
+}
+
+/// A listener whose queue is full: the kernel drops each SYN, so that a dial waits.
+fn full() -> (Socket, [Socket; 3], SocketAddr) {
+    let new = || Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    let listener = new();
+    listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    listener.listen(0).unwrap();
+    let address = listener.local_addr().unwrap();
+    let fillers = [new(), new(), new()];
+    for filler in &fillers {
+        filler.set_nonblocking(true).unwrap();
+        // It is under way.
+        let _ = filler.connect(&address);
+    }
+    (listener, fillers, address.as_socket().unwrap())
+}
+
+/// A name server that never answers holds one connection where it asks for evidence.
+fn config(
+    pki: &Pki,
+    silent: &UdpSocket,
+    full: SocketAddr,
+    held: &Upstream,
+    echo: &Upstream,
+) -> String {
+    let silent = silent.local_addr().unwrap();
+    // Only who says where it was going can be asked for evidence.
+    let told = "[[listener]]\naddress = \"127.0.0.1:0\"\nproxy_protocol_from = \"127.0.0.1\"\n";
+    let limits = "[limits]\nhello_timeout = \"2m\"\nhandshake_timeout = \"2m\"\n\
+        connect_timeout = \"2m\"\n";
+    let splice = edge::splice(echo.address, "");
+    let slow =
+        format!("[[rule]]\nsni = \"slow.test\"\naction = \"splice\"\nupstream = \"{full}\"\n");
+    let refuse = "[[rule]]\nsni = \"no.test\"\naction = \"refuse\"\n";
+    let lies = "[[rule]]\nsni = \"lie.test\"\nsni_verified = false\nevidence = \"dns\"\n\
+        action = \"refuse\"\n";
+    let http = pki.terminate(&format!("http://{}", held.address), "");
+    format!(
+        "workers = 2\n{limits}{ADMIN}{LISTENER}{told}{splice}{slow}{refuse}{lies}{http}\
+         [dns]\nservers = \"{silent}\"\n[evidence]\ntimeout = \"1m\"\n"
+    )
+}
+
+/// Sends the first flight only.
+fn half_shaken(pki: &Pki, edge: &Edge) -> TcpStream {
+    let name = "app.test".try_into().unwrap();
+    let mut tls = ClientConnection::new(Offer::new(pki).config(), name).unwrap();
+    let mut socket = edge.connect();
+    tls.write_tls(&mut socket).unwrap();
+    socket
+}
+
+fn said(edge: &Edge, name: &str) -> TcpStream {
+    let mut client = edge.connect();
+    client.write_all(&Hello::named(name).bytes()).unwrap();
+    client
+}
+
+#[test]
+fn each_state_is_counted_and_each_step_is_timed() {
+    let pki = Pki::new();
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (held, upstream) = (Upstream::by_hand(), Upstream::echo());
+    let (listener, fillers, address) = full();
+    let config = config(&pki, &silent, address, &held, &upstream);
+    let edge = Edge::start_whole(&pki.folder, &config, |_| ());
+    let socket = pki.folder.path().join("admin.sock");
+    let peeking = edge.connect();
+    let dialling = said(&edge, "slow.test");
+    let handshaking = half_shaken(&pki, &edge);
+    let mut spliced = said(&edge, "host.test");
+    let hello = Hello::named("host.test").bytes();
+    expect(&mut spliced, &hello);
+    let kept = Offer::new(&pki).connect(edge.address(), "app.test");
+    let mut served = Offer::new(&pki).connect(edge.address(), "app.test");
+    served.write_all(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+    let waiting = held.take();
+    let mut deciding = edge::connect(edge.addresses()[1]);
+    deciding.write_all(b"PROXY TCP4 192.0.2.1 192.0.2.2 1000 443\r\n").unwrap();
+    deciding.write_all(&Hello::named("lie.test").bytes()).unwrap();
+    let shown = until("one in each state, and two parked", || {
+        let shown = page_of(&socket);
+        (states(&shown) == [1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 0.0]).then_some(shown)
+    });
+    let status: Value = serde_json::from_str(&get(&socket, "/status").body).unwrap();
+    assert_eq!(status["connections"]["open"], 7);
+    let full = "version=\"1.3\",resumed=\"false\",";
+    for (name, labels, expected) in [
+        // All but the one that has sent nothing and the one whose evidence is missing.
+        ("decision_duration_seconds", "", 5.0),
+        ("evidence_duration_seconds", "", 0.0),
+        ("handshake_duration_seconds", full, 2.0),
+        ("handshake_duration_seconds", "version=\"1.2\",resumed=\"true\",", 0.0),
+        ("upstream_connect_duration_seconds", "", 2.0),
+    ] {
+        assert_eq!(count(&shown, name, labels), expected, "{name} {labels}");
+    }
+    // A refused client lingers for two seconds at most: a new one at each look.
+    let mut refused = Vec::new();
+    until("a lingering one", || {
+        refused.push(said(&edge, "no.test"));
+        (states(&page_of(&socket))[6] > 0.0).then_some(())
+    });
+    // A client that only closes may still read, so that its evidence is waited for.
+    crate::support::reset(deciding);
+    drop((listener, fillers));
+    drop((peeking, dialling, handshaking, spliced, kept, served, waiting, refused));
+    let shown = until("none in any state", || {
+        let shown = page_of(&socket);
+        (states(&shown) == [0.0; 7]).then_some(shown)
+    });
+    assert_eq!(count(&shown, "handshake_duration_seconds", full), 2.0);
+    assert_eq!(count(&shown, "upstream_connect_duration_seconds", ""), 2.0);
+}
+
+/// As many of each kind: spliced, TLS in front of TCP, and kept ones of HTTP/1.1.
+const PARKED: usize = 670;
+/// Connections whose hello is unfinished. Each reserves memory that it does not hold.
+const HALF_OPEN: usize = 500;
+
+#[test]
+fn the_kinds_of_memory_sum_up_to_the_process() {
+    let _permit = crowd::permit(2 * (3 * PARKED + HALF_OPEN));
+    let pki = Pki::new();
+    let (echo, page) = (Multitude::start(Manner::Echo), Multitude::start(Manner::Page));
+    pki.server("pair", &["pair.test"], Kind::P256);
+    let rules = edge::splice(echo.address, "")
+        + &pki.terminate(&format!("http://{}", page.address), "")
+        + "[[rule]]\nsni = \"pair.test\"\naction = \"terminate\"\ncertificate = \"pair.pem\"\n"
+        + &format!("key = \"pair.key\"\nupstream = \"tcp://{}\"\n", echo.address);
+    let config = format!("workers = 2\n{LISTENER}{ADMIN}{rules}");
+    let edge = Edge::start_whole(&pki.folder, &config, |_| ());
+    let socket = pki.folder.path().join("admin.sock");
+    let check = |what: &str| {
+        // Both move while they are read.
+        until(what, || {
+            let memory: Value = serde_json::from_str(&get(&socket, "/memory").body).unwrap();
+            let sum = memory["accounted_bytes"].as_u64().unwrap();
+            let anonymous = Memory::of(edge.pid()).anonymous;
+            eprintln!("{what}: {sum} bytes in all kinds, {anonymous} anonymous: {memory}");
+            (sum.abs_diff(anonymous) <= anonymous / 10).then_some(memory)
+        })
+    };
+    check("at the start");
+    let (to, hello) = (edge.address(), Hello::named("host.test").bytes());
+    let tls = crowd::light(TLS13, Resumption::disabled());
+    let spliced = crowd::many(PARKED, |_| {
+        let mut client = From::loopback(1).connect(to).unwrap();
+        client.write_all(&hello).unwrap();
+        expect(&mut client, &hello);
+        client
+    });
+    let shaken = crowd::many(2 * PARKED, |n| {
+        let name = ["pair.test", "app.test"][n % 2];
+        let mut client = From::loopback(2).tls(to, &tls, name).unwrap();
+        if n % 2 == 0 {
+            client::echo(&mut client, b"hello");
+        } else {
+            assert_eq!(web::get(&mut client, "/").status, 200);
+        }
+        client
+    });
+    until("all parked", || (states(&page_of(&socket))[5] == 3.0 * PARKED as f64).then_some(()));
+    let parked = check("parked");
+    assert!(parked["kinds"]["connections"].as_u64().unwrap() >= 240 * 3 * PARKED as u64);
+    let half_open = crowd::many(HALF_OPEN, |_| {
+        let mut client = From::loopback(3).connect(to).unwrap();
+        client.write_all(&hello[..9]).unwrap();
+        client
+    });
+    until("all peeking", || (states(&page_of(&socket))[0] == HALF_OPEN as f64).then_some(()));
+    check("half-open, too");
+    drop((spliced, shaken, half_open));
+}
+
+/// The first column of the table of metrics: a name, and its labels.
+fn documented() -> BTreeMap<String, BTreeSet<String>> {
+    let text = std::fs::read_to_string(file("docs/admin.md")).unwrap();
+    let (_, section) = text.split_once("\n## `/metrics`").unwrap();
+    let table = section.split_once("\n## ").unwrap().0;
+    let columns = table.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
+    let named = columns.flat_map(|column| column.split("`, `"));
+    let named = named.map(|name| name.trim_end_matches('`').trim_end_matches('}'));
+    named
+        .map(|name| {
+            let (name, labels) = name.split_once('{').unwrap_or((name, ""));
+            let labels = labels.split(',').filter(|label| !label.is_empty());
+            (format!("eyelet_{name}"), labels.map(str::to_owned).collect())
+        })
+        .collect()
+}
+
+fn file(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+#[test]
+fn the_manual_has_every_metric_with_its_labels() {
+    let pki = Pki::new();
+    let checked = pki.terminate("http://127.0.0.1:9", "upstream_check = \"/\"");
+    let (_edge, file, socket) = start(&pki.folder, ADMIN, &checked);
+    let said = output(edge::eyelet(&pki.folder).arg("reload").arg(&file));
+    assert_eq!(said.status.code(), Some(0), "{}", said.text);
+    let documented = documented();
+    let shown = until("the reload's time", || {
+        let text = get(&socket, "/metrics").body;
+        text.contains("\neyelet_last_reload_timestamp_seconds ").then_some(text)
+    });
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let kinds = shown.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    let kinds: BTreeMap<&str, &str> = kinds.collect();
+    for line in shown.lines().filter(|line| !line.starts_with('#')) {
+        let sample = line.rsplit_once(' ').unwrap().0;
+        let (name, labels) = sample.split_once('{').unwrap_or((sample, ""));
+        let suffixes = ["_bucket", "_sum", "_count"].into_iter();
+        let base = suffixes.filter_map(|suffix| name.strip_suffix(suffix)).next();
+        let base = base.filter(|base| kinds.get(base) == Some(&"histogram")).unwrap_or(name);
+        let labels = labels.trim_end_matches('}').split("\",").filter(|label| !label.is_empty());
+        let labels = labels.map(|label| label.split_once('=').unwrap().0.to_owned());
+        found.entry(base.to_owned()).or_default().extend(labels.filter(|label| label != "le"));
+    }
+    assert_eq!(found, documented);
+}
+
+/// The names of our metrics in a text.
+fn named_in(text: &str) -> BTreeSet<&str> {
+    let is_of_name = |char: char| char.is_ascii_alphanumeric() || char == '_';
+    let words = text.split(|char| !is_of_name(char));
+    words.filter(|word| word.starts_with("eyelet_")).collect()
+}
+
+/// Each name of a query is in the manual, which the test above compares with the edge.
+fn check_names(text: &str, wanted: usize) {
+    let documented = documented();
+    let named = named_in(text);
+    for name in &named {
+        let base = name.strip_suffix("_bucket").or(name.strip_suffix("_count"));
+        let is_there = |name: &str| documented.contains_key(name);
+        assert!(is_there(name) || base.is_some_and(is_there), "no metric is called {name}");
+    }
+    assert!(named.len() >= wanted, "{named:?}");
+}
+
+#[test]
+fn each_query_of_the_dashboard_and_of_the_alerts_names_a_metric() {
+    let text = std::fs::read_to_string(file("packaging/grafana/eyelet.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&text).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let (mut ids, mut places) = (BTreeSet::new(), BTreeSet::new());
+    for panel in panels {
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{panel}");
+        let place = &panel["gridPos"];
+        assert!(places.insert((place["y"].as_u64().unwrap(), place["x"].as_u64().unwrap())));
+        if panel["type"] == "row" {
+            continue;
+        }
+        assert!(!panel["title"].as_str().unwrap().is_empty());
+        for target in panel["targets"].as_array().unwrap() {
+            let query = target["expr"].as_str().unwrap();
+            check_names(query, 1);
+            assert!(query.contains("instance=~\"$instance\""), "{query}");
+            assert_eq!(query.matches('(').count(), query.matches(')').count(), "{query}");
+        }
+    }
+    check_names(&text, 20);
+    check_names(&std::fs::read_to_string(file("packaging/prometheus/alerts.yml")).unwrap(), 5);
+    if !need("promtool") {
+        return;
+    }
+    let mut promtool = Command::new("promtool");
+    let said =
+        output(promtool.args(["check", "rules"]).arg(file("packaging/prometheus/alerts.yml")));
+    assert!(said.status.success() && said.text.contains("SUCCESS"), "{}", said.text);
+    // promtool parses every query of the dashboard, too, as rules.
+    let mut rules = String::from("groups:\n- name: dashboard\n  rules:\n");
+    let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
+    for (number, target) in targets.enumerate() {
+        let query = target["expr"].as_str().unwrap().replace("$__rate_interval", "5m");
+        let query = Value::from(query.replace("$instance", ".*"));
+        rules += &format!("  - record: query:{number}\n    expr: {query}\n");
+    }
+    let folder = Folder::new();
+    let rules = folder.write("dashboard.yml", rules);
+    let said = output(Command::new("promtool").args(["check", "rules"]).arg(rules));
+    assert!(said.status.success(), "{}", said.text);
+}
+
+/// The example's own configuration, with this edge's port and this folder's token.
+#[test]
+fn a_real_prometheus_scrapes_the_edge() {
+    if !need("prometheus") {
+        return;
+    }
+    let (folder, upstream) = (Folder::new(), Upstream::echo());
+    folder.write("token", TOKEN);
+    let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (port, its) = (free(), free());
+    let admin = format!("[admin]\naddress = \"127.0.0.1:{port}\"\ntoken_file = \"token\"\n");
+    let rules = edge::splice(upstream.address, "");
+    let (edge, _, _) = start(&folder, &admin, &rules);
+    let mut client = said(&edge, "host.test");
+    expect(&mut client, &Hello::named("host.test").bytes());
+    let example = std::fs::read_to_string(file("packaging/prometheus/prometheus.yml")).unwrap();
+    let token = folder.path().join("token");
+    let config = example
+        .replace("127.0.0.1:9902", &format!("127.0.0.1:{port}"))
+        .replace("/etc/prometheus/eyelet.token", token.to_str().unwrap())
+        .replace(
+            "/etc/prometheus/alerts.yml",
+            file("packaging/prometheus/alerts.yml").to_str().unwrap(),
+        )
+        .replace("scrape_interval: 15s", "scrape_interval: 1s");
+    assert!(config.contains(&format!(":{port}")) && config.contains("interval: 1s"), "{config}");
+    let config = folder.write("prometheus.yml", config);
+    let listen = format!("--web.listen-address=127.0.0.1:{its}");
+    let mut prometheus = Command::new("prometheus");
+    prometheus.arg(format!("--config.file={}", config.display())).arg(listen);
+    prometheus.arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()));
+    let prometheus = Talk::start(&mut prometheus);
+    let ask = |query: &str| {
+        let stream = TcpStream::connect(("127.0.0.1", its)).ok()?;
+        let answer = exchange(stream, &request(&format!("/api/v1/query?query={query}"), ""))?;
+        serde_json::from_str::<Value>(&answer.body).ok()
+    };
+    until("a parked connection, as Prometheus sees it", || {
+        let said = ask("eyelet_connections%7Bstate=%22parked%22%7D")?;
+        (said["data"]["result"][0]["value"][1] == "1").then_some(())
+    });
+    let said = ask("histogram_quantile(0.9,eyelet_decision_duration_seconds_bucket)").unwrap();
+    let quantile = said["data"]["result"][0]["value"][1].as_str().unwrap();
+    assert!(quantile.parse::<f64>().unwrap() > 0.0, "{said}");
+    assert_eq!(ask("up").unwrap()["data"]["result"][0]["value"][1], "1", "{}", prometheus.said());
+}
