@@ -1,9 +1,14 @@
 //! Counters of the process. Each worker counts in its own cells, which are added up on request.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::reason::Class;
+use crate::evidence::Evidence;
+use crate::reason::{Class, Party, Reason};
+use crate::request::Coded;
+use crate::text_counts::TextCounts;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
@@ -14,6 +19,12 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: Cell,)*
             /// Connections that ended, in the order of [`Class::ALL`].
             pub ended: [Cell; Class::ALL.len()],
+            /// Connections that were refused or failed, by [`Reason::summary`].
+            pub reasons: TextCounts,
+            /// Handshakes with clients, by the group of their key exchange.
+            pub groups: TextCounts,
+            /// Responses whose body was not coded, by the cause.
+            pub not_coded: TextCounts,
         }
 
         /// The sum over all workers of this process.
@@ -51,8 +62,22 @@ counters! {
     bytes_to_client,
     /// Bytes that ended connections had written to their upstreams.
     bytes_to_upstream,
+    /// Responses that were coded here.
+    coded,
+    /// Bytes of their bodies from the upstream.
+    coded_bytes_identity,
+    /// Bytes of their bodies to the client.
+    coded_bytes_sent,
+    /// Nanoseconds that workers have spent in coders.
+    coding_ns,
     /// Connections open now.
     connections,
+    /// Names that evidence has proved to be those of the destination.
+    names_proved,
+    /// Names that evidence has proved false.
+    names_false,
+    /// Names about which evidence that was asked for says nothing.
+    names_unknown,
     /// Handshakes with clients that failed, or that the client left.
     handshakes_failed,
     /// Full handshakes with clients by TLS 1.2.
@@ -104,6 +129,52 @@ impl Counters {
         };
         cell.up();
     }
+
+    /// Counts what evidence says about a name.
+    pub fn evidence(&self, evidence: &Evidence) {
+        let by_certificate = evidence.certificate().map(|shown| shown.fault.is_none());
+        let says = [evidence.dns_agrees(), by_certificate];
+        let cell = if says.contains(&Some(true)) {
+            &self.names_proved
+        } else if says.contains(&Some(false)) {
+            &self.names_false
+        } else {
+            &self.names_unknown
+        };
+        cell.up();
+    }
+
+    /// Counts a response by how its body was coded.
+    pub fn response(&self, coded: &Coded) {
+        if coded.coding.is_some() {
+            self.coded.up();
+            self.coded_bytes_identity.add(coded.bytes_identity);
+            self.coded_bytes_sent.add(coded.bytes_sent);
+        } else if let Some(why_not) = coded.why_not {
+            self.not_coded.up(why_not);
+        }
+    }
+
+    /// Counts the reason of a connection that did not end as connections do.
+    pub fn fault(&self, reason: &Reason) {
+        let class = reason.class();
+        let is_usual = matches!(class, Class::Closed | Class::Drained | Class::Ended | Class::Left);
+        // Nobody is to blame for the end of an idle connection.
+        if !is_usual && reason.whose() != Party::Nobody {
+            self.reasons.up(reason.summary());
+        }
+    }
+}
+
+/// Adds up texts of all workers, those that occurred most first.
+pub fn texts(of: impl Fn(&Counters) -> &TextCounts) -> Vec<(&'static str, u64)> {
+    let mut sums = BTreeMap::new();
+    for cells in WORKERS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        of(cells).each(|text, count| *sums.entry(text).or_default() += count);
+    }
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by_key(|(_, count)| Reverse(*count));
+    sums
 }
 
 static WORKERS: Mutex<Vec<Arc<Counters>>> = Mutex::new(Vec::new());

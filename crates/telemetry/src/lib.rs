@@ -13,4 +13,5 @@ pub mod log;
 pub mod reason;
 pub mod request;
 pub mod rule_hits;
+pub mod text_counts;
 pub mod upstream;

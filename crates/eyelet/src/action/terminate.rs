@@ -94,7 +94,9 @@ pub async fn terminate(
         Ok(done) => done,
         Err(failure) => return Err(give_up(connection, failure)),
     };
-    connection.worker.engine.counters.handshake(done.version == TLS13, done.resumed);
+    let counters = &connection.worker.engine.counters;
+    counters.handshake(done.version == TLS13, done.resumed);
+    counters.groups.up(done.group);
     info.decided.client_roots = client_roots;
     if terminate.client_cert_header {
         info.decided.client_certificate =
