@@ -3,12 +3,17 @@
 
 mod access;
 mod connections;
+mod history;
 mod listen;
+mod live;
 pub mod metrics;
+mod page;
 pub mod process;
 mod routes;
 mod server;
 mod stalled;
+mod tick;
 
+pub use history::History;
 pub use routes::{Answers, Document};
 pub use server::{AdminError, AdminServer, CONNECTIONS_MAX, Start};

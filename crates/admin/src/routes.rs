@@ -10,7 +10,9 @@ use hyper::{HeaderMap, Method, Response, StatusCode};
 use serde_json::Value;
 use tokio::sync::mpsc::Receiver;
 
+use crate::live::Live;
 use crate::metrics::{Format, Metrics};
+use crate::page::{self, coded};
 
 /// What the server asks the program. It is called on the server's thread.
 pub trait Answers: Send + Sync + 'static {
@@ -39,6 +41,8 @@ pub enum Document {
     Certificates,
     /// `/memory`: what the process holds, by kind.
     Memory,
+    /// `/upstreams`: which are up, and what was sent to them.
+    Upstreams,
 }
 
 /// The body of an answer.
@@ -47,11 +51,15 @@ pub(crate) type Content = UnsyncBoxBody<Bytes, Infallible>;
 /// Answers a permitted request.
 pub(crate) fn answer(
     answers: &dyn Answers,
+    live: &Live,
     method: &Method,
     path: &str,
     fields: &HeaderMap,
 ) -> Response<Content> {
     let document = match path {
+        page::PATH => None,
+        "/events" => None,
+        "/history" => None,
         "/healthz" => None,
         "/readyz" => None,
         "/metrics" => None,
@@ -59,6 +67,7 @@ pub(crate) fn answer(
         "/rules" => Some(Document::Rules),
         "/certificates" => Some(Document::Certificates),
         "/memory" => Some(Document::Memory),
+        "/upstreams" => Some(Document::Upstreams),
         _ => return text(StatusCode::NOT_FOUND, "no such page\n"),
     };
     if !matches!(*method, Method::GET | Method::HEAD) {
@@ -71,6 +80,9 @@ pub(crate) fn answer(
             Some(value) => whole("application/json", format!("{value:#}\n")),
             None => text(StatusCode::SERVICE_UNAVAILABLE, "the process ends\n"),
         },
+        (page::PATH, _) => page::answer(fields),
+        ("/events", _) => live.events(answers),
+        ("/history", _) => coded("application/json", live.history.document(), fields),
         ("/metrics", _) => metrics(answers, fields),
         ("/readyz", _) if !answers.is_ready() => {
             text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")

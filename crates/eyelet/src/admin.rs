@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use eyelet_admin::metrics::{MetricKind, Metrics, Number};
-use eyelet_admin::{AdminError, AdminServer, Answers, Document, Start, process};
+use eyelet_admin::{AdminError, AdminServer, Answers, Document, History, Start, process};
 use eyelet_config::certificate::Description;
-use eyelet_config::{Action, AdminSettings};
+use eyelet_config::{Access, Action, AdminSettings, LogFormat};
 use eyelet_engine::listing::Connections;
 use eyelet_telemetry::counters;
 use eyelet_telemetry::listing::{Filter, Slice};
@@ -31,6 +31,8 @@ const RULES_MAX: usize = 1_000;
 pub struct AdminKeeper {
     server: Mutex<Option<AdminServer>>,
     answers: Arc<EdgeAnswers>,
+    /// It outlives a server that is bound anew.
+    history: Arc<History>,
 }
 
 impl AdminKeeper {
@@ -53,7 +55,7 @@ impl AdminKeeper {
             soonest: Mutex::default(),
             unused: Mutex::default(),
         };
-        Self { server: Mutex::default(), answers: Arc::new(answers) }
+        Self { server: Mutex::default(), answers: Arc::new(answers), history: Arc::default() }
     }
 
     /// Begins to answer, as the newest configuration says.
@@ -63,8 +65,8 @@ impl AdminKeeper {
     pub fn open(&self, start: Start) -> Result<(), AdminError> {
         let snapshot = self.answers.snapshot();
         let settings = snapshot.as_ref().and_then(|snapshot| snapshot.config.admin.as_ref());
-        let answers = self.answers.clone();
-        let server = settings.map(|settings| AdminServer::start(settings, answers, start));
+        let (answers, history) = (self.answers.clone(), self.history.clone());
+        let server = settings.map(|settings| AdminServer::start(settings, answers, history, start));
         *self.server() = server.transpose()?;
         Ok(())
     }
@@ -81,8 +83,8 @@ impl AdminKeeper {
             _ => false,
         };
         if !kept {
-            let answers = self.answers.clone();
-            let start = |settings| AdminServer::start(settings, answers, Start::Alone);
+            let (answers, history) = (self.answers.clone(), self.history.clone());
+            let start = |settings| AdminServer::start(settings, answers, history, Start::Alone);
             *server = settings.map(start).transpose()?;
         }
         Ok(())
@@ -228,6 +230,7 @@ impl Answers for EdgeAnswers {
             Document::Rules => rules(&snapshot),
             Document::Certificates => certificates(&snapshot),
             Document::Memory => memory(&snapshot, self.allocator_unused_bytes()),
+            Document::Upstreams => upstreams(&snapshot),
         })
     }
 }
@@ -249,6 +252,11 @@ impl EdgeAnswers {
             "uptime_seconds": self.started.elapsed().as_secs_f64(),
             "generation": snapshot.generation,
             "draining": !self.is_ready(),
+            "access_log": match (&snapshot.config.log.access, snapshot.config.log.format) {
+                (Access::Off, _) => "off",
+                (_, LogFormat::Json) => "json",
+                (_, LogFormat::Text) => "text",
+            },
             "workers": self.published.upgrade().map(|published| published.workers()),
             "listeners": addresses,
             "connections": {
@@ -305,6 +313,24 @@ fn by_name<'a>(all: impl Iterator<Item = (&'a str, bool)>) -> BTreeMap<&'a str, 
         *folded.entry(name).or_insert(true) &= is_up;
     }
     folded
+}
+
+/// Upstreams of a list, and those that are checked. One may be a member for each check that it has.
+fn upstreams(snapshot: &Snapshot) -> Value {
+    let members = snapshot.names.upstreams.members().map(|member| {
+        let counters = &member.health.counters;
+        json!({
+            "upstream": member.health.name,
+            "up": member.health.is_up(),
+            "checked": member.check.is_some(),
+            "open": counters.open.load(Relaxed),
+            "chosen": counters.chosen.load(Relaxed),
+            "failures": counters.failures.load(Relaxed),
+            "check_failures": counters.check_failures.load(Relaxed),
+            "downs": counters.downs.load(Relaxed),
+        })
+    });
+    json!({ "upstreams": members.collect::<Vec<_>>() })
 }
 
 fn write_rules(metrics: &mut Metrics, snapshot: &Snapshot) {

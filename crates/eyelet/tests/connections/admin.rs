@@ -16,18 +16,18 @@ use crate::support::edge::{self, LISTENER};
 use crate::support::{Edge, Folder, Pki, SOON, Upstream, need, output, until};
 
 const REFUSE: &str = "[[rule]]\nname = \"all\"\naction = \"refuse\"\n";
-const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+pub const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// An answer: its status, its head and its body.
 #[derive(Debug)]
-struct Answer {
-    status: u16,
-    head: String,
-    body: String,
+pub struct Answer {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
 }
 
 /// Sends a request that ends its connection, and reads the answer. `None`: no answer came.
-fn exchange(mut stream: impl Read + Write, request: &str) -> Option<Answer> {
+pub fn exchange(mut stream: impl Read + Write, request: &str) -> Option<Answer> {
     // A server that has seen enough closes before it has read everything.
     let _ = stream.write_all(request.as_bytes());
     let mut said = Vec::new();
@@ -38,27 +38,27 @@ fn exchange(mut stream: impl Read + Write, request: &str) -> Option<Answer> {
     Some(Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() })
 }
 
-fn request(path: &str, fields: &str) -> String {
+pub fn request(path: &str, fields: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{fields}\r\n")
 }
 
-fn connect(socket: &Path) -> std::io::Result<UnixStream> {
+pub fn connect(socket: &Path) -> std::io::Result<UnixStream> {
     let stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(SOON))?;
     stream.set_write_timeout(Some(SOON))?;
     Ok(stream)
 }
 
-fn ask_with(socket: &Path, path: &str, fields: &str) -> Answer {
+pub fn ask_with(socket: &Path, path: &str, fields: &str) -> Answer {
     exchange(connect(socket).unwrap(), &request(path, fields)).unwrap()
 }
 
-fn get(socket: &Path, path: &str) -> Answer {
+pub fn get(socket: &Path, path: &str) -> Answer {
     ask_with(socket, path, "")
 }
 
 /// An edge with an admin socket in its folder.
-fn start(folder: &Folder, more: &str, rules: &str) -> (Edge, PathBuf, PathBuf) {
+pub fn start(folder: &Folder, more: &str, rules: &str) -> (Edge, PathBuf, PathBuf) {
     let config = format!("{}{more}{LISTENER}{rules}", "workers = 2\n");
     let file = folder.write("edge.toml", config);
     let mut command = edge::eyelet(folder);
@@ -66,7 +66,7 @@ fn start(folder: &Folder, more: &str, rules: &str) -> (Edge, PathBuf, PathBuf) {
     (Edge::spawn(command, 1), file, folder.path().join("admin.sock"))
 }
 
-const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
+pub const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
 
 #[test]
 fn a_file_mode_or_a_token_decides_who_may_ask() {
@@ -326,7 +326,7 @@ fn promtool(text: &str) {
 }
 
 /// The example answer of a path in the documentation.
-fn example(path: &str) -> Value {
+pub fn example(path: &str) -> Value {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/admin.md");
     let page = std::fs::read_to_string(page).unwrap();
     let (_, section) = page.split_once(&format!("\n## `{path}`")).unwrap();
@@ -335,7 +335,7 @@ fn example(path: &str) -> Value {
 }
 
 /// The keys at each level, by their path. Those of all members of a list count together.
-fn keys(value: &Value) -> BTreeSet<String> {
+pub fn keys(value: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut open = vec![(String::new(), value)];
     while let Some((path, value)) = open.pop() {
