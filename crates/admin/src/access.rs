@@ -81,8 +81,8 @@ fn bearer(value: &str) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then_some(token.trim_start_matches(' '))
 }
 
-/// Whether `host:port` names this machine itself. No DNS server answers for these names. `None`: any
-/// port.
+/// Whether `host:port` names this machine itself. No DNS server answers for these names.
+/// `None`: any port.
 fn is_loopback(authority: &str, port: Option<u16>) -> bool {
     let (host, said) = match authority.rsplit_once(':') {
         Some((host, said)) if !said.ends_with(']') => (host, said.parse().ok()),

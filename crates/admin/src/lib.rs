@@ -2,6 +2,7 @@
 //! of its own, so that no worker waits for whoever asks. It knows the edge by one trait only.
 
 mod access;
+mod causes;
 mod connections;
 mod history;
 mod listen;
@@ -17,3 +18,4 @@ mod tick;
 pub use history::History;
 pub use routes::{Answers, Document};
 pub use server::{AdminError, AdminServer, CONNECTIONS_MAX, Start};
+pub use tick::LISTED_MAX;

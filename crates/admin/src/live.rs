@@ -12,35 +12,57 @@ use eyelet_telemetry::counters;
 use eyelet_telemetry::log::recent;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame};
+use hyper::http::request::Parts;
 use hyper::{Response, StatusCode};
+use serde_json::Value;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::access::Access;
 use crate::history::{History, SAMPLE_STEP};
-use crate::routes::{Answers, Content, Document, of_body, text};
-use crate::tick;
+use crate::routes::{Answers, Content, Document, of_body, refuse_method, text};
+use crate::{page, tick};
 
 /// The time between two documents.
 const EVENT_STEP: Duration = Duration::from_secs(1);
 /// Readers at a time. The other three quarters of the server's connections are for scrapers.
-const READERS_MAX: usize = crate::CONNECTIONS_MAX / 4;
+pub(crate) const READERS_MAX: usize = 8;
 /// Documents that wait for a slow reader, which then misses the next ones. One has about 10 KiB,
 /// and up to 150 KiB where many lines are logged.
 const EVENTS_MAX: usize = 2;
 
 /// The readers, and what they see when they begin.
 pub(crate) struct Live {
-    pub(crate) history: Arc<History>,
-    readers: Mutex<Vec<Sender<Bytes>>>,
+    history: Arc<History>,
+    readers: Mutex<Readers>,
     /// There is a reader where there was none.
     began: Notify,
+}
+
+#[derive(Default)]
+struct Readers {
+    queues: Vec<Sender<Bytes>>,
+    /// The number of the last document.
+    number: u64,
 }
 
 impl Live {
     pub(crate) fn new(history: Arc<History>) -> Self {
         Self { history, readers: Mutex::default(), began: Notify::new() }
+    }
+
+    /// Answers a permitted request for the page and for what it lives on. `None`: another path.
+    pub(crate) fn answer(&self, answers: &dyn Answers, asked: &Parts) -> Option<Response<Content>> {
+        let shown: &dyn Fn() -> Response<Content> = match asked.uri.path() {
+            page::PATH => &|| page::answer(&asked.headers),
+            "/events" => &|| self.events(answers),
+            "/history" => {
+                &|| page::coded("application/json", self.history.document(), &asked.headers)
+            }
+            _ => return None,
+        };
+        Some(refuse_method(&asked.method).unwrap_or_else(shown))
     }
 
     /// Samples, and sends documents to readers, until it is dropped. Each reload ends all readers:
@@ -51,7 +73,6 @@ impl Live {
         mut access: watch::Receiver<Arc<Access>>,
     ) {
         let mut sample_at = Instant::now();
-        let mut number = 0_u64;
         loop {
             if Instant::now() >= sample_at {
                 self.sample(answers);
@@ -59,14 +80,13 @@ impl Live {
             }
             if access.has_changed().unwrap_or(false) {
                 access.mark_unchanged();
-                self.readers().clear();
+                self.readers().queues.clear();
             }
             if self.has_readers() {
-                number += 1;
                 match tick::document(answers, unix_seconds(), recent::take()) {
-                    Some(document) => self.publish(&event(number, &document)),
+                    Some(document) => self.readers().publish(&document),
                     // The process ends.
-                    None => self.readers().clear(),
+                    None => self.readers().queues.clear(),
                 }
                 sleep(EVENT_STEP).await;
             } else {
@@ -87,43 +107,47 @@ impl Live {
     }
 
     /// Begins to send documents. The first is sent at once.
-    pub(crate) fn events(&self, answers: &dyn Answers) -> Response<Content> {
+    fn events(&self, answers: &dyn Answers) -> Response<Content> {
         let mut readers = self.readers();
-        readers.retain(|reader| !reader.is_closed());
-        if readers.len() >= READERS_MAX {
+        readers.queues.retain(|reader| !reader.is_closed());
+        if readers.queues.len() >= READERS_MAX {
             return text(StatusCode::SERVICE_UNAVAILABLE, "too many pages are open\n");
         }
-        let (sender, events) = channel(EVENTS_MAX);
-        if readers.is_empty() {
+        let lines = recent::RecentLines::default();
+        let Some(document) = tick::document(answers, unix_seconds(), lines) else {
+            return text(StatusCode::SERVICE_UNAVAILABLE, "the process ends\n");
+        };
+        if readers.queues.is_empty() {
             recent::watch(true);
-            // Who is there alone gets the first document from `run`.
             self.began.notify_one();
-        } else if let Some(document) =
-            tick::document(answers, unix_seconds(), recent::RecentLines::default())
-        {
-            // The queue is empty.
-            let _ = sender.try_send(event(0, &document));
         }
-        readers.push(sender);
+        let (sender, events) = channel(EVENTS_MAX);
+        // The queue is empty.
+        let _ = sender.try_send(event(readers.number, &document));
+        readers.queues.push(sender);
         of_body("text/event-stream", Events(events).boxed_unsync())
     }
 
     fn has_readers(&self) -> bool {
-        let mut readers = self.readers();
+        let readers = &mut self.readers().queues;
         readers.retain(|reader| !reader.is_closed());
         !readers.is_empty()
     }
 
-    fn publish(&self, event: &Bytes) {
-        for reader in self.readers().iter() {
-            // A slow reader misses this one. One that never reads is ended by its socket.
-            let _ = reader.try_send(event.clone());
-        }
-    }
-
-    fn readers(&self) -> MutexGuard<'_, Vec<Sender<Bytes>>> {
+    fn readers(&self) -> MutexGuard<'_, Readers> {
         // A poisoned lock still holds a whole list.
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Readers {
+    fn publish(&mut self, document: &Value) {
+        self.number += 1;
+        let event = event(self.number, document);
+        for queue in &self.queues {
+            // A slow reader misses this one. One that never reads is ended by its socket.
+            let _ = queue.try_send(event.clone());
+        }
     }
 }
 
@@ -135,7 +159,7 @@ impl Drop for Live {
 }
 
 /// As the HTML standard writes a server-sent event. JSON in one line needs no escape.
-fn event(number: u64, document: &serde_json::Value) -> Bytes {
+fn event(number: u64, document: &Value) -> Bytes {
     Bytes::from(format!("id: {number}\ndata: {document}\n\n"))
 }
 
@@ -156,5 +180,64 @@ impl Body for Events {
         task: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         self.get_mut().0.poll_recv(task).map(|event| event.map(|event| Ok(Frame::data(event))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::task::Waker;
+
+    use eyelet_telemetry::listing::{Filter, Slice};
+    use serde_json::json;
+
+    use super::*;
+    use crate::metrics::Metrics;
+
+    struct Edge;
+
+    impl Answers for Edge {
+        fn is_ready(&self) -> bool {
+            true
+        }
+
+        fn metrics(&self, _: &mut Metrics) {}
+
+        fn connections(&self, _: Filter, _: bool) -> Option<Receiver<Slice>> {
+            None
+        }
+
+        fn document(&self, _: Document) -> Option<Value> {
+            Some(json!({ "rules": [], "upstreams": [] }))
+        }
+    }
+
+    fn next(content: &mut Content) -> Option<String> {
+        let mut task = Context::from_waker(Waker::noop());
+        match Pin::new(content).poll_frame(&mut task) {
+            Poll::Ready(Some(Ok(frame))) => {
+                Some(String::from_utf8_lossy(&frame.into_data().unwrap()).into_owned())
+            }
+            Poll::Ready(None) | Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn a_reader_that_does_not_read_holds_few_documents_and_misses_the_others() {
+        let live = Live::new(Arc::default());
+        let mut readers: Vec<Content> =
+            (0..READERS_MAX).map(|_| live.events(&Edge).into_body()).collect();
+        assert_eq!(live.events(&Edge).status(), StatusCode::SERVICE_UNAVAILABLE);
+        let mut reads = readers.pop().unwrap();
+        assert!(next(&mut reads).unwrap().starts_with("id: 0\ndata: {"));
+        for number in 1..=10 {
+            live.readers().publish(&json!({}));
+            assert_eq!(next(&mut reads), Some(format!("id: {number}\ndata: {{}}\n\n")));
+        }
+        let late = readers.last_mut().unwrap();
+        assert_eq!((0..10).filter(|_| next(late).is_some()).count(), EVENTS_MAX);
+        drop(readers);
+        assert!(live.has_readers() && live.readers().queues.len() == 1);
+        assert_eq!(live.events(&Edge).status(), StatusCode::OK);
     }
 }

@@ -10,9 +10,7 @@ use hyper::{HeaderMap, Method, Response, StatusCode};
 use serde_json::Value;
 use tokio::sync::mpsc::Receiver;
 
-use crate::live::Live;
 use crate::metrics::{Format, Metrics};
-use crate::page::{self, coded};
 
 /// What the server asks the program. It is called on the server's thread.
 pub trait Answers: Send + Sync + 'static {
@@ -37,6 +35,8 @@ pub enum Document {
     Status,
     /// `/rules`: how often each rule decided.
     Rules,
+    /// The rules of `/events`: how many there are, and those with the most hits.
+    BusiestRules,
     /// `/certificates`: names, expiry, origin.
     Certificates,
     /// `/memory`: what the process holds, by kind.
@@ -51,15 +51,11 @@ pub(crate) type Content = UnsyncBoxBody<Bytes, Infallible>;
 /// Answers a permitted request.
 pub(crate) fn answer(
     answers: &dyn Answers,
-    live: &Live,
     method: &Method,
     path: &str,
     fields: &HeaderMap,
 ) -> Response<Content> {
     let document = match path {
-        page::PATH => None,
-        "/events" => None,
-        "/history" => None,
         "/healthz" => None,
         "/readyz" => None,
         "/metrics" => None,
@@ -70,25 +66,30 @@ pub(crate) fn answer(
         "/upstreams" => Some(Document::Upstreams),
         _ => return text(StatusCode::NOT_FOUND, "no such page\n"),
     };
-    if !matches!(*method, Method::GET | Method::HEAD) {
-        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "GET or HEAD\n");
-        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
-        return response;
+    if let Some(refused) = refuse_method(method) {
+        return refused;
     }
     match (path, document) {
         (_, Some(document)) => match answers.document(document) {
             Some(value) => whole("application/json", format!("{value:#}\n")),
             None => text(StatusCode::SERVICE_UNAVAILABLE, "the process ends\n"),
         },
-        (page::PATH, _) => page::answer(fields),
-        ("/events", _) => live.events(answers),
-        ("/history", _) => coded("application/json", live.history.document(), fields),
         ("/metrics", _) => metrics(answers, fields),
         ("/readyz", _) if !answers.is_ready() => {
             text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")
         }
         _ => text(StatusCode::OK, "ok\n"),
     }
+}
+
+/// The refusal of a method that asks for more than to be shown something.
+pub(crate) fn refuse_method(method: &Method) -> Option<Response<Content>> {
+    if matches!(*method, Method::GET | Method::HEAD) {
+        return None;
+    }
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "GET or HEAD\n");
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+    Some(response)
 }
 
 fn metrics(answers: &dyn Answers, fields: &HeaderMap) -> Response<Content> {

@@ -23,12 +23,13 @@ use crate::access::{Access, Refused};
 use crate::connections;
 use crate::history::History;
 use crate::listen::{Identity, Listening, bind_tcp, bind_unix, is_there};
-use crate::live::Live;
+use crate::live::{self, Live};
 use crate::routes::{Answers, Content, answer, text};
 use crate::stalled::Stalled;
 
 /// Connections served at a time: some scrapers, some pages, some people. More wait in the kernel.
 pub const CONNECTIONS_MAX: usize = 32;
+const _: () = assert!(live::READERS_MAX * 4 <= CONNECTIONS_MAX);
 /// How long a client may take to send the head of a request, and rest between two.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a request's head, and of what is read ahead. A browser's has 2 KiB.
@@ -299,5 +300,8 @@ async fn respond(
     if let Some(of) = asked.uri.path().strip_prefix(connections::PATH) {
         return connections::answer(answers, &asked.method, of, asked.uri.query()).await;
     }
-    answer(answers, live, &asked.method, asked.uri.path(), &asked.headers)
+    if let Some(response) = live.answer(answers, asked) {
+        return response;
+    }
+    answer(answers, &asked.method, asked.uri.path(), &asked.headers)
 }

@@ -1,15 +1,14 @@
 //! The document of one second: all that the page shows, except for what is asked for by itself.
 
-use std::cmp::Reverse;
-
+use eyelet_telemetry::causes;
 use eyelet_telemetry::counters::{self, CounterValues};
 use eyelet_telemetry::log::recent::RecentLines;
 use serde_json::{Value, json};
 
 use crate::routes::{Answers, Document};
 
-/// Rules and upstreams that are listed at most. `/rules` and `/upstreams` have all.
-const LISTED_MAX: usize = 50;
+/// Rules, and upstreams, that are listed at most. `/rules` and `/upstreams` have all.
+pub const LISTED_MAX: usize = 50;
 
 /// `None`: the process ends.
 pub(crate) fn document(
@@ -18,9 +17,7 @@ pub(crate) fn document(
     recent: RecentLines,
 ) -> Option<Value> {
     let counted = counters::snapshot();
-    let rules = answers.document(Document::Rules)?["rules"].take();
     let upstreams = answers.document(Document::Upstreams)?["upstreams"].take();
-    let never_hit = count(&rules, |rule| rule["hits"] == 0);
     let down = count(&upstreams, |upstream| upstream["up"] == false);
     Some(json!({
         "unix_seconds": unix_seconds,
@@ -28,17 +25,13 @@ pub(crate) fn document(
         "memory": answers.document(Document::Memory)?,
         "parked_bytes": counted.parked_bytes,
         "counts": counts(&counted),
-        "reasons": texts("reason", counters::texts(|of| &of.reasons)),
+        "reasons": texts("reason", causes::texts(|of| &of.reasons)),
         "handshakes": handshakes(&counted),
-        "rules": {
-            "all": rules.as_array().map(Vec::len),
-            "never_hit": never_hit,
-            "listed": listed(rules, |rule| Reverse(rule["hits"].as_u64())),
-        },
+        "rules": answers.document(Document::BusiestRules)?,
         "upstreams": {
             "all": upstreams.as_array().map(Vec::len),
             "down": down,
-            "listed": listed(upstreams, |upstream| upstream["up"].as_bool()),
+            "listed": listed(upstreams),
         },
         "evidence": {
             "proved": counted.names_proved,
@@ -50,7 +43,7 @@ pub(crate) fn document(
             "bytes_identity": counted.coded_bytes_identity,
             "bytes_sent": counted.coded_bytes_sent,
             "cpu_seconds": counted.coding_ns as f64 / 1e9,
-            "left_alone": texts("why", counters::texts(|of| &of.not_coded)),
+            "left_alone": texts("why", causes::texts(|of| &of.not_coded)),
         },
         "log": { "lines": recent.lines, "dropped": recent.dropped },
     }))
@@ -84,7 +77,7 @@ fn handshakes(counted: &CounterValues) -> Value {
         "tls13_full": counted.handshakes_tls13_full,
         "tls13_resumed": counted.handshakes_tls13_resumed,
         "failed": counted.handshakes_failed,
-        "groups": texts("group", counters::texts(|of| &of.groups)),
+        "groups": texts("group", causes::texts(|of| &of.groups)),
     })
 }
 
@@ -96,11 +89,11 @@ fn count(list: &Value, is: impl Fn(&Value) -> bool) -> usize {
     list.as_array().map_or(0, |list| list.iter().filter(|one| is(one)).count())
 }
 
-/// The first ones in this order.
-fn listed<K: Ord>(mut list: Value, order: impl Fn(&Value) -> K) -> Value {
-    if let Some(list) = list.as_array_mut() {
-        list.sort_by_key(order);
+/// Those that are down first.
+fn listed(mut upstreams: Value) -> Value {
+    if let Some(list) = upstreams.as_array_mut() {
+        list.sort_by_key(|upstream| upstream["up"].as_bool());
         list.truncate(LISTED_MAX);
     }
-    list
+    upstreams
 }

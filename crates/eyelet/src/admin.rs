@@ -1,17 +1,21 @@
 //! What the admin server answers: it reads what workers and sources count, on its own thread.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use eyelet_admin::metrics::{MetricKind, Metrics, Number};
-use eyelet_admin::{AdminError, AdminServer, Answers, Document, History, Start, process};
+use eyelet_admin::{
+    AdminError, AdminServer, Answers, Document, History, LISTED_MAX, Start, process,
+};
 use eyelet_config::certificate::Description;
-use eyelet_config::{Access, Action, AdminSettings, LogFormat};
+use eyelet_config::{Access, Action, AdminSettings, LogFormat, RuleRef};
 use eyelet_engine::listing::Connections;
 use eyelet_telemetry::counters;
 use eyelet_telemetry::listing::{Filter, Slice};
+use eyelet_telemetry::rule_hits::RuleCount;
 use eyelet_tls::tickets::{Now, TicketKeys};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
@@ -228,6 +232,7 @@ impl Answers for EdgeAnswers {
         Some(match document {
             Document::Status => self.status(&snapshot),
             Document::Rules => rules(&snapshot),
+            Document::BusiestRules => busiest_rules(&snapshot),
             Document::Certificates => certificates(&snapshot),
             Document::Memory => memory(&snapshot, self.allocator_unused_bytes()),
             Document::Upstreams => upstreams(&snapshot),
@@ -347,21 +352,35 @@ fn write_rules(metrics: &mut Metrics, snapshot: &Snapshot) {
 
 fn rules(snapshot: &Snapshot) -> Value {
     let counts = snapshot.hits.as_ref().map(|hits| hits.counts()).unwrap_or_default();
-    let rules = snapshot.config.rules.iter().zip(counts).map(|(rule, count)| {
-        let action = match rule.action {
-            Action::Splice(_) => "splice",
-            Action::Terminate(_) => "terminate",
-            Action::Refuse(_) => "refuse",
-        };
-        let last = (count.hits > 0).then_some(count.last_unix_ms as f64 / 1e3);
-        json!({
-            "rule": rule.name,
-            "action": action,
-            "hits": count.hits,
-            "last_hit_unix_seconds": last,
-        })
-    });
+    let rules = snapshot.config.rules.iter().zip(counts).map(|(rule, count)| rule_of(&rule, count));
     json!({ "generation": snapshot.generation, "rules": rules.collect::<Vec<_>>() })
+}
+
+fn rule_of(rule: &RuleRef<'_>, count: RuleCount) -> Value {
+    let action = match rule.action {
+        Action::Splice(_) => "splice",
+        Action::Terminate(_) => "terminate",
+        Action::Refuse(_) => "refuse",
+    };
+    let last = (count.hits > 0).then_some(count.last_unix_ms as f64 / 1e3);
+    json!({
+        "rule": rule.name,
+        "action": action,
+        "hits": count.hits,
+        "last_hit_unix_seconds": last,
+    })
+}
+
+/// Makes objects for those only that are shown: there may be many thousand rules.
+fn busiest_rules(snapshot: &Snapshot) -> Value {
+    let counts = snapshot.hits.as_ref().map(|hits| hits.counts()).unwrap_or_default();
+    let never_hit = counts.iter().filter(|count| count.hits == 0).count();
+    let mut rules: Vec<_> = snapshot.config.rules.iter().zip(counts).collect();
+    let all = rules.len();
+    rules.sort_by_key(|(_, count)| Reverse(count.hits));
+    rules.truncate(LISTED_MAX);
+    let listed: Vec<Value> = rules.iter().map(|(rule, count)| rule_of(rule, *count)).collect();
+    json!({ "all": all, "never_hit": never_hit, "listed": listed })
 }
 
 /// Calls `note` with each certificate: its source, where it is from, and what it says.

@@ -1,13 +1,9 @@
 //! Counters of the process. Each worker counts in its own cells, which are added up on request.
 
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::evidence::Evidence;
-use crate::reason::{Class, Party, Reason};
-use crate::request::Coded;
+use crate::cell::Cell;
+use crate::reason::Class;
 use crate::text_counts::TextCounts;
 
 macro_rules! counters {
@@ -16,15 +12,15 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         #[repr(align(64))]
         pub struct Counters {
-            $($(#[$doc])* pub $name: Cell,)*
-            /// Connections that ended, in the order of [`Class::ALL`].
-            pub ended: [Cell; Class::ALL.len()],
-            /// Connections that were refused or failed, by [`Reason::summary`].
+            /// Connections that were refused or failed, by the summaries of their reasons.
             pub reasons: TextCounts,
             /// Handshakes with clients, by the group of their key exchange.
             pub groups: TextCounts,
             /// Responses whose body was not coded, by the cause.
             pub not_coded: TextCounts,
+            $($(#[$doc])* pub $name: Cell,)*
+            /// Connections that ended, in the order of [`Class::ALL`].
+            pub ended: [Cell; Class::ALL.len()],
         }
 
         /// The sum over all workers of this process.
@@ -39,7 +35,7 @@ macro_rules! counters {
         pub fn snapshot() -> CounterValues {
             let mut sum = CounterValues::default();
             for cells in WORKERS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-                $(sum.$name = sum.$name.wrapping_add(cells.$name.0.load(Relaxed));)*
+                $(sum.$name = sum.$name.wrapping_add(cells.$name.value());)*
                 for (sum, cell) in sum.ended.iter_mut().zip(&cells.ended) {
                     *sum = sum.wrapping_add(cell.value());
                 }
@@ -129,52 +125,11 @@ impl Counters {
         };
         cell.up();
     }
-
-    /// Counts what evidence says about a name.
-    pub fn evidence(&self, evidence: &Evidence) {
-        let by_certificate = evidence.certificate().map(|shown| shown.fault.is_none());
-        let says = [evidence.dns_agrees(), by_certificate];
-        let cell = if says.contains(&Some(true)) {
-            &self.names_proved
-        } else if says.contains(&Some(false)) {
-            &self.names_false
-        } else {
-            &self.names_unknown
-        };
-        cell.up();
-    }
-
-    /// Counts a response by how its body was coded.
-    pub fn response(&self, coded: &Coded) {
-        if coded.coding.is_some() {
-            self.coded.up();
-            self.coded_bytes_identity.add(coded.bytes_identity);
-            self.coded_bytes_sent.add(coded.bytes_sent);
-        } else if let Some(why_not) = coded.why_not {
-            self.not_coded.up(why_not);
-        }
-    }
-
-    /// Counts the reason of a connection that did not end as connections do.
-    pub fn fault(&self, reason: &Reason) {
-        let class = reason.class();
-        let is_usual = matches!(class, Class::Closed | Class::Drained | Class::Ended | Class::Left);
-        // Nobody is to blame for the end of an idle connection.
-        if !is_usual && reason.whose() != Party::Nobody {
-            self.reasons.up(reason.summary());
-        }
-    }
 }
 
-/// Adds up texts of all workers, those that occurred most first.
-pub fn texts(of: impl Fn(&Counters) -> &TextCounts) -> Vec<(&'static str, u64)> {
-    let mut sums = BTreeMap::new();
-    for cells in WORKERS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-        of(cells).each(|text, count| *sums.entry(text).or_default() += count);
-    }
-    let mut sums: Vec<_> = sums.into_iter().collect();
-    sums.sort_by_key(|(_, count)| Reverse(*count));
-    sums
+/// Shows the cells of each worker.
+pub(crate) fn each_worker(note: impl FnMut(&Arc<Counters>)) {
+    WORKERS.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(note);
 }
 
 static WORKERS: Mutex<Vec<Arc<Counters>>> = Mutex::new(Vec::new());
@@ -215,35 +170,4 @@ pub fn register() -> Arc<Counters> {
     let cells = Arc::new(Counters::default());
     WORKERS.lock().unwrap_or_else(PoisonError::into_inner).push(cells.clone());
     cells
-}
-
-/// A number that one thread writes and others read: no read-modify-write is needed.
-#[derive(Debug, Default)]
-pub struct Cell(AtomicU64);
-
-impl Cell {
-    /// Adds one.
-    pub fn up(&self) {
-        self.add(1);
-    }
-
-    /// Subtracts one.
-    pub fn down(&self) {
-        self.0.store(self.0.load(Relaxed).wrapping_sub(1), Relaxed);
-    }
-
-    /// Adds `n`.
-    pub fn add(&self, n: u64) {
-        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
-    }
-
-    /// Sets the number.
-    pub fn set(&self, n: u64) {
-        self.0.store(n, Relaxed);
-    }
-
-    /// The number.
-    pub fn value(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
 }

@@ -3,6 +3,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod causes;
+pub mod cell;
 pub mod counters;
 pub mod evidence;
 pub mod export;

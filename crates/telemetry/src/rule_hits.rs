@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use eyelet_config::RuleNames;
 
-use crate::counters::Cell;
+use crate::cell::Cell;
 
 /// The cells of one set of rules.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use crate::counters::Cell;
+use crate::cell::Cell;
 
 /// Texts that are counted one by one. Reasons are the most, and have about fifty.
 const TEXTS_MAX: usize = 64;

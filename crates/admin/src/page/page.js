@@ -1,6 +1,7 @@
 "use strict";
 const at = (id) => document.getElementById(id);
 const whole = new Intl.NumberFormat("en");
+const clock = (seconds) => new Date(1000 * seconds).toTimeString().slice(0, 5);
 const number = (n) => n === null || n === undefined ? "–" : whole.format(Math.round(n));
 const bytes = (n) => {
   if (n === null || n === undefined) return "not known";
@@ -19,7 +20,9 @@ const TOKEN = "eyelet-token";
 // A minute of documents tells what goes on now. The log keeps a few screens.
 const KEPT = 61;
 const LOG_LINES = 300;
-const CERTIFICATES_MS = 60000;
+// What changes slowly is asked for each minute.
+const SLOW_MS = 60000;
+const CHART_MS = 5000;
 const SOON_DAYS = 14;
 const FULL = 0.875;
 const SILENCE_MS = 10000;
@@ -76,13 +79,14 @@ async function ask(path, signal) {
   const response = await fetch(path, { headers, signal, cache: "no-store" });
   if (response.status === 401) {
     sessionStorage.removeItem(TOKEN);
-    askToken();
+    askToken(Boolean(token));
   }
   if (!response.ok) throw new Error(`${response.status}: ${(await response.text()).trim()}`);
   return response;
 }
 
-function askToken() {
+function askToken(isWrong) {
+  if (isWrong) text("token-state", "The server does not take this token.");
   if (!at("token-form").hidden) return;
   at("token-form").hidden = false;
   at("token").focus();
@@ -98,6 +102,8 @@ function seconds() {
   return Math.max(1, kept.at(-1).unix_seconds - kept[0].unix_seconds);
 }
 
+const lately = () => `in the last ${time(seconds())}`;
+
 // What an operator should know first. Each is [is it bad, the text].
 function problems(now) {
   const { status, memory, counts } = now;
@@ -107,20 +113,20 @@ function problems(now) {
   say(status.draining, false, "It drains: it takes no new connections.");
   say(used >= most * FULL, true, `Connections hold ${bytes(used)} of ${bytes(most)}: it reads less, and sheds next.`);
   say(status.connections.open >= status.limits.connections_max, true, "It is at its limit of connections: new ones wait.");
-  const lately = (key, bad, what) => {
+  const grew = (key, bad, what) => {
     const count = grown((tick) => tick.counts[key]);
-    say(count > 0, bad, `${number(count)} ${what} in the last minute.`);
+    say(count > 0, bad, `${number(count)} ${what} ${lately()}.`);
   };
-  lately("shed", true, "connections were shed for lack of memory");
-  lately("accept_pauses", true, "times accepting paused");
-  lately("kernel_dropped", true, "connections were dropped by the kernel at a full queue");
-  lately("lost_log_lines", false, "access lines were lost");
-  lately("acme_failures", false, "orders at the ACME server failed");
-  lately("source_failures", false, "changed files could not be used");
-  lately("fleet_store_failures", false, "times the fleet's store failed");
+  grew("shed", true, "connections were shed for lack of memory");
+  grew("accept_pauses", true, "times accepting paused");
+  grew("kernel_dropped", true, "connections were dropped by the kernel at a full queue");
+  grew("lost_log_lines", false, "access lines were lost");
+  grew("acme_failures", false, "orders at the ACME server failed");
+  grew("source_failures", false, "changed files could not be used");
+  grew("fleet_store_failures", false, "times the fleet's store failed");
   const { down, all, listed } = now.upstreams;
   const names = listed.filter((one) => !one.up).map((one) => one.upstream);
-  say(down > 0, true, `${number(down)} of ${number(all)} upstreams are down: ${[...new Set(names)].slice(0, 3).join(", ")}.`);
+  say(down > 0, true, `${number(down)} of ${number(all)} upstreams ${down === 1 ? "is" : "are"} down: ${[...new Set(names)].slice(0, 3).join(", ")}.`);
   for (const one of certificates) {
     const days = (one.not_after_unix_seconds - now.unix_seconds) / 86400;
     const name = one.names?.[0] ?? one.from;
@@ -128,7 +134,7 @@ function problems(now) {
     say(!one.error && days < SOON_DAYS, days < 1, days < 0 ? `The certificate of ${name} has expired.` : `The certificate of ${name} expires in ${time(days * 86400)}.`);
   }
   const wrong = grown((tick) => tick.counts.failed), accepted = grown((tick) => tick.counts.accepted);
-  say(accepted >= 20 && wrong > accepted / 5, false, `${number(wrong)} of ${number(accepted)} connections failed in the last minute.`);
+  say(accepted >= 20 && wrong > accepted / 5, false, `${number(wrong)} of ${number(accepted)} connections failed ${lately()}.`);
   return found;
 }
 
@@ -161,13 +167,14 @@ function showFigures(now) {
   text("accepted", `${number(accepted)} since the start`);
   for (const key of ["refused", "failed"]) {
     text(key, number(counts[key]));
-    text(`${key}-now`, `${number(grown((tick) => tick.counts[key]))} in the last minute`);
+    text(`${key}-now`, `${number(grown((tick) => tick.counts[key]))} ${lately()}`);
   }
 }
 
 function showTables(now) {
   const { memory, handshakes, rules, upstreams, compression, evidence } = now;
   const before = new Map(kept[0].reasons.map((one) => [one.reason, one.count]));
+  text("lately", time(seconds()));
   rows("reasons", now.reasons.map(({ reason, count }) =>
     [reason, n(count), n(count - (before.get(reason) ?? 0))]), "Nothing was refused, and nothing failed.");
   const ago = (at_) => at_ === null ? "never" : `${time(now.unix_seconds - at_)} ago`;
@@ -184,7 +191,7 @@ function showTables(now) {
     ["TLS 1.2", n(handshakes.tls12_full), n(handshakes.tls12_resumed)],
     ["failed, or the client left", n(handshakes.failed), ""],
     ...handshakes.groups.map(({ group, count }) => [group, [`${number(count)} in all`, "n"], ""])], "");
-  text("upstreams-state", upstreams.all ? `${number(upstreams.down)} of ${number(upstreams.all)} are down.` : "");
+  text("upstreams-state", upstreams.all ? `Down: ${number(upstreams.down)} of ${number(upstreams.all)}.` : "");
   rows("upstreams", upstreams.listed.map((one) => [one.upstream,
     one.up ? [one.checked ? "up" : "up, as far as is known", "up"] : ["down", "down"],
     n(one.open), n(one.failures + one.check_failures)]), "No rule has a list of upstreams, or checks one.");
@@ -238,17 +245,35 @@ function chart(title, times, series, unit) {
   return figure;
 }
 
-async function showDay() {
-  const day = await (await ask("/history")).json();
-  const times = day.unix_seconds;
-  if (!times.length) return;
-  const rate = (n) => `${(n / day.step_seconds).toFixed(1)}/s`;
-  const sum = (...names) => times.map((_, i) => names.reduce((all, name) => all + day[name][i], 0));
+let day = null;
+
+async function followDay() {
+  day = await (await ask("/history")).json();
+  showDay();
+}
+
+// The samples, and what is known since the last one.
+function showDay() {
+  const now = kept.at(-1);
+  if (!day || !now) return;
+  const step = day.step_seconds;
+  const times = [...day.unix_seconds, now.unix_seconds];
+  const gauge = (name, newest) => [...day[name], newest ?? 0];
+  const counted = (newest, ...names) =>
+    [...day.unix_seconds.map((_, i) => names.reduce((all, name) => all + day[name][i], 0)), grown(newest) / seconds() * step];
+  const rate = (n) => `${(n / step).toFixed(1)}/s`;
+  const { status, memory } = now;
+  const kernel = memory.kernel_bytes === null ? [] : [["kernel", gauge("kernel_bytes", memory.kernel_bytes)]];
+  const wrong = ({ counts }) => counts.refused + counts.failed;
+  const full = ({ handshakes }) => handshakes.tls12_full + handshakes.tls13_full;
+  const resumed = ({ handshakes }) => handshakes.tls12_resumed + handshakes.tls13_resumed;
+  text("day-state", `From ${clock(times[0])} to ${clock(times.at(-1))}, a sample every ${step} s. The second name of a chart is the dashed line.`);
   at("charts").replaceChildren(
-    chart("Connections", times, [["open", day.open], ["parked", day.parked]], number),
-    chart("Memory", times, [["user", day.user_bytes], ["kernel", day.kernel_bytes]], bytes),
-    chart("Accepted", times, [["accepted", day.accepted], ["refused and failed", sum("refused", "failed", "shed")]], rate),
-    chart("Handshakes", times, [["full", day.handshakes_full], ["resumed", day.handshakes_resumed]], rate));
+    chart("Connections", times, [["open", gauge("open", status.connections.open)], ["parked", gauge("parked", status.connections.parked)]], number),
+    chart("Memory", times, [["user", gauge("user_bytes", memory.accounted_bytes)], ...kernel], bytes),
+    chart("Accepted", times, [["accepted", counted(({ counts }) => counts.accepted, "accepted")],
+      ["refused or failed", counted(wrong, "refused", "failed")]], rate),
+    chart("Handshakes", times, [["full", counted(full, "handshakes_full")], ["resumed", counted(resumed, "handshakes_resumed")]], rate));
 }
 
 function lineShown(line) {
@@ -331,6 +356,10 @@ async function follow() {
     text("link", silence.signal.aborted ? "no answer; asking again" : `lost (${error.message}); asking again`);
   }
   clearTimeout(timer);
+  if (at("token-form").hidden) {
+    at("health").className = "wide bad";
+    text("verdict", "No answer. What is below is old.");
+  }
 }
 
 async function list(query) {
@@ -393,11 +422,13 @@ async function begin() {
     sessionStorage.setItem(TOKEN, at("token").value);
     at("token").value = "";
     at("token-form").hidden = true;
+    text("token-state", "");
   });
   // What is not the stream waits until the stream has shown the first figures.
   const beside = (what) => { if (kept.length && at("token-form").hidden) what().catch(() => {}); };
-  const slowly = () => { beside(followCertificates); beside(showDay); };
-  setInterval(slowly, CERTIFICATES_MS);
+  const slowly = () => { beside(followCertificates); beside(followDay); };
+  setInterval(slowly, SLOW_MS);
+  setInterval(showDay, CHART_MS);
   const first = setInterval(() => { if (kept.length) { clearInterval(first); slowly(); } }, 50);
   for (;;) {
     if (at("token-form").hidden) await follow();

@@ -94,15 +94,14 @@ pub async fn terminate(
         Ok(done) => done,
         Err(failure) => return Err(give_up(connection, failure)),
     };
-    let counters = &connection.worker.engine.counters;
-    counters.handshake(done.version == TLS13, done.resumed);
-    counters.groups.up(done.group);
+    connection.worker.engine.counters.handshake(done.version == TLS13, done.resumed);
     info.decided.client_roots = client_roots;
     if terminate.client_cert_header {
         info.decided.client_certificate =
             done.certificate.as_deref().map(|leaf| Arc::new(leaf.into()));
     }
     info.decided.tls_version = Some(done.version);
+    connection.worker.engine.counters.groups.up(done.group);
     let header = match terminate.proxy_protocol {
         Some(_) => proxy_protocol::header(connection, info, Some(&tls_of(&done))),
         None => Vec::new(),

@@ -9,10 +9,10 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::admin::{ADMIN, TOKEN, ask_with, connect, example, exchange, get, keys, request, start};
-use crate::support::client::{Offer, Tls, echo};
-use crate::support::edge;
+use crate::support::client::{Offer, Tls};
+use crate::support::upstream::nobody;
 use crate::support::{
-    Edge, Folder, Hello, Pki, SOON, Upstream, ending, expect, need, output, until,
+    Edge, Folder, Hello, Pki, SOON, Upstream, edge, ending, expect, need, output, until, web,
 };
 
 /// Bytes of the page on the wire.
@@ -63,29 +63,36 @@ impl Events {
     }
 }
 
-/// An edge with a parked connection that is spliced, one that is terminated, and one that was
-/// refused. The clients are open as long as this is.
+/// An edge with a parked connection that is spliced, one that is terminated for one of two
+/// upstreams, and one that was refused. The clients are open as long as this is.
 struct Busy {
     edge: Edge,
-    _held: (TcpStream, Tls, Upstream),
+    _held: (TcpStream, Tls, [Upstream; 2], rustix::fd::OwnedFd),
 }
 
-fn busy(pki: &Pki, admin: &str) -> (Busy, std::path::PathBuf) {
-    let upstream = Upstream::echo();
+fn busy(pki: &Pki, admin: &str) -> Busy {
+    let (echo, app) = (Upstream::echo(), Upstream::http());
+    let (dead_socket, dead) = nobody();
+    let list = format!("[\"http://{}\", \"http://{dead}\"]", app.address);
+    let check = "upstream_check = \"connect\"";
     let rules = format!(
         "[[rule]]\nname = \"no\"\nsni = \"no.test\"\naction = \"refuse\"\n{}{}",
-        edge::splice(upstream.address, "name = \"host\""),
-        pki.terminate(&format!("tcp://{}", upstream.address), "")
+        edge::splice(echo.address, "name = \"host\""),
+        pki.terminate("LIST", check).replace("\"LIST\"", &list)
     );
-    let (edge, file, _) = start(&pki.folder, admin, &rules);
+    let (edge, _, _) = start(&pki.folder, admin, &rules);
     let mut spliced = edge.connect();
     let hello = Hello::named("host.test").bytes();
     spliced.write_all(&hello).unwrap();
     expect(&mut spliced, &hello);
     let mut tls = Offer::new(pki).connect(edge.address(), "app.test");
-    echo(&mut tls, b"hello");
+    assert_eq!(web::get(&mut tls, "/short").status, 200);
+    // The response has the request in it.
+    let fields = format!("Accept-Encoding: gzip\r\nX-Long: {}\r\n", "a long text ".repeat(300));
+    let long = format!("GET /long HTTP/1.1\r\nHost: app.test\r\n{fields}\r\n");
+    assert_eq!(web::ask(&mut tls, &long).field("content-encoding"), Some("gzip"));
     refuse(&edge, "no.test");
-    (Busy { edge, _held: (spliced, tls, upstream) }, file)
+    Busy { edge, _held: (spliced, tls, [echo, app], dead_socket) }
 }
 
 fn refuse(edge: &Edge, name: &str) {
@@ -103,7 +110,7 @@ fn the_page_works_in_chromium() {
     pki.folder.write("token", TOKEN);
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let admin = format!("[admin]\naddress = \"127.0.0.1:{port}\"\ntoken_file = \"token\"\n");
-    let (busy, _) = busy(&pki, &admin);
+    let busy = busy(&pki, &admin);
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/admin_page.py");
     let url = format!("http://localhost:{port}/");
     let mut command = Command::new("python3");
@@ -120,10 +127,12 @@ fn the_page_works_in_chromium() {
     for rule in ["no", "host", "app"] {
         assert!(text("rules").contains(rule), "no {rule} in {shown}");
     }
+    assert!(text("problems").contains("1 of 2 upstreams is down"), "{shown}");
+    assert!(text("compression").contains("bytes saved"), "{shown}");
     assert!(text("kinds").contains("program") && text("edge").contains("pid"), "{shown}");
     assert!(text("handshakes").contains("X25519MLKEM768"), "{shown}");
     assert!(text("connections").contains("host.test"), "{shown}");
-    assert!(text("apart").contains("spliced") || text("apart").contains("tcp"), "{shown}");
+    assert!(text("apart").contains("spliced") || text("apart").contains("http1"), "{shown}");
     assert_eq!(
         (text("focus"), &shown["reached"], &shown["headers"]),
         ("apart", &true.into(), &true.into())
@@ -146,17 +155,24 @@ fn the_page_works_in_chromium() {
 #[test]
 fn events_have_what_the_documentation_says_and_the_newest_lines() {
     let pki = Pki::new();
-    let (busy, _) = busy(&pki, ADMIN);
+    let busy = busy(&pki, ADMIN);
     let socket = pki.folder.path().join("admin.sock");
     let mut events = Events::open(&socket).unwrap();
     let first = until("all counted", || {
         let tick = events.next().unwrap();
-        (tick["status"]["connections"]["parked"] == 2 && tick["counts"]["refused"] == 1)
-            .then_some(tick)
+        let is_counted = tick["status"]["connections"]["parked"] == 2
+            && tick["counts"]["refused"] == 1
+            && tick["upstreams"]["down"] == 1;
+        is_counted.then_some(tick)
     });
     assert_eq!(keys(&example("/events")), keys(&first), "the example in docs/admin.md");
     let history: Value = serde_json::from_str(&get(&socket, "/history").body).unwrap();
     assert_eq!(keys(&example("/history")), keys(&history), "the example in docs/admin.md");
+    let upstreams: Value = serde_json::from_str(&get(&socket, "/upstreams").body).unwrap();
+    assert_eq!(keys(&example("/upstreams")), keys(&upstreams), "the example in docs/admin.md");
+    let coded = &first["compression"];
+    assert_eq!((&coded["responses"], &coded["left_alone"][0]["count"]), (&1.into(), &1.into()));
+    assert!(coded["bytes_sent"].as_u64() < coded["bytes_identity"].as_u64(), "{coded}");
     let reason = &first["reasons"][0];
     assert_eq!((&reason["reason"], &reason["count"]), (&"refused by name".into(), &1.into()));
     assert_eq!(first["handshakes"]["groups"][0]["count"], 1);

@@ -30,7 +30,7 @@ def refused(port):
 def tab_to(browser, name):
     """Moves the focus by the keyboard alone."""
     for _ in range(60):
-        if browser.value("document.activeElement.id") == name:
+        if browser.value("document.activeElement?.id") == name:
             return True
         browser.press("Tab", 9)
     return False
@@ -42,12 +42,16 @@ def visit(browser, url, token, port, count, shots):
     browser.call("Page.navigate", url=url)
     if token:
         end = time.monotonic() + 60
-        while browser.value("document.activeElement.id") != "token" and time.monotonic() < end:
+        while browser.value("document.activeElement?.id") != "token" and time.monotonic() < end:
             time.sleep(0.05)
         # The 401 that made the page ask is an error of the console's, and expected.
         browser.errors.clear()
-        browser.call("Input.insertText", text=token)
-        browser.press("Enter", 13, "\r")
+        for said in [token[::-1], token]:
+            browser.call("Input.insertText", text=said)
+            browser.press("Enter", 13, "\r")
+            if said != token:
+                browser.until("token-state", lambda text: "does not take" in text)
+        browser.errors.clear()
     browser.until("open", lambda text: text == count)
     # A page that is opened again asks for no token: how soon is the first figure there?
     browser.call("Page.reload")
@@ -58,9 +62,10 @@ def visit(browser, url, token, port, count, shots):
     refused(port)
     browser.until("log", lambda text: "nobody.test" in text)
     for part in ["verdict", "parked", "refused", "failed", "reasons", "rules", "kinds",
-                 "handshakes", "edge", "accepted"]:
+                 "handshakes", "edge", "accepted", "compression"]:
         shown[part] = browser.text(part)
     shown["certificates"] = browser.until("certificates", lambda text: "app.test" in text)
+    shown["problems"] = browser.until("problems", lambda text: "down" in text)
     shown["charts"] = browser.until("charts", lambda text: "parked" in text)
     # The filters of the log.
     browser.value("document.getElementById('has').focus()")
@@ -88,7 +93,7 @@ def visit(browser, url, token, port, count, shots):
         for size, scheme in [("wide", "light"), ("narrow", "dark")]:
             browser.resize(size, scheme)
             browser.value("window.scrollTo(0, 0)")
-            time.sleep(1)
+            time.sleep(6)
             browser.shoot(os.path.join(shots, f"admin-{size}-{scheme}.png"))
     shown["errors"] = browser.errors
     return shown
