@@ -6,6 +6,8 @@ use hyper::header::{self, HeaderMap, HeaderName};
 use hyper::{StatusCode, Uri};
 use zeroize::Zeroizing;
 
+use crate::page;
+
 /// What a request must show.
 pub(crate) enum Access {
     /// Nothing: the client could open the socket.
@@ -19,24 +21,34 @@ pub(crate) enum Access {
 pub(crate) struct Refused(pub(crate) StatusCode, pub(crate) &'static str);
 
 impl Access {
-    /// Checks a request by its target and its header fields.
+    /// Checks a request by its target and its header fields. The page itself is the same for
+    /// everyone, and asks for the token.
     pub(crate) fn check(&self, uri: &Uri, fields: &HeaderMap) -> Result<(), Refused> {
         let host = only(fields, &header::HOST)?;
         // RFC 9112 section 3.2.2: a target in absolute form overrides the field.
         let host = uri.authority().map(|authority| authority.as_str()).or(host);
-        if let Self::Token(_, port) = self {
-            // A page whose name was rebound to this address says its own name.
-            let is_ours = host.is_some_and(|host| is_loopback(host, *port));
-            if !is_ours {
-                return Err(Refused(StatusCode::MISDIRECTED_REQUEST, "another host\n"));
-            }
+        // A page whose name was rebound to this address says its own name. It may also reach a Unix
+        // socket, by a port that ssh listens at for it.
+        let is_ours = match self {
+            Self::File => host.is_none_or(|host| is_loopback(host, None)),
+            Self::Token(_, port) => host.is_some_and(|host| is_loopback(host, Some(*port))),
+        };
+        if !is_ours {
+            return Err(Refused(StatusCode::MISDIRECTED_REQUEST, "another host\n"));
+        }
+        let is_page = uri.path() == page::PATH;
+        // A foreign page may ask without an `Origin`, and hold a connection. A link to the page is
+        // all that it needs (W3C Fetch Metadata).
+        let site = only(fields, &SEC_FETCH_SITE)?;
+        if !is_page && site.is_some_and(|site| !matches!(site, "same-origin" | "none")) {
+            return Err(Refused(StatusCode::FORBIDDEN, "another site\n"));
         }
         // A browser names the page that asks. Only a page of this server may.
         let own = |origin: &str| match self {
             Self::File => false,
             Self::Token(_, port) => {
                 let rest = origin.strip_prefix("http://");
-                rest.is_some_and(|rest| is_loopback(rest, *port) && Some(rest) == host)
+                rest.is_some_and(|rest| is_loopback(rest, Some(*port)) && Some(rest) == host)
             }
         };
         if only(fields, &header::ORIGIN)?.is_some_and(|origin| !own(origin)) {
@@ -44,6 +56,7 @@ impl Access {
         }
         match self {
             Self::File => Ok(()),
+            Self::Token(..) if is_page => Ok(()),
             Self::Token(token, _) => {
                 let shown = only(fields, &header::AUTHORIZATION)?.and_then(bearer).unwrap_or("");
                 // In constant time, so that a client cannot find the token byte by byte.
@@ -69,16 +82,19 @@ fn bearer(value: &str) -> Option<&str> {
 }
 
 /// Whether `host:port` names this machine itself. No DNS server answers for these names.
-fn is_loopback(authority: &str, port: u16) -> bool {
+/// `None`: any port.
+fn is_loopback(authority: &str, port: Option<u16>) -> bool {
     let (host, said) = match authority.rsplit_once(':') {
         Some((host, said)) if !said.ends_with(']') => (host, said.parse().ok()),
         _ => (authority, Some(HTTP_PORT)),
     };
     let is_name = host.eq_ignore_ascii_case("localhost") || host == "[::1]";
     let is_address = host.parse().is_ok_and(|ip: std::net::Ipv4Addr| ip.is_loopback());
-    said == Some(port) && (is_name || is_address)
+    said.is_some() && port.is_none_or(|port| said == Some(port)) && (is_name || is_address)
 }
 
+/// Whether the page that asks is of the same site (W3C Fetch Metadata). Only browsers send it.
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// The port of a URL without one.
 const HTTP_PORT: u16 = 80;
 
@@ -93,7 +109,7 @@ mod tests {
             map.append(HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
         }
         access
-            .check(&Uri::from_static("/"), &map)
+            .check(&Uri::from_static("/status"), &map)
             .map_or_else(|Refused(status, _)| status.as_u16(), |()| 200)
     }
 
@@ -129,12 +145,25 @@ mod tests {
         for (fields, status) in [
             (vec![], 200),
             (vec![("host", "localhost")], 200),
-            (vec![("host", "anything.example")], 200),
+            (vec![("host", "localhost:9000")], 200),
+            (vec![("host", "[::1]:9000"), ("sec-fetch-site", "same-origin")], 200),
+            (vec![("host", "localhost:9000"), ("sec-fetch-site", "cross-site")], 403),
+            (vec![("host", "localhost:9000"), ("sec-fetch-site", "same-site")], 403),
+            (vec![("host", "localhost:x")], 421),
+            (vec![("host", "anything.example")], 421),
+            (vec![("host", "attacker.example:9000")], 421),
             (vec![("origin", "http://localhost")], 403),
             (vec![("origin", "http://attacker.example")], 403),
         ] {
             assert_eq!(asked(&Access::File, &fields), status, "{fields:?}");
         }
+        let page = |fields: &[(HeaderName, &'static str)]| {
+            let pairs = fields.iter().map(|(name, said)| (name.clone(), said.parse().unwrap()));
+            token.check(&Uri::from_static("/"), &pairs.collect()).is_ok()
+        };
+        let link = (SEC_FETCH_SITE, "cross-site");
+        assert!(page(&[(header::HOST, "localhost:9443"), link.clone()]));
+        assert!(!page(&[(header::HOST, "attacker.example:9443"), link]));
         let absolute = Uri::from_static("http://attacker.example:9443/metrics");
         let fields = [(header::HOST, "localhost:9443".parse().unwrap())].into_iter().collect();
         assert_eq!(token.check(&absolute, &fields).unwrap_err().0.as_u16(), 421);

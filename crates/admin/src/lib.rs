@@ -2,13 +2,20 @@
 //! of its own, so that no worker waits for whoever asks. It knows the edge by one trait only.
 
 mod access;
+mod causes;
 mod connections;
+mod history;
 mod listen;
+mod live;
 pub mod metrics;
+mod page;
 pub mod process;
 mod routes;
 mod server;
 mod stalled;
+mod tick;
 
+pub use history::History;
 pub use routes::{Answers, Document};
 pub use server::{AdminError, AdminServer, CONNECTIONS_MAX, Start};
+pub use tick::LISTED_MAX;

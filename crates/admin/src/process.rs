@@ -3,12 +3,14 @@
 use eyelet_telemetry::counters::CounterValues;
 use eyelet_telemetry::reason::Class;
 
+use crate::causes;
 use crate::metrics::{MetricKind, Metrics};
 
 /// Writes what the workers have counted, added up.
 pub fn write(metrics: &mut Metrics, counted: &CounterValues) {
     write_connections(metrics, counted);
     write_process(metrics, counted);
+    causes::write(metrics, counted);
 }
 
 fn write_connections(metrics: &mut Metrics, counted: &CounterValues) {

@@ -35,10 +35,14 @@ pub enum Document {
     Status,
     /// `/rules`: how often each rule decided.
     Rules,
+    /// The rules of `/events`: how many there are, and those with the most hits.
+    BusiestRules,
     /// `/certificates`: names, expiry, origin.
     Certificates,
     /// `/memory`: what the process holds, by kind.
     Memory,
+    /// `/upstreams`: which are up, and what was sent to them.
+    Upstreams,
 }
 
 /// The body of an answer.
@@ -59,12 +63,11 @@ pub(crate) fn answer(
         "/rules" => Some(Document::Rules),
         "/certificates" => Some(Document::Certificates),
         "/memory" => Some(Document::Memory),
+        "/upstreams" => Some(Document::Upstreams),
         _ => return text(StatusCode::NOT_FOUND, "no such page\n"),
     };
-    if !matches!(*method, Method::GET | Method::HEAD) {
-        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "GET or HEAD\n");
-        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
-        return response;
+    if let Some(refused) = refuse_method(method) {
+        return refused;
     }
     match (path, document) {
         (_, Some(document)) => match answers.document(document) {
@@ -77,6 +80,16 @@ pub(crate) fn answer(
         }
         _ => text(StatusCode::OK, "ok\n"),
     }
+}
+
+/// The refusal of a method that asks for more than to be shown something.
+pub(crate) fn refuse_method(method: &Method) -> Option<Response<Content>> {
+    if matches!(*method, Method::GET | Method::HEAD) {
+        return None;
+    }
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "GET or HEAD\n");
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+    Some(response)
 }
 
 fn metrics(answers: &dyn Answers, fields: &HeaderMap) -> Response<Content> {

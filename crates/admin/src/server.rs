@@ -21,12 +21,15 @@ use tokio::time::{Instant, sleep};
 
 use crate::access::{Access, Refused};
 use crate::connections;
+use crate::history::History;
 use crate::listen::{Identity, Listening, bind_tcp, bind_unix, is_there};
+use crate::live::{self, Live};
 use crate::routes::{Answers, Content, answer, text};
 use crate::stalled::Stalled;
 
 /// Connections served at a time: some scrapers, some pages, some people. More wait in the kernel.
 pub const CONNECTIONS_MAX: usize = 32;
+const _: () = assert!(live::READERS_MAX * 4 <= CONNECTIONS_MAX);
 /// How long a client may take to send the head of a request, and rest between two.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a request's head, and of what is read ahead. A browser's has 2 KiB.
@@ -85,12 +88,14 @@ impl AdminServer {
     pub fn start(
         settings: &AdminSettings,
         answers: Arc<dyn Answers>,
+        history: Arc<History>,
         start: Start,
     ) -> Result<Self, AdminError> {
         let (access, seen) = watch::channel(Arc::new(access(settings)?));
         let (stop, stopped) = oneshot::channel();
         let (began, begun) = sync_channel(1);
-        let served = Served { settings: settings.clone(), access: seen, answers };
+        let live = Arc::new(Live::new(history));
+        let served = Served { settings: settings.clone(), access: seen, answers, live };
         let body = move || {
             // Here, because a runtime may not be dropped where another one runs.
             let bound = served.begin_to_listen(start);
@@ -173,6 +178,7 @@ struct Served {
     settings: AdminSettings,
     access: watch::Receiver<Arc<Access>>,
     answers: Arc<dyn Answers>,
+    live: Arc<Live>,
 }
 
 impl Served {
@@ -211,6 +217,7 @@ impl Served {
             };
             tokio::select! {
                 () = serve => {}
+                () = self.live.run(&*self.answers, self.access.clone()) => {}
                 // It fails when the server is dropped, which means the same.
                 _ = stopped => {}
             }
@@ -254,13 +261,15 @@ impl Served {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (access, answers) = (self.access.clone(), self.answers.clone());
+        let (access, answers, live) =
+            (self.access.clone(), self.answers.clone(), self.live.clone());
         tokio::spawn(async move {
             let service = service_fn(|request: Request<Incoming>| {
-                let (access, answers) = (access.borrow().clone(), answers.clone());
+                let (access, answers, live) =
+                    (access.borrow().clone(), answers.clone(), live.clone());
                 // The body is not read.
                 let (asked, _) = request.into_parts();
-                async move { Ok::<_, Infallible>(respond(&access, &*answers, &asked).await) }
+                async move { Ok::<_, Infallible>(respond(&access, &*answers, &live, &asked).await) }
             });
             let served = http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -274,7 +283,12 @@ impl Served {
     }
 }
 
-async fn respond(access: &Access, answers: &dyn Answers, asked: &Parts) -> Response<Content> {
+async fn respond(
+    access: &Access,
+    answers: &dyn Answers,
+    live: &Live,
+    asked: &Parts,
+) -> Response<Content> {
     if let Err(Refused(status, why)) = access.check(&asked.uri, &asked.headers) {
         let mut response = text(status, why);
         if status == hyper::StatusCode::UNAUTHORIZED {
@@ -285,6 +299,9 @@ async fn respond(access: &Access, answers: &dyn Answers, asked: &Parts) -> Respo
     }
     if let Some(of) = asked.uri.path().strip_prefix(connections::PATH) {
         return connections::answer(answers, &asked.method, of, asked.uri.query()).await;
+    }
+    if let Some(response) = live.answer(answers, asked) {
+        return response;
     }
     answer(answers, &asked.method, asked.uri.path(), &asked.headers)
 }

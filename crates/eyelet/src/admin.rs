@@ -1,17 +1,21 @@
 //! What the admin server answers: it reads what workers and sources count, on its own thread.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use eyelet_admin::metrics::{MetricKind, Metrics, Number};
-use eyelet_admin::{AdminError, AdminServer, Answers, Document, Start, process};
+use eyelet_admin::{
+    AdminError, AdminServer, Answers, Document, History, LISTED_MAX, Start, process,
+};
 use eyelet_config::certificate::Description;
-use eyelet_config::{Action, AdminSettings};
+use eyelet_config::{Access, Action, AdminSettings, LogFormat, RuleRef};
 use eyelet_engine::listing::Connections;
 use eyelet_telemetry::counters;
 use eyelet_telemetry::listing::{Filter, Slice};
+use eyelet_telemetry::rule_hits::RuleCount;
 use eyelet_tls::tickets::{Now, TicketKeys};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
@@ -31,6 +35,8 @@ const RULES_MAX: usize = 1_000;
 pub struct AdminKeeper {
     server: Mutex<Option<AdminServer>>,
     answers: Arc<EdgeAnswers>,
+    /// It outlives a server that is bound anew.
+    history: Arc<History>,
 }
 
 impl AdminKeeper {
@@ -53,7 +59,7 @@ impl AdminKeeper {
             soonest: Mutex::default(),
             unused: Mutex::default(),
         };
-        Self { server: Mutex::default(), answers: Arc::new(answers) }
+        Self { server: Mutex::default(), answers: Arc::new(answers), history: Arc::default() }
     }
 
     /// Begins to answer, as the newest configuration says.
@@ -63,8 +69,8 @@ impl AdminKeeper {
     pub fn open(&self, start: Start) -> Result<(), AdminError> {
         let snapshot = self.answers.snapshot();
         let settings = snapshot.as_ref().and_then(|snapshot| snapshot.config.admin.as_ref());
-        let answers = self.answers.clone();
-        let server = settings.map(|settings| AdminServer::start(settings, answers, start));
+        let (answers, history) = (self.answers.clone(), self.history.clone());
+        let server = settings.map(|settings| AdminServer::start(settings, answers, history, start));
         *self.server() = server.transpose()?;
         Ok(())
     }
@@ -81,8 +87,8 @@ impl AdminKeeper {
             _ => false,
         };
         if !kept {
-            let answers = self.answers.clone();
-            let start = |settings| AdminServer::start(settings, answers, Start::Alone);
+            let (answers, history) = (self.answers.clone(), self.history.clone());
+            let start = |settings| AdminServer::start(settings, answers, history, Start::Alone);
             *server = settings.map(start).transpose()?;
         }
         Ok(())
@@ -226,8 +232,10 @@ impl Answers for EdgeAnswers {
         Some(match document {
             Document::Status => self.status(&snapshot),
             Document::Rules => rules(&snapshot),
+            Document::BusiestRules => busiest_rules(&snapshot),
             Document::Certificates => certificates(&snapshot),
             Document::Memory => memory(&snapshot, self.allocator_unused_bytes()),
+            Document::Upstreams => upstreams(&snapshot),
         })
     }
 }
@@ -249,6 +257,11 @@ impl EdgeAnswers {
             "uptime_seconds": self.started.elapsed().as_secs_f64(),
             "generation": snapshot.generation,
             "draining": !self.is_ready(),
+            "access_log": match (&snapshot.config.log.access, snapshot.config.log.format) {
+                (Access::Off, _) => "off",
+                (_, LogFormat::Json) => "json",
+                (_, LogFormat::Text) => "text",
+            },
             "workers": self.published.upgrade().map(|published| published.workers()),
             "listeners": addresses,
             "connections": {
@@ -325,6 +338,24 @@ fn by_name<'a>(all: impl Iterator<Item = (&'a str, bool)>) -> BTreeMap<&'a str, 
     folded
 }
 
+/// Upstreams of a list, and those that are checked. One may be a member for each check that it has.
+fn upstreams(snapshot: &Snapshot) -> Value {
+    let members = snapshot.names.upstreams.members().map(|member| {
+        let counters = &member.health.counters;
+        json!({
+            "upstream": member.health.name,
+            "up": member.health.is_up(),
+            "checked": member.check.is_some(),
+            "open": counters.open.load(Relaxed),
+            "chosen": counters.chosen.load(Relaxed),
+            "failures": counters.failures.load(Relaxed),
+            "check_failures": counters.check_failures.load(Relaxed),
+            "downs": counters.downs.load(Relaxed),
+        })
+    });
+    json!({ "upstreams": members.collect::<Vec<_>>() })
+}
+
 fn write_rules(metrics: &mut Metrics, snapshot: &Snapshot) {
     let Some(hits) = &snapshot.hits else { return };
     let mut family = metrics.family(MetricKind::Counter, "rule_hits", "Connections by their rule.");
@@ -339,21 +370,35 @@ fn write_rules(metrics: &mut Metrics, snapshot: &Snapshot) {
 
 fn rules(snapshot: &Snapshot) -> Value {
     let counts = snapshot.hits.as_ref().map(|hits| hits.counts()).unwrap_or_default();
-    let rules = snapshot.config.rules.iter().zip(counts).map(|(rule, count)| {
-        let action = match rule.action {
-            Action::Splice(_) => "splice",
-            Action::Terminate(_) => "terminate",
-            Action::Refuse(_) => "refuse",
-        };
-        let last = (count.hits > 0).then_some(count.last_unix_ms as f64 / 1e3);
-        json!({
-            "rule": rule.name,
-            "action": action,
-            "hits": count.hits,
-            "last_hit_unix_seconds": last,
-        })
-    });
+    let rules = snapshot.config.rules.iter().zip(counts).map(|(rule, count)| rule_of(&rule, count));
     json!({ "generation": snapshot.generation, "rules": rules.collect::<Vec<_>>() })
+}
+
+fn rule_of(rule: &RuleRef<'_>, count: RuleCount) -> Value {
+    let action = match rule.action {
+        Action::Splice(_) => "splice",
+        Action::Terminate(_) => "terminate",
+        Action::Refuse(_) => "refuse",
+    };
+    let last = (count.hits > 0).then_some(count.last_unix_ms as f64 / 1e3);
+    json!({
+        "rule": rule.name,
+        "action": action,
+        "hits": count.hits,
+        "last_hit_unix_seconds": last,
+    })
+}
+
+/// Makes objects for those only that are shown: there may be many thousand rules.
+fn busiest_rules(snapshot: &Snapshot) -> Value {
+    let counts = snapshot.hits.as_ref().map(|hits| hits.counts()).unwrap_or_default();
+    let never_hit = counts.iter().filter(|count| count.hits == 0).count();
+    let mut rules: Vec<_> = snapshot.config.rules.iter().zip(counts).collect();
+    let all = rules.len();
+    rules.sort_by_key(|(_, count)| Reverse(count.hits));
+    rules.truncate(LISTED_MAX);
+    let listed: Vec<Value> = rules.iter().map(|(rule, count)| rule_of(rule, *count)).collect();
+    json!({ "all": all, "never_hit": never_hit, "listed": listed })
 }
 
 /// Calls `note` with each certificate: its source, where it is from, and what it says.

@@ -92,6 +92,9 @@ impl FactSource {
     ) -> Result<u32, (RefusalMessage, End)> {
         let act = rule_on(connection, info, verdict, hello);
         let worker = &connection.worker;
+        if let Some(evidence) = info.decided.evidence.as_deref() {
+            worker.engine.counters.name_evidence(evidence);
+        }
         if let (Some(hits), Some(rule)) = (&worker.snapshot.hits, info.decided.rule) {
             hits.hit(worker.engine.index(), rule, worker.engine.now_unix_ms());
             connection.handle.decided();

@@ -48,6 +48,8 @@ pub struct Handshaken {
     pub version: u16,
     /// The cipher suite.
     pub suite: &'static str,
+    /// The group of the key exchange.
+    pub group: &'static str,
     /// The protocol that ALPN selected.
     pub alpn: Option<Vec<u8>>,
     /// The client's own certificate, verified.
@@ -314,6 +316,8 @@ impl Machine {
             |what: &str| End::failed(Reason::Handshake(HandshakeFault::Internal, Detail::of(what)));
         let name = tls.negotiated_cipher_suite().ok_or_else(|| fault("no suite"))?.suite();
         let alpn = tls.alpn_protocol().map(<[u8]>::to_vec);
+        let group = tls.negotiated_key_exchange_group().and_then(|group| group.name().as_str());
+        let group = group.unwrap_or("unknown");
         let resumed = tls.handshake_kind() == Some(HandshakeKind::Resumed);
         let certificate = tls
             .peer_certificates()
@@ -326,7 +330,8 @@ impl Machine {
         };
         let session = session.ok_or_else(|| fault("handover"))?;
         let suite = suite_name(name);
-        Ok(Handshaken { session, leftover: incoming, version, suite, alpn, certificate, resumed })
+        let leftover = incoming;
+        Ok(Handshaken { session, leftover, version, suite, group, alpn, certificate, resumed })
     }
 }
 

@@ -155,6 +155,8 @@ impl Program for Service {
     fn tick(&self) {
         let worker = self.worker.borrow();
         worker.http.compressors.recount();
+        let coding_ns = worker.http.compressors.spent().as_nanos();
+        worker.engine.counters.coding_ns.set(u64::try_from(coding_ns).unwrap_or(u64::MAX));
         // The first worker checks for all.
         if self.index == 0 {
             check::begin(&worker.http);

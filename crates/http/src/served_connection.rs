@@ -419,6 +419,7 @@ impl Written<'_> {
 
     /// Notes how the response's body was coded, as far as it got.
     pub fn note_coded(&self, coded: Coded) {
+        self.served.worker.engine.counters.response(&coded);
         self.coded.set(coded);
     }
 }

@@ -6,6 +6,7 @@ use crate::cell::Cell;
 use crate::histogram::{Histogram, HistogramValues};
 use crate::listing::State;
 use crate::reason::Class;
+use crate::text_counts::TextCounts;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
@@ -13,6 +14,12 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         #[repr(align(64))]
         pub struct Counters {
+            /// Connections that were refused or failed, by the summaries of their reasons.
+            pub reasons: TextCounts,
+            /// Handshakes with clients, by the group of their key exchange.
+            pub groups: TextCounts,
+            /// Responses whose body was not coded, by the cause.
+            pub not_coded: TextCounts,
             $($(#[$doc])* pub $name: Cell,)*
             /// Connections that ended, in the order of [`Class::ALL`].
             pub ended: [Cell; Class::ALL.len()],
@@ -75,6 +82,14 @@ counters! {
     bytes_to_client,
     /// Bytes that ended connections had written to their upstreams.
     bytes_to_upstream,
+    /// Responses that were coded here.
+    coded,
+    /// Bytes of their bodies from the upstream.
+    coded_bytes_identity,
+    /// Bytes of their bodies to the client.
+    coded_bytes_sent,
+    /// Nanoseconds that workers have spent in coders.
+    coding_ns,
     /// Connections open now.
     connections,
     /// Active connections for which a fact is being fetched now.
@@ -83,6 +98,12 @@ counters! {
     dialling,
     /// Active connections whose handshake is under way now.
     handshaking,
+    /// Names that evidence has proved to be those of the destination.
+    names_proved,
+    /// Names that evidence has proved false.
+    names_false,
+    /// Names about which evidence that was asked for says nothing.
+    names_unknown,
     /// Handshakes with clients that failed, or that the client left.
     handshakes_failed,
     /// Full handshakes with clients by TLS 1.2.
@@ -163,6 +184,11 @@ impl Counters {
             State::Serving => Some(&self.serving),
         }
     }
+}
+
+/// Shows the cells of each worker.
+pub(crate) fn each_worker(note: impl FnMut(&Arc<Counters>)) {
+    WORKERS.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(note);
 }
 
 static WORKERS: Mutex<Vec<Arc<Counters>>> = Mutex::new(Vec::new());

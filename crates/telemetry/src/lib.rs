@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod causes;
 pub mod cell;
 pub mod counters;
 pub mod evidence;
@@ -15,4 +16,5 @@ pub mod log;
 pub mod reason;
 pub mod request;
 pub mod rule_hits;
+pub mod text_counts;
 pub mod upstream;

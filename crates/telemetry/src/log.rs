@@ -4,6 +4,7 @@
 mod line;
 mod queue;
 pub mod read;
+pub mod recent;
 mod text;
 
 use std::fs::{File, Metadata};
@@ -266,7 +267,10 @@ fn open(path: &Path) -> io::Result<File> {
 
 fn write_all(out: Box<dyn Write + Send>, batches: Drain, counters: &Counters) {
     let mut out = Output { out, lost: None, is_mid_line: false };
-    batches.into_iter().for_each(|batch| out.write(&batch, counters));
+    for batch in batches {
+        recent::note(&batch.text, batch.lines);
+        out.write(&batch, counters);
+    }
 }
 
 /// Where the lines go. A disk that is full may have room again.

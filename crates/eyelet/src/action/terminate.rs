@@ -103,6 +103,7 @@ pub async fn terminate(
             done.certificate.as_deref().map(|leaf| Arc::new(leaf.into()));
     }
     info.decided.tls_version = Some(done.version);
+    connection.worker.engine.counters.groups.up(done.group);
     let header = match terminate.proxy_protocol {
         Some(_) => proxy_protocol::header(connection, info, Some(&tls_of(&done))),
         None => Vec::new(),

@@ -330,7 +330,7 @@ fn promtool(text: &str) {
 }
 
 /// The example answer of a path in the documentation.
-fn example(path: &str) -> Value {
+pub fn example(path: &str) -> Value {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/admin.md");
     let page = std::fs::read_to_string(page).unwrap();
     let (_, section) = page.split_once(&format!("\n## `{path}`")).unwrap();
@@ -339,7 +339,7 @@ fn example(path: &str) -> Value {
 }
 
 /// The keys at each level, by their path. Those of all members of a list count together.
-fn keys(value: &Value) -> BTreeSet<String> {
+pub fn keys(value: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut open = vec![(String::new(), value)];
     while let Some((path, value)) = open.pop() {

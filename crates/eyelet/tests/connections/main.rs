@@ -8,6 +8,7 @@ mod support;
 
 mod acme;
 mod admin;
+mod admin_page;
 mod bad_input;
 mod balance;
 mod clients;

@@ -225,7 +225,9 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         "crates/admin",
         Some(&[
             "aws-lc-rs",
+            "base64",
             "bytes",
+            "eyelet-compress",
             "eyelet-config",
             "eyelet-telemetry",
             "form_urlencoded",

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use eyelet_compress::pool::CompressorPool;
@@ -99,6 +100,12 @@ impl Compressors {
         counted.borrow_mut().set(pool.bytes());
         pool.limit((pool.bytes() + budget.left()).min(*bytes_max));
         counted.borrow_mut().set(pool.bytes());
+    }
+
+    /// How long all coders of this worker have worked.
+    #[must_use]
+    pub fn spent(&self) -> Duration {
+        self.inner.pace.total()
     }
 
     /// Whether some compressors have not been used since this was last called.

@@ -9,6 +9,8 @@ use eyelet_compress::Effort;
 pub struct Pace {
     since: Cell<Instant>,
     busy: Cell<Duration>,
+    /// Since the worker began.
+    total: Cell<Duration>,
     effort: Cell<Effort>,
 }
 
@@ -17,6 +19,7 @@ impl Default for Pace {
         Self {
             since: Cell::new(Instant::now()),
             busy: Cell::default(),
+            total: Cell::default(),
             effort: Cell::new(Effort::Small),
         }
     }
@@ -40,8 +43,15 @@ impl Pace {
     pub fn spend<T>(&self, work: impl FnOnce() -> T) -> T {
         let from = Instant::now();
         let done = work();
-        self.busy.set(self.busy.get() + from.elapsed());
+        let spent = from.elapsed();
+        self.busy.update(|busy| busy + spent);
+        self.total.update(|total| total + spent);
         done
+    }
+
+    /// The time of all coders' work since the worker began.
+    pub fn total(&self) -> Duration {
+        self.total.get()
     }
 }
 

@@ -270,9 +270,10 @@ impl Limit {
     }
 }
 
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Limit {
+    /// Its text in the access log.
+    pub const fn text(self) -> &'static str {
+        match self {
             Self::Body => "body_timeout",
             Self::Connect => "upstream: connect_timeout",
             Self::Handshake => "handshake_timeout",
@@ -284,7 +285,13 @@ impl fmt::Display for Limit {
             Self::Taking => "client was too slow",
             Self::Upstream => "upstream: upstream_timeout",
             Self::UpstreamBody => "upstream: body_timeout",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use eyelet_wire::alert::AlertDescription;
 
-use super::{LacksFacts, Reason};
+use super::{LacksFacts, Peer, Reason};
 
 impl Reason {
     /// Its text, where that is always the same.
@@ -34,6 +34,40 @@ impl Reason {
             Self::UpstreamWantsHttp1 => "upstream: it wants HTTP/1.1",
             _ => return None,
         })
+    }
+
+    /// What it is about, without what differs from one connection to another.
+    pub fn summary(&self) -> &'static str {
+        match self {
+            Self::ClientAlert(_) => "client sent an alert",
+            Self::Dns(_) => "upstream: DNS",
+            Self::Guarded(_) => "the name leads to an internal address",
+            Self::Handshake(..) => "handshake",
+            Self::Http2(Peer::Client, _) => "client: HTTP/2",
+            Self::Http2(Peer::Upstream, _) => "upstream: HTTP/2",
+            Self::Io(Peer::Client, _) => "client: its socket failed",
+            Self::Io(Peer::Upstream, _) => "upstream: its socket failed",
+            Self::LacksFacts(lacks) => lacks.refusal.summary(),
+            Self::Loop(_) => "loop",
+            Self::MalformedConnect(_) => "malformed CONNECT",
+            Self::MalformedHello(_) => "malformed hello",
+            Self::MalformedName(_) => "malformed name",
+            Self::MalformedProxyHeader(_) => "malformed PROXY header",
+            Self::Misdirected(_) => "the host does not lead to this rule",
+            Self::NoCertificate(_) => "no certificate",
+            Self::NotConnect(_) => "no CONNECT request",
+            Self::NotTls(_) => "no TLS",
+            Self::Record(_) => "client: a malformed record",
+            Self::Request(..) => "request",
+            Self::Response(_) => "upstream: a malformed response",
+            Self::SecondHello(_) => "a second hello that may not pass",
+            Self::Server(_) => "the server's answer may not pass",
+            Self::StreamFlood(_) => "too many streams opened and dropped",
+            Self::Unregistered(_) => "cannot be watched",
+            Self::UpstreamTls(_) => "upstream: TLS",
+            Self::Timeout(limit, _) => limit.text(),
+            other => other.fixed_text().unwrap_or(other.class().name()),
+        }
     }
 }
 

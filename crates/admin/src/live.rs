@@ -1,0 +1,243 @@
+//! Who watches the edge: each reader of `/events` gets a document a second. It is made once for all
+//! of them, and not at all while there are none.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use eyelet_telemetry::counters;
+use eyelet_telemetry::log::recent;
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame};
+use hyper::http::request::Parts;
+use hyper::{Response, StatusCode};
+use serde_json::Value;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::access::Access;
+use crate::history::{History, SAMPLE_STEP};
+use crate::routes::{Answers, Content, Document, of_body, refuse_method, text};
+use crate::{page, tick};
+
+/// The time between two documents.
+const EVENT_STEP: Duration = Duration::from_secs(1);
+/// Readers at a time. The other three quarters of the server's connections are for scrapers.
+pub(crate) const READERS_MAX: usize = 8;
+/// Documents that wait for a slow reader, which then misses the next ones. One has about 10 KiB,
+/// and up to 150 KiB where many lines are logged.
+const EVENTS_MAX: usize = 2;
+
+/// The readers, and what they see when they begin.
+pub(crate) struct Live {
+    history: Arc<History>,
+    readers: Mutex<Readers>,
+    /// There is a reader where there was none.
+    began: Notify,
+}
+
+#[derive(Default)]
+struct Readers {
+    queues: Vec<Sender<Bytes>>,
+    /// The number of the last document.
+    number: u64,
+}
+
+impl Live {
+    pub(crate) fn new(history: Arc<History>) -> Self {
+        Self { history, readers: Mutex::default(), began: Notify::new() }
+    }
+
+    /// Answers a permitted request for the page and for what it lives on. `None`: another path.
+    pub(crate) fn answer(&self, answers: &dyn Answers, asked: &Parts) -> Option<Response<Content>> {
+        let shown: &dyn Fn() -> Response<Content> = match asked.uri.path() {
+            page::PATH => &|| page::answer(&asked.headers),
+            "/events" => &|| self.events(answers),
+            "/history" => {
+                &|| page::coded("application/json", self.history.document(), &asked.headers)
+            }
+            _ => return None,
+        };
+        Some(refuse_method(&asked.method).unwrap_or_else(shown))
+    }
+
+    /// Samples, and sends documents to readers, until it is dropped. Each reload ends all readers:
+    /// the token may be another one.
+    pub(crate) async fn run(
+        &self,
+        answers: &dyn Answers,
+        mut access: watch::Receiver<Arc<Access>>,
+    ) {
+        let mut sample_at = Instant::now();
+        loop {
+            if Instant::now() >= sample_at {
+                self.sample(answers);
+                sample_at = Instant::now() + SAMPLE_STEP;
+            }
+            if access.has_changed().unwrap_or(false) {
+                access.mark_unchanged();
+                self.readers().queues.clear();
+            }
+            if self.has_readers() {
+                match tick::document(answers, unix_seconds(), recent::take()) {
+                    Some(document) => self.readers().publish(&document),
+                    // The process ends.
+                    None => self.readers().queues.clear(),
+                }
+                sleep(EVENT_STEP).await;
+            } else {
+                recent::watch(false);
+                tokio::select! {
+                    () = sleep_until(sample_at) => {}
+                    () = self.began.notified() => {}
+                }
+            }
+        }
+    }
+
+    fn sample(&self, answers: &dyn Answers) {
+        let Some(memory) = answers.document(Document::Memory) else { return };
+        let bytes = ["accounted_bytes", "kernel_bytes"].map(|key| memory[key].as_u64());
+        let bytes = bytes.map(Option::unwrap_or_default);
+        self.history.add(unix_seconds() as u64, &counters::snapshot(), bytes);
+    }
+
+    /// Begins to send documents. The first is sent at once.
+    fn events(&self, answers: &dyn Answers) -> Response<Content> {
+        let mut readers = self.readers();
+        readers.queues.retain(|reader| !reader.is_closed());
+        if readers.queues.len() >= READERS_MAX {
+            return text(StatusCode::SERVICE_UNAVAILABLE, "too many pages are open\n");
+        }
+        let lines = recent::RecentLines::default();
+        let Some(document) = tick::document(answers, unix_seconds(), lines) else {
+            return text(StatusCode::SERVICE_UNAVAILABLE, "the process ends\n");
+        };
+        if readers.queues.is_empty() {
+            recent::watch(true);
+            self.began.notify_one();
+        }
+        let (sender, events) = channel(EVENTS_MAX);
+        // The queue is empty.
+        let _ = sender.try_send(event(readers.number, &document));
+        readers.queues.push(sender);
+        of_body("text/event-stream", Events(events).boxed_unsync())
+    }
+
+    fn has_readers(&self) -> bool {
+        let readers = &mut self.readers().queues;
+        readers.retain(|reader| !reader.is_closed());
+        !readers.is_empty()
+    }
+
+    fn readers(&self) -> MutexGuard<'_, Readers> {
+        // A poisoned lock still holds a whole list.
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Readers {
+    fn publish(&mut self, document: &Value) {
+        self.number += 1;
+        let event = event(self.number, document);
+        for queue in &self.queues {
+            // A slow reader misses this one. One that never reads is ended by its socket.
+            let _ = queue.try_send(event.clone());
+        }
+    }
+}
+
+/// No watcher is left when the server ends.
+impl Drop for Live {
+    fn drop(&mut self) {
+        recent::watch(false);
+    }
+}
+
+/// As the HTML standard writes a server-sent event. JSON in one line needs no escape.
+fn event(number: u64, document: &Value) -> Bytes {
+    Bytes::from(format!("id: {number}\ndata: {document}\n\n"))
+}
+
+fn unix_seconds() -> f64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.map_or(0.0, |now| now.as_secs_f64())
+}
+
+/// The documents of one reader, as a body without an end.
+struct Events(Receiver<Bytes>);
+
+impl Body for Events {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        task: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.get_mut().0.poll_recv(task).map(|event| event.map(|event| Ok(Frame::data(event))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::task::Waker;
+
+    use eyelet_telemetry::listing::{Filter, Slice};
+    use serde_json::json;
+
+    use super::*;
+    use crate::metrics::Metrics;
+
+    struct Edge;
+
+    impl Answers for Edge {
+        fn is_ready(&self) -> bool {
+            true
+        }
+
+        fn metrics(&self, _: &mut Metrics) {}
+
+        fn connections(&self, _: Filter, _: bool) -> Option<Receiver<Slice>> {
+            None
+        }
+
+        fn document(&self, _: Document) -> Option<Value> {
+            Some(json!({ "rules": [], "upstreams": [] }))
+        }
+    }
+
+    fn next(content: &mut Content) -> Option<String> {
+        let mut task = Context::from_waker(Waker::noop());
+        match Pin::new(content).poll_frame(&mut task) {
+            Poll::Ready(Some(Ok(frame))) => {
+                Some(String::from_utf8_lossy(&frame.into_data().unwrap()).into_owned())
+            }
+            Poll::Ready(None) | Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn a_reader_that_does_not_read_holds_few_documents_and_misses_the_others() {
+        let live = Live::new(Arc::default());
+        let mut readers: Vec<Content> =
+            (0..READERS_MAX).map(|_| live.events(&Edge).into_body()).collect();
+        assert_eq!(live.events(&Edge).status(), StatusCode::SERVICE_UNAVAILABLE);
+        let mut reads = readers.pop().unwrap();
+        assert!(next(&mut reads).unwrap().starts_with("id: 0\ndata: {"));
+        for number in 1..=10 {
+            live.readers().publish(&json!({}));
+            assert_eq!(next(&mut reads), Some(format!("id: {number}\ndata: {{}}\n\n")));
+        }
+        let late = readers.last_mut().unwrap();
+        assert_eq!((0..10).filter(|_| next(late).is_some()).count(), EVENTS_MAX);
+        drop(readers);
+        assert!(live.has_readers() && live.readers().queues.len() == 1);
+        assert_eq!(live.events(&Edge).status(), StatusCode::OK);
+    }
+}

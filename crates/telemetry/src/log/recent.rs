@@ -1,0 +1,86 @@
+//! The newest access lines, for who watches the edge. They are kept only while somebody does.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Lines that are kept until they are taken: a page shows no more of a second.
+const LINES_MAX: usize = 200;
+/// Their bytes. A line has about 600, and the longest about 30 KiB.
+const BYTES_MAX: usize = 128 << 10;
+
+/// Access lines, oldest first.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct RecentLines {
+    /// The newest ones, as the log has them.
+    pub lines: VecDeque<String>,
+    /// How many were written beside them and are not kept.
+    pub dropped: u64,
+    bytes: usize,
+}
+
+static IS_WATCHED: AtomicBool = AtomicBool::new(false);
+static RECENT: Mutex<Option<RecentLines>> = Mutex::new(None);
+
+/// Begins to keep lines, or stops and forgets them.
+pub fn watch(is_watched: bool) {
+    IS_WATCHED.store(is_watched, Relaxed);
+    *recent() = is_watched.then(RecentLines::default);
+}
+
+/// The lines since the last call.
+pub fn take() -> RecentLines {
+    recent().as_mut().map(std::mem::take).unwrap_or_default()
+}
+
+/// A batch is written. The log's thread calls this; workers do not wait for it.
+pub(super) fn note(text: &[u8], lines: u64) {
+    if IS_WATCHED.load(Relaxed)
+        && let Some(recent) = &mut *recent()
+    {
+        recent.add(text, lines);
+    }
+}
+
+fn recent() -> MutexGuard<'static, Option<RecentLines>> {
+    // A poisoned lock still holds whole lines.
+    RECENT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl RecentLines {
+    fn add(&mut self, text: &[u8], lines: u64) {
+        let count = usize::try_from(lines).unwrap_or(usize::MAX);
+        let skipped = count.saturating_sub(LINES_MAX);
+        self.dropped += skipped as u64;
+        for line in text.split_inclusive(|byte| *byte == b'\n').skip(skipped) {
+            let line = String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(line));
+            self.bytes += line.len();
+            self.lines.push_back(line.into_owned());
+        }
+        while self.lines.len() > LINES_MAX || self.bytes > BYTES_MAX {
+            let Some(line) = self.lines.pop_front() else { break };
+            self.bytes -= line.len();
+            self.dropped += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_lines_are_kept_and_the_others_counted() {
+        let mut recent = RecentLines::default();
+        recent.add(b"one\ntwo\n", 2);
+        assert_eq!((&recent.lines[1][..], recent.dropped), ("two", 0));
+        let many = "line\n".repeat(LINES_MAX + 50);
+        recent.add(many.as_bytes(), LINES_MAX as u64 + 50);
+        assert_eq!((recent.lines.len(), recent.dropped), (LINES_MAX, 52));
+        let long = format!("{}\n", "x".repeat(BYTES_MAX / 2 + 1));
+        recent.add(long.as_bytes(), 1);
+        recent.add(long.as_bytes(), 1);
+        assert_eq!((recent.lines.len(), recent.bytes), (1, BYTES_MAX / 2 + 1));
+        assert_eq!(recent.dropped, 52 + LINES_MAX as u64 + 1);
+    }
+}
