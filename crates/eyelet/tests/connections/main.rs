@@ -37,6 +37,7 @@ mod splice;
 mod systemd;
 mod terminate;
 mod tickets;
+mod top;
 mod upgrade;
 mod upgrade_fails;
 mod upgrade_tight;
