@@ -27,6 +27,7 @@ mod manual;
 mod packages;
 mod pages;
 mod probe;
+mod probe_faults;
 mod probes;
 mod proxy;
 mod refuse;
