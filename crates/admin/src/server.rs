@@ -305,3 +305,54 @@ async fn respond(
     }
     answer(answers, &asked.method, asked.uri.path(), &asked.headers)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Metrics;
+    use crate::routes::Document;
+    use eyelet_telemetry::listing::{Filter, Slice};
+    use serde_json::Value;
+    use std::time::Instant;
+    use tokio::sync::mpsc::Receiver;
+
+    struct Nothing;
+
+    impl Answers for Nothing {
+        fn is_ready(&self) -> bool {
+            true
+        }
+
+        fn metrics(&self, _: &mut Metrics) {}
+
+        fn connections(&self, _: Filter, _: bool) -> Option<Receiver<Slice>> {
+            None
+        }
+
+        fn document(&self, _: Document) -> Option<Value> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_server_whose_thread_has_ended_is_not_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        let settings = AdminSettings::Unix { path: path.clone(), mode: 0o600 };
+        let start = || AdminServer::start(&settings, Arc::new(Nothing), Start::Alone).unwrap();
+        let mut server = start();
+        assert!(server.keeps(&settings).unwrap());
+        // The thread ends, and another server's file stands in its place.
+        drop(server.stop.take());
+        let deadline = Instant::now() + std::time::Duration::from_secs(60);
+        while server.keeps(&settings).unwrap() {
+            assert!(Instant::now() < deadline);
+            std::thread::yield_now();
+        }
+        server.thread.take().unwrap().join().unwrap();
+        let mut next = start();
+        assert!(next.keeps(&settings).unwrap());
+        server.file = next.file;
+        assert!(!server.keeps(&settings).unwrap(), "the file is there, and no thread");
+    }
+}

@@ -23,6 +23,7 @@ use eyelet_engine::worker::Order;
 use eyelet_probe::ProbeArgs;
 use eyelet_sys::service;
 use eyelet_telemetry::counters;
+use eyelet_top::TopArgs;
 
 const AFTER_HELP: &str = "Start with `eyelet demo`, or `eyelet run -- node server.js`. \
     docs/configuration.md lists every key of FILE.";
@@ -106,6 +107,12 @@ enum Command {
     /// are reported, not trusted. Exit status: 0 if a TLS server answered, 1 if none did, 2 if a
     /// flag or HOST:PORT is wrong.
     Probe(Box<ProbeArgs>),
+    /// Show live what an edge does, in this terminal
+    ///
+    /// Asks the admin server of the edge that serves FILE, once a second: the configuration needs
+    /// [admin]. Keys: q ends, p or an arrow sorts connections by the other column. Exit status: 0,
+    /// 1 if no edge answers, 2 if FILE has mistakes or no [admin].
+    Top(TopArgs),
     /// Serve a page on loopback that shows what the edge does: https://app.localhost:8443
     Demo(demo::DemoArgs),
 }
@@ -150,6 +157,7 @@ fn obey(command: Command, diagnostics: &Diagnostics) -> ExitCode {
         Command::Trust(args) => local::trust(&args),
         Command::Cert(args) => local::cert(&args),
         Command::Probe(args) => eyelet_probe::run(&args, &mut io::stdout()),
+        Command::Top(args) => eyelet_top::run(&args, &mut io::stdout()),
         Command::Demo(args) => demo::run(&args),
     }
 }

@@ -52,7 +52,7 @@ pub struct ProbeArgs {
     /// The same for this process and its children, such as a container's whose port is forwarded
     #[arg(long)]
     pub pid: Option<u32>,
-    /// Most connections that --memory holds: it opens 200, 1,000, 5,000, twice
+    /// Most connections that --memory holds: it opens them in ten steps, twice or three times
     #[arg(long, default_value_t = 5000, value_name = "COUNT")]
     pub connections: usize,
     /// Most seconds for the rounds of --memory, after a warm-up

@@ -51,13 +51,34 @@ pub fn config(
 /// # Errors
 /// The socket's, or rustls'.
 pub fn open(target: &ProbeTarget, config: &Arc<ClientConfig>) -> io::Result<ProbeClient> {
+    let mut tls = begin(target, config)?;
+    finish(&mut tls)?;
+    Ok(tls)
+}
+
+/// Connects and sends the hello.
+///
+/// # Errors
+/// The socket's, or rustls'.
+pub fn begin(target: &ProbeTarget, config: &Arc<ClientConfig>) -> io::Result<ProbeClient> {
     let connection = ClientConnection::new(Arc::clone(config), target.server_name()?);
     let connection = connection.map_err(io::Error::other)?;
     let mut tls = StreamOwned::new(connection, target.connect()?);
+    while tls.conn.wants_write() {
+        tls.conn.write_tls(&mut tls.sock)?;
+    }
+    Ok(tls)
+}
+
+/// Shakes hands.
+///
+/// # Errors
+/// The socket's, or rustls'.
+pub fn finish(tls: &mut ProbeClient) -> io::Result<()> {
     while tls.conn.is_handshaking() {
         tls.conn.complete_io(&mut tls.sock)?;
     }
-    Ok(tls)
+    Ok(())
 }
 
 /// The version with which a handshake is possible for this client.

@@ -166,6 +166,20 @@ mod tests {
     }
 
     #[test]
+    fn a_deadline_ends_all_waits_until_it_is_moved() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut peer = listener.accept().unwrap().0;
+        peer.write_all(b"ab").unwrap();
+        let mut bounded = Bounded { stream, deadline: Instant::now() };
+        let late = |result: io::Result<usize>| result.unwrap_err().kind() == ErrorKind::TimedOut;
+        assert!(late(bounded.read(&mut [0; 1])) && late(bounded.write(b"a")));
+        bounded.wait(Duration::from_secs(60));
+        assert_eq!(bounded.read(&mut [0; 1]).unwrap(), 1);
+        assert_eq!(bounded.write(b"a").unwrap(), 1);
+    }
+
+    #[test]
     fn the_first_address_that_takes_a_connection_is_kept() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let open = listener.local_addr().unwrap();

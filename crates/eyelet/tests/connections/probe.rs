@@ -7,12 +7,13 @@ use std::thread;
 
 use serde_json::Value;
 
+use crate::support::hello::server_flight;
 use crate::support::{Edge, Pki, Said, Talk, Upstream, need, output, until};
 
 /// A wait for a busy machine.
 const LONG: [&str; 2] = ["--wait", "60"];
 
-fn probe(target: SocketAddr, more: &[&str]) -> (Said, Value) {
+pub(crate) fn probe(target: SocketAddr, more: &[&str]) -> (Said, Value) {
     let said = output(
         Command::new(env!("CARGO_BIN_EXE_eyelet"))
             .args(["probe", &target.to_string(), "--name", "app.test", "--json"])
@@ -48,6 +49,8 @@ fn an_edge_is_probed() {
     assert!(finding(&found, "key-exchange").1.contains("X25519MLKEM768"), "{found:#}");
     assert!(finding(&found, "resumption-1.3").1.starts_with("yes"), "{found:#}");
     assert_eq!(finding(&found, "early-data").0, "ok", "{found:#}");
+    // The upstream echoes: no answer of HTTP, so a half-close cannot lose one.
+    assert_eq!(finding(&found, "half-close").0, "unknown", "{found:#}");
 }
 
 /// The process is found by its listening socket. 60 connections are too few for exact figures.
@@ -85,6 +88,46 @@ fn garbage(answer: Option<&'static [u8]>) -> SocketAddr {
         }
     });
     address
+}
+
+/// A server that answers a first read by `answer`, and waits for the end.
+fn by_first_read(answer: fn(&[u8]) -> Vec<u8>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || {
+                let mut first = [0; 4096];
+                let more = stream.read(&mut first).unwrap_or(0);
+                let _ = stream.write_all(&answer(&first[..more]));
+                while matches!(stream.read(&mut first), Ok(1..)) {}
+            });
+        }
+    });
+    address
+}
+
+/// Whether the first read has a whole hello in one record.
+fn is_whole(first: &[u8]) -> bool {
+    first.len() > 9
+        && first.len() == 5 + usize::from(u16::from_be_bytes([first[3], first[4]]))
+        && first.len() == 9 + usize::from(u16::from_be_bytes([first[7], first[8]]))
+}
+
+#[test]
+fn a_cut_hello_is_blamed_only_if_a_whole_one_is_read() {
+    let decode_error = |_: &[u8]| b"\x15\x03\x03\0\x02\x02\x32".to_vec();
+    let strict: fn(&[u8]) -> Vec<u8> = |first| match is_whole(first) {
+        true => server_flight(),
+        false => b"\x15\x03\x03\0\x02\x02\x32".to_vec(),
+    };
+    for (answer, expected) in [(decode_error as fn(&[u8]) -> Vec<u8>, "unknown"), (strict, "bad")] {
+        let (_, found) = probe(by_first_read(answer), &["--wait", "2"]);
+        for name in ["cut-records", "cut-segments"] {
+            assert_eq!(finding(&found, name).0, expected, "{found:#}");
+        }
+    }
 }
 
 #[test]

@@ -244,6 +244,20 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         ]),
     ),
     (
+        "crates/top",
+        Some(&[
+            "clap",
+            "crossterm",
+            "eyelet-config", // where [admin] is
+            "httparse",
+            "rustix",
+            "serde_json",
+            "signal-hook",
+            "thiserror",
+            "zeroize",
+        ]),
+    ),
+    (
         "crates/probe",
         Some(&[
             "brotli", // decoders of what a server sends

@@ -1,0 +1,97 @@
+//! Faults that are planted in real servers: `eyelet probe` names each, and says what to do. The
+//! same servers without the fault are not accused.
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::probe::probe;
+use crate::support::{Pki, Talk, need, until};
+
+const PROGRAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/");
+
+/// Starts a server of `programs`, which says its port, and probes it.
+fn measured(program: &str, script: &str, how: &str, connections: &str) -> Value {
+    let pki = Pki::new();
+    let mut command = Command::new(program);
+    command.arg(format!("{PROGRAMS}{script}"));
+    command.arg(pki.file("edge.pem")).arg(pki.file("edge.key")).arg(how);
+    let mut server = Talk::start(&mut command);
+    server.hear(";");
+    let said = server.said();
+    let port = said.split(['t', ';']).nth(1).unwrap().trim().parse().unwrap();
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let flags = ["--wait", "60", "--seconds", "600", "--memory", "--connections", connections];
+    probe(address, &flags).1
+}
+
+/// What the probe says of a finding, and its advice.
+fn said<'a>(found: &'a Value, name: &str) -> [&'a str; 3] {
+    let all = found["findings"].as_array().unwrap();
+    let one = all.iter().find(|one| one["name"] == name);
+    let one = one.unwrap_or_else(|| panic!("no {name} in {found:#}"));
+    ["grade", "seen", "advice"].map(|member| one[member].as_str().unwrap_or_default())
+}
+
+#[test]
+fn a_store_of_authorities_in_each_context_is_named() {
+    if !need("node") {
+        return;
+    }
+    let found = measured("node", "contexts.js", "each", "60");
+    let [grade, _, advice] = said(&found, "memory");
+    assert!(grade == "bad" && advice.contains("share one context"), "{found:#}");
+    let found = measured("node", "contexts.js", "one", "60");
+    assert!(!said(&found, "memory")[2].contains("share one context"), "{found:#}");
+}
+
+#[test]
+fn buffers_that_openssl_keeps_are_named() {
+    if !need("python3") {
+        return;
+    }
+    let found = measured("python3", "buffers.py", "kept", "200");
+    let [grade, _, advice] = said(&found, "memory");
+    assert!(grade == "bad" && advice.contains("SSL_MODE_RELEASE_BUFFERS"), "{found:#}");
+    let found = measured("python3", "buffers.py", "released", "200");
+    assert_eq!(said(&found, "memory")[0], "note", "{found:#}");
+    assert_eq!(said(&found, "creep")[0], "ok", "{found:#}");
+    // The request comes before the half-close, and its answer goes out.
+    assert_eq!(said(&found, "half-close")[0], "ok", "{found:#}");
+}
+
+/// A session of the cache is about a kilobyte. Without tickets TLS 1.3 uses the cache, too.
+const NGINX: &str = r#"daemon off; master_process off; pid nginx.pid; error_log stderr error;
+events { worker_connections 4000; }
+http {
+    access_log off; client_body_temp_path tmp; proxy_temp_path tmp; fastcgi_temp_path tmp;
+    uwsgi_temp_path tmp; scgi_temp_path tmp; keepalive_timeout 1h; client_header_timeout 1h;
+    ssl_certificate edge.pem; ssl_certificate_key edge.key;
+    ssl_session_cache builtin; ssl_session_tickets off;
+    server { listen 127.0.0.1:PORT ssl backlog=1024; location / { return 200 "a page"; } }
+}
+"#;
+
+#[test]
+fn a_cache_of_sessions_in_the_heap_of_nginx_is_named() {
+    if !need("nginx") {
+        return;
+    }
+    let pki = Pki::new();
+    // Free now. Nothing else on this machine binds a port of its own choice in this range.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let file = pki.text("nginx.conf");
+    fs::write(&file, NGINX.replace("PORT", &address.port().to_string())).unwrap();
+    let folder = fs::canonicalize(&file).unwrap().parent().unwrap().to_owned();
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 4096; exec nginx -p \"$0/\" -c nginx.conf"]).arg(folder);
+    let _server = Talk::start(&mut command);
+    until("nginx", || TcpStream::connect(address).ok());
+    let flags = ["--wait", "60", "--seconds", "600", "--memory", "--connections", "1200"];
+    let (_, found) = probe(address, &flags);
+    let [grade, seen, advice] = said(&found, "creep");
+    assert!(grade == "note" && seen.starts_with("each round leaves"), "{found:#}");
+    assert!(advice.contains("ssl_session_cache shared, not builtin"), "{found:#}");
+}

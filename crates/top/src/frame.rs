@@ -1,0 +1,365 @@
+//! Draws what is known as lines of a size: pure, so that tests see each frame.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+
+use crate::figures::{Figures, number, text};
+use crate::text::{bytes, count, duration, fit, printable, rate};
+
+/// Width of the names on the left.
+const LABEL: usize = 13;
+/// Least rows of connections, where there is room for any.
+const CONNECTION_ROWS_MIN: usize = 3;
+/// Most rows of rules, in a terminal of 24 lines; a third of a taller one.
+const RULE_ROWS: usize = 4;
+/// Names in one line of certificates.
+const EXPIRIES: usize = 3;
+/// A certificate that expires sooner is a warning, in seconds: two weeks.
+const EXPIRY_WARNING: f64 = 14.0 * 86_400.0;
+/// The part of a budget from which on it is a warning: reads are small then.
+const BUDGET_WARNING: f64 = 0.75;
+/// Cells of the bar of memory.
+const BAR: usize = 20;
+
+/// Columns and lines of a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Characters of a line.
+    pub columns: usize,
+    /// Lines.
+    pub rows: usize,
+}
+
+/// What connections are sorted by: the edge can sort by two things.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// The oldest first.
+    Age,
+    /// Those with most bytes first.
+    Bytes,
+}
+
+impl Order {
+    /// As the admin server calls it.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Age => "age",
+            Self::Bytes => "bytes",
+        }
+    }
+
+    /// The other one.
+    pub fn next(self) -> Self {
+        match self {
+            Self::Age => Self::Bytes,
+            Self::Bytes => Self::Age,
+        }
+    }
+}
+
+/// How a line looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Text.
+    Plain,
+    /// The head of a table.
+    Head,
+    /// Something that an operator should see.
+    Warning,
+}
+
+/// One line of a frame, as wide as the terminal at most.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    look: Look,
+    text: String,
+}
+
+impl Line {
+    /// Its text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// How it looks.
+    pub fn look(&self) -> Look {
+        self.look
+    }
+}
+
+/// All lines: never more than the terminal has.
+pub fn draw(figures: &Figures, size: Size, order: Order, trouble: Option<&str>) -> Vec<Line> {
+    let mut frame = Frame { size, lines: Vec::new() };
+    frame.title(figures, trouble);
+    frame.connections_line(figures);
+    frame.rates(figures);
+    frame.memory(figures);
+    frame.ends(figures);
+    frame.upstreams(figures);
+    frame.certificates(figures);
+    frame.rules(figures);
+    frame.connections(figures, order);
+    frame.lines.truncate(size.rows);
+    frame.lines
+}
+
+struct Frame {
+    size: Size,
+    lines: Vec<Line>,
+}
+
+impl Frame {
+    fn add(&mut self, look: Look, text: &str) {
+        let text = fit(&printable(text), self.size.columns);
+        self.lines.push(Line { look, text });
+    }
+
+    fn labelled(&mut self, look: Look, label: &str, text: &str) {
+        self.add(look, &format!("{label:<LABEL$}{text}"));
+    }
+
+    fn title(&mut self, figures: &Figures, trouble: Option<&str>) {
+        if let Some(trouble) = trouble {
+            return self.add(Look::Warning, &format!("no answer, old figures: {trouble}"));
+        }
+        let status = &figures.status;
+        let (mut look, mut state) = (Look::Head, "serving");
+        if status["draining"] == true {
+            (look, state) = (Look::Warning, "draining");
+        }
+        let version = text(status, "version");
+        let up = duration(number(status, "uptime_seconds"));
+        let (pid, generation) = (number(status, "pid"), number(status, "generation"));
+        let title = format!(
+            "eyelet {version}  pid {pid}  up {up}  {state}  configuration {generation}  \
+             q quit  p sort"
+        );
+        self.add(look, &title);
+    }
+
+    fn connections_line(&mut self, figures: &Figures) {
+        let states = figures.metrics.all("connections");
+        let open: f64 = states.iter().map(|(_, count)| count).sum();
+        let most = number(&figures.status["limits"], "connections_max");
+        let mut text = format!("{} of {} open", count(open), count(most));
+        let mut states: Vec<_> = states.iter().filter(|(_, count)| *count > 0.0).collect();
+        states.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+        for (state, connections) in states {
+            text += &format!("  {} {state}", count(*connections));
+        }
+        let look = if open >= most { Look::Warning } else { Look::Plain };
+        self.labelled(look, "connections", &text);
+    }
+
+    fn rates(&mut self, figures: &Figures) {
+        let shown = |metric| figures.rate(metric).map_or_else(|| "-".into(), rate);
+        let moved = |to| {
+            let rate = figures.rate_of("ended_connection_bytes_total", to);
+            rate.map_or_else(|| "-".into(), bytes)
+        };
+        let text = format!(
+            "{} accepted  {} handshakes  {} shed  ended: {} in, {} out",
+            shown("accepted_connections_total"),
+            shown("handshakes_total"),
+            shown("shed_connections_total"),
+            moved("upstreams"),
+            moved("clients"),
+        );
+        self.labelled(Look::Plain, "each second", &text);
+    }
+
+    fn memory(&mut self, figures: &Figures) {
+        let (memory, budget) = (&figures.memory, &figures.memory["budget"]);
+        let most = number(budget, "memory_max");
+        let used = number(memory, "accounted_bytes");
+        let part = if most > 0.0 { (used / most).clamp(0.0, 1.0) } else { 0.0 };
+        let cells = (part * BAR as f64).ceil() as usize;
+        let mut text = format!(
+            "[{:<BAR$}] {} of {}",
+            "#".repeat(cells),
+            bytes(used),
+            if most > 0.0 { bytes(most) } else { "no limit".into() }
+        );
+        if let Some(kernel) = memory["kernel_bytes"].as_f64() {
+            text += &format!("  kernel {}", bytes(kernel));
+        }
+        let (held, room) =
+            (number(budget, "connections_bytes"), number(budget, "connections_bytes_max"));
+        let is_full = part > BUDGET_WARNING || (room > 0.0 && held / room > BUDGET_WARNING);
+        self.labelled(if is_full { Look::Warning } else { Look::Plain }, "memory", &text);
+        let mut kinds: Vec<(&str, f64)> = memory["kinds"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(kind, held)| (&**kind, held.as_f64().unwrap_or_default()))
+            .filter(|(_, held)| *held > 0.0)
+            .collect();
+        kinds.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+        let kinds: Vec<String> =
+            kinds.iter().map(|(kind, held)| format!("{kind} {}", bytes(*held))).collect();
+        self.labelled(Look::Plain, "", &kinds.join("  "));
+    }
+
+    /// Why connections ended, the reasons with most of them first.
+    fn ends(&mut self, figures: &Figures) {
+        let metric = "connection_ends_total";
+        let mut ends: Vec<_> = figures.metrics.all(metric).iter().collect();
+        ends.retain(|(_, ended)| *ended > 0.0);
+        ends.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+        let ends: Vec<String> = ends
+            .iter()
+            .map(|(class, ended)| match figures.rate_of(metric, class) {
+                Some(each) if each > 0.0 => format!("{class} {} +{}/s", count(*ended), rate(each)),
+                _ => format!("{class} {}", count(*ended)),
+            })
+            .collect();
+        let ends = if ends.is_empty() { "none".into() } else { ends.join("  ") };
+        self.labelled(Look::Plain, "ended by", &ends);
+    }
+
+    fn upstreams(&mut self, figures: &Figures) {
+        let all = figures.metrics.all("upstream_up");
+        let down: Vec<&str> =
+            all.iter().filter(|(_, up)| *up == 0.0).map(|(name, _)| &**name).collect();
+        match (all.len(), down.len()) {
+            (0, _) => {}
+            (all, 0) => self.labelled(Look::Plain, "upstreams", &format!("{all} up")),
+            (all, _) => {
+                let text = format!("{} of {all} down: {}", down.len(), down.join(", "));
+                self.labelled(Look::Warning, "upstreams", &text);
+            }
+        }
+    }
+
+    fn certificates(&mut self, figures: &Figures) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let [(_, soonest), ..] = &*figures.expiries else { return };
+        let soon = figures.expiries.iter().take(EXPIRIES).map(|(name, after)| match after - now {
+            left if left <= 0.0 => format!("{name} EXPIRED"),
+            left => format!("{name} in {}", duration(left)),
+        });
+        let text = soon.collect::<Vec<_>>().join("  ");
+        let look = if soonest - now < EXPIRY_WARNING { Look::Warning } else { Look::Plain };
+        self.labelled(look, "expire next", &text);
+    }
+
+    /// The rules with most hits now, then those with most in all.
+    fn rules(&mut self, figures: &Figures) {
+        let mut rules: Vec<_> = figures.rules.iter().collect();
+        let busy = |rule| figures.hits_rate(rule).unwrap_or_default();
+        rules.sort_by(|one, other| {
+            busy(other).total_cmp(&busy(one)).then(other.hits.total_cmp(&one.hits))
+        });
+        let rows = RULE_ROWS.max(self.size.rows / 3).min(rules.len());
+        let room = self.size.rows.saturating_sub(self.lines.len() + CONNECTION_ROWS_MIN + 2);
+        let name = self.size.columns.saturating_sub(34).clamp(8, 48);
+        self.add(Look::Head, &format!("{} {:>12} {:>8}  ACTION", fit("RULE", name), "HITS", "/S"));
+        for rule in rules.iter().take(rows.min(room)) {
+            let each = figures.hits_rate(rule).map_or_else(|| "-".into(), rate);
+            let (hits, action) = (count(rule.hits), &rule.action);
+            let shown = fit(&printable(&rule.name), name);
+            self.add(Look::Plain, &format!("{shown} {hits:>12} {each:>8}  {action}"));
+        }
+    }
+
+    fn connections(&mut self, figures: &Figures, order: Order) {
+        // What is left of a line is shared by the client, the name and the rule.
+        let left = self.size.columns.saturating_sub(42);
+        let widths = [left * 2 / 5, left * 2 / 5 + 1, (left / 5).saturating_sub(1)];
+        let row = |cells: [&str; 3], fixed: [&str; 5]| {
+            let [id, state, age, up, down] = fixed;
+            let mut text = format!("{} {} {age:>6} ", fit(id, 8), fit(state, 8));
+            text += &format!("{up:>8} {down:>8}");
+            for (cell, width) in cells.into_iter().zip(widths) {
+                if width > 1 {
+                    text += &format!(" {}", fit(&printable(cell), width - 1));
+                }
+            }
+            text
+        };
+        let (age, sent) = match order {
+            Order::Age => ("AGE*", "OUT"),
+            Order::Bytes => ("AGE", "OUT*"),
+        };
+        let head = row(["NAME", "CLIENT", "RULE"], ["ID", "STATE", age, "IN", sent]);
+        self.add(Look::Head, &head);
+        let room = self.size.rows.saturating_sub(self.lines.len());
+        for one in figures.connections.iter().take(room) {
+            let age = duration(number(one, "age_ms") / 1e3);
+            let moved = |member| bytes(number(one, member));
+            let (up, down) = (moved("bytes_to_upstream"), moved("bytes_to_client"));
+            let fixed = [text(one, "id"), state(one), &age, &up, &down];
+            let cells = [text(one, "sni"), text(one, "client"), text(one, "rule")];
+            self.add(Look::Plain, &row(cells, fixed));
+        }
+    }
+}
+
+fn state(connection: &Value) -> &str {
+    text(connection, "state")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::tests::sample;
+
+    fn texts(columns: usize, rows: usize) -> Vec<String> {
+        let lines = draw(&sample(), Size { columns, rows }, Order::Age, None);
+        lines.into_iter().map(|line| line.text).collect()
+    }
+
+    #[test]
+    fn a_frame_says_what_is_known() {
+        let lines = texts(80, 24);
+        let all = lines.join("\n");
+        for part in [
+            "eyelet 0.2.0  pid 7  up 1d01h  serving",
+            "12,345 of 19,361 open  12,000 parked  345 active",
+            "100 accepted  0 handshakes",
+            "2.2 MiB of 512 MiB",
+            "program 1.6 MiB  allocator 594 KiB",
+            "closed 9,000  refused 7",
+            "1 of 2 down: b.example:443",
+            "soon.example in ",
+            "2.0  splice",
+            "api.example?",
+        ] {
+            assert!(all.contains(part), "{part} is not in\n{all}");
+        }
+    }
+
+    #[test]
+    fn every_size_is_kept() {
+        for columns in [0, 1, 20, 49, 80, 120, 400] {
+            for rows in [0, 1, 5, 12, 24, 50, 200] {
+                let lines = texts(columns, rows);
+                assert!(lines.len() <= rows, "{columns}x{rows}");
+                let wide = lines.iter().find(|line| line.chars().count() > columns);
+                assert_eq!(wide, None, "{columns}x{rows}");
+            }
+        }
+        assert_eq!(texts(80, 24).len(), 24);
+        assert_eq!(texts(120, 40).len(), 40);
+    }
+
+    #[test]
+    fn what_an_operator_should_see_is_a_warning() {
+        let mut figures = sample();
+        let size = Size { columns: 80, rows: 24 };
+        let warned = |figures: &Figures, trouble, label: &str| {
+            let lines = draw(figures, size, Order::Bytes, trouble);
+            let line = lines.into_iter().find(|line| line.text.starts_with(label)).unwrap();
+            line.look == Look::Warning
+        };
+        assert!(warned(&figures, Some("gone"), "no answer, old figures: gone"));
+        assert!(warned(&figures, None, "upstreams"));
+        assert!(!warned(&figures, None, "memory") && !warned(&figures, None, "expire next"));
+        figures.expiries.insert(0, ("past.example".into(), 1.0));
+        figures.memory["budget"]["connections_bytes"] = serde_json::json!(9e5);
+        assert!(warned(&figures, None, "memory") && warned(&figures, None, "expire next"));
+        figures.status["draining"] = serde_json::json!(true);
+        assert!(warned(&figures, None, "eyelet"));
+    }
+}
