@@ -345,11 +345,23 @@ pub struct Refuse {
     pub message: Option<Box<str>>,
 }
 
+/// Whether the responses of a rule are compressed, and who may.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum CompressionMode {
+    /// Once: by the upstream, else by Eyelet.
+    #[default]
+    On,
+    /// By nobody: the upstream is asked for identity.
+    None,
+    /// As the upstream does it. Eyelet changes nothing.
+    Off,
+}
+
 /// How the responses of a rule are compressed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Compression {
-    /// Whether they are compressed at all.
-    pub on: bool,
+    /// Whether they are compressed, and who may.
+    pub mode: CompressionMode,
     /// Whether server-sent events are, too.
     pub event_streams: bool,
     /// The effort. `None`: high while the worker has time, less when it is busy.
@@ -369,7 +381,7 @@ pub struct Compression {
 impl Default for Compression {
     fn default() -> Self {
         Self {
-            on: true,
+            mode: CompressionMode::On,
             event_streams: false,
             effort: None,
             offload: false,
