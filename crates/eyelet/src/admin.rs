@@ -323,6 +323,7 @@ fn rules(snapshot: &Snapshot) -> Value {
     let counts = snapshot.hits.as_ref().map(|hits| hits.counts()).unwrap_or_default();
     let rules = snapshot.config.rules.iter().zip(counts).map(|(rule, count)| {
         let action = match rule.action {
+            Action::Originate(_) => "originate",
             Action::Splice(_) => "splice",
             Action::Terminate(_) => "terminate",
             Action::Refuse(_) => "refuse",

@@ -119,6 +119,8 @@ impl Detached {
         let mut session = Zeroizing::new([0; EXPORT_BYTES]);
         let mut info = info.copy();
         let relay = match relay {
+            // It is never detached; the message would be refused.
+            Relay::Cleartext(_) => return Zeroizing::default(),
             Relay::Splice(spliced) => {
                 spliced.restore(&mut info.decided);
                 RelayV1::Splice { flow: spliced.flow.export() }
