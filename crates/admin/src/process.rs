@@ -25,6 +25,7 @@ fn write_connections(metrics: &mut Metrics, counted: &CounterValues) {
     for (outcome, value) in [
         ("failed", counted.failed),
         ("left", counted.left),
+        ("originated", counted.originated),
         ("redirected", counted.redirected),
         ("refused", counted.refused),
         ("spliced", counted.spliced),

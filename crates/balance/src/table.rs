@@ -4,7 +4,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use eyelet_config::{Action, Balance, Config, SpliceUpstream, TerminateUpstream, UpstreamCheck};
+use eyelet_config::{
+    Action, Balance, Config, Originate, SpliceUpstream, TerminateUpstream, UpstreamCheck,
+};
 
 use crate::group::{Group, Member};
 
@@ -62,7 +64,8 @@ impl Table {
                 });
                 (all.collect(), &splice.balance, splice.proxy_protocol.is_some())
             }
-            Action::Terminate(terminate) => {
+            Action::Originate(Originate { requests: terminate, .. })
+            | Action::Terminate(terminate) => {
                 let all = [&terminate.upstream].into_iter().chain(&terminate.others).cloned();
                 (all.collect(), &terminate.balance, terminate.proxy_protocol.is_some())
             }

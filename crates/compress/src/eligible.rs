@@ -9,7 +9,7 @@ use crate::fields::{DIGESTS, has_element};
 /// Why a response is not compressed. [`WhyNot::text`] is its text in the access log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WhyNot {
-    /// The rule says `compress = "off"`.
+    /// The rule says `compress = "off"` or `"none"`.
     Off,
     /// The client accepts none of the codings, or prefers identity.
     NotAccepted,

@@ -7,14 +7,14 @@ use eyelet_compress::Effort;
 use eyelet_compress::breach::Allowed;
 use eyelet_compress::dictionary::pattern::Pattern;
 
-use crate::model::{Compression, Dictionaries};
+use crate::model::{Compression, CompressionMode, Dictionaries};
 use crate::reader::{Report, Section};
 use crate::settings::bytes;
 
 /// Reads the compression keys of a rule.
 pub(super) fn rule(report: &mut Report<'_>, section: &Section<'_, '_>) -> Compression {
     let mut read = Compression::default();
-    read.on = switch(report, section, "compress").unwrap_or(read.on);
+    read.mode = mode(report, section).unwrap_or(read.mode);
     read.breach_rule = switch(report, section, "breach_rule").unwrap_or(read.breach_rule);
     read.breach_allow = breach_allow(report, section, read.breach_rule);
     let events = section.flag(report, "compress_event_streams");
@@ -39,13 +39,28 @@ pub(super) fn rule(report: &mut Report<'_>, section: &Section<'_, '_>) -> Compre
     for text in section.texts(report, "dictionary").unwrap_or_default() {
         read.dictionary.extend(report.keep(text.at, Pattern::new(text.text)));
     }
-    if !read.on
+    if read.mode != CompressionMode::On
         && let Some(key) = ONLY_IF_ON.iter().find(|key| section.value(key).is_some())
         && let Some(at) = section.key_at(key)
     {
-        report.error(at, format!("`{key}` means nothing with `compress = \"off\"`"));
+        let said = if read.mode == CompressionMode::None { "none" } else { "off" };
+        report.error(at, format!("`{key}` means nothing with `compress = \"{said}\"`"));
     }
     read
+}
+
+fn mode(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<CompressionMode> {
+    let text = section.text(report, "compress")?;
+    match text.text {
+        "on" => Some(CompressionMode::On),
+        "none" => Some(CompressionMode::None),
+        "off" => Some(CompressionMode::Off),
+        other => {
+            let message = format!("\"{other}\": expected \"on\", \"none\" or \"off\"");
+            report.error(text.at, message);
+            None
+        }
+    }
 }
 
 fn breach_allow(report: &mut Report<'_>, section: &Section<'_, '_>, rule_is_on: bool) -> Allowed {
@@ -129,7 +144,7 @@ const RULE_KEYS: [&str; 8] = [
     "offload",
 ];
 
-/// Keys without effect if `compress = "off"`.
+/// Keys without effect unless `compress = "on"`.
 const ONLY_IF_ON: [&str; 7] = [
     "breach_allow",
     "breach_rule",

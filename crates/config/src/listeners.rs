@@ -75,6 +75,18 @@ impl Listeners {
         (0..self.list.len()).filter(asks).filter(is_listed).collect()
     }
 
+    /// The listeners that a rule with this action is for, if it lists none: an action is for TLS,
+    /// or for its absence. `None`: for all.
+    pub(super) fn fitting(&self, is_for_plain: bool) -> Option<Vec<u16>> {
+        let is_plain = |listener: &Listener| listener.kind == ListenerKind::Plain;
+        if !is_for_plain && !self.list.iter().any(is_plain) {
+            return None;
+        }
+        let numbered = (0..).zip(&self.list);
+        let fitting = numbered.filter(|(_, listener)| is_plain(listener) == is_for_plain);
+        Some(fitting.map(|(index, _)| index).collect())
+    }
+
     /// The index of the listener that a dial certainly reaches, whatever addresses this host has.
     pub(super) fn reached_at(&self, ip: IpAddr, port: u16) -> Option<usize> {
         let ip = ip.to_canonical();
@@ -137,6 +149,7 @@ fn read_one(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<Listen
     let address = report.keep(address.at, values::listen_address(address.text))?;
     let kind = kind?;
     let acme_upstream = acme_upstream(report, section, kind, address);
+    check_reach(report, section, kind, address);
     Some(Listener {
         name,
         address,
@@ -146,6 +159,26 @@ fn read_one(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<Listen
         acme_upstream,
         defer_accept,
     })
+}
+
+/// What clients of a plain listener send is readable on its way.
+fn check_reach(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    kind: ListenerKind,
+    address: SocketAddr,
+) {
+    let is_allowed = section.flag(report, "allow_remote").unwrap_or(false);
+    if let Some(at) = section.key_at("allow_remote").filter(|_| kind != ListenerKind::Plain) {
+        report.error(at, "`allow_remote` is for listeners of kind \"plain\"");
+    }
+    if kind == ListenerKind::Plain && !address.ip().is_loopback() && !is_allowed {
+        let at = section.value("address").map_or(section.at, |value| value.span().start);
+        let message = "other machines would send to a \"plain\" listener in the clear; expected a \
+            loopback address as in \"127.0.0.1:3690\", or `allow_remote = true` where the network \
+            between is trusted";
+        report.error(at, message);
+    }
 }
 
 fn acme_upstream(
@@ -172,10 +205,11 @@ fn read_kind(report: &mut Report<'_>, kind: Text<'_>) -> Option<ListenerKind> {
         "tproxy" => Some(ListenerKind::Tproxy),
         "connect" => Some(ListenerKind::Connect),
         "http_redirect" => Some(ListenerKind::HttpRedirect),
+        "plain" => Some(ListenerKind::Plain),
         other => {
             let message = format!(
                 "\"{other}\" is not a kind of listener; expected \"direct\", \"redirect\", \
-                 \"tproxy\", \"connect\" or \"http_redirect\""
+                 \"tproxy\", \"connect\", \"http_redirect\" or \"plain\""
             );
             report.error(kind.at, message);
             None
@@ -194,9 +228,10 @@ fn collide(a: SocketAddr, b: SocketAddr) -> bool {
     same_port && (one == other || takes(one, other) || takes(other, one))
 }
 
-const KEYS: [&str; 7] = [
+const KEYS: [&str; 8] = [
     "acme_upstream",
     "address",
+    "allow_remote",
     "defer_accept",
     "kind",
     "name",

@@ -34,6 +34,17 @@ pub struct Listener {
     pub defer_accept: bool,
 }
 
+/// The host of an `http://` URL that leads back to this machine, whatever DNS says.
+pub fn is_loopback_host(host: &str) -> bool {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let is_local_name = |host: &str| {
+        // RFC 6761 section 6.3: `localhost.` and the names below it are loopback.
+        let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+        host == "localhost" || host.ends_with(".localhost")
+    };
+    bare.parse::<IpAddr>().map_or_else(|_| is_local_name(host), |ip| ip.is_loopback())
+}
+
 /// How a listener's connections get a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenerKind {
@@ -48,25 +59,63 @@ pub enum ListenerKind {
     Connect,
     /// Not TLS: a request is answered with a redirect to https://.
     HttpRedirect,
+    /// Not TLS: requests go to an upstream by TLS.
+    Plain,
 }
 
 impl Listener {
     /// Whether its connections have a destination that is not the listener itself.
     pub fn has_destination(&self) -> bool {
-        !matches!(self.kind, ListenerKind::Direct | ListenerKind::HttpRedirect)
-            || !self.proxy_protocol_from.is_empty()
+        let is_own = matches!(
+            self.kind,
+            ListenerKind::Direct | ListenerKind::HttpRedirect | ListenerKind::Plain
+        );
+        !is_own || !self.proxy_protocol_from.is_empty()
     }
 }
 
-/// The three things that can be done with a connection.
+/// What can be done with a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
+    /// Begin TLS here, for a client without it.
+    Originate(Originate),
     /// Pass it on, bytes untouched.
     Splice(Splice),
     /// End TLS here.
     Terminate(Terminate),
     /// Send an alert and close.
     Refuse(Refuse),
+}
+
+impl Action {
+    /// How requests are served, if the action serves any.
+    pub fn requests(&self) -> Option<&Terminate> {
+        match self {
+            Self::Originate(originate) => Some(&originate.requests),
+            Self::Terminate(terminate) => Some(terminate),
+            Self::Refuse(_) | Self::Splice(_) => None,
+        }
+    }
+
+    /// The action, if it begins TLS.
+    pub fn as_originate(&self) -> Option<&Originate> {
+        match self {
+            Self::Originate(originate) => Some(originate),
+            Self::Refuse(_) | Self::Splice(_) | Self::Terminate(_) => None,
+        }
+    }
+}
+
+/// `action = "originate"`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Originate {
+    /// Its upstreams, all `https://`, and how they are asked. What a handshake with a client needs
+    /// has no effect here.
+    pub requests: Terminate,
+    /// Host and port of the upstream, as in its Host field. Port 443 is left out.
+    pub authority: Box<str>,
+    /// Names in lower case that requests may name as their host, beside loopback and the upstream.
+    pub hosts: Vec<Box<str>>,
 }
 
 /// `action = "splice"`.
@@ -345,11 +394,23 @@ pub struct Refuse {
     pub message: Option<Box<str>>,
 }
 
+/// Whether the responses of a rule are compressed, and who may.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum CompressionMode {
+    /// Once: by the upstream, else by Eyelet.
+    #[default]
+    On,
+    /// By nobody: the upstream is asked for identity.
+    None,
+    /// As the upstream does it. Eyelet changes nothing.
+    Off,
+}
+
 /// How the responses of a rule are compressed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Compression {
-    /// Whether they are compressed at all.
-    pub on: bool,
+    /// Whether they are compressed, and who may.
+    pub mode: CompressionMode,
     /// Whether server-sent events are, too.
     pub event_streams: bool,
     /// The effort. `None`: high while the worker has time, less when it is busy.
@@ -369,7 +430,7 @@ pub struct Compression {
 impl Default for Compression {
     fn default() -> Self {
         Self {
-            on: true,
+            mode: CompressionMode::On,
             event_streams: false,
             effort: None,
             offload: false,

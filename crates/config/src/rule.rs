@@ -1,8 +1,5 @@
 //! Reads one [[rule]]: its action, and whether its keys fit that action.
 
-use std::ops::RangeInclusive;
-use std::time::Duration;
-
 use eyelet_policy::{NamePattern, Needs};
 use eyelet_wire::version::Version;
 
@@ -13,11 +10,11 @@ use crate::lists::ListReader;
 use crate::local::{self, LOCAL, LocalSettings};
 use crate::matchers::{self, Matchers};
 use crate::model::{
-    Action, CertificateSource, DialSource, Host, HostPort, HttpAddress, ListenerKind,
+    Action, CertificateSource, DialSource, Host, HostPort, HttpAddress, ListenerKind, Originate,
     ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream,
 };
 use crate::reader::{Report, Section, Text};
-use crate::{compression, headers, upstreams, values};
+use crate::{compression, headers, originate, upstreams, values};
 
 /// A rule that was read.
 pub(super) struct Written<'t> {
@@ -39,6 +36,7 @@ pub(super) struct Lead {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
+    Originate,
     Splice,
     Terminate,
     Refuse,
@@ -56,11 +54,16 @@ pub(super) fn read<'t>(
     (files, lists, local, ordered): ReadState<'_, '_>,
 ) -> Option<Written<'t>> {
     section.check_keys(report, &known_keys());
-    let matchers = matchers::read(report, section, listeners, lists);
+    let mut matchers = matchers::read(report, section, listeners, lists);
     let kind = read_kind(report, section)?;
     check_fit(report, section, kind);
+    originate::fit_listeners(report, section, listeners, &mut matchers, kind.asks_of_plain());
     let mut shown = Vec::new();
     let (action, needs) = match kind {
+        Kind::Originate => {
+            let originate = originate::read(report, section, files)?;
+            (Action::Originate(originate), Needs::Nothing)
+        }
         Kind::Splice => {
             let splice = splice(report, section, &matchers, listeners)?;
             let needs = match splice.upstream {
@@ -121,7 +124,8 @@ fn leads<'a>(
         Action::Splice(Splice { upstream, others, .. }) => {
             [upstream].into_iter().chain(others).map(splice_to).collect()
         }
-        Action::Terminate(Terminate { upstream, others, .. }) => {
+        Action::Originate(Originate { requests: Terminate { upstream, others, .. }, .. })
+        | Action::Terminate(Terminate { upstream, others, .. }) => {
             [upstream].into_iter().chain(others).map(terminate_to).collect()
         }
         Action::Refuse(_) => return Vec::new(),
@@ -162,11 +166,13 @@ fn lead(
 
 fn read_kind(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<Kind> {
     if section.value("action").is_none() {
-        let message = "a rule needs an `action`: \"splice\", \"terminate\" or \"refuse\"";
+        let message = "a rule needs an `action`: \"splice\", \"terminate\", \"originate\" or \
+            \"refuse\"";
         report.missing(section.at, message);
     }
     let action = section.text(report, "action")?;
     match action.text {
+        "originate" => Some(Kind::Originate),
         "splice" => Some(Kind::Splice),
         "terminate" => Some(Kind::Terminate),
         "refuse" => Some(Kind::Refuse),
@@ -174,8 +180,8 @@ fn read_kind(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<Kind>
             let meant = SYNONYMS.iter().find(|(words, _)| words.contains(&other));
             let guess = meant.map_or("", |(_, guess)| *guess);
             let message = format!(
-                "\"{other}\" is not an action; expected \"splice\", \"terminate\" or \
-                 \"refuse\"{guess}"
+                "\"{other}\" is not an action; expected \"splice\", \"terminate\", \
+                 \"originate\" or \"refuse\"{guess}"
             );
             report.error(action.at, message);
             None
@@ -190,9 +196,11 @@ fn check_fit(report: &mut Report<'_>, section: &Section<'_, '_>, kind: Kind) {
             && !kinds.contains(&kind)
         {
             let owners: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
-            let (name, owners) = (kind.name(), owners.join(" and "));
-            let message =
-                format!("`{key}` means nothing in a {name} rule; it belongs to {owners} rules");
+            let (name, owners) = (kind.name(), listed(&owners));
+            let article = if kind == Kind::Originate { "an" } else { "a" };
+            let message = format!(
+                "`{key}` means nothing in {article} {name} rule; it belongs to {owners} rules"
+            );
             report.error(at, message);
         }
     }
@@ -344,15 +352,12 @@ fn terminate(
     let (_, mut upstream, mut others) =
         upstreams::list(report, section, what, values::terminate_upstream)?;
     let balance = upstreams::balance(report, section, &upstream, &others);
-    read_http_keys(report, section, (&mut upstream, &mut others), files);
+    upstreams::read_http_keys(report, section, (&mut upstream, &mut others), files);
     let alpn_select = select.unwrap_or_else(|| match &upstream {
         _ if !matchers.alpn.is_empty() => matchers.alpn.clone(),
         TerminateUpstream::Http(_) => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         TerminateUpstream::Tcp(_) | TerminateUpstream::Unix(_) => Vec::new(),
     });
-    let wait = section.text(report, "upstream_wait");
-    let wait =
-        wait.and_then(|text| report.keep(text.at, values::duration(text.text, &UPSTREAM_WAIT)));
     let compression = compression::rule(report, section);
     let headers = headers::read(report, section);
     if !matches!(upstream, TerminateUpstream::Http(_)) {
@@ -373,7 +378,7 @@ fn terminate(
         others,
         balance,
         certificates: CertificateSource::Files,
-        upstream_wait: wait.unwrap_or_default(),
+        upstream_wait: upstreams::wait(report, section),
         alpn_select,
         client_ca,
         client_cert_header,
@@ -383,54 +388,6 @@ fn terminate(
         tls_version_min: version.unwrap_or(Version::Tls12),
         proxy_protocol,
     })
-}
-
-/// Reads the keys for HTTP upstreams only.
-fn read_http_keys(
-    report: &mut Report<'_>,
-    section: &Section<'_, '_>,
-    (first, others): (&mut TerminateUpstream, &mut [TerminateUpstream]),
-    files: &mut Files,
-) {
-    let ca = section.text(report, "upstream_ca");
-    let name = section.text(report, "upstream_name");
-    let http2 = section.text(report, "upstream_http2");
-    let TerminateUpstream::Http(http) = &mut *first else {
-        for text in [&ca, &name, &http2].into_iter().flatten() {
-            let message = "this is for upstreams with HTTP: https://, http:// or http+unix:";
-            report.error(text.at, message);
-        }
-        return;
-    };
-    if let Some(text) = http2 {
-        let read = report.keep(text.at, values::upstream_http2(text.text));
-        http.http2 = read.unwrap_or(http.http2);
-    }
-    match &mut http.tls {
-        None => {
-            for text in [&ca, &name].into_iter().flatten() {
-                report.error(text.at, "only an https:// upstream has a certificate to verify");
-            }
-        }
-        Some(tls) => {
-            if let Some(text) = name {
-                let read = report.keep(text.at, values::certificate_name(text.text));
-                tls.name = read.unwrap_or_default();
-            }
-            tls.ca = ca.map(|text| files.check_authorities(report, text));
-        }
-    }
-    let (http2, tls) = (http.http2, http.tls.as_ref());
-    for other in others {
-        let TerminateUpstream::Http(other) = other else { continue };
-        other.http2 = http2;
-        let (Some(other), Some(tls)) = (&mut other.tls, tls) else { continue };
-        other.ca.clone_from(&tls.ca);
-        // Without `upstream_name` each is verified by the name that it is dialled by.
-        if name.is_some() {
-            other.name.clone_from(&tls.name);
-        }
-    }
 }
 
 /// Whether certificates are read from files. Reports `acme_on_demand` where it has no effect.
@@ -517,13 +474,32 @@ fn proxy_protocol(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<
     None
 }
 
+/// `a`, `a and b`, or `a, b and c`.
+fn listed(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [before @ .., last] => format!("{} and {last}", before.join(", ")),
+    }
+}
+
 fn counted(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 impl Kind {
+    /// Whether the action is for clients without TLS. `None`: for both.
+    const fn asks_of_plain(self) -> Option<bool> {
+        match self {
+            Self::Originate => Some(true),
+            Self::Refuse => None,
+            Self::Splice | Self::Terminate => Some(false),
+        }
+    }
+
     const fn name(self) -> &'static str {
         match self {
+            Self::Originate => "originate",
             Self::Splice => "splice",
             Self::Terminate => "terminate",
             Self::Refuse => "refuse",
@@ -562,11 +538,11 @@ const COMMON_KEYS: [&str; 19] = [
 ];
 
 /// The keys of rules with certain actions.
-const ACTION_KEYS: [(&str, &[Kind]); 32] = [
+const ACTION_KEYS: [(&str, &[Kind]); 33] = [
     ("acme_on_demand", &[Kind::Terminate]),
     ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),
-    ("compress", &[Kind::Terminate]),
+    ("compress", &[Kind::Originate, Kind::Terminate]),
     ("compress_effort", &[Kind::Terminate]),
     ("compress_event_streams", &[Kind::Terminate]),
     ("dictionary", &[Kind::Terminate]),
@@ -580,6 +556,7 @@ const ACTION_KEYS: [(&str, &[Kind]); 32] = [
     ("fast_open", &[Kind::Splice]),
     ("forbid_tls_compression", &[Kind::Splice]),
     ("headers", &[Kind::Terminate]),
+    ("hosts", &[Kind::Originate]),
     ("hsts", &[Kind::Terminate]),
     ("key", &[Kind::Terminate]),
     ("message", &[Kind::Refuse]),
@@ -587,18 +564,15 @@ const ACTION_KEYS: [(&str, &[Kind]); 32] = [
     ("proxy_protocol", &[Kind::Splice, Kind::Terminate]),
     ("source", &[Kind::Splice]),
     ("tls_version_min", &[Kind::Terminate]),
-    ("upstream", &[Kind::Splice, Kind::Terminate]),
+    ("upstream", &[Kind::Originate, Kind::Splice, Kind::Terminate]),
     ("upstream_allow", &[Kind::Splice]),
-    ("upstream_ca", &[Kind::Terminate]),
-    ("upstream_check", &[Kind::Splice, Kind::Terminate]),
-    ("upstream_hash", &[Kind::Splice, Kind::Terminate]),
-    ("upstream_name", &[Kind::Terminate]),
-    ("upstream_http2", &[Kind::Terminate]),
-    ("upstream_wait", &[Kind::Terminate]),
+    ("upstream_ca", &[Kind::Originate, Kind::Terminate]),
+    ("upstream_check", &[Kind::Originate, Kind::Splice, Kind::Terminate]),
+    ("upstream_hash", &[Kind::Originate, Kind::Splice, Kind::Terminate]),
+    ("upstream_name", &[Kind::Originate, Kind::Terminate]),
+    ("upstream_http2", &[Kind::Originate, Kind::Terminate]),
+    ("upstream_wait", &[Kind::Originate, Kind::Terminate]),
 ];
-
-/// After a longer wait the client is gone.
-const UPSTREAM_WAIT: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_mins(10);
 
 /// The names of actions in other programs.
 const SYNONYMS: [(&[&str], &str); 3] = [

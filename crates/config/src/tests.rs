@@ -84,8 +84,9 @@ memory_max = \"12\"
         &[
             "3:1: unknown key `lisener` in [[listener]] (known keys: acme_upstream, \
              address, \
-             defer_accept, kind, name, proxy_protocol_from, reuse_port)",
-            "4:1: a rule needs an `action`: \"splice\", \"terminate\" or \"refuse\"",
+             allow_remote, defer_accept, kind, name, proxy_protocol_from, reuse_port)",
+            "4:1: a rule needs an `action`: \"splice\", \"terminate\", \"originate\" or \
+             \"refuse\"",
             "5:8: \"*.\": nothing follows \"*.\"; expected a suffix, as in \"*.example.com\"",
             "5:14: \"a.*.b\": \"*\" stands only as the whole first label, as in \
              \"*.example.com\"",
@@ -96,7 +97,8 @@ memory_max = \"12\"
              certificate_issuer, certificate_names, certificate_valid, client, client_ca, \
              client_cert_header, \
              compress, compress_effort, compress_event_streams, connect, destination, \
-             dictionary, ech, evidence, fast_open, forbid_tls_compression, headers, hsts, ja4, \
+             dictionary, ech, evidence, fast_open, forbid_tls_compression, headers, hosts, hsts, \
+             ja4, \
              key, length_hiding, listener, message, name, offload, plain_http, proxy_protocol, \
              shadow, sni, \
              sni_malformed, sni_verified, source, tls_compression, tls_version_max, \
@@ -105,8 +107,8 @@ memory_max = \"12\"
             "8:10: \"10.0.0.1/8\" has bits set beyond its prefix; did you mean \"10.0.0.0/8\" or \
              \"10.0.0.1\"?",
             "10:9: \"acess_denied\" is not an alert; did you mean \"access_denied\"?",
-            "11:1: `upstream` means nothing in a refuse rule; it belongs to splice and terminate \
-             rules",
+            "11:1: `upstream` means nothing in a refuse rule; it belongs to originate, splice and \
+             terminate rules",
             "13:16: \"soon\" is not a duration; expected a number with its unit as in \"500ms\", \
              \"5s\" or \"1h\"",
             "14:14: \"12\" has no unit; expected a whole number with its unit, as in \"64KiB\", \
@@ -221,7 +223,7 @@ fn listeners() {
         (
             "address = \"[::]:443\"\nkind = \"udp\"",
             "3:8: \"udp\" is not a kind of listener; expected \"direct\", \"redirect\", \
-             \"tproxy\", \"connect\" or \"http_redirect\"",
+             \"tproxy\", \"connect\", \"http_redirect\" or \"plain\"",
         ),
         (
             "address = \"[::]:443\"\nproxy_protocol_from = [\"ten\"]",
@@ -370,8 +372,8 @@ fn matchers_of_a_rule() {
     }
     assert_eq!(
         said_below_listener("[[rule]]\naction = \"deny\"\n"),
-        ["4:10: \"deny\" is not an action; expected \"splice\", \"terminate\" or \"refuse\"; \
-          \"refuse\" sends an alert"]
+        ["4:10: \"deny\" is not an action; expected \"splice\", \"terminate\", \"originate\" \
+          or \"refuse\"; \"refuse\" sends an alert"]
     );
 }
 
@@ -624,6 +626,7 @@ mod admin;
 mod certificates;
 mod intercept;
 mod lists;
+mod originate;
 mod upstreams;
 
 #[test]

@@ -1,10 +1,15 @@
 //! Reads the upstreams of a rule: one or a list, how one of them is chosen, and how they are
 //! checked.
 
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
 use http::uri::PathAndQuery;
 
+use crate::files::Files;
 use crate::model::{Balance, Host, HttpAddress, SpliceUpstream, TerminateUpstream, UpstreamCheck};
 use crate::reader::{Report, Section, Text, repeated};
+use crate::values;
 
 /// Most upstreams of a rule: a worker remembers in 64 bits which of them it has tried.
 pub const UPSTREAMS_MAX: usize = 64;
@@ -172,3 +177,62 @@ fn check(text: &str, first: &impl Upstream) -> Result<UpstreamCheck, String> {
 
 /// Bytes. A health check's path is a word.
 const PATH_BYTES_MAX: usize = 256;
+
+/// Reads the keys for HTTP upstreams only.
+pub(super) fn read_http_keys(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    (first, others): (&mut TerminateUpstream, &mut [TerminateUpstream]),
+    files: &mut Files,
+) {
+    let ca = section.text(report, "upstream_ca");
+    let name = section.text(report, "upstream_name");
+    let http2 = section.text(report, "upstream_http2");
+    let TerminateUpstream::Http(http) = &mut *first else {
+        for text in [&ca, &name, &http2].into_iter().flatten() {
+            let message = "this is for upstreams with HTTP: https://, http:// or http+unix:";
+            report.error(text.at, message);
+        }
+        return;
+    };
+    if let Some(text) = http2 {
+        let read = report.keep(text.at, values::upstream_http2(text.text));
+        http.http2 = read.unwrap_or(http.http2);
+    }
+    match &mut http.tls {
+        None => {
+            for text in [&ca, &name].into_iter().flatten() {
+                report.error(text.at, "only an https:// upstream has a certificate to verify");
+            }
+        }
+        Some(tls) => {
+            if let Some(text) = name {
+                let read = report.keep(text.at, values::certificate_name(text.text));
+                tls.name = read.unwrap_or_default();
+            }
+            tls.ca = ca.map(|text| files.check_authorities(report, text));
+        }
+    }
+    let (http2, tls) = (http.http2, http.tls.as_ref());
+    for other in others {
+        let TerminateUpstream::Http(other) = other else { continue };
+        other.http2 = http2;
+        let (Some(other), Some(tls)) = (&mut other.tls, tls) else { continue };
+        other.ca.clone_from(&tls.ca);
+        // Without `upstream_name` each is verified by the name that it is dialled by.
+        if name.is_some() {
+            other.name.clone_from(&tls.name);
+        }
+    }
+}
+
+/// How long requests or connections are held while the upstream accepts none.
+pub(super) fn wait(report: &mut Report<'_>, section: &Section<'_, '_>) -> Duration {
+    let text = section.text(report, "upstream_wait");
+    let read =
+        text.and_then(|text| report.keep(text.at, values::duration(text.text, &UPSTREAM_WAIT)));
+    read.unwrap_or_default()
+}
+
+/// After a longer wait the client is gone.
+const UPSTREAM_WAIT: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_mins(10);

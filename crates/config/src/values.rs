@@ -202,6 +202,23 @@ pub(super) fn terminate_upstream(text: &str) -> Result<TerminateUpstream, String
     }
 }
 
+/// The upstream of an originate rule.
+pub(super) fn originate_upstream(text: &str) -> Result<TerminateUpstream, String> {
+    match terminate_upstream(text)? {
+        upstream @ TerminateUpstream::Http(HttpUpstream { tls: Some(_), .. }) => Ok(upstream),
+        _ => Err(format!("\"{text}\": an originate rule sends by TLS; expected https://host:port")),
+    }
+}
+
+/// A name that requests may name as their host.
+pub(super) fn host_name(text: &str) -> Result<Box<str>, String> {
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Ok(ip.to_string().into());
+    }
+    let name = HostName::new(text.as_bytes()).map_err(|fault| format!("\"{text}\": {fault}"))?;
+    Ok(name.as_str().into())
+}
+
 /// A name or an address of a certificate.
 pub(super) fn certificate_name(text: &str) -> Result<String, String> {
     if text.parse::<IpAddr>().is_ok() {

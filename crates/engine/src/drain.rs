@@ -86,7 +86,7 @@ fn count(worker: &Rc<Worker>, pairs: bool) -> u32 {
     let keys = table.keys();
     let ends = |slot: &mut Slot| match &mut slot.state {
         SlotState::Active { ends, .. } => !*ends,
-        SlotState::Parked { relay, .. } => pairs || matches!(relay, Relay::Terminate(_)),
+        SlotState::Parked { relay, .. } => pairs || !matches!(relay, Relay::Splice(_)),
         SlotState::Lingering => false,
     };
     let counted = keys.into_iter().filter(|key| table.slot(*key).is_some_and(ends)).count();

@@ -237,6 +237,7 @@ fn show<T>(worker: &Worker, key: Key, then: impl FnOnce(&ConnectionView<'_>) -> 
     let shared = worker.shared.borrow();
     let has_upstream = upstream.is_some();
     let kind = match relay {
+        Relay::Cleartext(_) => ConnectionKind::Cleartext,
         Relay::Splice(_) => ConnectionKind::Spliced,
         Relay::Terminate(terminated) if terminated.flow.is_websocket() => ConnectionKind::WebSocket,
         Relay::Terminate(_) if has_upstream => ConnectionKind::Tcp,

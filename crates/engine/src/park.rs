@@ -226,7 +226,7 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
         let Some(Slot { client, upstream: None, ready, state, .. }) = table.slot(key) else {
             return false;
         };
-        let SlotState::Parked { info, relay: Relay::Terminate(_) } = state else { return false };
+        let SlotState::Parked { info, .. } = state else { return false };
         if !ready.any(CLIENT, READ) || ready.any(CLIENT, ENDED) && says_no_more(client) {
             return false;
         }
@@ -461,6 +461,7 @@ pub fn holds_since(worker: &Worker, key: Key) -> Option<u32> {
 /// that neither side takes a cut stream for complete.
 pub fn give_up_slow(worker: &Rc<Worker>, key: Key) {
     let outcome = match worker.table.borrow_mut().slot(key).map(|slot| &slot.state) {
+        Some(SlotState::Parked { relay: Relay::Cleartext(_), .. }) => Outcome::Originated,
         Some(SlotState::Parked { relay: Relay::Splice(_), .. }) => Outcome::Spliced,
         Some(SlotState::Parked { relay: Relay::Terminate(_), .. }) => Outcome::Terminated,
         _ => return,
@@ -527,6 +528,7 @@ pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
     // Held bytes are lost, so neither side may take its stream for complete.
     let is_cut = upstream.is_some() && !relay.flow().is_quiet();
     let outcome = match relay {
+        Relay::Cleartext(_) => Outcome::Originated,
         Relay::Splice(_) => Outcome::Spliced,
         Relay::Terminate(terminated) => {
             if let Some(upstream) = upstream

@@ -391,6 +391,7 @@ impl Worker {
         match end.outcome {
             Outcome::Failed => self.counters.failed.up(),
             Outcome::Left => self.counters.left.up(),
+            Outcome::Originated => self.counters.originated.up(),
             Outcome::Redirected => self.counters.redirected.up(),
             Outcome::Refused => self.counters.refused.up(),
             Outcome::Spliced => self.counters.spliced.up(),

@@ -54,7 +54,7 @@ async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Resu
     }
     let listener = intercept::listener_of(connection, info);
     match listener.kind {
-        ListenerKind::Direct => {}
+        ListenerKind::Direct | ListenerKind::Plain => {}
         ListenerKind::HttpRedirect => {
             let redirects = (&*snapshot.acme, listener.acme_upstream, snapshot.https_port);
             let http = &snapshot.config.http;
@@ -62,10 +62,14 @@ async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Resu
         }
         _ => Box::pin(intercept::arrive(connection, info, &mut peeked)).await?,
     }
-    let (rule, hello_bytes, offer) = match decide(connection, info, &mut peeked).await? {
+    let is_plain = listener.kind == ListenerKind::Plain;
+    let (rule, hello_bytes, offer) = match decide(connection, info, &mut peeked, is_plain).await? {
         Ruling::Act { rule, hello_bytes, offer } => (rule, hello_bytes, offer),
         Ruling::Validate(with) => {
             return Box::pin(action::validate::validate(connection, with, peeked)).await;
+        }
+        Ruling::Refuse(_, end) if is_plain => {
+            return action::originate::refuse(connection, info, end);
         }
         Ruling::Refuse(answer, end) => return connect::end(connection, info, &answer, end),
     };
@@ -76,6 +80,7 @@ async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Resu
     }
     emit_decision(connection, info, action);
     match action {
+        Action::Originate(_) => action::originate::originate(connection, info),
         Action::Splice(splice) => {
             connection.handle.see(State::Dialling, info);
             action::splice::splice(connection, info, splice, &mut peeked, hello_bytes).await
@@ -98,6 +103,7 @@ fn emit_decision(connection: &ConnectionHandle, info: &ConnectionInfo, action: &
         return;
     }
     let outcome = match action {
+        Action::Originate(_) => Outcome::Originated,
         Action::Splice(_) => Outcome::Spliced,
         Action::Terminate(_) => Outcome::Terminated,
         Action::Refuse(_) => Outcome::Refused,
@@ -124,13 +130,14 @@ enum Ruling {
 }
 
 /// Asks the rules. Reads as much of the hello as they need, fetches each fact that they ask for,
-/// and asks again until there is a verdict.
+/// and asks again until there is a verdict. From a client without TLS (`is_plain`) nothing is read.
 async fn decide(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
     peeked: &mut CountedBuffer,
+    is_plain: bool,
 ) -> Result<Ruling, End> {
-    let mut known = FactSource::default();
+    let mut known = if is_plain { FactSource::without_hello() } else { FactSource::default() };
     loop {
         let ruling = match judge(connection, info, &mut known, None) {
             Judged::Ruling(ruling) => ruling,
@@ -149,7 +156,7 @@ async fn decide(
             Box::pin(shadow::look(connection, info, &mut known, peeked)).await?;
         }
         return Ok(match ruling {
-            Ruling::Refuse(answer, end) if !info.owes_answer => {
+            Ruling::Refuse(answer, end) if !info.owes_answer && !is_plain => {
                 let answer = Box::pin(peek::fit(connection, peeked, answer)).await;
                 Ruling::Refuse(answer, end)
             }

@@ -15,7 +15,7 @@ use eyelet_wire::hello::{Hello, HelloReader, Peek, Sni};
 use eyelet_wire::version::{self, TLS12};
 
 use eyelet_config::{
-    self, Action, Config, Depth, Diagnostic, Listener, ListenerKind, SpliceUpstream,
+    self, Action, Config, Depth, Diagnostic, Listener, ListenerKind, Originate, SpliceUpstream,
 };
 
 pub use args::ExplainArgs;
@@ -126,8 +126,11 @@ fn given<'a>(
             facts.destination.is_some()
         }
         Fact::Hello => {
-            facts.hello = Some(hello);
-            true
+            let listener = config.listeners.get(usize::from(facts.listener));
+            // A client without TLS sends none.
+            let is_sent = listener.is_none_or(|listener| listener.kind != ListenerKind::Plain);
+            facts.hello = is_sent.then_some(hello);
+            is_sent
         }
         Fact::Ja4 => {
             facts.ja4 = args.ja4.as_deref();
@@ -262,6 +265,7 @@ fn print_misses(
 fn action(action: &Action, facts: &Facts<'_>, refused: Option<Refusal>) -> String {
     match action {
         Action::Refuse(_) => "refuse".to_owned(),
+        Action::Originate(_) if refused.is_some() => "refuse, instead of originate".to_owned(),
         Action::Splice(_) if refused.is_some() => "refuse, instead of splice".to_owned(),
         Action::Terminate(_) if refused.is_some() => "refuse, instead of terminate".to_owned(),
         Action::Splice(splice) => match &splice.upstream {
@@ -278,6 +282,10 @@ fn action(action: &Action, facts: &Facts<'_>, refused: Option<Refusal>) -> Strin
                 (None, None) => "splice to the destination".to_owned(),
             },
         },
+        Action::Originate(Originate { requests, .. }) => {
+            let one = upstreams::one_of(requests.others.len(), &requests.upstream);
+            format!("originate TLS to {one}")
+        }
         Action::Terminate(terminate) => {
             let one = upstreams::one_of(terminate.others.len(), &terminate.upstream);
             format!("terminate for {one}")
@@ -387,7 +395,7 @@ fn find_listener(args: &ExplainArgs, config: &Config) -> Option<u16> {
     let Some(wanted) = &args.listener else {
         let asked = args.connect.is_some();
         let fits = |listener: &Listener| match listener.kind {
-            ListenerKind::HttpRedirect => false,
+            ListenerKind::HttpRedirect | ListenerKind::Plain => false,
             kind => (kind == ListenerKind::Connect) == asked,
         };
         let first = config.listeners.iter().position(fits).unwrap_or(0);

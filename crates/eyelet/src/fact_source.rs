@@ -30,6 +30,11 @@ pub struct FactSource {
 }
 
 impl FactSource {
+    /// For a client without TLS, which sends no hello.
+    pub fn without_hello() -> Self {
+        Self { unknown: FactSet::EMPTY.with(Fact::Hello), ..Self::default() }
+    }
+
     /// The facts known so far, for the rules.
     pub fn facts<'a>(
         &'a self,

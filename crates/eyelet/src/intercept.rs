@@ -22,7 +22,7 @@ pub async fn arrive(
 ) -> Result<(), End> {
     let listener = listener_of(connection, info);
     let destination = match listener.kind {
-        ListenerKind::Direct | ListenerKind::HttpRedirect => return Ok(()),
+        ListenerKind::Direct | ListenerKind::HttpRedirect | ListenerKind::Plain => return Ok(()),
         ListenerKind::Connect => {
             return match connect::read_head(connection, info, raw).await? {
                 ProxyRequest::Connect => Ok(()),

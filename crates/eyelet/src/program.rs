@@ -79,6 +79,9 @@ impl Program for Service {
             Relay::Terminate(terminated) => {
                 eyelet_http::serve(worker.http.clone(), handle, info, terminated, counted)
             }
+            Relay::Cleartext(flow) => {
+                eyelet_http::serve_cleartext(worker.http.clone(), handle, info, flow, counted)
+            }
             Relay::Splice(_) => {
                 let reason = Reason::Internal("a spliced connection without an upstream");
                 worker.engine.emit(&info, &End::failed(reason));

@@ -83,6 +83,7 @@ pub fn note(
                 Decision::Verdict(verdict) => {
                     let outcome = match config.rules.at(rule.0).action {
                         _ if verdict.refuse.is_some() => Outcome::Refused,
+                        Action::Originate(_) => Outcome::Originated,
                         Action::Splice(_) => Outcome::Spliced,
                         Action::Terminate(_) => Outcome::Terminated,
                         Action::Refuse(_) => Outcome::Refused,

@@ -18,6 +18,7 @@ use super::fields;
 use super::find::{Chosen, FoundUpstream, Want, find};
 use super::head::{Length, Response, SPARE_FIELDS_MAX, give_back};
 use super::io::ClientLost;
+use super::originate;
 use super::room;
 use super::served_connection::{Record, RequestLogEntry, ServedConnection, Written};
 use super::stream::Stream;
@@ -208,7 +209,8 @@ async fn serve(
 ) -> Result<ExchangeEnd, Failure> {
     let route = served.route().map_err(Failure::Answer)?;
     let host = check(served, request)?;
-    let host = host.as_str();
+    let origin = originate::begin(served.originate(), &host, request).map_err(Failure::Answer)?;
+    let host = origin.as_ref().map_or(host.as_str(), |origin| origin.authority());
     let own = served.worker.compressors.answer(route.rule, request);
     if let Some(own) = own.or_else(|| fields::ends_here(request).then(options)) {
         return Box::pin(answer_own(served, stream, &request.method, own, record, written)).await;
@@ -217,7 +219,7 @@ async fn serve(
     let trailers = lists(&request.headers, &header::TE, "trailers");
     let length = to_upstream(stream, request, length, switch.clone());
     let forwarded = &served.identify_requester(host, request);
-    let Some(terminate) = route.terminate() else { return Ok(ExchangeEnd::default()) };
+    let Some(terminate) = route.requests() else { return Ok(ExchangeEnd::default()) };
     let compressors = &served.worker.compressors;
     let wanted = compressors.request(route.rule, terminate, host, request);
     let by_one = switch.is_some();
@@ -232,6 +234,7 @@ async fn serve(
     let _counted = room::take_response(served, &parts)?;
     let chosen = switch.as_ref().and_then(|asked| fields::chosen(asked, &parts));
     fields::to_client(&mut parts);
+    originate::to_client(origin.as_ref(), &mut parts.headers);
     if parts.status == StatusCode::SWITCHING_PROTOCOLS {
         let end = Box::pin(switched(served, stream, parts, upstream, chosen, record, written));
         return Ok(end.await?.counted_at(at.as_ref()));

@@ -24,7 +24,7 @@ use eyelet_engine::connection_table::Slot;
 use eyelet_engine::handle::WaitError;
 use eyelet_engine::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use eyelet_engine::relay::terminate::{Terminated, whole_records};
-use eyelet_engine::relay::{Flow, WebSocketFrames};
+use eyelet_engine::relay::{Flow, Relay, WebSocketFrames};
 use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::{Counted, HELLO_BYTES};
 use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
@@ -250,7 +250,7 @@ pub struct ClientStream {
     /// Bytes of payload written.
     pub bytes_to_client: Rc<Cell<u64>>,
     counted: Counted,
-    /// `None`: the client of a proxy, which sends requests in the clear.
+    /// `None`: it sends requests in the clear.
     session: Option<Session>,
     keys: Keys,
     partial: Vec<u8>,
@@ -289,12 +289,8 @@ impl ClientStream {
     }
 
     /// Turns it back into what the table keeps. It must be at rest: nothing unread, nothing unsent,
-    /// not ended. `state` is HTTP/2's. `None`: it has no TLS.
-    pub fn into_parked(
-        self,
-        preface: Vec<u8>,
-        state: Option<Box<[u8]>>,
-    ) -> Option<(Rc<Handle>, Terminated)> {
+    /// not ended. `state` is HTTP/2's.
+    pub fn into_parked(self, preface: Vec<u8>, state: Option<Box<[u8]>>) -> (Rc<Handle>, Relay) {
         let mut flow = Flow::default();
         if let Some(state) = state {
             flow.keep_state(state);
@@ -302,7 +298,11 @@ impl ClientStream {
         flow.hold_partial(&self.partial);
         flow.hold(CLIENT, &self.sealed[self.sent..]);
         flow.hold_preface(preface);
-        Some((self.handle, Terminated { session: self.session?, flow }))
+        let relay = match self.session {
+            Some(session) => Relay::Terminate(Terminated { session, flow }),
+            None => Relay::Cleartext(flow),
+        };
+        (self.handle, relay)
     }
 
     /// The same for a connection whose client has sent bytes that the upstream has not received.
@@ -322,6 +322,11 @@ impl ClientStream {
     /// ended its stream.
     pub fn is_at_rest(&self) -> bool {
         self.plain.is_empty() && self.sealed.is_empty() && !self.ended && self.session.is_some()
+    }
+
+    /// Whether it speaks TLS.
+    pub fn has_tls(&self) -> bool {
+        self.session.is_some()
     }
 
     /// Whether the client has ended its stream.

@@ -18,6 +18,7 @@ pub mod head;
 mod head_bytes;
 pub mod io;
 mod one;
+mod originate;
 mod page;
 pub mod pool;
 #[cfg(test)]
@@ -42,6 +43,7 @@ pub use two::{answer_parked, last_bytes, reads_state};
 use std::pin::Pin;
 use std::rc::Rc;
 
+use eyelet_engine::relay::Flow;
 use eyelet_engine::relay::terminate::Terminated;
 use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
@@ -58,12 +60,31 @@ use worker::Http;
 pub fn serve(
     worker: Rc<Http>,
     handle: Handle,
-    mut info: ConnectionInfo,
+    info: ConnectionInfo,
     terminated: Terminated,
+    counted: Counted,
+) -> Served {
+    begin(worker, ClientStream::new(handle, terminated), info, counted)
+}
+
+/// The same for a client without TLS.
+pub fn serve_cleartext(
+    worker: Rc<Http>,
+    handle: Handle,
+    info: ConnectionInfo,
+    flow: Flow,
+    counted: Counted,
+) -> Served {
+    begin(worker, (ClientStream::woken(handle, flow), Vec::new(), None), info, counted)
+}
+
+fn begin(
+    worker: Rc<Http>,
+    (client, preface, state): (ClientStream, Vec<u8>, Option<Box<[u8]>>),
+    mut info: ConnectionInfo,
     mut counted: Counted,
 ) -> Served {
     let http2 = info.decided.http2;
-    let (client, preface, state) = ClientStream::new(handle, terminated);
     // From here on the client stream counts the buffered bytes.
     counted.set(if http2 { HTTP2_BYTES } else { 0 });
     // The first bytes were counted as bytes to the upstream when they were opened.

@@ -18,10 +18,9 @@ use super::worker::Http;
 use eyelet_engine::connection_table::{LARGE_BYTES, Phase};
 use eyelet_engine::handle::WaitError;
 use eyelet_engine::park;
-use eyelet_engine::relay::Relay;
 use eyelet_engine::shed::Serving;
 use eyelet_memory::budget::HELLO_BYTES;
-use eyelet_telemetry::info::{End, Outcome};
+use eyelet_telemetry::info::End;
 use eyelet_telemetry::reason::{Reason, Stage, When};
 
 /// How long the task waits for the next request before the connection is parked. A page's next
@@ -96,15 +95,15 @@ fn end(mut client: ClientStream, served: ServedConnection, reason: Reason, last:
     };
     park::close_with(&client.handle, &words);
     let worker = served.worker.clone();
-    worker.engine.emit(&served.end(), &End { outcome: Outcome::Terminated, reason });
+    let outcome = served.outcome();
+    worker.engine.emit(&served.end(), &End { outcome, reason });
 }
 
 /// Parks the connection, without an upstream or a buffer.
 fn rest(client: ClientStream, mut served: ServedConnection) {
-    let parked = client.into_parked(std::mem::take(&mut served.preface), None);
-    let Some((handle, terminated)) = parked else { return };
+    let (handle, relay) = client.into_parked(std::mem::take(&mut served.preface), None);
     let mut info = served.end();
-    park::park(&handle, &mut info, Relay::Terminate(terminated));
+    park::park(&handle, &mut info, relay);
 }
 
 /// Waits for a request, for so long.

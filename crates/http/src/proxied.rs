@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eyelet_config::{
-    Action, Balance, CertificateSource, Compression, Fields, HttpUpstream, Terminate,
-    TerminateUpstream, Version,
+    Action, Balance, CertificateSource, Compression, CompressionMode, Fields, HttpUpstream,
+    Terminate, TerminateUpstream, Version,
 };
 use eyelet_engine::connection_table::Phase;
 use eyelet_engine::shed::Serving;
@@ -239,7 +239,7 @@ fn terminate(upstream: HttpUpstream) -> Action {
         alpn_select: Vec::new(),
         client_ca: None,
         client_cert_header: false,
-        compression: Compression { on: false, ..Compression::default() },
+        compression: Compression { mode: CompressionMode::Off, ..Compression::default() },
         tls_version_min: Version::Tls12,
         proxy_protocol: None,
     })

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eyelet_balance::group::{Group, Member, Tried};
-use eyelet_config::{Action, HttpUpstream, Terminate, TerminateUpstream};
+use eyelet_config::{Action, HttpUpstream, Originate, Terminate, TerminateUpstream};
 use eyelet_policy::sketch::HelloSketch;
 use eyelet_policy::{Decision, Fact, Facts, Verdict};
 use eyelet_resolve::evidence::Attempt;
@@ -66,12 +66,14 @@ impl Route {
             decide(worker, info, local)?
         };
         let route = Self::new(worker, info, rule)?;
-        if !is_fit(
-            route.terminate()?,
-            shared.server_tls.client_roots(&shared.config.rules, rule),
-            info,
-            has_preface,
-        ) {
+        let roots = shared.server_tls.client_roots(&shared.config.rules, rule);
+        let is_fit = match (route.originate(), info.decided.tls_version) {
+            (None, Some(_)) => is_fit(route.requests()?, roots, info, has_preface),
+            // There was no handshake, and none is wanted.
+            (Some(_), None) => true,
+            _ => false,
+        };
+        if !is_fit {
             return None;
         }
         info.decided.labels = worker.labels.clone();
@@ -84,7 +86,7 @@ impl Route {
 
     fn new(worker: &Http, info: &ConnectionInfo, rule: u32) -> Option<Self> {
         let action = worker.shared.config.rules.shared_action(rule)?;
-        let Action::Terminate(terminate) = &*action else { return None };
+        let terminate = action.requests()?;
         let TerminateUpstream::Http(upstream) = &terminate.upstream else { return None };
         let roots = upstream.tls.as_ref().and_then(|tls| worker.shared.upstream_tls.roots(tls));
         let shelf = |upstream| match terminate.proxy_protocol {
@@ -118,7 +120,7 @@ impl Route {
 
     /// An upstream by its index in the rule.
     pub fn target(&self, index: usize) -> Option<RouteTarget<'_>> {
-        let terminate = self.terminate()?;
+        let terminate = self.requests()?;
         let (upstream, shelf) = match index.checked_sub(1) {
             None => (&terminate.upstream, &self.shelf),
             Some(other) => (terminate.others.get(other)?, self.others.get(other)?),
@@ -133,17 +135,19 @@ impl Route {
         Self { rule, action, shelf, others: Box::default(), group: None }
     }
 
-    /// The rule's action.
-    pub fn terminate(&self) -> Option<&Terminate> {
-        match &*self.action {
-            Action::Terminate(terminate) => Some(terminate),
-            _ => None,
-        }
+    /// How the rule's action serves requests.
+    pub fn requests(&self) -> Option<&Terminate> {
+        self.action.requests()
+    }
+
+    /// The rule's action, if it begins TLS.
+    pub fn originate(&self) -> Option<&Originate> {
+        self.action.as_originate()
     }
 
     /// How long its requests are held while the upstream is down.
     pub fn wait(&self) -> Duration {
-        self.terminate().map_or(Duration::ZERO, |terminate| terminate.upstream_wait)
+        self.requests().map_or(Duration::ZERO, |terminate| terminate.upstream_wait)
     }
 }
 
@@ -186,28 +190,26 @@ fn decide(
         return None;
     }
     let listener = worker.labels.listener_called(decided.labels.listener(decided.listener))?;
-    let alpn: Vec<Box<[u8]>> =
-        decided.alpn.iter().flat_map(|alpn| alpn.raw_names()).map(Into::into).collect();
-    let alpn: Vec<&[u8]> = alpn.iter().map(|name| &**name).collect();
-    let raw = HelloSketch {
-        sni: decided.sni.as_deref().map(str::as_bytes),
-        alpn: &alpn,
-        // The handshake chose the highest version of both sides, and this edge supports the
-        // highest.
-        version_max: decided.tls_version?,
-        ech: decided.ech,
-        compression: !matches!(decided.tls_compression, None | Some(TlsCompression::None)),
-    }
-    .to_records();
+    let sketch = decided.tls_version.map(|version| sketch(decided, version));
     let mut reader = HelloReader::new(SKETCH_BYTES_MAX);
-    let Peek::Hello(hello) = reader.feed(&raw) else { return None };
+    let hello = match &sketch {
+        Some(sketch) => match reader.feed(sketch) {
+            Peek::Hello(hello) => Some(hello),
+            _ => return None,
+        },
+        None => None,
+    };
     let connect = decided.connect.as_deref().and_then(|text| Target::new(text.as_bytes()).ok());
     let mut local = Some(local);
     let (mut dns, mut shown) = (None, None);
     let mut facts = Facts::new(listener, info.client.ip());
     facts.connect = connect.as_ref();
     facts.destination = decided.destination;
-    facts.hello = Some(&hello);
+    facts.hello = hello.as_ref();
+    if hello.is_none() {
+        // The client speaks no TLS.
+        facts.unknown = facts.unknown.with(Fact::Hello);
+    }
     facts.ja4 = decided.ja4.as_deref();
     let names = &worker.dialler.names;
     let sni = decided.sni.as_deref();
@@ -242,4 +244,21 @@ fn decide(
             facts.unknown = facts.unknown.with(fact);
         }
     }
+}
+
+/// The hello again, from the facts that were kept of it.
+fn sketch(decided: &Decided, version_max: u16) -> Vec<u8> {
+    let alpn: Vec<Box<[u8]>> =
+        decided.alpn.iter().flat_map(|alpn| alpn.raw_names()).map(Into::into).collect();
+    let alpn: Vec<&[u8]> = alpn.iter().map(|name| &**name).collect();
+    HelloSketch {
+        sni: decided.sni.as_deref().map(str::as_bytes),
+        alpn: &alpn,
+        // The handshake chose the highest version of both sides, and this edge supports the
+        // highest.
+        version_max,
+        ech: decided.ech,
+        compression: !matches!(decided.tls_compression, None | Some(TlsCompression::None)),
+    }
+    .to_records()
 }

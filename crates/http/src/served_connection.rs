@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use eyelet_config::Originate;
 use eyelet_policy::{Facts, RuleId};
 use http::uri::{Authority, PathAndQuery};
 use http::{Method, StatusCode, header, request, response};
 
 use super::fields::{self, Requester};
 use super::head::Length;
+use super::originate;
 use super::page::page;
 use super::refusal::ProxyRefusal;
 use super::route::Route;
@@ -143,6 +145,20 @@ impl ServedConnection {
         Some((worker, route))
     }
 
+    /// How the connection ends where nothing is wrong.
+    pub fn outcome(&self) -> Outcome {
+        match (self.is_proxied, self.info.decided.tls_version) {
+            (true, _) => Outcome::Spliced,
+            (false, None) => Outcome::Originated,
+            (false, Some(_)) => Outcome::Terminated,
+        }
+    }
+
+    /// The action of its rule, if it begins TLS.
+    pub fn originate(&self) -> Option<&Originate> {
+        self.route.as_ref().and_then(Route::originate)
+    }
+
     /// Whether a reload removed its rule. The connection ends after the next response.
     pub fn is_gone(&self) -> bool {
         self.route.is_none()
@@ -182,13 +198,13 @@ impl ServedConnection {
         }
     }
 
-    /// Sets the fields that every response of the rule has. A stranger's response to a proxy's
-    /// client passes as it is.
+    /// Sets the fields that every response of the rule has. A stranger's response to a client of a
+    /// proxy, or of an originate rule, passes as it is.
     pub fn set_fields(&self, headers: &mut http::HeaderMap) {
-        if self.is_proxied {
+        if self.is_proxied || self.originate().is_some() {
             return;
         }
-        let rule = self.route.as_ref().and_then(Route::terminate);
+        let rule = self.route.as_ref().and_then(Route::requests);
         let of_rule = rule.map_or(&[][..], |terminate| &terminate.headers);
         let no_hsts = rule.is_some_and(|terminate| terminate.no_hsts);
         for (name, value) in &self.worker.shared.config.http.headers {
@@ -230,7 +246,7 @@ impl ServedConnection {
         host: &str,
         request: &mut request::Parts,
     ) -> fields::ForwardedFields {
-        if self.is_proxied {
+        if self.is_proxied || self.originate().is_some() {
             // The upstream is a stranger: it is not told the client's address.
             return fields::via_alone(request.version);
         }
@@ -249,7 +265,7 @@ impl ServedConnection {
 
     /// The client's certificate in DER, if the rule tells the upstream.
     fn client_certificate(&self) -> Option<&[u8]> {
-        let rule = self.route.as_ref().and_then(Route::terminate);
+        let rule = self.route.as_ref().and_then(Route::requests);
         let is_told = rule.is_some_and(|terminate| terminate.client_cert_header);
         self.info.decided.client_certificate.as_deref().filter(|_| is_told).map(|leaf| &**leaf)
     }
@@ -267,6 +283,9 @@ impl ServedConnection {
         if self.is_proxied {
             // The rules were asked about this very host.
             return true;
+        }
+        if let Some(originate) = route.originate() {
+            return originate::is_own(originate, authority);
         }
         let host = authority.host();
         let host = host.strip_suffix('.').unwrap_or(host);
@@ -295,6 +314,9 @@ impl ServedConnection {
         method: &Method,
         reason: &Reason,
     ) -> (response::Parts, Length, Bytes) {
+        if let Some(originate) = self.originate() {
+            return originate::page(originate, (status, method), reason);
+        }
         if !self.is_proxied {
             return page(status, method);
         }
@@ -358,8 +380,7 @@ impl ServedConnection {
         let end = match (record.failed, self.is_proxied) {
             (true, true) => end_of_failure(reason),
             (true, false) => End::failed(reason),
-            (false, true) => End { outcome: Outcome::Spliced, reason },
-            (false, false) => End { outcome: Outcome::Terminated, reason },
+            (false, _) => End { outcome: self.outcome(), reason },
         };
         self.worker.emit_request(&self.info.decided, &measured, &end, &record.info());
     }
@@ -381,8 +402,8 @@ const DROPPED: Reason = Reason::Drained(None);
 impl Drop for ServedConnection {
     fn drop(&mut self) {
         if !self.is_over.get() && !std::thread::panicking() {
+            let end = End { outcome: self.outcome(), reason: DROPPED };
             let info = self.take_info();
-            let end = End { outcome: Outcome::Terminated, reason: DROPPED };
             self.worker.engine.emit(&info, &end);
         }
     }

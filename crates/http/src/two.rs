@@ -31,7 +31,6 @@ use super::stream::Stream;
 use eyelet_engine::connection_table::Phase;
 use eyelet_engine::handle::WaitError;
 use eyelet_engine::park;
-use eyelet_engine::relay::Relay;
 use eyelet_engine::shed::Serving;
 use eyelet_memory::budget::{Counted, HELLO_BYTES, PIECE_BYTES_MIN, STREAM_BYTES};
 use eyelet_telemetry::info::{End, Outcome};
@@ -559,9 +558,8 @@ impl ServedStreams {
             return self.end(Last::Close(reason));
         };
         let Self { client, served, .. } = self;
-        let parked = client.into_parked(served.preface.clone(), Some(state));
-        let Some((handle, terminated)) = parked else { return };
-        park::park(&handle, &mut served.info_now(), Relay::Terminate(terminated));
+        let (handle, relay) = client.into_parked(served.preface.clone(), Some(state));
+        park::park(&handle, &mut served.info_now(), relay);
     }
 
     /// Ends the connection and writes its line.

@@ -17,7 +17,7 @@ use eyelet_engine::handle::WaitError;
 use eyelet_engine::park;
 use eyelet_engine::relay::{Relay, WebSocketFrames};
 use eyelet_memory::budget::PIECE_BYTES_MIN;
-use eyelet_telemetry::info::{End, Outcome};
+use eyelet_telemetry::info::End;
 use eyelet_telemetry::reason::{Limit, Reason};
 use eyelet_telemetry::upstream::{CountedAt, UpstreamCounters};
 
@@ -73,7 +73,7 @@ pub async fn switch(mut client: ClientStream, mut served: ServedConnection, swit
     };
     let words = client.close_notify();
     park::close_with(&client.handle, &words);
-    let end = End { outcome: Outcome::Terminated, reason: ended };
+    let end = End { outcome: served.outcome(), reason: ended };
     worker.engine.emit(&served.end(), &end);
 }
 
@@ -216,6 +216,10 @@ fn poll_down(
         }
         match ready!(upstream.poll_fill(task)) {
             Ok(0) => {
+                if !client.has_tls() {
+                    // Only the end of both directions can say it.
+                    return Poll::Ready(Err(Reason::UpstreamClosed));
+                }
                 // close_notify ends that direction only.
                 client.seal_alert(eyelet_record::alert::CLOSE_NOTIFY);
                 way.ended = true;

@@ -200,7 +200,7 @@ impl Conditions {
     }
 
     /// Whether a matcher is on the hello.
-    pub(crate) fn ask_hello(&self) -> bool {
+    pub fn ask_hello(&self) -> bool {
         let of_hello = self.sni_malformed || self.tls_version_max.is_some() || self.ech.is_some();
         let of_hello = of_hello || !self.alpn.is_empty() || !self.ja4.is_empty();
         of_hello || self.tls_compression || self.evidence != Asked::default()

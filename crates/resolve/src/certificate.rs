@@ -121,7 +121,7 @@ impl Prober {
 fn allowed(config: &Config) -> Vec<IpNet> {
     let allows = config.rules.iter().filter_map(|rule| match rule.action {
         Action::Splice(splice) => Some(&splice.upstream_allow),
-        Action::Terminate(_) | Action::Refuse(_) => None,
+        Action::Originate(_) | Action::Terminate(_) | Action::Refuse(_) => None,
     });
     IpNet::aggregate(&allows.flatten().copied().collect())
 }

@@ -120,6 +120,8 @@ counters! {
     lines_lost,
     /// Connections that the kernel dropped at this process's listeners because a queue was full.
     listen_drops,
+    /// Connections in the clear whose requests went on by TLS.
+    originated,
     /// Connections parked now.
     parked,
     /// Bytes that parked connections hold in this process.
@@ -222,12 +224,13 @@ impl std::fmt::Display for CounterValues {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{} accepted: {} spliced, {} terminated, {} refused, {} failed, {} left, {} shed; \
-             accepting paused {} times, the kernel dropped {}, {} access lines lost; \
+            "{} accepted: {} spliced, {} terminated, {} originated, {} refused, {} failed, \
+             {} left, {} shed; accepting paused {} times, the kernel dropped {}, {} access lines lost; \
              {} files replaced, {} times a file that changed could not be used",
             self.accepted,
             self.spliced,
             self.terminated,
+            self.originated,
             self.refused,
             self.failed,
             self.left,

@@ -341,7 +341,8 @@ impl From<Outcome> for OutcomeV1 {
             Outcome::Redirected => Self::Redirected,
             Outcome::Refused => Self::Refused,
             Outcome::Spliced => Self::Spliced,
-            Outcome::Terminated => Self::Terminated,
+            // No connection with such a rule in shadow moves to another process.
+            Outcome::Originated | Outcome::Terminated => Self::Terminated,
         }
     }
 }

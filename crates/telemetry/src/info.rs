@@ -24,6 +24,8 @@ pub enum Outcome {
     Failed,
     /// The client left before that, or in the middle of a request. Nothing is wrong.
     Left,
+    /// In the clear from the client, and by TLS to its upstream.
+    Originated,
     /// Redirected to https:// by a listener of kind `http_redirect`.
     Redirected,
     /// Refused by a rule, or because no rule matched.

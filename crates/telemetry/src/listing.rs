@@ -108,6 +108,8 @@ pub enum ConnectionKind {
     Spliced,
     /// TLS ends here, and the upstream gets a plain stream.
     Tcp,
+    /// HTTP/1.1 in the clear. TLS begins here.
+    Cleartext,
     /// TLS ends here: HTTP/1.1.
     Http1,
     /// TLS ends here: HTTP/2.

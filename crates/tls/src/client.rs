@@ -10,7 +10,7 @@ use rustls::{ClientConfig, RootCertStore};
 use crate::provider::PROVIDER;
 use crate::server::TlsError;
 use eyelet_config::certificate;
-use eyelet_config::{Action, Config, TerminateUpstream, UpstreamTls};
+use eyelet_config::{Config, TerminateUpstream, UpstreamTls};
 use eyelet_sys::file::Stamp;
 
 /// Which versions of HTTP are offered on a connection.
@@ -64,7 +64,7 @@ impl ClientConfigs {
     pub fn new(config: &Config, earlier: Option<&Self>) -> Result<Self, TlsError> {
         let mut by_roots = HashMap::new();
         for rule in config.rules.iter() {
-            let Action::Terminate(terminate) = rule.action else { continue };
+            let Some(terminate) = rule.action.requests() else { continue };
             // All upstreams of a rule have the same roots.
             let TerminateUpstream::Http(upstream) = &terminate.upstream else { continue };
             let Some(tls) = &upstream.tls else { continue };

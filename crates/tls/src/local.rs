@@ -79,7 +79,7 @@ impl LocalCertificates {
     ) -> Result<Option<Arc<Self>>, LocalError> {
         let is_local = |action: &Action| match action {
             Action::Terminate(rule) => matches!(rule.certificates, CertificateSource::Local(_)),
-            Action::Splice(_) | Action::Refuse(_) => false,
+            Action::Originate(_) | Action::Splice(_) | Action::Refuse(_) => false,
         };
         if !config.rules.iter().any(|rule| is_local(rule.action)) {
             return Ok(None);

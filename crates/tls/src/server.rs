@@ -190,7 +190,9 @@ impl ServerConfigs {
         let built = lock(&made.built).clone();
         let source = match rule.action {
             Action::Terminate(terminate) => terminate.certificates,
-            Action::Splice(_) | Action::Refuse(_) => CertificateSource::Files,
+            Action::Originate(_) | Action::Splice(_) | Action::Refuse(_) => {
+                CertificateSource::Files
+            }
         };
         let certificates = match (source, &self.local) {
             (CertificateSource::Local(names), Some(local)) => local.of(name, names)?,

@@ -78,7 +78,7 @@ impl Detached {
     /// What the program keeps of it: [`crate::relay::Flow::keep_state`].
     pub(crate) fn state(&self) -> Option<&[u8]> {
         match &self.relay {
-            Relay::Splice(_) => None,
+            Relay::Cleartext(_) | Relay::Splice(_) => None,
             Relay::Terminate(terminated) => terminated.flow.state(),
         }
     }
@@ -103,6 +103,7 @@ impl Detached {
     #[cfg(test)]
     pub fn holds_bytes(&self) -> bool {
         let flow = match &self.relay {
+            Relay::Cleartext(flow) => flow,
             Relay::Splice(spliced) => &spliced.flow,
             Relay::Terminate(terminated) => &terminated.flow,
         };

@@ -132,6 +132,8 @@ impl Detached {
         let mut info = info.copy();
         let certificate = info.decided.client_certificate.clone();
         let relay = match relay {
+            // It is never detached; the message would be refused.
+            Relay::Cleartext(_) => return Zeroizing::default(),
             Relay::Splice(spliced) => {
                 spliced.restore(&mut info.decided);
                 RelayV1::Splice { flow: spliced.flow.export() }

@@ -429,3 +429,22 @@ fn idle_time_goes_on_where_the_timeout_is_another() {
         drop(far_client);
     }
 }
+
+/// A client without TLS costs its slot and nothing else, does not move to another process, and its
+/// end needs no task.
+#[test]
+fn a_client_in_the_clear_rests_in_its_slot_and_stays() {
+    let worker = worker();
+    let ((client, _), far_client, _far_upstream) = sockets();
+    let key = park_one(&worker, (client, None), |_| Relay::Cleartext(Flow::default()));
+    assert_eq!(worker.process.budget.used_by(Account::Relayed), 0, "no byte beside the slot");
+    assert!(detach(&worker, key).is_none());
+    assert_eq!(worker.counters.parked.value(), 1);
+    drop(far_client);
+    for _ in 0..10 {
+        iterate(&worker);
+    }
+    assert!(worker.table.borrow().is_empty(), "it was seen to end");
+    assert_eq!(worker.counters.originated.value(), 1);
+    assert_eq!(worker.counters.parked.value(), 0);
+}

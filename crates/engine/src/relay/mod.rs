@@ -3,6 +3,7 @@
 use eyelet_telemetry::info::Parked;
 
 mod buffers;
+mod cleartext;
 mod direction;
 pub mod export;
 mod flow;
@@ -21,6 +22,8 @@ pub use sockets::{AnswerParked, Progress, Sockets};
 
 /// How a parked connection's bytes are moved.
 pub enum Relay {
+    /// A client without TLS whose requests the program serves. It has no upstream of its own.
+    Cleartext(Flow),
     /// Untouched.
     Splice(splice::Spliced),
     /// TLS towards the client, plain towards the upstream.
@@ -31,6 +34,7 @@ impl Relay {
     /// The flow of either kind.
     pub fn flow(&mut self) -> &mut Flow {
         match self {
+            Self::Cleartext(flow) => flow,
             Self::Splice(spliced) => &mut spliced.flow,
             Self::Terminate(terminated) => &mut terminated.flow,
         }
@@ -40,7 +44,7 @@ impl Relay {
     pub fn held_bytes(&mut self) -> usize {
         let name = match self {
             Self::Splice(spliced) => spliced.name_bytes(),
-            Self::Terminate(_) => 0,
+            Self::Cleartext(_) | Self::Terminate(_) => 0,
         };
         name + self.flow().held_bytes()
     }
@@ -55,6 +59,7 @@ pub fn run(
     answer: AnswerParked<'_>,
 ) -> Progress {
     match relay {
+        Relay::Cleartext(flow) => cleartext::run(flow, sockets, buffers),
         Relay::Splice(spliced) => splice::run(spliced, sockets, info, buffers),
         Relay::Terminate(terminated) => terminate::run(terminated, sockets, info, buffers, answer),
     }

@@ -161,7 +161,7 @@ impl Simulated {
         if !connection.is_reachable {
             let alert = match &mut relay {
                 Relay::Terminate(terminated) => final_alert(terminated, 80),
-                Relay::Splice(_) => REFUSAL.to_vec(),
+                Relay::Cleartext(_) | Relay::Splice(_) => REFUSAL.to_vec(),
             };
             park::close_with(handle, &alert);
             return Err(End::failed(Reason::NoAddress));

@@ -108,6 +108,7 @@ pub fn print_shadows(config: &Config, facts: &Facts<'_>, out: &mut impl Write) -
             Decision::Verdict(Verdict { refuse, .. }) => {
                 let would = match rule.action {
                     _ if refuse.is_some() => "refuse",
+                    Action::Originate(_) => "originate",
                     Action::Splice(_) => "splice",
                     Action::Terminate(_) => "terminate",
                     Action::Refuse(_) => "refuse",

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::io::{self, Write};
 
-use eyelet_config::{Action, Balance, UpstreamCheck};
+use eyelet_config::{Action, Balance, Originate, UpstreamCheck};
 
 /// The only upstream, or how many there are.
 pub(super) fn one_of(others: usize, first: &impl Display) -> String {
@@ -20,7 +20,7 @@ pub(super) fn print(action: &Action, out: &mut impl Write) -> io::Result<()> {
             let all: Vec<_> = [&splice.upstream].into_iter().chain(&splice.others).collect();
             print_list(&all, &splice.balance, out)
         }
-        Action::Terminate(terminate) => {
+        Action::Originate(Originate { requests: terminate, .. }) | Action::Terminate(terminate) => {
             let all: Vec<_> = [&terminate.upstream].into_iter().chain(&terminate.others).collect();
             print_list(&all, &terminate.balance, out)
         }

@@ -18,6 +18,8 @@ mod flushes;
 mod kept;
 mod left;
 mod loops;
+mod originate;
+mod originate_svn;
 mod requests;
 mod run;
 mod run_memory;

@@ -11,7 +11,7 @@ use http::header::{
 use http::{Method, request::Parts, uri::PathAndQuery};
 
 use super::compressors::Compressors;
-use eyelet_config::{Compression, Terminate};
+use eyelet_config::{Compression, CompressionMode, Terminate};
 
 /// What a response needs to know about its request.
 pub struct RequestCodings {
@@ -55,8 +55,13 @@ impl Compressors {
         head: &mut Parts,
     ) -> RequestCodings {
         let terms = &terminate.compression;
-        if !terms.on {
-            return RequestCodings { rule, wanted: None };
+        match terms.mode {
+            CompressionMode::On => {}
+            CompressionMode::None => {
+                ask_for_identity(&mut head.headers);
+                return RequestCodings { rule, wanted: None };
+            }
+            CompressionMode::Off => return RequestCodings { rule, wanted: None },
         }
         let accepted = AcceptedCodings::read(&head.headers);
         let breach = match terms.breach_rule {
@@ -110,6 +115,13 @@ impl Compressors {
         let origin = host.to_ascii_lowercase().into();
         Some(Family { rule, origin, pattern: pattern.clone() })
     }
+}
+
+/// Asks the upstream for a response that nobody has coded.
+fn ask_for_identity(headers: &mut HeaderMap) {
+    headers.remove(AVAILABLE_DICTIONARY);
+    headers.remove(DICTIONARY_ID);
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
 }
 
 fn dictionary_fields(headers: &HeaderMap) -> HeaderMap {

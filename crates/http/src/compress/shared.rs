@@ -22,7 +22,7 @@ use super::jobs::{Capture, JOBS_MAX, Job, Seen, TrainedOfRules, lock};
 use super::keeper::Keeper;
 use super::maker::{Maker, WANTED_MAX};
 use super::trained::Trained;
-use eyelet_config::{Action, Compression, Config, Terminate, TerminateUpstream};
+use eyelet_config::{Action, Compression, CompressionMode, Config, Terminate, TerminateUpstream};
 use eyelet_memory::budget::{Account, Budget, Counted};
 
 /// The names of rules that compress, by index. Indexes are valid in one configuration only.
@@ -225,7 +225,7 @@ fn compressing(config: &Config) -> impl Iterator<Item = (u32, &str, &Compression
     (0..).zip(config.rules.iter()).filter_map(|(index, rule)| match rule.action {
         Action::Terminate(Terminate {
             upstream: TerminateUpstream::Http(_), compression, ..
-        }) if compression.on => Some((index, rule.name, compression)),
+        }) if compression.mode == CompressionMode::On => Some((index, rule.name, compression)),
         _ => None,
     })
 }

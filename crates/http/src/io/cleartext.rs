@@ -1,10 +1,11 @@
-//! The same stream for the client of a proxy, whose requests come without TLS: what is read is the
-//! plaintext, and what is written is sent as it is.
+//! The same stream for a client without TLS: what is read is the plaintext, and what is written is
+//! sent as it is.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use bytes::BytesMut;
+use eyelet_engine::relay::Flow;
 use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::{Counted, HELLO_BYTES};
 use eyelet_record::Keys;
@@ -30,6 +31,15 @@ impl ClientStream {
             sent: 0,
             truncated: false,
         };
+        client.recount();
+        client
+    }
+
+    /// Takes over a connection without TLS that was parked.
+    pub fn woken(handle: Handle, flow: Flow) -> Self {
+        let rest = flow.into_rest();
+        let mut client = Self::cleartext(handle, &rest.to_upstream);
+        client.sealed = rest.to_client;
         client.recount();
         client
     }

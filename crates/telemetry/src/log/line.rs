@@ -326,6 +326,7 @@ pub(super) fn outcome_name(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Failed => "failed",
         Outcome::Left => "left",
+        Outcome::Originated => "originated",
         Outcome::Redirected => "redirected",
         Outcome::Refused => "refused",
         Outcome::Spliced => "spliced",

@@ -83,7 +83,7 @@ fn colour_of(outcome: Outcome) -> &'static str {
         Outcome::Left => DIM,
         Outcome::Redirected => CYAN,
         Outcome::Refused => YELLOW,
-        Outcome::Spliced | Outcome::Terminated => GREEN,
+        Outcome::Originated | Outcome::Spliced | Outcome::Terminated => GREEN,
     }
 }
 

@@ -205,6 +205,7 @@ fn stored(name: &str) -> Detached {
 fn shown(detached: &Detached) -> String {
     let Detached { info, relay, rest, upstream, .. } = detached;
     let (session, flow) = match relay {
+        Relay::Cleartext(_) => unreachable!("it is never detached"),
         Relay::Splice(spliced) => {
             let mut decided = Decided::default();
             spliced.restore(&mut decided);
@@ -317,18 +318,9 @@ fn any_changed_byte_is_an_error_or_a_connection() {
 #[test]
 fn values_beyond_their_limits_are_refused() {
     let decode = |value: &Detached| Detached::decode(&value.encode(), received(value)).err();
-    let flow = |value: &mut Detached| match &mut value.relay {
-        Relay::Splice(spliced) => std::mem::take(&mut spliced.flow),
-        Relay::Terminate(terminated) => std::mem::take(&mut terminated.flow),
-    };
     let with_flow = |name, change: &dyn Fn(&mut Flow)| {
         let mut value = stored(name);
-        let mut changed = flow(&mut value);
-        change(&mut changed);
-        match &mut value.relay {
-            Relay::Splice(spliced) => spliced.flow = changed,
-            Relay::Terminate(terminated) => terminated.flow = changed,
-        }
+        change(value.relay.flow());
         decode(&value)
     };
     let long = HELD_BYTES_MAX + 1;

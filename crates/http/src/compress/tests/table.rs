@@ -219,6 +219,32 @@ fn a_public_response_is_coded_for_every_client() {
     }
 }
 
+/// `compress = "none"`: the upstream is asked for identity, and its response passes as it is.
+#[test]
+fn with_none_the_upstream_is_asked_for_identity() {
+    let scratch = tempfile::tempdir().unwrap();
+    let edge = Edge::new("compress = \"none\"", scratch.path());
+    let body = text(5_000, 1);
+    let answer =
+        Answer { status: 200, fields: &[HTML, ("etag", "\"a\"")], pieces: &[&body], known: true };
+    for more in [&[][..], &[("cookie", "a=b"), ("sec-fetch-site", "cross-site")]] {
+        let mut request = vec![
+            ("accept-encoding", "gzip, br, zstd, dcz"),
+            ("available-dictionary", ":pZGm1Av0IEBKARczz7exkNYsZb8LzaMrV7J32a2fFG4=:"),
+            ("range", "bytes=0-9"),
+        ];
+        request.extend(more);
+        let got = edge.exchange(&request, &answer);
+        assert_eq!(got.asked["accept-encoding"], "identity");
+        assert!(!got.asked.contains_key("available-dictionary"));
+        assert_eq!(got.asked["range"], "bytes=0-9", "ranges count the plain bytes");
+        assert_eq!(got.body, body);
+        assert_eq!(got.headers["etag"], "\"a\"");
+        assert!(!got.headers.contains_key("vary"), "no other client gets other bytes");
+        assert_eq!(got.coding_info.why_not, Some("off by rule"));
+    }
+}
+
 /// `compress = "off"` changes nothing at all.
 #[test]
 fn off_changes_neither_requests_nor_responses() {

@@ -1,0 +1,146 @@
+//! Reads the keys of an originate rule, and which listeners a rule's action fits.
+
+use crate::compression;
+use crate::files::Files;
+use crate::headers::Fields;
+use crate::listeners::{Listeners, called};
+use crate::matchers::{self, Matchers};
+use crate::model::{
+    CertificateSource, CompressionMode, Host, HttpAddress, ListenerKind, Originate, Terminate,
+    TerminateUpstream,
+};
+use crate::reader::{Report, Section};
+use crate::{upstreams, values};
+use eyelet_wire::version::Version;
+
+/// The port that an https:// URL leaves out.
+const HTTPS_PORT: u16 = 443;
+
+/// Narrows a rule without `listener` to those that its action fits, and reports a listed one that
+/// it does not fit. `asks_of_plain` is whether the action is for clients without TLS.
+pub(super) fn fit_listeners(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    listeners: &Listeners,
+    matchers: &mut Matchers<'_>,
+    asks_of_plain: Option<bool>,
+) {
+    let asks_hello = matchers.conditions.ask_hello()
+        || !(matchers.sni.is_empty() && matchers.sni_lists.is_empty());
+    let asks_of_plain = asks_of_plain.or(asks_hello.then_some(false));
+    if asks_of_plain == Some(true)
+        && asks_hello
+        && let Some(key) = OF_HELLO.iter().find(|key| section.value(key).is_some())
+        && let Some(at) = section.key_at(key)
+    {
+        report.error(at, format!("`{key}` is about a hello, and a client without TLS sends none"));
+    }
+    let Some(is_for_plain) = asks_of_plain else { return };
+    if section.value("listener").is_none() {
+        let Some(fitting) = listeners.fitting(is_for_plain) else { return };
+        if fitting.is_empty() && !listeners.list.is_empty() {
+            let message = match is_for_plain {
+                true => "no listener is of kind \"plain\": this rule matches nothing",
+                false => "all listeners are of kind \"plain\": this rule matches nothing",
+            };
+            report.error(section.at, message);
+        }
+        matchers.conditions =
+            std::mem::take(&mut matchers.conditions).listeners(fitting.iter().copied());
+        matchers.listeners = fitting;
+        return;
+    }
+    let is_plain = |kind| kind == ListenerKind::Plain;
+    let mut listed =
+        matchers.listeners.iter().filter_map(|at| listeners.list.get(usize::from(*at)));
+    if let Some(other) = listed.find(|listener| is_plain(listener.kind) != is_for_plain)
+        && let Some(at) = section.key_at("listener")
+    {
+        let message = match is_for_plain {
+            true => format!("{} is not of kind \"plain\": its clients speak TLS", called(other)),
+            false => format!(
+                "{} is of kind \"plain\": its clients send no hello; expected an originate rule",
+                called(other)
+            ),
+        };
+        report.error(at, message);
+    }
+}
+
+/// Reads an originate rule.
+pub(super) fn read(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    files: &mut Files,
+) -> Option<Originate> {
+    let what = ("an originate rule", "\"https://svn.example:443\"");
+    let (text, mut upstream, mut others) =
+        upstreams::list(report, section, what, values::originate_upstream)?;
+    let balance = upstreams::balance(report, section, &upstream, &others);
+    if !others.is_empty() && section.value("upstream_name").is_none() {
+        let message = "several upstreams of an originate rule need an `upstream_name`: it is the \
+            host that their requests name";
+        report.error(text.at, message);
+    }
+    upstreams::read_http_keys(report, section, (&mut upstream, &mut others), files);
+    let hosts = matchers::each(report, section, "hosts", values::host_name);
+    let mut compression = compression::rule(report, section);
+    match section.key_at("compress") {
+        None => compression.mode = CompressionMode::Off,
+        Some(at) if compression.mode == CompressionMode::On => {
+            let message = "an originate rule's responses are coded by its upstream or by nobody; \
+                expected \"off\" or \"none\"";
+            report.error(at, message);
+        }
+        Some(_) => {}
+    }
+    let authority = authority(&upstream)?;
+    let requests = Terminate {
+        upstream,
+        others,
+        balance,
+        certificates: CertificateSource::Files,
+        upstream_wait: upstreams::wait(report, section),
+        alpn_select: Vec::new(),
+        client_ca: None,
+        client_cert_header: false,
+        compression,
+        headers: Fields::default(),
+        no_hsts: true,
+        tls_version_min: Version::Tls12,
+        proxy_protocol: None,
+    };
+    Some(Originate { requests, authority, hosts })
+}
+
+/// The host that the certificate has, and the port that is dialled.
+fn authority(upstream: &TerminateUpstream) -> Option<Box<str>> {
+    let http = upstream.as_http()?;
+    let name = &http.tls.as_ref()?.name;
+    let HttpAddress::Tcp(to) = &http.address else { return None };
+    let host = match name.parse().map(Host::Ip) {
+        Ok(Host::Ip(std::net::IpAddr::V6(ip))) => format!("[{ip}]"),
+        _ => name.clone(),
+    };
+    Some(match to.port {
+        HTTPS_PORT => host.into(),
+        port => format!("{host}:{port}").into(),
+    })
+}
+
+/// Matchers on a hello.
+const OF_HELLO: [&str; 13] = [
+    "sni",
+    "sni_malformed",
+    "sni_verified",
+    "alpn",
+    "tls_version_max",
+    "tls_compression",
+    "ech",
+    "ja4",
+    "evidence",
+    "certificate_issuer",
+    "certificate_names",
+    "certificate_valid",
+    "connect",
+];

@@ -1,0 +1,120 @@
+//! Plain listeners and originate rules: which addresses and rules they may have, and each mistake.
+
+use super::*;
+
+const BOTH: &str = "[[listener]]\naddress = \"127.0.0.1:443\"\n\
+    [[listener]]\nname = \"old\"\nkind = \"plain\"\naddress = \"127.0.0.1:80\"\n";
+const OUT: &str = "[[rule]]\naction = \"originate\"\nupstream = \"https://a.example:443\"\n";
+
+const NOTHING: &[&str] = &[];
+
+/// The messages for a whole configuration.
+fn all(text: &str) -> Vec<String> {
+    match read(text) {
+        Ok(loaded) => said(&loaded.warnings),
+        Err(diagnostics) => said(&diagnostics),
+    }
+}
+
+#[test]
+fn a_plain_listener_is_for_this_machine() {
+    let listener = |address: &str, more: &str| {
+        let kind = "kind = \"plain\"";
+        all(&format!("[[listener]]\n{kind}\naddress = \"{address}\"\n{more}\n{OUT}"))
+    };
+    for address in ["127.0.0.1:80", "127.1.2.3:80", "[::1]:80"] {
+        assert_eq!(listener(address, ""), NOTHING, "{address}");
+    }
+    for address in ["0.0.0.0:80", "192.0.2.1:80", "[::]:80", "[2001:db8::1]:80"] {
+        let found = listener(address, "");
+        assert!(found[0].starts_with("3:11: other machines would send"), "{found:?}");
+        assert_eq!(listener(address, "allow_remote = true"), NOTHING, "{address}");
+    }
+    assert_eq!(
+        all("[[listener]]\naddress = \"127.0.0.1:443\"\nallow_remote = true\n\
+             [[rule]]\naction = \"refuse\"\n"),
+        ["3:1: `allow_remote` is for listeners of kind \"plain\""]
+    );
+}
+
+#[test]
+fn a_rule_is_for_listeners_that_its_action_fits() {
+    let splice = "[[rule]]\naction = \"splice\"\nupstream = \"a.example:443\"\n";
+    assert_eq!(all(&format!("{BOTH}{splice}{OUT}")), NOTHING);
+    let config = read(&format!("{BOTH}{splice}{OUT}")).unwrap().config;
+    let listeners = |rule| config.policy.listeners_of(eyelet_policy::RuleId(rule)).to_vec();
+    assert_eq!([listeners(0), listeners(1)], [vec![0], vec![1]]);
+    for (rules, expected) in [
+        (
+            format!("{splice}listener = \"old\"\n"),
+            "10:1: \"old\" is of kind \"plain\": its clients send no hello; \
+                expected an originate rule",
+        ),
+        (
+            format!("{OUT}listener = \"127.0.0.1:443\"\n"),
+            "10:1: \"127.0.0.1:443\" is not of kind \"plain\": its clients speak TLS",
+        ),
+        (
+            format!("{OUT}sni = \"a.example\"\n"),
+            "10:1: `sni` is about a hello, and a client without TLS sends none",
+        ),
+    ] {
+        assert_eq!(all(&format!("{BOTH}{rules}")), [expected], "{rules}");
+    }
+    let direct = "[[listener]]\naddress = \"127.0.0.1:443\"\n";
+    let none = "no listener is of kind \"plain\": this rule matches nothing";
+    assert_eq!(all(&format!("{direct}{OUT}")), [format!("3:1: {none}")]);
+    let plain = "[[listener]]\nkind = \"plain\"\naddress = \"127.0.0.1:80\"\n";
+    let none_left = "all listeners are of kind \"plain\": this rule matches nothing";
+    assert_eq!(all(&format!("{plain}{splice}")), [format!("4:1: {none_left}")]);
+}
+
+#[test]
+fn an_originate_rule_sends_by_tls() {
+    for (keys, expected) in [
+        ("upstream = \"https://a.example:8443\"\nhosts = [\"b.example\", \"192.0.2.1\"]", None),
+        ("upstream = \"https://a.example:443\"\ncompress = \"none\"", None),
+        (
+            "upstream = \"http://a.example:80\"",
+            Some(
+                "9:12: \"http://a.example:80\": an originate rule sends by TLS; expected \
+                https://host:port",
+            ),
+        ),
+        (
+            "upstream = \"tcp://a.example:80\"",
+            Some(
+                "9:12: \"tcp://a.example:80\": an originate rule sends by TLS; expected \
+                https://host:port",
+            ),
+        ),
+        (
+            "upstream = \"https://a.example:443\"\ncompress = \"on\"",
+            Some(
+                "10:1: an originate rule's responses are coded by its upstream or by nobody; \
+                expected \"off\" or \"none\"",
+            ),
+        ),
+        (
+            "upstream = [\"https://a.example:443\", \"https://b.example:443\"]",
+            Some(
+                "9:13: several upstreams of an originate rule need an `upstream_name`: it is the \
+                host that their requests name",
+            ),
+        ),
+        (
+            "upstream = \"https://a.example:443\"\nhosts = \"*\"",
+            Some("10:9: \"*\": byte 0x2a in the host name"),
+        ),
+        (
+            "upstream = \"https://a.example:443\"\ncertificate = \"a.pem\"",
+            Some(
+                "10:1: `certificate` means nothing in an originate rule; it belongs to \
+                terminate rules",
+            ),
+        ),
+    ] {
+        let found = all(&format!("{BOTH}[[rule]]\naction = \"originate\"\n{keys}\n"));
+        assert_eq!(found, expected.into_iter().collect::<Vec<_>>(), "{keys}");
+    }
+}

@@ -1,0 +1,28 @@
+//! Originate: a client without TLS, whose requests go to an upstream by TLS. Nothing is dialled or
+//! read here: the connection is parked, and its first request wakes it.
+
+use crate::connect;
+use crate::connection_handle::ConnectionHandle;
+use eyelet_engine::park;
+use eyelet_engine::relay::{Flow, Relay};
+use eyelet_http::refusal::ProxyRefusal;
+use eyelet_telemetry::info::{ConnectionInfo, End};
+use eyelet_telemetry::reason::Reason;
+
+/// Parks the connection.
+pub fn originate(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Result<(), End> {
+    if info.decided.tls_version.is_some() {
+        // `check` lets such a rule have plain listeners only.
+        return Err(End::failed(Reason::Internal("an originate rule for a client with TLS")));
+    }
+    park::park(&connection.handle, info, Relay::Cleartext(Flow::default()));
+    Ok(())
+}
+
+/// Refuses a client without TLS. An alert would mean nothing to it.
+pub fn refuse(connection: &ConnectionHandle, info: &ConnectionInfo, end: End) -> Result<(), End> {
+    let message = connect::message(connection, info);
+    let refusal = ProxyRefusal::new(info, end.outcome, &end.reason, message);
+    park::close_with(&connection.handle, &refusal.response());
+    Err(end)
+}

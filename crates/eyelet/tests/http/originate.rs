@@ -1,0 +1,286 @@
+//! Clients without TLS, and upstreams with it: whom a plain port serves, what the upstream sees,
+//! and what becomes of a connection at rest.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::support::client::{End, ending};
+use crate::support::pki::Kind;
+use crate::support::program::output;
+use crate::support::two::{self, say};
+use crate::support::web::{Heard, hear};
+use crate::support::{Edge, Pki, SOON, Upstream, edge, need, noise, until};
+
+const PLAIN: &str = "[[listener]]\nname = \"old\"\nkind = \"plain\"\naddress = \"127.0.0.1:0\"\n";
+
+/// An edge whose only rule leads to an upstream for app.test.
+struct Plain {
+    edge: Edge,
+    app: Upstream,
+    _pki: Pki,
+}
+
+impl Plain {
+    fn new(app: impl FnOnce(&Pki) -> Upstream, keys: &str) -> Self {
+        let pki = Pki::new();
+        let app = app(&pki);
+        let config = format!("workers = 1\n{PLAIN}{}", rule(&app, keys));
+        let edge = Edge::start_whole(&pki.folder, &config, |_| ());
+        Self { edge, app, _pki: pki }
+    }
+
+    fn https() -> Self {
+        Self::new(|pki| Upstream::https(pki.server("app", &["app.test"], Kind::P256)), "")
+    }
+
+    /// Asks for a path by this host, with these fields.
+    fn ask(&self, client: &mut TcpStream, path: &str, fields: &str) -> Heard {
+        ask(client, &format!("GET {path} HTTP/1.1\r\n{fields}\r\n"))
+    }
+
+    fn host(&self) -> String {
+        format!("Host: 127.0.0.1:{}\r\n", self.edge.port())
+    }
+}
+
+fn rule(app: &Upstream, keys: &str) -> String {
+    format!(
+        "[[rule]]\nname = \"out\"\naction = \"originate\"\nupstream = \"https://{}\"\n\
+         upstream_name = \"app.test\"\nupstream_ca = \"ca.pem\"\n{keys}\n",
+        app.address
+    )
+}
+
+fn ask(client: &mut TcpStream, request: &str) -> Heard {
+    client.write_all(request.as_bytes()).unwrap();
+    hear(client, request.split(' ').next().unwrap())
+}
+
+#[test]
+fn a_client_without_tls_is_served_by_an_upstream_with_it() {
+    let plain = Plain::https();
+    let mut client = plain.edge.connect();
+    let fields = format!(
+        "{}X-Mine: 1\r\nDestination: http://127.0.0.1:{}/b\r\n",
+        plain.host(),
+        plain.edge.port()
+    );
+    let heard = plain.ask(&mut client, "/a?b=c", &fields);
+    assert_eq!(heard.status, 200, "{heard:?}");
+    let seen = heard.text();
+    let port = plain.app.address.port();
+    assert!(seen.starts_with("GET /a?b=c HTTP/1.1\r\n"), "{seen}");
+    for line in [
+        format!("host: app.test:{port}\r\n"),
+        format!("destination: https://app.test:{port}/b\r\n"),
+        "x-mine: 1\r\n".to_owned(),
+        "via: 1.1 eyelet\r\n".to_owned(),
+    ] {
+        assert!(seen.contains(&line), "{line:?} in {seen}");
+    }
+    for field in ["forwarded", "x-forwarded", "127.0.0.1"] {
+        assert!(!seen.contains(field), "the upstream learns nothing of the client: {seen}");
+    }
+    let body = noise(300_000, 7);
+    let head =
+        format!("PUT /up HTTP/1.1\r\n{}Content-Length: {}\r\n\r\n", plain.host(), body.len());
+    client.write_all(head.as_bytes()).unwrap();
+    client.write_all(&body).unwrap();
+    let heard = hear(&mut client, "PUT");
+    assert!(heard.body.ends_with(&body), "{} bytes came back", heard.body.len());
+    assert_eq!(plain.app.accepted(), 1, "the connection to the upstream is kept");
+    let address = client.local_addr().unwrap();
+    drop(client);
+    let line = plain.edge.line("the request", |line| line["http"]["path"] == "/a?b=c");
+    assert_eq!((&line["outcome"], &line["rule"]), (&"originated".into(), &"out".into()), "{line}");
+    let ends =
+        |line: &serde_json::Value| line["client"] == address.to_string() && line["http"].is_null();
+    let line = plain.edge.line("the connection", ends);
+    assert_eq!(line["outcome"], "originated", "{line}");
+    assert_eq!(line["listener"], "old", "{line}");
+}
+
+/// curl, and a redirect that names the upstream.
+#[test]
+fn redirects_to_the_upstream_lead_back_here() {
+    if !need("curl") {
+        return;
+    }
+    let plain = Plain::new(
+        |pki| {
+            let leaf = pki.server("app", &["app.test"], Kind::P256);
+            Upstream::tls(leaf, |tls| {
+                for _ in 0..2 {
+                    let asked = crate::support::web::head(tls);
+                    let host = asked.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
+                    let said = match asked.starts_with("GET /old ") {
+                        true => format!(
+                            "HTTP/1.1 301 Moved\r\nLocation: https://{host}/new\r\n\
+                             Content-Length: 0\r\n\r\n"
+                        ),
+                        false => "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nthere".to_owned(),
+                    };
+                    tls.write_all(said.as_bytes()).unwrap();
+                }
+            })
+        },
+        "",
+    );
+    let url = format!("http://localhost:{}/old", plain.edge.port());
+    let mut curl = Command::new("curl");
+    let said = output(curl.args(["-sSL", "--noproxy", "*", "-w", " %{url_effective}", &url]));
+    let end = format!("there http://localhost:{}/new", plain.edge.port());
+    assert_eq!(said.text, end);
+}
+
+#[test]
+fn an_upstream_may_choose_http_2() {
+    let plain = Plain::new(
+        |pki| {
+            let leaf = pki.server("app", &["app.test"], Kind::P256);
+            two::app(100, Some(leaf), |(request, mut respond)| {
+                Box::pin(async move {
+                    say(&mut respond, format!("{} {:?}", request.uri(), request.version()));
+                })
+            })
+        },
+        "",
+    );
+    let heard = plain.ask(&mut plain.edge.connect(), "/x", &plain.host());
+    let port = plain.app.address.port();
+    assert_eq!(heard.text(), format!("https://app.test:{port}/x HTTP/2.0"));
+}
+
+/// A web page can make its reader's browser ask this port, under the page's own name.
+#[test]
+fn a_web_page_cannot_use_the_port() {
+    let plain = Plain::https();
+    for fields in [
+        "Host: evil.example\r\n".to_owned(),
+        format!("Host: evil.example:{}\r\n", plain.edge.port()),
+        format!("{}Origin: http://evil.example\r\n", plain.host()),
+        format!("{}Origin: null\r\n", plain.host()),
+        format!("{}Sec-Fetch-Site: cross-site\r\n", plain.host()),
+    ] {
+        let heard = plain.ask(&mut plain.edge.connect(), "/", &fields);
+        assert_eq!(heard.status, 421, "{fields}: {heard:?}");
+        assert!(heard.text().contains("This port serves requests for localhost"), "{heard:?}");
+    }
+    assert_eq!(plain.app.accepted(), 0, "the upstream was not asked");
+    for host in ["localhost", "app.test", "[::1]:80"] {
+        let heard = plain.ask(&mut plain.edge.connect(), "/", &format!("Host: {host}\r\n"));
+        assert_eq!(heard.status, 200, "{host}");
+    }
+}
+
+#[test]
+fn an_upstream_that_is_somebody_else_is_not_asked() {
+    let stranger = |_: &Pki| {
+        let other = Pki::new();
+        Upstream::https(other.server("app", &["app.test"], Kind::P256))
+    };
+    let other_name = |pki: &Pki| Upstream::https(pki.server("app", &["b.test"], Kind::P256));
+    for plain in [Plain::new(stranger, ""), Plain::new(other_name, "")] {
+        let heard = plain.ask(&mut plain.edge.connect(), "/secret", &plain.host());
+        assert_eq!(heard.status, 503, "{heard:?}");
+        assert!(heard.text().contains("certificate"), "it says why: {heard:?}");
+        assert!(heard.text().contains("https://app.test"), "{heard:?}");
+    }
+}
+
+#[test]
+fn a_refused_client_gets_a_response() {
+    let pki = Pki::new();
+    let rules = "[[rule]]\nname = \"no\"\naction = \"refuse\"\nclient = \"127.0.0.0/8\"\n\
+                 message = \"ask the network team\"\n";
+    let edge = Edge::start_whole(&pki.folder, &format!("{PLAIN}{rules}"), |_| ());
+    let heard = ask(&mut edge.connect(), "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert_eq!(heard.status, 403, "{heard:?}");
+    assert!(heard.text().contains("ask the network team"), "{heard:?}");
+    assert_eq!(edge.only_line()["outcome"], "refused");
+}
+
+/// A rule without `listener` is for the listeners that its action fits.
+#[test]
+fn rules_for_tls_and_for_its_absence_stand_side_by_side() {
+    let pki = Pki::new();
+    let app = Upstream::https(pki.server("app", &["app.test"], Kind::P256));
+    pki.server("edge", &["app.test"], Kind::P256);
+    let config = format!(
+        "{}{PLAIN}{}{}",
+        edge::LISTENER,
+        pki.terminate(
+            &format!("https://{}", app.address),
+            "upstream_ca = \"ca.pem\"\n\
+            upstream_name = \"app.test\""
+        ),
+        rule(&app, "")
+    );
+    let edge = Edge::start_whole(&pki.folder, &config, |_| ());
+    let mut plain = edge::connect(edge.addresses()[1]);
+    assert_eq!(ask(&mut plain, "GET /p HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 200);
+    let mut tls = crate::support::client::Offer::new(&pki).connect(edge.addresses()[0], "app.test");
+    assert_eq!(crate::support::web::get(&mut tls, "/t").status, 200);
+    // Bytes of TLS are no request.
+    let mut lost = edge::connect(edge.addresses()[1]);
+    lost.write_all(b"\x16\x03\x01\x00\x05hello").unwrap();
+    let (said, _) = ending(&mut lost, SOON);
+    assert!(said.starts_with(b"HTTP/1.1 400 "), "{}", said.escape_ascii());
+}
+
+#[test]
+fn a_connection_at_rest_is_parked_and_follows_a_reload() {
+    if !need("curl") {
+        return;
+    }
+    let pki = Pki::new();
+    let app = Upstream::https(pki.server("app", &["app.test"], Kind::P256));
+    let config = |rules: &str| format!("{PLAIN}{rules}[admin]\naddress = \"unix:admin.sock\"\n");
+    let file = pki.folder.write("edge.toml", config(&rule(&app, "")));
+    let mut command = edge::eyelet(&pki.folder);
+    command.arg("serve").arg(&file);
+    let mut edge = Edge::spawn(command, 1);
+    let reload = |rules: &str| {
+        pki.folder.write("edge.toml", config(rules));
+        let said = output(edge::eyelet(&pki.folder).arg("reload").arg(&file));
+        assert!(said.status.success(), "{}", said.text);
+    };
+    let get = |client: &mut TcpStream, path: &str| {
+        ask(client, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+    };
+    let mut clients: Vec<TcpStream> = (0..20).map(|_| edge.connect()).collect();
+    for client in &mut clients {
+        assert_eq!(get(client, "/first").status, 200);
+    }
+    until("all to be parked", || {
+        let mut curl = Command::new("curl");
+        let socket = pki.text("admin.sock");
+        curl.args(["-sS", "--unix-socket", &socket, "http://localhost/connections"]);
+        let said = output(&mut curl).text;
+        let listed: Vec<serde_json::Value> = serde_json::from_str(&said).ok()?;
+        let is_parked =
+            |one: &&serde_json::Value| one["state"] == "parked" && one["kind"] == "cleartext";
+        (listed.iter().filter(is_parked).count() == 20).then_some(())
+    });
+    // Other rules have them decided anew.
+    let first = "[[rule]]\naction = \"refuse\"\nclient = \"192.0.2.1\"\n";
+    reload(&format!("{first}{}", rule(&app, "")));
+    for client in &mut clients {
+        assert_eq!(get(client, "/second").status, 200);
+    }
+    // Without their rule the next request is their last.
+    reload("[[rule]]\nname = \"no\"\naction = \"refuse\"\n");
+    let mut last = clients.split_off(19);
+    assert_eq!(get(&mut last[0], "/third").status, 421);
+    assert_eq!(ending(&mut last[0], SOON), (Vec::new(), End::Fin));
+    edge.signal(Signal::TERM);
+    for client in &mut clients {
+        assert_eq!(ending(client, SOON), (Vec::new(), End::Fin));
+    }
+    assert!(edge.wait_exit().success());
+    let ends = |line: &serde_json::Value| line["http"].is_null() && line["outcome"] == "originated";
+    assert_eq!(edge.count(ends), 20, "each has its line");
+}
