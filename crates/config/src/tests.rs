@@ -624,6 +624,7 @@ mod admin;
 mod certificates;
 mod intercept;
 mod lists;
+mod mint;
 mod upstreams;
 
 #[test]
