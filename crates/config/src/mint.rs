@@ -1,10 +1,17 @@
 //! Reads the keys of a rule with `certificate = "mint"`: the authority that signs what clients are
 //! shown, and where the origin is.
 
+use std::net::SocketAddr;
+
+use ipnet::{Ipv4Net, Ipv6Net};
+
 use crate::files::Files;
 use crate::listeners::called;
 use crate::matchers;
-use crate::model::{CertificateSource, HttpAddress, Listener, Terminate, TerminateUpstream};
+use crate::model::{
+    CertificateSource, Host, HostPort, HttpAddress, HttpUpstream, Listener, Terminate,
+    TerminateUpstream, UpstreamHttp2, UpstreamTls,
+};
 use crate::reader::{Report, Section};
 
 /// The value of a rule's `certificate` that has origins' certificates signed anew.
@@ -67,6 +74,41 @@ pub(super) fn check_rule<'t>(
     let (ca, key) = (section.text(report, "mint_ca")?, section.text(report, "mint_key")?);
     files.check_signing_pair(report, ca, key);
     Some([ca.text, key.text])
+}
+
+impl HttpUpstream {
+    /// The upstream [`HttpAddress::Destination`] of one connection: its destination, verified by
+    /// the name in its hello. With `is_chosen` the client chose it, so it may not be an internal
+    /// address that `upstream_allow` does not list. With `http2` the client speaks HTTP/2.
+    pub fn of_connection(
+        &self,
+        (to, sni): (SocketAddr, Option<&str>),
+        is_chosen: bool,
+        http2: bool,
+    ) -> Option<Self> {
+        let tls = self.tls.as_ref()?;
+        let name = match (tls.name.as_str(), sni) {
+            ("", Some(sni)) => sni.to_owned(),
+            ("", None) => to.ip().to_string(),
+            (name, _) => name.to_owned(),
+        };
+        let spoken = match (self.http2, http2) {
+            // An origin speaks to Eyelet as it would to the client.
+            (UpstreamHttp2::Alpn, false) => UpstreamHttp2::Off,
+            (spoken, _) => spoken,
+        };
+        let allow = match is_chosen {
+            true => self.chosen.clone().unwrap_or_default(),
+            // An intercepted client can go there without Eyelet, too. Only a loop is refused.
+            false => vec![Ipv4Net::default().into(), Ipv6Net::default().into()],
+        };
+        Some(Self {
+            address: HttpAddress::Tcp(HostPort { host: Host::Ip(to.ip()), port: to.port() }),
+            tls: Some(UpstreamTls { name, ca: tls.ca.clone() }),
+            http2: spoken,
+            chosen: Some(allow),
+        })
+    }
 }
 
 /// Checks that the upstream fits, for the listeners of the rule.

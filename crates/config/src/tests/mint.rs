@@ -50,7 +50,7 @@ fn a_rule_that_mints() {
         assert!(loaded.config.mints());
         let pair = loaded.config.rules.certificates(rule.certificates_number).next().unwrap();
         assert_eq!(pair.key, folder.0.join("mint.key"));
-        assert_eq!(upstream.contains(&terminate.upstream.to_string()), true, "{upstream}");
+        assert!(upstream.contains(&terminate.upstream.to_string()), "{upstream}");
     }
 }
 
@@ -94,8 +94,43 @@ fn mistakes_in_a_rule_that_mints() {
     let found = read_at(&folder, Depth::Files, INTERCEPTING, &pair("open", "open")).unwrap_err();
     assert!(said(&found).join("\n").contains("chmod go="), "{found:?}");
     folder.issue("app", &["a.example"]);
-    let other = super::certificates::terminate("\"a.example\"", "\"app.pem\"", "\"app.key\"", PAIR);
+    let other = certificates::terminate("\"a.example\"", "\"app.pem\"", "\"app.key\"", PAIR);
     assert!(folder.said(&other).join("\n").contains("`mint_ca` is for `certificate = \"mint\"`"));
     let other = other.replace("http://127.0.0.1:3000", "destination");
     assert!(folder.said(&other).join("\n").contains("would let a client choose where"));
+}
+
+#[test]
+fn the_upstream_of_one_connection() {
+    let folder = Folder::new();
+    authority(&folder, "mint", |_| ());
+    let keys = |more: &str| {
+        format!("{PAIR}upstream = \"destination\"\nupstream_allow = \"10.0.0.0/8\"\n{more}")
+    };
+    let to: SocketAddr = "192.0.2.1:443".parse().unwrap();
+    let all = ["0.0.0.0/0", "::/0"];
+    for (more, sni, is_chosen, http2, name, spoken, allow) in [
+        ("", Some("a.example"), false, false, "a.example", UpstreamHttp2::Off, &all[..]),
+        ("", Some("a.example"), true, true, "a.example", UpstreamHttp2::Alpn, &["10.0.0.0/8"]),
+        ("", None, true, false, "192.0.2.1", UpstreamHttp2::Off, &["10.0.0.0/8"]),
+        (
+            "upstream_name = \"b.example\"",
+            None,
+            false,
+            true,
+            "b.example",
+            UpstreamHttp2::Alpn,
+            &all,
+        ),
+        ("upstream_http2 = \"on\"", Some("a.b"), false, false, "a.b", UpstreamHttp2::On, &all),
+    ] {
+        let loaded = read_at(&folder, Depth::Full, INTERCEPTING, &keys(more)).unwrap();
+        let Action::Terminate(terminate) = loaded.config.rules.at(0).action else { panic!() };
+        let upstream = terminate.upstream.as_http().unwrap();
+        let own = upstream.of_connection((to, sni), is_chosen, http2).unwrap();
+        assert_eq!(own.address.to_string(), to.to_string());
+        assert_eq!((own.tls.unwrap().name.as_str(), own.http2), (name, spoken), "{more}");
+        let allowed: Vec<String> = own.chosen.unwrap().iter().map(ToString::to_string).collect();
+        assert_eq!(allowed, allow, "{more}");
+    }
 }

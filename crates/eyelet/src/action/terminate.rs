@@ -9,6 +9,7 @@ use eyelet_wire::version::{SSL30, TLS13};
 use tokio::time::sleep;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use crate::action::mint;
 use crate::action::refuse::{self, RefusalMessage};
 use crate::connection_handle::ConnectionHandle;
 use crate::handshake::{HandshakeFailure, Handshaken, handshake};
@@ -88,11 +89,19 @@ pub async fn terminate(
             }
         };
     }
+    if terminate.certificates == CertificateSource::Mint {
+        let minted = Box::pin(mint::certificates(connection, info, rule, terminate)).await;
+        with.certificates = match minted {
+            Ok(certificates) => certificates,
+            Err(end) => return refuse::refuse(connection, &RefusalMessage::of(&end.reason), end),
+        };
+        connection.handle.due_in(snapshot.config.limits.handshake_timeout);
+    }
     let asks_client = terminate.client_ca.is_some();
     let client_roots = with.client_roots;
     let done = match handshake(connection, with, peeked, offer.early_data, asks_client).await {
         Ok(done) => done,
-        Err(failure) => return Err(give_up(connection, failure)),
+        Err(failure) => return Err(mint::explain(terminate, give_up(connection, failure))),
     };
     connection.worker.engine.counters.handshake(done.version == TLS13, done.resumed);
     info.decided.client_roots = client_roots;
