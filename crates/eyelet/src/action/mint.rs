@@ -56,6 +56,7 @@ pub async fn certificates(
         // An inspector dials the origin.
         None => shown.is_trusted,
     };
+    connection.handle.due_in(snapshot.config.limits.handshake_timeout);
     let origin = (leaf, is_trusted);
     let minted = snapshot.tls.mint(&snapshot.config.rules, rule, origin, &snapshot.budget);
     minted.map_err(|error| End::failed(Reason::Configuration(Detail::of(error))))

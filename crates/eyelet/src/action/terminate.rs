@@ -80,22 +80,21 @@ pub async fn terminate(
         return refuse::refuse(connection, &answer, end);
     }
     connection.handle.due_in(snapshot.config.limits.handshake_timeout);
-    if let CertificateSource::Acme { on_demand } = terminate.certificates {
-        with.certificates = match Box::pin(issued(connection, info, on_demand)).await? {
-            Ok(certificates) => certificates,
-            Err(lack) => {
-                let end = End::failed(Reason::NoCertificate(lack));
-                return refuse::refuse(connection, &RefusalMessage::of(&end.reason), end);
-            }
-        };
-    }
-    if terminate.certificates == CertificateSource::Mint {
-        let minted = Box::pin(mint::certificates(connection, info, rule, terminate)).await;
-        with.certificates = match minted {
-            Ok(certificates) => certificates,
-            Err(end) => return refuse::refuse(connection, &RefusalMessage::of(&end.reason), end),
-        };
-        connection.handle.due_in(snapshot.config.limits.handshake_timeout);
+    let made = match terminate.certificates {
+        CertificateSource::Files | CertificateSource::Local(_) => None,
+        CertificateSource::Acme { on_demand } => {
+            Some(Box::pin(issued(connection, info, on_demand)).await)
+        }
+        CertificateSource::Mint => {
+            Some(Box::pin(mint::certificates(connection, info, rule, terminate)).await)
+        }
+    };
+    match made {
+        None => {}
+        Some(Ok(certificates)) => with.certificates = certificates,
+        Some(Err(end)) => {
+            return refuse::refuse(connection, &RefusalMessage::of(&end.reason), end);
+        }
     }
     let asks_client = terminate.client_ca.is_some();
     let client_roots = with.client_roots;
@@ -148,9 +147,10 @@ async fn issued(
     connection: &ConnectionHandle,
     info: &ConnectionInfo,
     on_demand: bool,
-) -> Result<Result<Arc<Certificates>, CertificateLack>, End> {
+) -> Result<Arc<Certificates>, End> {
     let snapshot = &connection.worker.snapshot;
-    let Some(name) = &info.decided.sni else { return Ok(Err(CertificateLack::NoName)) };
+    let lacks = |lack| End::failed(Reason::NoCertificate(lack));
+    let name = info.decided.sni.as_ref().ok_or_else(|| lacks(CertificateLack::NoName))?;
     let mut issued = snapshot.acme.certificates(name);
     if on_demand && matches!(issued, Err(CertificateLack::Ordered)) {
         // The rest is for the handshake.
@@ -158,7 +158,7 @@ async fn issued(
         let order = async { issued = snapshot.acme.order(name, wait).await };
         peek::while_there(connection, order, Stage::Handshake).await?;
     }
-    Ok(issued)
+    issued.map_err(lacks)
 }
 
 async fn dial(
