@@ -13,7 +13,7 @@ use rcgen::{
     KeyUsagePurpose, PKCS_RSA_SHA256, RsaKeySize, SanType,
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::authority::{BACKDATED, library, serial, unix_secs};
 use crate::{Authority, LocalCaError};
@@ -81,6 +81,10 @@ impl LeafKey {
         made.map(Self).map_err(library)
     }
 
+    pub(crate) fn parse(key: &PrivateKeyDer<'_>) -> Result<Self, LocalCaError> {
+        KeyPair::try_from(key).map(Self).map_err(library)
+    }
+
     pub(crate) const fn pair(&self) -> &KeyPair {
         &self.0
     }
@@ -93,6 +97,13 @@ impl LeafKey {
     /// The same as PEM.
     pub fn pem(&self) -> Zeroizing<String> {
         Zeroizing::new(self.0.serialize_pem())
+    }
+}
+
+/// The library wipes a key only when it is told to.
+impl Drop for LeafKey {
+    fn drop(&mut self) {
+        self.0.zeroize();
     }
 }
 

@@ -4,7 +4,7 @@
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, SanType,
+    Issuer, KeyUsagePurpose, PublicKeyData, SanType, SignatureAlgorithm, SigningKey,
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::certificate::X509Certificate;
@@ -21,8 +21,27 @@ const UNTRUSTED_NAME: &str = "Eyelet: the issuer of the origin's certificate is 
 
 /// An authority that signs what it is shown.
 pub struct MintAuthority {
-    issuer: Issuer<'static, KeyPair>,
+    issuer: Issuer<'static, AuthorityKey>,
     is_root: bool,
+}
+
+/// The key of an authority, wiped when it is dropped.
+struct AuthorityKey(LeafKey);
+
+impl PublicKeyData for AuthorityKey {
+    fn der_bytes(&self) -> &[u8] {
+        self.0.pair().der_bytes()
+    }
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        self.0.pair().algorithm()
+    }
+}
+
+impl SigningKey for AuthorityKey {
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
+        self.0.pair().sign(message)
+    }
 }
 
 /// The kind of key that a certificate is for.
@@ -47,7 +66,7 @@ impl MintAuthority {
             let (_, parsed) = parse_x509_certificate(certificate).map_err(library)?;
             parsed.subject() == parsed.issuer()
         };
-        let key = KeyPair::try_from(key).map_err(library)?;
+        let key = AuthorityKey(LeafKey::parse(key)?);
         let issuer = Issuer::from_ca_cert_der(certificate, key).map_err(library)?;
         Ok(Self { issuer, is_root })
     }
@@ -63,7 +82,7 @@ impl MintAuthority {
         params.distinguished_name.push(DnType::CommonName, UNTRUSTED_NAME);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-        let key = KeyPair::generate().map_err(library)?;
+        let key = AuthorityKey(LeafKey::generate()?);
         Ok(Self { issuer: Issuer::new(params, key), is_root: true })
     }
 
@@ -132,7 +151,7 @@ fn alternative_names(parsed: &X509Certificate<'_>) -> Vec<SanType> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use rcgen::{PKCS_RSA_SHA256, RsaKeySize, date_time_ymd};
+    use rcgen::{KeyPair, PKCS_RSA_SHA256, RsaKeySize, date_time_ymd};
 
     use super::*;
 

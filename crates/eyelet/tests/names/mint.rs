@@ -8,9 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::client::{Offer, TLS12, handshake};
+use crate::support::namespaces::{SERVER, socket_address};
 use crate::support::pki::{Kind, Leaf};
 use crate::support::web::{self, get, hear};
-use crate::support::{Edge, Pki, Said, Talk, Tls, Upstream, expect, need, output, two, until};
+use crate::support::{
+    Edge, Net, Pki, Place, Said, Talk, Tls, Upstream, expect, need, output, two, until,
+};
 
 /// A rule that mints for whatever the client wants.
 pub const MINT: &str = "[[rule]]\nname = \"mint\"\naction = \"terminate\"\n\
@@ -265,4 +268,48 @@ fn a_real_server_of_openssl_is_minted_for() {
     let at = Minting::new(origins);
     let said = at.curl(address, "app.test", &["--http1.1"]);
     assert!(said.status.success() && said.text.contains("s_server"), "{}", said.text);
+}
+
+/// For real: netfilter redirects a client that knows nothing of Eyelet, and the origin is
+/// elsewhere.
+#[test]
+fn a_redirected_client_is_minted_for() {
+    if !need("openssl") || !need("curl") {
+        return;
+    }
+    let Some(net) = Net::new() else { return };
+    net.nft(
+        "table inet eyelet {
+           chain prerouting {
+             type nat hook prerouting priority dstnat
+             iifname \"lan0\" tcp dport 443 redirect to :8443
+           }
+         }",
+    );
+    let (origins, mint) = (Pki::new(), Pki::new());
+    origins.server("web", &["app.test"], Kind::P256);
+    mint.write_authority(&origins.folder, "mint");
+    let listeners = ["0.0.0.0", "[::]"]
+        .map(|ip| format!("[[listener]]\naddress = \"{ip}:8443\"\nkind = \"redirect\"\n"));
+    let edge = net.edge(&origins.folder, &format!("{}{MINT}{EVIDENCE}", listeners.concat()));
+    for server in SERVER {
+        let address = socket_address(server, 443);
+        let run = |place, program: &str| {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", &net.namespace(place), program]);
+            command
+        };
+        let mut serve = run(Place::Server, "openssl");
+        serve.args(["s_server", "-quiet", "-www", "-accept", &address.to_string()]);
+        serve.args(["-cert", &origins.text("web.pem"), "-key", &origins.text("web.key")]);
+        let _server = Talk::start(&mut serve);
+        until("the server", || net.at(Place::Server, || TcpStream::connect(address).ok()));
+        let mut curl = run(Place::Client, "curl");
+        let resolve = format!("app.test:443:{}", server);
+        curl.args(["-sS", "--http1.1", "--resolve", &resolve, "--cacert"]);
+        let said = output(curl.arg(origins.text("mint.pem")).arg("https://app.test/"));
+        assert!(said.status.success() && said.text.contains("s_server"), "{}", said.text);
+        let line = edge.line("a request", |line| line["upstream"] == address.to_string());
+        assert_eq!(line["rule"], "mint", "{line}");
+    }
 }
