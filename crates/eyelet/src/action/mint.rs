@@ -77,7 +77,9 @@ async fn fetch(
     };
     let configured = upstream.tls.as_ref().map(|tls| tls.name.as_str());
     let name: Option<Box<str>> = match configured.filter(|name| !name.is_empty()) {
-        Some(name) => Some(name.into()).filter(|name: &Box<str>| name.parse::<IpAddr>().is_err()),
+        // Nobody asks for an address by name (RFC 6066 section 3).
+        Some(name) if name.parse::<IpAddr>().is_ok() => None,
+        Some(name) => Some(name.into()),
         None => info.decided.sni.clone(),
     };
     known.fetch_certificate_of(connection, info, to, name.as_deref(), is_chosen).await;

@@ -80,21 +80,10 @@ pub async fn terminate(
         return refuse::refuse(connection, &answer, end);
     }
     connection.handle.due_in(snapshot.config.limits.handshake_timeout);
-    let made = match terminate.certificates {
-        CertificateSource::Files | CertificateSource::Local(_) => None,
-        CertificateSource::Acme { on_demand } => {
-            Some(Box::pin(issued(connection, info, on_demand)).await)
-        }
-        CertificateSource::Mint => {
-            Some(Box::pin(mint::certificates(connection, info, rule, terminate)).await)
-        }
-    };
-    match made {
-        None => {}
-        Some(Ok(certificates)) => with.certificates = certificates,
-        Some(Err(end)) => {
-            return refuse::refuse(connection, &RefusalMessage::of(&end.reason), end);
-        }
+    match made(connection, info, rule, terminate).await {
+        Ok(None) => {}
+        Ok(Some(certificates)) => with.certificates = certificates,
+        Err(end) => return refuse::refuse(connection, &RefusalMessage::of(&end.reason), end),
     }
     let asks_client = terminate.client_ca.is_some();
     let client_roots = with.client_roots;
@@ -140,6 +129,25 @@ fn give_up(connection: &ConnectionHandle, failure: HandshakeFailure) -> End {
 /// operator says so, and where memory is short.
 fn is_failure(reason: &Reason) -> bool {
     !matches!(reason.class(), Class::Drained | Class::Ended | Class::Shed)
+}
+
+/// The certificates that are there for one name or one origin only. `None`: the rule has its own.
+async fn made(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+    rule: u32,
+    terminate: &Terminate,
+) -> Result<Option<Arc<Certificates>>, End> {
+    // Boxed: few connections wait here, and the room would be in every handshake's future.
+    match terminate.certificates {
+        CertificateSource::Files | CertificateSource::Local(_) => Ok(None),
+        CertificateSource::Acme { on_demand } => {
+            Box::pin(issued(connection, info, on_demand)).await.map(Some)
+        }
+        CertificateSource::Mint => {
+            Box::pin(mint::certificates(connection, info, rule, terminate)).await.map(Some)
+        }
+    }
 }
 
 /// The certificate that an ACME server issued for the name. With `on_demand` it is ordered now.

@@ -7,6 +7,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rustix::process::Signal;
+
 use crate::support::client::{Offer, TLS12, handshake};
 use crate::support::namespaces::{SERVER, socket_address};
 use crate::support::pki::{Kind, Leaf};
@@ -164,7 +166,7 @@ fn no_two_clients_share_a_connection_to_an_origin() {
     let [mut one, mut other] = [(); 2].map(|()| at.towards(origin.address, &offer).unwrap());
     let (first, second) = (get(&mut one, "/").text(), get(&mut other, "/").text());
     assert_ne!(first, second);
-    let mut seen = vec![first, second];
+    let mut seen = [first, second];
     for _ in 0..4 {
         for (client, others) in [(&mut one, 1), (&mut other, 0)] {
             let said = get(client, "/").text();
@@ -186,6 +188,32 @@ fn a_connection_rests_without_its_origin_and_asks_again() {
     // The connection to the origin ends when the client's is parked.
     at.edge.wait_sockets(before);
     assert_ne!(get(&mut client, "/again").text(), first);
+}
+
+#[test]
+fn a_reload_and_another_authority_find_the_same_origin() {
+    let origins = Pki::new();
+    let origin = counting(origins.server("a", &["app.test"], Kind::P256));
+    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{EVIDENCE}"));
+    let folder = &at.origins.folder;
+    let mut client = at.towards(origin.address, &Offer::new(&at.mint)).unwrap();
+    get(&mut client, "/");
+    let files = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+    let file = files.into_iter().find(|path| path.extension().is_some_and(|end| end == "toml"));
+    let file = file.unwrap();
+    let text = std::fs::read_to_string(&file).unwrap();
+    let first = "[[rule]]\nsni = \"other.test\"\naction = \"refuse\"\n";
+    std::fs::write(&file, text.replacen("[[rule]]", &format!("{first}[[rule]]"), 1)).unwrap();
+    at.edge.signal(Signal::HUP);
+    at.edge.wait_log("configuration 2 serves");
+    let said = get(&mut client, "/again");
+    assert_eq!(said.status, 200, "{}", said.head);
+
+    let other = Pki::new();
+    other.write_authority(folder, "mint");
+    until("the other authority", || at.towards(origin.address, &Offer::new(&other)).ok());
+    // The first client's connection is as it was.
+    assert_eq!(get(&mut client, "/still").status, 200);
 }
 
 #[test]
