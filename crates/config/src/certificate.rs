@@ -231,6 +231,52 @@ pub fn describe(certificate: &CertificateDer<'_>) -> Option<Description> {
     })
 }
 
+/// Why a certificate cannot sign others, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum AuthorityFault {
+    /// It is not X.509.
+    #[error("the certificate cannot be parsed")]
+    Unreadable,
+    /// It is that of a server, or of a client.
+    #[error(
+        "not the certificate of an authority: it needs basicConstraints CA:TRUE, and keyCertSign \
+         if it has keyUsage. To make one: openssl req -x509 -newkey ec -pkeyopt \
+         ec_paramgen_curve:P-256 -nodes -days 365 -subj '/CN=Our inspection' -keyout mint.key \
+         -out mint.pem"
+    )]
+    NoAuthority,
+    /// It is not valid now.
+    #[error("the authority {0}: make another one, and have clients trust that")]
+    Dates(String),
+}
+
+/// Checks that a certificate may sign others now.
+///
+/// # Errors
+/// [`AuthorityFault`].
+pub fn check_authority(
+    certificate: &CertificateDer<'_>,
+    now: SystemTime,
+) -> Result<(), AuthorityFault> {
+    let (_, parsed) =
+        parse_x509_certificate(certificate).map_err(|_| AuthorityFault::Unreadable)?;
+    let usage = parsed.key_usage().map_err(|_| AuthorityFault::Unreadable)?;
+    if !parsed.is_ca() || usage.is_some_and(|usage| !usage.value.key_cert_sign()) {
+        return Err(AuthorityFault::NoAuthority);
+    }
+    let validity = parsed.validity();
+    let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let (now, end) = (i64::try_from(now).unwrap_or(i64::MAX), validity.not_after.timestamp());
+    if now > end {
+        return Err(AuthorityFault::Dates(format!("expired on {}", date(end))));
+    }
+    let start = validity.not_before.timestamp();
+    if now < start {
+        return Err(AuthorityFault::Dates(format!("is not valid before {}", date(start))));
+    }
+    Ok(())
+}
+
 /// The DNS names of a certificate, lower-case. Empty if it is not X.509. The subject's common name
 /// does not count (RFC 9525 section 2).
 pub fn names(certificate: &CertificateDer<'_>) -> Vec<String> {

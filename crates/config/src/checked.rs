@@ -95,6 +95,15 @@ impl Config {
             .any(|rule| matches!(rule.action, Action::Terminate(t) if t.certificates == on_demand))
     }
 
+    /// Whether a rule mints certificates, for which it must see those of origins.
+    pub fn mints(&self) -> bool {
+        let mints = |action: &Action| match action {
+            Action::Terminate(rule) => rule.certificates == CertificateSource::Mint,
+            Action::Splice(_) | Action::Refuse(_) => false,
+        };
+        self.rules.iter().any(|rule| mints(rule.action))
+    }
+
     /// Takes from the configuration that is served what only a restart can change. Gives the keys
     /// that differ.
     pub fn keep_until_restart(&mut self, served: &Self) -> Vec<&'static str> {

@@ -101,6 +101,44 @@ impl Files {
         }
     }
 
+    /// Checks the certificate and the key of an authority that signs for rules. Whoever has this
+    /// key can pretend to be any server to those who trust it, so nobody else may read it.
+    pub(super) fn check_signing_pair(
+        &mut self,
+        report: &mut Report<'_>,
+        certificate: Text<'_>,
+        key: Text<'_>,
+    ) {
+        let files = CertificateFiles {
+            certificate: self.folder.join(certificate.text),
+            key: self.folder.join(key.text),
+        };
+        let is_there = self.check_present(report, certificate.at, &files.certificate).is_some();
+        let Some(mode) = self.check_present(report, key.at, &files.key) else { return };
+        if mode & ALL_BUT_OWNER != 0 {
+            let (mode, path) = (mode & 0o777, files.key.display());
+            let message = format!(
+                "the authority's key must be readable by its owner only (mode {mode:o}): chmod \
+                 go= {path}"
+            );
+            report.error(key.at, message);
+        }
+        if self.depth == Depth::Files || !is_there {
+            return;
+        }
+        match certificate::load(&files) {
+            Err(why) => report.error(key.at, why.to_string()),
+            Ok(pair) => {
+                let leaf = pair.certified.cert.first();
+                let fault = leaf.map(|leaf| certificate::check_authority(leaf, self.now));
+                if let Some(Err(fault)) = fault {
+                    let path = files.certificate.display();
+                    report.error(certificate.at, format!("{path}: {fault}"));
+                }
+            }
+        }
+    }
+
     /// The path of a file with a secret, and whether the file is there.
     pub(super) fn check_secret(
         &mut self,
@@ -231,6 +269,9 @@ const FILE_BYTES_MAX: u64 = 256 << 20;
 
 /// Mode bits: users other than the owner and the group may read or write.
 const OTHERS: u32 = 0o006;
+
+/// Mode bits: anybody but the owner may do anything.
+const ALL_BUT_OWNER: u32 = 0o077;
 
 /// Most names that a warning lists.
 const NAMES_SHOWN: usize = 5;

@@ -16,6 +16,7 @@ pub mod lists;
 mod load;
 mod local;
 mod matchers;
+mod mint;
 mod model;
 mod originate;
 mod reader;

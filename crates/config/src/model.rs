@@ -262,6 +262,9 @@ pub enum CertificateSource {
     Files,
     /// `"local"`: one for each name, signed by the local certificate authority.
     Local(LocalNames),
+    /// `"mint"`: one for each certificate of an origin, signed by the authority of the rule, whose
+    /// files are in `RuleList::certificates`.
+    Mint,
     /// `"acme"`: one for each name, ordered from an ACME server.
     Acme {
         /// Whether a name is ordered when a client first asks for it.
@@ -304,7 +307,7 @@ impl TerminateUpstream {
             Self::Tcp(to) => to,
             Self::Http(http) => match &http.address {
                 HttpAddress::Tcp(to) => to,
-                HttpAddress::Unix(_) => return false,
+                HttpAddress::Unix(_) | HttpAddress::Destination => return false,
             },
             Self::Unix(_) => return false,
         };
@@ -320,6 +323,7 @@ impl fmt::Display for TerminateUpstream {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
             Self::Http(http) => match (&http.address, &http.tls) {
                 (address @ HttpAddress::Unix(_), _) => write!(f, "http+{address}"),
+                (HttpAddress::Destination, _) => f.write_str(DESTINATION),
                 (address, None) => write!(f, "http://{address}"),
                 (address, Some(_)) => write!(f, "https://{address}"),
             },
@@ -358,13 +362,20 @@ pub enum HttpAddress {
     Tcp(HostPort),
     /// `http+unix:/path`.
     Unix(PathBuf),
+    /// `destination`: the client's destination. Each connection has its own, with the name in its
+    /// hello. Only a rule that mints has it.
+    Destination,
 }
+
+/// How the client's destination is written as an upstream.
+pub(super) const DESTINATION: &str = "destination";
 
 impl fmt::Display for HttpAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
             Self::Tcp(address) => address.fmt(f),
+            Self::Destination => f.write_str(DESTINATION),
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::listeners::{Listeners, called};
 use crate::lists::ListReader;
 use crate::local::{self, LOCAL, LocalSettings};
 use crate::matchers::{self, Matchers};
+use crate::mint::{self, MINT};
 use crate::model::{
     Action, CertificateSource, DialSource, Host, HostPort, HttpAddress, ListenerKind, Originate,
     ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream,
@@ -81,6 +82,13 @@ pub(super) fn read<'t>(
             }
             let mut terminate = terminate(report, section, &matchers, files)?;
             terminate.certificates = source;
+            shown.extend(mint::check_rule(report, section, files, &mut terminate));
+            mint::check_upstream(
+                report,
+                section,
+                &terminate,
+                listeners.of_rule(&matchers.listeners),
+            );
             (Action::Terminate(terminate), Needs::Hello)
         }
         Kind::Refuse => {
@@ -116,7 +124,7 @@ fn leads<'a>(
         TerminateUpstream::Tcp(to) => Some(to),
         TerminateUpstream::Http(http) => match &http.address {
             HttpAddress::Tcp(to) => Some(to),
-            HttpAddress::Unix(_) => None,
+            HttpAddress::Unix(_) | HttpAddress::Destination => None,
         },
         TerminateUpstream::Unix(_) => None,
     };
@@ -404,6 +412,9 @@ fn certificate_source(
         let on_demand = ordered.add(report, section, matchers, text);
         return CertificateSource::Acme { on_demand };
     }
+    if text.is_some_and(|text| text.text == MINT) {
+        return CertificateSource::Mint;
+    }
     if let Some(at) = section.key_at("acme_on_demand") {
         report.error(at, "`acme_on_demand` is for `certificate = \"acme\"` only");
     }
@@ -538,7 +549,7 @@ const COMMON_KEYS: [&str; 19] = [
 ];
 
 /// The keys of rules with certain actions.
-const ACTION_KEYS: [(&str, &[Kind]); 33] = [
+const ACTION_KEYS: [(&str, &[Kind]); 34] = [
     ("acme_on_demand", &[Kind::Terminate]),
     ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),
@@ -560,12 +571,14 @@ const ACTION_KEYS: [(&str, &[Kind]); 33] = [
     ("hsts", &[Kind::Terminate]),
     ("key", &[Kind::Terminate]),
     ("message", &[Kind::Refuse]),
+    ("mint_ca", &[Kind::Terminate]),
+    ("mint_key", &[Kind::Terminate]),
     ("plain_http", &[Kind::Splice]),
     ("proxy_protocol", &[Kind::Splice, Kind::Terminate]),
     ("source", &[Kind::Splice]),
     ("tls_version_min", &[Kind::Terminate]),
     ("upstream", &[Kind::Originate, Kind::Splice, Kind::Terminate]),
-    ("upstream_allow", &[Kind::Splice]),
+    ("upstream_allow", &[Kind::Splice, Kind::Terminate]),
     ("upstream_ca", &[Kind::Originate, Kind::Terminate]),
     ("upstream_check", &[Kind::Originate, Kind::Splice, Kind::Terminate]),
     ("upstream_hash", &[Kind::Originate, Kind::Splice, Kind::Terminate]),

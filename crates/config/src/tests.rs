@@ -626,6 +626,7 @@ mod admin;
 mod certificates;
 mod intercept;
 mod lists;
+mod mint;
 mod originate;
 mod upstreams;
 

@@ -54,6 +54,7 @@ impl Upstream for TerminateUpstream {
             Self::Unix(_) => "unix:",
             Self::Http(http) => match (&http.address, &http.tls) {
                 (HttpAddress::Unix(_), _) => "http+unix:",
+                (HttpAddress::Destination, _) => "destination",
                 (HttpAddress::Tcp(_), None) => "http://",
                 (HttpAddress::Tcp(_), Some(_)) => "https://",
             },
@@ -61,7 +62,7 @@ impl Upstream for TerminateUpstream {
     }
 
     fn may_be_listed(&self) -> bool {
-        true
+        self.as_http().is_none_or(|http| http.address != HttpAddress::Destination)
     }
 
     fn is_named(&self) -> bool {

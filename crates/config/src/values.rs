@@ -13,8 +13,8 @@ use eyelet_wire::version::{self, Version};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::model::{
-    Host, HostPort, HttpAddress, HttpUpstream, SpliceUpstream, TerminateUpstream, UpstreamHttp2,
-    UpstreamTls,
+    DESTINATION, Host, HostPort, HttpAddress, HttpUpstream, SpliceUpstream, TerminateUpstream,
+    UpstreamHttp2, UpstreamTls,
 };
 use crate::reader::nearest;
 
@@ -172,6 +172,11 @@ pub(super) fn terminate_upstream(text: &str) -> Result<TerminateUpstream, String
         return Err("{sni} in the upstream of a terminate rule would let a client choose where \
             its plaintext goes; it is for splice rules"
             .to_owned());
+    }
+    if text == DESTINATION {
+        // Each connection has a name of its own.
+        let tls = Some(UpstreamTls { name: String::new(), ca: None });
+        return Ok(TerminateUpstream::Http(http_upstream(HttpAddress::Destination, tls)));
     }
     if let Some(path) = text.strip_prefix("unix:") {
         return unix_path("unix:", path).map(TerminateUpstream::Unix);

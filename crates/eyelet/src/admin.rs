@@ -376,6 +376,7 @@ fn rules(snapshot: &Snapshot) -> Value {
 
 fn rule_of(rule: &RuleRef<'_>, count: RuleCount) -> Value {
     let action = match rule.action {
+        Action::Originate(_) => "originate",
         Action::Splice(_) => "splice",
         Action::Terminate(_) => "terminate",
         Action::Refuse(_) => "refuse",
@@ -393,8 +394,7 @@ fn rule_of(rule: &RuleRef<'_>, count: RuleCount) -> Value {
 fn busiest_rules(snapshot: &Snapshot) -> Value {
     let counts = snapshot.hits.as_ref().map(|hits| hits.counts()).unwrap_or_default();
     let never_hit = counts.iter().filter(|count| count.hits == 0).count();
-    let action = match rule.action {
-        Action::Originate(_) => "originate",
+    let mut rules: Vec<_> = snapshot.config.rules.iter().zip(counts).collect();
     let all = rules.len();
     rules.sort_by_key(|(_, count)| Reverse(count.hits));
     rules.truncate(LISTED_MAX);

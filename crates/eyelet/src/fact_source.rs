@@ -1,6 +1,7 @@
 //! Fetches the facts of one connection as the rules ask for them, and turns the verdict into a
 //! refusal or an action.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use eyelet_policy::{Fact, FactSet, Facts, Refusal, Verdict};
@@ -218,12 +219,45 @@ impl FactSource {
             evidence(info).note_unknown("certificate: there is no destination");
             return false;
         };
-        let name = info.decided.sni.as_deref();
-        let is_chosen = info.connect.is_some();
+        let name = info.decided.sni.clone();
+        self.fetch_certificate_of(connection, info, to, name.as_deref(), info.connect.is_some())
+            .await
+    }
+
+    /// Fetches the certificate that an address shows for a name. If the client chose the address,
+    /// it may be one that must not be asked.
+    pub async fn fetch_certificate_of(
+        &mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+        to: SocketAddr,
+        name: Option<&str>,
+        is_chosen: bool,
+    ) -> bool {
         let client = info.client.ip();
         let attempt = gather::by_certificate(&connection.worker.names, client, to, name, is_chosen);
         let attempt = Box::pin(attempt).await;
         self.take_certificate(info, attempt)
+    }
+
+    /// The certificate that was fetched last, or why there is none.
+    pub fn shown(&self) -> Option<&Attempt> {
+        self.shown.as_deref()
+    }
+
+    /// Fetches the destination, if it is not known. Fetching evidence has its own timeout, which
+    /// does not count against the client.
+    ///
+    /// # Errors
+    /// Why it cannot be had.
+    pub async fn fetch_origin(
+        &mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+    ) -> Result<SocketAddr, Reason> {
+        self.fetch_destination(connection, info).await;
+        let why = || self.no_destination.clone().unwrap_or(Reason::NoDestination);
+        info.decided.destination.ok_or_else(why)
     }
 
     fn take_certificate(&mut self, info: &mut ConnectionInfo, attempt: Arc<Attempt>) -> bool {

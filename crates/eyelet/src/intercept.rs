@@ -7,7 +7,7 @@ use crate::action::refuse::{self, RefusalMessage};
 use crate::connect::{self, ProxyRequest};
 use crate::connection_handle::ConnectionHandle;
 use crate::plain_http;
-use eyelet_config::{Action, Listener, ListenerKind, SpliceUpstream};
+use eyelet_config::{Action, HttpAddress, Listener, ListenerKind, SpliceUpstream};
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_resolve::loops::HOPS_MAX;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
@@ -67,12 +67,18 @@ pub fn check_return(
     };
     info.decided.hop_count = hop_count.saturating_add(1);
     info.decided.is_handed |= interfaces::is_local(info.client.ip());
-    match action {
-        _ if !info.decided.is_handed && hop_count < HOPS_MAX => Ok(()),
-        Action::Splice(splice) if !matches!(splice.upstream, SpliceUpstream::HostPort(_)) => {
-            Err(looped(Loop::Returned))
+    let follows_client = match action {
+        Action::Splice(splice) => !matches!(splice.upstream, SpliceUpstream::HostPort(_)),
+        Action::Terminate(terminate) => {
+            let http = terminate.upstream.as_http();
+            http.is_some_and(|http| http.address == HttpAddress::Destination)
         }
-        _ => Ok(()),
+        Action::Refuse(_) => false,
+    };
+    match follows_client {
+        _ if !info.decided.is_handed && hop_count < HOPS_MAX => Ok(()),
+        true => Err(looped(Loop::Returned)),
+        false => Ok(()),
     }
 }
 

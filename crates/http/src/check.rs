@@ -106,6 +106,9 @@ async fn check(http: &Http, member: &Member) -> Result<(), CheckError> {
                 TerminateUpstream::Http(to) => match &to.address {
                     HttpAddress::Tcp(to) => DialTarget::Configured(to),
                     HttpAddress::Unix(path) => DialTarget::Unix(path),
+                    HttpAddress::Destination => {
+                        return Err(CheckError::Failed(Reason::NoDestination));
+                    }
                 },
             };
             let (dialler, options) = (&http.dialler, DialOptions::default());
@@ -168,7 +171,7 @@ async fn ask(
 
 fn head(to: &HttpUpstream, path: &str) -> Result<(request::Parts, String), CheckError> {
     let host = match (&to.address, &to.tls) {
-        (HttpAddress::Unix(_), _) => "localhost".to_owned(),
+        (HttpAddress::Unix(_) | HttpAddress::Destination, _) => "localhost".to_owned(),
         (HttpAddress::Tcp(to), _) => to.to_string(),
     };
     let uri = format!("http://{host}{path}");

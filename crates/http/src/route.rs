@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eyelet_balance::group::{Group, Member, Tried};
-use eyelet_config::{Action, HttpUpstream, Originate, Terminate, TerminateUpstream};
+use eyelet_config::{
+    Action, CertificateSource, HttpAddress, HttpUpstream, Originate, Terminate, TerminateUpstream,
+};
 use eyelet_policy::sketch::HelloSketch;
 use eyelet_policy::{Decision, Fact, Facts, Verdict};
 use eyelet_resolve::evidence::Attempt;
@@ -33,6 +35,8 @@ pub struct Route {
     others: Box<[Rc<Shelf>]>,
     /// Load and health of its upstreams, where there is something to choose from.
     group: Option<Arc<Group>>,
+    /// The client's destination, if that is the upstream.
+    destination: Option<Box<HttpUpstream>>,
 }
 
 /// One of a route's upstreams.
@@ -88,11 +92,22 @@ impl Route {
         let action = worker.shared.config.rules.shared_action(rule)?;
         let terminate = action.requests()?;
         let TerminateUpstream::Http(upstream) = &terminate.upstream else { return None };
+        let destination = match upstream.address {
+            HttpAddress::Destination => {
+                let decided = &info.decided;
+                let named = (decided.destination?, decided.sni.as_deref());
+                let is_chosen = decided.connect.is_some();
+                Some(Box::new(upstream.of_connection(named, is_chosen, decided.http2)?))
+            }
+            HttpAddress::Tcp(_) | HttpAddress::Unix(_) => None,
+        };
         let roots = upstream.tls.as_ref().and_then(|tls| worker.shared.upstream_tls.roots(tls));
         let shelf = |upstream| match terminate.proxy_protocol {
             // A connection that came from this edge dials its own upstream connection, so that the
             // dial is checked for a loop: a shared one could lead to a listener of this edge.
             None if info.decided.is_handed => Rc::default(),
+            // An origin may know a client by its connection, as with NTLM.
+            None if terminate.certificates == CertificateSource::Mint => Rc::default(),
             None => worker.pool.shelf(upstream, roots.as_ref()),
             // The upstream was told the client's address, so only this client may use the
             // connection.
@@ -101,7 +116,7 @@ impl Route {
         let others = terminate.others.iter().filter_map(TerminateUpstream::as_http);
         let (shelf, others) = (shelf(upstream), others.map(shelf).collect());
         let group = worker.dialler.names.shared.upstreams.of(rule).cloned();
-        Some(Self { rule, action, shelf, others, group })
+        Some(Self { rule, action, shelf, others, group, destination })
     }
 
     /// The upstream for a request of this client that was at those of `tried`. `None`: it was at
@@ -127,12 +142,25 @@ impl Route {
         };
         let group = self.group.as_ref();
         let balanced = group.and_then(|group| Some((group, group.members.get(index)?)));
-        Some(RouteTarget { to: upstream.as_http()?, shelf, balanced })
+        let to = match &self.destination {
+            Some(destination) => destination,
+            None => upstream.as_http()?,
+        };
+        Some(RouteTarget { to, shelf, balanced })
     }
 
     /// The route of one request of a proxy's client.
     pub fn proxied(rule: u32, action: Arc<Action>, shelf: Rc<Shelf>) -> Self {
-        Self { rule, action, shelf, others: Box::default(), group: None }
+        Self { rule, action, shelf, others: Box::default(), group: None, destination: None }
+    }
+
+    /// Whether the upstream is a stranger's origin, which is told nothing of the client, and whose
+    /// responses stay as they are.
+    pub fn is_to_stranger(&self) -> bool {
+        self.terminate().is_some_and(|terminate| {
+            terminate.certificates == CertificateSource::Mint
+                && terminate.upstream.as_http().is_some_and(|http| http.tls.is_some())
+        })
     }
 
     /// How the rule's action serves requests.

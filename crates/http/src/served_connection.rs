@@ -198,10 +198,16 @@ impl ServedConnection {
         }
     }
 
-    /// Sets the fields that every response of the rule has. A stranger's response to a client of a
-    /// proxy, or of an originate rule, passes as it is.
+    /// Whether the upstream is no application of the operator's.
+    fn is_to_stranger(&self) -> bool {
+        self.is_proxied
+            || self.originate().is_some()
+            || self.route.as_ref().is_some_and(Route::is_to_stranger)
+    }
+
+    /// Sets the fields that every response of the rule has. A stranger's response passes as it is.
     pub fn set_fields(&self, headers: &mut http::HeaderMap) {
-        if self.is_proxied || self.originate().is_some() {
+        if self.is_to_stranger() {
             return;
         }
         let rule = self.route.as_ref().and_then(Route::requests);
@@ -246,8 +252,8 @@ impl ServedConnection {
         host: &str,
         request: &mut request::Parts,
     ) -> fields::ForwardedFields {
-        if self.is_proxied || self.originate().is_some() {
-            // The upstream is a stranger: it is not told the client's address.
+        if self.is_to_stranger() {
+            // It is not told the client's address.
             return fields::via_alone(request.version);
         }
         let mut last = self.requester.borrow_mut();

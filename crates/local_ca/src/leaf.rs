@@ -10,10 +10,10 @@ use eyelet_policy::NamePattern;
 use ipnet::IpNet;
 use rcgen::{
     CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair,
-    KeyUsagePurpose, SanType,
+    KeyUsagePurpose, PKCS_RSA_SHA256, RsaKeySize, SanType,
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::authority::{BACKDATED, library, serial, unix_secs};
 use crate::{Authority, LocalCaError};
@@ -21,7 +21,7 @@ use crate::{Authority, LocalCaError};
 /// How long a certificate is valid that is signed on the spot. It is signed anew long before.
 pub const LEAF_LIFETIME: Duration = Duration::from_hours(30 * 24);
 /// Bytes of a common name (RFC 5280 appendix A.1, ub-common-name).
-const COMMON_NAME_BYTES_MAX: usize = 64;
+pub(crate) const COMMON_NAME_BYTES_MAX: usize = 64;
 
 /// A name that a certificate is for. It displays as it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,16 +60,33 @@ impl fmt::Display for SubjectName {
     }
 }
 
-/// A key of a server (ECDSA P-256). Several certificates may be for one.
+/// A key of a server. Several certificates may be for one.
 pub struct LeafKey(KeyPair);
 
 impl LeafKey {
-    /// Makes one.
+    /// Makes one of ECDSA P-256.
     ///
     /// # Errors
     /// [`LocalCaError::Library`].
     pub fn generate() -> Result<Self, LocalCaError> {
         KeyPair::generate().map(Self).map_err(library)
+    }
+
+    /// Makes one of RSA with 2048 bits. It takes a tenth of a second or so.
+    ///
+    /// # Errors
+    /// [`LocalCaError::Library`].
+    pub fn generate_rsa() -> Result<Self, LocalCaError> {
+        let made = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048);
+        made.map(Self).map_err(library)
+    }
+
+    pub(crate) fn parse(key: &PrivateKeyDer<'_>) -> Result<Self, LocalCaError> {
+        KeyPair::try_from(key).map(Self).map_err(library)
+    }
+
+    pub(crate) const fn pair(&self) -> &KeyPair {
+        &self.0
     }
 
     /// The key in PKCS#8.
@@ -80,6 +97,13 @@ impl LeafKey {
     /// The same as PEM.
     pub fn pem(&self) -> Zeroizing<String> {
         Zeroizing::new(self.0.serialize_pem())
+    }
+}
+
+/// The library wipes a key only when it is told to.
+impl Drop for LeafKey {
+    fn drop(&mut self) {
+        self.0.zeroize();
     }
 }
 

@@ -6,6 +6,7 @@
 mod authority;
 mod certificate_files;
 mod leaf;
+mod mint;
 pub mod trust;
 
 use std::io;
@@ -18,6 +19,7 @@ use eyelet_sys::process;
 pub use authority::{Authority, CERTIFICATE_FILE, KEY_FILE};
 pub use certificate_files::write_files;
 pub use leaf::{LEAF_LIFETIME, LeafKey, SignedLeaf, SubjectName, SubjectNameFault};
+pub use mint::{KeyKind, MintAuthority};
 
 /// Why the authority cannot be used. It says what to do.
 #[derive(Debug, thiserror::Error)]

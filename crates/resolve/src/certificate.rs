@@ -4,7 +4,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use ipnet::IpNet;
 use rustls::client::WebPkiServerVerifier;
@@ -20,8 +20,9 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
 use crate::guard::is_guarded;
-use eyelet_config::{Action, Config};
+use eyelet_config::{Action, Config, UpstreamTls};
 use eyelet_telemetry::evidence::CertificateEvidence;
+use eyelet_tls::client::{ClientConfigs, Roots, is_trusted};
 use eyelet_tls::provider::{self, KeyOnly, PROVIDER};
 use eyelet_tls::roots::RootsError;
 
@@ -42,6 +43,14 @@ pub struct Shown {
     pub logged: Arc<CertificateEvidence>,
     /// The end of the leaf's validity, in milliseconds since 1970.
     pub expires_unix_ms: u64,
+    /// The chain as it was shown, leaf first, if a rule mints certificates after those of origins.
+    /// Empty otherwise.
+    pub chain: Box<[CertificateDer<'static>]>,
+    /// Whether a trusted root leads to the chain, whatever its names and the leaf's dates.
+    pub is_trusted: bool,
+    /// The same by the roots of the upstream that was asked for last: verifying a chain costs as
+    /// much as half a handshake.
+    judged: Mutex<Option<(Roots, bool)>>,
 }
 
 /// Makes side handshakes, and trusts the same roots always.
@@ -53,6 +62,8 @@ pub struct Prober {
     /// The `upstream_allow` networks of all rules.
     allow: Vec<IpNet>,
     roots: Arc<RootCertStore>,
+    /// Whether chains are kept, for rules that mint.
+    keeps_chains: bool,
 }
 
 impl Prober {
@@ -60,8 +71,8 @@ impl Prober {
     ///
     /// # Errors
     /// If rustls refuses them.
-    pub fn new(config: &Config, roots: Arc<RootCertStore>) -> Result<Self, RootsError> {
-        let allow = allowed(config);
+    pub fn new(edge: &Config, roots: Arc<RootCertStore>) -> Result<Self, RootsError> {
+        let allow = allowed(edge);
         let rustls = |error: &dyn std::fmt::Display| RootsError::Rustls(error.to_string());
         let verifier = WebPkiServerVerifier::builder_with_provider(roots.clone(), PROVIDER.clone())
             .build()
@@ -70,12 +81,18 @@ impl Prober {
         let mut nameless = named.clone();
         nameless.enable_sni = false;
         let (config, config_nameless) = (Arc::new(named), Arc::new(nameless));
-        Ok(Self { verifier, config, config_nameless, allow, roots })
+        let keeps_chains = edge.mints();
+        Ok(Self { verifier, config, config_nameless, allow, roots, keeps_chains })
     }
 
     /// Whether it judges a certificate by these roots.
     pub fn trusts(&self, roots: &RootCertStore) -> bool {
         self.roots.roots == roots.roots
+    }
+
+    /// Whether what it has seen is enough for the rules of this configuration.
+    pub fn sees_enough(&self, config: &Config) -> bool {
+        self.keeps_chains || !config.mints()
     }
 
     /// Why an address that a client chose must not be asked, if so. Who may not reach internal
@@ -113,7 +130,12 @@ impl Prober {
             .verifier
             .verify_server_cert(leaf, intermediates, &server, &[], UnixTime::now())
             .map(|_| ());
-        describe(leaf, verified, now_ms)
+        let mut shown = describe(leaf, verified, now_ms)?;
+        if self.keeps_chains {
+            shown.chain = witness.proven().unwrap_or_default().into();
+            shown.is_trusted = is_trusted(&self.verifier, &shown.chain, UnixTime::now());
+        }
+        Ok(shown)
     }
 }
 
@@ -121,7 +143,9 @@ impl Prober {
 fn allowed(config: &Config) -> Vec<IpNet> {
     let allows = config.rules.iter().filter_map(|rule| match rule.action {
         Action::Splice(splice) => Some(&splice.upstream_allow),
-        Action::Originate(_) | Action::Terminate(_) | Action::Refuse(_) => None,
+        // The client's destination, in a rule that mints.
+        Action::Terminate(terminate) => terminate.upstream.as_http()?.chosen.as_ref(),
+        Action::Originate(_) | Action::Refuse(_) => None,
     });
     IpNet::aggregate(&allows.flatten().copied().collect())
 }
@@ -262,10 +286,37 @@ fn describe(
     let valid = verified.is_ok();
     let certificate = eyelet_policy::CertificateFacts { names, issuer: issuers, trusted, valid };
     let expires_unix_ms = expires.saturating_mul(1000);
-    Ok(Shown { certificate, logged: Arc::new(logged), expires_unix_ms })
+    Ok(Shown::new(certificate, logged, expires_unix_ms))
 }
 
 impl Shown {
+    /// A certificate without its chain.
+    pub(crate) fn new(
+        certificate: eyelet_policy::CertificateFacts,
+        logged: CertificateEvidence,
+        expires_unix_ms: u64,
+    ) -> Self {
+        let (logged, is_trusted) = (Arc::new(logged), certificate.trusted);
+        let (chain, judged) = (Box::default(), Mutex::default());
+        Self { certificate, logged, expires_unix_ms, chain, is_trusted, judged }
+    }
+
+    /// Whether the roots for an upstream lead to the chain, whatever its names and the leaf's
+    /// dates.
+    pub fn is_trusted_by(&self, configs: &ClientConfigs, tls: &UpstreamTls) -> bool {
+        let Some(roots) = configs.roots(tls) else { return false };
+        // No operation under this lock can panic half done.
+        let mut judged = self.judged.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((by, is_trusted)) = &*judged
+            && *by == roots
+        {
+            return *is_trusted;
+        }
+        let is_trusted = configs.trusts(tls, &self.chain, UnixTime::now());
+        *judged = Some((roots, is_trusted));
+        is_trusted
+    }
+
     /// Bytes on the heap.
     pub fn bytes(&self) -> usize {
         let texts = |list: &[Box<str>]| -> usize {
@@ -277,6 +328,7 @@ impl Shown {
             + texts(&self.certificate.issuer)
             + texts(&self.logged.names)
             + self.logged.issuer.len()
+            + self.chain.iter().map(|part| size_of_val(part) + part.len()).sum::<usize>()
             + self.logged.fault.as_ref().map_or(0, |fault| fault.len())
     }
 }

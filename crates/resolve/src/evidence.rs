@@ -97,7 +97,7 @@ impl EvidenceStore {
     pub fn reloaded(&self, config: &Config) -> Result<Self, RootsError> {
         let (roots, prober) = trusted(config)?;
         let has_same_roots = match (&self.prober, &roots) {
-            (Some(old), Some(roots)) => old.trusts(&roots.store()),
+            (Some(old), Some(roots)) => old.trusts(&roots.store()) && old.sees_enough(config),
             _ => false,
         };
         let certificates = match has_same_roots {
@@ -148,7 +148,7 @@ impl EvidenceStore {
     pub fn descriptors_max(config: &Config) -> usize {
         let resolvers = config.dns.servers.len().max(2);
         let questions = if config.policy.asks_dns() { QUESTIONS_MAX * resolvers } else { 0 };
-        questions + if config.policy.asks_certificate() { HANDSHAKES_MAX } else { 0 }
+        questions + if sees_certificates(config) { HANDSHAKES_MAX } else { 0 }
     }
 
     /// Entries and bytes of the two caches: addresses, certificates.
@@ -157,9 +157,14 @@ impl EvidenceStore {
     }
 }
 
+/// Whether a rule asks for destinations' certificates, or mints after them.
+fn sees_certificates(config: &Config) -> bool {
+    config.policy.asks_certificate() || config.mints()
+}
+
 /// Reads the roots if a rule asks for a certificate.
 fn trusted(config: &Config) -> Result<(Option<Arc<EvidenceRoots>>, Option<Prober>), RootsError> {
-    if !config.policy.asks_certificate() {
+    if !sees_certificates(config) {
         return Ok((None, None));
     }
     let roots = EvidenceRoots::new(config.evidence.ca.as_deref())?;
@@ -216,20 +221,20 @@ mod tests {
 
     #[test]
     fn a_certificate_does_not_outlive_its_end_by_the_wall_clock() {
-        let shown = |valid| Shown {
-            certificate: eyelet_policy::CertificateFacts {
+        let shown = |valid| {
+            let certificate = eyelet_policy::CertificateFacts {
                 names: [].into(),
                 issuer: [].into(),
                 trusted: valid,
                 valid,
-            },
-            logged: Arc::new(CertificateEvidence {
+            };
+            let logged = CertificateEvidence {
                 names: [].into(),
                 issuer: "".into(),
                 fault: None,
                 at_unix_ms: 0,
-            }),
-            expires_unix_ms: 1_000,
+            };
+            Shown::new(certificate, logged, 1_000)
         };
         let attempt = |shown| Attempt { shown, fresh_until_ms: 500 };
         let sound = attempt(Ok(shown(true)));

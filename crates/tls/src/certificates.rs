@@ -242,6 +242,15 @@ impl CertificateMaker {
     pub fn make(&self, pair: Pair, source: SourceId) -> Arc<Certificates> {
         [self.0.certificate(pair, source)].into()
     }
+
+    /// The same with a key in the form that signs, which many certificates share.
+    pub(crate) fn make_shared(&self, pair: Pair, source: SourceId) -> Arc<Certificates> {
+        let signing = pair.certified.key.clone();
+        let certificate = self.0.certificate(pair, source);
+        self.0.key_bytes.fetch_add(bytes(&*signing), Relaxed);
+        *lock(&certificate.signing) = Some(signing);
+        [certificate].into()
+    }
 }
 
 impl Shared {
@@ -334,6 +343,17 @@ impl Certificate {
         chain.push(CertificateDer::from(self.leaf.to_vec()));
         chain.extend(self.issuers.iter().cloned());
         Some(Arc::new(CertifiedKey::new(chain, self.signing_key()?)))
+    }
+
+    /// Its chain in DER, the leaf first.
+    pub(crate) fn chain(&self) -> impl Iterator<Item = CertificateDer<'_>> {
+        let leaf = CertificateDer::from(&*self.leaf);
+        [leaf].into_iter().chain(self.issuers.iter().map(|issuer| CertificateDer::from(&**issuer)))
+    }
+
+    /// Its key in DER.
+    pub(crate) fn key(&self) -> Option<PrivateKeyDer<'_>> {
+        PrivateKeyDer::try_from(&**self.key).ok()
     }
 
     /// Stands for its path in tickets.

@@ -2,10 +2,15 @@
 //! may change: what was made of them is replaced.
 
 use std::collections::HashMap;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use rustls::{ClientConfig, RootCertStore};
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::{CertificateError, ClientConfig, Error, RootCertStore};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::provider::PROVIDER;
 use crate::server::TlsError;
@@ -53,6 +58,7 @@ impl PartialEq for Roots {
 #[derive(Clone)]
 struct Offers {
     roots: Roots,
+    verifier: Arc<WebPkiServerVerifier>,
     either: Arc<ClientConfig>,
     one: Arc<ClientConfig>,
     two: Arc<ClientConfig>,
@@ -96,6 +102,11 @@ impl ClientConfigs {
         })
     }
 
+    /// Whether the roots for an upstream lead to a chain, as [`is_trusted`].
+    pub fn trusts(&self, tls: &UpstreamTls, chain: &[CertificateDer<'_>], now: UnixTime) -> bool {
+        self.offers(tls).is_some_and(|offers| is_trusted(&offers.verifier, chain, now))
+    }
+
     /// The files that it was made from. The system's roots are not among them.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.by_roots.keys().filter_map(Option::as_deref)
@@ -120,6 +131,32 @@ impl ClientConfigs {
     fn offers(&self, tls: &UpstreamTls) -> Option<Offers> {
         self.by_roots.get(&tls.ca).map(|made| lock(made).offers.clone())
     }
+}
+
+/// Whether a root leads to a chain, whatever name its leaf is for, and whether or not the leaf is
+/// valid now. These two are for whoever sees the leaf.
+pub fn is_trusted(
+    verifier: &WebPkiServerVerifier,
+    chain: &[CertificateDer<'_>],
+    now: UnixTime,
+) -> bool {
+    let Some((leaf, issuers)) = chain.split_first() else { return false };
+    let Some(dates) = certificate::describe(leaf) else { return false };
+    let secs = |time: i64| u64::try_from(time).unwrap_or(0);
+    let (start, end) = (secs(dates.not_before), secs(dates.not_after));
+    // A leaf that ends before it begins is valid never.
+    let at = now.as_secs().max(start).min(end);
+    let at = UnixTime::since_unix_epoch(Duration::from_secs(at));
+    // The chain is verified before the name is.
+    let any = ServerName::from(Ipv4Addr::UNSPECIFIED);
+    let verified = verifier.verify_server_cert(leaf, issuers, &any, &[], at);
+    matches!(
+        verified,
+        Ok(_)
+            | Err(Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }
+            ))
+    )
 }
 
 /// A configuration for HTTP/1.1 to a server that is no upstream, verified by the roots of a file or
@@ -179,7 +216,9 @@ fn make(roots: RootCertStore) -> Result<Offers, TlsError> {
     let store = Arc::new(roots);
     let builder = ClientConfig::builder_with_provider(PROVIDER.clone());
     let builder = builder.with_safe_default_protocol_versions()?;
-    let builder = builder.with_root_certificates(store.clone());
+    let verifier = WebPkiServerVerifier::builder_with_provider(store.clone(), PROVIDER.clone());
+    let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
+    let builder = builder.with_webpki_verifier(verifier.clone());
     let config = builder.with_no_client_auth();
     let offer = |protocols: &[&str]| {
         // The copies share the roots and the tickets.
@@ -189,6 +228,7 @@ fn make(roots: RootCertStore) -> Result<Offers, TlsError> {
     };
     Ok(Offers {
         roots: Roots { store },
+        verifier,
         either: offer(&["h2", "http/1.1"]),
         one: offer(&["http/1.1"]),
         two: offer(&["h2"]),

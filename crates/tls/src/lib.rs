@@ -7,6 +7,7 @@ pub mod certificates;
 pub mod client;
 mod client_chain;
 mod local;
+mod mint;
 #[cfg(test)]
 mod properties;
 pub mod provider;

@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::digest;
 use rustls::server::danger::ClientCertVerifier;
@@ -18,20 +18,22 @@ use rustls::server::{
 };
 use rustls::sign::CertifiedKey;
 use rustls::{KeyLog, RootCertStore, ServerConfig, SupportedProtocolVersion, version};
-use rustls_pki_types::UnixTime;
+use rustls_pki_types::{CertificateDer, UnixTime};
 use zeroize::Zeroizing;
 
 use crate::certificates::{Certificate, CertificateStore, Certificates, PairPlaces};
 use crate::client_chain;
 use crate::local::{LocalCertificates, LocalError};
+use crate::mint::MintedCertificates;
 use crate::provider::PROVIDER;
 use crate::tickets::{SourceId, TicketKeys, client_certificates};
-use eyelet_config::certificate::{self, CertificateError, Description};
+use eyelet_config::certificate::{self, AuthorityFault, CertificateError, Description};
 use eyelet_config::{
     Action, CertificateFiles, CertificateSource, Config, RuleList, Terminate, UnchangedPairs,
     Version,
 };
 use eyelet_local_ca::LocalCaError;
+use eyelet_memory::budget::Budget;
 use eyelet_sys::file::Stamp;
 
 /// Tickets sent after a full or resumed TLS 1.3 handshake. One, as in Go: every connection brings
@@ -60,6 +62,14 @@ pub enum TlsError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The authority of a rule that mints cannot sign.
+    #[error("mint_ca {path}: {fault}")]
+    MintAuthority {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        fault: AuthorityFault,
+    },
     /// The local certificate authority cannot sign.
     #[error("{0}")]
     Local(LocalCaError),
@@ -84,6 +94,8 @@ pub struct ServerConfigs {
     certificates: CertificateStore,
     /// If a rule has its certificates signed here.
     local: Option<Arc<LocalCertificates>>,
+    /// If a rule mints.
+    mint: Option<Arc<MintedCertificates>>,
 }
 
 /// What seals tickets.
@@ -165,7 +177,56 @@ impl ServerConfigs {
             earlier.map(|(earlier, rules)| (&earlier.certificates, rules)),
         )?;
         let local = LocalCertificates::new(config, earlier.and_then(|e| e.0.local.as_ref()))?;
-        Ok(Self { by_action: by_action.into(), made: made.into(), tickets, certificates, local })
+        let mint = match earlier.and_then(|e| e.0.mint.clone()).filter(|_| config.mints()) {
+            None if config.mints() => {
+                Some(Arc::new(MintedCertificates::new().map_err(TlsError::Local)?))
+            }
+            known => known,
+        };
+        let (by_action, made) = (by_action.into(), made.into());
+        let configs = Self { by_action, made, tickets, certificates, local, mint };
+        configs.check_authorities(&config.rules)?;
+        Ok(configs)
+    }
+
+    /// Fails where a rule mints by a pair that is no authority's, or has expired.
+    fn check_authorities(&self, rules: &RuleList) -> Result<(), TlsError> {
+        let mints = |action: &Action| match action {
+            Action::Terminate(rule) => rule.certificates == CertificateSource::Mint,
+            Action::Splice(_) | Action::Refuse(_) => false,
+        };
+        for rule in rules.iter().filter(|rule| mints(rule.action)) {
+            let Ok(pair) = self.certificates.of(rule.certificates_number) else { continue };
+            let leaf = pair.first().and_then(|pair| pair.chain().next());
+            let checked = leaf.map(|leaf| certificate::check_authority(&leaf, SystemTime::now()));
+            if let (Some(Err(fault)), Some(files)) =
+                (checked, rules.certificates(rule.certificates_number).next())
+            {
+                let path = files.certificate.display().to_string();
+                return Err(TlsError::MintAuthority { path, fault });
+            }
+        }
+        Ok(())
+    }
+
+    /// The certificate that a rule shows instead of an origin's, signed by the rule's authority, or
+    /// by one that nobody trusts. It costs one signature for each certificate of an origin.
+    ///
+    /// # Errors
+    /// If the authority cannot sign, or the origin's certificate cannot be parsed.
+    pub fn mint(
+        &self,
+        rules: &RuleList,
+        rule: u32,
+        (origin, is_trusted): (&CertificateDer<'_>, bool),
+        budget: &Arc<Budget>,
+    ) -> Result<Arc<Certificates>, TlsError> {
+        let pair = self.certificates.of(rules.at(rule).certificates_number);
+        let pair = pair.map_err(TlsError::Unread)?;
+        let (Some(mint), Some(authority)) = (&self.mint, pair.first()) else {
+            return Err(TlsError::Unread("no authority".into()));
+        };
+        mint.of(authority, (origin, is_trusted), budget).map_err(TlsError::Local)
     }
 
     /// The authorities of a terminate rule's clients, as a number that never means others; 0: it
@@ -196,6 +257,8 @@ impl ServerConfigs {
         };
         let certificates = match (source, &self.local) {
             (CertificateSource::Local(names), Some(local)) => local.of(name, names)?,
+            // An authority is never shown. What it signs comes from `mint`.
+            (CertificateSource::Mint, _) => Arc::new([]),
             _ => self.certificates.of(rule.certificates_number).map_err(TlsError::Unread)?,
         };
         Ok(Handshake { client_roots: built.client_roots(), config: built.config, certificates })

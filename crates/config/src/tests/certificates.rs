@@ -38,7 +38,7 @@ impl Folder {
         self.issue_with(name, CertificateParams::new(names).unwrap());
     }
 
-    fn issue_with(&self, name: &str, params: CertificateParams) {
+    pub(super) fn issue_with(&self, name: &str, params: CertificateParams) {
         let key = KeyPair::generate().unwrap();
         let certificate = params.self_signed(&key).unwrap();
         self.write(&format!("{name}.pem"), &certificate.pem());

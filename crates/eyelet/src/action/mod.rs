@@ -1,5 +1,6 @@
 //! What a verdict does: splice, terminate, originate or refuse; and the answer to an ACME server.
 
+pub mod mint;
 pub mod originate;
 pub mod refuse;
 pub mod splice;

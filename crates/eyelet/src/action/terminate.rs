@@ -9,6 +9,7 @@ use eyelet_wire::version::{SSL30, TLS13};
 use tokio::time::sleep;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use crate::action::mint;
 use crate::action::refuse::{self, RefusalMessage};
 use crate::connection_handle::ConnectionHandle;
 use crate::handshake::{HandshakeFailure, Handshaken, handshake};
@@ -79,21 +80,17 @@ pub async fn terminate(
         return refuse::refuse(connection, &answer, end);
     }
     connection.handle.due_in(snapshot.config.limits.handshake_timeout);
-    if let CertificateSource::Acme { on_demand } = terminate.certificates {
-        with.certificates = match Box::pin(issued(connection, info, on_demand)).await? {
-            Ok(certificates) => certificates,
-            Err(lack) => {
-                let end = End::failed(Reason::NoCertificate(lack));
-                return refuse::refuse(connection, &RefusalMessage::of(&end.reason), end);
-            }
-        };
+    match made(connection, info, rule, terminate).await {
+        Ok(None) => {}
+        Ok(Some(certificates)) => with.certificates = certificates,
+        Err(end) => return refuse::refuse(connection, &RefusalMessage::of(&end.reason), end),
     }
     let asks_client = terminate.client_ca.is_some();
     let client_roots = with.client_roots;
     let began = connection.worker.engine.begins();
     let done = match handshake(connection, with, peeked, offer.early_data, asks_client).await {
         Ok(done) => done,
-        Err(failure) => return Err(give_up(connection, failure)),
+        Err(failure) => return Err(mint::explain(terminate, give_up(connection, failure))),
     };
     let kind = (done.version == TLS13, done.resumed);
     connection.worker.engine.shaken(kind, began);
@@ -137,14 +134,34 @@ fn is_failure(reason: &Reason) -> bool {
     !matches!(reason.class(), Class::Drained | Class::Ended | Class::Shed)
 }
 
+/// The certificates that are there for one name or one origin only. `None`: the rule has its own.
+async fn made(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+    rule: u32,
+    terminate: &Terminate,
+) -> Result<Option<Arc<Certificates>>, End> {
+    // Boxed: few connections wait here, and the room would be in every handshake's future.
+    match terminate.certificates {
+        CertificateSource::Files | CertificateSource::Local(_) => Ok(None),
+        CertificateSource::Acme { on_demand } => {
+            Box::pin(issued(connection, info, on_demand)).await.map(Some)
+        }
+        CertificateSource::Mint => {
+            Box::pin(mint::certificates(connection, info, rule, terminate)).await.map(Some)
+        }
+    }
+}
+
 /// The certificate that an ACME server issued for the name. With `on_demand` it is ordered now.
 async fn issued(
     connection: &ConnectionHandle,
     info: &ConnectionInfo,
     on_demand: bool,
-) -> Result<Result<Arc<Certificates>, CertificateLack>, End> {
+) -> Result<Arc<Certificates>, End> {
     let snapshot = &connection.worker.snapshot;
-    let Some(name) = &info.decided.sni else { return Ok(Err(CertificateLack::NoName)) };
+    let lacks = |lack| End::failed(Reason::NoCertificate(lack));
+    let name = info.decided.sni.as_ref().ok_or_else(|| lacks(CertificateLack::NoName))?;
     let mut issued = snapshot.acme.certificates(name);
     if on_demand && matches!(issued, Err(CertificateLack::Ordered)) {
         // The rest is for the handshake.
@@ -152,7 +169,7 @@ async fn issued(
         let order = async { issued = snapshot.acme.order(name, wait).await };
         peek::while_there(connection, order, Stage::Handshake).await?;
     }
-    Ok(issued)
+    issued.map_err(lacks)
 }
 
 async fn dial(

@@ -62,6 +62,8 @@ impl<'a> Source<'a> {
                 return converse(stream, visit);
             }
             HttpAddress::Tcp(address) => address,
+            // Strangers' responses are no dictionaries of ours.
+            HttpAddress::Destination => return Err(io::ErrorKind::Unsupported.into()),
         };
         let name = match &address.host {
             Host::Ip(ip) => ip.to_string(),

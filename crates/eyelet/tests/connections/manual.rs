@@ -67,6 +67,7 @@ fn write_files(pki: &Pki, text: &str) {
                 let authority = fs::read_to_string(pki.folder.path().join("ca.pem")).unwrap();
                 pki.folder.write(name, authority);
             }
+            "pem" | "key" if stem == "mint" => pki.write_authority(&pki.folder, stem),
             "pem" => {
                 let kind = if stem.contains("rsa") { Kind::Rsa } else { Kind::P256 };
                 pki.server(stem, &["app.example"], kind);

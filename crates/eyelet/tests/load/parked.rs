@@ -11,14 +11,17 @@ use crate::support::client::{TLS12, TLS13, Versions, echo};
 use crate::support::crowd::{From, Manner, Multitude, each, light, many, permit};
 use crate::support::edge::{LISTENER, splice};
 use crate::support::memory::Memory;
+use crate::support::pki::Kind;
 use crate::support::web::get;
-use crate::support::{Edge, Hello, Pki};
+use crate::support::{Edge, Hello, Pki, Upstream};
 
 /// The slope is taken from one to two and three times as many, so that the program's own memory,
 /// and what the first connections touch of it, is not counted.
 const STEP: usize = 2_000;
 /// The same for HTTP/2, whose bound is far enough for half the handshakes.
 const HTTP2_STEP: usize = 1_000;
+/// The same for minted certificates: each connection costs a handshake with the origin, too.
+const MINT_STEP: usize = 500;
 
 /// Connections of one address would take ports that a minute ago were those of other tests.
 fn from(n: usize) -> From {
@@ -150,6 +153,31 @@ fn the_first_two_hundred_clients_cost_192_kib() {
     // 152 to 164 KiB, by the pages that handshakes happen to leave in two heaps.
     assert!(anonymous <= 192 << 10, "{anonymous} bytes");
     assert!(resident <= 192 << 10, "{resident} bytes");
+}
+
+/// The same entry as that of a certificate from a file. What is known of the origin is shared, and
+/// the connection to it has ended.
+#[test]
+fn a_minted_connection_costs_320_bytes_after_a_request() {
+    let _permit = permit(6 * MINT_STEP);
+    let (pki, mint) = (Pki::new(), Pki::new());
+    mint.write_authority(&pki.folder, "mint");
+    let origin = Upstream::https(pki.server("origin", &["127.0.0.1"], Kind::P256));
+    let rule = format!(
+        "[[rule]]\naction = \"terminate\"\ncertificate = \"mint\"\nmint_ca = \"mint.pem\"\n\
+         mint_key = \"mint.key\"\nupstream = \"https://{}\"\nupstream_ca = \"ca.pem\"\n\
+         [evidence]\nca = \"ca.pem\"\n",
+        origin.address
+    );
+    let edge = Edge::start(&pki.folder, &rule);
+    let scene = Scene { edge, _upstream: Multitude::start(Manner::Echo) };
+    let config = light(TLS13, Resumption::disabled());
+    let each = scene.slope_of("minted, TLS 1.3, after a request", MINT_STEP, |n| {
+        let mut tls = from(n).tls(scene.edge.address(), &config, "app.test").unwrap();
+        get(&mut tls, "/");
+        tls
+    });
+    assert!(each <= 320, "{each} bytes");
 }
 
 /// The same entry again: no task, no buffer, no upstream.

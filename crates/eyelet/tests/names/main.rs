@@ -12,5 +12,7 @@ mod connect;
 mod evidence;
 mod gateway;
 mod many;
+mod mint;
+mod mint_faults;
 mod plain_http;
 mod shadow;

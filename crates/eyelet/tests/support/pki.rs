@@ -69,6 +69,22 @@ impl Pki {
         })
     }
 
+    /// A server's certificate with other parameters, also written to NAME.pem and NAME.key.
+    pub fn server_with(
+        &self,
+        file: &str,
+        names: &[&str],
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> Leaf {
+        self.leaf_with(file, names, Kind::P256, change)
+    }
+
+    /// Writes the authority itself, with its key, to NAME.pem and NAME.key of a folder.
+    pub fn write_authority(&self, folder: &Folder, name: &str) {
+        folder.write(&format!("{name}.pem"), self.ca.pem());
+        folder.write(&format!("{name}.key"), self.issuer.key().serialize_pem());
+    }
+
     fn leaf(&self, file: &str, names: &[&str], kind: Kind, use_: ExtendedKeyUsagePurpose) -> Leaf {
         self.leaf_with(file, names, kind, |params| params.extended_key_usages = vec![use_])
     }

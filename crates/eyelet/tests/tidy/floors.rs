@@ -88,6 +88,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "aws-lc-rs",
             "eyelet-config",
             "eyelet-local-ca",
+            "eyelet-memory",
             "eyelet-sys",
             "quick_cache",
             "rustls",

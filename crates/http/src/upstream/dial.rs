@@ -126,6 +126,8 @@ async fn connect(
             None => DialTarget::Configured(host_port),
             Some(allow) => DialTarget::chosen(host_port, Guard { allow }),
         },
+        // The route has put the connection's own destination in its place.
+        HttpAddress::Destination => return Err(Reason::NoDestination),
     };
     // A relay's writes are the client's: with first bytes a small one would wait for an answer.
     let options = DialOptions { balanced: balanced.as_ref(), ..DialOptions::default() };

@@ -1,0 +1,151 @@
+//! Minted certificates where something is wrong: with the origin's certificate, with the origin,
+//! with the authority. A client sees the fault that the origin has, and no origin that cannot be
+//! verified gets a byte of a request.
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+
+use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+use rustls_pki_types::PrivatePkcs8KeyDer;
+
+use crate::support::client::{Offer, alert_in};
+use crate::support::edge::{eyelet, write};
+use crate::support::pki::{Kind, Leaf};
+use crate::support::{Pki, Upstream, need, output};
+
+use super::mint::{ALLOWED, CONNECT, DIRECTED, EVIDENCE, MINT, Minting};
+
+fn self_signed() -> Leaf {
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(vec!["app.test".to_owned()]).unwrap();
+    let certificate = params.self_signed(&key).unwrap().der().clone();
+    Leaf { certificate, key: PrivatePkcs8KeyDer::from(key.serialize_der()).into() }
+}
+
+#[test]
+fn a_client_sees_the_fault_of_the_origins_certificate() {
+    if !need("curl") {
+        return;
+    }
+    let (origins, strangers) = (Pki::new(), Pki::new());
+    let names = &["app.test"];
+    let expired = origins.server_with("old", names, |params| {
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(2021, 1, 1);
+    });
+    let early = origins.server_with("new", names, |params| {
+        params.not_before = date_time_ymd(2090, 1, 1);
+        params.not_after = date_time_ymd(2091, 1, 1);
+    });
+    let faults = [
+        (expired, "certificate has expired", "expired"),
+        (early, "not yet valid", "not valid yet"),
+        (origins.server("wrong", &["b.test"], Kind::P256), "no alternative certificate", "name"),
+        (self_signed(), "unable to get local issuer", "issuer"),
+        (strangers.server("s", names, Kind::Rsa), "unable to get local issuer", "issuer"),
+    ];
+    let at = Minting::new(origins);
+    for (leaf, seen, what) in faults {
+        let origin = Upstream::https(leaf);
+        let said = at.curl(origin.address, "app.test", &[]);
+        assert!(!said.status.success() && said.text.contains(seen), "{what}: {}", said.text);
+        assert_eq!(origin.accepted(), 1, "{what}: asked for its certificate");
+        // Whoever goes on all the same gets no further than to Eyelet.
+        let more = ["--insecure", "--write-out", "%{http_code}", "--http1.1"];
+        let said = at.curl(origin.address, "app.test", &more);
+        assert!(said.text.ends_with("503"), "{what}: {}", said.text);
+        assert!(!said.text.contains("GET /curl"), "{what}: {}", said.text);
+        let address = origin.address.to_string();
+        let line = at
+            .edge
+            .line(what, |line| line["upstream"] == address && line["http"]["path"] == "/curl");
+        assert!(line["reason"].as_str().unwrap().starts_with("upstream: TLS: "), "{line}");
+    }
+}
+
+#[test]
+fn an_origin_that_says_no_tls_or_nothing() {
+    let origins = Pki::new();
+    let garbage = Upstream::serve(|mut stream| _ = stream.write_all(b"SSH-2.0-x\r\n\0\0\0\0\0"));
+    let silent = Upstream::by_hand();
+    let evidence = EVIDENCE.replace("20s", "1s");
+    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{evidence}"));
+    for (origin, why) in [(&garbage, ""), (&silent, "no handshake in time")] {
+        let failed = at.towards(origin.address, &Offer::new(&at.mint)).unwrap_err();
+        assert_eq!(alert_in(&failed), Some(80), "internal_error: {failed}");
+        let destination = origin.address.to_string();
+        let line = at.edge.line("the failure", |line| line["destination"] == destination);
+        let reason = line["reason"].as_str().unwrap();
+        assert!(reason.starts_with("upstream: TLS: ") && reason.contains(why), "{line}");
+        assert_eq!(line["outcome"], "failed", "{line}");
+    }
+}
+
+/// The roots for the upstream decide, and not those for evidence.
+#[test]
+fn an_origin_is_judged_by_the_roots_that_verify_it() {
+    let (origins, others) = (Pki::new(), Pki::new());
+    others.write_authority(&origins.folder, "others");
+    let origin = Upstream::https(origins.server("a", &["app.test"], Kind::P256));
+    let evidence = EVIDENCE.replace("ca.pem", "others.pem");
+    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{evidence}"));
+    for _ in 0..2 {
+        at.towards(origin.address, &Offer::new(&at.mint)).unwrap();
+    }
+    let rule = MINT.replace("ca.pem", "others.pem");
+    let origins = Pki::new();
+    others.write_authority(&origins.folder, "others");
+    let at = Minting::with(origins, &format!("{DIRECTED}{rule}{EVIDENCE}"));
+    assert!(at.towards(origin.address, &Offer::new(&at.mint)).is_err());
+}
+
+/// Who may not reach the inside does not reach it by Eyelet's own TLS.
+#[test]
+fn a_clients_choice_is_guarded() {
+    let origins = Pki::new();
+    let inside = Upstream::https(origins.server("a", &["app.test"], Kind::P256));
+    let at = Minting::with(origins, &format!("{CONNECT}{MINT}{EVIDENCE}"));
+    let mut client = at.edge.connect();
+    let to = inside.address;
+    client.write_all(format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n").as_bytes()).unwrap();
+    let said = crate::support::web::head(&mut client);
+    assert!(said.starts_with("HTTP/1.1 200 "), "{said}");
+    let offer = Offer::new(&at.mint);
+    assert!(crate::support::client::handshake(offer.config(), client, "app.test").is_err());
+    let line = at.edge.line("the refusal", |line| line["connect"] == to.to_string());
+    let reason = line["reason"].as_str().unwrap();
+    assert!(reason.contains("upstream_allow does not list"), "{line}");
+    assert_eq!(inside.accepted(), 0);
+}
+
+#[test]
+fn serve_and_check_say_what_is_wrong_with_the_authority() {
+    let (pki, mint) = (Pki::new(), Pki::new());
+    mint.write_authority(&pki.folder, "mint");
+    let config = format!("{CONNECT}{MINT}{ALLOWED}");
+    let says = |verb: &str| {
+        let file = write(&pki.folder, &config);
+        output(eyelet(&pki.folder).arg(verb).arg(file))
+    };
+    assert!(says("check").status.success());
+    let key = pki.file("mint.key");
+    let mode = |mode| std::fs::set_permissions(&key, PermissionsExt::from_mode(mode)).unwrap();
+    mode(0o644);
+    for verb in ["check", "serve"] {
+        let said = says(verb);
+        assert!(said.text.contains("by its owner only (mode 644): chmod go="), "{}", said.text);
+        assert_eq!(said.status.code(), Some(2), "{}", said.text);
+    }
+    mode(0o600);
+    // The pair of a server signs nothing.
+    for part in ["pem", "key"] {
+        std::fs::copy(pki.file(&format!("edge.{part}")), pki.file(&format!("mint.{part}")))
+            .unwrap();
+    }
+    for verb in ["check", "serve"] {
+        let said = says(verb);
+        assert!(said.text.contains("not the certificate of an authority"), "{}", said.text);
+    }
+    std::fs::remove_file(&key).unwrap();
+    assert!(says("serve").text.contains("cannot read"));
+}

@@ -1,0 +1,198 @@
+//! Certificates that are made after those of origins: the same names, dates and kind of key, signed
+//! by an authority of the operator. One whose issuer is not trusted is signed by an authority that
+//! nobody trusts, so that a client sees the fault that the origin has.
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyUsagePurpose, PublicKeyData, SanType, SignatureAlgorithm, SigningKey,
+};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::parse_x509_certificate;
+use x509_parser::public_key::PublicKey;
+
+use crate::LocalCaError;
+use crate::authority::{library, serial};
+use crate::leaf::{COMMON_NAME_BYTES_MAX, LeafKey};
+
+/// The name of the authority that nobody trusts. A browser shows it.
+const UNTRUSTED_NAME: &str = "Eyelet: the issuer of the origin's certificate is not trusted";
+
+/// An authority that signs what it is shown.
+pub struct MintAuthority {
+    issuer: Issuer<'static, AuthorityKey>,
+    is_root: bool,
+}
+
+/// The key of an authority, wiped when it is dropped.
+struct AuthorityKey(LeafKey);
+
+impl PublicKeyData for AuthorityKey {
+    fn der_bytes(&self) -> &[u8] {
+        self.0.pair().der_bytes()
+    }
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        self.0.pair().algorithm()
+    }
+}
+
+impl SigningKey for AuthorityKey {
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
+        self.0.pair().sign(message)
+    }
+}
+
+/// The kind of key that a certificate is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyKind {
+    /// ECDSA, and whatever else is small.
+    Ecdsa,
+    /// RSA. A client may support no other.
+    Rsa,
+}
+
+impl MintAuthority {
+    /// An authority from its certificate and its key.
+    ///
+    /// # Errors
+    /// [`LocalCaError::Library`].
+    pub fn new(
+        certificate: &CertificateDer<'_>,
+        key: &PrivateKeyDer<'_>,
+    ) -> Result<Self, LocalCaError> {
+        let is_root = {
+            let (_, parsed) = parse_x509_certificate(certificate).map_err(library)?;
+            parsed.subject() == parsed.issuer()
+        };
+        let key = AuthorityKey(LeafKey::parse(key)?);
+        let issuer = Issuer::from_ca_cert_der(certificate, key).map_err(library)?;
+        Ok(Self { issuer, is_root })
+    }
+
+    /// An authority that nobody trusts: its certificate is dropped, and its key never leaves this
+    /// process.
+    ///
+    /// # Errors
+    /// [`LocalCaError::Library`].
+    pub fn untrusted() -> Result<Self, LocalCaError> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, UNTRUSTED_NAME);
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let key = AuthorityKey(LeafKey::generate()?);
+        Ok(Self { issuer: Issuer::new(params, key), is_root: true })
+    }
+
+    /// Whether it signed itself: then clients have its certificate, or do not trust it.
+    pub const fn is_root(&self) -> bool {
+        self.is_root
+    }
+
+    /// A certificate for this key with the names and the dates of an origin's certificate, valid or
+    /// not.
+    ///
+    /// # Errors
+    /// If the origin's certificate cannot be parsed, or the library fails.
+    pub fn mint(
+        &self,
+        origin: &CertificateDer<'_>,
+        key: &LeafKey,
+    ) -> Result<CertificateDer<'static>, LocalCaError> {
+        let (_, parsed) = parse_x509_certificate(origin).map_err(library)?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        let common = parsed.subject().iter_common_name().next();
+        if let Some(common) = common.and_then(|name| name.as_str().ok())
+            && (1..=COMMON_NAME_BYTES_MAX).contains(&common.len())
+        {
+            params.distinguished_name.push(DnType::CommonName, common);
+        }
+        params.subject_alt_names = alternative_names(&parsed);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.use_authority_key_identifier_extension = true;
+        params.serial_number = Some(serial()?);
+        params.not_before = parsed.validity().not_before.to_datetime();
+        params.not_after = parsed.validity().not_after.to_datetime();
+        let signed = params.signed_by(key.pair(), &self.issuer).map_err(library)?;
+        Ok(signed.der().clone())
+    }
+}
+
+impl KeyKind {
+    /// The kind of key of a certificate.
+    pub fn of(certificate: &CertificateDer<'_>) -> Self {
+        let parsed = parse_x509_certificate(certificate);
+        let is_rsa = parsed
+            .is_ok_and(|(_, parsed)| matches!(parsed.public_key().parsed(), Ok(PublicKey::RSA(_))));
+        if is_rsa { Self::Rsa } else { Self::Ecdsa }
+    }
+}
+
+/// The DNS names and the addresses. A client looks at no others, so others are left out.
+fn alternative_names(parsed: &X509Certificate<'_>) -> Vec<SanType> {
+    let Ok(Some(extension)) = parsed.subject_alternative_name() else { return Vec::new() };
+    let names = extension.value.general_names.iter().filter_map(|name| match name {
+        GeneralName::DNSName(name) => (*name).try_into().ok().map(SanType::DnsName),
+        GeneralName::IPAddress(bytes) => match bytes.len() {
+            4 => Some(SanType::IpAddress((*bytes.first_chunk::<4>()?).into())),
+            16 => Some(SanType::IpAddress((*bytes.first_chunk::<16>()?).into())),
+            _ => None,
+        },
+        _ => None,
+    });
+    names.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use rcgen::{KeyPair, PKCS_RSA_SHA256, RsaKeySize, date_time_ymd};
+
+    use super::*;
+
+    fn origin(key: &KeyPair, names: &[&str]) -> CertificateDer<'static> {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, "origin");
+        params.not_before = date_time_ymd(2019, 2, 3);
+        params.not_after = date_time_ymd(2020, 4, 5);
+        params.self_signed(key).unwrap().der().clone()
+    }
+
+    #[test]
+    fn names_and_dates_are_those_of_the_origin_whatever_they_are() {
+        let (own, key) = (MintAuthority::untrusted().unwrap(), LeafKey::generate().unwrap());
+        let names = ["*.a.example", "a.example", "192.0.2.1", "2001:db8::1"];
+        for names in [&names[..], &[]] {
+            let origin = origin(&KeyPair::generate().unwrap(), names);
+            let minted = own.mint(&origin, &key).unwrap();
+            let (_, origin) = parse_x509_certificate(&origin).unwrap();
+            let (_, parsed) = parse_x509_certificate(&minted).unwrap();
+            assert_eq!(parsed.validity(), origin.validity());
+            assert_eq!(parsed.subject(), origin.subject());
+            let names = |of: &X509Certificate<'_>| {
+                let found = of.subject_alternative_name().unwrap();
+                found.map(|found| format!("{:?}", found.value.general_names))
+            };
+            assert_eq!(names(&parsed), names(&origin));
+            assert!(parsed.issuer().to_string().contains("is not trusted"));
+            assert_ne!(parsed.raw_serial(), origin.raw_serial());
+        }
+        assert!(own.mint(&CertificateDer::from(vec![0x30, 0]), &key).is_err());
+    }
+
+    #[test]
+    fn the_kind_of_key_is_that_of_the_origin() {
+        let rsa = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048).unwrap();
+        assert_eq!(KeyKind::of(&origin(&rsa, &[])), KeyKind::Rsa);
+        assert_eq!(KeyKind::of(&origin(&KeyPair::generate().unwrap(), &[])), KeyKind::Ecdsa);
+        let (own, key) = (MintAuthority::untrusted().unwrap(), LeafKey::generate_rsa().unwrap());
+        assert_eq!(KeyKind::of(&own.mint(&origin(&rsa, &[]), &key).unwrap()), KeyKind::Rsa);
+    }
+}

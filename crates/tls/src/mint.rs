@@ -1,0 +1,123 @@
+//! Certificates of rules with `certificate = "mint"`: made after those of origins at the first
+//! handshake that meets one, and shown again as long as the origin shows the same. All have one of
+//! two keys, which are in this process only: making an RSA key takes far longer than a handshake.
+
+use std::sync::Arc;
+
+use aws_lc_rs::digest;
+use eyelet_config::certificate::{Pair, signing_key};
+use eyelet_local_ca::{KeyKind, LeafKey, LocalCaError, MintAuthority};
+use eyelet_memory::budget::{Budget, Counted};
+use eyelet_sys::file::Stamp;
+use quick_cache::sync::Cache;
+use rustls::sign::{CertifiedKey, SigningKey};
+use rustls_pki_types::CertificateDer;
+
+use crate::certificates::{Certificate, CertificateMaker, Certificates};
+use crate::tickets::SourceId;
+
+/// Most certificates that are held: with 4 KiB for each, about 4 MiB. One that was not shown lately
+/// is signed again.
+const MINTED_MAX: usize = 1024;
+/// Bytes of one beside those of its chain and its key.
+const MINTED_BYTES: usize = 512;
+
+/// What was minted, and what signs it.
+pub(crate) struct MintedCertificates {
+    ecdsa: Key,
+    rsa: Key,
+    /// For origins whose issuers are not trusted.
+    untrusted: MintAuthority,
+    maker: CertificateMaker,
+    /// By the digest of the authority's certificate, of the origin's, and of whether that is
+    /// trusted.
+    minted: Cache<[u8; 32], Minted>,
+}
+
+/// A key, also in the form that signs.
+struct Key {
+    leaf: LeafKey,
+    signing: Arc<dyn SigningKey>,
+}
+
+#[derive(Clone)]
+struct Minted {
+    certificates: Arc<Certificates>,
+    _counted: Arc<Counted>,
+}
+
+impl MintedCertificates {
+    /// Makes the keys, which takes a tenth of a second or so.
+    pub(crate) fn new() -> Result<Self, LocalCaError> {
+        Ok(Self {
+            ecdsa: Key::new(LeafKey::generate()?)?,
+            rsa: Key::new(LeafKey::generate_rsa()?)?,
+            untrusted: MintAuthority::untrusted()?,
+            maker: CertificateMaker::new(),
+            minted: Cache::new(MINTED_MAX),
+        })
+    }
+
+    /// The certificate that is shown instead of an origin's.
+    pub(crate) fn of(
+        &self,
+        authority: &Certificate,
+        (origin, is_trusted): (&CertificateDer<'_>, bool),
+        budget: &Arc<Budget>,
+    ) -> Result<Arc<Certificates>, LocalCaError> {
+        let digest = number_of(authority, origin, is_trusted);
+        if let Some(known) = self.minted.get(&digest) {
+            return Ok(known.certificates);
+        }
+        let key = match KeyKind::of(origin) {
+            KeyKind::Ecdsa => &self.ecdsa,
+            KeyKind::Rsa => &self.rsa,
+        };
+        let mut chain = Vec::new();
+        if is_trusted {
+            let own = authority.chain().next().zip(authority.key());
+            let (own, own_key) =
+                own.ok_or_else(|| LocalCaError::Library("the authority has no key".into()))?;
+            let signer = MintAuthority::new(&own, &own_key)?;
+            chain.push(signer.mint(origin, &key.leaf)?);
+            if !signer.is_root() {
+                chain.extend(authority.chain().map(CertificateDer::into_owned));
+            }
+        } else {
+            chain.push(self.untrusted.mint(origin, &key.leaf)?);
+        }
+        let pair = Pair {
+            certified: CertifiedKey::new(chain, key.signing.clone()),
+            key: key.leaf.der(),
+            stamps: [Stamp::default(); 2],
+        };
+        let leaf_bytes: usize = pair.certified.cert.iter().map(|part| part.len()).sum();
+        let held_bytes = MINTED_BYTES + leaf_bytes + pair.key.secret_der().len();
+        // A ticket is good while the origin shows this very certificate: a resumed session shows
+        // none.
+        let certificates = self.maker.make_shared(pair, SourceId::new(&digest));
+        let _counted = Arc::new(Counted::new(budget, held_bytes));
+        self.minted.insert(digest, Minted { certificates: certificates.clone(), _counted });
+        Ok(certificates)
+    }
+}
+
+impl Key {
+    fn new(leaf: LeafKey) -> Result<Self, LocalCaError> {
+        let failed = || LocalCaError::Library("the key that it made cannot sign".into());
+        let signing = signing_key(&leaf.der()).ok_or_else(failed)?;
+        Ok(Self { leaf, signing })
+    }
+}
+
+fn number_of(authority: &Certificate, origin: &CertificateDer<'_>, is_trusted: bool) -> [u8; 32] {
+    let mut context = digest::Context::new(&digest::SHA256);
+    for part in authority.chain() {
+        context.update(&(part.len() as u64).to_be_bytes());
+        context.update(&part);
+    }
+    context.update(&[u8::from(is_trusted)]);
+    context.update(origin);
+    let digest = context.finish();
+    digest.as_ref().first_chunk().copied().unwrap_or_default()
+}
