@@ -99,7 +99,7 @@ impl Config {
     pub fn mints(&self) -> bool {
         let mints = |action: &Action| match action {
             Action::Terminate(rule) => rule.certificates == CertificateSource::Mint,
-            Action::Splice(_) | Action::Refuse(_) => false,
+            Action::Originate(_) | Action::Splice(_) | Action::Refuse(_) => false,
         };
         self.rules.iter().any(|rule| mints(rule.action))
     }

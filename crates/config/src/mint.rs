@@ -9,8 +9,8 @@ use crate::files::Files;
 use crate::listeners::called;
 use crate::matchers;
 use crate::model::{
-    CertificateSource, Host, HostPort, HttpAddress, HttpUpstream, Listener, Terminate,
-    TerminateUpstream, UpstreamHttp2, UpstreamTls,
+    CertificateSource, CompressionMode, Host, HostPort, HttpAddress, HttpUpstream, Listener,
+    Terminate, TerminateUpstream, UpstreamHttp2, UpstreamTls,
 };
 use crate::reader::{Report, Section};
 
@@ -60,7 +60,7 @@ pub(super) fn check_rule<'t>(
     }
     // An origin chooses how its responses are coded, unless the rule says otherwise.
     if section.value("compress").is_none() {
-        terminate.compression.on = false;
+        terminate.compression.mode = CompressionMode::Off;
     }
     for key in MINT_KEYS {
         if section.value(key).is_none() {

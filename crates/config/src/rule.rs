@@ -549,7 +549,7 @@ const COMMON_KEYS: [&str; 19] = [
 ];
 
 /// The keys of rules with certain actions.
-const ACTION_KEYS: [(&str, &[Kind]); 34] = [
+const ACTION_KEYS: [(&str, &[Kind]); 35] = [
     ("acme_on_demand", &[Kind::Terminate]),
     ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),

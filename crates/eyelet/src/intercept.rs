@@ -73,7 +73,7 @@ pub fn check_return(
             let http = terminate.upstream.as_http();
             http.is_some_and(|http| http.address == HttpAddress::Destination)
         }
-        Action::Refuse(_) => false,
+        Action::Originate(_) | Action::Refuse(_) => false,
     };
     match follows_client {
         _ if !info.decided.is_handed && hop_count < HOPS_MAX => Ok(()),

@@ -157,7 +157,7 @@ impl Route {
     /// Whether the upstream is a stranger's origin, which is told nothing of the client, and whose
     /// responses stay as they are.
     pub fn is_to_stranger(&self) -> bool {
-        self.terminate().is_some_and(|terminate| {
+        self.requests().is_some_and(|terminate| {
             terminate.certificates == CertificateSource::Mint
                 && terminate.upstream.as_http().is_some_and(|http| http.tls.is_some())
         })

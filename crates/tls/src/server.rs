@@ -193,7 +193,7 @@ impl ServerConfigs {
     fn check_authorities(&self, rules: &RuleList) -> Result<(), TlsError> {
         let mints = |action: &Action| match action {
             Action::Terminate(rule) => rule.certificates == CertificateSource::Mint,
-            Action::Splice(_) | Action::Refuse(_) => false,
+            Action::Originate(_) | Action::Splice(_) | Action::Refuse(_) => false,
         };
         for rule in rules.iter().filter(|rule| mints(rule.action)) {
             let Ok(pair) = self.certificates.of(rule.certificates_number) else { continue };
