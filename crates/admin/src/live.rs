@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use eyelet_telemetry::counters;
-use eyelet_telemetry::log::recent;
+use eyelet_telemetry::log::recent::{self, RecentLines};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame};
 use hyper::http::request::Parts;
@@ -90,7 +90,7 @@ impl Live {
                 }
                 sleep(EVENT_STEP).await;
             } else {
-                recent::watch(false);
+                recent::forget();
                 tokio::select! {
                     () = sleep_until(sample_at) => {}
                     () = self.began.notified() => {}
@@ -113,12 +113,12 @@ impl Live {
         if readers.queues.len() >= READERS_MAX {
             return text(StatusCode::SERVICE_UNAVAILABLE, "too many pages are open\n");
         }
-        let lines = recent::RecentLines::default();
-        let Some(document) = tick::document(answers, unix_seconds(), lines) else {
+        let Some(document) = tick::document(answers, unix_seconds(), RecentLines::default()) else {
             return text(StatusCode::SERVICE_UNAVAILABLE, "the process ends\n");
         };
         if readers.queues.is_empty() {
-            recent::watch(true);
+            // Older lines are nobody's.
+            recent::take();
             self.began.notify_one();
         }
         let (sender, events) = channel(EVENTS_MAX);
@@ -151,10 +151,11 @@ impl Readers {
     }
 }
 
-/// No watcher is left when the server ends.
+/// Nobody watches when the server ends. A server that follows it may have readers already: it takes
+/// lines again within a second.
 impl Drop for Live {
     fn drop(&mut self) {
-        recent::watch(false);
+        recent::forget();
     }
 }
 

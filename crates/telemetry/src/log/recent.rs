@@ -22,15 +22,16 @@ pub struct RecentLines {
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 static RECENT: Mutex<Option<RecentLines>> = Mutex::new(None);
 
-/// Begins to keep lines, or stops and forgets them.
-pub fn watch(is_watched: bool) {
-    IS_WATCHED.store(is_watched, Relaxed);
-    *recent() = is_watched.then(RecentLines::default);
+/// The lines since the last call. From now on lines are kept, until [`forget`].
+pub fn take() -> RecentLines {
+    IS_WATCHED.store(true, Relaxed);
+    recent().replace(RecentLines::default()).unwrap_or_default()
 }
 
-/// The lines since the last call.
-pub fn take() -> RecentLines {
-    recent().as_mut().map(std::mem::take).unwrap_or_default()
+/// Keeps no lines any more.
+pub fn forget() {
+    IS_WATCHED.store(false, Relaxed);
+    *recent() = None;
 }
 
 /// A batch is written. The log's thread calls this; workers do not wait for it.
@@ -68,6 +69,19 @@ impl RecentLines {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_kept_before_somebody_watches_and_after() {
+        note(b"before\n", 1);
+        assert_eq!(take(), RecentLines::default());
+        note(b"line\n", 1);
+        assert_eq!(take().lines, ["line"]);
+        note(b"line\n", 1);
+        forget();
+        note(b"after\n", 1);
+        assert_eq!(take(), RecentLines::default());
+        forget();
+    }
 
     #[test]
     fn the_newest_lines_are_kept_and_the_others_counted() {
