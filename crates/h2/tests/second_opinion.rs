@@ -72,6 +72,10 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
+fn flag(is_set: bool, flag: u8) -> u8 {
+    if is_set { flag } else { 0 }
+}
+
 fn stream() -> impl Strategy<Value = u32> {
     prop_oneof![8 => prop::sample::select(vec![1_u32, 3, 5]), 1 => 0_u32..9]
 }
@@ -122,10 +126,10 @@ impl Act {
                 payload.extend(depends.then_some([0, 0, 0, 9, 9]).into_iter().flatten());
                 payload.extend_from_slice(begin);
                 payload.extend(pads.then_some([0; 2]).into_iter().flatten());
-                let flags = u8::from(*ends) * END
-                    | u8::from(!cut) * END_HEADERS
-                    | u8::from(*pads) * PADDED
-                    | u8::from(*depends) * PRIORITY;
+                let flags = flag(*ends, END)
+                    | flag(!cut, END_HEADERS)
+                    | flag(*pads, PADDED)
+                    | flag(*depends, PRIORITY);
                 out.extend(frame(HEADERS, flags, *stream, &payload));
                 if *cut {
                     out.extend(frame(CONTINUATION, END_HEADERS, *stream, end));
@@ -134,7 +138,7 @@ impl Act {
             Self::Data { stream, len, ends, pads } => {
                 let payload = [&[3][..], &vec![b'd'; *len], &[0; 3]].concat();
                 let payload = if *pads { &payload[..] } else { &payload[1..=*len] };
-                let flags = u8::from(*ends) * END | u8::from(*pads) * PADDED;
+                let flags = flag(*ends, END) | flag(*pads, PADDED);
                 out.extend(frame(DATA, flags, *stream, payload));
             }
             Self::Settings(values) => {
