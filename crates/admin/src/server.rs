@@ -339,12 +339,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("admin.sock");
         let settings = AdminSettings::Unix { path: path.clone(), mode: 0o600 };
-        let start = || AdminServer::start(&settings, Arc::new(Nothing), Start::Alone).unwrap();
+        let start = || {
+            let history = Arc::default();
+            AdminServer::start(&settings, Arc::new(Nothing), history, Start::Alone).unwrap()
+        };
         let mut server = start();
         assert!(server.keeps(&settings).unwrap());
         // The thread ends, and another server's file stands in its place.
         drop(server.stop.take());
-        let deadline = Instant::now() + std::time::Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while server.keeps(&settings).unwrap() {
             assert!(Instant::now() < deadline);
             std::thread::yield_now();

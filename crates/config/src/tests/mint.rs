@@ -46,7 +46,11 @@ fn a_rule_that_mints() {
         let rule = loaded.config.rules.at(0);
         let Action::Terminate(terminate) = rule.action else { panic!() };
         assert_eq!(terminate.certificates, CertificateSource::Mint);
-        assert!(!terminate.compression.on, "an origin's coding is its own");
+        assert_eq!(
+            terminate.compression.mode,
+            CompressionMode::Off,
+            "an origin's coding is its own"
+        );
         assert!(loaded.config.mints());
         let pair = loaded.config.rules.certificates(rule.certificates_number).next().unwrap();
         assert_eq!(pair.key, folder.0.join("mint.key"));

@@ -252,7 +252,7 @@ impl AsyncWrite for Plain {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(super) mod tests {
     #![allow(clippy::unwrap_used)]
     use std::io::Write;
     use std::os::unix::net::UnixStream;
