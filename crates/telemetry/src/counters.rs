@@ -68,12 +68,6 @@ counters! {
     coding_ns,
     /// Connections open now.
     connections,
-    /// Names that evidence has proved to be those of the destination.
-    names_proved,
-    /// Names that evidence has proved false.
-    names_false,
-    /// Names about which evidence that was asked for says nothing.
-    names_unknown,
     /// Handshakes with clients that failed, or that the client left.
     handshakes_failed,
     /// Full handshakes with clients by TLS 1.2.
@@ -88,6 +82,12 @@ counters! {
     lines_lost,
     /// Connections that the kernel dropped at this process's listeners because a queue was full.
     listen_drops,
+    /// Names that evidence has proved false.
+    names_false,
+    /// Names that evidence has proved to be those of the destination.
+    names_proved,
+    /// Names about which evidence that was asked for says nothing.
+    names_unknown,
     /// Connections parked now.
     parked,
     /// Bytes that parked connections hold in this process.
