@@ -98,12 +98,6 @@ counters! {
     dialling,
     /// Active connections whose handshake is under way now.
     handshaking,
-    /// Names that evidence has proved to be those of the destination.
-    names_proved,
-    /// Names that evidence has proved false.
-    names_false,
-    /// Names about which evidence that was asked for says nothing.
-    names_unknown,
     /// Handshakes with clients that failed, or that the client left.
     handshakes_failed,
     /// Full handshakes with clients by TLS 1.2.
@@ -120,6 +114,12 @@ counters! {
     lines_lost,
     /// Connections that the kernel dropped at this process's listeners because a queue was full.
     listen_drops,
+    /// Names that evidence has proved false.
+    names_false,
+    /// Names that evidence has proved to be those of the destination.
+    names_proved,
+    /// Names about which evidence that was asked for says nothing.
+    names_unknown,
     /// Connections in the clear whose requests went on by TLS.
     originated,
     /// Connections parked now.
