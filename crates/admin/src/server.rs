@@ -345,7 +345,7 @@ mod tests {
         };
         let mut server = start();
         assert!(server.keeps(&settings).unwrap());
-        // The thread ends, and another server's file stands in its place.
+        // The thread ends. Then a server that was started next has a file at the same path.
         drop(server.stop.take());
         let deadline = Instant::now() + Duration::from_secs(60);
         while server.keeps(&settings).unwrap() {

@@ -30,7 +30,7 @@ const STEP_PAUSE: Duration = Duration::from_millis(300);
 /// Between the last close and the reading.
 const CLOSE_PAUSE: Duration = Duration::from_secs(2);
 /// How often memory may still move after a pause.
-const PAUSES_MAX: usize = 5;
+const PAUSES_MAX: usize = 3;
 /// Memory that moves by less stands still.
 const STILL_BYTES: f64 = 64.0 * 1024.0;
 /// Most handshakes of one figure of CPU time.

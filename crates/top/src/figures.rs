@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::frame::Order;
 use crate::metrics::MetricsText;
 use crate::source::{AdminSource, SourceError};
 
@@ -13,6 +12,33 @@ use crate::source::{AdminSource, SourceError};
 const RATE_TIME_MIN: Duration = Duration::from_millis(500);
 /// How long certificates are remembered: to list them, the edge reads each one.
 const CERTIFICATES_TIME: Duration = Duration::from_mins(1);
+
+/// What connections are sorted by: the edge can sort by two things.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SortOrder {
+    /// The oldest first.
+    Age,
+    /// Those with most bytes first.
+    Bytes,
+}
+
+impl SortOrder {
+    /// As the admin server calls it.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Age => "age",
+            Self::Bytes => "bytes",
+        }
+    }
+
+    /// The other one.
+    pub fn next(self) -> Self {
+        match self {
+            Self::Age => Self::Bytes,
+            Self::Bytes => Self::Age,
+        }
+    }
+}
 
 /// What the edge says of itself.
 #[derive(Clone, Debug)]
@@ -22,7 +48,7 @@ pub struct Figures {
     /// `/metrics`.
     pub metrics: MetricsText,
     /// `/rules`, in the order of the file.
-    pub rules: Vec<RuleHits>,
+    pub rules: Vec<RuleRow>,
     /// Names and seconds of Unix time, the soonest first.
     pub expiries: Vec<(String, f64)>,
     /// `/memory`.
@@ -36,7 +62,7 @@ pub struct Figures {
 
 /// A rule.
 #[derive(Clone, Debug)]
-pub struct RuleHits {
+pub struct RuleRow {
     /// Its name.
     pub name: String,
     /// What it does.
@@ -60,7 +86,7 @@ impl Figures {
     /// [`SourceError`].
     pub fn ask(
         source: &AdminSource,
-        order: Order,
+        order: SortOrder,
         limit: usize,
         earlier: Option<&Self>,
     ) -> Result<Self, SourceError> {
@@ -119,7 +145,7 @@ impl Figures {
     }
 
     /// Hits of a rule in a second.
-    pub fn hits_rate(&self, rule: &RuleHits) -> Option<f64> {
+    pub fn hits_rate(&self, rule: &RuleRow) -> Option<f64> {
         let base = self.base.as_ref()?;
         Some((rule.hits - base.hits.get(&rule.name)?) / self.seconds(base))
     }
@@ -140,13 +166,13 @@ pub fn number(value: &Value, member: &str) -> f64 {
 }
 
 /// Rules of one name have one sum in the document: it is shown once.
-fn rules(document: &Value) -> Vec<RuleHits> {
-    let mut rules: Vec<RuleHits> = Vec::new();
+fn rules(document: &Value) -> Vec<RuleRow> {
+    let mut rules: Vec<RuleRow> = Vec::new();
     for rule in document["rules"].as_array().into_iter().flatten() {
         let name = text(rule, "rule").to_owned();
         if rules.iter().all(|known| known.name != name) {
             let action = text(rule, "action").to_owned();
-            rules.push(RuleHits { name, action, hits: number(rule, "hits") });
+            rules.push(RuleRow { name, action, hits: number(rule, "hits") });
         }
     }
     rules

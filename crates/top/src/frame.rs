@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
-use crate::figures::{Figures, number, text};
+use crate::figures::{Figures, SortOrder, number, text};
 use crate::text::{bytes, count, duration, fit, printable, rate};
 
 /// Width of the names on the left.
@@ -31,33 +31,6 @@ pub struct Size {
     pub rows: usize,
 }
 
-/// What connections are sorted by: the edge can sort by two things.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// The oldest first.
-    Age,
-    /// Those with most bytes first.
-    Bytes,
-}
-
-impl Order {
-    /// As the admin server calls it.
-    pub fn key(self) -> &'static str {
-        match self {
-            Self::Age => "age",
-            Self::Bytes => "bytes",
-        }
-    }
-
-    /// The other one.
-    pub fn next(self) -> Self {
-        match self {
-            Self::Age => Self::Bytes,
-            Self::Bytes => Self::Age,
-        }
-    }
-}
-
 /// How a line looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
@@ -71,12 +44,12 @@ pub enum Look {
 
 /// One line of a frame, as wide as the terminal at most.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct FrameLine {
     look: Look,
     text: String,
 }
 
-impl Line {
+impl FrameLine {
     /// Its text.
     pub fn text(&self) -> &str {
         &self.text
@@ -89,9 +62,14 @@ impl Line {
 }
 
 /// All lines: never more than the terminal has.
-pub fn draw(figures: &Figures, size: Size, order: Order, trouble: Option<&str>) -> Vec<Line> {
+pub fn draw(
+    figures: &Figures,
+    size: Size,
+    order: SortOrder,
+    error: Option<&str>,
+) -> Vec<FrameLine> {
     let mut frame = Frame { size, lines: Vec::new() };
-    frame.title(figures, trouble);
+    frame.title(figures, error);
     frame.connections_line(figures);
     frame.rates(figures);
     frame.memory(figures);
@@ -106,22 +84,22 @@ pub fn draw(figures: &Figures, size: Size, order: Order, trouble: Option<&str>) 
 
 struct Frame {
     size: Size,
-    lines: Vec<Line>,
+    lines: Vec<FrameLine>,
 }
 
 impl Frame {
     fn add(&mut self, look: Look, text: &str) {
         let text = fit(&printable(text), self.size.columns);
-        self.lines.push(Line { look, text });
+        self.lines.push(FrameLine { look, text });
     }
 
     fn labelled(&mut self, look: Look, label: &str, text: &str) {
         self.add(look, &format!("{label:<LABEL$}{text}"));
     }
 
-    fn title(&mut self, figures: &Figures, trouble: Option<&str>) {
-        if let Some(trouble) = trouble {
-            return self.add(Look::Warning, &format!("no answer, old figures: {trouble}"));
+    fn title(&mut self, figures: &Figures, error: Option<&str>) {
+        if let Some(error) = error {
+            return self.add(Look::Warning, &format!("no answer, old figures: {error}"));
         }
         let status = &figures.status;
         let (mut look, mut state) = (Look::Head, "serving");
@@ -263,7 +241,7 @@ impl Frame {
         }
     }
 
-    fn connections(&mut self, figures: &Figures, order: Order) {
+    fn connections(&mut self, figures: &Figures, order: SortOrder) {
         // What is left of a line is shared by the client, the name and the rule.
         let left = self.size.columns.saturating_sub(42);
         let widths = [left * 2 / 5, left * 2 / 5 + 1, (left / 5).saturating_sub(1)];
@@ -279,8 +257,8 @@ impl Frame {
             text
         };
         let (age, sent) = match order {
-            Order::Age => ("AGE*", "OUT"),
-            Order::Bytes => ("AGE", "OUT*"),
+            SortOrder::Age => ("AGE*", "OUT"),
+            SortOrder::Bytes => ("AGE", "OUT*"),
         };
         let head = row(["NAME", "CLIENT", "RULE"], ["ID", "STATE", age, "IN", sent]);
         self.add(Look::Head, &head);
@@ -306,7 +284,7 @@ mod tests {
     use crate::figures::tests::sample;
 
     fn texts(columns: usize, rows: usize) -> Vec<String> {
-        let lines = draw(&sample(), Size { columns, rows }, Order::Age, None);
+        let lines = draw(&sample(), Size { columns, rows }, SortOrder::Age, None);
         lines.into_iter().map(|line| line.text).collect()
     }
 
@@ -348,8 +326,8 @@ mod tests {
     fn what_an_operator_should_see_is_a_warning() {
         let mut figures = sample();
         let size = Size { columns: 80, rows: 24 };
-        let warned = |figures: &Figures, trouble, label: &str| {
-            let lines = draw(figures, size, Order::Bytes, trouble);
+        let warned = |figures: &Figures, error, label: &str| {
+            let lines = draw(figures, size, SortOrder::Bytes, error);
             let line = lines.into_iter().find(|line| line.text.starts_with(label)).unwrap();
             line.look == Look::Warning
         };

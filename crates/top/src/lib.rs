@@ -19,9 +19,9 @@ use std::time::Duration;
 
 use clap::Args;
 
-use figures::Figures;
-use frame::{Order, Size};
-use screen::{Key, Screen};
+use figures::{Figures, SortOrder};
+use frame::Size;
+use screen::{KeyPress, Screen};
 use source::{AdminSource, SourceError};
 
 /// Between two questions to the edge.
@@ -71,11 +71,11 @@ fn find(args: &TopArgs) -> Result<AdminSource, SourceError> {
 
 /// Two looks a second apart, so that there are rates.
 fn once(source: &AdminSource, out: &mut impl Write) -> Result<(), SourceError> {
-    let earlier = Figures::ask(source, Order::Age, CONNECTIONS_MAX, None)?;
+    let earlier = Figures::ask(source, SortOrder::Age, CONNECTIONS_MAX, None)?;
     thread::sleep(PERIOD);
-    let figures = Figures::ask(source, Order::Age, CONNECTIONS_MAX, Some(&earlier))?;
+    let figures = Figures::ask(source, SortOrder::Age, CONNECTIONS_MAX, Some(&earlier))?;
     let size = if io::stdout().is_terminal() { screen::size().unwrap_or(PLAIN) } else { PLAIN };
-    for line in frame::draw(&figures, size, Order::Age, None) {
+    for line in frame::draw(&figures, size, SortOrder::Age, None) {
         writeln!(out, "{}", line.text().trim_end())?;
     }
     Ok(())
@@ -85,23 +85,23 @@ fn live(source: &AdminSource, out: &mut impl Write) -> Result<(), SourceError> {
     if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
         return Err(SourceError::NoTerminal);
     }
-    let mut order = Order::Age;
+    let mut order = SortOrder::Age;
     // An edge that does not answer now is a mistake; one that stops to do so may come back.
     let mut figures = Figures::ask(source, order, CONNECTIONS_MAX, None)?;
-    let mut trouble = None;
+    let mut error = None;
     let mut screen = Screen::open(out)?;
     loop {
         let size = screen::size().unwrap_or(PLAIN);
-        screen.draw(&frame::draw(&figures, size, order, trouble.as_deref()))?;
+        screen.draw(&frame::draw(&figures, size, order, error.as_deref()))?;
         match screen.wait(PERIOD)? {
-            Some(Key::Quit) => return Ok(()),
-            Some(Key::Order) => order = order.next(),
-            Some(Key::Redraw) => continue,
+            Some(KeyPress::Quit) => return Ok(()),
+            Some(KeyPress::Sort) => order = order.next(),
+            Some(KeyPress::Redraw) => continue,
             None => {}
         }
         match Figures::ask(source, order, CONNECTIONS_MAX, Some(&figures)) {
-            Ok(newer) => (figures, trouble) = (newer, None),
-            Err(error) => trouble = Some(error.to_string()),
+            Ok(newer) => (figures, error) = (newer, None),
+            Err(no_answer) => error = Some(no_answer.to_string()),
         }
     }
 }

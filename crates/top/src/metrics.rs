@@ -73,7 +73,8 @@ mod tests {
 
     #[test]
     fn samples_are_read_and_the_rest_is_left() {
-        let text = "# HELP eyelet_x What.\neyelet_x{state=\"parked\"} 3\neyelet_x{state=\"a b\"} 4\n\
+        let text = "# HELP eyelet_x What.\neyelet_x{state=\"parked\"} 3\n\
+                    eyelet_x{state=\"a b\"} 4\n\
                     eyelet_y 1.5e3\neyelet_z{rule=\"a \\\"}\\\\ 7\",b=\"c\"} 2\nprocess_z 9\n\
                     eyelet_broken{a=\"\neyelet_nan x\n# EOF\n";
         let metrics = MetricsText::parse(text);

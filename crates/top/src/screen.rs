@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
 use signal_hook::flag;
 
-use crate::frame::{Line, Look, Size};
+use crate::frame::{FrameLine, Look, Size};
 
 /// Bytes of keys that are read at once: a person presses one.
 const KEYS_BYTES: usize = 64;
@@ -25,11 +25,11 @@ const STEP: Duration = Duration::from_millis(250);
 
 /// What the user wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
+pub enum KeyPress {
     /// End.
     Quit,
     /// Sort connections by the other thing.
-    Order,
+    Sort,
     /// Draw again: the terminal has another size.
     Redraw,
 }
@@ -77,7 +77,7 @@ impl<W: Write> Screen<W> {
     ///
     /// # Errors
     /// The terminal's.
-    pub fn draw(&mut self, lines: &[Line]) -> io::Result<()> {
+    pub fn draw(&mut self, lines: &[FrameLine]) -> io::Result<()> {
         let mut frame = Vec::new();
         for (row, line) in lines.iter().enumerate() {
             queue!(frame, cursor::MoveTo(0, u16::try_from(row).unwrap_or(u16::MAX)))?;
@@ -101,14 +101,14 @@ impl<W: Write> Screen<W> {
     ///
     /// # Errors
     /// The terminal's; `Quit` if it is gone.
-    pub fn wait(&self, time: Duration) -> io::Result<Option<Key>> {
+    pub fn wait(&self, time: Duration) -> io::Result<Option<KeyPress>> {
         let end = Instant::now() + time;
         loop {
             if self.stop.load(Relaxed) {
-                return Ok(Some(Key::Quit));
+                return Ok(Some(KeyPress::Quit));
             }
             if self.resized.swap(false, Relaxed) {
-                return Ok(Some(Key::Redraw));
+                return Ok(Some(KeyPress::Redraw));
             }
             let left = end.saturating_duration_since(Instant::now()).min(STEP);
             if left.is_zero() {
@@ -141,12 +141,12 @@ fn is_readable(wait: Duration) -> io::Result<bool> {
 }
 
 /// What these bytes of the terminal mean. In raw mode Ctrl-C is a byte. An end is a quit.
-fn key(bytes: &[u8]) -> Option<Key> {
+fn key(bytes: &[u8]) -> Option<KeyPress> {
     match bytes {
-        [] | [b'q' | b'Q' | 3 | 4, ..] => Some(Key::Quit),
-        [b'p' | b'P' | b's' | b'S', ..] => Some(Key::Order),
+        [] | [b'q' | b'Q' | 3 | 4, ..] => Some(KeyPress::Quit),
+        [b'p' | b'P' | b's' | b'S', ..] => Some(KeyPress::Sort),
         // The arrows, as terminals send them: up, down, right, left.
-        [0x1b, b'[' | b'O', b'A'..=b'D', ..] => Some(Key::Order),
+        [0x1b, b'[' | b'O', b'A'..=b'D', ..] => Some(KeyPress::Sort),
         _ => None,
     }
 }
@@ -170,12 +170,12 @@ mod tests {
     #[test]
     fn keys() {
         for (bytes, wants) in [
-            (&b"q"[..], Some(Key::Quit)),
-            (b"\x03", Some(Key::Quit)),
-            (b"", Some(Key::Quit)),
-            (b"p", Some(Key::Order)),
-            (b"\x1b[A", Some(Key::Order)),
-            (b"\x1bOD", Some(Key::Order)),
+            (&b"q"[..], Some(KeyPress::Quit)),
+            (b"\x03", Some(KeyPress::Quit)),
+            (b"", Some(KeyPress::Quit)),
+            (b"p", Some(KeyPress::Sort)),
+            (b"\x1b[A", Some(KeyPress::Sort)),
+            (b"\x1bOD", Some(KeyPress::Sort)),
             (b"\x1b", None),
             (b"x", None),
             (b"\x1b[5~", None),

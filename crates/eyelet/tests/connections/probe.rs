@@ -13,7 +13,7 @@ use crate::support::{Edge, Pki, Said, Talk, Upstream, need, output, until};
 /// A wait for a busy machine.
 const LONG: [&str; 2] = ["--wait", "60"];
 
-pub(crate) fn probe(target: SocketAddr, more: &[&str]) -> (Said, Value) {
+fn probe(target: SocketAddr, more: &[&str]) -> (Said, Value) {
     let said = output(
         Command::new(env!("CARGO_BIN_EXE_eyelet"))
             .args(["probe", &target.to_string(), "--name", "app.test", "--json"])
