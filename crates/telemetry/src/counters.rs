@@ -225,7 +225,8 @@ impl std::fmt::Display for CounterValues {
         write!(
             f,
             "{} accepted: {} spliced, {} terminated, {} originated, {} refused, {} failed, \
-             {} left, {} shed; accepting paused {} times, the kernel dropped {}, {} access lines lost; \
+             {} left, {} shed; \
+             accepting paused {} times, the kernel dropped {}, {} access lines lost; \
              {} files replaced, {} times a file that changed could not be used",
             self.accepted,
             self.spliced,
