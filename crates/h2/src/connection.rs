@@ -480,9 +480,12 @@ impl H2Connection {
     }
 
     /// Makes the window of a stream as wide as this, if it is not wider. The connection's window
-    /// still bounds all streams together.
+    /// still bounds all streams together. Does nothing while our SETTINGS are not acknowledged: the
+    /// peer will change its windows by the difference to the first ones.
     pub fn widen(&mut self, stream: u32, bytes: u32) {
-        if let Some(stream) = self.streams.find(stream) {
+        if self.unacknowledged.is_none()
+            && let Some(stream) = self.streams.find(stream)
+        {
             stream.receive_window.widen(bytes.min(WINDOW_MAX));
         }
     }

@@ -97,8 +97,7 @@ impl<'a> Stream<'a> {
     /// HTTP/1.1's is not read.
     pub fn refuse_rest(&mut self) {
         if let Self::Two(two) = self {
-            // Releases what was taken before, too.
-            two.release(usize::MAX);
+            two.refuse_rest();
         }
     }
 

@@ -187,3 +187,31 @@ fn an_upload_that_is_reset_ends_alone() {
     });
     assert_eq!(line["outcome"], "left", "{line}");
 }
+
+/// What the client still sends after an early answer is dropped, and the upstream sees the end.
+#[test]
+fn the_rest_of_an_answered_upload_goes_nowhere() {
+    let web = Web::new(Upstream::by_hand());
+    let mut client = begin(&web, 1 << 20);
+    let mut app = web.app.take();
+    head(&mut app);
+    let piece = vec![7; 8 << 10];
+    // Those behind the first go straight to the upstream.
+    for _ in 0..3 {
+        client.write_all(&frame(DATA, 0, 1, &piece)).unwrap();
+        app.read_exact(&mut vec![0; 8 << 10]).unwrap();
+    }
+    app.write_all(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n").unwrap();
+    loop {
+        let frame = next(&mut client).expect("an answer");
+        assert!(frame.kind != RST_STREAM, "{frame:?}");
+        if frame.kind == HEADERS {
+            break assert_eq!(frame.flags & END_STREAM, END_STREAM);
+        }
+    }
+    client.write_all(&frame(DATA, 0, 1, &piece)).unwrap();
+    let mut rest = Vec::new();
+    // A reset is an end, too.
+    let _ = app.read_to_end(&mut rest);
+    assert!(rest.is_empty(), "{} bytes behind the answer", rest.len());
+}

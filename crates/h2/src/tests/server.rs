@@ -325,6 +325,22 @@ fn another_window_holds_once_it_is_acknowledged() {
     assert!(talk.take().contains("RST_STREAM 1 FLOW_CONTROL_ERROR"));
 }
 
+/// Before that the peer would add the difference to our first window to the wider one.
+#[test]
+fn a_window_is_widened_once_our_settings_are_acknowledged() {
+    let mut talk = Talk::begin(H2Limits::default(), true);
+    talk.feed(&[PREFACE.to_vec(), settings(&[]), post(1)].concat());
+    talk.take();
+    talk.connection.widen(1, 256 << 10);
+    talk.connection.release(1, 0, &mut talk.out);
+    assert_eq!(talk.take(), "");
+    talk.feed(&settings_ack());
+    assert_eq!(talk.take(), "acknowledged");
+    talk.connection.widen(1, 256 << 10);
+    talk.connection.release(1, 0, &mut talk.out);
+    assert_eq!(talk.take(), format!("WINDOW_UPDATE 1 {}", 192 << 10));
+}
+
 #[test]
 fn streams_beyond_the_limit_are_refused() {
     let mut talk = Talk::server();

@@ -100,6 +100,13 @@ impl Two {
         self.streams.release(self.id, bytes);
     }
 
+    /// Gives the rest of the body up: nothing of it goes to the upstream any more.
+    pub fn refuse_rest(&mut self) {
+        self.streams.keep_body(self.id);
+        // Releases what was taken before, too.
+        self.release(usize::MAX);
+    }
+
     /// Drops the rest of the body as it arrives. Ready at its end, or when it is too long.
     pub fn poll_rest(&mut self, task: &mut Context<'_>) -> Poll<()> {
         while self.reads && !self.data_ended && self.dropped < REST_BYTES_MAX {

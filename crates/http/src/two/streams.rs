@@ -51,6 +51,8 @@ struct State {
     buffers: usize,
     /// Memory of trailers that no stream has taken yet.
     trailers: usize,
+    /// Streams whose responses are read from sockets.
+    downloads: usize,
     /// Why the connection ends, if a stream's fault was one too many.
     fault: Option<ConnectionFault>,
     /// Whether streams that have no end of their own are to end.
@@ -76,6 +78,7 @@ impl Streams {
             here: 0,
             buffers: 0,
             trailers: 0,
+            downloads: 0,
             fault: None,
             ends: false,
             is_held_back: false,
@@ -469,6 +472,7 @@ impl Streams {
                 return;
             };
             let stream = state.streams.remove(at);
+            state.downloads -= usize::from(stream.download.is_some());
             if stream.is_reset && !stream.has_run {
                 state.resets -= 1;
             }

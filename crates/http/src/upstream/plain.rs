@@ -251,6 +251,7 @@ impl AsyncWrite for Plain {
     }
 }
 
+/// Sockets of an event loop that does not run.
 #[cfg(test)]
 pub(super) mod tests {
     #![allow(clippy::unwrap_used)]

@@ -30,6 +30,13 @@ impl Streams {
         }
     }
 
+    /// Has the rest of a request's body wait for the stream's task.
+    pub fn keep_body(&self, id: u32) {
+        if let Some(stream) = self.state.borrow_mut().find(id) {
+            stream.upload = None;
+        }
+    }
+
     /// Whether the next bytes of a response's body may come from a socket: its head is written, and
     /// nothing is queued.
     pub fn may_pass(&self, id: u32) -> bool {
@@ -59,6 +66,7 @@ impl Streams {
         if stream.download.is_none() {
             ready!(socket.poll_readable(task));
             stream.download = Some(BodySource { socket: socket.clone(), left, sent: sent.clone() });
+            state.downloads += 1;
             state.h2.set_wants_to_send(id, true);
             state.wake_driver();
         }
@@ -107,7 +115,7 @@ impl Streams {
     /// Whether the next bytes to send are those of a body that is read from a socket.
     pub fn is_passing(&self) -> bool {
         let state = &mut *self.state.borrow_mut();
-        let is_next = state.out.is_empty() && state.ready.is_empty();
+        let is_next = state.downloads > 0 && state.out.is_empty() && state.ready.is_empty();
         is_next && state.h2.next_to_send().is_some_and(|(id, _)| state.passes(id))
     }
 
@@ -152,7 +160,7 @@ fn payloads<'a>(
 impl State {
     /// Whether the data of a stream is read from a socket.
     pub(super) fn passes(&mut self, id: u32) -> bool {
-        self.find(id).is_some_and(|stream| stream.download.is_some())
+        self.downloads > 0 && self.find(id).is_some_and(|stream| stream.download.is_some())
     }
 
     /// Takes a part of a request's body: writes it to the upstream, or keeps it for the stream's
@@ -231,16 +239,15 @@ impl State {
     fn note_read(&mut self, id: u32, is_drained: bool, is_over: bool, is_shut: bool) {
         let mark = self.out.position();
         let Some(stream) = self.find(id) else { return };
-        if is_drained {
-            stream.download = None;
-        }
+        let ends = is_drained && stream.download.take().is_some();
         if is_over {
             (stream.has_ended, stream.mark) = (true, mark);
         }
         if is_drained || is_shut {
             stream.wake();
         }
-        if is_drained {
+        if ends {
+            self.downloads -= 1;
             self.h2.set_wants_to_send(id, false);
         }
     }
