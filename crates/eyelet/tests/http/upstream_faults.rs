@@ -331,17 +331,17 @@ fn a_connection_that_takes_nothing_more_is_not_used_again() {
         });
         run(async {
             let mut client = Two::connect(&pki, edge.address()).await;
-            let mut ask = async |path| {
-                client.send = client.send.clone().ready().await.unwrap();
-                client.send.send_request(two::get(path), true).unwrap().0
-            };
-            let first = ask("/first").await;
-            reads_nothing.await.unwrap();
-            let mut asked = vec![first];
-            // The first one cannot be written, and some may follow before that is known.
+            let mut asked = Vec::new();
+            let mut reads_nothing = Some(reads_nothing);
+            // The first one is read. The second one cannot be written, and some may follow before
+            // that is known.
             while !is_left.load(Ordering::SeqCst) {
-                asked.push(ask("/later").await);
-                tokio::time::sleep(A_MOMENT).await;
+                client.send = client.send.clone().ready().await.unwrap();
+                asked.push(client.send.send_request(two::get("/"), true).unwrap().0);
+                match reads_nothing.take() {
+                    Some(reads_nothing) => reads_nothing.await.unwrap(),
+                    None => tokio::time::sleep(A_MOMENT).await,
+                }
             }
             for response in asked {
                 assert_eq!(response.await.unwrap().status(), 200);
