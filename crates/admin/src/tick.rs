@@ -54,6 +54,7 @@ fn counts(counted: &CounterValues) -> Value {
         "accepted": counted.accepted,
         "spliced": counted.spliced,
         "terminated": counted.terminated,
+        "originated": counted.originated,
         "redirected": counted.redirected,
         "refused": counted.refused,
         "failed": counted.failed,
