@@ -61,6 +61,17 @@ impl Handle {
         self.worker.see(self.key, state, info);
     }
 
+    /// Notes that its upstream is dialled from now on. The verdict, the end of the handshake or the
+    /// choice of an upstream has just read the clock.
+    pub fn dials(&self) {
+        self.worker.dials(self.key);
+    }
+
+    /// Notes that its upstream is connected.
+    pub fn connected(&self) {
+        self.worker.connected(self.key);
+    }
+
     /// Has a list show the bytes beside those of `info` while requests are served: to the upstream
     /// and to the client.
     pub fn count_live(

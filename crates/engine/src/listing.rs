@@ -130,25 +130,36 @@ impl Worker {
 
     /// The rules have decided. The clock was read for the time of the rule's last hit.
     pub(crate) fn decided(&self, key: Key) {
-        if !self.settings.get().may_list {
-            return;
-        }
-        let mut table = self.table.borrow_mut();
-        if let Some(SlotState::Active { seen, .. }) = table.slot(key).map(|slot| &mut slot.state)
-            && let Some(began) = seen.began.take()
-        {
+        if let Some(began) = self.swap_began(key, None) {
             self.counters.decisions.observe(self.clock.last().duration_since(began));
+        }
+    }
+
+    /// An upstream is dialled. When is kept in the slot: it would make each task larger.
+    pub(crate) fn dials(&self, key: Key) {
+        self.swap_began(key, Some(self.clock.last()));
+    }
+
+    /// The upstream is connected.
+    pub(crate) fn connected(&self, key: Key) {
+        let began = self.swap_began(key, None);
+        self.ends(&self.counters.connects, began);
+    }
+
+    /// Notes when what is timed has begun, and returns the time before. `None`: nobody may ask.
+    fn swap_began(&self, key: Key, began: Option<Instant>) -> Option<Instant> {
+        if !self.settings.get().may_list {
+            return None;
+        }
+        match &mut self.table.borrow_mut().slot(key)?.state {
+            SlotState::Active { seen, .. } => std::mem::replace(&mut seen.began, began),
+            _ => None,
         }
     }
 
     /// Now, where somebody may ask how long it takes what begins now. Otherwise no clock is read.
     pub fn begins(&self) -> Option<Instant> {
         self.settings.get().may_list.then(|| self.clock.now())
-    }
-
-    /// The same where the clock was read in this poll.
-    pub fn begins_at_last(&self) -> Option<Instant> {
-        self.settings.get().may_list.then(|| self.clock.last())
     }
 
     /// Counts a handshake that a client has completed: by TLS 1.3 or not, resumed or not.

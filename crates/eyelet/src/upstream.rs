@@ -36,9 +36,7 @@ pub async fn dial(
     if let Some(upstream) = target.upstream() {
         info.decided.upstream = Some(upstream);
     }
-    let engine = &connection.worker.engine;
-    // The verdict, the handshake or the choice of a member read the clock just now.
-    let began = engine.begins_at_last();
+    connection.handle.dials();
     let dialled =
         dial::dial(&connection.worker.names, &connection.handle, info, target, options).await;
     let Connected { address, socket, registration, sent } = match dialled {
@@ -48,7 +46,7 @@ pub async fn dial(
             return Err(undialled.end);
         }
     };
-    engine.ends(&engine.counters.connects, began);
+    connection.handle.connected();
     match registration {
         None => connection.handle.set_connected(socket),
         Some(side) => connection

@@ -125,7 +125,7 @@ pub struct Seen {
     pub state: State,
     /// Its id. 0: nothing is known of it yet.
     pub id: u64,
-    /// Its accept, until the rules have decided.
+    /// Its accept, until the rules have decided; then the beginning of a dial.
     pub began: Option<Instant>,
     started_unix_ms: u64,
     client: Option<SocketAddr>,
