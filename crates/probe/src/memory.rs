@@ -149,7 +149,7 @@ impl Probe<'_> {
         drop(held);
         let left = self.settled(CLOSE_PAUSE) - base;
         // A slope needs two points.
-        let wanted = steps.iter().take(2).last().copied().unwrap_or_default();
+        let wanted = steps.get(1).or(steps.first()).copied().unwrap_or_default();
         Round { curve, kernel, left, held: held_count, ended, wanted, error }
     }
 
