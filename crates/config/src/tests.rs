@@ -99,8 +99,8 @@ memory_max = \"12\"
              compress, compress_effort, compress_event_streams, connect, destination, \
              dictionary, ech, evidence, fast_open, forbid_tls_compression, headers, hosts, hsts, \
              ja4, \
-             key, length_hiding, listener, message, name, offload, plain_http, proxy_protocol, \
-             shadow, sni, \
+             key, length_hiding, listener, message, mint_ca, mint_key, name, offload, \
+             plain_http, proxy_protocol, shadow, sni, \
              sni_malformed, sni_verified, source, tls_compression, tls_version_max, \
              tls_version_min, upstream, upstream_allow, upstream_ca, upstream_check, \
              upstream_hash, upstream_http2, upstream_name, upstream_wait)",
