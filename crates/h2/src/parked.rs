@@ -451,7 +451,8 @@ impl Fixed {
                 match head.stream {
                     _ if bytes == 0 => return None,
                     0 => window.open(bytes)?,
-                    stream if stream > self.streams[0] => return None,
+                    // An idle stream: the connection ends.
+                    stream if stream > self.streams[0] || stream.is_multiple_of(2) => return None,
                     _ => {}
                 }
                 self.windows[0] = window.0;

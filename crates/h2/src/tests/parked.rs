@@ -217,6 +217,7 @@ fn what_needs_the_connection_wakes_it() {
         ("no increment", window(0, 0)),
         ("a window too wide", window(0, 0x7fff_ffff)),
         ("a window of an idle stream", window(3, 1)),
+        ("a window of an even stream", window(2, 1)),
         ("a circle", frame(kind::PRIORITY, 0, 9, &[0, 0, 0, 9, 5])),
         ("RST_STREAM", reset(1, ErrorCode::CANCEL)),
         ("PRIORITY_UPDATE", frame(kind::PRIORITY_UPDATE, 0, 0, &[0, 0, 0, 3])),
