@@ -299,10 +299,12 @@ fn a_connection_that_takes_nothing_more_is_not_used_again() {
     let pki = Pki::new();
     let path = pki.folder.path().join("app.sock");
     let listener = UnixListener::bind(&path).unwrap();
+    listener.set_nonblocking(true).unwrap();
     let rule = pki.terminate(&format!("http+unix:{}", path.display()), "upstream_http2 = \"on\"");
     let edge = Edge::start_whole(&pki.folder, &format!("workers = 1\n{LISTENER}{rule}"), |_| ());
     let take = || {
-        let (mut socket, _) = listener.accept().unwrap();
+        let (mut socket, _) = until("a connection", || listener.accept().ok());
+        socket.set_nonblocking(false).unwrap();
         socket.set_read_timeout(Some(SOON)).unwrap();
         begin(&mut socket);
         socket
