@@ -62,13 +62,12 @@ async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Resu
         }
         _ => Box::pin(intercept::arrive(connection, info, &mut peeked)).await?,
     }
-    let is_plain = listener.kind == ListenerKind::Plain;
-    let (rule, hello_bytes, offer) = match decide(connection, info, &mut peeked, is_plain).await? {
+    let (rule, hello_bytes, offer) = match decide(connection, info, &mut peeked).await? {
         Ruling::Act { rule, hello_bytes, offer } => (rule, hello_bytes, offer),
         Ruling::Validate(with) => {
             return Box::pin(action::validate::validate(connection, with, peeked)).await;
         }
-        Ruling::Refuse(_, end) if is_plain => {
+        Ruling::Refuse(_, end) if intercept::is_plain(connection, info) => {
             return action::originate::refuse(connection, info, end);
         }
         Ruling::Refuse(answer, end) => return connect::end(connection, info, &answer, end),
@@ -130,14 +129,17 @@ enum Ruling {
 }
 
 /// Asks the rules. Reads as much of the hello as they need, fetches each fact that they ask for,
-/// and asks again until there is a verdict. From a client without TLS (`is_plain`) nothing is read.
+/// and asks again until there is a verdict. From a client without TLS nothing is read.
 async fn decide(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
     peeked: &mut CountedBuffer,
-    is_plain: bool,
 ) -> Result<Ruling, End> {
-    let mut known = if is_plain { FactSource::without_hello() } else { FactSource::default() };
+    // Asked where it is needed: kept over the waits it would make each task larger.
+    let mut known = match intercept::is_plain(connection, info) {
+        true => FactSource::without_hello(),
+        false => FactSource::default(),
+    };
     loop {
         let ruling = match judge(connection, info, &mut known, None) {
             Judged::Ruling(ruling) => ruling,
@@ -156,7 +158,9 @@ async fn decide(
             Box::pin(shadow::look(connection, info, &mut known, peeked)).await?;
         }
         return Ok(match ruling {
-            Ruling::Refuse(answer, end) if !info.owes_answer && !is_plain => {
+            Ruling::Refuse(answer, end)
+                if !info.owes_answer && !intercept::is_plain(connection, info) =>
+            {
                 let answer = Box::pin(peek::fit(connection, peeked, answer)).await;
                 Ruling::Refuse(answer, end)
             }
