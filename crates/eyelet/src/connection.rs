@@ -67,7 +67,7 @@ async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Resu
         Ruling::Validate(with) => {
             return Box::pin(action::validate::validate(connection, with, peeked)).await;
         }
-        Ruling::Refuse(_, end) if intercept::is_plain(connection, info) => {
+        Ruling::Refuse(_, end) if connection.is_plain(info) => {
             return action::originate::refuse(connection, info, end);
         }
         Ruling::Refuse(answer, end) => return connect::end(connection, info, &answer, end),
@@ -135,11 +135,7 @@ async fn decide(
     info: &mut ConnectionInfo,
     peeked: &mut CountedBuffer,
 ) -> Result<Ruling, End> {
-    // Asked where it is needed: kept over the waits it would make each task larger.
-    let mut known = match intercept::is_plain(connection, info) {
-        true => FactSource::without_hello(),
-        false => FactSource::default(),
-    };
+    let mut known = FactSource::of(connection, info);
     loop {
         let ruling = match judge(connection, info, &mut known, None) {
             Judged::Ruling(ruling) => ruling,
@@ -158,9 +154,7 @@ async fn decide(
             Box::pin(shadow::look(connection, info, &mut known, peeked)).await?;
         }
         return Ok(match ruling {
-            Ruling::Refuse(answer, end)
-                if !info.owes_answer && !intercept::is_plain(connection, info) =>
-            {
+            Ruling::Refuse(answer, end) if connection.takes_alert(info) => {
                 let answer = Box::pin(peek::fit(connection, peeked, answer)).await;
                 Ruling::Refuse(answer, end)
             }

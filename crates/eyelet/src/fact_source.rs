@@ -31,9 +31,12 @@ pub struct FactSource {
 }
 
 impl FactSource {
-    /// For a client without TLS, which sends no hello.
-    pub fn without_hello() -> Self {
-        Self { unknown: FactSet::EMPTY.with(Fact::Hello), ..Self::default() }
+    /// Nothing is known yet. A client without TLS sends no hello.
+    pub fn of(connection: &ConnectionHandle, info: &ConnectionInfo) -> Self {
+        match connection.is_plain(info) {
+            true => Self { unknown: FactSet::EMPTY.with(Fact::Hello), ..Self::default() },
+            false => Self::default(),
+        }
     }
 
     /// The facts known so far, for the rules.

@@ -53,11 +53,6 @@ pub fn listener_of<'a>(connection: &'a ConnectionHandle, info: &ConnectionInfo) 
     &connection.worker.snapshot.config.listeners[usize::from(info.decided.listener)]
 }
 
-/// Whether the client came without TLS.
-pub fn is_plain(connection: &ConnectionHandle, info: &ConnectionInfo) -> bool {
-    listener_of(connection, info).kind == ListenerKind::Plain
-}
-
 /// Fails if this edge sent the hello itself and would send it on again. If the action leads
 /// elsewhere, the connection counts as handed over by one of our listeners.
 pub fn check_return(
