@@ -243,6 +243,23 @@ fn no_two_clients_share_a_connection_to_the_upstream() {
     assert_eq!(first, second, "a busy client keeps its own");
 }
 
+#[test]
+fn a_client_that_sends_nothing_is_half_open() {
+    let plain = Plain::new(
+        |pki| Upstream::https(pki.server("app", &["app.test"], Kind::P256)),
+        "[limits]\nhello_timeout = \"1s\"",
+    );
+    let mut busy = plain.edge.connect();
+    assert_eq!(plain.ask(&mut busy, "/first", &plain.host()).status, 200);
+    let mut silent = plain.edge.connect();
+    let line = plain.edge.line_of(silent.local_addr().unwrap());
+    assert_eq!(line["reason"], "hello_timeout before a request", "{line}");
+    assert_eq!(line["outcome"], "failed", "{line}");
+    assert_eq!(ending(&mut silent, SOON).0, b"");
+    // The limit is for the first byte alone.
+    assert_eq!(plain.ask(&mut busy, "/second", &plain.host()).status, 200);
+}
+
 /// A rule without `listener` is for the listeners that its action fits.
 #[test]
 fn rules_for_tls_and_for_its_absence_stand_side_by_side() {
@@ -278,7 +295,8 @@ fn a_connection_at_rest_is_parked_and_follows_a_reload() {
     }
     let pki = Pki::new();
     let app = Upstream::https(pki.server("app", &["app.test"], Kind::P256));
-    let config = |rules: &str| format!("{PLAIN}{rules}[admin]\naddress = \"unix:admin.sock\"\n");
+    let more = "[admin]\naddress = \"unix:admin.sock\"\n[limits]\nhello_timeout = \"1m\"\n";
+    let config = |rules: &str| format!("{PLAIN}{rules}{more}");
     let file = pki.folder.write("edge.toml", config(&rule(&app, "")));
     let mut command = edge::eyelet(&pki.folder);
     command.arg("serve").arg(&file);
