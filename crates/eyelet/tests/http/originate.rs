@@ -260,6 +260,30 @@ fn a_client_that_sends_nothing_is_half_open() {
     assert_eq!(plain.ask(&mut busy, "/second", &plain.host()).status, 200);
 }
 
+/// Its Host and its URLs name the upstream of the rule that it began with.
+#[test]
+fn a_held_request_does_not_go_to_another_upstream_after_a_reload() {
+    let pki = Pki::new();
+    // Its certificate is of another authority, so that each dial fails.
+    let before = Upstream::https(Pki::new().server("app", &["app.test"], Kind::P256));
+    let after = Upstream::https(pki.server("app", &["app.test"], Kind::P256));
+    let config = |app| format!("workers = 1\n{PLAIN}{}", rule(app, "upstream_wait = \"4s\""));
+    let file = pki.folder.write("edge.toml", config(&before));
+    let mut command = edge::eyelet(&pki.folder);
+    command.arg("serve").arg(&file);
+    let edge = Edge::spawn(command, 1);
+    let mut client = edge.connect();
+    client.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    until("the request to be held", || (before.accepted() > 1).then_some(()));
+    pki.folder.write("edge.toml", config(&after));
+    let said = output(edge::eyelet(&pki.folder).arg("reload").arg(&file));
+    assert!(said.status.success(), "{}", said.text);
+    assert_eq!(hear(&mut client, "GET").status, 503);
+    assert_eq!(after.accepted(), 0);
+    // The next request has the new rule.
+    assert_eq!(ask(&mut edge.connect(), "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 200);
+}
+
 /// A rule without `listener` is for the listeners that its action fits.
 #[test]
 fn rules_for_tls_and_for_its_absence_stand_side_by_side() {
