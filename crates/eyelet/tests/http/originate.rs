@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 use crate::support::client::{End, ending};
 use crate::support::pki::Kind;
@@ -365,4 +365,43 @@ fn a_connection_at_rest_is_parked_and_follows_a_reload() {
     assert!(edge.wait_exit().success());
     let ends = |line: &serde_json::Value| line["http"].is_null() && line["outcome"] == "originated";
     assert_eq!(edge.count(ends), 20, "each has its line");
+}
+
+/// The process of an upgrade is no child of the test.
+struct Later(Pid);
+
+impl Drop for Later {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(self.0, Signal::KILL);
+    }
+}
+
+/// A connection stays with the process that has it, which serves it until its time is over.
+#[test]
+fn after_an_upgrade_the_client_connects_again() {
+    let get = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    for (drain_timeout, is_over) in [("1m", false), ("1s", true)] {
+        let pki = Pki::new();
+        let app = Upstream::https(pki.server("app", &["app.test"], Kind::P256));
+        let limits = format!("[limits]\ndrain_timeout = \"{drain_timeout}\"\n");
+        let text = format!("workers = 1\n{PLAIN}{}{limits}", rule(&app, ""));
+        let file = pki.folder.write("edge.toml", text);
+        let command = |what: &str| {
+            let mut command = edge::eyelet(&pki.folder);
+            command.arg(what).arg(&file);
+            command
+        };
+        let edge = Edge::spawn(command("serve"), 1);
+        let mut client = edge.connect();
+        assert_eq!(ask(&mut client, get).status, 200);
+        let said = output(&mut command("upgrade"));
+        assert!(said.status.success(), "{}", said.text);
+        let (_, pid) = said.text.split_once(": process ").unwrap();
+        let _later = Later(Pid::from_raw(pid.split(' ').next().unwrap().parse().unwrap()).unwrap());
+        match is_over {
+            true => assert_eq!(ending(&mut client, SOON), (Vec::new(), End::Fin)),
+            false => assert_eq!(ask(&mut client, get).status, 200),
+        }
+        assert_eq!(ask(&mut edge.connect(), get).status, 200);
+    }
 }
