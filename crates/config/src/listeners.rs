@@ -161,7 +161,8 @@ fn read_one(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<Listen
     })
 }
 
-/// What clients of a plain listener send is readable on its way.
+/// What clients of a plain listener send is readable on its way. They are on this machine, so no
+/// load balancer is before them.
 fn check_reach(
     report: &mut Report<'_>,
     section: &Section<'_, '_>,
@@ -171,6 +172,10 @@ fn check_reach(
     let is_allowed = section.flag(report, "allow_remote").unwrap_or(false);
     if let Some(at) = section.key_at("allow_remote").filter(|_| kind != ListenerKind::Plain) {
         report.error(at, "`allow_remote` is for listeners of kind \"plain\"");
+    }
+    if let Some(at) = section.key_at("proxy_protocol_from").filter(|_| kind == ListenerKind::Plain)
+    {
+        report.error(at, "`proxy_protocol_from` is not for listeners of kind \"plain\"");
     }
     if kind == ListenerKind::Plain && !address.ip().is_loopback() && !is_allowed {
         let at = section.value("address").map_or(section.at, |value| value.span().start);

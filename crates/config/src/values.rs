@@ -210,7 +210,11 @@ pub(super) fn terminate_upstream(text: &str) -> Result<TerminateUpstream, String
 /// The upstream of an originate rule.
 pub(super) fn originate_upstream(text: &str) -> Result<TerminateUpstream, String> {
     match terminate_upstream(text)? {
-        upstream @ TerminateUpstream::Http(HttpUpstream { tls: Some(_), .. }) => Ok(upstream),
+        upstream @ TerminateUpstream::Http(HttpUpstream {
+            address: HttpAddress::Tcp(_),
+            tls: Some(_),
+            ..
+        }) => Ok(upstream),
         _ => Err(format!("\"{text}\": an originate rule sends by TLS; expected https://host:port")),
     }
 }

@@ -201,6 +201,25 @@ impl Handle {
         }
     }
 
+    /// Waits until the client has sent something or has ended its stream. Its bytes stay in the
+    /// socket.
+    pub async fn first_byte(&self) -> Result<(), WaitError> {
+        loop {
+            self.ready(&[CLIENT], READ).await?;
+            let mut table = self.worker.table.borrow_mut();
+            let Some(slot) = table.slot(self.key) else { return Err(WaitError::Late) };
+            match socket::peek(&slot.client, &mut [0]) {
+                Ok(_) => return Ok(()),
+                // It counted as readable when it was accepted.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    slot.ready.clear(CLIENT, READ);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
     /// Reads from the client. `None` if nothing is there now, `Some(0)` at the end of its stream.
     pub fn recv_now(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let mut table = self.worker.table.borrow_mut();

@@ -79,7 +79,7 @@ async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Resu
     }
     emit_decision(connection, info, action);
     match action {
-        Action::Originate(_) => action::originate::originate(connection, info),
+        Action::Originate(_) => action::originate::originate(connection, info).await,
         Action::Splice(splice) => {
             connection.handle.see(State::Dialling, info);
             action::splice::splice(connection, info, splice, &mut peeked, hello_bytes).await

@@ -29,11 +29,17 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// The client's and the upstream's name for the same origin.
 pub struct Translation<'a> {
-    /// `http://` and the authority of the request.
-    client: String,
-    /// `https://` and the upstream's authority.
-    upstream: String,
+    /// By the authority of the request.
+    client: Origin<'a>,
+    upstream: Origin<'a>,
+}
+
+/// The beginning of a URL.
+struct Origin<'a> {
+    scheme: &'static str,
     authority: &'a str,
+    /// The port that such a URL may leave out.
+    port: &'static str,
 }
 
 /// Checks a request, and turns its URLs into the upstream's. `None`: the rule does not begin TLS.
@@ -42,7 +48,7 @@ pub struct Translation<'a> {
 /// A web page of another site has sent it.
 pub fn begin<'a>(
     originate: Option<&'a Originate>,
-    asked: &Authority,
+    asked: &'a Authority,
     request: &mut request::Parts,
 ) -> Result<Option<Translation<'a>>, Reason> {
     let Some(originate) = originate else { return Ok(None) };
@@ -50,9 +56,8 @@ pub fn begin<'a>(
         return Err(Reason::Misdirected("a page of another site".into()));
     }
     let translation = Translation {
-        client: format!("http://{asked}"),
-        upstream: format!("https://{}", originate.authority),
-        authority: &originate.authority,
+        client: Origin { scheme: "http://", authority: asked.as_str(), port: ":80" },
+        upstream: Origin { scheme: "https://", authority: &originate.authority, port: ":443" },
     };
     translation.to_upstream(&mut request.headers);
     Ok(Some(translation))
@@ -61,8 +66,9 @@ pub fn begin<'a>(
 /// Turns the URLs of a response into the client's.
 pub fn to_client(translation: Option<&Translation<'_>>, headers: &mut HeaderMap) {
     let Some(translation) = translation else { return };
-    for name in &OF_RESPONSE {
-        translate(headers, name, (&translation.upstream, &translation.client));
+    let (from, to) = (&translation.upstream, &translation.client);
+    for (_, value) in headers.iter_mut().filter(|(name, _)| OF_RESPONSE.contains(name)) {
+        replace(value, |url| translate(url, from, to));
     }
 }
 
@@ -96,34 +102,59 @@ fn is_of_other_site(originate: &Originate, headers: &HeaderMap) -> bool {
 impl Translation<'_> {
     /// Host and port of the upstream, for its Host field.
     pub fn authority(&self) -> &str {
-        self.authority
+        self.upstream.authority
     }
 
+    /// A field may have several lines: each is translated.
     fn to_upstream(&self, headers: &mut HeaderMap) {
-        for name in &OF_REQUEST {
-            translate(headers, name, (&self.client, &self.upstream));
-        }
-        let Some(conditions) = headers.get(IF).and_then(|value| value.to_str().ok()) else {
-            return;
-        };
-        let (from, to) = (format!("<{}/", self.client), format!("<{}/", self.upstream));
-        if let Ok(translated) = HeaderValue::from_str(&conditions.replace(&from, &to)) {
-            headers.insert(IF, translated);
+        let (from, to) = (&self.client, &self.upstream);
+        for (name, value) in headers.iter_mut() {
+            if OF_REQUEST.contains(name) {
+                replace(value, |url| translate(url, from, to));
+            } else if *name == IF {
+                replace(value, |conditions| translate_bracketed(conditions, from, to));
+            }
         }
     }
 }
 
-/// Replaces the origin of the URL in a field. One of another origin stays.
-fn translate(headers: &mut HeaderMap, name: &HeaderName, (from, to): (&str, &str)) {
-    let Some(url) = headers.get(name).and_then(|value| value.to_str().ok()) else { return };
-    let Some((origin, rest)) = url.split_at_checked(from.len()) else { return };
-    if !origin.eq_ignore_ascii_case(from) || !(rest.is_empty() || rest.starts_with(['/', '?', '#']))
-    {
-        return;
+impl Origin<'_> {
+    /// What follows the origin in a URL, if the URL has this origin. A port that the scheme implies
+    /// may be there or not.
+    fn rest_of<'a>(&self, url: &'a str) -> Option<&'a str> {
+        let (scheme, rest) = url.split_at_checked(self.scheme.len())?;
+        let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        let bare = |authority| str::strip_suffix(authority, self.port).unwrap_or(authority);
+        let is_same = scheme.eq_ignore_ascii_case(self.scheme)
+            && bare(authority).eq_ignore_ascii_case(bare(self.authority));
+        is_same.then_some(rest)
     }
-    if let Ok(translated) = HeaderValue::from_str(&format!("{to}{rest}")) {
-        headers.insert(name, translated);
+}
+
+/// Replaces a value by what is made of it, if something is.
+fn replace(value: &mut HeaderValue, made: impl FnOnce(&str) -> Option<String>) {
+    let made = value.to_str().ok().and_then(made);
+    if let Some(made) = made.and_then(|made| HeaderValue::try_from(made).ok()) {
+        *value = made;
     }
+}
+
+/// A URL with another origin. `None`: it does not have the first one, and stays.
+fn translate(url: &str, from: &Origin<'_>, to: &Origin<'_>) -> Option<String> {
+    Some(format!("{}{}{}", to.scheme, to.authority, from.rest_of(url)?))
+}
+
+/// The same for each URL in angle brackets.
+fn translate_bracketed(text: &str, from: &Origin<'_>, to: &Origin<'_>) -> Option<String> {
+    let mut parts = text.split('<');
+    let mut translated = parts.next()?.to_owned();
+    for part in parts {
+        let (url, rest) = part.split_at(part.find('>').unwrap_or(0));
+        translated.push('<');
+        translated.push_str(&translate(url, from, to).unwrap_or_else(|| url.to_owned()));
+        translated.push_str(rest);
+    }
+    Some(translated)
 }
 
 /// The page for a request that has no response of an upstream. Its reader runs the client, or

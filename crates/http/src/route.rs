@@ -108,6 +108,7 @@ impl Route {
             None if info.decided.is_handed => Rc::default(),
             // An origin may know a client by its connection, as with NTLM.
             None if terminate.certificates == CertificateSource::Mint => Rc::default(),
+            None if action.as_originate().is_some() => Rc::default(),
             None => worker.pool.shelf(upstream, roots.as_ref()),
             // The upstream was told the client's address, so only this client may use the
             // connection.

@@ -136,13 +136,15 @@ impl ServedConnection {
     }
 
     /// The rule that serves its requests under the newest configuration, if there was a reload and
-    /// it has one.
+    /// it has one that requests of this one may have.
     pub fn newer_route(&self) -> Option<(Rc<Http>, Route)> {
         let worker = self.worker.newer()?;
         let mut info =
             ConnectionInfo { decided: self.info.decided.clone(), connect: None, ..self.info };
         let route = Route::of(&worker, &mut info, !self.preface.is_empty(), || None)?;
-        Some((worker, route))
+        // A request whose URLs were translated names the upstream that it was translated for.
+        let named = |originate: &Originate| originate.authority.clone();
+        (route.originate().map(named) == self.originate().map(named)).then_some((worker, route))
     }
 
     /// How the connection ends where nothing is wrong.

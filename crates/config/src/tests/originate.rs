@@ -31,6 +31,10 @@ fn a_plain_listener_is_for_this_machine() {
         assert_eq!(listener(address, "allow_remote = true"), NOTHING, "{address}");
     }
     assert_eq!(
+        listener("127.0.0.1:80", "proxy_protocol_from = \"127.0.0.0/8\""),
+        ["4:1: `proxy_protocol_from` is not for listeners of kind \"plain\""]
+    );
+    assert_eq!(
         all("[[listener]]\naddress = \"127.0.0.1:443\"\nallow_remote = true\n\
              [[rule]]\naction = \"refuse\"\n"),
         ["3:1: `allow_remote` is for listeners of kind \"plain\""]
@@ -85,6 +89,13 @@ fn an_originate_rule_sends_by_tls() {
             "upstream = \"tcp://a.example:80\"",
             Some(
                 "9:12: \"tcp://a.example:80\": an originate rule sends by TLS; expected \
+                https://host:port",
+            ),
+        ),
+        (
+            "upstream = \"destination\"",
+            Some(
+                "9:12: \"destination\": an originate rule sends by TLS; expected \
                 https://host:port",
             ),
         ),

@@ -1,11 +1,13 @@
 //! Clients without TLS, and upstreams with it: whom a plain port serves, what the upstream sees,
 //! and what becomes of a connection at rest.
 
-use std::io::Write;
+use std::collections::HashSet;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 use crate::support::client::{End, ending};
 use crate::support::pki::Kind;
@@ -91,7 +93,6 @@ fn a_client_without_tls_is_served_by_an_upstream_with_it() {
     client.write_all(&body).unwrap();
     let heard = hear(&mut client, "PUT");
     assert!(heard.body.ends_with(&body), "{} bytes came back", heard.body.len());
-    assert_eq!(plain.app.accepted(), 1, "the connection to the upstream is kept");
     let address = client.local_addr().unwrap();
     drop(client);
     let line = plain.edge.line("the request", |line| line["http"]["path"] == "/a?b=c");
@@ -203,6 +204,86 @@ fn a_refused_client_gets_a_response() {
     assert_eq!(edge.only_line()["outcome"], "refused");
 }
 
+/// An upstream that tells its connections apart, as one with NTLM does.
+fn counting(pki: &Pki) -> Upstream {
+    let number = AtomicUsize::default();
+    Upstream::tls(pki.server("app", &["app.test"], Kind::P256), move |tls| {
+        let own = number.fetch_add(1, Ordering::SeqCst);
+        let (mut byte, mut seen) = ([0], Vec::new());
+        while let Ok(1) = tls.read(&mut byte) {
+            seen.push(byte[0]);
+            if seen.ends_with(b"\r\n\r\n") {
+                seen.clear();
+                let body = format!("connection {own}");
+                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+                if tls.write_all((head + &body).as_bytes()).and_then(|()| tls.flush()).is_err() {
+                    return;
+                }
+            }
+        }
+    })
+}
+
+#[test]
+fn no_two_clients_share_a_connection_to_the_upstream() {
+    let plain = Plain::new(counting, "");
+    let mut clients = [(); 2].map(|()| plain.edge.connect());
+    let mut seen = [HashSet::new(), HashSet::new()];
+    // A client that has rested has another connection.
+    for _ in 0..4 {
+        for (client, seen) in clients.iter_mut().zip(&mut seen) {
+            seen.insert(plain.ask(client, "/", &plain.host()).text());
+        }
+    }
+    assert!(seen[0].is_disjoint(&seen[1]), "{seen:?}");
+    // The second request is there before the first is answered: no rest is between them.
+    let request = format!("GET / HTTP/1.1\r\n{}\r\n", plain.host());
+    clients[0].write_all(request.repeat(2).as_bytes()).unwrap();
+    let [first, second] = [(); 2].map(|()| hear(&mut clients[0], "GET").text());
+    assert_eq!(first, second, "a busy client keeps its own");
+}
+
+#[test]
+fn a_client_that_sends_nothing_is_half_open() {
+    let plain = Plain::new(
+        |pki| Upstream::https(pki.server("app", &["app.test"], Kind::P256)),
+        "[limits]\nhello_timeout = \"1s\"",
+    );
+    let mut busy = plain.edge.connect();
+    assert_eq!(plain.ask(&mut busy, "/first", &plain.host()).status, 200);
+    let mut silent = plain.edge.connect();
+    let line = plain.edge.line_of(silent.local_addr().unwrap());
+    assert_eq!(line["reason"], "hello_timeout before a request", "{line}");
+    assert_eq!(line["outcome"], "failed", "{line}");
+    assert_eq!(ending(&mut silent, SOON).0, b"");
+    // The limit is for the first byte alone.
+    assert_eq!(plain.ask(&mut busy, "/second", &plain.host()).status, 200);
+}
+
+/// Its Host and its URLs name the upstream of the rule that it began with.
+#[test]
+fn a_held_request_does_not_go_to_another_upstream_after_a_reload() {
+    let pki = Pki::new();
+    // Its certificate is of another authority, so that each dial fails.
+    let before = Upstream::https(Pki::new().server("app", &["app.test"], Kind::P256));
+    let after = Upstream::https(pki.server("app", &["app.test"], Kind::P256));
+    let config = |app| format!("workers = 1\n{PLAIN}{}", rule(app, "upstream_wait = \"4s\""));
+    let file = pki.folder.write("edge.toml", config(&before));
+    let mut command = edge::eyelet(&pki.folder);
+    command.arg("serve").arg(&file);
+    let edge = Edge::spawn(command, 1);
+    let mut client = edge.connect();
+    client.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    until("the request to be held", || (before.accepted() > 1).then_some(()));
+    pki.folder.write("edge.toml", config(&after));
+    let said = output(edge::eyelet(&pki.folder).arg("reload").arg(&file));
+    assert!(said.status.success(), "{}", said.text);
+    assert_eq!(hear(&mut client, "GET").status, 503);
+    assert_eq!(after.accepted(), 0);
+    // The next request has the new rule.
+    assert_eq!(ask(&mut edge.connect(), "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 200);
+}
+
 /// A rule without `listener` is for the listeners that its action fits.
 #[test]
 fn rules_for_tls_and_for_its_absence_stand_side_by_side() {
@@ -238,7 +319,8 @@ fn a_connection_at_rest_is_parked_and_follows_a_reload() {
     }
     let pki = Pki::new();
     let app = Upstream::https(pki.server("app", &["app.test"], Kind::P256));
-    let config = |rules: &str| format!("{PLAIN}{rules}[admin]\naddress = \"unix:admin.sock\"\n");
+    let more = "[admin]\naddress = \"unix:admin.sock\"\n[limits]\nhello_timeout = \"1m\"\n";
+    let config = |rules: &str| format!("{PLAIN}{rules}{more}");
     let file = pki.folder.write("edge.toml", config(&rule(&app, "")));
     let mut command = edge::eyelet(&pki.folder);
     command.arg("serve").arg(&file);
@@ -283,4 +365,43 @@ fn a_connection_at_rest_is_parked_and_follows_a_reload() {
     assert!(edge.wait_exit().success());
     let ends = |line: &serde_json::Value| line["http"].is_null() && line["outcome"] == "originated";
     assert_eq!(edge.count(ends), 20, "each has its line");
+}
+
+/// The process of an upgrade is no child of the test.
+struct Later(Pid);
+
+impl Drop for Later {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(self.0, Signal::KILL);
+    }
+}
+
+/// A connection stays with the process that has it, which serves it until its time is over.
+#[test]
+fn after_an_upgrade_the_client_connects_again() {
+    let get = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    for (drain_timeout, is_over) in [("1m", false), ("1s", true)] {
+        let pki = Pki::new();
+        let app = Upstream::https(pki.server("app", &["app.test"], Kind::P256));
+        let limits = format!("[limits]\ndrain_timeout = \"{drain_timeout}\"\n");
+        let text = format!("workers = 1\n{PLAIN}{}{limits}", rule(&app, ""));
+        let file = pki.folder.write("edge.toml", text);
+        let command = |what: &str| {
+            let mut command = edge::eyelet(&pki.folder);
+            command.arg(what).arg(&file);
+            command
+        };
+        let edge = Edge::spawn(command("serve"), 1);
+        let mut client = edge.connect();
+        assert_eq!(ask(&mut client, get).status, 200);
+        let said = output(&mut command("upgrade"));
+        assert!(said.status.success(), "{}", said.text);
+        let (_, pid) = said.text.split_once(": process ").unwrap();
+        let _later = Later(Pid::from_raw(pid.split(' ').next().unwrap().parse().unwrap()).unwrap());
+        match is_over {
+            true => assert_eq!(ending(&mut client, SOON), (Vec::new(), End::Fin)),
+            false => assert_eq!(ask(&mut client, get).status, 200),
+        }
+        assert_eq!(ask(&mut edge.connect(), get).status, 200);
+    }
 }

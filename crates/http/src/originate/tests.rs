@@ -66,6 +66,7 @@ fn urls_are_translated_both_ways() {
     for (name, said, heard) in [
         ("destination", "http://127.0.0.1:3690/svn/a", "https://svn.example:8443/svn/a"),
         ("destination", "http://127.0.0.1:3690", "https://svn.example:8443"),
+        ("destination", "HTTP://127.0.0.1:3690?q", "https://svn.example:8443?q"),
         // Another origin, whose name only begins alike.
         ("destination", "http://127.0.0.1:36901/a", "http://127.0.0.1:36901/a"),
         ("destination", "/svn/a", "/svn/a"),
@@ -77,7 +78,11 @@ fn urls_are_translated_both_ways() {
             "<http://127.0.0.1:3690/a> (<urn:x>) <http://127.0.0.1:3690/b> ([\"t\"])",
             "<https://svn.example:8443/a> (<urn:x>) <https://svn.example:8443/b> ([\"t\"])",
         ),
+        ("if", "<http://127.0.0.1:3690> (<urn:x>)", "<https://svn.example:8443> (<urn:x>)"),
         ("if", "(<opaquelocktoken:x>)", "(<opaquelocktoken:x>)"),
+        // Angle brackets that enclose nothing.
+        ("if", "([\"a<b\"]) <http://127.0.0.1:3690/", "([\"a<b\"]) <http://127.0.0.1:3690/"),
+        ("if", "<http://127.0.0.1:3690/a> ([\"<\"])", "<https://svn.example:8443/a> ([\"<\"])"),
     ] {
         let mut parts = request(&[(name, said)]);
         let translation = begin(Some(&rule), &asked, &mut parts).unwrap().unwrap();
@@ -101,6 +106,46 @@ fn urls_are_translated_both_ways() {
         to_client(Some(&translation), &mut headers);
         assert_eq!(headers[name], heard);
     }
+}
+
+/// The port that a scheme implies may be said or not.
+#[test]
+fn a_port_that_is_implied_names_the_same_origin() {
+    for upstream in ["https://svn.example:443", "https://192.0.2.1:443"] {
+        let rule = originate(&format!("upstream = \"{upstream}\""));
+        for asked in ["localhost", "localhost:80"] {
+            let asked = asked.parse().unwrap();
+            for said in ["http://localhost/a", "http://localhost:80/a"] {
+                let mut parts = request(&[("destination", said)]);
+                begin(Some(&rule), &asked, &mut parts).unwrap();
+                assert_eq!(parts.headers["destination"], format!("https://{}/a", rule.authority));
+            }
+            let translation = begin(Some(&rule), &asked, &mut request(&[])).unwrap();
+            for (said, is_its) in [
+                (format!("https://{}/a", rule.authority), true),
+                (format!("https://{}:443/a", rule.authority), true),
+                (format!("https://{}:80/a", rule.authority), false),
+                (format!("https://{}:1443/a", rule.authority), false),
+                (format!("http://{}/a", rule.authority), false),
+            ] {
+                let mut headers = request(&[("location", &said)]).headers;
+                to_client(translation.as_ref(), &mut headers);
+                let here = format!("http://{asked}/a");
+                assert_eq!(headers["location"], if is_its { here } else { said });
+            }
+        }
+    }
+}
+
+#[test]
+fn each_line_of_a_field_is_translated() {
+    let (rule, asked) = (svn(), "localhost:1".parse().unwrap());
+    let lines = ["<http://localhost:1/a> (<urn:x>)", "<http://localhost:1/b> (<urn:y>)"];
+    let mut parts = request(&lines.map(|line| ("if", line)));
+    begin(Some(&rule), &asked, &mut parts).unwrap();
+    let seen: Vec<_> = parts.headers.get_all("if").iter().collect();
+    let expected = lines.map(|line| line.replace("http://localhost:1", "https://svn.example:8443"));
+    assert_eq!(seen, expected.each_ref().map(String::as_str));
 }
 
 #[test]
