@@ -82,7 +82,7 @@ async fn fetch(
         Some(name) => Some(name.into()),
         None => info.decided.sni.clone(),
     };
-    known.fetch_certificate_of(connection, info, to, name.as_deref(), is_chosen).await;
+    known.fetch_certificate_to_mint(connection, info, to, name.as_deref(), is_chosen).await;
     Ok(())
 }
 
