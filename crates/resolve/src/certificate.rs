@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
-use crate::guard::is_guarded;
+use crate::guard::{self, is_guarded};
 use eyelet_config::{Action, Config, UpstreamTls};
 use eyelet_telemetry::evidence::CertificateEvidence;
 use eyelet_tls::client::{ClientConfigs, Roots, is_trusted};
@@ -98,8 +98,7 @@ impl Prober {
     /// Why an address that a client chose must not be asked, if so. Who may not reach internal
     /// addresses must not learn from our handshakes what is open there.
     pub fn declines(&self, ip: IpAddr) -> Option<String> {
-        is_guarded(ip, &self.allow)
-            .then(|| format!("{ip} is an internal address that upstream_allow does not list"))
+        is_guarded(ip, &self.allow).then(|| guard::fault(ip))
     }
 
     /// Does a handshake with `destination`, on a socket that is connected to it, with or without a
