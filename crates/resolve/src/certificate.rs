@@ -304,15 +304,16 @@ impl Shown {
     /// dates.
     pub fn is_trusted_by(&self, configs: &ClientConfigs, tls: &UpstreamTls) -> bool {
         let Some(roots) = configs.roots(tls) else { return false };
-        // No operation under this lock can panic half done.
-        let mut judged = self.judged.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((by, is_trusted)) = &*judged
+        // No operation under this lock can panic half done. All workers share it, so nobody
+        // verifies under it: two at once may verify the same.
+        let judged = || self.judged.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((by, is_trusted)) = &*judged()
             && *by == roots
         {
             return *is_trusted;
         }
         let is_trusted = configs.trusts(tls, &self.chain, UnixTime::now());
-        *judged = Some((roots, is_trusted));
+        *judged() = Some((roots, is_trusted));
         is_trusted
     }
 
