@@ -124,3 +124,38 @@ fn number_of(authority: &Certificate, origin: &CertificateDer<'_>, is_trusted: b
     let digest = context.finish();
     digest.as_ref().first_chunk().copied().unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::*;
+
+    #[test]
+    fn a_large_certificate_is_not_kept() {
+        let minted = MintedCertificates::new().unwrap();
+        let key = LeafKey::generate().unwrap();
+        let budget = Arc::new(Budget::new(64 << 20, 0));
+        let shown = |names: usize| {
+            let names: Vec<_> = (0..names).map(|n| format!("name{n}.app.example")).collect();
+            let params = CertificateParams::new(names).unwrap();
+            let origin = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+            let pair = Pair {
+                certified: CertifiedKey::new(
+                    vec![origin.der().clone()],
+                    signing_key(&key.der()).unwrap(),
+                ),
+                key: key.der(),
+                stamps: [Stamp::default(); 2],
+            };
+            let authority = minted.maker.make(pair, SourceId::NONE);
+            // Its issuer is not trusted, so the authority does not sign.
+            let once = || minted.of(&authority[0], (origin.der(), false), &budget).unwrap();
+            Arc::ptr_eq(&once(), &once())
+        };
+        assert!(shown(10));
+        assert!(!shown(600));
+    }
+}
