@@ -93,6 +93,14 @@ pub enum CertificateError {
         /// Which file.
         file: PathBuf,
     },
+    /// It is to sign others, and cannot.
+    #[error("{}: {fault}", file.display())]
+    Authority {
+        /// The file of the certificate.
+        file: PathBuf,
+        /// Why.
+        fault: AuthorityFault,
+    },
     /// The key does not belong to the certificate.
     #[error("the key in {} does not fit the certificate in {}; expected the key that it was \
         issued for", key.display(), certificate.display())]
@@ -248,33 +256,72 @@ pub enum AuthorityFault {
     /// It is not valid now.
     #[error("the authority {0}: make another one, and have clients trust that")]
     Dates(String),
+    /// What it signs would have another issuer.
+    #[error(
+        "the authority's subject has one kind of attribute twice, as in DC=corp, DC=example, or \
+         two in one part: make another one with a plain subject, such as CN=Our inspection"
+    )]
+    Subject,
+    /// Others than the owner may read the key.
+    #[error(
+        "the authority's key must be readable by its owner only (mode {mode:o}): chmod go= {}",
+        file.display()
+    )]
+    OpenKey {
+        /// The mode of the file.
+        mode: u32,
+        /// The file of the key.
+        file: PathBuf,
+    },
+    /// It cannot sign.
+    #[error("{0}")]
+    Unusable(String),
 }
 
-/// Checks that a certificate may sign others now.
+/// Checks that nobody but its owner may read the key of an authority, by the mode of its file.
+///
+/// # Errors
+/// [`AuthorityFault::OpenKey`].
+pub fn check_key_mode(file: &Path, mode: u32) -> Result<(), AuthorityFault> {
+    if mode & ALL_BUT_OWNER == 0 {
+        return Ok(());
+    }
+    Err(AuthorityFault::OpenKey { mode: mode & 0o777, file: file.to_owned() })
+}
+
+/// Checks that a certificate may sign others, whatever its dates.
 ///
 /// # Errors
 /// [`AuthorityFault`].
-pub fn check_authority(
-    certificate: &CertificateDer<'_>,
-    now: SystemTime,
-) -> Result<(), AuthorityFault> {
+pub fn check_authority(certificate: &CertificateDer<'_>) -> Result<(), AuthorityFault> {
     let (_, parsed) =
         parse_x509_certificate(certificate).map_err(|_| AuthorityFault::Unreadable)?;
     let usage = parsed.key_usage().map_err(|_| AuthorityFault::Unreadable)?;
     if !parsed.is_ca() || usage.is_some_and(|usage| !usage.value.key_cert_sign()) {
         return Err(AuthorityFault::NoAuthority);
     }
-    let validity = parsed.validity();
-    let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-    let (now, end) = (i64::try_from(now).unwrap_or(i64::MAX), validity.not_after.timestamp());
-    if now > end {
-        return Err(AuthorityFault::Dates(format!("expired on {}", date(end))));
-    }
-    let start = validity.not_before.timestamp();
-    if now < start {
-        return Err(AuthorityFault::Dates(format!("is not valid before {}", date(start))));
+    // The library that signs writes each kind of attribute once, and one in each part.
+    let mut kinds = Vec::new();
+    for part in parsed.subject().iter() {
+        let mut attributes = part.iter().map(|attribute| attribute.attr_type());
+        match (attributes.next(), attributes.next()) {
+            (Some(kind), None) if !kinds.contains(&kind) => kinds.push(kind),
+            _ => return Err(AuthorityFault::Subject),
+        }
     }
     Ok(())
+}
+
+/// Checks that an authority is valid now.
+///
+/// # Errors
+/// [`AuthorityFault::Unreadable`] and [`AuthorityFault::Dates`].
+pub fn check_authority_dates(
+    certificate: &CertificateDer<'_>,
+    now: SystemTime,
+) -> Result<(), AuthorityFault> {
+    let description = describe(certificate).ok_or(AuthorityFault::Unreadable)?;
+    description.invalid_now(now).map_or(Ok(()), |why| Err(AuthorityFault::Dates(why)))
 }
 
 /// The DNS names of a certificate, lower-case. Empty if it is not X.509. The subject's common name
@@ -286,16 +333,17 @@ pub fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
 impl Description {
     /// What is wrong with its dates at `now`, or will be within [`EXPIRY_WARNING`], for a warning.
     pub fn dates_fault(&self, now: SystemTime) -> Option<String> {
-        let now = now.duration_since(SystemTime::UNIX_EPOCH).ok()?;
-        let soon = i64::try_from(now.saturating_add(EXPIRY_WARNING).as_secs()).ok()?;
-        let now = i64::try_from(now.as_secs()).ok()?;
+        let soon = unix_secs(now.checked_add(EXPIRY_WARNING)?);
+        let ends_soon = || format!("expires on {}", date(self.not_after));
+        self.invalid_now(now).or_else(|| (soon > self.not_after).then(ends_soon))
+    }
+
+    fn invalid_now(&self, now: SystemTime) -> Option<String> {
+        let now = unix_secs(now);
         if now > self.not_after {
             return Some(format!("expired on {}", date(self.not_after)));
         }
-        if now < self.not_before {
-            return Some(format!("is not valid before {}", date(self.not_before)));
-        }
-        (soon > self.not_after).then(|| format!("expires on {}", date(self.not_after)))
+        (now < self.not_before).then(|| format!("is not valid before {}", date(self.not_before)))
     }
 
     /// Whether a client that asks for `name` accepts it. `name` may itself be `*.suffix`, which the
@@ -352,6 +400,11 @@ fn stamped(file: &Path) -> Result<(Zeroizing<Vec<u8>>, Stamp), CertificateError>
         .map_err(|why| CertificateError::Unreadable { file: file.to_owned(), why })
 }
 
+fn unix_secs(time: SystemTime) -> i64 {
+    let secs = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    i64::try_from(secs).unwrap_or(i64::MAX)
+}
+
 fn date(seconds: i64) -> String {
     let seconds = u64::try_from(seconds).unwrap_or(0).min(YEAR_9999_END);
     let since = Duration::from_secs(seconds);
@@ -365,6 +418,9 @@ pub const EXPIRY_WARNING: Duration = Duration::from_hours(14 * 24);
 /// Most bytes of DER: webpki reads lengths of at most two bytes (`TWO_BYTE_DER_SIZE`), with four
 /// bytes before them.
 const LEAF_BYTES_MAX: usize = 0xffff + 4;
+
+/// Mode bits: anybody but the owner may do anything.
+const ALL_BUT_OWNER: u32 = 0o077;
 
 /// Most bytes of a PEM file. All of the web's CA certificates together have less than 300 kB.
 const FILE_BYTES_MAX: u64 = 4 << 20;

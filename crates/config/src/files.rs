@@ -115,14 +115,7 @@ impl Files {
         };
         let is_there = self.check_present(report, certificate.at, &files.certificate).is_some();
         let Some(mode) = self.check_present(report, key.at, &files.key) else { return };
-        if mode & ALL_BUT_OWNER != 0 {
-            let (mode, path) = (mode & 0o777, files.key.display());
-            let message = format!(
-                "the authority's key must be readable by its owner only (mode {mode:o}): chmod \
-                 go= {path}"
-            );
-            report.error(key.at, message);
-        }
+        report.keep(key.at, certificate::check_key_mode(&files.key, mode));
         if self.depth == Depth::Files || !is_there {
             return;
         }
@@ -130,10 +123,14 @@ impl Files {
             Err(why) => report.error(key.at, why.to_string()),
             Ok(pair) => {
                 let leaf = pair.certified.cert.first();
-                let fault = leaf.map(|leaf| certificate::check_authority(leaf, self.now));
+                let fault = leaf.map(certificate::check_authority);
                 if let Some(Err(fault)) = fault {
                     let path = files.certificate.display();
                     report.error(certificate.at, format!("{path}: {fault}"));
+                }
+                // Other rules must not stay down for it: the rule that mints refuses then.
+                if let Some(description) = leaf.and_then(certificate::describe) {
+                    warn_of(report, certificate, &description, &[], self.now);
                 }
             }
         }
@@ -215,6 +212,7 @@ fn load(files: &CertificateFiles) -> Result<Option<Description>, Fault> {
             | CertificateError::Mismatch { .. } => true,
             CertificateError::NoCertificate { .. }
             | CertificateError::BadCertificate { .. }
+            | CertificateError::Authority { .. }
             | CertificateError::LargeLeaf { .. } => false,
         };
         Fault { message: why.to_string(), of_key }
@@ -269,9 +267,6 @@ const FILE_BYTES_MAX: u64 = 256 << 20;
 
 /// Mode bits: users other than the owner and the group may read or write.
 const OTHERS: u32 = 0o006;
-
-/// Mode bits: anybody but the owner may do anything.
-const ALL_BUT_OWNER: u32 = 0o077;
 
 /// Most names that a warning lists.
 const NAMES_SHOWN: usize = 5;

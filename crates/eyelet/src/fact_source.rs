@@ -13,7 +13,7 @@ use crate::connect;
 use crate::connection_handle::ConnectionHandle;
 use crate::fingerprint;
 use eyelet_resolve::dial;
-use eyelet_resolve::evidence::{Attempt, ByDns};
+use eyelet_resolve::evidence::{Attempt, ByDns, Purpose};
 use eyelet_resolve::gather;
 use eyelet_telemetry::evidence::Evidence;
 use eyelet_telemetry::info::{ConnectionInfo, End};
@@ -223,24 +223,27 @@ impl FactSource {
             return false;
         };
         let name = info.decided.sni.clone();
-        self.fetch_certificate_of(connection, info, to, name.as_deref(), info.connect.is_some())
-            .await
+        let (names, client) = (&connection.worker.names, info.client.ip());
+        let (to, is_chosen) = ((to, name.as_deref()), info.connect.is_some());
+        let attempt = gather::by_certificate(names, client, to, is_chosen, Purpose::Rules);
+        let attempt = Box::pin(attempt).await;
+        self.take_certificate(info, attempt)
     }
 
-    /// Fetches the certificate that an address shows for a name. If the client chose the address,
-    /// it may be one that must not be asked.
-    pub async fn fetch_certificate_of(
+    /// Fetches the certificate that an address shows for a name, to make one after it. If the
+    /// client chose the address, it may be one that must not be asked.
+    pub async fn fetch_certificate_to_mint(
         &mut self,
         connection: &ConnectionHandle,
         info: &mut ConnectionInfo,
         to: SocketAddr,
         name: Option<&str>,
         is_chosen: bool,
-    ) -> bool {
-        let client = info.client.ip();
-        let attempt = gather::by_certificate(&connection.worker.names, client, to, name, is_chosen);
+    ) {
+        let (names, client) = (&connection.worker.names, info.client.ip());
+        let attempt = gather::by_certificate(names, client, (to, name), is_chosen, Purpose::Mint);
         let attempt = Box::pin(attempt).await;
-        self.take_certificate(info, attempt)
+        self.take_certificate(info, attempt);
     }
 
     /// The certificate that was fetched last, or why there is none.

@@ -12,6 +12,7 @@ use crate::fact_source::FactSource;
 use crate::peek;
 use eyelet_config::Action;
 use eyelet_memory::budget::CountedBuffer;
+use eyelet_resolve::evidence::Purpose;
 use eyelet_resolve::gather;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
 
@@ -120,7 +121,8 @@ fn gather(connection: &ConnectionHandle, info: &ConnectionInfo, fact: Fact) {
         }
         (Fact::Certificate, Some(to), name) => {
             let is_chosen = info.connect.is_some();
-            let asked = gather::by_certificate(names, client, to, name, is_chosen);
+            let asked =
+                gather::by_certificate(names, client, (to, name), is_chosen, Purpose::Rules);
             let _begun = asked.now_or_never();
         }
         _ => {}

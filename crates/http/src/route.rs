@@ -155,13 +155,24 @@ impl Route {
         Self { rule, action, shelf, others: Box::default(), group: None, destination: None }
     }
 
-    /// Whether the upstream is a stranger's origin, which is told nothing of the client, and whose
-    /// responses stay as they are.
+    /// Whether the rule mints: responses are those of a stranger's origin, and stay as they are.
+    pub fn mints(&self) -> bool {
+        self.requests().is_some_and(|rule| rule.certificates == CertificateSource::Mint)
+    }
+
+    /// Whether the upstream is a stranger's origin, which is told nothing of the client.
     pub fn is_to_stranger(&self) -> bool {
-        self.requests().is_some_and(|terminate| {
-            terminate.certificates == CertificateSource::Mint
-                && terminate.upstream.as_http().is_some_and(|http| http.tls.is_some())
-        })
+        self.mints() && self.has_tls()
+    }
+
+    /// Whether requests go in the clear to an inspector, which goes on by their `Host`.
+    pub fn is_to_inspector(&self) -> bool {
+        self.mints() && !self.has_tls()
+    }
+
+    fn has_tls(&self) -> bool {
+        let http = self.requests().and_then(|rule| rule.upstream.as_http());
+        http.is_some_and(|http| http.tls.is_some())
     }
 
     /// How the rule's action serves requests.

@@ -2,7 +2,7 @@
 //! counts, and its access lines.
 
 use std::cell::{Cell, RefCell};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -209,7 +209,8 @@ impl ServedConnection {
 
     /// Sets the fields that every response of the rule has. A stranger's response passes as it is.
     pub fn set_fields(&self, headers: &mut http::HeaderMap) {
-        if self.is_to_stranger() {
+        // An inspector passes on what a stranger has said.
+        if self.is_to_stranger() || self.route.as_ref().is_some_and(Route::mints) {
             return;
         }
         let rule = self.route.as_ref().and_then(Route::requests);
@@ -295,6 +296,9 @@ impl ServedConnection {
         if let Some(originate) = route.originate() {
             return originate::is_own(originate, authority);
         }
+        if route.is_to_inspector() {
+            return is_decided(&self.info.decided, authority);
+        }
         let host = authority.host();
         let host = host.strip_suffix('.').unwrap_or(host);
         let sni = self.info.decided.sni.as_deref();
@@ -304,7 +308,7 @@ impl ServedConnection {
         let host = host.to_ascii_lowercase();
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         // Clients send no SNI for an address (RFC 6066 section 3).
-        let name = if bare.parse::<std::net::IpAddr>().is_ok() { "" } else { &host };
+        let name = if bare.parse::<IpAddr>().is_ok() { "" } else { &host };
         if sni == Some(name) {
             return true;
         }
@@ -484,6 +488,27 @@ impl Drop for RequestLogEntry<'_> {
     }
 }
 
+/// Whether this is the very host that the rules were asked about: the name in the hello, or without
+/// one the destination. An inspector would go wherever else a request says.
+fn is_decided(decided: &Decided, authority: &Authority) -> bool {
+    let to = decided.destination;
+    // The default port is not written.
+    if authority.port_u16().is_some_and(|port| to.is_none_or(|to| to.port() != port)) {
+        return false;
+    }
+    let host = authority.host();
+    let host = host.strip_suffix('.').unwrap_or(host);
+    if let Some(sni) = decided.sni.as_deref() {
+        return sni.eq_ignore_ascii_case(host);
+    }
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(ip) = bare.parse::<IpAddr>() {
+        return to.is_some_and(|to| to.ip().to_canonical() == ip.to_canonical());
+    }
+    let target = decided.connect.as_deref().and_then(|target| target.rsplit_once(':'));
+    target.is_some_and(|(name, _)| name.eq_ignore_ascii_case(host))
+}
+
 /// Whether a host is certainly a name: addresses end in a digit or a bracket.
 fn is_name(host: &str) -> bool {
     host.ends_with(|last: char| last.is_ascii_alphabetic())
@@ -559,6 +584,8 @@ fn cut(path: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     #[test]
@@ -573,6 +600,33 @@ mod tests {
             let cut = cut(&path);
             assert_eq!(cut.chars().count(), chars);
             assert!(path.starts_with(cut));
+        }
+    }
+
+    #[test]
+    fn an_inspector_gets_requests_for_what_the_rules_decided_alone() {
+        let named = Decided {
+            sni: Some("shop.example".into()),
+            destination: Some("192.0.2.1:443".parse().unwrap()),
+            connect: Some("shop.example:443".into()),
+            ..Decided::default()
+        };
+        let nameless = Decided { sni: None, ..named.clone() };
+        let of_address = Decided { connect: Some("192.0.2.1:443".into()), ..nameless.clone() };
+        for (decided, host, is_own) in [
+            (&named, "shop.example", true),
+            (&named, "SHOP.example.:443", true),
+            (&named, "shop.example:22", false),
+            (&named, "evil.example", false),
+            (&named, "192.0.2.1", false),
+            (&nameless, "shop.example", true),
+            (&nameless, "evil.example", false),
+            (&nameless, "192.0.2.1", true),
+            (&of_address, "192.0.2.1:443", true),
+            (&of_address, "10.0.0.1", false),
+            (&of_address, "[::1]", false),
+        ] {
+            assert_eq!(is_decided(decided, &host.parse().unwrap()), is_own, "{host}");
         }
     }
 }

@@ -57,17 +57,22 @@ impl MintAuthority {
     /// An authority from its certificate and its key.
     ///
     /// # Errors
-    /// [`LocalCaError::Library`].
+    /// [`LocalCaError::Library`], also if what it signs would not name it as the issuer.
     pub fn new(
         certificate: &CertificateDer<'_>,
         key: &PrivateKeyDer<'_>,
     ) -> Result<Self, LocalCaError> {
-        let is_root = {
-            let (_, parsed) = parse_x509_certificate(certificate).map_err(library)?;
-            parsed.subject() == parsed.issuer()
-        };
+        let (_, parsed) = parse_x509_certificate(certificate).map_err(library)?;
+        let is_root = parsed.subject() == parsed.issuer();
         let key = AuthorityKey(LeafKey::parse(key)?);
         let issuer = Issuer::from_ca_cert_der(certificate, key).map_err(library)?;
+        // The library writes the name anew, and clients compare its bytes (RFC 5280 section 7.1).
+        let sample = CertificateParams::default().signed_by(issuer.key(), &issuer);
+        let sample = sample.map_err(library)?;
+        let (_, sample) = parse_x509_certificate(sample.der()).map_err(library)?;
+        if sample.issuer().as_raw() != parsed.subject().as_raw() {
+            return Err(library("the authority's subject cannot be written again as it is"));
+        }
         Ok(Self { issuer, is_root })
     }
 
@@ -185,6 +190,32 @@ mod tests {
             assert_ne!(parsed.raw_serial(), origin.raw_serial());
         }
         assert!(own.mint(&CertificateDer::from(vec![0x30, 0]), &key).is_err());
+    }
+
+    #[test]
+    fn an_authority_whose_subject_would_change_signs_nothing() {
+        let key = KeyPair::generate().unwrap();
+        let der = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let authority = |parts: &[(&[u64], &str)]| {
+            let mut params = CertificateParams::default();
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            params.distinguished_name = DistinguishedName::new();
+            for (kind, value) in parts {
+                params.distinguished_name.push(DnType::CustomDnType(kind.to_vec()), *value);
+            }
+            params.self_signed(&key).unwrap().der().to_vec()
+        };
+        // OU and O differ in one byte, and the library writes no kind twice.
+        let (one, other) = (&[2, 5, 4, 10], &[2, 5, 4, 11]);
+        let mut twice = authority(&[(one, "example"), (other, "corp")]);
+        assert!(MintAuthority::new(&twice.clone().into(), &der).is_ok());
+        for at in 0..twice.len() - 3 {
+            if twice[at..at + 3] == [0x55, 4, 11] {
+                twice[at + 2] = 10;
+            }
+        }
+        let failed = MintAuthority::new(&twice.into(), &der).err().unwrap().to_string();
+        assert!(failed.contains("cannot be written again"), "{failed}");
     }
 
     #[test]

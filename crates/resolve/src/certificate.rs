@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
-use crate::guard::is_guarded;
+use crate::guard::{self, is_guarded};
 use eyelet_config::{Action, Config, UpstreamTls};
 use eyelet_telemetry::evidence::CertificateEvidence;
 use eyelet_tls::client::{ClientConfigs, Roots, is_trusted};
@@ -98,8 +98,7 @@ impl Prober {
     /// Why an address that a client chose must not be asked, if so. Who may not reach internal
     /// addresses must not learn from our handshakes what is open there.
     pub fn declines(&self, ip: IpAddr) -> Option<String> {
-        is_guarded(ip, &self.allow)
-            .then(|| format!("{ip} is an internal address that upstream_allow does not list"))
+        is_guarded(ip, &self.allow).then(|| guard::fault(ip))
     }
 
     /// Does a handshake with `destination`, on a socket that is connected to it, with or without a
@@ -305,15 +304,16 @@ impl Shown {
     /// dates.
     pub fn is_trusted_by(&self, configs: &ClientConfigs, tls: &UpstreamTls) -> bool {
         let Some(roots) = configs.roots(tls) else { return false };
-        // No operation under this lock can panic half done.
-        let mut judged = self.judged.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((by, is_trusted)) = &*judged
+        // No operation under this lock can panic half done. All workers share it, so nobody
+        // verifies under it: two at once may verify the same.
+        let judged = || self.judged.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((by, is_trusted)) = &*judged()
             && *by == roots
         {
             return *is_trusted;
         }
         let is_trusted = configs.trusts(tls, &self.chain, UnixTime::now());
-        *judged = Some((roots, is_trusted));
+        *judged() = Some((roots, is_trusted));
         is_trusted
     }
 

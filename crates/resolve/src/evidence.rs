@@ -25,6 +25,9 @@ const HANDSHAKES_MAX: usize = 64;
 const LOOKUPS_MAX: usize = 256;
 /// How soon a destination is tried again after a failed handshake.
 const HANDSHAKE_RETRY_MS: u64 = 5_000;
+/// The same where a client waits for a certificate after the destination's: one slow dial must not
+/// keep all clients from it. Short, but a destination that is down is not asked by each of them.
+const MINT_RETRY_MS: u64 = 250;
 
 /// A name, and whether its IPv6 addresses are wanted (else IPv4).
 pub type DnsKey = (Box<str>, bool);
@@ -47,6 +50,15 @@ pub struct EvidenceStore {
     pub(crate) handshakes: Arc<Permits>,
     /// For names that clients want dialled.
     pub lookups: Arc<Permits>,
+}
+
+/// What a certificate is fetched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// The rules ask. A destination that failed is left alone for some seconds.
+    Rules,
+    /// A certificate is made after it. A destination that failed is soon asked again.
+    Mint,
 }
 
 /// The result of a side handshake.
@@ -202,6 +214,14 @@ impl Attempt {
         steady_ms < self.fresh_until_ms && !self.shown.as_ref().is_ok_and(is_over)
     }
 
+    /// Whether it is still valid for this purpose, as [`Self::is_fresh`].
+    pub(crate) fn is_fresh_for(&self, purpose: Purpose, steady_ms: u64, wall_ms: u64) -> bool {
+        let is_over = self.shown.is_err()
+            && purpose == Purpose::Mint
+            && steady_ms + HANDSHAKE_RETRY_MS >= self.fresh_until_ms + MINT_RETRY_MS;
+        !is_over && self.is_fresh(steady_ms, wall_ms)
+    }
+
     /// For rules.
     pub fn certificate(&self) -> Option<&eyelet_policy::CertificateFacts> {
         self.shown.as_ref().ok().map(|shown| &shown.certificate)
@@ -244,5 +264,15 @@ mod tests {
         // An invalid certificate, or none, is asked for again by age alone.
         assert!(attempt(Ok(shown(false))).is_fresh(0, 2_000));
         assert!(attempt(Err("none".into())).is_fresh(0, 2_000));
+    }
+
+    #[test]
+    fn who_mints_soon_asks_again_after_a_failure() {
+        let failed = Attempt::failed("no handshake in time", 1_000);
+        let fresh = |purpose, at| failed.is_fresh_for(purpose, at, 0);
+        assert!(fresh(Purpose::Mint, 1_000) && fresh(Purpose::Mint, 999 + MINT_RETRY_MS));
+        assert!(!fresh(Purpose::Mint, 1_000 + MINT_RETRY_MS));
+        assert!(fresh(Purpose::Rules, 999 + HANDSHAKE_RETRY_MS));
+        assert!(!fresh(Purpose::Rules, 1_000 + HANDSHAKE_RETRY_MS));
     }
 }

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::cache::{self, Leader, SingleFlight};
-use crate::evidence::{Attempt, ByDns, DnsKey, Visit};
+use crate::evidence::{Attempt, ByDns, DnsKey, Purpose, Visit};
 use crate::loops::DialMark;
 use crate::names::Names;
 use crate::permits::Permit;
@@ -134,6 +134,15 @@ pub fn known_by_certificate(
     name: Option<&str>,
     is_chosen: bool,
 ) -> Option<Arc<Attempt>> {
+    known_for(names, (destination, name), is_chosen, Purpose::Rules)
+}
+
+fn known_for(
+    names: &Names,
+    (destination, name): (SocketAddr, Option<&str>),
+    is_chosen: bool,
+    purpose: Purpose,
+) -> Option<Arc<Attempt>> {
     let prober = names.shared.evidence.prober.as_ref().filter(|_| is_chosen);
     if let Some(why) = prober.and_then(|prober| prober.declines(destination.ip())) {
         return Some(Attempt::failed(&why, names.engine.now_unix_ms()));
@@ -143,7 +152,10 @@ pub fn known_by_certificate(
     let known = certificates.read(
         certificates.hash((destination, name)),
         |(known, asked)| *known == destination && asked.as_deref() == name,
-        |attempt| attempt.is_fresh(now, names.engine.clock.wall_ms(now)).then(|| attempt.clone()),
+        |attempt| {
+            let wall_ms = names.engine.clock.wall_ms(now);
+            attempt.is_fresh_for(purpose, now, wall_ms).then(|| attempt.clone())
+        },
     );
     known.flatten()
 }
@@ -153,11 +165,11 @@ pub fn known_by_certificate(
 pub async fn by_certificate(
     names: &Rc<Names>,
     client: IpAddr,
-    destination: SocketAddr,
-    name: Option<&str>,
+    (destination, name): (SocketAddr, Option<&str>),
     is_chosen: bool,
+    purpose: Purpose,
 ) -> Arc<Attempt> {
-    if let Some(known) = known_by_certificate(names, destination, name, is_chosen) {
+    if let Some(known) = known_for(names, (destination, name), is_chosen, purpose) {
         return known;
     }
     let evidence = &names.shared.evidence;
@@ -178,7 +190,7 @@ pub async fn by_certificate(
                 let why = format!("{share} side handshakes for this client are under way");
                 return Attempt::failed(&why, now);
             };
-            if let Some(known) = known_by_certificate(names, destination, name, is_chosen) {
+            if let Some(known) = known_for(names, (destination, name), is_chosen, purpose) {
                 return known;
             }
             match evidence.certificates.join(hash, &key) {
@@ -189,7 +201,7 @@ pub async fn by_certificate(
                 SingleFlight::Mine(leader, flight) => {
                     let names = names.clone();
                     cache::spawn(async move {
-                        let attempt = side_handshake(&names, &key, hash, &permit).await;
+                        let attempt = side_handshake(&names, &key, hash, (&permit, purpose)).await;
                         let bytes = attempt.bytes() + key.1.as_ref().map_or(0, |name| name.len());
                         leader.land(attempt, bytes);
                     });
@@ -202,12 +214,17 @@ pub async fn by_certificate(
     landed.unwrap_or_else(|| Attempt::failed("the side handshake was dropped", now))
 }
 
-async fn side_handshake(names: &Names, key: &Visit, hash: u64, permit: &Permit) -> Arc<Attempt> {
+async fn side_handshake(
+    names: &Names,
+    key: &Visit,
+    hash: u64,
+    (permit, purpose): (&Permit, Purpose),
+) -> Arc<Attempt> {
     let (evidence, config) = (&names.shared.evidence, &names.shared.config.evidence);
     let known = evidence.certificates.read(hash, |known| known == key, Arc::clone);
     let now = names.engine.now_unix_ms();
-    if let Some(known) = known.filter(|known| known.is_fresh(now, names.engine.clock.wall_ms(now)))
-    {
+    let wall_ms = names.engine.clock.wall_ms(now);
+    if let Some(known) = known.filter(|known| known.is_fresh_for(purpose, now, wall_ms)) {
         // Another flight ended between this one's look-up and its start.
         return known;
     }

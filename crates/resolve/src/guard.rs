@@ -13,6 +13,11 @@ pub fn is_guarded(ip: IpAddr, allow: &[IpNet]) -> bool {
     guarded && !allow.iter().any(|net| net.contains(&ip))
 }
 
+/// Why a client's name must not lead to an address.
+pub fn fault(ip: IpAddr) -> String {
+    format!("{ip} is an internal address that upstream_allow does not list")
+}
+
 fn is_special(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => is_special_v4(ip),

@@ -7,11 +7,12 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use eyelet_config::certificate::{self, CertificateError, Description, Pair};
 use eyelet_config::{CertificateFiles, Config, RuleList};
+use eyelet_local_ca::{LocalCaError, MintAuthority};
 use eyelet_sys::file::Stamp;
 use rustls::SignatureAlgorithm;
 use rustls::sign::{CertifiedKey, SigningKey};
@@ -79,6 +80,8 @@ pub struct Certificate {
     /// As in the file, in DER.
     key: Zeroizing<Box<[u8]>>,
     signing: Mutex<Option<Arc<dyn SigningKey>>>,
+    /// The same as an authority, where a rule mints by it.
+    authority: OnceLock<Box<MintAuthority>>,
     /// Used since the hand last passed it.
     used: AtomicBool,
     /// The versions of its two files.
@@ -142,10 +145,12 @@ impl CertificateStore {
     }
 
     /// Reads again what has changed, or could not be read. `note` gets the files of each set that
-    /// was read: whether it was replaced, or why it was not.
+    /// was read: whether it was replaced, or why it was not. A set replaces another one only if it
+    /// passes `check`, with its number and the files of its first pair.
     pub fn refresh(
         &self,
         rules: &RuleList,
+        check: impl Fn(u32, &Certificates, &CertificateFiles) -> Result<(), CertificateError>,
         mut note: impl FnMut(&CertificateFiles, Result<bool, CertificateError>),
     ) {
         for (number, slot) in (0..).zip(&self.slots) {
@@ -160,6 +165,7 @@ impl CertificateStore {
             }
             // Read without the lock, which handshakes take.
             let read = self.shared.read(rules, &files, known.as_ref(), true);
+            let read = read.and_then(|set| check(number, &set, first).map(|()| set));
             let mut slot = lock(slot);
             slot.is_broken = read.is_err();
             let result = read.map(|set| {
@@ -296,6 +302,7 @@ impl Shared {
             issuers: self.issuers(chain.collect()),
             key: Zeroizing::new(pair.key.secret_der().into()),
             signing: Mutex::new(None),
+            authority: OnceLock::new(),
             used: AtomicBool::new(false),
             stamps: pair.stamps,
             source,
@@ -354,6 +361,17 @@ impl Certificate {
     /// Its key in DER.
     pub(crate) fn key(&self) -> Option<PrivateKeyDer<'_>> {
         PrivateKeyDer::try_from(&**self.key).ok()
+    }
+
+    /// The authority that it is, parsed at first use.
+    pub(crate) fn authority(&self) -> Result<&MintAuthority, LocalCaError> {
+        if let Some(known) = self.authority.get() {
+            return Ok(known);
+        }
+        let no_key = || LocalCaError::Library("the authority has no key".into());
+        let key = self.key().ok_or_else(no_key)?;
+        let made = MintAuthority::new(&CertificateDer::from(&*self.leaf), &key)?;
+        Ok(self.authority.get_or_init(|| Box::new(made)))
     }
 
     /// Stands for its path in tickets.
@@ -534,7 +552,8 @@ mod tests {
 
     fn refreshed(store: &CertificateStore, config: &Config) -> Vec<String> {
         let mut notes = Vec::new();
-        store.refresh(&config.rules, |files, result| {
+        let sound = |_: u32, _: &Certificates, _: &CertificateFiles| Ok(());
+        store.refresh(&config.rules, sound, |files, result| {
             let file = files.certificate.file_name().unwrap().to_str().unwrap();
             notes.push(match result {
                 Ok(is_replaced) => format!("{file} {is_replaced}"),

@@ -19,6 +19,9 @@ use crate::tickets::SourceId;
 /// Most certificates that are held: with 4 KiB for each, about 4 MiB. One that was not shown lately
 /// is signed again.
 const MINTED_MAX: usize = 1024;
+/// Most bytes of one that is held, so all have at most 8 MiB. A larger one, with hundreds of names,
+/// is signed for each handshake: an origin chooses how many names it has.
+const MINTED_LEAF_BYTES_MAX: usize = 8 << 10;
 /// Bytes of one beside those of its chain and its key.
 const MINTED_BYTES: usize = 512;
 
@@ -75,10 +78,7 @@ impl MintedCertificates {
         };
         let mut chain = Vec::new();
         if is_trusted {
-            let own = authority.chain().next().zip(authority.key());
-            let (own, own_key) =
-                own.ok_or_else(|| LocalCaError::Library("the authority has no key".into()))?;
-            let signer = MintAuthority::new(&own, &own_key)?;
+            let signer = authority.authority()?;
             chain.push(signer.mint(origin, &key.leaf)?);
             if !signer.is_root() {
                 chain.extend(authority.chain().map(CertificateDer::into_owned));
@@ -86,6 +86,7 @@ impl MintedCertificates {
         } else {
             chain.push(self.untrusted.mint(origin, &key.leaf)?);
         }
+        let is_held = chain.first().is_some_and(|leaf| leaf.len() <= MINTED_LEAF_BYTES_MAX);
         let pair = Pair {
             certified: CertifiedKey::new(chain, key.signing.clone()),
             key: key.leaf.der(),
@@ -96,8 +97,10 @@ impl MintedCertificates {
         // A ticket is good while the origin shows this very certificate: a resumed session shows
         // none.
         let certificates = self.maker.make_shared(pair, SourceId::new(&digest));
-        let _counted = Arc::new(Counted::new(budget, held_bytes));
-        self.minted.insert(digest, Minted { certificates: certificates.clone(), _counted });
+        if is_held {
+            let _counted = Arc::new(Counted::new(budget, held_bytes));
+            self.minted.insert(digest, Minted { certificates: certificates.clone(), _counted });
+        }
         Ok(certificates)
     }
 }
@@ -120,4 +123,39 @@ fn number_of(authority: &Certificate, origin: &CertificateDer<'_>, is_trusted: b
     context.update(origin);
     let digest = context.finish();
     digest.as_ref().first_chunk().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::*;
+
+    #[test]
+    fn a_large_certificate_is_not_kept() {
+        let minted = MintedCertificates::new().unwrap();
+        let key = LeafKey::generate().unwrap();
+        let budget = Arc::new(Budget::new(64 << 20, 0));
+        let shown = |names: usize| {
+            let names: Vec<_> = (0..names).map(|n| format!("name{n}.app.example")).collect();
+            let params = CertificateParams::new(names).unwrap();
+            let origin = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+            let pair = Pair {
+                certified: CertifiedKey::new(
+                    vec![origin.der().clone()],
+                    signing_key(&key.der()).unwrap(),
+                ),
+                key: key.der(),
+                stamps: [Stamp::default(); 2],
+            };
+            let authority = minted.maker.make(pair, SourceId::NONE);
+            // Its issuer is not trusted, so the authority does not sign.
+            let once = || minted.of(&authority[0], (origin.der(), false), &budget).unwrap();
+            Arc::ptr_eq(&once(), &once())
+        };
+        assert!(shown(10));
+        assert!(!shown(600));
+    }
 }

@@ -3,8 +3,8 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ use eyelet_config::{
 };
 use eyelet_local_ca::LocalCaError;
 use eyelet_memory::budget::Budget;
-use eyelet_sys::file::Stamp;
+use eyelet_sys::file::{Stamp, regular_mode};
 
 /// Tickets sent after a full or resumed TLS 1.3 handshake. One, as in Go: every connection brings
 /// the next one's, and each costs a client 220 bytes and us a key derivation.
@@ -189,21 +189,13 @@ impl ServerConfigs {
         Ok(configs)
     }
 
-    /// Fails where a rule mints by a pair that is no authority's, or has expired.
+    /// Fails where a rule mints by a pair that is no authority's. One that has expired harms its
+    /// own rule only: [`Self::mint`] fails then.
     fn check_authorities(&self, rules: &RuleList) -> Result<(), TlsError> {
-        let mints = |action: &Action| match action {
-            Action::Terminate(rule) => rule.certificates == CertificateSource::Mint,
-            Action::Originate(_) | Action::Splice(_) | Action::Refuse(_) => false,
-        };
-        for rule in rules.iter().filter(|rule| mints(rule.action)) {
-            let Ok(pair) = self.certificates.of(rule.certificates_number) else { continue };
-            let leaf = pair.first().and_then(|pair| pair.chain().next());
-            let checked = leaf.map(|leaf| certificate::check_authority(&leaf, SystemTime::now()));
-            if let (Some(Err(fault)), Some(files)) =
-                (checked, rules.certificates(rule.certificates_number).next())
-            {
-                let path = files.certificate.display().to_string();
-                return Err(TlsError::MintAuthority { path, fault });
+        for number in minting(rules) {
+            let Ok(pair) = self.certificates.of(number) else { continue };
+            if let (Some(pair), Some(files)) = (pair.first(), rules.certificates(number).next()) {
+                check_authority(pair, &files).map_err(|fault| mint_fault(&files, fault))?;
             }
         }
         Ok(())
@@ -226,6 +218,11 @@ impl ServerConfigs {
         let (Some(mint), Some(authority)) = (&self.mint, pair.first()) else {
             return Err(TlsError::Unread("no authority".into()));
         };
+        if let (Err(fault), Some(files)) =
+            (check_dates(authority), rules.certificates(rules.at(rule).certificates_number).next())
+        {
+            return Err(mint_fault(&files, fault));
+        }
         mint.of(authority, (origin, is_trusted), budget).map_err(TlsError::Local)
     }
 
@@ -281,7 +278,16 @@ impl ServerConfigs {
         if let Some((path, result)) = self.local.as_ref().and_then(|local| local.refresh()) {
             note(&path, result.map_err(TlsError::from));
         }
-        self.certificates.refresh(rules, |files, result| {
+        let minting: HashSet<u32> = minting(rules).collect();
+        let check = |number, set: &Certificates, files: &CertificateFiles| {
+            let Some(pair) = set.first().filter(|_| minting.contains(&number)) else {
+                return Ok(());
+            };
+            let checked = check_authority(pair, files).and_then(|()| check_dates(pair));
+            let file = || files.certificate.clone();
+            checked.map_err(|fault| CertificateError::Authority { file: file(), fault })
+        };
+        self.certificates.refresh(rules, check, |files, result| {
             note(&files.certificate, result.map_err(TlsError::from));
         });
     }
@@ -314,6 +320,36 @@ impl ServerConfigs {
         let local = self.local.iter().map(|local| Cow::Owned(local.file()));
         authorities.map(Cow::Borrowed).chain(pairs).chain(local)
     }
+}
+
+/// The sets of certificates that rules mint by.
+fn minting(rules: &RuleList) -> impl Iterator<Item = u32> + '_ {
+    let mints = |action: &Action| match action {
+        Action::Terminate(rule) => rule.certificates == CertificateSource::Mint,
+        Action::Originate(_) | Action::Splice(_) | Action::Refuse(_) => false,
+    };
+    let minting = rules.iter().filter(move |rule| mints(rule.action));
+    minting.map(|rule| rule.certificates_number)
+}
+
+/// Checks that a pair may sign, whatever its dates, and that nobody else may read its key.
+fn check_authority(pair: &Certificate, files: &CertificateFiles) -> Result<(), AuthorityFault> {
+    let unusable = |why: String| AuthorityFault::Unusable(why);
+    let mode = regular_mode(&files.key);
+    let mode = mode.map_err(|why| unusable(format!("{}: {why}", files.key.display())))?;
+    certificate::check_key_mode(&files.key, mode)?;
+    let leaf = pair.chain().next().ok_or(AuthorityFault::Unreadable)?;
+    certificate::check_authority(&leaf)?;
+    pair.authority().map(drop).map_err(|why| unusable(why.to_string()))
+}
+
+fn check_dates(pair: &Certificate) -> Result<(), AuthorityFault> {
+    let leaf = pair.chain().next().ok_or(AuthorityFault::Unreadable)?;
+    certificate::check_authority_dates(&leaf, SystemTime::now())
+}
+
+fn mint_fault(files: &CertificateFiles, fault: AuthorityFault) -> TlsError {
+    TlsError::MintAuthority { path: files.certificate.display().to_string(), fault }
 }
 
 impl Built {

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, date_time_ymd};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, date_time_ymd};
 
 use super::certificates::Folder;
 use super::*;
@@ -66,8 +66,6 @@ fn mistakes_in_a_rule_that_mints() {
     authority(&folder, "open", |_| ());
     let open = std::fs::Permissions::from_mode(0o640);
     std::fs::set_permissions(folder.0.join("open.key"), open).unwrap();
-    authority(&folder, "old", |params| params.not_after = date_time_ymd(2020, 1, 1));
-    authority(&folder, "new", |params| params.not_before = date_time_ymd(2200, 1, 1));
     folder.issue("leaf", &["a.example"]);
     let pair = |ca: &str, key: &str| {
         format!("mint_ca = \"{ca}.pem\"\nmint_key = \"{key}.key\"\nupstream = \"destination\"")
@@ -78,8 +76,6 @@ fn mistakes_in_a_rule_that_mints() {
         (INTERCEPTING, pair("nobody", "mint"), "cannot read"),
         (INTERCEPTING, pair("mint", "nobody"), "cannot read"),
         (INTERCEPTING, pair("open", "open"), "readable by its owner only (mode 640): chmod go="),
-        (INTERCEPTING, pair("old", "old"), "the authority expired on "),
-        (INTERCEPTING, pair("new", "new"), "the authority is not valid before 2200-01-01"),
         (INTERCEPTING, pair("leaf", "leaf"), "not the certificate of an authority"),
         (INTERCEPTING, pair("mint", "other"), "does not fit the certificate"),
         (INTERCEPTING, pair("mint", "mint") + "\nkey = \"a.key\"", "leave `key` out"),
@@ -102,6 +98,47 @@ fn mistakes_in_a_rule_that_mints() {
     assert!(folder.said(&other).join("\n").contains("`mint_ca` is for `certificate = \"mint\"`"));
     let other = other.replace("http://127.0.0.1:3000", "destination");
     assert!(folder.said(&other).join("\n").contains("would let a client choose where"));
+}
+
+/// An authority that is not valid is a warning: other rules serve without it.
+#[test]
+fn dates_of_the_authority_are_warned_of() {
+    let folder = Folder::new();
+    authority(&folder, "old", |params| params.not_after = date_time_ymd(2020, 1, 1));
+    authority(&folder, "new", |params| params.not_before = date_time_ymd(2200, 1, 1));
+    authority(&folder, "soon", |params| {
+        let end = SystemTime::now() + certificate::EXPIRY_WARNING / 2;
+        params.not_after = end.into();
+    });
+    for (name, expected) in
+        [("old", " expired on "), ("new", "is not valid before 2200-01-01"), ("soon", "expires on")]
+    {
+        let keys = PAIR.replace("mint.", &format!("{name}.")) + "upstream = \"destination\"";
+        let loaded = read_at(&folder, Depth::Full, INTERCEPTING, &keys);
+        let loaded = loaded.unwrap_or_else(|found| panic!("{name}: {:?}", said(&found)));
+        let found = said(&loaded.warnings).join("\n");
+        assert!(found.contains(expected), "{name}: {found}");
+    }
+}
+
+/// The library that signs would leave out the first of two attributes of a kind.
+#[test]
+fn the_subject_of_an_authority_is_plain() {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(DnType::OrganizationName, "example");
+    params.distinguished_name.push(DnType::OrganizationalUnitName, "corp");
+    let signed = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+    let mut der = signed.der().to_vec();
+    assert_eq!(certificate::check_authority(&der.clone().into()), Ok(()));
+    // O and OU differ in one byte.
+    for at in 0..der.len() - 3 {
+        if der[at..at + 3] == [0x55, 4, 11] {
+            der[at + 2] = 10;
+        }
+    }
+    let checked = certificate::check_authority(&der.into());
+    assert_eq!(checked, Err(certificate::AuthorityFault::Subject));
 }
 
 #[test]

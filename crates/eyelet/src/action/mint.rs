@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use eyelet_config::{CertificateSource, HttpAddress, HttpUpstream, Terminate};
-use eyelet_resolve::dial;
+use eyelet_resolve::{dial, guard};
 use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::reason::{Detail, HandshakeFault, Reason, Stage};
 use eyelet_tls::certificates::Certificates;
@@ -82,7 +82,13 @@ async fn fetch(
         Some(name) => Some(name.into()),
         None => info.decided.sni.clone(),
     };
-    known.fetch_certificate_of(connection, info, to, name.as_deref(), is_chosen).await;
+    let own = upstream.chosen.as_deref().unwrap_or_default();
+    // Side handshakes are allowed what any rule allows, because they come before the decision. Now
+    // the rule is known. An inspector is allowed nothing.
+    if is_chosen && guard::is_guarded(to.ip(), own) {
+        return Err(Reason::UpstreamTls(Detail::of(guard::fault(to.ip()))));
+    }
+    known.fetch_certificate_to_mint(connection, info, to, name.as_deref(), is_chosen).await;
     Ok(())
 }
 

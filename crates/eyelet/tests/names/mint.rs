@@ -272,12 +272,18 @@ fn an_origin_by_name_and_an_inspector_in_the_clear() {
     let (origins, inspector) = (Pki::new(), Upstream::http());
     let origin = Upstream::https(origins.server("a", &["app.test"], Kind::P256));
     let rule = MINT.replace("destination", &format!("http://{}", inspector.address));
-    let rule = rule.replace("upstream_ca = \"ca.pem\"\n", "");
+    let rule = rule.replace("upstream_ca = \"ca.pem\"\n", "headers = { X-Own = \"1\" }\n");
     let at = Minting::with(origins, &format!("{DIRECTED}{rule}{EVIDENCE}"));
     let mut client = at.towards(origin.address, &Offer::new(&at.mint)).unwrap();
-    let said = get(&mut client, "/seen").text().to_ascii_lowercase();
+    let heard = get(&mut client, "/seen");
+    // The inspector passes on what a stranger has said.
+    assert!(!heard.head.to_ascii_lowercase().contains("x-own"), "{}", heard.head);
+    let said = heard.text().to_ascii_lowercase();
     assert!(said.contains("get /seen") && said.contains("x-forwarded-proto: https"), "{said}");
     assert_eq!((origin.accepted(), inspector.accepted()), (1, 1));
+    // An inspector would go on to wherever a request says.
+    client.write_all(b"GET / HTTP/1.1\r\nHost: evil.test\r\n\r\n").unwrap();
+    assert_eq!(hear(&mut client, "GET").status, 421);
 }
 
 #[test]

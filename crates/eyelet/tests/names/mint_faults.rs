@@ -5,13 +5,13 @@
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 
-use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
 use rustls_pki_types::PrivatePkcs8KeyDer;
 
-use crate::support::client::{Offer, alert_in};
+use crate::support::client::{Offer, alert_in, handshake};
 use crate::support::edge::{eyelet, write};
 use crate::support::pki::{Kind, Leaf};
-use crate::support::{Pki, Upstream, need, output};
+use crate::support::{Pki, Upstream, need, output, until};
 
 use super::mint::{ALLOWED, CONNECT, DIRECTED, EVIDENCE, MINT, Minting};
 
@@ -99,23 +99,72 @@ fn an_origin_is_judged_by_the_roots_that_verify_it() {
     assert!(at.towards(origin.address, &Offer::new(&at.mint)).is_err());
 }
 
-/// Who may not reach the inside does not reach it by Eyelet's own TLS.
+/// Who may not reach the inside does not reach it by Eyelet's own TLS, whatever other rules allow.
 #[test]
 fn a_clients_choice_is_guarded() {
+    let other = format!(
+        "[[rule]]\nsni = \"other.test\"\naction = \"splice\"\nupstream = \"destination\"\n{ALLOWED}"
+    );
+    for other in ["", &other] {
+        let origins = Pki::new();
+        let inside = Upstream::https(origins.server("a", &["app.test"], Kind::P256));
+        let at = Minting::with(origins, &format!("{CONNECT}{other}{MINT}{EVIDENCE}"));
+        let mut client = at.edge.connect();
+        let to = inside.address;
+        let connect = format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n");
+        client.write_all(connect.as_bytes()).unwrap();
+        let said = crate::support::web::head(&mut client);
+        assert!(said.starts_with("HTTP/1.1 200 "), "{said}");
+        let offer = Offer::new(&at.mint);
+        assert!(handshake(offer.config(), client, "app.test").is_err());
+        let line = at.edge.line("the refusal", |line| line["connect"] == to.to_string());
+        let reason = line["reason"].as_str().unwrap();
+        assert!(reason.contains("upstream_allow does not list"), "{line}");
+        assert_eq!(inside.accepted(), 0);
+    }
+}
+
+#[test]
+fn an_expired_authority_harms_its_own_rule_alone() {
     let origins = Pki::new();
-    let inside = Upstream::https(origins.server("a", &["app.test"], Kind::P256));
-    let at = Minting::with(origins, &format!("{CONNECT}{MINT}{EVIDENCE}"));
-    let mut client = at.edge.connect();
-    let to = inside.address;
-    client.write_all(format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n").as_bytes()).unwrap();
-    let said = crate::support::web::head(&mut client);
-    assert!(said.starts_with("HTTP/1.1 200 "), "{said}");
-    let offer = Offer::new(&at.mint);
-    assert!(crate::support::client::handshake(offer.config(), client, "app.test").is_err());
-    let line = at.edge.line("the refusal", |line| line["connect"] == to.to_string());
+    let origin = Upstream::https(origins.server("a", &["app.test", "own.test"], Kind::P256));
+    let own = "[[rule]]\nsni = \"own.test\"\naction = \"splice\"\nupstream = \"destination\"\n";
+    let mint = MINT.replace("mint.pem", "old.pem").replace("mint.key", "old.key");
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.not_after = date_time_ymd(2020, 1, 1);
+    let key = KeyPair::generate().unwrap();
+    origins.folder.write("old.pem", params.self_signed(&key).unwrap().pem());
+    origins.folder.write("old.key", key.serialize_pem());
+    let at = Minting::with(origins, &format!("{DIRECTED}{own}{mint}{EVIDENCE}"));
+    assert!(at.towards(origin.address, &Offer::new(&at.mint)).is_err());
+    let line = at.edge.line("the refusal", |line| line["rule"] == "mint");
     let reason = line["reason"].as_str().unwrap();
-    assert!(reason.contains("upstream_allow does not list"), "{line}");
-    assert_eq!(inside.accepted(), 0);
+    assert!(reason.contains("old.pem: the authority expired on "), "{line}");
+    let config = Offer::new(&at.origins).config();
+    handshake(config, at.directed(origin.address), "own.test").unwrap();
+}
+
+#[test]
+fn a_new_pair_replaces_the_authority_only_if_it_is_one() {
+    let (origins, open, next) = (Pki::new(), Pki::new(), Pki::new());
+    let origin = Upstream::https(origins.server("a", &["app.test"], Kind::P256));
+    origins.server("leaf", &["app.test"], Kind::P256);
+    open.write_authority(&origins.folder, "open");
+    let readable = PermissionsExt::from_mode(0o644);
+    std::fs::set_permissions(origins.file("open.key"), readable).unwrap();
+    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{EVIDENCE}"));
+    let faults = [("open", "by its owner only"), ("leaf", "not the certificate of an authority")];
+    for (name, fault) in faults {
+        for part in ["pem", "key"] {
+            let (from, to) = (format!("{name}.{part}"), format!("mint.{part}"));
+            std::fs::rename(at.origins.file(&from), at.origins.file(&to)).unwrap();
+        }
+        at.edge.wait_log(fault);
+        at.towards(origin.address, &Offer::new(&at.mint)).unwrap();
+    }
+    next.write_authority(&at.origins.folder, "mint");
+    until("the next one", || at.towards(origin.address, &Offer::new(&next)).ok());
 }
 
 #[test]
