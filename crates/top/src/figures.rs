@@ -196,19 +196,23 @@ pub(crate) mod tests {
     use serde_json::json;
 
     const METRICS: &str = "eyelet_connections{state=\"parked\"} 12000\n\
-        eyelet_connections{state=\"active\"} 345\neyelet_accepted_connections_total 20000\n\
-        eyelet_handshakes_total{version=\"1.3\",resumed=\"yes\"} 100\n\
+        eyelet_connections{state=\"serving\"} 345\neyelet_accepted_connections_total 20000\n\
+        eyelet_handshakes_total{version=\"1.3\",resumed=\"true\"} 100\n\
         eyelet_connection_ends_total{class=\"refused\"} 7\n\
         eyelet_connection_ends_total{class=\"closed\"} 9000\n\
         eyelet_connection_outcomes_total{outcome=\"refused\"} 7\n\
-        eyelet_ended_connection_bytes_total{to=\"clients\"} 1000000\n\
+        eyelet_ended_connection_bytes_total{to=\"client\"} 1024000\n\
+        eyelet_ended_connection_bytes_total{to=\"upstream\"} 102400\n\
         eyelet_upstream_up{upstream=\"a.example:443\"} 1\n\
         eyelet_upstream_up{upstream=\"b.example:443\"} 0\n";
 
     /// An edge with some of everything, ten seconds after an earlier look.
     pub(crate) fn sample() -> Figures {
         let at = Instant::now();
-        let earlier = METRICS.replace("20000", "19000").replace("total 7", "total 2");
+        let earlier = METRICS
+            .replace("20000", "19000")
+            .replace("} 1024000", "} 0")
+            .replace("} 102400", "} 0");
         let rules = rules(&json!({"rules": [
             {"rule": "api", "action": "splice", "hits": 900},
             {"rule": "old clients", "action": "refuse", "hits": 7},

@@ -141,8 +141,8 @@ impl Frame {
             shown("accepted_connections_total"),
             shown("handshakes_total"),
             shown("shed_connections_total"),
-            moved("upstreams"),
-            moved("clients"),
+            moved("upstream"),
+            moved("client"),
         );
         self.labelled(Look::Plain, "each second", &text);
     }
@@ -294,8 +294,8 @@ mod tests {
         let all = lines.join("\n");
         for part in [
             "eyelet 0.2.0  pid 7  up 1d01h  serving",
-            "12,345 of 19,361 open  12,000 parked  345 active",
-            "100 accepted  0 handshakes",
+            "12,345 of 19,361 open  12,000 parked  345 serving",
+            "100 accepted  0 handshakes  0 shed  ended: 10 KiB in, 100 KiB out",
             "2.2 MiB of 512 MiB",
             "program 1.6 MiB  allocator 594 KiB",
             "closed 9,000  refused 7",
