@@ -78,6 +78,8 @@ fn config(
     let limits = "[limits]\nhello_timeout = \"2m\"\nhandshake_timeout = \"2m\"\n\
         connect_timeout = \"2m\"\n";
     let splice = edge::splice(echo.address, "");
+    // It asks for the destination before the hello, and takes nobody.
+    let elsewhere = "[[rule]]\ndestination = \"198.51.100.0/24:443\"\naction = \"refuse\"\n";
     let slow =
         format!("[[rule]]\nsni = \"slow.test\"\naction = \"splice\"\nupstream = \"{full}\"\n");
     let refuse = "[[rule]]\nsni = \"no.test\"\naction = \"refuse\"\n";
@@ -85,7 +87,7 @@ fn config(
         action = \"refuse\"\n";
     let http = pki.terminate(&format!("http://{}", held.address), "");
     format!(
-        "workers = 2\n{limits}{ADMIN}{LISTENER}{told}{splice}{slow}{refuse}{lies}{http}\
+        "workers = 2\n{limits}{ADMIN}{LISTENER}{told}{elsewhere}{splice}{slow}{refuse}{lies}{http}\
          [dns]\nservers = \"{silent}\"\n[evidence]\ntimeout = \"1m\"\n"
     )
 }
@@ -145,6 +147,11 @@ fn each_state_is_counted_and_each_step_is_timed() {
         assert_eq!(count(&shown, name, labels), expected, "{name} {labels}");
     }
     // A refused client lingers for two seconds at most: a new one at each look.
+    let unlisted = said(&edge, "nobody.test");
+    until("a verdict without a rule", || {
+        (count(&page_of(&socket), "decision_duration_seconds", "") == 6.0).then_some(())
+    });
+    drop(unlisted);
     let mut refused = Vec::new();
     until("a lingering one", || {
         refused.push(said(&edge, "no.test"));
