@@ -293,10 +293,12 @@ function lineShown(line) {
 }
 
 function showLog() {
-  const [has, outcome] = [at("has").value.toLowerCase(), at("outcome").value];
+  // A line of text has no outcome to choose by.
+  at("outcome").disabled = logIs === "text";
+  const [has, outcome] = [at("has").value.toLowerCase(), logIs === "text" ? "" : at("outcome").value];
   const shown = lines.filter(({ raw, line }) => raw.toLowerCase().includes(has) && (!outcome || line.outcome === outcome));
   at("log").replaceChildren(...shown.map(({ line }) => lineShown(line)));
-  const off = { off: "The access log is off: [log] says so. ", text: "The log is written as text. ", json: "" }[logIs];
+  const off = { off: "The access log is off: [log] says so. ", text: "The log is written as text: it has no outcome to choose by. ", json: "" }[logIs];
   const lost = dropped ? `; ${number(dropped)} more were left out` : "";
   text("log-state", `${off}${number(shown.length)} of ${number(lines.length)} lines${lost}`);
 }
@@ -322,7 +324,8 @@ function show(tick) {
   showHealth(tick);
   showFigures(tick);
   showTables(tick);
-  if (!at("pause").checked) takeLines(tick.log);
+  if (at("pause").checked) dropped += tick.log.lines.length + tick.log.dropped;
+  else takeLines(tick.log);
   tick.log.lines.length = 0;
 }
 
