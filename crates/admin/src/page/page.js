@@ -23,7 +23,9 @@ const LOG_LINES = 300;
 // What changes slowly is asked for each minute.
 const SLOW_MS = 60000;
 const CHART_MS = 5000;
-const SOON_DAYS = 14;
+// A certificate is renewed when a third of its time is left. Of a long one two weeks are enough.
+const SOON_SECONDS = 14 * 86400;
+const soonSeconds = (one) => Math.min(SOON_SECONDS, (one.not_after_unix_seconds - one.not_before_unix_seconds) / 3);
 const FULL = 0.875;
 const SILENCE_MS = 10000;
 const RETRY_MS = 1000;
@@ -128,10 +130,11 @@ function problems(now) {
   const names = listed.filter((one) => !one.up).map((one) => one.upstream);
   say(down > 0, true, `${number(down)} of ${number(all)} upstreams ${down === 1 ? "is" : "are"} down: ${[...new Set(names)].slice(0, 3).join(", ")}.`);
   for (const one of certificates) {
-    const days = (one.not_after_unix_seconds - now.unix_seconds) / 86400;
+    const left = one.not_after_unix_seconds - now.unix_seconds;
     const name = one.names?.[0] ?? one.from;
     say(one.error, true, `The certificate ${one.from} cannot be used: ${one.error}`);
-    say(!one.error && days < SOON_DAYS, days < 1, days < 0 ? `The certificate of ${name} has expired.` : `The certificate of ${name} expires in ${time(days * 86400)}.`);
+    say(!one.error && left < soonSeconds(one), left < Math.min(86400, soonSeconds(one) / 2),
+      left < 0 ? `The certificate of ${name} has expired.` : `The certificate of ${name} expires in ${time(left)}.`);
   }
   const wrong = grown((tick) => tick.counts.failed), accepted = grown((tick) => tick.counts.accepted);
   say(accepted >= 20 && wrong > accepted / 5, false, `${number(wrong)} of ${number(accepted)} connections failed ${lately()}.`);
@@ -209,7 +212,8 @@ function showCertificates(unixSeconds) {
   text("certificates-state", certificates.length > 50 ? `The first 50 of ${number(certificates.length)}.` : "");
   rows("certificates", certificates.slice(0, 50).map((one) => {
     const left = one.error ? 0 : one.not_after_unix_seconds - unixSeconds;
-    const look = left < 86400 ? "n down" : left < SOON_DAYS * 86400 ? "n soon" : "n";
+    const soon = one.error ? 0 : soonSeconds(one);
+    const look = one.error || left < Math.min(86400, soon / 2) ? "n down" : left < soon ? "n soon" : "n";
     return [(one.names ?? []).join(", ") || "–", `${one.source}: ${one.from}`,
       [one.error ?? (left < 0 ? "expired" : time(left)), look]];
   }), "None is served.");
