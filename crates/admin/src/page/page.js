@@ -130,6 +130,8 @@ function problems(now) {
   const names = listed.filter((one) => !one.up).map((one) => one.upstream);
   say(down > 0, true, `${number(down)} of ${number(all)} upstreams ${down === 1 ? "is" : "are"} down: ${[...new Set(names)].slice(0, 3).join(", ")}.`);
   for (const one of certificates) {
+  const requests = grown((tick) => tick.counts.requests), unserved = grown((tick) => tick.counts.failed_requests);
+  say(unserved > 0, unserved > requests / 2, `${number(unserved)} of ${number(requests)} requests failed ${lately()}.`);
     const left = one.not_after_unix_seconds - now.unix_seconds;
     const name = one.names?.[0] ?? one.from;
     say(one.error, true, `The certificate ${one.from} cannot be used: ${one.error}`);
@@ -198,7 +200,7 @@ function showTables(now) {
   rows("upstreams", upstreams.listed.map((one) => [one.upstream,
     one.up ? [one.checked ? "up" : "up, as far as is known", "up"] : ["down", "down"],
     n(one.open), n(one.failures + one.check_failures)]), "No rule has a list of upstreams, or checks one.");
-  pairs("evidence", [["proved", number(evidence.proved)], ["false: a lie", number(evidence.false)], ["not known", number(evidence.unknown)]]);
+  pairs("evidence", [["agrees", number(evidence.agrees)], ["disagrees", number(evidence.disagrees)], ["unknown", number(evidence.unknown)]]);
   const saved = compression.bytes_identity - compression.bytes_sent;
   const part = compression.bytes_identity ? ` (${(100 * saved / compression.bytes_identity).toFixed(1)} %)` : "";
   pairs("compression", [["responses coded", number(compression.responses)], ["bytes saved", bytes(saved) + part],
