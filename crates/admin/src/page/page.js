@@ -17,6 +17,8 @@ const time = (seconds) => {
   return `${Math.max(0, Math.round(seconds))} s`;
 };
 const TOKEN = "eyelet-token";
+// What a token, and a field's value, may have.
+const PRINTABLE = /^[\x21-\x7e]+$/;
 // A minute of documents tells what goes on now. The log keeps a few screens.
 const KEPT = 61;
 const LOG_LINES = 300;
@@ -28,6 +30,7 @@ const SOON_SECONDS = 14 * 86400;
 const soonSeconds = (one) => Math.min(SOON_SECONDS, (one.not_after_unix_seconds - one.not_before_unix_seconds) / 3);
 const FULL = 0.875;
 const SILENCE_MS = 10000;
+const ASK_MS = 10000;
 const RETRY_MS = 1000;
 const kept = [];
 const lines = [];
@@ -75,15 +78,20 @@ function pairs(id, list) {
   at(id).replaceChildren(...list.flatMap(([name, value]) => [element("dt", name), element("dd", value)]));
 }
 
-async function ask(path, signal) {
+// A stream has a limit of its own; all else is answered soon.
+async function ask(path, signal = AbortSignal.timeout(ASK_MS)) {
   const token = sessionStorage.getItem(TOKEN);
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
   const response = await fetch(path, { headers, signal, cache: "no-store" });
-  if (response.status === 401) {
+  // 400: not even a field's value.
+  if (response.status === 401 || (token && response.status === 400 && !path.includes("?"))) {
     sessionStorage.removeItem(TOKEN);
     askToken(Boolean(token));
   }
-  if (!response.ok) throw new Error(`${response.status}: ${(await response.text()).trim()}`);
+  if (!response.ok) {
+    const why = (await response.text()).trim();
+    throw Object.assign(new Error(`${response.status}: ${why}`), { status: response.status });
+  }
   return response;
 }
 
@@ -122,6 +130,8 @@ function problems(now) {
   grew("shed", true, "connections were shed for lack of memory");
   grew("accept_pauses", true, "times accepting paused");
   grew("kernel_dropped", true, "connections were dropped by the kernel at a full queue");
+  const requests = grown((tick) => tick.counts.requests), unserved = grown((tick) => tick.counts.failed_requests);
+  say(unserved > 0, unserved > requests / 2, `${number(unserved)} of ${number(requests)} requests failed ${lately()}.`);
   grew("lost_log_lines", false, "access lines were lost");
   grew("acme_failures", false, "orders at the ACME server failed");
   grew("source_failures", false, "changed files could not be used");
@@ -130,8 +140,6 @@ function problems(now) {
   const names = listed.filter((one) => !one.up).map((one) => one.upstream);
   say(down > 0, true, `${number(down)} of ${number(all)} upstreams ${down === 1 ? "is" : "are"} down: ${[...new Set(names)].slice(0, 3).join(", ")}.`);
   for (const one of certificates) {
-  const requests = grown((tick) => tick.counts.requests), unserved = grown((tick) => tick.counts.failed_requests);
-  say(unserved > 0, unserved > requests / 2, `${number(unserved)} of ${number(requests)} requests failed ${lately()}.`);
     const left = one.not_after_unix_seconds - now.unix_seconds;
     const name = one.names?.[0] ?? one.from;
     say(one.error, true, `The certificate ${one.from} cannot be used: ${one.error}`);
@@ -360,14 +368,18 @@ async function follow() {
         if (data) show(JSON.parse(data.slice(6)));
       }
     }
+    // A reload ends the stream: what is shown is a second old, and says nothing bad.
     text("link", "the edge closed the stream; asking again");
+    return;
   } catch (error) {
     text("link", silence.signal.aborted ? "no answer; asking again" : `lost (${error.message}); asking again`);
-  }
-  clearTimeout(timer);
-  if (at("token-form").hidden) {
-    at("health").className = "wide bad";
-    text("verdict", "No answer. What is below is old.");
+    const isFull = error.status === 503;
+    if (at("token-form").hidden) {
+      at("health").className = isFull ? "wide warn" : "wide bad";
+      text("verdict", `${isFull ? "Too many pages are open at this edge" : "No answer"}. What is below is old.`);
+    }
+  } finally {
+    clearTimeout(timer);
   }
 }
 
@@ -428,8 +440,14 @@ async function begin() {
   for (const id of ["has", "outcome", "pause"]) at(id).addEventListener("input", showLog);
   at("token-form").addEventListener("submit", (event) => {
     event.preventDefault();
-    sessionStorage.setItem(TOKEN, at("token").value);
+    const token = at("token").value.trim();
     at("token").value = "";
+    if (!PRINTABLE.test(token)) {
+      text("token-state", "A token has printable ASCII characters without a space.");
+      at("token").focus();
+      return;
+    }
+    sessionStorage.setItem(TOKEN, token);
     at("token-form").hidden = true;
     text("token-state", "");
   });
