@@ -33,11 +33,14 @@ pub(crate) fn write(metrics: &mut Metrics, counted: &CounterValues) {
             family.sample(&[(label, text)], count);
         }
     }
-    let mut names =
-        metrics.family(MetricKind::Counter, "evidence_names", "Names, by what evidence says.");
-    names.sample(&[("verdict", "false")], counted.names_false);
-    names.sample(&[("verdict", "proved")], counted.names_proved);
-    names.sample(&[("verdict", "unknown")], counted.names_unknown);
+    let help = "Connections, by what evidence says about their name.";
+    let mut evidence = metrics.family(MetricKind::Counter, "evidence_connections", help);
+    evidence.sample(&[("verdict", "agrees")], counted.evidence_agrees);
+    evidence.sample(&[("verdict", "disagrees")], counted.evidence_disagrees);
+    evidence.sample(&[("verdict", "unknown")], counted.evidence_unknown);
+    metrics.counter("requests", "Requests that are over.", counted.requests);
+    let help = "Requests that failed, and whose client is not the cause.";
+    metrics.counter("failed_requests", help, counted.requests_failed);
     metrics.counter("coded_responses", "Responses that were coded.", counted.coded);
     let help = "Bytes of the bodies of coded responses, on each side.";
     let mut bytes = metrics.family(MetricKind::Counter, "coded_bytes", help);

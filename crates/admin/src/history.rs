@@ -10,12 +10,14 @@ use eyelet_telemetry::counters::CounterValues;
 pub(crate) const SAMPLE_STEP: Duration = Duration::from_secs(30);
 /// Samples of 24 hours.
 const SAMPLES_MAX: usize = 24 * 60 * 60 / SAMPLE_STEP.as_secs() as usize;
+/// Counters that are older than this are not compared with: the time between has no samples.
+const GAP_SECONDS: u64 = 2 * SAMPLE_STEP.as_secs();
 /// What the samples may take.
 const BYTES_MAX: usize = 1 << 20;
 const _: () = assert!(SAMPLES_MAX * size_of::<Sample>() <= BYTES_MAX);
 
 /// What a sample has beside its time. The first [`GAUGES`] are numbers at that time, the others
-/// what was counted since the sample before.
+/// what was counted since the sample before: 0 where there is none, or one of long ago.
 const SERIES: [&str; 13] = [
     "open",
     "parked",
@@ -48,8 +50,8 @@ pub struct History(Mutex<Samples>);
 #[derive(Default)]
 struct Samples {
     ring: VecDeque<Sample>,
-    /// The counters at the newest sample.
-    before: Values,
+    /// The counters at the newest sample, if there is one.
+    before: Option<Values>,
 }
 
 impl History {
@@ -72,11 +74,13 @@ impl History {
             counted.bytes_to_upstream,
         ];
         let samples = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let newest = samples.ring.back().map_or(0, |sample| sample.unix_seconds);
+        let is_near = unix_seconds.saturating_sub(newest) <= GAP_SECONDS;
+        let before = samples.before.replace(now).filter(|_| is_near).unwrap_or(now);
         let mut values = now;
-        for (value, before) in values.iter_mut().zip(samples.before).skip(GAUGES) {
+        for (value, before) in values.iter_mut().zip(before).skip(GAUGES) {
             *value = value.saturating_sub(before);
         }
-        samples.before = now;
         if samples.ring.len() >= SAMPLES_MAX {
             samples.ring.pop_front();
         }
@@ -107,6 +111,20 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+
+    #[test]
+    fn what_was_counted_long_ago_is_no_step() {
+        let history = History::default();
+        for (unix_seconds, accepted) in
+            [(1_000, 500), (1_030, 507), (1_090, 510), (9_000, 900), (9_030, 901)]
+        {
+            let counted = CounterValues { connections: 3, accepted, ..Default::default() };
+            history.add(unix_seconds, &counted, [0, 0]);
+        }
+        let shown: Value = serde_json::from_str(&history.document()).unwrap();
+        assert_eq!(shown["accepted"], serde_json::json!([0, 7, 3, 0, 1]));
+        assert_eq!(shown["open"], serde_json::json!([3, 3, 3, 3, 3]));
+    }
 
     #[test]
     fn a_day_is_kept_within_its_bytes_and_shown_whole() {

@@ -20,6 +20,8 @@ fn write_connections(metrics: &mut Metrics, counted: &CounterValues) {
     for (state, count) in counted.by_state() {
         states.sample(&[("state", state)], count);
     }
+    let help = "User memory of all parked connections.";
+    metrics.gauge("parked_memory_bytes", help, counted.parked_bytes);
     let help = "Connections that ended, by outcome.";
     let mut outcomes = metrics.family(MetricKind::Counter, "connection_outcomes", help);
     for (outcome, value) in [

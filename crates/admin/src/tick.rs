@@ -34,9 +34,9 @@ pub(crate) fn document(
             "listed": listed(upstreams),
         },
         "evidence": {
-            "proved": counted.names_proved,
-            "false": counted.names_false,
-            "unknown": counted.names_unknown,
+            "agrees": counted.evidence_agrees,
+            "disagrees": counted.evidence_disagrees,
+            "unknown": counted.evidence_unknown,
         },
         "compression": {
             "responses": counted.coded,
@@ -52,6 +52,8 @@ pub(crate) fn document(
 fn counts(counted: &CounterValues) -> Value {
     json!({
         "accepted": counted.accepted,
+        "requests": counted.requests,
+        "failed_requests": counted.requests_failed,
         "spliced": counted.spliced,
         "terminated": counted.terminated,
         "originated": counted.originated,

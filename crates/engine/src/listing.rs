@@ -86,8 +86,9 @@ impl Worker {
         if let Some(SlotState::Active { seen, .. }) = table.slot(key).map(|slot| &mut slot.state) {
             self.counters.of_state(seen.state).inspect(|cell| cell.down());
             self.counters.of_state(state).inspect(|cell| cell.up());
-            // The clock was read for the time of its accept.
-            let began = if state == State::Peeking { Some(self.clock.last()) } else { seen.began };
+            // The clock was read for the time of its accept. One that peeks again keeps that.
+            let accepted = || (state == State::Peeking).then(|| self.clock.last());
+            let began = seen.began.or_else(accepted);
             *seen = Seen::new(state, info);
             seen.began = began;
         }
@@ -128,7 +129,7 @@ impl Worker {
         }
     }
 
-    /// The rules have decided. The clock was read for the time of the rule's last hit.
+    /// The rules have decided. The clock was just read for the time of the verdict.
     pub(crate) fn decided(&self, key: Key) {
         if let Some(began) = self.swap_began(key, None) {
             self.counters.decisions.observe(self.clock.last().duration_since(began));

@@ -382,7 +382,7 @@ impl Worker {
 
     fn count(&self, end: &End, to_client: u64, to_upstream: u64) {
         self.count_shed(&end.reason);
-        self.counters.fault(&end.reason);
+        self.counters.fault(end);
         self.counters.bytes_to_client.add(to_client);
         self.counters.bytes_to_upstream.add(to_upstream);
         if let Some(ended) = self.counters.ended.get(end.reason.class() as usize) {

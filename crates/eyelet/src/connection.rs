@@ -147,6 +147,7 @@ async fn decide(
             Judged::Need(fact) => {
                 let fetch = known.fetch(connection, info, fact);
                 Box::pin(peek::while_there(connection, fetch, Stage::Destination)).await?;
+                connection.handle.see(State::Peeking, info);
                 continue;
             }
         };
@@ -164,8 +165,7 @@ async fn decide(
     if info.owes_answer {
         Box::pin(connect::establish(connection, info)).await?;
     }
-    let snapshot = &connection.worker.snapshot;
-    let mut reader = HelloReader::new(snapshot.config.limits.hello_bytes_max);
+    let mut reader = HelloReader::new(connection.worker.snapshot.config.limits.hello_bytes_max);
     let mut is_logged = false;
     loop {
         // Nothing that was read is held over a wait, so a waiting task stays small.
@@ -249,6 +249,8 @@ fn judge(
                     Err((answer, end)) => Ruling::Refuse(answer, end),
                 });
             }
+            (Decision::Need(Fact::Destination), _)
+                if known.recall_destination(connection, info) => {}
             (Decision::Need(Fact::Ja4), Some(hello)) => known.fetch_ja4(info, hello),
             (Decision::Need(fact), Some(_)) if known.recall(connection, info, fact) => {}
             (Decision::Need(fact), _) => return Judged::Need(fact),

@@ -70,24 +70,42 @@ impl FactSource {
         info: &mut ConnectionInfo,
         fact: Fact,
     ) {
-        connection.handle.see(State::Deciding, info);
-        if fact == Fact::Destination {
-            let found = match connect::host_port(info) {
-                Some(host_port) => {
-                    connection
-                        .handle
-                        .due_in(connection.worker.snapshot.config.limits.connect_timeout);
-                    dial::destination(&connection.worker.names, info, &host_port).await
-                }
-                None => connection.handle.local_address().ok_or(Reason::ClientReset(None)),
-            };
-            match found {
-                Ok(destination) => info.decided.destination = Some(destination),
-                Err(why) => self.no_destination = Some(why),
-            }
-        }
-        if fact != Fact::Destination || info.decided.destination.is_none() {
+        if fact != Fact::Destination {
             self.unknown = self.unknown.with(fact);
+            return;
+        }
+        if self.recall_destination(connection, info) {
+            return;
+        }
+        let Some(host_port) = connect::host_port(info) else { return };
+        connection.handle.see(State::Deciding, info);
+        connection.handle.due_in(connection.worker.snapshot.config.limits.connect_timeout);
+        let found = dial::destination(&connection.worker.names, info, &host_port).await;
+        self.take_destination(info, found);
+    }
+
+    /// Takes the destination from the socket, where nothing must be awaited: without a CONNECT
+    /// request. Returns whether that is so.
+    pub fn recall_destination(
+        &mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+    ) -> bool {
+        if connect::host_port(info).is_some() {
+            return false;
+        }
+        let found = connection.handle.local_address().ok_or(Reason::ClientReset(None));
+        self.take_destination(info, found);
+        true
+    }
+
+    fn take_destination(&mut self, info: &mut ConnectionInfo, found: Result<SocketAddr, Reason>) {
+        match found {
+            Ok(destination) => info.decided.destination = Some(destination),
+            Err(why) => {
+                self.no_destination = Some(why);
+                self.unknown = self.unknown.with(Fact::Destination);
+            }
         }
     }
 
@@ -104,8 +122,11 @@ impl FactSource {
         if let Some(evidence) = info.decided.evidence.as_deref() {
             worker.engine.counters.name_evidence(evidence);
         }
-        if let (Some(hits), Some(rule)) = (&worker.snapshot.hits, info.decided.rule) {
-            hits.hit(worker.engine.index(), rule, worker.engine.now_unix_ms());
+        if let Some(hits) = &worker.snapshot.hits {
+            let now = worker.engine.now_unix_ms();
+            if let Some(rule) = info.decided.rule {
+                hits.hit(worker.engine.index(), rule, now);
+            }
             connection.handle.decided();
         }
         self.blame(info, act)

@@ -375,6 +375,7 @@ impl ServedConnection {
     /// Writes the access line of a request, if there is a log.
     pub fn emit(&self, record: &Record) {
         self.worker.engine.count_shed(&record.reason);
+        self.worker.engine.counters.request(!record.failed, &record.reason);
         // A request that began while the log was off has no time.
         if !self.worker.is_logging() || record.started_unix_ms == 0 {
             return;

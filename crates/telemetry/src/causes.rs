@@ -6,31 +6,41 @@ use std::collections::BTreeMap;
 
 use crate::counters::{Counters, each_worker};
 use crate::evidence::Evidence;
+use crate::info::{End, Outcome};
 use crate::reason::{Class, Party, Reason};
 use crate::request::Coded;
 use crate::text_counts::TextCounts;
 
 impl Counters {
-    /// Counts the reason of a connection that did not end as connections do.
-    pub fn fault(&self, reason: &Reason) {
-        let class = reason.class();
-        let is_usual = matches!(class, Class::Closed | Class::Drained | Class::Ended | Class::Left);
-        // Nobody is to blame for the end of an idle connection.
-        if !is_usual && reason.whose() != Party::Nobody {
-            self.reasons.up(reason.summary());
+    /// Counts the reason of a connection that was refused or failed.
+    pub fn fault(&self, end: &End) {
+        if matches!(end.outcome, Outcome::Failed | Outcome::Refused) {
+            self.reasons.up(end.reason.summary());
         }
     }
 
-    /// Counts what evidence says about a name.
+    /// Counts a request that is over. It failed if it has no whole response, and neither the rules
+    /// nor its client are the cause.
+    pub fn request(&self, is_whole: bool, reason: &Reason) {
+        self.requests.up();
+        let is_expected = matches!(reason.class(), Class::Left | Class::Refused);
+        let is_clients =
+            reason.whose() == Party::Client || matches!(reason, Reason::ClientClosed(_));
+        if !is_whole && !is_expected && !is_clients {
+            self.requests_failed.up();
+        }
+    }
+
+    /// Counts a connection by what evidence says about its name.
     pub fn name_evidence(&self, evidence: &Evidence) {
         let by_certificate = evidence.certificate().map(|shown| shown.fault.is_none());
         let says = [evidence.dns_agrees(), by_certificate];
         let cell = if says.contains(&Some(true)) {
-            &self.names_proved
+            &self.evidence_agrees
         } else if says.contains(&Some(false)) {
-            &self.names_false
+            &self.evidence_disagrees
         } else {
-            &self.names_unknown
+            &self.evidence_unknown
         };
         cell.up();
     }
@@ -59,24 +69,47 @@ pub fn texts(of: impl Fn(&Counters) -> &TextCounts) -> Vec<(&'static str, u64)> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reason::Limit;
+    use crate::cell::Cell;
+    use crate::reason::{Limit, Shed};
 
     #[test]
-    fn usual_ends_are_no_faults_and_details_make_no_text_of_their_own() {
+    fn only_what_was_refused_or_failed_is_a_fault_and_details_make_no_text_of_their_own() {
         let counters = Counters::default();
-        for reason in [
-            Reason::Complete,
-            Reason::ClientClosed(None),
-            Reason::Timeout(Limit::Idle, None),
-            Reason::Refused("refused by name"),
-            Reason::Misdirected("a.example".into()),
-            Reason::Misdirected("b.example".into()),
+        for (outcome, reason) in [
+            (Outcome::Spliced, Reason::Complete),
+            (Outcome::Spliced, Reason::UpstreamReset),
+            (Outcome::Terminated, Reason::Shed(Shed::Excess)),
+            (Outcome::Terminated, Reason::Timeout(Limit::Idle, None)),
+            (Outcome::Left, Reason::ClientClosed(None)),
+            (Outcome::Refused, Reason::Refused("refused by name")),
+            (Outcome::Failed, Reason::Misdirected("a.example".into())),
+            (Outcome::Failed, Reason::Misdirected("b.example".into())),
         ] {
-            counters.fault(&reason);
+            counters.fault(&End { outcome, reason });
         }
         let mut seen = Vec::new();
         counters.reasons.each(|text, count| seen.push((text, count)));
         assert_eq!(seen, [("refused by name", 1), ("the host does not lead to this rule", 2)]);
+    }
+
+    #[test]
+    fn a_request_fails_if_neither_its_client_nor_a_rule_ended_it() {
+        for (is_whole, reason, wants) in [
+            (true, Reason::Answered, 0),
+            (true, Reason::UpstreamReset, 0),
+            (false, Reason::UpstreamReset, 1),
+            (false, Reason::NoAddress, 1),
+            (false, Reason::Timeout(Limit::Connect, None), 1),
+            (false, Reason::ClientClosed(None), 0),
+            (false, Reason::Refused("refused by name"), 0),
+            (false, Reason::Misdirected("a.example".into()), 0),
+            (false, Reason::Trace, 0),
+        ] {
+            let counters = Counters::default();
+            counters.request(is_whole, &reason);
+            let counted = [&counters.requests, &counters.requests_failed].map(Cell::value);
+            assert_eq!(counted, [1, wants], "{reason}");
+        }
     }
 
     #[test]
@@ -87,7 +120,8 @@ mod tests {
             says.iter().for_each(|agrees| evidence.note_dns(None, *agrees, None));
             counters.name_evidence(&evidence);
         }
-        let cells = [&counters.names_proved, &counters.names_false, &counters.names_unknown];
+        let cells =
+            [&counters.evidence_agrees, &counters.evidence_disagrees, &counters.evidence_unknown];
         assert_eq!(cells.map(|cell| cell.value()), [1, 1, 1]);
     }
 }

@@ -100,6 +100,12 @@ counters! {
     handshaking,
     /// Handshakes with clients that failed, or that the client left.
     handshakes_failed,
+    /// Connections whose name evidence has proved to be one of the destination.
+    evidence_agrees,
+    /// Connections whose name no evidence proves, and some contradicts.
+    evidence_disagrees,
+    /// Connections about whose name evidence that was asked for says nothing.
+    evidence_unknown,
     /// Full handshakes with clients by TLS 1.2.
     handshakes_tls12_full,
     /// Handshakes by TLS 1.2 that resumed a session.
@@ -114,12 +120,6 @@ counters! {
     lines_lost,
     /// Connections that the kernel dropped at this process's listeners because a queue was full.
     listen_drops,
-    /// Names that evidence has proved false.
-    names_false,
-    /// Names that evidence has proved to be those of the destination.
-    names_proved,
-    /// Names about which evidence that was asked for says nothing.
-    names_unknown,
     /// Connections in the clear whose requests went on by TLS.
     originated,
     /// Connections parked now.
@@ -130,6 +130,10 @@ counters! {
     redirected,
     /// Connections refused by a rule or for lack of one.
     refused,
+    /// Requests of clients that are over.
+    requests,
+    /// Those that failed, and whose client is not the cause.
+    requests_failed,
     /// Active connections whose requests are being served now.
     serving,
     /// Connections that were ended, or not accepted, because memory was short.

@@ -10,6 +10,9 @@ use crate::source::{AdminSource, SourceError};
 
 /// Rates over less than this are noise.
 const RATE_TIME_MIN: Duration = Duration::from_millis(500);
+/// A certificate that expires sooner is a warning, in seconds: two weeks. Of one that lives less
+/// than six weeks it is the last third, which is when it should have been renewed.
+const EXPIRY_WARNING: f64 = 14.0 * 86_400.0;
 /// How long certificates are remembered: to list them, the edge reads each one.
 const CERTIFICATES_TIME: Duration = Duration::from_mins(1);
 
@@ -49,8 +52,8 @@ pub struct Figures {
     pub metrics: MetricsText,
     /// `/rules`, in the order of the file.
     pub rules: Vec<RuleRow>,
-    /// Names and seconds of Unix time, the soonest first.
-    pub expiries: Vec<(String, f64)>,
+    /// The soonest first.
+    pub expiries: Vec<Expiry>,
     /// `/memory`.
     pub memory: Value,
     /// `/connections`, sorted by the edge.
@@ -58,6 +61,17 @@ pub struct Figures {
     at: Instant,
     certificates_at: Instant,
     base: Option<Base>,
+}
+
+/// When a certificate expires.
+#[derive(Clone, Debug)]
+pub struct Expiry {
+    /// Its first name, or where it is from.
+    pub name: String,
+    /// In seconds of Unix time.
+    pub after: f64,
+    /// The part of its life from which on it is a warning, in seconds.
+    pub warning: f64,
 }
 
 /// A rule.
@@ -178,15 +192,17 @@ fn rules(document: &Value) -> Vec<RuleRow> {
     rules
 }
 
-fn expiries(document: &Value) -> Vec<(String, f64)> {
+fn expiries(document: &Value) -> Vec<Expiry> {
     let all = document["certificates"].as_array().into_iter().flatten();
-    let mut expiries: Vec<(String, f64)> = all
+    let mut expiries: Vec<Expiry> = all
         .filter_map(|one| {
-            let name = one["names"][0].as_str().unwrap_or_else(|| text(one, "from"));
-            one["not_after_unix_seconds"].as_f64().map(|after| (name.to_owned(), after))
+            let name = one["names"][0].as_str().unwrap_or_else(|| text(one, "from")).to_owned();
+            let after = one["not_after_unix_seconds"].as_f64()?;
+            let life = after - number(one, "not_before_unix_seconds");
+            Some(Expiry { name, after, warning: EXPIRY_WARNING.min(life / 3.0) })
         })
         .collect();
-    expiries.sort_by(|(_, one), (_, other)| one.total_cmp(other));
+    expiries.sort_by(|one, other| one.after.total_cmp(&other.after));
     expiries
 }
 
@@ -196,19 +212,23 @@ pub(crate) mod tests {
     use serde_json::json;
 
     const METRICS: &str = "eyelet_connections{state=\"parked\"} 12000\n\
-        eyelet_connections{state=\"active\"} 345\neyelet_accepted_connections_total 20000\n\
-        eyelet_handshakes_total{version=\"1.3\",resumed=\"yes\"} 100\n\
+        eyelet_connections{state=\"serving\"} 345\neyelet_accepted_connections_total 20000\n\
+        eyelet_handshakes_total{version=\"1.3\",resumed=\"true\"} 100\n\
         eyelet_connection_ends_total{class=\"refused\"} 7\n\
         eyelet_connection_ends_total{class=\"closed\"} 9000\n\
         eyelet_connection_outcomes_total{outcome=\"refused\"} 7\n\
-        eyelet_ended_connection_bytes_total{to=\"clients\"} 1000000\n\
+        eyelet_ended_connection_bytes_total{to=\"client\"} 1024000\n\
+        eyelet_ended_connection_bytes_total{to=\"upstream\"} 102400\n\
         eyelet_upstream_up{upstream=\"a.example:443\"} 1\n\
         eyelet_upstream_up{upstream=\"b.example:443\"} 0\n";
 
     /// An edge with some of everything, ten seconds after an earlier look.
     pub(crate) fn sample() -> Figures {
         let at = Instant::now();
-        let earlier = METRICS.replace("20000", "19000").replace("total 7", "total 2");
+        let earlier = METRICS
+            .replace("20000", "19000")
+            .replace("} 1024000", "} 0")
+            .replace("} 102400", "} 0");
         let rules = rules(&json!({"rules": [
             {"rule": "api", "action": "splice", "hits": 900},
             {"rule": "old clients", "action": "refuse", "hits": 7},
@@ -248,7 +268,11 @@ pub(crate) mod tests {
         assert_eq!(figures.rules.len(), 2);
         assert_eq!(figures.hits_rate(&figures.rules[0]), Some(2.0));
         assert_eq!(figures.hits_rate(&figures.rules[1]), None);
-        assert_eq!(figures.expiries[0].0, "soon.example");
+        assert_eq!(figures.expiries[0].name, "soon.example");
+        assert_eq!(figures.expiries[0].warning, EXPIRY_WARNING);
+        let brief = json!({"certificates": [{"names": ["brief.example"],
+            "not_before_unix_seconds": 1e9, "not_after_unix_seconds": 1e9 + 6.0 * 86_400.0}]});
+        assert_eq!(expiries(&brief)[0].warning, 2.0 * 86_400.0);
         let mut later = figures.clone();
         later.at += Duration::from_millis(10);
         assert_eq!(later.base_of(&figures).unwrap().at, figures.base.as_ref().unwrap().at);

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
-use crate::figures::{Figures, SortOrder, number, text};
+use crate::figures::{Expiry, Figures, SortOrder, number, text};
 use crate::text::{bytes, count, duration, fit, printable, rate};
 
 /// Width of the names on the left.
@@ -15,8 +15,6 @@ const CONNECTION_ROWS_MIN: usize = 3;
 const RULE_ROWS: usize = 4;
 /// Names in one line of certificates.
 const EXPIRIES: usize = 3;
-/// A certificate that expires sooner is a warning, in seconds: two weeks.
-const EXPIRY_WARNING: f64 = 14.0 * 86_400.0;
 /// The part of a budget from which on it is a warning: reads are small then.
 const BUDGET_WARNING: f64 = 0.75;
 /// Cells of the bar of memory.
@@ -141,8 +139,8 @@ impl Frame {
             shown("accepted_connections_total"),
             shown("handshakes_total"),
             shown("shed_connections_total"),
-            moved("upstreams"),
-            moved("clients"),
+            moved("upstream"),
+            moved("client"),
         );
         self.labelled(Look::Plain, "each second", &text);
     }
@@ -212,13 +210,18 @@ impl Frame {
 
     fn certificates(&mut self, figures: &Figures) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        let [(_, soonest), ..] = &*figures.expiries else { return };
-        let soon = figures.expiries.iter().take(EXPIRIES).map(|(name, after)| match after - now {
+        if figures.expiries.is_empty() {
+            return;
+        }
+        let soon = figures.expiries.iter().take(EXPIRIES);
+        let soon = soon.map(|Expiry { name, after, .. }| match after - now {
             left if left <= 0.0 => format!("{name} EXPIRED"),
             left => format!("{name} in {}", duration(left)),
         });
         let text = soon.collect::<Vec<_>>().join("  ");
-        let look = if soonest - now < EXPIRY_WARNING { Look::Warning } else { Look::Plain };
+        // A short-lived one may expire first and be well, and a later one be late.
+        let is_late = figures.expiries.iter().any(|one| one.after - now < one.warning);
+        let look = if is_late { Look::Warning } else { Look::Plain };
         self.labelled(look, "expire next", &text);
     }
 
@@ -294,8 +297,8 @@ mod tests {
         let all = lines.join("\n");
         for part in [
             "eyelet 0.2.0  pid 7  up 1d01h  serving",
-            "12,345 of 19,361 open  12,000 parked  345 active",
-            "100 accepted  0 handshakes",
+            "12,345 of 19,361 open  12,000 parked  345 serving",
+            "100 accepted  0 handshakes  0 shed  ended: 10 KiB in, 100 KiB out",
             "2.2 MiB of 512 MiB",
             "program 1.6 MiB  allocator 594 KiB",
             "closed 9,000  refused 7",
@@ -334,7 +337,17 @@ mod tests {
         assert!(warned(&figures, Some("gone"), "no answer, old figures: gone"));
         assert!(warned(&figures, None, "upstreams"));
         assert!(!warned(&figures, None, "memory") && !warned(&figures, None, "expire next"));
-        figures.expiries.insert(0, ("past.example".into(), 1.0));
+        // Of six days four are left, and then one.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+        let expiry = |days: f64| {
+            let after = now + days * 86_400.0;
+            Expiry { name: "brief.example".into(), after, warning: 2.0 * 86_400.0 }
+        };
+        figures.expiries.insert(0, expiry(4.0));
+        assert!(!warned(&figures, None, "expire next"));
+        figures.expiries[0] = expiry(1.0);
+        assert!(warned(&figures, None, "expire next"));
+        figures.expiries[0] = expiry(-1.0);
         figures.memory["budget"]["connections_bytes"] = serde_json::json!(9e5);
         assert!(warned(&figures, None, "memory") && warned(&figures, None, "expire next"));
         figures.status["draining"] = serde_json::json!(true);

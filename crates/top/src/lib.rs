@@ -92,7 +92,7 @@ fn live(source: &AdminSource, out: &mut impl Write) -> Result<(), SourceError> {
     let mut screen = Screen::open(out)?;
     loop {
         let size = screen::size().unwrap_or(PLAIN);
-        screen.draw(&frame::draw(&figures, size, order, error.as_deref()))?;
+        screen.draw(&frame::draw(&figures, size, order, error.as_deref()), size)?;
         match screen.wait(PERIOD)? {
             Some(KeyPress::Quit) => return Ok(()),
             Some(KeyPress::Sort) => order = order.next(),

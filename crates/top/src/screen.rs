@@ -77,22 +77,8 @@ impl<W: Write> Screen<W> {
     ///
     /// # Errors
     /// The terminal's.
-    pub fn draw(&mut self, lines: &[FrameLine]) -> io::Result<()> {
-        let mut frame = Vec::new();
-        for (row, line) in lines.iter().enumerate() {
-            queue!(frame, cursor::MoveTo(0, u16::try_from(row).unwrap_or(u16::MAX)))?;
-            match line.look() {
-                Look::Plain => {}
-                Look::Head => queue!(frame, SetAttribute(Attribute::Reverse))?,
-                Look::Warning if self.has_colors => {
-                    queue!(frame, SetForegroundColor(Color::Red), SetAttribute(Attribute::Bold))?;
-                }
-                Look::Warning => queue!(frame, SetAttribute(Attribute::Bold))?,
-            }
-            frame.extend_from_slice(line.text().as_bytes());
-            queue!(frame, SetAttribute(Attribute::Reset), Clear(ClearType::UntilNewLine))?;
-        }
-        queue!(frame, Clear(ClearType::FromCursorDown))?;
+    pub fn draw(&mut self, lines: &[FrameLine], size: Size) -> io::Result<()> {
+        let frame = rendered(lines, size, self.has_colors)?;
         self.out.write_all(&frame)?;
         self.out.flush()
     }
@@ -124,6 +110,30 @@ impl<W: Write> Screen<W> {
             }
         }
     }
+}
+
+/// A frame as bytes. What was there before is cleared ahead of a line's text: behind a line of
+/// full width the cursor still stands on the last column, and clearing would take that away.
+fn rendered(lines: &[FrameLine], size: Size, has_colors: bool) -> io::Result<Vec<u8>> {
+    let mut frame = Vec::new();
+    let to_row = |row: usize| cursor::MoveTo(0, u16::try_from(row).unwrap_or(u16::MAX));
+    for (row, line) in lines.iter().enumerate() {
+        queue!(frame, to_row(row), Clear(ClearType::UntilNewLine))?;
+        match line.look() {
+            Look::Plain => {}
+            Look::Head => queue!(frame, SetAttribute(Attribute::Reverse))?,
+            Look::Warning if has_colors => {
+                queue!(frame, SetForegroundColor(Color::Red), SetAttribute(Attribute::Bold))?;
+            }
+            Look::Warning => queue!(frame, SetAttribute(Attribute::Bold))?,
+        }
+        frame.extend_from_slice(line.text().as_bytes());
+        queue!(frame, SetAttribute(Attribute::Reset))?;
+    }
+    if lines.len() < size.rows {
+        queue!(frame, to_row(lines.len()), Clear(ClearType::FromCursorDown))?;
+    }
+    Ok(frame)
 }
 
 fn is_readable(wait: Duration) -> io::Result<bool> {
@@ -166,6 +176,25 @@ impl<W: Write> Drop for Screen<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::figures::SortOrder;
+    use crate::figures::tests::sample;
+    use crate::frame;
+
+    #[test]
+    fn nothing_is_cleared_behind_a_text_that_may_fill_its_line() {
+        for (lines_max, clears_below) in [(24, false), (40, true)] {
+            let size = Size { columns: 80, rows: 24 };
+            let lines = frame::draw(&sample(), size, SortOrder::Age, None);
+            let size = Size { rows: lines_max, ..size };
+            let frame = String::from_utf8(rendered(&lines, size, true).unwrap()).unwrap();
+            assert_eq!(frame.matches("\x1b[K").count(), lines.len());
+            // Each clearing follows a move to the first column.
+            let is_first = |at: usize| frame[..at].ends_with(";1H");
+            assert!(frame.match_indices("\x1b[K").all(|(at, _)| is_first(at)), "{frame:?}");
+            assert!(frame.match_indices("\x1b[J").all(|(at, _)| is_first(at)), "{frame:?}");
+            assert_eq!(frame.contains("\x1b[J"), clears_below);
+        }
+    }
 
     #[test]
     fn keys() {

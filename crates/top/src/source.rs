@@ -1,16 +1,22 @@
 //! Where the edge answers, and one question to it.
 
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::os::unix::net::UnixStream;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use eyelet_config::{AdminSettings, Depth, admin_token};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use zeroize::Zeroizing;
 
-/// How long a read or a write may take. An edge answers in milliseconds.
+/// How long a question may take, from connecting to the last byte of the answer. An edge answers in
+/// milliseconds.
 const WAIT: Duration = Duration::from_secs(5);
+/// The least limit of one read or write: less than a microsecond would be none.
+const TIMEOUT_STEP: Duration = Duration::from_millis(1);
 /// Bytes of an answer: rules and certificates of a large configuration.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// Fields of an answer's head. The edge sends four or five.
@@ -96,36 +102,94 @@ impl AdminSource {
     /// # Errors
     /// [`SourceError`].
     pub fn exchange(&self, name: &'static str, target: &str) -> Result<Vec<u8>, SourceError> {
-        let (place, raw) = match self {
-            Self::Unix(path) => {
-                let place = path.display().to_string();
-                let raw = UnixStream::connect(path).and_then(|stream| {
-                    stream.set_read_timeout(Some(WAIT))?;
-                    stream.set_write_timeout(Some(WAIT))?;
-                    ask(stream, target, "localhost", None)
-                });
-                (place, raw)
-            }
-            Self::Tcp(address, token) => {
-                let raw = TcpStream::connect_timeout(address, WAIT).and_then(|stream| {
-                    stream.set_read_timeout(Some(WAIT))?;
-                    stream.set_write_timeout(Some(WAIT))?;
-                    ask(stream, target, &address.to_string(), Some(token))
-                });
-                (address.to_string(), raw)
-            }
+        self.exchange_within(name, target, WAIT)
+    }
+
+    fn exchange_within(
+        &self,
+        name: &'static str,
+        target: &str,
+        wait: Duration,
+    ) -> Result<Vec<u8>, SourceError> {
+        let (place, host, token) = match self {
+            Self::Unix(path) => (path.display().to_string(), "localhost".to_owned(), None),
+            Self::Tcp(address, token) => (address.to_string(), address.to_string(), Some(token)),
         };
-        let raw = raw.map_err(|error| SourceError::Socket(place, error))?;
+        let raw = self.connect(wait).and_then(|link| ask(link, target, &host, token));
+        let raw = raw.map_err(|error| SourceError::Socket(place, in_words(error, wait)))?;
         body(raw).map_err(|why| SourceError::Answer(name, why))
     }
+
+    fn connect(&self, wait: Duration) -> io::Result<Link> {
+        let end = Instant::now() + wait;
+        let family = match self {
+            Self::Unix(_) => AddressFamily::UNIX,
+            Self::Tcp(SocketAddr::V4(_), _) => AddressFamily::INET,
+            Self::Tcp(SocketAddr::V6(_), _) => AddressFamily::INET6,
+        };
+        let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        // A full queue of a Unix socket makes connect() wait, for as long as a write may (unix(7)).
+        loop {
+            set_socket_timeout(&socket, Timeout::Send, Some(left(end)?))?;
+            let connected = match self {
+                Self::Unix(path) => connect(&socket, &SocketAddrUnix::new(path)?),
+                Self::Tcp(address, _) => connect(&socket, address),
+            };
+            match connected {
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+                Ok(()) => return Ok(Link { socket, end }),
+            }
+        }
+    }
+}
+
+/// A connection whose reads and writes have one end together.
+struct Link {
+    socket: OwnedFd,
+    end: Instant,
+}
+
+impl Read for Link {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        set_socket_timeout(&self.socket, Timeout::Recv, Some(left(self.end)?))?;
+        Ok(rustix::io::read(&self.socket, bytes)?)
+    }
+}
+
+impl Write for Link {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        set_socket_timeout(&self.socket, Timeout::Send, Some(left(self.end)?))?;
+        Ok(rustix::io::write(&self.socket, bytes)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The time until `end`: the kernel takes 0 for no limit.
+fn left(end: Instant) -> io::Result<Duration> {
+    let left = end.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left.max(TIMEOUT_STEP)) }
+}
+
+/// The kernel says "try again", or "in progress" of connecting by TCP, where a limit is over.
+fn in_words(error: io::Error, wait: Duration) -> io::Error {
+    let is_late = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+        || error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error());
+    if !is_late {
+        return error;
+    }
+    io::Error::new(ErrorKind::TimedOut, format!("no answer within {wait:?}"))
 }
 
 /// Sends a request of HTTP/1.0, whose answer ends with the connection and has no chunks.
 fn ask(
-    mut stream: impl Read + Write,
+    mut link: Link,
     target: &str,
     host: &str,
-    token: Option<&str>,
+    token: Option<&Zeroizing<String>>,
 ) -> io::Result<Vec<u8>> {
     let mut request = Zeroizing::new(format!("GET {target} HTTP/1.0\r\nHost: {host}\r\n"));
     if let Some(token) = token {
@@ -134,9 +198,9 @@ fn ask(
         request.push_str("\r\n");
     }
     request.push_str("\r\n");
-    stream.write_all(request.as_bytes())?;
+    link.write_all(request.as_bytes())?;
     let mut raw = Vec::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut raw)?;
+    link.take(ANSWER_BYTES_MAX).read_to_end(&mut raw)?;
     Ok(raw)
 }
 
@@ -166,7 +230,44 @@ fn body(mut raw: Vec<u8>) -> Result<Vec<u8>, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::thread;
+
+    use rustix::net::{bind, listen};
+
     use super::*;
+
+    /// Short, and of no meaning: what is asked never answers.
+    const BRIEF: Duration = Duration::from_millis(50);
+
+    fn is_late(path: &Path) -> bool {
+        let asked = AdminSource::Unix(path.into()).exchange_within("/status", "/status", BRIEF);
+        let Err(SourceError::Socket(_, error)) = asked else { return false };
+        error.kind() == ErrorKind::TimedOut && error.to_string() == "no answer within 50ms"
+    }
+
+    #[test]
+    fn a_full_queue_and_a_slow_answer_have_an_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("full.sock");
+        let flags = SocketFlags::CLOEXEC;
+        let listener = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&listener, 0).unwrap();
+        let _first = UnixStream::connect(&path).unwrap();
+        assert!(is_late(&path), "a full queue");
+        let path = folder.path().join("slow.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            // Each byte comes within the limit, and the last one never.
+            while stream.write_all(b"H").is_ok() {
+                thread::sleep(BRIEF / 10);
+            }
+        });
+        assert!(is_late(&path), "a slow answer");
+        server.join().unwrap();
+    }
 
     #[test]
     fn only_a_whole_answer_is_taken() {

@@ -17,15 +17,20 @@ const time = (seconds) => {
   return `${Math.max(0, Math.round(seconds))} s`;
 };
 const TOKEN = "eyelet-token";
+// What a token, and a field's value, may have.
+const PRINTABLE = /^[\x21-\x7e]+$/;
 // A minute of documents tells what goes on now. The log keeps a few screens.
 const KEPT = 61;
 const LOG_LINES = 300;
 // What changes slowly is asked for each minute.
 const SLOW_MS = 60000;
 const CHART_MS = 5000;
-const SOON_DAYS = 14;
+// A certificate is renewed when a third of its time is left. Of a long one two weeks are enough.
+const SOON_SECONDS = 14 * 86400;
+const soonSeconds = (one) => Math.min(SOON_SECONDS, (one.not_after_unix_seconds - one.not_before_unix_seconds) / 3);
 const FULL = 0.875;
 const SILENCE_MS = 10000;
+const ASK_MS = 10000;
 const RETRY_MS = 1000;
 const kept = [];
 const lines = [];
@@ -73,15 +78,20 @@ function pairs(id, list) {
   at(id).replaceChildren(...list.flatMap(([name, value]) => [element("dt", name), element("dd", value)]));
 }
 
-async function ask(path, signal) {
+// A stream has a limit of its own; all else is answered soon.
+async function ask(path, signal = AbortSignal.timeout(ASK_MS)) {
   const token = sessionStorage.getItem(TOKEN);
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
   const response = await fetch(path, { headers, signal, cache: "no-store" });
-  if (response.status === 401) {
+  // 400: not even a field's value.
+  if (response.status === 401 || (token && response.status === 400 && !path.includes("?"))) {
     sessionStorage.removeItem(TOKEN);
     askToken(Boolean(token));
   }
-  if (!response.ok) throw new Error(`${response.status}: ${(await response.text()).trim()}`);
+  if (!response.ok) {
+    const why = (await response.text()).trim();
+    throw Object.assign(new Error(`${response.status}: ${why}`), { status: response.status });
+  }
   return response;
 }
 
@@ -120,6 +130,8 @@ function problems(now) {
   grew("shed", true, "connections were shed for lack of memory");
   grew("accept_pauses", true, "times accepting paused");
   grew("kernel_dropped", true, "connections were dropped by the kernel at a full queue");
+  const requests = grown((tick) => tick.counts.requests), unserved = grown((tick) => tick.counts.failed_requests);
+  say(unserved > 0, unserved > requests / 2, `${number(unserved)} of ${number(requests)} requests failed ${lately()}.`);
   grew("lost_log_lines", false, "access lines were lost");
   grew("acme_failures", false, "orders at the ACME server failed");
   grew("source_failures", false, "changed files could not be used");
@@ -128,10 +140,11 @@ function problems(now) {
   const names = listed.filter((one) => !one.up).map((one) => one.upstream);
   say(down > 0, true, `${number(down)} of ${number(all)} upstreams ${down === 1 ? "is" : "are"} down: ${[...new Set(names)].slice(0, 3).join(", ")}.`);
   for (const one of certificates) {
-    const days = (one.not_after_unix_seconds - now.unix_seconds) / 86400;
+    const left = one.not_after_unix_seconds - now.unix_seconds;
     const name = one.names?.[0] ?? one.from;
     say(one.error, true, `The certificate ${one.from} cannot be used: ${one.error}`);
-    say(!one.error && days < SOON_DAYS, days < 1, days < 0 ? `The certificate of ${name} has expired.` : `The certificate of ${name} expires in ${time(days * 86400)}.`);
+    say(!one.error && left < soonSeconds(one), left < Math.min(86400, soonSeconds(one) / 2),
+      left < 0 ? `The certificate of ${name} has expired.` : `The certificate of ${name} expires in ${time(left)}.`);
   }
   const wrong = grown((tick) => tick.counts.failed), accepted = grown((tick) => tick.counts.accepted);
   say(accepted >= 20 && wrong > accepted / 5, false, `${number(wrong)} of ${number(accepted)} connections failed ${lately()}.`);
@@ -195,7 +208,7 @@ function showTables(now) {
   rows("upstreams", upstreams.listed.map((one) => [one.upstream,
     one.up ? [one.checked ? "up" : "up, as far as is known", "up"] : ["down", "down"],
     n(one.open), n(one.failures + one.check_failures)]), "No rule has a list of upstreams, or checks one.");
-  pairs("evidence", [["proved", number(evidence.proved)], ["false: a lie", number(evidence.false)], ["not known", number(evidence.unknown)]]);
+  pairs("evidence", [["agrees", number(evidence.agrees)], ["disagrees", number(evidence.disagrees)], ["unknown", number(evidence.unknown)]]);
   const saved = compression.bytes_identity - compression.bytes_sent;
   const part = compression.bytes_identity ? ` (${(100 * saved / compression.bytes_identity).toFixed(1)} %)` : "";
   pairs("compression", [["responses coded", number(compression.responses)], ["bytes saved", bytes(saved) + part],
@@ -209,7 +222,8 @@ function showCertificates(unixSeconds) {
   text("certificates-state", certificates.length > 50 ? `The first 50 of ${number(certificates.length)}.` : "");
   rows("certificates", certificates.slice(0, 50).map((one) => {
     const left = one.error ? 0 : one.not_after_unix_seconds - unixSeconds;
-    const look = left < 86400 ? "n down" : left < SOON_DAYS * 86400 ? "n soon" : "n";
+    const soon = one.error ? 0 : soonSeconds(one);
+    const look = one.error || left < Math.min(86400, soon / 2) ? "n down" : left < soon ? "n soon" : "n";
     return [(one.names ?? []).join(", ") || "–", `${one.source}: ${one.from}`,
       [one.error ?? (left < 0 ? "expired" : time(left)), look]];
   }), "None is served.");
@@ -293,10 +307,12 @@ function lineShown(line) {
 }
 
 function showLog() {
-  const [has, outcome] = [at("has").value.toLowerCase(), at("outcome").value];
+  // A line of text has no outcome to choose by.
+  at("outcome").disabled = logIs === "text";
+  const [has, outcome] = [at("has").value.toLowerCase(), logIs === "text" ? "" : at("outcome").value];
   const shown = lines.filter(({ raw, line }) => raw.toLowerCase().includes(has) && (!outcome || line.outcome === outcome));
   at("log").replaceChildren(...shown.map(({ line }) => lineShown(line)));
-  const off = { off: "The access log is off: [log] says so. ", text: "The log is written as text. ", json: "" }[logIs];
+  const off = { off: "The access log is off: [log] says so. ", text: "The log is written as text: it has no outcome to choose by. ", json: "" }[logIs];
   const lost = dropped ? `; ${number(dropped)} more were left out` : "";
   text("log-state", `${off}${number(shown.length)} of ${number(lines.length)} lines${lost}`);
 }
@@ -322,7 +338,8 @@ function show(tick) {
   showHealth(tick);
   showFigures(tick);
   showTables(tick);
-  if (!at("pause").checked) takeLines(tick.log);
+  if (at("pause").checked) dropped += tick.log.lines.length + tick.log.dropped;
+  else takeLines(tick.log);
   tick.log.lines.length = 0;
 }
 
@@ -351,14 +368,18 @@ async function follow() {
         if (data) show(JSON.parse(data.slice(6)));
       }
     }
+    // A reload ends the stream: what is shown is a second old, and says nothing bad.
     text("link", "the edge closed the stream; asking again");
+    return;
   } catch (error) {
     text("link", silence.signal.aborted ? "no answer; asking again" : `lost (${error.message}); asking again`);
-  }
-  clearTimeout(timer);
-  if (at("token-form").hidden) {
-    at("health").className = "wide bad";
-    text("verdict", "No answer. What is below is old.");
+    const isFull = error.status === 503;
+    if (at("token-form").hidden) {
+      at("health").className = isFull ? "wide warn" : "wide bad";
+      text("verdict", `${isFull ? "Too many pages are open at this edge" : "No answer"}. What is below is old.`);
+    }
+  } finally {
+    clearTimeout(timer);
   }
 }
 
@@ -419,8 +440,14 @@ async function begin() {
   for (const id of ["has", "outcome", "pause"]) at(id).addEventListener("input", showLog);
   at("token-form").addEventListener("submit", (event) => {
     event.preventDefault();
-    sessionStorage.setItem(TOKEN, at("token").value);
+    const token = at("token").value.trim();
     at("token").value = "";
+    if (!PRINTABLE.test(token)) {
+      text("token-state", "A token has printable ASCII characters without a space.");
+      at("token").focus();
+      return;
+    }
+    sessionStorage.setItem(TOKEN, token);
     at("token-form").hidden = true;
     text("token-state", "");
   });

@@ -18,6 +18,7 @@ use crate::support::crowd::{self, From, Manner, Multitude};
 use crate::support::edge::{self, LISTENER};
 use crate::support::memory::Memory;
 use crate::support::pki::Kind;
+use crate::support::upstream::nobody;
 use crate::support::web;
 use crate::support::{Edge, Folder, Hello, Pki, Talk, Upstream, expect, need, output, until};
 
@@ -77,6 +78,8 @@ fn config(
     let told = "[[listener]]\naddress = \"127.0.0.1:0\"\nproxy_protocol_from = \"127.0.0.1\"\n";
     let limits = "[limits]\nhello_timeout = \"2m\"\nhandshake_timeout = \"2m\"\n\
         connect_timeout = \"2m\"\n";
+    // It asks for the destination before the hello, and takes nobody.
+    let elsewhere = "[[rule]]\ndestination = \"198.51.100.0/24:443\"\naction = \"refuse\"\n";
     let splice = edge::splice(echo.address, "");
     let slow =
         format!("[[rule]]\nsni = \"slow.test\"\naction = \"splice\"\nupstream = \"{full}\"\n");
@@ -85,7 +88,7 @@ fn config(
         action = \"refuse\"\n";
     let http = pki.terminate(&format!("http://{}", held.address), "");
     format!(
-        "workers = 2\n{limits}{ADMIN}{LISTENER}{told}{splice}{slow}{refuse}{lies}{http}\
+        "workers = 2\n{limits}{ADMIN}{LISTENER}{told}{elsewhere}{splice}{slow}{refuse}{lies}{http}\
          [dns]\nservers = \"{silent}\"\n[evidence]\ntimeout = \"1m\"\n"
     )
 }
@@ -144,6 +147,11 @@ fn each_state_is_counted_and_each_step_is_timed() {
     ] {
         assert_eq!(count(&shown, name, labels), expected, "{name} {labels}");
     }
+    let unlisted = said(&edge, "nobody.test");
+    until("a verdict without a rule", || {
+        (count(&page_of(&socket), "decision_duration_seconds", "") == 6.0).then_some(())
+    });
+    drop(unlisted);
     // A refused client lingers for two seconds at most: a new one at each look.
     let mut refused = Vec::new();
     until("a lingering one", || {
@@ -160,6 +168,25 @@ fn each_state_is_counted_and_each_step_is_timed() {
     });
     assert_eq!(count(&shown, "handshake_duration_seconds", full), 2.0);
     assert_eq!(count(&shown, "upstream_connect_duration_seconds", ""), 2.0);
+}
+
+#[test]
+fn a_request_that_fails_is_counted_also_without_a_log() {
+    let pki = Pki::new();
+    let (_held, dead) = nobody();
+    let rules = pki.terminate(&format!("http://{dead}"), "");
+    let admin = format!("{ADMIN}[log]\naccess = \"off\"\n");
+    let (edge, _, socket) = start(&pki.folder, &admin, &rules);
+    let connect = || Offer::new(&pki).connect(edge.address(), "app.test");
+    assert_eq!(web::get(&mut connect(), "/").status, 503);
+    let asked = "GET / HTTP/1.1\r\nHost: app.test\r\nHost: app.test\r\n\r\n";
+    assert_eq!(web::ask(&mut connect(), asked).status, 400);
+    until("both requests", || {
+        let shown = page_of(&socket);
+        let counted = ["requests_total", "failed_requests_total"];
+        let counted = counted.map(|name| shown[&format!("eyelet_{name}")]);
+        (counted == [2.0, 1.0]).then_some(())
+    });
 }
 
 /// As many of each kind: spliced, TLS in front of TCP, and kept ones of HTTP/1.1.

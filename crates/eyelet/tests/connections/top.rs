@@ -4,11 +4,13 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread;
 
 use serde_json::Value;
 
 use crate::support::edge::{self, LISTENER};
-use crate::support::{Edge, Folder, Hello, Said, Upstream, expect, need, output};
+use crate::support::{Edge, Folder, Hello, Said, Upstream, expect, need, output, until};
 
 const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
 
@@ -49,10 +51,14 @@ fn rows(said: &str) -> Vec<(usize, String)> {
 fn a_frame_is_printed_for_scripts() {
     let (folder, upstream) = (Folder::new(), Upstream::echo());
     let (edge, file) = start(&folder, ADMIN, &upstream);
-    let mut client = edge.connect();
     let hello = Hello::named("host.test").bytes();
-    client.write_all(&hello).unwrap();
-    expect(&mut client, &hello);
+    let open = || {
+        let mut client = edge.connect();
+        client.write_all(&hello).unwrap();
+        expect(&mut client, &hello);
+        client
+    };
+    let _client = open();
     let socket = folder.path().join("admin.sock");
     for arguments in
         [["--once", file.to_str().unwrap()], ["--once", &format!("--socket={}", socket.display())]]
@@ -65,6 +71,22 @@ fn a_frame_is_printed_for_scripts() {
         assert!(!said.text.contains('\x1b'), "{}", said.text);
         assert!(said.text.lines().all(|line| line.chars().count() <= 80), "{}", said.text);
     }
+    // Connections end between its two looks.
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(SeqCst) {
+                drop(open());
+            }
+        });
+        let file = file.to_str().unwrap();
+        let is_moving = |text: &str| !text.contains("ended: 0 B in") && !text.contains(", 0 B out");
+        let said = until("bytes of ended connections", || {
+            Some(top(&["--once", file])).filter(|said| is_moving(&said.text))
+        });
+        is_over.store(true, SeqCst);
+        assert!(said.text.contains("  ended: "), "{}", said.text);
+    });
 }
 
 #[test]
@@ -130,7 +152,7 @@ fn a_server_that_is_no_edge_is_named() {
     // A server that is no edge.
     let _ = std::fs::remove_file(&socket);
     let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    std::thread::spawn(move || {
+    thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
             let _ = stream.read(&mut [0; 4096]);

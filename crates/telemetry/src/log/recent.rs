@@ -55,8 +55,9 @@ impl RecentLines {
         self.dropped += skipped as u64;
         for line in text.split_inclusive(|byte| *byte == b'\n').skip(skipped) {
             let line = String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(line));
+            let line = without_colours(&line);
             self.bytes += line.len();
-            self.lines.push_back(line.into_owned());
+            self.lines.push_back(line);
         }
         while self.lines.len() > LINES_MAX || self.bytes > BYTES_MAX {
             let Some(line) = self.lines.pop_front() else { break };
@@ -64,6 +65,18 @@ impl RecentLines {
             self.dropped += 1;
         }
     }
+}
+
+/// A page is no terminal. The log's text has no other escape than those of its own colours.
+fn without_colours(line: &str) -> String {
+    let mut pieces = line.split("\x1b[");
+    let mut plain = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let end = piece.find(|letter: char| !letter.is_ascii_digit() && letter != ';');
+        let behind = end.and_then(|end| piece[end..].strip_prefix('m'));
+        plain.push_str(behind.unwrap_or(piece));
+    }
+    plain
 }
 
 #[cfg(test)]
@@ -81,6 +94,13 @@ mod tests {
         note(b"after\n", 1);
         assert_eq!(take(), RecentLines::default());
         forget();
+    }
+
+    #[test]
+    fn colours_are_left_out() {
+        let mut recent = RecentLines::default();
+        recent.add(b"12:00 \x1b[32mspliced   \x1b[0m \x1b[1;31ma\x1b[m \x1b[2J [0m\n", 1);
+        assert_eq!(recent.lines, ["12:00 spliced    a 2J [0m"]);
     }
 
     #[test]

@@ -457,6 +457,19 @@ pub enum HandshakeFault {
     Internal,
 }
 
+impl HandshakeFault {
+    /// What it is, without what differs from one handshake to another.
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Self::Alert(_) => "handshake: the client sent an alert",
+            Self::Certificate => "handshake: the client's certificate is missing or not accepted",
+            Self::Incompatible => "handshake: client and rule have nothing in common",
+            Self::Protocol => "handshake: the client broke TLS",
+            Self::Internal => "handshake: an error of this edge",
+        }
+    }
+}
+
 /// Floods of streams that a client opens and drops (CVE-2023-44487).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamFlood {
