@@ -55,7 +55,8 @@ const REST_WAIT: Duration = Duration::from_secs(30);
 const REST_SILENCE: Duration = Duration::from_secs(5);
 /// How long an idle connection may take to end after GOAWAY.
 const GOAWAY_WAIT: Duration = Duration::from_secs(2);
-/// How often a task reads before others have their turn: 256 KiB.
+/// How often a task reads, and how often it writes, before others have their turn: 1 MiB each way,
+/// and at most 4 MiB of bodies that are read from their upstreams.
 const ROUNDS_MAX: usize = 4;
 
 /// Milliseconds since this process first served HTTP/2.
@@ -285,7 +286,7 @@ impl ServedStreams {
                 task.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            if !self.pass(task)? {
+            if !ready!(self.poll_pass(task))? {
                 return Poll::Ready(Ok(()));
             }
             passes += 1;
