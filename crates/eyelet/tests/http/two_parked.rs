@@ -153,6 +153,29 @@ fn pings_do_not_make_a_parked_connection_idle_for_longer() {
     assert_eq!(line["reason"], "http2_idle_timeout", "{line}");
 }
 
+/// Half a PING and a frame of no known type wake the task, which does not count as use either.
+#[test]
+fn frames_that_wake_a_task_do_not_make_it_idle_for_longer() {
+    const UNKNOWN: u8 = 0xb0;
+    let web = Web::with(Upstream::http(), "", "[http]\nhttp2_idle_timeout = \"3s\"\n");
+    let mut client = connect(&web);
+    ask(&mut client, 1);
+    wait_parked(&web.edge);
+    let ping = frame(PING, 0, 0, b"in parts");
+    until("GOAWAY", || {
+        // The writes fail once the edge has closed.
+        let _ = client.write_all(&frame(UNKNOWN, 0, 0, b"?"));
+        let _ = client.write_all(&ping[..5]);
+        let _ = client.write_all(&ping[5..]);
+        let Frame { kind, .. } = next(&mut client)?;
+        // Longer than its task stays awake.
+        std::thread::sleep(Duration::from_millis(500));
+        (kind == GOAWAY).then_some(())
+    });
+    let line = web.edge.line("the connection", |line| line["http"].is_null());
+    assert_eq!(line["reason"], "http2_idle_timeout", "{line}");
+}
+
 /// The rest of the frames that need no stream. They change what the connection knows, which the
 /// next response shows: it waits for the window, and goes on when that opens.
 #[test]
