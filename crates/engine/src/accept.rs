@@ -106,6 +106,13 @@ impl Worker {
         true
     }
 
+    /// Whether an eighth of the descriptors is free. With less, what is only kept for later leaves
+    /// them to new connections.
+    pub fn has_plenty_descriptors(&self) -> bool {
+        let max = self.settings.get().descriptors_max;
+        self.process.descriptors.load(Relaxed) <= max - max / 8
+    }
+
     fn is_full(&self) -> bool {
         let Settings { connections_max, descriptors_max, .. } = self.settings.get();
         self.process.open.load(Relaxed) >= connections_max

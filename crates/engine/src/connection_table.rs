@@ -392,6 +392,17 @@ impl ConnectionTable {
         wait.saturating_sub(Duration::from_millis(left))
     }
 
+    /// The tick of so long ago.
+    pub(crate) fn tick_before(&self, idle: Duration) -> u32 {
+        let ticks = u32::try_from(idle.as_millis() / u128::from(TICK_MS)).unwrap_or(u32::MAX);
+        self.wheel.now().saturating_sub(ticks)
+    }
+
+    /// How long ago a tick was.
+    pub(crate) fn since_tick(&self, tick: u32) -> Duration {
+        Duration::from_millis(u64::from(self.wheel.now().saturating_sub(tick)) * TICK_MS)
+    }
+
     /// The tick at which a connection is due.
     pub fn due(&mut self, key: Key) -> u32 {
         self.slots.slot(key).map_or(0, |slot| slot.links.deadline)

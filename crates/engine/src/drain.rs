@@ -9,6 +9,7 @@ use crate::connection_table::{Slot, SlotState};
 use crate::drain_pace::{COUNT_TICKS, DrainPace};
 use crate::park;
 use crate::relay::Relay;
+use crate::rest;
 use crate::worker::Worker;
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::reason::Reason;
@@ -106,7 +107,7 @@ fn visit(worker: &Rc<Worker>, key: Key, pairs: bool) -> Turn {
         }
         Some(SlotState::Lingering) | None => return Turn::Not,
     };
-    let wait = park::idle_for(worker, relay, info.is_settled());
+    let wait = rest::idle_for(worker, relay, info.is_settled());
     // Nobody can know what it is about to send, so it has most of the time to end by itself.
     if matches!(relay, Relay::Splice(_)) && !pairs {
         return Turn::Not;

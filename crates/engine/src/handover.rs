@@ -18,7 +18,7 @@ use eyelet_telemetry::reason::{Reason, Shed};
 use crate::connection_table::{Slot, SlotState};
 use crate::park;
 use crate::relay::Relay;
-use crate::rest::Rest;
+use crate::rest::{self, Rest};
 use crate::worker::Worker;
 
 mod detached;
@@ -75,7 +75,7 @@ fn prepare(worker: &Rc<Worker>, key: Key) -> Option<Rest> {
         worker.sources.update(info.client_ip(), held, holds);
     }
     let is_settled = info.is_settled();
-    let wait = park::idle_for(worker, relay, is_settled);
+    let wait = rest::idle_for(worker, relay, is_settled);
     if drained.is_err() || !relay.flow().may_leave() {
         return None;
     }

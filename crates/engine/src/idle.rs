@@ -4,8 +4,7 @@
 use std::rc::Rc;
 
 use crate::connection_table::SlotState;
-use crate::park::wait_for;
-use crate::rest;
+use crate::rest::{self, wait_for};
 use crate::worker::{Settings, Worker};
 
 /// Takes the limits of a new configuration.
@@ -36,8 +35,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::park::idle_for;
     use crate::park::tests::terminated;
+    use crate::rest::idle_for;
     use crate::testing::worker;
 
     const MINUTE: Duration = Duration::from_secs(60);

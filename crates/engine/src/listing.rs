@@ -20,6 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::connection_table::{Slot, SlotState};
 use crate::park;
 use crate::relay::Relay;
+use crate::rest;
 use crate::worker::Worker;
 
 /// Slots that a worker looks at between two iterations. To copy what it shows of one takes about a
@@ -238,7 +239,7 @@ fn look(worker: &Rc<Worker>, query: &Query, slots: std::ops::Range<u32>) -> Slic
 fn show<T>(worker: &Worker, key: Key, then: impl FnOnce(&ConnectionView<'_>) -> T) -> Option<T> {
     let mut table = worker.table.borrow_mut();
     let wait = match &mut table.slot(key)?.state {
-        SlotState::Parked { info, relay } => park::idle_for(worker, relay, info.is_settled()),
+        SlotState::Parked { info, relay } => rest::idle_for(worker, relay, info.is_settled()),
         SlotState::Active { seen, .. } => return seen.shown(then),
         SlotState::Lingering => return None,
     };

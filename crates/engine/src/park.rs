@@ -13,10 +13,10 @@ use crate::accept::KEEPALIVE_IDLE;
 use crate::connection_table::{Phase, Slot, SlotState};
 use crate::queues::{self, IdleKind};
 use crate::ready::{CLIENT, READ, UPSTREAM, WRITE};
-use crate::relay::{self, Flow, Progress, Relay, Sockets};
-use crate::rest::Rest;
+use crate::relay::{self, Progress, Relay, Sockets};
+use crate::rest::{self, Rest, SETTLE, idle_for, idle_timeout};
 use crate::socket;
-use crate::worker::{Handle, Settings, Worker};
+use crate::worker::{Handle, Worker};
 use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted, TASK_BYTES_MAX};
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, Parked};
@@ -35,10 +35,6 @@ const END_PARTS: u32 = 10;
 /// Slots of a part at least, so that a small table is one part.
 const END_SLOTS_MIN: u32 = 1024;
 
-/// How long a connection is parked until it counts as settled. Most connections of a busy edge are
-/// over by then, and never pay for what only long ones need, such as keepalive.
-const SETTLE: Duration = Duration::from_secs(2);
-
 /// Parks a connection. Its future must end after this; the slot keeps the rest.
 pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
     let worker = &active.worker;
@@ -53,9 +49,10 @@ pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
         }
         worker.process.budget.give(Account::Connections, slot.active_bytes());
         let rests = is_quiet && !slot.ready.readable() && matches!(relay, Relay::Splice(_));
-        let info = info.take().park(&mut worker.shared.borrow_mut());
+        let mut info = info.take().park(&mut worker.shared.borrow_mut());
         worker.sources.add(info.client_ip(), held);
-        let wait = idle_for(worker, &mut relay, false);
+        let wait = rest::wait_of(active, (&mut info, &mut relay), &table);
+        let Some(slot) = table.slot(active.key()) else { return };
         worker.change_state(&mut slot.state, SlotState::Parked { info, relay });
         table.due_in(active.key(), wait);
         rests
@@ -109,25 +106,6 @@ pub(crate) fn register(worker: &Rc<Worker>, key: Key) {
 /// text, tag. A close_notify, which needs no answer, has 24 in TLS 1.3.
 const MESSAGE_BYTES_MIN: usize = 5 + 18 + 16;
 
-/// Time until an idle parked connection is due: to settle, or to be closed.
-pub(crate) fn idle_for(worker: &Worker, relay: &mut Relay, settled: bool) -> Duration {
-    wait_for(&worker.settings.get(), relay, settled)
-}
-
-/// The same by these settings.
-pub(crate) fn wait_for(settings: &Settings, relay: &mut Relay, settled: bool) -> Duration {
-    let idle_timeout = idle_timeout(settings, relay.flow());
-    if settled { idle_timeout } else { idle_timeout.min(SETTLE) }
-}
-
-/// How long a parked connection may move no byte.
-fn idle_timeout(settings: &Settings, flow: &Flow) -> Duration {
-    match flow.state() {
-        Some(_) => settings.state_idle_timeout,
-        None => settings.idle_timeout,
-    }
-}
-
 /// Handles an event for a parked connection: moves what can be moved, and parks it again.
 pub fn wake(worker: &Rc<Worker>, key: Key) {
     if is_to_wait(worker, key) {
@@ -172,7 +150,7 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
             if upstream.is_none() && progress != Progress::Dial {
                 note_waiting(worker, key, position, relay);
             }
-            let has_moved = moved != info.moved();
+            let has_moved = moved != info.moved() && progress != Progress::Dial;
             let moved = has_moved.then(|| idle_for(worker, relay, info.is_settled()));
             let is_full = |side| !ready.any(side, WRITE);
             (progress, moved, is_full(CLIENT) || upstream.is_some() && is_full(UPSTREAM))
@@ -200,6 +178,7 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
 
 /// Hands a terminated connection to the program, because its upstream must be dialled.
 fn dial(worker: &Rc<Worker>, key: Key) {
+    let since = rest::idle_since(worker, key);
     let Some((info, mut relay)) = unpark(worker, key, SlotState::active(Phase::Busy)) else {
         return;
     };
@@ -207,7 +186,7 @@ fn dial(worker: &Rc<Worker>, key: Key) {
     worker.uses_descriptors(1);
     worker.process.budget.take(Account::Connections, ACTIVE_BYTES);
     // From here on a failure drops it, and what the connection took is given back.
-    let handle = Handle::new(worker.clone(), key);
+    let handle = Handle::woken(worker.clone(), key, since);
     let Some(program) = worker.program() else { return };
     // The others of this turn are woken before its task has run and counted what it holds.
     let bytes = program.task_bytes(&info.decided) + relay.flow().held_bytes();
@@ -245,8 +224,7 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
     true
 }
 
-/// Queues a connection as half-open if it holds a request, or the beginning of one, that is not
-/// served.
+/// Queues a connection as half-open if it holds a request, or a part of one, that is not served.
 fn note_waiting(worker: &Worker, key: Key, position: &mut u16, relay: &mut Relay) {
     if relay.flow().begins_to_wait() {
         queues::queue(&worker.half_open, key, position);
@@ -423,8 +401,7 @@ pub fn late(worker: &Rc<Worker>, key: Key) {
             }
             info.settle();
             if let Some(Slot { upstream: Some(upstream), .. }) = table.slot(key) {
-                // The client's socket inherits keepalive from its listener. A Unix socket needs
-                // none.
+                // The client's socket has it from its listener. A Unix socket needs none.
                 let _ = socket::keepalive(upstream, KEEPALIVE_IDLE);
             }
             table.due_in(key, left);
@@ -565,6 +542,7 @@ pub(crate) mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
 
     use super::*;
+    use crate::relay::Flow;
     use crate::relay::terminate::Terminated;
     use crate::testing::worker;
     use crate::worker::{Program, Task, Update};

@@ -1,14 +1,24 @@
-//! How long a parked connection has been at rest, for the worker or the settings that it gets next.
+//! How long a parked connection may be at rest, and how long it has been: also for the worker, the
+//! settings or the task that it gets next.
 
 use std::time::Duration;
 
 use eyelet_memory::slab::Key;
+use eyelet_telemetry::info::Parked;
+
+use crate::connection_table::{ConnectionTable, SlotState};
+use crate::relay::{Flow, Relay};
+use crate::worker::{Handle, Settings, Worker};
 
 /// Connections that have been idle for longer than a shorter `idle_timeout` end over this time:
 /// otherwise all would end in one iteration, and come back at once.
 const OVERDUE_SPREAD: Duration = Duration::from_secs(10);
 /// Steps of that time.
 const SPREAD_STEPS: u32 = 64;
+
+/// How long a connection is parked until it counts as settled. Most connections of a busy edge are
+/// over by then, and never pay for what only long ones need, such as keepalive.
+pub(crate) const SETTLE: Duration = Duration::from_secs(2);
 
 /// What goes along with a connection that leaves its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,4 +45,48 @@ pub(crate) fn left(wait: Duration, idle: Duration, key: Key) -> Duration {
     }
     // At most half of the wait, so that the connection still counts as idle.
     OVERDUE_SPREAD.min(wait / 2) * (key.index % SPREAD_STEPS) / SPREAD_STEPS
+}
+
+/// Time until an idle parked connection is due: to settle, or to be closed.
+pub(crate) fn idle_for(worker: &Worker, relay: &mut Relay, settled: bool) -> Duration {
+    wait_for(&worker.settings.get(), relay, settled)
+}
+
+/// The same by these settings.
+pub(crate) fn wait_for(settings: &Settings, relay: &mut Relay, settled: bool) -> Duration {
+    let idle_timeout = idle_timeout(settings, relay.flow());
+    if settled { idle_timeout } else { idle_timeout.min(SETTLE) }
+}
+
+/// How long a parked connection may move no byte.
+pub(crate) fn idle_timeout(settings: &Settings, flow: &Flow) -> Duration {
+    match flow.state() {
+        Some(_) => settings.state_idle_timeout,
+        None => settings.idle_timeout,
+    }
+}
+
+/// The tick since which a parked connection is idle.
+pub(crate) fn idle_since(worker: &Worker, key: Key) -> Option<u32> {
+    let mut table = worker.table.borrow_mut();
+    let SlotState::Parked { info, relay } = &mut table.slot(key)?.state else { return None };
+    let wait = idle_for(worker, relay, info.is_settled());
+    let idle = table.since_due_in(key, wait);
+    Some(table.tick_before(idle))
+}
+
+/// How long a connection that is being parked may move no byte. The wait of one that was parked
+/// before, and was not used since, does not begin again.
+pub(crate) fn wait_of(
+    active: &Handle,
+    (info, relay): (&mut Parked, &mut Relay),
+    table: &ConnectionTable,
+) -> Duration {
+    match active.idle_since.filter(|_| active.is_unused.get()) {
+        None => idle_for(&active.worker, relay, false),
+        Some(since) => {
+            info.settle();
+            idle_for(&active.worker, relay, true).saturating_sub(table.since_tick(since))
+        }
+    }
 }

@@ -194,6 +194,10 @@ pub struct Handle {
     pub worker: Rc<Worker>,
     pub(crate) key: Key,
     pub(crate) released: Cell<bool>,
+    /// The tick since which it was idle when its task woke.
+    pub(crate) idle_since: Option<u32>,
+    /// Whether its task did nothing that counts as use.
+    pub(crate) is_unused: Cell<bool>,
 }
 
 /// One worker.
@@ -513,7 +517,23 @@ impl Worker {
 impl Handle {
     /// Makes a future the owner of a slot.
     pub fn new(worker: Rc<Worker>, key: Key) -> Self {
-        Self { worker, key, released: Cell::new(false) }
+        Self::owner(worker, key, (false, None))
+    }
+
+    /// The same for a connection that was parked, and idle since this tick.
+    pub(crate) fn woken(worker: Rc<Worker>, key: Key, idle_since: Option<u32>) -> Self {
+        Self::owner(worker, key, (false, idle_since))
+    }
+
+    fn owner(worker: Rc<Worker>, key: Key, (released, idle_since): (bool, Option<u32>)) -> Self {
+        let (released, is_unused) = (Cell::new(released), Cell::new(false));
+        Self { worker, key, released, idle_since, is_unused }
+    }
+
+    /// Notes that its task did nothing that counts as use: when it is parked, it has been idle
+    /// since before its task woke.
+    pub fn stays_idle(&self) {
+        self.is_unused.set(true);
     }
 
     /// Gives the slot back to the table: dropping this handle then closes nothing. A wake may make
@@ -525,7 +545,7 @@ impl Handle {
     /// A second handle, for a part of the same task. Dropping it closes nothing.
     #[must_use]
     pub fn lend(&self) -> Self {
-        Self { worker: self.worker.clone(), key: self.key, released: Cell::new(true) }
+        Self::owner(self.worker.clone(), self.key, (true, None))
     }
 
     /// The slot's key.

@@ -77,6 +77,11 @@ impl Decoder {
         }
     }
 
+    /// Whether nothing of such a body is left but its end, which takes no byte.
+    pub fn is_at_end(&self) -> bool {
+        matches!(self.state, State::Left(0))
+    }
+
     /// Skips bytes of such a body that were passed on without [`Decoder::next`].
     pub fn skip(&mut self, bytes: usize) {
         if let State::Left(left) = &mut self.state {

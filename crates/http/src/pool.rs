@@ -35,7 +35,7 @@ const LOOKED_AT_AFTER: Duration = Duration::from_millis(500);
 /// With fewer, a burst of streams dials for each request that finds none, which costs more than all
 /// else of a small request. Only connections that were busy at the same time are kept.
 const IDLE_MAX: usize = 512;
-/// The same while memory is not plenty: a connection by TLS holds 40 KiB.
+/// The same while memory or descriptors are not plenty: a connection by TLS holds 40 KiB.
 const IDLE_TIGHT_MAX: usize = 64;
 /// Requests that a worker holds while one upstream accepts no connection. Each holds a task of
 /// 9 KiB and at most 64 KiB of its body. Afterwards all dial at once, and common servers queue 511
@@ -239,6 +239,11 @@ impl Shelf {
             let rested = idle.since.elapsed();
             idle.is_young(rested, false) && idle.is_fresh(rested)
         });
+        if ones.first().is_some_and(|idle| !idle.connection.has_plenty()) {
+            // The first ones were not used for the longest time.
+            let surplus = ones.len().saturating_sub(IDLE_TIGHT_MAX);
+            ones.drain(..surplus);
+        }
         twos.retain(|connection| connection.is_good());
         self.sweeping.set(!ones.is_empty() || !twos.is_empty());
         self.sweeping.get()

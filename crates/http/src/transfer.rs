@@ -453,7 +453,11 @@ impl<'a> Download<'a> {
         let quota = self.taken + QUOTA_BYTES as u64;
         loop {
             ready!(self.poll_pass(task, stream, upstream))?;
-            let room = self.poll_room(task, stream, QUEUED_BYTES_MAX);
+            // The end needs no room, so it does not wait for memory.
+            let room = match self.is_plain() && self.decoder.is_at_end() {
+                true => usize::MAX,
+                false => self.poll_room(task, stream, QUEUED_BYTES_MAX),
+            };
             while !self.ended && stream.queued() < room && self.taken < quota {
                 let piece = match self.take_first() {
                     Some(piece) => Poll::Ready(Ok(piece)),

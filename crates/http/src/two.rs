@@ -55,7 +55,8 @@ const REST_WAIT: Duration = Duration::from_secs(30);
 const REST_SILENCE: Duration = Duration::from_secs(5);
 /// How long an idle connection may take to end after GOAWAY.
 const GOAWAY_WAIT: Duration = Duration::from_secs(2);
-/// How often a task reads before others have their turn: 256 KiB.
+/// How often a task reads, and how often it writes, before others have their turn: 1 MiB each way,
+/// and at most 4 MiB of bodies that are read from their upstreams.
 const ROUNDS_MAX: usize = 4;
 
 /// Milliseconds since this process first served HTTP/2.
@@ -167,6 +168,8 @@ struct ServedStreams {
     /// The connection is half-open until its first stream.
     has_served: bool,
     is_greeted: bool,
+    /// Whether its task has begun no stream.
+    is_unused: bool,
     now_ms: u64,
     /// When it is idle for too long, and when the handle is to say that something is due.
     idle_at_ms: u64,
@@ -191,6 +194,7 @@ impl ServedStreams {
             rest_at_ms: u64::MAX,
             pass_bytes_max: READ_BYTES,
             is_greeted: false,
+            is_unused: true,
             now_ms,
             idle_at_ms: now_ms + ms(http.head_timeout),
             armed_ms: u64::MAX,
@@ -285,7 +289,7 @@ impl ServedStreams {
                 task.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            if !self.pass(task)? {
+            if !ready!(self.poll_pass(task))? {
                 return Poll::Ready(Ok(()));
             }
             passes += 1;
@@ -381,7 +385,7 @@ impl ServedStreams {
 
     /// Serves a stream if there is room for it.
     fn begin(&mut self, arrived: Arrived) -> Result<(), Last> {
-        self.has_served = true;
+        (self.has_served, self.is_unused) = (true, false);
         let handle = self.client.handle.clone();
         if let Some(newer) = self.served.reloaded(|| handle.local_address()) {
             self.served = Rc::new(newer);
@@ -557,7 +561,11 @@ impl ServedStreams {
             let reason = Reason::Internal("an HTTP/2 connection that cannot be parked");
             return self.end(Last::Close(reason));
         };
-        let Self { client, served, .. } = self;
+        let Self { client, served, is_unused, .. } = self;
+        if is_unused {
+            // Its client only sent what is no request: the time until GOAWAY goes on.
+            client.handle.stays_idle();
+        }
         let (handle, relay) = client.into_parked(served.preface.clone(), Some(state));
         park::park(&handle, &mut served.info_now(), relay);
     }

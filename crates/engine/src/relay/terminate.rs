@@ -88,6 +88,7 @@ pub fn run(
             Ok(true) => {
                 // They count as no traffic, so they do not make it idle for longer.
                 info.bytes_to_upstream = before;
+                terminated.flow.set_asked(false);
                 let may_have_more = sockets.ready.any(CLIENT, READ);
                 if may_have_more { Progress::Again } else { Progress::Rest }
             }

@@ -2,7 +2,7 @@
 //! such connections end.
 
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -153,6 +153,29 @@ fn pings_do_not_make_a_parked_connection_idle_for_longer() {
     assert_eq!(line["reason"], "http2_idle_timeout", "{line}");
 }
 
+/// Half a PING and a frame of no known type wake the task, which does not count as use either.
+#[test]
+fn frames_that_wake_a_task_do_not_make_it_idle_for_longer() {
+    const UNKNOWN: u8 = 0xb0;
+    let web = Web::with(Upstream::http(), "", "[http]\nhttp2_idle_timeout = \"3s\"\n");
+    let mut client = connect(&web);
+    ask(&mut client, 1);
+    wait_parked(&web.edge);
+    let ping = frame(PING, 0, 0, b"in parts");
+    until("GOAWAY", || {
+        // The writes fail once the edge has closed.
+        let _ = client.write_all(&frame(UNKNOWN, 0, 0, b"?"));
+        let _ = client.write_all(&ping[..5]);
+        let _ = client.write_all(&ping[5..]);
+        let Frame { kind, .. } = next(&mut client)?;
+        // Longer than its task stays awake.
+        std::thread::sleep(Duration::from_millis(500));
+        (kind == GOAWAY).then_some(())
+    });
+    let line = web.edge.line("the connection", |line| line["http"].is_null());
+    assert_eq!(line["reason"], "http2_idle_timeout", "{line}");
+}
+
 /// The rest of the frames that need no stream. They change what the connection knows, which the
 /// next response shows: it waits for the window, and goes on when that opens.
 #[test]
@@ -207,13 +230,18 @@ fn a_flood_of_pings_ends_a_parked_connection() {
 
 #[test]
 fn a_drain_ends_a_parked_connection_with_its_last_stream() {
-    let mut web = Web::new(Upstream::http());
+    let mut web = Web::with(Upstream::http(), "", "[limits]\ndrain_timeout = \"60s\"\n");
     let mut client = connect(&web);
     ask(&mut client, 1);
     wait_parked(&web.edge);
+    // An answer in place leaves no request open. With one, it would end in the last quarter.
+    client.write_all(&frame(PING, 0, 0, b"before??")).unwrap();
+    assert_eq!(next(&mut client).map(|pong| (pong.kind, pong.flags)), Some((PING, 1)));
+    let began = Instant::now();
     web.edge.signal(Signal::TERM);
     let last_streams = last_streams(&mut client);
     assert_eq!(last_streams.last(), Some(&1), "{last_streams:?}");
+    assert!(began.elapsed() < Duration::from_secs(45), "{:?}", began.elapsed());
     drop(client);
     assert!(web.edge.wait_exit().success());
 }

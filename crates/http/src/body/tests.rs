@@ -174,6 +174,8 @@ fn only_a_body_with_a_length_can_be_skipped() {
     let mut buffer = BytesMut::from("abcd");
     assert_eq!(decoder.next(&mut buffer), Ok(Some(Piece::Data(Bytes::from_static(b"abc")))));
     assert_eq!((decoder.left(), decoder.is_done()), (None, false));
+    assert!(decoder.is_at_end());
     assert_eq!(decoder.next(&mut buffer), Ok(Some(Piece::End(None))));
+    assert!(!decoder.is_at_end());
     assert_eq!(&buffer[..], b"d", "the next message's");
 }

@@ -14,10 +14,10 @@ type LaterStep = Option<Result<ReadStep, ConnectionFault>>;
 
 impl ServedStreams {
     /// Seals a part of a body where it is read from its upstream. Returns whether there may be
-    /// more.
-    pub(super) fn pass(&mut self, task: &Context<'_>) -> Result<bool, ClientLost> {
+    /// more. Pending while there is no memory for it.
+    pub(super) fn poll_pass(&mut self, task: &Context<'_>) -> Poll<Result<bool, ClientLost>> {
         if !self.streams.is_passing() {
-            return Ok(false);
+            return Poll::Ready(Ok(false));
         }
         let engine = &self.served.worker.engine;
         let max = match engine.process.budget.piece() {
@@ -25,7 +25,7 @@ impl ServedStreams {
             None if self.client.takes() => PIECE_BYTES_MIN,
             None => {
                 engine.wants_memory(task);
-                return Ok(false);
+                return Poll::Pending;
             }
         };
         let streams = &self.streams;
@@ -33,7 +33,7 @@ impl ServedStreams {
         // For a slower receiver they would have to be held.
         let took_all = self.client.unsent_bytes() == 0;
         self.pass_bytes_max = if took_all { PASSED_BYTES_MAX } else { READ_BYTES };
-        Ok(true)
+        Poll::Ready(Ok(true))
     }
 
     /// Reads from the client. `lends`: where an upstream takes a request's body, the data is lent,

@@ -112,6 +112,8 @@ pub struct StreamState {
     pub is_ready: bool,
     /// Where the connection's task writes the request's body.
     pub upload: Option<BodyTarget>,
+    /// Whether its client may send more ahead than on others.
+    pub is_wide: bool,
     /// Where it reads the response's body.
     pub download: Option<BodySource>,
     /// Whether the upstream ended before that body.
@@ -143,6 +145,7 @@ impl StreamState {
             mark: 0,
             is_ready: false,
             upload: None,
+            is_wide: false,
             download: None,
             is_cut: false,
             waits_for_room: false,

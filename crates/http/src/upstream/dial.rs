@@ -90,7 +90,7 @@ pub async fn dial(
     let begun = async {
         let begins = (spoken, preface, terms.balanced);
         let (socket, http2, open) = connect(dialler, to, begins, info, &mut name).await?;
-        let descriptor = Descriptor::new(&dialler.engine.process, open);
+        let descriptor = Descriptor::new(engine, open);
         if !http2 {
             let connection = one::Http1Connection::new(socket, name.clone(), descriptor);
             return Ok(Dialled::One(Box::new(connection)));

@@ -56,7 +56,7 @@ pub struct Http1Connection {
 impl Http1Connection {
     /// A new connection.
     pub fn new(socket: Socket, name: Arc<str>, descriptor: Descriptor) -> Self {
-        let counted = Counted::new(&descriptor.0.budget, socket.bytes());
+        let counted = Counted::new(&descriptor.0.process.budget, socket.bytes());
         Self {
             received: BytesMut::new(),
             received_held: 0,
@@ -77,7 +77,7 @@ impl Http1Connection {
     /// It reads into the worker's buffer first, so that a connection holds no more than it
     /// received.
     pub fn poll_fill(&mut self, task: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let max = match self.descriptor.0.budget.piece() {
+        let max = match self.descriptor.0.process.budget.piece() {
             Some(_) => READ_BYTES,
             None => TIGHT_BYTES,
         };
@@ -138,9 +138,11 @@ impl Http1Connection {
         self.recount();
     }
 
-    /// Whether memory is plenty: reads are as large as they ever are.
+    /// Whether memory and descriptors are plenty: reads are as large as they ever are.
     pub fn has_plenty(&self) -> bool {
-        self.descriptor.0.budget.piece() == Some(PIECE_BYTES_MAX)
+        let worker = &self.descriptor.0;
+        let budget = &worker.process.budget;
+        budget.piece() == Some(PIECE_BYTES_MAX) && worker.has_plenty_descriptors()
     }
 
     /// Writes all of a queue.
@@ -183,7 +185,9 @@ impl Http1Connection {
                 Ok(None) => {}
                 Err(fault) => return Poll::Ready(Err(NoAnswer::Fault(fault))),
             }
-            if self.received.len() > TIGHT_BYTES && self.descriptor.0.budget.is_tight(TIGHT_BYTES) {
+            if self.received.len() > TIGHT_BYTES
+                && self.descriptor.0.process.budget.is_tight(TIGHT_BYTES)
+            {
                 return Poll::Ready(Err(NoAnswer::NoRoom));
             }
             match ready!(self.poll_fill(task)) {

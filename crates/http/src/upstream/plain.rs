@@ -253,7 +253,7 @@ impl AsyncWrite for Plain {
 
 /// Sockets of an event loop that does not run.
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
     use std::io::Write;
     use std::os::unix::net::UnixStream;

@@ -3,12 +3,12 @@
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
-use eyelet_engine::worker::Process;
+use eyelet_engine::worker::Worker;
 use eyelet_sys::socket;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::client::TlsStream;
@@ -39,19 +39,19 @@ impl Socket {
 }
 
 /// Counts a descriptor as long as it lives, and the connection at the address of its upstream.
-pub struct Descriptor(pub Arc<Process>, Option<OpenExchange>);
+pub struct Descriptor(pub Rc<Worker>, Option<OpenExchange>);
 
 impl Descriptor {
     /// Counts one, for a connection to one of several addresses also there.
-    pub fn new(process: &Arc<Process>, address: Option<OpenExchange>) -> Self {
-        process.descriptors.fetch_add(1, Relaxed);
-        Self(process.clone(), address)
+    pub fn new(worker: &Rc<Worker>, address: Option<OpenExchange>) -> Self {
+        worker.process.descriptors.fetch_add(1, Relaxed);
+        Self(worker.clone(), address)
     }
 }
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        self.0.descriptors.fetch_sub(1, Relaxed);
+        self.0.process.descriptors.fetch_sub(1, Relaxed);
         self.1.take();
     }
 }
@@ -195,6 +195,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::pin::pin;
     use std::rc::Rc;
+    use std::sync::Arc;
     use std::task::Waker;
 
     use eyelet_engine::worker::Worker;

@@ -59,7 +59,7 @@ impl Http2Connection {
         scheme: Scheme,
         descriptor: Descriptor,
     ) -> Result<Rc<Self>, Reason> {
-        let budget = descriptor.0.budget.clone();
+        let budget = descriptor.0.process.budget.clone();
         let counted = Counted::new(&budget, UPSTREAM_HTTP2_BYTES + socket.bytes());
         let link = Rc::new(RefCell::new(Link::new(budget.clone())));
         tokio::task::spawn_local(drive(link.clone(), socket, (descriptor, counted)));

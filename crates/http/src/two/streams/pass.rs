@@ -11,12 +11,16 @@ use eyelet_h2::{ConnectionFault, FRAME_BYTES_MAX, FRAME_HEAD_BYTES};
 
 use super::{State, Streams};
 use crate::io::PASSED_RECORDS_MAX;
+use crate::two::CONNECTION_WINDOW_BYTES;
 use crate::two::state::{BodySource, BodyTarget, ReadStep, StreamState};
 use crate::upstream::plain::Plain;
 
 /// Bytes that a client may send ahead on a stream whose upstream takes all that comes. With less,
 /// every second read of a fast client would have to be answered by a WINDOW_UPDATE.
 const WIDE_WINDOW_BYTES: u32 = 256 << 10;
+/// Streams that have such a window at once. Their uploads may stall, so the windows leave half of
+/// the connection's to the others.
+const WIDE_STREAMS_MAX: usize = (CONNECTION_WINDOW_BYTES / 2 / WIDE_WINDOW_BYTES) as usize;
 
 impl Streams {
     // The tasks of streams.
@@ -58,7 +62,10 @@ impl Streams {
         sent: &Rc<Cell<u64>>,
     ) -> Poll<()> {
         let state = &mut *self.state.borrow_mut();
+        let is_shut = state.h2.window(id) == 0;
         let Some(stream) = state.find(id) else { return Poll::Pending };
+        // Its task notes that it does not stall any more.
+        stream.waits_for_room = is_shut;
         if stream.is_cut {
             return Poll::Ready(());
         }
@@ -194,10 +201,20 @@ impl State {
 
     /// Widens the windows of streams whose upstreams have taken all that came.
     fn widen(&mut self) {
-        let takes_all = |stream: &&StreamState| {
+        let takes_all = |stream: &&mut StreamState| {
             stream.upload.is_some() && stream.body.is_empty() && stream.held == 0
         };
-        for stream in self.streams.iter().filter(takes_all) {
+        // A window is not narrowed again, so a stream that stalls counts until its body has ended.
+        let is_wide = |stream: &&StreamState| stream.is_wide && !stream.has_body_ended;
+        let mut wide = self.streams.iter().filter(is_wide).count();
+        for stream in self.streams.iter_mut().filter(takes_all) {
+            if !stream.is_wide {
+                if wide >= WIDE_STREAMS_MAX {
+                    continue;
+                }
+                wide += 1;
+                stream.is_wide = true;
+            }
             self.h2.widen(stream.id, WIDE_WINDOW_BYTES);
             // Says so at once where much of it is open.
             self.h2.release(stream.id, 0, &mut self.out.frames);

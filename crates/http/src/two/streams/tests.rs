@@ -2,14 +2,21 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::io::{IoSliceMut, Write};
+use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Wake;
 
 use eyelet_h2::hpack::HeaderField;
-use eyelet_h2::{H2Limits, H2Received, RequestKind};
+use eyelet_h2::{FRAME_BYTES_MAX, FRAME_HEAD_BYTES, H2Limits, H2Received, RequestKind};
 use eyelet_memory::budget::Budget;
 use http::Response;
 
 use super::*;
+use crate::two::CONNECTION_WINDOW_BYTES;
+use crate::upstream::plain::tests::{connected, look, worker};
 
 /// A client and the server's side of its connection.
 struct Pair {
@@ -21,9 +28,14 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
+        Self::with(H2Limits::default())
+    }
+
+    /// With these limits of the server.
+    fn with(limits: H2Limits) -> Self {
         let (mut up, mut down) = (Vec::new(), Vec::new());
         let client = H2Connection::client(H2Limits::default(), 0, &mut up);
-        let h2 = H2Connection::server(H2Limits::default(), 0, &mut down);
+        let h2 = H2Connection::server(limits, 0, &mut down);
         let budget = Arc::new(Budget::new(64 << 20, 0));
         let streams = Streams::new(h2, down, Counted::new(&budget, 0));
         Self { client, up, streams, budget }
@@ -235,4 +247,91 @@ fn early_resets_are_counted() {
     assert_eq!(pair.streams.resets(), 0);
     pair.streams.end(id);
     assert_eq!((pair.streams.resets(), pair.streams.len()), (0, 0));
+}
+
+/// Counts how often a task is woken.
+#[derive(Default)]
+struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Relaxed);
+    }
+}
+
+/// Reads what a lent socket has into records. Returns how many bytes of the body it has passed.
+fn pass(pair: &mut Pair) -> usize {
+    let (mut passed, mut place) = (0, vec![0; FRAME_HEAD_BYTES + FRAME_BYTES_MAX]);
+    while pair.streams.is_passing() {
+        let filled = pair.streams.fill_records(&mut [IoSliceMut::new(&mut place)]);
+        assert_ne!(filled, 0);
+        let received = pair.client.receive(&place[..filled], 0, &mut pair.up).unwrap();
+        let H2Received::Event { event: H2Event::Data { data, .. }, .. } = received else {
+            panic!("no data: {received:?}");
+        };
+        passed += data.len();
+    }
+    passed
+}
+
+/// A client that has read late is not taken for one that stalls.
+#[test]
+fn the_task_of_a_lent_response_learns_that_its_window_opens() {
+    const BODY: usize = 70_000;
+    let worker = worker();
+    let (mut upstream, socket) = connected(&worker);
+    let mut pair = Pair::new();
+    let id = pair.request();
+    pair.read();
+    pair.streams.respond(id, head(), false);
+    assert_eq!(pair.hear().0, 1);
+    upstream.write_all(&[7; BODY]).unwrap();
+    look(&worker);
+    let (woken, sent) = (Arc::new(Woken::default()), Rc::default());
+    let waker = Waker::from(woken.clone());
+    let mut task = Context::from_waker(&waker);
+    let mut lend = |pair: &Pair, left: usize| {
+        let from = (&socket, left as u64);
+        assert!(pair.streams.poll_read_from(id, &mut task, from, &sent).is_pending());
+    };
+    lend(&pair, BODY);
+    let window = pass(&mut pair);
+    assert!(window < BODY && pair.streams.is_shut(id));
+    lend(&pair, BODY - window);
+    let before = woken.0.load(Relaxed);
+    pair.client.release(id, u32::try_from(window).unwrap(), &mut pair.up);
+    pair.read();
+    assert!(woken.0.load(Relaxed) > before);
+    assert_eq!(pass(&mut pair), BODY - window);
+    assert_eq!(sent.get(), BODY as u64);
+}
+
+/// Uploads that stall leave windows to the others.
+#[test]
+fn few_streams_have_wide_windows() {
+    const STREAM: u32 = 64 << 10;
+    let limits = H2Limits {
+        stream_window: STREAM,
+        connection_window: CONNECTION_WINDOW_BYTES,
+        ..H2Limits::default()
+    };
+    let worker = worker();
+    let mut pair = Pair::with(limits);
+    let ids = [pair.request(), pair.request(), pair.request(), pair.request()];
+    pair.read();
+    pair.hear();
+    pair.read();
+    let mut upstreams = Vec::new();
+    for id in ids {
+        let (upstream, socket) = connected(&worker);
+        pair.streams.write_to(id, &socket, &Rc::default());
+        upstreams.push(upstream);
+        pair.data(id, 1_000);
+        let (up, mut step) = (mem::take(&mut pair.up), None);
+        assert_eq!(pair.streams.receive_lent(&up, 0, &mut step), up.len());
+        assert!(step.is_none());
+        pair.hear();
+    }
+    let wide = ids.iter().filter(|id| pair.client.window(**id) > STREAM as usize);
+    assert_eq!(wide.count(), 2);
 }
