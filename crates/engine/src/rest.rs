@@ -86,7 +86,7 @@ pub(crate) fn wait_of(
         None => idle_for(&active.worker, relay, false),
         Some(since) => {
             info.settle();
-            idle_for(&active.worker, relay, true).saturating_sub(table.since_tick(since))
+            idle_for(&active.worker, relay, true).saturating_sub(table.since_tick(since.get()))
         }
     }
 }

@@ -5,6 +5,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
@@ -194,8 +195,9 @@ pub struct Handle {
     pub worker: Rc<Worker>,
     pub(crate) key: Key,
     pub(crate) released: Cell<bool>,
-    /// The tick since which it was idle when its task woke.
-    pub(crate) idle_since: Option<u32>,
+    /// The tick since which it was idle when its task woke. The first tick of all counts as none,
+    /// so that this takes four bytes of each task.
+    pub(crate) idle_since: Option<NonZeroU32>,
     /// Whether its task did nothing that counts as use.
     pub(crate) is_unused: Cell<bool>,
 }
@@ -527,6 +529,7 @@ impl Handle {
 
     fn owner(worker: Rc<Worker>, key: Key, (released, idle_since): (bool, Option<u32>)) -> Self {
         let (released, is_unused) = (Cell::new(released), Cell::new(false));
+        let idle_since = idle_since.and_then(NonZeroU32::new);
         Self { worker, key, released, idle_since, is_unused }
     }
 
