@@ -11,9 +11,10 @@ const TEXTS_MAX: usize = 96;
 const OTHERS: &str = "others";
 
 /// The counts, in the order in which their texts occurred first.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct TextCounts {
-    entries: [Entry; TEXTS_MAX],
+    /// Allocated at the first text: a process at rest has none.
+    entries: OnceLock<Box<[Entry; TEXTS_MAX]>>,
     others: Cell,
 }
 
@@ -23,22 +24,18 @@ struct Entry {
     count: Cell,
 }
 
-impl Default for TextCounts {
-    fn default() -> Self {
-        Self { entries: std::array::from_fn(|_| Entry::default()), others: Cell::default() }
-    }
-}
-
 impl TextCounts {
     /// Counts a text. Only one thread may call this.
     pub fn up(&self, text: &'static str) {
         let of_text = |entry: &&Entry| *entry.text.get_or_init(|| text) == text;
-        self.entries.iter().find(of_text).map_or(&self.others, |entry| &entry.count).up();
+        let entries =
+            self.entries.get_or_init(|| Box::new(std::array::from_fn(|_| Entry::default())));
+        entries.iter().find(of_text).map_or(&self.others, |entry| &entry.count).up();
     }
 
     /// Calls `note` with each text and its count.
     pub fn each(&self, mut note: impl FnMut(&'static str, u64)) {
-        for entry in &self.entries {
+        for entry in self.entries.get().into_iter().flat_map(|entries| entries.iter()) {
             let Some(text) = entry.text.get() else { break };
             note(text, entry.count.value());
         }
