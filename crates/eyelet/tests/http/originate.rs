@@ -2,10 +2,9 @@
 //! and what becomes of a connection at rest.
 
 use std::collections::HashSet;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::process::{Pid, Signal};
 
@@ -204,29 +203,10 @@ fn a_refused_client_gets_a_response() {
     assert_eq!(edge.only_line()["outcome"], "refused");
 }
 
-/// An upstream that tells its connections apart, as one with NTLM does.
-fn counting(pki: &Pki) -> Upstream {
-    let number = AtomicUsize::default();
-    Upstream::tls(pki.server("app", &["app.test"], Kind::P256), move |tls| {
-        let own = number.fetch_add(1, Ordering::SeqCst);
-        let (mut byte, mut seen) = ([0], Vec::new());
-        while let Ok(1) = tls.read(&mut byte) {
-            seen.push(byte[0]);
-            if seen.ends_with(b"\r\n\r\n") {
-                seen.clear();
-                let body = format!("connection {own}");
-                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
-                if tls.write_all((head + &body).as_bytes()).and_then(|()| tls.flush()).is_err() {
-                    return;
-                }
-            }
-        }
-    })
-}
-
 #[test]
 fn no_two_clients_share_a_connection_to_the_upstream() {
-    let plain = Plain::new(counting, "");
+    let plain =
+        Plain::new(|pki| Upstream::counting(pki.server("app", &["app.test"], Kind::P256)), "");
     let mut clients = [(); 2].map(|()| plain.edge.connect());
     let mut seen = [HashSet::new(), HashSet::new()];
     // A client that has rested has another connection.

@@ -4,14 +4,12 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::process::Signal;
 
 use crate::support::client::{Offer, TLS12, handshake};
 use crate::support::namespaces::{SERVER, socket_address};
-use crate::support::pki::{Kind, Leaf};
+use crate::support::pki::Kind;
 use crate::support::web::{self, get, hear};
 use crate::support::{
     Edge, Net, Pki, Place, Said, Talk, Tls, Upstream, expect, need, output, two, until,
@@ -136,31 +134,10 @@ fn one_list_splices_some_origins_and_mints_for_the_others() {
     assert_eq!(other.accepted(), 3, "its certificate is remembered");
 }
 
-/// An origin that tells its connections apart, as one with NTLM does.
-fn counting(leaf: Leaf) -> Upstream {
-    let number = Arc::<AtomicUsize>::default();
-    Upstream::tls(leaf, move |tls| {
-        let own = number.fetch_add(1, Ordering::SeqCst);
-        let mut byte = [0];
-        let mut seen = Vec::new();
-        while let Ok(1) = tls.read(&mut byte) {
-            seen.push(byte[0]);
-            if seen.ends_with(b"\r\n\r\n") {
-                seen.clear();
-                let body = format!("connection {own}");
-                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
-                if tls.write_all((head + &body).as_bytes()).and_then(|()| tls.flush()).is_err() {
-                    return;
-                }
-            }
-        }
-    })
-}
-
 #[test]
 fn no_two_clients_share_a_connection_to_an_origin() {
     let origins = Pki::new();
-    let origin = counting(origins.server("a", &["app.test"], Kind::P256));
+    let origin = Upstream::counting(origins.server("a", &["app.test"], Kind::P256));
     let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{EVIDENCE}"));
     let offer = Offer::new(&at.mint);
     let [mut one, mut other] = [(); 2].map(|()| at.towards(origin.address, &offer).unwrap());
@@ -180,7 +157,7 @@ fn no_two_clients_share_a_connection_to_an_origin() {
 #[test]
 fn a_connection_rests_without_its_origin_and_asks_again() {
     let origins = Pki::new();
-    let origin = counting(origins.server("a", &["app.test"], Kind::P256));
+    let origin = Upstream::counting(origins.server("a", &["app.test"], Kind::P256));
     let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{EVIDENCE}"));
     let mut client = at.towards(origin.address, &Offer::new(&at.mint)).unwrap();
     let before = at.edge.sockets();
@@ -193,7 +170,7 @@ fn a_connection_rests_without_its_origin_and_asks_again() {
 #[test]
 fn a_reload_and_another_authority_find_the_same_origin() {
     let origins = Pki::new();
-    let origin = counting(origins.server("a", &["app.test"], Kind::P256));
+    let origin = Upstream::counting(origins.server("a", &["app.test"], Kind::P256));
     let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{EVIDENCE}"));
     let folder = &at.origins.folder;
     let mut client = at.towards(origin.address, &Offer::new(&at.mint)).unwrap();

@@ -117,6 +117,28 @@ impl Upstream {
         })
     }
 
+    /// Behind TLS. Tells its connections apart, as an upstream with NTLM does: each answer is
+    /// `connection N`, with the number of the connection from 0.
+    pub fn counting(leaf: Leaf) -> Self {
+        let number = AtomicUsize::default();
+        Self::tls(leaf, move |tls| {
+            let own = number.fetch_add(1, Ordering::SeqCst);
+            let (mut byte, mut seen) = ([0], Vec::new());
+            while let Ok(1) = tls.read(&mut byte) {
+                seen.push(byte[0]);
+                if seen.ends_with(b"\r\n\r\n") {
+                    seen.clear();
+                    let body = format!("connection {own}");
+                    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+                    if tls.write_all((head + &body).as_bytes()).and_then(|()| tls.flush()).is_err()
+                    {
+                        return;
+                    }
+                }
+            }
+        })
+    }
+
     /// Connections accepted until now.
     pub fn accepted(&self) -> usize {
         self.accepted.load(Ordering::SeqCst)
