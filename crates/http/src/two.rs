@@ -4,6 +4,7 @@
 pub mod head;
 mod output;
 mod pass;
+mod serve_stream;
 mod state;
 pub mod stream;
 mod streams;
@@ -21,13 +22,10 @@ use eyelet_h2::{
 };
 use http::request;
 
-use super::exchange::{answer, exchange};
-use super::fault::RequestFault;
 use super::io::{ClientLost, ClientStream, READ_BYTES};
 use super::one::AWAKE;
 use super::room;
-use super::served_connection::{Record, RequestLogEntry, ServedConnection};
-use super::stream::Stream;
+use super::served_connection::{Record, ServedConnection};
 use eyelet_engine::connection_table::Phase;
 use eyelet_engine::handle::WaitError;
 use eyelet_engine::park;
@@ -35,7 +33,8 @@ use eyelet_engine::shed::Serving;
 use eyelet_memory::budget::{Counted, HELLO_BYTES, PIECE_BYTES_MIN, STREAM_BYTES};
 use eyelet_telemetry::info::{End, Outcome};
 use eyelet_telemetry::reason::{Http2Failure, Limit, Peer, Reason, Shed, StreamFlood};
-use head::{AskedRequest, asks_for_websocket, read_request};
+use head::read_request;
+use serve_stream::one_stream;
 use state::{Arrived, ReadStep};
 use stream::Two;
 use streams::Streams;
@@ -48,11 +47,6 @@ const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 /// Streams that the client reset before they were served. More are the rapid-reset flood
 /// (CVE-2023-44487), and the connection ends.
 const RESETS_PENDING_MAX: usize = 20;
-/// How long the rest of a request's body is discarded after the answer, and how long without a byte
-/// of it. On a slow line a client needs that long to notice the answer. The stream's memory is held
-/// meanwhile.
-const REST_WAIT: Duration = Duration::from_secs(30);
-const REST_SILENCE: Duration = Duration::from_secs(5);
 /// How long an idle connection may take to end after GOAWAY.
 const GOAWAY_WAIT: Duration = Duration::from_secs(2);
 /// How often a task reads, and how often it writes, before others have their turn: 1 MiB each way,
@@ -617,74 +611,4 @@ fn reason(fault: ConnectionFault) -> Reason {
         ConnectionFault::Flood(Flood::Drops) => Reason::StreamFlood(StreamFlood::Dropped),
         fault => Reason::Http2(Peer::Client, failed(fault.code())),
     }
-}
-
-async fn one_stream(served: Rc<ServedConnection>, asked: AskedRequest, two: Box<Two>) {
-    let AskedRequest { parts, length, fault } = asked;
-    if let Some(reason) = two.runs() {
-        let mut record = Record::new(&served, &parts);
-        record.failed = true;
-        record.reason = reason;
-        return served.emit(&record);
-    }
-    let is_websocket = asks_for_websocket(&parts);
-    if fault.is_some() {
-        // Counts like a reset, as it is as cheap for its sender.
-        two.count_malformed();
-    }
-    let mut stream = Stream::Two(two);
-    let client_lost = match fault {
-        None => Box::pin(exchange(&served, &mut stream, parts, length)).await.client_lost,
-        Some(fault) => !refuse_malformed(&served, &mut stream, &parts, fault).await,
-    };
-    if !client_lost && !is_websocket {
-        drop_rest(&served, &mut stream).await;
-    }
-}
-
-/// Answers a malformed request. Returns whether the client took the answer.
-async fn refuse_malformed(
-    served: &ServedConnection,
-    stream: &mut Stream<'_>,
-    parts: &request::Parts,
-    fault: RequestFault,
-) -> bool {
-    let mut log_entry = RequestLogEntry::new(served, Record::new(served, parts), stream.sent());
-    let record = &mut log_entry.record;
-    record.failed = true;
-    record.reason = fault.into();
-    let taken = answer(served, stream, fault.status(), &parts.method, record).await;
-    log_entry.end();
-    taken
-}
-
-/// Reads and discards the rest of a request's body after its response has ended. Dropping the
-/// stream would reset it (NO_ERROR), and clients then lose the answer.
-async fn drop_rest(served: &ServedConnection, stream: &mut Stream<'_>) {
-    if stream.is_request_done() {
-        return;
-    }
-    stream.refuse_rest();
-    let began = Instant::now();
-    let (mut moved, mut before) = (began, stream.dropped());
-    let progress_wait = served.progress_wait().min(REST_SILENCE);
-    stream.due_in(progress_wait);
-    poll_fn(|task| {
-        // Scarce memory is for requests without an answer yet.
-        if stream.poll_rest(task).is_ready() || served.worker.engine.process.budget.is_tight(0) {
-            return Poll::Ready(());
-        }
-        if stream.dropped() != before {
-            (moved, before) = (Instant::now(), stream.dropped());
-        }
-        while stream.poll_late(task).is_ready() {
-            let over = began.elapsed() >= REST_WAIT || moved.elapsed() >= REST_SILENCE;
-            if over || served.gives_up(moved).is_some() {
-                return Poll::Ready(());
-            }
-            stream.due_in(progress_wait);
-        }
-        Poll::Pending
-    })
-    .await;
 }

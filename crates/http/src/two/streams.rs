@@ -16,11 +16,10 @@ use eyelet_telemetry::reason::Http2Failure;
 use http::header::HeaderMap;
 use http::response;
 
-use super::head::{header_fields, map, response_fields};
+use super::head::map;
 use super::output::SealedOutput;
 use super::state::{Arrived, FinalHead, Left, ReadStep, StreamState};
 use crate::body::keep_trailers;
-use crate::head::give_back;
 use crate::head_bytes::{map_bytes, text_bytes};
 
 /// While memory is short, a connection that holds more bytes of bodies is not read: those of one
@@ -583,96 +582,9 @@ impl State {
             self.ready.push_back(id);
         }
     }
-
-    /// Writes the next head, end, or piece of data. `false`: there is none, or the client must
-    /// take data first.
-    fn write_next(&mut self) -> bool {
-        if let Some(id) = self.ready.pop_front() {
-            self.write_ready(id);
-            return true;
-        }
-        match self.h2.next_to_send() {
-            // The connection's task reads it into the records.
-            Some((id, _)) if self.passes(id) => false,
-            Some((id, room)) => {
-                self.write_data(id, room);
-                true
-            }
-            None => false,
-        }
-    }
-
-    /// Writes the heads of a stream, and its end if no data is left. A fault means that the stream
-    /// has ended, which its task sees.
-    fn write_ready(&mut self, id: u32) {
-        let Ok(at) = self.streams.binary_search_by_key(&id, |stream| stream.id) else { return };
-        let Some(stream) = self.streams.get_mut(at) else { return };
-        let (h2, out) = (&mut self.h2, &mut self.out.frames);
-        stream.is_ready = false;
-        if let Some(interim) = stream.interim.take() {
-            let _ = h2.inform(id, response_fields(&interim), out);
-        }
-        if let Some(FinalHead { parts, ends }) = stream.head.take() {
-            let _ = h2.respond(id, response_fields(&parts), ends, out);
-            give_back(parts.headers);
-            (stream.is_answered, stream.has_ended) = (true, ends);
-            h2.set_wants_to_send(id, !stream.queue.is_empty());
-            if stream.waits_for_room {
-                stream.wake();
-            }
-        }
-        if stream.is_answered
-            && stream.queue.is_empty()
-            && let Some(end) = stream.end.take()
-        {
-            stream.has_ended = true;
-            match end {
-                Some(trailers) => _ = h2.trailers(id, header_fields(&trailers), out),
-                None => {
-                    if let Ok(frame) = h2.data(id, 0, true) {
-                        out.extend_from_slice(&frame);
-                    }
-                }
-            }
-        }
-        stream.mark = self.out.position();
-        self.marks.push_back((stream.mark, id));
-    }
-
-    /// Writes a piece of data. Returns whether there was one.
-    fn write_data(&mut self, id: u32, room: usize) -> bool {
-        let Ok(at) = self.streams.binary_search_by_key(&id, |stream| stream.id) else {
-            self.h2.set_wants_to_send(id, false);
-            return false;
-        };
-        let Some(stream) = self.streams.get_mut(at) else { return false };
-        let Some(piece) = stream.queue.take(room) else {
-            self.h2.set_wants_to_send(id, false);
-            return false;
-        };
-        let is_empty = stream.queue.is_empty();
-        let is_last = is_empty && matches!(stream.end, Some(None));
-        let Ok(head) = self.h2.data(id, piece.len(), is_last) else {
-            self.h2.set_wants_to_send(id, false);
-            return false;
-        };
-        self.out.put_data(head, piece);
-        if is_last {
-            (stream.end, stream.has_ended) = (None, true);
-            stream.mark = self.out.position();
-            self.marks.push_back((stream.mark, id));
-        } else if is_empty {
-            let has_trailers = stream.end.is_some();
-            stream.wake();
-            self.h2.set_wants_to_send(id, false);
-            if has_trailers {
-                self.enqueue(id);
-            }
-        }
-        true
-    }
 }
 
 mod pass;
+mod write;
 #[cfg(test)]
 mod tests;
