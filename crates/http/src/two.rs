@@ -1,6 +1,7 @@
 //! HTTP/2 on a terminated connection: one task reads and writes the connection, and each stream has
 //! a task of its own.
 
+mod clock;
 pub mod head;
 mod output;
 mod pass;
@@ -11,9 +12,8 @@ mod streams;
 
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::sync::LazyLock;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Buf;
 use eyelet_h2::{
@@ -26,6 +26,7 @@ use super::io::{ClientLost, ClientStream, READ_BYTES};
 use super::one::AWAKE;
 use super::room;
 use super::served_connection::{Record, ServedConnection};
+use clock::{ms, now_ms};
 use eyelet_engine::connection_table::Phase;
 use eyelet_engine::handle::WaitError;
 use eyelet_engine::park;
@@ -52,16 +53,6 @@ const GOAWAY_WAIT: Duration = Duration::from_secs(2);
 /// How often a task reads, and how often it writes, before others have their turn: 1 MiB each way,
 /// and at most 4 MiB of bodies that are read from their upstreams.
 const ROUNDS_MAX: usize = 4;
-
-/// Milliseconds since this process first served HTTP/2.
-fn now_ms() -> u64 {
-    static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
-    u64::try_from(BEGAN.elapsed().as_millis()).unwrap_or(u64::MAX)
-}
-
-fn ms(wait: Duration) -> u64 {
-    u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)
-}
 
 /// Answers frames of a parked connection's client that begin no stream, such as PING. Returns how
 /// many bytes are answered.
@@ -491,9 +482,9 @@ impl ServedStreams {
             if rest_at_ms <= self.now_ms {
                 return Poll::Ready(Over::Rest);
             }
-            let due_ms = self.streams.due_ms().unwrap_or(u64::MAX);
-            let due_ms = due_ms.min(self.idle_at_ms).min(rest_at_ms);
-            if due_ms != self.armed_ms {
+            let due_ms = self.streams.due_ms().min(self.idle_at_ms).min(rest_at_ms);
+            // Most deadlines move back before they pass. The earlier one then passes for nobody.
+            if due_ms < self.armed_ms {
                 self.armed_ms = due_ms;
                 handle.due_in(Duration::from_millis(due_ms.saturating_sub(self.now_ms)));
             }
@@ -521,7 +512,7 @@ impl ServedStreams {
             }
             _ => {}
         }
-        if self.streams.due_ms().is_some_and(|due_ms| due_ms <= self.now_ms)
+        if self.streams.due_ms() <= self.now_ms
             && let Err(fault) = self.streams.expire(self.now_ms)
         {
             return Some(Last::Close(reason(fault)));

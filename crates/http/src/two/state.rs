@@ -120,6 +120,10 @@ pub struct StreamState {
     pub is_cut: bool,
     /// Whether its task waits for the window.
     pub waits_for_room: bool,
+    /// Its deadline, and whether that has passed.
+    pub due_ms: u64,
+    /// See `due_ms`.
+    pub is_late: bool,
     waker: Option<Waker>,
 }
 
@@ -149,6 +153,8 @@ impl StreamState {
             download: None,
             is_cut: false,
             waits_for_room: false,
+            due_ms: u64::MAX,
+            is_late: false,
             waker: None,
         }
     }

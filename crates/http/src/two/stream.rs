@@ -2,9 +2,7 @@
 //! it.
 
 use std::cell::Cell;
-use std::future::Future;
 use std::num::NonZeroU64;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -12,8 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{self, HeaderMap};
 use http::{StatusCode, response};
-use tokio::time::{Instant, Sleep, sleep};
 
+use super::clock::{ms, now_ms};
 use super::state::Left;
 use super::streams::Streams;
 use crate::body::Piece;
@@ -45,7 +43,6 @@ pub struct Two {
     stalled: bool,
     /// Whether the window was shut when the room was asked for.
     is_shut: bool,
-    due: Pin<Box<Sleep>>,
     sent: Rc<Cell<u64>>,
 }
 
@@ -63,7 +60,6 @@ impl Two {
             ended: false,
             stalled: false,
             is_shut: false,
-            due: Box::pin(sleep(Duration::from_hours(1))),
             sent: Rc::default(),
         }
     }
@@ -149,12 +145,12 @@ impl Two {
 
     /// Sets the deadline of [`Two::poll_late`].
     pub fn due_in(&mut self, wait: Duration) {
-        self.due.as_mut().reset(Instant::now() + wait);
+        self.streams.due_at(self.id, now_ms() + ms(wait));
     }
 
     /// Waits for the deadline.
     pub fn poll_late(&mut self, task: &mut Context<'_>) -> Poll<()> {
-        self.due.as_mut().poll(task)
+        self.streams.poll_late(self.id, task)
     }
 
     /// Queues an interim response.

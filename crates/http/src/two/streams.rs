@@ -52,6 +52,8 @@ struct State {
     trailers: usize,
     /// Streams whose responses are read from sockets.
     downloads: usize,
+    /// No stream's deadline is before this.
+    due_ms: u64,
     /// Why the connection ends, if a stream's fault was one too many.
     fault: Option<ConnectionFault>,
     /// Whether streams that have no end of their own are to end.
@@ -78,6 +80,7 @@ impl Streams {
             buffers: 0,
             trailers: 0,
             downloads: 0,
+            due_ms: u64::MAX,
             fault: None,
             ends: false,
             is_held_back: false,
@@ -154,17 +157,6 @@ impl Streams {
     /// Whether all that is on its way is sealed.
     pub fn is_written(&self) -> bool {
         self.state.borrow().out.is_empty()
-    }
-
-    /// When [`Streams::expire`] has something to do.
-    pub fn due_ms(&self) -> Option<u64> {
-        self.state.borrow().h2.due_ms()
-    }
-
-    /// Does what is due.
-    pub fn expire(&self, now_ms: u64) -> Result<(), ConnectionFault> {
-        let state = &mut *self.state.borrow_mut();
-        state.h2.expire(now_ms, &mut state.out.frames)
     }
 
     /// Asks the client to begin no more streams.
@@ -479,7 +471,7 @@ impl Streams {
             let code = if stream.has_ended { ErrorCode::NO_ERROR } else { ErrorCode::CANCEL };
             state.h2.reset(id, code, &mut state.out.frames);
             if state.streams.is_empty() {
-                state.streams = Vec::new();
+                (state.streams, state.due_ms) = (Vec::new(), u64::MAX);
             }
         });
     }
@@ -584,7 +576,8 @@ impl State {
     }
 }
 
+mod deadlines;
 mod pass;
-mod write;
 #[cfg(test)]
 mod tests;
+mod write;

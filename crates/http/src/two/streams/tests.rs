@@ -335,3 +335,38 @@ fn few_streams_have_wide_windows() {
     let wide = ids.iter().filter(|id| pair.client.window(**id) > STREAM as usize);
     assert_eq!(wide.count(), 2);
 }
+
+/// The connection waits for the first of its streams' deadlines, and again after each.
+#[test]
+fn each_stream_is_late_at_its_own_deadline() {
+    let mut pair = Pair::new();
+    let [first, second] = [pair.request(), pair.request()];
+    pair.read();
+    let (woken, driver) = (Arc::new(Woken::default()), Arc::new(Woken::default()));
+    let (stream, driver_waker) = (woken.clone().into(), driver.clone().into());
+    let (task, driver_task) = (Context::from_waker(&stream), Context::from_waker(&driver_waker));
+    pair.streams.driven_by(&driver_task);
+    pair.streams.due_at(first, 500);
+    assert_eq!(driver.0.load(Relaxed), 1, "it waits for an earlier time now");
+    pair.streams.driven_by(&driver_task);
+    pair.streams.due_at(second, 100);
+    assert_eq!(driver.0.load(Relaxed), 2, "and for a still earlier one");
+    pair.streams.driven_by(&driver_task);
+    pair.streams.due_at(second, 900);
+    assert_eq!((driver.0.load(Relaxed), pair.streams.due_ms()), (2, 100), "it need not know");
+
+    assert!(pair.streams.poll_late(first, &task).is_pending());
+    assert!(pair.streams.poll_late(second, &task).is_pending());
+    pair.streams.expire(100).unwrap();
+    assert_eq!((woken.0.load(Relaxed), pair.streams.due_ms()), (0, 500));
+    pair.streams.expire(500).unwrap();
+    assert_eq!((woken.0.load(Relaxed), pair.streams.due_ms()), (1, 900));
+    assert!(pair.streams.poll_late(first, &task).is_ready());
+    assert!(pair.streams.poll_late(second, &task).is_pending());
+    pair.streams.due_at(first, 2_000);
+    assert!(pair.streams.poll_late(first, &task).is_pending(), "it has another deadline");
+    pair.streams.end(first);
+    pair.streams.end(second);
+    let settings_ms = pair.streams.due_ms();
+    assert!(settings_ms > 2_000, "{settings_ms} is of no stream");
+}
