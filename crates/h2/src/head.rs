@@ -112,9 +112,12 @@ const PROTOCOL: usize = 4;
 const STATUS: usize = 5;
 
 impl MessageHead {
+    fn span(&self, which: usize) -> Option<TextSpan> {
+        self.pseudo.get(which).copied().flatten()
+    }
+
     fn pseudo(&self, which: usize) -> Option<&[u8]> {
-        let span = self.pseudo.get(which).copied().flatten()?;
-        Some(span.of(&self.fields.text))
+        Some(self.span(which)?.of(&self.fields.text))
     }
 
     /// The method of a request.
@@ -135,6 +138,16 @@ impl MessageHead {
     /// The path of a request. `CONNECT` has none.
     pub fn path(&self) -> Option<&[u8]> {
         self.pseudo(PATH)
+    }
+
+    /// Where the authority is in the text of the fields.
+    pub fn authority_span(&self) -> Option<TextSpan> {
+        self.span(AUTHORITY)
+    }
+
+    /// Where the path is in the text of the fields.
+    pub fn path_span(&self) -> Option<TextSpan> {
+        self.span(PATH)
     }
 
     /// The protocol of an extended CONNECT (RFC 8441).

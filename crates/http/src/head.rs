@@ -398,6 +398,11 @@ pub fn read_authority(text: &[u8]) -> Result<Authority, RequestFault> {
     as_host(Authority::try_from(text).map_err(|_| RequestFault::Host)?)
 }
 
+/// The same, which shares the memory of its text.
+pub fn read_shared_authority(text: Bytes) -> Result<Authority, RequestFault> {
+    as_host(Authority::from_maybe_shared(text).map_err(|_| RequestFault::Host)?)
+}
+
 fn as_host(authority: Authority) -> Result<Authority, RequestFault> {
     let text = authority.as_str();
     // This also refuses user information: it ends in `@`, or the port begins in it.

@@ -2,14 +2,14 @@
 
 use bytes::Bytes;
 use eyelet_h2::hpack::HeaderField;
-use eyelet_h2::{HeaderFields, MessageHead, TextSpan};
+use eyelet_h2::{FieldSpan, HeaderFields, MessageHead, TextSpan};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, Parts, PathAndQuery, Scheme};
 use http::{Method, Request, Uri, Version, request, response};
 
 use crate::fault::RequestFault;
 use crate::fields;
-use crate::head::{Length, TARGET_BYTES_MAX, read_authority, spare_fields};
+use crate::head::{Length, TARGET_BYTES_MAX, read_authority, read_shared_authority, spare_fields};
 
 /// The port of an authority without one (RFC 9110 4.2.2).
 const HTTPS_PORT: u16 = 443;
@@ -59,10 +59,14 @@ fn fill(parts: &mut request::Parts, head: MessageHead) -> Result<(), RequestFaul
         [&b"https"[..], b"http"].iter().any(|known| scheme.eq_ignore_ascii_case(known))
     };
     let has_scheme = head.scheme().is_some_and(is_web);
-    let path = head.path().unwrap_or_default();
-    let is_too_long = path.len() > TARGET_BYTES_MAX;
-    let target = PathAndQuery::from_maybe_shared(Bytes::copy_from_slice(path));
-    let authority = match read_head(parts, head) {
+    let (path, authority) = (head.path_span().unwrap_or_default(), head.authority_span());
+    let is_too_long = path.len as usize > TARGET_BYTES_MAX;
+    let is_too_large = head.is_too_large;
+    let (text, fields) = share(head.fields);
+    // The target, the authority and the values of fields share one memory.
+    let target = PathAndQuery::from_maybe_shared(slice(&text, path));
+    let authority = authority.map(|authority| slice(&text, authority));
+    let authority = match read_head(parts, (&text, &fields), authority, is_too_large) {
         Ok(_) if !has_scheme => Err(RequestFault::Target),
         Ok(_) if is_too_long => Err(RequestFault::TargetTooLong),
         authority => authority,
@@ -85,15 +89,20 @@ fn fill(parts: &mut request::Parts, head: MessageHead) -> Result<(), RequestFaul
 }
 
 /// Reads a head's fields. Returns the authority.
-fn read_head(parts: &mut request::Parts, head: MessageHead) -> Result<Authority, RequestFault> {
-    if head.is_too_large {
+fn read_head(
+    parts: &mut request::Parts,
+    (text, fields): (&Bytes, &[FieldSpan]),
+    authority: Option<Bytes>,
+    is_too_large: bool,
+) -> Result<Authority, RequestFault> {
+    if is_too_large {
         return Err(RequestFault::TooLong);
     }
     if parts.method == Method::CONNECT && !asks_for_websocket(parts) {
         return Err(RequestFault::Connect);
     }
-    let authority = head.authority().map(read_authority);
-    parts.headers = map(head.fields).ok_or(RequestFault::TooMany)?;
+    let authority = authority.map(read_shared_authority);
+    parts.headers = map_of(text, fields).ok_or(RequestFault::TooMany)?;
     fields::check_two(&parts.headers)?;
     authority_of(authority.transpose()?, &parts.headers)
 }
@@ -121,16 +130,25 @@ fn is_same(one: &Authority, other: &Authority) -> bool {
 
 /// Fields as a map, which shares their texts. `None` if the map cannot hold so many.
 pub fn map(fields: HeaderFields) -> Option<HeaderMap> {
+    let (text, fields) = share(fields);
+    map_of(&text, &fields)
+}
+
+/// The text of fields as memory that values share.
+fn share(fields: HeaderFields) -> (Bytes, Vec<FieldSpan>) {
     let HeaderFields { mut text, fields } = fields;
     if text.capacity() > text.len() + SPARE_TEXT_BYTES {
-        // The map keeps the whole buffer.
+        // Each value keeps the whole buffer.
         text.shrink_to_fit();
     }
-    let text = Bytes::from(text);
+    (text.into(), fields)
+}
+
+fn map_of(text: &Bytes, fields: &[FieldSpan]) -> Option<HeaderMap> {
     let mut map = spare_fields(fields.len());
     for field in fields {
-        let name = HeaderName::from_bytes(field.name.of(&text)).ok()?;
-        let mut value = HeaderValue::from_maybe_shared(slice(&text, field.value)).ok()?;
+        let name = HeaderName::from_bytes(field.name.of(text)).ok()?;
+        let mut value = HeaderValue::from_maybe_shared(slice(text, field.value)).ok()?;
         value.set_sensitive(field.sensitive);
         map.try_append(name, value).ok()?;
     }
