@@ -165,6 +165,7 @@ impl Program for Service {
             check::begin(&worker.http);
         }
         drop(worker);
+        eyelet_http::end_unused_tasks();
         self.end_removed();
     }
 

@@ -38,7 +38,7 @@ pub mod upstream;
 mod websocket;
 pub mod worker;
 
-pub use two::{answer_parked, last_bytes, reads_state};
+pub use two::{answer_parked, end_unused_tasks, last_bytes, reads_state};
 
 use std::pin::Pin;
 use std::rc::Rc;

@@ -36,7 +36,7 @@ pub enum Stream<'a> {
     /// HTTP/1.1: the exchange has the connection for itself.
     One(One<'a>),
     /// HTTP/2: one of several streams.
-    Two(Box<Two>),
+    Two(Two),
 }
 
 /// An exchange by HTTP/1.1.

@@ -9,6 +9,7 @@ mod serve_stream;
 mod state;
 pub mod stream;
 mod streams;
+mod tasks;
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -35,10 +36,12 @@ use eyelet_memory::budget::{Counted, HELLO_BYTES, PIECE_BYTES_MIN, STREAM_BYTES}
 use eyelet_telemetry::info::{End, Outcome};
 use eyelet_telemetry::reason::{Http2Failure, Limit, Peer, Reason, Shed, StreamFlood};
 use head::read_request;
-use serve_stream::one_stream;
 use state::{Arrived, ReadStep};
 use stream::Two;
 use streams::Streams;
+use tasks::StreamJob;
+
+pub use tasks::end_unused_tasks;
 
 /// Concurrent streams: the least that RFC 9113 6.5.2 recommends.
 const STREAMS_MAX: u32 = 100;
@@ -398,13 +401,10 @@ impl ServedStreams {
         }
         engine.enters(handle.key(), Phase::Busy);
         // Counted before the next stream is read, which is before this stream's task runs.
-        let share = (Counted::new(&engine.process.budget, bytes), engine.serves(source));
-        let two = Box::new(Two::new(self.streams.clone(), id, is_last));
-        let served = self.served.clone();
-        tokio::task::spawn_local(async move {
-            one_stream(served, asked, two).await;
-            drop(share);
-        });
+        let (counted, serving) =
+            (Counted::new(&engine.process.budget, bytes), engine.serves(source));
+        let two = Two::new(self.streams.clone(), id, is_last);
+        tasks::begin(StreamJob { served: self.served.clone(), asked, two, counted, serving });
         Ok(())
     }
 

@@ -22,7 +22,7 @@ const REST_WAIT: Duration = Duration::from_secs(30);
 const REST_SILENCE: Duration = Duration::from_secs(5);
 
 /// Serves a request, or refuses it if it is malformed.
-pub async fn one_stream(served: Rc<ServedConnection>, asked: AskedRequest, two: Box<Two>) {
+pub async fn serve_stream(served: Rc<ServedConnection>, asked: AskedRequest, two: Two) {
     let AskedRequest { parts, length, fault } = asked;
     if let Some(reason) = two.runs() {
         let mut record = Record::new(&served, &parts);
@@ -37,8 +37,8 @@ pub async fn one_stream(served: Rc<ServedConnection>, asked: AskedRequest, two: 
     }
     let mut stream = Stream::Two(two);
     let client_lost = match fault {
-        None => Box::pin(exchange(&served, &mut stream, parts, length)).await.client_lost,
-        Some(fault) => !refuse_malformed(&served, &mut stream, &parts, fault).await,
+        None => exchange(&served, &mut stream, parts, length).await.client_lost,
+        Some(fault) => !Box::pin(refuse_malformed(&served, &mut stream, &parts, fault)).await,
     };
     if !client_lost && !is_websocket {
         drop_rest(&served, &mut stream).await;
