@@ -1,5 +1,5 @@
-//! Tasks that serve streams, one after the other. A task that has served a stream waits for the next
-//! stream of any connection of its worker, so that its memory is not made for each request.
+//! Tasks that serve streams, one after the other. A task that has served a stream waits for the
+//! next stream of any connection of its worker: its memory is not made for each request.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;

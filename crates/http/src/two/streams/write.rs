@@ -1,5 +1,5 @@
-//! Writes what streams have queued as frames of their connection: heads, data and ends, in the order
-//! of their priorities.
+//! Writes what streams have queued as frames of their connection: heads, data and ends, in the
+//! order of their priorities.
 
 use super::State;
 use crate::head::give_back;
