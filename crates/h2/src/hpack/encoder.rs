@@ -80,7 +80,10 @@ impl HpackEncoder {
         if let (Some((index, true)), false) = (fixed, how == LiteralForm::Never) {
             return integer::write(index, 0x80, 7, out);
         }
-        let found = self.table.find(name, value);
+        // A field that is never inserted is not there either. At most its name is, which is of no
+        // use beside the static table's.
+        let may_be_there = how == LiteralForm::Insert || fixed.is_none();
+        let found = may_be_there.then(|| self.table.find(name, value)).flatten();
         let found = found.map(|(at, exact)| (static_table::STATIC_ENTRIES + 1 + at, exact));
         if let (Some((index, true)), false) = (found, how == LiteralForm::Never) {
             return integer::write(index, 0x80, 7, out);

@@ -100,24 +100,35 @@ pub(crate) fn encoded_len(text: &[u8]) -> usize {
     bits.div_ceil(8)
 }
 
+/// The code of each byte and its bits: one look for both.
+static BYTES: [(u32, u8); 256] = {
+    let mut bytes = [(0, 0); 256];
+    let mut symbol = 0;
+    while symbol < 256 {
+        bytes[symbol] = (CODES[symbol], LENGTHS[symbol]);
+        symbol += 1;
+    }
+    bytes
+};
+
 /// Appends a text in this code.
 pub(crate) fn encode(text: &[u8], out: &mut Vec<u8>) {
-    // At most 7 bits are left from the bytes before, so 37 bits are enough.
+    // At most 31 bits are left from the bytes before, so 61 bits are enough.
     let (mut bits, mut held) = (0_u64, 0);
     for byte in text {
-        let symbol = usize::from(*byte);
-        held += u32::from(LENGTHS[symbol]);
-        bits = bits << LENGTHS[symbol] | u64::from(CODES[symbol]);
-        while held >= 8 {
-            held -= 8;
-            out.push((bits >> held) as u8);
+        let (code, len) = BYTES[usize::from(*byte)];
+        held += u32::from(len);
+        bits = bits << len | u64::from(code);
+        if held >= 32 {
+            held -= 32;
+            out.extend_from_slice(&((bits >> held) as u32).to_be_bytes());
         }
     }
-    if held > 0 {
-        // The rest is filled with ones, the beginning of the end of string.
-        let free = 8 - held;
-        out.push((bits << free) as u8 | ((1 << free) - 1) as u8);
-    }
+    // The rest is filled with ones, the beginning of the end of string.
+    let free = 32 - held;
+    let rest = ((bits << free) as u32 | (((1_u64 << free) - 1) as u32)).to_be_bytes();
+    let len = held.div_ceil(8) as usize;
+    out.extend_from_slice(rest.get(..len).unwrap_or_default());
 }
 
 /// Appends the text of a coded string.
