@@ -6,16 +6,18 @@
 //! counts them with its other memory.
 
 mod cleartext;
+mod write_queue;
+
+pub use write_queue::WriteQueue;
 
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSliceMut};
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::BytesMut;
 use eyelet_record::{Keys, OpenFailure, PAYLOAD_BYTES_MAX, RecordFault, Session, alert};
 use eyelet_sys::epoll::FAILED;
 use eyelet_sys::socket;
@@ -121,122 +123,6 @@ pub fn held_by(buffer: &mut BytesMut, before: usize) -> usize {
     }
     *buffer = BytesMut::from(&buffer[..]);
     buffer.capacity()
-}
-
-/// Pieces that wait to be written, shared with their source. Small ones are copied together: a peer
-/// that sends single bytes must not cost us a hundred for each.
-#[derive(Debug, Default)]
-pub struct WriteQueue {
-    pieces: VecDeque<Bytes>,
-    /// Bytes after the pieces.
-    small: BytesMut,
-    bytes: usize,
-}
-
-/// A piece with fewer bytes is a small one.
-const SMALL_BYTES: usize = 1 << 10;
-/// Size of the buffers that they are copied to. A buffer that grew would hold up to twice its
-/// content.
-const GATHERED_BYTES: usize = 8 << 10;
-
-impl WriteQueue {
-    /// Adds a piece.
-    pub fn push(&mut self, piece: impl Into<Bytes>) {
-        let piece = piece.into();
-        self.bytes += piece.len();
-        if piece.len() < SMALL_BYTES {
-            if self.small.len() + piece.len() > GATHERED_BYTES {
-                self.gather();
-            }
-            return self.small.extend_from_slice(&piece);
-        }
-        self.gather();
-        self.pieces.push_back(piece);
-    }
-
-    /// Adds a head. It is not copied if the queue is empty.
-    pub fn push_head(&mut self, head: BytesMut) {
-        if self.is_empty() {
-            self.bytes = head.len();
-            self.small = head;
-        } else {
-            self.push(head);
-        }
-    }
-
-    /// Makes one piece of the small ones.
-    fn gather(&mut self) {
-        if !self.small.is_empty() {
-            self.pieces.push_back(std::mem::take(&mut self.small).freeze());
-        }
-    }
-
-    /// Takes a piece of at most `bytes_max` bytes off the front.
-    pub fn take(&mut self, bytes_max: usize) -> Option<Bytes> {
-        if self.pieces.is_empty() {
-            self.gather();
-        }
-        let served = self.pieces.front_mut()?;
-        let piece = served.split_to(served.len().min(bytes_max));
-        self.bytes -= piece.len();
-        if served.is_empty() {
-            self.pieces.pop_front();
-        }
-        Some(piece)
-    }
-
-    /// The number of bytes in it.
-    pub fn len(&self) -> usize {
-        self.bytes
-    }
-
-    /// Bytes of memory.
-    pub fn held(&self) -> usize {
-        self.bytes + self.small.capacity() - self.small.len()
-    }
-
-    /// Whether it is empty.
-    pub fn is_empty(&self) -> bool {
-        self.bytes == 0
-    }
-
-    /// Copies bytes from the front to `room`. Returns how many.
-    fn fill(&mut self, room: &mut [u8]) -> usize {
-        let mut filled = 0;
-        while filled < room.len() && !self.is_empty() {
-            let piece = self.pieces.front().map_or(&self.small[..], |piece| &piece[..]);
-            let len = piece.len().min(room.len() - filled);
-            room[filled..filled + len].copy_from_slice(&piece[..len]);
-            filled += len;
-            self.advance(len);
-        }
-        filled
-    }
-
-    /// The pieces as a vectored write takes them.
-    pub fn slices<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
-        let mut count = 0;
-        let small = (!self.small.is_empty()).then_some(&self.small[..]);
-        let pieces = self.pieces.iter().map(|piece| &piece[..]).chain(small);
-        for (slice, piece) in into.iter_mut().zip(pieces) {
-            *slice = IoSlice::new(piece);
-            count += 1;
-        }
-        count
-    }
-
-    /// Drops bytes that were written.
-    pub fn advance(&mut self, mut written: usize) {
-        self.bytes -= written;
-        while let Some(piece) = self.pieces.front_mut() {
-            if written < piece.len() {
-                return piece.advance(written);
-            }
-            written -= piece.len();
-            self.pieces.pop_front();
-        }
-        self.small.advance(written);
-    }
 }
 
 /// The client of an active terminated connection.

@@ -57,7 +57,7 @@ pub struct Upload<'a> {
     /// Most bytes read at once of a body that passes unchanged.
     pass_max: usize,
     /// Bytes that the task of an HTTP/2 connection has written since they were last counted.
-    passed: Rc<Cell<usize>>,
+    passed: Option<Rc<Cell<usize>>>,
 }
 
 impl<'a> Upload<'a> {
@@ -89,7 +89,7 @@ impl<'a> Upload<'a> {
             counted,
             boundary: Boundary::Unknown,
             pass_max: QUEUED_BYTES_MAX,
-            passed: Rc::default(),
+            passed: None,
         }
     }
 
@@ -200,7 +200,7 @@ impl<'a> Upload<'a> {
 
     /// Counts what the task of an HTTP/2 connection has written.
     fn count_passed(&mut self) {
-        let passed = self.passed.take();
+        let Some(passed) = self.passed.as_ref().map(|passed| passed.take()) else { return };
         self.written += passed as u64;
         self.counts.add(passed);
     }
@@ -214,7 +214,7 @@ impl<'a> Upload<'a> {
             && let Some(socket) = to.lend()
         {
             self.taken = true;
-            from.write_to(socket, &self.passed);
+            from.write_to(socket, self.passed.get_or_insert_default());
         }
     }
 

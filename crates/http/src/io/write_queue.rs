@@ -1,0 +1,216 @@
+//! Bytes that wait to be written, in pieces: a message's head, and what comes behind it.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use bytes::{Buf, Bytes, BytesMut};
+
+/// Pieces that wait to be written. Large ones are shared with their source. Small ones are copied
+/// together: a peer that sends single bytes must not cost us a hundred for each.
+#[derive(Debug, Default)]
+pub struct WriteQueue {
+    /// A head, and small pieces right behind it.
+    head: BytesMut,
+    /// The next piece, without a list for it: most messages have one.
+    first: Bytes,
+    /// Pieces behind it. None if there is no first one.
+    more: VecDeque<Bytes>,
+    /// Small pieces behind them.
+    small: BytesMut,
+    bytes: usize,
+}
+
+/// A piece with fewer bytes is a small one.
+const SMALL_BYTES: usize = 1 << 10;
+/// Size of the buffers that they are copied to. A buffer that grew would hold up to twice its
+/// content.
+const GATHERED_BYTES: usize = 8 << 10;
+
+impl WriteQueue {
+    /// Adds a piece.
+    pub fn push(&mut self, piece: impl Into<Bytes>) {
+        let piece = piece.into();
+        self.bytes += piece.len();
+        if piece.len() >= SMALL_BYTES {
+            self.gather();
+            return self.push_piece(piece);
+        }
+        if !self.first.is_empty() || !self.small.is_empty() {
+            if self.small.len() + piece.len() > GATHERED_BYTES {
+                self.gather();
+            }
+            self.small.extend_from_slice(&piece);
+        } else if self.head.is_empty() || self.head.len() + piece.len() > GATHERED_BYTES {
+            self.first = Bytes::copy_from_slice(&piece);
+        } else {
+            self.head.extend_from_slice(&piece);
+        }
+    }
+
+    /// Adds a head. It is not copied if the queue is empty.
+    pub fn push_head(&mut self, head: BytesMut) {
+        if self.is_empty() {
+            self.bytes = head.len();
+            self.head = head;
+        } else {
+            self.push(head);
+        }
+    }
+
+    fn push_piece(&mut self, piece: Bytes) {
+        if self.first.is_empty() {
+            self.first = piece;
+        } else {
+            self.more.push_back(piece);
+        }
+    }
+
+    /// Makes one piece of the small ones.
+    fn gather(&mut self) {
+        if !self.small.is_empty() {
+            let small = std::mem::take(&mut self.small).freeze();
+            self.push_piece(small);
+        }
+    }
+
+    /// Takes a piece of at most `bytes_max` bytes off the front.
+    pub fn take(&mut self, bytes_max: usize) -> Option<Bytes> {
+        if !self.head.is_empty() {
+            let head = self.head.split_to(self.head.len().min(bytes_max)).freeze();
+            self.bytes -= head.len();
+            return Some(head);
+        }
+        if self.first.is_empty() {
+            self.gather();
+        }
+        if self.first.is_empty() {
+            return None;
+        }
+        let piece = if self.first.len() <= bytes_max {
+            let next = self.more.pop_front().unwrap_or_default();
+            std::mem::replace(&mut self.first, next)
+        } else {
+            self.first.split_to(bytes_max)
+        };
+        self.bytes -= piece.len();
+        Some(piece)
+    }
+
+    /// The number of bytes in it.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes of memory.
+    pub fn held(&self) -> usize {
+        let spare = |buffer: &BytesMut| buffer.capacity() - buffer.len();
+        self.bytes + spare(&self.head) + spare(&self.small)
+    }
+
+    /// Whether it is empty.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Copies bytes from the front to `room`. Returns how many.
+    pub fn fill(&mut self, room: &mut [u8]) -> usize {
+        let mut filled = 0;
+        for part in self.parts() {
+            let len = part.len().min(room.len() - filled);
+            room[filled..filled + len].copy_from_slice(&part[..len]);
+            filled += len;
+            if filled == room.len() {
+                break;
+            }
+        }
+        self.advance(filled);
+        filled
+    }
+
+    /// What is in it, in its order.
+    fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        let pieces = self.more.iter().map(|piece| &piece[..]);
+        let parts = [&self.head[..], &self.first].into_iter().chain(pieces);
+        parts.chain([&self.small[..]]).filter(|part| !part.is_empty())
+    }
+
+    /// The pieces as a vectored write takes them.
+    pub fn slices<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
+        let mut count = 0;
+        for (slice, piece) in into.iter_mut().zip(self.parts()) {
+            *slice = IoSlice::new(piece);
+            count += 1;
+        }
+        count
+    }
+
+    /// Drops bytes that were written.
+    pub fn advance(&mut self, mut written: usize) {
+        self.bytes -= written;
+        let of_head = written.min(self.head.len());
+        self.head.advance(of_head);
+        written -= of_head;
+        while !self.first.is_empty() {
+            if written < self.first.len() {
+                return self.first.advance(written);
+            }
+            written -= self.first.len();
+            self.first = self.more.pop_front().unwrap_or_default();
+        }
+        self.small.advance(written);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However they are pushed and taken, bytes keep their order.
+    #[test]
+    fn bytes_keep_their_order() {
+        let sizes = [1, 2_000, 3, 0, 700, 1_500, 8_000, 9_000, 5, 1_023, 1_024, 600, 8_192];
+        for step in [1, 7, 100, 1_000, 5_000, 100_000] {
+            for with_head in [false, true] {
+                let (mut queue, mut wanted, mut taken) =
+                    (WriteQueue::default(), Vec::new(), Vec::new());
+                let mut byte = 0_u8;
+                let mut piece = |len: usize| {
+                    let piece: Vec<u8> = (0..len).map(|at| byte.wrapping_add(at as u8)).collect();
+                    byte = byte.wrapping_add(31);
+                    wanted.extend_from_slice(&piece);
+                    piece
+                };
+                if with_head {
+                    queue.push_head(BytesMut::from(&piece(300)[..]));
+                }
+                for (at, size) in sizes.iter().cycle().take(60).enumerate() {
+                    queue.push(piece(*size));
+                    match at % 3 {
+                        0 => taken.extend_from_slice(&queue.take(step).unwrap_or_default()),
+                        1 => {
+                            let mut room = vec![0; step];
+                            let len = queue.fill(&mut room);
+                            taken.extend_from_slice(&room[..len]);
+                        }
+                        _ => {
+                            let mut slices = [IoSlice::new(&[]); 3];
+                            let count = queue.slices(&mut slices);
+                            let parts = slices[..count].iter();
+                            let bytes: Vec<u8> = parts.flat_map(|part| part.to_vec()).collect();
+                            let len = bytes.len().min(step);
+                            taken.extend_from_slice(&bytes[..len]);
+                            queue.advance(len);
+                        }
+                    }
+                    assert!(queue.held() >= queue.len());
+                }
+                while let Some(piece) = queue.take(step) {
+                    assert!(piece.len() <= step && !piece.is_empty());
+                    taken.extend_from_slice(&piece);
+                }
+                assert_eq!(taken, wanted, "by {step}");
+                assert!(queue.is_empty());
+            }
+        }
+    }
+}
