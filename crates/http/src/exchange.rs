@@ -259,15 +259,21 @@ async fn serve(
             begin(compressors, &wanted, &mut parts, length, &mut download, here)
         }
     };
-    // Other tasks run before the head is written, so that in HTTP/2 it is sent together with the
-    // body.
-    others_first().await;
+    others_before_head(stream, &download).await;
     respond(served, stream, parts, length, record);
     let passed = pass_down(served, stream, &mut upstream, &mut upload, &mut download).await?;
     if upload.done && download.is_whole() {
         served.keep(upstream, index);
     }
     passed.end(served, stream).await
+}
+
+/// Lets other tasks run before a head is written, so that in HTTP/2 it is sent together with the
+/// body. If some of the body is here, the task of an HTTP/2 connection finds both anyway.
+async fn others_before_head(stream: &mut Stream<'_>, download: &Download<'_>) {
+    if stream.as_one().is_some() || download.waits_for_first() {
+        others_first().await;
+    }
 }
 
 /// The protocol that the client asks to switch to. An extended CONNECT becomes a GET.

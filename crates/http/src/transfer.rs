@@ -384,6 +384,11 @@ impl<'a> Download<'a> {
         }
     }
 
+    /// Whether nothing of it has arrived, although it has some bytes or an end.
+    pub fn waits_for_first(&self) -> bool {
+        self.first.is_empty() && self.first_end.is_none() && !self.decoder.is_done()
+    }
+
     /// Whether it has ended: nothing more comes.
     pub fn has_ended(&self) -> bool {
         self.ended
