@@ -66,6 +66,10 @@ pub fn weaken(headers: &mut HeaderMap) {
 /// ones become strong. `is_upstreams` recognizes weak tags that the upstream itself sent, by their
 /// bytes with `W/`. Returns whether anything was changed.
 pub fn restore(headers: &mut HeaderMap, is_upstreams: impl Fn(&[u8]) -> bool) -> bool {
+    // Most requests have no conditions, and looking each up would hash each.
+    if !headers.keys().any(|name| *name == IF_NONE_MATCH || *name == IF_MATCH) {
+        return false;
+    }
     let mut changed = false;
     for name in [IF_NONE_MATCH, IF_MATCH] {
         let lines: Vec<HeaderValue> = headers.get_all(&name).iter().cloned().collect();
@@ -143,6 +147,12 @@ pub fn whole(headers: &mut HeaderMap, restored: bool) {
 
 /// Adds field names to Vary, once each; `*` already includes all.
 pub fn vary(headers: &mut HeaderMap, names: &[HeaderName]) {
+    if let [name] = names
+        && !headers.contains_key(VARY)
+    {
+        headers.insert(VARY, HeaderValue::from(name.clone()));
+        return;
+    }
     for name in names {
         if !varies_by(headers, name.as_str()) && !varies_by(headers, "*") {
             headers.append(VARY, HeaderValue::from(name.clone()));

@@ -143,12 +143,12 @@ impl Compressors {
         let length = body.known_length();
         let effort = wanted.effort.unwrap_or_else(|| self.inner.pace.effort());
         let history = self.history(rule, wanted, headers, length);
-        let plain = preference(effort);
-        let order: Vec<Coding> = match history {
-            Some(_) => [Coding::Dcz, Coding::Dcb].into_iter().chain(plain).collect(),
-            None => plain.to_vec(),
+        let [first, second, third] = preference(effort);
+        let chosen = match history {
+            Some(_) => wanted.accepted.choose(&[Coding::Dcz, Coding::Dcb, first, second, third]),
+            None => wanted.accepted.choose(&[first, second, third]),
         };
-        let chosen = wanted.accepted.choose(&order).ok_or(WhyNot::NotAccepted)?;
+        let chosen = chosen.ok_or(WhyNot::NotAccepted)?;
         if let Some(history) = history
             && chosen.is_of_dictionary()
             && let Some(coder) = self.with_history(wanted, history, chosen, effort, body)
