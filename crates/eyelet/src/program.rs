@@ -10,7 +10,7 @@ use eyelet_engine::park;
 use eyelet_engine::relay::Relay;
 use eyelet_engine::transfer::Departure;
 use eyelet_engine::worker::{Handle, Program, Task, Update};
-use eyelet_http::{check, head};
+use eyelet_http::check;
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
 use eyelet_telemetry::listing::State;
@@ -165,7 +165,7 @@ impl Program for Service {
             check::begin(&worker.http);
         }
         drop(worker);
-        eyelet_http::end_unused_tasks();
+        eyelet_http::forget_unused();
         self.end_removed();
     }
 
@@ -175,7 +175,6 @@ impl Program for Service {
 
     fn release_caches(&self) {
         self.worker.borrow().http.compressors.rest();
-        head::forget_given_back();
     }
 
     fn close(&self) {

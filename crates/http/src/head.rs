@@ -27,9 +27,10 @@ pub const TARGET_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a response's head.
 pub const RESPONSE_HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// Field maps that a worker keeps for its next messages. With their fields they take at most 40
-/// KiB.
-const SPARE_MAX: usize = 16;
+/// Field maps that a worker keeps for its next messages: those of a hundred requests in progress
+/// and of their responses. With their fields they take at most 640 KiB, until no message has needed
+/// them for a tick.
+const SPARE_MAX: usize = 256;
 /// See [`give_back`].
 pub const SPARE_FIELDS_MAX: usize = 24;
 
@@ -260,8 +261,8 @@ pub fn give_back(mut fields: HeaderMap) {
     }
     fields.clear();
     SPARE.with_borrow_mut(|spare| {
-        if spare.len() < SPARE_MAX {
-            spare.push(fields);
+        if spare.maps.len() < SPARE_MAX {
+            spare.maps.push(fields);
         }
     });
 }
@@ -269,19 +270,43 @@ pub fn give_back(mut fields: HeaderMap) {
 /// An empty map with room for so many fields, and for those that Eyelet adds. Its memory is that of
 /// an earlier message, if there is one.
 pub fn spare_fields(count: usize) -> HeaderMap {
-    let mut map = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
+    let mut map = SPARE.with_borrow_mut(SpareMaps::pop).unwrap_or_default();
     // A map that cannot be so large refuses the field that does not fit.
     let _ = map.try_reserve(count + FIELDS_ADDED);
     map
 }
 
-/// Frees the kept maps: they lie in pages of an earlier burst and pin them.
-pub fn forget_given_back() {
-    SPARE.take();
+/// Frees the kept maps that no message has needed since the last call: they lie in pages of an
+/// earlier burst and pin them.
+pub fn forget_unused() {
+    SPARE.with_borrow_mut(|spare| {
+        spare.maps.drain(..spare.fewest);
+        spare.fewest = spare.maps.len();
+        if spare.maps.is_empty() {
+            spare.maps = Vec::new();
+        }
+    });
+}
+
+/// Maps that are kept for the next messages.
+#[derive(Default)]
+struct SpareMaps {
+    maps: Vec<HeaderMap>,
+    /// The fewest since [`forget_unused`].
+    fewest: usize,
+}
+
+impl SpareMaps {
+    fn pop(&mut self) -> Option<HeaderMap> {
+        let map = self.maps.pop();
+        self.fewest = self.fewest.min(self.maps.len());
+        map
+    }
 }
 
 thread_local! {
-    static SPARE: RefCell<Vec<HeaderMap>> = const { RefCell::new(Vec::new()) };
+    static SPARE: RefCell<SpareMaps> =
+        const { RefCell::new(SpareMaps { maps: Vec::new(), fewest: 0 }) };
 }
 
 /// Reads the fields in their order, except that fields which are not passed on come last:

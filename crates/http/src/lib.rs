@@ -38,7 +38,7 @@ pub mod upstream;
 mod websocket;
 pub mod worker;
 
-pub use two::{answer_parked, end_unused_tasks, last_bytes, reads_state};
+pub use two::{answer_parked, last_bytes, reads_state};
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -52,6 +52,12 @@ use eyelet_telemetry::info::ConnectionInfo;
 use io::ClientStream;
 use served_connection::ServedConnection;
 use worker::Http;
+
+/// Frees what no message has needed since the last call: it is of an earlier burst.
+pub fn forget_unused() {
+    two::end_unused_tasks();
+    head::forget_unused();
+}
 
 /// Serves a connection whose client has sent its first bytes, until it is parked or has ended.
 ///
