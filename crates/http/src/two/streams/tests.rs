@@ -42,8 +42,13 @@ impl Pair {
     }
 
     fn request(&mut self) -> u32 {
+        self.request_with(&[])
+    }
+
+    fn request_with(&mut self, more: &[(&str, &str)]) -> u32 {
         let fields =
             [(":method", "POST"), (":scheme", "https"), (":path", "/"), (":authority", "app.test")];
+        let fields = fields.iter().chain(more);
         let fields =
             fields.map(|(name, value)| HeaderField::new(name.as_bytes(), value.as_bytes()));
         self.client.request(fields, RequestKind::Other, false, &mut self.up).unwrap()
@@ -259,19 +264,59 @@ impl Wake for Woken {
     }
 }
 
-/// Reads what a lent socket has into records. Returns how many bytes of the body it has passed.
-fn pass(pair: &mut Pair) -> usize {
-    let (mut passed, mut place) = (0, vec![0; FRAME_HEAD_BYTES + FRAME_BYTES_MAX]);
+/// Reads what lent sockets have into records. Returns the streams in the order of their frames, and
+/// how many bytes of the bodies are passed.
+fn pass_all(pair: &mut Pair) -> (Vec<u32>, usize) {
+    let (mut order, mut passed) = (Vec::new(), 0);
+    let mut place = vec![0; FRAME_HEAD_BYTES + FRAME_BYTES_MAX];
     while pair.streams.is_passing() {
         let filled = pair.streams.fill_records(&mut [IoSliceMut::new(&mut place)]);
         assert_ne!(filled, 0);
         let received = pair.client.receive(&place[..filled], 0, &mut pair.up).unwrap();
-        let H2Received::Event { event: H2Event::Data { data, .. }, .. } = received else {
+        let H2Received::Event { event: H2Event::Data { stream, data, .. }, .. } = received else {
             panic!("no data: {received:?}");
         };
+        order.push(stream);
         passed += data.len();
     }
-    passed
+    (order, passed)
+}
+
+/// The same for one socket: how many bytes.
+fn pass(pair: &mut Pair) -> usize {
+    pass_all(pair).1
+}
+
+/// Bodies that are read from their sockets come by their urgency, however they were lent.
+#[test]
+fn the_more_urgent_of_two_lent_responses_comes_first() {
+    const BODY: usize = 20_000;
+    for (first, second, order) in [
+        ("u=5", "u=1", [3, 3, 1, 1]),
+        ("u=1", "u=5", [1, 1, 3, 3]),
+        ("u=1, i", "u=1, i", [1, 3, 1, 3]),
+    ] {
+        let worker = worker();
+        let mut pair = Pair::new();
+        let ids = [first, second].map(|said| pair.request_with(&[("priority", said)]));
+        assert_eq!(ids, [1, 3]);
+        pair.read();
+        let mut upstreams = Vec::new();
+        for id in ids {
+            pair.streams.respond(id, head(), false);
+            let (mut upstream, socket) = connected(&worker);
+            upstream.write_all(&[7; BODY]).unwrap();
+            upstreams.push((upstream, socket));
+        }
+        assert_eq!(pair.hear().0, 2);
+        look(&worker);
+        let mut task = Context::from_waker(Waker::noop());
+        for (id, (_, socket)) in ids.into_iter().zip(&upstreams) {
+            let (from, sent) = ((socket, BODY as u64), Rc::default());
+            assert!(pair.streams.poll_read_from(id, &mut task, from, &sent).is_pending());
+        }
+        assert_eq!(pass_all(&mut pair), (order.to_vec(), 2 * BODY), "{first} and {second}");
+    }
 }
 
 /// A client that has read late is not taken for one that stalls.
