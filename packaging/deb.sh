@@ -61,6 +61,29 @@ depends() {
     (cd "$work/shlibs" && dpkg-shlibdeps -O "$root/usr/bin/eyelet") | sed -n 's/^shlibs:Depends=//p'
 }
 
+# The symbols and line tables that the packaged program lacks, where perf and gdb look for them. The
+# build id names them, so they fit no other build.
+symbols() {
+    local id file folder=$work/symbols
+    id=$(readelf --notes "$program" | sed -n 's/^ *Build ID: //p')
+    file=$folder/usr/lib/debug/.build-id/${id:0:2}/${id:2}.debug
+    install -d "${file%/*}" "$folder/DEBIAN"
+    objcopy --only-keep-debug "$program" "$file"
+    chmod 644 "$file"
+    cat >"$folder/DEBIAN/control" <<END
+Package: eyelet-dbgsym
+Version: ${version#eyelet }
+Architecture: $(dpkg --print-architecture)
+Maintainer: Eyelet maintainers <eyelet@maintainers.example>
+Section: debug
+Priority: optional
+Depends: eyelet (= ${version#eyelet })
+Installed-Size: $(du -sk --exclude=DEBIAN "$folder" | cut -f1)
+Description: symbols of eyelet, for perf and gdb
+END
+    dpkg-deb --root-owner-group "$@" --build "$folder" "$output"
+}
+
 install -D "$program" "$root/usr/bin/eyelet"
 strip --strip-unneeded "$root/usr/bin/eyelet"
 # The path of the packaged program: another one in /usr/local/bin would come first.
@@ -105,3 +128,4 @@ Description: TLS edge that peeks at the ClientHello and decides by rules
  of the configuration, of certificates and of the program drop no connection.
 END
 dpkg-deb --root-owner-group "${@:3}" --build "$root" "$output"
+symbols "${@:3}"

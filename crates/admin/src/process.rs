@@ -83,6 +83,8 @@ fn write_process(metrics: &mut Metrics, counted: &CounterValues) {
             counted.listen_drops,
         ),
         ("lost_log_lines", "Access lines that nobody took in time.", counted.lines_lost),
+        ("lost_spans", "Spans that the collector did not take.", counted.spans_lost),
+        ("sent_spans", "Spans that the collector took.", counted.spans_sent),
         ("source_replacements", "Files that changed and are used.", counted.sources_replaced),
         ("source_failures", "Files that changed and cannot be used.", counted.sources_refused),
         ("fleet_store_failures", "Failures of the fleet's store.", counted.store_failures),

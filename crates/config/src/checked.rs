@@ -14,6 +14,7 @@ use crate::model::{
     LogSettings, Tickets,
 };
 use crate::rules::RuleList;
+use crate::trace::TraceSettings;
 
 /// A whole configuration, checked and indexed.
 #[derive(Debug)]
@@ -44,6 +45,8 @@ pub struct Config {
     pub local: LocalSettings,
     /// Where the edge answers questions about itself.
     pub admin: Option<AdminSettings>,
+    /// Which requests are traced, and who takes the spans.
+    pub trace: Option<TraceSettings>,
     /// The store that several edges share.
     pub fleet: Option<FleetSettings>,
     /// The ACME server that certificates are ordered from.

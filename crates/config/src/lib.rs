@@ -25,6 +25,7 @@ mod rules;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod upstreams;
 mod values;
 
@@ -47,5 +48,6 @@ pub use model::{
     UpstreamCheck, UpstreamHttp2, UpstreamTls, Version, is_loopback_host,
 };
 pub use rules::{RuleList, RuleNames, RuleRef};
+pub use trace::{SecretFields, TraceEndpoint, TraceSettings, trace_fields};
 pub use upstreams::UPSTREAMS_MAX;
 pub use values::tls_version_code;

@@ -18,7 +18,7 @@ use crate::lists::ListReader;
 use crate::reader::{Report, Section};
 use crate::rule::{Lead, ReadState};
 use crate::rules::Reading;
-use crate::{acme, admin, compression, fleet, local, rule, settings};
+use crate::{acme, admin, compression, fleet, local, rule, settings, trace};
 
 /// A valid configuration, and warnings.
 #[derive(Debug)]
@@ -118,6 +118,7 @@ fn check(
         local,
         acme,
         admin: admin::read(&mut report, &document, &mut files),
+        trace: trace::read(&mut report, &document, &mut files),
         fleet: fleet::read(&mut report, &document, &mut files),
         tickets: settings::tickets(&mut report, &document),
         workers: settings::workers(&mut report, &document),

@@ -204,7 +204,7 @@ pub(super) fn bytes(
 }
 
 /// The keys outside of any table.
-pub(super) const DOCUMENT_KEYS: [&str; 16] = [
+pub(super) const DOCUMENT_KEYS: [&str; 17] = [
     "acme",
     "admin",
     "dictionary",
@@ -219,6 +219,7 @@ pub(super) const DOCUMENT_KEYS: [&str; 16] = [
     "reload_ends_removed",
     "rule",
     "tickets",
+    "trace",
     "watch",
     "workers",
 ];

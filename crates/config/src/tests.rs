@@ -628,6 +628,7 @@ mod intercept;
 mod lists;
 mod mint;
 mod originate;
+mod trace;
 mod upstreams;
 
 #[test]

@@ -529,7 +529,8 @@ impl Running {
     }
 
     /// Stops accepting, closes idle connections, and waits for the rest, for `drain_timeout` at
-    /// most. Then it writes dictionaries and log lines to disk.
+    /// most. Then it writes dictionaries to disk, sends what was recorded of traces, and writes the
+    /// last log lines.
     pub fn drain(self) {
         // A process that replaces this one gets the lock of the folder for certificates now.
         drop(self.acme_keeper);
@@ -540,7 +541,12 @@ impl Running {
             // A worker that panicked has logged it.
             let _ = worker.join();
         }
-        self.published.snapshot().http.compress.finish();
+        let http = self.published.snapshot().http.clone();
+        http.compress.finish();
+        if let Some(trace) = &http.trace {
+            trace.finish();
+        }
+        drop(http);
         // The log ends when nobody can write to it any more, and this is one who hands it on.
         drop(self.published);
         self.writer.finish();

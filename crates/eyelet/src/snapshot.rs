@@ -28,6 +28,7 @@ use eyelet_tls::client::ClientConfigs;
 use eyelet_tls::roots::RootsError;
 use eyelet_tls::server::{ServerConfigs, TlsError};
 use eyelet_tls::tickets::TicketKeys;
+use eyelet_trace::tracer::{TraceError, Tracer};
 
 /// Descriptors of the process itself: outputs, log, signals, the control socket and its clients,
 /// inotify, files that are being read, and the channel and the pipes of an upgrade.
@@ -52,6 +53,9 @@ pub enum SnapshotError {
     /// The store of dictionaries cannot be opened.
     #[error("cannot keep dictionaries: {0}")]
     Dictionaries(io::Error),
+    /// Traces cannot be sent.
+    #[error("{0}")]
+    Trace(#[from] TraceError),
 }
 
 /// Everything that workers share under one configuration.
@@ -83,17 +87,18 @@ pub struct Snapshot {
     _alive: Alive,
 }
 
-/// The files of a configuration. Nothing runs by it yet.
+/// The files of a configuration. Nothing serves by it yet.
 pub struct PreparedSnapshot {
     config: Config,
     tls: ServerConfigs,
     upstream_tls: ClientConfigs,
     evidence: EvidenceStore,
+    trace: Option<Arc<Tracer>>,
 }
 
 impl PreparedSnapshot {
     /// Reads the files that a configuration names. What has not changed since `earlier` is reused:
-    /// evidence, root sets.
+    /// evidence, root sets, the thread that sends traces.
     ///
     /// # Errors
     /// [`SnapshotError`], which says which file.
@@ -110,7 +115,9 @@ impl PreparedSnapshot {
             Some(earlier) => earlier.names.evidence.reloaded(&config)?,
             None => EvidenceStore::new(&config)?,
         };
-        Ok(Self { config, tls, upstream_tls, evidence })
+        let tracer = earlier.and_then(|earlier| earlier.http.trace.as_ref());
+        let trace = Tracer::next(config.trace.as_ref(), tracer)?;
+        Ok(Self { config, tls, upstream_tls, evidence, trace })
     }
 
     /// The configuration.
@@ -195,6 +202,7 @@ impl PreparedSnapshot {
             server_tls: tls.clone(),
             rule_names: compress.rule_names(&config),
             compress,
+            trace: self.trace,
         };
         let begin = || RuleHits::begin(config.rules.shared_names(), workers);
         let hits = config.admin.is_some().then(begin);
@@ -235,6 +243,7 @@ impl Snapshot {
             server_tls: self.tls.clone(),
             compress: self.http.compress.clone(),
             rule_names: self.http.rule_names.clone(),
+            trace: self.http.trace.clone(),
         };
         Self {
             generation,

@@ -46,6 +46,7 @@ const WORD_EXCEPTIONS: &[(&str, &str, &str)] = &[
         "rustls' name of an error",
     ),
     ("crates/acme/src/error.rs", "rejectedIdentifier", "RFC 8555's name of an error"),
+    ("crates/trace/src/client.rs", "rejectedSpans", "OTLP's name of a member"),
     ("docs/conformance.md", "Max-Forwards", "RFC 9110's name of a field"),
     ("docs/http.md", "Max-Forwards", "RFC 9110's name of a field"),
     ("docs/gateway.md", "type filter hook forward", "netfilter's name of a hook"),

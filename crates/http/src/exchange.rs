@@ -217,7 +217,7 @@ async fn serve(
     }
     let switch = switch(stream, request, length);
     let trailers = lists(&request.headers, &header::TE, "trailers");
-    let length = to_upstream(stream, request, length, switch.clone());
+    let length = to_upstream(served, stream, request, length, switch.clone(), record);
     let forwarded = &served.identify_requester(host, request);
     let Some(terminate) = route.requests() else { return Ok(ExchangeEnd::default()) };
     let compressors = &served.worker.compressors;
@@ -291,12 +291,15 @@ fn switch(
 
 /// Turns a client's request into the upstream's. Returns the length of its body.
 fn to_upstream(
+    served: &ServedConnection,
     stream: &Stream<'_>,
     request: &mut request::Parts,
     length: Length,
     switch: Option<http::HeaderValue>,
+    record: &mut Record,
 ) -> Length {
     fields::to_upstream(request, length, switch);
+    served.pass_trace(request, record);
     // `Content-Length: 0` also means that there is no body.
     let has_none = length == Length::Known(0) && stream.is_request_done();
     if has_none { Length::Empty } else { length }
@@ -398,7 +401,7 @@ async fn ask<'a>(
         };
         let FoundUpstream { mut upstream, index, chosen } = found;
         served.note_upstream(upstream.name());
-        record.upstream = Some(upstream.name().clone());
+        record.note_sent(upstream.name());
         let (head, chunked) = (upstream.head(&upstream_request), upstream.is_chunked());
         let mut upload = Upload::new(&served.worker, written, head, length, chunked);
         let method = &parts.method;
@@ -476,7 +479,8 @@ async fn wait_for_head(
             || response.parts.status == StatusCode::SWITCHING_PROTOCOLS
         {
             let logs = served.worker.is_logging();
-            record.upstream_ms = logs.then(|| began.elapsed().as_millis() as u64);
+            let ms = logs.then(|| began.elapsed().as_millis() as u64);
+            record.note_answered(response.parts.status, ms);
             return Ok(response);
         }
         if stream.takes_interim() {

@@ -31,6 +31,7 @@ mod room;
 mod route;
 pub mod served_connection;
 mod stream;
+mod trace;
 mod transfer;
 mod two;
 mod upgrade;

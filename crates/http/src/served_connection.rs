@@ -19,6 +19,7 @@ use super::originate;
 use super::page::page;
 use super::refusal::ProxyRefusal;
 use super::route::Route;
+use super::trace::{EndedExchange, ExchangeTrace};
 use super::upstream::Upstream;
 use crate::worker::Http;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Measured, Outcome, UpstreamName};
@@ -376,6 +377,15 @@ impl ServedConnection {
     pub fn emit(&self, record: &Record) {
         self.worker.engine.count_shed(&record.reason);
         self.worker.engine.counters.request(!record.failed, &record.reason);
+        if let Some(trace) = record.trace.as_ref().filter(|trace| trace.is_recorded()) {
+            trace.end(&EndedExchange {
+                info: &self.info,
+                end: &self.end_of(record),
+                failed: record.failed,
+                status: record.status,
+                upstream: record.upstream.as_ref(),
+            });
+        }
         // A request that began while the log was off has no time.
         if !self.worker.is_logging() || record.started_unix_ms == 0 {
             return;
@@ -389,13 +399,25 @@ impl ServedConnection {
             bytes_to_upstream: record.bytes_to_upstream,
             bytes_to_client: record.bytes_to_client,
         };
+        let end = self.end_of(record);
+        self.worker.emit_request(&self.info.decided, &measured, &end, &record.info());
+    }
+
+    /// How a request ended.
+    fn end_of(&self, record: &Record) -> End {
         let reason = record.reason.clone();
-        let end = match (record.failed, self.is_proxied) {
+        match (record.failed, self.is_proxied) {
             (true, true) => end_of_failure(reason),
             (true, false) => End::failed(reason),
             (false, _) => End { outcome: self.outcome(), reason },
-        };
-        self.worker.emit_request(&self.info.decided, &measured, &end, &record.info());
+        }
+    }
+
+    /// Tells the upstream of the trace, unless it is a stranger.
+    pub fn pass_trace(&self, request: &mut request::Parts, record: &mut Record) {
+        if let Some(trace) = &mut record.trace {
+            trace.ask((!self.is_to_stranger()).then_some(&mut request.headers));
+        }
     }
 }
 
@@ -525,7 +547,7 @@ pub struct Record {
     pub status: Option<u16>,
     /// Milliseconds from the request's last byte to the response's head. If the upstream answered
     /// earlier, they count from the request's head.
-    pub upstream_ms: Option<u64>,
+    upstream_ms: Option<u64>,
     coded: Coded,
     /// Why the exchange ended.
     pub reason: Reason,
@@ -535,13 +557,35 @@ pub struct Record {
     pub upstream: Option<Arc<str>>,
     bytes_to_upstream: u64,
     bytes_to_client: u64,
+    /// Boxed: few exchanges are traced, and all pay for the size.
+    trace: Option<Box<ExchangeTrace>>,
 }
 
 impl Record {
     /// The record of a request that begins.
     pub fn new(served: &ServedConnection, request: &request::Parts) -> Self {
         let path = request.uri.path_and_query().cloned();
-        Self { method: Some(request.method.clone()), path, ..Self::unread(served) }
+        let trace =
+            served.worker.shared.trace.as_ref().map(|tracer| {
+                Box::new(ExchangeTrace::begin(tracer, request, served.trusts_client()))
+            });
+        Self { method: Some(request.method.clone()), path, trace, ..Self::unread(served) }
+    }
+
+    /// Notes the upstream that is sent the request.
+    pub fn note_sent(&mut self, upstream: &Arc<str>) {
+        self.upstream = Some(upstream.clone());
+        if let Some(trace) = &mut self.trace {
+            trace.note_sent();
+        }
+    }
+
+    /// Notes the head of the upstream's response, and the milliseconds until it came.
+    pub fn note_answered(&mut self, status: StatusCode, ms: Option<u64>) {
+        self.upstream_ms = ms;
+        if let Some(trace) = &mut self.trace {
+            trace.note_answered(status.as_u16());
+        }
     }
 
     /// The record of a request that could not be read.
@@ -560,6 +604,7 @@ impl Record {
             upstream: None,
             bytes_to_upstream: 0,
             bytes_to_client: 0,
+            trace: None,
         }
     }
 
@@ -571,6 +616,7 @@ impl Record {
             upstream_ms: self.upstream_ms,
             upstream: self.upstream.as_deref(),
             coded: self.coded,
+            trace: self.trace.as_ref().map(|trace| trace.ids()),
         }
     }
 }

@@ -13,6 +13,7 @@ use eyelet_telemetry::log::Log;
 use eyelet_telemetry::request::RequestInfo;
 use eyelet_tls::client::ClientConfigs;
 use eyelet_tls::server::ServerConfigs;
+use eyelet_trace::tracer::Tracer;
 
 use crate::compress::{self, Compressors};
 use crate::pool::UpstreamPool;
@@ -35,6 +36,8 @@ pub struct SharedHttp {
     pub compress: Arc<compress::SharedDictionaries>,
     /// The rules that may have dictionaries.
     pub rule_names: Arc<compress::DictionaryRules>,
+    /// Traces, with `[trace]`.
+    pub trace: Option<Arc<Tracer>>,
 }
 
 /// The HTTP state of one worker under one configuration.

@@ -142,6 +142,10 @@ counters! {
     sources_refused,
     /// Times that the new contents of a file replaced what was read from it before.
     sources_replaced,
+    /// Spans of traces that the collector did not take, or that found the queue full.
+    spans_lost,
+    /// Spans that the collector took.
+    spans_sent,
     /// Connections spliced.
     spliced,
     /// Times that the store of the fleet could not be used.

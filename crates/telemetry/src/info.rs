@@ -36,6 +36,21 @@ pub enum Outcome {
     Terminated,
 }
 
+impl Outcome {
+    /// Its name in the access log.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Failed => "failed",
+            Self::Left => "left",
+            Self::Originated => "originated",
+            Self::Redirected => "redirected",
+            Self::Refused => "refused",
+            Self::Spliced => "spliced",
+            Self::Terminated => "terminated",
+        }
+    }
+}
+
 /// The end of a connection, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {

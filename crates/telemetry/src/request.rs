@@ -1,5 +1,6 @@
 //! What the access log shows of a request and of its response's coding.
 
+use eyelet_wire::traceparent::{SpanId, TraceId};
 use serde::Serialize;
 
 /// What a log entry shows of a request.
@@ -20,6 +21,18 @@ pub struct RequestInfo<'a> {
     /// How the response's body was coded.
     #[serde(skip)]
     pub coded: Coded,
+    /// Its place in its trace, if it is traced.
+    #[serde(skip)]
+    pub trace: Option<TraceIds>,
+}
+
+/// The place of a request in its trace.
+#[derive(Clone, Copy, Debug)]
+pub struct TraceIds {
+    /// The trace.
+    pub trace_id: TraceId,
+    /// The span of this request.
+    pub span_id: SpanId,
 }
 
 /// What a log entry shows of a response's coding.

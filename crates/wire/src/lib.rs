@@ -30,6 +30,7 @@ pub mod ja4;
 pub mod proxy;
 pub mod record;
 pub mod server_hello;
+pub mod traceparent;
 pub mod version;
 pub mod websocket;
 

@@ -78,6 +78,7 @@ fn write_files(pki: &Pki, text: &str) {
                 fs::create_dir_all(path.parent().unwrap()).unwrap();
                 fs::write(path, line).unwrap();
             }
+            "fields" => _ = pki.folder.write(name, "authorization: Bearer token\n"),
             "secret" => {
                 pki.folder.write(name, "0123456789abcdef0123456789abcdef0123456789ab");
             }

@@ -9,7 +9,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use crate::info::Measured;
 use crate::info::{Alpn, Decided, Outcome, TlsCompression, UpstreamName};
 use crate::reason::Reason;
-use crate::request::{Coded, RequestInfo};
+use crate::request::{Coded, RequestInfo, TraceIds};
+use eyelet_wire::traceparent::hex;
 use eyelet_wire::version;
 
 /// The contents of one line. Tests compare its form with serde's, field by field. Every connection
@@ -83,7 +84,10 @@ impl Line<'_> {
         ip(out, measured.client.ip());
         out.extend_from_slice(br#"","event":""#);
         out.extend_from_slice(self.event().as_bytes());
-        out.extend_from_slice(b"\"}\n");
+        match self.http.and_then(|request| request.trace) {
+            Some(ids) => trace(out, &ids),
+            None => out.extend_from_slice(NO_TRACE),
+        }
     }
 
     /// What the line is about.
@@ -97,7 +101,7 @@ impl Line<'_> {
 
     fn write_verdict(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(br#","outcome":"#);
-        plain(out, outcome_name(self.outcome));
+        plain(out, self.outcome.name());
         out.extend_from_slice(br#","rule":"#);
         or_null(out, self.decided.rule.map(|rule| self.decided.labels.rule(rule)), text);
         out.extend_from_slice(br#","reason":"#);
@@ -132,7 +136,7 @@ impl Line<'_> {
                 out.extend_from_slice(br#"{"rule":"#);
                 text(out, self.decided.labels.rule(*rule));
                 out.extend_from_slice(br#","outcome":"#);
-                plain(out, outcome_name(*outcome));
+                plain(out, outcome.name());
                 out.push(b'}');
             });
         });
@@ -143,8 +147,19 @@ impl Line<'_> {
 const NO_REQUEST: &[u8] =
     br#","http":null,"coding":null,"bytes_identity":null,"bytes_sent":null,"why_not":null"#;
 
+/// The end of a line that is not about a traced request.
+const NO_TRACE: &[u8] = b"\",\"trace_id\":null,\"span_id\":null}\n";
+
+fn trace(out: &mut Vec<u8>, ids: &TraceIds) {
+    out.extend_from_slice(br#"","trace_id":""#);
+    out.extend_from_slice(&hex::<32>(&ids.trace_id));
+    out.extend_from_slice(br#"","span_id":""#);
+    out.extend_from_slice(&hex::<16>(&ids.span_id));
+    out.extend_from_slice(b"\"}\n");
+}
+
 fn request(out: &mut Vec<u8>, info: &RequestInfo<'_>) {
-    let RequestInfo { method, path, status, upstream_ms, upstream: _, coded } = *info;
+    let RequestInfo { method, path, status, upstream_ms, upstream: _, coded, trace: _ } = *info;
     let Coded { coding, bytes_identity, bytes_sent, why_not } = coded;
     out.extend_from_slice(br#","http":{"method":"#);
     text(out, method);
@@ -319,19 +334,6 @@ fn is_plain_word(word: &[u8; 8]) -> bool {
     let less = |word: u64, than: u8| word.wrapping_sub(ONES * u64::from(than)) & !word;
     let is = |byte: u8| less(word ^ (ONES * u64::from(byte)), 1);
     (less(word, b' ') | is(b'"') | is(b'\\')) & (ONES << 7) == 0
-}
-
-/// The name of an outcome.
-pub(super) fn outcome_name(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::Failed => "failed",
-        Outcome::Left => "left",
-        Outcome::Originated => "originated",
-        Outcome::Redirected => "redirected",
-        Outcome::Refused => "refused",
-        Outcome::Spliced => "spliced",
-        Outcome::Terminated => "terminated",
-    }
 }
 
 fn compression_name(compression: TlsCompression) -> &'static str {

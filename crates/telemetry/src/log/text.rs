@@ -3,7 +3,7 @@
 
 use std::io::Write;
 
-use super::line::{Line, Opening, outcome_name};
+use super::line::{Line, Opening};
 use crate::info::{Outcome, UpstreamName};
 
 /// Whether outcomes have colours.
@@ -36,7 +36,7 @@ pub fn write(line: &Line<'_>, out: &mut Vec<u8>, opening: &mut Opening, colour: 
         Colour::Off => ("", ""),
     };
     let name = match reason {
-        Some(_) => outcome_name(outcome),
+        Some(_) => outcome.name(),
         None => "decided",
     };
     let mut text = String::new();
@@ -57,11 +57,11 @@ pub fn write(line: &Line<'_>, out: &mut Vec<u8>, opening: &mut Opening, colour: 
     }
     match reason {
         Some(reason) => text.push_str(&format!(": {reason}")),
-        None => text.push_str(&format!(": {}", outcome_name(outcome))),
+        None => text.push_str(&format!(": {}", outcome.name())),
     }
     for (rule, would) in &decided.shadow {
         let rule = decided.labels.rule(*rule);
-        text.push_str(&format!(", in shadow {} by \"{rule}\"", outcome_name(*would)));
+        text.push_str(&format!(", in shadow {} by \"{rule}\"", would.name()));
     }
     // Names, paths and errors come from peers: none of them may move the cursor.
     let text: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
@@ -152,6 +152,7 @@ mod tests {
             upstream_ms: None,
             upstream: None,
             coded: Coded::default(),
+            trace: None,
         };
         let line = Line {
             decided: &decided,

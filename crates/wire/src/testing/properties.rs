@@ -8,6 +8,7 @@ use eyelet_wire::ja4::{JA4_LEN, ja4};
 use eyelet_wire::proxy::{self, ProxyPeek};
 use eyelet_wire::record::RecordHeader;
 use eyelet_wire::server_hello::{ServerHelloReader, ServerPeek};
+use eyelet_wire::traceparent::{TRACEPARENT_BYTES, TraceParent};
 use std::format;
 use std::string::String;
 use std::vec::Vec;
@@ -180,4 +181,28 @@ fn written_is_read(command: proxy::Command) {
     let len = proxy::write_v2(&mut out, command, &proxy::Tlvs::default()).unwrap();
     let expected = ProxyPeek::Header(proxy::ProxyHeader { len, command });
     assert_eq!(proxy::read(&out[..len]), expected);
+}
+
+/// A field that is read says what is written again, but for its version, unknown flags, and what a
+/// higher version has behind them. One that is not read breaks the grammar somewhere.
+pub fn traceparent_is_exact(value: &[u8]) {
+    let is_hex = |part: &[u8]| part.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let parts: Vec<&[u8]> = value.splitn(5, |byte| *byte == b'-').collect();
+    let is_valid = match &parts[..] {
+        [version, trace_id, span_id, flags, more @ ..] => {
+            [2, 32, 16, 2] == [version.len(), trace_id.len(), span_id.len(), flags.len()]
+                && [version, trace_id, span_id, flags].iter().all(|part| is_hex(part))
+                && **version != *b"ff"
+                && (**version != *b"00" || more.is_empty())
+                && [trace_id, span_id].iter().all(|id| id.iter().any(|digit| *digit != b'0'))
+        }
+        _ => false,
+    };
+    let read = TraceParent::parse(value);
+    assert_eq!(read.is_some(), is_valid);
+    if let Some(read) = read {
+        let written = read.to_bytes();
+        assert_eq!(written[2..TRACEPARENT_BYTES - 2], value[2..TRACEPARENT_BYTES - 2]);
+        assert_eq!(TraceParent::parse(&written), Some(read));
+    }
 }

@@ -47,6 +47,8 @@ struct Serial<'a> {
     why_not: Option<&'static str>,
     client_ip: IpAddr,
     event: &'static str,
+    trace_id: Option<String>,
+    span_id: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -61,6 +63,8 @@ fn serial(line: &Line<'_>) -> Vec<u8> {
     let started = UNIX_EPOCH + Duration::from_millis(measured.started_unix_ms);
     let shadow = |&(n, outcome): &(u32, Outcome)| Shadow { rule: rule(n), outcome };
     let shadows: Vec<_> = decided.shadow.iter().map(shadow).collect();
+    let trace = http.and_then(|request| request.trace);
+    let digits = |id: &[u8]| id.iter().map(|byte| format!("{byte:02x}")).collect();
     let serial = Serial {
         time: humantime::format_rfc3339_millis(started).to_string(),
         id: format!("{}-{}", measured.id >> 48, measured.id & ((1 << 48) - 1)),
@@ -94,6 +98,8 @@ fn serial(line: &Line<'_>) -> Vec<u8> {
         why_not: http.and_then(|request| request.coded.why_not),
         client_ip: measured.client.ip(),
         event: line.event(),
+        trace_id: trace.map(|ids| digits(&ids.trace_id)),
+        span_id: trace.map(|ids| digits(&ids.span_id)),
     };
     let mut bytes = serde_json::to_vec(&serial).unwrap();
     bytes.push(b'\n');
@@ -237,10 +243,12 @@ fn requests() -> impl Strategy<Value = (Texts, RequestInfo<'static>)> {
         },
     );
     let texts = (string(), string(), option::of(string()));
-    (texts, any::<Option<u16>>(), option::of(count()), coded).prop_map(
-        |(texts, status, upstream_ms, coded)| {
+    let trace =
+        any::<([u8; 16], [u8; 8])>().prop_map(|(trace_id, span_id)| TraceIds { trace_id, span_id });
+    (texts, any::<Option<u16>>(), option::of(count()), coded, option::of(trace)).prop_map(
+        |(texts, status, upstream_ms, coded, trace)| {
             let (method, path, upstream) = ("", "", None);
-            (texts, RequestInfo { method, path, status, upstream_ms, upstream, coded })
+            (texts, RequestInfo { method, path, status, upstream_ms, upstream, coded, trace })
         },
     )
 }

@@ -1,0 +1,102 @@
+//! The thread that sends spans: a batch at a time, again if the collector asks for it, and never so
+//! often or so long that the queue stands still for good.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+
+use crate::client::{CollectorClient, Sent};
+use crate::otlp;
+use crate::queue::SpanQueue;
+
+/// How often a batch is sent at most. With the pauses between it takes 15 seconds, in which a busy
+/// edge fills the queue.
+const TRIES_MAX: u32 = 5;
+/// The first pause before a batch is sent again. Each is twice as long as the one before.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause that a collector may ask for: what comes meanwhile is lost.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// Starts the thread. It ends when the queue is closed and empty.
+pub fn start(
+    client: CollectorClient,
+    service_name: Box<str>,
+    queue: Arc<SpanQueue>,
+) -> io::Result<()> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let ends = EndsQueue(queue);
+    let thread = std::thread::Builder::new().name("trace".into());
+    let body = move || {
+        let queue = &*ends.0;
+        let mut exporter = Exporter { client, runtime, queue, is_reported: false };
+        while let Some(batch) = queue.next() {
+            let body = otlp::encode(&batch, &service_name);
+            let spans = batch.iter().map(|exchange| exchange.count()).sum();
+            drop(batch);
+            let refused = exporter.send(&body.into(), spans);
+            queue.settle(refused);
+        }
+    };
+    // Nobody joins it: the queue says when it has ended.
+    thread.spawn(body).map(drop)
+}
+
+/// Says that the thread has ended, also by a panic: the end of the process must not wait for it.
+struct EndsQueue(Arc<SpanQueue>);
+
+impl Drop for EndsQueue {
+    fn drop(&mut self) {
+        self.0.close();
+        self.0.end();
+    }
+}
+
+struct Exporter<'a> {
+    client: CollectorClient,
+    runtime: Runtime,
+    queue: &'a SpanQueue,
+    /// Whether the log says that spans are lost.
+    is_reported: bool,
+}
+
+impl Exporter<'_> {
+    /// Sends a batch. Returns how many of its spans are lost.
+    fn send(&mut self, body: &bytes::Bytes, spans: u64) -> u64 {
+        let mut pause = PAUSE;
+        let mut tries = 1;
+        let why = loop {
+            let (why, after) = match self.runtime.block_on(self.client.post(body.clone())) {
+                Sent::Taken { refused: 0, .. } => {
+                    if std::mem::take(&mut self.is_reported) {
+                        tracing::info!("the collector of traces takes spans again");
+                    }
+                    return 0;
+                }
+                // OTLP: what was refused in part must not be sent again.
+                Sent::Taken { refused, why } => {
+                    self.report(&why);
+                    return refused;
+                }
+                Sent::Refused(why) => break why,
+                Sent::Later(why, after) => (why, after),
+            };
+            let wait = after.unwrap_or(pause).min(PAUSE_MAX);
+            if tries == TRIES_MAX || !self.queue.rest(wait) {
+                break why;
+            }
+            tries += 1;
+            pause *= 2;
+        };
+        self.report(&why);
+        spans
+    }
+
+    /// Once, until a batch was taken: a collector that is down must not fill the log.
+    fn report(&mut self, why: &str) {
+        if !std::mem::replace(&mut self.is_reported, true) {
+            tracing::warn!("the collector of traces: {why}; spans are lost");
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Decides which exchanges are recorded, makes ids for them, and has their spans sent. All workers
+//! share one under a configuration.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use eyelet_config::{SecretFields, TraceSettings, trace_fields};
+use eyelet_telemetry::counters;
+use eyelet_tls::client::roots_config;
+use eyelet_tls::server::TlsError;
+use eyelet_wire::traceparent::{SpanId, TraceId, TraceParent};
+
+use crate::client::CollectorClient;
+use crate::exporter;
+use crate::queue::SpanQueue;
+use crate::span::ExchangeSpans;
+
+/// How long the end of the process waits for the collector.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Why traces cannot be sent.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The file with fields cannot be used.
+    #[error("[trace] headers_file: {0}")]
+    Fields(String),
+    /// The roots for the collector cannot be used.
+    #[error("[trace] ca: {0}")]
+    Roots(#[from] TlsError),
+    /// The thread could not be started.
+    #[error("cannot send traces: {0}")]
+    Thread(io::Error),
+}
+
+/// Traces under one configuration. Dropping it has its thread send what waits, and end.
+pub struct Tracer {
+    settings: TraceSettings,
+    fields: SecretFields,
+    queue: Option<Arc<SpanQueue>>,
+}
+
+/// The place of an exchange in its trace.
+#[derive(Clone, Copy, Debug)]
+pub struct TracePlace {
+    /// The trace, the span of the exchange, and whether it is recorded.
+    pub own: TraceParent,
+    /// The client's span.
+    pub parent: Option<SpanId>,
+}
+
+impl Tracer {
+    /// The tracer of a configuration: the earlier one, if nothing about it has changed.
+    ///
+    /// # Errors
+    /// [`TraceError`]
+    pub fn next(
+        settings: Option<&TraceSettings>,
+        earlier: Option<&Arc<Self>>,
+    ) -> Result<Option<Arc<Self>>, TraceError> {
+        let Some(settings) = settings else { return Ok(None) };
+        let fields = match &settings.headers_file {
+            Some(file) => trace_fields(file).map_err(TraceError::Fields)?,
+            None => SecretFields::new(),
+        };
+        if let Some(earlier) = earlier
+            && (&earlier.settings, &earlier.fields) == (settings, &fields)
+        {
+            return Ok(Some(earlier.clone()));
+        }
+        let queue = match &settings.endpoint {
+            Some(endpoint) => {
+                let tls = match endpoint.tls {
+                    true => Some(roots_config(settings.ca.as_deref())?),
+                    false => None,
+                };
+                let client = CollectorClient::new(endpoint.clone(), fields.clone(), tls);
+                let queue = Arc::new(SpanQueue::new(counters::register()));
+                let name = settings.service_name.clone();
+                exporter::start(client, name, queue.clone()).map_err(TraceError::Thread)?;
+                Some(queue)
+            }
+            None => None,
+        };
+        Ok(Some(Arc::new(Self { settings: settings.clone(), fields, queue })))
+    }
+
+    /// The place of a request with this `traceparent`, if it has a valid one. A client that is
+    /// trusted says itself whether it is recorded. Others must not: they could have all of theirs
+    /// recorded, and so could they by ids of their choice.
+    pub fn place(&self, parent: Option<TraceParent>, is_trusted: bool) -> TracePlace {
+        let span_id = new_id();
+        let own = TraceParent {
+            trace_id: parent.map_or_else(new_trace_id, |parent| parent.trace_id),
+            span_id,
+            is_sampled: match parent {
+                Some(parent) if is_trusted => parent.is_sampled,
+                _ => is_sampled(self.settings.sample, span_id),
+            },
+        };
+        TracePlace { own, parent: parent.map(|parent| parent.span_id) }
+    }
+
+    /// Whether spans are sent anywhere.
+    pub fn is_sending(&self) -> bool {
+        self.queue.is_some()
+    }
+
+    /// Has the spans of an exchange sent.
+    pub fn send(&self, exchange: ExchangeSpans) {
+        if let Some(queue) = &self.queue {
+            queue.push(exchange);
+        }
+    }
+
+    /// Waits until what was recorded is sent, for [`FINISH_TIMEOUT`] at most.
+    pub fn finish(&self) {
+        let Some(queue) = &self.queue else { return };
+        queue.close();
+        let lost = queue.finish(FINISH_TIMEOUT);
+        if lost > 0 {
+            tracing::warn!("the collector of traces is slow or down: {lost} spans are lost");
+        }
+    }
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        if let Some(queue) = &self.queue {
+            queue.close();
+        }
+    }
+}
+
+/// The id of a new span. std draws keys for each thread from the system once, and never makes the
+/// same hasher again: nobody can guess the next id.
+pub fn new_id() -> SpanId {
+    // 0 is invalid.
+    RandomState::new().hash_one(0_u8).max(1).to_be_bytes()
+}
+
+fn new_trace_id() -> TraceId {
+    let mut id = [0; 16];
+    let (high, low) = id.split_at_mut(8);
+    high.copy_from_slice(&new_id());
+    low.copy_from_slice(&new_id());
+    id
+}
+
+/// Whether an exchange is recorded, by a number that is random and ours.
+fn is_sampled(part: f64, span_id: SpanId) -> bool {
+    // The upper 53 bits, as a number from 0 up to but not 1.
+    let drawn = (u64::from_be_bytes(span_id) >> 11) as f64 / (1_u64 << 53) as f64;
+    drawn < part
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn tracer(sample: f64) -> Arc<Tracer> {
+        let settings = TraceSettings {
+            endpoint: None,
+            sample,
+            service_name: "edge".into(),
+            ca: None,
+            headers_file: None,
+        };
+        Tracer::next(Some(&settings), None).unwrap().unwrap()
+    }
+
+    #[test]
+    fn a_trace_goes_on_or_begins_here() {
+        let tracer = tracer(1.0);
+        let parent = TraceParent { trace_id: [7; 16], span_id: [8; 8], is_sampled: true };
+        let place = tracer.place(Some(parent), true);
+        assert_eq!((place.own.trace_id, place.parent), ([7; 16], Some([8; 8])));
+        assert_ne!(place.own.span_id, [8; 8]);
+        let ids: HashSet<_> = (0..1000).map(|_| tracer.place(None, false).own.trace_id).collect();
+        assert_eq!(ids.len(), 1000);
+        assert_eq!(tracer.place(None, false).parent, None);
+    }
+
+    #[test]
+    fn only_a_trusted_client_says_what_is_recorded() {
+        for sample in [0.0, 1.0] {
+            let tracer = tracer(sample);
+            for is_sampled in [false, true] {
+                let parent = Some(TraceParent { trace_id: [7; 16], span_id: [8; 8], is_sampled });
+                assert_eq!(tracer.place(parent, true).own.is_sampled, is_sampled);
+                assert_eq!(tracer.place(parent, false).own.is_sampled, sample > 0.5);
+                assert_eq!(tracer.place(None, true).own.is_sampled, sample > 0.5);
+            }
+        }
+    }
+
+    #[test]
+    fn a_part_is_recorded() {
+        let tracer = tracer(0.1);
+        let recorded = (0..10_000).filter(|_| tracer.place(None, false).own.is_sampled).count();
+        // Ten standard deviations of 30 from 1,000.
+        assert!((700..1300).contains(&recorded), "{recorded}");
+        assert!(is_sampled(1.0, [0xff; 8]) && !is_sampled(0.0, [0, 0, 0, 0, 0, 0, 0, 1]));
+    }
+
+    #[test]
+    fn a_reload_that_changes_nothing_keeps_the_tracer() {
+        let first = tracer(0.5);
+        let same = Tracer::next(Some(&first.settings.clone()), Some(&first)).unwrap().unwrap();
+        assert!(Arc::ptr_eq(&first, &same));
+        let other = TraceSettings { sample: 0.6, ..first.settings.clone() };
+        let other = Tracer::next(Some(&other), Some(&first)).unwrap().unwrap();
+        assert!(!Arc::ptr_eq(&first, &other));
+        assert!(Tracer::next(None, Some(&first)).unwrap().is_none());
+    }
+}
