@@ -13,6 +13,7 @@ pub use eyelet_wire::version::Version;
 use ipnet::IpNet;
 
 use crate::headers::Fields;
+use crate::listen_address::ListenAddress;
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +21,9 @@ pub struct Listener {
     /// The name that rules may use in `listener`; its address works, too.
     pub name: Option<String>,
     /// Where to bind.
-    pub address: SocketAddr,
+    pub address: ListenAddress,
+    /// The permissions of its file, if it is a Unix socket.
+    pub mode: u32,
     /// How its connections get a destination.
     pub kind: ListenerKind,
     /// Sources that must send a PROXY v1/v2 header, which is believed.

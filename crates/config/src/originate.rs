@@ -67,6 +67,26 @@ pub(super) fn fit_listeners(
     }
 }
 
+/// Clients of a Unix socket have no address. A rule that asks for one would not match them, and a
+/// refuse rule would let them pass.
+pub(super) fn check_clients(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    listeners: &Listeners,
+    listed: &[u16],
+) {
+    if let Some(at) = section.key_at("client")
+        && let Some(listener) = listeners.without_addresses(listed)
+    {
+        let message = format!(
+            "clients of {} have no address: the mode of a Unix socket says who may connect; give \
+             this rule a `listener` without it",
+            called(listener)
+        );
+        report.error(at, message);
+    }
+}
+
 /// Reads an originate rule.
 pub(super) fn read(
     report: &mut Report<'_>,

@@ -59,6 +59,7 @@ pub(super) fn read<'t>(
     let kind = read_kind(report, section)?;
     check_fit(report, section, kind);
     originate::fit_listeners(report, section, listeners, &mut matchers, kind.asks_of_plain());
+    originate::check_clients(report, section, listeners, &matchers.listeners);
     let mut shown = Vec::new();
     let (action, needs) = match kind {
         Kind::Originate => {

@@ -129,3 +129,44 @@ fn an_originate_rule_sends_by_tls() {
         assert_eq!(found, expected.into_iter().collect::<Vec<_>>(), "{keys}");
     }
 }
+
+/// Who may connect is a question of its file.
+#[test]
+fn a_plain_listener_may_be_a_unix_socket() {
+    let listener = |keys: &str, rules: &str| {
+        all(&format!("[[listener]]\naddress = \"unix:/run/svn.sock\"\n{keys}\n{rules}"))
+    };
+    let plain = "kind = \"plain\"";
+    let loaded = read(&format!("[[listener]]\n{plain}\naddress = \"unix:/a\"\n{OUT}")).unwrap();
+    let listener_of =
+        |config: &Config| (config.listeners[0].address.to_string(), config.listeners[0].mode);
+    assert_eq!(listener_of(&loaded.config), ("unix:/a".to_owned(), 0o600));
+    assert_eq!(listener(&format!("{plain}\nmode = \"0660\""), OUT), NOTHING);
+    let by_path = format!("{OUT}listener = \"unix:/run/svn.sock\"\n");
+    assert_eq!(listener(plain, &by_path), NOTHING);
+    assert_eq!(
+        listener("", "[[rule]]\naction = \"refuse\"\n"),
+        ["2:11: a Unix socket is for listeners of kind \"plain\""]
+    );
+    assert_eq!(
+        listener(&format!("{plain}\nmode = \"rw\""), OUT),
+        ["4:8: \"rw\" is no mode; expected \"0600\" or \"0660\""]
+    );
+    assert_eq!(
+        listener(&format!("{plain}\nreuse_port = true"), OUT),
+        ["4:1: `reuse_port` is about TCP, and this is a Unix socket"]
+    );
+    let refuse = "[[rule]]\naction = \"refuse\"\nclient = \"192.0.2.1\"\n";
+    let found = listener(plain, &format!("{refuse}{OUT}"));
+    assert!(
+        found[0].starts_with("6:1: clients of \"unix:/run/svn.sock\" have no address"),
+        "{found:?}"
+    );
+    assert_eq!(
+        all(&format!("[[listener]]\n{plain}\naddress = \"127.0.0.1:80\"\nmode = \"0600\"\n{OUT}")),
+        ["4:8: `mode` is for a Unix socket: address = \"unix:PATH\""]
+    );
+    let twice = format!("[[listener]]\n{plain}\naddress = \"unix:/a\"\n");
+    let found = all(&format!("{twice}{twice}{OUT}"));
+    assert!(found[0].contains("unix:/a collides with the listener on unix:/a"), "{found:?}");
+}

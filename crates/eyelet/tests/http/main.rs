@@ -20,6 +20,7 @@ mod left;
 mod loops;
 mod originate;
 mod originate_svn;
+mod originate_unix;
 mod requests;
 mod run;
 mod run_memory;
