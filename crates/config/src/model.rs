@@ -12,6 +12,7 @@ use eyelet_wire::alert::AlertDescription;
 pub use eyelet_wire::version::Version;
 use ipnet::IpNet;
 
+use crate::certificate::CertificateFiles;
 use crate::headers::Fields;
 use crate::listen_address::ListenAddress;
 
@@ -388,8 +389,17 @@ impl fmt::Display for HttpAddress {
 pub struct UpstreamTls {
     /// The name or address that its certificate must have.
     pub name: String,
+    /// The files that a handshake with it needs.
+    pub files: UpstreamFiles,
+}
+
+/// What a handshake with an `https://` upstream needs of files.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct UpstreamFiles {
     /// The CA certificates. `None`: the system's.
     pub ca: Option<PathBuf>,
+    /// The certificate that an upstream is shown if it asks for one, and its key.
+    pub certificate: Option<CertificateFiles>,
 }
 
 /// A PROXY header for an upstream.

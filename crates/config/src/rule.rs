@@ -550,7 +550,7 @@ const COMMON_KEYS: [&str; 19] = [
 ];
 
 /// The keys of rules with certain actions.
-const ACTION_KEYS: [(&str, &[Kind]); 35] = [
+const ACTION_KEYS: [(&str, &[Kind]); 37] = [
     ("acme_on_demand", &[Kind::Terminate]),
     ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),
@@ -581,8 +581,10 @@ const ACTION_KEYS: [(&str, &[Kind]); 35] = [
     ("upstream", &[Kind::Originate, Kind::Splice, Kind::Terminate]),
     ("upstream_allow", &[Kind::Splice, Kind::Terminate]),
     ("upstream_ca", &[Kind::Originate, Kind::Terminate]),
+    ("upstream_certificate", &[Kind::Originate, Kind::Terminate]),
     ("upstream_check", &[Kind::Originate, Kind::Splice, Kind::Terminate]),
     ("upstream_hash", &[Kind::Originate, Kind::Splice, Kind::Terminate]),
+    ("upstream_key", &[Kind::Originate, Kind::Terminate]),
     ("upstream_name", &[Kind::Originate, Kind::Terminate]),
     ("upstream_http2", &[Kind::Originate, Kind::Terminate]),
     ("upstream_wait", &[Kind::Originate, Kind::Terminate]),

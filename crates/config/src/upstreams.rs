@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use http::uri::PathAndQuery;
 
+use crate::certificate::CertificateFiles;
 use crate::files::Files;
 use crate::model::{Balance, Host, HttpAddress, SpliceUpstream, TerminateUpstream, UpstreamCheck};
 use crate::reader::{Report, Section, Text, repeated};
@@ -186,11 +187,13 @@ pub(super) fn read_http_keys(
     (first, others): (&mut TerminateUpstream, &mut [TerminateUpstream]),
     files: &mut Files,
 ) {
+    let certificate = certificate(report, section, files);
     let ca = section.text(report, "upstream_ca");
     let name = section.text(report, "upstream_name");
     let http2 = section.text(report, "upstream_http2");
     let TerminateUpstream::Http(http) = &mut *first else {
-        for text in [&ca, &name, &http2].into_iter().flatten() {
+        let shown = certificate.as_ref().map(|(text, _)| *text);
+        for text in [ca, name, http2, shown].into_iter().flatten() {
             let message = "this is for upstreams with HTTP: https://, http:// or http+unix:";
             report.error(text.at, message);
         }
@@ -205,13 +208,24 @@ pub(super) fn read_http_keys(
             for text in [&ca, &name].into_iter().flatten() {
                 report.error(text.at, "only an https:// upstream has a certificate to verify");
             }
+            if let Some((text, _)) = certificate {
+                report.error(text.at, "only an https:// upstream can ask for a certificate");
+            }
         }
         Some(tls) => {
             if let Some(text) = name {
                 let read = report.keep(text.at, values::certificate_name(text.text));
                 tls.name = read.unwrap_or_default();
             }
-            tls.ca = ca.map(|text| files.check_authorities(report, text));
+            tls.files.ca = ca.map(|text| files.check_authorities(report, text));
+            if let Some((text, _)) = &certificate
+                && http.address == HttpAddress::Destination
+            {
+                let message = "clients choose this upstream, and any of them would learn who \
+                    Eyelet is; expected the name of one";
+                report.error(text.at, message);
+            }
+            tls.files.certificate = certificate.map(|(_, pair)| pair);
         }
     }
     let (http2, tls) = (http.http2, http.tls.as_ref());
@@ -219,11 +233,37 @@ pub(super) fn read_http_keys(
         let TerminateUpstream::Http(other) = other else { continue };
         other.http2 = http2;
         let (Some(other), Some(tls)) = (&mut other.tls, tls) else { continue };
-        other.ca.clone_from(&tls.ca);
+        other.files.clone_from(&tls.files);
         // Without `upstream_name` each is verified by the name that it is dialled by.
         if name.is_some() {
             other.name.clone_from(&tls.name);
         }
+    }
+}
+
+/// The certificate that an upstream is shown, and its key.
+fn certificate<'t>(
+    report: &mut Report<'_>,
+    section: &Section<'t, '_>,
+    files: &mut Files,
+) -> Option<(Text<'t>, CertificateFiles)> {
+    let certificate = section.text(report, "upstream_certificate");
+    let key = section.text(report, "upstream_key");
+    match (certificate, key) {
+        (Some(certificate), Some(key)) => {
+            files.check_pair(report, certificate, key, &[]);
+            let pair = CertificateFiles {
+                certificate: files.path(certificate.text),
+                key: files.path(key.text),
+            };
+            Some((certificate, pair))
+        }
+        (Some(one), None) | (None, Some(one)) => {
+            let message = "`upstream_certificate` and `upstream_key` belong together";
+            report.error(one.at, message);
+            None
+        }
+        (None, None) => None,
     }
 }
 

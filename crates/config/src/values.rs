@@ -14,7 +14,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::model::{
     DESTINATION, Host, HostPort, HttpAddress, HttpUpstream, SpliceUpstream, TerminateUpstream,
-    UpstreamHttp2, UpstreamTls,
+    UpstreamFiles, UpstreamHttp2, UpstreamTls,
 };
 use crate::reader::nearest;
 
@@ -175,7 +175,7 @@ pub(super) fn terminate_upstream(text: &str) -> Result<TerminateUpstream, String
     }
     if text == DESTINATION {
         // Each connection has a name of its own.
-        let tls = Some(UpstreamTls { name: String::new(), ca: None });
+        let tls = Some(UpstreamTls { name: String::new(), files: UpstreamFiles::default() });
         return Ok(TerminateUpstream::Http(http_upstream(HttpAddress::Destination, tls)));
     }
     if let Some(path) = text.strip_prefix("unix:") {
@@ -197,7 +197,7 @@ pub(super) fn terminate_upstream(text: &str) -> Result<TerminateUpstream, String
                 Host::Ip(ip) => ip.to_string(),
                 Host::Name(name) => name.clone(),
             };
-            let tls = Some(UpstreamTls { name, ca: None });
+            let tls = Some(UpstreamTls { name, files: UpstreamFiles::default() });
             Ok(TerminateUpstream::Http(http_upstream(HttpAddress::Tcp(host_port), tls)))
         }
         Some((scheme, _)) => {
