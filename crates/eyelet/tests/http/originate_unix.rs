@@ -162,12 +162,15 @@ impl Drop for Later {
 fn an_upgrade_hands_the_socket_over() {
     let mut local = Local::new();
     let inode = local.inode();
+    let mut client = local.connect();
+    assert_eq!(ask(&mut client, "/before").status, 200);
     let said = local.order("upgrade");
     let (_, pid) = said.split_once(": process ").unwrap();
     let later = Later(Pid::from_raw(pid.split(' ').next().unwrap().parse().unwrap()).unwrap());
     assert!(local.edge.wait_exit_alone().success());
     assert_eq!(local.inode(), inode);
     assert_eq!(ask(&mut local.connect(), "/").status, 200);
+    assert_eq!(ask(&mut client, "/after").status, 200, "who was connected has moved");
     rustix::process::kill_process(later.0, Signal::TERM).unwrap();
     until("the file to go", || (!local.path().exists()).then_some(()));
 }
