@@ -46,7 +46,8 @@ pub use model::{
     Dictionaries, Dns, EvidenceSettings, HELLO_BYTES_MAX, Host, HostPort, HttpAddress, HttpLimits,
     HttpUpstream, Limits, Listener, ListenerKind, LocalNames, LogFormat, LogSettings, Originate,
     ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream, Tickets,
-    UpstreamCheck, UpstreamFiles, UpstreamHttp2, UpstreamTls, Version, is_loopback_host,
+    TlsUpstream, UpstreamCheck, UpstreamFiles, UpstreamHttp2, UpstreamTls, Version,
+    is_loopback_host,
 };
 pub use rules::{RuleList, RuleNames, RuleRef};
 pub use upstreams::UPSTREAMS_MAX;

@@ -127,6 +127,7 @@ fn leads<'a>(
             HttpAddress::Tcp(to) => Some(to),
             HttpAddress::Unix(_) | HttpAddress::Destination => None,
         },
+        TerminateUpstream::Tls(upstream) => Some(&upstream.address),
         TerminateUpstream::Unix(_) => None,
     };
     let upstreams: Vec<Option<&HostPort>> = match action {
@@ -365,7 +366,9 @@ fn terminate(
     let alpn_select = select.unwrap_or_else(|| match &upstream {
         _ if !matchers.alpn.is_empty() => matchers.alpn.clone(),
         TerminateUpstream::Http(_) => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
-        TerminateUpstream::Tcp(_) | TerminateUpstream::Unix(_) => Vec::new(),
+        TerminateUpstream::Tcp(_) | TerminateUpstream::Tls(_) | TerminateUpstream::Unix(_) => {
+            Vec::new()
+        }
     });
     let compression = compression::rule(report, section);
     let headers = headers::read(report, section);

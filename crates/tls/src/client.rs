@@ -1,4 +1,4 @@
-//! rustls' configurations for https:// upstreams: three for each set of files: roots, and a
+//! rustls' configurations for upstreams with TLS: four for each set of files: roots, and a
 //! certificate for upstreams that ask. They may change: what was made of them is replaced.
 
 use std::collections::HashMap;
@@ -14,9 +14,9 @@ use rustls::{CertificateError, ClientConfig, Error, RootCertStore};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::provider::PROVIDER;
-use crate::server::TlsError;
+use crate::server::{Capture, TlsError};
 use eyelet_config::certificate;
-use eyelet_config::{Config, TerminateUpstream, UpstreamFiles, UpstreamTls};
+use eyelet_config::{Config, UpstreamFiles, UpstreamTls};
 use eyelet_sys::file::Stamp;
 
 /// Which versions of HTTP are offered on a connection.
@@ -68,7 +68,7 @@ impl PartialEq for Roots {
     }
 }
 
-/// Configurations of the same files; they differ in ALPN.
+/// Configurations of the same files; they differ in ALPN and in what is done with their secrets.
 #[derive(Clone)]
 struct Offers {
     roots: Roots,
@@ -78,6 +78,8 @@ struct Offers {
     either: Arc<ClientConfig>,
     one: Arc<ClientConfig>,
     two: Arc<ClientConfig>,
+    /// Without ALPN, and with its secrets for the record layer.
+    bytes: Arc<ClientConfig>,
 }
 
 impl ClientConfigs {
@@ -88,8 +90,7 @@ impl ClientConfigs {
         for rule in config.rules.iter() {
             let Some(terminate) = rule.action.requests() else { continue };
             // All upstreams of a rule have the same files.
-            let TerminateUpstream::Http(upstream) = &terminate.upstream else { continue };
-            let Some(tls) = &upstream.tls else { continue };
+            let Some(tls) = terminate.upstream.tls() else { continue };
             if !by_files.contains_key(&tls.files) {
                 let (contents, stamps) = read(&tls.files)?;
                 let known = earlier.and_then(|earlier| earlier.offers(tls));
@@ -116,6 +117,12 @@ impl ClientConfigs {
             Spoken::One => offers.one,
             Spoken::Two => offers.two,
         })
+    }
+
+    /// The configuration for a `tls://` upstream. Take what it captures after each call of rustls:
+    /// [`crate::server::take_captured`].
+    pub fn of_bytes(&self, tls: &UpstreamTls) -> Option<Arc<ClientConfig>> {
+        Some(self.offers(tls)?.bytes)
     }
 
     /// Whether the roots for an upstream lead to a chain, as [`is_trusted`].
@@ -276,6 +283,9 @@ fn make(Contents { roots, shown }: Contents) -> Result<Offers, TlsError> {
         config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
         Arc::new(config)
     };
+    let mut bytes = config.clone();
+    bytes.enable_secret_extraction = true;
+    bytes.key_log = Arc::new(Capture);
     Ok(Offers {
         roots: Roots { store },
         shown,
@@ -283,5 +293,6 @@ fn make(Contents { roots, shown }: Contents) -> Result<Offers, TlsError> {
         either: offer(&["h2", "http/1.1"]),
         one: offer(&["http/1.1"]),
         two: offer(&["h2"]),
+        bytes: Arc::new(bytes),
     })
 }

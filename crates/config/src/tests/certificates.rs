@@ -441,7 +441,7 @@ fn upstreams_with_http() {
         (
             "http://a:1",
             "upstream_certificate = \"app.pem\"\nupstream_key = \"app.key\"",
-            "can ask for a certificate",
+            "asks for one",
         ),
         ("https://a:1", "upstream_wait = \"11m\"", "out of bounds"),
     ] {

@@ -78,25 +78,34 @@ fn an_originate_rule_sends_by_tls() {
     for (keys, expected) in [
         ("upstream = \"https://a.example:8443\"\nhosts = [\"b.example\", \"192.0.2.1\"]", None),
         ("upstream = \"https://a.example:443\"\ncompress = \"none\"", None),
+        ("upstream = [\"tls://a.example:1\", \"tls://b:1\"]\nupstream_name = \"c\"", None),
+        (
+            "upstream = \"tls://a.example:6380\"\nhosts = \"b.example\"",
+            Some("10:1: `hosts` is about HTTP; expected an https:// upstream"),
+        ),
+        (
+            "upstream = \"tls://a.example:6380\"\nupstream_http2 = \"on\"",
+            Some("10:18: this is for upstreams with HTTP: https://, http:// or http+unix:"),
+        ),
         (
             "upstream = \"http://a.example:80\"",
             Some(
                 "9:12: \"http://a.example:80\": an originate rule sends by TLS; expected \
-                https://host:port",
+                https://host:port or tls://host:port",
             ),
         ),
         (
             "upstream = \"tcp://a.example:80\"",
             Some(
                 "9:12: \"tcp://a.example:80\": an originate rule sends by TLS; expected \
-                https://host:port",
+                https://host:port or tls://host:port",
             ),
         ),
         (
             "upstream = \"destination\"",
             Some(
                 "9:12: \"destination\": an originate rule sends by TLS; expected \
-                https://host:port",
+                https://host:port or tls://host:port",
             ),
         ),
         (

@@ -454,3 +454,17 @@ fn a_client_in_the_clear_rests_in_its_slot_and_moves() {
     assert_eq!(worker.counters.originated.value(), 1);
     assert_eq!(worker.counters.parked.value(), 0);
 }
+
+/// A pair with TLS towards its upstream costs its slot and nothing else. It stays in its process.
+#[test]
+fn a_pair_with_tls_towards_its_upstream_rests_in_its_slot() {
+    let worker = worker();
+    let ((client, upstream), _far_client, _far_upstream) = sockets();
+    let key = park_one(&worker, (client, Some(upstream)), |_| {
+        let session = Session::tls13(Role::Client, Suite::Aes128Gcm, &[1; 32], &[2; 32], 0, 0);
+        Relay::Terminate(Terminated { session: session.unwrap(), flow: Flow::default() })
+    });
+    assert_eq!(worker.process.budget.used_by(Account::Relayed), 0, "no byte beside the slot");
+    assert_eq!(size_of::<Slot>(), 240);
+    assert!(detach(&worker, key).is_none());
+}

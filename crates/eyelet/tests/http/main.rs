@@ -19,6 +19,7 @@ mod kept;
 mod left;
 mod loops;
 mod originate;
+mod originate_bytes;
 mod originate_certificate;
 mod originate_svn;
 mod originate_unix;
