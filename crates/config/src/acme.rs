@@ -167,9 +167,9 @@ impl AcmeRules {
             |at: usize| self.listeners.is_empty() || self.listeners.contains(&(at as u16));
         let is_http = |listener: &Listener| listener.kind == ListenerKind::HttpRedirect;
         let is_on_443 = all.iter().enumerate().any(|(at, listener)| {
-            listener.address.port() == HTTPS_PORT && !is_http(listener) && is_ours(at)
+            listener.address.inet().port() == HTTPS_PORT && !is_http(listener) && is_ours(at)
         });
-        let is_on_80 = all.iter().any(|l| is_http(l) && l.address.port() == HTTP_PORT);
+        let is_on_80 = all.iter().any(|l| is_http(l) && l.address.inet().port() == HTTP_PORT);
         AcmeNames {
             names: self.names,
             listeners: self.listeners,

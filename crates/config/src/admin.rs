@@ -8,6 +8,7 @@ use zeroize::Zeroizing;
 
 use crate::files::Files;
 use crate::fleet::fleet_secret;
+use crate::listen_address::{MODE, UNIX, file_mode, socket_path};
 use crate::reader::{Report, Section, Text};
 
 /// `[admin]`.
@@ -58,7 +59,7 @@ pub(super) fn read(
     });
     let mode = section.text(report, "mode");
     let address = section.text(report, "address")?;
-    match address.text.strip_prefix("unix:") {
+    match address.text.strip_prefix(UNIX) {
         Some(path) => {
             if let Some((token_file, _)) = token_file {
                 let message = "`token_file` is for an address with a port; the mode of a Unix \
@@ -105,28 +106,6 @@ fn loopback(text: Text<'_>) -> Result<SocketAddr, String> {
     Ok(address)
 }
 
-fn socket_path(text: &str, files: &Files) -> Result<PathBuf, String> {
-    let path = files.path(text);
-    let len = path.as_os_str().len();
-    if text.is_empty() || text.ends_with('/') {
-        return Err("no file; expected \"unix:PATH\"".into());
-    }
-    if len > SOCKET_PATH_BYTES_MAX {
-        return Err(format!(
-            "the path has {len} bytes; a Unix socket's has at most {SOCKET_PATH_BYTES_MAX} here"
-        ));
-    }
-    Ok(path)
-}
-
-/// Permissions as `chmod` takes them. Connecting to a socket takes the right to write.
-fn file_mode(text: &str) -> Result<u32, String> {
-    let is_octal = (3..=4).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
-    let mode = is_octal.then(|| u32::from_str_radix(text, 8).ok()).flatten();
-    mode.filter(|mode| *mode <= 0o777)
-        .ok_or_else(|| format!("\"{text}\" is no mode; expected \"0600\" or \"0660\""))
-}
-
 /// The token in a file, without the white space at its end.
 ///
 /// # Errors
@@ -145,12 +124,5 @@ pub fn admin_token(file: &Path) -> Result<Zeroizing<Vec<u8>>, String> {
 
 const ADMIN_KEYS: [&str; 3] = ["address", "mode", "token_file"];
 
-/// The process' user alone.
-const MODE: u32 = 0o600;
-
 /// The right of users outside of the group to write, which connecting takes.
 const WRITE_OTHERS: u32 = 0o002;
-
-/// Bytes. `sun_path` has 108 with the NUL at its end (unix(7)); the socket first has the process'
-/// number behind its name, which has at most seven digits and a dot.
-const SOCKET_PATH_BYTES_MAX: usize = 108 - 1 - 8;

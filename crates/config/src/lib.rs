@@ -11,6 +11,7 @@ mod elsewhere;
 mod files;
 mod fleet;
 mod headers;
+mod listen_address;
 mod listeners;
 pub mod lists;
 mod load;
@@ -37,6 +38,7 @@ pub use diagnostic::{Diagnostic, Severity};
 pub use files::{Depth, UnchangedPairs};
 pub use fleet::{FleetSettings, RedisAddress, RedisTls, StoreAddress, fleet_secret};
 pub use headers::Fields;
+pub use listen_address::ListenAddress;
 pub use lists::{ListFile, ListFiles, ListKind, RenewedList};
 pub use load::{Loaded, load, load_next, parse};
 pub use local::{LocalSettings, Permitted, is_loopback_name};
@@ -45,7 +47,8 @@ pub use model::{
     Dictionaries, Dns, EvidenceSettings, HELLO_BYTES_MAX, Host, HostPort, HttpAddress, HttpLimits,
     HttpUpstream, Limits, Listener, ListenerKind, LocalNames, LogFormat, LogSettings, Originate,
     ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream, Tickets,
-    UpstreamCheck, UpstreamHttp2, UpstreamTls, Version, is_loopback_host,
+    TlsUpstream, UpstreamCheck, UpstreamFiles, UpstreamHttp2, UpstreamTls, Version,
+    is_loopback_host,
 };
 pub use rules::{RuleList, RuleNames, RuleRef};
 pub use trace::{SecretFields, TraceEndpoint, TraceSettings, trace_fields};

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use crate::files::Files;
+use crate::listen_address::{ListenAddress, MODE, UNIX, file_mode, socket_path};
 use crate::model::{Listener, ListenerKind};
 use crate::reader::{Report, Section, Text};
 use crate::values;
@@ -17,7 +19,7 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    pub(super) fn read(report: &mut Report<'_>, document: &Section<'_, '_>) -> Self {
+    pub(super) fn read(report: &mut Report<'_>, document: &Section<'_, '_>, files: &Files) -> Self {
         let sections = document.sections(report, "listener", "[[listener]]");
         let mut listeners = Self::default();
         if sections.is_empty() {
@@ -31,7 +33,7 @@ impl Listeners {
             report.error(beyond.at, format!("more than {LISTENERS_MAX} listeners"));
         }
         for section in sections.iter().take(LISTENERS_MAX) {
-            match read_one(report, section) {
+            match read_one(report, section, files) {
                 Some(listener) => listeners.add(report, section, listener),
                 None => listeners.incomplete = true,
             }
@@ -41,9 +43,10 @@ impl Listeners {
 
     /// The index of the listener that a rule refers to by `text`: its name or its address.
     pub(super) fn find(&self, report: &mut Report<'_>, reference: Text<'_>) -> Option<u16> {
-        let address: Option<SocketAddr> = reference.text.parse().ok();
+        let address: Option<ListenAddress> = reference.text.parse().ok();
         let found = self.list.iter().position(|listener| {
-            listener.name.as_deref() == Some(reference.text) || Some(listener.address) == address
+            listener.name.as_deref() == Some(reference.text)
+                || Some(&listener.address) == address.as_ref()
         });
         if found.is_none() && !self.incomplete {
             let known: Vec<String> = self.list.iter().take(KNOWN_SHOWN).map(called).collect();
@@ -64,6 +67,11 @@ impl Listeners {
             listed.is_empty() || listed.iter().any(|listed| usize::from(*listed) == *index)
         });
         of_rule.map(|(_, listener)| listener)
+    }
+
+    /// The first of a rule's listeners whose clients have no address.
+    pub(super) fn without_addresses<'a>(&'a self, listed: &'a [u16]) -> Option<&'a Listener> {
+        self.of_rule(listed).find(|listener| listener.address.is_unix())
     }
 
     /// The same by index, without listeners that use no rules.
@@ -91,9 +99,10 @@ impl Listeners {
     pub(super) fn reached_at(&self, ip: IpAddr, port: u16) -> Option<usize> {
         let ip = ip.to_canonical();
         self.list.iter().position(|listener| {
-            let own = listener.address.ip();
+            let address = listener.address.inet();
+            let own = address.ip();
             let is_any = own.is_unspecified() && own.is_ipv4() == ip.is_ipv4();
-            listener.address.port() == port
+            address.port() == port
                 && (own == ip || is_any && (ip.is_loopback() || ip.is_unspecified()))
         })
     }
@@ -101,10 +110,10 @@ impl Listeners {
     fn add(&mut self, report: &mut Report<'_>, section: &Section<'_, '_>, listener: Listener) {
         for (other, place) in self.list.iter().zip(&self.places) {
             let line = report.line(*place);
-            if collide(listener.address, other.address) {
+            if collide(&listener.address, &other.address) {
                 let at = section.value("address").map_or(section.at, |value| value.span().start);
                 let message = format!(
-                    "{} collides with the listener on {} at line {line}: one port can be \
+                    "{} collides with the listener on {} at line {line}: one address can be \
                      listened on once",
                     listener.address, other.address
                 );
@@ -129,7 +138,7 @@ pub(super) fn called(listener: &Listener) -> String {
     }
 }
 
-fn read_one(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<Listener> {
+fn read_one(report: &mut Report<'_>, section: &Section<'_, '_>, files: &Files) -> Option<Listener> {
     section.check_keys(report, &KEYS);
     let kind = match section.text(report, "kind") {
         Some(kind) => read_kind(report, kind),
@@ -146,19 +155,53 @@ fn read_one(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<Listen
         report.missing(section.at, message);
     }
     let address = section.text(report, "address")?;
-    let address = report.keep(address.at, values::listen_address(address.text))?;
+    let read = match address.text.strip_prefix(UNIX) {
+        Some(path) => socket_path(path, files).map(ListenAddress::Unix),
+        None => values::listen_address(address.text).map(ListenAddress::Inet),
+    };
+    let address = report.keep(address.at, read)?;
     let kind = kind?;
-    let acme_upstream = acme_upstream(report, section, kind, address);
-    check_reach(report, section, kind, address);
+    let acme_upstream = acme_upstream(report, section, kind, address.inet());
+    let mode = check_file(report, section, kind, &address);
+    if !address.is_unix() {
+        check_reach(report, section, kind, address.inet());
+    }
     Some(Listener {
         name,
         address,
+        mode,
         kind,
         proxy_protocol_from,
         reuse_port,
         acme_upstream,
         defer_accept,
     })
+}
+
+/// Checks what a Unix socket can have, and reads the permissions of its file.
+fn check_file(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    kind: ListenerKind,
+    address: &ListenAddress,
+) -> u32 {
+    let mode = section.text(report, "mode");
+    if !address.is_unix() {
+        if let Some(mode) = mode {
+            report.error(mode.at, "`mode` is for a Unix socket: address = \"unix:PATH\"");
+        }
+        return MODE;
+    }
+    if kind != ListenerKind::Plain {
+        let at = section.value("address").map_or(section.at, |value| value.span().start);
+        report.error(at, "a Unix socket is for listeners of kind \"plain\"");
+    }
+    for key in OF_TCP {
+        if let Some(at) = section.key_at(key) {
+            report.error(at, format!("`{key}` is about TCP, and this is a Unix socket"));
+        }
+    }
+    mode.and_then(|text| report.keep(text.at, file_mode(text.text))).unwrap_or(MODE)
 }
 
 /// What clients of a plain listener send is readable on its way. They are on this machine, so no
@@ -224,7 +267,11 @@ fn read_kind(report: &mut Report<'_>, kind: Text<'_>) -> Option<ListenerKind> {
 
 /// Whether the second bind would fail. `[::]` is bound for IPv6 only, so it does not collide with
 /// IPv4.
-fn collide(a: SocketAddr, b: SocketAddr) -> bool {
+fn collide(a: &ListenAddress, b: &ListenAddress) -> bool {
+    if a.is_unix() || b.is_unix() {
+        return a == b;
+    }
+    let (a, b) = (a.inet(), b.inet());
     let takes =
         |wide: IpAddr, narrow: IpAddr| wide.is_unspecified() && wide.is_ipv4() == narrow.is_ipv4();
     let (one, other) = (a.ip(), b.ip());
@@ -233,12 +280,16 @@ fn collide(a: SocketAddr, b: SocketAddr) -> bool {
     same_port && (one == other || takes(one, other) || takes(other, one))
 }
 
-const KEYS: [&str; 8] = [
+/// Keys that a Unix socket has no use for.
+const OF_TCP: [&str; 4] = ["allow_remote", "defer_accept", "proxy_protocol_from", "reuse_port"];
+
+const KEYS: [&str; 9] = [
     "acme_upstream",
     "address",
     "allow_remote",
     "defer_accept",
     "kind",
+    "mode",
     "name",
     "proxy_protocol_from",
     "reuse_port",

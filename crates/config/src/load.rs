@@ -92,9 +92,9 @@ fn check(
     let folder = path.parent().unwrap_or(Path::new(""));
     let document = Section { title: "the file", table: table.get_ref(), at: 0 };
     document.check_keys(&mut report, &settings::DOCUMENT_KEYS);
-    let listeners = Listeners::read(&mut report, &document);
     let (served, unchanged) = served.unzip();
     let mut files = Files::new(folder, depth, now, unchanged);
+    let listeners = Listeners::read(&mut report, &document, &files);
     let served = served.map(|served| (&served.lists, served.policy.lists()));
     let mut lists = ListReader::new(folder, served);
     let local = local::read(&mut report, &document, &files);

@@ -104,7 +104,7 @@ impl HttpUpstream {
         };
         Some(Self {
             address: HttpAddress::Tcp(HostPort { host: Host::Ip(to.ip()), port: to.port() }),
-            tls: Some(UpstreamTls { name, ca: tls.ca.clone() }),
+            tls: Some(UpstreamTls { name, files: tls.files.clone() }),
             http2: spoken,
             chosen: Some(allow),
         })

@@ -12,7 +12,9 @@ use eyelet_wire::alert::AlertDescription;
 pub use eyelet_wire::version::Version;
 use ipnet::IpNet;
 
+use crate::certificate::CertificateFiles;
 use crate::headers::Fields;
+use crate::listen_address::ListenAddress;
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +22,9 @@ pub struct Listener {
     /// The name that rules may use in `listener`; its address works, too.
     pub name: Option<String>,
     /// Where to bind.
-    pub address: SocketAddr,
+    pub address: ListenAddress,
+    /// The permissions of its file, if it is a Unix socket.
+    pub mode: u32,
     /// How its connections get a destination.
     pub kind: ListenerKind,
     /// Sources that must send a PROXY v1/v2 header, which is believed.
@@ -109,8 +113,8 @@ impl Action {
 /// `action = "originate"`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Originate {
-    /// Its upstreams, all `https://`, and how they are asked. What a handshake with a client needs
-    /// has no effect here.
+    /// Its upstreams, all `https://` or all `tls://`, and how they are asked. What a handshake with
+    /// a client needs has no effect here.
     pub requests: Terminate,
     /// Host and port of the upstream, as in its Host field. Port 443 is left out.
     pub authority: Box<str>,
@@ -288,8 +292,19 @@ pub enum TerminateUpstream {
     Tcp(HostPort),
     /// `http://`, `https://` or `http+unix:`: dialled for the client's first request.
     Http(HttpUpstream),
+    /// `tls://host:port`, of an originate rule: dialled at once.
+    Tls(TlsUpstream),
     /// `unix:/path`: dialled when the handshake ends.
     Unix(PathBuf),
+}
+
+/// An upstream with TLS and any protocol in it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TlsUpstream {
+    /// The address to dial.
+    pub address: HostPort,
+    /// How it is verified.
+    pub tls: UpstreamTls,
 }
 
 impl TerminateUpstream {
@@ -297,6 +312,24 @@ impl TerminateUpstream {
     pub fn as_http(&self) -> Option<&HttpUpstream> {
         match self {
             Self::Http(http) => Some(http),
+            Self::Tcp(_) | Self::Tls(_) | Self::Unix(_) => None,
+        }
+    }
+
+    /// How it is verified, if it has TLS.
+    pub fn tls(&self) -> Option<&UpstreamTls> {
+        match self {
+            Self::Http(http) => http.tls.as_ref(),
+            Self::Tls(upstream) => Some(&upstream.tls),
+            Self::Tcp(_) | Self::Unix(_) => None,
+        }
+    }
+
+    /// The same, to be changed.
+    pub(super) fn tls_mut(&mut self) -> Option<&mut UpstreamTls> {
+        match self {
+            Self::Http(http) => http.tls.as_mut(),
+            Self::Tls(upstream) => Some(&mut upstream.tls),
             Self::Tcp(_) | Self::Unix(_) => None,
         }
     }
@@ -304,7 +337,7 @@ impl TerminateUpstream {
     /// Whether it is a name, which may have several addresses.
     pub fn is_named(&self) -> bool {
         let to = match self {
-            Self::Tcp(to) => to,
+            Self::Tcp(to) | Self::Tls(TlsUpstream { address: to, .. }) => to,
             Self::Http(http) => match &http.address {
                 HttpAddress::Tcp(to) => to,
                 HttpAddress::Unix(_) | HttpAddress::Destination => return false,
@@ -320,6 +353,7 @@ impl fmt::Display for TerminateUpstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(to) => write!(f, "tcp://{to}"),
+            Self::Tls(upstream) => write!(f, "tls://{}", upstream.address),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
             Self::Http(http) => match (&http.address, &http.tls) {
                 (address @ HttpAddress::Unix(_), _) => write!(f, "http+{address}"),
@@ -385,8 +419,17 @@ impl fmt::Display for HttpAddress {
 pub struct UpstreamTls {
     /// The name or address that its certificate must have.
     pub name: String,
+    /// The files that a handshake with it needs.
+    pub files: UpstreamFiles,
+}
+
+/// What a handshake with an `https://` upstream needs of files.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct UpstreamFiles {
     /// The CA certificates. `None`: the system's.
     pub ca: Option<PathBuf>,
+    /// The certificate that an upstream is shown if it asks for one, and its key.
+    pub certificate: Option<CertificateFiles>,
 }
 
 /// A PROXY header for an upstream.

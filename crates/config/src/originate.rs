@@ -67,6 +67,26 @@ pub(super) fn fit_listeners(
     }
 }
 
+/// Clients of a Unix socket have no address. A rule that asks for one would not match them, and a
+/// refuse rule would let them pass.
+pub(super) fn check_clients(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    listeners: &Listeners,
+    listed: &[u16],
+) {
+    if let Some(at) = section.key_at("client")
+        && let Some(listener) = listeners.without_addresses(listed)
+    {
+        let message = format!(
+            "clients of {} have no address: the mode of a Unix socket says who may connect; give \
+             this rule a `listener` without it",
+            called(listener)
+        );
+        report.error(at, message);
+    }
+}
+
 /// Reads an originate rule.
 pub(super) fn read(
     report: &mut Report<'_>,
@@ -94,6 +114,13 @@ pub(super) fn read(
         }
         Some(_) => {}
     }
+    if let TerminateUpstream::Tls(_) = upstream {
+        for key in OF_HTTP {
+            if let Some(at) = section.key_at(key) {
+                report.error(at, format!("`{key}` is about HTTP; expected an https:// upstream"));
+            }
+        }
+    }
     let authority = authority(&upstream)?;
     let requests = Terminate {
         upstream,
@@ -115,9 +142,15 @@ pub(super) fn read(
 
 /// The host that the certificate has, and the port that is dialled.
 fn authority(upstream: &TerminateUpstream) -> Option<Box<str>> {
-    let http = upstream.as_http()?;
-    let name = &http.tls.as_ref()?.name;
-    let HttpAddress::Tcp(to) = &http.address else { return None };
+    let name = &upstream.tls()?.name;
+    let to = match upstream {
+        TerminateUpstream::Http(http) => match &http.address {
+            HttpAddress::Tcp(to) => to,
+            HttpAddress::Unix(_) | HttpAddress::Destination => return None,
+        },
+        TerminateUpstream::Tls(upstream) => &upstream.address,
+        TerminateUpstream::Tcp(_) | TerminateUpstream::Unix(_) => return None,
+    };
     let host = match name.parse().map(Host::Ip) {
         Ok(Host::Ip(std::net::IpAddr::V6(ip))) => format!("[{ip}]"),
         _ => name.clone(),
@@ -127,6 +160,9 @@ fn authority(upstream: &TerminateUpstream) -> Option<Box<str>> {
         port => format!("{host}:{port}").into(),
     })
 }
+
+/// Keys that bytes of any protocol have no use for.
+const OF_HTTP: [&str; 3] = ["compress", "hosts", "upstream_wait"];
 
 /// Matchers on a hello.
 const OF_HELLO: [&str; 13] = [

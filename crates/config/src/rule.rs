@@ -59,6 +59,7 @@ pub(super) fn read<'t>(
     let kind = read_kind(report, section)?;
     check_fit(report, section, kind);
     originate::fit_listeners(report, section, listeners, &mut matchers, kind.asks_of_plain());
+    originate::check_clients(report, section, listeners, &matchers.listeners);
     let mut shown = Vec::new();
     let (action, needs) = match kind {
         Kind::Originate => {
@@ -126,6 +127,7 @@ fn leads<'a>(
             HttpAddress::Tcp(to) => Some(to),
             HttpAddress::Unix(_) | HttpAddress::Destination => None,
         },
+        TerminateUpstream::Tls(upstream) => Some(&upstream.address),
         TerminateUpstream::Unix(_) => None,
     };
     let upstreams: Vec<Option<&HostPort>> = match action {
@@ -364,7 +366,9 @@ fn terminate(
     let alpn_select = select.unwrap_or_else(|| match &upstream {
         _ if !matchers.alpn.is_empty() => matchers.alpn.clone(),
         TerminateUpstream::Http(_) => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
-        TerminateUpstream::Tcp(_) | TerminateUpstream::Unix(_) => Vec::new(),
+        TerminateUpstream::Tcp(_) | TerminateUpstream::Tls(_) | TerminateUpstream::Unix(_) => {
+            Vec::new()
+        }
     });
     let compression = compression::rule(report, section);
     let headers = headers::read(report, section);
@@ -549,7 +553,7 @@ const COMMON_KEYS: [&str; 19] = [
 ];
 
 /// The keys of rules with certain actions.
-const ACTION_KEYS: [(&str, &[Kind]); 35] = [
+const ACTION_KEYS: [(&str, &[Kind]); 37] = [
     ("acme_on_demand", &[Kind::Terminate]),
     ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),
@@ -580,8 +584,10 @@ const ACTION_KEYS: [(&str, &[Kind]); 35] = [
     ("upstream", &[Kind::Originate, Kind::Splice, Kind::Terminate]),
     ("upstream_allow", &[Kind::Splice, Kind::Terminate]),
     ("upstream_ca", &[Kind::Originate, Kind::Terminate]),
+    ("upstream_certificate", &[Kind::Originate, Kind::Terminate]),
     ("upstream_check", &[Kind::Originate, Kind::Splice, Kind::Terminate]),
     ("upstream_hash", &[Kind::Originate, Kind::Splice, Kind::Terminate]),
+    ("upstream_key", &[Kind::Originate, Kind::Terminate]),
     ("upstream_name", &[Kind::Originate, Kind::Terminate]),
     ("upstream_http2", &[Kind::Originate, Kind::Terminate]),
     ("upstream_wait", &[Kind::Originate, Kind::Terminate]),

@@ -84,7 +84,7 @@ memory_max = \"12\"
         &[
             "3:1: unknown key `lisener` in [[listener]] (known keys: acme_upstream, \
              address, \
-             allow_remote, defer_accept, kind, name, proxy_protocol_from, reuse_port)",
+             allow_remote, defer_accept, kind, mode, name, proxy_protocol_from, reuse_port)",
             "4:1: a rule needs an `action`: \"splice\", \"terminate\", \"originate\" or \
              \"refuse\"",
             "5:8: \"*.\": nothing follows \"*.\"; expected a suffix, as in \"*.example.com\"",
@@ -102,8 +102,9 @@ memory_max = \"12\"
              key, length_hiding, listener, message, mint_ca, mint_key, name, offload, \
              plain_http, proxy_protocol, shadow, sni, \
              sni_malformed, sni_verified, source, tls_compression, tls_version_max, \
-             tls_version_min, upstream, upstream_allow, upstream_ca, upstream_check, \
-             upstream_hash, upstream_http2, upstream_name, upstream_wait)",
+             tls_version_min, upstream, upstream_allow, upstream_ca, upstream_certificate, \
+             upstream_check, upstream_hash, upstream_http2, upstream_key, upstream_name, \
+             upstream_wait)",
             "8:10: \"10.0.0.1/8\" has bits set beyond its prefix; did you mean \"10.0.0.0/8\" or \
              \"10.0.0.1\"?",
             "10:9: \"acess_denied\" is not an alert; did you mean \"access_denied\"?",
@@ -187,7 +188,7 @@ fn listeners() {
         ("[::]:443", "[::1]:443"),
     ] {
         let message = format!(
-            "4:11: {b} collides with the listener on {a} at line 1: one port \
+            "4:11: {b} collides with the listener on {a} at line 1: one address \
             can be listened on once"
         );
         assert_eq!(two(a, b), [message]);
@@ -518,7 +519,7 @@ fn a_whole_configuration() {
     assert_eq!(said(&loaded.warnings), [""; 0]);
     let config = loaded.config;
     let [inner, outer] = config.listeners.as_slice() else { panic!("two listeners") };
-    assert_eq!(inner.address, "127.0.0.1:8443".parse::<SocketAddr>().unwrap());
+    assert_eq!(inner.address.inet(), "127.0.0.1:8443".parse::<SocketAddr>().unwrap());
     assert_eq!((inner.name.as_deref(), inner.reuse_port), (Some("inner"), true));
     assert_eq!(outer.proxy_protocol_from, ["10.0.0.0/8".parse().unwrap()]);
     let names: Vec<&str> = config.rules.iter().map(|rule| rule.name).collect();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use http::uri::PathAndQuery;
 
+use crate::certificate::CertificateFiles;
 use crate::files::Files;
 use crate::model::{Balance, Host, HttpAddress, SpliceUpstream, TerminateUpstream, UpstreamCheck};
 use crate::reader::{Report, Section, Text, repeated};
@@ -51,6 +52,7 @@ impl Upstream for TerminateUpstream {
     fn kind(&self) -> &'static str {
         match self {
             Self::Tcp(_) => "tcp://",
+            Self::Tls(_) => "tls://",
             Self::Unix(_) => "unix:",
             Self::Http(http) => match (&http.address, &http.tls) {
                 (HttpAddress::Unix(_), _) => "http+unix:",
@@ -179,51 +181,95 @@ fn check(text: &str, first: &impl Upstream) -> Result<UpstreamCheck, String> {
 /// Bytes. A health check's path is a word.
 const PATH_BYTES_MAX: usize = 256;
 
-/// Reads the keys for HTTP upstreams only.
+/// Reads the keys for upstreams with HTTP or TLS only.
 pub(super) fn read_http_keys(
     report: &mut Report<'_>,
     section: &Section<'_, '_>,
     (first, others): (&mut TerminateUpstream, &mut [TerminateUpstream]),
     files: &mut Files,
 ) {
+    read_http2(report, section, first, others);
+    let is_http = matches!(first, TerminateUpstream::Http(_));
+    let is_chosen = !first.may_be_listed();
+    let certificate = certificate(report, section, files);
     let ca = section.text(report, "upstream_ca");
     let name = section.text(report, "upstream_name");
-    let http2 = section.text(report, "upstream_http2");
-    let TerminateUpstream::Http(http) = &mut *first else {
-        for text in [&ca, &name, &http2].into_iter().flatten() {
-            let message = "this is for upstreams with HTTP: https://, http:// or http+unix:";
+    let Some(tls) = first.tls_mut() else {
+        let shown = certificate.as_ref().map(|(text, _)| *text);
+        let message = match is_http {
+            true => "only an https:// upstream has a certificate to verify, or asks for one",
+            false => "this is for upstreams with HTTP: https://, http:// or http+unix:",
+        };
+        for text in [ca, name, shown].into_iter().flatten() {
             report.error(text.at, message);
         }
         return;
     };
-    if let Some(text) = http2 {
-        let read = report.keep(text.at, values::upstream_http2(text.text));
-        http.http2 = read.unwrap_or(http.http2);
+    if let Some(text) = name {
+        let read = report.keep(text.at, values::certificate_name(text.text));
+        tls.name = read.unwrap_or_default();
     }
-    match &mut http.tls {
-        None => {
-            for text in [&ca, &name].into_iter().flatten() {
-                report.error(text.at, "only an https:// upstream has a certificate to verify");
-            }
-        }
-        Some(tls) => {
-            if let Some(text) = name {
-                let read = report.keep(text.at, values::certificate_name(text.text));
-                tls.name = read.unwrap_or_default();
-            }
-            tls.ca = ca.map(|text| files.check_authorities(report, text));
-        }
+    tls.files.ca = ca.map(|text| files.check_authorities(report, text));
+    if let Some((text, _)) = &certificate
+        && is_chosen
+    {
+        let message = "clients choose this upstream, and any of them would learn who Eyelet is; \
+            expected the name of one";
+        report.error(text.at, message);
     }
-    let (http2, tls) = (http.http2, http.tls.as_ref());
-    for other in others {
-        let TerminateUpstream::Http(other) = other else { continue };
-        other.http2 = http2;
-        let (Some(other), Some(tls)) = (&mut other.tls, tls) else { continue };
-        other.ca.clone_from(&tls.ca);
+    tls.files.certificate = certificate.map(|(_, pair)| pair);
+    let tls = tls.clone();
+    for other in others.iter_mut().filter_map(TerminateUpstream::tls_mut) {
+        other.files.clone_from(&tls.files);
         // Without `upstream_name` each is verified by the name that it is dialled by.
         if name.is_some() {
             other.name.clone_from(&tls.name);
         }
+    }
+}
+
+fn read_http2(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    first: &mut TerminateUpstream,
+    others: &mut [TerminateUpstream],
+) {
+    let Some(text) = section.text(report, "upstream_http2") else { return };
+    let read = report.keep(text.at, values::upstream_http2(text.text));
+    if !matches!(first, TerminateUpstream::Http(_)) {
+        let message = "this is for upstreams with HTTP: https://, http:// or http+unix:";
+        report.error(text.at, message);
+    }
+    for upstream in [first].into_iter().chain(others) {
+        if let (TerminateUpstream::Http(http), Some(read)) = (upstream, read) {
+            http.http2 = read;
+        }
+    }
+}
+
+/// The certificate that an upstream is shown, and its key.
+fn certificate<'t>(
+    report: &mut Report<'_>,
+    section: &Section<'t, '_>,
+    files: &mut Files,
+) -> Option<(Text<'t>, CertificateFiles)> {
+    let certificate = section.text(report, "upstream_certificate");
+    let key = section.text(report, "upstream_key");
+    match (certificate, key) {
+        (Some(certificate), Some(key)) => {
+            files.check_pair(report, certificate, key, &[]);
+            let pair = CertificateFiles {
+                certificate: files.path(certificate.text),
+                key: files.path(key.text),
+            };
+            Some((certificate, pair))
+        }
+        (Some(one), None) | (None, Some(one)) => {
+            let message = "`upstream_certificate` and `upstream_key` belong together";
+            report.error(one.at, message);
+            None
+        }
+        (None, None) => None,
     }
 }
 

@@ -14,7 +14,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::model::{
     DESTINATION, Host, HostPort, HttpAddress, HttpUpstream, SpliceUpstream, TerminateUpstream,
-    UpstreamHttp2, UpstreamTls,
+    TlsUpstream, UpstreamFiles, UpstreamHttp2, UpstreamTls,
 };
 use crate::reader::nearest;
 
@@ -175,7 +175,7 @@ pub(super) fn terminate_upstream(text: &str) -> Result<TerminateUpstream, String
     }
     if text == DESTINATION {
         // Each connection has a name of its own.
-        let tls = Some(UpstreamTls { name: String::new(), ca: None });
+        let tls = Some(UpstreamTls { name: String::new(), files: UpstreamFiles::default() });
         return Ok(TerminateUpstream::Http(http_upstream(HttpAddress::Destination, tls)));
     }
     if let Some(path) = text.strip_prefix("unix:") {
@@ -193,11 +193,7 @@ pub(super) fn terminate_upstream(text: &str) -> Result<TerminateUpstream, String
         }
         Some(("https", rest)) => {
             let host_port = http_host_port("https", rest)?;
-            let name = match &host_port.host {
-                Host::Ip(ip) => ip.to_string(),
-                Host::Name(name) => name.clone(),
-            };
-            let tls = Some(UpstreamTls { name, ca: None });
+            let tls = Some(verified_by_host(&host_port));
             Ok(TerminateUpstream::Http(http_upstream(HttpAddress::Tcp(host_port), tls)))
         }
         Some((scheme, _)) => {
@@ -207,15 +203,32 @@ pub(super) fn terminate_upstream(text: &str) -> Result<TerminateUpstream, String
     }
 }
 
+/// Without `upstream_name` a certificate must have the host that is dialled.
+fn verified_by_host(to: &HostPort) -> UpstreamTls {
+    let name = match &to.host {
+        Host::Ip(ip) => ip.to_string(),
+        Host::Name(name) => name.clone(),
+    };
+    UpstreamTls { name, files: UpstreamFiles::default() }
+}
+
 /// The upstream of an originate rule.
 pub(super) fn originate_upstream(text: &str) -> Result<TerminateUpstream, String> {
+    if let Some(rest) = text.strip_prefix("tls://") {
+        let address = host_port(rest)?;
+        let tls = verified_by_host(&address);
+        return Ok(TerminateUpstream::Tls(TlsUpstream { address, tls }));
+    }
     match terminate_upstream(text)? {
         upstream @ TerminateUpstream::Http(HttpUpstream {
             address: HttpAddress::Tcp(_),
             tls: Some(_),
             ..
         }) => Ok(upstream),
-        _ => Err(format!("\"{text}\": an originate rule sends by TLS; expected https://host:port")),
+        _ => Err(format!(
+            "\"{text}\": an originate rule sends by TLS; expected https://host:port or \
+             tls://host:port"
+        )),
     }
 }
 

@@ -8,7 +8,6 @@ use std::time::Duration;
 use crate::connection_table::{Slot, SlotState};
 use crate::drain_pace::{COUNT_TICKS, DrainPace};
 use crate::park;
-use crate::relay::Relay;
 use crate::rest;
 use crate::worker::Worker;
 use eyelet_memory::slab::Key;
@@ -87,7 +86,7 @@ fn count(worker: &Rc<Worker>, pairs: bool) -> u32 {
     let keys = table.keys();
     let ends = |slot: &mut Slot| match &mut slot.state {
         SlotState::Active { ends, .. } => !*ends,
-        SlotState::Parked { relay, .. } => pairs || !matches!(relay, Relay::Splice(_)),
+        SlotState::Parked { relay, .. } => pairs || !relay.is_pair(),
         SlotState::Lingering => false,
     };
     let counted = keys.into_iter().filter(|key| table.slot(*key).is_some_and(ends)).count();
@@ -109,7 +108,7 @@ fn visit(worker: &Rc<Worker>, key: Key, pairs: bool) -> Turn {
     };
     let wait = rest::idle_for(worker, relay, info.is_settled());
     // Nobody can know what it is about to send, so it has most of the time to end by itself.
-    if matches!(relay, Relay::Splice(_)) && !pairs {
+    if relay.is_pair() && !pairs {
         return Turn::Not;
     }
     let flow = relay.flow();
@@ -145,8 +144,8 @@ mod tests {
     use super::*;
     use crate::drain_pace::ENDS_PER_TICK_MIN;
     use crate::park::tests::{parked, terminated};
-    use crate::relay::Flow;
     use crate::relay::splice::Spliced;
+    use crate::relay::{Flow, Relay};
     use crate::testing::worker;
     use eyelet_telemetry::info::Decided;
 

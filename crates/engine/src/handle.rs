@@ -174,8 +174,18 @@ impl Handle {
     /// It reads into the worker's buffer first, so that a connection holds no more than it
     /// received.
     pub async fn recv(&self, into: &mut CountedBuffer, max: usize) -> Result<usize, WaitError> {
+        self.recv_from(CLIENT, into, max).await
+    }
+
+    /// The same from either side.
+    pub async fn recv_from(
+        &self,
+        side: Side,
+        into: &mut CountedBuffer,
+        max: usize,
+    ) -> Result<usize, WaitError> {
         loop {
-            self.ready(&[CLIENT], READ).await?;
+            self.ready(&[side], READ).await?;
             if into.len() > LARGE_BYTES {
                 self.worker.enters(self.key, Phase::Large);
             }
@@ -190,7 +200,7 @@ impl Handle {
                 None => max.min(HELLO_BYTES),
             };
             let limit = max.min(buffers.input.len());
-            if let Some(read) = self.recv_now(&mut buffers.input[..limit])? {
+            if let Some(read) = self.recv_now(side, &mut buffers.input[..limit])? {
                 // `Vec` would double its capacity, and hold up to twice what arrived.
                 into.edit(|bytes| {
                     bytes.reserve_exact(read);
@@ -220,23 +230,33 @@ impl Handle {
         }
     }
 
-    /// Reads from the client. `None` if nothing is there now, `Some(0)` at the end of its stream.
-    pub fn recv_now(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    /// Reads from a side. `None` if nothing is there now, `Some(0)` at the end of its stream.
+    pub fn recv_now(&self, side: Side, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let mut table = self.worker.table.borrow_mut();
         let slot = table.slot(self.key).ok_or(io::ErrorKind::NotConnected)?;
-        match socket::recv(&slot.client, buffer) {
+        let from = slot.socket(side).ok_or(io::ErrorKind::NotConnected)?;
+        match socket::recv(from, buffer) {
             Ok(read) => {
-                if read < buffer.len() && !slot.ready.any(CLIENT, ENDED) {
-                    slot.ready.clear(CLIENT, READ);
+                if read < buffer.len() && !slot.ready.any(side, ENDED) {
+                    slot.ready.clear(side, READ);
                 }
                 Ok(Some(read))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                slot.ready.clear(CLIENT, READ);
+                slot.ready.clear(side, READ);
                 Ok(None)
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Sends every write to the upstream at once.
+    pub fn no_delay(&self) {
+        let mut table = self.worker.table.borrow_mut();
+        if let Some(upstream) = table.slot(self.key).and_then(|slot| slot.upstream.as_ref()) {
+            // If it cannot be set, writes are late but not lost.
+            let _ = socket::no_delay(upstream);
         }
     }
 

@@ -64,7 +64,7 @@ fn prepare(worker: &Rc<Worker>, key: Key) -> Option<Rest> {
         return None;
     }
     // The form for another process has no place for it: its client connects again.
-    if matches!(relay, Relay::Cleartext(_)) {
+    if matches!(relay, Relay::Terminate(terminated) if terminated.is_originated()) {
         return None;
     }
     let held = relay.held_bytes();

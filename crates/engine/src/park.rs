@@ -19,7 +19,8 @@ use crate::socket;
 use crate::worker::{Handle, Worker};
 use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted, TASK_BYTES_MAX};
 use eyelet_memory::slab::Key;
-use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, Parked};
+use eyelet_record::alert::CLOSE_NOTIFY;
+use eyelet_telemetry::info::{ConnectionInfo, End, Parked};
 use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::listing::State;
 use eyelet_telemetry::reason::{Class, Limit, Reason, Shed, Stage, When};
@@ -438,9 +439,7 @@ pub fn holds_since(worker: &Worker, key: Key) -> Option<u32> {
 /// that neither side takes a cut stream for complete.
 pub fn give_up_slow(worker: &Rc<Worker>, key: Key) {
     let outcome = match worker.table.borrow_mut().slot(key).map(|slot| &slot.state) {
-        Some(SlotState::Parked { relay: Relay::Cleartext(_), .. }) => Outcome::Originated,
-        Some(SlotState::Parked { relay: Relay::Splice(_), .. }) => Outcome::Spliced,
-        Some(SlotState::Parked { relay: Relay::Terminate(_), .. }) => Outcome::Terminated,
+        Some(SlotState::Parked { relay, .. }) => relay.outcome(),
         _ => return,
     };
     let reason = Reason::Shed(Shed::Untaken);
@@ -504,9 +503,13 @@ pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
     let SlotState::Parked { relay, .. } = state else { return };
     // Held bytes are lost, so neither side may take its stream for complete.
     let is_cut = upstream.is_some() && !relay.flow().is_quiet();
-    let outcome = match relay {
-        Relay::Cleartext(_) => Outcome::Originated,
-        Relay::Splice(_) => Outcome::Spliced,
+    let outcome = relay.outcome();
+    match relay {
+        Relay::Cleartext(_) | Relay::Splice(_) => {}
+        Relay::Terminate(originated) if originated.is_originated() => {
+            let last = relay::terminate::final_alert(originated, CLOSE_NOTIFY);
+            let _ = upstream.as_ref().map(|upstream| socket::send(upstream.as_fd(), &last));
+        }
         Relay::Terminate(terminated) => {
             if let Some(upstream) = upstream
                 && terminated.flow.takes_close_frame(UPSTREAM)
@@ -521,9 +524,8 @@ pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
             let records = relay::terminate::final_records(terminated, &last);
             // If its receive window is full, the client sees only the FIN.
             let _ = socket::send(client.as_fd(), &records);
-            Outcome::Terminated
         }
-    };
+    }
     // The client of a WebSocket answers the close frame, and one with a state may just be sending.
     // A reset would overtake what it reads.
     let flow = relay.flow();

@@ -15,7 +15,7 @@ use crate::fact_source::FactSource;
 use crate::intercept;
 use crate::peek;
 use crate::shadow;
-use eyelet_config::{Action, ListenerKind};
+use eyelet_config::{Action, ListenerKind, Originate, TerminateUpstream};
 use eyelet_http::redirect::redirect;
 use eyelet_memory::budget::{Account, CountedBuffer};
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
@@ -79,7 +79,12 @@ async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Resu
     }
     emit_decision(connection, info, action);
     match action {
-        Action::Originate(_) => action::originate::originate(connection, info).await,
+        Action::Originate(Originate { requests, .. }) => match &requests.upstream {
+            TerminateUpstream::Tls(to) => {
+                Box::pin(action::originate_bytes::originate(connection, info, to)).await
+            }
+            _ => action::originate::originate(connection, info).await,
+        },
         Action::Splice(splice) => {
             connection.handle.see(State::Dialling, info);
             action::splice::splice(connection, info, splice, &mut peeked, hello_bytes).await

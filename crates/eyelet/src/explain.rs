@@ -15,7 +15,8 @@ use eyelet_wire::hello::{Hello, HelloReader, Peek, Sni};
 use eyelet_wire::version::{self, TLS12};
 
 use eyelet_config::{
-    self, Action, Config, Depth, Diagnostic, Listener, ListenerKind, Originate, SpliceUpstream,
+    self, Action, Config, Depth, Diagnostic, ListenAddress, Listener, ListenerKind, Originate,
+    SpliceUpstream,
 };
 
 pub use args::ExplainArgs;
@@ -177,7 +178,7 @@ fn destination(args: &ExplainArgs, config: &Config, facts: &Facts<'_>) -> Option
     // A connection of a direct listener was meant for the address that accepted it.
     let listener = config.listeners.get(usize::from(facts.listener));
     let direct = listener.filter(|listener| listener.kind == ListenerKind::Direct);
-    let address = direct.map(|listener| listener.address);
+    let address = direct.map(|listener| listener.address.inet());
     let single = address.filter(|address| !address.ip().is_unspecified());
     facts.destination.or(args.destination).or(single)
 }
@@ -401,10 +402,10 @@ fn find_listener(args: &ExplainArgs, config: &Config) -> Option<u16> {
         let first = config.listeners.iter().position(fits).unwrap_or(0);
         return u16::try_from(first).ok();
     };
-    let address: Option<SocketAddr> = wanted.parse().ok();
+    let address: Option<ListenAddress> = wanted.parse().ok();
     let mut listeners = config.listeners.iter();
     let index = listeners.position(|listener| {
-        listener.name.as_ref() == Some(wanted) || Some(listener.address) == address
+        listener.name.as_ref() == Some(wanted) || Some(&listener.address) == address.as_ref()
     });
     index.and_then(|index| u16::try_from(index).ok())
 }

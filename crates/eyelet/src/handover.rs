@@ -13,17 +13,18 @@
 //! ```
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use eyelet_config::ListenAddress;
 use eyelet_engine::transfer::BATCH_DESCRIPTORS_MAX;
 use eyelet_sys::channel::{Channel, DESCRIPTORS_MAX, Received};
+use eyelet_sys::socket_file::Identity;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::listen::{Asked, Bound};
+use crate::listen::{Asked, Bound, text};
 
 /// Kinds of messages.
 pub mod kind {
@@ -72,9 +73,13 @@ pub struct HandoverHello {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Handed {
     /// Its address; port 0 is resolved.
-    pub address: SocketAddr,
+    #[serde(with = "text")]
+    pub address: ListenAddress,
     /// The purpose of its sockets.
     pub asked: Asked,
+    /// Device and inode of a Unix socket's file. Earlier programs have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<Identity>,
     /// How many sockets it has.
     pub sockets: usize,
 }
@@ -230,8 +235,9 @@ pub fn hand_state(
     mut send: impl FnMut(u8, &[u8], &[BorrowedFd<'_>]) -> io::Result<()>,
 ) -> Result<(), HandoverError> {
     let handed = listeners.iter().map(|bound| Handed {
-        address: bound.address,
-        asked: bound.asked,
+        address: bound.address.clone(),
+        asked: bound.asked.clone(),
+        file: bound.file.as_ref().map(|file| file.identity()),
         sockets: bound.distinct().count(),
     });
     let program = String::from(env!("CARGO_PKG_VERSION"));

@@ -436,7 +436,8 @@ fn session12(tls: UnbufferedServerConnection) -> Option<Session> {
     Session::tls12(Role::Server, suite, rx_key, rx_iv, tx_key, tx_iv, *rx_seq, *tx_seq).ok()
 }
 
-fn parts(secrets: &ConnectionTrafficSecrets) -> Option<(Suite, &[u8], &[u8])> {
+/// The suite, the key and the iv of one direction.
+pub fn parts(secrets: &ConnectionTrafficSecrets) -> Option<(Suite, &[u8], &[u8])> {
     match secrets {
         ConnectionTrafficSecrets::Aes128Gcm { key, iv } => {
             Some((Suite::Aes128Gcm, key.as_ref(), iv.as_ref()))

@@ -31,7 +31,9 @@ pub async fn arrive(
         }
         // The load balancer's PROXY header wins: the kernel knows only the balancer's destination.
         _ if info.decided.destination.is_some() => return Ok(()),
-        ListenerKind::Redirect => connection.handle.original_destination(listener.address.ip()),
+        ListenerKind::Redirect => {
+            connection.handle.original_destination(listener.address.inet().ip())
+        }
         ListenerKind::Tproxy => connection.handle.local_address(),
     };
     info.decided.destination = destination;

@@ -6,24 +6,31 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use eyelet_config::{Config, Limits, Listener, ListenerKind};
+use eyelet_config::{Config, Limits, ListenAddress, Listener, ListenerKind};
 use eyelet_engine::accept::{BACKLOG, KEEPALIVE_IDLE};
 use eyelet_sys::service;
 use eyelet_sys::socket::{self, Listen};
+use eyelet_sys::socket_file::{self, SocketFile};
 use serde::{Deserialize, Serialize};
 
 /// A listener's address cannot be bound.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {error}{}", hint(error))]
+#[error("cannot listen on {address}: {error}{}", hint(address, error))]
 pub struct ListenError {
     /// The address.
-    pub address: SocketAddr,
+    pub address: ListenAddress,
     /// Why.
     pub error: io::Error,
 }
 
-fn hint(error: &io::Error) -> &'static str {
+fn hint(address: &ListenAddress, error: &io::Error) -> &'static str {
     match error.kind() {
+        io::ErrorKind::PermissionDenied if address.is_unix() => {
+            " (the process must have the right to write to the folder)"
+        }
+        io::ErrorKind::AddrInUse if address.is_unix() => {
+            " (another process listens there; `ss -lxp` shows which)"
+        }
         io::ErrorKind::PermissionDenied => {
             " (a port below 1024 needs root, CAP_NET_BIND_SERVICE, or a lower \
              net.ipv4.ip_unprivileged_port_start; kind \"tproxy\" needs root or CAP_NET_ADMIN)"
@@ -38,11 +45,13 @@ fn hint(error: &io::Error) -> &'static str {
 #[derive(Clone)]
 pub struct Bound {
     /// Its address; port 0 is resolved.
-    pub address: SocketAddr,
+    pub address: ListenAddress,
     /// One for each worker, or more: worker `n` of `m` has each `m`-th from `n` on.
     pub sockets: Arc<[Arc<OwnedFd>]>,
     /// Their purpose.
     pub asked: Asked,
+    /// The file of a Unix socket.
+    pub file: Option<Arc<SocketFile>>,
 }
 
 /// Equal means the same sockets.
@@ -53,9 +62,10 @@ impl PartialEq for Bound {
 }
 
 /// The purpose of a socket. A listener with the same purpose keeps its sockets after a reload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asked {
-    address: SocketAddr,
+    #[serde(with = "text")]
+    address: ListenAddress,
     transparent: bool,
     reuse_port: bool,
     defer_accept: bool,
@@ -64,7 +74,7 @@ pub struct Asked {
 impl Asked {
     fn of(listener: &Listener) -> Self {
         Self {
-            address: listener.address,
+            address: listener.address.clone(),
             transparent: listener.kind == ListenerKind::Tproxy,
             reuse_port: listener.reuse_port,
             defer_accept: listener.defer_accept,
@@ -83,13 +93,15 @@ pub fn bind_all(
     let mut bound = Vec::new();
     for listener in &config.listeners {
         let asked = Asked::of(listener);
-        let known = left.iter().position(|known| known.asked == asked);
+        // A file that somebody has removed leads no client to its socket.
+        let leads = |known: &Bound| known.file.as_ref().is_none_or(|file| file.is_there());
+        let known = left.iter().position(|known| known.asked == asked && leads(known));
         bound.push(
             match known {
                 Some(known) => left.remove(known).for_workers(listener, &config.limits, workers),
                 None => bind(listener, asked, &config.limits, workers),
             }
-            .map_err(|error| ListenError { address: listener.address, error })?,
+            .map_err(|error| ListenError { address: listener.address.clone(), error })?,
         );
     }
     Ok(bound.into())
@@ -110,7 +122,10 @@ pub fn follow_limits(listeners: &[Bound], limits: &Limits) {
 pub fn listen_all(listeners: &[Bound]) -> Result<(), ListenError> {
     for bound in listeners {
         let listened = bound.sockets.iter().try_for_each(|fd| socket::listen(fd, BACKLOG));
-        listened.map_err(|error| ListenError { address: bound.address, error })?;
+        listened.map_err(|error| ListenError { address: bound.address.clone(), error })?;
+        if let Some(file) = &bound.file {
+            file.set_own(true);
+        }
     }
     Ok(())
 }
@@ -123,6 +138,9 @@ impl Bound {
         limits: &Limits,
         workers: usize,
     ) -> io::Result<Self> {
+        if let Some(file) = &self.file {
+            file.set_mode(listener.mode)?;
+        }
         let known = self.sockets.len();
         if known >= workers {
             return Ok(self.clone());
@@ -131,14 +149,22 @@ impl Bound {
         for n in known..workers {
             // A socket that was bound without SO_REUSEPORT stays alone at its port, and workers
             // share it. The service manager may have bound it so.
-            let may_join = known > 1 || self.asked.reuse_port;
-            let bound = may_join.then(|| socket::bind(self.address, how(listener, limits, true)));
+            let may_join = !self.address.is_unix() && (known > 1 || self.asked.reuse_port);
+            let address = self.address.inet();
+            let bound = may_join.then(|| socket::bind(address, how(listener, limits, true)));
             sockets.push(match bound {
                 Some(Ok(socket)) => Arc::new(socket),
                 Some(Err(_)) | None => sockets[n % known].clone(),
             });
         }
-        Ok(Self { sockets: sockets.into(), ..*self })
+        Ok(Self { sockets: sockets.into(), ..self.clone() })
+    }
+
+    /// Leaves the file of a Unix socket to the process that accepts from it now.
+    pub fn leave_file(&self) {
+        if let Some(file) = &self.file {
+            file.set_own(false);
+        }
     }
 
     /// Whether it has all sockets of `other`.
@@ -164,7 +190,7 @@ pub fn activated(config: &Config, passed: Vec<(String, OwnedFd)>) -> Vec<Bound> 
     for (name, socket) in passed {
         let prepared = service::prepare(&socket, KEEPALIVE_IDLE);
         let address = match prepared.and_then(|()| socket::local_address(&socket)) {
-            Ok(address) => address,
+            Ok(address) => ListenAddress::Inet(address),
             Err(error) => {
                 tracing::warn!("the service manager's descriptor {name:?} is closed: {error}");
                 continue;
@@ -173,7 +199,7 @@ pub fn activated(config: &Config, passed: Vec<(String, OwnedFd)>) -> Vec<Bound> 
         match config.listeners.iter().find(|listener| listener.address == address) {
             Some(listener) => {
                 let sockets = [Arc::new(socket)].into();
-                bound.push(Bound { address, sockets, asked: Asked::of(listener) });
+                bound.push(Bound { address, sockets, asked: Asked::of(listener), file: None });
             }
             None => tracing::warn!(
                 "the service manager's socket {name:?} at {address} has no listener and is closed"
@@ -189,7 +215,7 @@ pub fn restarted(config: &Config, activated: Vec<Bound>, earlier: Vec<Bound>) ->
     let is_new = |known: &Bound| activated.iter().all(|bound| bound.address != known.address);
     let mut earlier: Vec<Bound> = earlier.into_iter().filter(is_new).collect();
     while let Some(address) = rebound(config, &earlier) {
-        earlier.retain(|known| known.asked.address != address);
+        earlier.retain(|known| known.asked.address.inet() != address);
     }
     activated.into_iter().chain(earlier).collect()
 }
@@ -199,9 +225,10 @@ pub fn restarted(config: &Config, activated: Vec<Bound>, earlier: Vec<Bound>) ->
 pub fn rebound(config: &Config, earlier: &[Bound]) -> Option<SocketAddr> {
     let address = |listener: &Listener| {
         let asked = Asked::of(listener);
+        let address = asked.address.inet();
         let is_other =
-            |known: &&Bound| overlaps(known.asked.address, asked.address) && known.asked != asked;
-        earlier.iter().find(is_other).map(|known| known.asked.address)
+            |known: &&Bound| overlaps(known.asked.address.inet(), address) && known.asked != asked;
+        earlier.iter().find(is_other).map(|known| known.asked.address.inet())
     };
     config.listeners.iter().find_map(address)
 }
@@ -221,8 +248,16 @@ fn how(listener: &Listener, limits: &Limits, reuse_port: bool) -> Listen {
 }
 
 fn bind(listener: &Listener, asked: Asked, limits: &Limits, workers: usize) -> io::Result<Bound> {
+    if let ListenAddress::Unix(path) = &listener.address {
+        // All workers share it: a Unix socket has no SO_REUSEPORT.
+        let (socket, file) = socket_file::bind(path, listener.mode)?;
+        let socket = Arc::new(socket);
+        let sockets = vec![socket; workers].into();
+        let (address, file) = (listener.address.clone(), Some(Arc::new(file)));
+        return Ok(Bound { address, sockets, asked, file });
+    }
     let how = |reuse_port| how(listener, limits, reuse_port);
-    let mut address = listener.address;
+    let mut address = listener.address.inet();
     if workers > 1 && !listener.reuse_port {
         // SO_REUSEPORT would share the port with any process of this user that sets it too. A first
         // socket without it detects that the port is taken.
@@ -236,5 +271,28 @@ fn bind(listener: &Listener, asked: Asked, limits: &Limits, workers: usize) -> i
         address = socket::local_address(&bound)?;
         sockets.push(Arc::new(bound));
     }
-    Ok(Bound { address, sockets: sockets.into(), asked })
+    Ok(Bound { address: address.into(), sockets: sockets.into(), asked, file: None })
+}
+
+/// An address as its text, which is how earlier programs write it.
+pub mod text {
+    use eyelet_config::ListenAddress;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// The serializer's.
+    pub fn serialize<S: Serializer>(address: &ListenAddress, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(address)
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// If it is no address.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ListenAddress, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
 }

@@ -169,7 +169,7 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
     if order != Order::Hold {
         listen_all(&listeners)?;
     }
-    let addresses: Vec<SocketAddr> = listeners.iter().map(|bound| bound.address).collect();
+    let addresses = addresses(&listeners);
     // Frees what reading the configuration left, so that it does not count as held.
     eyelet_sys::memory::trim();
     let resident = eyelet_sys::memory::resident_bytes();
@@ -214,10 +214,14 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
         running.drain();
         return Err(error.into());
     }
-    for address in &addresses {
-        tracing::info!("listening on {address}");
+    for bound in running.listeners().iter() {
+        tracing::info!("listening on {}", bound.address);
     }
     Ok(running)
+}
+
+fn addresses(listeners: &[Bound]) -> Vec<SocketAddr> {
+    listeners.iter().map(|bound| bound.address.inet()).collect()
 }
 
 fn log_error(config: &Config, error: io::Error) -> StartError {
@@ -293,7 +297,7 @@ impl Running {
         let listeners = bind_all(config, count, &known)?;
         listen_all(&listeners)?;
         let writer = self.writer.reopen(config).map_err(|error| log_error(config, error))?;
-        let addresses: Vec<SocketAddr> = listeners.iter().map(|bound| bound.address).collect();
+        let addresses = addresses(&listeners);
         let limits = config.limits.clone();
         let snapshot = Arc::new(prepared.next(count, &addresses, &earlier)?);
         self.admin.configure(snapshot.config.admin.as_ref())?;
@@ -495,9 +499,12 @@ impl Running {
         self.ticket_keeper.keys()
     }
 
-    /// The listening addresses, in the order of the configuration; port 0 is resolved.
+    /// The listening addresses, in the order of the configuration; port 0 is resolved. That of a
+    /// Unix socket is [`ListenAddress::inet`].
+    ///
+    /// [`ListenAddress::inet`]: eyelet_config::ListenAddress::inet
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.published.listeners().iter().map(|bound| bound.address).collect()
+        addresses(&self.published.listeners())
     }
 
     /// Descriptors that connections may hold.

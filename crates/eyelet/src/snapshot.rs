@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use eyelet_acme::Acme;
 use eyelet_balance::table::Table;
-use eyelet_config::{Config, Listener};
+use eyelet_config::{Config, ListenAddress, Listener};
 use eyelet_engine::batch::CONNECTION_DESCRIPTORS;
 use eyelet_engine::connection_table::Slot;
 use eyelet_engine::relay::PIPES_MAX;
@@ -278,7 +278,11 @@ impl Snapshot {
 
 fn called(listeners: &[Listener], addresses: &[SocketAddr]) -> Arc<[Box<str>]> {
     let names = listeners.iter().zip(addresses).map(|(listener, address)| {
-        listener.name.clone().unwrap_or_else(|| address.to_string()).into()
+        let shown = || match &listener.address {
+            ListenAddress::Inet(_) => address.to_string(),
+            path @ ListenAddress::Unix(_) => path.to_string(),
+        };
+        listener.name.clone().unwrap_or_else(shown).into()
     });
     names.collect()
 }

@@ -131,6 +131,8 @@ fn record(
     if let Some(why) = stopped {
         tracing::error!("{kept} connections leave, and the others are drained: {why}");
     }
+    // The next process accepts at the same files.
+    listeners.iter().for_each(Bound::leave_file);
     recorder.send(kind::END, &body(kind::END, &kept)?, &[])?;
     Ok((kept, recorder.finish()?))
 }

@@ -6,10 +6,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
 
+use eyelet_config::ListenAddress;
 use eyelet_engine::batch::{Arrivals, deliver};
 use eyelet_engine::handover::VERSIONS_READ;
 use eyelet_engine::transfer::ConnectionBatch;
 use eyelet_sys::channel::{Channel, DESCRIPTORS_MAX};
+use eyelet_sys::socket_file::SocketFile;
 use eyelet_tls::tickets::Now;
 use zeroize::Zeroizing;
 
@@ -132,7 +134,12 @@ fn listeners(
         }
         let own: Arc<[Arc<OwnedFd>]> = sockets.drain(..).collect();
         if own.len() == handed.sockets && !own.is_empty() {
-            bound.push(Bound { address: handed.address, sockets: own, asked: handed.asked });
+            let file = match (&handed.address, handed.file) {
+                (ListenAddress::Unix(path), Some(file)) => Some(SocketFile::of_other(path, file)),
+                _ => None,
+            };
+            let file = file.map(Arc::new);
+            bound.push(Bound { address: handed.address, sockets: own, asked: handed.asked, file });
         } else {
             tracing::warn!("the sockets at {} are lost and bound anew", handed.address);
         }

@@ -273,6 +273,7 @@ impl Plan {
             }
         }
         successor.is_on_its_own = true;
+        self.kept(&ready).for_each(Bound::leave_file);
         for worker in &answers {
             // One that drains does not wait for it.
             let _ = worker.try_send(BatchAnswer::Over);
@@ -283,9 +284,13 @@ impl Plan {
         Ok(())
     }
 
+    /// The listeners that the new process accepts from.
+    fn kept<'a>(&'a self, ready: &'a HandoverReady) -> impl Iterator<Item = &'a Bound> {
+        ready.kept.iter().filter_map(|index| self.listeners.get(*index))
+    }
+
     fn departures(&self, ready: &HandoverReady) -> Departing {
-        let kept = ready.kept.iter().filter_map(|index| self.listeners.get(*index));
-        let kept = kept.flat_map(Bound::distinct).cloned().collect();
+        let kept = self.kept(ready).flat_map(Bound::distinct).cloned().collect();
         departures(self.workers, &kept, ready.batch_descriptors, Duration::MAX)
     }
 

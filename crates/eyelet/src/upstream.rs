@@ -80,6 +80,7 @@ async fn dial_any(
         tried.add(index);
         let target = match &member.upstream {
             TerminateUpstream::Tcp(to) => DialTarget::Configured(to),
+            TerminateUpstream::Tls(upstream) => DialTarget::Configured(&upstream.address),
             TerminateUpstream::Unix(path) => DialTarget::Unix(path),
             TerminateUpstream::Http(_) => {
                 return Err(End::failed(Reason::Internal("dialled HTTP without a request")));

@@ -102,6 +102,7 @@ async fn check(http: &Http, member: &Member) -> Result<(), CheckError> {
         (_, upstream) => {
             let target = match upstream {
                 TerminateUpstream::Tcp(to) => DialTarget::Configured(to),
+                TerminateUpstream::Tls(upstream) => DialTarget::Configured(&upstream.address),
                 TerminateUpstream::Unix(path) => DialTarget::Unix(path),
                 TerminateUpstream::Http(to) => match &to.address {
                     HttpAddress::Tcp(to) => DialTarget::Configured(to),

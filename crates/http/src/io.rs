@@ -324,7 +324,7 @@ impl ClientStream {
         input[..filled].copy_from_slice(&self.partial);
         if !std::mem::take(&mut self.fresh) {
             let Some(room) = self.room(input, filled, max) else { return Ok(None) };
-            match self.handle.recv_now(&mut input[filled..room])? {
+            match self.handle.recv_now(CLIENT, &mut input[filled..room])? {
                 None => return Ok(Some(0)),
                 Some(0) => {
                     self.ended = true;

@@ -13,6 +13,7 @@ pub mod process;
 pub mod recording;
 pub mod service;
 pub mod socket;
+pub mod socket_file;
 pub mod transparent;
 pub mod waker;
 

@@ -13,7 +13,7 @@ use rustix::net::{
     SocketType, sockopt,
 };
 
-const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+pub(crate) const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 /// Options of a listening socket.
 #[derive(Clone, Copy, Debug)]
@@ -68,8 +68,12 @@ pub fn listen(fd: impl AsFd, backlog: i32) -> io::Result<()> {
 }
 
 /// Stops to listen, for all processes that hold the socket: its port refuses connections from now
-/// on. Connections in its queue are reset. [`listen`] starts again.
+/// on. Connections in its queue are reset. [`listen`] starts again. A Unix socket could not start
+/// again, so it goes on to queue connections until it is closed.
 pub fn stop_listening(fd: impl AsFd) -> io::Result<()> {
+    if sockopt::socket_domain(&fd)? == AddressFamily::UNIX {
+        return Ok(());
+    }
     Ok(rustix::net::shutdown(fd, Shutdown::Read)?)
 }
 
@@ -80,12 +84,46 @@ pub fn keepalive(fd: impl AsFd, idle: Duration) -> io::Result<()> {
     Ok(sockopt::set_tcp_keepidle(fd, idle)?)
 }
 
+/// Who connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SocketPeer {
+    /// By TCP, from this address.
+    Inet(SocketAddr),
+    /// By a Unix socket: the user and the process that connected.
+    Local {
+        /// The user.
+        uid: u32,
+        /// The process; 0 if it is of another PID namespace.
+        pid: u32,
+    },
+}
+
 /// Accepts a connection. Returns its socket and its peer.
-pub fn accept(listener: impl AsFd) -> io::Result<(OwnedFd, SocketAddr)> {
+pub fn accept(listener: impl AsFd) -> io::Result<(OwnedFd, SocketPeer)> {
     let (fd, peer) = rustix::net::acceptfrom_with(listener, FLAGS)?;
     // Linux returns the peer of every accepted TCP socket, even of one that was reset meanwhile.
-    let peer = peer.and_then(inet).ok_or(Errno::AFNOSUPPORT)?;
+    let peer = match peer.and_then(inet) {
+        Some(peer) => SocketPeer::Inet(peer),
+        None => local_peer(&fd)?,
+    };
     Ok((fd, peer))
+}
+
+/// Who connected to a Unix socket. rustix has no value for the process 0 of another namespace.
+fn local_peer(fd: impl AsFd) -> io::Result<SocketPeer> {
+    let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of_val(&who) as libc::socklen_t;
+    // SAFETY: the descriptor is borrowed and thus open. The kernel writes at most `len` bytes,
+    // which is the structure's size, and keeps no pointer.
+    let result = unsafe {
+        let (who, len) = ((&raw mut who).cast(), &raw mut len);
+        let fd = fd.as_fd().as_raw_fd();
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, who, len)
+    };
+    match result {
+        0 => Ok(SocketPeer::Local { uid: who.uid, pid: who.pid.cast_unsigned() }),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// The address of this end.

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use eyelet_memory::interner::Name;
+use eyelet_wire::local_peer::LocalPeer;
 use eyelet_wire::version;
 use ipnet::IpNet;
 use serde::{Serialize, Serializer};
@@ -313,7 +314,8 @@ pub struct Listed {
     pub listener: Box<str>,
     /// The name of the rule.
     pub rule: Option<Box<str>>,
-    /// The client's address.
+    /// The client's address, or who it is at a Unix socket.
+    #[serde(serialize_with = "client")]
     pub client: SocketAddr,
     /// The name in the hello.
     pub sni: Option<Box<str>>,
@@ -354,6 +356,14 @@ impl Listed {
     /// Bytes both ways.
     pub fn bytes(&self) -> u64 {
         self.bytes_to_upstream.saturating_add(self.bytes_to_client)
+    }
+}
+
+/// As the access log writes it.
+fn client<S: Serializer>(client: &SocketAddr, serializer: S) -> Result<S::Ok, S::Error> {
+    match LocalPeer::of(client.ip()) {
+        Some(peer) => serializer.collect_str(&peer),
+        None => client.serialize(serializer),
     }
 }
 

@@ -1,21 +1,22 @@
-//! rustls' configurations for https:// upstreams: three for each set of roots. The files of roots
-//! may change: what was made of them is replaced.
+//! rustls' configurations for upstreams with TLS: four for each set of files: roots, and a
+//! certificate for upstreams that ask. They may change: what was made of them is replaced.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{CertificateError, ClientConfig, Error, RootCertStore};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::provider::PROVIDER;
-use crate::server::TlsError;
+use crate::server::{Capture, TlsError};
 use eyelet_config::certificate;
-use eyelet_config::{Config, TerminateUpstream, UpstreamTls};
+use eyelet_config::{Config, UpstreamFiles, UpstreamTls};
 use eyelet_sys::file::Stamp;
 
 /// Which versions of HTTP are offered on a connection.
@@ -32,14 +33,27 @@ pub enum Spoken {
 /// The configurations of all https:// upstreams.
 #[derive(Default)]
 pub struct ClientConfigs {
-    by_roots: HashMap<Option<PathBuf>, Mutex<Made>>,
+    by_files: HashMap<UpstreamFiles, Mutex<Made>>,
 }
 
-/// What was made of a file of roots, or of the system's.
+/// What was made of the files for upstreams.
 struct Made {
     offers: Offers,
-    /// The version of the file. The system's roots have none.
-    stamp: Option<Stamp>,
+    stamps: Stamps,
+}
+
+/// The versions of files. The system's roots have none.
+#[derive(Clone, Copy)]
+struct Stamps {
+    ca: Option<Stamp>,
+    /// Those of a certificate and its key.
+    pair: Option<[Stamp; 2]>,
+}
+
+/// What the files contain.
+struct Contents {
+    roots: RootCertStore,
+    shown: Option<Arc<CertifiedKey>>,
 }
 
 /// A set of roots. One that was read again and has not changed is the same.
@@ -54,42 +68,45 @@ impl PartialEq for Roots {
     }
 }
 
-/// Configurations with the same roots; they differ in ALPN.
+/// Configurations of the same files; they differ in ALPN and in what is done with their secrets.
 #[derive(Clone)]
 struct Offers {
     roots: Roots,
+    /// What an upstream is shown that asks for a certificate.
+    shown: Option<Arc<CertifiedKey>>,
     verifier: Arc<WebPkiServerVerifier>,
     either: Arc<ClientConfig>,
     one: Arc<ClientConfig>,
     two: Arc<ClientConfig>,
+    /// Without ALPN, and with its secrets for the record layer.
+    bytes: Arc<ClientConfig>,
 }
 
 impl ClientConfigs {
     /// Reads every file that a rule names, and the system's roots if a rule names none. What
-    /// `earlier` made of the same roots is used again.
+    /// `earlier` made of the same contents is used again.
     pub fn new(config: &Config, earlier: Option<&Self>) -> Result<Self, TlsError> {
-        let mut by_roots = HashMap::new();
+        let mut by_files = HashMap::new();
         for rule in config.rules.iter() {
             let Some(terminate) = rule.action.requests() else { continue };
-            // All upstreams of a rule have the same roots.
-            let TerminateUpstream::Http(upstream) = &terminate.upstream else { continue };
-            let Some(tls) = &upstream.tls else { continue };
-            if !by_roots.contains_key(&tls.ca) {
-                let (roots, stamp) = read(tls.ca.as_deref())?;
+            // All upstreams of a rule have the same files.
+            let Some(tls) = terminate.upstream.tls() else { continue };
+            if !by_files.contains_key(&tls.files) {
+                let (contents, stamps) = read(&tls.files)?;
                 let known = earlier.and_then(|earlier| earlier.offers(tls));
-                let offers = match known.filter(|known| known.roots.store.roots == roots.roots) {
+                let offers = match known.filter(|known| known.are_of(&contents)) {
                     Some(known) => known,
-                    None => make(roots)?,
+                    None => make(contents)?,
                 };
-                by_roots.insert(tls.ca.clone(), Mutex::new(Made { offers, stamp }));
+                by_files.insert(tls.files.clone(), Mutex::new(Made { offers, stamps }));
             }
         }
-        Ok(Self { by_roots })
+        Ok(Self { by_files })
     }
 
     /// Which roots verify an upstream. A file of the same name may hold others later.
     pub fn roots(&self, tls: &UpstreamTls) -> Option<Roots> {
-        self.by_roots.get(&tls.ca).map(|made| lock(made).offers.roots.clone())
+        self.by_files.get(&tls.files).map(|made| lock(made).offers.roots.clone())
     }
 
     /// The configuration for an upstream.
@@ -102,6 +119,12 @@ impl ClientConfigs {
         })
     }
 
+    /// The configuration for a `tls://` upstream. Take what it captures after each call of rustls:
+    /// [`crate::server::take_captured`].
+    pub fn of_bytes(&self, tls: &UpstreamTls) -> Option<Arc<ClientConfig>> {
+        Some(self.offers(tls)?.bytes)
+    }
+
     /// Whether the roots for an upstream lead to a chain, as [`is_trusted`].
     pub fn trusts(&self, tls: &UpstreamTls, chain: &[CertificateDer<'_>], now: UnixTime) -> bool {
         self.offers(tls).is_some_and(|offers| is_trusted(&offers.verifier, chain, now))
@@ -109,19 +132,20 @@ impl ClientConfigs {
 
     /// The files that it was made from. The system's roots are not among them.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
-        self.by_roots.keys().filter_map(Option::as_deref)
+        self.by_files.keys().flat_map(files)
     }
 
-    /// Reads again each file that has changed. `note` gets each file that was read, and whether its
-    /// roots were replaced, or why they were not. Returns whether any were.
+    /// Reads again what has changed. `note` gets each file that has changed, and whether what was
+    /// made of it was replaced, or why it was not. Returns whether anything was.
     pub fn refresh(&self, mut note: impl FnMut(&Path, Result<bool, TlsError>)) -> bool {
         let mut is_any_new = false;
-        for (path, made) in &self.by_roots {
-            let Some((path, known)) = path.as_deref().zip(lock(made).stamp) else { continue };
-            if known.is_same(Stamp::at(path)) {
-                continue;
-            }
-            let renewed = renew(path, made);
+        for (of, made) in &self.by_files {
+            let known = lock(made).stamps;
+            let stamps = known.ca.into_iter().chain(known.pair.into_iter().flatten());
+            let changed =
+                files(of).zip(stamps).find(|(path, known)| !known.is_same(Stamp::at(path)));
+            let Some((path, _)) = changed else { continue };
+            let renewed = renew(of, made);
             is_any_new |= matches!(renewed, Ok(true));
             note(path, renewed);
         }
@@ -129,7 +153,7 @@ impl ClientConfigs {
     }
 
     fn offers(&self, tls: &UpstreamTls) -> Option<Offers> {
-        self.by_roots.get(&tls.ca).map(|made| lock(made).offers.clone())
+        self.by_files.get(&tls.files).map(|made| lock(made).offers.clone())
     }
 }
 
@@ -165,21 +189,37 @@ pub fn is_trusted(
 /// # Errors
 /// If the roots cannot be read.
 pub fn roots_config(ca: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
-    Ok(make(read(ca)?.0)?.one)
+    Ok(make(Contents { roots: read_roots(ca)?.0, shown: None })?.one)
 }
 
-/// Reads a file again. Returns whether its roots were replaced.
-fn renew(path: &Path, made: &Mutex<Made>) -> Result<bool, TlsError> {
+/// Reads files again. Returns whether what was made of them was replaced.
+fn renew(of: &UpstreamFiles, made: &Mutex<Made>) -> Result<bool, TlsError> {
     // Read without the lock, which dials take.
-    let (roots, stamp) = read(Some(path))?;
-    let differs = lock(made).offers.roots.store.roots != roots.roots;
-    let offers = differs.then(|| make(roots)).transpose()?;
+    let (contents, stamps) = read(of)?;
+    let differs = !lock(made).offers.are_of(&contents);
+    let offers = differs.then(|| make(contents)).transpose()?;
     let mut made = lock(made);
-    made.stamp = stamp;
+    made.stamps = stamps;
     if let Some(offers) = offers {
         made.offers = offers;
     }
     Ok(differs)
+}
+
+/// The paths, in the order of their [`Stamps`].
+fn files(of: &UpstreamFiles) -> impl Iterator<Item = &Path> {
+    let pair = of.certificate.as_ref().map(|pair| [&*pair.certificate, &*pair.key]);
+    of.ca.as_deref().into_iter().chain(pair.into_iter().flatten())
+}
+
+impl Offers {
+    /// Whether they were made of the same contents.
+    fn are_of(&self, contents: &Contents) -> bool {
+        let chain =
+            |shown: &Option<Arc<CertifiedKey>>| shown.as_ref().map(|shown| shown.cert.clone());
+        self.roots.store.roots == contents.roots.roots
+            && chain(&self.shown) == chain(&contents.shown)
+    }
 }
 
 /// No operation under this lock can panic half done.
@@ -187,7 +227,19 @@ fn lock(made: &Mutex<Made>) -> MutexGuard<'_, Made> {
     made.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn read(ca: Option<&Path>) -> Result<(RootCertStore, Option<Stamp>), TlsError> {
+fn read(of: &UpstreamFiles) -> Result<(Contents, Stamps), TlsError> {
+    let (roots, ca) = read_roots(of.ca.as_deref())?;
+    let (shown, pair) = match &of.certificate {
+        None => (None, None),
+        Some(files) => {
+            let pair = certificate::load(files)?;
+            (Some(Arc::new(pair.certified)), Some(pair.stamps))
+        }
+    };
+    Ok((Contents { roots, shown }, Stamps { ca, pair }))
+}
+
+fn read_roots(ca: Option<&Path>) -> Result<(RootCertStore, Option<Stamp>), TlsError> {
     let fault = |path: &str, reason: String| TlsError::UpstreamCa { path: path.into(), reason };
     let mut roots = RootCertStore::empty();
     let stamp = match ca {
@@ -212,25 +264,35 @@ fn read(ca: Option<&Path>) -> Result<(RootCertStore, Option<Stamp>), TlsError> {
     Ok((roots, stamp))
 }
 
-fn make(roots: RootCertStore) -> Result<Offers, TlsError> {
+fn make(Contents { roots, shown }: Contents) -> Result<Offers, TlsError> {
     let store = Arc::new(roots);
     let builder = ClientConfig::builder_with_provider(PROVIDER.clone());
     let builder = builder.with_safe_default_protocol_versions()?;
     let verifier = WebPkiServerVerifier::builder_with_provider(store.clone(), PROVIDER.clone());
     let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
     let builder = builder.with_webpki_verifier(verifier.clone());
-    let config = builder.with_no_client_auth();
+    let config = match &shown {
+        None => builder.with_no_client_auth(),
+        Some(shown) => {
+            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(shown.clone())))
+        }
+    };
     let offer = |protocols: &[&str]| {
         // The copies share the roots and the tickets.
         let mut config = config.clone();
         config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
         Arc::new(config)
     };
+    let mut bytes = config.clone();
+    bytes.enable_secret_extraction = true;
+    bytes.key_log = Arc::new(Capture);
     Ok(Offers {
         roots: Roots { store },
+        shown,
         verifier,
         either: offer(&["h2", "http/1.1"]),
         one: offer(&["http/1.1"]),
         two: offer(&["h2"]),
+        bytes: Arc::new(bytes),
     })
 }

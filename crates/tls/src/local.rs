@@ -233,7 +233,7 @@ impl Signed {
 /// The names of this machine, and the addresses that the listeners are bound to.
 fn own_names(config: &Config) -> Vec<SubjectName> {
     let loopback = [IpAddr::from([127, 0, 0, 1]), std::net::Ipv6Addr::LOCALHOST.into()];
-    let listeners = config.listeners.iter().map(|listener| listener.address.ip());
+    let listeners = config.listeners.iter().map(|listener| listener.address.inet().ip());
     let literal = listeners.filter(|address| !address.is_unspecified());
     let mut addresses: Vec<_> = loopback.into_iter().chain(literal).collect();
     addresses.sort_unstable();

@@ -620,7 +620,7 @@ pub fn take_captured() -> TrafficSecrets {
 }
 
 /// A key log that keeps these secrets for the handover and writes nothing.
-struct Capture;
+pub(crate) struct Capture;
 
 impl fmt::Debug for Capture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -27,6 +27,7 @@ pub mod alert;
 pub mod connect;
 pub mod hello;
 pub mod ja4;
+pub mod local_peer;
 pub mod proxy;
 pub mod record;
 pub mod server_hello;

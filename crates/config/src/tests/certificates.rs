@@ -402,7 +402,10 @@ fn upstreams_with_http() {
         })
     };
     let tls = |name: &str, ca: Option<&str>| {
-        Some(UpstreamTls { name: name.to_owned(), ca: ca.map(|ca| folder.0.join(ca)) })
+        Some(UpstreamTls {
+            name: name.to_owned(),
+            files: UpstreamFiles { ca: ca.map(|ca| folder.0.join(ca)), certificate: None },
+        })
     };
     for (text, more, address, expected, wait) in [
         ("http+unix:/run/a.sock", "", "unix:/run/a.sock", None, 0),
@@ -434,6 +437,12 @@ fn upstreams_with_http() {
         ("tcp://a:1", "upstream_http2 = \"on\"", "this is for upstreams with HTTP"),
         ("http://a:1", "upstream_http2 = \"h2\"", "expected \"alpn\", \"on\" or \"off\""),
         ("https://a:1", "upstream_name = \"-\"", "\"-\": "),
+        ("https://a:1", "upstream_key = \"app.key\"", "belong together"),
+        (
+            "http://a:1",
+            "upstream_certificate = \"app.pem\"\nupstream_key = \"app.key\"",
+            "asks for one",
+        ),
         ("https://a:1", "upstream_wait = \"11m\"", "out of bounds"),
     ] {
         let found = format!("{:?}", upstream(text, more).unwrap_err());
@@ -513,4 +522,28 @@ fn a_rule_with_local_certificates() {
     assert!(folder.said(&listed).join("\n").contains("stands alone"), "{:?}", folder.said(&listed));
     let loaded = folder.read(Depth::Full, &rule("[local]\nfolder = \"ca\"")).unwrap();
     assert_eq!(loaded.config.local.folder, Some(folder.0.join("ca")));
+}
+
+/// What an upstream is shown is a pair, and is checked as those for clients are.
+#[test]
+fn a_certificate_for_an_upstream_is_checked() {
+    let folder = Folder::new();
+    folder.issue("app", &["app.example"]);
+    folder.issue("other", &["other.example"]);
+    let read = |key: &str| {
+        let more = format!("upstream_certificate = \"app.pem\"\nupstream_key = \"{key}\"");
+        let text = terminate("\"app.example\"", "\"app.pem\"", "\"app.key\"", &more);
+        folder.read(Depth::Full, &text.replace("http://127.0.0.1:3000", "https://a.example:443"))
+    };
+    let loaded = read("app.key").unwrap();
+    let Action::Terminate(terminate) = loaded.config.rules.at(0).action else { panic!() };
+    let files = &terminate.upstream.as_http().unwrap().tls.as_ref().unwrap().files;
+    let shown = files.certificate.as_ref().unwrap();
+    assert_eq!(
+        (&shown.certificate, &shown.key),
+        (&folder.0.join("app.pem"), &folder.0.join("app.key"))
+    );
+    let found = format!("{:?}", read("other.key").unwrap_err());
+    assert!(found.contains("does not fit the certificate"), "{found}");
+    assert!(read("missing.key").is_err());
 }

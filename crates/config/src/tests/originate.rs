@@ -78,25 +78,34 @@ fn an_originate_rule_sends_by_tls() {
     for (keys, expected) in [
         ("upstream = \"https://a.example:8443\"\nhosts = [\"b.example\", \"192.0.2.1\"]", None),
         ("upstream = \"https://a.example:443\"\ncompress = \"none\"", None),
+        ("upstream = [\"tls://a.example:1\", \"tls://b:1\"]\nupstream_name = \"c\"", None),
+        (
+            "upstream = \"tls://a.example:6380\"\nhosts = \"b.example\"",
+            Some("10:1: `hosts` is about HTTP; expected an https:// upstream"),
+        ),
+        (
+            "upstream = \"tls://a.example:6380\"\nupstream_http2 = \"on\"",
+            Some("10:18: this is for upstreams with HTTP: https://, http:// or http+unix:"),
+        ),
         (
             "upstream = \"http://a.example:80\"",
             Some(
                 "9:12: \"http://a.example:80\": an originate rule sends by TLS; expected \
-                https://host:port",
+                https://host:port or tls://host:port",
             ),
         ),
         (
             "upstream = \"tcp://a.example:80\"",
             Some(
                 "9:12: \"tcp://a.example:80\": an originate rule sends by TLS; expected \
-                https://host:port",
+                https://host:port or tls://host:port",
             ),
         ),
         (
             "upstream = \"destination\"",
             Some(
                 "9:12: \"destination\": an originate rule sends by TLS; expected \
-                https://host:port",
+                https://host:port or tls://host:port",
             ),
         ),
         (
@@ -128,4 +137,45 @@ fn an_originate_rule_sends_by_tls() {
         let found = all(&format!("{BOTH}[[rule]]\naction = \"originate\"\n{keys}\n"));
         assert_eq!(found, expected.into_iter().collect::<Vec<_>>(), "{keys}");
     }
+}
+
+/// Who may connect is a question of its file.
+#[test]
+fn a_plain_listener_may_be_a_unix_socket() {
+    let listener = |keys: &str, rules: &str| {
+        all(&format!("[[listener]]\naddress = \"unix:/run/svn.sock\"\n{keys}\n{rules}"))
+    };
+    let plain = "kind = \"plain\"";
+    let loaded = read(&format!("[[listener]]\n{plain}\naddress = \"unix:/a\"\n{OUT}")).unwrap();
+    let listener_of =
+        |config: &Config| (config.listeners[0].address.to_string(), config.listeners[0].mode);
+    assert_eq!(listener_of(&loaded.config), ("unix:/a".to_owned(), 0o600));
+    assert_eq!(listener(&format!("{plain}\nmode = \"0660\""), OUT), NOTHING);
+    let by_path = format!("{OUT}listener = \"unix:/run/svn.sock\"\n");
+    assert_eq!(listener(plain, &by_path), NOTHING);
+    assert_eq!(
+        listener("", "[[rule]]\naction = \"refuse\"\n"),
+        ["2:11: a Unix socket is for listeners of kind \"plain\""]
+    );
+    assert_eq!(
+        listener(&format!("{plain}\nmode = \"rw\""), OUT),
+        ["4:8: \"rw\" is no mode; expected \"0600\" or \"0660\""]
+    );
+    assert_eq!(
+        listener(&format!("{plain}\nreuse_port = true"), OUT),
+        ["4:1: `reuse_port` is about TCP, and this is a Unix socket"]
+    );
+    let refuse = "[[rule]]\naction = \"refuse\"\nclient = \"192.0.2.1\"\n";
+    let found = listener(plain, &format!("{refuse}{OUT}"));
+    assert!(
+        found[0].starts_with("6:1: clients of \"unix:/run/svn.sock\" have no address"),
+        "{found:?}"
+    );
+    assert_eq!(
+        all(&format!("[[listener]]\n{plain}\naddress = \"127.0.0.1:80\"\nmode = \"0600\"\n{OUT}")),
+        ["4:8: `mode` is for a Unix socket: address = \"unix:PATH\""]
+    );
+    let twice = format!("[[listener]]\n{plain}\naddress = \"unix:/a\"\n");
+    let found = all(&format!("{twice}{twice}{OUT}"));
+    assert!(found[0].contains("unix:/a collides with the listener on unix:/a"), "{found:?}");
 }

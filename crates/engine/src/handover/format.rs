@@ -22,9 +22,9 @@ use crate::relay::terminate::Terminated;
 use crate::rest::Rest;
 
 /// The version that is written.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// The versions that are read.
-pub const VERSIONS_READ: [u16; 3] = [1, 2, 3];
+pub const VERSIONS_READ: [u16; 4] = [1, 2, 3, 4];
 /// Bytes of the version at a message's begin.
 const VERSION_BYTES: usize = 2;
 /// Most bytes of a message: what a connection holds both ways and of two first flights, and as
@@ -75,6 +75,9 @@ pub enum ImportError {
     /// A state of the program that it does not read, or that this connection cannot have.
     #[error("the state of HTTP/2 is not one of this connection")]
     State,
+    /// A client without TLS has nothing that TLS, or an upstream of its own, would give it.
+    #[error("a connection without TLS has another kind's state")]
+    Cleartext,
     /// A client's certificate that is too long, or that this connection cannot have.
     #[error("the client's certificate is not one of this connection")]
     Certificate,
@@ -92,7 +95,8 @@ struct ConnectionV1<'a> {
     relay: RelayV1<'a>,
 }
 
-/// Version 3: version 2, and then the last two values. Version 2 is version 1, and then `state`.
+/// Version 4: version 3, with [`RelayV1::Cleartext`]. Version 3 is version 2, and then the last two
+/// values. Version 2 is version 1, and then `state`.
 #[derive(Serialize)]
 struct ConnectionV3<'a> {
     first: ConnectionV1<'a>,
@@ -117,6 +121,11 @@ enum RelayV1<'a> {
         #[serde(borrow)]
         flow: FlowV1<'a>,
     },
+    /// From version 4 on.
+    Cleartext {
+        #[serde(borrow)]
+        flow: FlowV1<'a>,
+    },
 }
 
 impl Detached {
@@ -132,8 +141,7 @@ impl Detached {
         let mut info = info.copy();
         let certificate = info.decided.client_certificate.clone();
         let relay = match relay {
-            // It is never detached; the message would be refused.
-            Relay::Cleartext(_) => return Zeroizing::default(),
+            Relay::Cleartext(flow) => RelayV1::Cleartext { flow: flow.export() },
             Relay::Splice(spliced) => {
                 spliced.restore(&mut info.decided);
                 RelayV1::Splice { flow: spliced.flow.export() }
@@ -170,6 +178,9 @@ impl Detached {
             return Err(ImportError::Version(version));
         }
         let (connection, behind): (ConnectionV1<'_>, _) = take(rest)?;
+        if version < 4 && matches!(connection.relay, RelayV1::Cleartext { .. }) {
+            return Err(ImportError::Malformed);
+        }
         let (state, behind) = if version >= 2 { take(behind)? } else { (None, behind) };
         let ((certificate, idle_ms), behind): ((Option<&[u8]>, Option<u64>), _) =
             if version >= 3 { take(behind)? } else { ((None, None), behind) };
@@ -258,8 +269,16 @@ impl ConnectionV1<'_> {
                 }
                 Relay::Terminate(Terminated { session, flow: flow.flow()? })
             }
+            RelayV1::Cleartext { flow } => {
+                let decided = &info.decided;
+                let is_of_tls = decided.http2 || decided.tls_version.is_some();
+                if is_of_tls || self.has_upstream || !flow.is_cleartext() {
+                    return Err(ImportError::Cleartext);
+                }
+                Relay::Cleartext(flow.flow()?)
+            }
         };
-        // Only a terminated connection is parked before its upstream is dialled.
+        // A spliced connection is parked once its upstream is dialled.
         let has_upstream = self.has_upstream || matches!(relay, Relay::Splice(_));
         let expected = 1 + usize::from(has_upstream);
         let got = sockets.len();

@@ -430,15 +430,21 @@ fn idle_time_goes_on_where_the_timeout_is_another() {
     }
 }
 
-/// A client without TLS costs its slot and nothing else, does not move to another process, and its
-/// end needs no task.
+/// A client without TLS costs its slot and nothing else, here and in the process that it moves to,
+/// and its end needs no task.
 #[test]
-fn a_client_in_the_clear_rests_in_its_slot_and_stays() {
+fn a_client_in_the_clear_rests_in_its_slot_and_moves() {
     let worker = worker();
     let ((client, _), far_client, _far_upstream) = sockets();
     let key = park_one(&worker, (client, None), |_| Relay::Cleartext(Flow::default()));
     assert_eq!(worker.process.budget.used_by(Account::Relayed), 0, "no byte beside the slot");
-    assert!(detach(&worker, key).is_none());
+    let detached = detach(&worker, key).unwrap();
+    assert!(worker.table.borrow().is_empty());
+    let sockets = detached.sockets().map(|socket| socket.try_clone_to_owned().unwrap()).collect();
+    let moved = Detached::decode(&detached.encode(), sockets).unwrap();
+    drop(detached);
+    attach(&worker, moved).unwrap().unwrap();
+    assert_eq!(worker.process.budget.used_by(Account::Relayed), 0, "nor has it now");
     assert_eq!(worker.counters.parked.value(), 1);
     drop(far_client);
     for _ in 0..10 {
@@ -447,4 +453,18 @@ fn a_client_in_the_clear_rests_in_its_slot_and_stays() {
     assert!(worker.table.borrow().is_empty(), "it was seen to end");
     assert_eq!(worker.counters.originated.value(), 1);
     assert_eq!(worker.counters.parked.value(), 0);
+}
+
+/// A pair with TLS towards its upstream costs its slot and nothing else. It stays in its process.
+#[test]
+fn a_pair_with_tls_towards_its_upstream_rests_in_its_slot() {
+    let worker = worker();
+    let ((client, upstream), _far_client, _far_upstream) = sockets();
+    let key = park_one(&worker, (client, Some(upstream)), |_| {
+        let session = Session::tls13(Role::Client, Suite::Aes128Gcm, &[1; 32], &[2; 32], 0, 0);
+        Relay::Terminate(Terminated { session: session.unwrap(), flow: Flow::default() })
+    });
+    assert_eq!(worker.process.budget.used_by(Account::Relayed), 0, "no byte beside the slot");
+    assert_eq!(size_of::<Slot>(), 240);
+    assert!(detach(&worker, key).is_none());
 }

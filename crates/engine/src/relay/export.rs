@@ -208,6 +208,15 @@ impl FlowV1<'_> {
         if up || down || self.flight.is_some() { Err(FlowFault::Mode) } else { Ok(()) }
     }
 
+    /// Whether it can be that of a client without TLS: it holds bytes for its client at most.
+    pub(crate) fn is_cleartext(&self) -> bool {
+        let is_open = matches!(self.up, DirectionV1::Open(ModeV1::Copy))
+            && matches!(self.down, DirectionV1::Open(ModeV1::Copy));
+        let held = [self.to_upstream, self.partial, self.preface];
+        let holds = held.iter().any(|bytes| !bytes.is_empty());
+        is_open && !holds && self.flight.is_none() && self.websocket.is_none()
+    }
+
     /// Bytes of flights under inspection, which count as moved: from the client and the server.
     pub(crate) fn inspected_bytes(&self) -> (u64, u64) {
         let flight = self.flight.as_ref();

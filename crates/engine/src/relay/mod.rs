@@ -1,6 +1,6 @@
 //! Moves bytes between the two sockets of a parked connection. The buffers are the worker's.
 
-use eyelet_telemetry::info::Parked;
+use eyelet_telemetry::info::{Outcome, Parked};
 
 mod buffers;
 mod cleartext;
@@ -9,6 +9,7 @@ pub mod export;
 mod flow;
 mod frames;
 mod inspected;
+mod originate;
 mod partial_flight;
 mod sockets;
 pub mod splice;
@@ -26,7 +27,8 @@ pub enum Relay {
     Cleartext(Flow),
     /// Untouched.
     Splice(splice::Spliced),
-    /// TLS towards the client, plain towards the upstream.
+    /// TLS towards the client, plain towards the upstream; or the other way round, see
+    /// [`terminate::Terminated::is_originated`].
     Terminate(terminate::Terminated),
 }
 
@@ -37,6 +39,24 @@ impl Relay {
             Self::Cleartext(flow) => flow,
             Self::Splice(spliced) => &mut spliced.flow,
             Self::Terminate(terminated) => &mut terminated.flow,
+        }
+    }
+
+    /// How a connection ends that it is of.
+    pub(crate) fn outcome(&self) -> Outcome {
+        match self {
+            Self::Splice(_) => Outcome::Spliced,
+            Self::Terminate(terminated) if !terminated.is_originated() => Outcome::Terminated,
+            Self::Cleartext(_) | Self::Terminate(_) => Outcome::Originated,
+        }
+    }
+
+    /// Whether nobody can know what its peers are about to send: bytes pass from one to the other.
+    pub(crate) fn is_pair(&self) -> bool {
+        match self {
+            Self::Splice(_) => true,
+            Self::Terminate(terminated) => terminated.is_originated(),
+            Self::Cleartext(_) => false,
         }
     }
 
@@ -61,6 +81,9 @@ pub fn run(
     match relay {
         Relay::Cleartext(flow) => cleartext::run(flow, sockets, buffers),
         Relay::Splice(spliced) => splice::run(spliced, sockets, info, buffers),
+        Relay::Terminate(originated) if originated.is_originated() => {
+            originate::run(originated, sockets, info, buffers, answer)
+        }
         Relay::Terminate(terminated) => terminate::run(terminated, sockets, info, buffers, answer),
     }
 }

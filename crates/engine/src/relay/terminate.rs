@@ -8,7 +8,7 @@ use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
 
 use eyelet_record::{
-    Keys, OpenFailure, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, RecordFault, Session, alert,
+    Keys, OpenFailure, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, RecordFault, Role, Session, alert,
 };
 use eyelet_wire::record::RecordHeader;
 use eyelet_wire::websocket::CLOSE_TO_CLIENT;
@@ -30,6 +30,15 @@ pub struct Terminated {
     pub flow: Flow,
 }
 
+impl Terminated {
+    /// Whether TLS is towards the upstream, and the client has none: Eyelet was the client of the
+    /// handshake. The two sides of the flow are then exchanged. It is no kind of its own, so that a
+    /// slot is no larger for it.
+    pub fn is_originated(&self) -> bool {
+        self.session.role() == Role::Client
+    }
+}
+
 /// Why a wake ended early.
 enum Broken {
     /// A socket failed.
@@ -38,6 +47,9 @@ enum Broken {
     Client(RecordFault),
     /// The client ended the connection with an alert.
     Alert(u8),
+    /// An upstream's stream ended without close_notify: anybody on the way may have cut it (RFC
+    /// 8446 section 6.1). Its client has no TLS to see that, so no end is passed on.
+    Cut,
 }
 
 impl From<Failed> for Broken {
@@ -141,6 +153,9 @@ fn ended_badly(
         Broken::Socket(failed) => {
             Progress::Reset(End { outcome: Outcome::Terminated, reason: failed.reason() })
         }
+        Broken::Cut => {
+            Progress::Reset(End { outcome: Outcome::Terminated, reason: Reason::Truncated })
+        }
         Broken::Alert(code) => {
             Progress::Reset(End { outcome: Outcome::Terminated, reason: Reason::ClientAlert(code) })
         }
@@ -219,8 +234,7 @@ fn upward(
             match sockets.recv(CLIENT, &mut buffers.input[filled..end])? {
                 None => continue,
                 Some(0) => {
-                    let is_whole = terminated.session.read_closed();
-                    let end = if is_whole { ClientEnd::Fin } else { ClientEnd::Truncated };
+                    let end = end_by_fin(terminated)?;
                     terminated.flow.up.end(end);
                     filled = 0;
                     break More::No;
@@ -258,6 +272,15 @@ fn upward(
         finish_client(terminated, keys, sockets, buffers)?;
     }
     Ok(more)
+}
+
+/// How the peer with TLS has ended its stream by a FIN.
+fn end_by_fin(terminated: &Terminated) -> Result<ClientEnd, Broken> {
+    match terminated.session.read_closed() {
+        true => Ok(ClientEnd::Fin),
+        false if terminated.is_originated() => Err(Broken::Cut),
+        false => Ok(ClientEnd::Truncated),
+    }
 }
 
 /// The end of the buffer's part that may be filled; `filled` bytes were read already. `None` if

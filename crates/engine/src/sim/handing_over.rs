@@ -63,7 +63,7 @@ pub fn hand_over(
         return;
     }
     match detached.relay {
-        Relay::Cleartext(_) => panic!("it stays in its process"),
+        Relay::Cleartext(_) => panic!("the simulator has none"),
         Relay::Splice(_) => seen.spliced += 1,
         Relay::Terminate(_) => seen.terminated += 1,
     }

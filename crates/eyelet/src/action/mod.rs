@@ -2,6 +2,7 @@
 
 pub mod mint;
 pub mod originate;
+pub mod originate_bytes;
 pub mod refuse;
 pub mod splice;
 pub mod terminate;

@@ -181,7 +181,7 @@ async fn dial(
     let target = match &terminate.upstream {
         TerminateUpstream::Tcp(host_port) => DialTarget::Configured(host_port),
         TerminateUpstream::Unix(path) => DialTarget::Unix(path),
-        TerminateUpstream::Http(_) => {
+        TerminateUpstream::Http(_) | TerminateUpstream::Tls(_) => {
             return Err(End::failed(Reason::Internal("dialled HTTP without a request")));
         }
     };

@@ -72,7 +72,7 @@ pub(crate) fn first_free(
     }
     let port = first.copied().unwrap_or(0);
     let ip = ips.first().copied().unwrap_or(Ipv4Addr::LOCALHOST.into());
-    Err(ListenError { address: SocketAddr::new(ip, port), error: failed })
+    Err(ListenError { address: SocketAddr::new(ip, port).into(), error: failed })
 }
 
 /// These addresses with a port that is free on all that this machine has.
@@ -103,5 +103,5 @@ fn is_absent(error: &io::Error) -> bool {
 pub(super) fn check_free(port: u16) -> Result<u16, ListenError> {
     let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
     let bound = TcpListener::bind(address);
-    bound.map(|_| port).map_err(|error| ListenError { address, error })
+    bound.map(|_| port).map_err(|error| ListenError { address: address.into(), error })
 }

@@ -92,7 +92,10 @@ fn train_from_log(scratch: &TempDir, name: Option<&str>) {
     http.address = eyelet_config::HttpAddress::Tcp(eyelet_config::HostPort { host, port });
     http.tls = name.map(|name| eyelet_config::UpstreamTls {
         name: name.into(),
-        ca: Some(scratch.path().join("app.pem")),
+        files: eyelet_config::UpstreamFiles {
+            ca: Some(scratch.path().join("app.pem")),
+            certificate: None,
+        },
     });
     let line = |rule: &str, method: &str, path: &str, status: u16| {
         format!(

@@ -356,32 +356,56 @@ impl Drop for Later {
     }
 }
 
-/// A connection stays with the process that has it, which serves it until its time is over.
+/// Between two requests it moves, and again at the next upgrade. What is asked of it before and
+/// after comes back whole.
 #[test]
-fn after_an_upgrade_the_client_connects_again() {
-    let get = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    for (drain_timeout, is_over) in [("1m", false), ("1s", true)] {
-        let pki = Pki::new();
-        let app = Upstream::https(pki.server("app", &["app.test"], Kind::P256));
-        let limits = format!("[limits]\ndrain_timeout = \"{drain_timeout}\"\n");
-        let text = format!("workers = 1\n{PLAIN}{}{limits}", rule(&app, ""));
-        let file = pki.folder.write("edge.toml", text);
-        let command = |what: &str| {
-            let mut command = edge::eyelet(&pki.folder);
-            command.arg(what).arg(&file);
-            command
-        };
-        let edge = Edge::spawn(command("serve"), 1);
-        let mut client = edge.connect();
-        assert_eq!(ask(&mut client, get).status, 200);
-        let said = output(&mut command("upgrade"));
+fn a_connection_at_rest_moves_at_an_upgrade() {
+    let pki = Pki::new();
+    let app = Upstream::https(pki.server("app", &["app.test"], Kind::P256));
+    let limits = "[limits]\nhello_timeout = \"1m\"\n";
+    let text = format!("workers = 2\n{PLAIN}{}{limits}", rule(&app, ""));
+    let file = pki.folder.write("edge.toml", text);
+    let command = |what: &str| {
+        let mut command = edge::eyelet(&pki.folder);
+        command.arg(what).arg(&file);
+        command
+    };
+    let body = noise(200_000, 9);
+    let put = |client: &mut TcpStream| {
+        let head =
+            format!("PUT / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n", body.len());
+        client.write_all(head.as_bytes()).unwrap();
+        client.write_all(&body).unwrap();
+        let heard = hear(client, "PUT");
+        assert_eq!(heard.status, 200, "{}", heard.head);
+        assert!(heard.body.ends_with(&body), "{} bytes came back", heard.body.len());
+    };
+    let mut edge = Edge::spawn(command("serve"), 1);
+    let mut clients: Vec<TcpStream> = (0..5).map(|_| edge.connect()).collect();
+    clients.iter_mut().for_each(put);
+    let mut later: Vec<Later> = Vec::new();
+    for _ in 0..2 {
+        let said = until("the earlier process to leave", || {
+            let said = output(&mut command("upgrade"));
+            (!said.text.contains("still hands over")).then_some(said)
+        });
         assert!(said.status.success(), "{}", said.text);
         let (_, pid) = said.text.split_once(": process ").unwrap();
-        let _later = Later(Pid::from_raw(pid.split(' ').next().unwrap().parse().unwrap()).unwrap());
-        match is_over {
-            true => assert_eq!(ending(&mut client, SOON), (Vec::new(), End::Fin)),
-            false => assert_eq!(ask(&mut client, get).status, 200),
-        }
-        assert_eq!(ask(&mut edge.connect(), get).status, 200);
+        later.push(Later(Pid::from_raw(pid.split(' ').next().unwrap().parse().unwrap()).unwrap()));
+        clients.iter_mut().for_each(put);
+    }
+    assert!(edge.wait_exit_alone().success(), "the first process has none of them");
+    clients.iter_mut().for_each(put);
+    let addresses: Vec<String> =
+        clients.iter().map(|client| client.local_addr().unwrap().to_string()).collect();
+    drop(clients);
+    for address in addresses {
+        let ends = |line: &serde_json::Value| line["client"] == address && line["http"].is_null();
+        let line = edge.line("the end of a connection that moved", ends);
+        assert_eq!(
+            (&line["outcome"], &line["rule"]),
+            (&"originated".into(), &"out".into()),
+            "{line}"
+        );
     }
 }

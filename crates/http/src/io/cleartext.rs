@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use bytes::BytesMut;
+use eyelet_engine::ready::CLIENT;
 use eyelet_engine::relay::Flow;
 use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::{Counted, HELLO_BYTES};
@@ -54,7 +55,7 @@ impl ClientStream {
         let input = &mut *worker.buffers.borrow_mut().input;
         let piece = worker.process.budget.piece().unwrap_or(HELLO_BYTES);
         let room = max.max(1).min(piece).min(input.len());
-        let read = self.handle.recv_now(&mut input[..room])?;
+        let read = self.handle.recv_now(CLIENT, &mut input[..room])?;
         self.ended |= read == Some(0);
         let read = read.unwrap_or(0);
         let taken = if read > 0 { take(&input[..read]) } else { 0 };

@@ -10,6 +10,7 @@ use crate::info::Measured;
 use crate::info::{Alpn, Decided, Outcome, TlsCompression, UpstreamName};
 use crate::reason::Reason;
 use crate::request::{Coded, RequestInfo, TraceIds};
+use eyelet_wire::local_peer::LocalPeer;
 use eyelet_wire::traceparent::hex;
 use eyelet_wire::version;
 
@@ -55,7 +56,7 @@ impl Line<'_> {
         out.extend_from_slice(br#"","listener":"#);
         text(out, decided.labels.listener(decided.listener));
         out.extend_from_slice(br#","client":"#);
-        address(out, measured.client);
+        client(out, measured.client);
         out.extend_from_slice(br#","destination":"#);
         or_null(out, decided.destination, address);
         self.write_verdict(out);
@@ -81,7 +82,11 @@ impl Line<'_> {
             None => out.extend_from_slice(NO_REQUEST),
         }
         out.extend_from_slice(br#","client_ip":""#);
-        ip(out, measured.client.ip());
+        match LocalPeer::of(measured.client.ip()) {
+            // Writing into a Vec cannot fail.
+            Some(peer) => _ = write!(out, "{}", peer.user()),
+            None => ip(out, measured.client.ip()),
+        }
         out.extend_from_slice(br#"","event":""#);
         out.extend_from_slice(self.event().as_bytes());
         match self.http.and_then(|request| request.trace) {
@@ -243,6 +248,15 @@ fn upstream(out: &mut Vec<u8>, upstream: &UpstreamName) {
     match upstream {
         UpstreamName::Address(to) => address(out, *to),
         UpstreamName::Name(name) => text(out, name),
+    }
+}
+
+/// A client of a Unix socket has a user and a process in place of an address.
+fn client(out: &mut Vec<u8>, client: SocketAddr) {
+    match LocalPeer::of(client.ip()) {
+        // Writing into a Vec cannot fail.
+        Some(peer) => _ = write!(out, "\"{peer}\""),
+        None => address(out, client),
     }
 }
 

@@ -5,6 +5,7 @@ use std::io::Write;
 
 use super::line::{Line, Opening};
 use crate::info::{Outcome, UpstreamName};
+use eyelet_wire::local_peer::LocalPeer;
 
 /// Whether outcomes have colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +43,10 @@ pub fn write(line: &Line<'_>, out: &mut Vec<u8>, opening: &mut Opening, colour: 
     let mut text = String::new();
     let asked = decided.connect.as_deref().filter(|_| decided.sni.is_none());
     let target = decided.sni.as_deref().or(asked).unwrap_or("no name");
-    text.push_str(&format!(" {} {target}", measured.client));
+    match LocalPeer::of(measured.client.ip()) {
+        Some(peer) => text.push_str(&format!(" {peer} {target}")),
+        None => text.push_str(&format!(" {} {target}", measured.client)),
+    }
     if let Some(request) = http {
         let status = request.status.map_or_else(|| "no response".to_owned(), |s| s.to_string());
         text.push_str(&format!(" {} {} {status}", request.method, request.path));

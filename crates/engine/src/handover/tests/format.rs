@@ -17,7 +17,8 @@ use crate::relay::export::{FlowFault, HELD_BYTES_MAX};
 
 /// What each file has, and its version. An upgrade from any release that wrote the version needs
 /// them to be read.
-const STORED: [(&str, &str); 7] = [
+const STORED: [(&str, &str); 8] = [
+    ("cleartext", include_str!("../v4/cleartext.hex")),
     ("certified", include_str!("../v3/certified.hex")),
     ("http2", include_str!("../v2/http2.hex")),
     ("spliced", include_str!("../v1/spliced.hex")),
@@ -130,6 +131,12 @@ fn websocket(mut flow: Flow) -> (Decided, Relay) {
     (decided(), Relay::Terminate(Terminated { session: session.unwrap(), flow }))
 }
 
+fn cleartext(mut flow: Flow) -> (Decided, Relay) {
+    flow.hold(CLIENT, b"the rest of a response");
+    let decided = Decided { sni: None, tls_version: None, ja4: None, ..decided() };
+    (decided, Relay::Cleartext(flow))
+}
+
 /// The values that the files have.
 fn stored(name: &str) -> Detached {
     let (client, _) = eyelet_sys::socket::pair().unwrap();
@@ -162,9 +169,9 @@ fn stored(name: &str) -> Detached {
             flow.hold_partial(&[23, 3, 3, 1, 0, 9, 9]);
             (decided(), Relay::Terminate(Terminated { session, flow }))
         }
-        "http2" => {
+        "http2" | "cleartext" => {
             upstream = None;
-            http2(flow)
+            if name == "http2" { http2(flow) } else { cleartext(flow) }
         }
         "certified" => {
             upstream = None;
@@ -205,7 +212,7 @@ fn stored(name: &str) -> Detached {
 fn shown(detached: &Detached) -> String {
     let Detached { info, relay, rest, upstream, .. } = detached;
     let (session, flow) = match relay {
-        Relay::Cleartext(_) => unreachable!("it is never detached"),
+        Relay::Cleartext(flow) => (String::new(), flow),
         Relay::Splice(spliced) => {
             let mut decided = Decided::default();
             spliced.restore(&mut decided);
@@ -232,14 +239,16 @@ fn stored_messages_are_read_for_ever() {
         let written = expected.encode();
         let stored = from_hex(text);
         let newest = match stored[1] {
-            // Each version is the one before, and then one or two optional values.
-            1 => [&[0, 3], &stored[2..], &[0, 0, 0]].concat(),
-            2 => [&[0, 3], &stored[2..], &[0, 0]].concat(),
+            // Each version is the one before, and then one or two optional values. Version 4 has
+            // a kind more.
+            1 => [&[0, 4], &stored[2..], &[0, 0, 0]].concat(),
+            2 => [&[0, 4], &stored[2..], &[0, 0]].concat(),
+            3 => [&[0, 4], &stored[2..]].concat(),
             _ => stored,
         };
         assert!(
             *written == newest,
-            "{name}: version 3 has changed. It must not; this would be its bytes:\n{}",
+            "{name}: version 4 has changed. It must not; this would be its bytes:\n{}",
             to_hex(&written)
         );
         let read = Detached::decode(&from_hex(text), received(&expected)).unwrap();
@@ -268,7 +277,7 @@ fn a_message_has_one_length() {
 
 #[test]
 fn a_message_of_another_version_is_refused() {
-    for version in [0_u16, 4, 256, u16::MAX] {
+    for version in [0_u16, 5, 256, u16::MAX] {
         let expected = stored("tls13");
         let mut bytes = expected.encode().to_vec();
         bytes[..2].copy_from_slice(&version.to_be_bytes());
@@ -374,6 +383,30 @@ fn values_beyond_their_limits_are_refused() {
     let flow = Flow::default();
     client.relay = Relay::Terminate(Terminated { session: session.unwrap(), flow });
     assert_eq!(decode(&client), Some(ImportError::Role));
+}
+
+/// TLS and an upstream are not for a client without TLS, and versions before 4 have no such kind.
+#[test]
+fn a_client_without_tls_has_nothing_of_it() {
+    let fault = |change: &dyn Fn(&mut Detached)| {
+        let mut value = stored("cleartext");
+        change(&mut value);
+        Detached::decode(&value.encode(), received(&value)).err()
+    };
+    assert_eq!(fault(&|_| ()), None);
+    let refused = Some(ImportError::Cleartext);
+    assert_eq!(fault(&|value| value.info.decided.http2 = true), refused);
+    assert_eq!(fault(&|value| value.info.decided.tls_version = Some(0x0304)), refused);
+    assert_eq!(fault(&|value| value.upstream = Some(value.client.clone())), refused);
+    assert_eq!(fault(&|value| value.relay.flow().hold(UPSTREAM, b"x")), refused);
+    assert_eq!(fault(&|value| value.relay.flow().hold_partial(b"x")), refused);
+    assert_eq!(fault(&|value| value.relay.flow().hold_preface(b"x".to_vec())), refused);
+    assert_eq!(fault(&|value| value.relay.flow().inspect(false)), refused);
+    let value = stored("cleartext");
+    let mut bytes = value.encode().to_vec();
+    bytes[1] = 3;
+    let fault = Detached::decode(&bytes, received(&value)).err();
+    assert_eq!(fault, Some(ImportError::Malformed));
 }
 
 /// It must be one that authorities may have vouched for.

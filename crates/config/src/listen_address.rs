@@ -1,0 +1,97 @@
+//! Where a listener is: an address with a port, or the path of a Unix socket.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::files::Files;
+
+/// Where clients connect.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ListenAddress {
+    /// By TCP.
+    Inet(SocketAddr),
+    /// By a Unix socket at this path.
+    Unix(PathBuf),
+}
+
+/// How a Unix socket's path is marked.
+pub(super) const UNIX: &str = "unix:";
+
+impl ListenAddress {
+    /// The address of TCP. A Unix socket has one that no dial reaches and no port belongs to:
+    /// `0.0.0.0:0`.
+    pub fn inet(&self) -> SocketAddr {
+        match self {
+            Self::Inet(address) => *address,
+            Self::Unix(_) => SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+        }
+    }
+
+    /// Whether it is a Unix socket.
+    pub fn is_unix(&self) -> bool {
+        matches!(self, Self::Unix(_))
+    }
+}
+
+/// As the configuration has it.
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Inet(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "{UNIX}{}", path.display()),
+        }
+    }
+}
+
+/// What [`fmt::Display`] writes.
+impl FromStr for ListenAddress {
+    type Err = std::net::AddrParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.strip_prefix(UNIX) {
+            Some(path) => Ok(Self::Unix(path.into())),
+            None => text.parse().map(Self::Inet),
+        }
+    }
+}
+
+impl From<SocketAddr> for ListenAddress {
+    fn from(address: SocketAddr) -> Self {
+        Self::Inet(address)
+    }
+}
+
+/// The path of a Unix socket.
+pub(super) fn socket_path(text: &str, files: &Files) -> Result<PathBuf, String> {
+    let path = files.path(text);
+    let len = path.as_os_str().len();
+    if text.is_empty() || text.ends_with('/') {
+        return Err("no file; expected \"unix:PATH\"".into());
+    }
+    if path.to_str().is_none_or(|path| path.chars().any(char::is_control)) {
+        return Err("a path of a socket is text without control characters".into());
+    }
+    if len > SOCKET_PATH_BYTES_MAX {
+        return Err(format!(
+            "the path has {len} bytes; a Unix socket's has at most {SOCKET_PATH_BYTES_MAX} here"
+        ));
+    }
+    Ok(path)
+}
+
+/// Permissions as `chmod` takes them. Connecting to a socket takes the right to write.
+pub(super) fn file_mode(text: &str) -> Result<u32, String> {
+    let is_octal = (3..=4).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
+    let mode = is_octal.then(|| u32::from_str_radix(text, 8).ok()).flatten();
+    mode.filter(|mode| *mode <= 0o777)
+        .ok_or_else(|| format!("\"{text}\" is no mode; expected \"0600\" or \"0660\""))
+}
+
+/// The permissions of a socket's file where none are given: this user alone.
+pub(super) const MODE: u32 = 0o600;
+
+/// Bytes. `sun_path` has 108 with the NUL at its end (unix(7)); the socket of `[admin]` first has
+/// the process' number behind its name, which has at most seven digits and a dot.
+const SOCKET_PATH_BYTES_MAX: usize = 108 - 1 - 8;

@@ -1,0 +1,234 @@
+//! `tls://` upstreams of plain listeners: any protocol, whoever speaks first, ends on either side,
+//! and real clients that have no TLS.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use rustix::process::Signal;
+use rustls::HandshakeKind;
+
+use crate::support::client::{End, ending};
+use crate::support::pki::Kind;
+use crate::support::{
+    Edge, Pki, SOON, Talk, Upstream, expect, need, noise, output, until, upstream,
+};
+
+fn start(pki: &Pki, address: &str, more: &str) -> Edge {
+    let config = format!(
+        "workers = 1\n[[listener]]\nkind = \"plain\"\naddress = \"127.0.0.1:0\"\n\
+         [[rule]]\nname = \"out\"\naction = \"originate\"\nupstream = \"tls://{address}\"\n\
+         upstream_name = \"app.test\"\nupstream_ca = \"ca.pem\"\n{more}"
+    );
+    Edge::start_whole(&pki.folder, &config, |_| ())
+}
+
+fn app(pki: &Pki) -> Upstream {
+    Upstream::tls_echo(pki.server("app", &["app.test"], Kind::P256))
+}
+
+/// What goes comes back, in small pieces, in large ones, and after a rest.
+#[test]
+fn bytes_of_any_protocol_pass_both_ways() {
+    let pki = Pki::new();
+    let app = app(&pki);
+    let edge = start(&pki, &app.address.to_string(), "");
+    let mut client = edge.connect();
+    for piece in [&b"x"[..], b"a line\n", &noise(300_000, 3)] {
+        let mut writer = client.try_clone().unwrap();
+        let sent = piece.to_vec();
+        let writing = std::thread::spawn(move || writer.write_all(&sent).unwrap());
+        expect(&mut client, piece);
+        writing.join().unwrap();
+    }
+    let address = client.local_addr().unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(ending(&mut client, SOON), (Vec::new(), End::Fin), "both ends are passed on");
+    let line = edge.line_of(address);
+    assert_eq!((&line["outcome"], &line["rule"]), (&"originated".into(), &"out".into()), "{line}");
+    assert_eq!(line["reason"], "client closed", "{line}");
+    assert_eq!(
+        (&line["bytes_to_upstream"], &line["bytes_to_client"]),
+        (&300_008.into(), &300_008.into())
+    );
+    assert_eq!(line["upstream"], app.address.to_string(), "{line}");
+}
+
+/// The client says nothing until it is greeted, and the server closes first.
+#[test]
+fn a_server_may_speak_first() {
+    let pki = Pki::new();
+    let leaf = pki.server("app", &["app.test"], Kind::P256);
+    let app = Upstream::tls(leaf, |tls| {
+        tls.write_all(b"220 ready\r\n").unwrap();
+        tls.flush().unwrap();
+        let mut said = [0; 6];
+        tls.read_exact(&mut said).unwrap();
+        tls.write_all(b"221 bye\r\n").unwrap();
+    });
+    let edge = start(&pki, &app.address.to_string(), "");
+    let mut client = edge.connect();
+    expect(&mut client, b"220 ready\r\n");
+    client.write_all(b"QUIT\r\n").unwrap();
+    assert_eq!(ending(&mut client, SOON), (b"221 bye\r\n".to_vec(), End::Fin));
+    drop(client);
+    let line = edge.only_line();
+    assert_eq!(
+        (&line["outcome"], &line["reason"]),
+        (&"originated".into(), &"upstream closed".into()),
+        "{line}"
+    );
+}
+
+/// Nobody else is spoken to, and the client gets no byte.
+#[test]
+fn an_upstream_that_is_somebody_else_is_not_spoken_to() {
+    let pki = Pki::new();
+    let stranger = Upstream::tls_echo(Pki::new().server("app", &["app.test"], Kind::P256));
+    let other = Upstream::tls_echo(pki.server("other", &["b.test"], Kind::P256));
+    for app in [stranger, other] {
+        let edge = start(&pki, &app.address.to_string(), "");
+        let mut client = edge.connect();
+        assert_eq!(ending(&mut client, SOON).0, b"");
+        let line = edge.only_line();
+        assert_eq!(line["outcome"], "failed", "{line}");
+        assert!(line["reason"].as_str().unwrap().contains("certificate"), "{line}");
+    }
+}
+
+/// Anybody on the way can end a TCP connection. Only close_notify says that this was all.
+#[test]
+fn a_cut_stream_is_not_passed_on_as_a_whole_one() {
+    let pki = Pki::new();
+    let leaf = pki.server("app", &["app.test"], Kind::P256);
+    let app = Upstream::tls(leaf, |tls| {
+        tls.write_all(b"a part").unwrap();
+        tls.flush().unwrap();
+        let mut said = [0; 1];
+        let _ = tls.read_exact(&mut said);
+        let _ = tls.sock.shutdown(Shutdown::Both);
+    });
+    let edge = start(&pki, &app.address.to_string(), "");
+    let mut client = edge.connect();
+    expect(&mut client, b"a part");
+    client.write_all(b"x").unwrap();
+    assert_eq!(ending(&mut client, SOON).1, End::Rst);
+    let line = edge.only_line();
+    assert!(line["reason"].as_str().unwrap().contains("close_notify"), "{line}");
+}
+
+/// A client that reconnects does not cost the server a signature each time.
+#[test]
+fn sessions_are_resumed() {
+    let pki = Pki::new();
+    let kinds = Arc::new(Mutex::new(Vec::new()));
+    let seen = kinds.clone();
+    let leaf = pki.server("app", &["app.test"], Kind::P256);
+    let app = Upstream::tls(leaf, move |tls| {
+        let mut said = [0; 1];
+        while tls.read_exact(&mut said).is_ok() {
+            seen.lock().unwrap().push(tls.conn.handshake_kind().unwrap());
+            tls.write_all(&said).unwrap();
+        }
+    });
+    let edge = start(&pki, &app.address.to_string(), "");
+    for _ in 0..3 {
+        let mut client = edge.connect();
+        client.write_all(b"x").unwrap();
+        expect(&mut client, b"x");
+    }
+    let kinds = kinds.lock().unwrap();
+    assert_eq!(kinds[0], HandshakeKind::Full);
+    assert_eq!(kinds[1..], [HandshakeKind::Resumed; 2]);
+}
+
+/// A connection at rest has no task: it is listed as parked, and goes on after that.
+#[test]
+fn a_pair_at_rest_is_parked() {
+    if !need("curl") {
+        return;
+    }
+    let pki = Pki::new();
+    let app = app(&pki);
+    let more = "[admin]\naddress = \"unix:admin.sock\"\n";
+    let mut edge = start(&pki, &app.address.to_string(), more);
+    let mut clients: Vec<TcpStream> = (0..20).map(|_| edge.connect()).collect();
+    let say = |client: &mut TcpStream| {
+        client.write_all(b"hello").unwrap();
+        expect(client, b"hello");
+    };
+    clients.iter_mut().for_each(say);
+    until("all to be parked", || {
+        let mut curl = Command::new("curl");
+        let socket = pki.text("admin.sock");
+        curl.args(["-sS", "--unix-socket", &socket, "http://localhost/connections"]);
+        let listed: Vec<serde_json::Value> = serde_json::from_str(&output(&mut curl).text).ok()?;
+        let parked = |one: &&serde_json::Value| one["state"] == "parked" && one["kind"] == "tcp";
+        (listed.iter().filter(parked).count() == 20).then_some(())
+    });
+    clients.iter_mut().for_each(say);
+    edge.signal(Signal::TERM);
+    for client in &mut clients {
+        assert_eq!(ending(client, SOON).0, b"");
+    }
+    assert!(edge.wait_exit().success());
+}
+
+/// Redis with TLS alone, and a redis-cli that is told nothing of it; by both versions of TLS.
+#[test]
+fn redis_cli_without_tls_speaks_to_a_redis_with_it() {
+    if !need("redis-server") || !need("redis-cli") {
+        return;
+    }
+    for version in ["TLSv1.2", "TLSv1.3"] {
+        let pki = Pki::new();
+        pki.server("app", &["app.test"], Kind::P256);
+        pki.client("client");
+        let [at] = upstream::vacant::<1>();
+        let mut server = Command::new("redis-server");
+        server.current_dir(pki.folder.path());
+        server.args(["--port", "0", "--tls-port", &at.port().to_string(), "--save", ""]);
+        server.args(["--tls-cert-file", "app.pem", "--tls-key-file", "app.key"]);
+        server.args(["--tls-ca-cert-file", "ca.pem", "--tls-auth-clients", "yes"]);
+        server.args(["--tls-protocols", version, "--bind", "127.0.0.1"]);
+        let server = Talk::start(&mut server);
+        until("redis to be ready", || server.said().contains("Ready to accept").then_some(()));
+        let shown = "upstream_certificate = \"client.pem\"\nupstream_key = \"client.key\"\n";
+        let edge = start(&pki, &at.to_string(), shown);
+        let port = edge.port().to_string();
+        let cli = |words: &[&str]| {
+            let mut cli = Command::new("redis-cli");
+            output(cli.args(["-p", &port]).args(words)).text
+        };
+        assert_eq!(cli(&["ping"]), "PONG\n", "{version}: {}", edge.log());
+        let long = "x".repeat(100_000);
+        assert_eq!(cli(&["set", "long", &long]), "OK\n", "{version}");
+        assert_eq!(cli(&["get", "long"]), format!("{long}\n"), "{version}");
+    }
+}
+
+/// OpenSSL's server as a pipe: what is typed there comes here.
+#[test]
+fn openssl_is_spoken_to_in_the_clear() {
+    if !need("openssl") {
+        return;
+    }
+    let pki = Pki::new();
+    pki.server("app", &["app.test"], Kind::P256);
+    let mut server = Command::new("openssl");
+    server.current_dir(pki.folder.path());
+    server.args(["s_server", "-accept", "127.0.0.1:0", "-cert", "app.pem", "-key", "app.key"]);
+    let mut server = Talk::start(&mut server);
+    let address = until("openssl to listen", || {
+        let said = server.said();
+        let (_, rest) = said.split_once("ACCEPT ")?;
+        Some(rest.split_once('\n')?.0.trim().to_owned())
+    });
+    let edge = start(&pki, &address, "");
+    let mut client = edge.connect();
+    client.write_all(b"from the client\n").unwrap();
+    server.hear("from the client");
+    server.say("from the server\n");
+    expect(&mut client, b"from the server\n");
+}
