@@ -549,7 +549,7 @@ const COMMON_KEYS: [&str; 19] = [
 ];
 
 /// The keys of rules with certain actions.
-const ACTION_KEYS: [(&str, &[Kind]); 35] = [
+const ACTION_KEYS: [(&str, &[Kind]); 36] = [
     ("acme_on_demand", &[Kind::Terminate]),
     ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),
@@ -557,6 +557,7 @@ const ACTION_KEYS: [(&str, &[Kind]); 35] = [
     ("compress_effort", &[Kind::Terminate]),
     ("compress_event_streams", &[Kind::Terminate]),
     ("dictionary", &[Kind::Terminate]),
+    ("dictionary_shared", &[Kind::Terminate]),
     ("length_hiding", &[Kind::Terminate]),
     ("offload", &[Kind::Terminate]),
     ("alert", &[Kind::Refuse]),
