@@ -24,6 +24,7 @@ mod requests;
 mod run;
 mod run_memory;
 mod strict;
+mod svn;
 mod two;
 mod two_bodies;
 mod two_clients;
