@@ -9,6 +9,7 @@ use crate::own::Own;
 use crate::peers::NAMES;
 use crate::run::{
     bulk, changes, chat, churn, compression, handshakes, idle, million, requests, splice, squid,
+    svn,
 };
 
 /// Measures Eyelet and its peers side by side, in one run, in turn.
@@ -65,6 +66,8 @@ pub enum Scenario {
     Bulk(bulk::Options),
     /// Bytes by content coding: bundles, JSON answers, the files of a tree (Eyelet only)
     Compression(compression::Options),
+    /// A Subversion checkout over a delaying line: Apache, one edge, a pair of edges
+    Svn(svn::Options),
     /// CPU of small keep-alive GETs
     Requests(requests::Options),
     /// CPU of waking a parked connection: a 100-byte echo over a terminated TCP pair

@@ -32,7 +32,7 @@ use lab::Lab;
 use run::requests::Work;
 use run::{
     Findings, bulk, changes, chat, churn, compression, handshakes, idle, million, requests, splice,
-    squid,
+    squid, svn,
 };
 
 fn main() -> ExitCode {
@@ -94,6 +94,7 @@ async fn scenario(cli: &Cli, lab: &Lab) -> io::Result<Findings> {
         Scenario::Handshakes(options) => handshakes::run(lab, against, options).await,
         Scenario::Bulk(options) => bulk::run(lab, against, options).await,
         Scenario::Compression(options) => compression::run(lab, options).await,
+        Scenario::Svn(options) => svn::run(lab, options).await,
         Scenario::Requests(options) => requests::run(lab, against, options, Work::Get).await,
         Scenario::Wake(options) => requests::run(lab, against, options, Work::Echo).await,
         Scenario::Million(options) => million::run(lab, options).await,

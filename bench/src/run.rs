@@ -13,6 +13,7 @@ pub mod requests;
 pub mod splice;
 pub mod squid;
 mod strace;
+pub mod svn;
 
 use std::future::Future;
 use std::io;

@@ -1,16 +1,16 @@
 //! Bytes by coding, through the real program: a Subversion checkout, versions of bundles, and
 //! families of small responses. Also the CPU of it, beside nginx.
 
-mod apache;
+pub(super) mod apache;
 mod bundles;
 mod checkout;
 mod cost;
-mod edge;
+pub(super) mod edge;
 mod family;
-mod material;
+pub(super) mod material;
 mod options;
-mod replay;
-mod tap;
+pub(super) mod replay;
+pub(super) mod tap;
 mod web;
 
 use std::io;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use eyelet_compress::Effort;
 use eyelet_compress::breach::Allowed;
-use eyelet_compress::dictionary::pattern::Pattern;
+use eyelet_compress::dictionary::pattern::FilePattern;
 
 use crate::model::{Compression, CompressionMode, Dictionaries};
 use crate::reader::{Report, Section};
@@ -37,8 +37,9 @@ pub(super) fn rule(report: &mut Report<'_>, section: &Section<'_, '_>) -> Compre
         };
     }
     for text in section.texts(report, "dictionary").unwrap_or_default() {
-        read.dictionary.extend(report.keep(text.at, Pattern::new(text.text)));
+        read.dictionary.extend(report.keep(text.at, FilePattern::new(text.text)));
     }
+    read.dictionary_shared = dictionary_shared(report, section, &read.dictionary);
     if read.mode != CompressionMode::On
         && let Some(key) = ONLY_IF_ON.iter().find(|key| section.value(key).is_some())
         && let Some(at) = section.key_at(key)
@@ -61,6 +62,24 @@ fn mode(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<Compressio
             None
         }
     }
+}
+
+/// A dictionary of many files tells a client who guesses the content of one that its guess is
+/// right, even if the client may not read that file. So only a file of its own can be shared.
+fn dictionary_shared(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    patterns: &[FilePattern],
+) -> bool {
+    let is_shared = section.flag(report, "dictionary_shared").unwrap_or(false);
+    if is_shared
+        && !(patterns.iter().any(FilePattern::is_per_file)
+            && patterns.iter().all(FilePattern::is_per_file))
+        && let Some(at) = section.key_at("dictionary_shared")
+    {
+        report.error(at, "`dictionary_shared` needs a `dictionary` whose patterns have {file}");
+    }
+    is_shared
 }
 
 fn breach_allow(report: &mut Report<'_>, section: &Section<'_, '_>, rule_is_on: bool) -> Allowed {
@@ -133,24 +152,26 @@ pub(super) fn check_unused(report: &mut Report<'_>, section: &Section<'_, '_>) {
 }
 
 /// The compression keys of a rule.
-const RULE_KEYS: [&str; 8] = [
+const RULE_KEYS: [&str; 9] = [
     "breach_allow",
     "breach_rule",
     "compress",
     "compress_effort",
     "compress_event_streams",
     "dictionary",
+    "dictionary_shared",
     "length_hiding",
     "offload",
 ];
 
 /// Keys without effect unless `compress = "on"`.
-const ONLY_IF_ON: [&str; 7] = [
+const ONLY_IF_ON: [&str; 8] = [
     "breach_allow",
     "breach_rule",
     "compress_effort",
     "compress_event_streams",
     "dictionary",
+    "dictionary_shared",
     "length_hiding",
     "offload",
 ];

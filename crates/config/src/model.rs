@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use eyelet_compress::Effort;
 use eyelet_compress::breach::Allowed;
-use eyelet_compress::dictionary::pattern::Pattern;
+use eyelet_compress::dictionary::pattern::FilePattern;
 use eyelet_wire::alert::AlertDescription;
 pub use eyelet_wire::version::Version;
 use ipnet::IpNet;
@@ -478,7 +478,10 @@ pub struct Compression {
     /// Most bytes of random padding added to each response. 0: none.
     pub length_hiding: usize,
     /// Responses to these paths become dictionaries for later ones.
-    pub dictionary: Vec<Pattern>,
+    pub dictionary: Vec<FilePattern>,
+    /// Whether all clients that may see such a response get the same one, so that credentials do
+    /// not keep it from becoming a dictionary.
+    pub dictionary_shared: bool,
 }
 
 impl Default for Compression {
@@ -492,6 +495,7 @@ impl Default for Compression {
             breach_allow: Allowed::default(),
             length_hiding: 0,
             dictionary: Vec::new(),
+            dictionary_shared: false,
         }
     }
 }

@@ -553,7 +553,7 @@ const COMMON_KEYS: [&str; 19] = [
 ];
 
 /// The keys of rules with certain actions.
-const ACTION_KEYS: [(&str, &[Kind]); 37] = [
+const ACTION_KEYS: [(&str, &[Kind]); 38] = [
     ("acme_on_demand", &[Kind::Terminate]),
     ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),
@@ -561,6 +561,7 @@ const ACTION_KEYS: [(&str, &[Kind]); 37] = [
     ("compress_effort", &[Kind::Terminate]),
     ("compress_event_streams", &[Kind::Terminate]),
     ("dictionary", &[Kind::Terminate]),
+    ("dictionary_shared", &[Kind::Terminate]),
     ("length_hiding", &[Kind::Terminate]),
     ("offload", &[Kind::Terminate]),
     ("alert", &[Kind::Refuse]),

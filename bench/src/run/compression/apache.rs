@@ -20,7 +20,7 @@ pub struct Apache {
     pub identity: SocketAddr,
     /// TLS and gzip.
     pub gzip: SocketAddr,
-    _server: Server,
+    pub server: Server,
 }
 
 /// The programs that a checkout needs.
@@ -46,27 +46,66 @@ impl Programs {
 /// Imports trees by name and serves them.
 pub async fn start(lab: &Lab, trees: &[(&str, &Path)]) -> io::Result<Apache> {
     let programs = Programs::find()?;
-    let repository = lab.folder().join("repository");
-    let mut create = Command::new(&programs.svnadmin);
-    create.arg("create").arg(&repository);
-    finished(create).await?;
+    let repository = create(lab, &programs).await?;
     for (name, tree) in trees {
         let mut import = svn(lab, &programs, true);
         import.args(["import", "--quiet", "--no-auto-props", "--no-ignore", "--message", "import"]);
         import.arg(tree).arg(format!("file://{}/{name}", repository.display()));
         finished(import).await?;
     }
+    serve(lab, &programs, &repository).await
+}
+
+/// Serves a tree in two revisions: the older one is 1, the newer one 2.
+pub async fn start_revisions(lab: &Lab, name: &str, trees: [&Path; 2]) -> io::Result<Apache> {
+    let programs = Programs::find()?;
+    let repository = create(lab, &programs).await?;
+    let url = format!("file://{}/{name}", repository.display());
+    let copy = lab.folder().join("revisions");
+    let run = async |words: &[&str]| {
+        let mut command = svn(lab, &programs, true);
+        command.args(words);
+        finished(command).await
+    };
+    let place = copy.display().to_string();
+    run(&["mkdir", "--quiet", "--parents", "--message", "start", &url]).await?;
+    run(&["checkout", "--quiet", &url, &place]).await?;
+    for (tree, message) in trees.into_iter().zip(["older", "newer"]) {
+        let mut replaced = Command::new("sh");
+        replaced.args(["-ec", REPLACE, "sh"]).arg(&copy).arg(tree);
+        finished(replaced).await?;
+        let said = run(&["status", &place]).await?.stdout;
+        for gone in String::from_utf8_lossy(&said).lines().filter_map(|l| l.strip_prefix('!')) {
+            // The last @ of a path would begin a peg revision.
+            run(&["remove", "--quiet", &format!("{}@", gone.trim_start())]).await?;
+        }
+        run(&["add", "--quiet", "--force", "--no-auto-props", "--no-ignore", &place]).await?;
+        run(&["commit", "--quiet", "--message", message, &place]).await?;
+    }
+    fs::remove_dir_all(copy)?;
+    serve(lab, &programs, &repository).await
+}
+
+async fn create(lab: &Lab, programs: &Programs) -> io::Result<PathBuf> {
+    let repository = lab.folder().join("repository");
+    let mut create = Command::new(&programs.svnadmin);
+    create.arg("create").arg(&repository);
+    finished(create).await?;
+    Ok(repository)
+}
+
+async fn serve(lab: &Lab, programs: &Programs, repository: &Path) -> io::Result<Apache> {
     // Apache started by root serves as another user.
     let mut open = Command::new("chmod");
-    open.args(["-R", "a+rwX"]).arg(&repository);
+    open.args(["-R", "a+rwX"]).arg(repository);
     finished(open).await?;
     let apache = Apache::addresses(lab)?;
     let file = lab.folder().join("apache.conf");
-    fs::write(&file, configuration(lab, &repository, &apache))?;
+    fs::write(&file, configuration(lab, repository, &apache))?;
     let command: Vec<OsString> =
-        vec![programs.apache.into(), "-f".into(), file.into(), "-DFOREGROUND".into()];
+        vec![programs.apache.clone().into(), "-f".into(), file.into(), "-DFOREGROUND".into()];
     let (plain, identity, gzip) = apache;
-    Ok(Apache { plain, identity, gzip, _server: lab.start_server("apache", &command, plain)? })
+    Ok(Apache { plain, identity, gzip, server: lab.start_server("apache", &command, plain)? })
 }
 
 impl Apache {
@@ -77,11 +116,17 @@ impl Apache {
 
 /// A checkout by the real client. Returns its seconds.
 pub async fn checkout(lab: &Lab, name: &str, port: u16, gzip: bool) -> io::Result<f64> {
+    let url = format!("https://{LOCALHOST}:{port}/svn/{name}");
+    checkout_of(lab, &url, &[], gzip).await
+}
+
+/// The same of any URL, with more words for svn, such as a revision.
+pub async fn checkout_of(lab: &Lab, url: &str, words: &[&str], gzip: bool) -> io::Result<f64> {
     let programs = Programs::find()?;
     let into = lab.folder().join("working-copy");
     let mut command = svn(lab, &programs, gzip);
-    command.args(["checkout", "--quiet", "--non-interactive"]);
-    command.arg(format!("https://{LOCALHOST}:{port}/svn/{name}")).arg(&into);
+    command.args(["checkout", "--quiet", "--non-interactive"]).args(words);
+    command.arg(url).arg(&into);
     let began = Instant::now();
     finished(command).await?;
     let seconds = began.elapsed().as_secs_f64();
@@ -137,5 +182,8 @@ fn configuration(
     )
 }
 
+/// Puts a tree in the place of what a working copy has.
+const REPLACE: &str = "find \"$1\" -mindepth 1 -maxdepth 1 ! -name .svn -exec rm -r {} +
+cp -r \"$2/.\" \"$1\"";
 /// Debian's folder of Apache modules.
 const MODULES: &str = "/usr/lib/apache2/modules";

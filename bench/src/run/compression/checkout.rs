@@ -40,7 +40,7 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<(Board, Vec<String>
     for (label, terms) in [("5 Eyelet, h2, br", SMALL), ("5 the same, effort auto", "")] {
         let edge = EdgeProcess::start(lab, apache.plain, terms)?;
         let browser = Browser::open(edge.address).await?;
-        let done = browser.replay(&requests, "gzip, deflate, br, zstd", None).await?;
+        let done = browser.replay(&requests, "gzip, deflate, br, zstd", |_| None).await?;
         notes.push(note(label, &done));
         board.add(label, sample(done.read, done.written, Some(done.seconds)));
     }
@@ -104,7 +104,7 @@ async fn trained(
     // The row includes the download of the dictionary.
     let mut browser = Browser::open(edge.address).await?;
     let download = browser.get(&path).await?.body.len();
-    let done = browser.replay(requests, EVERY_CODING, Some(&has)).await?;
+    let done = browser.replay(requests, EVERY_CODING, |_| Some(has.clone())).await?;
     let label = "6 Eyelet, h2, trained dictionary";
     board.add(label, sample(done.read, done.written, Some(done.seconds)));
     let dictionary = format!(

@@ -93,7 +93,7 @@ pub fn tree(root: &Path) -> io::Result<Files> {
 }
 
 /// Regular files below a folder, sorted by name.
-fn files_in(root: &Path) -> io::Result<Vec<PathBuf>> {
+pub fn files_in(root: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -144,7 +144,7 @@ pub fn made_up(folder: &Path) -> io::Result<PathBuf> {
 }
 
 /// Fetches a package by the npm client, and unpacks it.
-fn fetch(folder: &Path, package: &str, version: &str) -> io::Result<PathBuf> {
+pub fn fetch(folder: &Path, package: &str, version: &str) -> io::Result<PathBuf> {
     let into = folder.join(format!("{}-{version}", package.replace(['/', '@'], "-")));
     if into.is_dir() {
         return Ok(into.join("package"));

@@ -1,7 +1,7 @@
 //! A client like a browser: repeats the requests of a recorded checkout over one HTTP/2 connection
 //! with many streams. It counts bytes on the wire, so it must not decode.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use http::{HeaderMap, Method};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use super::edge::available;
 use super::tap::Traffic;
 use crate::client::tls::{self, HandshakeOptions};
 use crate::lab::LOCALHOST;
@@ -114,6 +115,8 @@ pub struct Checkout {
     pub seconds: f64,
     /// Responses by coding.
     pub codings: BTreeMap<String, usize>,
+    /// What responses without a coding may be used for: `match` and `Available-Dictionary`.
+    pub dictionaries: HashMap<String, String>,
 }
 
 impl Browser {
@@ -147,19 +150,26 @@ impl Browser {
         mut self,
         requests: &[RecordedRequest],
         accept: &str,
-        has: Option<&str>,
+        has: impl Fn(&str) -> Option<String>,
     ) -> io::Result<Checkout> {
         let (mut codings, mut asked) = (BTreeMap::new(), JoinSet::new());
+        let mut dictionaries = HashMap::new();
         let mut left = requests.iter();
         loop {
             while asked.len() < STREAMS
                 && let Some(request) = left.next()
             {
-                asked.spawn(read(self.send(request, accept, has).await?));
+                let has = has(&request.path);
+                asked.spawn(read(self.send(request, accept, has.as_deref()).await?));
             }
             let Some(got) = asked.join_next().await else { break };
             let got = got.map_err(io::Error::other)??;
             let coding = got.headers.get(CONTENT_ENCODING).and_then(|coding| coding.to_str().ok());
+            if let (None, Some(offer)) = (coding, got.headers.get("use-as-dictionary")) {
+                let pattern = offer.to_str().ok().and_then(|offer| offer.split('"').nth(1));
+                let pattern = pattern.unwrap_or_default().to_owned();
+                dictionaries.insert(pattern, available(&got.body));
+            }
             *codings.entry(coding.unwrap_or("identity").to_owned()).or_default() += 1;
         }
         let seconds = self.began.elapsed().as_secs_f64();
@@ -168,6 +178,7 @@ impl Browser {
             written: self.traffic.written(),
             seconds,
             codings,
+            dictionaries,
         })
     }
 

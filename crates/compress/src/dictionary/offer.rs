@@ -3,35 +3,54 @@
 
 use http::header::{
     ACCEPT_ENCODING, ACCESS_CONTROL_ALLOW_ORIGIN, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING,
-    EXPIRES, HeaderName, LAST_MODIFIED, LINK, ORIGIN, SET_COOKIE,
+    CONTENT_TYPE, EXPIRES, HeaderName, LAST_MODIFIED, LINK, ORIGIN, SET_COOKIE,
 };
 use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::pattern::Pattern;
 use super::{DICTIONARY_BYTES_MAX, Hash};
 use crate::breach::SEC_FETCH_SITE;
-use crate::eligible::LENGTH_MIN;
+use crate::eligible::{LENGTH_MIN, LENGTH_MIN_TRAINED};
 use crate::fields::{are_readable, has_directive, lists};
 use crate::validators::{varies_by, vary};
+
+/// What a rule says of the responses that may become dictionaries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// A dictionary is of one file, so short ones are worth it too.
+    pub is_file: bool,
+    /// All clients that may see a response get the same one, whatever their credentials.
+    pub is_shared: bool,
+}
+
+impl Terms {
+    /// The shortest body in bytes that may be coded with such a dictionary.
+    #[must_use]
+    pub const fn length_min(self) -> u64 {
+        if self.is_file { LENGTH_MIN_TRAINED } else { LENGTH_MIN }
+    }
+}
 
 /// Whether a response may be stored and used as a dictionary for other clients.
 #[must_use]
 pub fn may_become(
+    terms: Terms,
     request: &HeaderMap,
     status: StatusCode,
     response: &HeaderMap,
     length: Option<u64>,
 ) -> bool {
-    let personal = request.contains_key(AUTHORIZATION) || is_personal(response);
+    let credentials = !terms.is_shared && request.contains_key(AUTHORIZATION);
+    let personal = credentials || is_personal(response);
     let stale = ["no-cache", "max-age=0"].into_iter().any(|d| lists(response, &CACHE_CONTROL, d))
         || cache_has(response, "no-cache=");
     // A client may use it only while it is fresh (section 2.2.1).
     let fresh = cache_has(response, "max-age=")
         || response.contains_key(EXPIRES)
         || response.contains_key(LAST_MODIFIED);
-    let fits =
-        length.is_none_or(|length| (LENGTH_MIN..=DICTIONARY_BYTES_MAX as u64).contains(&length));
-    status == StatusCode::OK && !personal && !stale && fresh && fits
+    let lengths = terms.length_min()..=DICTIONARY_BYTES_MAX as u64;
+    let fits = length.is_none_or(|length| lengths.contains(&length));
+    status == StatusCode::OK && !personal && !stale && fresh && fits && !is_difference(response)
 }
 
 /// Whether a response to a request without credentials may be a training sample for a dictionary
@@ -48,6 +67,14 @@ fn is_personal(response: &HeaderMap) -> bool {
         || response.contains_key(CONTENT_ENCODING)
         || ["private", "no-store", "no-transform"].into_iter().any(cache)
         || ["*", "cookie", "authorization"].into_iter().any(|name| varies_by(response, name))
+}
+
+/// Whether the body is itself the difference to an earlier version, which is no version: Subversion
+/// answers `svn update` so.
+fn is_difference(response: &HeaderMap) -> bool {
+    response.get(CONTENT_TYPE).is_some_and(|kind| {
+        kind.as_bytes().to_ascii_lowercase().starts_with(b"application/vnd.svn-svndiff")
+    })
 }
 
 fn cache_has(headers: &HeaderMap, start: &str) -> bool {
@@ -161,8 +188,32 @@ mod tests {
             (&[], 200, &[fresh], Some(1 << 30), false),
         ] {
             let status = StatusCode::from_u16(status).unwrap();
-            let found = may_become(&head(request), status, &head(response), length);
+            let terms = Terms::default();
+            let found = may_become(terms, &head(request), status, &head(response), length);
             assert_eq!(found, may, "{request:?} {response:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_may_be_short_and_shared() {
+        let fresh = ("cache-control", "max-age=604800");
+        let (file, shared) =
+            (Terms { is_file: true, is_shared: false }, Terms { is_file: true, is_shared: true });
+        let with = [("authorization", "Basic dTpw")];
+        let private = [("cache-control", "private, max-age=9")];
+        let svndiff = [fresh, ("content-type", "application/vnd.svn-svndiff")];
+        for (terms, request, response, length, may) in [
+            (file, &[][..], &[fresh][..], 128, true),
+            (file, &[], &[fresh], 127, false),
+            (Terms::default(), &[], &[fresh], 511, false),
+            (file, &with, &[fresh], 600, false),
+            (shared, &with, &[fresh], 600, true),
+            (shared, &with, &private, 600, false),
+            (shared, &[], &svndiff, 600, false),
+        ] {
+            let (request, response) = (head(request), head(response));
+            let found = may_become(terms, &request, StatusCode::OK, &response, Some(length));
+            assert_eq!(found, may, "{terms:?} {request:?} {response:?} {length}");
         }
     }
 

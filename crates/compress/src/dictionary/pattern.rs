@@ -1,5 +1,6 @@
 //! The `match` of a dictionary: a path with `*`, the part of URL Pattern without regular
-//! expressions. It has no origin, because a dictionary never leaves its own.
+//! expressions. It has no origin, because a dictionary never leaves its own. Also the patterns of a
+//! rule, in which `{file}` stands for what tells one file from another.
 
 use std::fmt;
 
@@ -15,7 +16,9 @@ pub enum PatternFault {
     #[error("a pattern starts with \"/\", such as \"/assets/app.*.js\"")]
     Relative,
     /// A character with a meaning in URL Pattern: clients refuse groups (RFC 9842 section 2.1.1).
-    #[error("{0:?} has a meaning in URL patterns that clients refuse; use \"*\" only")]
+    #[error(
+        "{0:?} has a meaning in URL patterns that clients refuse; use \"*\" and \"{{file}}\" only"
+    )]
     Special(char),
     /// A character that cannot be in the header field.
     #[error("a pattern is printable ASCII; percent-encode the rest")]
@@ -52,22 +55,95 @@ impl Pattern {
         &self.0
     }
 
-    /// Whether a path, without its query, matches. Linear: each part between two `*` is searched
-    /// for once, and its leftmost position leaves most to the rest.
+    /// Whether a path, without its query, matches.
     #[must_use]
     pub fn matches(&self, path: &str) -> bool {
-        let mut parts = self.0.split('*');
-        let Some(mut left) = parts.next().and_then(|first| path.strip_prefix(first)) else {
-            return false;
+        self.parts(path).is_some()
+    }
+
+    /// What each `*` stands for in a path that matches. Linear: each part between two `*` is
+    /// searched for once, and its leftmost position leaves most to the rest.
+    fn parts<'a>(&self, path: &'a str) -> Option<Vec<&'a str>> {
+        let mut literals = self.0.split('*');
+        let mut left = path.strip_prefix(literals.next()?)?;
+        let literals: Vec<&str> = literals.collect();
+        let Some((last, middle)) = literals.split_last() else {
+            return left.is_empty().then(Vec::new);
         };
-        let parts: Vec<&str> = parts.collect();
-        let Some((last, middle)) = parts.split_last() else { return left.is_empty() };
-        for part in middle {
-            let Some((_, rest)) = left.split_once(part) else { return false };
+        let mut wild = Vec::with_capacity(literals.len());
+        for literal in middle {
+            let (before, rest) = left.split_once(literal)?;
+            wild.push(before);
             left = rest;
         }
-        left.ends_with(last)
+        wild.push(left.strip_suffix(last)?);
+        Some(wild)
     }
+}
+
+/// A rule's pattern: `*` is what differs between versions of a file, `{file}` is what differs
+/// between files. Without `{file}` all paths that match are versions of one file.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FilePattern {
+    /// The pattern with `*` instead of `{file}`.
+    all: Pattern,
+    /// Whether each `*` of `all` stands for `{file}`.
+    is_file: Box<[bool]>,
+}
+
+impl FilePattern {
+    /// Reads a rule's pattern.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn new(text: &str) -> Result<Self, PatternFault> {
+        let all = Pattern::new(&text.replace(FILE, "*"))?;
+        let (mut is_file, mut left) = (Vec::new(), text);
+        while let Some(at) = left.find(['*', '{']) {
+            let rest = left.get(at..).unwrap_or_default();
+            is_file.push(rest.starts_with(FILE));
+            left = rest.strip_prefix(FILE).or_else(|| rest.get(1..)).unwrap_or_default();
+        }
+        Ok(Self { all, is_file: is_file.into() })
+    }
+
+    /// Whether the pattern has `{file}`.
+    #[must_use]
+    pub fn is_per_file(&self) -> bool {
+        self.is_file.contains(&true)
+    }
+
+    /// The `match` of the file at a path, without its query. `None` if the path is not one of
+    /// these, or its `match` is too long.
+    ///
+    /// A character of the path with a meaning in URL Pattern becomes `*`. So `/c++/a.h` and
+    /// `/c--/a.h` are two files, and `/a+b` and `/a:b` count as one.
+    #[must_use]
+    pub fn of(&self, path: &str) -> Option<Pattern> {
+        if !self.is_per_file() {
+            return self.all.matches(path).then(|| self.all.clone());
+        }
+        let wild = self.all.parts(path)?;
+        let mut found = String::new();
+        for (at, literal) in self.all.0.split('*').enumerate() {
+            if let Some(before) = at.checked_sub(1) {
+                match self.is_file.get(before) {
+                    Some(true) => found.extend(wild.get(before)?.chars().map(plain)),
+                    _ => found.push('*'),
+                }
+            }
+            found.push_str(literal);
+        }
+        // URL Pattern takes a second `*` for a modifier of the first.
+        while found.contains("**") {
+            found = found.replace("**", "*");
+        }
+        Pattern::new(&found).ok()
+    }
+}
+
+fn plain(found: char) -> char {
+    if SPECIAL.contains(&found) { '*' } else { found }
 }
 
 impl fmt::Display for Pattern {
@@ -75,6 +151,9 @@ impl fmt::Display for Pattern {
         f.write_str(&self.0)
     }
 }
+
+/// In a rule's pattern: what tells one file from another.
+const FILE: &str = "{file}";
 
 const SPECIAL: [char; 11] = ['(', ')', '{', '}', ':', '?', '+', '\\', '"', '#', '['];
 
@@ -106,6 +185,32 @@ mod tests {
         ] {
             let read = Pattern::new(pattern).unwrap();
             assert_eq!(read.matches(path), matches, "{pattern} {path}");
+        }
+    }
+
+    #[test]
+    fn a_file_has_a_match_of_its_own() {
+        let svn = "/svn/!svn/rvr/*/{file}";
+        for (pattern, path, found) in [
+            (svn, "/svn/!svn/rvr/7/trunk/a.c", Some("/svn/!svn/rvr/*/trunk/a.c")),
+            (svn, "/svn/!svn/rvr/8/trunk/a.c", Some("/svn/!svn/rvr/*/trunk/a.c")),
+            (svn, "/svn/!svn/rvr/8/c++/a(1).h", Some("/svn/!svn/rvr/*/c*/a*1*.h")),
+            (svn, "/svn/!svn/rvr/8", None),
+            (svn, "/svn/trunk/a.c", None),
+            ("/{file}.*.js", "/assets/app.1.js", Some("/assets/app.*.js")),
+            ("/{file}/rvr/*/{file}", "/a/rvr/7/b", Some("/a/rvr/*/b")),
+            ("/{file}*", "/a", Some("/*")),
+            ("/assets/*.js", "/assets/a.js", Some("/assets/*.js")),
+            ("/a.js", "/a.js", Some("/a.js")),
+        ] {
+            let of = FilePattern::new(pattern).unwrap().of(path);
+            assert_eq!(of.as_ref().map(Pattern::as_str), found, "{pattern} {path}");
+            assert!(of.is_none_or(|of| of.matches(path)), "{pattern} {path}");
+        }
+        let long = format!("/svn/!svn/rvr/7/{}", "a".repeat(PATTERN_BYTES_MAX));
+        assert_eq!(FilePattern::new(svn).unwrap().of(&long), None);
+        for wrong in ["/{files}", "/{file", "/file}", "{file}", "/{}"] {
+            assert!(FilePattern::new(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -1,7 +1,7 @@
-//! The dictionary store: the last versions of each family, trained dictionaries, and the deltas
-//! between versions, within one limit in bytes.
+//! The dictionary store: the last versions of each family, and the deltas between versions, within
+//! one limit in bytes. It may hold one family a file, so each lookup is by a hash, not a scan.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -17,8 +17,16 @@ pub struct Family {
     pub rule: Box<str>,
     /// The authority of the request, in lower case: dictionaries never leave their origin.
     pub origin: Box<str>,
-    /// The pattern that the rule gives.
+    /// The `match` that clients are told.
     pub pattern: Pattern,
+    /// Whether these are versions of one file, by `{file}` in the rule's pattern.
+    pub is_file: bool,
+}
+
+impl Family {
+    const fn versions_max(&self) -> usize {
+        if self.is_file { FILE_VERSIONS_MAX } else { FAMILY_VERSIONS_MAX }
+    }
 }
 
 /// A stored response.
@@ -26,14 +34,35 @@ pub struct Family {
 pub struct StoredVersion {
     /// The hash of `body`.
     pub hash: Hash,
-    /// Its family.
-    pub family: Family,
-    /// The path at which it was last seen.
-    pub path: Box<str>,
+    /// Where it was seen, at least once. The last one is the newest.
+    pub sightings: Vec<Sighting>,
     /// Decoded content.
     pub body: Bytes,
-    /// Sequence number of the last time it was seen.
+}
+
+/// Where a response was seen: files of several families may have the same bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sighting {
+    /// The family.
+    pub family: Family,
+    /// The path at which the family last had it.
+    pub path: Box<str>,
+    /// Sequence number of that time.
     pub seen: u64,
+}
+
+impl StoredVersion {
+    /// Where a family has it.
+    #[must_use]
+    pub fn sighting(&self, family: &Family) -> Option<&Sighting> {
+        self.sightings.iter().find(|sighting| sighting.family == *family)
+    }
+
+    /// Sequence number of the last time that it was seen anywhere.
+    #[must_use]
+    pub fn seen(&self) -> u64 {
+        self.sightings.iter().map(|sighting| sighting.seen).max().unwrap_or_default()
+    }
 }
 
 /// Names a delta: from a version that a client has to one that it asks for.
@@ -60,6 +89,11 @@ pub struct Delta {
 #[derive(Debug)]
 pub struct Store {
     versions: HashMap<Hash, Arc<StoredVersion>>,
+    /// The versions of each family, in no order.
+    families: HashMap<Family, Vec<Hash>>,
+    /// All versions by when they were last seen, the oldest first.
+    by_age: BTreeSet<(u64, Hash)>,
+    /// Only between versions that have a family in common.
     deltas: HashMap<Step, Delta>,
     bytes: usize,
     bytes_max: usize,
@@ -81,8 +115,15 @@ impl Store {
     /// An empty store of at most `bytes_max` bytes of bodies and deltas.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
-        let (versions, deltas) = (HashMap::new(), HashMap::new());
-        Self { versions, deltas, bytes: 0, bytes_max, seen: 0 }
+        Self {
+            versions: HashMap::new(),
+            families: HashMap::new(),
+            by_age: BTreeSet::new(),
+            deltas: HashMap::new(),
+            bytes: 0,
+            bytes_max,
+            seen: 0,
+        }
     }
 
     /// Bytes of bodies and deltas.
@@ -94,7 +135,7 @@ impl Store {
     /// A version of this family. A hash of another family counts as unknown.
     #[must_use]
     pub fn version(&self, family: &Family, hash: Hash) -> Option<Arc<StoredVersion>> {
-        self.versions.get(&hash).filter(|version| version.family == *family).cloned()
+        self.versions.get(&hash).filter(|version| version.sighting(family).is_some()).cloned()
     }
 
     /// A version of any family, to be served itself.
@@ -106,18 +147,23 @@ impl Store {
     /// The version that was last seen at a path.
     #[must_use]
     pub fn last_at(&self, family: &Family, path: &str) -> Option<Arc<StoredVersion>> {
-        let of_path =
-            |version: &&Arc<StoredVersion>| version.family == *family && *version.path == *path;
-        self.versions.values().filter(of_path).max_by_key(|version| version.seen).cloned()
+        let is_at = |version: &&Arc<StoredVersion>| {
+            version.sighting(family).is_some_and(|sighting| *sighting.path == *path)
+        };
+        self.of(family).filter(is_at).max_by_key(|version| seen_by(version, family)).cloned()
     }
 
     /// The last versions of a family, newest first.
     #[must_use]
     pub fn family(&self, family: &Family) -> Vec<Arc<StoredVersion>> {
-        let of_it = |version: &&Arc<StoredVersion>| version.family == *family;
-        let mut found: Vec<_> = self.versions.values().filter(of_it).cloned().collect();
-        found.sort_by_key(|version| std::cmp::Reverse(version.seen));
+        let mut found: Vec<_> = self.of(family).cloned().collect();
+        found.sort_by_key(|version| std::cmp::Reverse(seen_by(version, family)));
         found
+    }
+
+    fn of(&self, family: &Family) -> impl Iterator<Item = &Arc<StoredVersion>> {
+        let hashes = self.families.get(family).map(Vec::as_slice).unwrap_or_default();
+        hashes.iter().filter_map(|hash| self.versions.get(hash))
     }
 
     /// A finished delta.
@@ -130,17 +176,23 @@ impl Store {
     pub fn see(&mut self, family: Family, path: &str, hash: Hash, body: Bytes) -> Changed {
         self.seen += 1;
         let mut changed = Changed::default();
-        if let Some(known) = self.versions.get(&hash) {
-            // The same bytes elsewhere: they now belong to the family that showed them last.
-            if known.family == family && *known.path == *path {
+        let known = self.versions.get(&hash);
+        let (mut sightings, body) = match known {
+            Some(known) if known.sighting(&family).is_some_and(|at| *at.path == *path) => {
                 return changed;
             }
-        } else if body.len() > self.bytes_max / 4 {
+            // The same bytes elsewhere: memory has them once.
+            Some(known) => (known.sightings.clone(), known.body.clone()),
             // A single body must not displace everything else.
-            return changed;
+            None if body.len() > self.bytes_max / 4 => return changed,
+            None => (Vec::new(), body),
+        };
+        sightings.retain(|sighting| sighting.family != family);
+        if sightings.len() >= SIGHTINGS_MAX {
+            self.leave(&sightings.remove(0).family, hash, &mut changed);
         }
-        let version = StoredVersion { hash, family, path: path.into(), body, seen: self.seen };
-        self.insert(version);
+        sightings.push(Sighting { family, path: path.into(), seen: self.seen });
+        self.insert(StoredVersion { hash, sightings, body });
         changed.added = Some(hash);
         self.shrink(hash, &mut changed);
         changed
@@ -149,24 +201,14 @@ impl Store {
     /// Restores a version from disk, in any order. Limits apply as in [`Store::see`].
     pub fn restore(&mut self, version: StoredVersion) -> Changed {
         let mut changed = Changed::default();
-        if version.body.len() > self.bytes_max / 4 {
-            changed.versions_dropped.push(version.hash);
+        let hash = version.hash;
+        if version.body.len() > self.bytes_max / 4 || !has_sightings(&version) {
+            changed.versions_dropped.push(hash);
             return changed;
         }
-        self.seen = self.seen.max(version.seen);
+        self.seen = self.seen.max(version.seen());
         self.insert(version);
-        if self.bytes > self.bytes_max {
-            changed = self.settle();
-        }
-        changed
-    }
-
-    /// Drops what exceeds the limits, after all versions were restored.
-    pub fn settle(&mut self) -> Changed {
-        let mut changed = Changed::default();
-        if let Some(newest) = self.versions.values().max_by_key(|v| v.seen).map(|v| v.hash) {
-            self.shrink(newest, &mut changed);
-        }
+        self.shrink(hash, &mut changed);
         changed
     }
 
@@ -182,47 +224,70 @@ impl Store {
     }
 
     fn has(&self, step: Step) -> bool {
-        self.versions.contains_key(&step.from) && self.versions.contains_key(&step.to)
+        let (from, to) = (self.versions.get(&step.from), self.versions.get(&step.to));
+        from.zip(to).is_some_and(|(from, to)| {
+            from.sightings.iter().any(|sighting| to.sighting(&sighting.family).is_some())
+        })
     }
 
     fn insert(&mut self, version: StoredVersion) {
+        let hash = version.hash;
+        self.take_out(hash);
         self.bytes += version.body.len();
-        if let Some(old) = self.versions.insert(version.hash, Arc::new(version)) {
-            self.bytes -= old.body.len();
+        self.by_age.insert((version.seen(), hash));
+        for sighting in &version.sightings {
+            self.families.entry(sighting.family.clone()).or_default().push(hash);
         }
+        self.versions.insert(hash, Arc::new(version));
     }
 
-    /// Drops the oldest first: of the family of `newest` beyond [`FAMILY_VERSIONS_MAX`], then of
-    /// all.
+    /// Takes a version out of the tables. Its deltas stay.
+    fn take_out(&mut self, hash: Hash) -> Option<Arc<StoredVersion>> {
+        let version = self.versions.remove(&hash)?;
+        self.bytes -= version.body.len();
+        self.by_age.remove(&(version.seen(), hash));
+        for sighting in &version.sightings {
+            if let Some(hashes) = self.families.get_mut(&sighting.family) {
+                hashes.retain(|other| *other != hash);
+                if hashes.is_empty() {
+                    self.families.remove(&sighting.family);
+                }
+            }
+        }
+        Some(version)
+    }
+
+    /// Drops the oldest first: of the families of `newest` beyond their limits, then of all.
     fn shrink(&mut self, newest: Hash, changed: &mut Changed) {
-        let mut families: HashMap<&Family, Vec<(u64, Hash)>> = HashMap::new();
-        for version in self.versions.values() {
-            families.entry(&version.family).or_default().push((version.seen, version.hash));
-        }
-        let mut excess = Vec::new();
-        for found in families.values_mut() {
-            found.sort_unstable_by(|a, b| b.cmp(a));
-            excess.extend(found.iter().skip(FAMILY_VERSIONS_MAX).map(|(_, hash)| *hash));
-        }
-        for hash in excess {
-            self.remove(hash, changed);
+        let sightings = self.versions.get(&newest).map(|version| version.sightings.clone());
+        for family in sightings.into_iter().flatten().map(|sighting| sighting.family) {
+            for old in self.family(&family).iter().skip(family.versions_max()) {
+                self.leave(&family, old.hash, changed);
+            }
         }
         while self.bytes > self.bytes_max {
-            let others = self.versions.values().filter(|version| version.hash != newest);
-            let Some(oldest) = others.min_by_key(|version| version.seen) else { break };
-            let hash = oldest.hash;
-            self.remove(hash, changed);
+            let Some((_, oldest)) = self.by_age.first().copied() else { break };
+            let Some(version) = self.versions.get(&oldest).cloned() else { break };
+            for sighting in &version.sightings {
+                self.leave(&sighting.family, oldest, changed);
+            }
         }
     }
 
-    fn remove(&mut self, hash: Hash, changed: &mut Changed) {
-        let Some(version) = self.versions.remove(&hash) else { return };
-        self.bytes -= version.body.len();
-        changed.versions_dropped.push(hash);
-        let steps: Vec<Step> =
-            self.deltas.keys().copied().filter(|s| s.from == hash || s.to == hash).collect();
-        for step in steps {
-            self.remove_delta(step, changed);
+    /// Takes a version out of a family, and out of the store if it was the last one.
+    fn leave(&mut self, family: &Family, hash: Hash, changed: &mut Changed) {
+        for other in self.families.get(family).cloned().unwrap_or_default() {
+            for coding in [Coding::Dcz, Coding::Dcb] {
+                self.remove_delta(Step { from: hash, to: other, coding }, changed);
+                self.remove_delta(Step { from: other, to: hash, coding }, changed);
+            }
+        }
+        let Some(version) = self.take_out(hash) else { return };
+        let mut sightings = version.sightings.clone();
+        sightings.retain(|sighting| sighting.family != *family);
+        match sightings.is_empty() {
+            true => changed.versions_dropped.push(hash),
+            false => self.insert(StoredVersion { hash, sightings, body: version.body.clone() }),
         }
     }
 
@@ -234,8 +299,27 @@ impl Store {
     }
 }
 
+/// Whether a version from disk was seen somewhere, and once in each family.
+fn has_sightings(version: &StoredVersion) -> bool {
+    let sightings = &version.sightings;
+    let is_once = sightings.iter().all(|sighting| {
+        sightings.iter().filter(|other| other.family == sighting.family).count() == 1
+    });
+    (1..=SIGHTINGS_MAX).contains(&sightings.len()) && is_once
+}
+
+fn seen_by(version: &StoredVersion, family: &Family) -> u64 {
+    version.sighting(family).map_or(0, |sighting| sighting.seen)
+}
+
 /// Most versions of one family: returning clients have one of the last few, and each costs a delta.
 pub const FAMILY_VERSIONS_MAX: usize = 8;
+/// Most versions of one file: there may be thousands of files, and a client that returns has the
+/// last version of most of them.
+pub const FILE_VERSIONS_MAX: usize = 2;
+/// Most families that have the same bytes, such as a file on the branches of a repository. Beyond
+/// that the family that has had them longest loses them.
+pub const SIGHTINGS_MAX: usize = 16;
 
 #[cfg(test)]
 mod tests {
@@ -245,7 +329,7 @@ mod tests {
 
     fn family(pattern: &str) -> Family {
         let pattern = Pattern::new(pattern).unwrap();
-        Family { rule: "app".into(), origin: "a.example".into(), pattern }
+        Family { rule: "app".into(), origin: "a.example".into(), pattern, is_file: false }
     }
 
     fn see(store: &mut Store, pattern: &str, n: u8, len: usize) -> Changed {
@@ -295,14 +379,69 @@ mod tests {
     }
 
     #[test]
+    fn a_file_keeps_two_versions_and_shares_its_bytes() {
+        let mut store = Store::new(1 << 20);
+        let file = |path: &str| Family { is_file: true, ..family(path) };
+        let body = |n: u8| Bytes::from(vec![n; 100]);
+        let see = |store: &mut Store, path: &str, n: u8| {
+            store.see(file(path), path, Hash([n; 32]), body(n))
+        };
+        see(&mut store, "/trunk/a", 1);
+        see(&mut store, "/branch/a", 1);
+        assert_eq!(store.bytes(), 100, "memory has them once");
+        for path in ["/trunk/a", "/branch/a"] {
+            assert!(store.version(&file(path), Hash([1; 32])).is_some(), "{path}");
+            assert!(store.last_at(&file(path), path).is_some(), "{path}");
+        }
+        see(&mut store, "/trunk/a", 2);
+        let step = Step { from: Hash([1; 32]), to: Hash([2; 32]), coding: Coding::Dcz };
+        assert!(store.keep(step, Delta { coded: Bytes::from_static(b"delta"), level: 11 }));
+        let changed = see(&mut store, "/trunk/a", 3);
+        assert_eq!(changed.deltas_dropped, [step], "the trunk forgets its third");
+        assert_eq!(changed.versions_dropped, [], "the branch still has it");
+        assert!(store.version(&file("/trunk/a"), Hash([1; 32])).is_none());
+        assert!(store.version(&file("/branch/a"), Hash([1; 32])).is_some());
+        assert_eq!(store.bytes(), 300);
+    }
+
+    #[test]
+    fn the_same_bytes_have_a_limited_number_of_families() {
+        let mut store = Store::new(1 << 20);
+        for n in 0..40 {
+            see(&mut store, &format!("/{n}/*"), 1, 10);
+        }
+        let version = store.any_version(Hash([1; 32])).unwrap();
+        assert_eq!(version.sightings.len(), SIGHTINGS_MAX);
+        assert!(version.sighting(&family("/39/*")).is_some());
+        assert!(version.sighting(&family("/0/*")).is_none());
+        assert_eq!((store.families.len(), store.by_age.len()), (SIGHTINGS_MAX, 1));
+    }
+
+    #[test]
+    fn thousands_of_files_come_and_go() {
+        let mut store = Store::new(100 * 1000);
+        for n in 0..5_000_u32 {
+            let mut hash = [0; 32];
+            hash[..4].copy_from_slice(&n.to_le_bytes());
+            let path = format!("/{n}");
+            let file = Family { is_file: true, ..family(&path) };
+            store.see(file, &path, Hash(hash), Bytes::from(vec![0; 100]));
+        }
+        assert_eq!(store.bytes(), 100 * 1000);
+        let tables = (store.versions.len(), store.families.len(), store.by_age.len());
+        assert_eq!(tables, (1000, 1000, 1000), "nothing is left of those that are gone");
+        let last = Family { is_file: true, ..family("/4999") };
+        assert!(store.last_at(&last, "/4999").is_some());
+    }
+
+    #[test]
     fn restored_versions_keep_to_the_limits() {
         let mut store = Store::new(100);
         let mut restore = |n: u8, length: usize| {
             let (hash, body) = (Hash([n; 32]), Bytes::from(vec![n; length]));
             let (family, path) = (family(&format!("/{n}")), "/".into());
-            let gone = store
-                .restore(StoredVersion { hash, family, path, body, seen: u64::from(n) })
-                .versions_dropped;
+            let sightings = vec![Sighting { family, path, seen: u64::from(n) }];
+            let gone = store.restore(StoredVersion { hash, sightings, body }).versions_dropped;
             assert!(store.bytes() <= 100, "{} bytes", store.bytes());
             gone
         };
@@ -311,9 +450,8 @@ mod tests {
         }
         assert_eq!(restore(2, 20), [Hash([1; 32])], "the oldest goes");
         assert_eq!(restore(9, 26), [Hash([9; 32])], "one body too large");
-        assert_eq!(store.settle(), Changed::default(), "no family has too many");
         assert_eq!(see(&mut store, "/*", 6, 5).added, Some(Hash([6; 32])));
-        let seen = store.any_version(Hash([6; 32])).map(|version| version.seen);
+        let seen = store.any_version(Hash([6; 32])).map(|version| version.seen());
         assert_eq!(seen, Some(6), "later than all that was restored");
     }
 }

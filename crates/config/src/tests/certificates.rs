@@ -208,6 +208,7 @@ fn the_breach_rule_is_turned_on_off_or_opened() {
         |more: &str| folder.said(&terminate("\"app.example\"", "\"app.pem\"", "\"app.key\"", more));
     let none: [&str; 0] = [];
     assert_eq!(with("breach_allow = [\"same-site\", \"navigation\"]"), none);
+    assert_eq!(with("dictionary = \"/a/*/{file}\"\ndictionary_shared = true"), none);
     for (more, expected) in [
         (
             "compress = \"off\"\nbreach_rule = \"on\"",
@@ -224,6 +225,14 @@ fn the_breach_rule_is_turned_on_off_or_opened() {
         (
             "breach_rule = \"off\"\nbreach_allow = \"navigation\"",
             "10:1: `breach_allow` means nothing with `breach_rule = \"off\"`",
+        ),
+        (
+            "dictionary = [\"/a/*/{file}\", \"/b/*\"]\ndictionary_shared = true",
+            "10:1: `dictionary_shared` needs a `dictionary` whose patterns have {file}",
+        ),
+        (
+            "dictionary_shared = true",
+            "9:1: `dictionary_shared` needs a `dictionary` whose patterns have {file}",
         ),
         (
             "breach_allow = \"cross-site\"",

@@ -27,6 +27,7 @@ mod requests;
 mod run;
 mod run_memory;
 mod strict;
+mod svn;
 mod trace;
 mod two;
 mod two_bodies;

@@ -12,16 +12,30 @@ use crate::support::{Edge, Folder, Pki, Talk, need, until};
 /// Debian's folder of Apache modules.
 const MODULES: &str = "/usr/lib/apache2/modules";
 
-/// Apache with a repository at /svn, behind TLS.
-struct Apache {
-    address: SocketAddr,
+/// Apache with a repository at /svn.
+pub struct Apache {
+    pub address: SocketAddr,
     _server: Talk,
 }
 
 impl Apache {
     fn start(pki: &Pki) -> Self {
-        let [address] = vacant();
         pki.server("app", &["app.test"], Kind::P256);
+        let folder = pki.folder.path().display().to_string();
+        let tls = format!(
+            "SSLEngine on\nSSLCertificateFile {folder}/app.pem\n\
+             SSLCertificateKeyFile {folder}/app.key\n"
+        );
+        Self::start_with(pki, &tls)
+    }
+
+    /// Without TLS.
+    pub fn plain(pki: &Pki) -> Self {
+        Self::start_with(pki, "")
+    }
+
+    fn start_with(pki: &Pki, tls: &str) -> Self {
+        let [address] = vacant();
         let folder = pki.folder.path().display().to_string();
         done(Command::new("svnadmin").arg("create").arg(pki.file("repository")));
         // Apache that root has started serves as another user.
@@ -38,8 +52,7 @@ impl Apache {
         let config = format!(
             "ServerRoot {folder}\nPidFile {folder}/apache.pid\nErrorLog {folder}/apache.log\n\
              ServerName app.test\nDefaultRuntimeDir {folder}\nMutex pthread\n{modules}{user}\
-             Listen {address}\nSSLEngine on\nSSLCertificateFile {folder}/app.pem\n\
-             SSLCertificateKeyFile {folder}/app.key\n\
+             Listen {address}\n{tls}\
              <Location /svn>\nDAV svn\nSVNPath {folder}/repository\nRequire all granted\n\
              </Location>\n"
         );
@@ -52,19 +65,19 @@ impl Apache {
     }
 }
 
-fn done(command: &mut Command) -> Said {
+pub fn done(command: &mut Command) -> Said {
     let said = output(command);
     assert!(said.status.success(), "{command:?}: {}", said.text);
     said
 }
 
-fn svn(folder: &Folder) -> Command {
+pub fn svn(folder: &Folder) -> Command {
     let mut svn = Command::new("svn");
     svn.arg("--non-interactive").arg("--config-dir").arg(folder.path().join("svn-settings"));
     svn
 }
 
-fn is_installed() -> bool {
+pub fn is_installed() -> bool {
     if !Path::new(MODULES).join("mod_dav_svn.so").exists() {
         skip("mod_dav_svn not found");
         return false;

@@ -1,6 +1,7 @@
 //! Jobs that responses leave for the threads that keep dictionaries.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -10,8 +11,11 @@ use eyelet_memory::budget::Counted;
 
 use super::trained::Trained;
 
-/// Most jobs that wait for the thread. Each holds at most one body.
-pub(super) const JOBS_MAX: usize = 16;
+/// Most jobs that wait for the thread: a client may get hundreds of files in the time that the disk
+/// takes for one.
+pub(super) const JOBS_MAX: usize = 1024;
+/// Most bytes of bodies in them, or one body.
+pub(super) const JOBS_BYTES_MAX: usize = 32 << 20;
 
 /// Trained dictionaries by rule.
 pub(super) type TrainedOfRules = HashMap<Box<str>, Arc<[Arc<Trained>]>>;
@@ -27,11 +31,33 @@ pub(super) struct Seen {
 
 pub(super) enum Job {
     /// A response that was seen, counted until it is in the store.
-    Seen(Family, Box<str>, Bytes, Counted),
+    Seen(Family, Box<str>, Bytes, Queued),
     /// A delta that a client asked for.
     Delta(Family, Step),
     /// The last one.
     End,
+}
+
+/// Counts a body that waits, in the memory budget and among the bytes of all jobs.
+pub(super) struct Queued {
+    all: Arc<AtomicUsize>,
+    bytes: usize,
+    _counted: Counted,
+}
+
+impl Queued {
+    /// `None` if there is no room for it.
+    pub(super) fn new(all: &Arc<AtomicUsize>, bytes: usize, counted: Counted) -> Option<Self> {
+        let before = all.fetch_add(bytes, Ordering::Relaxed);
+        let queued = Self { all: all.clone(), bytes, _counted: counted };
+        (before == 0 || before.saturating_add(bytes) <= JOBS_BYTES_MAX).then_some(queued)
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// A response in transit that may become a dictionary.

@@ -116,8 +116,6 @@ impl Keeper {
                 }
             }
         }
-        let changed = lock(&self.store).settle();
-        self.forget(&changed);
     }
 
     /// A training run writes its result into the folder, so no restart is needed.
@@ -149,7 +147,9 @@ impl Keeper {
         if !is_new {
             return;
         }
-        let others = others.iter().filter(|other| other.hash != hash).take(DELTAS_AT_ONCE);
+        // A client gets a whole tree of files at once: their deltas are made when one asks.
+        let count = if family.is_file { 0 } else { DELTAS_AT_ONCE };
+        let others = others.iter().filter(|other| other.hash != hash).take(count);
         let steps: Vec<Step> =
             others.map(|other| Step { from: other.hash, to: hash, coding: Coding::Dcz }).collect();
         steps.into_iter().rev().for_each(|step| self.want(step));
@@ -204,7 +204,7 @@ impl Keeper {
 /// Deltas that are made for a new version before any client asks: from the versions that returning
 /// clients most likely have.
 const DELTAS_AT_ONCE: usize = 4;
-/// Most versions that wait for the disk.
-const UNSAVED_MAX: usize = 64;
+/// Most versions that wait for the disk: a tree of files that a client got at once. 32 bytes each.
+const UNSAVED_MAX: usize = 16 << 10;
 /// How long a new trained dictionary may wait until it is offered.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);

@@ -108,7 +108,7 @@ impl Maker {
         let _counted = Counted::of(&self.budget, Account::Compression, work);
         let coded = match delta(&from, &to, step.coding, level) {
             Ok(coded) => coded,
-            Err(error) => return tracing::warn!("delta to {}: {error}", to.path),
+            Err(error) => return tracing::warn!("delta to {}: {error}", to.hash),
         };
         if known.is_some_and(|(_, bytes)| bytes <= coded.len()) {
             return;

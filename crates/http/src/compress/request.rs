@@ -3,6 +3,7 @@
 use eyelet_compress::breach::{self, Breach};
 use eyelet_compress::dictionary::Hash;
 use eyelet_compress::dictionary::available::{AVAILABLE_DICTIONARY, DICTIONARY_ID, available};
+use eyelet_compress::dictionary::offer;
 use eyelet_compress::dictionary::store::Family;
 use eyelet_compress::{AcceptedCodings, Coding, Effort, fields, validators};
 use http::header::{
@@ -38,6 +39,8 @@ pub(super) struct Wanted {
     pub(super) dictionaries: bool,
     /// The family of dictionaries that the response belongs to, by the rule's patterns.
     pub(super) family: Option<Family>,
+    /// What the rule says of responses of this family.
+    pub(super) learning: offer::Terms,
     /// The dictionary that the client has.
     pub(super) available: Option<Hash>,
     /// The fields that decide who may use or become a dictionary, if any.
@@ -87,6 +90,10 @@ impl Compressors {
             available: if dictionaries { available(&head.headers) } else { None },
             fields: if dictionaries { dictionary_fields(&head.headers) } else { HeaderMap::new() },
             dictionaries,
+            learning: offer::Terms {
+                is_file: family.as_ref().is_some_and(|family| family.is_file),
+                is_shared: terms.dictionary_shared,
+            },
             family,
         };
         if dictionaries {
@@ -110,10 +117,11 @@ impl Compressors {
     }
 
     fn family(&self, rule: u32, terms: &Compression, host: &str, path: &str) -> Option<Family> {
-        let pattern = terms.dictionary.iter().find(|pattern| pattern.matches(path))?;
+        let found = terms.dictionary.iter().find_map(|files| files.of(path).zip(Some(files)));
+        let (pattern, files) = found?;
         let rule = self.inner.rule_name(rule)?;
         let origin = host.to_ascii_lowercase().into();
-        Some(Family { rule, origin, pattern: pattern.clone() })
+        Some(Family { rule, origin, pattern, is_file: files.is_per_file() })
     }
 }
 

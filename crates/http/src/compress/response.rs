@@ -69,7 +69,7 @@ impl Compressors {
 
     fn length_min(&self, rule: u32, wanted: &Wanted) -> u64 {
         let trained = wanted.dictionaries && self.inner.trained(rule).is_some();
-        if trained { LENGTH_MIN_TRAINED } else { LENGTH_MIN }
+        if trained { LENGTH_MIN_TRAINED } else { wanted.learning.length_min() }
     }
 
     fn of_body(&self, rule: u32, wanted: &Wanted, head: &mut Parts, body: &Beginning<'_>) -> Coder {
@@ -126,7 +126,7 @@ impl Compressors {
             }
         }
         let family = wanted.family.as_ref()?;
-        if !offer::may_become(&wanted.fields, status, headers, length) {
+        if !offer::may_become(wanted.learning, &wanted.fields, status, headers, length) {
             return None;
         }
         offer::offer(headers, &family.pattern);
@@ -317,7 +317,7 @@ fn bodiless(wanted: &Wanted, effort: Effort, head: &mut Parts) {
         return;
     }
     if let Some(family) = &wanted.family
-        && offer::may_become(&wanted.fields, head.status, headers, length)
+        && offer::may_become(wanted.learning, &wanted.fields, head.status, headers, length)
     {
         offer::offer(headers, &family.pattern);
     }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::io;
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
@@ -18,7 +19,7 @@ use http::HeaderMap;
 use http::header::{ETAG, LAST_MODIFIED};
 
 use super::disk::DictionaryFolder;
-use super::jobs::{Capture, JOBS_MAX, Job, Seen, TrainedOfRules, lock};
+use super::jobs::{Capture, JOBS_MAX, Job, Queued, Seen, TrainedOfRules, lock};
 use super::keeper::Keeper;
 use super::maker::{Maker, WANTED_MAX};
 use super::trained::Trained;
@@ -38,6 +39,8 @@ pub struct SharedDictionaries {
     /// What was last captured at each path: a response with the same validators is not captured
     /// again.
     recent: Mutex<HashMap<u64, u64>>,
+    /// Bytes of bodies that wait for the keeper.
+    queued_bytes: Arc<AtomicUsize>,
     budget: Arc<Budget>,
 }
 
@@ -60,6 +63,7 @@ impl SharedDictionaries {
             trained: Arc::default(),
             keeping: OnceLock::new(),
             recent: Mutex::default(),
+            queued_bytes: Arc::default(),
             budget: budget.clone(),
         };
         shared.keep(config)?;
@@ -198,7 +202,9 @@ impl SharedDictionaries {
     /// Takes a whole response.
     pub(super) fn see(&self, seen: Seen, body: Bytes) {
         let counted = Counted::of(&self.budget, Account::Compression, body.len());
-        if !self.send(Job::Seen(seen.family, seen.path, body, counted)) {
+        let queued = Queued::new(&self.queued_bytes, body.len(), counted);
+        if !queued.is_some_and(|queued| self.send(Job::Seen(seen.family, seen.path, body, queued)))
+        {
             return;
         }
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -242,7 +248,7 @@ const MEMORY_PARTS: usize = 4;
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often the end of the thread is checked.
 const FINISH_STEP: Duration = Duration::from_millis(2);
-/// Paths whose validators are remembered.
-const RECENT_MAX: usize = 4096;
+/// Paths whose validators are remembered: 16 bytes each, and there may be one for each file.
+const RECENT_MAX: usize = 16 << 10;
 /// Bytes of a response without Content-Length that are captured: a longer one is no asset.
 const UNKNOWN_BYTES_MAX: usize = 1 << 20;

@@ -5,7 +5,9 @@ use std::io;
 use bytes::Bytes;
 use eyelet_compress::Coding;
 use eyelet_compress::dictionary::pattern::Pattern;
-use eyelet_compress::dictionary::store::{Delta, Family, Step, StoredVersion};
+use eyelet_compress::dictionary::store::{
+    Delta, Family, SIGHTINGS_MAX, Sighting, Step, StoredVersion,
+};
 use eyelet_compress::dictionary::{DICTIONARY_BYTES_MAX, Hash, header};
 use serde::{Deserialize, Serialize};
 
@@ -30,9 +32,58 @@ pub(super) const SEEN_MAX: u64 = 1 << 48;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 enum Head {
-    Version { rule: Box<str>, origin: Box<str>, pattern: Box<str>, path: Box<str>, seen: u64 },
-    Delta { level: u8, to: Box<str> },
-    Trained { rule: Box<str>, pattern: Box<str> },
+    Version {
+        /// The newest sighting.
+        #[serde(flatten)]
+        sighting: SightingHead,
+        /// The others. Earlier versions of Eyelet wrote none.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        more: Vec<SightingHead>,
+    },
+    Delta {
+        level: u8,
+        to: Box<str>,
+    },
+    Trained {
+        rule: Box<str>,
+        pattern: Box<str>,
+    },
+}
+
+/// Where a version was seen.
+#[derive(Debug, Serialize, Deserialize)]
+struct SightingHead {
+    rule: Box<str>,
+    origin: Box<str>,
+    pattern: Box<str>,
+    #[serde(default, skip_serializing_if = "is_false")]
+    file: bool,
+    path: Box<str>,
+    seen: u64,
+}
+
+impl SightingHead {
+    fn new(sighting: &Sighting) -> Self {
+        let Sighting { family, path, seen } = sighting;
+        Self {
+            rule: family.rule.clone(),
+            origin: family.origin.clone(),
+            pattern: family.pattern.as_str().into(),
+            file: family.is_file,
+            path: path.clone(),
+            seen: *seen,
+        }
+    }
+
+    fn read(self) -> Option<Sighting> {
+        let Self { rule, origin, pattern, file: is_file, path, seen } = self;
+        let family = Family { rule, origin, pattern: Pattern::new(&pattern).ok()?, is_file };
+        (seen <= SEEN_MAX).then_some(Sighting { family, path, seen })
+    }
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// A file that the store has written, read again at the start.
@@ -63,14 +114,10 @@ pub(super) fn trained_name(content: &[u8]) -> String {
 }
 
 pub(super) fn encode_version(version: &StoredVersion) -> io::Result<Vec<u8>> {
-    let family = &version.family;
-    let head = Head::Version {
-        rule: family.rule.clone(),
-        origin: family.origin.clone(),
-        pattern: family.pattern.as_str().into(),
-        path: version.path.clone(),
-        seen: version.seen,
-    };
+    let mut sightings = version.sightings.iter().rev().map(SightingHead::new);
+    let sighting =
+        sightings.next().ok_or_else(|| io::Error::other("a version without a sighting"))?;
+    let head = Head::Version { sighting, more: sightings.collect() };
     encode(&head, &version.body)
 }
 
@@ -86,13 +133,14 @@ pub(super) fn encode_trained(rule: &str, pattern: &Pattern, content: &[u8]) -> i
 pub(super) fn decode(name: &str, file: Bytes) -> Option<Found> {
     let (head, content) = split(&file)?;
     match head {
-        Head::Version { rule, origin, pattern, path, seen } => {
+        Head::Version { sighting, more } => {
             let hash = hash(&content);
-            if name != version_name(hash) || seen > SEEN_MAX {
+            if name != version_name(hash) || more.len() >= SIGHTINGS_MAX {
                 return None;
             }
-            let family = Family { rule, origin, pattern: Pattern::new(&pattern).ok()? };
-            Some(Found::Version(StoredVersion { hash, family, path, body: content, seen }))
+            let newest_last = more.into_iter().rev().chain([sighting]);
+            let sightings = newest_last.map(SightingHead::read).collect::<Option<_>>()?;
+            Some(Found::Version(StoredVersion { hash, sightings, body: content }))
         }
         Head::Delta { level, to } => {
             let (ends, coding) = name.split_once('.')?;

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use eyelet_compress::Coding;
 use eyelet_compress::dictionary::pattern::Pattern;
 use eyelet_compress::dictionary::store::{
-    Delta, FAMILY_VERSIONS_MAX, Family, Step, Store, StoredVersion,
+    Delta, FAMILY_VERSIONS_MAX, Family, Sighting, Step, Store, StoredVersion,
 };
 use eyelet_compress::dictionary::{Hash, header};
 
@@ -47,7 +47,7 @@ pub fn file_is_one_thing(data: &[u8]) {
     let again = match &found {
         Found::Version(version) => {
             assert_eq!(name, stored::version_name(hash(&version.body)));
-            assert!(version.seen <= SEEN_MAX);
+            assert!(version.seen() <= SEEN_MAX);
             stored::encode_version(version)
         }
         Found::Delta(step, delta) => {
@@ -70,10 +70,14 @@ pub fn file_is_one_thing(data: &[u8]) {
 /// Any bytes can be the content of a version and of a delta, with any texts in their heads.
 fn holds_as_content(text: &str, content: &Bytes) {
     let pattern = Pattern::new("/*").expect("a pattern");
-    let family = Family { rule: text.into(), origin: text.into(), pattern };
+    let family = Family { rule: text.into(), origin: text.into(), pattern, is_file: true };
     let body = content.clone();
-    let version =
-        StoredVersion { hash: hash(&body), family, path: text.into(), body, seen: SEEN_MAX };
+    let sightings = [false, true].map(|is_file| Sighting {
+        family: Family { is_file, ..family.clone() },
+        path: text.into(),
+        seen: SEEN_MAX,
+    });
+    let version = StoredVersion { hash: hash(&body), sightings: sightings.into(), body };
     // A head may be too long to be written.
     if let Ok(file) = stored::encode_version(&version) {
         let read = stored::decode(&stored::version_name(version.hash), file.into());
@@ -112,11 +116,13 @@ pub fn store_begins_with_files(data: &[u8]) {
         let body = Bytes::from(vec![name; usize::from(length)]);
         let seen = SEEN_MAX - u64::from(u16::from_le_bytes([high, low]));
         let pattern = Pattern::new(&format!("/{}/*", place % 2)).expect("a pattern");
-        let family = Family { rule: "rule".into(), origin: "a.example".into(), pattern };
+        let (rule, origin) = ("rule".into(), "a.example".into());
+        let family = Family { rule, origin, pattern, is_file: place % 3 == 0 };
         let (hash, path) = (hash(&body), Box::from("/"));
         families.push(family.clone());
         let gone = if kind % 4 > 0 {
-            store.restore(StoredVersion { hash, family, path, body, seen }).versions_dropped
+            let sightings = vec![Sighting { family, path, seen }];
+            store.restore(StoredVersion { hash, sightings, body }).versions_dropped
         } else {
             let [one, other] = [0, 1].map(|at| store.family(&family).get(at).map(|v| v.hash));
             let (Some(to), Some(from)) = (one, other) else { continue };
@@ -126,14 +132,13 @@ pub fn store_begins_with_files(data: &[u8]) {
         assert!(store.bytes() <= STORE_BYTES_MAX, "{} bytes", store.bytes());
         assert!(gone.iter().all(|hash| store.any_version(*hash).is_none()), "{gone:?}");
     }
-    store.settle();
     for (n, family) in families.iter().enumerate() {
         let versions = store.family(family);
         assert!(versions.len() <= FAMILY_VERSIONS_MAX, "{} versions", versions.len());
         let body = Bytes::from(format!("newest body {n}"));
         store.see(family.clone(), "/new", hash(&body), body.clone());
         let newest = store.last_at(family, "/new").expect("the newest is there");
-        assert!(newest.seen > versions.first().map_or(0, |version| version.seen));
+        assert!(newest.seen() > versions.first().map_or(0, |version| version.seen()));
         assert!(store.bytes() <= STORE_BYTES_MAX, "{} bytes", store.bytes());
     }
 }
@@ -175,10 +180,12 @@ mod tests {
     fn every_byte_of_a_file_counts() {
         let body = Bytes::from_static(b"content");
         let pattern = Pattern::new("/*").unwrap();
-        let family = Family { rule: "r".into(), origin: "a.example".into(), pattern };
+        let (rule, origin) = ("r".into(), "a.example".into());
+        let family = Family { rule, origin, pattern, is_file: false };
         let version = |seen| {
             let (family, body) = (family.clone(), body.clone());
-            StoredVersion { hash: hash(&body), family, path: "/a".into(), body, seen }
+            let sightings = vec![Sighting { family, path: "/a".into(), seen }];
+            StoredVersion { hash: hash(&body), sightings, body }
         };
         let name = stored::version_name(hash(&body));
         let whole = stored::encode_version(&version(SEEN_MAX)).unwrap();

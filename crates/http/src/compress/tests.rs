@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use eyelet_compress::dictionary::pattern::Pattern;
+use eyelet_compress::dictionary::pattern::{FilePattern, Pattern};
 use http::header::HeaderMap;
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use eyelet_compress::dictionary::store::{Family, StoredVersion};
+use eyelet_compress::dictionary::store::{Family, Sighting, StoredVersion};
 
 use bytes::Bytes;
 use eyelet_compress::Coding;
@@ -51,7 +51,7 @@ const ALL: &str = "gzip, deflate, br, zstd, dcb, dcz";
 fn knows(edge: &Edge, body: &[u8]) -> bool {
     let pattern = Pattern::new("/assets/app.*.js").unwrap();
     let (rule, origin) = ("app".into(), "app.example".into());
-    let family = Family { rule, origin, pattern };
+    let family = Family { rule, origin, pattern, is_file: false };
     edge.compressors.inner.shared.version(&family, hash(body)).is_some()
 }
 
@@ -135,6 +135,94 @@ fn a_large_delta_is_made_beside_the_path() {
     other[1_000..1_010].copy_from_slice(b"9876543210");
     let got = get(&edge, "/assets/app.2.js", ALL, &has, &other);
     assert!(decode(&got.headers, &got.body, &one) == other);
+}
+
+const PER_FILE: &str = "compress_effort = \"small\"\ndictionary = [\"/svn/*/{file}\"]\n";
+
+/// What `{file}` stands for tells files apart, and each has its own history.
+#[test]
+fn each_file_has_a_dictionary_of_its_own() {
+    let scratch = tempfile::tempdir().unwrap();
+    let store = "[dictionary]\npath = \"store\"";
+    let edge = Edge::new(&format!("{PER_FILE}{store}"), scratch.path());
+    let bodies: Vec<Vec<u8>> = (0..300).map(|n| text(400, n)).collect();
+    for (n, body) in bodies.iter().enumerate() {
+        let got = get(&edge, &format!("/svn/1/trunk/{n}.c"), "gzip", "", body);
+        let offered = format!("match=\"/svn/*/trunk/{n}.c\"");
+        assert_eq!(got.headers["use-as-dictionary"], offered);
+        assert_eq!(got.headers["vary"], "accept-encoding, available-dictionary");
+    }
+    let coding = |path: &str, has: &[u8], body: &[u8]| {
+        let got = get(&edge, path, ALL, &available(has), body);
+        assert!(decode(&got.headers, &got.body, has) == body);
+        (got.coding_info.coding, got.body.len())
+    };
+    for (n, body) in bodies.iter().enumerate() {
+        let path = format!("/svn/2/trunk/{n}.c");
+        let newer = [body, &b"one more line\n"[..]].concat();
+        until("the file is known", || coding(&path, body, &newer).0 == Some("dcz"));
+        let (_, bytes) = coding(&path, body, &newer);
+        assert!(bytes < 100, "{bytes} bytes of {path}");
+        // The hash of another file is as good as none.
+        let other = &bodies[(n + 1) % bodies.len()];
+        assert_eq!(coding(&path, other, &newer).0, None);
+    }
+}
+
+/// An edge that has lost its store answers as one that never had it, and learns anew.
+#[test]
+fn a_lost_store_costs_bytes_and_nothing_else() {
+    let terms = format!("{PER_FILE}[dictionary]\npath = \"store\"");
+    let (one, two) = (text(3_000, 1), [text(3_000, 1), text(300, 2)].concat());
+    let has = available(&one);
+    for _ in 0..2 {
+        let scratch = tempfile::tempdir().unwrap();
+        let edge = Edge::new(&terms, scratch.path());
+        let got = get(&edge, "/svn/2/a", ALL, &has, &two);
+        assert_eq!(got.coding_info.coding, Some("br"), "the hash is unknown");
+        assert_eq!(got.headers["use-as-dictionary"], "match=\"/svn/*/a\"");
+        assert!(decode(&got.headers, &got.body, &[]) == two);
+        until("the new version is known", || {
+            let has = available(&two);
+            get(&edge, "/svn/2/a", ALL, &has, &two).coding_info.coding == Some("dcz")
+        });
+    }
+}
+
+/// Credentials keep a response from becoming a dictionary unless the rule says that all get it.
+#[test]
+fn only_a_shared_rule_learns_from_requests_with_credentials() {
+    for (shared, learns) in [("", false), ("dictionary_shared = true\n", true)] {
+        let scratch = tempfile::tempdir().unwrap();
+        let store = "[dictionary]\npath = \"off\"";
+        let edge = Edge::new(&format!("{PER_FILE}{shared}{store}"), scratch.path());
+        let body = text(2_000, 7);
+        let ask = |path: &str, has: &str, private: bool| {
+            let fields = [
+                (":path", path),
+                ("accept-encoding", ALL),
+                ("authorization", "Basic dTpw"),
+                ("available-dictionary", has),
+            ];
+            let fields = if has.is_empty() { &fields[..3] } else { &fields[..] };
+            let cache = if private { "private, max-age=600" } else { "max-age=600" };
+            let answer = [SCRIPT, ("cache-control", cache)];
+            let pieces = [&body[..]];
+            let answer = Answer { status: 200, fields: &answer, pieces: &pieces, known: true };
+            edge.exchange(fields, &answer)
+        };
+        let offers = |got: &Got| got.headers.contains_key("use-as-dictionary");
+        assert_eq!(offers(&ask("/svn/1/a", "", false)), learns);
+        assert!(!offers(&ask("/svn/1/private", "", true)), "private is private");
+        let has = available(&body);
+        if learns {
+            until("it is known", || ask("/svn/2/a", &has, false).coding_info.coding == Some("dcz"));
+        }
+        assert_ne!(ask("/svn/2/private", &has, true).coding_info.coding, Some("dcz"));
+        assert_ne!(ask("/svn/2/b", &has, false).coding_info.coding, Some("dcz"), "another file");
+        let coding = ask("/svn/2/a", &has, false).coding_info.coding;
+        assert_eq!(coding == Some("dcz"), learns);
+    }
 }
 
 /// A stored delta of a body to itself once lost its history, because both were one buffer.
@@ -273,12 +361,14 @@ fn a_folder_with_more_than_the_bound_is_thinned_at_start() {
     let path = scratch.path().join("store");
     let folder = disk::DictionaryFolder::open(&path).unwrap();
     let pattern = Pattern::new("/assets/app.*.js").unwrap();
-    let family = Family { rule: "app".into(), origin: "app.example".into(), pattern };
+    let (rule, origin) = ("app".into(), "app.example".into());
+    let family = Family { rule, origin, pattern, is_file: false };
     let bodies: Vec<Bytes> = (0..7).map(|n| text(250_000, n).into()).collect();
     let too_large = Bytes::from(text(300_000, 8));
     for (seen, body) in (1..).zip(bodies.iter().chain([&too_large])) {
         let (family, hash, body) = (family.clone(), hash(body), body.clone());
-        let version = StoredVersion { hash, family, path: "/assets/app.1.js".into(), body, seen };
+        let sightings = vec![Sighting { family, path: "/assets/app.1.js".into(), seen }];
+        let version = StoredVersion { hash, sightings, body };
         folder.save_version(&version).unwrap();
     }
     let edge = Edge::new(&format!("{TERMS}\nbytes_max = \"1MiB\""), scratch.path());
@@ -358,7 +448,7 @@ fn the_terms_of_a_rule_are_as_written() {
     let scratch = tempfile::tempdir().unwrap();
     assert_eq!(Edge::new("", scratch.path()).terminate.compression, Compression::default());
     let edge = Edge::new("offload = true\ndictionary = \"/x.*\"", scratch.path());
-    let dictionary = vec![Pattern::new("/x.*").unwrap()];
+    let dictionary = vec![FilePattern::new("/x.*").unwrap()];
     let wanted = Compression { offload: true, dictionary, ..Compression::default() };
     assert_eq!(edge.terminate.compression, wanted);
 }
