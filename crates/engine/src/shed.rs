@@ -1,9 +1,9 @@
 //! Load shedding: it ends connections when memory is short. The order is fixed. First half-open
 //! connections that hold much, by age; then the other half-open ones by age; then HTTP/2 ones
 //! without a stream, first those with a task and then parked ones, longest idle first; then new
-//! ones of sources over their share; then other new ones. Other parked connections that hold
-//! nothing stay, unless `shed_idle` is set. Those that hold bytes for a slow peer end after three
-//! seconds.
+//! ones of sources over their share; then other new ones. A new one of a source that has much ends
+//! only half-open ones of crowded sources. Other parked connections that hold nothing stay, unless
+//! `shed_idle` is set. Those that hold bytes for a slow peer end after three seconds.
 
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry as Tasks;
@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::Context;
 
-use crate::connection_table::{Phase, Slot, SlotState, Waits};
+use crate::connection_table::{ConnectionTable, Phase, Slot, SlotState, Waits};
 use crate::park;
 use crate::queues::{Holder, IdleKind, IdlePosition, STALE_MAX, ShedPosition, ShedQueue, queue};
 use crate::source::Source;
@@ -20,6 +20,7 @@ use crate::timer_wheel::TICK_MS;
 use crate::worker::Worker;
 use eyelet_memory::budget::{ACTIVE_BYTES, Account};
 use eyelet_memory::slab::Key;
+use eyelet_sys::socket;
 use eyelet_telemetry::info::{End, Outcome};
 use eyelet_telemetry::reason::{Reason, Shed};
 
@@ -50,8 +51,12 @@ const HOLDERS_PART: usize = 4;
 const HOLDERS_LOOKS_MAX: usize = 4096;
 /// A source with fewer tasks than this still gets new ones while memory is short.
 const FEW: usize = 4;
+/// Positions that a search for crowded half-open connections looks at. Each costs a system call,
+/// and in a flood of half-open connections the oldest ones have their sources in common.
+const CROWDED_LOOKS: usize = 32;
 impl Worker {
-    /// Makes room for a new connection from `source`. Returns whether there is room.
+    /// Makes room for a new connection from `source`. Returns whether there is room. A source that
+    /// has much takes no place from one that has little.
     pub fn make_room(self: &Rc<Self>, source: IpAddr) -> bool {
         let budget = &self.process.budget;
         if !budget.is_tight(NEW_BYTES) {
@@ -65,7 +70,7 @@ impl Worker {
             if much { budget.is_tight(new_bytes) } else { budget.is_over(new_bytes) }
         };
         for _ in 0..SHED_A_NEW_ONE {
-            if !is_full() || !self.shed_oldest(None) {
+            if !is_full() || !self.shed_oldest(None, much) {
                 break;
             }
         }
@@ -88,7 +93,7 @@ impl Worker {
         // A source that has many tasks already sheds nobody.
         let few = self.is_served_in_few(source);
         for _ in 0..SHED_A_NEW_ONE {
-            if !few || !budget.is_over(bytes) || !self.shed_oldest(Some(key)) {
+            if !few || !budget.is_over(bytes) || !self.shed_oldest(Some(key), false) {
                 break;
             }
         }
@@ -101,7 +106,11 @@ impl Worker {
     }
 
     fn is_served_in_few(&self, source: IpAddr) -> bool {
-        self.serving.borrow().get(&Source::of(source)).copied().unwrap_or(0) < FEW
+        self.is_served_in_few_of(Source::of(source))
+    }
+
+    fn is_served_in_few_of(&self, source: Source) -> bool {
+        self.serving.borrow().get(&source).copied().unwrap_or(0) < FEW
     }
 
     /// Counts a task that serves `source`, until the returned value is dropped.
@@ -141,7 +150,7 @@ impl Worker {
     /// most as many as for a task. Returns whether they fit.
     pub fn relieve(self: &Rc<Self>, bytes: usize) -> bool {
         for _ in 0..SHED_A_NEW_ONE {
-            if !self.process.budget.is_over(bytes) || !self.shed_oldest(None) {
+            if !self.process.budget.is_over(bytes) || !self.shed_oldest(None, false) {
                 break;
             }
         }
@@ -239,10 +248,38 @@ impl Worker {
     ///
     /// Connections that hold much go first. By age alone, a flood of endless long hellos would fill
     /// the queue faster than a newcomer's handshake takes, and the newcomer would be the oldest.
-    fn shed_oldest(self: &Rc<Self>, spared: Option<Key>) -> bool {
+    /// `crowded`: of the other half-open ones only those that [`Worker::shed_crowded`] finds.
+    fn shed_oldest(self: &Rc<Self>, spared: Option<Key>, crowded: bool) -> bool {
+        let shed_half_open = || match crowded {
+            true => self.shed_crowded(),
+            false => self.shed_first(&self.half_open, Phase::HalfOpen, spared),
+        };
         self.shed_first(&self.large, Phase::Large, spared)
-            || self.shed_first(&self.half_open, Phase::HalfOpen, spared)
+            || shed_half_open()
             || self.shed_first(&self.unused, Phase::Idle, spared)
+    }
+
+    /// Ends the oldest half-open connection of a source that is served in many tasks, or that has
+    /// several of the oldest ones. In a flood that is past its handshakes, newcomers of others are
+    /// the oldest.
+    fn shed_crowded(self: &Rc<Self>) -> bool {
+        let oldest: Vec<(Key, Option<Source>)> = {
+            let mut positions = self.half_open.positions.borrow_mut();
+            let mut table = self.table.borrow_mut();
+            let mut counts = |at: &ShedPosition| is_queued(&mut table, at, Phase::HalfOpen);
+            while positions.pop_front_if(|first| !counts(first)).is_some() {}
+            let looks = positions.iter().take(CROWDED_LOOKS).filter(|at| counts(at));
+            let keys: Vec<Key> = looks.map(|at| at.key).collect();
+            keys.into_iter().map(|key| (key, source_of(&mut table, key))).collect()
+        };
+        let is_crowded = |source: Source| {
+            let alike = oldest.iter().filter(|(_, other)| *other == Some(source));
+            alike.count() > 1 || !self.is_served_in_few_of(source)
+        };
+        oldest.iter().any(|(key, source)| {
+            source.is_none_or(is_crowded)
+                && (self.shed_active(*key, Phase::HalfOpen) || park::shed_waiting(self, *key))
+        })
     }
 
     fn shed_first(self: &Rc<Self>, queue: &ShedQueue, of: Phase, spared: Option<Key>) -> bool {
@@ -345,17 +382,27 @@ impl Worker {
     /// each.
     fn drop_stale(&self, queue: &ShedQueue, of: Phase) {
         let (mut positions, mut table) = (queue.positions.borrow_mut(), self.table.borrow_mut());
-        positions.retain(|at| match table.slot(at.key) {
-            Some(slot) if slot.position != at.position => false,
-            Some(Slot { state: SlotState::Active { phase, .. }, .. }) => *phase == of,
-            Some(slot) => of == Phase::HalfOpen && park::waits(slot),
-            None => false,
-        });
+        positions.retain(|at| is_queued(&mut table, at, of));
         // The memory of a flood's queue is not kept for ever.
         let kept = positions.len();
         queue.kept.set(kept);
         positions.shrink_to(2 * kept);
     }
+}
+
+/// Whether a position is its connection's newest one, and the connection is still as far.
+fn is_queued(table: &mut ConnectionTable, at: &ShedPosition, of: Phase) -> bool {
+    match table.slot(at.key) {
+        Some(slot) if slot.position != at.position => false,
+        Some(Slot { state: SlotState::Active { phase, .. }, .. }) => *phase == of,
+        Some(slot) => of == Phase::HalfOpen && park::waits(slot),
+        None => false,
+    }
+}
+
+/// Where a connection comes from. `None`: its socket does not say so any more.
+fn source_of(table: &mut ConnectionTable, key: Key) -> Option<Source> {
+    table.slot(key).and_then(|slot| socket::peer_ip(&slot.client)).map(Source::of)
 }
 
 /// Counts a task that serves a source as long as this value lives.
@@ -379,6 +426,7 @@ impl Drop for Serving {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::net::{TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;
 
     use eyelet_memory::budget::{Counted, CountedBuffer};
@@ -410,9 +458,12 @@ mod tests {
 
     /// A half-open connection whose future holds so many counted bytes.
     fn half_open(worker: &Rc<Worker>, bytes: usize) -> Key {
+        half_open_of(worker, bytes, UnixStream::pair().unwrap().0.into())
+    }
+
+    fn half_open_of(worker: &Rc<Worker>, bytes: usize, client: OwnedFd) -> Key {
         let mut held = CountedBuffer::of(&worker.process.budget, Account::Received);
         held.edit(|buffer| buffer.reserve_exact(bytes));
-        let client = OwnedFd::from(UnixStream::pair().unwrap().0);
         let mut table = worker.table.borrow_mut();
         let key = table.insert(client, false);
         let slot = table.slot(key).unwrap();
@@ -436,10 +487,53 @@ mod tests {
         worker.enters(large, Phase::Large);
         for expected in [large, oldest, newest] {
             assert!(!is_shed(&worker, expected));
-            assert!(worker.shed_oldest(None));
+            assert!(worker.shed_oldest(None, false));
             assert!(is_shed(&worker, expected));
         }
-        assert!(!worker.shed_oldest(None), "none is left");
+        assert!(!worker.shed_oldest(None, false), "none is left");
+    }
+
+    /// A socket whose peer is on 127.0.0.n, and that peer.
+    fn connected_to(n: u8) -> (OwnedFd, OwnedFd) {
+        let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, n], 0))).unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (socket.into(), listener.accept().unwrap().0.into())
+    }
+
+    /// Between seven and eight eighths of the budget a source with many tasks makes room among its
+    /// own new connections, and among those of sources that have several.
+    #[test]
+    fn a_source_with_much_takes_no_place_from_one_with_little() {
+        let worker = worker();
+        let budget = worker.process.budget.clone();
+        let [much, crowd, calm] = [2_u8, 3, 4].map(|n| IpAddr::from([127, 0, 0, n]));
+        let mut peers = Vec::new();
+        let [newcomer, first, second, own] = [4, 3, 3, 2].map(|n| {
+            let (socket, peer) = connected_to(n);
+            peers.push(peer);
+            half_open_of(&worker, 1, socket)
+        });
+        let _serving: Vec<Serving> = (0..FEW).map(|_| worker.serves(much)).collect();
+        for (expected, others) in [(first, &[newcomer, second, own][..]), (second, &[newcomer])] {
+            assert!(worker.shed_oldest(None, true));
+            assert!(is_shed(&worker, expected));
+            assert!(others.iter().all(|key| !is_shed(&worker, *key)));
+        }
+        let (mut counted, mut bytes) = (Counted::new(&budget, 0), 0);
+        let mut fill = |is_full: &dyn Fn() -> bool| {
+            while !is_full() {
+                bytes += ACTIVE_BYTES / 4;
+                counted.set(bytes);
+            }
+        };
+        fill(&|| budget.is_tight(NEW_BYTES));
+        assert!(worker.make_room(much) && is_shed(&worker, own) && !is_shed(&worker, newcomer));
+        fill(&|| budget.is_tight(NEW_BYTES));
+        assert!(!worker.make_room(much) && !is_shed(&worker, newcomer), "nobody else is shed");
+        assert!(worker.make_room(calm) && worker.make_room(crowd), "the last eighth is theirs");
+        fill(&|| budget.is_over(0));
+        worker.make_room(crowd);
+        assert!(is_shed(&worker, newcomer), "the oldest goes once the last eighth is full");
     }
 
     /// The next connection finds the memory of those that were shed free, and sheds no others.

@@ -231,6 +231,13 @@ pub fn is_connected(fd: impl AsFd) -> bool {
     rustix::net::getpeername(fd).is_ok()
 }
 
+/// The address that a connected socket's peer has. `None`: it is not connected any more, or not by
+/// IP.
+pub fn peer_ip(fd: impl AsFd) -> Option<IpAddr> {
+    let peer = rustix::net::getpeername(fd).ok()??;
+    SocketAddr::try_from(peer).ok().map(|peer| peer.ip())
+}
+
 /// A Unix stream socket connected to `path`. Unlike TCP it connects at once or fails; `WouldBlock`
 /// means that the listener's backlog is full.
 pub fn connect_unix(path: &Path) -> io::Result<OwnedFd> {

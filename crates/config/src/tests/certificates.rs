@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
 
 use eyelet_wire::version::Version;
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
@@ -333,6 +334,15 @@ fn certificates_that_are_odd() {
         said("\"app.example\"", "early"),
         ["6:15: warning: the certificate in early.pem is not valid before 2999-01-01T00:00:00Z"]
     );
+    for (name, days, warns) in [("soon", 13, true), ("later", 15, false)] {
+        let mut params = CertificateParams::new(["app.example".to_owned()]).unwrap();
+        params.not_after = (SystemTime::now() + Duration::from_hours(24 * days)).into();
+        folder.issue_with(name, params);
+        let found = said("\"app.example\"", name);
+        let warning = format!("6:15: warning: the certificate in {name}.pem expires on ");
+        assert_eq!(found.iter().any(|line| line.starts_with(&warning)), warns, "{found:?}");
+        assert_eq!(found.len(), usize::from(warns), "{found:?}");
+    }
     assert_eq!(
         said("[\"app.example\", \"b.example\", \"x.y.app.example\", \"*.b.example\"]", "app"),
         ["6:15: warning: the certificate does not cover b.example, x.y.app.example, \

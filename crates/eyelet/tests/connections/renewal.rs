@@ -364,6 +364,12 @@ fn the_configuration_is_read_again_when_it_changes_if_it_says_so() {
     edge.wait_log("reload: nothing has changed");
     echo(&mut held, b"goes on");
     Offer::new(&pki).connect(edge.address(), "app.test");
+    // In place, and cut off in the middle: whoever wrote it has died, or the disk is full.
+    let cut = text.rfind("upstream = ").unwrap() + "upstream = \"tcp".len();
+    fs::write(&file, &text[..cut]).unwrap();
+    let refused = || edge.log().matches("reload: nothing has changed").count();
+    until("the second refusal", || (refused() >= 2).then_some(()));
+    Offer::new(&pki).connect(edge.address(), "app.test");
     // In place, in two steps.
     fs::write(&file, "").unwrap();
     fs::write(&file, text.replace("watch = true", "watch = false")).unwrap();

@@ -5,13 +5,13 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixListener;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::support;
 use crate::support::client::Offer;
 use crate::support::pki::Kind;
 use crate::support::web::{Web, answer, ask, chunks, get, head, hear, rest};
-use crate::support::{A_WHILE, Edge, Pki, SOON, Tls, Upstream, noise, settled, until};
+use crate::support::{A_WHILE, Edge, Pki, Tls, Upstream, noise, settled, until};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
@@ -606,9 +606,7 @@ fn an_idle_connection_holds_no_upstream() {
         assert_eq!(get(client, "/").status, 200);
     }
     // Kept connections are let go after four seconds.
-    let began = Instant::now();
     until("the pool to empty", || (web.edge.sockets() == rest + 20).then_some(()));
-    assert!(began.elapsed() < SOON / 2 && began.elapsed() > Duration::from_millis(500));
     for client in &mut clients {
         assert_eq!(get(client, "/").status, 200);
     }

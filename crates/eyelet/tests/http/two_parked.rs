@@ -2,7 +2,7 @@
 //! such connections end.
 
 use std::io::Write;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 
@@ -230,18 +230,16 @@ fn a_flood_of_pings_ends_a_parked_connection() {
 
 #[test]
 fn a_drain_ends_a_parked_connection_with_its_last_stream() {
-    let mut web = Web::with(Upstream::http(), "", "[limits]\ndrain_timeout = \"60s\"\n");
+    let mut web = Web::with(Upstream::http(), "", "[limits]\ndrain_timeout = \"600s\"\n");
     let mut client = connect(&web);
     ask(&mut client, 1);
     wait_parked(&web.edge);
-    // An answer in place leaves no request open. With one, it would end in the last quarter.
+    // An answer in place leaves no request open. With one, it would end later than is waited for.
     client.write_all(&frame(PING, 0, 0, b"before??")).unwrap();
     assert_eq!(next(&mut client).map(|pong| (pong.kind, pong.flags)), Some((PING, 1)));
-    let began = Instant::now();
     web.edge.signal(Signal::TERM);
     let last_streams = last_streams(&mut client);
     assert_eq!(last_streams.last(), Some(&1), "{last_streams:?}");
-    assert!(began.elapsed() < Duration::from_secs(45), "{:?}", began.elapsed());
     drop(client);
     assert!(web.edge.wait_exit().success());
 }

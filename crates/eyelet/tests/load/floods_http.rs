@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::support::client::{TLS13, handshake};
 use crate::support::crowd::{From, Manner, Multitude, each, light, many, permit, stuff};
 use crate::support::memory::{Memory, Watch, is_counted, mib};
-use crate::support::{A_WHILE, Edge, Pki, SOON, Tls, noise};
+use crate::support::{A_WHILE, Edge, Pki, Tls, noise};
 
 /// `memory_max` in all of these.
 const MEMORY_MAX: u64 = 64 << 20;
@@ -23,12 +23,6 @@ const MEMORY_MAX: u64 = 64 << 20;
 const SOURCES: usize = 8;
 /// Who was there before and is silent, on 127.0.0.10.
 const PARKED: usize = 20;
-/// A client that was served later than this was not served: those that hold memory and do not
-/// move are given up after three seconds.
-const SERVED: Duration = Duration::from_secs(10);
-/// The same as a multiple of a new client's handshake and request before the flood: a machine that
-/// is busy with other things makes all of it slow.
-const SERVED_ASKS: u32 = 200;
 
 /// Records without their last byte: more than are read before memory is short.
 const RECORDS: usize = 2_500;
@@ -78,8 +72,6 @@ struct Scene {
     two: Arc<ClientConfig>,
     /// Of a hundred newcomers so many are served at the least.
     newcomers_percent: usize,
-    /// How long a client that behaves waits at most.
-    served: Duration,
 }
 
 impl Scene {
@@ -110,11 +102,9 @@ impl Scene {
         let mut two = ClientConfig::clone(&one);
         two.alpn_protocols = vec![b"h2".to_vec()];
         let (_pki, _calm, _flooded, two) = (pki, calm, flooded, Arc::new(two));
-        let (newcomers_percent, served) = (75, SOON);
-        let scene = Self { _pki, _calm, _flooded, edge, one, two, newcomers_percent, served };
-        let began = Instant::now();
+        let scene = Self { _pki, _calm, _flooded, edge, one, two, newcomers_percent: 75 };
         assert!(scene.ask_from(1).is_some(), "before the flood");
-        Self { served: SERVED.max(SERVED_ASKS * began.elapsed()), ..scene }
+        scene
     }
 
     /// Opens so many connections that say this. One that was shed may not take it all.
@@ -151,12 +141,10 @@ impl Scene {
         let source = |n: usize| From::loopback(u8::try_from(50 + n % SLOW_SOURCES).unwrap());
         let silent = many(SLOW, |n| source(n).connect(self.edge.address()));
         thread::sleep(A_WHILE);
-        let began = Instant::now();
         let mut slow: Vec<_> = silent.into_iter().map(|socket| (socket.ok(), None)).collect();
         each(&mut slow, |(socket, served)| {
             let shake = |socket| handshake(self.one.clone(), socket, "calm.app.test").ok();
-            let in_time = socket.take().filter(|_| began.elapsed() < self.served);
-            *served = in_time.and_then(shake).and_then(|client| ask(client, self.served));
+            *served = socket.take().and_then(shake).and_then(ask);
         });
         slow.iter().filter(|(_, served)| served.is_some()).count()
     }
@@ -174,9 +162,7 @@ impl Scene {
         thread::sleep(Duration::from_secs(4));
         let Memory { resident, resident_peak, anonymous } = watch.finish();
         let (steady, newcomers) = (steady.finish(), newcomers.finish());
-        each(&mut parked, |client| {
-            *client = client.take().and_then(|client| ask(client, self.served))
-        });
+        each(&mut parked, |client| *client = client.take().and_then(ask));
         let parked = parked.into_iter().flatten().count();
         let shed = self.edge.count(|line| line["reason"].as_str().unwrap().starts_with("shed"));
         eprintln!(
@@ -199,7 +185,7 @@ impl Scene {
     /// A new connection from 127.0.0.n that has asked once.
     fn ask_from(&self, n: u8) -> Option<Tls> {
         let client = From::loopback(n).tls(self.edge.address(), &self.one, "calm.app.test");
-        client.ok().and_then(|client| ask(client, self.served))
+        client.ok().and_then(ask)
     }
 
     /// How often which connections and requests ended how: of those who behave, and of the flood.
@@ -235,7 +221,6 @@ struct Asking {
 impl Asking {
     fn start(scene: &Scene, anew: bool) -> Self {
         let (address, config) = (scene.edge.address(), scene.one.clone());
-        let in_time = scene.served;
         let connect = move || From::loopback(1).tls(address, &config, "calm.app.test");
         let mut kept = if anew { None } else { connect().ok() };
         let stop = Arc::<AtomicBool>::default();
@@ -245,7 +230,7 @@ impl Asking {
             while !stopped.load(Ordering::Relaxed) {
                 let began = Instant::now();
                 let client = if anew { connect().ok() } else { kept.take() };
-                kept = client.and_then(|client| ask(client, in_time));
+                kept = client.and_then(ask);
                 seen.asked += 1;
                 seen.served += usize::from(kept.is_some());
                 seen.slowest_ms = seen.slowest_ms.max(began.elapsed().as_millis());
@@ -263,8 +248,7 @@ impl Asking {
 }
 
 /// Asks for a page; the connection, if it came.
-fn ask(mut client: Tls, in_time: Duration) -> Option<Tls> {
-    client.sock.set_read_timeout(Some(in_time)).unwrap();
+fn ask(mut client: Tls) -> Option<Tls> {
     client.write_all(b"GET / HTTP/1.1\r\nHost: calm.app.test\r\n\r\n").ok()?;
     let mut got = Vec::new();
     let mut piece = [0; 512];
@@ -454,7 +438,6 @@ struct Hinted {
 impl Hinted {
     fn start(scene: &Scene) -> Self {
         let (address, config) = (scene.edge.address(), scene.two.clone());
-        let in_time = scene.served;
         let stop = Arc::<AtomicBool>::default();
         let stopped = stop.clone();
         let thread = thread::spawn(move || {
@@ -464,7 +447,6 @@ impl Hinted {
                 else {
                     continue;
                 };
-                let _ = client.sock.set_read_timeout(Some(in_time));
                 let mut says = preface(1 << 20);
                 // One that is refused or shed comes again.
                 for stream in (1..).step_by(2) {

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -243,12 +243,10 @@ fn a_target_that_is_not_tls_is_spliced_by_rule_only() {
     assert_eq!(line["outcome"], "failed", "{line}");
 
     // Another port: the rule for hellos waits for one, and not for ever.
-    let began = Instant::now();
     let mut client = edge.connect();
     client.write_all(&head("127.0.0.2:22")).unwrap();
     expect(&mut client, ESTABLISHED);
     assert_eq!(ending(&mut client, SOON), (vec![], End::Fin));
-    assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());
     let line = edge.line_of(client.local_addr().unwrap());
     assert_eq!(line["reason"], "hello_timeout before the hello", "{line}");
     assert_eq!(origin.accepted(), 1);
