@@ -255,8 +255,10 @@ fn an_account_belongs_to_an_external_one() {
     drop(edge);
     let more = "folder = \"acme\"\nexternal_account_id = \"kid-1\"\n\
         external_account_key_file = \"eab.key\"";
-    let edge = world.start(&world.config(world.tls, "sni = \"app.test\"", more));
+    let (edge, file) = world.edge_with_file(world.tls, "sni = \"app.test\"", more);
     world.wait(world.tls, "app.test");
+    let said = world.change_key(&file);
+    assert_eq!(said.status.code(), Some(0), "{said:?}");
     drop(edge);
 }
 
