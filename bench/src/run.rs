@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use eyelet_probe::svg;
 use tokio::task::JoinSet;
 
-use crate::board::{Board, Sample, quantile};
+use crate::board::{Board, Column, Sample, quantile};
 use crate::child::Child;
 use crate::lab::{Lab, Server};
 use crate::peers::{self, Row, ServerKind, ServerMode};
@@ -54,6 +54,15 @@ impl Meter {
         (procfs::Cpu::of(&self.family).since(self.cpu), self.began.elapsed().as_secs_f64())
     }
 }
+
+/// The table of runs that open connection after connection.
+const CONNECTIONS: [Column; 5] = [
+    Column { key: "cpu_us", heading: "CPU-us/conn", decimals: 1 },
+    Column { key: "per_second", heading: "conn/s", decimals: 0 },
+    Column { key: "p50_us", heading: "p50 us", decimals: 0 },
+    Column { key: "p99_us", heading: "p99 us", decimals: 0 },
+    Column { key: "cpu_share", heading: "CPU share", decimals: 2 },
+];
 
 /// The results of a set of tasks: latencies in microseconds, bytes, failures.
 #[derive(Debug, Default)]

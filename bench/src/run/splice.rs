@@ -12,8 +12,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::{Findings, Meter, Tally, in_time, order, settle, start_all, strace};
-use crate::board::{Board, Column, Sample, median, range};
+use super::{CONNECTIONS, Findings, Meter, Tally, in_time, order, settle, start_all, strace};
+use crate::board::{Board, Sample, median, range};
 use crate::client;
 use crate::flight::{self, Shape};
 use crate::lab::{Lab, NAMES, Server, host_name};
@@ -87,7 +87,7 @@ async fn warm(servers: &[(Row, Server)], crews: &Crews) -> io::Result<()> {
 fn board(shape: Shape, options: &Options) -> Board {
     let robots = options.robots;
     let title = format!("Splice, {}, {robots} robots, {NAMES} names", shape.name());
-    Board::new(title, &COLUMNS)
+    Board::new(title, &CONNECTIONS)
 }
 
 fn progress(round: usize, shape: Shape, row: &Row, sample: &Sample) {
@@ -255,14 +255,6 @@ const ROWS: [Row; 14] = [
     Row::asked("haproxy-blind", ServerKind::Haproxy, ServerMode::Blind),
     Row::usual("rust-splice", ServerKind::RustSplice, ServerMode::Blind),
     Row::usual("floor-splice", ServerKind::FloorSplice, ServerMode::Blind),
-];
-
-const COLUMNS: [Column; 5] = [
-    Column { key: "cpu_us", heading: "CPU-us/conn", decimals: 1 },
-    Column { key: "per_second", heading: "conn/s", decimals: 0 },
-    Column { key: "p50_us", heading: "p50 us", decimals: 0 },
-    Column { key: "p99_us", heading: "p99 us", decimals: 0 },
-    Column { key: "cpu_share", heading: "CPU share", decimals: 2 },
 ];
 
 /// Long enough for a proxy on an idle core to read the parts one by one.

@@ -18,8 +18,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
-use super::{Findings, Meter, Tally, in_time, order, settle};
-use crate::board::{Board, Column, Sample, median, range};
+use super::{CONNECTIONS, Findings, Meter, Tally, in_time, order, settle};
+use crate::board::{Board, Sample, median, range};
 use crate::client::tls;
 use crate::flight::{self, Shape};
 use crate::lab::{CERTIFICATE, KEY, Lab, NAMES, Server, host_name};
@@ -94,7 +94,7 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<Findings> {
 /// One connection to each origin by a server that was just started.
 async fn cold(scene: &Scene<'_>, places: &[Place], rounds: usize) -> io::Result<Board> {
     let title = format!("Cold: the first connection to each of {NAMES} origins, canned TLS");
-    let mut board = Board::new(title, &COLUMNS);
+    let mut board = Board::new(title, &CONNECTIONS);
     for round in 0..rounds.min(COLD_ROUNDS_MAX) {
         for place in places.iter().filter(|place| place.row.step == 3) {
             let server = scene.start(place)?;
@@ -147,7 +147,7 @@ fn shares(board: &Board) -> Vec<String> {
 
 fn board(kind: Kind, options: &Options) -> Board {
     let robots = options.robots;
-    Board::new(format!("{}, {robots} robots, {NAMES} origins", kind.name()), &COLUMNS)
+    Board::new(format!("{}, {robots} robots, {NAMES} origins", kind.name()), &CONNECTIONS)
 }
 
 fn progress(round: usize, kind: Kind, label: &str, sample: &Sample) {
@@ -419,14 +419,6 @@ const ROWS: [Row; 6] = [
     Row { label: "eyelet-ss1", program: Program::Eyelet, step: 1 },
     Row { label: "eyelet-ss2", program: Program::Eyelet, step: 2 },
     Row { label: "eyelet-ss3", program: Program::Eyelet, step: 3 },
-];
-
-const COLUMNS: [Column; 5] = [
-    Column { key: "cpu_us", heading: "CPU-us/conn", decimals: 1 },
-    Column { key: "per_second", heading: "conn/s", decimals: 0 },
-    Column { key: "p50_us", heading: "p50 us", decimals: 0 },
-    Column { key: "p99_us", heading: "p99 us", decimals: 0 },
-    Column { key: "cpu_share", heading: "CPU share", decimals: 2 },
 ];
 
 /// Begins in the new namespace, which takes root, and becomes what follows.

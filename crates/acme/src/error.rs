@@ -22,8 +22,11 @@ pub enum AcmeError {
     /// The server offers no challenge that this edge can answer.
     #[error("the ACME server offers no challenge that this edge answers")]
     NoChallenge,
+    /// The server has no request for another key of the account.
+    #[error("the ACME server cannot change the key of an account")]
+    NoKeyChange,
     /// The server did not finish in time.
-    #[error("the ACME server did not finish the order in time")]
+    #[error("the ACME server did not finish in time")]
     Slow,
     /// The account or the certificates cannot be stored.
     #[error("{0}")]

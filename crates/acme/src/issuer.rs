@@ -1,15 +1,12 @@
-//! The account at one ACME server, and one order at a time and name: from the order to the
-//! certificate.
+//! One ACME server: one order at a time and name, from the order to the certificate.
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use base64::Engine;
-use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use eyelet_config::certificate::{Pair, load_text, signing_key};
-use eyelet_config::{AcmeSettings, FleetSettings, external_account_key};
+use eyelet_config::{AcmeSettings, FleetSettings};
 use eyelet_sys::file::Stamp;
 use eyelet_telemetry::counters::Counters;
 use eyelet_tls::certificates::{CertificateMaker, Certificates};
@@ -17,22 +14,23 @@ use eyelet_tls::client::roots_config;
 use eyelet_tls::tickets::SourceId;
 use instant_acme::{
     Account, AuthorizationHandle, AuthorizationStatus, CertificateIdentifier, ChallengeType,
-    ExternalAccountKey, Identifier, NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
+    Identifier, NewOrder, Order, OrderStatus, RetryPolicy,
 };
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
 
+use crate::account::{AccountKeeper, AcmeServer, CHANGE_TIMEOUT};
 use crate::client::Client;
 use crate::error::{AcmeError, HTTP, TLS_ALPN, described};
 use crate::misses;
-use crate::store::{AcmeStore, Kind};
+use crate::store::{AcmeStore, Kind, SharedStore};
 use crate::table::Acme;
 
 /// Orders at a time: a public server limits requests a second.
-const ORDERS_MAX: usize = 4;
+const ORDERS_MAX: u32 = 4;
 /// How long the server may take for a validation, and again for a certificate. Both together are
 /// less than a lock lasts.
 const STEP_TIMEOUT: Duration = Duration::from_secs(100);
@@ -43,25 +41,15 @@ const POLL_FACTOR: f32 = 1.5;
 /// One ACME server, as one configuration describes it.
 pub struct Issuer {
     pub settings: AcmeSettings,
-    pub store: RefCell<AcmeStore>,
+    pub store: SharedStore,
     pub client: Client,
     pub orders: Semaphore,
     pub counters: Arc<Counters>,
     pub table: Arc<Acme>,
     maker: CertificateMaker,
-    account: Mutex<Option<KnownAccount>>,
+    accounts: AccountKeeper,
     /// Whether the clock was reported to be wrong.
     is_clock_wrong: Cell<bool>,
-}
-
-/// The account at the server.
-struct KnownAccount {
-    account: Account,
-    since: Instant,
-    /// What is still to be stored.
-    unstored: Option<Zeroizing<Vec<u8>>>,
-    /// Whether the log says that it cannot be stored.
-    is_reported: bool,
 }
 
 /// A published answer to a challenge. Dropping it withdraws the answer.
@@ -86,103 +74,37 @@ impl Issuer {
             settings: settings.clone(),
             store: RefCell::new(AcmeStore::open(settings, fleet)?),
             client: Client::new(tls),
-            orders: Semaphore::new(ORDERS_MAX),
+            orders: Semaphore::new(ORDERS_MAX as usize),
             counters: counters.clone(),
             table: table.clone(),
             maker: CertificateMaker::new(),
-            account: Mutex::new(None),
+            accounts: AccountKeeper::default(),
             is_clock_wrong: Cell::new(false),
         })
     }
 
     /// The account: the one in the store, or a new one.
     pub async fn account(&self) -> Result<Account, AcmeError> {
-        // Held over the creation, so that one account is made.
-        let mut known = self.account.lock().await;
-        if let Some(known) = &mut *known {
-            self.store_account(known);
-            return Ok(known.account.clone());
-        }
-        let id = &self.settings.directory;
-        let stored = self.store.borrow_mut().get(Kind::Account, id)?;
-        let builder = Account::builder_with_http(Box::new(self.client.clone()));
-        let (account, unstored) = match stored {
-            Some(stored) => {
-                let credentials = serde_json::from_slice(&stored).map_err(|error| {
-                    AcmeError::Store(format!("the stored account cannot be read: {error}"))
-                })?;
-                // Stored again, because the store of a fleet forgets what is old.
-                let unstored = self.is_shared().then_some(stored);
-                (builder.from_credentials(credentials).await?, unstored)
-            }
-            None => {
-                let (account, credentials) = self.new_account().await?;
-                (account, Some(credentials))
-            }
-        };
+        let account = self.accounts.account(self.server()).await?;
         self.check_clock();
-        // Known before it is stored: otherwise each attempt would make another one.
-        let since = Instant::now();
-        let new = KnownAccount { account: account.clone(), since, unstored, is_reported: false };
-        self.store_account(known.insert(new));
         Ok(account)
     }
 
-    /// Stores the account if that is still to be done. Each use of the account tries it.
-    fn store_account(&self, known: &mut KnownAccount) {
-        let Some(credentials) = &known.unstored else { return };
-        let id = &self.settings.directory;
-        match self.store.borrow_mut().put(Kind::Account, id, credentials) {
-            Ok(()) => known.unstored = None,
-            Err(error) if !known.is_reported => {
-                known.is_reported = true;
-                tracing::error!(
-                    "[acme] the account is not stored, a restart makes another: {error}"
-                );
-            }
-            Err(_) => {}
-        }
-    }
-
-    /// Makes an account. Returns what is to be stored, too.
-    async fn new_account(&self) -> Result<(Account, Zeroizing<Vec<u8>>), AcmeError> {
-        let settings = &self.settings;
-        let contact: Vec<&str> = settings.contact.iter().map(String::as_str).collect();
-        let new = NewAccount {
-            contact: &contact,
-            terms_of_service_agreed: true,
-            only_return_existing: false,
-        };
-        let external = match &settings.external_account {
-            None => None,
-            Some(external) => {
-                let key = external_account_key(external).map_err(AcmeError::Library)?;
-                let key = BASE64_URL_SAFE_NO_PAD.decode(&*key).map(Zeroizing::new);
-                let key = key.map_err(|error| {
-                    let shown = external.key_file.display();
-                    AcmeError::Library(format!("{shown} is not base64url: {error}"))
-                })?;
-                Some(ExternalAccountKey::new(external.id.clone(), &key))
-            }
-        };
-        let builder = Account::builder_with_http(Box::new(self.client.clone()));
-        let made = builder.create(&new, settings.directory.clone(), external.as_ref()).await;
-        let (account, credentials) = made?;
-        let credentials = serde_json::to_vec(&credentials).map(Zeroizing::new);
-        let credentials = credentials.map_err(|error| AcmeError::Library(error.to_string()))?;
-        tracing::info!("[acme] a new account at {}: {}", settings.directory, account.id());
-        Ok((account, credentials))
-    }
-
-    /// Forgets an account that the server did not know when it was asked at this time. Another name
-    /// may have made a new one meanwhile.
+    /// Forgets an account that the server did not know when it was asked at this time.
     pub async fn forget_account(&self, asked: Instant) {
-        let mut known = self.account.lock().await;
-        if known.as_ref().is_some_and(|known| known.since < asked) {
-            *known = None;
-            // A store that fails is reported with the next attempt.
-            let _ = self.store.borrow_mut().remove(Kind::Account, &self.settings.directory);
-        }
+        self.accounts.forget(self.server(), asked).await;
+    }
+
+    /// Gives the account another key. Returns the account's URL. It waits for the orders that are
+    /// under way, because what answers a challenge depends on the key.
+    pub async fn change_key(&self) -> Result<String, AcmeError> {
+        let all = tokio::time::timeout(CHANGE_TIMEOUT, self.orders.acquire_many(ORDERS_MAX));
+        let _turns = all.await.map_err(|_| AcmeError::Slow)?;
+        self.accounts.change_key(self.server()).await
+    }
+
+    fn server(&self) -> AcmeServer<'_> {
+        AcmeServer { settings: &self.settings, store: &self.store, client: &self.client }
     }
 
     /// Orders a certificate. Returns its chain and its key, both PEM.

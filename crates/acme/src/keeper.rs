@@ -270,7 +270,19 @@ impl Thread {
             Ask::Certificate(name, answer) => _ = answer.send(self.order(&name)),
             Ask::Validation(name, answer) => self.fetch(Kind::TlsAlpn, name, answer),
             Ask::Answer(token, answer) => self.fetch(Kind::Http, token, answer),
+            Ask::ChangeKey(answer) => self.change_key(answer),
         }
+    }
+
+    /// Has the account's key changed. It may take minutes, and nothing else waits for it.
+    fn change_key(&self, answer: oneshot::Sender<Result<String, String>>) {
+        // Without the store there is no account.
+        let Some(issuer) = self.issuer.clone() else { return };
+        spawn_local(async move {
+            let changed = issuer.change_key().await.map_err(|error| error.to_string());
+            // The operator may be gone.
+            let _ = answer.send(changed);
+        });
     }
 
     /// Begins to order a name that a client asks for.

@@ -4,10 +4,12 @@
 
 #![forbid(unsafe_code)]
 
+mod account;
 mod client;
 mod error;
 mod issuer;
 mod keeper;
+mod key_change;
 mod misses;
 mod name;
 mod rate;

@@ -1,6 +1,7 @@
 //! Where the account, the certificates and the answers to challenges are stored: in a folder of
 //! this machine, or in the store of the fleet. A lock lets one process order a name.
 
+use std::cell::RefCell;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::OpenOptionsExt;
@@ -33,6 +34,8 @@ const FILE_NAME_BYTES_MAX: usize = 200;
 pub enum Kind {
     /// The account at the server.
     Account,
+    /// The account's next key (PKCS#8), until the server knows it.
+    NextKey,
     /// A chain and its key, both PEM. By name.
     Certificate,
     /// The key authorization for TLS-ALPN-01. By name.
@@ -45,6 +48,7 @@ impl Kind {
     const fn extension(self) -> &'static str {
         match self {
             Self::Account => "account",
+            Self::NextKey => "next-key",
             Self::Certificate => "pem",
             Self::TlsAlpn => "alpn",
             Self::Http => "http",
@@ -53,11 +57,14 @@ impl Kind {
 
     const fn lifetime(self) -> Duration {
         match self {
-            Self::Account | Self::Certificate => KEPT,
+            Self::Account | Self::NextKey | Self::Certificate => KEPT,
             Self::TlsAlpn | Self::Http => ANSWER_LIFETIME,
         }
     }
 }
+
+/// The store as the tasks of the thread share it.
+pub type SharedStore = RefCell<AcmeStore>;
 
 /// The store of one ACME server's values.
 pub struct AcmeStore {
@@ -249,6 +256,7 @@ fn file_name(kind: Kind, id: &str) -> String {
     let is_file = is_plain && id.len() <= FILE_NAME_BYTES_MAX && !id.starts_with('.');
     match (kind, is_file) {
         (Kind::Account, _) => "account.json".into(),
+        (Kind::NextKey, _) => "account.next-key".into(),
         (_, true) if !id.is_empty() => format!("{id}.{}", kind.extension()),
         _ => format!("{}.{}", short_digest(&[id]), kind.extension()),
     }
@@ -386,12 +394,12 @@ mod tests {
             let value = store.get(kind, "app.example").unwrap();
             value.map(|value| String::from_utf8(value.to_vec()).unwrap())
         };
-        for kind in [Kind::Account, Kind::Certificate, Kind::TlsAlpn, Kind::Http] {
+        for kind in [Kind::Account, Kind::NextKey, Kind::Certificate, Kind::TlsAlpn, Kind::Http] {
             assert_eq!(value(&mut other, kind), None, "{kind:?}");
             one.put(kind, "app.example", b"first").unwrap();
             one.put(kind, "app.example", format!("{kind:?}").as_bytes()).unwrap();
         }
-        for kind in [Kind::Account, Kind::Certificate, Kind::TlsAlpn, Kind::Http] {
+        for kind in [Kind::Account, Kind::NextKey, Kind::Certificate, Kind::TlsAlpn, Kind::Http] {
             assert_eq!(value(&mut other, kind), Some(format!("{kind:?}")));
             other.remove(kind, "app.example").unwrap();
             other.remove(kind, "app.example").unwrap();

@@ -50,6 +50,9 @@ pub(crate) enum Ask {
     Validation(Box<str>, oneshot::Sender<()>),
     /// The same with a token of HTTP-01.
     Answer(Box<str>, oneshot::Sender<()>),
+    /// The operator wants another key for the account. The answer: the account's URL, or what is
+    /// wrong.
+    ChangeKey(oneshot::Sender<Result<String, String>>),
 }
 
 impl Acme {
@@ -151,6 +154,20 @@ impl Acme {
         self.asks.try_send(Ask::Answer(token.into(), answer)).ok()?;
         let _ = tokio::time::timeout(ANSWER_WAIT, answered).await;
         known()
+    }
+
+    /// Gives the account at the server another key. Returns the account's URL.
+    ///
+    /// # Errors
+    /// What is wrong, for the operator.
+    pub async fn change_key(&self) -> Result<String, String> {
+        if !self.is_on.load(Relaxed) {
+            return Err("no rule has `certificate = \"acme\"`".into());
+        }
+        let (answer, answered) = oneshot::channel();
+        let asked = self.asks.try_send(Ask::ChangeKey(answer));
+        asked.map_err(|_| "too many clients ask for certificates: try again")?;
+        answered.await.unwrap_or_else(|_| Err("there is no account yet: see the log".into()))
     }
 
     pub(crate) fn set(&self, name: &str, entry: Entry) {

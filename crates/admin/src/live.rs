@@ -189,29 +189,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::task::Waker;
 
-    use eyelet_telemetry::listing::{Filter, Slice};
     use serde_json::json;
 
     use super::*;
-    use crate::metrics::Metrics;
-
-    struct Edge;
-
-    impl Answers for Edge {
-        fn is_ready(&self) -> bool {
-            true
-        }
-
-        fn metrics(&self, _: &mut Metrics) {}
-
-        fn connections(&self, _: Filter, _: bool) -> Option<Receiver<Slice>> {
-            None
-        }
-
-        fn document(&self, _: Document) -> Option<Value> {
-            Some(json!({ "rules": [], "upstreams": [] }))
-        }
-    }
+    use crate::routes::stand_in::Edge;
 
     fn next(content: &mut Content) -> Option<String> {
         let mut task = Context::from_waker(Waker::noop());

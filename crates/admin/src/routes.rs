@@ -129,3 +129,29 @@ const FIXED_FIELDS: [(HeaderName, &str); 3] = [
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
+
+/// An edge that has nothing to show, for tests.
+#[cfg(test)]
+pub(crate) mod stand_in {
+    use serde_json::json;
+
+    use super::*;
+
+    pub(crate) struct Edge;
+
+    impl Answers for Edge {
+        fn is_ready(&self) -> bool {
+            true
+        }
+
+        fn metrics(&self, _: &mut Metrics) {}
+
+        fn connections(&self, _: Filter, _: bool) -> Option<Receiver<Slice>> {
+            None
+        }
+
+        fn document(&self, _: Document) -> Option<Value> {
+            Some(json!({ "rules": [], "upstreams": [] }))
+        }
+    }
+}

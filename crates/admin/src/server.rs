@@ -309,30 +309,8 @@ async fn respond(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::Metrics;
-    use crate::routes::Document;
-    use eyelet_telemetry::listing::{Filter, Slice};
-    use serde_json::Value;
+    use crate::routes::stand_in::Edge;
     use std::time::Instant;
-    use tokio::sync::mpsc::Receiver;
-
-    struct Nothing;
-
-    impl Answers for Nothing {
-        fn is_ready(&self) -> bool {
-            true
-        }
-
-        fn metrics(&self, _: &mut Metrics) {}
-
-        fn connections(&self, _: Filter, _: bool) -> Option<Receiver<Slice>> {
-            None
-        }
-
-        fn document(&self, _: Document) -> Option<Value> {
-            None
-        }
-    }
 
     #[test]
     fn a_server_whose_thread_has_ended_is_not_kept() {
@@ -341,7 +319,7 @@ mod tests {
         let settings = AdminSettings::Unix { path: path.clone(), mode: 0o600 };
         let start = || {
             let history = Arc::default();
-            AdminServer::start(&settings, Arc::new(Nothing), history, Start::Alone).unwrap()
+            AdminServer::start(&settings, Arc::new(Edge), history, Start::Alone).unwrap()
         };
         let mut server = start();
         assert!(server.keeps(&settings).unwrap());

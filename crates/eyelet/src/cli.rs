@@ -91,6 +91,9 @@ enum Command {
     /// Make dictionaries for compression
     #[command(subcommand)]
     Dictionary(DictionaryCommand),
+    /// Look after the account at an ACME server
+    #[command(subcommand)]
+    Acme(AcmeCommand),
     /// Show who trusts the local certificate authority; install it, or remove it
     ///
     /// Exit status: 0, or 1 if something is left to be done, such as by root.
@@ -115,6 +118,20 @@ enum Command {
     Top(TopArgs),
     /// Serve a page on loopback that shows what the edge does: https://app.localhost:8443
     Demo(demo::DemoArgs),
+}
+
+/// Subcommands of `eyelet acme`.
+#[derive(Debug, Subcommand)]
+enum AcmeCommand {
+    /// Have the account of the process that serves FILE get another key
+    ///
+    /// Certificates and their keys stay. The new key is stored before the ACME server is told, so a
+    /// crash loses no account. Exit status: 0 when the account has the new key, 1 if no process
+    /// serves FILE, or more than one, or the server refuses.
+    Rollover {
+        /// The configuration
+        file: PathBuf,
+    },
 }
 
 /// The definition of the command line. `examples/manuals.rs` makes manual pages of it.
@@ -154,6 +171,7 @@ fn obey(command: Command, diagnostics: &Diagnostics) -> ExitCode {
         Command::Run(args) => run::run(&args, diagnostics),
         Command::Proxy(args) => run::proxy(&args, diagnostics),
         Command::Dictionary(command) => train::run(&command, &mut io::stdout()),
+        Command::Acme(AcmeCommand::Rollover { file }) => control::change_account_key(&file),
         Command::Trust(args) => local::trust(&args),
         Command::Cert(args) => local::cert(&args),
         Command::Probe(args) => eyelet_probe::run(&args, &mut io::stdout()),

@@ -1,5 +1,5 @@
-//! The control socket. `eyelet reload FILE` and `eyelet upgrade FILE` use it to find the process
-//! that serves FILE. A request is one line; the answer is a status and lines.
+//! The control socket. `eyelet reload FILE` and other commands use it to find the process that
+//! serves FILE. A request is one line; the answer is a status and lines.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -25,9 +25,10 @@ use crate::reload::ReloadOutcome;
 /// The folder of the sockets if the user has no runtime folder. systemd makes it for a service with
 /// `RuntimeDirectory=eyelet`.
 const SYSTEM_FOLDER: &str = "/run/eyelet";
-/// The requests. The path of a program may follow the second one after a blank.
+/// The requests. The path of a program may follow "upgrade" after a blank.
 const RELOAD: &[u8] = b"reload";
 const UPGRADE: &[u8] = b"upgrade";
+const CHANGE_KEY: &[u8] = b"acme rollover";
 /// Bytes of a request: the longest path (PATH_MAX) and the word before it.
 const REQUEST_BYTES_MAX: usize = 4096 + 16;
 /// How long a client of the socket may take to send its request, and to read the answer.
@@ -63,6 +64,8 @@ pub enum Wish {
     Reload,
     /// To hand everything over to this program, or to the one at the path of this process.
     Upgrade(Option<PathBuf>),
+    /// To give the account at the ACME server another key.
+    ChangeAccountKey,
 }
 
 /// A permitted client and what it asks for.
@@ -156,6 +159,9 @@ async fn read(mut stream: UnixStream) -> io::Result<ControlRequest> {
 }
 
 fn wish(said: &[u8]) -> Option<Wish> {
+    if said == CHANGE_KEY {
+        return Some(Wish::ChangeAccountKey);
+    }
     match said.split(|byte| *byte == b' ').next()? {
         RELOAD if said == RELOAD => Some(Wish::Reload),
         UPGRADE if said == UPGRADE => Some(Wish::Upgrade(None)),
@@ -188,6 +194,12 @@ pub fn upgrade(file: &Path, program: Option<&Path>) -> ExitCode {
         Err(error) => Err(format!("--binary: {error}")),
     };
     print(&said)
+}
+
+/// Asks the process that serves `file` for another key of its ACME account, and prints what it
+/// says.
+pub fn change_account_key(file: &Path) -> ExitCode {
+    print(&ask(file, CHANGE_KEY))
 }
 
 fn print(said: &Result<ReloadOutcome, String>) -> ExitCode {
@@ -343,6 +355,8 @@ mod tests {
             ("upgrade /opt/new eyelet", upgrade(Some("/opt/new eyelet"))),
             ("upgrade eyelet", None),
             ("upgrade ", None),
+            ("acme rollover", Some(Wish::ChangeAccountKey)),
+            ("acme", None),
             ("reload now", None),
             ("reloaded", None),
             ("", None),

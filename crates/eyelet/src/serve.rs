@@ -20,7 +20,7 @@ use crate::snapshot::{self, PreparedSnapshot, Snapshot, SnapshotError};
 use crate::ticket_keeper::TicketKeeper;
 use crate::warm_up;
 use crate::worker::Worker;
-use eyelet_acme::AcmeKeeper;
+use eyelet_acme::{Acme, AcmeKeeper};
 use eyelet_admin::{AdminError, Start};
 use eyelet_config::{Access, Config, UnchangedPairs, WatchedFile};
 use eyelet_engine::batch::{self, Arrival, Arrivals};
@@ -382,6 +382,11 @@ impl Running {
     /// The bound listeners, in the order of the configuration.
     pub fn listeners(&self) -> Arc<[Bound]> {
         self.published.listeners()
+    }
+
+    /// The certificates from an ACME server, and the account there.
+    pub fn acme(&self) -> Arc<Acme> {
+        self.acme_keeper.table().clone()
     }
 
     /// The number of workers.

@@ -112,6 +112,7 @@ impl Signals {
                         let program = program.clone().unwrap_or_else(|| edge.program.clone());
                         edge.begin_upgrade(request, program).await;
                     }
+                    Wish::ChangeAccountKey => edge.change_account_key(request),
                 },
                 event = next_event(&mut edge.upgrade) => {
                     if edge.upgraded(event).await {
@@ -174,6 +175,23 @@ impl Operated<'_> {
                 outcome
             }
         }
+    }
+
+    /// Has the account at the ACME server get another key. That takes minutes where orders are
+    /// under way, so nothing waits for it.
+    fn change_account_key(&self, request: ControlRequest) {
+        let acme = self.running.acme();
+        tokio::spawn(async move {
+            let outcome = match acme.change_key().await {
+                Ok(account) => ReloadOutcome {
+                    code: 0,
+                    text: format!("the account {account} has a new key\n"),
+                },
+                Err(why) => ReloadOutcome::failed(format_args!("[acme] no new key: {why}")),
+            };
+            log("acme rollover", &outcome);
+            request.answer(&outcome).await;
+        });
     }
 
     async fn begin_upgrade(&mut self, request: ControlRequest, program: PathBuf) {

@@ -3,16 +3,20 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use rustls::ClientConfig;
+use serde_json::Value;
 
 use crate::support::client::{Tls, alert_in, echo, handshake};
 use crate::support::dns::Says;
-use crate::support::edge::connect;
+use crate::support::edge::{self, connect};
 use crate::support::pebble::Pebble;
 use crate::support::upstream::vacant;
-use crate::support::{A_WHILE, Dns, Edge, Pki, Upstream, need, until};
+use crate::support::{A_WHILE, Dns, Edge, Pki, Said, Upstream, need, output, until};
 
 /// RFC 8446 section 6.2.
 const HANDSHAKE_FAILURE: u8 = 40;
@@ -61,6 +65,30 @@ impl World {
     /// An edge that orders app.test by TLS-ALPN-01 into a folder.
     fn edge(&self) -> Edge {
         self.start(&self.config(self.tls, "sni = \"app.test\"", "folder = \"acme\""))
+    }
+
+    /// An edge that orders these names into a folder, and its file.
+    fn edge_with_file(&self, tls: SocketAddr, rule: &str, more: &str) -> (Edge, PathBuf) {
+        let file = edge::write(&self.pki.folder, &self.config(tls, rule, more));
+        let mut command = edge::eyelet(&self.pki.folder);
+        command.arg("serve").arg(&file);
+        (Edge::spawn(command, 1), file)
+    }
+
+    /// Has the account of the edge with this file get another key.
+    fn change_key(&self, file: &Path) -> Said {
+        output(edge::eyelet(&self.pki.folder).args(["acme", "rollover"]).arg(file))
+    }
+
+    /// A file in the folder of the server.
+    fn path(&self, name: &str) -> PathBuf {
+        let server = std::fs::read_dir(self.pki.file("acme")).unwrap().next().unwrap();
+        server.unwrap().path().join(name)
+    }
+
+    /// The account as it is stored.
+    fn account(&self) -> Value {
+        serde_json::from_slice(&std::fs::read(self.path("account.json")).unwrap()).unwrap()
     }
 
     /// The stored chain and key of a name.
@@ -227,9 +255,126 @@ fn an_account_belongs_to_an_external_one() {
     drop(edge);
     let more = "folder = \"acme\"\nexternal_account_id = \"kid-1\"\n\
         external_account_key_file = \"eab.key\"";
-    let edge = world.start(&world.config(world.tls, "sni = \"app.test\"", more));
+    let (edge, file) = world.edge_with_file(world.tls, "sni = \"app.test\"", more);
     world.wait(world.tls, "app.test");
+    let said = world.change_key(&file);
+    assert_eq!(said.status.code(), Some(0), "{said:?}");
     drop(edge);
+}
+
+/// Which key the server knows is seen by what it does: it signs nothing for another one.
+#[test]
+fn an_account_gets_another_key_whenever_the_edge_dies() {
+    if !need("pebble") {
+        return;
+    }
+    let world = World::new();
+    let edge = || world.edge_with_file(world.tls, "sni = \"app.test\"", "folder = \"acme\"");
+    let key = |account: &Value| account["key_pkcs8"].as_str().unwrap().to_owned();
+    // Orders again, so that the account is used.
+    let order = |running: Edge| {
+        let issued = world.pebble.issued();
+        drop(running);
+        std::fs::remove_file(world.path("app.test.pem")).unwrap();
+        let (running, _) = edge();
+        world.wait(world.tls, "app.test");
+        assert_eq!(world.pebble.issued(), issued + 1);
+        assert!(!running.log().contains("a new account"), "{}", running.log());
+        running
+    };
+    let (running, file) = edge();
+    world.wait(world.tls, "app.test");
+    let first = world.account();
+    let said = world.change_key(&file);
+    assert_eq!(said.status.code(), Some(0), "{said:?}");
+    let second = world.account();
+    let id = second["id"].as_str().unwrap();
+    assert_eq!(said.text, format!("the account {id} has a new key\n"));
+    assert_eq!(first["id"], second["id"]);
+    assert_ne!(key(&first), key(&second));
+    let next = world.path("account.next-key");
+    assert!(!next.exists());
+    let running = order(running);
+
+    // It died after the server had taken the key.
+    std::fs::write(world.path("account.json"), first.to_string()).unwrap();
+    let der = BASE64_URL_SAFE_NO_PAD.decode(key(&second)).unwrap();
+    write_private(&next, &der);
+    let running = order(running);
+    assert_eq!(key(&world.account()), key(&second), "the one that the server knows");
+    assert!(!next.exists());
+
+    // It died before the server was told.
+    let third = rcgen::KeyPair::generate().unwrap().serialize_der();
+    write_private(&next, &third);
+    let running = order(running);
+    assert_eq!(key(&world.account()), BASE64_URL_SAFE_NO_PAD.encode(&third));
+    assert!(!next.exists());
+    drop(running);
+
+    // The keys before it are of no use any more.
+    std::fs::write(world.path("account.json"), second.to_string()).unwrap();
+    std::fs::remove_file(world.path("app.test.pem")).unwrap();
+    let (running, _) = edge();
+    running.wait_log("app.test: the ACME server refuses");
+    let (other, file) = world.edge_with_file(world.http, "sni = \"app.test\"", "folder = \"acme\"");
+    let said = world.change_key(&file);
+    assert_eq!(said.status.code(), Some(1), "{said:?}");
+    assert!(said.text.contains("another process orders certificates"), "{said:?}");
+    drop((running, other));
+}
+
+#[test]
+fn another_key_needs_a_running_edge_and_a_server() {
+    if !need("pebble") {
+        return;
+    }
+    let mut world = World::new();
+    let (edge, file) = world.edge_with_file(world.tls, "sni = \"app.test\"", "folder = \"acme\"");
+    world.wait(world.tls, "app.test");
+    let before = world.account();
+    world.pebble.stop();
+    let said = world.change_key(&file);
+    assert_eq!(said.status.code(), Some(1), "{said:?}");
+    assert!(said.text.contains("[acme] no new key: the ACME server cannot be used"), "{said:?}");
+    assert_eq!(world.account(), before);
+    drop(edge);
+    let said = world.change_key(&file);
+    assert!(
+        said.status.code() == Some(1) && said.text.contains("no process of this user serves"),
+        "{said:?}"
+    );
+}
+
+/// The other edge has the account in memory, with the earlier key.
+#[test]
+fn the_edges_of_a_fleet_follow_to_another_key() {
+    if !need("pebble") {
+        return;
+    }
+    let world = World::new();
+    world.pki.folder.write("fleet.secret", "c2VjcmV0IG9mIGEgZmxlZXQgaW4gYSB0ZXN0Li4uLi4=");
+    let fleet = "[fleet]\nstore = \"file:fleet\"\nsecret_file = \"fleet.secret\"";
+    let rule = "sni = \"*.app.test\"\nacme_on_demand = true";
+    let [elsewhere] = vacant();
+    let other = world.start(&world.config(world.tls, rule, fleet));
+    world.wait(world.tls, "one.app.test");
+    let (one, file) = world.edge_with_file(elsewhere, rule, fleet);
+    let said = world.change_key(&file);
+    assert_eq!(said.status.code(), Some(0), "{said:?}");
+    world.wait(world.tls, "two.app.test");
+    world.wait(elsewhere, "three.app.test");
+    assert_eq!(world.pebble.issued(), 3);
+    let log = other.log() + &one.log();
+    assert_eq!(log.matches("a new account").count(), 1, "{log}");
+}
+
+/// A file that only this user may read.
+fn write_private(path: &Path, content: &[u8]) {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.write(true).create(true).truncate(true).mode(0o600).open(path);
+    file.unwrap().write_all(content).unwrap();
 }
 
 #[test]
@@ -306,7 +451,7 @@ fn a_validation_of_a_spliced_name_passes_through() {
         return;
     }
     let world = World::new();
-    let rule = crate::support::edge::splice(world.upstream.address, "");
+    let rule = edge::splice(world.upstream.address, "");
     let config = world.config(world.tls, "sni = \"app.test\"", "folder = \"acme\"");
     let edge = world.start(&config.replacen("[[rule]]", &format!("{rule}[[rule]]"), 1));
     // RFC 7301 section 3.1: a list with this protocol alone.

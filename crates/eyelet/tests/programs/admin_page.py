@@ -6,7 +6,6 @@ admin_page.py URL HOME TOKEN EDGE_PORT OPEN [SHOTS]
 HOME has the profile. Waits until the page shows OPEN connections, walks through it by keyboard, and
 prints what it showed as JSON. With SHOTS it writes screenshots there.
 """
-import json
 import os
 import socket
 import ssl
@@ -14,7 +13,7 @@ import sys
 import time
 
 sys.dont_write_bytecode = True
-from browser import SIZES, Browser  # noqa: E402
+from browser import SIZES, drive  # noqa: E402
 
 
 def refused(port):
@@ -102,15 +101,7 @@ def visit(browser, url, token, port, count, shots):
 def main():
     url, home, token, port, count = sys.argv[1:6]
     shots = sys.argv[6] if len(sys.argv) > 6 else None
-    browser = Browser(home)
-    try:
-        browser.attach()
-        print(json.dumps(visit(browser, url, token, int(port), count, shots)))
-        browser.session = None
-        browser.call("Browser.close")
-    finally:
-        browser.process.kill()
-        browser.process.wait()
+    drive(home, lambda browser: visit(browser, url, token, int(port), count, shots))
 
 
 if __name__ == "__main__":

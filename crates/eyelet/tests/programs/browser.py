@@ -172,3 +172,16 @@ def unfiltered(data, stride, size):
         above = bytes(row)
         rows.append(above)
     return rows
+
+
+def drive(home, visit):
+    """Prints what a visit shows, and ends Chromium."""
+    browser = Browser(home)
+    try:
+        browser.attach()
+        print(json.dumps(visit(browser)))
+        browser.session = None
+        browser.call("Browser.close")
+    finally:
+        browser.process.kill()
+        browser.process.wait()

@@ -6,13 +6,12 @@ demo_page.py URL HOME COUNT [SHOTS]
 HOME has the profile, and a store that trusts the demo's authority. Parks COUNT connections, presses
 each button, and prints what the page showed as JSON. With SHOTS it writes screenshots there.
 """
-import json
 import os
 import sys
 import time
 
 sys.dont_write_bytecode = True
-from browser import SIZES, Browser  # noqa: E402
+from browser import SIZES, drive  # noqa: E402
 
 
 def wire_bytes(browser):
@@ -78,15 +77,7 @@ def visit(browser, url, count, shots):
 def main():
     url, home, count = sys.argv[1:4]
     shots = sys.argv[4] if len(sys.argv) > 4 else None
-    browser = Browser(home)
-    try:
-        browser.attach()
-        print(json.dumps(visit(browser, url, count, shots)))
-        browser.session = None
-        browser.call("Browser.close")
-    finally:
-        browser.process.kill()
-        browser.process.wait()
+    drive(home, lambda browser: visit(browser, url, count, shots))
 
 
 if __name__ == "__main__":
