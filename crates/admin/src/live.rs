@@ -194,6 +194,7 @@ mod tests {
 
     use super::*;
     use crate::metrics::Metrics;
+    use crate::objects::{ObjectKind, Objects};
 
     struct Edge;
 
@@ -210,6 +211,10 @@ mod tests {
 
         fn document(&self, _: Document) -> Option<Value> {
             Some(json!({ "rules": [], "upstreams": [] }))
+        }
+
+        fn objects(&self, _: ObjectKind) -> Option<Objects> {
+            None
         }
     }
 

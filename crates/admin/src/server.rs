@@ -310,6 +310,7 @@ async fn respond(
 mod tests {
     use super::*;
     use crate::metrics::Metrics;
+    use crate::objects::{ObjectKind, Objects};
     use crate::routes::Document;
     use eyelet_telemetry::listing::{Filter, Slice};
     use serde_json::Value;
@@ -330,6 +331,10 @@ mod tests {
         }
 
         fn document(&self, _: Document) -> Option<Value> {
+            None
+        }
+
+        fn objects(&self, _: ObjectKind) -> Option<Objects> {
             None
         }
     }
