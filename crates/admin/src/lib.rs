@@ -8,6 +8,7 @@ mod history;
 mod listen;
 mod live;
 pub mod metrics;
+mod objects;
 mod page;
 pub mod process;
 mod routes;
@@ -16,6 +17,7 @@ mod stalled;
 mod tick;
 
 pub use history::History;
+pub use objects::{ObjectKind, Objects};
 pub use routes::{Answers, Document};
 pub use server::{AdminError, AdminServer, CONNECTIONS_MAX, Start};
 pub use tick::LISTED_MAX;

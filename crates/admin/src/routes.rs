@@ -11,6 +11,7 @@ use serde_json::Value;
 use tokio::sync::mpsc::Receiver;
 
 use crate::metrics::{Format, Metrics};
+use crate::objects::{ObjectKind, Objects, Pieces};
 
 /// What the server asks the program. It is called on the server's thread.
 pub trait Answers: Send + Sync + 'static {
@@ -26,6 +27,9 @@ pub trait Answers: Send + Sync + 'static {
 
     /// A document. `None`: there is nothing to show any more, the process ends.
     fn document(&self, document: Document) -> Option<Value>;
+
+    /// A document with an object for each of many things. `None` as above.
+    fn objects(&self, of: ObjectKind) -> Option<Objects>;
 }
 
 /// What can be asked for as JSON.
@@ -33,17 +37,16 @@ pub trait Answers: Send + Sync + 'static {
 pub enum Document {
     /// `/status`: version, uptime, configuration, listeners, limits.
     Status,
-    /// `/rules`: how often each rule decided.
-    Rules,
     /// The rules of `/events`: how many there are, and those with the most hits.
     BusiestRules,
-    /// `/certificates`: names, expiry, origin.
-    Certificates,
     /// `/memory`: what the process holds, by kind.
     Memory,
     /// `/upstreams`: which are up, and what was sent to them.
     Upstreams,
 }
+
+/// The media type of documents.
+const JSON: &str = "application/json";
 
 /// The body of an answer.
 pub(crate) type Content = UnsyncBoxBody<Bytes, Infallible>;
@@ -55,31 +58,32 @@ pub(crate) fn answer(
     path: &str,
     fields: &HeaderMap,
 ) -> Response<Content> {
-    let document = match path {
-        "/healthz" => None,
-        "/readyz" => None,
-        "/metrics" => None,
-        "/status" => Some(Document::Status),
-        "/rules" => Some(Document::Rules),
-        "/certificates" => Some(Document::Certificates),
-        "/memory" => Some(Document::Memory),
-        "/upstreams" => Some(Document::Upstreams),
+    let shown: &dyn Fn() -> Response<Content> = match path {
+        "/healthz" => &|| text(StatusCode::OK, "ok\n"),
+        "/readyz" if answers.is_ready() => &|| text(StatusCode::OK, "ok\n"),
+        "/readyz" => &|| text(StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
+        "/metrics" => &|| metrics(answers, fields),
+        "/status" => &|| json(answers.document(Document::Status)),
+        "/rules" => &|| in_pieces(answers.objects(ObjectKind::Rule)),
+        "/certificates" => &|| in_pieces(answers.objects(ObjectKind::Certificate)),
+        "/memory" => &|| json(answers.document(Document::Memory)),
+        "/upstreams" => &|| json(answers.document(Document::Upstreams)),
         _ => return text(StatusCode::NOT_FOUND, "no such page\n"),
     };
-    if let Some(refused) = refuse_method(method) {
-        return refused;
-    }
-    match (path, document) {
-        (_, Some(document)) => match answers.document(document) {
-            Some(value) => whole("application/json", format!("{value:#}\n")),
-            None => text(StatusCode::SERVICE_UNAVAILABLE, "the process ends\n"),
-        },
-        ("/metrics", _) => metrics(answers, fields),
-        ("/readyz", _) if !answers.is_ready() => {
-            text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")
-        }
-        _ => text(StatusCode::OK, "ok\n"),
-    }
+    refuse_method(method).unwrap_or_else(shown)
+}
+
+fn json(document: Option<Value>) -> Response<Content> {
+    document.map_or_else(ending, |value| whole(JSON, format!("{value:#}\n")))
+}
+
+fn in_pieces(objects: Option<Objects>) -> Response<Content> {
+    objects.map_or_else(ending, |objects| of_body(JSON, Pieces::new(objects).boxed_unsync()))
+}
+
+/// The answer where there is nothing to show any more.
+fn ending() -> Response<Content> {
+    text(StatusCode::SERVICE_UNAVAILABLE, "the process ends\n")
 }
 
 /// The refusal of a method that asks for more than to be shown something.
@@ -152,6 +156,10 @@ pub(crate) mod stand_in {
 
         fn document(&self, _: Document) -> Option<Value> {
             Some(json!({ "rules": [], "upstreams": [] }))
+        }
+
+        fn objects(&self, _: ObjectKind) -> Option<Objects> {
+            None
         }
     }
 }

@@ -8,17 +8,30 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub struct Clock {
     began: Instant,
     began_unix_ms: u64,
-    /// The time that was read last.
-    last: Cell<Instant>,
+    /// The time that was read last, in nanoseconds since `began`: 584 years fit.
+    last_ns: Cell<u64>,
+    iteration: Cell<Iteration>,
     /// Wall clock minus steady clock.
     ahead_ms: Cell<i64>,
+}
+
+/// Whether the event loop is in an iteration, which needs the time once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Iteration {
+    /// It is in none: each caller reads the clock.
+    None,
+    /// Nobody has read the clock in it yet.
+    Unread,
+    /// The time that was read last is its time.
+    Read,
 }
 
 impl Clock {
     /// Both clocks start in agreement.
     pub fn new() -> Self {
         let (began_unix_ms, began) = (unix_ms(SystemTime::now()), Instant::now());
-        Self { began, began_unix_ms, last: Cell::new(began), ahead_ms: Cell::new(0) }
+        let iteration = Cell::new(Iteration::None);
+        Self { began, began_unix_ms, last_ns: Cell::new(0), iteration, ahead_ms: Cell::new(0) }
     }
 
     /// Time since the clock was created.
@@ -26,21 +39,44 @@ impl Clock {
         self.began.elapsed()
     }
 
-    /// Milliseconds since 1970, as if the wall clock had not been set since the start.
+    /// Milliseconds since 1970, as if the wall clock had not been set since the start. By the time
+    /// of the iteration.
     pub fn steady_ms(&self) -> u64 {
-        self.began_unix_ms + self.now().duration_since(self.began).as_millis() as u64
+        self.began_unix_ms + self.iteration_ns() / 1_000_000
     }
 
-    /// Reads the steady clock.
-    pub fn now(&self) -> Instant {
-        let now = Instant::now();
-        self.last.set(now);
-        now
+    /// Reads the steady clock: nanoseconds since the clock was created.
+    pub fn now_ns(&self) -> u64 {
+        let since = self.began.elapsed();
+        let now_ns = since.as_secs() * 1_000_000_000 + u64::from(since.subsec_nanos());
+        self.last_ns.set(now_ns);
+        if self.iteration.get() == Iteration::Unread {
+            self.iteration.set(Iteration::Read);
+        }
+        now_ns
+    }
+
+    /// The same, but what an iteration of the event loop does has one time.
+    pub fn iteration_ns(&self) -> u64 {
+        match self.iteration.get() {
+            Iteration::Read => self.last_ns.get(),
+            Iteration::None | Iteration::Unread => self.now_ns(),
+        }
     }
 
     /// The time that was read last: now, for who knows that it was read in this poll.
-    pub fn last(&self) -> Instant {
-        self.last.get()
+    pub fn last_ns(&self) -> u64 {
+        self.last_ns.get()
+    }
+
+    /// An iteration begins, and has a time of its own.
+    pub(crate) fn begin_iteration(&self) {
+        self.iteration.set(Iteration::Unread);
+    }
+
+    /// It is over: tasks run, each for as long as it likes.
+    pub(crate) fn end_iteration(&self) {
+        self.iteration.set(Iteration::None);
     }
 
     /// Reads the wall clock. Returns how many milliseconds it is ahead of the steady one.
@@ -75,6 +111,29 @@ fn unix_ms(time: SystemTime) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_iteration_has_one_time_and_what_follows_reads_the_clock() {
+        let clock = Clock::new();
+        let later = |than: u64| loop {
+            let now_ns = clock.now_ns();
+            if now_ns > than {
+                break now_ns;
+            }
+        };
+        clock.begin_iteration();
+        let first = clock.iteration_ns();
+        while clock.elapsed().as_nanos() as u64 <= first {}
+        assert_eq!((clock.iteration_ns(), clock.last_ns()), (first, first));
+        // Who needs the time itself has it, and from then on so has everybody.
+        let second = later(first);
+        assert_eq!(clock.iteration_ns(), second);
+        clock.end_iteration();
+        while clock.iteration_ns() <= second {}
+        clock.begin_iteration();
+        let third = later(second);
+        assert_eq!(clock.iteration_ns(), third);
+    }
 
     #[test]
     fn the_wall_clock_is_followed_both_ways_and_ages_are_not() {

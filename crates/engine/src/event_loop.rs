@@ -157,6 +157,17 @@ impl Worker {
         events: &mut Events,
         accepting: &mut Accepting,
     ) -> io::Result<bool> {
+        self.clock.begin_iteration();
+        let more = self.iterate(events, accepting);
+        self.clock.end_iteration();
+        more
+    }
+
+    fn iterate(
+        self: &Rc<Self>,
+        events: &mut Events,
+        accepting: &mut Accepting,
+    ) -> io::Result<bool> {
         let mut left = self.look(events, accepting, 1)?;
         if left {
             // A listener that is ready again has more connections than predicted.

@@ -3,16 +3,13 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
 
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::cell::Cell;
 use eyelet_telemetry::counters::handshake_kind;
 use eyelet_telemetry::histogram::Histogram;
 use eyelet_telemetry::info::ConnectionInfo;
-use eyelet_telemetry::listing::{
-    ConnectionKind, ConnectionView, Filter, Listed, Seen, Slice, State,
-};
+use eyelet_telemetry::listing::{ConnectionKind, ConnectionView, Filter, Listed, Slice, State};
 use eyelet_telemetry::reason::Reason;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -88,10 +85,10 @@ impl Worker {
             self.counters.of_state(seen.state).inspect(|cell| cell.down());
             self.counters.of_state(state).inspect(|cell| cell.up());
             // The clock was read for the time of its accept. One that peeks again keeps that.
-            let accepted = || (state == State::Peeking).then(|| self.clock.last());
-            let began = seen.began.or_else(accepted);
-            *seen = Seen::new(state, info);
-            seen.began = began;
+            if state == State::Peeking && seen.began_ns.is_none() {
+                seen.began_ns = Some(self.clock.last_ns());
+            }
+            seen.note(state, info);
         }
     }
 
@@ -113,10 +110,19 @@ impl Worker {
 
     /// Gives a slot another state, and counts it there.
     pub(crate) fn change_state(&self, of: &mut SlotState, state: SlotState) -> SlotState {
-        let before = std::mem::replace(of, state);
-        self.count_state(&before, Cell::down);
-        self.count_state(of, Cell::up);
-        before
+        self.count_change(of, &state);
+        std::mem::replace(of, state)
+    }
+
+    /// Gives a slot another state. Counts it as [`Self::change_state`] does.
+    pub(crate) fn set_state(&self, of: &mut SlotState, state: SlotState) {
+        self.count_change(of, &state);
+        *of = state;
+    }
+
+    fn count_change(&self, before: &SlotState, after: &SlotState) {
+        self.count_state(before, Cell::down);
+        self.count_state(after, Cell::up);
     }
 
     /// Counts a slot's state. Parked connections are counted when they are parked and woken.
@@ -132,51 +138,54 @@ impl Worker {
 
     /// The rules have decided. The clock was just read for the time of the verdict.
     pub(crate) fn decided(&self, key: Key) {
-        if let Some(began) = self.swap_began(key, None) {
-            self.counters.decisions.observe(self.clock.last().duration_since(began));
+        if let Some(began_ns) = self.swap_began(key, None) {
+            let now_ns = self.clock.last_ns();
+            self.counters.decisions.observe_ns(now_ns.saturating_sub(began_ns));
         }
     }
 
     /// An upstream is dialled. When is kept in the slot: it would make each task larger.
     pub(crate) fn dials(&self, key: Key) {
-        self.swap_began(key, Some(self.clock.last()));
+        self.swap_began(key, Some(self.clock.last_ns()));
     }
 
     /// The upstream is connected.
     pub(crate) fn connected(&self, key: Key) {
-        let began = self.swap_began(key, None);
-        self.ends(&self.counters.connects, began);
+        if let Some(began_ns) = self.swap_began(key, None) {
+            let now_ns = self.clock.iteration_ns();
+            self.counters.connects.observe_ns(now_ns.saturating_sub(began_ns));
+        }
     }
 
     /// Notes when what is timed has begun, and returns the time before. `None`: nobody may ask.
-    fn swap_began(&self, key: Key, began: Option<Instant>) -> Option<Instant> {
+    fn swap_began(&self, key: Key, began_ns: Option<u64>) -> Option<u64> {
         if !self.settings.get().may_list {
             return None;
         }
         match &mut self.table.borrow_mut().slot(key)?.state {
-            SlotState::Active { seen, .. } => std::mem::replace(&mut seen.began, began),
+            SlotState::Active { seen, .. } => std::mem::replace(&mut seen.began_ns, began_ns),
             _ => None,
         }
     }
 
     /// Now, where somebody may ask how long it takes what begins now. Otherwise no clock is read.
-    pub fn begins(&self) -> Option<Instant> {
-        self.settings.get().may_list.then(|| self.clock.now())
+    pub fn begins(&self) -> Option<u64> {
+        self.settings.get().may_list.then(|| self.clock.now_ns())
     }
 
     /// Counts a handshake that a client has completed: by TLS 1.3 or not, resumed or not.
-    pub fn shaken(&self, (is_tls13, is_resumed): (bool, bool), began: Option<Instant>) {
+    pub fn shaken(&self, (is_tls13, is_resumed): (bool, bool), began_ns: Option<u64>) {
         self.counters.handshake(is_tls13, is_resumed);
         let kind = handshake_kind(is_tls13, is_resumed);
         if let Some(histogram) = self.counters.handshakes.get(kind) {
-            self.ends(histogram, began);
+            self.ends(histogram, began_ns);
         }
     }
 
     /// How long ago it began. `None`: nobody asks.
-    pub fn ends(&self, histogram: &Histogram, began: Option<Instant>) {
-        if let Some(began) = began {
-            histogram.observe(self.clock.now().duration_since(began));
+    pub fn ends(&self, histogram: &Histogram, began_ns: Option<u64>) {
+        if let Some(began_ns) = began_ns {
+            histogram.observe_ns(self.clock.now_ns().saturating_sub(began_ns));
         }
     }
 }

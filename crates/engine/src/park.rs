@@ -54,7 +54,7 @@ pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
         worker.sources.add(info.client_ip(), held);
         let wait = rest::wait_of(active, (&mut info, &mut relay), &table);
         let Some(slot) = table.slot(active.key()) else { return };
-        worker.change_state(&mut slot.state, SlotState::Parked { info, relay });
+        worker.set_state(&mut slot.state, SlotState::Parked { info, relay });
         table.due_in(active.key(), wait);
         rests
     };

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use eyelet_admin::metrics::{MetricKind, Metrics, Number};
 use eyelet_admin::{
-    AdminError, AdminServer, Answers, Document, History, LISTED_MAX, Start, process,
+    AdminError, AdminServer, Answers, Document, History, LISTED_MAX, ObjectKind, Objects, Start,
+    process,
 };
 use eyelet_config::certificate::Description;
 use eyelet_config::{Access, Action, AdminSettings, LogFormat, RuleRef};
@@ -155,7 +156,7 @@ impl EdgeAnswers {
         Some(self.published.upgrade()?.snapshot())
     }
 
-    fn soonest(&self, snapshot: &Snapshot) -> Option<i64> {
+    fn soonest(&self, snapshot: &Arc<Snapshot>) -> Option<i64> {
         let mut soonest = self.soonest.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((found, expiry)) = *soonest
             && found.elapsed() < EXPIRY_TIME
@@ -163,12 +164,12 @@ impl EdgeAnswers {
             return expiry;
         }
         let mut expiry: Option<i64> = None;
-        each_certificate(snapshot, |_, _, described| {
+        for (_, _, described) in described(snapshot.clone()) {
             if let Ok(description) = described {
                 expiry =
                     Some(expiry.map_or(description.not_after, |e| e.min(description.not_after)));
             }
-        });
+        }
         *soonest = Some((Instant::now(), expiry));
         expiry
     }
@@ -231,11 +232,17 @@ impl Answers for EdgeAnswers {
         let snapshot = self.snapshot()?;
         Some(match document {
             Document::Status => self.status(&snapshot),
-            Document::Rules => rules(&snapshot),
             Document::BusiestRules => busiest_rules(&snapshot),
-            Document::Certificates => certificates(&snapshot),
             Document::Memory => memory(&snapshot, self.allocator_unused_bytes()),
             Document::Upstreams => upstreams(&snapshot),
+        })
+    }
+
+    fn objects(&self, of: ObjectKind) -> Option<Objects> {
+        let snapshot = self.snapshot()?;
+        Some(match of {
+            ObjectKind::Rule => rules(snapshot),
+            ObjectKind::Certificate => certificates(snapshot),
         })
     }
 }
@@ -368,10 +375,13 @@ fn write_rules(metrics: &mut Metrics, snapshot: &Snapshot) {
     }
 }
 
-fn rules(snapshot: &Snapshot) -> Value {
+fn rules(snapshot: Arc<Snapshot>) -> Objects {
     let counts = snapshot.hits.as_ref().map(|hits| hits.counts()).unwrap_or_default();
-    let rules = snapshot.config.rules.iter().zip(counts).map(|(rule, count)| rule_of(&rule, count));
-    json!({ "generation": snapshot.generation, "rules": rules.collect::<Vec<_>>() })
+    let first = Some(("generation", json!(snapshot.generation)));
+    let objects = counts.into_iter().enumerate();
+    let objects = objects
+        .filter_map(move |(index, count)| Some(rule_of(&snapshot.config.rules.get(index)?, count)));
+    Objects { first, name: "rules", objects: Box::new(objects) }
 }
 
 fn rule_of(rule: &RuleRef<'_>, count: RuleCount) -> Value {
@@ -402,41 +412,41 @@ fn busiest_rules(snapshot: &Snapshot) -> Value {
     json!({ "all": all, "never_hit": never_hit, "listed": listed })
 }
 
-/// Calls `note` with each certificate: its source, where it is from, and what it says.
-fn each_certificate(
-    snapshot: &Snapshot,
-    mut note: impl FnMut(&str, String, Result<Description, String>),
-) {
-    snapshot.tls.describe_all(&snapshot.config.rules, |files, described| {
-        let described = described.map_err(|why| why.to_string());
-        note("file", files.certificate.display().to_string(), described);
-    });
-    for (name, served) in snapshot.acme.all() {
-        let description = match served {
+/// A certificate: its source, where it is from, and what it says.
+type Origin = (&'static str, String, Result<Description, String>);
+
+/// Each certificate that is served. It is read when it is asked for.
+fn described(snapshot: Arc<Snapshot>) -> impl Iterator<Item = Origin> + Send {
+    let acme = snapshot.acme.all().into_iter().map(|(name, served)| {
+        let described = match served {
             Ok(served) => {
                 served.first().and_then(|leaf| leaf.describe()).ok_or("unreadable".into())
             }
             Err(lack) => Err(lack.to_string()),
         };
-        note("acme", name.into(), description);
-    }
+        ("acme", name.into(), described)
+    });
+    let sets = 0..snapshot.config.rules.certificates_len() as u32;
+    let files = sets.flat_map(move |set| snapshot.tls.describe_set(&snapshot.config.rules, set));
+    let files = files.map(|(files, described)| {
+        let described = described.map_err(|why| why.to_string());
+        ("file", files.certificate.display().to_string(), described)
+    });
+    files.chain(acme)
 }
 
-fn certificates(snapshot: &Snapshot) -> Value {
-    let mut all = Vec::new();
-    each_certificate(snapshot, |source, from, described| {
-        all.push(match described {
-            Ok(description) => json!({
-                "source": source,
-                "from": from,
-                "names": description.names,
-                "not_before_unix_seconds": description.not_before,
-                "not_after_unix_seconds": description.not_after,
-            }),
-            Err(why) => json!({ "source": source, "from": from, "error": why }),
-        });
+fn certificates(snapshot: Arc<Snapshot>) -> Objects {
+    let objects = described(snapshot).map(|(source, from, described)| match described {
+        Ok(description) => json!({
+            "source": source,
+            "from": from,
+            "names": description.names,
+            "not_before_unix_seconds": description.not_before,
+            "not_after_unix_seconds": description.not_after,
+        }),
+        Err(why) => json!({ "source": source, "from": from, "error": why }),
     });
-    json!({ "certificates": all })
+    Objects { first: None, name: "certificates", objects: Box::new(objects) }
 }
 
 fn memory(snapshot: &Snapshot, unused: usize) -> Value {

@@ -19,6 +19,7 @@ use eyelet_engine::park;
 use eyelet_http::proxied::{self, ProxiedClient, ProxiedRequest, ProxiedRoute};
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_telemetry::info::{ConnectionInfo, End};
+use eyelet_telemetry::listing::State;
 use eyelet_telemetry::reason::{Reason, Stage};
 
 /// Bytes of a hello with a name of at most 253 bytes.
@@ -35,6 +36,7 @@ pub async fn serve(
     let lent = || accepted.handle.lend();
     let mut client = ProxiedClient::new(&accepted.worker.http, lent(), info.client.ip(), raw);
     raw.consume(raw.len());
+    client.count_live(info);
     let mut connection = ConnectionHandle::new(accepted.worker.clone(), lent());
     let end = loop {
         let request = match client.next(&connection.worker.http, info).await {
@@ -73,6 +75,7 @@ async fn pass(
                 let Some(to) = route(connection, info, rule, splice) else {
                     return Err(End::failed(Reason::NoDestination));
                 };
+                connection.handle.see(State::Serving, info);
                 return client.pass(http, info, request, to).await;
             }
             _ => NOT_PLAIN,

@@ -77,6 +77,12 @@ impl ProxiedClient {
         }
     }
 
+    /// Has a list of connections show the bytes of its requests as they pass.
+    pub fn count_live(&self, info: &ConnectionInfo) {
+        let live = (&self.bytes_to_upstream, &self.client.bytes_to_client);
+        self.client.handle.count_live(info, live);
+    }
+
     /// The next request.
     ///
     /// # Errors

@@ -162,16 +162,23 @@ impl Heap for Name {
     }
 }
 
+impl Name {
+    fn short(name: &str) -> Option<Self> {
+        let mut bytes = [0; SHORT_BYTES];
+        bytes.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
+        Some(Self::Short(name.len() as u8, bytes))
+    }
+}
+
+impl From<&str> for Name {
+    fn from(name: &str) -> Self {
+        Self::short(name).unwrap_or_else(|| Self::Long(name.into()))
+    }
+}
+
 impl From<Box<str>> for Name {
     fn from(name: Box<str>) -> Self {
-        let mut bytes = [0; SHORT_BYTES];
-        match bytes.get_mut(..name.len()) {
-            Some(room) => {
-                room.copy_from_slice(name.as_bytes());
-                Self::Short(name.len() as u8, bytes)
-            }
-            None => Self::Long(name),
-        }
+        Self::short(&name).unwrap_or(Self::Long(name))
     }
 }
 

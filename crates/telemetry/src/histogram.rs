@@ -1,7 +1,5 @@
 //! Histograms of durations with fixed buckets. One worker writes one; sums are made on request.
 
-use std::time::Duration;
-
 use crate::cell::Cell;
 
 /// The upper bounds of the buckets, in microseconds: three in each decade, so that a quantile that
@@ -11,6 +9,21 @@ pub const BOUNDS_US: [u64; 16] = [
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
     1_000_000, 2_500_000, 5_000_000, 10_000_000,
 ];
+
+/// How many bounds are below the least number of so many bits: from there on one comparison finds
+/// the bucket, because a bound is at least twice the one before.
+const BELOW: [u8; 65] = {
+    let (mut below, mut bits) = ([0; 65], 1);
+    while bits < below.len() {
+        let (least, mut bound) = (1 << (bits - 1), 0);
+        while bound < BOUNDS_US.len() && BOUNDS_US[bound] < least {
+            bound += 1;
+        }
+        below[bits] = bound as u8;
+        bits += 1;
+    }
+    below
+};
 
 /// One for each bound, and one for what is longer than all.
 const BUCKETS: usize = BOUNDS_US.len() + 1;
@@ -34,10 +47,9 @@ pub struct HistogramValues {
 
 impl Histogram {
     /// Counts a duration.
-    pub fn observe(&self, duration: Duration) {
-        let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        let bucket = BOUNDS_US.partition_point(|bound| *bound < us);
-        if let Some(cell) = self.buckets.get(bucket) {
+    pub fn observe_ns(&self, ns: u64) {
+        let us = ns / 1_000;
+        if let Some(cell) = self.buckets.get(bucket(us)) {
             cell.up();
         }
         self.sum_us.add(us);
@@ -52,15 +64,33 @@ impl Histogram {
     }
 }
 
+/// How many bounds are below `us`.
+fn bucket(us: u64) -> usize {
+    let bits = u64::BITS - us.leading_zeros();
+    let below = usize::from(BELOW.get(bits as usize).copied().unwrap_or(0));
+    below + usize::from(BOUNDS_US.get(below).is_some_and(|bound| *bound < us))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn the_bucket_is_that_of_a_search() {
+        let powers = (0..u64::BITS).map(|bits| 1 << bits);
+        for near in powers.chain(BOUNDS_US).chain([0, u64::MAX]) {
+            for us in [near.saturating_sub(1), near, near.saturating_add(1)] {
+                let searched = BOUNDS_US.partition_point(|bound| *bound < us);
+                assert_eq!(bucket(us), searched, "{us}");
+            }
+        }
+    }
+
+    #[test]
     fn a_bound_belongs_to_its_bucket() {
         let histogram = Histogram::default();
         for us in [0, 100, 101, 10_000_000, 10_000_001] {
-            histogram.observe(Duration::from_micros(us));
+            histogram.observe_ns(us * 1_000);
         }
         let mut sum = HistogramValues::default();
         histogram.add_to(&mut sum);

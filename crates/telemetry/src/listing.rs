@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Instant;
 
 use eyelet_memory::interner::Name;
 use eyelet_wire::local_peer::LocalPeer;
@@ -126,8 +125,9 @@ pub struct Seen {
     pub state: State,
     /// Its id. 0: nothing is known of it yet.
     pub id: u64,
-    /// Its accept, until the rules have decided; then the beginning of a dial.
-    pub began: Option<Instant>,
+    /// Its accept, until the rules have decided; then the beginning of a dial. In nanoseconds of
+    /// the worker's clock.
+    pub began_ns: Option<u64>,
     started_unix_ms: u64,
     client: Option<SocketAddr>,
     labels: Labels,
@@ -146,26 +146,22 @@ pub struct Seen {
 pub type LiveBytes = (Rc<Cell<u64>>, Rc<Cell<u64>>);
 
 impl Seen {
-    /// What is known of a connection in this state.
-    pub fn new(state: State, info: &ConnectionInfo) -> Self {
+    /// Notes what is known of a connection in this state. It allocates for a long name only.
+    pub fn note(&mut self, state: State, info: &ConnectionInfo) {
         let decided = &info.decided;
         let http = if decided.http2 { ConnectionKind::Http2 } else { ConnectionKind::Http1 };
-        Self {
-            state,
-            id: info.id,
-            began: None,
-            started_unix_ms: info.started_unix_ms,
-            client: Some(info.client),
-            labels: decided.labels.clone(),
-            listener: decided.listener,
-            rule: decided.rule,
-            sni: decided.sni.clone().map(Name::from),
-            kind: (state == State::Serving).then_some(http),
-            tls_version: decided.tls_version,
-            bytes_to_upstream: info.bytes_to_upstream,
-            bytes_to_client: info.bytes_to_client,
-            live: None,
-        }
+        self.state = state;
+        self.id = info.id;
+        self.started_unix_ms = info.started_unix_ms;
+        self.client = Some(info.client);
+        self.labels.clone_from(&decided.labels);
+        self.listener = decided.listener;
+        self.rule = decided.rule;
+        self.sni = decided.sni.as_deref().map(Name::from);
+        self.kind = (state == State::Serving).then_some(http);
+        self.tls_version = decided.tls_version;
+        self.bytes_to_upstream = info.bytes_to_upstream;
+        self.bytes_to_client = info.bytes_to_client;
     }
 
     /// From now on `live` counts the bytes beside those of `info`.
@@ -399,7 +395,9 @@ mod tests {
             bytes_to_upstream: 300,
             bytes_to_client: 700,
         };
-        Seen::new(state, &info)
+        let mut seen = Seen::default();
+        seen.note(state, &info);
+        seen
     }
 
     #[test]

@@ -72,6 +72,9 @@ struct Slot {
 /// The certificates of one rule. The first that the client can verify is used.
 pub type Certificates = [Certificate];
 
+/// The files of a certificate, and what it says, or why it cannot be used.
+pub type Described = (CertificateFiles, Result<Description, Arc<str>>);
+
 /// A certificate and its key, in a small form: rustls' own form holds a copy of the issuers for
 /// each leaf.
 pub struct Certificate {
@@ -178,24 +181,18 @@ impl CertificateStore {
         }
     }
 
-    /// Describes what is served now, with the files of each, or why there is nothing.
-    pub fn describe_all(
-        &self,
-        rules: &RuleList,
-        mut note: impl FnMut(&CertificateFiles, Result<Description, Arc<str>>),
-    ) {
-        for (number, slot) in (0..).zip(&self.slots) {
-            let held = lock(slot).set.clone();
-            for (index, files) in rules.certificates(number).enumerate() {
-                match &held {
-                    Ok(set) => {
-                        let found = set.get(index).and_then(Certificate::describe);
-                        note(&files, found.ok_or_else(|| "it cannot be read".into()));
-                    }
-                    Err(why) => note(&files, Err(why.clone())),
-                }
-            }
-        }
+    /// Describes what is served now of a set, with the files of each, or why there is nothing.
+    pub fn describe_set(&self, rules: &RuleList, number: u32) -> Vec<Described> {
+        let Some(slot) = self.slots.get(number as usize) else { return Vec::new() };
+        let held = lock(slot).set.clone();
+        let described = |(index, files)| {
+            let found = held.as_ref().map_err(Arc::clone).and_then(|set| {
+                let found = set.get(index).and_then(Certificate::describe);
+                found.ok_or_else(|| "it cannot be read".into())
+            });
+            (files, found)
+        };
+        rules.certificates(number).enumerate().map(described).collect()
     }
 
     /// Describes a certificate if its files have not changed since they were read.

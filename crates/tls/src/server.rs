@@ -21,13 +21,13 @@ use rustls::{KeyLog, RootCertStore, ServerConfig, SupportedProtocolVersion, vers
 use rustls_pki_types::{CertificateDer, UnixTime};
 use zeroize::Zeroizing;
 
-use crate::certificates::{Certificate, CertificateStore, Certificates, PairPlaces};
+use crate::certificates::{Certificate, CertificateStore, Certificates, Described, PairPlaces};
 use crate::client_chain;
 use crate::local::{LocalCertificates, LocalError};
 use crate::mint::MintedCertificates;
 use crate::provider::PROVIDER;
 use crate::tickets::{SourceId, TicketKeys, client_certificates};
-use eyelet_config::certificate::{self, AuthorityFault, CertificateError, Description};
+use eyelet_config::certificate::{self, AuthorityFault, CertificateError};
 use eyelet_config::{
     Action, CertificateFiles, CertificateSource, Config, RuleList, Terminate, UnchangedPairs,
     Version,
@@ -303,13 +303,10 @@ impl ServerConfigs {
         })
     }
 
-    /// Describes the certificates from files as they are served now, or why one is not.
-    pub fn describe_all(
-        &self,
-        rules: &RuleList,
-        note: impl FnMut(&CertificateFiles, Result<Description, Arc<str>>),
-    ) {
-        self.certificates.describe_all(rules, note);
+    /// Describes the certificates of a set from files as they are served now, or why one is not.
+    /// The sets have the numbers below [`RuleList::certificates_len`].
+    pub fn describe_set(&self, rules: &RuleList, number: u32) -> Vec<Described> {
+        self.certificates.describe_set(rules, number)
     }
 
     /// The files that it was made from.

@@ -58,6 +58,8 @@ pub struct Figures {
     pub memory: Value,
     /// `/connections`, sorted by the edge.
     pub connections: Vec<Value>,
+    /// The newest lines of the access log, the oldest first.
+    pub log: Vec<String>,
     at: Instant,
     certificates_at: Instant,
     base: Option<Base>,
@@ -119,6 +121,7 @@ impl Figures {
             memory: json("/memory", &source.get("/memory")?)?,
             metrics: MetricsText::parse(&String::from_utf8_lossy(&metrics)),
             connections: connections.as_array().cloned().unwrap_or_default(),
+            log: Vec::new(),
             base: None,
             status,
             expiries,
@@ -250,6 +253,7 @@ pub(crate) mod tests {
                     "memory_max": 536_870_912},
                 "kinds": {"program": 1_696_556, "allocator": 608_240, "http": 0}}),
             connections: vec![connection; 40],
+            log: vec!["09:30:00 refused    b.example 192.0.2.7:5 by no: refused by name".into(); 9],
             at,
             certificates_at: at,
             base: Some(Base {

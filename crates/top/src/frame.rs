@@ -13,6 +13,8 @@ const LABEL: usize = 13;
 const CONNECTION_ROWS_MIN: usize = 3;
 /// Most rows of rules, in a terminal of 24 lines; a third of a taller one.
 const RULE_ROWS: usize = 4;
+/// Most rows of the access log, in a terminal of 24 lines; a quarter of a taller one.
+const LOG_ROWS: usize = 3;
 /// Names in one line of certificates.
 const EXPIRIES: usize = 3;
 /// The part of a budget from which on it is a warning: reads are small then.
@@ -76,6 +78,7 @@ pub fn draw(
     frame.certificates(figures);
     frame.rules(figures);
     frame.connections(figures, order);
+    frame.log(figures);
     frame.lines.truncate(size.rows);
     frame.lines
 }
@@ -233,7 +236,8 @@ impl Frame {
             busy(other).total_cmp(&busy(one)).then(other.hits.total_cmp(&one.hits))
         });
         let rows = RULE_ROWS.max(self.size.rows / 3).min(rules.len());
-        let room = self.size.rows.saturating_sub(self.lines.len() + CONNECTION_ROWS_MIN + 2);
+        let below = CONNECTION_ROWS_MIN + 2 + self.log_rows(figures);
+        let room = self.size.rows.saturating_sub(self.lines.len() + below);
         let name = self.size.columns.saturating_sub(34).clamp(8, 48);
         self.add(Look::Head, &format!("{} {:>12} {:>8}  ACTION", fit("RULE", name), "HITS", "/S"));
         for rule in rules.iter().take(rows.min(room)) {
@@ -265,7 +269,7 @@ impl Frame {
         };
         let head = row(["NAME", "CLIENT", "RULE"], ["ID", "STATE", age, "IN", sent]);
         self.add(Look::Head, &head);
-        let room = self.size.rows.saturating_sub(self.lines.len());
+        let room = self.size.rows.saturating_sub(self.lines.len() + self.log_rows(figures));
         for one in figures.connections.iter().take(room) {
             let age = duration(number(one, "age_ms") / 1e3);
             let moved = |member| bytes(number(one, member));
@@ -273,6 +277,25 @@ impl Frame {
             let fixed = [text(one, "id"), state(one), &age, &up, &down];
             let cells = [text(one, "sni"), text(one, "client"), text(one, "rule")];
             self.add(Look::Plain, &row(cells, fixed));
+        }
+    }
+
+    /// Rows of the access log and its head. Without lines it has none.
+    fn log_rows(&self, figures: &Figures) -> usize {
+        let rows = LOG_ROWS.max(self.size.rows / 4).min(figures.log.len());
+        if rows > 0 { rows + 1 } else { 0 }
+    }
+
+    /// The newest lines, the newest last.
+    fn log(&mut self, figures: &Figures) {
+        let rows = self.log_rows(figures).saturating_sub(1);
+        if rows == 0 {
+            return;
+        }
+        let head = fit("LOG", self.size.columns);
+        self.add(Look::Head, &head);
+        for line in figures.log.iter().skip(figures.log.len() - rows) {
+            self.add(Look::Plain, line);
         }
     }
 }
@@ -305,6 +328,8 @@ mod tests {
             "1 of 2 down: b.example:443",
             "soon.example in ",
             "2.0  splice",
+            "LOG",
+            "09:30:00 refused    b.example",
             "api.example?",
         ] {
             assert!(all.contains(part), "{part} is not in\n{all}");

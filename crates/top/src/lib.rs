@@ -6,6 +6,7 @@
 
 mod figures;
 mod frame;
+mod log;
 mod metrics;
 mod screen;
 mod source;
@@ -21,6 +22,7 @@ use clap::Args;
 
 use figures::{Figures, SortOrder};
 use frame::Size;
+use log::LogTail;
 use screen::{KeyPress, Screen};
 use source::{AdminSource, SourceError};
 
@@ -72,8 +74,10 @@ fn find(args: &TopArgs) -> Result<AdminSource, SourceError> {
 /// Two looks a second apart, so that there are rates.
 fn once(source: &AdminSource, out: &mut impl Write) -> Result<(), SourceError> {
     let earlier = Figures::ask(source, SortOrder::Age, CONNECTIONS_MAX, None)?;
+    let log = LogTail::follow(source);
     thread::sleep(PERIOD);
-    let figures = Figures::ask(source, SortOrder::Age, CONNECTIONS_MAX, Some(&earlier))?;
+    let mut figures = Figures::ask(source, SortOrder::Age, CONNECTIONS_MAX, Some(&earlier))?;
+    figures.log = log.lines();
     let size = if io::stdout().is_terminal() { screen::size().unwrap_or(PLAIN) } else { PLAIN };
     for line in frame::draw(&figures, size, SortOrder::Age, None) {
         writeln!(out, "{}", line.text().trim_end())?;
@@ -89,9 +93,11 @@ fn live(source: &AdminSource, out: &mut impl Write) -> Result<(), SourceError> {
     // An edge that does not answer now is a mistake; one that stops to do so may come back.
     let mut figures = Figures::ask(source, order, CONNECTIONS_MAX, None)?;
     let mut error = None;
+    let log = LogTail::follow(source);
     let mut screen = Screen::open(out)?;
     loop {
         let size = screen::size().unwrap_or(PLAIN);
+        figures.log = log.lines();
         screen.draw(&frame::draw(&figures, size, order, error.as_deref()), size)?;
         match screen.wait(PERIOD)? {
             Some(KeyPress::Quit) => return Ok(()),

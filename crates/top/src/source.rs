@@ -111,13 +111,44 @@ impl AdminSource {
         target: &str,
         wait: Duration,
     ) -> Result<Vec<u8>, SourceError> {
-        let (place, host, token) = match self {
-            Self::Unix(path) => (path.display().to_string(), "localhost".to_owned(), None),
-            Self::Tcp(address, token) => (address.to_string(), address.to_string(), Some(token)),
+        let place = match self {
+            Self::Unix(path) => path.display().to_string(),
+            Self::Tcp(address, _) => address.to_string(),
         };
-        let raw = self.connect(wait).and_then(|link| ask(link, target, &host, token));
+        let raw = self.connect(wait).and_then(|mut link| {
+            self.send(&mut link, target)?;
+            let mut raw = Vec::new();
+            link.take(ANSWER_BYTES_MAX).read_to_end(&mut raw)?;
+            Ok(raw)
+        });
         let raw = raw.map_err(|error| SourceError::Socket(place, in_words(error, wait)))?;
         body(raw).map_err(|why| SourceError::Answer(name, why))
+    }
+
+    /// Asks for an answer without an end. Each of its reads may take [`WAIT`].
+    ///
+    /// # Errors
+    /// No connection, or it broke.
+    pub fn follow(&self, target: &str) -> io::Result<impl Read + use<>> {
+        let mut link = self.connect(WAIT)?;
+        self.send(&mut link, target)?;
+        Ok(Followed(link))
+    }
+
+    /// Sends a request of HTTP/1.0, whose answer ends with the connection and has no chunks.
+    fn send(&self, link: &mut Link, target: &str) -> io::Result<()> {
+        let (host, token) = match self {
+            Self::Unix(_) => ("localhost".to_owned(), None),
+            Self::Tcp(address, token) => (address.to_string(), Some(token)),
+        };
+        let mut request = Zeroizing::new(format!("GET {target} HTTP/1.0\r\nHost: {host}\r\n"));
+        if let Some(token) = token {
+            request.push_str("Authorization: Bearer ");
+            request.push_str(token);
+            request.push_str("\r\n");
+        }
+        request.push_str("\r\n");
+        link.write_all(request.as_bytes())
     }
 
     fn connect(&self, wait: Duration) -> io::Result<Link> {
@@ -168,6 +199,16 @@ impl Write for Link {
     }
 }
 
+/// A connection whose answer has no end.
+struct Followed(Link);
+
+impl Read for Followed {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.0.end = Instant::now() + WAIT;
+        self.0.read(bytes)
+    }
+}
+
 /// The time until `end`: the kernel takes 0 for no limit.
 fn left(end: Instant) -> io::Result<Duration> {
     let left = end.saturating_duration_since(Instant::now());
@@ -182,26 +223,6 @@ fn in_words(error: io::Error, wait: Duration) -> io::Error {
         return error;
     }
     io::Error::new(ErrorKind::TimedOut, format!("no answer within {wait:?}"))
-}
-
-/// Sends a request of HTTP/1.0, whose answer ends with the connection and has no chunks.
-fn ask(
-    mut link: Link,
-    target: &str,
-    host: &str,
-    token: Option<&Zeroizing<String>>,
-) -> io::Result<Vec<u8>> {
-    let mut request = Zeroizing::new(format!("GET {target} HTTP/1.0\r\nHost: {host}\r\n"));
-    if let Some(token) = token {
-        request.push_str("Authorization: Bearer ");
-        request.push_str(token);
-        request.push_str("\r\n");
-    }
-    request.push_str("\r\n");
-    link.write_all(request.as_bytes())?;
-    let mut raw = Vec::new();
-    link.take(ANSWER_BYTES_MAX).read_to_end(&mut raw)?;
-    Ok(raw)
 }
 
 /// The body of a whole answer with status 200.

@@ -210,7 +210,7 @@ async fn hold(
     loop {
         sleep(step).await;
         // The time of the next dial begins here.
-        connection.worker.engine.clock.now();
+        connection.worker.engine.clock.now_ns();
         step = (step * 2).min(WAIT_STEP_MAX);
         let dialled = upstream::dial(connection, info, target, &DialOptions::default()).await;
         let is_over = Instant::now() >= end || connection.handle.is_to_end();

@@ -35,7 +35,24 @@ pub fn exchange(mut stream: impl Read + Write, request: &str) -> Option<Answer> 
     let said = String::from_utf8(said).unwrap();
     let (head, body) = said.split_once("\r\n\r\n")?;
     let status = head.split(' ').nth(1)?.parse().ok()?;
-    Some(Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() })
+    let head = head.to_ascii_lowercase();
+    let is_chunked = head.contains("transfer-encoding: chunked");
+    let body = if is_chunked { dechunked(body) } else { body.to_owned() };
+    Some(Answer { status, head, body })
+}
+
+/// The text of a body in chunks.
+fn dechunked(mut body: &str) -> String {
+    let mut text = String::new();
+    loop {
+        let at = body.find("\r\n").unwrap();
+        let length = usize::from_str_radix(&body[..at], 16).unwrap();
+        if length == 0 {
+            return text;
+        }
+        text.push_str(&body[at + 2..at + 2 + length]);
+        body = &body[at + 4 + length..];
+    }
 }
 
 pub fn request(path: &str, fields: &str) -> String {

@@ -16,7 +16,7 @@ use crate::support::crowd::{self, From, Manner, Multitude};
 use crate::support::edge::{self, LISTENER};
 use crate::support::two;
 use crate::support::web::{Web, get};
-use crate::support::{Edge, Hello, Pki, SOON, expect, need, output, until};
+use crate::support::{Edge, Folder, Hello, Pki, SOON, expect, need, output, until};
 
 const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
 /// Spliced connections, kept ones of HTTP/1.1, and half-open ones: 2,000 in all.
@@ -241,6 +241,47 @@ fn what_is_being_served_is_ended_too() {
     assert_eq!(request["reason"], "ended by an operator", "{request}");
 }
 
+/// What passes without TLS that ends here is counted as it passes, too.
+#[test]
+fn bytes_of_spliced_connections_and_of_plain_http_are_listed_while_they_pass() {
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: video/mp4\r\n\r\n";
+    let app = Multitude::start(Manner::Download { head, piece: &[7; 1024] });
+    let (echo, folder) = (Multitude::start(Manner::Echo), Folder::new());
+    let proxy = format!("{LISTENER}kind = \"connect\"\nname = \"c\"\n");
+    let plain = "[[rule]]\nname = \"plain\"\nlistener = \"c\"\nplain_http = true\n\
+                 action = \"splice\"\nupstream = \"destination\"\n\
+                 upstream_allow = \"127.0.0.0/8\"\n";
+    let rules = format!("{plain}{}", edge::splice(echo.address, ""));
+    let config = format!("workers = 1\n{LISTENER}{proxy}{ADMIN}{rules}");
+    let edge = Edge::start_whole(&folder, &config, |_| ());
+    let socket = folder.path().join("admin.sock");
+    let moved = |one: &Value| {
+        one["bytes_to_client"].as_u64().unwrap() + one["bytes_to_upstream"].as_u64().unwrap()
+    };
+    let hello = Hello::named("host.test").bytes();
+    let mut spliced = edge.connect();
+    for _ in 0..2 {
+        spliced.write_all(&hello).unwrap();
+        expect(&mut spliced, &hello);
+    }
+    let both = 4 * hello.len() as u64;
+    let listed = until("all bytes", || list(&socket, &format!("?bytes_min={both}")).pop());
+    assert_eq!((moved(&listed), &listed["sni"]), (both, &"host.test".into()));
+    let mut plain = edge::connect(edge.addresses()[1]);
+    let url = format!("GET http://{}/ HTTP/1.1\r\nHost: {}\r\n\r\n", app.address, app.address);
+    plain.write_all(url.as_bytes()).unwrap();
+    let mut than = 0;
+    for _ in 0..3 {
+        let query = format!("?state=serving&rule=plain&bytes_min={}", than + 1);
+        let listed = until("more bytes", || {
+            plain.read_exact(&mut [0; 64 << 10]).unwrap();
+            list(&socket, &query).pop()
+        });
+        than = moved(&listed);
+    }
+    assert!(than >= 3 * (64 << 10), "{than}");
+}
+
 /// RFC 9113 section 6.8: GOAWAY says that no request was lost.
 #[test]
 fn a_connection_of_http2_is_ended_by_goaway() {
@@ -265,7 +306,7 @@ fn curl_and_python_read_a_list() {
         return;
     }
     let upstream = crate::support::Upstream::echo();
-    let folder = crate::support::Folder::new();
+    let folder = Folder::new();
     let rule = edge::splice(upstream.address, "");
     let edge = Edge::start(&folder, &format!("{ADMIN}{rule}"));
     let hello = Hello::named("host.test").bytes();

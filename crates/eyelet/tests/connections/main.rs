@@ -41,6 +41,7 @@ mod systemd;
 mod terminate;
 mod tickets;
 mod top;
+mod unread;
 mod upgrade;
 mod upgrade_fails;
 mod upgrade_http2;

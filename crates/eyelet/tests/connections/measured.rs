@@ -25,6 +25,10 @@ use crate::support::{Edge, Folder, Hello, Pki, Talk, Upstream, expect, need, out
 const STATES: [&str; 7] =
     ["peeking", "deciding", "handshaking", "dialling", "serving", "parked", "lingering"];
 
+/// Histograms of times between iterations.
+const ITERATION_TIMED: [&str; 2] =
+    ["decision_duration_seconds", "upstream_connect_duration_seconds"];
+
 fn page_of(socket: &Path) -> BTreeMap<String, f64> {
     metrics(&get(socket, "/metrics").body)
 }
@@ -42,7 +46,10 @@ fn count(shown: &BTreeMap<String, f64>, name: &str, labels: &str) -> f64 {
     let braced = if bare.is_empty() { String::new() } else { format!("{{{bare}}}") };
     let count = shown[&format!("eyelet_{name}_count{braced}")];
     assert_eq!(shown[&format!("eyelet_{name}_bucket{{{labels}le=\"+Inf\"}}")], count);
-    assert_eq!(shown[&format!("eyelet_{name}_sum{braced}")] > 0.0, count > 0.0);
+    // What begins and ends in one iteration of the event loop takes no time.
+    let (sum, may_be_none) = (shown[&format!("eyelet_{name}_sum{braced}")], ITERATION_TIMED);
+    assert!(sum > 0.0 || count == 0.0 || may_be_none.contains(&name), "{name}");
+    assert!(sum == 0.0 || count > 0.0, "{name}");
     let prefix = format!("eyelet_{name}_bucket{{{labels}le=");
     let buckets = shown.iter().filter(|(sample, _)| sample.starts_with(&prefix));
     assert_eq!(buckets.count(), 17, "{name}");
@@ -132,7 +139,10 @@ fn each_state_is_counted_and_each_step_is_timed() {
     deciding.write_all(&Hello::named("lie.test").bytes()).unwrap();
     let shown = until("one in each state, and two parked", || {
         let shown = page_of(&socket);
-        (states(&shown) == [1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 0.0]).then_some(shown)
+        let is_there = states(&shown) == [1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 0.0];
+        // An upstream may accept before the edge sees it.
+        let connects = count(&shown, "upstream_connect_duration_seconds", "");
+        (is_there && connects == 2.0).then_some(shown)
     });
     let status: Value = serde_json::from_str(&get(&socket, "/status").body).unwrap();
     assert_eq!(status["connections"]["open"], 7);
@@ -214,7 +224,7 @@ fn the_kinds_of_memory_sum_up_to_the_process() {
             let sum = memory["accounted_bytes"].as_u64().unwrap();
             let anonymous = Memory::of(edge.pid()).anonymous;
             eprintln!("{what}: {sum} bytes in all kinds, {anonymous} anonymous: {memory}");
-            (sum.abs_diff(anonymous) <= anonymous / 10).then_some(memory)
+            (sum.abs_diff(anonymous) <= anonymous / 20).then_some(memory)
         })
     };
     check("at the start");

@@ -1,0 +1,150 @@
+//! A document with an object for each of many things. It is written in pieces, as fast as its
+//! client reads: an edge may have 50,000 certificates.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame};
+use serde_json::Value;
+
+/// A piece begins no further object once it has so many bytes: about 100 certificates, which take
+/// about a millisecond of the server's thread. An object has a few hundred bytes; that of a
+/// certificate with many names may have as many as the largest certificate, 64 KiB.
+const PIECE_BYTES: usize = 32 << 10;
+
+/// What such a document is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObjectKind {
+    /// `/rules`: how often each rule decided.
+    Rule,
+    /// `/certificates`: names, expiry, origin.
+    Certificate,
+}
+
+/// The document: one member, if any, then an array with an object a line.
+pub struct Objects {
+    /// Stands before the array.
+    pub first: Option<(&'static str, Value)>,
+    /// The name of the array.
+    pub name: &'static str,
+    /// Each is made when its turn comes.
+    pub objects: Box<dyn Iterator<Item = Value> + Send>,
+}
+
+/// How far the document is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Written {
+    /// Not at all.
+    Nothing,
+    /// To the beginning of the array.
+    Head,
+    /// There is an object before the next one.
+    Some,
+    /// To its end.
+    All,
+}
+
+/// The document as a body.
+pub(crate) struct Pieces {
+    of: Objects,
+    written: Written,
+}
+
+impl Pieces {
+    pub(crate) fn new(of: Objects) -> Self {
+        Self { of, written: Written::Nothing }
+    }
+
+    /// The next piece. Nothing follows an empty one.
+    fn piece(&mut self) -> Vec<u8> {
+        let mut out = Vec::new();
+        if self.written == Written::Nothing {
+            self.written = Written::Head;
+            let first = self.of.first.take();
+            let first = first.map(|(name, value)| format!("\"{name}\":{value},\n"));
+            let first = first.unwrap_or_default();
+            out.extend_from_slice(format!("{{\n{first}\"{}\":[", self.of.name).as_bytes());
+        }
+        while self.written != Written::All && out.len() < PIECE_BYTES {
+            match self.of.objects.next() {
+                Some(object) => {
+                    let is_next = self.written == Written::Some;
+                    out.extend_from_slice(if is_next { b",\n" } else { b"\n" });
+                    // Writing into a Vec cannot fail.
+                    let _ = serde_json::to_writer(&mut out, &object);
+                    self.written = Written::Some;
+                }
+                None => {
+                    out.extend_from_slice(b"\n]\n}\n");
+                    self.written = Written::All;
+                }
+            }
+        }
+        out
+    }
+}
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let piece = self.get_mut().piece();
+        Poll::Ready((!piece.is_empty()).then(|| Ok(Frame::data(piece.into()))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn pieces(count: usize, first: Option<(&'static str, Value)>) -> (Pieces, Arc<AtomicUsize>) {
+        let made = Arc::new(AtomicUsize::new(0));
+        let counted = made.clone();
+        let objects = (0..count).map(move |number| {
+            counted.fetch_add(1, Relaxed);
+            json!({ "number": number, "text": "a".repeat(200) })
+        });
+        let of = Objects { first, name: "all", objects: Box::new(objects) };
+        (Pieces::new(of), made)
+    }
+
+    #[test]
+    fn no_object_is_made_before_its_piece_is_asked_for() {
+        let (mut pieces, made) = pieces(50_000, Some(("generation", json!(7))));
+        assert_eq!(made.load(Relaxed), 0);
+        let (mut text, mut count) = (Vec::new(), 0);
+        loop {
+            let before = made.load(Relaxed);
+            let piece = pieces.piece();
+            if piece.is_empty() {
+                break;
+            }
+            assert!(piece.len() < PIECE_BYTES + 300, "{}", piece.len());
+            assert!(made.load(Relaxed) - before <= PIECE_BYTES / 200);
+            (text, count) = ([text, piece].concat(), count + 1);
+        }
+        assert!(count > 300, "{count}");
+        let whole: Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(whole["generation"], 7);
+        let all = whole["all"].as_array().unwrap();
+        assert_eq!((all.len(), &all[49_999]["number"]), (50_000, &json!(49_999)));
+    }
+
+    #[test]
+    fn a_document_without_objects_is_whole() {
+        let whole: Value = serde_json::from_slice(&pieces(0, None).0.piece()).unwrap();
+        assert_eq!(whole, json!({ "all": [] }));
+    }
+}

@@ -1,0 +1,118 @@
+//! The newest lines of the access log: a thread reads `/events` while the view is open.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufReader, Read};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::figures::text;
+use crate::source::AdminSource;
+
+/// Lines that are kept: as many as the tallest terminal shows.
+const LINES_MAX: usize = 50;
+/// Bytes of a line of the stream. An event is one line, and has 150 KiB where much is logged.
+const EVENT_BYTES_MAX: u64 = 1 << 20;
+/// Between two attempts to read the stream. The edge gives it to few at a time.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// What the thread has read.
+#[derive(Clone, Debug, Default)]
+pub struct LogTail(Arc<Mutex<VecDeque<String>>>);
+
+impl LogTail {
+    /// Begins to read. Where there is no stream, there are no lines.
+    pub fn follow(source: &AdminSource) -> Self {
+        let tail = Self::default();
+        let (thread_tail, source) = (tail.clone(), source.clone());
+        thread::spawn(move || {
+            loop {
+                // The view itself says that the edge does not answer.
+                let _ = source.follow("/events").and_then(|stream| thread_tail.read(stream));
+                thread::sleep(AGAIN);
+            }
+        });
+        tail
+    }
+
+    /// The lines, the oldest first.
+    pub fn lines(&self) -> Vec<String> {
+        self.kept().iter().cloned().collect()
+    }
+
+    /// Reads events until the stream ends. What is no event is passed over: the head, too.
+    fn read(&self, stream: impl Read) -> io::Result<()> {
+        let mut stream = BufReader::new(stream);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            stream.by_ref().take(EVENT_BYTES_MAX).read_until(b'\n', &mut line)?;
+            if line.last() != Some(&b'\n') {
+                return Ok(());
+            }
+            let event = line.strip_prefix(b"data: ");
+            let event = event.and_then(|event| serde_json::from_slice::<Value>(event).ok());
+            if let Some(event) = event {
+                self.note(&event["log"]["lines"]);
+            }
+        }
+    }
+
+    fn note(&self, lines: &Value) {
+        let mut kept = self.kept();
+        for line in lines.as_array().into_iter().flatten().filter_map(Value::as_str) {
+            if kept.len() >= LINES_MAX {
+                kept.pop_front();
+            }
+            kept.push_back(short(line));
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, VecDeque<String>> {
+        // A poisoned lock still holds whole lines.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a person looks for in a line of JSON. A line of text has that already.
+fn short(line: &str) -> String {
+    let Ok(fields) = serde_json::from_str::<Value>(line) else { return line.to_owned() };
+    let time = text(&fields, "time");
+    // Of a time in RFC 3339 the day is known.
+    let clock = time.get(11..19).unwrap_or(time);
+    let (outcome, client) = (text(&fields, "outcome"), text(&fields, "client"));
+    let (name, rule) = (text(&fields, "sni"), text(&fields, "rule"));
+    let reason = text(&fields, "reason");
+    format!("{clock} {outcome:<10} {name} {client} by {rule}: {reason}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn lines_are_read_from_events_and_bounded() {
+        let tail = LogTail::default();
+        let line = json!({"time": "2026-11-21T09:30:00.123Z", "outcome": "refused",
+            "client": "192.0.2.7:5", "rule": "no", "reason": "refused by name",
+            "sni": "b.example"});
+        let event = json!({"log": {"lines": ["plain", line.to_string()]}});
+        let event = format!("id: 1\ndata: {event}\n\n");
+        let stream = format!("HTTP/1.0 200 OK\r\nx: y\r\n\r\n{event}data: {{broken\ndata: {{}}\n");
+        tail.read(stream.as_bytes()).unwrap();
+        let refused = "09:30:00 refused    b.example 192.0.2.7:5 by no: refused by name";
+        assert_eq!(tail.lines(), ["plain", refused]);
+        for _ in 0..LINES_MAX {
+            tail.read(event.as_bytes()).unwrap();
+        }
+        assert_eq!(tail.lines().len(), LINES_MAX);
+        // A line without an end is not kept.
+        let endless = [b"data: ".as_slice(), &vec![b'a'; 2 << 20]].concat();
+        tail.read(&endless[..]).unwrap();
+        assert_eq!(tail.lines().len(), LINES_MAX);
+    }
+}
