@@ -19,6 +19,8 @@ mod kept;
 mod left;
 mod loops;
 mod originate;
+mod originate_coded;
+mod originate_dictionaries;
 mod originate_svn;
 mod requests;
 mod run;
