@@ -4,7 +4,7 @@
 use http::HeaderMap;
 use http::header::ACCEPT_ENCODING;
 
-/// A content coding that we can produce.
+/// A content coding that we can produce and undo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Coding {
     /// RFC 8878.
@@ -30,6 +30,13 @@ impl Coding {
             Self::Dcz => "dcz",
             Self::Dcb => "dcb",
         }
+    }
+
+    /// The coding of this name.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Self> {
+        let all = [Self::Zstd, Self::Br, Self::Gzip, Self::Dcz, Self::Dcb];
+        all.into_iter().find(|coding| coding.name().eq_ignore_ascii_case(name))
     }
 
     /// Whether it needs a dictionary.
@@ -106,6 +113,12 @@ impl AcceptedCodings {
             Coding::Dcb => self.dcb,
         }
         .unwrap_or(0)
+    }
+
+    /// Whether the client takes no response that is uncoded.
+    #[must_use]
+    pub fn refuses_identity(&self) -> bool {
+        self.identity.or(self.any) == Some(0)
     }
 
     fn element(&mut self, element: &str) {

@@ -3,6 +3,7 @@
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, StatusCode};
 
+use crate::accept::Coding;
 use crate::breach::Breach;
 use crate::fields::{DIGESTS, has_element};
 
@@ -39,6 +40,10 @@ pub enum WhyNot {
     Breach(Breach),
     /// All compressors within the budget are in use.
     NoCompressorFree,
+    /// An originate rule passes responses on, and codes none.
+    Passed,
+    /// The upstream's coding was undone for a client that does not accept it.
+    Decoded(Coding),
 }
 
 impl WhyNot {
@@ -63,6 +68,12 @@ impl WhyNot {
             Self::Breach(Breach::ForeignReferer) => "breach: foreign referer",
             Self::Breach(Breach::UnknownOrigin) => "breach: unknown origin",
             Self::NoCompressorFree => "no compressor free",
+            Self::Passed => "passed on",
+            Self::Decoded(Coding::Zstd) => "decoded from zstd",
+            Self::Decoded(Coding::Br) => "decoded from br",
+            Self::Decoded(Coding::Gzip) => "decoded from gzip",
+            Self::Decoded(Coding::Dcz) => "decoded from dcz",
+            Self::Decoded(Coding::Dcb) => "decoded from dcb",
         }
     }
 }

@@ -1,10 +1,11 @@
-//! Content codings: which one a response gets, or why none; the coders; dictionaries.
+//! Content codings: which one a response gets, or why none; coders, decoders; dictionaries.
 //!
 //! Sans-IO: header maps and bytes in, header maps and bytes out. No clock, file, socket or thread.
 
 pub mod accept;
 pub mod breach;
 pub mod coder;
+pub mod decoder;
 pub mod dictionary;
 pub mod eligible;
 pub mod fields;
@@ -13,4 +14,5 @@ pub mod validators;
 
 pub use accept::{AcceptedCodings, Coding};
 pub use coder::{CodingError, Effort};
+pub use decoder::{ContentDecoder, DecodingFault};
 pub use eligible::{Beginning, WhyNot};

@@ -2,8 +2,8 @@
 //! fields that do not apply to coded bytes.
 
 use http::header::{
-    ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH,
-    IF_RANGE, IF_UNMODIFIED_SINCE, RANGE, VARY,
+    ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, ETAG, HeaderName, IF_MATCH,
+    IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE, VARY,
 };
 use http::{HeaderMap, HeaderValue};
 
@@ -16,6 +16,15 @@ pub fn code(headers: &mut HeaderMap, coding: Coding) {
     remove_in_order(headers, &[CONTENT_LENGTH, ACCEPT_RANGES]);
     headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
     weaken(headers);
+}
+
+/// Turns a response's head into that of its decoded form. A digest is one of the coded bytes (RFC
+/// 9530 sections 2 and 3), so it goes with them.
+pub fn decode(headers: &mut HeaderMap) {
+    remove_in_order(headers, &[CONTENT_ENCODING, CONTENT_LENGTH, ACCEPT_RANGES]);
+    remove_in_order(headers, &DIGESTS);
+    weaken(headers);
+    vary(headers, &[ACCEPT_ENCODING]);
 }
 
 /// Removes fields and keeps the order of the others: the map's own removal moves its last field
@@ -178,7 +187,6 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use http::header::ACCEPT_ENCODING;
 
     #[test]
     fn a_strong_tag_is_weakened_and_given_back() {
@@ -235,6 +243,27 @@ mod tests {
             ("x", b"y"),
             ("content-encoding", b"gzip"),
         ];
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn a_decoded_response_has_no_field_of_the_coded_bytes() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("content-type", "text/html"),
+            ("content-encoding", "zstd"),
+            ("content-length", "9"),
+            ("accept-ranges", "bytes"),
+            ("repr-digest", "sha-256=:x:"),
+            ("etag", "\"a\""),
+        ] {
+            headers.append(name, value.parse().unwrap());
+        }
+        decode(&mut headers);
+        let lines: Vec<(&str, &[u8])> =
+            headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+        let expected: [(&str, &[u8]); 3] =
+            [("content-type", b"text/html"), ("etag", b"W/\"a\""), ("vary", b"accept-encoding")];
         assert_eq!(lines, expected);
     }
 

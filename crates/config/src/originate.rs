@@ -6,8 +6,7 @@ use crate::headers::Fields;
 use crate::listeners::{Listeners, called};
 use crate::matchers::{self, Matchers};
 use crate::model::{
-    CertificateSource, CompressionMode, Host, HttpAddress, ListenerKind, Originate, Terminate,
-    TerminateUpstream,
+    CertificateSource, Host, HttpAddress, ListenerKind, Originate, Terminate, TerminateUpstream,
 };
 use crate::reader::{Report, Section};
 use crate::{upstreams, values};
@@ -104,16 +103,7 @@ pub(super) fn read(
     }
     upstreams::read_http_keys(report, section, (&mut upstream, &mut others), files);
     let hosts = matchers::each(report, section, "hosts", values::host_name);
-    let mut compression = compression::rule(report, section);
-    match section.key_at("compress") {
-        None => compression.mode = CompressionMode::Off,
-        Some(at) if compression.mode == CompressionMode::On => {
-            let message = "an originate rule's responses are coded by its upstream or by nobody; \
-                expected \"off\" or \"none\"";
-            report.error(at, message);
-        }
-        Some(_) => {}
-    }
+    let compression = compression::rule(report, section);
     if let TerminateUpstream::Tls(_) = upstream {
         for key in OF_HTTP {
             if let Some(at) = section.key_at(key) {

@@ -1,6 +1,7 @@
 //! Chooses a response's coding, by its head and by the first bytes of its body.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
@@ -8,8 +9,10 @@ use bytes::Bytes;
 use http::{header, response};
 
 use super::boundary::Boundary;
+use super::decoding::Decoding;
 use super::exchange_error::ExchangeError;
 use super::failure::Failure;
+use super::fault::ResponseFault;
 use super::head::Length;
 use super::io::ClientLost;
 use super::served_connection::ServedConnection;
@@ -18,13 +21,38 @@ use super::transfer::Download;
 use super::upstream::Upstream;
 use crate::compress::{BodyInfo, Compressors, RequestCodings};
 use eyelet_engine::handle::WaitError;
+use eyelet_memory::budget::Budget;
 
 /// How long a response's head waits for the first bytes of its body.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 
+/// Chooses the coding of a response: one with a body by its first bytes as well. Returns the length
+/// of the body as it will be sent. `None`: it cannot be decoded, and may be asked for again.
+pub async fn choose(
+    served: &ServedConnection,
+    stream: &mut Stream<'_>,
+    (download, upstream, length): (&mut Download<'_>, &mut Upstream, Length),
+    (wanted, parts): (&RequestCodings, &mut response::Parts),
+    is_uploaded: bool,
+) -> Result<Option<Length>, Failure> {
+    let compressors = &served.worker.compressors;
+    if length == Length::Empty {
+        download.through(compressors.response(wanted, parts, None, &[]));
+        return Ok(Some(length));
+    }
+    // Not before the request's body is sent: the response's body may wait for it.
+    let wait = || is_uploaded && compressors.wants_first(wanted, parts, known(length));
+    let here = first(served, stream, download, upstream, wait).await?;
+    if compressors.is_of_other(wanted, parts, &here.0) {
+        return Ok(None);
+    }
+    let budget = &served.worker.engine.process.budget;
+    Ok(Some(begin((compressors, budget), wanted, parts, length, download, here)?))
+}
+
 /// The first bytes of a body, to choose its coding by. If none are here and it `may_wait`, this
 /// waits for them for [`FIRST_WAIT`]. A head that comes long before its body is passed on alone.
-pub async fn first(
+async fn first(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
     download: &mut Download<'_>,
@@ -63,7 +91,7 @@ pub async fn first(
 }
 
 /// The body's length, if its head gives one.
-pub fn known(length: Length) -> Option<u64> {
+fn known(length: Length) -> Option<u64> {
     match length {
         Length::Known(bytes) => Some(bytes),
         Length::Empty | Length::Chunked | Length::UntilClose => None,
@@ -71,24 +99,33 @@ pub fn known(length: Length) -> Option<u64> {
 }
 
 /// Chooses the response's coding. Returns the length of the body as it will be sent.
-pub fn begin(
-    compressors: &Compressors,
+///
+/// # Errors
+/// There is no memory to decode the body.
+fn begin(
+    (compressors, budget): (&Compressors, &Arc<Budget>),
     wanted: &RequestCodings,
     head: &mut response::Parts,
     length: Length,
     download: &mut Download<'_>,
     (first, complete): (Bytes, bool),
-) -> Length {
-    if known(length).is_none() {
-        download.follow(Boundary::of_body(&head.headers));
-    }
+) -> Result<Length, ResponseFault> {
     let body = BodyInfo { length: known(length), complete };
-    let coder = compressors.response(wanted, head, Some(body), &first);
-    let coded = !coder.is_identity();
+    // Before they are coded here, and after they are decoded, the bytes have a boundary.
+    let before = Boundary::of_body(&head.headers);
+    let mut coder = compressors.response(wanted, head, Some(body), &first);
+    let (is_coded, undone) = (!coder.is_identity(), coder.take_undone());
     download.through(coder);
-    if !coded {
-        return length;
+    let is_undone = undone.is_some();
+    if let Some(undone) = undone {
+        download.follow(Boundary::of_body(&head.headers));
+        download.decode(Decoding::new(undone, budget)?);
+    } else if known(length).is_none() {
+        download.follow(before);
+    }
+    if !is_coded && !is_undone {
+        return Ok(length);
     }
     head.headers.remove(header::CONTENT_LENGTH);
-    Length::Chunked
+    Ok(Length::Chunked)
 }

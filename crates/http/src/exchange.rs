@@ -10,7 +10,7 @@ use eyelet_compress::fields::lists;
 use http::uri::Authority;
 use http::{Method, StatusCode, header, request, response};
 
-use super::coding::{begin, first, known};
+use super::coding::choose;
 use super::exchange_error::ExchangeError;
 use super::failure::{Failure, NoHead, status};
 use super::fault::{RequestFault, ResponseFault};
@@ -18,7 +18,7 @@ use super::fields;
 use super::find::{Chosen, FoundUpstream, Want, find};
 use super::head::{Length, Response, SPARE_FIELDS_MAX, give_back};
 use super::io::ClientLost;
-use super::originate;
+use super::originate::{self, Translation};
 use super::room;
 use super::served_connection::{Record, RequestLogEntry, ServedConnection, Written};
 use super::stream::Stream;
@@ -28,6 +28,7 @@ use super::upgrade::Switched;
 use super::upstream::request::{NoAnswer, UpstreamRequest};
 use super::upstream::{Upstream, one};
 use super::websocket;
+use crate::compress::RequestCodings;
 use eyelet_balance::group::Tried;
 use eyelet_engine::event_loop::others_first;
 use eyelet_engine::handle::WaitError;
@@ -38,6 +39,9 @@ use eyelet_telemetry::request::Coded;
 const TRIES_MAX: u32 = 3;
 /// Interim responses to one request: each is a TLS record to the client.
 const INTERIM_MAX: usize = 100;
+
+/// A request that was made as its client makes it has a response that fits.
+const NO_FIT: Failure = Failure::Answer(Reason::Internal("a response was to be asked for twice"));
 
 /// The result of an exchange.
 #[derive(Default)]
@@ -221,23 +225,53 @@ async fn serve(
     let forwarded = &served.identify_requester(host, request);
     let Some(terminate) = route.requests() else { return Ok(ExchangeEnd::default()) };
     let compressors = &served.worker.compressors;
-    let wanted = compressors.request(route.rule, terminate, host, request);
+    let mut wanted = match served.originate() {
+        Some(_) => {
+            let is_tied = served.is_tied(&request.headers);
+            compressors.request_near(route.rule, terminate, (host, is_tied), request)
+        }
+        None => compressors.request(route.rule, terminate, host, request),
+    };
     let by_one = switch.is_some();
     let again = may_be_sent_again(request, length) && !by_one;
     let asked =
         UpstreamRequest { parts: request, host, forwarded, length, trailers, again, by_one };
     let _counted = room::take_request(served, stream, request)?;
+    let terms = (origin.as_ref(), switch.as_ref());
+    let end = ask_and_pass(served, stream, asked, &wanted, terms, (&mut *record, written)).await?;
+    if let Some(end) = end {
+        return Ok(end);
+    }
+    let Some(parts) = compressors.again(&mut wanted, request) else { return Err(NO_FIT) };
+    let asked = UpstreamRequest { parts: &parts, ..asked };
+    let end = ask_and_pass(served, stream, asked, &wanted, terms, (record, written));
+    Box::pin(end).await?.ok_or(NO_FIT)
+}
+
+/// Asks an upstream and passes its response on. `None`: nothing was passed on, because the response
+/// does not fit the client; the request may be made again.
+async fn ask_and_pass(
+    served: &ServedConnection,
+    stream: &mut Stream<'_>,
+    asked: UpstreamRequest<'_>,
+    wanted: &RequestCodings,
+    (origin, switch): (Option<&Translation<'_>>, Option<&http::HeaderValue>),
+    (record, written): (&mut Record, &Written<'_>),
+) -> Result<Option<ExchangeEnd>, Failure> {
     // The exchange counts as open at its upstream as long as `at` lives.
     let Answered { mut upstream, index, chosen: at, mut upload, response } =
         ask(served, stream, asked, record, written).await?;
     let Response { mut parts, length: response_length, .. } = response;
+    if asked.again && served.worker.compressors.is_unfit(wanted, &parts) {
+        return Ok(None);
+    }
     let _counted = room::take_response(served, &parts)?;
-    let chosen = switch.as_ref().and_then(|asked| fields::chosen(asked, &parts));
+    let chosen = switch.and_then(|asked| fields::chosen(asked, &parts));
     fields::to_client(&mut parts);
-    originate::to_client(origin.as_ref(), &mut parts.headers);
+    originate::to_client(origin, &mut parts.headers);
     if parts.status == StatusCode::SWITCHING_PROTOCOLS {
         let end = Box::pin(switched(served, stream, parts, upstream, chosen, record, written));
-        return Ok(end.await?.counted_at(at.as_ref()));
+        return Ok(Some(end.await?.counted_at(at.as_ref())));
     }
     if stream.as_one().is_none() && switch.is_some() && parts.status.is_success() {
         // A 2xx would tell an HTTP/2 client that the protocols were switched.
@@ -247,17 +281,10 @@ async fn serve(
         stream.close_after();
     }
     let mut download = Download::new(&served.worker, written, response_length);
-    let length = match response_length {
-        Length::Empty => {
-            download.through(compressors.response(&wanted, &mut parts, None, &[]));
-            Length::Empty
-        }
-        // Not before the request's body is sent: the response's body may wait for it.
-        length => {
-            let wait = || upload.done && compressors.wants_first(&wanted, &parts, known(length));
-            let here = first(served, stream, &mut download, &mut upstream, wait).await?;
-            begin(compressors, &wanted, &mut parts, length, &mut download, here)
-        }
+    let from = (&mut download, &mut upstream, response_length);
+    let choice = (wanted, &mut parts);
+    let Some(length) = choose(served, stream, from, choice, upload.done).await? else {
+        return if asked.again { Ok(None) } else { Err(ResponseFault::Dictionary.into()) };
     };
     others_before_head(stream, &download).await;
     respond(served, stream, parts, length, record);
@@ -265,7 +292,7 @@ async fn serve(
     if upload.done && download.is_whole() {
         served.keep(upstream, index);
     }
-    passed.end(served, stream).await
+    passed.end(served, stream).await.map(Some)
 }
 
 /// Lets other tasks run before a head is written, so that in HTTP/2 it is sent together with the

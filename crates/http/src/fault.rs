@@ -1,5 +1,6 @@
 //! What can be wrong with an HTTP message, whose fault it is, and the status that says so.
 
+use eyelet_compress::DecodingFault;
 use http::StatusCode;
 
 /// What is wrong with a request. The connection ends after the response, because the position of
@@ -81,9 +82,21 @@ pub enum ResponseFault {
     /// A transfer coding that was not requested.
     #[error("unknown transfer coding")]
     Coding,
+    /// The bytes of a body that is decoded are not of its content coding.
+    #[error("malformed content coding")]
+    ContentCoding,
+    /// The body ended before its content coding did.
+    #[error("content coding cut short")]
+    ContentCut,
     /// The stream ended in the head or in the body.
     #[error("closed before the response's end")]
     Cut,
+    /// A body was coded with another dictionary than the one that was named.
+    #[error("coded with another dictionary")]
+    Dictionary,
+    /// Memory is too short to decode the body.
+    #[error("no memory to decode the response")]
+    NoRoom,
     /// A field line.
     #[error("malformed field line")]
     Field,
@@ -105,4 +118,14 @@ pub enum ResponseFault {
     /// A 101 that was not requested.
     #[error("switched protocols without being asked")]
     Unasked,
+}
+
+impl From<DecodingFault> for ResponseFault {
+    fn from(fault: DecodingFault) -> Self {
+        match fault {
+            DecodingFault::Malformed => Self::ContentCoding,
+            DecodingFault::Cut => Self::ContentCut,
+            DecodingFault::Dictionary => Self::Dictionary,
+        }
+    }
 }

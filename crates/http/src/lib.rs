@@ -7,6 +7,7 @@ mod boundary;
 pub mod check;
 mod coding;
 pub mod compress;
+mod decoding;
 mod exchange;
 mod exchange_error;
 pub mod failure;

@@ -56,6 +56,8 @@ pub struct ServedConnection {
     requester: RefCell<Option<Requester>>,
     /// Whether the configuration of this generation lacks the rule: each poll of a WebSocket asks.
     removed_by: Cell<(u64, bool)>,
+    /// Whether a request has said who the client is for the whole connection to the upstream.
+    is_tied: Cell<bool>,
     /// Whether it is one request of a proxy's client.
     is_proxied: bool,
     /// A line for a client that the proxy refuses.
@@ -81,6 +83,7 @@ impl ServedConnection {
             bytes_to_upstream: Rc::default(),
             sent,
             is_over: Cell::new(false),
+            is_tied: Cell::new(false),
             upstream: RefCell::default(),
             requester: RefCell::default(),
             removed_by: Cell::default(),
@@ -106,6 +109,7 @@ impl ServedConnection {
             bytes_to_upstream,
             sent,
             is_over: Cell::new(true),
+            is_tied: Cell::new(false),
             upstream: RefCell::default(),
             requester: RefCell::default(),
             removed_by: Cell::default(),
@@ -155,6 +159,18 @@ impl ServedConnection {
             (false, None) => Outcome::Originated,
             (false, Some(_)) => Outcome::Terminated,
         }
+    }
+
+    /// Whether this request or one before it has said who the client is for all that follow on a
+    /// connection to the upstream, as with NTLM and Negotiate (RFC 4559 section 6).
+    pub fn is_tied(&self, headers: &http::HeaderMap) -> bool {
+        let ties = |value: &http::HeaderValue| {
+            let scheme = value.as_bytes().split(|byte| *byte == b' ').next().unwrap_or_default();
+            [&b"ntlm"[..], b"negotiate"].iter().any(|name| scheme.eq_ignore_ascii_case(name))
+        };
+        let is_tied = self.is_tied.get() || headers.get_all(header::AUTHORIZATION).iter().any(ties);
+        self.is_tied.set(is_tied);
+        is_tied
     }
 
     /// The action of its rule, if it begins TLS.

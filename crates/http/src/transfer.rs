@@ -16,6 +16,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::body::{Decoder, Encoder, Piece};
 use super::boundary::Boundary;
+use super::decoding::Decoding;
 use super::exchange_error::ExchangeError;
 use super::fault::ResponseFault;
 use super::head::Length;
@@ -301,6 +302,8 @@ pub struct Download<'a> {
     /// too.
     first: Bytes,
     first_end: Option<Option<HeaderMap>>,
+    /// Boxed, because few responses have it.
+    decoding: Option<Box<Decoding>>,
     coder: Option<Coder>,
     /// The timer after which the upstream's silence counts as a pause.
     pause: Option<Pin<Box<Sleep>>>,
@@ -327,6 +330,7 @@ impl<'a> Download<'a> {
             decoder: Decoder::new(length),
             first: Bytes::new(),
             first_end: None,
+            decoding: None,
             coder: None,
             pause: None,
             unflushed: None,
@@ -425,6 +429,11 @@ impl<'a> Download<'a> {
         self.coder = Some(coder);
     }
 
+    /// Decodes the body.
+    pub fn decode(&mut self, decoding: Decoding) {
+        self.decoding = Some(Box::new(decoding));
+    }
+
     /// How the body was coded, for the access line.
     fn coding_info(&self) -> Coded {
         let coding_info = self.coder.as_ref().map(Coder::coding_info).unwrap_or_default();
@@ -464,11 +473,8 @@ impl<'a> Download<'a> {
                 false => self.poll_room(task, stream, QUEUED_BYTES_MAX),
             };
             while !self.ended && stream.queued() < room && self.taken < quota {
-                let piece = match self.take_first() {
-                    Some(piece) => Poll::Ready(Ok(piece)),
-                    None => self.poll_upstream(task, upstream, room - stream.queued()),
-                };
-                let Poll::Ready(piece) = piece else { break };
+                let max = room - stream.queued();
+                let Poll::Ready(piece) = self.poll_next(task, upstream, max) else { break };
                 let passed = piece.map_err(Broken::Upstream).and_then(|piece| {
                     self.pass(piece, stream).map_err(|CodingError { .. }| Broken::Coding)
                 });
@@ -503,7 +509,10 @@ impl<'a> Download<'a> {
     /// Whether the bytes of the body pass unchanged.
     fn is_plain(&self) -> bool {
         let is_idle = |coder: &Coder| coder.is_identity() && !coder.inspects();
-        self.first.is_empty() && self.first_end.is_none() && self.coder.as_ref().is_none_or(is_idle)
+        self.first.is_empty()
+            && self.first_end.is_none()
+            && self.decoding.is_none()
+            && self.coder.as_ref().is_none_or(is_idle)
     }
 
     /// Seals the body where it was read, while its framing permits. Ready if it does not, or at the
@@ -646,6 +655,26 @@ impl<'a> Download<'a> {
         self.given += out.len() as u64;
         stream.push(out.into());
         Poll::Ready(Ok(some))
+    }
+
+    /// The next piece of the body, decoded if need be.
+    fn poll_next(
+        &mut self,
+        task: &mut Context<'_>,
+        upstream: &mut Upstream,
+        max: usize,
+    ) -> Poll<Result<Piece, ResponseFault>> {
+        let mut decoding = self.decoding.take();
+        let mut read = |task: &mut Context<'_>| match self.take_first() {
+            Some(piece) => Poll::Ready(Ok(piece)),
+            None => self.poll_upstream(task, upstream, max),
+        };
+        let piece = match &mut decoding {
+            Some(decoding) => decoding.poll(task, read),
+            None => read(task),
+        };
+        self.decoding = decoding;
+        piece
     }
 
     fn poll_upstream(

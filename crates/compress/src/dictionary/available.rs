@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::HeaderMap;
-use http::header::HeaderName;
+use http::header::{HeaderName, HeaderValue};
 
 use super::Hash;
 
@@ -21,6 +21,12 @@ pub fn available(headers: &HeaderMap) -> Option<Hash> {
     }
     let decoded = STANDARD.decode(encoded).ok()?;
     decoded.try_into().ok().map(Hash)
+}
+
+/// The field for a dictionary that we have (section 2.2).
+#[must_use]
+pub fn field(hash: Hash) -> Option<HeaderValue> {
+    HeaderValue::from_str(&format!(":{}:", STANDARD.encode(hash.0))).ok()
 }
 
 /// Echoed by the client from `id` in Use-As-Dictionary. We decide by the hash alone.

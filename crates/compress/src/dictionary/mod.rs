@@ -2,10 +2,12 @@
 //! stored.
 
 pub mod available;
+pub mod learned;
 pub mod offer;
 pub mod pattern;
 pub mod store;
 pub mod train;
+pub mod use_as;
 
 use std::fmt;
 

@@ -108,13 +108,8 @@ fn an_originate_rule_sends_by_tls() {
                 https://host:port or tls://host:port",
             ),
         ),
-        (
-            "upstream = \"https://a.example:443\"\ncompress = \"on\"",
-            Some(
-                "10:1: an originate rule's responses are coded by its upstream or by nobody; \
-                expected \"off\" or \"none\"",
-            ),
-        ),
+        ("upstream = \"https://a.example:443\"\ncompress = \"on\"", None),
+        ("upstream = \"https://a.example:443\"\ncompress = \"off\"", None),
         (
             "upstream = [\"https://a.example:443\", \"https://b.example:443\"]",
             Some(

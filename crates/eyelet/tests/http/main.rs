@@ -21,6 +21,8 @@ mod loops;
 mod originate;
 mod originate_bytes;
 mod originate_certificate;
+mod originate_coded;
+mod originate_dictionaries;
 mod originate_svn;
 mod originate_unix;
 mod requests;

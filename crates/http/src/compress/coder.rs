@@ -13,6 +13,7 @@ use eyelet_compress::{Coding, CodingError, WhyNot};
 use super::compressors::{CodingInfo, Compressors, Inner, coding_info};
 use super::hash::hash;
 use super::jobs::Capture;
+use super::learning::{Learning, Undone};
 use super::trained::Trained;
 
 /// The path of a body to the client.
@@ -21,6 +22,10 @@ pub struct Coder {
     way: Way,
     coding_info: CodingInfo,
     pub(super) capture: Option<Box<Capture>>,
+    /// A response that becomes a dictionary of an edge that is a client.
+    pub(super) learning: Option<Box<Learning>>,
+    /// The upstream's coding, which is undone before.
+    pub(super) undoes: Option<Box<Undone>>,
 }
 
 enum Way {
@@ -109,7 +114,13 @@ impl Coder {
     }
 
     fn new(compressors: &Compressors, way: Way, coding_info: CodingInfo) -> Self {
-        Self { compressors: compressors.clone(), way, coding_info, capture: None }
+        let compressors = compressors.clone();
+        Self { compressors, way, coding_info, capture: None, learning: None, undoes: None }
+    }
+
+    /// The upstream's coding, if the body must be decoded before it comes here.
+    pub fn take_undone(&mut self) -> Option<Undone> {
+        self.undoes.take().map(|undone| *undone)
     }
 
     /// Whether pieces are passed on unchanged, without [`Coder::push`].
@@ -223,7 +234,7 @@ impl Coder {
     /// Whether the bytes of an identity body must be passed to [`Coder::inspect`].
     #[must_use]
     pub fn inspects(&self) -> bool {
-        self.capture.is_some()
+        self.capture.is_some() || self.learning.is_some()
     }
 
     /// Notes bytes that pass.
@@ -234,12 +245,20 @@ impl Coder {
         {
             self.capture = None;
         }
+        if let Some(learning) = &mut self.learning
+            && !learning.take(piece)
+        {
+            self.learning = None;
+        }
     }
 
     /// Notes that the body is complete.
     pub fn inspect_end(&mut self) {
         if let Some(capture) = self.capture.take() {
             self.compressors.inner.shared.see(capture.seen, capture.body.into());
+        }
+        if let Some(learning) = self.learning.take() {
+            learning.end(&self.compressors.inner.shared);
         }
     }
 

@@ -137,6 +137,11 @@ impl Compressors {
 }
 
 impl Inner {
+    /// Whether the memory budget has so many bytes left.
+    pub(super) fn has_room(&self, bytes: usize) -> bool {
+        self.budget.left() >= bytes
+    }
+
     pub(super) fn rule_name(&self, rule: u32) -> Option<Box<str>> {
         self.names.get(&rule).cloned()
     }

@@ -1,4 +1,5 @@
-//! Compression of responses: the changes to a request, to its response, and the coder of the body.
+//! Compression of responses: the changes to a request, to its response, and the coder of the body;
+//! and for originate rules which coding is asked for and undone.
 
 mod coder;
 mod compressors;
@@ -6,7 +7,9 @@ pub mod disk;
 mod hash;
 mod jobs;
 mod keeper;
+mod learning;
 mod maker;
+mod near;
 mod pace;
 mod request;
 mod response;
@@ -21,5 +24,6 @@ pub mod trained;
 
 pub use coder::Coder;
 pub use compressors::{BodyInfo, CodingInfo, Compressors};
+pub use learning::Undone;
 pub use request::RequestCodings;
 pub use shared::{DictionaryRules, SharedDictionaries};

@@ -9,14 +9,17 @@ use eyelet_compress::{AcceptedCodings, Coding, Effort, fields, validators};
 use http::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, HeaderMap, HeaderName, HeaderValue, ORIGIN,
 };
-use http::{Method, request::Parts, uri::PathAndQuery};
+use http::{Method, request::Parts, response, uri::PathAndQuery};
 
 use super::compressors::Compressors;
+use super::near::Near;
 use eyelet_config::{Compression, CompressionMode, Terminate};
 
 /// What a response needs to know about its request.
 pub struct RequestCodings {
     pub(super) rule: u32,
+    /// What Eyelet asks for on its own behalf, if its rule begins TLS. Few have it.
+    pub(super) near: Option<Box<Near>>,
     /// `None`: compression is off by rule.
     pub(super) wanted: Option<Wanted>,
 }
@@ -62,9 +65,9 @@ impl Compressors {
             CompressionMode::On => {}
             CompressionMode::None => {
                 ask_for_identity(&mut head.headers);
-                return RequestCodings { rule, wanted: None };
+                return RequestCodings { rule, near: None, wanted: None };
             }
-            CompressionMode::Off => return RequestCodings { rule, wanted: None },
+            CompressionMode::Off => return RequestCodings { rule, near: None, wanted: None },
         }
         let accepted = AcceptedCodings::read(&head.headers);
         let breach = match terms.breach_rule {
@@ -113,7 +116,50 @@ impl Compressors {
         if wanted.accepted.choose(&CODINGS).is_some() {
             validators::whole(&mut head.headers, wanted.tags_restored);
         }
-        RequestCodings { rule, wanted: Some(wanted) }
+        RequestCodings { rule, near: None, wanted: Some(wanted) }
+    }
+
+    /// The same for a rule that begins TLS: Eyelet is the client that accepts codings. `is_tied`:
+    /// the connection to the upstream says who the client is.
+    pub fn request_near(
+        &self,
+        rule: u32,
+        terminate: &Terminate,
+        (host, is_tied): (&str, bool),
+        head: &mut Parts,
+    ) -> RequestCodings {
+        let terms = &terminate.compression;
+        if terms.mode != CompressionMode::On {
+            return self.request(rule, terminate, host, head);
+        }
+        let is_attackable =
+            terms.breach_rule && breach::breach(&head.headers, host, terms.breach_allow).is_some();
+        let mut near = Near::ask(&self.inner, (rule, host), head, is_attackable);
+        near.has_credentials |= is_tied;
+        RequestCodings { rule, near: Some(Box::new(near)), wanted: None }
+    }
+
+    /// The request to make once more, for what the client itself accepts.
+    #[must_use]
+    pub fn again(&self, asked: &mut RequestCodings, request: &Parts) -> Option<Parts> {
+        Some(asked.near.as_mut()?.again(request))
+    }
+
+    /// Whether a response must not be changed and does not fit the client.
+    #[must_use]
+    pub fn is_unfit(&self, asked: &RequestCodings, head: &response::Parts) -> bool {
+        asked.near.as_ref().is_some_and(|near| near.is_unfit(head))
+    }
+
+    /// Whether a response is coded with another dictionary than the one that was named.
+    #[must_use]
+    pub fn is_of_other(
+        &self,
+        asked: &RequestCodings,
+        head: &response::Parts,
+        first: &[u8],
+    ) -> bool {
+        asked.near.as_ref().is_some_and(|near| near.is_of_other(head, first))
     }
 
     fn family(&self, rule: u32, terms: &Compression, host: &str, path: &str) -> Option<Family> {

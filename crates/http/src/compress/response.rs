@@ -9,12 +9,15 @@ use eyelet_compress::dictionary::{DICTIONARY_BYTES_MAX, offer};
 use eyelet_compress::eligible::{self, ContentKind, LENGTH_MIN, LENGTH_MIN_TRAINED};
 use eyelet_compress::pool::Lent;
 use eyelet_compress::{Beginning, Coding, Effort, WhyNot, validators};
-use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
+use http::header::{
+    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, HeaderValue,
+};
 use http::{HeaderMap, StatusCode, response::Parts};
 
 use super::coder::{Coder, DELTA_NOW_BYTES_MAX, Held};
 use super::compressors::{BodyInfo, Compressors, is_bodiless};
 use super::jobs::Capture;
+use super::near::{Near, Outcome};
 use super::request::{RequestCodings, Wanted};
 use super::trained::Trained;
 
@@ -36,6 +39,9 @@ impl Compressors {
         body: Option<BodyInfo>,
         first: &[u8],
     ) -> Coder {
+        if let Some(near) = &asked.near {
+            return self.near(asked.rule, near, head, body.is_some());
+        }
         let Some(wanted) = &asked.wanted else { return Coder::as_is(self, WhyNot::Off) };
         if let Some(tag) = head.headers.get(ETAG) {
             self.inner.tags.borrow_mut().note(asked.rule, tag.as_bytes());
@@ -60,11 +66,32 @@ impl Compressors {
 
     /// Whether to wait for the first bytes of a body before its head, because it may be coded.
     pub fn wants_first(&self, asked: &RequestCodings, head: &Parts, length: Option<u64>) -> bool {
+        if let Some(near) = &asked.near {
+            return near.wants_first(head);
+        }
         // A body without a length may be an event stream, whose head opens it.
         let (Some(wanted), Some(_)) = (&asked.wanted, length) else { return false };
         let length_min = self.length_min(asked.rule, wanted);
         let (status, streams) = (head.status, wanted.event_streams);
         eligible::by_head(status, &head.headers, length, length_min, streams).is_ok()
+    }
+
+    /// The same for a response whose coding may be undone.
+    fn near(&self, rule: u32, near: &Near, head: &mut Parts, has_body: bool) -> Coder {
+        let is_coded = head.headers.contains_key(CONTENT_ENCODING);
+        let Outcome { undone, learning } = near.response(&self.inner, rule, head);
+        let why = match &undone {
+            _ if !has_body => WhyNot::NoContent,
+            Some(undone) => WhyNot::Decoded(undone.coding),
+            None if is_coded => WhyNot::Coded,
+            None => WhyNot::Passed,
+        };
+        let mut coder = Coder::as_is(self, why);
+        if has_body {
+            coder.undoes = undone.map(Box::new);
+            coder.learning = learning.map(Box::new);
+        }
+        coder
     }
 
     fn length_min(&self, rule: u32, wanted: &Wanted) -> u64 {

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use eyelet_compress::Coding;
+use eyelet_compress::dictionary::learned::{Learned, LearnedOrigin, LearnedStore};
 use eyelet_compress::dictionary::store::{Family, Step, Store, StoredVersion};
+use eyelet_compress::dictionary::use_as::UseAs;
 use eyelet_compress::dictionary::{DICTIONARY_BYTES_MAX, Hash};
 use eyelet_compress::pool::CompressorPool;
 use http::HeaderMap;
@@ -41,6 +43,8 @@ pub struct SharedDictionaries {
     recent: Mutex<HashMap<u64, u64>>,
     /// Bytes of bodies that wait for the keeper.
     queued_bytes: Arc<AtomicUsize>,
+    /// What this edge has learned as a client, and its count.
+    learned: Mutex<(LearnedStore, Counted)>,
     budget: Arc<Budget>,
 }
 
@@ -58,7 +62,10 @@ impl SharedDictionaries {
     /// kept in memory then.
     pub fn start(config: &Config, budget: &Arc<Budget>) -> io::Result<Arc<Self>> {
         let bytes_max = config.dictionaries.bytes_max.min(config.limits.memory_max / MEMORY_PARTS);
+        let learned = config.dictionaries.bytes_max.min(config.limits.memory_max / LEARNED_PARTS);
+        let counted = Counted::of(budget, Account::Compression, 0);
         let shared = Self {
+            learned: Mutex::new((LearnedStore::new(learned), counted)),
             store: Arc::new(Mutex::new(Store::new(bytes_max))),
             trained: Arc::default(),
             keeping: OnceLock::new(),
@@ -96,11 +103,13 @@ impl SharedDictionaries {
 
     /// The names of a configuration's rules that may have dictionaries.
     pub fn rule_names(&self, config: &Config) -> Arc<DictionaryRules> {
-        Arc::new(match self.keeping.get() {
+        let mut names = match self.keeping.get() {
             Some(_) => compressing(config).map(|(index, name, _)| (index, name.into())).collect(),
             // They are unused then, and take about 70 bytes a rule.
-            None => HashMap::new(),
-        })
+            None => DictionaryRules::new(),
+        };
+        names.extend(originating(config).map(|(index, name)| (index, name.into())));
+        Arc::new(names)
     }
 
     /// Starts two threads. Making deltas takes seconds and a disk may be slow, so neither may hold
@@ -136,6 +145,43 @@ impl SharedDictionaries {
             is_logged = is_logged || jobs.try_send(Job::End).is_ok();
             std::thread::park_timeout(FINISH_STEP);
         }
+    }
+
+    pub(super) fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    /// The best dictionary for a request that this edge makes as a client.
+    pub(super) fn find_learned(
+        &self,
+        origin: &LearnedOrigin,
+        path: &str,
+        destination: Option<&str>,
+        now: u64,
+    ) -> Option<Arc<Learned>> {
+        self.learned().0.find(origin, path, destination, now)
+    }
+
+    /// Keeps a response as such a dictionary.
+    pub(super) fn learn(
+        &self,
+        origin: LearnedOrigin,
+        use_as: UseAs,
+        body: (Hash, Bytes),
+        fresh_until: u64,
+    ) {
+        let (store, counted) = &mut *self.learned();
+        store.learn(origin, use_as, body, fresh_until);
+        counted.set(store.bytes());
+    }
+
+    pub(super) fn learned_bytes_max(&self) -> usize {
+        self.learned().0.body_bytes_max()
+    }
+
+    /// Each operation leaves the store valid, also if a later one panics.
+    fn learned(&self) -> MutexGuard<'_, (LearnedStore, Counted)> {
+        self.learned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn trained(&self, rule: &str) -> Option<Arc<[Arc<Trained>]>> {
@@ -236,6 +282,15 @@ fn compressing(config: &Config) -> impl Iterator<Item = (u32, &str, &Compression
     })
 }
 
+/// The rules whose upstreams are asked for codings on Eyelet's own behalf: index, name.
+fn originating(config: &Config) -> impl Iterator<Item = (u32, &str)> {
+    (0..).zip(config.rules.iter()).filter_map(|(index, rule)| {
+        let originate = rule.action.as_originate()?;
+        let is_on = originate.requests.compression.mode == CompressionMode::On;
+        is_on.then_some((index, rule.name))
+    })
+}
+
 fn fingerprint(of: &impl std::hash::Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     of.hash(&mut hasher);
@@ -244,6 +299,8 @@ fn fingerprint(of: &impl std::hash::Hash) -> u64 {
 
 /// The store may take a quarter of `limits.memory_max`, whatever `[dictionary]` says.
 const MEMORY_PARTS: usize = 4;
+/// Dictionaries that an edge has learned as a client may take an eighth.
+const LEARNED_PARTS: usize = 8;
 /// How long the end of the program waits for the disk.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often the end of the thread is checked.

@@ -20,6 +20,7 @@ use eyelet_config::{Compression, Config, Terminate};
 use eyelet_memory::budget::Budget;
 
 mod dictionaries;
+mod near;
 mod table;
 
 /// One worker's compressors and a rule.

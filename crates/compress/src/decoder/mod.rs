@@ -1,0 +1,190 @@
+//! Streaming decoders: pieces of a coded body in, plain bytes out, a bounded step at a time, so
+//! that few coded bytes never become many in memory.
+
+mod br;
+mod gzip;
+mod step;
+mod zstd;
+
+pub use step::{DecodingFault, STEP_BYTES_MAX};
+
+use crate::accept::Coding;
+use crate::dictionary::{Hash, header};
+
+/// About the most bytes of memory that a decoder without a dictionary takes: brotli's window of 16
+/// MiB, which is the largest of RFC 7932, and its tables.
+pub const DECODER_BYTES_MAX: usize = 20 << 20;
+
+/// A decoder of one body.
+pub struct ContentDecoder {
+    work: Work,
+    /// What must come before the coded bytes: magic bytes and the dictionary's hash (RFC 9842
+    /// sections 4 and 5). It is checked as it comes.
+    awaited: Vec<u8>,
+    /// Bytes of it that came.
+    met: usize,
+    /// Whether any byte came.
+    began: bool,
+}
+
+enum Work {
+    Zstd(zstd::Unzstd),
+    /// Boxed: its tables are in place.
+    Br(Box<br::Unbr>),
+    Gzip(gzip::Gunzip),
+}
+
+impl ContentDecoder {
+    /// A decoder for a coding without a dictionary. `None`: the coding has one, or memory is short.
+    #[must_use]
+    pub fn new(coding: Coding) -> Option<Self> {
+        let work = match coding {
+            Coding::Zstd => Work::Zstd(zstd::Unzstd::new()?),
+            Coding::Br => Work::Br(Box::new(br::Unbr::new())),
+            Coding::Gzip => Work::Gzip(gzip::Gunzip::new()),
+            Coding::Dcz | Coding::Dcb => return None,
+        };
+        Some(Self { work, awaited: Vec::new(), met: 0, began: false })
+    }
+
+    /// A decoder for a coding with a dictionary, which it copies. `None`: the coding has none, the
+    /// dictionary is not raw content, or memory is short.
+    #[must_use]
+    pub fn with_dictionary(coding: Coding, hash: Hash, dictionary: &[u8]) -> Option<Self> {
+        let work = match coding {
+            Coding::Dcz => Work::Zstd(zstd::Unzstd::with_dictionary(dictionary)?),
+            Coding::Dcb => Work::Br(Box::new(br::Unbr::with_dictionary(dictionary)?)),
+            Coding::Zstd | Coding::Br | Coding::Gzip => return None,
+        };
+        let mut awaited = Vec::new();
+        header(coding, hash, &mut awaited);
+        Some(Self { work, awaited, met: 0, began: false })
+    }
+
+    /// Takes bytes from the front of `input` and appends at most [`STEP_BYTES_MAX`] to `out`. If
+    /// it appends nothing, it has taken all of `input` and needs more.
+    ///
+    /// # Errors
+    /// The body is not of this coding.
+    pub fn step(&mut self, input: &mut &[u8], out: &mut Vec<u8>) -> Result<(), DecodingFault> {
+        self.began |= !input.is_empty();
+        self.meet(input)?;
+        if self.met < self.awaited.len() {
+            return Ok(());
+        }
+        let (left, filled) = (input.len(), out.len());
+        loop {
+            let before = input.len();
+            match &mut self.work {
+                Work::Zstd(zstd) => zstd.step(input, out)?,
+                Work::Br(br) => br.step(input, out)?,
+                Work::Gzip(gzip) => gzip.step(input, out)?,
+            }
+            if out.len() > filled || input.is_empty() {
+                return Ok(());
+            }
+            // A step that does nothing would be repeated for ever.
+            if input.len() == before {
+                return Err(DecodingFault::Malformed);
+            }
+            debug_assert!(input.len() < left, "each step takes bytes");
+        }
+    }
+
+    /// Takes what must come before the coded bytes.
+    fn meet(&mut self, input: &mut &[u8]) -> Result<(), DecodingFault> {
+        while let Some(wanted) = self.awaited.get(self.met)
+            && let Some((first, rest)) = input.split_first()
+        {
+            if first != wanted {
+                let is_hash = self.awaited.len() - self.met <= size_of::<Hash>();
+                return Err(match is_hash {
+                    true => DecodingFault::Dictionary,
+                    false => DecodingFault::Malformed,
+                });
+            }
+            *input = rest;
+            self.met += 1;
+        }
+        Ok(())
+    }
+
+    /// Whether the body may end here. A body without any byte is one: some servers label it.
+    ///
+    /// # Errors
+    /// It was cut short.
+    pub fn end(&self) -> Result<(), DecodingFault> {
+        let is_whole = match &self.work {
+            Work::Zstd(zstd) => zstd.is_between_frames(),
+            Work::Br(br) => br.is_done(),
+            Work::Gzip(gzip) => gzip.is_between_members(),
+        };
+        let is_met = self.met == self.awaited.len();
+        if is_whole && is_met || !self.began { Ok(()) } else { Err(DecodingFault::Cut) }
+    }
+
+    /// Bytes of memory that it holds now.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match &self.work {
+            Work::Zstd(zstd) => zstd.bytes(),
+            Work::Br(br) => br.bytes(),
+            Work::Gzip(_) => gzip::BYTES,
+        }
+    }
+}
+
+/// Whether the first bytes of a body say that it is coded with another dictionary. They may be too
+/// few to tell.
+#[must_use]
+pub fn is_of_other(coding: Coding, hash: Hash, first: &[u8]) -> bool {
+    let mut awaited = Vec::new();
+    header(coding, hash, &mut awaited);
+    first.get(..awaited.len()).is_some_and(|first| first != awaited)
+}
+
+/// Any bytes are decoded in bounded steps, to an end or a fault, with a dictionary or without one.
+/// A fuzz target and the tests assert it. The first byte says the coding, the second the pieces.
+///
+/// # Panics
+///
+/// Where that does not hold.
+pub fn steps_are_bounded(data: &[u8]) {
+    let [kind, piece, body @ ..] = data else { return };
+    let dictionary = b"a dictionary that both sides have";
+    let hash = Hash([7; 32]);
+    let (decoder, body) = match kind % 5 {
+        0 => (ContentDecoder::new(Coding::Zstd), body.to_vec()),
+        1 => (ContentDecoder::new(Coding::Br), body.to_vec()),
+        2 => (ContentDecoder::new(Coding::Gzip), body.to_vec()),
+        n => {
+            let coding = if n == 3 { Coding::Dcz } else { Coding::Dcb };
+            let mut whole = Vec::new();
+            // Mostly the right header: what is behind it is to be reached.
+            if kind & 0x80 == 0 {
+                header(coding, hash, &mut whole);
+            }
+            whole.extend_from_slice(body);
+            (ContentDecoder::with_dictionary(coding, hash, dictionary), whole)
+        }
+    };
+    let Some(mut decoder) = decoder else { return };
+    for mut input in body.chunks(usize::from(*piece).max(1)) {
+        for _ in 0..1000 {
+            let (before, mut out) = (input.len(), Vec::new());
+            if decoder.step(&mut input, &mut out).is_err() {
+                return;
+            }
+            assert!(out.len() <= STEP_BYTES_MAX && input.len() <= before);
+            assert!(decoder.bytes() < DECODER_BYTES_MAX, "{} bytes", decoder.bytes());
+            if out.is_empty() {
+                assert!(input.is_empty(), "it has taken all");
+                break;
+            }
+        }
+    }
+    let _ = decoder.end();
+}
+
+#[cfg(test)]
+mod tests;

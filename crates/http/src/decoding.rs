@@ -1,0 +1,101 @@
+//! A response's body that is decoded on its way to a client that does not accept its coding. Each
+//! step waits until the client has taken what came before.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use eyelet_compress::dictionary::learned::Learned;
+use eyelet_compress::validators::without_digests;
+use eyelet_compress::{ContentDecoder, DecodingFault};
+use http::HeaderMap;
+
+use super::body::Piece;
+use super::fault::ResponseFault;
+use crate::compress::Undone;
+use eyelet_memory::budget::{Account, Budget, Counted};
+
+/// Coded bytes that may come to nothing before other tasks run: empty blocks, members and frames.
+const FRUITLESS_BYTES_MAX: usize = 64 << 10;
+
+/// The decoder of a body, and the coded bytes that it has not taken.
+pub struct Decoding {
+    decoder: ContentDecoder,
+    /// Kept to be told that it is wrong.
+    dictionary: Option<Arc<Learned>>,
+    input: Bytes,
+    /// The body's end, with its trailers. It waits for the bytes before it.
+    end: Option<Option<HeaderMap>>,
+    budget: Arc<Budget>,
+    counted: Counted,
+    /// The most that was counted.
+    bytes: usize,
+}
+
+impl Decoding {
+    /// A decoder at the body's first byte.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn new(undone: Undone, budget: &Arc<Budget>) -> Result<Self, ResponseFault> {
+        let Undone { coding, dictionary } = undone;
+        let decoder = match &dictionary {
+            Some(learned) => ContentDecoder::with_dictionary(coding, learned.hash, &learned.body),
+            None => ContentDecoder::new(coding),
+        };
+        let decoder = decoder.ok_or(ResponseFault::NoRoom)?;
+        let bytes = decoder.bytes();
+        let (counted, budget) = (Counted::of(budget, Account::Compression, bytes), budget.clone());
+        let (input, end) = (Bytes::new(), None);
+        Ok(Self { decoder, dictionary, input, end, budget, counted, bytes })
+    }
+
+    /// The next piece of the decoded body. `read` gives those of the coded one.
+    pub fn poll(
+        &mut self,
+        task: &mut Context<'_>,
+        mut read: impl FnMut(&mut Context<'_>) -> Poll<Result<Piece, ResponseFault>>,
+    ) -> Poll<Result<Piece, ResponseFault>> {
+        let mut fruitless = 0;
+        loop {
+            let (mut left, mut out) = (&self.input[..], Vec::new());
+            if let Err(fault) = self.decoder.step(&mut left, &mut out) {
+                if let (DecodingFault::Dictionary, Some(dictionary)) = (fault, &self.dictionary) {
+                    dictionary.distrust();
+                }
+                return Poll::Ready(Err(fault.into()));
+            }
+            let taken = self.input.len() - left.len();
+            self.input.advance(taken);
+            self.count()?;
+            if !out.is_empty() {
+                return Poll::Ready(Ok(Piece::Data(out.into())));
+            }
+            if let Some(trailers) = self.end.take() {
+                self.decoder.end()?;
+                return Poll::Ready(Ok(Piece::End(trailers.and_then(without_digests))));
+            }
+            fruitless += taken;
+            if fruitless >= FRUITLESS_BYTES_MAX {
+                task.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            match ready!(read(task))? {
+                Piece::Data(data) => self.input = data,
+                Piece::End(trailers) => self.end = Some(trailers),
+            }
+        }
+    }
+
+    /// Counts a window that has grown. The last eighth of the budget is not for windows.
+    fn count(&mut self) -> Result<(), ResponseFault> {
+        let bytes = self.decoder.bytes();
+        self.counted.set(bytes);
+        let has_grown = bytes > self.bytes;
+        self.bytes = self.bytes.max(bytes);
+        match has_grown && self.budget.is_tight(0) {
+            true => Err(ResponseFault::NoRoom),
+            false => Ok(()),
+        }
+    }
+}
