@@ -76,6 +76,14 @@ pub struct Step {
     pub coding: Coding,
 }
 
+impl Step {
+    /// Whether the body is the dictionary itself.
+    #[must_use]
+    pub fn is_unchanged(self) -> bool {
+        self.from == self.to
+    }
+}
+
 /// A finished coded body, with the header of its coding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delta {

@@ -290,11 +290,16 @@ fn finish_held(
                 out.extend_from_slice(&coded);
                 return Ok(());
             }
-            shared.ask_for_step(family, step);
+            // Most files of a tree are unchanged, and a better delta of nothing saves nothing.
+            if !(family.is_file && step.is_unchanged()) {
+                shared.ask_for_step(family, step);
+            }
             dictionary::header(coding, version.hash, out);
             // The head has promised this coding for the delta of another body of this length. One
-            // that is too large to be made now is coded without its history.
-            let is_small = version.body.len() + body.len() <= DELTA_NOW_BYTES_MAX;
+            // that is too large to be made now is coded without its history. One match is found
+            // soon, however long it is.
+            let is_small = version.body.len() + body.len() <= DELTA_NOW_BYTES_MAX
+                || (step.is_unchanged() && coding == Coding::Dcz);
             let history = if is_small { &version.body[..] } else { b"" };
             match coding {
                 Coding::Dcb if is_small => whole_br(DCB_QUALITY, history, body, out),

@@ -211,12 +211,14 @@ impl Compressors {
         let family = wanted.family.as_ref()?;
         let length = usize::try_from(length?).ok().filter(|len| *len <= DICTIONARY_BYTES_MAX)?;
         let version = shared.version(family, hash)?;
-        // A large delta takes longer than a response may wait, so it must exist already. The length
-        // is that of the version last seen at this path; its hash is checked at the end.
+        // A large delta takes longer than a response may wait, so it must exist already, unless the
+        // client has these very bytes. The length is that of the version last seen at this path.
+        // Its hash is checked at the end.
         let ready = version.body.len() + length <= DELTA_NOW_BYTES_MAX
             || shared.last_at(family, wanted.path.as_str()).is_some_and(|last| {
+                let step = Step { from: hash, to: last.hash, coding };
                 last.body.len() == length
-                    && shared.has_delta(Step { from: hash, to: last.hash, coding })
+                    && (step.is_unchanged() && coding == Coding::Dcz || shared.has_delta(step))
             });
         if !ready {
             shared.ask_for_delta(family, hash, wanted.path.as_str(), coding);
