@@ -158,7 +158,8 @@ fn a_pair_at_rest_is_parked() {
         client.write_all(b"hello").unwrap();
         expect(client, b"hello");
     };
-    clients.iter_mut().for_each(say);
+    // The others are silent, and so is their upstream.
+    clients.iter_mut().take(10).for_each(say);
     until("all to be parked", || {
         let mut curl = Command::new("curl");
         let socket = pki.text("admin.sock");
