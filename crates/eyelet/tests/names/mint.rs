@@ -112,6 +112,35 @@ fn a_client_sees_the_origins_names_and_key_by_the_mints_authority() {
 }
 
 #[test]
+fn the_recipe_of_the_manual_finds_what_pins() {
+    if !need("curl") || !need("jq") {
+        return;
+    }
+    let origins = Pki::new();
+    let names = ["app.test", "pinned.test", "other.test"];
+    let origin = Upstream::https(origins.server("a", &names, Kind::P256));
+    let at = Minting::new(origins);
+    let own = at.origins.text("ca.pem");
+    for name in ["pinned.test", "other.test", "pinned.test"] {
+        let pinned = at.curl(origin.address, name, &["--cacert", &own]);
+        assert!(!pinned.status.success(), "{}", pinned.text);
+    }
+    at.is_answered(origin.address, "app.test", &[]);
+    // Of three refusals, and of the connection and the request that went well.
+    until("all lines", || (at.edge.lines().len() >= 5).then_some(()));
+    let lines: String = at.edge.lines().iter().map(|line| format!("{line}\n")).collect();
+    at.origins.folder.write("access.log", lines);
+    let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/bump.md");
+    let manual = std::fs::read_to_string(manual).unwrap();
+    let section = manual.split("\n### Find what pins\n").nth(1).unwrap();
+    let recipe = section.split("```sh\n").nth(1).unwrap().split("```").next().unwrap();
+    let mut shell = Command::new("sh");
+    let said = output(shell.args(["-ec", recipe]).current_dir(at.origins.folder.path()));
+    let counts: Vec<_> = said.text.split_whitespace().collect();
+    assert_eq!(counts, ["1", "pinned.test", "1", "other.test"], "{}", said.text);
+}
+
+#[test]
 fn one_list_splices_some_origins_and_mints_for_the_others() {
     if !need("curl") {
         return;
