@@ -114,7 +114,7 @@ impl Tracer {
         }
     }
 
-    /// Waits until what was recorded is sent, for [`FINISH_TIMEOUT`] at most.
+    /// Waits until what was recorded is sent, for `FINISH_TIMEOUT` at most.
     pub fn finish(&self) {
         let Some(queue) = &self.queue else { return };
         queue.close();

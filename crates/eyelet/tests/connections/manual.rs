@@ -70,7 +70,7 @@ fn write_files(pki: &Pki, text: &str) {
             "pem" | "key" if stem == "mint" => pki.write_authority(&pki.folder, stem),
             "pem" => {
                 let kind = if stem.contains("rsa") { Kind::Rsa } else { Kind::P256 };
-                pki.server(stem, &["app.example"], kind);
+                pki.server(stem, &["app.example", "svn.example"], kind);
             }
             "txt" => {
                 let path = pki.folder.path().join(name);
