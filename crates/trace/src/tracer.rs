@@ -88,14 +88,16 @@ impl Tracer {
 
     /// The place of a request with this `traceparent`, if it has a valid one. A client that is
     /// trusted says itself whether it is recorded. Others must not: they could have all of theirs
-    /// recorded, and so could they by ids of their choice.
+    /// recorded, and so could they by ids of their choice. Without a collector nothing is decided
+    /// here: the flag passes, and that of a new trace lets the upstream decide.
     pub fn place(&self, parent: Option<TraceParent>, is_trusted: bool) -> TracePlace {
         let span_id = new_id();
         let own = TraceParent {
             trace_id: parent.map_or_else(new_trace_id, |parent| parent.trace_id),
             span_id,
             is_sampled: match parent {
-                Some(parent) if is_trusted => parent.is_sampled,
+                Some(parent) if is_trusted || !self.is_sending() => parent.is_sampled,
+                None if !self.is_sending() => true,
                 _ => is_sampled(self.settings.sample, span_id),
             },
         };
@@ -161,17 +163,29 @@ mod tests {
 
     use std::collections::HashSet;
 
+    use eyelet_config::{Host, HostPort, TraceEndpoint};
+
     use super::*;
 
     fn tracer(sample: f64) -> Arc<Tracer> {
-        let settings = TraceSettings {
-            endpoint: None,
+        Tracer::next(Some(&settings(sample)), None).unwrap().unwrap()
+    }
+
+    /// The collector is never asked: nothing is sent.
+    fn settings(sample: f64) -> TraceSettings {
+        let endpoint = TraceEndpoint {
+            tls: false,
+            address: HostPort { host: Host::Name("collector.example".into()), port: 4318 },
+            authority: "collector.example:4318".into(),
+            path: "/v1/traces".into(),
+        };
+        TraceSettings {
+            endpoint: Some(endpoint),
             sample,
             service_name: "edge".into(),
             ca: None,
             headers_file: None,
-        };
-        Tracer::next(Some(&settings), None).unwrap().unwrap()
+        }
     }
 
     #[test]
@@ -196,6 +210,19 @@ mod tests {
                 assert_eq!(tracer.place(parent, false).own.is_sampled, sample > 0.5);
                 assert_eq!(tracer.place(None, true).own.is_sampled, sample > 0.5);
             }
+        }
+    }
+
+    #[test]
+    fn without_a_collector_nothing_is_decided() {
+        let settings = TraceSettings { endpoint: None, ..settings(0.0) };
+        let tracer = Tracer::next(Some(&settings), None).unwrap().unwrap();
+        for is_trusted in [false, true] {
+            for is_sampled in [false, true] {
+                let parent = Some(TraceParent { trace_id: [7; 16], span_id: [8; 8], is_sampled });
+                assert_eq!(tracer.place(parent, is_trusted).own.is_sampled, is_sampled);
+            }
+            assert!(tracer.place(None, is_trusted).own.is_sampled);
         }
     }
 
