@@ -69,7 +69,7 @@ impl Issuer {
         counters: &Arc<Counters>,
     ) -> Result<Self, AcmeError> {
         let tls = roots_config(settings.ca.as_deref());
-        let tls = tls.map_err(|error| AcmeError::Server(error.to_string()))?;
+        let (tls, _) = tls.map_err(|error| AcmeError::Server(error.to_string()))?;
         Ok(Self {
             settings: settings.clone(),
             store: RefCell::new(AcmeStore::open(settings, fleet)?),

@@ -4,21 +4,19 @@
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use eyelet_config::{SecretFields, TraceSettings, trace_fields};
-use eyelet_telemetry::counters;
 use eyelet_tls::client::roots_config;
 use eyelet_tls::server::TlsError;
 use eyelet_wire::traceparent::{SpanId, TraceId, TraceParent};
+use rustls::RootCertStore;
+use rustls_pki_types::TrustAnchor;
 
 use crate::client::CollectorClient;
 use crate::exporter;
+use crate::live;
 use crate::queue::SpanQueue;
 use crate::span::ExchangeSpans;
-
-/// How long the end of the process waits for the collector.
-const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why traces cannot be sent.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +36,8 @@ pub enum TraceError {
 pub struct Tracer {
     settings: TraceSettings,
     fields: SecretFields,
+    /// For an https:// collector.
+    roots: Option<Arc<RootCertStore>>,
     queue: Option<Arc<SpanQueue>>,
 }
 
@@ -64,26 +64,30 @@ impl Tracer {
             Some(file) => trace_fields(file).map_err(TraceError::Fields)?,
             None => SecretFields::new(),
         };
+        let (tls, roots) = match &settings.endpoint {
+            Some(endpoint) if endpoint.tls => {
+                let (tls, roots) = roots_config(settings.ca.as_deref())?;
+                (Some(tls), Some(roots))
+            }
+            _ => (None, None),
+        };
         if let Some(earlier) = earlier
             && (&earlier.settings, &earlier.fields) == (settings, &fields)
+            && anchors(&earlier.roots) == anchors(&roots)
         {
             return Ok(Some(earlier.clone()));
         }
         let queue = match &settings.endpoint {
             Some(endpoint) => {
-                let tls = match endpoint.tls {
-                    true => Some(roots_config(settings.ca.as_deref())?),
-                    false => None,
-                };
                 let client = CollectorClient::new(endpoint.clone(), fields.clone(), tls);
-                let queue = Arc::new(SpanQueue::new(counters::register()));
+                let queue = live::queue();
                 let name = settings.service_name.clone();
                 exporter::start(client, name, queue.clone()).map_err(TraceError::Thread)?;
                 Some(queue)
             }
             None => None,
         };
-        Ok(Some(Arc::new(Self { settings: settings.clone(), fields, queue })))
+        Ok(Some(Arc::new(Self { settings: settings.clone(), fields, roots, queue })))
     }
 
     /// The place of a request with this `traceparent`, if it has a valid one. A client that is
@@ -115,16 +119,6 @@ impl Tracer {
             queue.push(exchange);
         }
     }
-
-    /// Waits until what was recorded is sent, for [`FINISH_TIMEOUT`] at most.
-    pub fn finish(&self) {
-        let Some(queue) = &self.queue else { return };
-        queue.close();
-        let lost = queue.finish(FINISH_TIMEOUT);
-        if lost > 0 {
-            tracing::warn!("the collector of traces is slow or down: {lost} spans are lost");
-        }
-    }
 }
 
 impl Drop for Tracer {
@@ -133,6 +127,11 @@ impl Drop for Tracer {
             queue.close();
         }
     }
+}
+
+/// What a file or the system trusts.
+fn anchors(roots: &Option<Arc<RootCertStore>>) -> Option<&[TrustAnchor<'static>]> {
+    roots.as_ref().map(|roots| &*roots.roots)
 }
 
 /// The id of a new span. std draws keys for each thread from the system once, and never makes the

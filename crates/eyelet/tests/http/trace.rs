@@ -379,16 +379,59 @@ fn a_reload_changes_the_collector() {
     let web = Web::with(Upstream::http(), "", &first.settings("sample = 1"));
     assert_eq!(get(&mut web.connect(), "/first").status, 200);
     first.wait(2);
-    let mut files =
-        std::fs::read_dir(web.pki.folder.path()).unwrap().map(|one| one.unwrap().path());
-    let file = files.find(|file| file.extension().is_some_and(|kind| kind == "toml")).unwrap();
     let [before, after] = [&first, &second].map(|one| one.upstream.address.to_string());
-    let text = std::fs::read_to_string(&file).unwrap().replace(&before, &after);
-    std::fs::write(&file, text).unwrap();
-    web.edge.signal(Signal::HUP);
-    web.edge.wait_log("configuration 2 serves");
+    reload(&web, &before, &after);
     assert_eq!(get(&mut web.connect(), "/second").status, 200);
     let spans = second.wait(2);
     assert_eq!(attribute(&spans[0], "url.path"), "/second");
     assert_eq!(first.spans().len(), 2);
+}
+
+/// Replaces a text of the configuration, and has the edge read it.
+fn reload(web: &Web, before: &str, after: &str) {
+    let mut files =
+        std::fs::read_dir(web.pki.folder.path()).unwrap().map(|one| one.unwrap().path());
+    let file = files.find(|file| file.extension().is_some_and(|kind| kind == "toml")).unwrap();
+    let text = std::fs::read_to_string(&file).unwrap().replace(before, after);
+    std::fs::write(&file, text).unwrap();
+    web.edge.signal(Signal::HUP);
+    web.edge.wait_log("configuration 2 serves");
+}
+
+/// The file has the same name, and other certificates.
+#[test]
+fn a_reload_reads_the_collectors_authorities_again() {
+    let pki = Pki::new();
+    let seen = Arc::<Mutex<Vec<(String, String)>>>::default();
+    let to = seen.clone();
+    let leaf = pki.server("collector", &["collector.test", "127.0.0.1"], Kind::P256);
+    let collector = Upstream::tls(leaf, move |tls| {
+        collect(tls, &to, &["HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"]);
+    });
+    let ca = pki.file("collectors.pem");
+    std::fs::copy(Pki::new().file("ca.pem"), &ca).unwrap();
+    let settings = format!(
+        "[trace]\nsample = 1\nendpoint = \"https://127.0.0.1:{}/v1/traces\"\n\
+         ca = \"collectors.pem\"\n",
+        collector.address.port()
+    );
+    let web = Web::at(pki, "http", Upstream::http(), "", &settings);
+    std::fs::copy(web.pki.file("ca.pem"), &ca).unwrap();
+    reload(&web, "sample = 1", "sample = 1");
+    assert_eq!(get(&mut web.connect(), "/").status, 200);
+    until("a batch", || seen.lock().unwrap().first().map(|_| ()));
+}
+
+/// They went to a collector that the configuration does not name any more.
+#[test]
+fn the_end_of_the_process_says_what_an_earlier_configuration_loses() {
+    let silent = Upstream::by_hand();
+    let settings =
+        format!("[trace]\nsample = 1\nendpoint = \"http://{}/v1/traces\"\n", silent.address);
+    let mut web = Web::with(Upstream::http(), "", &settings);
+    assert_eq!(get(&mut web.connect(), "/").status, 200);
+    reload(&web, &settings, "");
+    web.edge.signal(Signal::TERM);
+    assert!(web.edge.wait_exit().success());
+    assert!(web.edge.log().contains("spans are lost"), "{}", web.edge.log());
 }
