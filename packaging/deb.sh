@@ -66,10 +66,19 @@ depends() {
 symbols() {
     local id file folder=$work/symbols
     id=$(readelf --notes "$program" | sed -n 's/^ *Build ID: //p')
+    if [[ -z $id ]]; then
+        echo "$program has no build id: nothing would find its symbols" >&2
+        return 1
+    fi
     file=$folder/usr/lib/debug/.build-id/${id:0:2}/${id:2}.debug
     install -d "${file%/*}" "$folder/DEBIAN"
     objcopy --only-keep-debug "$program" "$file"
     chmod 644 "$file"
+    nm "$file" >"$work/names"
+    if ! grep -q eyelet "$work/names"; then
+        echo "$program has no symbols" >&2
+        return 1
+    fi
     cat >"$folder/DEBIAN/control" <<END
 Package: eyelet-dbgsym
 Version: ${version#eyelet }

@@ -10,7 +10,9 @@ use instant_acme::{
     Account, AccountBuilder, AccountCredentials, ExternalAccountKey, Key, NewAccount,
 };
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use serde_json::Value;
 use tokio::sync::Mutex;
+use tokio::time::timeout_at;
 use zeroize::Zeroizing;
 
 use crate::client::Client;
@@ -18,11 +20,18 @@ use crate::error::AcmeError;
 use crate::key_change;
 use crate::store::{Kind, LOCK_LIFETIME, SharedStore};
 
-/// For a change of the key. Shorter than a lock lasts.
+/// For a change of the key, from the command to its answer. Shorter than a lock lasts, and than the
+/// command waits.
 pub const CHANGE_TIMEOUT: Duration = Duration::from_mins(4);
 const _: () = assert!(CHANGE_TIMEOUT.as_secs() < LOCK_LIFETIME.as_secs());
-/// Between two attempts to finish a change that was interrupted: each asks the server six times.
-const FINISH_PAUSE: Duration = Duration::from_mins(10);
+/// Between two attempts to finish a change that was interrupted, each of which asks the server six
+/// times. It is shorter than any order's own pause: orders that fail together share one attempt.
+const FINISH_PAUSE: Duration = Duration::from_mins(1);
+/// The same where the server refused the key: the earlier one serves most likely.
+const REFUSED_PAUSE: Duration = Duration::from_mins(10);
+/// How often a server refuses a key that another process may have told it, before the key is
+/// forgotten: four hours at least, in which all of the server's parts agree.
+const REFUSALS_MAX: u32 = 24;
 /// The lock under which the stored account is replaced. It is no name: names have no colon.
 const LOCK: &str = "account:";
 
@@ -41,8 +50,17 @@ pub struct AccountKeeper(Mutex<State>);
 #[derive(Default)]
 struct State {
     known: Option<KnownAccount>,
-    /// When it was last tried to finish a change of the key that another process began.
-    finished: Option<Instant>,
+    /// The last attempt to finish a change of the key that was interrupted.
+    tried: Option<Tried>,
+    /// How often the server has refused that key.
+    refusals: u32,
+}
+
+/// An attempt to finish a change of the key, which failed.
+struct Tried {
+    at: Instant,
+    /// Why nobody knows which key is the account's, if the server did not refuse the new one.
+    unknown: Option<String>,
 }
 
 struct KnownAccount {
@@ -60,9 +78,7 @@ impl AccountKeeper {
     pub async fn account(&self, server: AcmeServer<'_>) -> Result<Account, AcmeError> {
         // Held over the creation, so that one account is made.
         let mut state = self.0.lock().await;
-        if let Err(error) = state.finish_later(server).await {
-            tracing::error!("[acme] a change of the account's key is not finished: {error}");
-        }
+        state.finish_later(server).await?;
         state.account(server).await
     }
 
@@ -77,26 +93,43 @@ impl AccountKeeper {
         }
     }
 
-    /// Gives the account another key. Orders must not be under way: they use the earlier one.
-    pub async fn change_key(&self, server: AcmeServer<'_>) -> Result<String, AcmeError> {
-        let mut state = self.0.lock().await;
-        state.account(server).await?;
+    /// Gives the account another key until the deadline. Returns the account's URL. Orders must not
+    /// be under way: they use the earlier key.
+    pub async fn change_key(
+        &self,
+        server: AcmeServer<'_>,
+        deadline: tokio::time::Instant,
+    ) -> Result<String, AcmeError> {
+        let state = timeout_at(deadline, async {
+            let mut state = self.0.lock().await;
+            state.account(server).await.map(|_| state)
+        });
+        let mut state = state.await.unwrap_or(Err(AcmeError::Slow))?;
         let known = state.known.as_ref().filter(|known| known.is_stored);
         known.ok_or_else(|| AcmeError::Store("the account is not stored".into()))?;
         let lock = server.store.borrow_mut().lock(LOCK)?.ok_or_else(|| {
             AcmeError::Store("another process orders certificates for this account".into())
         })?;
-        let changed = tokio::time::timeout(CHANGE_TIMEOUT, async {
-            if server.get(Kind::NextKey)?.is_none() {
+        let changed = timeout_at(deadline, async {
+            let is_new = server.get(Kind::NextKey)?.is_none();
+            if is_new {
                 let (_, key) = Key::generate_pkcs8()?;
                 server.put(Kind::NextKey, key.secret_pkcs8_der())?;
             }
-            finish(server).await
+            let finished = finish(server, is_new).await;
+            // Nobody told the server this key before: its answer is the whole truth.
+            if is_new && finished.as_ref().is_err_and(is_refusal) {
+                give_up(server)?;
+            }
+            finished
         });
         let changed = changed.await.unwrap_or(Err(AcmeError::Slow));
         server.store.borrow_mut().unlock(LOCK, lock);
         changed?;
-        state.account(server).await.map(|account| account.id().to_owned())
+        // The next order reads it from the store. The server may be gone by now.
+        (state.known, state.tried) = (None, None);
+        let stored = server.get(Kind::Account)?;
+        account_url(&stored.unwrap_or_default())
     }
 }
 
@@ -136,17 +169,57 @@ impl State {
         Ok(account)
     }
 
-    /// Finishes a change of the key that was interrupted.
+    /// Finishes a change of the key that was interrupted. An error: nobody knows which key the
+    /// account has.
     async fn finish_later(&mut self, server: AcmeServer<'_>) -> Result<(), AcmeError> {
-        let rests = self.finished.is_some_and(|tried| tried.elapsed() < FINISH_PAUSE);
-        if rests || server.get(Kind::NextKey).ok().flatten().is_none() {
+        if server.get(Kind::NextKey).ok().flatten().is_none() {
             return Ok(());
         }
+        match &self.tried {
+            Some(Tried { at, unknown: Some(why) }) if at.elapsed() < FINISH_PAUSE => {
+                return Err(AcmeError::Unfinished(why.clone()));
+            }
+            Some(Tried { at, unknown: None }) if at.elapsed() < REFUSED_PAUSE => return Ok(()),
+            _ => {}
+        }
         let Some(lock) = server.store.borrow_mut().lock(LOCK)? else { return Ok(()) };
-        self.finished = Some(Instant::now());
-        let finished = tokio::time::timeout(CHANGE_TIMEOUT, finish(server)).await;
+        let finished = tokio::time::timeout(CHANGE_TIMEOUT, finish(server, false)).await;
+        let finished = finished.unwrap_or(Err(AcmeError::Slow));
+        let noted = self.note_finished(server, finished);
         server.store.borrow_mut().unlock(LOCK, lock);
-        finished.unwrap_or(Err(AcmeError::Slow))
+        noted
+    }
+
+    /// Notes how an attempt to finish a change ended. Where the server refuses a key that it may
+    /// have been told already, the key stays for a while: if it took it, this is the only copy, and
+    /// not all parts of a server need know it at once.
+    fn note_finished(
+        &mut self,
+        server: AcmeServer<'_>,
+        finished: Result<(), AcmeError>,
+    ) -> Result<(), AcmeError> {
+        let Err(error) = finished else {
+            (self.tried, self.refusals) = (None, 0);
+            return Ok(());
+        };
+        let at = Instant::now();
+        if !is_refusal(&error) {
+            let why = match error {
+                AcmeError::Unfinished(why) => why,
+                other => other.to_string(),
+            };
+            self.tried = Some(Tried { at, unknown: Some(why.clone()) });
+            return Err(AcmeError::Unfinished(why));
+        }
+        self.tried = Some(Tried { at, unknown: None });
+        self.refusals += 1;
+        tracing::error!("[acme] {}", AcmeError::Unfinished(error.to_string()));
+        if self.refusals < REFUSALS_MAX {
+            return Ok(());
+        }
+        tracing::error!("[acme] the account keeps its earlier key");
+        self.refusals = 0;
+        give_up(server)
     }
 }
 
@@ -233,37 +306,46 @@ async fn new_account(server: AcmeServer<'_>) -> Result<(Account, Zeroizing<Vec<u
     Ok((account, text(&credentials)?))
 }
 
-/// Finishes the change to the stored new key. Call it under the lock. If the server refuses, the
-/// earlier key stays. After any other failure both keys stay stored, and this can be called again.
-async fn finish(server: AcmeServer<'_>) -> Result<(), AcmeError> {
+/// Finishes the change to the stored new key. Call it under the lock. After a failure both keys
+/// stay stored, and this can be called again. `is_new`: the server was never told this key.
+async fn finish(server: AcmeServer<'_>, is_new: bool) -> Result<(), AcmeError> {
     let Some(next) = server.get(Kind::NextKey)? else { return Ok(()) };
-    // A process may have ended after the server had taken the key.
-    let next_key = PrivatePkcs8KeyDer::from(next.to_vec());
-    let key = (Key::from_pkcs8_der(next_key.clone_key())?, PrivateKeyDer::Pkcs8(next_key));
-    let (builder, directory) = (server.builder(), server.id());
-    let found = builder.from_key(key, directory.to_owned()).await;
-    let changed = match found.map_err(AcmeError::from) {
-        Ok((_, credentials)) => text(&credentials)?,
-        Err(error) if error.problem() == "accountDoesNotExist" => {
+    let known = if is_new { None } else { known_by(server, &next).await? };
+    let changed = match known {
+        Some(credentials) => text(&credentials)?,
+        None => {
             let stored = server.get(Kind::Account)?;
             let Some(stored) = stored else { return give_up(server) };
-            let told =
-                key_change::tell(server.client, directory, &credentials(&stored)?, &stored, &next)
-                    .await;
-            if told.as_ref().is_err_and(is_final) {
-                give_up(server)?;
-            }
-            told?
+            let directory = server.id();
+            key_change::tell(server.client, directory, &credentials(&stored)?, &stored, &next)
+                .await?
         }
-        Err(error) => return Err(error),
     };
     server.put(Kind::Account, &changed)?;
     tracing::info!("[acme] the account at {} has a new key", server.settings.directory);
     give_up(server)
 }
 
-/// Whether the server has certainly not taken the key, and will not.
-fn is_final(error: &AcmeError) -> bool {
+/// The account that the server knows by this key, if it does: a process may have ended after the
+/// server had taken the key.
+async fn known_by(
+    server: AcmeServer<'_>,
+    key: &[u8],
+) -> Result<Option<AccountCredentials>, AcmeError> {
+    let der = PrivatePkcs8KeyDer::from(key.to_vec());
+    let key = (Key::from_pkcs8_der(der.clone_key())?, PrivateKeyDer::Pkcs8(der));
+    let found = server.builder().from_key(key, server.id().to_owned()).await;
+    match found.map_err(AcmeError::from) {
+        Ok((_, credentials)) => Ok(Some(credentials)),
+        Err(error) if error.problem() == "accountDoesNotExist" => Ok(None),
+        // It does not refuse the key, but to say whether it knows it.
+        Err(error @ AcmeError::Refused(_)) => Err(AcmeError::Unfinished(error.to_string())),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether the server refuses to take the key.
+fn is_refusal(error: &AcmeError) -> bool {
     match error {
         AcmeError::Refused(problem) => {
             problem.status.is_some_and(|status| (400..500).contains(&status))
@@ -281,6 +363,13 @@ fn give_up(server: AcmeServer<'_>) -> Result<(), AcmeError> {
 fn credentials(stored: &[u8]) -> Result<AccountCredentials, AcmeError> {
     serde_json::from_slice(stored)
         .map_err(|error| AcmeError::Store(format!("the stored account cannot be read: {error}")))
+}
+
+/// The URL of a stored account.
+fn account_url(stored: &[u8]) -> Result<String, AcmeError> {
+    let stored: Value = serde_json::from_slice(stored)
+        .map_err(|error| AcmeError::Store(format!("the stored account cannot be read: {error}")))?;
+    Ok(stored["id"].as_str().unwrap_or_default().to_owned())
 }
 
 fn text(credentials: &AccountCredentials) -> Result<Zeroizing<Vec<u8>>, AcmeError> {

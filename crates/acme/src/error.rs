@@ -25,6 +25,9 @@ pub enum AcmeError {
     /// The server has no request for another key of the account.
     #[error("the ACME server cannot change the key of an account")]
     NoKeyChange,
+    /// It is not known whether the server has taken the account's next key.
+    #[error("a change of the account's key is not finished: {0}")]
+    Unfinished(String),
     /// The server did not finish in time.
     #[error("the ACME server did not finish in time")]
     Slow,

@@ -69,7 +69,7 @@ impl Issuer {
         counters: &Arc<Counters>,
     ) -> Result<Self, AcmeError> {
         let tls = roots_config(settings.ca.as_deref());
-        let tls = tls.map_err(|error| AcmeError::Server(error.to_string()))?;
+        let (tls, _) = tls.map_err(|error| AcmeError::Server(error.to_string()))?;
         Ok(Self {
             settings: settings.clone(),
             store: RefCell::new(AcmeStore::open(settings, fleet)?),
@@ -98,9 +98,10 @@ impl Issuer {
     /// Gives the account another key. Returns the account's URL. It waits for the orders that are
     /// under way, because what answers a challenge depends on the key.
     pub async fn change_key(&self) -> Result<String, AcmeError> {
-        let all = tokio::time::timeout(CHANGE_TIMEOUT, self.orders.acquire_many(ORDERS_MAX));
+        let deadline = tokio::time::Instant::now() + CHANGE_TIMEOUT;
+        let all = tokio::time::timeout_at(deadline, self.orders.acquire_many(ORDERS_MAX));
         let _turns = all.await.map_err(|_| AcmeError::Slow)?;
-        self.accounts.change_key(self.server()).await
+        self.accounts.change_key(self.server(), deadline).await
     }
 
     fn server(&self) -> AcmeServer<'_> {

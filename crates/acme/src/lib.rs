@@ -17,6 +17,7 @@ mod schedule;
 mod store;
 mod table;
 
+pub use account::CHANGE_TIMEOUT;
 pub use issuer::stand_in;
 pub use keeper::AcmeKeeper;
 pub use table::Acme;

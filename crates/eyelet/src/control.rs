@@ -33,8 +33,10 @@ const CHANGE_KEY: &[u8] = b"acme rollover";
 const REQUEST_BYTES_MAX: usize = 4096 + 16;
 /// How long a client of the socket may take to send its request, and to read the answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the answer may take: more than the time limits of the steps of an upgrade together.
+/// How long the answer may take: more than the time limits of the steps of an upgrade together, and
+/// than that of a change of the account's key.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
+const _: () = assert!(eyelet_acme::CHANGE_TIMEOUT.as_secs() < ANSWER_TIMEOUT.as_secs());
 /// How long two processes may be seen while one replaces the other: the old one closes its socket
 /// at once after the new one has opened its own.
 const TWO_TIMEOUT: Duration = Duration::from_secs(5);

@@ -555,10 +555,9 @@ impl Running {
         }
         let http = self.published.snapshot().http.clone();
         http.compress.finish();
-        if let Some(trace) = &http.trace {
-            trace.finish();
-        }
         drop(http);
+        // Also those of earlier configurations.
+        eyelet_trace::live::finish();
         // The log ends when nobody can write to it any more, and this is one who hands it on.
         drop(self.published);
         self.writer.finish();

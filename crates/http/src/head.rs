@@ -617,7 +617,7 @@ pub fn has_no_body(status: StatusCode) -> bool {
 }
 
 /// In bytes: `UPDATEREDIRECTREF`, the longest registered method, has 17.
-const METHOD_BYTES_MAX: usize = 32;
+pub const METHOD_BYTES_MAX: usize = 32;
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::request::TraceIds;
-use eyelet_trace::span::{ExchangeSpans, HOST_BYTES_MAX, PATH_BYTES_MAX, UpstreamSpan, cut};
+use eyelet_trace::span::{
+    ExchangeSpans, HOST_BYTES_MAX, METHOD_BYTES_MAX, PATH_BYTES_MAX, UpstreamSpan, cut,
+};
 use eyelet_trace::tracer::{TracePlace, Tracer, new_id};
 use eyelet_wire::traceparent::{SpanId, TraceParent};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
@@ -64,7 +66,7 @@ impl ExchangeTrace {
         let recorded = is_recorded.then(|| Recorded {
             began: SystemTime::now(),
             clock: Instant::now(),
-            method: request.method.as_str().into(),
+            method: cut(request.method.as_str(), METHOD_BYTES_MAX).into(),
             path: cut(request.uri.path(), PATH_BYTES_MAX).into(),
             host: request.uri.authority().map(|host| cut(host.as_str(), HOST_BYTES_MAX).into()),
             version: version(request.version),

@@ -184,12 +184,15 @@ pub fn is_trusted(
 }
 
 /// A configuration for HTTP/1.1 to a server that is no upstream, verified by the roots of a file or
-/// of the system.
+/// of the system, and the roots.
 ///
 /// # Errors
 /// If the roots cannot be read.
-pub fn roots_config(ca: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
-    Ok(make(Contents { roots: read_roots(ca)?.0, shown: None })?.one)
+pub fn roots_config(
+    ca: Option<&Path>,
+) -> Result<(Arc<ClientConfig>, Arc<RootCertStore>), TlsError> {
+    let offers = make(Contents { roots: read_roots(ca)?.0, shown: None })?;
+    Ok((offers.one, offers.roots.store))
 }
 
 /// Reads files again. Returns whether what was made of them was replaced.

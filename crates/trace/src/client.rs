@@ -1,4 +1,5 @@
-//! HTTP to the collector: one connection a batch, with limits on time and size.
+//! HTTP to the collector: one connection for batches that follow each other at once, with limits on
+//! time and size.
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
@@ -10,19 +11,21 @@ use eyelet_config::{SecretFields, TraceEndpoint};
 use http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue, RETRY_AFTER};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1;
-use hyper::rt::{Read, Write};
+use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use serde_json::Value;
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
 /// From the name's resolution to the last byte of the answer. A batch takes milliseconds.
 const POST_TIMEOUT: Duration = Duration::from_secs(10);
 /// For each address of the collector: a silent one leaves time for another.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// For the end of a connection, which takes one write.
+const HANG_UP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes of an answer. A collector's has less than a hundred.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// Characters of the collector's words in the log.
@@ -51,6 +54,13 @@ pub struct CollectorClient {
     endpoint: TraceEndpoint,
     fields: SecretFields,
     tls: Option<Arc<ClientConfig>>,
+    kept: Option<Connection>,
+}
+
+/// An open connection, and the task that drives it, which ends with it.
+struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    task: JoinSet<()>,
 }
 
 impl CollectorClient {
@@ -60,11 +70,11 @@ impl CollectorClient {
         fields: SecretFields,
         tls: Option<Arc<ClientConfig>>,
     ) -> Self {
-        Self { endpoint, fields, tls }
+        Self { endpoint, fields, tls, kept: None }
     }
 
-    /// Sends a batch.
-    pub async fn post(&self, body: Bytes) -> Sent {
+    /// Sends a batch. The connection stays open for the next one.
+    pub async fn post(&mut self, body: Bytes) -> Sent {
         match tokio::time::timeout(POST_TIMEOUT, self.ask(body)).await {
             Ok(Ok(sent)) => sent,
             Ok(Err(fault)) => Sent::Later(with_sources(&*fault), None),
@@ -72,16 +82,37 @@ impl CollectorClient {
         }
     }
 
-    async fn ask(&self, body: Bytes) -> Result<Sent, Fault> {
+    /// Ends the connection that was kept, if there is one.
+    pub async fn hang_up(&mut self) {
+        let Some(Connection { sender, mut task }) = self.kept.take() else { return };
+        // Then the task closes it.
+        drop(sender);
+        let _ = tokio::time::timeout(HANG_UP_TIMEOUT, task.join_next()).await;
+    }
+
+    async fn ask(&mut self, body: Bytes) -> Result<Sent, Fault> {
+        // Taken out: one that fails or is too slow is not used again.
+        if let Some(mut kept) = self.kept.take()
+            && kept.sender.ready().await.is_ok()
+            && let Ok(sent) = self.exchange(kept, body.clone()).await
+        {
+            return Ok(sent);
+        }
+        // The collector may close a connection at any time, so this says nothing about it.
+        let connection = self.open().await?;
+        self.exchange(connection, body).await
+    }
+
+    async fn open(&self) -> Result<Connection, Fault> {
         let stream = self.connect().await?;
         match &self.tls {
-            None => self.exchange(TokioIo::new(stream), body).await,
+            None => begin(TokioIo::new(stream)).await,
             Some(tls) => {
                 let host = self.host();
                 let bare = host.trim_start_matches('[').trim_end_matches(']');
                 let name = ServerName::try_from(bare.to_owned())?;
                 let stream = TlsConnector::from(tls.clone()).connect(name, stream).await?;
-                self.exchange(TokioIo::new(stream), body).await
+                begin(TokioIo::new(stream)).await
             }
         }
     }
@@ -105,13 +136,7 @@ impl CollectorClient {
         Err(failure)
     }
 
-    async fn exchange<T>(&self, stream: T, body: Bytes) -> Result<Sent, Fault>
-    where
-        T: Read + Write + Unpin + Send + 'static,
-    {
-        let (mut sender, connection) = http1::handshake(stream).await?;
-        // It ends with the sender.
-        drop(tokio::spawn(connection));
+    async fn exchange(&mut self, mut on: Connection, body: Bytes) -> Result<Sent, Fault> {
         let mut request = Request::post(&*self.endpoint.path)
             .header(HOST, &*self.endpoint.authority)
             .header(CONTENT_TYPE, "application/json")
@@ -121,10 +146,23 @@ impl CollectorClient {
             value.set_sensitive(true);
             request.headers_mut().append(name, value);
         }
-        let (parts, body) = sender.send_request(request).await?.into_parts();
+        let (parts, body) = on.sender.send_request(request).await?.into_parts();
         let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await?.to_bytes();
+        self.kept = Some(on);
         Ok(judged(parts.status, &parts.headers, &body))
     }
+}
+
+/// A connection over a stream.
+async fn begin<T>(stream: T) -> Result<Connection, Fault>
+where
+    T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+{
+    let (sender, connection) = http1::handshake(stream).await?;
+    // What it fails by is what the request fails by.
+    let mut task = JoinSet::new();
+    task.spawn(async { drop(connection.await) });
+    Ok(Connection { sender, task })
 }
 
 /// What an answer says (OTLP/HTTP, "Response"): a 200 may refuse some spans, and these four
@@ -186,6 +224,14 @@ fn with_sources(error: &(dyn Error + 'static)) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use eyelet_config::{Host, HostPort};
+    use tokio::runtime::Builder;
+
     use super::*;
 
     fn answered(status: u16, after: Option<&'static str>, body: &str) -> Sent {
@@ -194,6 +240,66 @@ mod tests {
             headers.insert(RETRY_AFTER, HeaderValue::from_static(after));
         }
         judged(StatusCode::from_u16(status).unwrap_or_default(), &headers, body.as_bytes())
+    }
+
+    /// A collector that takes so many batches on a connection, and then waits for its end or closes
+    /// it. Returns how many each connection had until its end.
+    fn collector(listener: TcpListener, closes_after: usize) -> Vec<usize> {
+        let mut taken = Vec::new();
+        while taken.iter().sum::<usize>() < 4 {
+            let (stream, _) = listener.accept().unwrap();
+            let (mut reader, mut count) = (BufReader::new(stream), 0);
+            while count < closes_after && takes_batch(&mut reader) {
+                count += 1;
+                reader
+                    .get_mut()
+                    .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+                    .unwrap();
+            }
+            taken.push(count);
+        }
+        taken
+    }
+
+    /// Reads a request, whose body is one byte. Returns whether there was one.
+    fn takes_batch(reader: &mut BufReader<TcpStream>) -> bool {
+        let mut line = String::new();
+        while reader.read_line(&mut line).unwrap() > 0 {
+            if line.ends_with("\r\n\r\n") {
+                reader.read_exact(&mut [0]).unwrap();
+                return true;
+            }
+        }
+        assert_eq!(line, "");
+        false
+    }
+
+    #[test]
+    fn batches_that_follow_each_other_share_a_connection() {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        for (closes_after, expected) in [(usize::MAX, vec![3, 1]), (2, vec![2, 1, 1])] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let endpoint = TraceEndpoint {
+                tls: false,
+                address: HostPort { host: Host::Ip(address.ip()), port: address.port() },
+                authority: "collector.example".into(),
+                path: "/".into(),
+            };
+            let mut client = CollectorClient::new(endpoint, SecretFields::new(), None);
+            let taken = std::thread::spawn(move || collector(listener, closes_after));
+            for batch in 0..4 {
+                let sent = runtime.block_on(client.post(Bytes::from_static(b"x")));
+                assert!(matches!(sent, Sent::Taken { refused: 0, .. }), "{sent:?}");
+                if batch == 2 {
+                    runtime.block_on(client.hang_up());
+                    // Its end needs no further look.
+                    assert!(client.kept.is_none());
+                }
+            }
+            runtime.block_on(client.hang_up());
+            assert_eq!(taken.join().unwrap(), expected);
+        }
     }
 
     #[test]

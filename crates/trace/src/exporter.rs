@@ -30,13 +30,16 @@ pub fn start(
     let thread = std::thread::Builder::new().name("trace".into());
     let body = move || {
         let queue = &*ends.0;
-        let mut exporter = Exporter { client, runtime, queue, is_reported: false };
+        let mut exporter = Exporter { client, runtime, queue };
         while let Some(batch) = queue.next() {
             let body = otlp::encode(&batch, &service_name);
             let spans = batch.iter().map(|exchange| exchange.count()).sum();
             drop(batch);
             let refused = exporter.send(&body.into(), spans);
             queue.settle(refused);
+            if !queue.has_batch() {
+                exporter.hang_up();
+            }
         }
     };
     // Nobody joins it: the queue says when it has ended.
@@ -57,8 +60,6 @@ struct Exporter<'a> {
     client: CollectorClient,
     runtime: Runtime,
     queue: &'a SpanQueue,
-    /// Whether the log says that spans are lost.
-    is_reported: bool,
 }
 
 impl Exporter<'_> {
@@ -69,34 +70,31 @@ impl Exporter<'_> {
         let why = loop {
             let (why, after) = match self.runtime.block_on(self.client.post(body.clone())) {
                 Sent::Taken { refused: 0, .. } => {
-                    if std::mem::take(&mut self.is_reported) {
-                        tracing::info!("the collector of traces takes spans again");
-                    }
+                    self.queue.note_taken();
                     return 0;
                 }
                 // OTLP: what was refused in part must not be sent again.
                 Sent::Taken { refused, why } => {
-                    self.report(&why);
+                    self.queue.report(&why);
                     return refused;
                 }
                 Sent::Refused(why) => break why,
                 Sent::Later(why, after) => (why, after),
             };
             let wait = after.unwrap_or(pause).min(PAUSE_MAX);
+            self.hang_up();
             if tries == TRIES_MAX || !self.queue.rest(wait) {
                 break why;
             }
             tries += 1;
             pause *= 2;
         };
-        self.report(&why);
+        self.queue.report(&why);
         spans
     }
 
-    /// Once, until a batch was taken: a collector that is down must not fill the log.
-    fn report(&mut self, why: &str) {
-        if !std::mem::replace(&mut self.is_reported, true) {
-            tracing::warn!("the collector of traces: {why}; spans are lost");
-        }
+    /// Nothing looks after a connection while the thread waits.
+    fn hang_up(&mut self) {
+        self.runtime.block_on(self.client.hang_up());
     }
 }

@@ -5,6 +5,7 @@
 
 mod client;
 mod exporter;
+pub mod live;
 mod otlp;
 mod queue;
 pub mod span;

@@ -13,8 +13,6 @@ use crate::span::{ExchangeSpans, UpstreamSpan};
 const METHODS: [&str; 10] =
     ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY", "TRACE"];
 const METHOD_OTHER: &str = "_OTHER";
-/// Bytes of a method that is none of them.
-const METHOD_BYTES_MAX: usize = 32;
 
 /// `Span.flags`: recorded, and that the next bit is known.
 const FLAGS: u32 = 0x101;
@@ -186,8 +184,7 @@ fn span<'a>(
     let known = METHODS.iter().find(|known| ***known == *exchange.method);
     attributes.push(text("http.request.method", known.copied().unwrap_or(METHOD_OTHER)));
     if known.is_none() {
-        let method = crate::span::cut(&exchange.method, METHOD_BYTES_MAX);
-        attributes.push(text("http.request.method_original", method));
+        attributes.push(text("http.request.method_original", &exchange.method));
     }
     let start = began.duration_since(UNIX_EPOCH).unwrap_or_default();
     Span {

@@ -19,66 +19,96 @@ pub const BATCH_WAIT: Duration = Duration::from_secs(1);
 pub struct SpanQueue {
     waiting: Mutex<Waiting>,
     changed: Condvar,
+    /// All queues count into the same cells, which have one writer at a time.
+    counters: Arc<Mutex<Arc<Counters>>>,
 }
 
 struct Waiting {
     exchanges: Vec<ExchangeSpans>,
-    /// Counted under the lock, for counters have one writer at a time.
-    counters: Arc<Counters>,
     /// Spans that are being sent.
     in_hand: u64,
     /// Nothing more comes.
     is_closed: bool,
     /// The thread has ended.
     is_over: bool,
+    /// Whether the log says that spans are lost.
+    is_reported: bool,
 }
 
 impl SpanQueue {
     /// An empty queue.
-    pub fn new(counters: Arc<Counters>) -> Self {
+    pub fn new(counters: Arc<Mutex<Arc<Counters>>>) -> Self {
         let waiting = Waiting {
             exchanges: Vec::new(),
-            counters,
             in_hand: 0,
             is_closed: false,
             is_over: false,
+            is_reported: false,
         };
-        Self { waiting: Mutex::new(waiting), changed: Condvar::new() }
+        Self { waiting: Mutex::new(waiting), changed: Condvar::new(), counters }
     }
 
-    /// Adds an exchange, or counts it as lost. The thread is woken for a whole batch only: waking
-    /// costs a system call.
+    /// Adds an exchange, or counts it as lost. The thread is woken for the first one and for a
+    /// whole batch only: waking costs a system call.
     pub fn push(&self, exchange: ExchangeSpans) {
         let mut waiting = self.lock();
         if waiting.exchanges.len() >= QUEUE_MAX || waiting.is_closed {
-            waiting.counters.spans_lost.add(exchange.count());
+            let is_closed = waiting.is_closed;
+            drop(waiting);
+            self.count(0, exchange.count());
+            if !is_closed {
+                self.report("it does not keep up");
+            }
             return;
         }
         waiting.exchanges.push(exchange);
-        let is_batch = waiting.exchanges.len() == BATCH_MAX;
+        let is_awaited = matches!(waiting.exchanges.len(), 1 | BATCH_MAX);
         drop(waiting);
-        if is_batch {
+        if is_awaited {
             self.changed.notify_all();
         }
+    }
+
+    /// Says that spans are lost: once, until the collector has caught up. One that is down must not
+    /// fill the log.
+    pub fn report(&self, why: &str) {
+        if !std::mem::replace(&mut self.lock().is_reported, true) {
+            tracing::warn!("the collector of traces: {why}; spans are lost");
+        }
+    }
+
+    /// Says that nothing is lost any more, if that was said and the collector has caught up.
+    pub fn note_taken(&self) {
+        let mut waiting = self.lock();
+        let has_caught_up = waiting.exchanges.len() < BATCH_MAX;
+        if has_caught_up && std::mem::take(&mut waiting.is_reported) {
+            drop(waiting);
+            tracing::info!("the collector of traces takes spans again");
+        }
+    }
+
+    /// Whether the next batch is whole already.
+    pub fn has_batch(&self) -> bool {
+        self.lock().exchanges.len() >= BATCH_MAX
     }
 
     /// The next batch. `None`: the queue is closed and empty.
     pub fn next(&self) -> Option<Vec<ExchangeSpans>> {
         let mut waiting = self.lock();
-        let end = Instant::now() + BATCH_WAIT;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let is_due = left.is_zero() || waiting.is_closed;
-            match waiting.exchanges.len() {
-                0 if waiting.is_closed => return None,
-                0 if left.is_zero() => {
-                    // It sleeps a whole wait at least: an idle edge wakes once a second.
-                    waiting = self.wait(waiting, BATCH_WAIT);
-                }
-                1.. if is_due => break,
-                BATCH_MAX.. => break,
-                _ => waiting = self.wait(waiting, left),
+        while waiting.exchanges.is_empty() {
+            if waiting.is_closed {
+                return None;
             }
+            let waited = self.changed.wait(waiting);
+            waiting = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        let end = Instant::now() + BATCH_WAIT;
+        while waiting.exchanges.len() < BATCH_MAX && !waiting.is_closed {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            waiting = self.wait(waiting, left);
         }
         let count = waiting.exchanges.len().min(BATCH_MAX);
         let batch: Vec<_> = waiting.exchanges.drain(..count).collect();
@@ -90,9 +120,15 @@ impl SpanQueue {
     pub fn settle(&self, refused: u64) {
         let mut waiting = self.lock();
         let all = std::mem::take(&mut waiting.in_hand);
+        drop(waiting);
         let refused = refused.min(all);
-        waiting.counters.spans_lost.add(refused);
-        waiting.counters.spans_sent.add(all - refused);
+        self.count(all - refused, refused);
+    }
+
+    fn count(&self, sent: u64, lost: u64) {
+        let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        counters.spans_sent.add(sent);
+        counters.spans_lost.add(lost);
     }
 
     /// Waits before the batch is sent again. Returns whether it may be: not once the queue is
@@ -130,9 +166,10 @@ impl SpanQueue {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let lost = waiting.in_hand + spans(&waiting.exchanges);
-                waiting.counters.spans_lost.add(lost);
                 waiting.in_hand = 0;
                 waiting.exchanges.clear();
+                drop(waiting);
+                self.count(0, lost);
                 return lost;
             }
             waiting = self.wait(waiting, left);
@@ -191,7 +228,7 @@ mod tests {
     }
 
     fn counted(queue: &SpanQueue) -> (u64, u64) {
-        let counters = queue.lock().counters.clone();
+        let counters = queue.counters.lock().unwrap_or_else(PoisonError::into_inner);
         (counters.spans_sent.value(), counters.spans_lost.value())
     }
 
@@ -211,6 +248,22 @@ mod tests {
         // There is room again.
         queue.push(exchange());
         assert_eq!(counted(&queue).1, 8);
+    }
+
+    #[test]
+    fn the_log_says_once_that_spans_are_lost() {
+        let queue = filled(QUEUE_MAX);
+        assert!(!queue.lock().is_reported);
+        queue.push(exchange());
+        assert!(queue.lock().is_reported);
+        // It takes a batch, and others wait.
+        while queue.has_batch() {
+            queue.note_taken();
+            assert!(queue.lock().is_reported);
+            assert!(queue.next().is_some());
+        }
+        queue.note_taken();
+        assert!(!queue.lock().is_reported);
     }
 
     #[test]

@@ -8,6 +8,8 @@ use std::time::{Duration, SystemTime};
 use eyelet_telemetry::info::Outcome;
 use eyelet_wire::traceparent::{SpanId, TraceId};
 
+/// Bytes of a method in a span. `UPDATEREDIRECTREF`, the longest registered one, has 17.
+pub const METHOD_BYTES_MAX: usize = 32;
 /// Bytes of a path in a span. What is longer is cut: a queue of them must stay small.
 pub const PATH_BYTES_MAX: usize = 1024;
 /// Bytes of a host in a span. No host name is longer (RFC 1035 section 2.3.4).

@@ -4,21 +4,19 @@
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use eyelet_config::{SecretFields, TraceSettings, trace_fields};
-use eyelet_telemetry::counters;
 use eyelet_tls::client::roots_config;
 use eyelet_tls::server::TlsError;
 use eyelet_wire::traceparent::{SpanId, TraceId, TraceParent};
+use rustls::RootCertStore;
+use rustls_pki_types::TrustAnchor;
 
 use crate::client::CollectorClient;
 use crate::exporter;
+use crate::live;
 use crate::queue::SpanQueue;
 use crate::span::ExchangeSpans;
-
-/// How long the end of the process waits for the collector.
-const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why traces cannot be sent.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +36,8 @@ pub enum TraceError {
 pub struct Tracer {
     settings: TraceSettings,
     fields: SecretFields,
+    /// For an https:// collector.
+    roots: Option<Arc<RootCertStore>>,
     queue: Option<Arc<SpanQueue>>,
 }
 
@@ -64,38 +64,44 @@ impl Tracer {
             Some(file) => trace_fields(file).map_err(TraceError::Fields)?,
             None => SecretFields::new(),
         };
+        let (tls, roots) = match &settings.endpoint {
+            Some(endpoint) if endpoint.tls => {
+                let (tls, roots) = roots_config(settings.ca.as_deref())?;
+                (Some(tls), Some(roots))
+            }
+            _ => (None, None),
+        };
         if let Some(earlier) = earlier
             && (&earlier.settings, &earlier.fields) == (settings, &fields)
+            && anchors(&earlier.roots) == anchors(&roots)
         {
             return Ok(Some(earlier.clone()));
         }
         let queue = match &settings.endpoint {
             Some(endpoint) => {
-                let tls = match endpoint.tls {
-                    true => Some(roots_config(settings.ca.as_deref())?),
-                    false => None,
-                };
                 let client = CollectorClient::new(endpoint.clone(), fields.clone(), tls);
-                let queue = Arc::new(SpanQueue::new(counters::register()));
+                let queue = live::queue();
                 let name = settings.service_name.clone();
                 exporter::start(client, name, queue.clone()).map_err(TraceError::Thread)?;
                 Some(queue)
             }
             None => None,
         };
-        Ok(Some(Arc::new(Self { settings: settings.clone(), fields, queue })))
+        Ok(Some(Arc::new(Self { settings: settings.clone(), fields, roots, queue })))
     }
 
     /// The place of a request with this `traceparent`, if it has a valid one. A client that is
     /// trusted says itself whether it is recorded. Others must not: they could have all of theirs
-    /// recorded, and so could they by ids of their choice.
+    /// recorded, and so could they by ids of their choice. Without a collector nothing is decided
+    /// here: the flag passes, and that of a new trace lets the upstream decide.
     pub fn place(&self, parent: Option<TraceParent>, is_trusted: bool) -> TracePlace {
         let span_id = new_id();
         let own = TraceParent {
             trace_id: parent.map_or_else(new_trace_id, |parent| parent.trace_id),
             span_id,
             is_sampled: match parent {
-                Some(parent) if is_trusted => parent.is_sampled,
+                Some(parent) if is_trusted || !self.is_sending() => parent.is_sampled,
+                None if !self.is_sending() => true,
                 _ => is_sampled(self.settings.sample, span_id),
             },
         };
@@ -113,16 +119,6 @@ impl Tracer {
             queue.push(exchange);
         }
     }
-
-    /// Waits until what was recorded is sent, for `FINISH_TIMEOUT` at most.
-    pub fn finish(&self) {
-        let Some(queue) = &self.queue else { return };
-        queue.close();
-        let lost = queue.finish(FINISH_TIMEOUT);
-        if lost > 0 {
-            tracing::warn!("the collector of traces is slow or down: {lost} spans are lost");
-        }
-    }
 }
 
 impl Drop for Tracer {
@@ -131,6 +127,11 @@ impl Drop for Tracer {
             queue.close();
         }
     }
+}
+
+/// What a file or the system trusts.
+fn anchors(roots: &Option<Arc<RootCertStore>>) -> Option<&[TrustAnchor<'static>]> {
+    roots.as_ref().map(|roots| &*roots.roots)
 }
 
 /// The id of a new span. std draws keys for each thread from the system once, and never makes the
@@ -161,17 +162,29 @@ mod tests {
 
     use std::collections::HashSet;
 
+    use eyelet_config::{Host, HostPort, TraceEndpoint};
+
     use super::*;
 
     fn tracer(sample: f64) -> Arc<Tracer> {
-        let settings = TraceSettings {
-            endpoint: None,
+        Tracer::next(Some(&settings(sample)), None).unwrap().unwrap()
+    }
+
+    /// The collector is never asked: nothing is sent.
+    fn settings(sample: f64) -> TraceSettings {
+        let endpoint = TraceEndpoint {
+            tls: false,
+            address: HostPort { host: Host::Name("collector.example".into()), port: 4318 },
+            authority: "collector.example:4318".into(),
+            path: "/v1/traces".into(),
+        };
+        TraceSettings {
+            endpoint: Some(endpoint),
             sample,
             service_name: "edge".into(),
             ca: None,
             headers_file: None,
-        };
-        Tracer::next(Some(&settings), None).unwrap().unwrap()
+        }
     }
 
     #[test]
@@ -196,6 +209,19 @@ mod tests {
                 assert_eq!(tracer.place(parent, false).own.is_sampled, sample > 0.5);
                 assert_eq!(tracer.place(None, true).own.is_sampled, sample > 0.5);
             }
+        }
+    }
+
+    #[test]
+    fn without_a_collector_nothing_is_decided() {
+        let settings = TraceSettings { endpoint: None, ..settings(0.0) };
+        let tracer = Tracer::next(Some(&settings), None).unwrap().unwrap();
+        for is_trusted in [false, true] {
+            for is_sampled in [false, true] {
+                let parent = Some(TraceParent { trace_id: [7; 16], span_id: [8; 8], is_sampled });
+                assert_eq!(tracer.place(parent, is_trusted).own.is_sampled, is_sampled);
+            }
+            assert!(tracer.place(None, is_trusted).own.is_sampled);
         }
     }
 

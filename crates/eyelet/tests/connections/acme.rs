@@ -312,11 +312,15 @@ fn an_account_gets_another_key_whenever_the_edge_dies() {
     assert!(!next.exists());
     drop(running);
 
-    // The keys before it are of no use any more.
+    // The keys before it are of no use any more. The server knows neither the key that is stored
+    // nor the next one. What it knows a minute later nobody can say, so both stay.
+    write_private(&next, &rcgen::KeyPair::generate().unwrap().serialize_der());
     std::fs::write(world.path("account.json"), second.to_string()).unwrap();
     std::fs::remove_file(world.path("app.test.pem")).unwrap();
     let (running, _) = edge();
     running.wait_log("app.test: the ACME server refuses");
+    assert!(running.log().contains("key is not finished: the ACME server refuses"));
+    assert!(next.exists());
     let (other, file) = world.edge_with_file(world.http, "sni = \"app.test\"", "folder = \"acme\"");
     let said = world.change_key(&file);
     assert_eq!(said.status.code(), Some(1), "{said:?}");
@@ -338,6 +342,12 @@ fn another_key_needs_a_running_edge_and_a_server() {
     assert_eq!(said.status.code(), Some(1), "{said:?}");
     assert!(said.text.contains("[acme] no new key: the ACME server cannot be used"), "{said:?}");
     assert_eq!(world.account(), before);
+    drop(edge);
+    // Which key the server knows cannot be asked, so nothing is ordered with either.
+    std::fs::remove_file(world.path("app.test.pem")).unwrap();
+    let (edge, _) = world.edge_with_file(world.tls, "sni = \"app.test\"", "folder = \"acme\"");
+    edge.wait_log("app.test: a change of the account's key is not finished: the ACME server");
+    assert!(world.path("account.next-key").exists());
     drop(edge);
     let said = world.change_key(&file);
     assert!(

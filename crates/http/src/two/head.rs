@@ -9,7 +9,9 @@ use http::{Method, Request, Uri, Version, request, response};
 
 use crate::fault::RequestFault;
 use crate::fields;
-use crate::head::{Length, TARGET_BYTES_MAX, read_authority, read_shared_authority, spare_fields};
+use crate::head::{
+    Length, METHOD_BYTES_MAX, TARGET_BYTES_MAX, read_authority, read_shared_authority, spare_fields,
+};
 
 /// The port of an authority without one (RFC 9110 4.2.2).
 const HTTPS_PORT: u16 = 443;
@@ -51,7 +53,10 @@ pub fn read_request(head: MessageHead, is_last: bool) -> AskedRequest {
 }
 
 fn fill(parts: &mut request::Parts, head: MessageHead) -> Result<(), RequestFault> {
-    parts.method = Method::from_bytes(head.method()).unwrap_or_default();
+    // The access line has the beginning of a method that is refused.
+    let known = head.method().get(..METHOD_BYTES_MAX).unwrap_or(head.method());
+    parts.method = Method::from_bytes(known).unwrap_or_default();
+    let is_method_too_long = known.len() < head.method().len();
     if head.protocol() == Some(b"websocket") {
         parts.extensions.insert(WebSocketAsked);
     }
@@ -67,6 +72,7 @@ fn fill(parts: &mut request::Parts, head: MessageHead) -> Result<(), RequestFaul
     let target = PathAndQuery::from_maybe_shared(slice(&text, path));
     let authority = authority.map(|authority| slice(&text, authority));
     let authority = match read_head(parts, (&text, &fields), authority, is_too_large) {
+        Ok(_) if is_method_too_long => Err(RequestFault::Line),
         Ok(_) if !has_scheme => Err(RequestFault::Target),
         Ok(_) if is_too_long => Err(RequestFault::TargetTooLong),
         authority => authority,

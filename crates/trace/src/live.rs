@@ -1,0 +1,52 @@
+//! The queues of all configurations whose threads still send, and the counters that they share. The
+//! end of the process waits for them together.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use eyelet_telemetry::counters::{self, Counters};
+
+use crate::queue::SpanQueue;
+
+/// How long the end of the process waits for all collectors.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
+
+static LIVE: Mutex<Live> = Mutex::new(Live { counters: None, queues: Vec::new() });
+
+struct Live {
+    /// Registered cells stay until the end of the process, so that all queues have the same. Cells
+    /// have one writer at a time: the lock.
+    counters: Option<Arc<Mutex<Arc<Counters>>>>,
+    /// As many as configurations that still have something to send.
+    queues: Vec<Weak<SpanQueue>>,
+}
+
+/// A queue that the end of the process waits for.
+pub fn queue() -> Arc<SpanQueue> {
+    let mut live = lock();
+    let made = || Arc::new(Mutex::new(counters::register()));
+    let counters = live.counters.get_or_insert_with(made).clone();
+    let queue = Arc::new(SpanQueue::new(counters));
+    live.queues.retain(|queue| queue.strong_count() > 0);
+    live.queues.push(Arc::downgrade(&queue));
+    queue
+}
+
+/// Waits until what was recorded under any configuration is sent, for [`FINISH_TIMEOUT`] at most.
+pub fn finish() {
+    let queues: Vec<_> = lock().queues.iter().filter_map(Weak::upgrade).collect();
+    for queue in &queues {
+        queue.close();
+    }
+    let end = Instant::now() + FINISH_TIMEOUT;
+    let left = || end.saturating_duration_since(Instant::now());
+    let lost: u64 = queues.iter().map(|queue| queue.finish(left())).sum();
+    if lost > 0 {
+        tracing::warn!("the collector of traces is slow or down: {lost} spans are lost");
+    }
+}
+
+/// No operation under this lock can panic half done.
+fn lock() -> MutexGuard<'static, Live> {
+    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
+}
