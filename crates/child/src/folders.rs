@@ -81,7 +81,7 @@ impl Folders {
             let mut is_change = false;
             self.inotify.wait(left.unwrap_or(WAIT), |change| {
                 is_change |= match change {
-                    Change::Name(_, name) => !is_skipped(name),
+                    Change::Name(_, name, _) => !is_skipped(name),
                     Change::Unknown => true,
                 };
             })?;

@@ -17,7 +17,6 @@ use eyelet_telemetry::reason::{Reason, Shed};
 
 use crate::connection_table::{Slot, SlotState};
 use crate::park;
-use crate::relay::Relay;
 use crate::rest::{self, Rest};
 use crate::worker::Worker;
 
@@ -61,10 +60,6 @@ fn prepare(worker: &Rc<Worker>, key: Key) -> Option<Rest> {
     let SlotState::Parked { info, relay } = &mut table.slot(key)?.state else { return None };
     // Looked at first: after "passed" each search meets these connections again.
     if info.decided(&worker.shared.borrow()).is_some_and(|it| !format::has_place_for(it)) {
-        return None;
-    }
-    // The form for another process has no place for it: its client connects again.
-    if matches!(relay, Relay::Terminate(terminated) if terminated.is_originated()) {
         return None;
     }
     let held = relay.held_bytes();

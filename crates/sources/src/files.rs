@@ -1,7 +1,7 @@
 //! One look at all files: what has changed is read and replaced, and each fault is logged once.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use eyelet_sys::file::Stamp;
 use eyelet_telemetry::counters::{self, Counters};
 use eyelet_tls::roots::EvidenceRoots;
 
+use crate::partial::{PARTIAL_MAX, PartialFiles, Reading};
 use crate::watched::WatchFault;
 use crate::{ChangedSources, POLL, Served, UNWATCHED_POLL};
 
@@ -39,6 +40,8 @@ struct Notes {
     counters: Arc<Counters>,
     /// The last fault of each file that has one.
     faults: HashMap<PathBuf, String>,
+    /// Files that were read although their writers have not closed them.
+    overdue: HashSet<PathBuf>,
     /// Why not everything is watched.
     watch_fault: Option<String>,
     /// Files that were replaced in this look.
@@ -63,8 +66,9 @@ impl SourceFiles {
         own.into_iter().chain(dns).chain(lists).chain(roots).chain(tls.files(&config.rules))
     }
 
-    /// Reads what has changed, after an event or without one.
-    pub fn look(&mut self, is_event: bool) -> ChangedSources {
+    /// Reads what has changed, after an event or without one. Lists and the configuration wait
+    /// while they are `partial`: each says more or less by what it does not have yet.
+    pub fn look(&mut self, is_event: bool, partial: &PartialFiles) -> ChangedSources {
         let Self { served, lists, dns, tried, notes } = self;
         let Served { config, tls, upstream_tls, evidence_roots } = served;
         let system = config.dns.system_files().iter().map(|file| Stamp::at(Path::new(file)));
@@ -75,11 +79,15 @@ impl SourceFiles {
         tls.refresh(&config.rules, |file, read| notes.note(file, read));
         let upstream_roots = upstream_tls.refresh(|file, read| notes.note(file, read));
         let evidence_roots = evidence_roots.as_ref().is_some_and(|roots| notes.look_at(roots));
-        let lists = look_at_lists(config, lists, notes);
+        let waiting = notes.waiting(config, partial);
+        let lists = look_at_lists(config, lists, &waiting, notes);
         notes.log_more();
         let changed =
             ChangedSources { lists, evidence_roots, upstream_roots, dns, configuration: None };
-        let Some(watch) = &config.watch else { return changed };
+        // A reload reads the lists too.
+        let Some(watch) = config.watch.as_ref().filter(|_| waiting.is_empty()) else {
+            return changed;
+        };
         let digest = watch.digest_now();
         let differs = digest.as_ref().ok().copied().filter(|digest| *digest != watch.digest);
         let configuration =
@@ -123,9 +131,14 @@ fn is_due(
 }
 
 /// Reads the lists that have changed. Returns whether one was replaced.
-fn look_at_lists(config: &Config, known: &mut HashMap<ListId, Stamp>, notes: &mut Notes) -> bool {
+fn look_at_lists(
+    config: &Config,
+    known: &mut HashMap<ListId, Stamp>,
+    waiting: &HashSet<&Path>,
+    notes: &mut Notes,
+) -> bool {
     let mut is_any_new = false;
-    for (id, list) in config.lists.iter() {
+    for (id, list) in config.lists.iter().filter(|(_, list)| !waiting.contains(&*list.path)) {
         // Before it is read: a change meanwhile gives another stamp at the next look.
         let stamp = Stamp::at(&list.path);
         if known.get(&id).is_some_and(|known| known.is_same(stamp)) {
@@ -156,8 +169,30 @@ fn text_of(mistakes: &[Diagnostic]) -> String {
 
 impl Notes {
     fn new() -> Self {
-        let (faults, watch_fault) = (HashMap::new(), None);
-        Self { counters: counters::register(), faults, watch_fault, replaced: 0 }
+        let (faults, overdue, watch_fault) = (HashMap::new(), HashSet::new(), None);
+        Self { counters: counters::register(), faults, overdue, watch_fault, replaced: 0 }
+    }
+
+    /// The lists and the configuration that wait for their writers to close them.
+    fn waiting<'a>(&mut self, config: &'a Config, partial: &PartialFiles) -> HashSet<&'a Path> {
+        let now = Instant::now();
+        let own = config.watch.iter().map(|watch| &*watch.file);
+        let paths = config.lists.iter().map(|(_, list)| &*list.path).chain(own);
+        paths.filter(|path| self.waits(path, partial.reading(path, now))).collect()
+    }
+
+    /// Whether a file waits. Logs once that it has waited for too long.
+    fn waits(&mut self, path: &Path, reading: Reading) -> bool {
+        if reading != Reading::Overdue {
+            self.overdue.remove(path);
+        } else if self.overdue.insert(path.to_owned()) {
+            tracing::warn!(
+                "{}: somebody writes it for {} s and has not closed it; it is read as it is",
+                path.display(),
+                PARTIAL_MAX.as_secs(),
+            );
+        }
+        reading == Reading::Waits
     }
 
     /// Reads the roots for evidence if they have changed. Returns whether they were replaced.

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod files;
+mod partial;
 mod watched;
 
 use std::io;
@@ -196,13 +197,15 @@ fn run(orders: &Mutex<Orders>, note: &dyn Fn(ChangedSources)) {
         let Some(files) = &mut files else { return };
         let began = Instant::now();
         if due.at() <= began {
+            // A write that was not heard of yet. If this fails, the next wait says so.
+            let is_changed = watched.wait(Duration::ZERO).unwrap_or(false);
             // First the folders, then the files: what changes meanwhile is an event.
             let fault = watched.follow(files.paths()).err();
             if fault.is_some() {
                 files.note_watch(fault.as_ref());
             }
             is_unwatched = fault.is_some();
-            let changed = files.look(due.events.is_some());
+            let changed = files.look(due.events.is_some() || is_changed, watched.partial());
             if changed != ChangedSources::default() {
                 note(changed);
             }
@@ -214,6 +217,9 @@ fn run(orders: &Mutex<Orders>, note: &dyn Fn(ChangedSources)) {
             // An order that came before this one was known has not ended the wait below.
             lock(orders).ender = watched.ender();
             continue;
+        }
+        if let Some(overdue) = watched.next_overdue(Instant::now()) {
+            due.by(overdue);
         }
         let left = due.at().saturating_duration_since(Instant::now());
         match watched.wait(left) {

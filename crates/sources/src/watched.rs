@@ -8,22 +8,31 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use eyelet_sys::inotify::{Change, Inotify, WaitEnder, WatchedFolder};
+use eyelet_sys::inotify::{Change, Contents, Inotify, WaitEnder, WatchedFolder};
+
+use crate::partial::{PARTIAL_MAX, PartialFiles};
 
 /// Most links that one path may lead through, as in the kernel (MAXSYMLINKS).
 const LINKS_MAX: usize = 40;
+/// The rest after events that change nothing: another program may write a file in a watched folder
+/// without end.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// The folders of paths, watched.
 #[derive(Default)]
 pub struct Watched {
     /// `None`: the system gives none for now.
     inotify: Option<Inotify>,
-    folders: HashSet<WatchedFolder>,
+    folders: HashMap<WatchedFolder, PathBuf>,
     /// Digests of the names in folders that are on the way of a path: 50,000 certificates have
     /// 100,000 of them.
     names: HashSet<u64>,
+    /// Those of `names` that somebody writes and has not closed, and since when.
+    written: HashMap<u64, Instant>,
+    /// The paths that led to them at the last [`Watched::follow`].
+    partial: PartialFiles,
     hasher: RandomState,
 }
 
@@ -52,8 +61,11 @@ struct Walk<'a> {
     names: HashSet<u64>,
     /// By its real path. `None`: it cannot be watched.
     folders: HashMap<PathBuf, Option<WatchedFolder>>,
+    /// Those in which each write to a file is noted.
+    written_in: HashSet<PathBuf>,
     /// The real paths of folders that were followed, by the path as it was given.
     followed: HashMap<PathBuf, Option<PathBuf>>,
+    partial: PartialFiles,
     fault: Option<WatchFault>,
 }
 
@@ -61,6 +73,17 @@ impl Watched {
     /// Ends a wait. `None`: unparking the thread does.
     pub fn ender(&self) -> Option<WaitEnder> {
         self.inotify.as_ref().map(Inotify::ender)
+    }
+
+    /// The paths whose files were being written at the last [`Watched::follow`].
+    pub fn partial(&self) -> &PartialFiles {
+        &self.partial
+    }
+
+    /// When the next file that is still being written is read nevertheless.
+    pub fn next_overdue(&self, now: Instant) -> Option<Instant> {
+        let overdue = self.written.values().map(|since| *since + PARTIAL_MAX);
+        overdue.filter(|at| *at > now).min()
     }
 
     /// Watches the way of each of these paths as it is now, and nothing else. A folder that is
@@ -75,27 +98,37 @@ impl Watched {
     ) -> Result<(), WatchFault> {
         let inotify = match self.inotify.take().map_or_else(Inotify::new, Ok) {
             Ok(inotify) => inotify,
-            Err(error) => return Err(WatchFault { folder: None, error }),
+            Err(error) => {
+                self.forget_all();
+                return Err(WatchFault { folder: None, error });
+            }
         };
         let mut walk = Walk {
             watched: self,
             inotify: &inotify,
             names: HashSet::with_capacity(self.names.len()),
             folders: HashMap::new(),
+            written_in: HashSet::new(),
             followed: HashMap::new(),
+            partial: PartialFiles::default(),
             fault: None,
         };
         for path in paths {
-            if let Ok(path) = std::path::absolute(path) {
-                walk.follow(&path, LINKS_MAX);
+            let path = path.as_ref();
+            let Ok(absolute) = std::path::absolute(path) else { continue };
+            let file = walk.follow(&absolute, LINKS_MAX);
+            if let Some(since) = file.and_then(|file| walk.watch_writes(&file)) {
+                walk.partial.add(path.to_owned(), since);
             }
         }
-        let Walk { names, folders, fault, .. } = walk;
-        let folders: HashSet<_> = folders.into_values().flatten().collect();
-        for gone in self.folders.difference(&folders) {
+        let Walk { names, folders, partial, fault, .. } = walk;
+        let numbered = |(path, number): (_, Option<_>)| number.map(|number| (number, path));
+        let folders: HashMap<_, _> = folders.into_iter().filter_map(numbered).collect();
+        for gone in self.folders.keys().filter(|known| !folders.contains_key(known)) {
             inotify.forget(*gone);
         }
-        (self.folders, self.names) = (folders, names);
+        self.written.retain(|digest, _| names.contains(digest));
+        (self.folders, self.names, self.partial) = (folders, names, partial);
         self.inotify = Some(inotify);
         fault.map_or(Ok(()), Err)
     }
@@ -109,19 +142,45 @@ impl Watched {
             thread::park_timeout(timeout);
             return Ok(false);
         };
-        let mut is_changed = false;
+        let Self { folders, names, written, hasher, .. } = self;
+        let (mut is_event, mut is_changed) = (false, false);
         let waited = inotify.wait(timeout, |change| {
-            is_changed |= match change {
-                Change::Name(folder, name) => self.names.contains(&self.digest(folder, name)),
-                Change::Unknown => true,
+            is_event = true;
+            let Change::Name(folder, name, contents) = change else {
+                is_changed = true;
+                return;
             };
+            let digest = hasher.hash_one((folder, name));
+            if !names.contains(&digest) {
+                return;
+            }
+            is_changed |= contents != Contents::Partial;
+            let file = folders.get(&folder).map(|folder| folder.join(name));
+            match contents {
+                Contents::Whole => _ = written.remove(&digest),
+                Contents::Unsaid => {}
+                Contents::New if !file.is_some_and(|file| is_empty(&file)) => {}
+                Contents::New | Contents::Partial => {
+                    written.entry(digest).or_insert_with(Instant::now);
+                }
+            }
         });
         if let Err(error) = waited {
             self.inotify = None;
-            self.folders.clear();
+            self.forget_all();
             return Err(WatchFault { folder: None, error });
         }
+        if is_event && !is_changed {
+            thread::sleep(PAUSE);
+        }
         Ok(is_changed)
+    }
+
+    /// The numbers of folders are worth nothing without their inotify.
+    fn forget_all(&mut self) {
+        self.folders.clear();
+        self.written.clear();
+        self.partial = PartialFiles::default();
     }
 
     fn digest(&self, folder: WatchedFolder, name: &OsStr) -> u64 {
@@ -129,7 +188,24 @@ impl Watched {
     }
 }
 
+/// Whether this is a file without contents. Whoever made it may be about to write it.
+fn is_empty(file: &Path) -> bool {
+    std::fs::symlink_metadata(file).is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0)
+}
+
 impl Walk<'_> {
+    /// Has each write to a file noted. Returns since when somebody writes it and has not closed it.
+    fn watch_writes(&mut self, file: &Path) -> Option<Instant> {
+        let (folder, name) = (file.parent()?, file.file_name()?);
+        let number = (*self.folders.get(folder)?)?;
+        if !self.written_in.contains(folder) {
+            // If this fails, the folder is gone, and the folder above says so.
+            let _ = self.inotify.watch_writes(folder);
+            self.written_in.insert(folder.to_owned());
+        }
+        self.watched.written.get(&self.watched.digest(number, name)).copied()
+    }
+
     /// Follows a path through at most so many links. Gives the path without links, also if it leads
     /// to nothing.
     fn follow(&mut self, path: &Path, links: usize) -> Option<PathBuf> {
@@ -195,10 +271,11 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use std::fs;
-    use std::os::unix::fs::symlink;
-    use std::time::Instant;
+    use std::io::Write;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
+    use crate::partial::Reading;
 
     const SOON: Duration = Duration::from_secs(60);
 
@@ -279,6 +356,64 @@ mod tests {
             assert!(is_noticed(&mut watched));
             watched.follow([&file].into_iter()).unwrap();
             while watched.wait(Duration::ZERO).unwrap() {}
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// By whatever links a path leads to it.
+    #[test]
+    fn a_file_is_partial_from_its_first_write_to_its_close() {
+        let folder = folder("partial");
+        let (path, other) = (folder.join("mount/list"), folder.join("other"));
+        fs::create_dir(folder.join("in")).unwrap();
+        symlink("in", folder.join("mount")).unwrap();
+        fs::write(folder.join("in/file"), "old").unwrap();
+        symlink("file", folder.join("in/list")).unwrap();
+        let mut watched = Watched::default();
+        let mut reading = |after| {
+            while watched.wait(Duration::ZERO).unwrap() {}
+            watched.follow([&path, &other].into_iter()).unwrap();
+            let now = Instant::now();
+            assert_eq!(watched.partial().reading(&other, now), Reading::Whole);
+            let overdue = watched.next_overdue(now);
+            let reading = watched.partial().reading(&path, now + after);
+            assert_eq!(overdue.is_some(), reading != Reading::Whole);
+            reading
+        };
+        let mut is_partial = || {
+            let readings = [Duration::ZERO, PARTIAL_MAX].map(&mut reading);
+            assert!(
+                [[Reading::Whole; 2], [Reading::Waits, Reading::Overdue]].contains(&readings),
+                "{readings:?}"
+            );
+            readings[0] == Reading::Waits
+        };
+        assert!(!is_partial());
+        for _ in 0..2 {
+            // It is truncated, and nothing is written yet.
+            let mut file = fs::File::create(folder.join("in/file")).unwrap();
+            assert!(is_partial(), "truncated");
+            file.write_all(b"one\n").unwrap();
+            assert!(is_partial(), "cut");
+            file.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
+            assert!(is_partial(), "its mode says nothing of its contents");
+            file.write_all(b"two\n").unwrap();
+            drop(file);
+            assert!(!is_partial(), "closed");
+            // Another takes its place.
+            let file = fs::File::create(folder.join("in/file")).unwrap();
+            assert!(is_partial());
+            fs::write(folder.join("in/new"), "three").unwrap();
+            fs::rename(folder.join("in/new"), folder.join("in/file")).unwrap();
+            assert!(!is_partial(), "renamed");
+            drop(file);
+            // It is made anew, and nothing is written yet.
+            fs::remove_file(folder.join("in/file")).unwrap();
+            assert!(!is_partial(), "missing");
+            let file = fs::File::create(folder.join("in/file")).unwrap();
+            assert!(is_partial(), "made");
+            drop(file);
+            assert!(!is_partial(), "empty, and closed");
         }
         fs::remove_dir_all(folder).unwrap();
     }

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 /// Everything that makes a name lead to another file or to other contents. A file that is written
 /// counts when it is closed. `ATTRIB`: a file that could not be read may be readable now.
+/// `MASK_ADD`: a folder that is watched already keeps its other events.
 const EVENTS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::CLOSE_WRITE)
     .union(WatchFlags::MOVE)
@@ -22,7 +23,13 @@ const EVENTS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::ATTRIB)
     .union(WatchFlags::DELETE_SELF)
     .union(WatchFlags::MOVE_SELF)
-    .union(WatchFlags::ONLYDIR);
+    .union(WatchFlags::ONLYDIR)
+    .union(WatchFlags::MASK_ADD);
+/// What ends the writing of a file, or leads the name elsewhere.
+const WHOLE: ReadFlags = ReadFlags::CLOSE_WRITE
+    .union(ReadFlags::MOVED_FROM)
+    .union(ReadFlags::MOVED_TO)
+    .union(ReadFlags::DELETE);
 
 /// Bytes of one read: about 100 events. One event has at most 16 bytes and a name of 256.
 const READ_BYTES: usize = 4 << 10;
@@ -44,9 +51,22 @@ pub struct WatchedFolder(i32);
 #[derive(Debug, PartialEq, Eq)]
 pub enum Change<'a> {
     /// This name in a folder may lead to something else.
-    Name(WatchedFolder, &'a OsStr),
+    Name(WatchedFolder, &'a OsStr, Contents),
     /// A folder is gone or has moved, or events were lost: anything may have changed.
     Unknown,
+}
+
+/// What an event says of a file's contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// Somebody writes it, and has not closed it. Only [`Inotify::watch_writes`] has this.
+    Partial,
+    /// Its writer has closed it, or another file has this name, or none.
+    Whole,
+    /// A file was made with this name. It may have contents already, from another folder.
+    New,
+    /// Nothing.
+    Unsaid,
 }
 
 /// Ends waits, from any thread.
@@ -82,7 +102,19 @@ impl Inotify {
     /// # Errors
     /// If there is no such folder, or the user watches too many (`fs.inotify.max_user_watches`).
     pub fn watch(&self, folder: &Path) -> io::Result<WatchedFolder> {
-        Ok(WatchedFolder(inotify::add_watch(&self.events, folder, EVENTS)?))
+        self.add(folder, EVENTS)
+    }
+
+    /// The same, and each write to a file in it. It stays so until the folder is forgotten.
+    ///
+    /// # Errors
+    /// As [`Inotify::watch`].
+    pub fn watch_writes(&self, folder: &Path) -> io::Result<WatchedFolder> {
+        self.add(folder, EVENTS | WatchFlags::MODIFY)
+    }
+
+    fn add(&self, folder: &Path, events: WatchFlags) -> io::Result<WatchedFolder> {
+        Ok(WatchedFolder(inotify::add_watch(&self.events, folder, events)?))
     }
 
     /// Ends the watch of a folder.
@@ -124,12 +156,23 @@ impl Inotify {
             }
             note(match event.file_name() {
                 Some(name) => {
-                    Change::Name(WatchedFolder(event.wd()), OsStr::from_bytes(name.to_bytes()))
+                    let contents = contents_after(event.events());
+                    let name = OsStr::from_bytes(name.to_bytes());
+                    Change::Name(WatchedFolder(event.wd()), name, contents)
                 }
                 None => Change::Unknown,
             });
         }
         Ok(())
+    }
+}
+
+fn contents_after(event: ReadFlags) -> Contents {
+    match () {
+        () if event.contains(ReadFlags::MODIFY) => Contents::Partial,
+        () if event.intersects(WHOLE) => Contents::Whole,
+        () if event.contains(ReadFlags::CREATE) => Contents::New,
+        () => Contents::Unsaid,
     }
 }
 
@@ -155,7 +198,7 @@ mod tests {
         fs::write(folder.join("file"), "1").unwrap();
         inotify
             .wait(long, |change| match change {
-                Change::Name(folder, name) => seen.push((folder, name.to_owned())),
+                Change::Name(folder, name, _) => seen.push((folder, name.to_owned())),
                 Change::Unknown => panic!("a name is known"),
             })
             .unwrap();

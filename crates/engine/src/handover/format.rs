@@ -60,7 +60,8 @@ pub enum ImportError {
     /// No session of a terminated connection.
     #[error("TLS: {0}")]
     Session(#[from] eyelet_record::SessionFault),
-    /// The session is a client's.
+    /// The session is a client's, and the connection has what no connection to a `tls://` upstream
+    /// has, or its version knows none.
     #[error("TLS: the role is a client's")]
     Role,
     /// No info of a connection.
@@ -95,8 +96,8 @@ struct ConnectionV1<'a> {
     relay: RelayV1<'a>,
 }
 
-/// Version 4: version 3, with [`RelayV1::Cleartext`]. Version 3 is version 2, and then the last two
-/// values. Version 2 is version 1, and then `state`.
+/// Version 4: version 3, with [`RelayV1::Cleartext`] and with sessions as a client. Version 3 is
+/// version 2, and then the last two values. Version 2 is version 1, and then `state`.
 #[derive(Serialize)]
 struct ConnectionV3<'a> {
     first: ConnectionV1<'a>,
@@ -188,6 +189,9 @@ impl Detached {
             return Err(ImportError::Trailing(behind.len()));
         }
         let mut detached = connection.detached(sockets)?;
+        if detached.relay.is_originated() && version < 4 {
+            return Err(ImportError::Role);
+        }
         detached.rest.idle = idle_ms.map(Duration::from_millis);
         if let Some(state) = state {
             detached.take_state(state)?;
@@ -200,7 +204,9 @@ impl Detached {
 
     /// Only a terminated connection whose client authorities have vouched for has a certificate.
     fn take_certificate(&mut self, certificate: &[u8]) -> Result<(), ImportError> {
-        let Relay::Terminate(_) = self.relay else { return Err(ImportError::Certificate) };
+        if !matches!(self.relay, Relay::Terminate(_)) || self.relay.is_originated() {
+            return Err(ImportError::Certificate);
+        }
         let decided = &mut self.info.decided;
         decided.client_certificate = Some(Arc::new(certificate.into()));
         has_place_for(decided).then_some(()).ok_or(ImportError::Certificate)
@@ -253,6 +259,7 @@ fn to_bytes(connection: &ConnectionV3<'_>) -> Zeroizing<Vec<u8>> {
 impl ConnectionV1<'_> {
     fn detached(&self, sockets: Vec<OwnedFd>) -> Result<Detached, ImportError> {
         let mut info = self.info.info(IMPORT_UNIX_MS)?;
+        let is_of_tls = info.decided.http2 || info.decided.tls_version.is_some();
         let relay = match &self.relay {
             RelayV1::Splice { flow } => {
                 let (up, down) = flow.inspected_bytes();
@@ -264,14 +271,15 @@ impl ConnectionV1<'_> {
             RelayV1::Terminate { session, flow } => {
                 flow.check_terminated()?;
                 let session = Session::import(session)?;
-                if session.role() != Role::Server {
+                // Towards the upstream, so there is one, and the client has no TLS.
+                if session.role() == Role::Client
+                    && !(self.has_upstream && !is_of_tls && flow.is_originated())
+                {
                     return Err(ImportError::Role);
                 }
                 Relay::Terminate(Terminated { session, flow: flow.flow()? })
             }
             RelayV1::Cleartext { flow } => {
-                let decided = &info.decided;
-                let is_of_tls = decided.http2 || decided.tls_version.is_some();
                 if is_of_tls || self.has_upstream || !flow.is_cleartext() {
                     return Err(ImportError::Cleartext);
                 }

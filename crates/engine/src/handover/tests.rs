@@ -455,16 +455,36 @@ fn a_client_in_the_clear_rests_in_its_slot_and_moves() {
     assert_eq!(worker.counters.parked.value(), 0);
 }
 
-/// A pair with TLS towards its upstream costs its slot and nothing else. It stays in its process.
+/// A pair with TLS towards its upstream costs its slot and nothing else, here and in the process
+/// that it moves to.
 #[test]
-fn a_pair_with_tls_towards_its_upstream_rests_in_its_slot() {
-    let worker = worker();
-    let ((client, upstream), _far_client, _far_upstream) = sockets();
-    let key = park_one(&worker, (client, Some(upstream)), |_| {
-        let session = Session::tls13(Role::Client, Suite::Aes128Gcm, &[1; 32], &[2; 32], 0, 0);
-        Relay::Terminate(Terminated { session: session.unwrap(), flow: Flow::default() })
+fn a_pair_with_tls_towards_its_upstream_rests_in_its_slot_and_moves() {
+    let (old, new) = (worker(), worker());
+    let ((client, upstream), mut far_client, mut far_upstream) = sockets();
+    let session = || Session::tls13(Role::Client, Suite::Aes128Gcm, &[1; 32], &[2; 32], 0, 0);
+    let key = park_one(&old, (client, Some(upstream)), |_| {
+        Relay::Terminate(Terminated { session: session().unwrap(), flow: Flow::default() })
     });
-    assert_eq!(worker.process.budget.used_by(Account::Relayed), 0, "no byte beside the slot");
+    assert_eq!(old.process.budget.used_by(Account::Relayed), 0, "no byte beside the slot");
     assert_eq!(size_of::<Slot>(), 240);
-    assert!(detach(&worker, key).is_none());
+    far_client.write_all(b"one").unwrap();
+    iterate(&old);
+    hand_over(&old, &new, key);
+    check_empty(&old);
+    assert_eq!(new.process.budget.used_by(Account::Relayed), 0, "nor has it now");
+    far_client.write_all(b"two").unwrap();
+    iterate(&new);
+    // Each is a record by the next number of the one session.
+    let (mut tls, mut keys) = (session().unwrap(), Keys::new());
+    for text in [b"one", b"two"] {
+        let mut record = vec![0; tls.record_len(text.len())];
+        record[tls.prefix_len()..][..text.len()].copy_from_slice(text);
+        let sealed = tls.seal(&mut keys, &mut record, text.len()).unwrap();
+        let mut heard = vec![0; sealed];
+        far_upstream.read_exact(&mut heard).unwrap();
+        assert_eq!(heard, record[..sealed]);
+    }
+    drop((far_client, far_upstream));
+    iterate(&new);
+    check_empty(&new);
 }

@@ -208,6 +208,12 @@ impl FlowV1<'_> {
         if up || down || self.flight.is_some() { Err(FlowFault::Mode) } else { Ok(()) }
     }
 
+    /// Whether it can be that of a connection whose TLS is towards the upstream: nothing is to be
+    /// sent before the bytes, and it is no WebSocket.
+    pub(crate) fn is_originated(&self) -> bool {
+        self.preface.is_empty() && self.websocket.is_none()
+    }
+
     /// Whether it can be that of a client without TLS: it holds bytes for its client at most.
     pub(crate) fn is_cleartext(&self) -> bool {
         let is_open = matches!(self.up, DirectionV1::Open(ModeV1::Copy))

@@ -51,13 +51,14 @@ impl Relay {
         }
     }
 
+    /// Whether TLS is towards the upstream: [`terminate::Terminated::is_originated`].
+    pub(crate) fn is_originated(&self) -> bool {
+        matches!(self, Self::Terminate(terminated) if terminated.is_originated())
+    }
+
     /// Whether nobody can know what its peers are about to send: bytes pass from one to the other.
     pub(crate) fn is_pair(&self) -> bool {
-        match self {
-            Self::Splice(_) => true,
-            Self::Terminate(terminated) => terminated.is_originated(),
-            Self::Cleartext(_) => false,
-        }
+        matches!(self, Self::Splice(_)) || self.is_originated()
     }
 
     /// Bytes of memory that it holds besides its slot.

@@ -1,6 +1,7 @@
 //! Lists of names and networks from files, in a running edge: what a reload reads again, and what
 //! becomes of connections when a list is replaced.
 
+use std::fs::{self, File};
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 
@@ -113,4 +114,65 @@ fn a_list_is_replaced_while_connections_are_kept() {
         let accounts = log.lines().rev().find(|line| line.contains("configurations: "))?;
         accounts.contains("configurations: 1 held").then_some(())
     });
+}
+
+/// Half a list refuses too little, and half a configuration here splices all names. Another list
+/// that changes meanwhile is read, and they are not.
+#[test]
+fn what_is_being_written_is_read_when_its_writer_closes_it() {
+    let (folder, upstream) = (Folder::new(), Upstream::echo());
+    let rules = |more: &str| {
+        let refuse = ["deny", "other"].map(|list| {
+            format!("[[rule]]\nsni = {{ file = \"{list}.txt\" }}\naction = \"refuse\"\n")
+        });
+        let splice =
+            format!("[[rule]]\naction = \"splice\"\nupstream = \"{}\"\n", upstream.address);
+        let refuse = refuse.concat();
+        format!("workers = 1\nwatch = true\n{more}{LISTENER}{refuse}{splice}")
+    };
+    let last = "sni = [\"app.test\", \"denied.test\"]\n";
+    let deny = folder.write("deny.txt", "denied.test\n");
+    folder.write("other.txt", "one.test\n");
+    let file = folder.write("edge.toml", rules("") + last);
+    let mut command = edge::eyelet(&folder);
+    command.arg("serve").arg(&file);
+    let edge = Edge::spawn(command, 1);
+    let to = edge.address();
+    let other = |name: &str, times: usize| {
+        folder.write("other.txt.new", format!("{name}\n"));
+        fs::rename(folder.path().join("other.txt.new"), folder.path().join("other.txt")).unwrap();
+        let read = || edge.log().matches("other.txt: its new contents").count();
+        until("the other list", || (read() == times).then_some(()));
+    };
+
+    let mut writer = File::create(&deny).unwrap();
+    writer.write_all(b"new.test\n").unwrap();
+    other("two.test", 1);
+    is_refused(to, "denied.test");
+    assert!(!edge.log().contains("deny.txt: "), "{}", edge.log());
+    writer.write_all(b"denied.test\n").unwrap();
+    drop(writer);
+    edge.wait_log("deny.txt: its new contents");
+    is_refused(to, "denied.test");
+
+    let listen = "[[listener]]\naddress = \"127.0.0.2:0\"\n";
+    let mut writer = File::create(&file).unwrap();
+    writer.write_all(rules(listen).as_bytes()).unwrap();
+    for (times, name) in [(2, "three.test"), (3, "four.test")] {
+        other(name, times);
+        is_refused(to, "evil.test");
+    }
+    writer.write_all(last.as_bytes()).unwrap();
+    drop(writer);
+    edge.wait_log("listening on 127.0.0.2");
+    drop(is_spliced(to, "app.test"));
+    is_refused(to, "evil.test");
+    // The half had this listener already.
+    until("the new rules", || (count_serves(&edge) > 0).then_some(()));
+    assert_eq!(count_serves(&edge), 1, "{}", edge.log());
+}
+
+fn count_serves(edge: &Edge) -> usize {
+    let log = edge.log();
+    log.lines().filter(|line| line.contains("configuration ") && line.contains(" serves")).count()
 }

@@ -237,10 +237,10 @@ fn what_was_seen_right_before_sigterm_is_there_after_a_restart() {
     assert!(got.body.len() < 1_000, "{}", got.body.len());
 }
 
-/// What a client was told that it may use is on disk a second later, however large it is and
-/// whatever else there is to do.
+/// What a client was told that it may use comes to disk without an order to end, however large it
+/// is and whatever else there is to do.
 #[test]
-fn what_was_seen_a_second_before_sigkill_is_there_after_a_restart() {
+fn what_was_stored_before_sigkill_is_there_after_a_restart() {
     let (pki, app) = (Pki::new(), Upstream::serve(application));
     let config = storing(&pki, &app, "dictionary = \"/assets/app.*.js\"");
     let mut one = Edge::start_whole(&pki.folder, &config, |_| ());
@@ -248,7 +248,7 @@ fn what_was_seen_a_second_before_sigkill_is_there_after_a_restart() {
     let mut hashes = Vec::<Digest>::new();
     for version in versions {
         if version == HEAVY + 2 {
-            // By now the smallest deltas are in the making, which takes seconds each.
+            // Pacing: by now the smallest deltas are in the making, which takes seconds each.
             std::thread::sleep(Duration::from_secs(1));
         }
         let got = fetch(&pki, &one, version, "");
@@ -258,18 +258,21 @@ fn what_was_seen_a_second_before_sigkill_is_there_after_a_restart() {
         }
         hashes.push(digest(&SHA256, &got.body));
     }
-    std::thread::sleep(Duration::from_millis(1500));
+    let missing = || {
+        let names = std::fs::read_dir(pki.file("store")).unwrap();
+        let names: Vec<_> = names.map(|entry| entry.unwrap().file_name().into_string()).collect();
+        versions.iter().zip(&hashes).find(|(_, hash)| {
+            let hex: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+            !names.contains(&Ok(format!("{hex}.version")))
+        })
+    };
+    until("all versions to be on disk", || missing().is_none().then_some(()));
     one.signal(rustix::process::Signal::KILL);
     one.wait_exit();
     drop(one);
 
     let two = Edge::start_whole(&pki.folder, &config, |_| ());
-    let names = std::fs::read_dir(pki.file("store")).unwrap();
-    let names: Vec<_> = names.map(|entry| entry.unwrap().file_name().into_string()).collect();
-    for (version, hash) in versions.iter().zip(&hashes) {
-        let hex: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-        assert!(names.contains(&Ok(format!("{hex}.version"))), "version {version}: {names:?}");
-    }
+    assert!(missing().is_none(), "{missing:?}", missing = missing().map(|(version, _)| version));
     let fields = taking("gzip, dcz", hashes[2].as_ref());
     until("a delta of large versions", || {
         let got = fetch(&pki, &two, LARGE + 1, &fields);
@@ -292,7 +295,7 @@ fn a_browser_gets_the_next_version_as_a_delta_also_after_a_restart() {
         let line = asked(edge, &format!("/assets/app.{version}.js"));
         // The script has run: what it computes with one of its functions comes back.
         asked(edge, &format!("/ran?{version}"));
-        // The browser writes what it keeps behind the page's back.
+        // Pacing: the browser writes what it keeps behind the page's back.
         std::thread::sleep(Duration::from_secs(1));
         browser.close();
         line
@@ -300,13 +303,17 @@ fn a_browser_gets_the_next_version_as_a_delta_also_after_a_restart() {
     let one = edge(&pki, &app, port);
     let first = visit(&one, 1);
     assert_eq!(first["coding"], "br", "{first}");
-    let second = visit(&one, 2);
-    assert_eq!(second["coding"], "dcz", "{second}");
+    // It may have been ended before it had written the first version.
+    let mut versions = 2..;
+    let second = until("the browser to have a dictionary", || {
+        let line = visit(&one, versions.next()?);
+        (line["coding"] == "dcz").then_some(line)
+    });
     assert!(second["bytes_sent"].as_u64().unwrap() < 1_000, "{second}");
     drop(one);
 
     let two = edge(&pki, &app, port);
-    let third = visit(&two, 3);
+    let third = visit(&two, versions.next().unwrap());
     assert_eq!(third["coding"], "dcz", "{third}");
     assert!(third["bytes_sent"].as_u64().unwrap() < 1_000, "{third}");
 }

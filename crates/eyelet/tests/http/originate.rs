@@ -348,12 +348,23 @@ fn a_connection_at_rest_is_parked_and_follows_a_reload() {
 }
 
 /// The process of an upgrade is no child of the test.
-struct Later(Pid);
+pub struct Later(Pid);
 
 impl Drop for Later {
     fn drop(&mut self) {
         let _ = rustix::process::kill_process(self.0, Signal::KILL);
     }
+}
+
+/// Runs `eyelet upgrade`, once the process before the last has left.
+pub fn upgrade(order: &mut Command) -> Later {
+    let said = until("the earlier process to leave", || {
+        let said = output(order);
+        (!said.text.contains("still hands over")).then_some(said)
+    });
+    assert!(said.status.success(), "{}", said.text);
+    let (_, pid) = said.text.split_once(": process ").unwrap();
+    Later(Pid::from_raw(pid.split(' ').next().unwrap().parse().unwrap()).unwrap())
 }
 
 /// Between two requests it moves, and again at the next upgrade. What is asked of it before and
@@ -385,13 +396,7 @@ fn a_connection_at_rest_moves_at_an_upgrade() {
     clients.iter_mut().for_each(put);
     let mut later: Vec<Later> = Vec::new();
     for _ in 0..2 {
-        let said = until("the earlier process to leave", || {
-            let said = output(&mut command("upgrade"));
-            (!said.text.contains("still hands over")).then_some(said)
-        });
-        assert!(said.status.success(), "{}", said.text);
-        let (_, pid) = said.text.split_once(": process ").unwrap();
-        later.push(Later(Pid::from_raw(pid.split(' ').next().unwrap().parse().unwrap()).unwrap()));
+        later.push(upgrade(&mut command("upgrade")));
         clients.iter_mut().for_each(put);
     }
     assert!(edge.wait_exit_alone().success(), "the first process has none of them");

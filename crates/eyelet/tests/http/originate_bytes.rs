@@ -9,19 +9,24 @@ use std::sync::{Arc, Mutex};
 use rustix::process::Signal;
 use rustls::HandshakeKind;
 
+use crate::originate::upgrade;
 use crate::support::client::{End, ending};
+use crate::support::edge;
 use crate::support::pki::Kind;
 use crate::support::{
     Edge, Pki, SOON, Talk, Upstream, expect, need, noise, output, until, upstream,
 };
 
-fn start(pki: &Pki, address: &str, more: &str) -> Edge {
-    let config = format!(
+fn config(address: &str, more: &str) -> String {
+    format!(
         "workers = 1\n[[listener]]\nkind = \"plain\"\naddress = \"127.0.0.1:0\"\n\
          [[rule]]\nname = \"out\"\naction = \"originate\"\nupstream = \"tls://{address}\"\n\
          upstream_name = \"app.test\"\nupstream_ca = \"ca.pem\"\n{more}"
-    );
-    Edge::start_whole(&pki.folder, &config, |_| ())
+    )
+}
+
+fn start(pki: &Pki, address: &str, more: &str) -> Edge {
+    Edge::start_whole(&pki.folder, &config(address, more), |_| ())
 }
 
 fn app(pki: &Pki) -> Upstream {
@@ -174,6 +179,65 @@ fn a_pair_at_rest_is_parked() {
         assert_eq!(ending(client, SOON).0, b"");
     }
     assert!(edge.wait_exit().success());
+}
+
+/// Pairs at rest, and one whose client does not read: bytes are in transit at both upgrades. The
+/// upstream changes its keys before and after them.
+#[test]
+fn a_pair_moves_at_an_upgrade() {
+    let pki = Pki::new();
+    let app = Upstream::tls(pki.server("app", &["app.test"], Kind::P256), |tls| {
+        let mut piece = vec![0; 16 << 10];
+        // Not before the first bytes: until then rustls has the connection. Not in the middle of
+        // much: its rustls would count the answers as a flood.
+        let mut is_first = true;
+        while let Ok(read @ 1..) = tls.read(&mut piece) {
+            if !std::mem::take(&mut is_first) && piece[..read] == *b"a line\n" {
+                tls.conn.refresh_traffic_keys().unwrap();
+            }
+            if tls.write_all(&piece[..read]).and_then(|()| tls.flush()).is_err() {
+                return;
+            }
+        }
+    });
+    let file = pki.folder.write("edge.toml", config(&app.address.to_string(), ""));
+    let command = |what: &str| {
+        let mut command = edge::eyelet(&pki.folder);
+        command.arg(what).arg(&file);
+        command
+    };
+    let mut edge = Edge::spawn(command("serve"), 1);
+    let mut clients: Vec<TcpStream> = (0..5).map(|_| edge.connect()).collect();
+    let echo = |client: &mut TcpStream| {
+        client.write_all(b"a line\n").unwrap();
+        expect(client, b"a line\n");
+    };
+    let full = edge.connect();
+    let (mut writer, mut reader) = (full.try_clone().unwrap(), full);
+    echo(&mut reader);
+    let sent = noise(32 << 20, 7);
+    let sending = sent.clone();
+    let writing = std::thread::spawn(move || writer.write_all(&sending).unwrap());
+    let mut later = Vec::new();
+    for _ in 0..2 {
+        clients.iter_mut().for_each(echo);
+        later.push(upgrade(&mut command("upgrade")));
+        clients.iter_mut().for_each(echo);
+    }
+    assert!(edge.wait_exit_alone().success(), "the first process has none of them");
+    expect(&mut reader, &sent);
+    writing.join().unwrap();
+    clients.iter_mut().for_each(echo);
+    let address = reader.local_addr().unwrap();
+    reader.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(ending(&mut reader, SOON), (Vec::new(), End::Fin));
+    let line = edge.line_of(address);
+    assert_eq!((&line["outcome"], &line["rule"]), (&"originated".into(), &"out".into()), "{line}");
+    let bytes = sent.len() + 7;
+    assert_eq!(
+        (&line["bytes_to_upstream"], &line["bytes_to_client"]),
+        (&bytes.into(), &bytes.into())
+    );
 }
 
 /// Redis with TLS alone, and a redis-cli that is told nothing of it; by both versions of TLS.

@@ -17,7 +17,8 @@ use crate::relay::export::{FlowFault, HELD_BYTES_MAX};
 
 /// What each file has, and its version. An upgrade from any release that wrote the version needs
 /// them to be read.
-const STORED: [(&str, &str); 8] = [
+const STORED: [(&str, &str); 9] = [
+    ("originated", include_str!("../v4/originated.hex")),
     ("cleartext", include_str!("../v4/cleartext.hex")),
     ("certified", include_str!("../v3/certified.hex")),
     ("http2", include_str!("../v2/http2.hex")),
@@ -137,6 +138,17 @@ fn cleartext(mut flow: Flow) -> (Decided, Relay) {
     (decided, Relay::Cleartext(flow))
 }
 
+/// TLS is towards the upstream: what is sealed is for it, and what was opened for the client.
+fn originated(mut flow: Flow) -> (Decided, Relay) {
+    let secrets = ([0x39; 32], [0x4a; 32]);
+    let suite = Suite::Aes128Gcm;
+    let session = Session::tls13(Role::Client, suite, &secrets.0, &secrets.1, 6, 7).unwrap();
+    flow.hold(UPSTREAM, b"opened, and not read by the client yet");
+    flow.hold_partial(&[23, 3, 3, 1, 0, 9, 9]);
+    let decided = Decided { sni: None, tls_version: None, ja4: None, ..decided() };
+    (decided, Relay::Terminate(Terminated { session, flow }))
+}
+
 /// The values that the files have.
 fn stored(name: &str) -> Detached {
     let (client, _) = eyelet_sys::socket::pair().unwrap();
@@ -180,6 +192,7 @@ fn stored(name: &str) -> Detached {
             (Decided { client_roots: 77, client_certificate, ..decided }, relay)
         }
         "websocket" => websocket(flow),
+        "originated" => originated(flow),
         _ => {
             let (key, iv) = ([0xc3; 16], [0xd4; 12]);
             let suite = Suite::Aes128Gcm;
@@ -377,12 +390,35 @@ fn values_beyond_their_limits_are_refused() {
     // Six bytes of a second hello are held back, and count as read.
     let held_back = Some(ImportError::Counts);
     assert_eq!(with_info("inspected", &|info| info.bytes_to_upstream = 5), held_back);
+}
 
-    let mut client = stored("tls13");
-    let session = Session::tls13(Role::Client, Suite::Aes128Gcm, &[1; 32], &[2; 32], 0, 0);
-    let flow = Flow::default();
-    client.relay = Relay::Terminate(Terminated { session: session.unwrap(), flow });
-    assert_eq!(decode(&client), Some(ImportError::Role));
+/// It has an upstream and no TLS towards its client, and versions before 4 have no such kind.
+#[test]
+fn tls_towards_an_upstream_has_nothing_of_a_clients() {
+    let fault = |change: &dyn Fn(&mut Detached)| {
+        let mut value = stored("originated");
+        change(&mut value);
+        Detached::decode(&value.encode(), received(&value)).err()
+    };
+    assert_eq!(fault(&|_| ()), None);
+    let refused = Some(ImportError::Role);
+    assert_eq!(fault(&|value| value.info.decided.http2 = true), refused);
+    assert_eq!(fault(&|value| value.info.decided.tls_version = Some(0x0304)), refused);
+    assert_eq!(fault(&|value| value.upstream = None), refused);
+    assert_eq!(fault(&|value| value.relay.flow().hold_preface(b"x".to_vec())), refused);
+    let follow = |flow: &mut Flow| flow.follow_websocket(WebSocketFrames::default());
+    assert_eq!(fault(&|value| follow(value.relay.flow())), refused);
+    let certified = |value: &mut Detached| {
+        value.info.decided.client_roots = 1;
+        value.info.decided.client_certificate = Some(Arc::new([0x30].into()));
+    };
+    assert_eq!(fault(&certified), Some(ImportError::Certificate));
+    let has_state = fault(&|value| value.relay.flow().keep_state([7; 90].into()));
+    assert_eq!(has_state, Some(ImportError::State));
+    let value = stored("originated");
+    let mut bytes = value.encode().to_vec();
+    bytes[1] = 3;
+    assert_eq!(Detached::decode(&bytes, received(&value)).err(), refused);
 }
 
 /// TLS and an upstream are not for a client without TLS, and versions before 4 have no such kind.
