@@ -175,6 +175,10 @@ impl Compressors {
     fn family(&self, rule: u32, terms: &Compression, host: &str, path: &str) -> Option<Family> {
         let found = terms.dictionary.iter().find_map(|files| files.of(path).zip(Some(files)));
         let (pattern, files) = found?;
+        // Not everyone who may read this file may read another one with the same `match`.
+        if terms.dictionary_shared && !files.is_exact(path) {
+            return None;
+        }
         let rule = self.inner.rule_name(rule)?;
         let origin = host.to_ascii_lowercase().into();
         Some(Family { rule, origin, pattern, is_file: files.is_per_file() })
