@@ -235,8 +235,9 @@ impl UseAs {
     }
 }
 
-/// Most dictionaries whose patterns have the same end, such as one file name in many folders.
-const SAME_END_MAX: usize = 64;
+/// Most dictionaries of an origin whose patterns have the same text behind their last `*`: one file
+/// name in many folders, or all bundles that end in `.js`. A look-up compares them all.
+const SAME_END_MAX: usize = 256;
 /// Most steps of a look-up.
 const STEPS_MAX: usize = 64;
 /// Bytes of an entry beside its body and its texts, the maps' share included.
