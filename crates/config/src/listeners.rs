@@ -1,6 +1,7 @@
 //! Reads [[listener]] and finds listeners that would collide.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
 use crate::files::Files;
 use crate::listen_address::{ListenAddress, MODE, UNIX, file_mode, socket_path};
@@ -16,12 +17,14 @@ pub(super) struct Listeners {
     places: Vec<usize>,
     /// Whether one of them could not be read: an unknown name may then be its name.
     incomplete: bool,
+    /// The configuration's folder: relative paths of sockets begin there.
+    folder: PathBuf,
 }
 
 impl Listeners {
     pub(super) fn read(report: &mut Report<'_>, document: &Section<'_, '_>, files: &Files) -> Self {
         let sections = document.sections(report, "listener", "[[listener]]");
-        let mut listeners = Self::default();
+        let mut listeners = Self { folder: files.path(""), ..Self::default() };
         if sections.is_empty() {
             let message = "no listener; expected at least one [[listener]] with an `address` such \
                 as \"0.0.0.0:443\"";
@@ -43,7 +46,10 @@ impl Listeners {
 
     /// The index of the listener that a rule refers to by `text`: its name or its address.
     pub(super) fn find(&self, report: &mut Report<'_>, reference: Text<'_>) -> Option<u16> {
-        let address: Option<ListenAddress> = reference.text.parse().ok();
+        let address = match reference.text.strip_prefix(UNIX) {
+            Some(path) => Some(ListenAddress::Unix(self.folder.join(path))),
+            None => reference.text.parse().ok(),
+        };
         let found = self.list.iter().position(|listener| {
             listener.name.as_deref() == Some(reference.text)
                 || Some(&listener.address) == address.as_ref()

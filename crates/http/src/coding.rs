@@ -47,7 +47,10 @@ pub async fn choose(
         return Ok(None);
     }
     let budget = &served.worker.engine.process.budget;
-    Ok(Some(begin((compressors, budget), wanted, parts, length, download, here)?))
+    match begin((compressors, budget), wanted, parts, length, download, here) {
+        Err(ResponseFault::NoRoom) if compressors.can_repeat(wanted) => Ok(None),
+        begun => Ok(Some(begun?)),
+    }
 }
 
 /// The first bytes of a body, to choose its coding by. If none are here and it `may_wait`, this
@@ -114,12 +117,12 @@ fn begin(
     // Before they are coded here, and after they are decoded, the bytes have a boundary.
     let before = Boundary::of_body(&head.headers);
     let mut coder = compressors.response(wanted, head, Some(body), &first);
-    let (is_coded, undone) = (!coder.is_identity(), coder.take_undone());
+    let undone = coder.take_undone().map(|undone| Decoding::new(undone, budget)).transpose()?;
+    let (is_coded, is_undone) = (!coder.is_identity(), undone.is_some());
     download.through(coder);
-    let is_undone = undone.is_some();
-    if let Some(undone) = undone {
+    if let Some(decoding) = undone {
         download.follow(Boundary::of_body(&head.headers));
-        download.decode(Decoding::new(undone, budget)?);
+        download.decode(decoding);
     } else if known(length).is_none() {
         download.follow(before);
     }

@@ -40,6 +40,8 @@ impl Decoding {
     pub fn new(undone: Undone, budget: &Arc<Budget>) -> Result<Self, ResponseFault> {
         let Undone { coding, dictionary } = undone;
         let decoder = match &dictionary {
+            // The decoder copies it. There was room for that when the request was made.
+            Some(learned) if budget.left() < learned.body.len() => None,
             Some(learned) => ContentDecoder::with_dictionary(coding, learned.hash, &learned.body),
             None => ContentDecoder::new(coding),
         };
@@ -60,7 +62,10 @@ impl Decoding {
         loop {
             let (mut left, mut out) = (&self.input[..], Vec::new());
             if let Err(fault) = self.decoder.step(&mut left, &mut out) {
-                if let (DecodingFault::Dictionary, Some(dictionary)) = (fault, &self.dictionary) {
+                // A connection that is cut says nothing about the dictionary.
+                if let Some(dictionary) =
+                    self.dictionary.as_ref().filter(|_| fault != DecodingFault::Cut)
+                {
                     dictionary.distrust();
                 }
                 return Poll::Ready(Err(fault.into()));

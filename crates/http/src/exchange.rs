@@ -225,15 +225,15 @@ async fn serve(
     let forwarded = &served.identify_requester(host, request);
     let Some(terminate) = route.requests() else { return Ok(ExchangeEnd::default()) };
     let compressors = &served.worker.compressors;
+    let by_one = switch.is_some();
+    let again = may_be_sent_again(request, length) && !by_one;
     let mut wanted = match served.originate() {
         Some(_) => {
             let is_tied = served.is_tied(&request.headers);
-            compressors.request_near(route.rule, terminate, (host, is_tied), request)
+            compressors.request_near(route.rule, terminate, (host, is_tied, again), request)
         }
         None => compressors.request(route.rule, terminate, host, request),
     };
-    let by_one = switch.is_some();
-    let again = may_be_sent_again(request, length) && !by_one;
     let asked =
         UpstreamRequest { parts: request, host, forwarded, length, trailers, again, by_one };
     let _counted = room::take_request(served, stream, request)?;
@@ -262,7 +262,7 @@ async fn ask_and_pass(
     let Answered { mut upstream, index, chosen: at, mut upload, response } =
         ask(served, stream, asked, record, written).await?;
     let Response { mut parts, length: response_length, .. } = response;
-    if asked.again && served.worker.compressors.is_unfit(wanted, &parts) {
+    if served.worker.compressors.is_unfit(wanted, &parts) {
         return Ok(None);
     }
     let _counted = room::take_response(served, &parts)?;
@@ -284,7 +284,7 @@ async fn ask_and_pass(
     let from = (&mut download, &mut upstream, response_length);
     let choice = (wanted, &mut parts);
     let Some(length) = choose(served, stream, from, choice, upload.done).await? else {
-        return if asked.again { Ok(None) } else { Err(ResponseFault::Dictionary.into()) };
+        return Ok(None);
     };
     others_before_head(stream, &download).await;
     respond(served, stream, parts, length, record);

@@ -96,6 +96,38 @@ fn a_cut_is_told_from_an_end() {
     }
 }
 
+/// A stream is polled as often as it likes while its upstream is silent.
+#[test]
+fn steps_without_bytes_do_nothing() {
+    let body = text(4000);
+    for coding in [Coding::Zstd, Coding::Br, Coding::Gzip, Coding::Dcz, Coding::Dcb] {
+        let (coded, mut decoder) = match coding.is_of_dictionary() {
+            true => (
+                with_dictionary(coding, b"any dictionary", &body),
+                ContentDecoder::with_dictionary(coding, Hash([3; 32]), b"any dictionary"),
+            ),
+            false => (coded(coding, &body), ContentDecoder::new(coding)),
+        };
+        let (decoder, mut all) = (decoder.as_mut().unwrap(), Vec::new());
+        for mut input in coded.chunks(coded.len() / 3) {
+            loop {
+                let before = all.len();
+                decoder.step(&mut input, &mut all).unwrap();
+                if all.len() == before {
+                    break;
+                }
+            }
+            let before = all.len();
+            for _ in 0..100 {
+                decoder.step(&mut &b""[..], &mut all).unwrap();
+            }
+            assert_eq!(all.len(), before, "{coding:?}");
+        }
+        decoder.end().unwrap();
+        assert!(all == body, "{coding:?}");
+    }
+}
+
 #[test]
 fn other_bytes_are_malformed() {
     for coding in CODINGS {

@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use super::use_as::UseAs;
 use super::{DICTIONARY_BYTES_MAX, Hash};
+use crate::coder::zstd::is_raw;
 
 /// Whose responses may be dictionaries for each other: of one rule and one origin.
 pub type LearnedOrigin = (Box<str>, Box<str>);
@@ -108,30 +109,26 @@ impl LearnedStore {
         (hash, body): (Hash, Bytes),
         fresh_until: u64,
     ) {
-        if body.len() > self.body_bytes_max() {
+        // Decoders would take a body with zstd's own header for more than raw content.
+        if body.len() > self.body_bytes_max() || !is_raw(&body) {
             return;
         }
         self.seen += 1;
         let pattern: Box<str> = use_as.pattern.as_str().into();
-        let learned = Arc::new(Learned {
-            hash,
-            body,
-            use_as,
-            fresh_until,
-            seen: self.seen,
-            is_wrong: AtomicBool::new(false),
-        });
         let index = self.origins.entry(origin.clone()).or_default();
         let list = index.list(&pattern);
-        let same = |old: &Arc<Learned>| {
-            old.use_as.pattern == learned.use_as.pattern
-                && old.use_as.destinations == learned.use_as.destinations
-        };
-        let gone = match list.iter().find(|old| same(old)) {
+        let same = list.iter().find(|old| {
+            old.use_as.pattern == use_as.pattern && old.use_as.destinations == use_as.destinations
+        });
+        let gone = match same {
             Some(old) => Some(old.seen),
             None if list.len() >= SAME_END_MAX => list.iter().map(|old| old.seen).min(),
             None => None,
         };
+        // The same bytes are still wrong.
+        let is_wrong = same.is_some_and(|old| old.hash == hash && old.is_wrong.load(Relaxed));
+        let (seen, is_wrong) = (self.seen, AtomicBool::new(is_wrong));
+        let learned = Arc::new(Learned { hash, body, use_as, fresh_until, seen, is_wrong });
         self.bytes += learned.bytes();
         list.push(learned);
         self.order.insert(self.seen, (origin, pattern));
@@ -238,8 +235,9 @@ impl UseAs {
     }
 }
 
-/// Most dictionaries whose patterns have the same end, such as one file name in many folders.
-const SAME_END_MAX: usize = 64;
+/// Most dictionaries of an origin whose patterns have the same text behind their last `*`: one file
+/// name in many folders, or all bundles that end in `.js`. A look-up compares them all.
+const SAME_END_MAX: usize = 256;
 /// Most steps of a look-up.
 const STEPS_MAX: usize = 64;
 /// Bytes of an entry beside its body and its texts, the maps' share included.
@@ -302,6 +300,21 @@ mod tests {
             Some(2),
             "it is not named again"
         );
+        learn(&mut store, "/app/main.js", &[], 6, 10);
+        let again = found(&store, "/app/main.js", Some("script"), 0);
+        assert_eq!(again, Some(2), "nor after it has come without it");
+        learn(&mut store, "/app/main.js", &[], 7, 10);
+        assert_eq!(found(&store, "/app/main.js", Some("script"), 0), Some(7), "others are");
+    }
+
+    #[test]
+    fn only_raw_content_is_learned() {
+        let mut store = LearnedStore::new(1 << 20);
+        let use_as =
+            UseAs { pattern: Pattern::new("/*").unwrap(), destinations: Vec::new(), id: "".into() };
+        let body = Bytes::from([&[0x37, 0xA4, 0x30, 0xEC][..], &[1; 200]].concat());
+        store.learn(origin("r"), use_as, (Hash([1; 32]), body), 100);
+        assert_eq!(found(&store, "/a", None, 0), None);
     }
 
     #[test]

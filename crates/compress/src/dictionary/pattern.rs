@@ -23,6 +23,9 @@ pub enum PatternFault {
     /// A character that cannot be in the header field.
     #[error("a pattern is printable ASCII; percent-encode the rest")]
     Unprintable,
+    /// Nothing says where one ends and the next begins: one of them would always be empty.
+    #[error("\"*\" and {{file}} need text between them")]
+    Adjacent,
     /// Longer than [`PATTERN_BYTES_MAX`].
     #[error("longer than {PATTERN_BYTES_MAX} bytes")]
     Long,
@@ -98,6 +101,9 @@ impl FilePattern {
     /// What is wrong with it.
     pub fn new(text: &str) -> Result<Self, PatternFault> {
         let all = Pattern::new(&text.replace(FILE, "*"))?;
+        if all.0.contains("**") {
+            return Err(PatternFault::Adjacent);
+        }
         let (mut is_file, mut left) = (Vec::new(), text);
         while let Some(at) = left.find(['*', '{']) {
             let rest = left.get(at..).unwrap_or_default();
@@ -111,6 +117,14 @@ impl FilePattern {
     #[must_use]
     pub fn is_per_file(&self) -> bool {
         self.is_file.contains(&true)
+    }
+
+    /// Whether no other file has the `match` of this path: no character of its file became `*`.
+    #[must_use]
+    pub fn is_exact(&self, path: &str) -> bool {
+        let wild = self.all.parts(path).unwrap_or_default();
+        let mut files = wild.iter().zip(&self.is_file).filter(|(_, is_file)| **is_file);
+        files.all(|(file, _)| !file.contains('*') && !file.contains(SPECIAL))
     }
 
     /// The `match` of the file at a path, without its query. `None` if the path is not one of
@@ -199,7 +213,6 @@ mod tests {
             (svn, "/svn/trunk/a.c", None),
             ("/{file}.*.js", "/assets/app.1.js", Some("/assets/app.*.js")),
             ("/{file}/rvr/*/{file}", "/a/rvr/7/b", Some("/a/rvr/*/b")),
-            ("/{file}*", "/a", Some("/*")),
             ("/assets/*.js", "/assets/a.js", Some("/assets/*.js")),
             ("/a.js", "/a.js", Some("/a.js")),
         ] {
@@ -211,6 +224,17 @@ mod tests {
         assert_eq!(FilePattern::new(svn).unwrap().of(&long), None);
         for wrong in ["/{files}", "/{file", "/file}", "{file}", "/{}"] {
             assert!(FilePattern::new(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["/{file}*", "/*{file}", "/{file}{file}", "/a**"] {
+            assert_eq!(FilePattern::new(wrong), Err(PatternFault::Adjacent), "{wrong}");
+        }
+        for (path, is_exact) in [
+            ("/svn/!svn/rvr/8/trunk/a.c", true),
+            ("/svn/!svn/rvr/8/c++/a.h", false),
+            ("/svn/!svn/rvr/8/c:+/a.h", false),
+            ("/svn/!svn/rvr/8/c*/a.h", false),
+        ] {
+            assert_eq!(FilePattern::new(svn).unwrap().is_exact(path), is_exact, "{path}");
         }
     }
 

@@ -2,7 +2,7 @@
 //! dictionary. And which responses a client that others share may keep as one.
 
 use http::header::{
-    AUTHORIZATION, CACHE_CONTROL, COOKIE, HeaderMap, PROXY_AUTHORIZATION, SET_COOKIE,
+    AUTHORIZATION, CACHE_CONTROL, COOKIE, HeaderMap, PROXY_AUTHORIZATION, SET_COOKIE, VARY,
 };
 use http::{HeaderValue, StatusCode};
 
@@ -10,7 +10,6 @@ use super::offer::USE_AS_DICTIONARY;
 use super::pattern::Pattern;
 use crate::breach::is_for_all;
 use crate::fields::{are_readable, has_directive};
-use crate::validators::varies_by;
 
 /// Most bytes of the field: a pattern, and an id of 1,024 characters.
 const FIELD_BYTES_MAX: usize = 4 << 10;
@@ -18,6 +17,9 @@ const FIELD_BYTES_MAX: usize = 4 << 10;
 const ID_CHARS_MAX: usize = 1024;
 /// Most request destinations: there are some twenty in all.
 const DESTINATIONS_MAX: usize = 32;
+
+/// Fields of Vary that say nothing of who the client is, beside `sec-fetch-*`.
+const VARY_OF_ALL: [&str; 2] = ["accept-encoding", "available-dictionary"];
 
 /// What the field says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,8 +98,20 @@ pub fn may_learn(has_credentials: bool, status: StatusCode, response: &HeaderMap
         && are_readable(response, &CACHE_CONTROL)
         && !response.contains_key(SET_COOKIE)
         && !["private", "no-store", "no-cache", "no-transform"].into_iter().any(has)
-        && !["*", "cookie", "authorization"].into_iter().any(|name| varies_by(response, name))
+        && !is_of_some(response)
         && (!has_credentials || is_for_all(response))
+}
+
+/// Whether Vary has a field that may tell one client from another, such as a key of an API.
+fn is_of_some(response: &HeaderMap) -> bool {
+    response.get_all(VARY).iter().any(|line| {
+        let mut names = line.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+        names.any(|name| {
+            let name = name.to_ascii_lowercase();
+            let is_of_all = VARY_OF_ALL.iter().any(|known| known.as_bytes() == name);
+            !name.is_empty() && !is_of_all && !name.starts_with(b"sec-fetch-")
+        })
+    })
 }
 
 enum Value<'a> {
@@ -295,6 +309,9 @@ mod tests {
             (&[], 200, &[("cache-control", "no-cache, max-age=9")], false),
             (&[], 200, &[fresh, ("vary", "Cookie")], false),
             (&[], 200, &[fresh, ("vary", "*")], false),
+            (&[], 200, &[fresh, ("vary", "Accept-Encoding, X-Api-Key")], false),
+            (&[], 200, &[public, ("vary", "Accept-Encoding"), ("vary", "X-Api-Key")], false),
+            (&[], 200, &[fresh, ("vary", "Sec-Fetch-Site,, Accept-Encoding")], true),
         ] {
             let status = StatusCode::from_u16(status).unwrap();
             let has_credentials = has_credentials(&head(request));

@@ -41,6 +41,22 @@ fn a_plain_listener_is_for_this_machine() {
     );
 }
 
+/// As the listener has it, beside the configuration.
+#[test]
+fn a_rule_names_a_socket_by_its_relative_path() {
+    let socket = "[[listener]]\nkind = \"plain\"\naddress = \"unix:svn.sock\"\n";
+    let other = socket.replace("svn", "other");
+    let text = format!("{other}{socket}{OUT}listener = \"unix:svn.sock\"\n");
+    let read = |folder: &str| {
+        let file = Path::new(folder).join("edge.toml");
+        let loaded = parse(&file, &text, Depth::Files, SystemTime::now()).unwrap();
+        loaded.config.policy.listeners_of(eyelet_policy::RuleId(0)).to_vec()
+    };
+    for folder in ["", "/etc/eyelet"] {
+        assert_eq!(read(folder), [1], "{folder:?}");
+    }
+}
+
 #[test]
 fn a_rule_is_for_listeners_that_its_action_fits() {
     let splice = "[[rule]]\naction = \"splice\"\nupstream = \"a.example:443\"\n";

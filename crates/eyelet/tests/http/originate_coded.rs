@@ -204,6 +204,18 @@ fn a_response_that_must_not_be_transformed_is_asked_for_as_the_client_did() {
     assert!(heard.body == text());
     let heard = near.get("/", "Accept-Encoding: gzip, zstd\r\n");
     assert_eq!(heard.field("content-encoding"), Some("zstd"));
+    // Made twice it would do something twice, or with the rights of nobody.
+    for (method, fields) in [
+        ("DELETE", ""),
+        ("PUT", "Content-Length: 0\r\n"),
+        ("POST", "Content-Length: 0\r\n"),
+        ("GET", "Authorization: Negotiate x\r\n"),
+    ] {
+        let heard = near.ask(&mut near.edge.connect(), method, "/", fields);
+        assert_eq!(heard.field("x-seen"), Some("zstd, br, gzip"), "{method}: {}", heard.head);
+        assert_eq!(heard.field("content-encoding"), None, "{method}");
+        assert!(heard.body == text(), "{method}");
+    }
 }
 
 /// The client must not take a part for the whole.

@@ -4,10 +4,14 @@
 use std::io::Write;
 use std::net::TcpStream;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
 use crate::originate_coded::{Near, field, said};
+use crate::support::client::{End, ending};
 use crate::support::pki::Kind;
 use crate::support::web::{head, hear};
-use crate::support::{Edge, Pki, Upstream, edge, until};
+use crate::support::{Edge, Pki, SOON, Upstream, edge, until};
 
 /// A bundle in a version.
 fn bundle(version: usize) -> String {
@@ -134,13 +138,19 @@ fn by_path(asked: &str) -> Vec<u8> {
         "{fields}X-Seen: {seen}\r\nX-Id: {}\r\nUse-As-Dictionary: match=\"/*\", id=\"{path}\"\r\n",
         field(asked, "dictionary-id").unwrap_or("none")
     );
-    match path.starts_with("/wrong") && seen != "none" {
-        true => {
-            let mut body = vec![0x5E, 0x2A, 0x4D, 0x18, 0x20, 0, 0, 0];
-            body.extend([9; 60]);
-            said(&format!("{fields}Content-Encoding: dcz\r\n"), &body)
+    let mut coded = vec![0x5E, 0x2A, 0x4D, 0x18, 0x20, 0, 0, 0];
+    match path {
+        "/wrong" if seen != "none" => {
+            coded.extend([9; 60]);
+            said(&format!("{fields}Content-Encoding: dcz\r\n"), &coded)
         }
-        false => said(&fields, format!("{path} has these bytes\n").repeat(50).as_bytes()),
+        // The right header, and no frame behind it.
+        "/broken" if seen != "none" => {
+            coded.extend(STANDARD.decode(seen.trim_matches(':')).unwrap());
+            coded.extend([9; 60]);
+            said(&format!("{fields}Content-Encoding: dcz\r\n"), &coded)
+        }
+        _ => said(&fields, format!("{path} has these bytes\n").repeat(50).as_bytes()),
     }
 }
 
@@ -196,4 +206,21 @@ fn a_response_of_another_dictionary_is_asked_for_once_more() {
     assert_eq!(heard.field("x-seen"), Some("none"), "the repeat was made as the client did");
     let heard = near.get("/last", "");
     assert_eq!(heard.field("x-id"), Some("\"/next\""), "{}", heard.head);
+}
+
+/// Otherwise it would end each response in the middle for as long as it is fresh.
+#[test]
+fn a_dictionary_with_which_nothing_decodes_is_not_named_again() {
+    let near = Near::new("", by_path);
+    near.get("/public", "");
+    let mut client = near.edge.connect();
+    client.write_all(b"GET /broken HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let (_, end) = ending(&mut client, SOON);
+    assert_ne!(end, End::Open);
+    let line = near.edge.line("the request", |line| line["http"]["path"] == "/broken");
+    let reason = line["reason"].as_str().unwrap();
+    assert!(reason.contains("malformed content coding"), "{line}");
+    let heard = near.get("/broken", "");
+    assert_eq!((heard.status, heard.field("x-seen")), (200, Some("none")), "{}", heard.head);
+    assert_eq!(heard.text(), "/broken has these bytes\n".repeat(50));
 }

@@ -296,8 +296,8 @@ fn finish_held(
             }
             dictionary::header(coding, version.hash, out);
             // The head has promised this coding for the delta of another body of this length. One
-            // that is too large to be made now is coded without its history. One match is found
-            // soon, however long it is.
+            // that is too large to be made now is coded without its history. A body that is its
+            // own dictionary is a single match, which takes little time at any length.
             let is_small = version.body.len() + body.len() <= DELTA_NOW_BYTES_MAX
                 || (step.is_unchanged() && coding == Coding::Dcz);
             let history = if is_small { &version.body[..] } else { b"" };

@@ -49,6 +49,8 @@ pub(super) struct Near {
     tags_restored: bool,
     /// The dictionary that was named.
     dictionary: Option<Arc<Learned>>,
+    /// Whether the request may be made once more.
+    can_repeat: bool,
     /// Whose dictionaries its response may become, if any.
     origin: Option<LearnedOrigin>,
     /// Whether the upstream knows who the client is.
@@ -75,12 +77,13 @@ enum Fate {
 
 impl Near {
     /// Asks for Eyelet's own codings, unless that could change what the response means.
-    /// `is_attackable`: the BREACH rule forbids a coding.
+    /// `is_attackable`: the BREACH rule forbids a coding. `can_repeat`: a second request has no
+    /// effect, and has the same rights.
     pub(super) fn ask(
         inner: &Inner,
         (rule, host): (u32, &str),
         head: &mut Parts,
-        is_attackable: bool,
+        (is_attackable, can_repeat): (bool, bool),
     ) -> Self {
         let has_credentials = use_as::has_credentials(&head.headers);
         let headers = &mut head.headers;
@@ -95,6 +98,9 @@ impl Near {
             || WANTS_DIGEST.iter().any(|name| headers.contains_key(name))
             || fields::lists(headers, &CACHE_CONTROL, "no-transform")
             || accepted.refuses_identity();
+        // The client's own dictionaries are not for Eyelet, which keeps their offers to itself.
+        headers.remove(AVAILABLE_DICTIONARY);
+        headers.remove(DICTIONARY_ID);
         let (mut replaced, mut dictionary, mut origin) = (None, None, None);
         if is_attackable {
             headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
@@ -106,16 +112,22 @@ impl Near {
                 let rule = inner.rule_name(rule);
                 origin = rule.map(|rule| (rule, host.to_ascii_lowercase().into()));
             }
-            let found = origin.as_ref().and_then(|origin| find(inner, origin, &head.uri, headers));
+            // A response that cannot be decoded with one is asked for once more.
+            let own = origin.as_ref().filter(|_| can_repeat);
+            let found = own.and_then(|origin| find(inner, origin, &head.uri, headers));
             let line = own_line(headers, found.is_some());
             replaced = Some(headers.get_all(ACCEPT_ENCODING).iter().cloned().collect());
             headers.insert(ACCEPT_ENCODING, line);
-            // The client's own dictionaries are not for Eyelet's codings.
-            headers.remove(AVAILABLE_DICTIONARY);
-            headers.remove(DICTIONARY_ID);
             dictionary = found.filter(|found| name_dictionary(headers, found));
         }
-        Self { accepted, replaced, tags_restored, dictionary, origin, has_credentials }
+        // What its client itself asked for fits.
+        let can_repeat = can_repeat && replaced.is_some();
+        Self { accepted, replaced, tags_restored, dictionary, can_repeat, origin, has_credentials }
+    }
+
+    /// Whether the request may be made once more, for what the client itself accepts.
+    pub(super) fn can_repeat(&self) -> bool {
+        self.can_repeat
     }
 
     /// Whether a response must not be changed and does not fit the client. Then the upstream is
@@ -152,11 +164,14 @@ impl Near {
             again.headers.append(ACCEPT_ENCODING, line);
         }
         self.dictionary = None;
+        self.can_repeat = false;
         again
     }
 
     /// Changes a response's fields, and says what becomes of its body.
     pub(super) fn response(&self, inner: &Inner, rule: u32, head: &mut response::Parts) -> Outcome {
+        let learning = self.learning(inner, head);
+        head.headers.remove(USE_AS_DICTIONARY);
         if let Some(tag) = head.headers.get(ETAG) {
             inner.tags.borrow_mut().note(rule, tag.as_bytes());
         }
@@ -166,14 +181,7 @@ impl Near {
             }
             return Outcome::default();
         }
-        let origin = self.origin.as_ref().filter(|_| self.replaced.is_some());
-        let learning = origin
-            .and_then(|origin| Learning::new(&inner.shared, origin, self.has_credentials, head));
-        let fate = self.fate(head, learning.is_some());
-        if self.replaced.is_some() {
-            head.headers.remove(USE_AS_DICTIONARY);
-        }
-        match fate {
+        match self.fate(head, learning.is_some()) {
             Fate::Decoded(coding) => {
                 validators::decode(&mut head.headers);
                 let dictionary = self.dictionary.clone().filter(|_| coding.is_of_dictionary());
@@ -183,6 +191,11 @@ impl Near {
             _ if head.headers.contains_key(CONTENT_ENCODING) => Outcome::default(),
             Fate::Passed | Fate::Unwanted => Outcome { undone: None, learning },
         }
+    }
+
+    fn learning(&self, inner: &Inner, head: &response::Parts) -> Option<Learning> {
+        let origin = self.origin.as_ref().filter(|_| self.replaced.is_some())?;
+        Learning::new(&inner.shared, origin, self.has_credentials, head)
     }
 
     /// `is_learned`: its decoded form is needed in any case.
@@ -203,7 +216,9 @@ impl Near {
         if is_accepted || names_itself(headers, coding) {
             return Fate::Passed;
         }
-        match fields::lists(headers, &CACHE_CONTROL, "no-transform") {
+        // Of two faults the smaller one: its client could not read a coding that only Eyelet asked
+        // for.
+        match self.can_repeat && fields::lists(headers, &CACHE_CONTROL, "no-transform") {
             true => Fate::Unwanted,
             false => Fate::Decoded(coding),
         }

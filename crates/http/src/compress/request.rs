@@ -120,12 +120,13 @@ impl Compressors {
     }
 
     /// The same for a rule that begins TLS: Eyelet is the client that accepts codings. `is_tied`:
-    /// the connection to the upstream says who the client is.
+    /// the connection to the upstream says who the client is. `is_harmless`: the request may be
+    /// sent again after a failure.
     pub fn request_near(
         &self,
         rule: u32,
         terminate: &Terminate,
-        (host, is_tied): (&str, bool),
+        (host, is_tied, is_harmless): (&str, bool, bool),
         head: &mut Parts,
     ) -> RequestCodings {
         let terms = &terminate.compression;
@@ -134,7 +135,11 @@ impl Compressors {
         }
         let is_attackable =
             terms.breach_rule && breach::breach(&head.headers, host, terms.breach_allow).is_some();
-        let mut near = Near::ask(&self.inner, (rule, host), head, is_attackable);
+        // A request that has succeeded is repeated only if it changes nothing. A repeat has another
+        // connection, which authenticates nobody.
+        let can_repeat = is_harmless && head.method.is_safe() && !is_tied;
+        let terms = (is_attackable, can_repeat);
+        let mut near = Near::ask(&self.inner, (rule, host), head, terms);
         near.has_credentials |= is_tied;
         RequestCodings { rule, near: Some(Box::new(near)), wanted: None }
     }
@@ -143,6 +148,11 @@ impl Compressors {
     #[must_use]
     pub fn again(&self, asked: &mut RequestCodings, request: &Parts) -> Option<Parts> {
         Some(asked.near.as_mut()?.again(request))
+    }
+
+    /// Whether the request may be made once more, for what the client itself accepts.
+    pub fn can_repeat(&self, asked: &RequestCodings) -> bool {
+        asked.near.as_ref().is_some_and(|near| near.can_repeat())
     }
 
     /// Whether a response must not be changed and does not fit the client.
@@ -165,6 +175,10 @@ impl Compressors {
     fn family(&self, rule: u32, terms: &Compression, host: &str, path: &str) -> Option<Family> {
         let found = terms.dictionary.iter().find_map(|files| files.of(path).zip(Some(files)));
         let (pattern, files) = found?;
+        // Not everyone who may read this file may read another one with the same `match`.
+        if terms.dictionary_shared && !files.is_exact(path) {
+            return None;
+        }
         let rule = self.inner.rule_name(rule)?;
         let origin = host.to_ascii_lowercase().into();
         Some(Family { rule, origin, pattern, is_file: files.is_per_file() })
