@@ -28,6 +28,10 @@ use eyelet_telemetry::reason::{Reason, Stage, When};
 /// request arrives within a round trip or two. Parking and waking cost about as much as a request's
 /// AEAD.
 pub const AWAKE: Duration = Duration::from_millis(200);
+/// The same where the client has a connection to the upstream of its own, which ends when the
+/// client's is parked: making another one takes three round trips, often of a long line. svn rests
+/// while it stores what came.
+const AWAKE_ORIGINATE: Duration = Duration::from_secs(2);
 /// The stage of a connection that has sent part of a head.
 const HEAD: When = When::During(Stage::RequestHead);
 
@@ -61,7 +65,10 @@ pub async fn serve(mut client: ClientStream, mut served: ServedConnection, _serv
     let (reason, last) = loop {
         let (next, mut asked) = match pipeline.pop() {
             Some(waiting) => (in_turn(&client, waiting.request), waiting.asked),
-            None => (next(&mut client, &served.worker, AWAKE).await, None),
+            None => {
+                let wait = if served.originate().is_some() { AWAKE_ORIGINATE } else { AWAKE };
+                (next(&mut client, &served.worker, wait).await, None)
+            }
         };
         match next {
             NextRequest::Request(request) => {
