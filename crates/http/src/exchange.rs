@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use eyelet_compress::fields::lists;
-use http::uri::Authority;
 use http::{Method, StatusCode, header, request, response};
 
 use super::coding::choose;
@@ -19,6 +18,7 @@ use super::find::{Chosen, FoundUpstream, Want, find};
 use super::head::{Length, Response, SPARE_FIELDS_MAX, give_back};
 use super::io::ClientLost;
 use super::originate::{self, Translation};
+use super::prepare::{check, may_be_sent_again};
 use super::room;
 use super::served_connection::{Record, RequestLogEntry, ServedConnection, Written};
 use super::stream::Stream;
@@ -227,12 +227,16 @@ async fn serve(
     let compressors = &served.worker.compressors;
     let by_one = switch.is_some();
     let again = may_be_sent_again(request, length) && !by_one;
-    let mut wanted = match served.originate() {
-        Some(_) => {
+    let mut wanted = match (stream.take_sent(), served.originate()) {
+        (Some((sent, wanted)), _) => {
+            *request = sent;
+            wanted
+        }
+        (None, Some(_)) => {
             let is_tied = served.is_tied(&request.headers);
             compressors.request_near(route.rule, terminate, (host, is_tied, again), request)
         }
-        None => compressors.request(route.rule, terminate, host, request),
+        (None, None) => compressors.request(route.rule, terminate, host, request),
     };
     let asked =
         UpstreamRequest { parts: request, host, forwarded, length, trailers, again, by_one };
@@ -332,11 +336,6 @@ fn to_upstream(
     if has_none { Length::Empty } else { length }
 }
 
-/// Whether sending this request twice is harmless (RFC 9110 9.2.2) and possible.
-fn may_be_sent_again(request: &request::Parts, length: Length) -> bool {
-    request.method.is_idempotent() && length == Length::Empty
-}
-
 /// The answer to `OPTIONS *`: the allowed methods.
 fn options() -> http::Response<Bytes> {
     let mut response = http::Response::new(Bytes::new());
@@ -375,24 +374,6 @@ async fn answer_own(
     Ok(ExchangeEnd::default())
 }
 
-/// Checks that every request must pass before an upstream is asked. Returns its host.
-fn check(served: &ServedConnection, request: &request::Parts) -> Result<Authority, Failure> {
-    if request.method == Method::TRACE {
-        // TRACE shows the fields that a proxy adds, and cookies. No client needs it.
-        return Err(Failure::Answer(Reason::Trace));
-    }
-    let Some(authority) = request.uri.authority() else {
-        // For HTTP/1.0 without Host, the connection's name is the only host known.
-        let sni = served.info.decided.sni.as_deref().and_then(|sni| sni.parse().ok());
-        return sni.ok_or(Failure::Client(ExchangeError::Request(RequestFault::Host)));
-    };
-    if !served.serves(authority) {
-        let reason = Reason::Misdirected(authority.host().into());
-        return Err(Failure::Answer(reason));
-    }
-    Ok(authority.clone())
-}
-
 /// An upstream and its response's head.
 struct Answered<'a> {
     upstream: Upstream,
@@ -421,10 +402,13 @@ async fn ask<'a>(
     let (mut tries, mut is_answered) = (1, true);
     loop {
         let want = (Want { idle: tries == 1, hold: is_answered }, &mut tried);
-        let found = match find(served, stream, &upstream_request, want, record).await {
-            // The upstream is gone, and this request may be what ended it.
-            Err(Failure::Answer(_)) if !is_answered => return Err(NoAnswer::Dead.into()),
-            found => found?,
+        let found = match stream.take_asked() {
+            Some(upstream) => FoundUpstream::asked(served, upstream),
+            None => match find(served, stream, &upstream_request, want, record).await {
+                // The upstream is gone, and this request may be what ended it.
+                Err(Failure::Answer(_)) if !is_answered => return Err(NoAnswer::Dead.into()),
+                found => found?,
+            },
         };
         let FoundUpstream { mut upstream, index, chosen } = found;
         served.note_upstream(upstream.name());

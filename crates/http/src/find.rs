@@ -48,6 +48,14 @@ pub struct FoundUpstream {
     pub chosen: Option<Chosen>,
 }
 
+impl FoundUpstream {
+    /// The stream of a request that was asked before its turn. Its route has one upstream.
+    pub fn asked(served: &ServedConnection, upstream: Upstream) -> Self {
+        let balanced = served.route().ok().and_then(|route| route.target(0)?.balanced);
+        Self { upstream, index: 0, chosen: balanced.map(Chosen::new) }
+    }
+}
+
 /// An upstream whose load and health are known, and the exchange that is open at it.
 pub struct Chosen {
     /// The upstream.

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ahead;
 pub mod body;
 mod boundary;
 pub mod check;
@@ -22,6 +23,7 @@ mod one;
 mod originate;
 mod page;
 pub mod pool;
+mod prepare;
 #[cfg(test)]
 mod properties;
 pub mod proxied;

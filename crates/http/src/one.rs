@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::Method;
 
+use super::ahead::{AskedAhead, Pipeline};
 use super::exchange::{ExchangeEnd, answer, exchange};
 use super::fault::RequestFault;
 use super::head::{Length, Request, Scanner, take_request};
@@ -27,6 +28,10 @@ use eyelet_telemetry::reason::{Reason, Stage, When};
 /// request arrives within a round trip or two. Parking and waking cost about as much as a request's
 /// AEAD.
 pub const AWAKE: Duration = Duration::from_millis(200);
+/// The same where the client has a connection to the upstream of its own, which ends when the
+/// client's is parked: making another one takes three round trips, often of a long line. svn rests
+/// while it stores what came.
+const AWAKE_ORIGINATE: Duration = Duration::from_secs(2);
 /// The stage of a connection that has sent part of a head.
 const HEAD: When = When::During(Stage::RequestHead);
 
@@ -56,13 +61,23 @@ enum Last {
 
 /// Serves a connection until it is parked or has ended.
 pub async fn serve(mut client: ClientStream, mut served: ServedConnection, _serving: Serving) {
+    let mut pipeline = Pipeline::default();
     let (reason, last) = loop {
-        match next(&mut client, &served.worker, AWAKE).await {
+        let (next, mut asked) = match pipeline.pop() {
+            Some(waiting) => (in_turn(&client, waiting.request), waiting.asked),
+            None => {
+                let wait = if served.originate().is_some() { AWAKE_ORIGINATE } else { AWAKE };
+                (next(&mut client, &served.worker, wait).await, None)
+            }
+        };
+        match next {
             NextRequest::Request(request) => {
                 if let Some(newer) = served.reloaded(|| client.handle.local_address()) {
-                    served = newer;
+                    (served, asked) = (newer, None);
+                    pipeline.forget_asked();
                 }
-                let Step { close, done } = step(&mut client, &served, request).await;
+                pipeline.ask(&mut client, &served, &request, &mut asked);
+                let Step { close, done } = step(&mut client, &served, request, asked).await;
                 if let Some(switched) = done.switched {
                     return upgrade::switch(client, served, switched).await;
                 }
@@ -84,7 +99,16 @@ pub async fn serve(mut client: ClientStream, mut served: ServedConnection, _serv
             NextRequest::ClientLost(client_lost) => break (client_lost.reason(), Last::Cut),
         }
     };
+    pipeline.end(&served, &reason);
     end(client, served, reason, &last);
+}
+
+/// A request that was read before its turn, which has come.
+fn in_turn(client: &ClientStream, request: Request) -> NextRequest {
+    match client.handle.in_time() {
+        Err(shed @ WaitError::Shed) => NextRequest::ClientLost(shed.into()),
+        _ => NextRequest::Request(request),
+    }
 }
 
 /// Ends a connection and writes its line.
@@ -179,10 +203,16 @@ struct Step {
     done: ExchangeEnd,
 }
 
-async fn step(client: &mut ClientStream, served: &ServedConnection, request: Request) -> Step {
+async fn step(
+    client: &mut ClientStream,
+    served: &ServedConnection,
+    request: Request,
+    asked: Option<Box<AskedAhead>>,
+) -> Step {
     let Request { parts, length, keep_alive } = request;
     let close = !keep_alive || served.why_last().is_some();
     let mut stream = Stream::one(client, length, parts.version, close);
+    stream.has_asked(asked);
     // Not boxed: the box would exceed what the allocator caches, and allocating it for each request
     // costs more than the memory while the connection is awake.
     let done = exchange(served, &mut stream, parts, length).await;

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderValue};
-use http::{StatusCode, Version, response};
+use http::{StatusCode, Version, request, response};
 
+use super::ahead::AskedAhead;
 use super::body::{Decoder, Encoder, Piece};
 use super::exchange_error::ExchangeError;
 use super::fault::RequestFault;
@@ -19,6 +20,8 @@ use super::framing::write_fields;
 use super::head::{Length, give_back};
 use super::io::{ClientLost, ClientStream, PASSED_RECORDS_MAX, WriteQueue};
 use super::two::stream::Two;
+use super::upstream::Upstream;
+use crate::compress::RequestCodings;
 use eyelet_engine::handle::WaitError;
 use eyelet_memory::budget::{PIECE_BYTES_MIN, STREAM_QUEUE_BYTES};
 
@@ -48,6 +51,8 @@ pub struct One<'a> {
     version: Version,
     /// Whether the connection ends after the response.
     pub close: bool,
+    /// Its request was asked before its turn.
+    asked: Option<Box<AskedAhead>>,
 }
 
 impl<'a> Stream<'a> {
@@ -65,7 +70,26 @@ impl<'a> Stream<'a> {
             encoder: Encoder::Plain,
             version,
             close,
+            asked: None,
         })
+    }
+
+    /// Gives an HTTP/1.1 exchange the request that was asked before its turn.
+    pub fn has_asked(&mut self, asked: Option<Box<AskedAhead>>) {
+        if let Self::One(one) = self {
+            one.asked = asked;
+        }
+    }
+
+    /// What was sent of a request that was asked before its turn.
+    pub fn take_sent(&mut self) -> Option<(request::Parts, RequestCodings)> {
+        self.as_one()?.asked.as_mut()?.sent.take()
+    }
+
+    /// The upstream of such a request.
+    pub fn take_asked(&mut self) -> Option<Upstream> {
+        let asked = self.as_one()?.asked.take()?;
+        Some(Upstream::Two(asked.upstream))
     }
 
     /// Whether pieces of the request's body are read only on demand. HTTP/2's have arrived already,

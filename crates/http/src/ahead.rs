@@ -1,0 +1,151 @@
+//! Requests that an HTTP/1.1 client pipelines to an originate rule: those that follow a GET are
+//! asked of its HTTP/2 upstream before their turn, so that a client waits one round trip for
+//! several of them. Responses stay in order (RFC 9112 section 9.3.2).
+
+use std::collections::VecDeque;
+
+use bytes::{Buf, BytesMut};
+use eyelet_compress::fields::lists;
+use eyelet_memory::budget::Counted;
+use eyelet_telemetry::reason::Reason;
+use http::{Method, Version, header, request};
+
+use super::fields;
+use super::head::{Length, Request, Scanner, request_end, take_request};
+use super::head_bytes::request_bytes;
+use super::io::ClientStream;
+use super::originate;
+use super::prepare::check;
+use super::served_connection::{Record, ServedConnection};
+use super::upstream::Upstream;
+use super::upstream::request::UpstreamRequest;
+use super::upstream::two::Http2Exchange;
+use crate::compress::RequestCodings;
+
+/// Most requests that are asked before their turn. Each may hold its stream's window until then.
+/// A response of 10 kB takes a millisecond of a fast line, so eight fill much of a round trip.
+const AHEAD_MAX: usize = 8;
+
+/// A request that was sent to the upstream before its turn.
+pub struct AskedAhead {
+    /// Its stream.
+    pub upstream: Box<Http2Exchange>,
+    /// What was sent, until its exchange has it.
+    pub sent: Option<(request::Parts, RequestCodings)>,
+}
+
+/// A request whose turn has not come.
+pub struct PipelinedRequest {
+    /// The request as its client sent it.
+    pub request: Request,
+    /// `None` after a reload: it is asked in its turn.
+    pub asked: Option<Box<AskedAhead>>,
+    _counted: Counted,
+}
+
+/// The requests of a connection that were asked before their turn, in the client's order.
+#[derive(Default)]
+pub struct Pipeline(VecDeque<PipelinedRequest>);
+
+impl Pipeline {
+    /// The next request, if it was asked.
+    pub fn pop(&mut self) -> Option<PipelinedRequest> {
+        self.0.pop_front()
+    }
+
+    /// Gives up what was asked: a reload has made other rules.
+    pub fn forget_asked(&mut self) {
+        for waiting in &mut self.0 {
+            waiting.asked = None;
+        }
+    }
+
+    /// Asks what follows a request whose turn has come, and the request itself first. Stops at the
+    /// first one that must wait: it stays among the received bytes.
+    pub fn ask(
+        &mut self,
+        client: &mut ClientStream,
+        served: &ServedConnection,
+        request: &Request,
+        asked: &mut Option<Box<AskedAhead>>,
+    ) {
+        if client.plain.is_empty() || served.originate().is_none() || !may_be_followed(request) {
+            return;
+        }
+        let budget = &served.worker.engine.process.budget;
+        while self.0.len() < AHEAD_MAX && served.why_last().is_none() && !budget.is_tight(0) {
+            let head_bytes_max = served.worker.shared.config.http.head_bytes_max;
+            let Some((next, head_bytes)) = following(&client.plain, head_bytes_max) else { return };
+            if asked.is_none() && self.0.is_empty() {
+                *asked = ask(served, request).map(Box::new);
+            }
+            let Some(next_asked) = ask(served, &next) else { return };
+            client.plain.advance(head_bytes);
+            // Both what came and what was sent.
+            let bytes = 2 * request_bytes(&next.parts.headers, &next.parts.uri);
+            let counted = Counted::new(budget, bytes);
+            let asked = Some(Box::new(next_asked));
+            self.0.push_back(PipelinedRequest { request: next, asked, _counted: counted });
+        }
+    }
+
+    /// Writes the access lines of requests that the upstream has seen and whose turn never comes.
+    pub fn end(self, served: &ServedConnection, reason: &Reason) {
+        for waiting in self.0.iter().filter(|waiting| waiting.asked.is_some()) {
+            let mut record = Record::new(served, &waiting.request.parts);
+            record.failed = true;
+            record.reason = reason.clone();
+            served.emit(&record);
+        }
+    }
+}
+
+/// The request at the front of what was received, with the length of its head, if it is whole and
+/// may be asked before its turn. Its memory is its own.
+fn following(received: &[u8], head_bytes_max: usize) -> Option<(Request, usize)> {
+    if !received.starts_with(b"GET ") && !received.starts_with(b"HEAD ") {
+        return None;
+    }
+    let end = request_end(received, &mut Scanner::default(), head_bytes_max).ok()??;
+    let mut head = BytesMut::from(received.get(..end)?);
+    let request = take_request(&mut head, &mut Scanner::default(), head_bytes_max).ok()??;
+    may_be_followed(&request).then_some((request, end))
+}
+
+/// Whether what follows this request may be asked before its response: it is safe, has no body, and
+/// leaves the connection what it is.
+fn may_be_followed(request: &Request) -> bool {
+    matches!(request.parts.method, Method::GET | Method::HEAD)
+        && request.length == Length::Empty
+        && request.keep_alive
+        && request.parts.version == Version::HTTP_11
+        && !request.parts.headers.contains_key(header::UPGRADE)
+}
+
+/// Asks by a kept HTTP/2 connection. `None`: there is none with room, or the request is not one for
+/// the upstream.
+fn ask(served: &ServedConnection, request: &Request) -> Option<AskedAhead> {
+    let route = served.route().ok()?;
+    let (terminate, target) = (route.requests()?, route.target(0)?);
+    let compressors = &served.worker.compressors;
+    let is_own = compressors.answer(route.rule, &request.parts).is_some();
+    if route.upstreams() > 1 || is_own || served.is_tied(&request.parts.headers) {
+        return None;
+    }
+    let mut parts = request.parts.clone();
+    let asked = check(served, &parts).ok()?;
+    let origin = originate::begin(served.originate(), &asked, &mut parts).ok()??;
+    let host = origin.authority();
+    let trailers = lists(&parts.headers, &header::TE, "trailers");
+    fields::to_upstream(&mut parts, Length::Empty, None);
+    let forwarded = &served.identify_requester(host, &mut parts);
+    let codings = compressors.request_near(route.rule, terminate, (host, false, true), &mut parts);
+    let length = Length::Empty;
+    let (parts_ref, again, by_one) = (&parts, true, false);
+    let asked =
+        UpstreamRequest { parts: parts_ref, host, forwarded, length, trailers, again, by_one };
+    match target.shelf.take(&asked, false)? {
+        Upstream::Two(upstream) => Some(AskedAhead { upstream, sent: Some((parts, codings)) }),
+        Upstream::One(_) => None,
+    }
+}
