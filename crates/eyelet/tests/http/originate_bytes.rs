@@ -165,7 +165,8 @@ fn a_pair_at_rest_is_parked() {
         let socket = pki.text("admin.sock");
         curl.args(["-sS", "--unix-socket", &socket, "http://localhost/connections"]);
         let listed: Vec<serde_json::Value> = serde_json::from_str(&output(&mut curl).text).ok()?;
-        let parked = |one: &&serde_json::Value| one["state"] == "parked" && one["kind"] == "tcp";
+        let parked =
+            |one: &&serde_json::Value| one["state"] == "parked" && one["kind"] == "originated";
         (listed.iter().filter(parked).count() == 20).then_some(())
     });
     clients.iter_mut().for_each(say);
