@@ -86,11 +86,33 @@ pub(super) fn check_clients(
     }
 }
 
-/// Reads an originate rule.
+/// A client of a Unix socket cannot be sent a reset (unix(7)). A stream that was cut off on its way
+/// would end for it like a whole one.
+fn check_resets(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    listeners: &Listeners,
+    listed: &[u16],
+) {
+    if let Some(at) = section.key_at("upstream")
+        && let Some(listener) = listeners.without_addresses(listed)
+    {
+        let message = format!(
+            "tls:// is not for clients of {}: a Unix socket has no reset, so a stream that was cut \
+             off would look whole; use a listener with an IP address, or give this rule a \
+             `listener` without it",
+            called(listener)
+        );
+        report.error(at, message);
+    }
+}
+
+/// Reads an originate rule for these listeners.
 pub(super) fn read(
     report: &mut Report<'_>,
     section: &Section<'_, '_>,
     files: &mut Files,
+    (listeners, listed): (&Listeners, &[u16]),
 ) -> Option<Originate> {
     let what = ("an originate rule", "\"https://svn.example:443\"");
     let (text, mut upstream, mut others) =
@@ -105,6 +127,7 @@ pub(super) fn read(
     let hosts = matchers::each(report, section, "hosts", values::host_name);
     let compression = compression::rule(report, section);
     if let TerminateUpstream::Tls(_) = upstream {
+        check_resets(report, section, listeners, listed);
         for key in OF_HTTP {
             if let Some(at) = section.key_at(key) {
                 report.error(at, format!("`{key}` is about HTTP; expected an https:// upstream"));

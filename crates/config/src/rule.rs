@@ -63,7 +63,8 @@ pub(super) fn read<'t>(
     let mut shown = Vec::new();
     let (action, needs) = match kind {
         Kind::Originate => {
-            let originate = originate::read(report, section, files)?;
+            let originate =
+                originate::read(report, section, files, (listeners, &matchers.listeners))?;
             (Action::Originate(originate), Needs::Nothing)
         }
         Kind::Splice => {

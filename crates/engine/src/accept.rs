@@ -8,11 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use eyelet_sys::socket::SocketPeer;
 use eyelet_sys::{Errno, socket};
-use eyelet_wire::local_peer::LocalPeer;
 
 use crate::ready::Token;
+use crate::source;
 use crate::worker::{ListenerSocket, Settings, Worker};
 
 /// Connections that the kernel queues while accepting is busy. It caps this at net.core.somaxconn.
@@ -76,10 +75,7 @@ impl Worker {
             let listener = from.listener;
             match socket::accept(&from.socket) {
                 Ok((client, peer)) => {
-                    let peer = match peer {
-                        SocketPeer::Inet(address) => address,
-                        SocketPeer::Local { uid, pid } => LocalPeer { uid, pid }.address(),
-                    };
+                    let peer = source::address(peer);
                     self.process.open.fetch_add(1, Relaxed);
                     self.uses_descriptors(2);
                     accepting.waiting.push(Accepted { listener, client, peer });

@@ -193,21 +193,41 @@ impl Handle {
             if into.len() > HELLO_BYTES && !self.worker.relieve(max) {
                 return Err(WaitError::Shed);
             }
-            let buffers = &mut *self.worker.buffers.borrow_mut();
             // While memory is short, what a client sends after its handshake stays in the kernel.
             let max = match self.worker.process.budget.piece() {
                 Some(_) => max,
                 None => max.min(HELLO_BYTES),
             };
-            let limit = max.min(buffers.input.len());
-            if let Some(read) = self.recv_now(side, &mut buffers.input[..limit])? {
-                // `Vec` would double its capacity, and hold up to twice what arrived.
-                into.edit(|bytes| {
-                    bytes.reserve_exact(read);
-                    bytes.extend_from_slice(&buffers.input[..read]);
-                });
+            if let Some(read) = self.recv_into(side, into, max)? {
                 return Ok(read);
             }
+        }
+    }
+
+    /// Reads what is there now, by the worker's buffer, and appends it. `None` if nothing is,
+    /// `Some(0)` at the end of the stream.
+    pub fn recv_into(
+        &self,
+        side: Side,
+        into: &mut CountedBuffer,
+        max: usize,
+    ) -> io::Result<Option<usize>> {
+        let buffers = &mut *self.worker.buffers.borrow_mut();
+        let limit = max.min(buffers.input.len());
+        let Some(read) = self.recv_now(side, &mut buffers.input[..limit])? else { return Ok(None) };
+        // `Vec` would double its capacity, and hold up to twice what arrived.
+        into.edit(|bytes| {
+            bytes.reserve_exact(read);
+            bytes.extend_from_slice(&buffers.input[..read]);
+        });
+        Ok(Some(read))
+    }
+
+    /// Makes the client's end a reset. Call it before the handle is dropped.
+    pub fn reset_client(&self) {
+        if let Some(slot) = self.worker.table.borrow_mut().slot(self.key) {
+            // Without a reset the socket is still closed.
+            let _ = socket::reset_on_close(&slot.client);
         }
     }
 

@@ -261,6 +261,7 @@ fn show<T>(worker: &Worker, key: Key, then: impl FnOnce(&ConnectionView<'_>) -> 
     let kind = match relay {
         Relay::Cleartext(_) => ConnectionKind::Cleartext,
         Relay::Splice(_) => ConnectionKind::Spliced,
+        Relay::Terminate(terminated) if terminated.is_originated() => ConnectionKind::Originated,
         Relay::Terminate(terminated) if terminated.flow.is_websocket() => ConnectionKind::WebSocket,
         Relay::Terminate(_) if has_upstream => ConnectionKind::Tcp,
         Relay::Terminate(_) if info.decided(&shared)?.http2 => ConnectionKind::Http2,

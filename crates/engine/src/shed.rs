@@ -1,9 +1,10 @@
 //! Load shedding: it ends connections when memory is short. The order is fixed. First half-open
 //! connections that hold much, by age; then the other half-open ones by age; then HTTP/2 ones
 //! without a stream, first those with a task and then parked ones, longest idle first; then new
-//! ones of sources over their share; then other new ones. A new one of a source that has much ends
-//! only half-open ones of crowded sources. Other parked connections that hold nothing stay, unless
-//! `shed_idle` is set. Those that hold bytes for a slow peer end after three seconds.
+//! ones of sources over their share; then other new ones. For a new one of a source that has much,
+//! small half-open ones end only where their source is crowded; the others end as for all. Other
+//! parked connections that hold nothing stay, unless `shed_idle` is set. Those that hold bytes for
+//! a slow peer end after three seconds.
 
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry as Tasks;
@@ -15,7 +16,7 @@ use std::task::Context;
 use crate::connection_table::{ConnectionTable, Phase, Slot, SlotState, Waits};
 use crate::park;
 use crate::queues::{Holder, IdleKind, IdlePosition, STALE_MAX, ShedPosition, ShedQueue, queue};
-use crate::source::Source;
+use crate::source::{self, Source};
 use crate::timer_wheel::TICK_MS;
 use crate::worker::Worker;
 use eyelet_memory::budget::{ACTIVE_BYTES, Account};
@@ -56,7 +57,7 @@ const FEW: usize = 4;
 const CROWDED_LOOKS: usize = 32;
 impl Worker {
     /// Makes room for a new connection from `source`. Returns whether there is room. A source that
-    /// has much takes no place from one that has little.
+    /// has much ends no handshake of one that has little: see [`Worker::shed_oldest`].
     pub fn make_room(self: &Rc<Self>, source: IpAddr) -> bool {
         let budget = &self.process.budget;
         if !budget.is_tight(NEW_BYTES) {
@@ -402,7 +403,8 @@ fn is_queued(table: &mut ConnectionTable, at: &ShedPosition, of: Phase) -> bool 
 
 /// Where a connection comes from. `None`: its socket does not say so any more.
 fn source_of(table: &mut ConnectionTable, key: Key) -> Option<Source> {
-    table.slot(key).and_then(|slot| socket::peer_ip(&slot.client)).map(Source::of)
+    let peer = table.slot(key).and_then(|slot| socket::peer(&slot.client))?;
+    Some(Source::of(source::address(peer).ip()))
 }
 
 /// Counts a task that serves a source as long as this value lives.
@@ -534,6 +536,27 @@ mod tests {
         fill(&|| budget.is_over(0));
         worker.make_room(crowd);
         assert!(is_shed(&worker, newcomer), "the oldest goes once the last eighth is full");
+    }
+
+    /// A source is a user of this machine, too. One such newcomer is not a crowd.
+    #[test]
+    fn a_client_of_a_unix_socket_is_no_crowd_by_itself() {
+        let worker = worker();
+        let mut peers = Vec::new();
+        let local = half_open(&worker, 1);
+        let [first, second] = [3, 3].map(|n| {
+            let (socket, peer) = connected_to(n);
+            peers.push(peer);
+            half_open_of(&worker, 1, socket)
+        });
+        for expected in [first, second] {
+            assert!(worker.shed_oldest(None, true) && is_shed(&worker, expected));
+            assert!(!is_shed(&worker, local));
+        }
+        assert!(!worker.shed_oldest(None, true), "nobody else is in a crowd");
+        let other = half_open(&worker, 1);
+        assert!(worker.shed_oldest(None, true) && is_shed(&worker, local), "one user's are alike");
+        assert!(!is_shed(&worker, other));
     }
 
     /// The next connection finds the memory of those that were shed free, and sheds no others.

@@ -2,7 +2,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::hash::BuildHasher;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use eyelet_sys::socket::SocketPeer;
+use eyelet_wire::local_peer::LocalPeer;
 
 // The simulator needs the same run for the same seed.
 #[cfg(test)]
@@ -10,8 +13,16 @@ use foldhash::fast::FixedState as RandomState;
 #[cfg(not(test))]
 use foldhash::fast::RandomState;
 
+/// A peer in the form of an address: see [`LocalPeer`].
+pub fn address(peer: SocketPeer) -> SocketAddr {
+    match peer {
+        SocketPeer::Inet(address) => address,
+        SocketPeer::Local { uid, pid } => LocalPeer { uid, pid }.address(),
+    }
+}
+
 /// A host: an IPv4 address or an IPv6 /64, within which a host chooses its addresses freely (RFC
-/// 8981).
+/// 8981). Or a user of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source(IpAddr);
 

@@ -123,11 +123,31 @@ pub fn listen_all(listeners: &[Bound]) -> Result<(), ListenError> {
     for bound in listeners {
         let listened = bound.sockets.iter().try_for_each(|fd| socket::listen(fd, BACKLOG));
         listened.map_err(|error| ListenError { address: bound.address.clone(), error })?;
-        if let Some(file) = &bound.file {
-            file.set_own(true);
+        // Another process that started meanwhile took the file for one that was left over: nobody
+        // listened there yet.
+        if bound.file.as_ref().is_some_and(|file| !file.is_there()) {
+            let error = io::ErrorKind::AddrInUse.into();
+            return Err(ListenError { address: bound.address.clone(), error });
         }
     }
     Ok(())
+}
+
+/// Sets the permissions of Unix sockets that stay. The listeners are those of `config`, in its
+/// order.
+pub fn follow_modes(listeners: &[Bound], config: &Config) -> Result<(), ListenError> {
+    for (bound, listener) in listeners.iter().zip(&config.listeners) {
+        if let Some(file) = &bound.file {
+            let error = |error| ListenError { address: bound.address.clone(), error };
+            file.set_mode(listener.mode).map_err(error)?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes the files of Unix sockets over from a process that has ended, or soon will.
+pub fn own_files(listeners: &[Bound]) {
+    listeners.iter().filter_map(|bound| bound.file.as_ref()).for_each(|file| file.set_own(true));
 }
 
 impl Bound {
@@ -138,9 +158,6 @@ impl Bound {
         limits: &Limits,
         workers: usize,
     ) -> io::Result<Self> {
-        if let Some(file) = &self.file {
-            file.set_mode(listener.mode)?;
-        }
         let known = self.sockets.len();
         if known >= workers {
             return Ok(self.clone());
@@ -164,6 +181,29 @@ impl Bound {
     pub fn leave_file(&self) {
         if let Some(file) = &self.file {
             file.set_own(false);
+        }
+    }
+
+    /// Has nobody connect at the file of a Unix socket that is about to end.
+    pub fn put_file_aside(&self) {
+        let moved = self.file.as_ref().map_or(Ok(()), |file| file.put_aside());
+        if let Err(error) = moved {
+            tracing::error!("clients of {} wait until this process ends: {error}", self.address);
+        }
+    }
+
+    /// Removes the file that was put aside: the process may end without its destructors.
+    pub fn remove_file(&self) {
+        if let Some(file) = &self.file {
+            file.remove_aside();
+        }
+    }
+
+    /// Has clients connect again after [`Bound::put_file_aside`].
+    pub fn put_file_back(&self) {
+        let moved = self.file.as_ref().map_or(Ok(()), |file| file.put_back());
+        if let Err(error) = moved {
+            tracing::error!("nobody can connect at {} before a reload: {error}", self.address);
         }
     }
 
@@ -294,5 +334,52 @@ pub mod text {
     /// If it is no address.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ListenAddress, D::Error> {
         String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::SystemTime;
+
+    use super::*;
+
+    fn config(folder: &std::path::Path, mode: &str) -> Config {
+        let text = format!(
+            "[[listener]]\nkind = \"plain\"\naddress = \"unix:a.sock\"\nmode = \"{mode}\"\n\
+             [[rule]]\naction = \"originate\"\nupstream = \"https://a.example:443\"\n"
+        );
+        let (file, depth) = (folder.join("edge.toml"), eyelet_config::Depth::Files);
+        eyelet_config::parse(&file, &text, depth, SystemTime::now()).unwrap().config
+    }
+
+    /// Nobody listens there yet, so the second one takes the first one's file for one left over.
+    #[test]
+    fn of_two_that_start_together_one_fails() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path(), "0600");
+        let [first, second] = [(); 2].map(|()| bind_all(&config, 1, &[]).unwrap());
+        listen_all(&second).unwrap();
+        assert_eq!(listen_all(&first).unwrap_err().error.kind(), io::ErrorKind::AddrInUse);
+        drop(first);
+        assert!(second[0].file.as_ref().unwrap().is_there(), "it is the second one's");
+    }
+
+    /// What follows the binds of a reload may fail, and then nothing has changed.
+    #[test]
+    fn a_mode_changes_last() {
+        let folder = tempfile::tempdir().unwrap();
+        let mode = || {
+            let file = std::fs::metadata(folder.path().join("a.sock")).unwrap();
+            file.permissions().mode() & 0o777
+        };
+        let earlier = bind_all(&config(folder.path(), "0600"), 1, &[]).unwrap();
+        let next = config(folder.path(), "0660");
+        let bound = bind_all(&next, 1, &earlier).unwrap();
+        listen_all(&bound).unwrap();
+        assert!(bound[0] == earlier[0] && mode() == 0o600);
+        follow_modes(&bound, &next).unwrap();
+        assert_eq!(mode(), 0o660);
     }
 }

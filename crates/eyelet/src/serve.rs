@@ -13,7 +13,9 @@ use tokio::sync::watch;
 use tokio::task::LocalSet;
 
 use crate::admin::AdminKeeper;
-use crate::listen::{Bound, ListenError, bind_all, follow_limits, listen_all, rebound};
+use crate::listen::{
+    Bound, ListenError, bind_all, follow_limits, follow_modes, listen_all, own_files, rebound,
+};
 use crate::program::Service;
 use crate::published::{Published, sockets};
 use crate::snapshot::{self, PreparedSnapshot, Snapshot, SnapshotError};
@@ -168,6 +170,8 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
     let listeners = bind_all(config, count, earlier)?;
     if order != Order::Hold {
         listen_all(&listeners)?;
+        follow_modes(&listeners, config)?;
+        own_files(&listeners);
     }
     let addresses = addresses(&listeners);
     // Frees what reading the configuration left, so that it does not count as held.
@@ -302,6 +306,9 @@ impl Running {
         let snapshot = Arc::new(prepared.next(count, &addresses, &earlier)?);
         self.admin.configure(snapshot.config.admin.as_ref())?;
         follow_limits(&listeners, &limits);
+        if let Err(error) = follow_modes(&listeners, &snapshot.config) {
+            tracing::error!("the mode is not set: {error}");
+        }
         for bound in listeners.iter().filter(|bound| !known.contains(bound)) {
             tracing::info!("listening on {}", bound.address);
         }
@@ -330,7 +337,9 @@ impl Running {
     /// # Errors
     /// If a socket cannot listen. Nothing is accepted then.
     pub fn serve(&self, first_id: u64) -> Result<(), ListenError> {
-        listen_all(&self.published.listeners())?;
+        let listeners = self.published.listeners();
+        listen_all(&listeners)?;
+        follow_modes(&listeners, &self.published.snapshot().config)?;
         self.published.set_first_id(first_id);
         self.open_admin();
         // This fails only if no worker is left.

@@ -39,7 +39,7 @@ use zeroize::Zeroizing;
 use crate::handover::{
     HandoverError, MESSAGE_TIMEOUT, Message, Serve, body, hand_state, kind, read,
 };
-use crate::listen::Bound;
+use crate::listen::{Bound, own_files};
 use crate::serve::Running;
 use crate::snapshot;
 use crate::takeover::state;
@@ -182,6 +182,7 @@ impl Stored {
             tracing::warn!("clients cannot resume their sessions: {error}");
         }
         running.serve(first_id)?;
+        own_files(&running.listeners());
         if let Err(error) = service::forget() {
             tracing::error!("connections are closed: the service manager may keep them: {error}");
             // No state is read. Their clients would wait as long as the manager has the sockets.

@@ -19,7 +19,7 @@ use crate::handover::{
     Failed, HandoverError, HandoverHello, HandoverReady, HandoverReceived, MESSAGE_TIMEOUT,
     Message, Serve, expect, kind, read, receive, signal, tell,
 };
-use crate::listen::Bound;
+use crate::listen::{Bound, own_files};
 use crate::reload::{SERVED_STEP, SERVED_TIMEOUT};
 use crate::serve::Running;
 use crate::snapshot;
@@ -90,7 +90,7 @@ impl Predecessor {
             }
             thread::park_timeout(SERVED_STEP);
         }
-        Ok(Handover { channel: self.channel, workers: running.arrivals() })
+        Ok(Handover { channel: self.channel, workers: running.arrivals(), listeners })
     }
 }
 
@@ -151,6 +151,8 @@ fn listeners(
 pub struct Handover {
     channel: Channel,
     workers: Arrivals,
+    /// The listeners of this process.
+    listeners: Arc<[Bound]>,
 }
 
 impl Handover {
@@ -162,7 +164,12 @@ impl Handover {
         signal(&mut self.channel, kind::SERVING)?;
         let body = move || {
             let mut taken = 0;
-            match self.take_over(&mut taken) {
+            let over = self.take_over(&mut taken);
+            // Until then the other process may end this one, and serve on at the same files.
+            if over.as_ref().map_or_else(HandoverError::is_closed, |()| true) {
+                own_files(&self.listeners);
+            }
+            match over {
                 Ok(()) => tracing::info!("{taken} connections are taken over"),
                 Err(error) => {
                     tracing::error!("stopped after {taken} connections: {error}");

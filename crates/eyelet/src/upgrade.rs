@@ -185,7 +185,10 @@ impl Upgrade {
         let body = move || {
             let event = match plan.hand_over(&events) {
                 Ok(()) => UpgradeEvent::Over,
-                Err(error) => UpgradeEvent::Failed(error),
+                Err(error) => {
+                    plan.listeners.iter().for_each(Bound::put_file_back);
+                    UpgradeEvent::Failed(error)
+                }
             };
             // The main thread has left: this process drains.
             let _ = events.blocking_send(event);
@@ -214,7 +217,7 @@ impl Drop for Upgrade {
 }
 
 impl Plan {
-    fn hand_over(self, events: &mpsc::Sender<UpgradeEvent>) -> Result<(), UpgradeError> {
+    fn hand_over(&self, events: &mpsc::Sender<UpgradeEvent>) -> Result<(), UpgradeError> {
         let began = Instant::now();
         // Dropped after `successor`: the end of the answers lets workers take connections back, so
         // the new process must be dead by then.
@@ -227,6 +230,7 @@ impl Plan {
         let (pid, served) = (successor.child.id(), Instant::now());
         let (departures, leaving);
         (departures, answers, leaving) = self.departures(&ready);
+        self.left(&ready).for_each(Bound::put_file_aside);
         if events.blocking_send(UpgradeEvent::Serving(Departures { pid, departures })).is_err() {
             return Err(UpgradeError::Over);
         }
@@ -262,13 +266,13 @@ impl Plan {
             }
             if parking == 0 {
                 let took = [began.elapsed(), served.elapsed()];
-                let warnings = ready.warnings.clone();
+                self.left(&ready).for_each(Bound::remove_file);
                 // The main thread drains, and hears no more.
                 let _ = events.blocking_send(UpgradeEvent::Passed(Passed {
                     pid,
                     connections,
                     took,
-                    warnings,
+                    warnings: ready.warnings.clone(),
                 }));
             }
         }
@@ -287,6 +291,12 @@ impl Plan {
     /// The listeners that the new process accepts from.
     fn kept<'a>(&'a self, ready: &'a HandoverReady) -> impl Iterator<Item = &'a Bound> {
         ready.kept.iter().filter_map(|index| self.listeners.get(*index))
+    }
+
+    /// The listeners that nobody accepts from any more.
+    fn left<'a>(&'a self, ready: &'a HandoverReady) -> impl Iterator<Item = &'a Bound> {
+        let all = self.listeners.iter().enumerate();
+        all.filter(|(index, _)| !ready.kept.contains(index)).map(|(_, bound)| bound)
     }
 
     fn departures(&self, ready: &HandoverReady) -> Departing {

@@ -69,7 +69,8 @@ pub fn listen(fd: impl AsFd, backlog: i32) -> io::Result<()> {
 
 /// Stops to listen, for all processes that hold the socket: its port refuses connections from now
 /// on. Connections in its queue are reset. [`listen`] starts again. A Unix socket could not start
-/// again, so it goes on to queue connections until it is closed.
+/// again, so it goes on to queue connections until it is closed: see
+/// [`crate::socket_file::SocketFile::put_aside`].
 pub fn stop_listening(fd: impl AsFd) -> io::Result<()> {
     if sockopt::socket_domain(&fd)? == AddressFamily::UNIX {
         return Ok(());
@@ -102,11 +103,20 @@ pub enum SocketPeer {
 pub fn accept(listener: impl AsFd) -> io::Result<(OwnedFd, SocketPeer)> {
     let (fd, peer) = rustix::net::acceptfrom_with(listener, FLAGS)?;
     // Linux returns the peer of every accepted TCP socket, even of one that was reset meanwhile.
-    let peer = match peer.and_then(inet) {
-        Some(peer) => SocketPeer::Inet(peer),
-        None => local_peer(&fd)?,
-    };
+    let peer = peer_at(&fd, peer)?;
     Ok((fd, peer))
+}
+
+/// Who is at the other end of an accepted socket. `None`: it is not connected any more.
+pub fn peer(fd: impl AsFd) -> Option<SocketPeer> {
+    peer_at(&fd, rustix::net::getpeername(&fd).ok()?).ok()
+}
+
+fn peer_at(fd: impl AsFd, address: Option<SocketAddrAny>) -> io::Result<SocketPeer> {
+    match address.and_then(inet) {
+        Some(address) => Ok(SocketPeer::Inet(address)),
+        None => local_peer(fd),
+    }
 }
 
 /// Who connected to a Unix socket. rustix has no value for the process 0 of another namespace.
@@ -229,13 +239,6 @@ pub fn connect(fd: impl AsFd, to: SocketAddr) -> io::Result<bool> {
 /// Whether a connect has succeeded. `false`: it has failed, or is still under way.
 pub fn is_connected(fd: impl AsFd) -> bool {
     rustix::net::getpeername(fd).is_ok()
-}
-
-/// The address that a connected socket's peer has. `None`: it is not connected any more, or not by
-/// IP.
-pub fn peer_ip(fd: impl AsFd) -> Option<IpAddr> {
-    let peer = rustix::net::getpeername(fd).ok()??;
-    SocketAddr::try_from(peer).ok().map(|peer| peer.ip())
 }
 
 /// A Unix stream socket connected to `path`. Unlike TCP it connects at once or fails; `WouldBlock`

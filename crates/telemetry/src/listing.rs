@@ -110,6 +110,8 @@ pub enum ConnectionKind {
     Tcp,
     /// HTTP/1.1 in the clear. TLS begins here.
     Cleartext,
+    /// Bytes of any protocol in the clear. TLS begins here.
+    Originated,
     /// TLS ends here: HTTP/1.1.
     Http1,
     /// TLS ends here: HTTP/2.

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use eyelet_wire::local_peer::LocalPeer;
 use eyelet_wire::traceparent::hex;
 use serde::Serialize;
 
@@ -132,12 +133,19 @@ fn server_span(exchange: &ExchangeSpans) -> Span<'_> {
         text("url.path", &exchange.path),
         text("url.scheme", if exchange.is_tls { "https" } else { "http" }),
         text("network.protocol.version", exchange.version),
-        owned("client.address", exchange.client.ip().to_canonical().to_string()),
-        number("client.port", exchange.client.port()),
         text("eyelet.outcome", exchange.outcome.name()),
         text("eyelet.reason", exchange.reason),
         owned("eyelet.connection", connection_id(exchange.connection)),
     ];
+    match LocalPeer::of(exchange.client.ip()) {
+        // Its socket has no port.
+        Some(peer) => attributes.push(owned("client.address", peer.to_string())),
+        None => {
+            let address = exchange.client.ip().to_canonical();
+            attributes.push(owned("client.address", address.to_string()));
+            attributes.push(number("client.port", exchange.client.port()));
+        }
+    }
     attributes.extend(exchange.rule.as_deref().map(|rule| text("eyelet.rule", rule)));
     if let Some(host) = &exchange.host {
         let (address, port) = split(host);

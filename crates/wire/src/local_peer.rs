@@ -33,6 +33,13 @@ impl LocalPeer {
         (first == PREFIX && none == 0).then_some(Self { uid, pid })
     }
 
+    /// Reads the text that [`fmt::Display`] writes.
+    pub fn read(text: &str) -> Option<Self> {
+        let (uid, pid) = text.strip_prefix("unix:uid=")?.split_once(",pid=")?;
+        let peer = Self { uid: uid.parse().ok()?, pid: pid.parse().ok()? };
+        Some(peer)
+    }
+
     /// The user alone, to count by.
     pub const fn user(self) -> LocalUser {
         LocalUser(self.uid)
@@ -65,10 +72,18 @@ mod tests {
         for (uid, pid) in [(0, 0), (1000, 4242), (u32::MAX, u32::MAX)] {
             let peer = LocalPeer { uid, pid };
             assert_eq!(LocalPeer::of(peer.address().ip()), Some(peer));
+            assert_eq!(LocalPeer::read(&peer.to_string()), Some(peer));
         }
         let shown = LocalPeer { uid: 1000, pid: 7 };
         assert_eq!(shown.to_string(), "unix:uid=1000,pid=7");
         assert_eq!(shown.user().to_string(), "unix:uid=1000");
+    }
+
+    #[test]
+    fn no_other_text_is_a_peers() {
+        for text in ["", "unix:/run/a.sock", "unix:uid=1", "unix:uid=,pid=1", "unix:uid=1,pid=x"] {
+            assert_eq!(LocalPeer::read(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -176,6 +176,15 @@ fn a_plain_listener_may_be_a_unix_socket() {
         listener(&format!("{plain}\nreuse_port = true"), OUT),
         ["4:1: `reuse_port` is about TCP, and this is a Unix socket"]
     );
+    let bytes = "[[rule]]\naction = \"originate\"\nupstream = \"tls://a.example:6380\"\n";
+    let found = listener(plain, bytes);
+    assert!(
+        found[0].starts_with("6:1: tls:// is not for clients of \"unix:/run/svn.sock\""),
+        "{found:?}"
+    );
+    let by_tcp = format!("[[listener]]\nname = \"tcp\"\n{plain}\naddress = \"127.0.0.1:80\"\n");
+    let rules = format!("{by_tcp}{bytes}listener = \"tcp\"\n{OUT}");
+    assert_eq!(listener(plain, &rules), NOTHING, "each listener has its rule");
     let refuse = "[[rule]]\naction = \"refuse\"\nclient = \"192.0.2.1\"\n";
     let found = listener(plain, &format!("{refuse}{OUT}"));
     assert!(

@@ -68,3 +68,35 @@ fn exchanged(ready: Ready) -> Ready {
     ready.rename(SPARE, UPSTREAM);
     ready
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eyelet_record::RecordFault;
+    use std::io::{Error, ErrorKind};
+
+    /// Each side's reason is said of the other side: the relay below has the two exchanged.
+    #[test]
+    fn reasons_are_of_the_right_side() {
+        let refused = || Error::from(ErrorKind::PermissionDenied);
+        let (of_client, of_upstream_io) =
+            (Reason::client_io(&refused(), None), Reason::upstream_io(&refused()));
+        let tls = |text: &str| Reason::UpstreamTls(Detail::of(text));
+        let fault = RecordFault::BadRecordMac;
+        let expected = [
+            (Reason::ClientClosed(None), Reason::UpstreamClosed),
+            (Reason::UpstreamClosed, Reason::ClientClosed(None)),
+            (Reason::ClientReset(None), Reason::UpstreamReset),
+            (Reason::UpstreamReset, Reason::ClientReset(None)),
+            (of_client.clone(), of_upstream_io.clone()),
+            (of_upstream_io, of_client),
+            (Reason::Truncated, tls("it ended without close_notify")),
+            (Reason::ClientAlert(40), tls("alert 40")),
+            (Reason::Record(fault), tls(&fault.to_string())),
+            (Reason::Ended, Reason::Ended),
+        ];
+        for (said, meant) in expected {
+            assert_eq!(of_upstream(said.clone()).to_string(), meant.to_string(), "{said}");
+        }
+    }
+}

@@ -33,6 +33,17 @@ fn app(pki: &Pki) -> Upstream {
     Upstream::tls_echo(pki.server("app", &["app.test"], Kind::P256))
 }
 
+/// State and kind of each connection.
+fn states(pki: &Pki) -> Vec<String> {
+    let mut curl = Command::new("curl");
+    let socket = pki.text("admin.sock");
+    curl.args(["-sS", "--unix-socket", &socket, "http://localhost/connections"]);
+    let listed: Vec<serde_json::Value> =
+        serde_json::from_str(&output(&mut curl).text).unwrap_or_default();
+    let text = |member: &serde_json::Value| member.as_str().unwrap_or_default().to_owned();
+    listed.iter().map(|one| text(&one["state"]) + " " + &text(&one["kind"])).collect()
+}
+
 /// What goes comes back, in small pieces, in large ones, and after a rest.
 #[test]
 fn bytes_of_any_protocol_pass_both_ways() {
@@ -123,6 +134,97 @@ fn a_cut_stream_is_not_passed_on_as_a_whole_one() {
     assert!(line["reason"].as_str().unwrap().contains("close_notify"), "{line}");
 }
 
+/// The client sends without a pause, and the upstream never says a word: not even a ticket ends the
+/// time that rustls stays.
+#[test]
+fn a_client_that_only_sends_is_parked() {
+    if !need("curl") {
+        return;
+    }
+    let pki = Pki::new();
+    let leaf = pki.server("app", &["app.test"], Kind::P256);
+    let app = Upstream::tls_with_tickets(leaf, 0, |tls| {
+        let mut said = [0; 4096];
+        while tls.read(&mut said).is_ok_and(|read| read > 0) {}
+    });
+    let edge = start(&pki, &app.address.to_string(), "[admin]\naddress = \"unix:admin.sock\"\n");
+    let mut client = edge.connect();
+    until("it to be parked while it sends", || {
+        client.write_all(b"a measured value\n").unwrap();
+        states(&pki).contains(&"parked originated".to_owned()).then_some(())
+    });
+}
+
+/// An upstream that has said all before the client has: its end is passed on, and the client's
+/// upload goes on.
+#[test]
+fn an_upstream_that_ends_early_still_gets_the_upload() {
+    let pki = Pki::new();
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let hears = heard.clone();
+    let leaf = pki.server("app", &["app.test"], Kind::P256);
+    let app = Upstream::tls_with_tickets(leaf, 0, move |tls| {
+        tls.flush().unwrap();
+        tls.conn.send_close_notify();
+        tls.flush().unwrap();
+        tls.sock.shutdown(Shutdown::Write).unwrap();
+        let mut all = Vec::new();
+        tls.read_to_end(&mut all).unwrap();
+        *hears.lock().unwrap() = all;
+    });
+    let edge = start(&pki, &app.address.to_string(), "");
+    let mut client = edge.connect();
+    assert_eq!(ending(&mut client, SOON), (Vec::new(), End::Fin));
+    let upload = noise(300_000, 5);
+    client.write_all(&upload).unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let line = edge.only_line();
+    assert_eq!(line["bytes_to_upstream"], 300_000, "{line}");
+    until("the upload to be whole", || (*heard.lock().unwrap() == upload).then_some(()));
+}
+
+/// After the handshake nothing that fails may look like the end of a whole stream.
+#[test]
+fn an_upstream_that_fails_after_its_handshake_is_a_reset() {
+    let pki = Pki::new();
+    for tickets in [0, 1] {
+        let leaf = pki.server("app", &["app.test"], Kind::P256);
+        let app = Upstream::tls_with_tickets(leaf, tickets, |tls| {
+            tls.flush().unwrap();
+            let mut said = [0; 1];
+            tls.read_exact(&mut said).unwrap();
+            // A record that nobody has sealed.
+            let forged = [&[23, 3, 3, 0, 64][..], &[7; 64]].concat();
+            tls.sock.write_all(&forged).unwrap();
+            let _ = tls.sock.read(&mut said);
+        });
+        let edge = start(&pki, &app.address.to_string(), "");
+        let mut client = edge.connect();
+        client.write_all(b"x").unwrap();
+        assert_eq!(ending(&mut client, SOON), (Vec::new(), End::Rst), "{tickets} tickets");
+        assert!(edge.only_line()["reason"].as_str().unwrap().contains("TLS"), "{}", edge.log());
+    }
+}
+
+/// A key update of the upstream asks for none of ours.
+#[test]
+fn the_upstream_may_update_its_keys() {
+    let pki = Pki::new();
+    let app = Upstream::tls(pki.server("app", &["app.test"], Kind::P256), |tls| {
+        let mut said = [0; 1];
+        while tls.read_exact(&mut said).is_ok() {
+            tls.conn.refresh_traffic_keys().unwrap();
+            tls.write_all(&said).unwrap();
+        }
+    });
+    let edge = start(&pki, &app.address.to_string(), "");
+    let mut client = edge.connect();
+    for said in b"several" {
+        client.write_all(&[*said]).unwrap();
+        expect(&mut client, &[*said]);
+    }
+}
+
 /// A client that reconnects does not cost the server a signature each time.
 #[test]
 fn sessions_are_resumed() {
@@ -166,12 +268,8 @@ fn a_pair_at_rest_is_parked() {
     // The others are silent, and so is their upstream.
     clients.iter_mut().take(10).for_each(say);
     until("all to be parked", || {
-        let mut curl = Command::new("curl");
-        let socket = pki.text("admin.sock");
-        curl.args(["-sS", "--unix-socket", &socket, "http://localhost/connections"]);
-        let listed: Vec<serde_json::Value> = serde_json::from_str(&output(&mut curl).text).ok()?;
-        let parked = |one: &&serde_json::Value| one["state"] == "parked" && one["kind"] == "tcp";
-        (listed.iter().filter(parked).count() == 20).then_some(())
+        let parked = states(&pki).iter().filter(|state| *state == "parked originated").count();
+        (parked == 20).then_some(())
     });
     clients.iter_mut().for_each(say);
     edge.signal(Signal::TERM);

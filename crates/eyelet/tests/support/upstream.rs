@@ -107,7 +107,24 @@ impl Upstream {
 
     /// Answers each connection on a thread of its own, behind TLS.
     pub fn tls(leaf: Leaf, answer: impl Fn(&mut ServerTls) + Send + Sync + 'static) -> Self {
-        let config = server_config(leaf);
+        Self::tls_of(server_config(leaf), answer)
+    }
+
+    /// The same, with so many tickets a connection.
+    pub fn tls_with_tickets(
+        leaf: Leaf,
+        tickets: usize,
+        answer: impl Fn(&mut ServerTls) + Send + Sync + 'static,
+    ) -> Self {
+        let mut config = server_config(leaf);
+        Arc::get_mut(&mut config).unwrap().send_tls13_tickets = tickets;
+        Self::tls_of(config, answer)
+    }
+
+    fn tls_of(
+        config: Arc<rustls::ServerConfig>,
+        answer: impl Fn(&mut ServerTls) + Send + Sync + 'static,
+    ) -> Self {
         Self::serve(move |stream| {
             let session = rustls::ServerConnection::new(config.clone()).unwrap();
             let mut tls = ServerTls::new(session, stream);

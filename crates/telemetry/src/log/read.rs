@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 
-use serde::Deserialize;
+use eyelet_wire::local_peer::LocalPeer;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 
 /// Most bytes of a line that is read. The longest that Eyelet writes has about 30 KiB: a path of
 /// 2,048 characters, an ALPN list, eight names of a certificate, and escapes.
@@ -18,7 +20,8 @@ pub struct LoggedLine {
     pub id: String,
     /// The name or the address of its listener.
     pub listener: String,
-    /// The client's address.
+    /// The client's address, or who it is at a Unix socket in the form of one.
+    #[serde(deserialize_with = "client")]
     pub client: Option<SocketAddr>,
     /// Where it wanted to go.
     pub destination: Option<SocketAddr>,
@@ -95,6 +98,14 @@ impl LoggedLine {
             return Err(LineFault::Foreign);
         }
         Ok(read)
+    }
+}
+
+fn client<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SocketAddr>, D::Error> {
+    let Some(text) = Option::<String>::deserialize(from)? else { return Ok(None) };
+    match LocalPeer::read(&text) {
+        Some(peer) => Ok(Some(peer.address())),
+        None => text.parse().map(Some).map_err(D::Error::custom),
     }
 }
 

@@ -97,6 +97,11 @@ fn an_exchange_with_an_upstream_is_two_spans() {
     ] {
         assert_eq!(attribute(client, key), Some(expected), "{key}");
     }
+    // A client of a Unix socket has no port.
+    let peer = LocalPeer { uid: 1000, pid: 4242 };
+    let local = self::spans(&[ExchangeSpans { client: peer.address(), ..exchange() }]);
+    assert_eq!(attribute(&local[0], "client.address"), Some("unix:uid=1000,pid=4242"));
+    assert_eq!(attribute(&local[0], "client.port"), None);
     // What is an error for who asks is none for who answers.
     assert_eq!((attribute(server, "error.type"), server.get("status")), (None, None));
     assert_eq!(client["status"]["code"], 2);

@@ -4,6 +4,7 @@ use super::header::{
     Command, ProxyHeader, TLV_HEADER_LEN, V2_HEADER_LEN, V2_LOCAL, V2_PROXY, V2_SIGNATURE, V2_TCP4,
     V2_TCP4_LEN, V2_TCP6, V2_TCP6_LEN, V2_UNIX_LEN, V2_UNIX_STREAM, V2_UNSPEC,
 };
+use crate::local_peer::LocalPeer;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -47,7 +48,8 @@ pub enum ProxyFault {
     Protocol,
     /// Version 1: not exactly two addresses and two ports with single spaces between.
     FieldCount,
-    /// Version 1: an invalid address, or one of the other family.
+    /// Version 1: an invalid address, or one of the other family. Both versions: a client's address
+    /// that stands for a [`LocalPeer`] here.
     Address,
     /// Version 1: a port that is not a number from 0 to 65535 in its shortest spelling.
     Port,
@@ -84,6 +86,12 @@ pub fn read(raw: &[u8]) -> ProxyPeek {
         Err(ProxyPeek::NotProxy)
     };
     match result {
+        // No client has this address, and the access log would show it as a user of this machine.
+        Ok(ProxyHeader { command: Command::Proxy { client, .. }, .. })
+            if LocalPeer::of(client.ip()).is_some() =>
+        {
+            ProxyPeek::Malformed(ProxyFault::Address)
+        }
         Ok(header) => ProxyPeek::Header(header),
         Err(other) => other,
     }
@@ -246,7 +254,7 @@ impl fmt::Display for ProxyFault {
             Self::LineEnd => "PROXY line that does not end in CR LF",
             Self::Protocol => "PROXY line of unknown protocol",
             Self::FieldCount => "PROXY line without two addresses and two ports",
-            Self::Address => "bad address in the PROXY line",
+            Self::Address => "bad address in the PROXY header",
             Self::Port => "bad port in the PROXY line",
             Self::VersionCommand(b) => return write!(f, "PROXY version and command {b:#04x}"),
             Self::FamilyTransport(b) => return write!(f, "PROXY family and transport {b:#04x}"),

@@ -64,6 +64,7 @@ fn version_1_faults() {
         ("PROXY TCP4 1.2.3.4  1.2.3.4 1\r\n", ProxyFault::Address),
         ("PROXY TCP4 ::1 ::1 1 1\r\n", ProxyFault::Address),
         ("PROXY TCP6 1.2.3.4 1.2.3.4 1 1\r\n", ProxyFault::Address),
+        ("PROXY TCP6 ff01::1 ::1 1 1\r\n", ProxyFault::Address),
         ("PROXY TCP4 1.2.3.04 1.2.3.4 1 1\r\n", ProxyFault::Address),
         ("PROXY TCP4 1.2.3.256 1.2.3.4 1 1\r\n", ProxyFault::Address),
         ("PROXY TCP4 1.2.3.4\t1.2.3.4 1 1 1\r\n", ProxyFault::Address),

@@ -285,8 +285,16 @@ proptest! {
 
     /// What is written can be read back; and no text makes the reader panic.
     #[test]
-    fn a_line_is_read_back(decided in decided(), measured in measured(), text in string()) {
-        let mut decided = decided;
+    fn a_line_is_read_back(
+        decided in decided(),
+        measured in measured(),
+        local in option::of((any::<u32>(), any::<u32>())),
+        text in string(),
+    ) {
+        let (mut decided, mut measured) = (decided, measured);
+        if let Some((uid, pid)) = local {
+            measured.client = LocalPeer { uid, pid }.address();
+        }
         decided.labels = Labels::new(1, ["listener".into()].into(), NAMES.clone());
         let reason = Reason::Response(Detail::of(&text));
         let line = Line {
