@@ -164,8 +164,9 @@ impl Program for Service {
         if self.index == 0 {
             check::begin(&worker.http);
         }
+        let budget = worker.engine.process.budget.clone();
         drop(worker);
-        eyelet_http::forget_unused();
+        eyelet_http::forget_unused(&budget);
         self.end_removed();
     }
 

@@ -3,9 +3,11 @@
 
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
+use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
 use eyelet_compress::fields::lists;
+use eyelet_memory::budget::{Budget, Counted};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, StatusCode, Uri, Version, request, response};
@@ -13,6 +15,7 @@ use memchr::memchr;
 
 use super::fault::{RequestFault, ResponseFault};
 use super::framing::{is_framing_alias, is_hop_by_hop};
+use super::spares::Spares;
 
 /// Most fields of a request: Apache and hyper allow as many.
 pub const FIELDS_MAX: usize = 100;
@@ -28,9 +31,10 @@ pub const TARGET_BYTES_MAX: usize = 16 << 10;
 pub const RESPONSE_HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// Field maps that a worker keeps for its next messages: those of a hundred requests in progress
-/// and of their responses. With their fields they take at most 640 KiB, until no message has needed
-/// them for a tick.
+/// and of their responses, until no message has needed them for a tick.
 const SPARE_MAX: usize = 256;
+/// Bytes that each counts: 24 fields and the index of their names.
+const SPARE_MAP_BYTES: usize = 5 << 9;
 /// See [`give_back`].
 pub const SPARE_FIELDS_MAX: usize = 24;
 
@@ -270,43 +274,32 @@ pub fn give_back(mut fields: HeaderMap) {
 /// An empty map with room for so many fields, and for those that Eyelet adds. Its memory is that of
 /// an earlier message, if there is one.
 pub fn spare_fields(count: usize) -> HeaderMap {
-    let mut map = SPARE.with_borrow_mut(SpareMaps::pop).unwrap_or_default();
+    let mut map = SPARE.with_borrow_mut(|spare| spare.maps.pop()).unwrap_or_default();
     // A map that cannot be so large refuses the field that does not fit.
     let _ = map.try_reserve(count + FIELDS_ADDED);
     map
 }
 
 /// Frees the kept maps that no message has needed since the last call: they lie in pages of an
-/// earlier burst and pin them.
-pub fn forget_unused() {
+/// earlier burst and pin them. Counts the others.
+pub fn forget_unused(budget: &Arc<Budget>) {
     SPARE.with_borrow_mut(|spare| {
-        spare.maps.drain(..spare.fewest);
-        spare.fewest = spare.maps.len();
-        if spare.maps.is_empty() {
-            spare.maps = Vec::new();
-        }
+        drop(spare.maps.take_unused());
+        let bytes = spare.maps.len() * SPARE_MAP_BYTES;
+        spare.counted.get_or_insert_with(|| Counted::new(budget, 0)).set(bytes);
     });
 }
 
 /// Maps that are kept for the next messages.
-#[derive(Default)]
 struct SpareMaps {
-    maps: Vec<HeaderMap>,
-    /// The fewest since [`forget_unused`].
-    fewest: usize,
-}
-
-impl SpareMaps {
-    fn pop(&mut self) -> Option<HeaderMap> {
-        let map = self.maps.pop();
-        self.fewest = self.fewest.min(self.maps.len());
-        map
-    }
+    maps: Spares<HeaderMap>,
+    /// As many as there were at the last tick.
+    counted: Option<Counted>,
 }
 
 thread_local! {
     static SPARE: RefCell<SpareMaps> =
-        const { RefCell::new(SpareMaps { maps: Vec::new(), fewest: 0 }) };
+        const { RefCell::new(SpareMaps { maps: Spares::new(), counted: None }) };
 }
 
 /// Reads the fields in their order, except that fields which are not passed on come last:

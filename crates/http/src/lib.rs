@@ -33,6 +33,7 @@ pub mod refusal;
 mod room;
 mod route;
 pub mod served_connection;
+mod spares;
 mod stream;
 mod trace;
 mod transfer;
@@ -46,21 +47,23 @@ pub use two::{answer_parked, last_bytes, reads_state};
 
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use eyelet_engine::relay::Flow;
 use eyelet_engine::relay::terminate::Terminated;
 use eyelet_engine::worker::Handle;
-use eyelet_memory::budget::{Counted, HTTP2_BYTES};
+use eyelet_memory::budget::{Budget, Counted, HTTP2_BYTES};
 use eyelet_telemetry::info::ConnectionInfo;
 
 use io::ClientStream;
 use served_connection::ServedConnection;
 use worker::Http;
 
-/// Frees what no message has needed since the last call: it is of an earlier burst.
-pub fn forget_unused() {
+/// Frees what no message has needed since the last call: it is of an earlier burst. Counts what
+/// stays.
+pub fn forget_unused(budget: &Arc<Budget>) {
     two::end_unused_tasks();
-    head::forget_unused();
+    head::forget_unused(budget);
 }
 
 /// Serves a connection whose client has sent its first bytes, until it is parked or has ended.

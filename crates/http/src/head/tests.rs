@@ -278,3 +278,16 @@ proptest::proptest! {
         crate::properties::head_is_stable(head.as_bytes());
     }
 }
+
+/// The maps of a burst are counted on a tick, and gone on the next.
+#[test]
+fn kept_maps_are_counted() {
+    let budget = Arc::new(Budget::new(64 << 20, 0));
+    let before = budget.used();
+    let maps: Vec<_> = (0..3).map(|_| spare_fields(1)).collect();
+    maps.into_iter().for_each(give_back);
+    forget_unused(&budget);
+    assert_eq!(budget.used() - before, 3 * SPARE_MAP_BYTES);
+    forget_unused(&budget);
+    assert_eq!(budget.used(), before);
+}

@@ -13,6 +13,7 @@ use super::head::AskedRequest;
 use super::serve_stream::serve_stream;
 use super::stream::Two;
 use crate::served_connection::ServedConnection;
+use crate::spares::Spares;
 
 /// Tasks of a worker that wait: as many as ten connections with all their streams need. More would
 /// take more than 10 MiB.
@@ -65,29 +66,14 @@ impl Drop for IdleTask {
     }
 }
 
-/// The waiting tasks of a worker.
-#[derive(Default)]
-struct IdleTasks {
-    /// The one that waits for the shortest time is the last.
-    waiting: Vec<IdleTask>,
-    /// The fewest that waited since [`end_unused_tasks`].
-    fewest: usize,
-}
-
 thread_local! {
-    static IDLE: RefCell<IdleTasks> = const {
-        RefCell::new(IdleTasks { waiting: Vec::new(), fewest: 0 })
-    };
+    /// The waiting tasks of a worker.
+    static IDLE: RefCell<Spares<IdleTask>> = const { RefCell::new(Spares::new()) };
 }
 
 /// Serves a stream: by a task that waits, or by a new one.
 pub fn begin(job: StreamJob) {
-    let waiting = IDLE.with_borrow_mut(|idle| {
-        let waiting = idle.waiting.pop();
-        idle.fewest = idle.fewest.min(idle.waiting.len());
-        waiting
-    });
-    let left = match waiting {
+    let left = match IDLE.with_borrow_mut(Spares::pop) {
         Some(waiting) => waiting.serve(job),
         None => Some(job),
     };
@@ -98,14 +84,8 @@ pub fn begin(job: StreamJob) {
 
 /// Ends the tasks that no stream has needed since the last call.
 pub fn end_unused_tasks() {
-    let unused: Vec<IdleTask> = IDLE.with_borrow_mut(|idle| {
-        let unused = idle.waiting.drain(..idle.fewest).collect();
-        idle.fewest = idle.waiting.len();
-        if idle.waiting.is_empty() {
-            idle.waiting = Vec::new();
-        }
-        unused
-    });
+    let unused = IDLE.with_borrow_mut(Spares::take_unused);
+    // Each wakes its task.
     drop(unused);
 }
 
@@ -128,9 +108,9 @@ async fn serve_streams(job: StreamJob) {
 /// Waits for the next stream. `None`: the task is not needed.
 async fn wait(seat: &Rc<Seat>) -> Option<StreamJob> {
     let has_room = IDLE.with_borrow_mut(|idle| {
-        let has_room = idle.waiting.len() < IDLE_MAX;
+        let has_room = idle.len() < IDLE_MAX;
         if has_room {
-            idle.waiting.push(IdleTask(Rc::downgrade(seat)));
+            idle.push(IdleTask(Rc::downgrade(seat)));
         }
         has_room
     });
@@ -177,17 +157,13 @@ mod tests {
             tasks.iter_mut().all(|(_, task)| is_waiting(task)),
             "they came since the last tick"
         );
-        let taken = IDLE.with_borrow_mut(|idle| {
-            let taken = idle.waiting.pop();
-            idle.fewest = idle.fewest.min(idle.waiting.len());
-            taken
-        });
+        let taken = IDLE.with_borrow_mut(Spares::pop);
         end_unused_tasks();
         let waiting: Vec<bool> = tasks.iter_mut().map(|(_, task)| is_waiting(task)).collect();
         assert_eq!(waiting, [false, false, true], "one was taken");
         drop(taken);
         assert!(!is_waiting(&mut tasks[2].1));
-        assert!(IDLE.with_borrow(|idle| idle.waiting.is_empty()));
+        assert!(IDLE.with_borrow(|idle| idle.len() == 0));
     }
 
     /// A task that is gone with its worker is not waited for.
@@ -195,7 +171,7 @@ mod tests {
     fn a_task_that_is_gone_serves_nothing() {
         let (seat, task) = waits();
         drop((seat, task));
-        let gone = IDLE.with_borrow_mut(|idle| idle.waiting.pop());
+        let gone = IDLE.with_borrow_mut(Spares::pop);
         assert!(gone.is_some_and(|gone| gone.0.upgrade().is_none()));
     }
 }
