@@ -152,6 +152,14 @@ fn a_reload_keeps_the_socket() {
 /// The process of an upgrade is no child of the test.
 struct Later(Pid);
 
+impl Later {
+    /// The process that `eyelet upgrade` names.
+    fn of(said: &str) -> Self {
+        let (_, pid) = said.split_once(": process ").unwrap();
+        Self(Pid::from_raw(pid.split(' ').next().unwrap().parse().unwrap()).unwrap())
+    }
+}
+
 impl Drop for Later {
     fn drop(&mut self) {
         let _ = rustix::process::kill_process(self.0, Signal::KILL);
@@ -165,12 +173,33 @@ fn an_upgrade_hands_the_socket_over() {
     let mut client = local.connect();
     assert_eq!(ask(&mut client, "/before").status, 200);
     let said = local.order("upgrade");
-    let (_, pid) = said.split_once(": process ").unwrap();
-    let later = Later(Pid::from_raw(pid.split(' ').next().unwrap().parse().unwrap()).unwrap());
+    let later = Later::of(&said);
     assert!(local.edge.wait_exit_alone().success());
     assert_eq!(local.inode(), inode);
     assert_eq!(ask(&mut local.connect(), "/").status, 200);
     assert_eq!(ask(&mut client, "/after").status, 200, "who was connected has moved");
     rustix::process::kill_process(later.0, Signal::TERM).unwrap();
     until("the file to go", || (!local.path().exists()).then_some(()));
+}
+
+/// The old process still has a request, and a client that connected would wait for its end.
+#[test]
+fn an_upgrade_without_the_socket_removes_it_at_once() {
+    let mut local = Local::new();
+    let mut client = local.connect();
+    assert_eq!(ask(&mut client, "/").status, 200);
+    client.write_all(b"GET /late HTTP/1.1\r\n").unwrap();
+    let both = config(&local.app, "svn.sock", "");
+    let unix = "[[listener]]\nkind = \"plain\"\naddress = \"unix:svn.sock\"\n\n";
+    let without = both.replace(unix, "");
+    assert_ne!(both, without);
+    local.pki.folder.write("edge.toml", without);
+    let _later = Later::of(&local.order("upgrade"));
+    assert!(!local.path().exists());
+    let left = fs::read_dir(local.pki.folder.path()).unwrap();
+    let names: Vec<String> =
+        left.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(!names.iter().any(|name| name.starts_with("svn.sock")), "{names:?}");
+    drop(client);
+    assert!(local.edge.wait_exit_alone().success());
 }
