@@ -54,6 +54,7 @@ pub mod http1 {
     pub mod fault;
     pub mod framing;
     pub mod head;
+    mod spares;
     /// Where `body.rs` puts what it frames again, which nothing here looks at.
     mod io {
         pub struct WriteQueue;

@@ -57,7 +57,7 @@ const FEW: usize = 4;
 const CROWDED_LOOKS: usize = 32;
 impl Worker {
     /// Makes room for a new connection from `source`. Returns whether there is room. A source that
-    /// has much ends no handshake of one that has little: see [`Worker::shed_oldest`].
+    /// has much ends no handshake of one that has little: see `Worker::shed_oldest`.
     pub fn make_room(self: &Rc<Self>, source: IpAddr) -> bool {
         let budget = &self.process.budget;
         if !budget.is_tight(NEW_BYTES) {

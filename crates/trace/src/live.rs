@@ -32,7 +32,7 @@ pub fn queue() -> Arc<SpanQueue> {
     queue
 }
 
-/// Waits until what was recorded under any configuration is sent, for [`FINISH_TIMEOUT`] at most.
+/// Waits until what was recorded under any configuration is sent, for `FINISH_TIMEOUT` at most.
 pub fn finish() {
     let queues: Vec<_> = lock().queues.iter().filter_map(Weak::upgrade).collect();
     for queue in &queues {
