@@ -244,12 +244,12 @@ impl Session<'_> {
         let is_six = matches!(dialled, Endpoint::Tcp(dialled) if dialled.is_ipv6());
         let (pid, six) = (self.pid, if is_six { ", by IPv6 alone" } else { "" });
         let open = if is_open { "; other machines reach it too, without TLS" } else { "" };
-        self.screen.say(&format!("the command listens on {bound}{six} (process {pid}){open}"));
-        if !self.plan.lead_to(dialled) {
-            return Ok(());
+        if self.plan.lead_to(dialled) {
+            let prepared = self.running.preparation().run(self.plan.config()?)?;
+            self.running.reload(prepared)?;
         }
-        let prepared = self.running.preparation().run(self.plan.config()?)?;
-        self.running.reload(prepared)?;
+        // Not before requests go there: until then they go to PORT, where anybody may listen.
+        self.screen.say(&format!("the command listens on {bound}{six} (process {pid}){open}"));
         Ok(())
     }
 

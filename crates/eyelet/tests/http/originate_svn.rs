@@ -1,13 +1,15 @@
 //! Subversion, which speaks WebDAV and has no TLS here, against a real mod_dav_svn behind TLS.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::support::pki::Kind;
 use crate::support::program::{Said, output, skip};
 use crate::support::upstream::vacant;
-use crate::support::{Edge, Folder, Pki, Talk, need, until};
+use crate::support::{Edge, Folder, Pki, SOON, Talk, need, until};
 
 /// Debian's folder of Apache modules.
 const MODULES: &str = "/usr/lib/apache2/modules";
@@ -15,7 +17,7 @@ const MODULES: &str = "/usr/lib/apache2/modules";
 /// Apache with a repository at /svn.
 pub struct Apache {
     pub address: SocketAddr,
-    _server: Talk,
+    server: Talk,
 }
 
 impl Apache {
@@ -60,8 +62,19 @@ impl Apache {
         let server = Talk::start(
             Command::new("/usr/sbin/apache2").arg("-f").arg(config).arg("-DFOREGROUND"),
         );
-        until("Apache to listen", || std::net::TcpStream::connect(address).ok());
-        Self { address, _server: server }
+        until("Apache to listen", || TcpStream::connect(address).ok());
+        Self { address, server }
+    }
+}
+
+impl Drop for Apache {
+    /// Its workers would outlive a process that is killed, and hold its port.
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(self.server.pid(), rustix::process::Signal::TERM);
+        let began = Instant::now();
+        while TcpStream::connect(self.address).is_ok() && began.elapsed() < SOON {
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 
