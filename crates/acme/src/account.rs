@@ -30,7 +30,7 @@ const FINISH_PAUSE: Duration = Duration::from_mins(1);
 /// The same where the server refused the key: the earlier one serves most likely.
 const REFUSED_PAUSE: Duration = Duration::from_mins(10);
 /// How often a server refuses a key that another process may have told it, before the key is
-/// forgotten: four hours at least, in which all of the server's parts agree.
+/// forgotten. That takes four hours at least. All parts of the server agree by then.
 const REFUSALS_MAX: u32 = 24;
 /// The lock under which the stored account is replaced. It is no name: names have no colon.
 const LOCK: &str = "account:";

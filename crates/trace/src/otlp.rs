@@ -174,7 +174,7 @@ fn client_span<'a>(exchange: &'a ExchangeSpans, upstream: &'a UpstreamSpan) -> S
         attributes.push(number("http.request.resend_count", upstream.resends));
     }
     let began = exchange.began + upstream.after;
-    // Without a response of the upstream, what the exchange failed by is what this failed by.
+    // If the upstream sent no response, its span failed by the same error as the exchange.
     let failure = exchange.failure.filter(|_| upstream.status.is_none());
     let mut span = span(exchange, &began, upstream.duration, attributes);
     span.span_id = id::<16>(&upstream.span_id);
