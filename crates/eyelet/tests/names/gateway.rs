@@ -505,6 +505,9 @@ fn by_fast_open_the_hello_goes_with_the_syn() {
     assert_eq!(fast_opened(&net), 2, "the first has asked for the cookie");
     // A server that is gone is found out only when the hello is on its way.
     let gone = socket_address(SERVER[0], 443);
+    // Another test's child has the listener until it becomes its program.
+    let refuses = || net.at(Place::Gateway, || TcpStream::connect(gone).is_err().then_some(()));
+    until("nobody listens", refuses);
     let mut client = net.connect(Place::Client, gone);
     client.write_all(&Hello::named("host.test").bytes()).unwrap();
     assert_eq!(ending(&mut client, SOON), (vec![], End::Rst));
