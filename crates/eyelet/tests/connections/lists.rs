@@ -145,9 +145,11 @@ fn what_is_being_written_is_read_when_its_writer_closes_it() {
         until("the other list", || (read() == times).then_some(()));
     };
 
+    // It serves before it watches.
+    other("zero.test", 1);
     let mut writer = File::create(&deny).unwrap();
     writer.write_all(b"new.test\n").unwrap();
-    other("two.test", 1);
+    other("two.test", 2);
     is_refused(to, "denied.test");
     assert!(!edge.log().contains("deny.txt: "), "{}", edge.log());
     writer.write_all(b"denied.test\n").unwrap();
@@ -158,7 +160,7 @@ fn what_is_being_written_is_read_when_its_writer_closes_it() {
     let listen = "[[listener]]\naddress = \"127.0.0.2:0\"\n";
     let mut writer = File::create(&file).unwrap();
     writer.write_all(rules(listen).as_bytes()).unwrap();
-    for (times, name) in [(2, "three.test"), (3, "four.test")] {
+    for (times, name) in [(3, "three.test"), (4, "four.test")] {
         other(name, times);
         is_refused(to, "evil.test");
     }
