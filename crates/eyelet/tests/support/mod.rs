@@ -27,6 +27,7 @@ use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -101,6 +102,23 @@ impl Folder {
         file.as_mut().unwrap().write_all(text.as_ref()).unwrap();
         path
     }
+}
+
+impl Folder {
+    /// Writes a program. Another process does, so that no child of another test has it open for
+    /// writing when it is started (ETXTBSY, execve(2)).
+    pub fn write_program(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let source = self.write(&format!("{name}.text"), text);
+        let path = self.0.join(name);
+        copy_program(&source, &path);
+        path
+    }
+}
+
+/// Copies a program; the same.
+pub fn copy_program(from: &Path, to: &Path) {
+    let said = output(Command::new("install").args(["-m", "755"]).args([from, to]));
+    assert!(said.status.success(), "{}", said.text);
 }
 
 impl Drop for Folder {
