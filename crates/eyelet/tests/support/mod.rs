@@ -21,6 +21,7 @@ pub mod program;
 pub mod systemd;
 pub mod two;
 pub mod upstream;
+pub mod visits;
 pub mod web;
 
 use std::fs::OpenOptions;
@@ -40,6 +41,7 @@ pub use namespaces::{Net, Place};
 pub use pki::Pki;
 pub use program::{Said, Talk, built, need, output};
 pub use upstream::Upstream;
+pub use visits::{Visited, Visits};
 
 /// How long a test waits for what must come: far more than it takes on a machine with two cores
 /// that seven others load, and little enough that a hanging test ends.
