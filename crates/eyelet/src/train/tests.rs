@@ -4,6 +4,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tempfile::TempDir;
 
@@ -167,21 +168,30 @@ fn an_upstream_of_http2_alone_is_not_asked() {
 fn a_live_log_is_followed() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("access.log");
-    let line = "{\"rule\":\"app\",\"http\":{\"method\":\"GET\",\"path\":\"/a\",\"status\":200}}\n";
-    std::fs::write(&path, line.repeat(3)).unwrap();
-    let writer = {
-        let path = path.clone();
-        std::thread::spawn(move || {
-            for half in [&line[..20], &line[20..]] {
-                std::thread::park_timeout(Duration::from_millis(100));
-                let file = std::fs::OpenOptions::new().append(true).open(&path);
-                file.unwrap().write_all(half.as_bytes()).unwrap();
-            }
-        })
+    let line = |path: &str| {
+        let http = format!("{{\"method\":\"GET\",\"path\":\"{path}\",\"status\":200}}");
+        format!("{{\"rule\":\"app\",\"http\":{http}}}\n")
     };
-    let visits = log::follow(&path, "app", Duration::from_secs(2)).unwrap();
-    writer.join().unwrap();
-    assert_eq!(visits, [Visit { host: "localhost".into(), path: "/a".into() }]);
+    std::fs::write(&path, line("/before").repeat(3)).unwrap();
+    let is_over = AtomicBool::new(false);
+    let visits = std::thread::scope(|scope| {
+        // It writes on until the log was read: nobody knows when that begins.
+        scope.spawn(|| {
+            let line = line("/a");
+            while !is_over.load(Ordering::Relaxed) {
+                for half in [&line[..20], &line[20..]] {
+                    let file = std::fs::OpenOptions::new().append(true).open(&path);
+                    file.unwrap().write_all(half.as_bytes()).unwrap();
+                    std::thread::park_timeout(Duration::from_millis(100));
+                }
+            }
+        });
+        let visits = log::follow(&path, "app", Duration::from_secs(2));
+        is_over.store(true, Ordering::Relaxed);
+        visits.unwrap()
+    });
+    let visit = Visit { host: "localhost".into(), path: "/a".into() };
+    assert!(!visits.is_empty() && visits.iter().all(|one| *one == visit), "{visits:?}");
 }
 
 #[test]

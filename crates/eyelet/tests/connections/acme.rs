@@ -126,7 +126,7 @@ fn a_name_is_issued_by_tls_alpn_and_kept_over_a_restart() {
     let world = World::new();
     let edge = world.edge();
     let first = serial(&world.wait(world.tls, "app.test"));
-    assert!(edge.log().contains("app.test: the certificate is issued"), "{}", edge.log());
+    edge.wait_log("app.test: the certificate is issued");
     let line =
         edge.line("the validation", |line| line["reason"] == "an ACME server validated the name");
     assert_eq!((&line["outcome"], &line["sni"]), (&"terminated".into(), &"app.test".into()));
@@ -151,7 +151,7 @@ fn http_answers_where_tls_alpn_cannot() {
     let config = world.config(elsewhere, "sni = \"app.test\"", "folder = \"acme\"");
     let edge = world.start(&format!("{redirect}{config}"));
     world.wait(elsewhere, "app.test");
-    assert!(edge.log().contains("the other challenge is tried"), "{}", edge.log());
+    edge.wait_log("the other challenge is tried");
     edge.line("the validation", |line| {
         line["reason"] == "an ACME server validated the name" && line["sni"].is_null()
     });
@@ -232,7 +232,7 @@ fn a_refused_name_harms_no_other() {
     let edge = world.start(&world.config(world.tls, names, "folder = \"acme\""));
     world.wait(world.tls, "app.test");
     edge.wait_log("blocked.test: the ACME server refuses");
-    assert!(edge.log().contains("remove it from the rule"), "{}", edge.log());
+    edge.wait_log("remove it from the rule");
     let roots = world.pebble.roots(&world.pki);
     let error = open(&roots, world.tls, "blocked.test").unwrap_err();
     assert_eq!(alert_in(&error), Some(HANDSHAKE_FAILURE));

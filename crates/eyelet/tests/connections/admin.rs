@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::support::client::{Offer, echo};
 use crate::support::edge::{self, LISTENER};
+use crate::support::upstream::vacant;
 use crate::support::{Edge, Folder, Pki, SOON, Upstream, need, output, until};
 
 const REFUSE: &str = "[[rule]]\nname = \"all\"\naction = \"refuse\"\n";
@@ -101,8 +102,7 @@ fn a_file_mode_or_a_token_decides_who_may_ask() {
 
     let other = Folder::new();
     other.write("token", TOKEN);
-    // Free now. Nothing else on this machine binds a port of its own choice in this range.
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let [port] = vacant().map(|address| address.port());
     let admin = format!("[admin]\naddress = \"127.0.0.1:{port}\"\ntoken_file = \"token\"\n");
     let (edge, _, _) = start(&other, &admin, REFUSE);
     let ask = |host: &str, fields: &str| {
@@ -179,6 +179,8 @@ fn a_reload_moves_the_socket_and_a_mistake_changes_nothing() {
     again();
     std::fs::remove_file(&moved).unwrap();
     drop(std::os::unix::net::UnixListener::bind(&moved).unwrap());
+    // Another test's child has the listener until it becomes its program.
+    until("nobody listens", || UnixStream::connect(&moved).is_err().then_some(()));
     again();
     assert_eq!(reload("").status.code(), Some(0));
     assert!(!moved.exists());
@@ -413,7 +415,7 @@ fn an_upgrade_binds_a_socket_and_a_port_anew() {
     for has_port in [false, true] {
         let folder = Folder::new();
         folder.write("token", TOKEN);
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let [port] = vacant().map(|address| address.port());
         let tcp = format!("[admin]\naddress = \"127.0.0.1:{port}\"\ntoken_file = \"token\"\n");
         let (edge, file, socket) = start(&folder, if has_port { &tcp } else { ADMIN }, REFUSE);
         // `None`: the port is free for a moment.

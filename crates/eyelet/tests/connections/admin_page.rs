@@ -1,7 +1,7 @@
 //! The admin server's page in Chromium, and the documents that it lives on.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::admin::{ADMIN, TOKEN, ask_with, connect, example, exchange, get, keys, request, start};
 use crate::support::client::{Offer, Tls};
-use crate::support::upstream::nobody;
+use crate::support::upstream::{nobody, vacant};
 use crate::support::{
     Edge, Folder, Hello, Pki, SOON, Upstream, edge, ending, expect, need, output, until, web,
 };
@@ -108,7 +108,7 @@ fn the_page_works_in_chromium() {
     }
     let pki = Pki::new();
     pki.folder.write("token", TOKEN);
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let [port] = vacant().map(|address| address.port());
     let admin = format!("[admin]\naddress = \"127.0.0.1:{port}\"\ntoken_file = \"token\"\n");
     let busy = busy(&pki, &admin);
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/admin_page.py");

@@ -27,11 +27,6 @@ const DESCRIPTORS_OF_OTHERS: usize = 100;
 /// entries and the kernel's idea of a page are most.
 const KEPT_BYTES_MAX: u64 = 8 << 20;
 
-/// How long a good client may wait behind a flood, and how many times what it takes without the
-/// flood: other processes may hold both cores.
-const WAITS_MAX: Duration = Duration::from_secs(10);
-const WAITS_IN_THE_FLOOD: u32 = 200;
-
 /// How many connections a test may hold that has the process's descriptors to itself. The edge says
 /// how many it has for connections, and counts two for each, which it may come to splice.
 fn many(wanted: usize, edge: &Edge) -> usize {
@@ -65,8 +60,8 @@ impl Scene {
     }
 }
 
-/// Echoes on one connection without a pause, and on new ones, while something else goes on;
-/// gives the longest that it waited.
+/// Echoes on one connection without a pause, and on new ones, while something else goes on. Each
+/// must come back in [`SOON`]. Gives the longest that it waited, for people.
 fn undisturbed(scene: &Scene, until_done: &AtomicBool) -> Duration {
     let mut held = scene.tls();
     let mut longest = Duration::ZERO;
@@ -85,10 +80,8 @@ fn ten_thousand_half_hellos_at_once() {
     let _permit = permit(10_000);
     // The queue of the kernel is shorter than this flood, and the clients are on the same
     // two cores: the timeout is long enough for all to be there at the same time.
-    let scene = Scene::new("[limits]\nhello_timeout = \"15s\"");
-    let began = Instant::now();
+    let scene = Scene::new("[limits]\nhello_timeout = \"15s\"\nhandshake_timeout = \"1m\"");
     echo(&mut scene.tls(), b"before the flood");
-    let waits_max = WAITS_MAX.max(WAITS_IN_THE_FLOOD * began.elapsed());
     until("the first line", || (!scene.edge.lines().is_empty()).then_some(()));
     let (descriptors, rss) = (scene.edge.descriptors_at_rest(), scene.edge.rss_bytes());
     let wanted = many(10_000, &scene.edge);
@@ -105,7 +98,6 @@ fn ten_thousand_half_hellos_at_once() {
         done.store(true, Ordering::SeqCst);
         (held, watched.join().unwrap())
     });
-    assert!(longest < waits_max, "a good client waited {longest:?} of {waits_max:?}");
     let peak = scene.edge.rss_bytes().saturating_sub(rss);
     until("each half hello's line", || {
         let late = |line: &&serde_json::Value| {

@@ -91,13 +91,15 @@ impl Clients {
     /// Connects to the next edge. All must resume, but for those who have no ticket yet.
     fn connect(&mut self, fleet: &Fleet) {
         self.edge = (self.edge + 1) % fleet.edges.len();
+        let began = Instant::now();
         for config in &self.configs {
             let kind = kind(config, fleet.edges[self.edge].address());
             // A ticket is good for one lifetime at least. This machine may be slower than that.
             let is_good = self.last.is_some_and(|last| last.elapsed() < LIFETIME);
             assert!(!is_good || kind == Resumed, "at edge {}: {:?}", self.edge, self.last);
         }
-        self.last = Some(Instant::now());
+        // The tickets are younger than this.
+        self.last = Some(began);
     }
 
     /// Goes on connecting until there is an answer.

@@ -8,6 +8,7 @@ use std::thread;
 use serde_json::Value;
 
 use crate::support::hello::server_flight;
+use crate::support::upstream::nobody;
 use crate::support::{Edge, Pki, Said, Talk, Upstream, need, output, until};
 
 /// A wait for a busy machine.
@@ -132,7 +133,7 @@ fn a_cut_hello_is_blamed_only_if_a_whole_one_is_read() {
 
 #[test]
 fn servers_without_tls_each_get_a_verdict() {
-    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_socket, unused) = nobody();
     for (address, why) in [
         (garbage(Some(b"HTTP/1.1 400 Bad Request\r\n\r\n")), "not TLS: \"HTTP/1.1 400"),
         (garbage(Some(b"\x16\x03\x03\xff\xff\x02")), "malformed TLS"),

@@ -2,11 +2,12 @@
 //! same servers without the fault are not accused.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 
 use serde_json::Value;
 
+use crate::support::upstream::vacant;
 use crate::support::{Pki, Talk, need, until};
 
 const PROGRAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/");
@@ -87,8 +88,7 @@ fn a_cache_of_sessions_in_the_heap_of_nginx_is_named() {
         return;
     }
     let pki = Pki::new();
-    // Free now. Nothing else on this machine binds a port of its own choice in this range.
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let [address] = vacant();
     let file = pki.text("nginx.conf");
     fs::write(&file, NGINX.replace("PORT", &address.port().to_string())).unwrap();
     let folder = fs::canonicalize(&file).unwrap().parent().unwrap().to_owned();

@@ -510,7 +510,7 @@ fn reload_as_nobody(scene: &Scene) -> Said {
     use std::os::unix::process::CommandExt;
     // A copy that this user may execute.
     let program = scene.pki.folder.path().join("program");
-    std::fs::copy(env!("CARGO_BIN_EXE_eyelet"), &program).unwrap();
+    crate::support::copy_program(env!("CARGO_BIN_EXE_eyelet").as_ref(), &program);
     let mut command = Command::new(program);
     command.env("XDG_RUNTIME_DIR", scene.pki.folder.path()).arg("reload").arg(&scene.file);
     output(command.uid(65_534))

@@ -177,17 +177,20 @@ fn the_client_certificate_of_a_ticket_is_checked_again() {
 fn an_expired_client_certificate_does_not_resume() {
     let scene = Scene::new(&["client_ca = \"ca.pem\""]);
     for versions in VERSIONS {
-        let leaf = scene.pki.client_for("client", Duration::from_secs(4));
-        let config =
-            Offer { versions, certificate: Some(&leaf), ..Offer::new(&scene.pki) }.config();
-        let mut kinds = Vec::new();
-        until("the certificate to expire", || {
-            let (kind, is_let_in) = scene.try_connect(&config);
-            kinds.push(kind);
-            (!is_let_in).then_some(())
+        // A slow machine may need longer to resume once.
+        let has_resumed = [4, 12, 36].into_iter().any(|seconds| {
+            let leaf = scene.pki.client_for("client", Duration::from_secs(seconds));
+            let offer = Offer { versions, certificate: Some(&leaf), ..Offer::new(&scene.pki) };
+            let (config, mut kinds) = (offer.config(), Vec::new());
+            until("the certificate to expire", || {
+                let (kind, is_let_in) = scene.try_connect(&config);
+                kinds.push(kind);
+                (!is_let_in).then_some(())
+            });
+            assert_ne!(kinds.last(), Some(&Some(Resumed)), "{kinds:?}");
+            kinds.contains(&Some(Resumed))
         });
-        assert_ne!(kinds.last(), Some(&Some(Resumed)), "{kinds:?}");
-        assert!(kinds.contains(&Some(Resumed)), "{kinds:?}");
+        assert!(has_resumed);
     }
 }
 

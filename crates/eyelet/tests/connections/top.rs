@@ -1,7 +1,6 @@
 //! `eyelet top` in a real terminal, asking a real edge.
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -10,6 +9,7 @@ use std::thread;
 use serde_json::Value;
 
 use crate::support::edge::{self, LISTENER};
+use crate::support::upstream::vacant;
 use crate::support::{Edge, Folder, Hello, Said, Upstream, expect, need, output, until};
 
 const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
@@ -93,7 +93,7 @@ fn a_frame_is_printed_for_scripts() {
 fn a_token_is_read_and_mistakes_are_named() {
     let (folder, upstream) = (Folder::new(), Upstream::echo());
     folder.write("token", "0123456789abcdef0123456789abcdef");
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let [port] = vacant().map(|address| address.port());
     let admin = format!("[admin]\naddress = \"127.0.0.1:{port}\"\ntoken_file = \"token\"\n");
     let (_edge, file) = start(&folder, &admin, &upstream);
     let file = file.to_str().unwrap();

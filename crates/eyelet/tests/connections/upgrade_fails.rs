@@ -4,7 +4,6 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -21,9 +20,8 @@ use crate::upgrade::{Scene, expect_echo, pid_in};
 
 /// A program that does nothing for longer than the tests run.
 fn hanging(scene: &Scene) -> std::path::PathBuf {
-    let script = scene.pki.folder.write("hangs", "#!/bin/sh\necho hangs $$ >&2\nexec sleep 1000\n");
-    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
-    script
+    let script = "#!/bin/sh\necho hangs $$ >&2\nexec sleep 1000\n";
+    scene.pki.folder.write_program("hangs", script)
 }
 
 /// The process that the log names behind `text`.
@@ -99,8 +97,7 @@ fn a_wrapper_must_exec_the_program() {
     let program = env!("CARGO_BIN_EXE_eyelet");
     let wrapper = |begin: &str| {
         let script = format!("#!/bin/sh\n{begin} '{program}' \"$@\"\nexit $?\n");
-        let script = scene.pki.folder.write("wrapper", script);
-        std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+        let script = scene.pki.folder.write_program("wrapper", script);
         script.to_str().unwrap().to_owned()
     };
     let path = wrapper("");

@@ -389,7 +389,7 @@ fn a_busy_application_keeps_its_requests_and_gets_no_more() {
         let asked = until_frame(&mut one, HEADERS).unwrap();
         let steady = scope.spawn(move || {
             let mut clients = Vec::new();
-            while web.app.accepted() < 2 && began.elapsed() < Duration::from_secs(20) {
+            while web.app.accepted() < 2 && began.elapsed() < SOON {
                 let mut client = web.connect();
                 client.write_all(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
                 clients.push(client);

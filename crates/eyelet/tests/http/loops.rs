@@ -1,19 +1,13 @@
 //! Requests that would come back to this edge, by a name that leads to a listener of its own.
 //! Knows the program only by its sockets and logs.
 
-use std::net::TcpListener;
-
 use crate::support::client::Offer;
 use crate::support::dns::{Dns, Says};
 use crate::support::edge::LISTENER;
 use crate::support::two::{Two, get, run};
+use crate::support::upstream::vacant;
 use crate::support::web;
 use crate::support::{Edge, Pki, until};
-
-/// A port that is free now, for a listener whose own configuration names it.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
 
 /// An edge whose only rule leads to `app.test` at `port`, which is this host.
 fn edge(pki: &Pki, dns: &Dns, listeners: &str, scheme: &str, port: u16) -> Edge {
@@ -36,7 +30,8 @@ fn listener(port: u16) -> String {
 fn a_request_to_the_listener_that_it_came_to_is_refused() {
     let (pki, dns) = (Pki::new(), this_host());
     for scheme in ["http", "https"] {
-        let port = free_port();
+        let [address] = vacant();
+        let port = address.port();
         let edge = edge(&pki, &dns, &listener(port), scheme, port);
         let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
         assert_eq!(web::get(&mut client, "/round").status, 502, "{scheme}");
@@ -53,7 +48,8 @@ fn a_request_to_the_listener_that_it_came_to_is_refused() {
 #[test]
 fn a_request_goes_from_one_listener_to_another_once() {
     let (pki, dns) = (Pki::new(), this_host());
-    let port = free_port();
+    let [address] = vacant();
+    let port = address.port();
     let listeners = format!("{LISTENER}{}", listener(port));
     let edge = edge(&pki, &dns, &listeners, "https", port);
     let first = *edge.addresses().iter().find(|address| address.port() != port).unwrap();

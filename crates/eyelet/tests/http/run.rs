@@ -9,6 +9,7 @@ use std::thread;
 use rustix::process::{Pid, Signal};
 
 use crate::support::client::{Offer, echo};
+use crate::support::upstream::vacant;
 use crate::support::{A_WHILE, Folder, Pki, Said, Talk, edge, need, output, until};
 
 /// The program in `tests/programs`.
@@ -66,8 +67,12 @@ impl Run {
         [self.talk.pid(), Pid::from_raw(app.parse().unwrap()).unwrap()]
     }
 
-    fn starts(&self) -> usize {
-        self.talk.said().matches("app: started").count()
+    /// Waits until it has started as often, and no more often. It says so by itself, so this may
+    /// come behind its first answer.
+    fn starts(&self, times: usize) {
+        let starts = || self.talk.said().matches("app: started").count();
+        until("the starts", || (starts() >= times).then_some(()));
+        assert_eq!(starts(), times, "{}", self.talk.said());
     }
 
     /// What curl gets for these paths on one connection: each body and status.
@@ -154,14 +159,14 @@ fn a_request_that_ends_the_application_is_not_repeated() {
     let first = run.get("/crash");
     assert!(first.contains("502"), "{first}");
     let before = pid(&run.get("/"));
-    assert_eq!(run.starts(), 2, "{}", run.talk.said());
+    run.starts(2);
     // On a connection that has carried a request before.
     let answers = run.curl("app.test", &["/", "/crash", "/"]);
     let lines: Vec<&str> = answers.lines().collect();
     assert!(lines[0].starts_with(&format!("pid {before} ")), "{answers}");
     assert!(answers.contains(" 502\n"), "{answers}");
     assert_ne!(pid(lines.last().unwrap()), before);
-    assert_eq!(run.starts(), 3, "{}", run.talk.said());
+    run.starts(3);
 }
 
 #[test]
@@ -175,7 +180,7 @@ fn requests_are_held_while_the_application_restarts() {
         let run = Run::app(&[], mode, file.to_str().unwrap());
         run.listens(1);
         assert!(run.get("/crash").contains("502"));
-        until("the second start", || (run.starts() == 2).then_some(()));
+        run.starts(2);
         thread::scope(|scope| {
             let held: Vec<_> = (0..8).map(|_| scope.spawn(|| run.get("/"))).collect();
             thread::sleep(A_WHILE);
@@ -186,7 +191,7 @@ fn requests_are_held_while_the_application_restarts() {
                 assert!(answer.ends_with("200\n"), "{mode}: {answer}");
             }
         });
-        assert_eq!(run.starts(), 2);
+        run.starts(2);
     }
 }
 
@@ -219,7 +224,7 @@ fn a_change_of_a_file_starts_the_application_again() {
     let after = run.get("/");
     assert!(after.contains("two"), "{after}");
     assert_ne!(pid(&before), pid(&after));
-    assert_eq!(run.starts(), 2, "{}", run.talk.said());
+    run.starts(2);
 }
 
 #[test]
@@ -255,9 +260,9 @@ fn where_the_application_listens_is_found_and_said() {
         if mode == "six" && TcpListener::bind("[::1]:0").is_err() {
             continue;
         }
-        let run = Run::app(&[], mode, socket);
+        let mut run = Run::app(&[], mode, socket);
         run.listens(1);
-        assert!(run.talk.said().contains(expected), "{mode}: {}", run.talk.said());
+        run.talk.hear(expected);
         let answer = run.get("/");
         assert!(answer.ends_with("200\n"), "{mode}: {answer}");
     }
@@ -348,9 +353,7 @@ fn the_application_has_the_shells_limit_of_descriptors() {
 fn what_cannot_be_started_again_is_tried_again() {
     let folder = Folder::new();
     let text = "#!/bin/sh\nmv \"$0\" \"$0.gone\"\nexit 3\n";
-    let app = folder.write("app", text);
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&app, mode).unwrap();
+    let app = folder.write_program("app", text);
     let mut run = Run::start(&[], &[app.to_str().unwrap()]);
     run.talk.hear("cannot start the command: ");
     std::fs::rename(folder.path().join("app.gone"), &app).unwrap();
@@ -454,16 +457,17 @@ fn a_server_of_pythons_standard_library_is_served() {
     if !need("python3") || !need("curl") {
         return;
     }
-    let port = free_port();
+    let port = vacant_port();
     let serve = ["python3", "-m", "http.server", "--bind", "127.0.0.1", &port];
     let run = Run::start(&["--port", &port], &serve);
     run.listens(1);
     assert!(run.get("/").ends_with("200\n"));
 }
 
-/// A port that is free now.
-pub fn free_port() -> String {
-    eyelet_child::free_port().unwrap().to_string()
+/// A port that nobody gets who does not name it.
+pub fn vacant_port() -> String {
+    let [address] = vacant();
+    address.port().to_string()
 }
 
 #[test]
@@ -473,7 +477,7 @@ fn proxy_leads_names_to_applications_that_run_already() {
     }
     let folder = Folder::new();
     let socket = folder.path().join("api.sock");
-    let port = free_port();
+    let port = vacant_port();
     let app = |mode: &str| {
         let mut command = Command::new("node");
         command.arg(program("app.js")).arg(mode).arg(&socket).env("PORT", &port);

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::Pid;
 
-use crate::run::{Run, free_port, program};
+use crate::run::{Run, program, vacant_port};
 use crate::support::client::{Offer, Tls, echo};
 use crate::support::memory::Memory;
 use crate::support::program::skip;
@@ -58,7 +58,7 @@ fn needed(pids: &[Pid], pki: &Pki, address: SocketAddr) -> u64 {
 /// Bytes a client: with TLS in the application; the application alone; with Eyelet.
 fn measure(echo: &Echo) -> [u64; 3] {
     let pki = Pki::new();
-    let port = free_port();
+    let port = vacant_port();
     let files = [pki.text("edge.pem"), pki.text("edge.key")];
     let mut command = Command::new(&echo.with_tls[0]);
     command.args(&echo.with_tls[1..]).args(&files).env("PORT", &port).stdin(Stdio::null());

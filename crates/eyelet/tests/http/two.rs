@@ -363,7 +363,9 @@ fn a_drain_lets_streams_end() {
     run(async {
         let mut two = web.connect_two().await;
         let (response, _) = two.send.send_request(get("/"), true).unwrap();
-        tokio::time::sleep(A_WHILE).await;
+        while web.app.accepted() == 0 {
+            tokio::time::sleep(SOON / 1000).await;
+        }
         web.edge.signal(rustix::process::Signal::TERM);
         let response = response.await.unwrap();
         assert_eq!(body(response).await.unwrap(), "ok");

@@ -110,7 +110,7 @@ fn last_streams(client: &mut Tls) -> Vec<u32> {
 /// One that is not parked gets two GOAWAYs. So one GOAWAY shows that it was parked.
 #[test]
 fn an_idle_connection_is_parked_and_ends_with_its_last_stream() {
-    let web = Web::with(Upstream::http(), "", "[http]\nhttp2_idle_timeout = \"3s\"\n");
+    let web = Web::with(Upstream::http(), "", "[http]\nhttp2_idle_timeout = \"8s\"\n");
     let mut client = connect(&web);
     ask(&mut client, 1);
     wait_parked(&web.edge);
@@ -130,7 +130,7 @@ fn an_idle_connection_is_parked_and_ends_with_its_last_stream() {
 /// As at Envoy and HAProxy: only a stream counts as use.
 #[test]
 fn pings_do_not_make_a_parked_connection_idle_for_longer() {
-    let web = Web::with(Upstream::http(), "", "[http]\nhttp2_idle_timeout = \"3s\"\n");
+    let web = Web::with(Upstream::http(), "", "[http]\nhttp2_idle_timeout = \"8s\"\n");
     let mut client = connect(&web);
     ask(&mut client, 1);
     wait_parked(&web.edge);
@@ -157,7 +157,7 @@ fn pings_do_not_make_a_parked_connection_idle_for_longer() {
 #[test]
 fn frames_that_wake_a_task_do_not_make_it_idle_for_longer() {
     const UNKNOWN: u8 = 0xb0;
-    let web = Web::with(Upstream::http(), "", "[http]\nhttp2_idle_timeout = \"3s\"\n");
+    let web = Web::with(Upstream::http(), "", "[http]\nhttp2_idle_timeout = \"8s\"\n");
     let mut client = connect(&web);
     ask(&mut client, 1);
     wait_parked(&web.edge);

@@ -11,6 +11,7 @@ use std::thread;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
+use tokio::sync::Semaphore;
 
 use crate::support;
 use crate::support::client::Offer;
@@ -349,7 +350,11 @@ fn what_goaway_leaves_out_is_asked_elsewhere() {
 
 #[test]
 fn an_upstream_that_dies_in_a_body_is_seen() {
-    let app = two::app(100, None, |(request, mut respond)| {
+    // A permit for each head that a client has read.
+    let read = Arc::new(Semaphore::new(0));
+    let is_read = read.clone();
+    let app = two::app(100, None, move |(request, mut respond)| {
+        let is_read = is_read.clone();
         Box::pin(async move {
             let head = match request.uri().path() {
                 "/known" => Response::builder().header("content-length", 9),
@@ -357,7 +362,7 @@ fn an_upstream_that_dies_in_a_body_is_seen() {
             };
             let mut send = respond.send_response(head.body(()).unwrap(), false).unwrap();
             send.send_data("hello".into(), false).unwrap();
-            tokio::time::sleep(A_WHILE).await;
+            is_read.acquire().await.unwrap().forget();
             match request.uri().path() {
                 // As good an end as any, said too early.
                 "/known" => send.send_data(Bytes::new(), true).unwrap(),
@@ -374,11 +379,16 @@ fn an_upstream_that_dies_in_a_body_is_seen() {
             .write_all(format!("GET {path} HTTP/1.1\r\nHost: app.test\r\n\r\n").as_bytes())
             .unwrap();
         support::web::head(&mut client);
+        read.add_permits(1);
         let error = client.read_to_end(&mut Vec::new()).expect_err("a cut that can be seen");
         assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof, "{path}");
         run(async {
             let mut client = web.connect_two().await;
-            assert!(client.get(path).await.unwrap_err().is_reset(), "{path}");
+            client.send = client.send.clone().ready().await.unwrap();
+            let (response, _) = client.send.send_request(get(path), true).unwrap();
+            let response = response.await.unwrap();
+            read.add_permits(1);
+            assert!(body(response).await.unwrap_err().is_reset(), "{path}");
         });
         let line = web.edge.line(path, |line| line["http"]["path"] == path);
         assert_eq!(line["outcome"], "failed", "{line}");
@@ -471,7 +481,7 @@ fn clients_that_leave_do_not_ruin_a_shared_connection() {
         count.fetch_add(1, Ordering::SeqCst);
         Box::pin(async move {
             match request.uri().path() {
-                "/slow" => tokio::time::sleep(A_WHILE * 20).await,
+                "/slow" => std::future::pending().await,
                 _ => say(&mut respond, "ok"),
             }
         })

@@ -15,10 +15,10 @@ use rustls::client::Resumption;
 
 use crate::support;
 use crate::support::client::{TLS13, echo};
-use crate::support::crowd::{From, Manner, Multitude, each, light, many, permit, stuff};
+use crate::support::crowd::{From, Manner, Multitude, each, light, many, permit, sized, stuff};
 use crate::support::edge::LISTENER;
 use crate::support::memory::{Memory, Watch, is_counted, mib};
-use crate::support::{Edge, Hello, Pki, SOON, Tls, until};
+use crate::support::{Edge, Hello, Pki, SOON, Tls, Visited, Visits, until};
 
 /// `memory_max` in all of these.
 const MEMORY_MAX: u64 = 64 << 20;
@@ -31,16 +31,10 @@ const WAVES: usize = 4;
 const WAVE: usize = 700;
 /// Idle connections, more than the least budget has room for.
 const IDLE_MAX: usize = 15_000;
+/// Of a hundred newcomers so many are served at the least.
+const NEWCOMERS_PERCENT: usize = 95;
 /// Who floods: 127.0.0.2 to 127.0.0.9.
 const SOURCES: usize = 8;
-
-/// Sizes are below those at which an edge without bounds failed, so that a debug build is through
-/// in a minute on a machine that is busy. Each is a multiple of what the budget has room for, and
-/// more come to the same bound. `EYELET_FLOOD=3` makes them three times as large.
-fn sized(count: usize) -> usize {
-    let times = std::env::var("EYELET_FLOOD").ok().and_then(|text| text.parse().ok());
-    count * times.unwrap_or(1)
-}
 
 /// An edge with a name for those who behave, and two that lead to a flood's upstream.
 struct Scene {
@@ -97,15 +91,22 @@ impl Scene {
         for client in &mut long_standing {
             echo(client, b"here before the flood");
         }
-        let steady = Steady::start(self.calm(From::loopback(1)).unwrap());
-        let newcomers = Visitors::start(self);
+        let mut steady = self.calm(From::loopback(1)).unwrap();
+        let steady = Visits::start(Duration::from_millis(100), move || {
+            echo(&mut steady, b"well-behaved");
+            true
+        });
+        let (address, config) = (self.edge.address(), self.config.clone());
+        let newcomers = Visits::start(Duration::from_millis(200), move || {
+            From::loopback(1).tls(address, &config, "calm.app.test").is_ok_and(is_served)
+        });
         let watch = Watch::start(self.edge.pid());
         let base = watch.base;
         let held = flood();
         // The flood stands for a while: deadlines, settling and trimming happen under it.
         thread::sleep(Duration::from_secs(3));
         let most = watch.finish();
-        let rounds = steady.finish();
+        let rounds = steady.finish().served;
         let newcomers = newcomers.finish();
         for client in &mut long_standing {
             echo(client, b"and still here");
@@ -120,7 +121,6 @@ impl Scene {
             self.shed()
         );
         is_counted(label, &self.edge.log(), base, anonymous);
-        assert!(rounds > 0, "{label}: no echo came back");
         assert!(
             resident_peak < MEMORY_MAX && anonymous < MEMORY_MAX,
             "{label}: {:.1} MiB resident, {:.1} MiB anonymous, of {:.0} MiB",
@@ -128,7 +128,7 @@ impl Scene {
             mib(anonymous),
             mib(MEMORY_MAX)
         );
-        newcomers.are_served();
+        newcomers.are_served(NEWCOMERS_PERCENT);
         held
     }
 
@@ -161,81 +161,6 @@ impl Scene {
         assert_eq!(lines(), accepted, "lines");
         let logged = self.shed();
         assert!((logged..=logged + lost).contains(&shed), "{logged} of {shed} shed, {lost} lost");
-    }
-}
-
-/// A client that says something each 100 ms and waits for it to come back.
-struct Steady {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<usize>,
-}
-
-impl Steady {
-    fn start(mut client: Tls) -> Self {
-        let stop = Arc::<AtomicBool>::default();
-        let stopped = stop.clone();
-        let thread = thread::spawn(move || {
-            let mut rounds = 0;
-            while !stopped.load(Ordering::Relaxed) {
-                echo(&mut client, b"well-behaved");
-                rounds += 1;
-                thread::sleep(Duration::from_millis(100));
-            }
-            rounds
-        });
-        Self { stop, thread }
-    }
-
-    fn finish(self) -> usize {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().expect("the well-behaved client is served all the time")
-    }
-}
-
-/// Who came during a flood.
-#[derive(Debug)]
-struct Newcomers {
-    came: usize,
-    served: usize,
-}
-
-/// New clients of another source, one each 200 ms.
-struct Visitors {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<Newcomers>,
-}
-
-impl Visitors {
-    fn start(scene: &Scene) -> Self {
-        let (address, config) = (scene.edge.address(), scene.config.clone());
-        let stop = Arc::<AtomicBool>::default();
-        let stopped = stop.clone();
-        let thread = thread::spawn(move || {
-            let mut seen = Newcomers { came: 0, served: 0 };
-            while !stopped.load(Ordering::Relaxed) {
-                seen.came += 1;
-                let client = From::loopback(1).tls(address, &config, "calm.app.test");
-                seen.served += usize::from(client.is_ok_and(is_served));
-                thread::sleep(Duration::from_millis(200));
-            }
-            seen
-        });
-        Self { stop, thread }
-    }
-
-    fn finish(self) -> Newcomers {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap()
-    }
-}
-
-impl Newcomers {
-    /// Nearly all, whatever those do who were there before. A few newcomers come in a test: two of
-    /// them may come while a flood is over its bound.
-    #[track_caller]
-    fn are_served(&self) {
-        let missed = self.came - self.served;
-        assert!(missed <= 2 || 20 * missed <= self.came, "newcomers are served: {self:?}");
     }
 }
 
@@ -555,12 +480,12 @@ fn fill(scene: &Scene, wait: Duration, begin: impl Fn(usize) -> Option<Tls> + Sy
         held.extend(many(250, &begin).into_iter().flatten());
     }
     thread::sleep(wait);
-    let mut newcomers = Newcomers { came: 20, served: 0 };
+    let mut newcomers = Visited { came: 20, ..Visited::default() };
     for n in 0..newcomers.came {
         let client = scene.calm(From::loopback(10 + n as u8));
         newcomers.served += usize::from(client.is_ok_and(is_served));
     }
-    newcomers.are_served();
+    newcomers.are_served(NEWCOMERS_PERCENT);
     held
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -13,9 +14,9 @@ use rustls::client::Resumption;
 use serde_json::Value;
 
 use crate::support::client::{TLS13, handshake};
-use crate::support::crowd::{From, Manner, Multitude, each, light, many, permit, stuff};
+use crate::support::crowd::{From, Manner, Multitude, each, light, many, permit, sized, stuff};
 use crate::support::memory::{Memory, Watch, is_counted, mib};
-use crate::support::{A_WHILE, Edge, Pki, Tls, noise};
+use crate::support::{A_WHILE, Edge, Pki, Tls, Visits, noise};
 
 /// `memory_max` in all of these.
 const MEMORY_MAX: u64 = 64 << 20;
@@ -26,11 +27,13 @@ const PARKED: usize = 20;
 
 /// Records without their last byte: more than are read before memory is short.
 const RECORDS: usize = 2_500;
+/// Between two requests of a client that behaves.
+const EACH: Duration = Duration::from_millis(100);
 /// Clients that are slow, more than the last eighth has room for: 16 KiB each.
 const SLOW: usize = 500;
 /// What a test has open at most: a download of 50 clients with a hundred streams each has an
 /// upstream connection for each stream.
-const DESCRIPTORS: usize = 6_000;
+pub const DESCRIPTORS: usize = 6_000;
 /// Clients that say nothing, more than the whole budget has room for.
 const SILENT: usize = 3_000;
 /// 127.0.0.50 to 127.0.0.249.
@@ -38,13 +41,6 @@ const SLOW_SOURCES: usize = 200;
 
 /// What an edge does not take in this time it does not take.
 const TAKEN: Duration = Duration::from_millis(200);
-
-/// Sizes are for a machine that is busy with other tests; `EYELET_FLOOD=10` makes them ten times
-/// as large.
-fn sized(count: usize) -> usize {
-    let times = std::env::var("EYELET_FLOOD").ok().and_then(|text| text.parse().ok());
-    count * times.unwrap_or(1)
-}
 
 const PAGE: &[u8] = &[b'a'; 16 << 10];
 /// A download that nobody needs to read the end of.
@@ -57,26 +53,26 @@ const BOMB: Manner =
     Manner::Download { head: "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n", piece: PAGE };
 
 /// Between connections with many requests each.
-const PAUSE: Duration = Duration::from_millis(150);
+pub const PAUSE: Duration = Duration::from_millis(150);
 
 /// How often clients look whether more is taken.
 const POURS: usize = 50;
 
 /// An edge with a name for those who behave, and one that leads to a flood's upstream.
-struct Scene {
+pub struct Scene {
     _pki: Pki,
     _calm: Multitude,
     _flooded: Multitude,
-    edge: Edge,
-    one: Arc<ClientConfig>,
-    two: Arc<ClientConfig>,
+    pub edge: Edge,
+    pub one: Arc<ClientConfig>,
+    pub two: Arc<ClientConfig>,
     /// Of a hundred newcomers so many are served at the least.
     newcomers_percent: usize,
 }
 
 impl Scene {
     /// With 95 of a hundred newcomers served.
-    fn strict(manner: Manner) -> Self {
+    pub fn strict(manner: Manner) -> Self {
         Self { newcomers_percent: 95, ..Self::new(manner) }
     }
 
@@ -86,16 +82,24 @@ impl Scene {
 
     /// With what the upstream does of those who behave.
     fn between(calm: Manner, manner: Manner) -> Self {
+        Self::leading(calm, manner, |pki, upstream| {
+            pki.terminate(&format!("http://{upstream}"), "")
+        })
+    }
+
+    /// With what leads to the flood's upstream: rules, and listeners before them.
+    pub fn leading(
+        calm: Manner,
+        manner: Manner,
+        flooded_rules: impl FnOnce(&Pki, SocketAddr) -> String,
+    ) -> Self {
         let pki = Pki::new();
         let (calm, flooded) = (Multitude::start(calm), Multitude::start(manner));
-        let terminate = |name: &str, upstream: &Multitude| {
-            let rule = pki.terminate(&format!("http://{}", upstream.address), "");
-            rule.replace("app.test", name).replace("\"app\"", &format!("\"{name}\""))
-        };
+        let calm_rule = pki.terminate(&format!("http://{}", calm.address), "");
         let rules = format!(
             "{}{}[limits]\nmemory_max = \"64MiB\"\n",
-            terminate("calm.app.test", &calm),
-            terminate("app.test", &flooded),
+            flooded_rules(&pki, flooded.address),
+            calm_rule.replace("app.test", "calm.app.test").replace("\"app\"", "\"calm\""),
         );
         let edge = Edge::start(&pki.folder, &rules);
         let one = light(TLS13, Resumption::disabled());
@@ -108,12 +112,12 @@ impl Scene {
     }
 
     /// Opens so many connections that say this. One that was shed may not take it all.
-    fn open(&self, config: &Arc<ClientConfig>, count: usize, says: &[u8]) -> Vec<Tls> {
+    pub fn open(&self, config: &Arc<ClientConfig>, count: usize, says: &[u8]) -> Vec<Tls> {
         self.open_at(Duration::ZERO, config, count, says)
     }
 
     /// The same, each with a pause behind it: most that was asked is answered before more is asked.
-    fn open_at(
+    pub fn open_at(
         &self,
         pause: Duration,
         config: &Arc<ClientConfig>,
@@ -151,10 +155,19 @@ impl Scene {
 
     /// Runs a flood and holds what it opened: memory stays below the bound, a client that was
     /// there before is served all the time, and so are most who come.
-    fn withstands<T>(&self, label: &str, flood: impl FnOnce() -> T) -> T {
+    pub fn withstands<T>(&self, label: &str, flood: impl FnOnce() -> T) -> T {
         let mut parked: Vec<_> = (0..PARKED).map(|_| self.ask_from(10)).collect();
-        let steady = Asking::start(self, false);
-        let newcomers = Asking::start(self, true);
+        let (address, config) = (self.edge.address(), self.one.clone());
+        let mut kept = From::loopback(1).tls(address, &config, "calm.app.test").ok();
+        let steady = Visits::start(EACH, move || {
+            kept = kept.take().and_then(ask);
+            kept.is_some()
+        });
+        let (address, config) = (self.edge.address(), self.one.clone());
+        let newcomers = Visits::start(EACH, move || {
+            let client = From::loopback(1).tls(address, &config, "calm.app.test");
+            client.ok().and_then(ask).is_some()
+        });
         let watch = Watch::start(self.edge.pid());
         let base = watch.base;
         let held = flood();
@@ -175,10 +188,9 @@ impl Scene {
         self.tell_ends();
         is_counted(label, &self.edge.log(), base, anonymous);
         assert!(resident_peak < MEMORY_MAX, "{label}: {:.1} MiB", mib(resident_peak));
-        assert!(steady.asked > 0 && steady.served == steady.asked, "{label}: {steady:?}");
+        assert_eq!(steady.served, steady.came, "{label}: {steady:?}");
         assert_eq!(parked, PARKED, "{label}");
-        let least = newcomers.asked * self.newcomers_percent / 100;
-        assert!(newcomers.served >= least, "{label}: {newcomers:?}");
+        newcomers.are_served(self.newcomers_percent);
         held
     }
 
@@ -201,49 +213,6 @@ impl Scene {
             let what = if request { "requests" } else { "connections" };
             eprintln!("  {who}: {count} {what}: {reason}");
         }
-    }
-}
-
-/// What became of requests.
-#[derive(Debug, Default)]
-struct Served {
-    asked: usize,
-    served: usize,
-    slowest_ms: u128,
-}
-
-/// A client that behaves: it asks each 100 ms, on one connection or each time on a new one.
-struct Asking {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<Served>,
-}
-
-impl Asking {
-    fn start(scene: &Scene, anew: bool) -> Self {
-        let (address, config) = (scene.edge.address(), scene.one.clone());
-        let connect = move || From::loopback(1).tls(address, &config, "calm.app.test");
-        let mut kept = if anew { None } else { connect().ok() };
-        let stop = Arc::<AtomicBool>::default();
-        let stopped = stop.clone();
-        let thread = thread::spawn(move || {
-            let mut seen = Served::default();
-            while !stopped.load(Ordering::Relaxed) {
-                let began = Instant::now();
-                let client = if anew { connect().ok() } else { kept.take() };
-                kept = client.and_then(ask);
-                seen.asked += 1;
-                seen.served += usize::from(kept.is_some());
-                seen.slowest_ms = seen.slowest_ms.max(began.elapsed().as_millis());
-                thread::sleep(Duration::from_millis(100));
-            }
-            seen
-        });
-        Self { stop, thread }
-    }
-
-    fn finish(self) -> Served {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap()
     }
 }
 
@@ -318,7 +287,7 @@ fn half_a_record() {
     let _permit = permit(sized(DESCRIPTORS));
     let scene = Scene::new(Manner::Page);
     let flood = || {
-        let mut held = scene.open(&scene.one, RECORDS, &[]);
+        let mut held = scene.open(&scene.one, sized(RECORDS), &[]);
         each(&mut held, |client| {
             let mut record = Vec::new();
             client.conn.writer().write_all(PAGE).unwrap();
@@ -370,7 +339,7 @@ fn downloads_that_nobody_reads_by_http2() {
 }
 
 /// So many GETs with windows for all of their responses.
-fn gets(count: u32) -> Vec<u8> {
+pub fn gets(count: u32) -> Vec<u8> {
     let mut says = preface(1 << 30);
     (0..count).for_each(|n| says.extend(request(GET, END_STREAM, 2 * n + 1)));
     says
@@ -422,7 +391,7 @@ fn interim_heads_are_passed_on_while_memory_is_short() {
     let hinted = Hinted::start(&scene);
     // Each counts 16 KiB until it is shed, and their sources may begin the last eighth too.
     let source = |n: usize| From::loopback(u8::try_from(50 + n % SLOW_SOURCES).unwrap());
-    let flood = || many(SILENT, |n| source(n).connect(scene.edge.address()).ok());
+    let flood = || many(sized(SILENT), |n| source(n).connect(scene.edge.address()).ok());
     drop(scene.withstands("silent clients, and hints for others", flood));
     let (answers, hints) = hinted.finish();
     eprintln!("{answers} answers by h2, {hints} of them behind an interim head");

@@ -9,5 +9,6 @@ mod support;
 mod creep;
 mod floods;
 mod floods_http;
+mod floods_upstream;
 mod parked;
 mod upgrades;

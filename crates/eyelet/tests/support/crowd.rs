@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 
 use super::SOON;
 use super::client::{Tls, Versions, handshake};
+use super::frames::{END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame, literal};
 
 /// Threads that connect: as many as keep two cores busy while some wait.
 const THREADS: usize = 4;
@@ -32,6 +33,14 @@ const SMALL_BUFFER: usize = 4096;
 const SEGMENT: u32 = 536;
 /// What an upstream that sends without end has on its way at once: several TLS records.
 const ENDLESS_BUFFER: usize = 32 << 10;
+
+/// How large a flood is. `EYELET_FLOOD=10` makes each ten times as large. Sizes are those at which
+/// an edge without bounds failed, so that a debug build is through in a minute on a machine that is
+/// busy. Each is a multiple of what the budget has room for, and more come to the same bound.
+pub fn sized(count: usize) -> usize {
+    let times = std::env::var("EYELET_FLOOD").ok().and_then(|text| text.parse().ok());
+    count * times.unwrap_or(1)
+}
 
 /// Tests of a program that may have a crowd at the same time: each waits most of its time, and
 /// the edges of three still serve who behaves in time.
@@ -240,6 +249,8 @@ pub enum Manner {
     Say(&'static [u8]),
     /// Answers a request with this head, and then sends this without end.
     Download { head: &'static str, piece: &'static [u8] },
+    /// Speaks HTTP/2. Answers each request with a head of 58 kB, nearly all of it out of the table.
+    Heads,
 }
 
 /// An upstream for thousands, on one thread. Dropping it closes all of its connections.
@@ -257,7 +268,8 @@ impl Multitude {
             Manner::Stalled => listener.set_recv_buffer_size(SMALL_BUFFER).unwrap(),
             Manner::Endless => listener.set_send_buffer_size(ENDLESS_BUFFER).unwrap(),
             Manner::Download { .. } => listener.set_send_buffer_size(ENDLESS_BUFFER).unwrap(),
-            Manner::Echo | Manner::Answer | Manner::Page | Manner::Say(_) | Manner::Deaf => {}
+            Manner::Echo | Manner::Answer | Manner::Page | Manner::Say(_) => {}
+            Manner::Deaf | Manner::Heads => {}
         }
         listener.set_tcp_mss(SEGMENT).unwrap();
         listener.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
@@ -324,6 +336,30 @@ async fn serve(mut stream: tokio::net::TcpStream, manner: Manner) {
             if head(&mut stream).await && stream.write_all(answer.as_bytes()).await.is_ok() {
                 while stream.write_all(piece).await.is_ok() {}
             }
+        }
+        Manner::Heads => _ = heads(stream).await,
+    }
+}
+
+/// The first head puts a field into the table, and each names it fifteen times, with a byte each
+/// time (RFC 7541 6.1).
+async fn heads(mut stream: tokio::net::TcpStream) -> io::Result<()> {
+    const OK: u8 = 0x88;
+    let value = "y".repeat(3_800);
+    // The table's newest entry is 62.
+    let mut block = [&[OK][..], &literal("x", &value), &[0xbe; 15]].concat();
+    stream.read_exact(&mut [0; PREFACE.len()]).await?;
+    stream.write_all(&frame(SETTINGS, 0, 0, &[])).await?;
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).await?;
+        let [high, middle, low, kind, _, id @ ..] = head;
+        let length = u32::from_be_bytes([0, high, middle, low]);
+        stream.read_exact(&mut vec![0; length as usize]).await?;
+        if kind == HEADERS {
+            let flags = END_HEADERS | END_STREAM;
+            stream.write_all(&frame(HEADERS, flags, u32::from_be_bytes(id), &block)).await?;
+            block = [&[OK][..], &[0xbe; 15]].concat();
         }
     }
 }

@@ -21,12 +21,14 @@ pub mod program;
 pub mod systemd;
 pub mod two;
 pub mod upstream;
+pub mod visits;
 pub mod web;
 
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -39,6 +41,7 @@ pub use namespaces::{Net, Place};
 pub use pki::Pki;
 pub use program::{Said, Talk, built, need, output};
 pub use upstream::Upstream;
+pub use visits::{Visited, Visits};
 
 /// How long a test waits for what must come: far more than it takes on a machine with two cores
 /// that seven others load, and little enough that a hanging test ends.
@@ -101,6 +104,23 @@ impl Folder {
         file.as_mut().unwrap().write_all(text.as_ref()).unwrap();
         path
     }
+}
+
+impl Folder {
+    /// Writes a program. Another process does, so that no child of another test has it open for
+    /// writing when it is started (ETXTBSY, execve(2)).
+    pub fn write_program(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let source = self.write(&format!("{name}.text"), text);
+        let path = self.0.join(name);
+        copy_program(&source, &path);
+        path
+    }
+}
+
+/// Copies a program; the same.
+pub fn copy_program(from: &Path, to: &Path) {
+    let said = output(Command::new("install").args(["-m", "755"]).args([from, to]));
+    assert!(said.status.success(), "{}", said.text);
 }
 
 impl Drop for Folder {

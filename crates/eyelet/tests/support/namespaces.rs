@@ -2,7 +2,7 @@
 //! pairs. The network that the tests were started in stays untouched.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
@@ -139,9 +139,14 @@ impl Net {
         })
     }
 
-    /// A listening socket.
+    /// A listening socket. Where another one has just been dropped, another test's child has that
+    /// until it becomes its program.
     pub fn listen(&self, place: Place, address: SocketAddr) -> Origin {
-        Origin(self.at(place, || TcpListener::bind(address).unwrap()))
+        let bind = || match TcpListener::bind(address) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => None,
+            listener => Some(listener.unwrap()),
+        };
+        Origin(self.at(place, || super::until("the address to be free", bind)))
     }
 
     /// An edge at the gateway.
