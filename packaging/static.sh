@@ -1,11 +1,19 @@
 #!/usr/bin/env bash
-# Builds the static program and serves a page with it where there is nothing else. It needs
-# musl-tools, `rustup target add x86_64-unknown-linux-musl`, curl, openssl and python3, and root for
-# the second part.
+# Builds the static program and serves a page with it where there is nothing else, and from a
+# container where podman is there: packaging/static.sh [OPTIONS OF PODMAN RUN]. It needs musl-tools,
+# `rustup target add x86_64-unknown-linux-musl`, curl, openssl and python3, and root for what follows
+# the build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 triple=$(uname -m)-unknown-linux-musl
+# Relative relocations as a bitmap (RELR), which the program's own start reads: 0.6 MB less. GNU ld
+# makes them from 2.38 on for x86, and ignores the wish elsewhere. In .cargo/config.toml it would
+# have all other builds begin anew.
+export RUSTFLAGS="${RUSTFLAGS:-} -Clink-arg=-Wl,-z,pack-relative-relocs"
 cargo build --locked --profile dist --target "$triple" -p eyelet --bin eyelet
 program=${CARGO_TARGET_DIR:-target}/$triple/dist/eyelet
 ls --size --human-readable "$program"
 packaging/try-container.sh "$program"
+if command -v podman; then
+    packaging/try-podman.sh "$program" "$@"
+fi

@@ -15,7 +15,8 @@ use certificate::file_is_read_or_refused;
 use list::bytes_are_a_list;
 use property::text_is_checked;
 
-const EXAMPLES: [&str; 5] = [
+const EXAMPLES: [&str; 6] = [
+    include_str!("../../../examples/acme.toml"),
     include_str!("../../../examples/ci.toml"),
     include_str!("../../../examples/edge.toml"),
     include_str!("../../../examples/egress.toml"),

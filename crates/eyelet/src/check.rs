@@ -76,6 +76,7 @@ mod tests {
     fn the_examples_are_sound() {
         let lists = "allow.txt: 3 names\nbuilders.txt: 2 networks\n";
         for (file, lists, expected) in [
+            ("acme.toml", "", "ok, 2 listeners, 1 rule"),
             ("ci.toml", lists, "ok, 1 listener, 2 rules"),
             ("egress.toml", "", "ok, 1 listener, 3 rules"),
             ("gateway.toml", "", "ok, 3 listeners, 4 rules"),

@@ -85,7 +85,9 @@ impl Control {
     pub fn open(file: &Path) -> io::Result<Self> {
         let folder = own_folder();
         // The folder must be ours: a user who can write to it could answer in our place.
-        OwnFolder::open(&folder)?;
+        OwnFolder::open(&folder).map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", folder.display()))
+        })?;
         remove_dead(&folder);
         let [real, given] = names(file)?;
         let path = folder.join(format!("{real}.{given}.{}.sock", std::process::id()));
@@ -231,7 +233,10 @@ fn ask(file: &Path, request: &[u8]) -> Result<ReloadOutcome, String> {
         found = search(&names)?;
     }
     match found.len() {
-        0 => Err(format!("no process of this user serves {shown}")),
+        0 => Err(format!(
+            "no process of this user serves {shown}: `eyelet serve {shown}` starts one; ask \
+             another user's as that user, or as root"
+        )),
         1 => found.pop().map_or(Err(String::new()), |(_, pid, stream)| {
             converse(stream, request).map_err(|error| format!("process {pid}: {error}"))
         }),

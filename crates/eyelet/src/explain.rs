@@ -40,7 +40,9 @@ fn answer(args: &ExplainArgs, config: &Config, out: &mut impl Write) -> io::Resu
     }
     let Some(listener) = find_listener(args, config) else {
         let wanted = args.listener.as_deref().unwrap_or("");
-        writeln!(out, "no listener is called \"{wanted}\"")?;
+        let known = config.listeners.iter().map(|listener| listener_text(Some(listener)));
+        let known = known.collect::<Vec<_>>().join(", ");
+        writeln!(out, "no listener is called \"{wanted}\"; expected one of {known}")?;
         return Ok(false);
     };
     let alpn: Vec<&[u8]> = args.alpn.iter().map(String::as_bytes).collect();

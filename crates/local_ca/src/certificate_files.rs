@@ -36,7 +36,7 @@ pub fn write_files(
 
 /// Writes a file beside, and renames it. After a failure nothing is left beside.
 fn replace(path: &Path, mode: u32, content: &[u8]) -> Result<(), LocalCaError> {
-    let at = |why| LocalCaError::File { path: path.to_owned(), why };
+    let at = |why| LocalCaError::NotWritten { path: path.to_owned(), why };
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{}", random_hex()?));
     let beside = PathBuf::from(beside);

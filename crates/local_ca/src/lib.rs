@@ -47,7 +47,15 @@ pub enum LocalCaError {
         /// Its last second.
         end: String,
     },
-    /// A file cannot be read or written.
+    /// A certificate in files cannot be written.
+    #[error("cannot write {}: {why}; --out names a folder that is there and yours", path.display())]
+    NotWritten {
+        /// Which.
+        path: PathBuf,
+        /// What the system says.
+        why: io::Error,
+    },
+    /// A file of the authority cannot be used.
     #[error("{}: {why}", path.display())]
     File {
         /// Which.

@@ -33,7 +33,7 @@ const USAGE: u8 = 2;
 /// Arguments of `eyelet probe`.
 #[derive(Args, Clone, Debug)]
 pub struct ProbeArgs {
-    /// The server, such as www.example:443 or \[::1\]:8443
+    /// The server, such as www.example:443 or `[::1]:8443`
     #[arg(value_name = "HOST:PORT")]
     pub target: String,
     /// The name in hellos and requests, instead of HOST

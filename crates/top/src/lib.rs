@@ -36,7 +36,7 @@ const PLAIN: Size = Size { columns: 80, rows: 24 };
 /// Arguments of `eyelet top`.
 #[derive(Args, Clone, Debug)]
 pub struct TopArgs {
-    /// The configuration of the edge; its \[admin\] says where to ask
+    /// The configuration of the edge; its `[admin]` says where to ask
     #[arg(required_unless_present = "socket")]
     pub file: Option<PathBuf>,
     /// Ask at this Unix socket instead

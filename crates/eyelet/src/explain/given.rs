@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 
 use eyelet_config::Config;
 use eyelet_policy::{CertificateFacts, EvidenceKind};
@@ -45,7 +46,14 @@ fn take_log_line(args: &mut ExplainArgs) -> Result<Option<LoggedLine>, String> {
     } else {
         input.clone_from(line);
     }
-    let line = LoggedLine::read(&input).map_err(|fault| fault.to_string())?;
+    let line = LoggedLine::read(&input).map_err(|fault| match Path::new(line).is_file() {
+        true => format!(
+            "{line} is a file: `tail -n 1 {line} | eyelet explain {} --log-line -` asks about its \
+             newest line",
+            args.file.display()
+        ),
+        false => fault.to_string(),
+    })?;
     args.listener = Some(line.listener.clone());
     args.client = line.client.map_or(args.client, |client| client.ip());
     args.destination = line.destination;

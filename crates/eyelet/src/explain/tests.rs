@@ -253,7 +253,7 @@ fn facts_that_no_flag_gives_fail_closed() {
     assert!(unknown.contains("destination and fingerprint are unknown"), "{unknown}");
     assert!(unknown.ends_with("  and 21 more\n"), "{unknown}");
     assert!(known.contains("action:  splice to a.example:443\n"), "{known}");
-    assert_eq!(nowhere, "no listener is called \"nowhere\"\n");
+    assert_eq!(nowhere, "no listener is called \"nowhere\"; expected one of \"[::]:8443\"\n");
     assert_eq!(code, ExitCode::from(2));
 }
 
@@ -335,6 +335,9 @@ fn a_log_line_is_explained() {
     let (lie, _) = asked(line);
     let (truth, _) = asked(&line.replace("\"dns_agrees\":false", "\"dns_agrees\":true"));
     let (bad, code) = asked("not a line");
+    let (cut, _) = asked(&line[..40]);
+    let (several, _) = asked(&format!("{line}\n{line}\n"));
+    let (log, _) = asked(file.to_str().unwrap());
     let (gone, _) = asked(&line.replace("\"nat\"", "\"lan\""));
     std::fs::remove_file(&file).unwrap();
     assert!(
@@ -347,9 +350,12 @@ fn a_log_line_is_explained() {
     assert!(flag.contains("rule:    rule 2 \"web\"\n"), "{flag}");
     assert!(against.contains("rule:    rule 1 \"lies\"\n"), "a flag counts more: {against}");
     assert!(truth.contains("rule:    rule 2 \"web\"\n"), "{truth}");
-    assert!(bad.starts_with("--log-line: this is no line of an access log: "), "{bad}");
+    assert!(bad.starts_with("--log-line: expected a line of an access log in JSON, such"), "{bad}");
+    assert!(cut.starts_with("--log-line: expected a line of an access log in JSON: EOF"), "{cut}");
+    assert_eq!(several, "--log-line: expected one line of an access log, found several\n");
+    assert!(log.contains("is a file: `tail -n 1 /"), "{log}");
     assert_eq!(code, ExitCode::from(2));
-    assert!(gone.ends_with("no listener is called \"lan\"\n"), "{gone}");
+    assert!(gone.ends_with("no listener is called \"lan\"; expected one of \"nat\"\n"), "{gone}");
 }
 
 #[test]

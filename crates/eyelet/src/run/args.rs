@@ -38,8 +38,8 @@ pub struct RunArgs {
     /// Start the command again when a file in this folder changes
     #[arg(long, value_name = "DIR")]
     pub(super) watch: Vec<PathBuf>,
-    /// The command, after `--`
-    #[arg(last = true, required = true, value_name = "CMD")]
+    /// The command and its arguments; `--` marks its beginning
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     pub(super) command: Vec<OsString>,
 }
 
@@ -59,7 +59,7 @@ pub struct ProxyArgs {
 pub(super) struct EdgeArgs {
     /// Where to listen; by default 443 or 8443 or the next free port, on loopback for a name
     /// under localhost, else on all addresses; plain http on 80 or 8080 is redirected
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub(super) listen: Option<SocketAddr>,
     /// PEM file with the certificate chain; without it the local authority signs one
     #[arg(long, value_name = "PEM", requires = "key")]
@@ -74,7 +74,8 @@ pub(super) struct EdgeArgs {
     #[arg(long, value_name = "PEM")]
     pub(super) client_ca: Option<PathBuf>,
     /// How long requests wait while the application accepts no connection
-    #[arg(long, default_value = "30s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "30s",
+        value_parser = humantime::parse_duration)]
     pub(super) hold: Duration,
     /// The application does not speak HTTP: it gets the bytes as they are, always from an address
     /// of this host (not from the client's: for that see --proxy-protocol)
@@ -96,11 +97,20 @@ pub(super) struct Site {
 }
 
 fn site(text: &str) -> Result<Site, String> {
-    let (name, upstream) = text.split_once('=').ok_or("expected NAME=UPSTREAM")?;
-    if upstream.is_empty() {
-        return Err("expected an application after the `=`".into());
+    const EXPECTED: &str = "expected a name and its application, such as";
+    let (name, upstream) =
+        text.split_once('=').ok_or_else(|| format!("{EXPECTED} app.localhost=127.0.0.1:3000"))?;
+    if upstream.is_empty() || upstream.bytes().all(|byte| byte.is_ascii_digit()) {
+        let port = if upstream.is_empty() { "3000" } else { upstream };
+        return Err(format!("{EXPECTED} {name}=127.0.0.1:{port}"));
     }
     Ok(Site { name: host(name)?, upstream: upstream.to_owned() })
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "expected an address and a port, such as 127.0.0.1:8443 or 0.0.0.0:443".to_owned()
+    })
 }
 
 fn host(text: &str) -> Result<String, String> {
@@ -115,6 +125,8 @@ fn host(text: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
     #[test]
@@ -124,6 +136,25 @@ mod tests {
         assert_eq!(found.upstream, "unix:/run/a=b.sock");
         for bad in ["app", "app=", "=127.0.0.1:1", "a b=127.0.0.1:1", "a..b=1", "\"=1"] {
             assert!(site(bad).is_err(), "{bad:?}");
+        }
+        assert!(site("app=8000").unwrap_err().ends_with("such as app=127.0.0.1:8000"));
+    }
+
+    #[test]
+    fn the_command_begins_at_its_first_word_or_behind_two_dashes() {
+        #[derive(Parser)]
+        struct Typed {
+            #[command(flatten)]
+            run: RunArgs,
+        }
+        let read = |line: &str| Typed::try_parse_from(line.split(' ')).map(|typed| typed.run);
+        for line in ["run --tcp node a.js --tcp -- b", "run --tcp -- node a.js --tcp -- b"] {
+            let args = read(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+            assert_eq!(args.command, ["node", "a.js", "--tcp", "--", "b"], "{line}");
+            assert!(args.edge.tcp);
+        }
+        for line in ["run", "run --", "run --prot 3000 node", "run --listen 8443 node"] {
+            assert!(read(line).is_err(), "{line}");
         }
     }
 }

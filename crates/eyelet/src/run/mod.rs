@@ -110,10 +110,12 @@ fn serve(
             // The receiver is dropped when the process is about to end.
             let _ = sender.blocking_send(event);
         };
+        let first = child.as_ref().and_then(|application| application.command.first());
+        let name = first.map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
         let child = child.map(|application| Supervisor::start(application, report)).transpose()?;
         let memory = Memory::at_start();
         let mut session =
-            Session { plan, running, child, events, memory, screen, hung_up: None, pid: 0 };
+            Session { plan, running, child, name, events, memory, screen, hung_up: None, pid: 0 };
         let mut signals = signals;
         let code = session.until_over(&mut signals).await;
         if code.is_err() {
@@ -129,6 +131,8 @@ struct Session<'a> {
     plan: Plan,
     running: Running,
     child: Option<Supervisor>,
+    /// The first word of the command.
+    name: String,
     events: Receiver<ChildEvent>,
     memory: Memory,
     screen: &'a Screen<'a>,
@@ -207,7 +211,10 @@ impl Session<'_> {
             }
             ChildEvent::NotStarted { error, pause } => {
                 let pause = humantime::format_duration(pause);
-                self.screen.say(&format!("cannot start the command: {error}; next try in {pause}"));
+                let name = &self.name;
+                self.screen.say(&format!(
+                    "cannot start the command: {name}: {error}; next try in {pause}"
+                ));
                 self.follow_hang_up();
             }
             ChildEvent::Over(_) => {}
@@ -272,7 +279,7 @@ impl Session<'_> {
                 ));
             }
             Over::Unstartable(error) => {
-                self.screen.say(&format!("cannot start the command: {error}"));
+                self.screen.say(&format!("cannot start the command: {}: {error}", self.name));
                 let is_missing = error.kind() == std::io::ErrorKind::NotFound;
                 return if is_missing { NOT_FOUND } else { NOT_EXECUTABLE };
             }

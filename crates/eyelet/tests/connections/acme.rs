@@ -16,6 +16,7 @@ use crate::support::dns::Says;
 use crate::support::edge::{self, connect};
 use crate::support::pebble::Pebble;
 use crate::support::upstream::vacant;
+use crate::support::web::{self, ask};
 use crate::support::{A_WHILE, Dns, Edge, Pki, Said, Upstream, need, output, until};
 
 /// RFC 8446 section 6.2.
@@ -135,6 +136,44 @@ fn a_name_is_issued_by_tls_alpn_and_kept_over_a_restart() {
     assert_eq!(serial(&world.wait(world.tls, "app.test")), first, "it was stored");
     assert_eq!(world.pebble.issued(), 1);
     assert!(world.stored("app.test").unwrap().contains("PRIVATE KEY"));
+    drop(edge);
+}
+
+/// The example as it is, with ports, an ACME server and an application of this machine.
+#[test]
+fn the_example_for_one_server_serves_its_names() {
+    if !need("pebble") {
+        return;
+    }
+    let world = World::new();
+    let app = Upstream::http();
+    let mut text = include_str!("../../../../examples/acme.toml").to_owned();
+    for (shown, here) in [
+        ("\"0.0.0.0:443\"", format!("\"{}\"", world.tls)),
+        ("\"0.0.0.0:80\"", format!("\"{}\"", world.http)),
+        ("127.0.0.1:3000", app.address.to_string()),
+        ("https://acme.example/directory", format!("https://{}/dir", world.pebble.address)),
+        ("[acme]\n", "[acme]\nca = \"ca.pem\"\nfolder = \"acme\"\n".to_owned()),
+    ] {
+        assert!(text.contains(shown), "{shown}");
+        text = text.replace(shown, &here);
+    }
+    let edge = world.start(&text);
+    let roots = world.pebble.roots(&world.pki);
+    for name in ["app.example", "www.app.example"] {
+        let mut client = until("a certificate", || {
+            open(&roots, world.tls, name).inspect_err(|_| std::thread::sleep(A_WHILE)).ok()
+        });
+        let heard = ask(&mut client, &format!("GET / HTTP/1.1\r\nHost: {name}\r\n\r\n"));
+        assert_eq!(heard.status, 200, "{}", heard.head);
+        assert!(heard.field("strict-transport-security").is_some(), "{}", heard.head);
+    }
+    let mut client = connect(world.http);
+    let host = format!("app.example:{}", world.http.port());
+    write!(client, "GET /a HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
+    let answer = web::head(&mut client).to_lowercase();
+    let there = format!("location: https://app.example:{}/a\r\n", world.tls.port());
+    assert!(answer.contains(&there), "{answer}");
     drop(edge);
 }
 

@@ -26,6 +26,7 @@ mod local;
 mod logged;
 mod manual;
 mod measured;
+mod mistakes;
 mod packages;
 mod pages;
 mod probe;

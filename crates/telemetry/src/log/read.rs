@@ -72,11 +72,20 @@ pub struct LoggedCertificate {
 /// Why a line cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineFault {
+    /// There is another line behind it.
+    #[error("expected one line of an access log, found several")]
+    Several,
     /// It is longer than any line of an access log.
     #[error("the line has more than {LINE_BYTES_MAX} bytes")]
     TooLong,
+    /// It is no object, such as a line of the text format.
+    #[error(
+        "expected a line of an access log in JSON, such as {{\"time\":\"...\",\"listener\":\"...\",\
+         \"client\":\"...\",...}}; a line of `format = \"text\"` does not say enough"
+    )]
+    NotJson,
     /// It is not a JSON object with these fields.
-    #[error("this is no line of an access log: {0}")]
+    #[error("expected a line of an access log in JSON: {0}")]
     Syntax(String),
     /// It has no listener or no client: another program's object, or an error line.
     #[error("this is no line of an access log: it has no `listener` or no `client`")]
@@ -89,11 +98,19 @@ impl LoggedLine {
     /// # Errors
     /// If it is no line of an access log.
     pub fn read(line: &str) -> Result<Self, LineFault> {
+        let line = line.trim();
+        // A whole log is too long, too: the number of its lines says more.
+        if line.contains('\n') {
+            return Err(LineFault::Several);
+        }
         if line.len() > LINE_BYTES_MAX {
             return Err(LineFault::TooLong);
         }
-        let read: Self = serde_json::from_str(line.trim())
-            .map_err(|error| LineFault::Syntax(error.to_string()))?;
+        if !line.starts_with('{') {
+            return Err(LineFault::NotJson);
+        }
+        let read: Self =
+            serde_json::from_str(line).map_err(|error| LineFault::Syntax(error.to_string()))?;
         if read.listener.is_empty() || read.client.is_none() {
             return Err(LineFault::Foreign);
         }
@@ -116,13 +133,17 @@ mod tests {
 
     #[test]
     fn bad_lines_have_a_typed_fault() {
-        for text in ["", "{", "null", "7", "{\"listener\":7}", "{\"client\":\"nobody\"}"] {
+        for text in ["", "null", "7", "[]", "nonsense", "2026-11-21T09:30:00.123Z spliced"] {
+            assert_eq!(LoggedLine::read(text), Err(LineFault::NotJson), "{text}");
+        }
+        for text in ["{}\n{}", "{\n}", "a\nb\n"] {
+            assert_eq!(LoggedLine::read(text), Err(LineFault::Several), "{text}");
+        }
+        for text in ["{", "{\"listener\":7}", "{\"client\":\"nobody\"}"] {
             let fault = LoggedLine::read(text).unwrap_err();
             assert!(matches!(fault, LineFault::Syntax(_)), "{text}: {fault}");
         }
-        for text in
-            ["[]", "{}", "{\"listener\":\"a\"}", "{\"listener\":\"\",\"client\":\"[::1]:1\"}"]
-        {
+        for text in ["{}", "{\"listener\":\"a\"}", "{\"listener\":\"\",\"client\":\"[::1]:1\"}"] {
             assert_eq!(LoggedLine::read(text), Err(LineFault::Foreign), "{text}");
         }
         let long = format!("{{\"listener\":\"{}\"}}", "a".repeat(LINE_BYTES_MAX));

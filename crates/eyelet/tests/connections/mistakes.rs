@@ -1,0 +1,94 @@
+//! What a new user gets wrong on the command line: each message says what was expected, or what to
+//! do. Mistakes in the configuration have their tests in `config`.
+
+use std::net::TcpListener;
+
+use crate::support::edge::eyelet;
+use crate::support::pki::Kind;
+use crate::support::{Folder, Pki, Said, output};
+
+/// Runs this command line in a folder, whose owner it takes for the user.
+fn typed(folder: &Folder, line: &str) -> Said {
+    let mut command = eyelet(folder);
+    command.current_dir(folder.path()).env("HOME", folder.path());
+    output(command.args(line.split(' ')))
+}
+
+#[track_caller]
+fn check(folder: &Folder, line: &str, status: i32, expected: &str) {
+    let said = typed(folder, line);
+    assert!(said.text.contains(expected), "{line}: {}", said.text);
+    assert_eq!(said.status.code(), Some(status), "{line}: {}", said.text);
+    assert!(!said.text.contains("panicked"), "{line}: {}", said.text);
+}
+
+const REFUSES: &str = "[[listener]]\naddress = \"127.0.0.1:0\"\n[[rule]]\naction = \"refuse\"\n";
+
+#[test]
+fn a_command_line_with_a_mistake_says_what_was_expected() {
+    let folder = Folder::new();
+    folder.write("edge.toml", REFUSES);
+    for (line, status, expected) in [
+        ("serve absent.toml", 2, "absent.toml: error: cannot be read: No such file"),
+        ("reload edge.toml", 1, "serves edge.toml: `eyelet serve edge.toml` starts one"),
+        ("upgrade edge.toml", 1, "`eyelet serve edge.toml` starts one; ask another user's as"),
+        ("explain edge.toml --log-line nonsense", 2, "expected a line of an access log in JSON"),
+        ("explain edge.toml --log-line edge.toml", 2, "tail -n 1 edge.toml | eyelet explain"),
+        ("explain edge.toml --listener x", 2, "expected one of \"127.0.0.1:0\""),
+        ("run", 2, "<CMD>"),
+        ("run --listen 8443 -- true", 2, "an address and a port, such as 127.0.0.1:8443"),
+        ("run --hold 5 -- true", 2, "time unit needed, for example 5sec"),
+        ("run --name https://app.localhost -- true", 2, "a host name, such as app.localhost"),
+        ("proxy app.localhost", 2, "such as app.localhost=127.0.0.1:3000"),
+        ("proxy app.localhost=8000", 2, "such as app.localhost=127.0.0.1:8000"),
+        ("probe app.example", 2, "expected HOST:PORT, such as www.example:443 or [::1]:8443"),
+        ("top edge.toml", 2, "the configuration has no [admin]: add it, or name a --socket"),
+        ("cert app.localhost --folder ca --out absent", 1, "--out names a folder that is there"),
+        ("cert app.example.com --folder ca", 1, "eyelet trust --permit app.example.com"),
+        ("trust --folder absent", 0, "`eyelet trust --install`"),
+    ] {
+        check(&folder, line, status, expected);
+    }
+}
+
+#[test]
+fn a_key_a_port_or_a_program_that_does_not_fit_is_named() {
+    let pki = Pki::new();
+    pki.server("app", &["app.localhost"], Kind::P256);
+    pki.server("other", &["app.localhost"], Kind::P256);
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let given = "--certificate app.pem --key";
+    for (line, status, expected) in [
+        (
+            format!("proxy --listen 127.0.0.1:0 {given} other.key app.localhost=127.0.0.1:1"),
+            1,
+            "the key in other.key does not fit the certificate in app.pem",
+        ),
+        (
+            format!("proxy --listen {address} {given} app.key app.localhost=127.0.0.1:1"),
+            1,
+            "another process holds it; `ss -ltnp` shows which",
+        ),
+        (
+            format!("run --listen 127.0.0.1:0 {given} app.key no-such-program --flag"),
+            127,
+            "cannot start the command: no-such-program: No such file",
+        ),
+    ] {
+        check(&pki.folder, &line, status, expected);
+    }
+}
+
+/// Clap shows the comments of arguments as they are.
+#[test]
+fn no_help_has_escapes_that_are_for_rustdoc() {
+    fn helps(command: &mut clap::Command, found: &mut Vec<String>) {
+        found.push(command.render_long_help().to_string());
+        command.get_subcommands_mut().for_each(|inner| helps(inner, found));
+    }
+    let mut found = Vec::new();
+    helps(&mut eyelet::cli::definition(), &mut found);
+    let bad: Vec<&String> = found.iter().filter(|text| text.contains('\\')).collect();
+    assert!(found.len() > 12 && bad.is_empty(), "{bad:?}");
+}
