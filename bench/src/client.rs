@@ -61,6 +61,27 @@ pub async fn exchange<S: Duplex>(
     request: &[u8],
     buffer: &mut [u8],
 ) -> io::Result<usize> {
+    exchange_seen(stream, request, buffer, |_| ()).await
+}
+
+/// The same, and fails if a byte of the body is not the backend's.
+pub async fn exchange_checked<S: Duplex>(
+    stream: &mut S,
+    request: &[u8],
+    buffer: &mut [u8],
+) -> io::Result<usize> {
+    let mut is_same = true;
+    let see = |part: &[u8]| is_same &= part.iter().all(|byte| *byte == BODY_BYTE);
+    let length = exchange_seen(stream, request, buffer, see).await?;
+    if is_same { Ok(length) } else { Err(io::Error::other("the body differs")) }
+}
+
+async fn exchange_seen<S: Duplex>(
+    stream: &mut S,
+    request: &[u8],
+    buffer: &mut [u8],
+    mut see: impl FnMut(&[u8]),
+) -> io::Result<usize> {
     stream.write_all(request).await?;
     stream.flush().await?;
     let mut got = 0;
@@ -74,11 +95,15 @@ pub async fn exchange<S: Duplex>(
         }
     };
     let length = content_length(&buffer[..head])?;
+    see(&buffer[head..got]);
     let mut left = length.saturating_sub(got - head);
     while left > 0 {
         match stream.read(buffer).await? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            more => left = left.saturating_sub(more),
+            more => {
+                see(&buffer[..more]);
+                left = left.saturating_sub(more);
+            }
         }
     }
     Ok(length)
@@ -104,6 +129,8 @@ pub async fn close<S: Duplex>(mut stream: S) {
     while matches!(stream.read(&mut rest).await, Ok(more) if more > 0) {}
 }
 
+/// What the bodies of the backend's answers consist of.
+pub const BODY_BYTE: u8 = b'x';
 const SOURCE_FIRST: usize = 16;
 const SOURCE_NETWORKS: usize = 4;
 const HOSTS: usize = 250;

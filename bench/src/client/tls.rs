@@ -80,6 +80,11 @@ pub async fn over<S: Duplex>(
     TlsConnector::from(Arc::clone(config)).connect(name, stream).await
 }
 
+/// Sends a KeyUpdate with the next bytes, and requests the peer's (RFC 8446 section 4.6.3).
+pub fn update_keys(stream: &mut TlsStream<TcpStream>) -> io::Result<()> {
+    stream.get_mut().1.refresh_traffic_keys().map_err(io::Error::other)
+}
+
 /// Whether the session was resumed.
 pub fn resumed(stream: &TlsStream<TcpStream>) -> bool {
     stream.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed)

@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_rustls::TlsAcceptor;
 
 use super::listen;
+use crate::client::BODY_BYTE;
 
 /// Serves plain TCP.
 pub async fn plain(address: SocketAddr) -> io::Result<()> {
@@ -148,4 +149,4 @@ const WEBSOCKET_GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 const SMALL_BODY_BYTES: usize = 128;
 /// The body's bytes, written repeatedly. 64 KiB keeps system calls out of the figures of a bulk
 /// download.
-static BODY: [u8; 1 << 16] = [b'x'; 1 << 16];
+static BODY: [u8; 1 << 16] = [BODY_BYTE; 1 << 16];

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use eyelet_record::{Incoming, Keys, Opened, RECORD_BYTES_MAX, Role, Session, Suite};
+use eyelet_record::{
+    CONTROL_BYTES_MAX, Incoming, Keys, Opened, RECORD_BYTES_MAX, Role, Session, Suite,
+};
 use rustix::io::Errno;
 use rustls::{ClientConfig, ClientConnection, KeyLog};
 use rustls_pki_types::ServerName;
@@ -34,8 +36,9 @@ struct Client {
 }
 
 /// Opens the connections and prints `ready OPENED FAILED WHY`. Then it obeys orders. `alive` prints
-/// `alive COUNT`. `ask COUNT SEED` prints `asked COUNT ANSWERED P50 P99 MAX`, with times in
-/// microseconds. It ends when its input ends.
+/// `alive COUNT`. `ask COUNT SEED` asks a random sample, and `ask` each connection once, after a
+/// change of its keys. Both print `asked COUNT ANSWERED P50 P99 MAX`, with times in microseconds.
+/// It ends when its input ends.
 ///
 /// # Errors
 /// Standard output is closed.
@@ -72,7 +75,16 @@ pub fn serve(crowd: &Crowd) -> io::Result<()> {
             ["ask", count, seed] => {
                 let numbers = count.parse().ok().zip(seed.parse().ok());
                 let (count, seed) = numbers.ok_or(io::ErrorKind::InvalidInput)?;
-                say(&ask(&mut clients, count, seed))?;
+                let mut state = seed;
+                let last = clients.len() as u64;
+                let sample = (0..count).filter_map(|_| random(&mut state).checked_rem(last));
+                let sample: Vec<usize> = sample.map(|at| at as usize).collect();
+                say(&ask(&mut clients, &sample))?;
+            }
+            ["ask"] => {
+                clients.iter_mut().for_each(|client| client.session.request_key_update());
+                let all: Vec<usize> = (0..clients.len()).collect();
+                say(&ask(&mut clients, &all))?;
             }
             _ => return Err(io::ErrorKind::InvalidInput.into()),
         }
@@ -175,14 +187,13 @@ fn alive(client: &mut Client, buffer: &mut [u8]) -> io::Result<bool> {
     }
 }
 
-fn ask(clients: &mut [Client], count: usize, seed: u64) -> String {
+/// Asks those at these positions, one after the other.
+fn ask(clients: &mut [Client], sample: &[usize]) -> String {
     let request = client::request("/", false);
-    let (mut micros, mut state, mut why) = (Vec::new(), seed, None);
-    for _ in 0..count {
-        let Some(last) = clients.len().checked_sub(1) else { break };
-        let at = (random(&mut state) % (last as u64 + 1)) as usize;
+    let (mut micros, mut why) = (Vec::new(), None);
+    for at in sample {
         let began = Instant::now();
-        match exchange(&mut clients[at], &request) {
+        match exchange(&mut clients[*at], &request) {
             Ok(()) => micros.push(began.elapsed().as_secs_f64() * 1e6),
             Err(e) => drop(why.get_or_insert(e)),
         }
@@ -193,6 +204,7 @@ fn ask(clients: &mut [Client], count: usize, seed: u64) -> String {
         eprintln!("a client got no answer: {why}");
     }
     let (p50, p99, most) = (quantile(&micros, 0.5), quantile(&micros, 0.99), micros.last());
+    let count = sample.len();
     format!("asked {count} {in_time} {p50:.0} {p99:.0} {:.0}", most.copied().unwrap_or(0.0))
 }
 
@@ -200,6 +212,9 @@ fn ask(clients: &mut [Client], count: usize, seed: u64) -> String {
 fn exchange(client: &mut Client, request: &[u8]) -> io::Result<()> {
     let mut keys = Keys::new();
     let fault = |fault: eyelet_record::RecordFault| io::Error::other(fault.to_string());
+    let mut control = [0; CONTROL_BYTES_MAX];
+    let length = client.session.seal_control(&mut keys, &mut control).map_err(fault)?;
+    client.stream.write_all(&control[..length])?;
     let mut slot = vec![0; client.session.record_len(request.len())];
     let start = client.session.prefix_len();
     slot[start..start + request.len()].copy_from_slice(request);
@@ -236,7 +251,8 @@ fn exchange(client: &mut Client, request: &[u8]) -> io::Result<()> {
 
 fn complete(text: &[u8]) -> bool {
     let head = text.windows(4).position(|four| four == b"\r\n\r\n");
-    head.is_some_and(|at| text.starts_with(b"HTTP/1.1 200 ") && text.len() >= at + 4 + BODY_BYTES)
+    let body = head.and_then(|at| text.get(at + 4..)).unwrap_or_default();
+    text.starts_with(b"HTTP/1.1 200 ") && body == [client::BODY_BYTE; BODY_BYTES]
 }
 
 /// xorshift64*: the sample must differ from run to run, and nothing more.

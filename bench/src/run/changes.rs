@@ -2,6 +2,9 @@
 //! that echo, and new connections, while the edge is reloaded, upgraded, given another certificate,
 //! flooded, or left without its store.
 
+mod echoes;
+mod visits;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
@@ -15,11 +18,13 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use rustix::process::{Pid, Signal};
 use rustls::ClientConfig;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
+use self::echoes::Echo;
+use self::visits::EdgeChanged;
 use super::post::{self, Post};
 use super::{Findings, Tally, in_time};
 use crate::board::{Board, Column, Sample, quantile};
@@ -30,7 +35,7 @@ use crate::procfs;
 /// What is lost while an edge changes: held connections, requests, bytes, time.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Idle TLS connections to hold; they have made no request yet
+    /// TLS connections to hold; each makes a request before the changes and one after them
     #[arg(long, default_value_t = 10_000)]
     held: usize,
     /// Requests a second, in all
@@ -45,6 +50,9 @@ pub struct Options {
     /// WebSockets that echo all the time
     #[arg(long, default_value_t = 50)]
     websockets: usize,
+    /// Seconds between two echoes of a pair or a WebSocket
+    #[arg(long, default_value_t = 0.1)]
+    echo_every: f64,
     /// What is done in turn
     #[arg(long, value_delimiter = ',', default_values = ["reload"])]
     change: Vec<EdgeChange>,
@@ -65,10 +73,25 @@ pub enum EdgeChange {
     Upgrade,
     /// A new certificate and key, written over the old ones.
     Certificate,
+    /// Connections that shake hands, make one request and leave, as fast as they can.
+    Churn,
     /// A crowd of connections that say half a hello, or what is no TLS, and leave.
     Flood,
     /// The store of the fleet is stopped; the next time it is started again, without its data.
     Store,
+}
+
+impl EdgeChange {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Reload => "reload",
+            Self::Upgrade => "upgrade",
+            Self::Certificate => "certificate",
+            Self::Churn => "churn",
+            Self::Flood => "flood",
+            Self::Store => "store",
+        }
+    }
 }
 
 /// The edge under test. An upgrade changes its process.
@@ -101,7 +124,7 @@ struct Store {
 /// What the changes took.
 #[derive(Default)]
 struct Changed {
-    secs: Vec<f64>,
+    done: Vec<EdgeChanged>,
     failed: Tally,
 }
 
@@ -116,25 +139,26 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<Findings> {
     let mut crowds = [Post::new(lab.start_client(&words)?)?];
     crowds[0].await_ready(&mut sample)?;
     let opened = crowds[0].opened;
+    let asked = post::answered(&mut crowds)?;
     let config = tls::config(tls::HandshakeOptions::default());
     let end = Instant::now() + Duration::from_secs_f64(options.seconds);
     let requests = requests(&config, edge.addresses.terminated, options, end);
-    let echoes = echoes(&config, edge.addresses, options, end);
-    let mut visitor = JoinSet::new();
-    visitor.spawn(visits(config, edge.addresses.terminated, end));
+    let every = Duration::from_secs_f64(options.echo_every);
+    let echoes = echoes::begin(&config, edge.addresses.echoes(options), every, end);
+    let visits = visits::begin(config, edge.addresses.terminated, end)?;
     // The first requests allocate what stays.
     tokio::time::sleep(WARM_UP).await;
     let before = edge.anon_bytes();
     let changed = edge.change_all(lab, options, end).await;
-    let (requests, echoes, visits) =
-        (Tally::gather(requests).await, Tally::gather(echoes).await, Tally::gather(visitor).await);
+    let (requests, echoes) = (Tally::gather(requests).await, Tally::gather(echoes).await);
+    let visits = visits.join().map_err(|_| io::Error::other("the visitor has ended"))??;
     tokio::time::sleep(AFTER).await;
     let after = edge.anon_bytes();
-    let alive = post::alive(&mut crowds)?;
+    let alive = post::alive(&mut crowds)?.min(post::answered(&mut crowds)?);
     let ended = edge.ends()?;
     drop(crowds);
     let unlogged = edge.end().await?;
-    let mut secs = changed.secs;
+    let mut secs: Vec<f64> = changed.done.iter().map(EdgeChanged::secs).collect();
     secs.sort_by(f64::total_cmp);
     sample.figures = vec![
         ("lost", opened as f64 - alive as f64),
@@ -144,14 +168,16 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<Findings> {
         ("echoes", echoes.micros.len() as f64),
         ("echoes_lost", echoes.errors as f64),
         ("visits_failed", visits.errors as f64),
-        ("visit_worst_ms", worst_ms(&visits.micros)),
         ("changes", secs.len() as f64),
         ("change_ms", quantile(&secs, 0.5) * 1e3),
         ("change_worst_ms", secs.last().copied().unwrap_or_default() * 1e3),
         ("grown_kib", (after - before) / 1024.0),
         ("unlogged", unlogged),
     ];
-    for tally in [changed.failed, requests, echoes, visits] {
+    let waits = visits::board(&visits, &changed.done);
+    sample.errors += (opened - asked) as u64 + visits.errors;
+    sample.first_error = sample.first_error.or(visits.first_error);
+    for tally in [changed.failed, requests, echoes] {
         sample.errors += tally.errors;
         sample.first_error = sample.first_error.or(tally.first_error);
     }
@@ -159,7 +185,7 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<Findings> {
     let mut board = Board::new(title, &COLUMNS);
     board.add("eyelet", sample);
     let notes = ended.iter().map(|(reason, count)| format!("ended until then: {count} {reason}"));
-    Ok(Findings { boards: vec![board], notes: notes.collect() })
+    Ok(Findings { boards: vec![board, waits], notes: notes.collect() })
 }
 
 fn worst_ms(sorted_micros: &[f64]) -> f64 {
@@ -172,6 +198,16 @@ fn start_origin(lab: &Lab) -> io::Result<Server> {
     let path = |file: &str| lab.folder().join(file).display().to_string();
     let words = ["rust-tls".into(), address.to_string(), path(CERTIFICATE), path(KEY)];
     lab.start_server("origin", &lab::own_command(&words)?, address)
+}
+
+impl Addresses {
+    /// One half of the pairs is spliced, the other terminated.
+    fn echoes(self, options: &Options) -> impl Iterator<Item = (SocketAddr, Echo)> {
+        let targets = [self.spliced, self.tcp].into_iter().cycle().take(options.pairs);
+        let websockets = std::iter::repeat_n(self.terminated, options.websockets);
+        let pairs = targets.map(|target| (target, Echo::Pair));
+        pairs.chain(websockets.map(|target| (target, Echo::WebSocket)))
+    }
 }
 
 impl Edge {
@@ -209,7 +245,10 @@ impl Edge {
             }
             let began = Instant::now();
             match self.change(lab, *change).await {
-                Ok(()) => changed.secs.push(began.elapsed().as_secs_f64()),
+                Ok(()) => {
+                    let (name, ended) = (change.name(), Instant::now());
+                    changed.done.push(EdgeChanged { name, began, ended });
+                }
                 Err(e) => {
                     eprintln!("{change:?}: {e}");
                     changed.failed.failed(&e);
@@ -229,6 +268,7 @@ impl Edge {
             }
             EdgeChange::Upgrade => self.command("upgrade").await,
             EdgeChange::Certificate => renew(lab.folder()),
+            EdgeChange::Churn => churn(self.addresses.terminated).await,
             EdgeChange::Flood => flood(self.addresses.terminated).await,
             EdgeChange::Store => self.store.toggle(lab),
         }
@@ -431,6 +471,33 @@ async fn flood(target: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
+/// Connections that come, ask once and go. The first failure ends its share of them.
+async fn churn(target: SocketAddr) -> io::Result<()> {
+    let config = tls::config(tls::HandshakeOptions::default());
+    let mut tasks = JoinSet::new();
+    for share in 0..CHURN_SHARES {
+        let config = Arc::clone(&config);
+        tasks.spawn(async move {
+            let (request, mut buffer) = (client::request("/", false), [0; 4096]);
+            for i in 0..CHURN / CHURN_SHARES {
+                let asked = async {
+                    let i = i * CHURN_SHARES + share;
+                    let mut stream = tls::open(&config, target, i, NAMES).await?;
+                    client::exchange_checked(&mut stream, &request, &mut buffer).await?;
+                    client::close(stream).await;
+                    io::Result::Ok(())
+                };
+                in_time(asked).await?;
+            }
+            io::Result::Ok(())
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.map_err(io::Error::other)??;
+    }
+    Ok(())
+}
+
 /// Clients that share the rate. A failed request ends its connection, and another one begins.
 fn requests(
     config: &Arc<ClientConfig>,
@@ -444,18 +511,22 @@ fn requests(
         let config = Arc::clone(config);
         tasks.spawn(async move {
             let (mut tally, mut buffer) = (Tally::default(), [0; 4096]);
-            let (request, mut stream) = (client::request("/", false), None);
+            let (request, mut stream, mut count) = (client::request("/", false), None, i);
             let mut clock = interval(every);
             clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
             while Instant::now() < end {
                 clock.tick().await;
                 let began = Instant::now();
+                count += 1;
                 let asked = async {
                     let mut open = match stream.take() {
                         Some(open) => open,
                         None => tls::open(&config, target, i, NAMES).await?,
                     };
-                    client::exchange(&mut open, &request, &mut buffer).await?;
+                    if count.is_multiple_of(KEY_UPDATE_EVERY) {
+                        tls::update_keys(&mut open)?;
+                    }
+                    client::exchange_checked(&mut open, &request, &mut buffer).await?;
                     io::Result::Ok(open)
                 };
                 match in_time(asked).await {
@@ -472,123 +543,7 @@ fn requests(
     tasks
 }
 
-/// What echoes.
-#[derive(Clone, Copy)]
-enum Echo {
-    /// Bytes.
-    Pair,
-    /// A message of a WebSocket.
-    WebSocket,
-}
-
-/// Pairs and WebSockets that echo until the end. A wrong byte, or the end of one, is a failure.
-fn echoes(
-    config: &Arc<ClientConfig>,
-    addresses: Addresses,
-    options: &Options,
-    end: Instant,
-) -> JoinSet<Tally> {
-    let targets = [addresses.spliced, addresses.tcp].into_iter().cycle().take(options.pairs);
-    let pairs = targets.map(|target| (target, Echo::Pair));
-    let websockets = std::iter::repeat_n(addresses.terminated, options.websockets);
-    let all = pairs.chain(websockets.map(|target| (target, Echo::WebSocket)));
-    let mut tasks = JoinSet::new();
-    for (i, (target, kind)) in all.enumerate() {
-        let config = Arc::clone(config);
-        tasks.spawn(async move {
-            let mut tally = Tally::default();
-            if let Err(e) = keep_echoing(&mut tally, &config, target, kind, i, end).await {
-                tally.failed(&e);
-            }
-            tally
-        });
-    }
-    tasks
-}
-
-async fn keep_echoing(
-    tally: &mut Tally,
-    config: &Arc<ClientConfig>,
-    target: SocketAddr,
-    kind: Echo,
-    i: usize,
-    end: Instant,
-) -> io::Result<()> {
-    let mut stream = in_time(tls::open(config, target, i, NAMES)).await?;
-    if let Echo::WebSocket = kind {
-        in_time(become_websocket(&mut stream)).await?;
-    }
-    let mut clock = interval(ECHO_EVERY);
-    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut seed = i as u8;
-    while Instant::now() < end {
-        clock.tick().await;
-        seed = seed.wrapping_mul(31).wrapping_add(7);
-        let began = Instant::now();
-        match kind {
-            Echo::Pair => {
-                let bytes: Vec<u8> = (0..ECHO_BYTES).map(|k| seed.wrapping_add(k as u8)).collect();
-                in_time(client::echo(&mut stream, &bytes)).await?;
-            }
-            Echo::WebSocket => in_time(echo_message(&mut stream, seed)).await?,
-        }
-        tally.done(began);
-    }
-    Ok(())
-}
-
-/// RFC 6455 section 4.1. The key is any 16 bytes.
-async fn become_websocket<S: client::Duplex>(stream: &mut S) -> io::Result<()> {
-    let request = "GET /echo HTTP/1.1\r\nHost: host-0.bench.test\r\nUpgrade: websocket\r\n\
-                   Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
-                   Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
-    stream.write_all(request.as_bytes()).await?;
-    stream.flush().await?;
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(stream.read_u8().await?);
-    }
-    match head.starts_with(b"HTTP/1.1 101 ") {
-        true => Ok(()),
-        false => Err(io::Error::other("no WebSocket")),
-    }
-}
-
-/// One binary message there and back, in one frame (RFC 6455 section 5.2).
-async fn echo_message<S: client::Duplex>(stream: &mut S, seed: u8) -> io::Result<()> {
-    let mask = [seed, 1, 2, 3];
-    let text: Vec<u8> = (0..MESSAGE_BYTES).map(|k| seed.wrapping_add(k)).collect();
-    let mut frame = vec![0x82, 0x80 | MESSAGE_BYTES];
-    frame.extend(mask);
-    frame.extend(text.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
-    stream.write_all(&frame).await?;
-    stream.flush().await?;
-    let mut back = vec![0; 2 + text.len()];
-    stream.read_exact(&mut back).await?;
-    match back[..2] == [0x82, MESSAGE_BYTES] && back[2..] == text {
-        true => Ok(()),
-        false => Err(io::Error::other("another message came back")),
-    }
-}
-
-/// One new connection after another: the slowest shows the longest pause of accepting.
-async fn visits(config: Arc<ClientConfig>, target: SocketAddr, end: Instant) -> Tally {
-    let (mut tally, mut i) = (Tally::default(), 0);
-    let mut clock = interval(VISIT_EVERY);
-    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    while Instant::now() < end {
-        clock.tick().await;
-        i += 1;
-        let began = Instant::now();
-        match in_time(tls::open(&config, target, i, NAMES)).await {
-            Ok(_) => tally.done(began),
-            Err(e) => tally.failed(&e),
-        }
-    }
-    tally
-}
-
-const COLUMNS: [Column; 13] = [
+const COLUMNS: [Column; 12] = [
     Column { key: "lost", heading: "held lost", decimals: 0 },
     Column { key: "requests", heading: "requests", decimals: 0 },
     Column { key: "failed", heading: "failed", decimals: 0 },
@@ -596,7 +551,6 @@ const COLUMNS: [Column; 13] = [
     Column { key: "echoes", heading: "echoes", decimals: 0 },
     Column { key: "echoes_lost", heading: "echoes lost", decimals: 0 },
     Column { key: "visits_failed", heading: "new failed", decimals: 0 },
-    Column { key: "visit_worst_ms", heading: "worst ms", decimals: 1 },
     Column { key: "changes", heading: "changes", decimals: 0 },
     Column { key: "change_ms", heading: "change ms", decimals: 1 },
     Column { key: "change_worst_ms", heading: "worst ms", decimals: 1 },
@@ -609,18 +563,18 @@ const OWN_CERTIFICATE: &str = "renewed.pem";
 const OWN_KEY: &str = "renewed.key";
 const ACCESS_LOG: &str = "changes.log";
 const SECRET: &str = "fleet.secret";
+/// Connections of one churn, and how many of them there are at once.
+const CHURN: usize = 1000;
+const CHURN_SHARES: usize = 16;
 /// Connections of one flood, and how long they stay.
 const FLOOD: usize = 1000;
 const FLOOD_STAYS: Duration = Duration::from_secs(1);
 /// Longer than a drain and the end of the threads take.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
+/// Requests of a connection between two KeyUpdates (RFC 8446 section 4.6.3).
+const KEY_UPDATE_EVERY: usize = 20;
 const WARM_UP: Duration = Duration::from_secs(2);
 /// Time for the edge to end what clients have closed, and to return memory.
 const AFTER: Duration = Duration::from_secs(5);
 /// No change begins so late that the load ends before it shows.
 const LAST_CHANGE: Duration = Duration::from_secs(2);
-const ECHO_EVERY: Duration = Duration::from_millis(100);
-const ECHO_BYTES: usize = 1500;
-/// A frame of at most 125 bytes has the shortest header.
-const MESSAGE_BYTES: u8 = 100;
-const VISIT_EVERY: Duration = Duration::from_millis(5);

@@ -75,3 +75,15 @@ pub fn alive(crowds: &mut [Post]) -> io::Result<usize> {
     }
     Ok(all)
 }
+
+/// How many connections of all crowds answer a request. Each changes its keys first.
+pub fn answered(crowds: &mut [Post]) -> io::Result<usize> {
+    for crowd in &mut *crowds {
+        crowd.order("ask")?;
+    }
+    let mut all = 0;
+    for crowd in crowds {
+        all += number(&crowd.answer()?, 2);
+    }
+    Ok(all)
+}

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use eyelet_memory::slab::Key;
 use eyelet_sys::channel::BODY_BYTES_MAX;
@@ -25,6 +25,8 @@ use crate::worker::Worker;
 
 /// Descriptors of one connection: the client's and the upstream's. The smallest batch has so many.
 pub const CONNECTION_DESCRIPTORS: usize = 2;
+/// Connections that are placed in one iteration, in a fraction of a millisecond.
+const PLACED_AT_ONCE: usize = 32;
 /// Before each state: its length in 4 bytes and the number of its sockets in 1, in big-endian
 /// order.
 const PREFIX_BYTES: usize = 5;
@@ -85,18 +87,21 @@ pub enum RefusalReason {
 pub struct BatchError;
 
 /// Detaches the next parked connections of a worker, with so many descriptors at most, and looks at
-/// so many slots at most. `None`: no connection can leave now. Those in `staying` stay.
+/// so many slots at most. Once it has one, it takes no more behind `end`. `None`: no connection can
+/// leave now. Those in `staying` stay.
 pub fn next(
     worker: &Rc<Worker>,
     descriptors_max: usize,
     slots_max: u32,
+    end: Instant,
     staying: &HashSet<Key>,
 ) -> Option<Detachment> {
     let mut taken = Taken::default();
     // Otherwise the table, which may be large, would be searched in vain.
     let slots = if worker.counters.parked.value() == 0 { 0 } else { worker.table.borrow().slots() };
     for _ in 0..slots.min(slots_max) {
-        if taken.is_full(descriptors_max) {
+        let is_late = !taken.connections.is_empty() && Instant::now() >= end;
+        if is_late || taken.is_full(descriptors_max) {
             break;
         }
         let key = worker.table.borrow().next_keys(&worker.leaving_cursor, 1).next();
@@ -194,8 +199,18 @@ pub async fn arrive(worker: Rc<Worker>, mut arrivals: Receiver<Arrival>) {
         // The other end of this queue is the thread that waits for it, or it is gone.
         let is_heard = read.try_send(said).is_ok();
         if is_heard && committed.await.is_ok() {
-            put_back(&worker, connections);
+            place(&worker, connections).await;
         }
+    }
+}
+
+/// Places the connections of a batch a few at a time: others, and new ones, do not wait until all
+/// of them have a slot, are registered and have been tried.
+async fn place(worker: &Rc<Worker>, connections: Vec<Detached>) {
+    let mut connections = connections.into_iter();
+    while connections.len() > 0 {
+        put_back(worker, connections.by_ref().take(PLACED_AT_ONCE));
+        tokio::task::yield_now().await;
     }
 }
 
@@ -333,7 +348,11 @@ mod tests {
     /// Parks so many connections, and takes them out again as a batch.
     fn detached(worker: &Rc<Worker>, count: usize, descriptors_max: usize) -> Detachment {
         (0..count).for_each(|_| _ = terminated(worker));
-        next(worker, descriptors_max, u32::MAX, &HashSet::new()).unwrap()
+        next(worker, descriptors_max, u32::MAX, far(), &HashSet::new()).unwrap()
+    }
+
+    fn far() -> Instant {
+        Instant::now() + Duration::from_secs(600)
     }
 
     /// The batch as the other process receives it.
@@ -425,8 +444,43 @@ mod tests {
         drop(batch);
         let staying: HashSet<Key> = put_back(&old, connections).into_iter().collect();
         assert_eq!(staying.len(), 4);
-        let rest = next(&old, 100, u32::MAX, &staying).unwrap();
+        let rest = next(&old, 100, u32::MAX, far(), &staying).unwrap();
         assert_eq!(rest.connections.len(), 5, "those that stay are not taken again");
-        assert!(next(&old, 100, u32::MAX, &staying).is_none());
+        assert!(next(&old, 100, u32::MAX, far(), &staying).is_none());
+    }
+
+    #[test]
+    fn a_batch_ends_with_its_time_and_has_one_connection_at_least() {
+        let old = worker();
+        (0..9).for_each(|_| _ = terminated(&old));
+        let now = Instant::now();
+        let detachment = next(&old, 100, u32::MAX, now, &HashSet::new()).unwrap();
+        assert_eq!((detachment.connections.len(), detachment.batch.sockets.len()), (1, 1));
+        assert_eq!(old.counters.parked.value(), 8);
+    }
+
+    /// Between two parts of a batch the worker does what else there is to do.
+    #[test]
+    fn a_batch_that_arrives_lets_others_run() {
+        let (old, new) = (worker(), worker());
+        let Detachment { connections, batch } = detached(&old, 3 * PLACED_AT_ONCE, usize::MAX);
+        let (batch_read, taken) = admit(&new, received(&batch), true).unwrap();
+        assert_eq!(batch_read.taken, 3 * PLACED_AT_ONCE);
+        drop((connections, batch));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let seen = tokio::task::LocalSet::new().block_on(&runtime, async {
+            let placing = tokio::task::spawn_local({
+                let new = new.clone();
+                async move { place(&new, taken).await }
+            });
+            let mut seen = Vec::new();
+            while !placing.is_finished() {
+                seen.push(new.counters.parked.value() as usize);
+                tokio::task::yield_now().await;
+            }
+            seen
+        });
+        assert!(seen.iter().any(|placed| (1..=PLACED_AT_ONCE).contains(placed)), "{seen:?}");
+        assert_eq!(new.counters.parked.value() as usize, 3 * PLACED_AT_ONCE);
     }
 }

@@ -40,6 +40,9 @@ enum Searching {
     Left,
 }
 
+/// After so long a batch takes no more connections, because the worker's others wait meanwhile: a
+/// tenth of the pause that an upgrade may cost them.
+const BATCH_TIME: Duration = Duration::from_millis(5);
 /// Searches that found nothing, after which all that was parked has left.
 const EMPTY_SEARCHES: u32 = 2;
 /// Slots that a search looks at once all has left: what is parked later may wait for a few seconds,
@@ -60,13 +63,14 @@ impl Search {
     /// Sends the next batch. Returns its connections, which wait for the answer. A search that
     /// finds nothing is repeated at the next tick.
     pub fn next(&mut self, worker: &Rc<Worker>) -> Vec<Detached> {
-        let is_over = matches!(self.state, Searching::Stopped | Searching::Left);
-        if is_over || Instant::now() < self.at {
+        let (now, is_over) =
+            (Instant::now(), matches!(self.state, Searching::Stopped | Searching::Left));
+        if is_over || now < self.at {
             return Vec::new();
         }
         let slots_max = if self.has_passed() { LATE_SLOTS_MAX } else { u32::MAX };
         if let Some(Detachment { connections, batch }) =
-            batch::next(worker, self.descriptors_max, slots_max, &self.staying)
+            batch::next(worker, self.descriptors_max, slots_max, now + BATCH_TIME, &self.staying)
         {
             let (worker, count) = (worker.index.into(), connections.len());
             self.say(Leaving::Batch { worker, connections: count, batch });

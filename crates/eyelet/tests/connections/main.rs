@@ -45,6 +45,7 @@ mod top;
 mod unread;
 mod upgrade;
 mod upgrade_fails;
+mod upgrade_formats;
 mod upgrade_http2;
 mod upgrade_tight;
 mod waiting;

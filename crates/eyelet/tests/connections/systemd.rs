@@ -9,11 +9,13 @@ use tokio::runtime::Runtime;
 
 use crate::support::client::{Offer, TLS12, TLS13, echo};
 use crate::support::edge::{self, LISTENER};
+use crate::support::pki::Kind;
 use crate::support::systemd::Systemd;
 use crate::support::two::Two;
 use crate::support::upstream::vacant;
 use crate::support::web::get;
 use crate::support::{Hello, Pki, Tls, Upstream, until};
+use crate::upgrade::expect_echo;
 
 const UNIT: &str = include_str!("../../../../packaging/eyelet.service");
 const POSTINST: &str = include_str!("../../../../packaging/debian/postinst");
@@ -24,8 +26,16 @@ struct Scene {
     systemd: Systemd,
     pki: Pki,
     address: SocketAddr,
-    _upstreams: [Upstream; 2],
+    plain: SocketAddr,
+    _upstreams: [Upstream; 3],
 }
+
+/// A client without TLS, and an upstream with it.
+const ORIGINATE: &str = "[[listener]]\nname = \"plain\"\nkind = \"plain\"\n\
+                         address = \"127.0.0.1:0\"\n\
+                         [[rule]]\nname = \"out\"\nlistener = \"plain\"\n\
+                         action = \"originate\"\nupstream_name = \"app.test\"\n\
+                         upstream_ca = \"ca.pem\"\n";
 
 impl Scene {
     /// The unit with this configuration before the rules.
@@ -35,7 +45,9 @@ impl Scene {
         let rule = pki.terminate(&format!("tcp://{}", tcp.address), "");
         let rule = rule.replace("\"app\"", "\"tcp\"").replace("app.test", "tcp.app.test");
         let rules = pki.terminate(&format!("http://{}", http.address), "");
-        let text = format!("workers = 2\n{listener}{spliced}{rule}{rules}");
+        let tls = Upstream::tls12_echo(pki.server("other", &["app.test"], Kind::P256));
+        let out = format!("{ORIGINATE}upstream = \"tls://{}\"\n", tls.address);
+        let text = format!("workers = 2\n{listener}{spliced}{rule}{rules}{out}");
         pki.folder.write("edge.toml", text);
         let units = [&[("eyelet.service", unit)], more].concat();
         let systemd = Systemd::start(&pki.folder, &units)?;
@@ -43,12 +55,13 @@ impl Scene {
             systemd.does(&["start", socket]);
         }
         systemd.does(&["start", "eyelet.service"]);
-        let address = until("the address", || {
+        let [address, plain] = until("the addresses", || {
             let log = systemd.log();
-            let (_, rest) = log.split_once("listening on ")?;
-            rest.split_whitespace().next()?.parse().ok()
+            let mut lines = log.split("listening on ").skip(1);
+            let mut next = || lines.next()?.split_whitespace().next()?.parse().ok();
+            Some([next()?, next()?])
         });
-        Some(Self { systemd, pki, address, _upstreams: [tcp, http] })
+        Some(Self { systemd, pki, address, plain, _upstreams: [tcp, http, tls] })
     }
 
     fn tls(&self, name: &str) -> Tls {
@@ -78,6 +91,7 @@ struct Held {
     tcp: Vec<Tls>,
     http: Tls,
     spliced: TcpStream,
+    originated: TcpStream,
     two: Two,
     /// Runs the client of HTTP/2 while that asks.
     runtime: Runtime,
@@ -95,7 +109,8 @@ impl Held {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let two = runtime.block_on(Two::connect(&scene.pki, scene.address));
         let (http, spliced) = (scene.tls("app.test"), scene.spliced());
-        let mut held = Self { tcp, http, spliced, two, runtime };
+        let originated = edge::connect(scene.plain);
+        let mut held = Self { tcp, http, spliced, originated, two, runtime };
         held.goes_on("begin");
         held
     }
@@ -110,8 +125,9 @@ impl Held {
         let (status, body) = self.runtime.block_on(self.two.get(&path)).unwrap();
         assert_eq!(status, 200);
         assert!(body.starts_with(format!("GET {path} HTTP/1.1\r\n").as_bytes()), "{body:?}");
-        self.spliced.write_all(text.as_bytes()).unwrap();
-        crate::support::expect(&mut self.spliced, text.as_bytes());
+        for stream in [&mut self.spliced, &mut self.originated] {
+            expect_echo(stream, text.as_bytes());
+        }
     }
 }
 
@@ -141,7 +157,7 @@ fn a_restart_a_reload_and_an_upgrade_of_the_unit_keep_every_connection() {
     // New clients are served, at the same port, and those of before resume their sessions.
     echo(&mut scene.tls("tcp.app.test"), b"new");
     let log = scene.systemd.log();
-    assert_eq!(log.matches("23 connections are back").count(), 3, "{log}");
+    assert_eq!(log.matches("24 connections are back").count(), 3, "{log}");
     assert!(!log.contains("ERROR"), "{log}");
 }
 
@@ -210,7 +226,7 @@ fn a_socket_unit_and_a_restart_go_together() {
     let mut held = Held::new(&scene);
     for round in 1..=2 {
         scene.systemd.does(&["restart", "eyelet.service"]);
-        scene.wait_log("23 connections are back", round);
+        scene.wait_log("24 connections are back", round);
         held.goes_on("after a restart");
         echo(&mut scene.tls("tcp.app.test"), b"new");
     }
@@ -250,9 +266,9 @@ fn what_a_smaller_process_has_no_room_for_ends_properly() {
     let good = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, format!("{good}[limits]\nconnections_max = 12\n")).unwrap();
     scene.systemd.does(&["restart", "eyelet.service"]);
-    let said = "12 of 23 connections are back: 11 have ended here, and the service manager lost 0";
+    let said = "12 of 24 connections are back: 12 have ended here, and the service manager lost 0";
     scene.wait_log(said, 1);
-    // The other three are not of TCP in TLS.
+    // The other four are not of TCP in TLS.
     until("their ends", || {
         let mut ended = 0;
         for tls in &mut held.tcp {
@@ -262,7 +278,7 @@ fn what_a_smaller_process_has_no_room_for_ends_properly() {
                 Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
             }
         }
-        (8..=11).contains(&ended).then_some(())
+        (8..=12).contains(&ended).then_some(())
     });
 }
 
@@ -277,7 +293,7 @@ fn a_stop_closes_what_was_kept() {
         assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
     }
     assert_eq!(scene.systemd.property("NFileDescriptorStore"), "0");
-    scene.wait_log("the service manager keeps 23 connections", 1);
+    scene.wait_log("the service manager keeps 24 connections", 1);
 }
 
 /// `EYELET_HELD` connections in a restart, and how long it takes.
@@ -289,7 +305,7 @@ fn a_restart_with_many_connections_is_short() {
     let began = Instant::now();
     scene.systemd.does(&["restart", "eyelet.service"]);
     let took = began.elapsed();
-    println!("{} connections, restarted in {} ms", held.tcp.len() + 3, took.as_millis());
+    println!("{} connections, restarted in {} ms", held.tcp.len() + 4, took.as_millis());
     held.goes_on("after a restart");
-    scene.wait_log(&format!("{} connections are back", held.tcp.len() + 3), 1);
+    scene.wait_log(&format!("{} connections are back", held.tcp.len() + 4), 1);
 }

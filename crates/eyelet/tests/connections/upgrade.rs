@@ -89,8 +89,13 @@ impl Scene {
 
     /// `eyelet upgrade`, which must work. Returns how many connections moved.
     pub fn upgrade(&mut self) -> usize {
+        self.upgrade_by(&[])
+    }
+
+    /// The same with these arguments more.
+    pub fn upgrade_by(&mut self, more: &[&str]) -> usize {
         let said = until("the earlier process to leave", || {
-            let said = output(&mut self.command("upgrade"));
+            let said = output(self.command("upgrade").args(more));
             (!said.text.contains("still hands over")).then_some(said)
         });
         assert_eq!(said.status.code(), Some(0), "{}\n{}", said.text, self.edge.log());
@@ -237,7 +242,7 @@ fn no_byte_is_lost_while_traffic_goes_on() {
 }
 
 #[test]
-fn openssl_talks_on_after_an_upgrade() {
+fn openssl_talks_on_after_two_upgrades() {
     if !need("openssl") {
         return;
     }
@@ -250,9 +255,11 @@ fn openssl_talks_on_after_an_upgrade() {
         let mut talk = Talk::start(&mut command);
         talk.say("hello before\n");
         talk.hear("hello before");
-        assert_eq!(scene.upgrade(), 1);
-        talk.say("hello after\n");
-        talk.hear("hello after");
+        for text in ["after the first", "after the second"] {
+            assert_eq!(scene.upgrade(), 1);
+            talk.say(&format!("{text}\n"));
+            talk.hear(text);
+        }
         talk.hang_up();
         let said = talk.finish();
         assert!(said.status.success(), "{version}: {}", said.text);

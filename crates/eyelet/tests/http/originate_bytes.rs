@@ -371,6 +371,20 @@ fn redis_cli_without_tls_speaks_to_a_redis_with_it() {
     }
 }
 
+/// OpenSSL's server with these arguments, and where it listens.
+fn openssl_server(pki: &Pki, more: &[&str]) -> (Talk, String) {
+    let mut server = Command::new("openssl");
+    server.current_dir(pki.folder.path());
+    server.args(["s_server", "-accept", "127.0.0.1:0", "-cert", "app.pem", "-key", "app.key"]);
+    let server = Talk::start(server.args(more));
+    let address = until("openssl to listen", || {
+        let said = server.said();
+        let (_, rest) = said.split_once("ACCEPT ")?;
+        Some(rest.split_once('\n')?.0.trim().to_owned())
+    });
+    (server, address)
+}
+
 /// OpenSSL's server as a pipe: what is typed there comes here.
 #[test]
 fn openssl_is_spoken_to_in_the_clear() {
@@ -379,19 +393,48 @@ fn openssl_is_spoken_to_in_the_clear() {
     }
     let pki = Pki::new();
     pki.server("app", &["app.test"], Kind::P256);
-    let mut server = Command::new("openssl");
-    server.current_dir(pki.folder.path());
-    server.args(["s_server", "-accept", "127.0.0.1:0", "-cert", "app.pem", "-key", "app.key"]);
-    let mut server = Talk::start(&mut server);
-    let address = until("openssl to listen", || {
-        let said = server.said();
-        let (_, rest) = said.split_once("ACCEPT ")?;
-        Some(rest.split_once('\n')?.0.trim().to_owned())
-    });
+    let (mut server, address) = openssl_server(&pki, &[]);
     let edge = start(&pki, &address, "");
     let mut client = edge.connect();
     client.write_all(b"from the client\n").unwrap();
     server.hear("from the client");
     server.say("from the server\n");
     expect(&mut client, b"from the server\n");
+}
+
+/// OpenSSL's server as a pipe, by both versions of TLS: it does not notice two upgrades.
+#[test]
+fn openssl_is_spoken_to_after_two_upgrades() {
+    if !need("openssl") {
+        return;
+    }
+    for version in ["-tls1_2", "-tls1_3"] {
+        let pki = Pki::new();
+        pki.server("app", &["app.test"], Kind::P256);
+        let (mut server, address) = openssl_server(&pki, &[version]);
+        let file = pki.folder.write("edge.toml", config(&address, ""));
+        let command = |what: &str| {
+            let mut command = edge::eyelet(&pki.folder);
+            command.arg(what).arg(&file);
+            command
+        };
+        let mut edge = Edge::spawn(command("serve"), 1);
+        let mut client = edge.connect();
+        let mut later = Vec::new();
+        for round in 0..3 {
+            client.write_all(format!("question {round}\n").as_bytes()).unwrap();
+            server.hear(&format!("question {round}"));
+            let answer = format!("answer {round}\n");
+            server.say(&answer);
+            expect(&mut client, answer.as_bytes());
+            if round < 2 {
+                later.push(upgrade(&mut command("upgrade")));
+            }
+        }
+        assert!(edge.wait_exit_alone().success(), "{version}: it is with the last process");
+        let address = client.local_addr().unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        let line = edge.line_of(address);
+        assert_eq!(line["outcome"], "originated", "{version}: {line}");
+    }
 }

@@ -9,8 +9,10 @@ use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use rustls::ALL_VERSIONS;
 use socket2::{Domain, Socket, Type};
 
+use super::client::{TLS12, Versions};
 use super::pki::Leaf;
 use super::{SOON, edge};
 
@@ -78,7 +80,15 @@ impl Upstream {
 
     /// The same behind TLS.
     pub fn tls_echo(leaf: Leaf) -> Self {
-        let config = server_config(leaf);
+        Self::tls_echo_of(server_config(leaf, ALL_VERSIONS))
+    }
+
+    /// The same by TLS 1.2 only.
+    pub fn tls12_echo(leaf: Leaf) -> Self {
+        Self::tls_echo_of(server_config(leaf, TLS12))
+    }
+
+    fn tls_echo_of(config: Arc<rustls::ServerConfig>) -> Self {
         Self::serve(move |stream| {
             let session = rustls::ServerConnection::new(config.clone()).unwrap();
             let mut tls = rustls::StreamOwned::new(session, stream);
@@ -107,7 +117,7 @@ impl Upstream {
 
     /// Answers each connection on a thread of its own, behind TLS.
     pub fn tls(leaf: Leaf, answer: impl Fn(&mut ServerTls) + Send + Sync + 'static) -> Self {
-        Self::tls_of(server_config(leaf), answer)
+        Self::tls_of(server_config(leaf, ALL_VERSIONS), answer)
     }
 
     /// The same, with so many tickets a connection.
@@ -116,7 +126,7 @@ impl Upstream {
         tickets: usize,
         answer: impl Fn(&mut ServerTls) + Send + Sync + 'static,
     ) -> Self {
-        let mut config = server_config(leaf);
+        let mut config = server_config(leaf, ALL_VERSIONS);
         Arc::get_mut(&mut config).unwrap().send_tls13_tickets = tickets;
         Self::tls_of(config, answer)
     }
@@ -210,10 +220,10 @@ pub fn vacant<const COUNT: usize>() -> [SocketAddr; COUNT] {
 }
 const VACANT: Range<u16> = 20_000..32_000;
 
-fn server_config(leaf: Leaf) -> Arc<rustls::ServerConfig> {
+fn server_config(leaf: Leaf, versions: Versions) -> Arc<rustls::ServerConfig> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
+        .with_protocol_versions(versions)
         .unwrap()
         .with_no_client_auth()
         .with_single_cert(vec![leaf.certificate], leaf.key)
