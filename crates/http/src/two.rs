@@ -384,8 +384,9 @@ impl ServedStreams {
         }
         // A long head counts before the next one is decoded.
         self.streams.recount();
-        let Arrived { id, head, is_last } = arrived;
-        let asked = read_request(*head, is_last);
+        let Arrived { id, mut head, is_last } = arrived;
+        let asked = read_request(&mut head, is_last);
+        self.streams.give_back(head);
         if let Err(WaitError::Shed) = handle.in_time() {
             // The stream came in the same iteration, after the connection was shed.
             self.refuse(id, &asked.parts);
