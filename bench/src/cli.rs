@@ -69,7 +69,7 @@ pub enum Scenario {
     /// A Subversion checkout over a delaying line: Apache, one edge, a pair of edges
     Svn(svn::Options),
     /// CPU of small keep-alive GETs
-    Requests(requests::Options),
+    Requests(requests::GetOptions),
     /// CPU of waking a parked connection: a 100-byte echo over a terminated TCP pair
     Wake(requests::Options),
     /// A million idle connections on this machine, a sample of them answering (Eyelet only)

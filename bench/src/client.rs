@@ -1,5 +1,6 @@
 //! The client's end of a connection: source addresses, TLS, HTTP.
 
+pub mod http2;
 pub mod tls;
 
 use std::io;
@@ -50,6 +51,23 @@ pub async fn echo<S: Duplex>(stream: &mut S, bytes: &[u8]) -> io::Result<()> {
 pub fn request(path: &str, close: bool) -> Vec<u8> {
     let connection = if close { "Connection: close\r\n" } else { "" };
     format!("GET {path} HTTP/1.1\r\nHost: host-0.bench.test\r\n{connection}\r\n").into_bytes()
+}
+
+/// Sends a POST with so many bytes, and reads the whole response.
+///
+/// # Errors
+/// See [`exchange`].
+pub async fn upload<S: Duplex>(stream: &mut S, bytes: usize, buffer: &mut [u8]) -> io::Result<()> {
+    let head =
+        format!("POST / HTTP/1.1\r\nHost: host-0.bench.test\r\nContent-Length: {bytes}\r\n\r\n");
+    stream.write_all(head.as_bytes()).await?;
+    let mut left = bytes;
+    while left > 0 {
+        let piece = left.min(buffer.len());
+        stream.write_all(&buffer[..piece]).await?;
+        left -= piece;
+    }
+    exchange(stream, b"", buffer).await.map(drop)
 }
 
 /// Sends a request and reads the whole response. Returns the bytes of its body.

@@ -95,7 +95,10 @@ async fn scenario(cli: &Cli, lab: &Lab) -> io::Result<Findings> {
         Scenario::Bulk(options) => bulk::run(lab, against, options).await,
         Scenario::Compression(options) => compression::run(lab, options).await,
         Scenario::Svn(options) => svn::run(lab, options).await,
-        Scenario::Requests(options) => requests::run(lab, against, options, Work::Get).await,
+        Scenario::Requests(options) => {
+            let (options, work) = options.work();
+            requests::run(lab, against, options, work).await
+        }
         Scenario::Wake(options) => requests::run(lab, against, options, Work::Echo).await,
         Scenario::Million(options) => million::run(lab, options).await,
         Scenario::Changes(options) => changes::run(lab, options).await,

@@ -26,6 +26,8 @@ pub struct HandshakeOptions {
     pub tls12: bool,
     /// Keep tickets and resume with them.
     pub resume: bool,
+    /// Offer HTTP/2 alone.
+    pub http2: bool,
 }
 
 /// A client configuration with X25519 and AES-128-GCM only, so that every server does the same
@@ -57,6 +59,9 @@ pub fn config(handshake: HandshakeOptions) -> Arc<ClientConfig> {
         true => Resumption::in_memory_sessions(TICKETS),
         false => Resumption::disabled(),
     };
+    if handshake.http2 {
+        config.alpn_protocols = vec![b"h2".to_vec()];
+    }
     Arc::new(config)
 }
 

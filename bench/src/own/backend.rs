@@ -1,5 +1,5 @@
-//! The backend: an echo server, or HTTP/1.1 if the first bytes are "GET ", with or without TLS. A
-//! WebSocket echoes, too.
+//! The backend: an echo server, or HTTP/1.1 if the first bytes are "GET " or "POST", with or
+//! without TLS. A WebSocket echoes, too.
 
 use std::io;
 use std::net::SocketAddr;
@@ -33,7 +33,7 @@ pub async fn tls(address: SocketAddr, acceptor: TlsAcceptor) -> io::Result<()> {
 async fn converse<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let length = stream.read(&mut buffer).await?;
-    if buffer[..length].starts_with(b"GET ") {
+    if [&b"GET "[..], b"POST"].iter().any(|method| buffer[..length].starts_with(method)) {
         answer(&mut stream, &mut buffer, length).await?;
     } else {
         echo(&mut stream, &mut buffer, length).await?;
@@ -54,22 +54,27 @@ async fn echo<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(())
 }
 
-/// Answers one GET after another, without request bodies or pipelining, as the load tools send
-/// them.
+/// Answers one request after another, without pipelining or chunks, as the load tools send them.
 async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     buffer: &mut [u8],
     mut length: usize,
 ) -> io::Result<()> {
     while length > 0 {
-        while !buffer[..length].ends_with(b"\r\n\r\n") {
+        let end = loop {
+            if let Some(at) = buffer[..length].windows(4).position(|four| four == b"\r\n\r\n") {
+                break at + 4;
+            }
             let more = stream.read(&mut buffer[length..]).await?;
             if more == 0 {
                 return Ok(());
             }
             length += more;
+        };
+        let head = String::from_utf8_lossy(&buffer[..end]).into_owned();
+        if let Some(body) = field(&head, "content-length").and_then(|bytes| bytes.parse().ok()) {
+            drop_body(stream, length - end, body).await?;
         }
-        let head = String::from_utf8_lossy(&buffer[..length]).into_owned();
         if let Some(key) = field(&head, "sec-websocket-key") {
             return switch(stream, buffer, key).await;
         }
@@ -82,6 +87,22 @@ async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
             break;
         }
         length = stream.read(buffer).await?;
+    }
+    Ok(())
+}
+
+/// Reads the rest of a body of `bytes`, of which `read` are read.
+async fn drop_body<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    mut read: usize,
+    bytes: usize,
+) -> io::Result<()> {
+    let mut buffer = vec![0; BODY.len()];
+    while read < bytes {
+        match stream.read(&mut buffer).await? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            more => read += more,
+        }
     }
     Ok(())
 }

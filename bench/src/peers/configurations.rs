@@ -130,9 +130,10 @@ impl ConfigurationPlan<'_> {
              keepalive_requests 100000000;\nclient_header_timeout 1h;\n\
              upstream backend {{ server {upstream}; keepalive 64; \
              keepalive_requests 100000000; keepalive_timeout 1h; }}\n\
-             server {{\nlisten {address} ssl backlog={BACKLOG};\n\
+             server {{\nlisten {address} ssl http2 backlog={BACKLOG};\nclient_max_body_size 0;\n\
              location / {{ proxy_pass http://backend; proxy_http_version 1.1; \
-             proxy_set_header Connection \"\"; proxy_max_temp_file_size 0; }}\n}}\n}}\n"
+             proxy_set_header Connection \"\"; proxy_max_temp_file_size 0; \
+             proxy_request_buffering off; }}\n}}\n}}\n"
         )
     }
 
@@ -166,9 +167,10 @@ impl ConfigurationPlan<'_> {
     fn haproxy(&self) -> String {
         let mode = if self.row.front == ServerMode::Http { "http" } else { "tcp" };
         let tls = match self.row.front {
-            ServerMode::Http | ServerMode::Tcp => {
-                format!("ssl crt {}/{BOTH}", self.folder.display())
+            ServerMode::Http => {
+                format!("ssl crt {}/{BOTH} alpn h2,http/1.1", self.folder.display())
             }
+            ServerMode::Tcp => format!("ssl crt {}/{BOTH}", self.folder.display()),
             _ => String::new(),
         };
         let choice = match self.row.front {

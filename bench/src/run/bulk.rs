@@ -1,4 +1,5 @@
-//! CPU of a gigabyte: downloads through a splicing and through a terminating server.
+//! CPU of a gigabyte: downloads through a splicing and through a terminating server, and uploads
+//! through the latter.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,20 +16,20 @@ use crate::flight::Shape;
 use crate::lab::{Lab, NAMES, Server, host_name};
 use crate::peers::{self, Row, ServerKind, ServerMode};
 
-/// CPU-seconds of a GB, spliced and terminated.
+/// CPU-seconds of a GB, spliced and terminated, and of uploads.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Downloads at a time
+    /// Downloads or uploads at a time
     #[arg(long, default_value_t = 8)]
     conns: usize,
-    /// MiB a download
+    /// MiB of each
     #[arg(long, default_value_t = 256)]
     mib: usize,
     /// Rounds
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Through what
-    #[arg(long, value_delimiter = ',', default_values = ["splice", "terminate"])]
+    #[arg(long, value_delimiter = ',', default_values = ["splice", "terminate", "upload"])]
     through: Vec<Through>,
 }
 
@@ -39,6 +40,8 @@ pub enum Through {
     Splice,
     /// A server that terminates TLS, to the HTTP backend
     Terminate,
+    /// The same, by POST
+    Upload,
 }
 
 /// Runs the scenario.
@@ -49,11 +52,12 @@ pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result
     for through in &options.through {
         let (rows, upstreams, name): (&[Row], &[SocketAddr], _) = match through {
             Through::Splice => (&SPLICE_ROWS, &origins, "spliced"),
-            Through::Terminate => (&TLS_ROWS, &[backend.address], "terminated"),
+            Through::Terminate | Through::Upload => (&TLS_ROWS, &[backend.address], "terminated"),
         };
         let Ok(rows) = peers::choose(rows, against, lab) else { continue };
         let servers = start_all(lab, &rows, upstreams);
-        let title = format!("Bulk, {name}: {} downloads of {} MiB", options.conns, options.mib);
+        let loads = if *through == Through::Upload { "uploads" } else { "downloads" };
+        let title = format!("Bulk, {name}: {} {loads} of {} MiB", options.conns, options.mib);
         let mut board = Board::new(title, &COLUMNS);
         for round in 0..options.rounds {
             for at in order(servers.len(), round) {
@@ -79,6 +83,7 @@ async fn measure(server: &Server, through: Through, options: &Options) -> Sample
             let got = match through {
                 Through::Splice => fetch_spliced(target, i, bytes).await,
                 Through::Terminate => fetch(target, i, bytes).await,
+                Through::Upload => upload(target, i, bytes).await,
             };
             match got {
                 Ok(got) => {
@@ -121,6 +126,13 @@ async fn fetch(target: SocketAddr, i: usize, bytes: usize) -> io::Result<usize> 
     client::exchange(&mut stream, &request, &mut vec![0; BUFFER_BYTES]).await
 }
 
+async fn upload(target: SocketAddr, i: usize, bytes: usize) -> io::Result<usize> {
+    let config = tls::config(tls::HandshakeOptions::default());
+    let mut stream = tls::open(&config, target, i, NAMES).await?;
+    client::upload(&mut stream, bytes, &mut vec![b'u'; BUFFER_BYTES]).await?;
+    Ok(bytes)
+}
+
 const SPLICE_ROWS: [Row; 7] = [
     Row::usual("eyelet", ServerKind::Eyelet, ServerMode::Peek),
     Row::usual("nginx", ServerKind::Nginx, ServerMode::Peek),
@@ -149,5 +161,5 @@ const COLUMNS: [Column; 3] = [
     Column { key: "cpu_share", heading: "CPU share", decimals: 2 },
 ];
 
-/// Bytes of a read, as by a browser or curl; small enough for the cache.
+/// Bytes of a read or write, as by a browser or curl; small enough for the cache.
 const BUFFER_BYTES: usize = 1 << 16;

@@ -63,7 +63,7 @@ pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result
 
 async fn measure(server: &Server, row: &Row, options: &Options) -> Sample {
     let read = || procfs::memory(&server.child.family());
-    let handshake = tls::HandshakeOptions { tls12: false, resume: options.resume };
+    let handshake = tls::HandshakeOptions { resume: options.resume, ..Default::default() };
     // One configuration for each robot, so that each keeps its own tickets.
     let configs: Vec<_> = (0..options.conns).map(|_| tls::config(handshake)).collect();
     let before = read();

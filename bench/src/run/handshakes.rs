@@ -59,7 +59,7 @@ pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result
 }
 
 async fn measure(server: &Server, options: &Options, resume: bool) -> Sample {
-    let handshake = tls::HandshakeOptions { tls12: options.tls12, resume };
+    let handshake = tls::HandshakeOptions { tls12: options.tls12, resume, http2: false };
     let target = server.address;
     let mut configs = Vec::new();
     for i in 0..options.conns {

@@ -153,7 +153,8 @@ async fn measure(
 ) -> (Sample, Curve) {
     let read = || procfs::memory(&server.child.family());
     let (before, slab) = (read(), procfs::slab_bytes());
-    let config = tls::config(tls::HandshakeOptions { tls12: options.tls12, resume: false });
+    let handshake = tls::HandshakeOptions { tls12: options.tls12, ..Default::default() };
+    let config = tls::config(handshake);
     let (mut held, mut sample) = (Vec::with_capacity(conns), Sample::default());
     let mut steps: Vec<(usize, Memory)> = Vec::new();
     for step in 1..=STEPS {

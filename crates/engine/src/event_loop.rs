@@ -291,9 +291,7 @@ impl Worker {
         for key in later {
             self.guarded(key, || park::wake(self, key));
         }
-        for task in std::mem::take(&mut *self.waiting_for_memory.borrow_mut()) {
-            task.wake();
-        }
+        self.waiting_for_memory.wake_all();
         let program = self.program();
         if let Some(program) = &program {
             program.tick();

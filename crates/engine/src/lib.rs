@@ -16,6 +16,7 @@ pub mod handover;
 mod idle;
 pub mod inspect;
 pub mod listing;
+mod memory_wait;
 pub mod park;
 mod queues;
 pub mod ready;

@@ -123,10 +123,7 @@ impl Worker {
 
     /// Wakes a task that waits for memory at the next tick.
     pub fn wants_memory(&self, task: &Context<'_>) {
-        let mut waiting_for_memory = self.waiting_for_memory.borrow_mut();
-        if !waiting_for_memory.last().is_some_and(|last| last.will_wake(task.waker())) {
-            waiting_for_memory.push(task.waker().clone());
-        }
+        self.waiting_for_memory.add(task.waker());
     }
 
     /// Notes how far an active connection is, and queues it accordingly.

@@ -20,6 +20,7 @@ use foldhash::fast::RandomState;
 use crate::clock::Clock;
 use crate::connection_table::{ConnectionTable, Slot};
 use crate::drain_pace::DrainPace;
+use crate::memory_wait::MemoryWait;
 use crate::queues::{Holders, IdlePosition, ShedQueue};
 use crate::relay::{Buffers, Relay};
 use crate::source::{Source, Sources};
@@ -229,7 +230,7 @@ pub struct Worker {
     /// Tasks that serve parked connections, by source.
     pub(crate) serving: RefCell<HashMap<Source, usize, RandomState>>,
     /// Tasks that wait for memory.
-    pub(crate) waiting_for_memory: RefCell<Vec<Waker>>,
+    pub(crate) waiting_for_memory: MemoryWait,
     /// Memory that parked connections hold, by source.
     pub(crate) sources: Sources,
     /// Parked connections that hold bytes for a peer, longest first. Some positions are stale.
@@ -311,7 +312,7 @@ impl Worker {
             half_open: ShedQueue::default(),
             unused: ShedQueue::default(),
             serving: RefCell::default(),
-            waiting_for_memory: RefCell::default(),
+            waiting_for_memory: MemoryWait::default(),
             next_id: Cell::new(1),
             drain: Cell::default(),
             leaving: Cell::new(false),

@@ -5,6 +5,7 @@ use crate::event::H2Event;
 use crate::fault::{ConnectionFault, Flood, MalformedMessage, StreamFault};
 use crate::frame::{FRAME_HEAD_BYTES, FrameHead, flag};
 use crate::head::MessageHead;
+use crate::hpack::HpackDecoder;
 use crate::limits::{CONTINUATIONS_MAX, CONTROL_FRAMES_PER_DATA};
 use crate::priority::Priority;
 use crate::receive::{Step, Stepped};
@@ -50,9 +51,8 @@ impl H2Connection {
     ) -> Stepped<'a> {
         let used = left.min(input.len());
         if used > 0 {
-            let Some(mut block) = self.block.take() else { return Err(ConnectionFault::Closed) };
-            self.decode(&mut block, input.get(..used).unwrap_or_default())?;
-            self.block = Some(block);
+            let Some(block) = &mut self.block else { return Err(ConnectionFault::Closed) };
+            decode(&mut self.decoder, block, input.get(..used).unwrap_or_default())?;
         }
         let padded = padding.min(input.len() - used);
         let (left, padding) = (left - used, padding - if left == used { padded } else { 0 });
@@ -66,24 +66,10 @@ impl H2Connection {
             return Ok(Step::Used(used));
         }
         let Some(block) = self.block.take() else { return Err(ConnectionFault::Closed) };
-        Ok(match self.end_block(*block, out)? {
+        Ok(match self.end_block(block, out)? {
             Some(event) => Step::Event(used, event),
             None => Step::Used(used),
         })
-    }
-
-    /// Decodes a fragment. Only the beginning of a field whose rest is missing is kept.
-    fn decode(&mut self, block: &mut HeadBlock, fragment: &[u8]) -> Result<(), ConnectionFault> {
-        let reader = &mut block.reader;
-        if block.rest.is_empty() {
-            let used = self.decoder.decode(fragment, |field| reader.take(field))?;
-            block.rest.extend_from_slice(fragment.get(used..).unwrap_or_default());
-        } else {
-            block.rest.extend_from_slice(fragment);
-            let used = self.decoder.decode(&block.rest, |field| reader.take(field))?;
-            block.rest.drain(..used);
-        }
-        Ok(())
     }
 
     fn end_block<'a>(
@@ -143,7 +129,7 @@ impl H2Connection {
         &mut self,
         stream: u32,
         is_last: bool,
-        head: Result<MessageHead, StreamFault>,
+        head: Result<Box<MessageHead>, StreamFault>,
     ) -> Result<Box<MessageHead>, StreamFault> {
         // It has begun, whether it is served or not.
         self.last_stream = stream;
@@ -166,14 +152,14 @@ impl H2Connection {
             stream.priority = early.or(head.priority).unwrap_or(Priority::UNSAID);
         }
         self.control.drain(CONTROL_FRAMES_PER_DATA);
-        Ok(Box::new(head))
+        Ok(head)
     }
 
     fn take_response(
         &mut self,
         stream: u32,
         is_last: bool,
-        head: Result<MessageHead, StreamFault>,
+        head: Result<Box<MessageHead>, StreamFault>,
     ) -> Result<Box<MessageHead>, StreamFault> {
         let malformed = StreamFault::Malformed;
         let mut head = head?;
@@ -184,7 +170,7 @@ impl H2Connection {
         if head.status < FINAL_STATUS {
             return match is_last {
                 true => Err(malformed(MalformedMessage::InterimEnd)),
-                false => Ok(Box::new(head)),
+                false => Ok(head),
             };
         }
         let is_success = (FINAL_STATUS..REDIRECT_STATUS).contains(&head.status);
@@ -203,14 +189,14 @@ impl H2Connection {
         }
         known.receiving = if is_last { Receiving::Ended } else { Receiving::Body { left } };
         self.settle(stream);
-        Ok(Box::new(head))
+        Ok(head)
     }
 
     fn take_trailers(
         &mut self,
         stream: u32,
-        head: Result<MessageHead, StreamFault>,
-    ) -> Result<MessageHead, StreamFault> {
+        head: Result<Box<MessageHead>, StreamFault>,
+    ) -> Result<Box<MessageHead>, StreamFault> {
         let head = head?;
         let Some(known) = self.streams.find(stream) else { return Err(StreamFault::Closed) };
         if !matches!(known.receiving, Receiving::Body { left: None | Some(0) }) {
@@ -220,4 +206,21 @@ impl H2Connection {
         self.settle(stream);
         Ok(head)
     }
+}
+
+/// Decodes a fragment. Only the beginning of a field whose rest is missing is kept.
+fn decode(
+    decoder: &mut HpackDecoder,
+    HeadBlock { reader, rest, .. }: &mut HeadBlock,
+    fragment: &[u8],
+) -> Result<(), ConnectionFault> {
+    if rest.is_empty() {
+        let used = decoder.decode(fragment, |field| reader.take(field))?;
+        rest.extend_from_slice(fragment.get(used..).unwrap_or_default());
+    } else {
+        rest.extend_from_slice(fragment);
+        let used = decoder.decode(rest, |field| reader.take(field))?;
+        rest.drain(..used);
+    }
+    Ok(())
 }

@@ -9,7 +9,7 @@ use crate::code::ErrorCode;
 use crate::event::H2Event;
 use crate::fault::{ConnectionFault, Flood, SendFault, StreamFault};
 use crate::frame::{self, PREFACE, STREAM_BITS};
-use crate::head::HeadReader;
+use crate::head::{HeadReader, MessageHead};
 use crate::hpack::{HpackDecoder, HpackEncoder};
 use crate::limits::{
     CONTROL_FRAMES_MAX, CONTROL_FRAMES_PER_SECOND, DROPS_MAX, DROPS_PER_SECOND, H2Limits,
@@ -31,7 +31,9 @@ pub struct H2Connection {
     pub(crate) limits: H2Limits,
     pub(crate) reading: FrameState,
     /// The header block that has begun.
-    pub(crate) block: Option<Box<HeadBlock>>,
+    pub(crate) block: Option<HeadBlock>,
+    /// A head that its caller needs no more, for the next one.
+    pub(crate) spare_head: Option<Box<MessageHead>>,
     pub(crate) decoder: HpackDecoder,
     pub(crate) encoder: HpackEncoder,
     pub(crate) peer: PeerSettings,
@@ -207,6 +209,7 @@ impl H2Connection {
                 H2Role::Client => FrameState::Head,
             },
             block: None,
+            spare_head: None,
             decoder: HpackDecoder::new(),
             encoder: HpackEncoder::new(),
             peer: PeerSettings::default(),
@@ -440,6 +443,11 @@ impl H2Connection {
     pub fn unfinished_bytes(&self) -> usize {
         let texts = self.decoder.held();
         self.block.as_ref().map_or(0, |block| block.rest.capacity() + block.reader.held() + texts)
+    }
+
+    /// Takes a head that was read, for the next one: its memory is not made for each request.
+    pub fn give_back(&mut self, head: Box<MessageHead>) {
+        self.spare_head = head.emptied();
     }
 
     /// A stream as it begins.

@@ -307,6 +307,7 @@ impl H2Connection {
             limits: limits.within(),
             reading: FrameState::Head,
             block: None,
+            spare_head: None,
             decoder,
             encoder,
             peer: fixed.peer_settings(),

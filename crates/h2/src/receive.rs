@@ -351,15 +351,16 @@ impl H2Connection {
             BlockPurpose::Response => HeadKind::Response,
             BlockPurpose::Trailers => HeadKind::Trailers,
         };
-        self.block = Some(Box::new(HeadBlock {
+        let (size_max, spare) = (self.limits.head_bytes_max as usize, self.spare_head.take());
+        self.block = Some(HeadBlock {
             stream: head.stream,
             ends_stream: head.has(flag::END_STREAM),
-            reader: HeadReader::new(kind, self.limits.head_bytes_max as usize),
+            reader: HeadReader::new(kind, size_max, spare),
             purpose,
             rest: Vec::new(),
             bytes: 0,
             continuations: 0,
-        }));
+        });
     }
 
     fn settings<'a>(&mut self, head: FrameHead, out: &mut Vec<u8>) -> Stepped<'a> {

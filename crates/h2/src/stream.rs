@@ -4,6 +4,10 @@
 use crate::priority::Priority;
 use crate::window::{ReceiveWindow, SendWindow};
 
+/// Streams whose memory a connection without any keeps. A burst of fewer does not grow it anew.
+/// A parked connection keeps none.
+const STREAMS_KEPT: usize = 16;
+
 /// What a request is, as far as its response depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
@@ -83,8 +87,7 @@ impl H2Streams {
     pub(crate) fn remove(&mut self, id: u32) -> Option<H2Stream> {
         let at = self.all.binary_search_by_key(&id, |stream| stream.id).ok()?;
         let stream = self.all.remove(at);
-        if self.all.is_empty() {
-            // A connection without streams holds no memory for streams.
+        if self.all.is_empty() && self.all.capacity() > STREAMS_KEPT {
             self.all = Vec::new();
         }
         Some(stream)

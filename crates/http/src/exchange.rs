@@ -62,24 +62,25 @@ impl ExchangeEnd {
     }
 }
 
-/// Runs one exchange to its end, and writes its access line.
+/// Runs one exchange to its end, and writes its access line. It takes the fields of the request.
+/// The request stays where it is, because a move into each future would be a copy.
 pub async fn exchange(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
-    mut request: request::Parts,
+    request: &mut request::Parts,
     length: Length,
 ) -> ExchangeEnd {
-    let mut log_entry = RequestLogEntry::new(served, Record::new(served, &request), stream.sent());
+    let mut log_entry = RequestLogEntry::new(served, Record::new(served, request), stream.sent());
     let RequestLogEntry { record, written, .. } = &mut log_entry;
     // Counted before cookies are joined: joining reduces the fields but keeps their memory.
     let spare = request.headers.len() <= SPARE_FIELDS_MAX;
-    let done = match serve(served, stream, &mut request, length, record, written).await {
+    let done = match serve(served, stream, request, length, record, written).await {
         Ok(done) => done,
         // Boxed, as all rare branches: an exchange is as large as its largest branch.
         Err(failure) => Box::pin(fail(served, stream, &request.method, failure, record)).await,
     };
     if spare {
-        give_back(request.headers);
+        give_back(std::mem::take(&mut request.headers));
     }
     log_entry.end();
     done

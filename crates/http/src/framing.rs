@@ -3,6 +3,7 @@
 
 use bytes::BytesMut;
 use http::header::{HeaderName, HeaderValue};
+use memchr::memchr;
 
 /// Whether a name, in any case, is a field for the next hop only.
 pub fn is_hop_by_hop(name: &[u8]) -> bool {
@@ -91,7 +92,7 @@ pub fn write_fields<'a>(
 /// `X-Forwarded-For`, so it is always dropped.
 pub fn speaks_of_others(name: &HeaderName, trusted: bool) -> bool {
     let name = name.as_str();
-    if name.contains('_') {
+    if memchr(b'_', name.as_bytes()).is_some() {
         let dashed = name.replace('_', "-");
         return is_about_others(&dashed);
     }

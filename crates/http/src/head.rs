@@ -27,12 +27,16 @@ pub const RESPONSE_FIELDS_MAX: usize = 256;
 const FIELDS_ADDED: usize = 3;
 /// Bytes of a request target: browsers stop at 32 KiB at most, most servers at 8.
 pub const TARGET_BYTES_MAX: usize = 16 << 10;
+/// A response with so much memory is not divided: a head of its own would cost two allocations. A
+/// stream's count has room for it.
+const SMALL_RESPONSE_BYTES: usize = 2 << 10;
 /// Bytes of a response's head.
 pub const RESPONSE_HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// Field maps that a worker keeps for its next messages: those of a hundred requests in progress
-/// and of their responses, until no message has needed them for a tick.
-const SPARE_MAX: usize = 256;
+/// Field maps that a worker keeps for its next messages: those of five hundred requests in progress
+/// and of their responses, until no message has needed them for a tick. With 256, one map was made
+/// for each request of 32 clients with ten streams each.
+const SPARE_MAX: usize = 1_000;
 /// Bytes that each counts: 24 fields and the index of their names.
 const SPARE_MAP_BYTES: usize = 5 << 9;
 /// See [`give_back`].
@@ -244,11 +248,14 @@ pub fn split_to(buffer: &mut BytesMut, len: usize) -> BytesMut {
     if len == buffer.len() { std::mem::take(buffer) } else { buffer.split_to(len) }
 }
 
-/// Takes a head off the front, without sharing the memory of the bytes behind it. A response's
+/// Takes a head off the front, without sharing much memory with the bytes behind it. A response's
 /// values share the memory of its head, and an HTTP/2 stream holds them until they are written.
 fn take_alone(buffer: &mut BytesMut, len: usize) -> BytesMut {
     if len == buffer.len() && buffer.capacity() <= 2 * len {
         return std::mem::take(buffer);
+    }
+    if buffer.capacity() <= SMALL_RESPONSE_BYTES {
+        return buffer.split_to(len);
     }
     let head = BytesMut::from(&buffer[..len]);
     buffer.advance(len);
@@ -304,7 +311,7 @@ thread_local! {
 
 /// Reads the fields in their order, except that fields which are not passed on come last:
 /// hop-by-hop fields and the `removed` ones. The map fills the gap of a removed field with its last
-/// one. That would change the order of the others.
+/// one. That would change the order of the others. Most `Connection` fields are only noted.
 fn read_fields(
     head: &Bytes,
     fields: &[httparse::Header<'_>],
@@ -318,29 +325,59 @@ fn read_fields(
         Some(())
     };
     let (mut has_removed, mut has_hop_by_hop) = (false, false);
+    let (mut says_close, mut says_keep_alive) = (false, false);
     for field in fields {
         let is_hop_by_hop = is_hop_by_hop(field.name.as_bytes());
-        has_hop_by_hop |= is_hop_by_hop;
-        if is_hop_by_hop || removed(field.name.as_bytes()) {
-            has_removed = true;
-        } else {
-            append(field)?;
+        match ConnectionOption::alone_in(field) {
+            Some(ConnectionOption::Close) if is_hop_by_hop => says_close = true,
+            Some(ConnectionOption::KeepAlive) if is_hop_by_hop => says_keep_alive = true,
+            _ if is_hop_by_hop || removed(field.name.as_bytes()) => {
+                has_removed = true;
+                has_hop_by_hop |= is_hop_by_hop;
+            }
+            _ => append(field)?,
         }
     }
     if has_removed {
         let is_removed = |field: &&httparse::Header<'_>| {
-            is_hop_by_hop(field.name.as_bytes()) || removed(field.name.as_bytes())
+            let name = field.name.as_bytes();
+            (is_hop_by_hop(name) || removed(name)) && ConnectionOption::alone_in(field).is_none()
         };
         fields.iter().filter(is_removed).try_for_each(append)?;
     }
-    Some(Fields { map, has_hop_by_hop })
+    Some(Fields { map, has_hop_by_hop, says_close, says_keep_alive })
+}
+
+/// What most `Connection` fields say, and nothing else: they name no other field. Such a field does
+/// not enter the map, where it would be hashed to be added, to be found, and to be removed.
+enum ConnectionOption {
+    Close,
+    KeepAlive,
+}
+
+impl ConnectionOption {
+    /// The only element of a `Connection` field.
+    fn alone_in(field: &httparse::Header<'_>) -> Option<Self> {
+        let is_it = |element: &[u8]| {
+            field.value.eq_ignore_ascii_case(element)
+                && field.name.as_bytes().eq_ignore_ascii_case(b"connection")
+        };
+        match field.value.len() {
+            5 if is_it(b"close") => Some(Self::Close),
+            10 if is_it(b"keep-alive") => Some(Self::KeepAlive),
+            _ => None,
+        }
+    }
 }
 
 /// The fields of a head.
 struct Fields {
     map: HeaderMap,
-    /// Whether it has hop-by-hop fields. Most heads have none; looking up each name would hash it.
+    /// Whether the map has hop-by-hop fields. Most have none; looking up each name would hash it.
     has_hop_by_hop: bool,
+    /// What `Connection` fields say that did not enter the map.
+    says_close: bool,
+    says_keep_alive: bool,
 }
 
 /// Names of fields that Eyelet sets anew in every request.
@@ -517,7 +554,9 @@ fn coding(fields: &Fields) -> Option<Coding> {
 
 fn keep_alive(version: Version, fields: &Fields) -> bool {
     let says = |option| fields.has_hop_by_hop && lists(&fields.map, &header::CONNECTION, option);
-    !says("close") && (version == Version::HTTP_11 || says("keep-alive"))
+    let closes = fields.says_close || says("close");
+    let is_kept = || fields.says_keep_alive || says("keep-alive");
+    !closes && (version == Version::HTTP_11 || is_kept())
 }
 
 /// Takes a response's head off the front of `buffer`; `None` if it is incomplete.

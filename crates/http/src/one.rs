@@ -209,13 +209,13 @@ async fn step(
     request: Request,
     asked: Option<Box<AskedAhead>>,
 ) -> Step {
-    let Request { parts, length, keep_alive } = request;
+    let Request { mut parts, length, keep_alive } = request;
     let close = !keep_alive || served.why_last().is_some();
     let mut stream = Stream::one(client, length, parts.version, close);
     stream.has_asked(asked);
     // Not boxed: the box would exceed what the allocator caches, and allocating it for each request
     // costs more than the memory while the connection is awake.
-    let done = exchange(served, &mut stream, parts, length).await;
+    let done = exchange(served, &mut stream, &mut parts, length).await;
     let close = stream.as_one().is_none_or(|one| one.close);
     Step { close, done }
 }

@@ -146,7 +146,7 @@ impl ProxiedClient {
         }
         let close = !keep_alive || served.why_last().is_some();
         let mut stream = Stream::one(&mut self.client, length, parts.version, close);
-        let done = exchange(&served, &mut stream, parts, length).await;
+        let done = exchange(&served, &mut stream, &mut parts, length).await;
         let close = stream.as_one().is_none_or(|one| one.close);
         match (done.client_lost, close) {
             (true, _) => Err(End { outcome: Outcome::Spliced, reason: Reason::Cut }),

@@ -32,7 +32,7 @@ use eyelet_telemetry::request::Coded;
 /// Bytes in flight in one direction. At this limit the source is not read.
 const QUEUED_BYTES_MAX: usize = 64 << 10;
 /// Bytes of a body that one poll may pass on unchanged: as many as a wake of the engine's relay.
-const PASSED_QUOTA_BYTES: u64 = 1 << 20;
+pub const PASSED_QUOTA_BYTES: u64 = 1 << 20;
 /// Bytes of a response that one poll may code: the worker has other tasks.
 const QUOTA_BYTES: usize = 256 << 10;
 /// Bytes of a response that are examined before its coding is chosen, if they have arrived.

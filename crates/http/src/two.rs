@@ -27,6 +27,7 @@ use super::io::{ClientLost, ClientStream, READ_BYTES};
 use super::one::AWAKE;
 use super::room;
 use super::served_connection::{Record, ServedConnection};
+use super::transfer::PASSED_QUOTA_BYTES;
 use clock::{ms, now_ms};
 use eyelet_engine::connection_table::Phase;
 use eyelet_engine::handle::WaitError;
@@ -53,9 +54,11 @@ const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 const RESETS_PENDING_MAX: usize = 20;
 /// How long an idle connection may take to end after GOAWAY.
 const GOAWAY_WAIT: Duration = Duration::from_secs(2);
-/// How often a task reads, and how often it writes, before others have their turn: 1 MiB each way,
-/// and at most 4 MiB of bodies that are read from their upstreams.
+/// How often a task reads before others have their turn: at most 1 MiB.
 const ROUNDS_MAX: usize = 4;
+/// Bytes that it writes before that: as many as one exchange by HTTP/1.1, and one wake of the
+/// engine's relay. The last step may exceed it by 256 KiB.
+const TURN_BYTES: u64 = PASSED_QUOTA_BYTES;
 
 /// Answers frames of a parked connection's client that begin no stream, such as PING. Returns how
 /// many bytes are answered.
@@ -233,8 +236,9 @@ impl ServedStreams {
 
     /// Reads and writes until both would wait.
     fn poll_bytes(&mut self, task: &mut Context<'_>) -> Poll<Last> {
+        let turn_end = self.client.bytes_to_client.get() + TURN_BYTES;
         for _ in 0..ROUNDS_MAX {
-            let written = match self.poll_write(task) {
+            let written = match self.poll_write(task, turn_end) {
                 Poll::Ready(Err(lost)) => return Poll::Ready(Last::Cut(lost_reason(&lost))),
                 written => written.is_ready(),
             };
@@ -254,9 +258,12 @@ impl ServedStreams {
         self.streams.has_output() || self.streams.is_passing()
     }
 
-    /// Seals and sends what may be sent.
-    fn poll_write(&mut self, task: &mut Context<'_>) -> Poll<Result<(), ClientLost>> {
-        let mut passes = 0;
+    /// Seals and sends what may be sent, until the connection has sent `turn_end` bytes.
+    fn poll_write(
+        &mut self,
+        task: &mut Context<'_>,
+        turn_end: u64,
+    ) -> Poll<Result<(), ClientLost>> {
         loop {
             match ready!(self.client.poll_flush_sealed(task)) {
                 // The deadline is the connection's: it has a last frame to send.
@@ -266,21 +273,18 @@ impl ServedStreams {
                 Err(ClientLost::Wait(_)) => return Poll::Pending,
                 flushed => flushed?,
             }
-            if self.streams.has_output() {
-                let streams = &self.streams;
-                self.client.seal(|room| streams.fill(room))?;
-                self.streams.note_sealed();
-                continue;
-            }
-            if passes == ROUNDS_MAX {
+            if self.client.bytes_to_client.get() >= turn_end {
                 // Other tasks have their turn.
                 task.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            if !ready!(self.poll_pass(task))? {
+            if self.streams.has_output() {
+                let streams = &self.streams;
+                self.client.seal(|room| streams.fill(room))?;
+                self.streams.note_sealed();
+            } else if !ready!(self.poll_pass(task))? {
                 return Poll::Ready(Ok(()));
             }
-            passes += 1;
         }
     }
 
@@ -380,8 +384,9 @@ impl ServedStreams {
         }
         // A long head counts before the next one is decoded.
         self.streams.recount();
-        let Arrived { id, head, is_last } = arrived;
-        let asked = read_request(*head, is_last);
+        let Arrived { id, mut head, is_last } = arrived;
+        let asked = read_request(&mut head, is_last);
+        self.streams.give_back(head);
         if let Err(WaitError::Shed) = handle.in_time() {
             // The stream came in the same iteration, after the connection was shed.
             self.refuse(id, &asked.parts);

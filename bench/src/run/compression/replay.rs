@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -124,9 +123,8 @@ impl Browser {
         let (traffic, began) = (Traffic::default(), Instant::now());
         let stream = TcpStream::connect(target).await?;
         stream.set_nodelay(true)?;
-        let mut config = Arc::unwrap_or_clone(tls::config(HandshakeOptions::default()));
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        let stream = tls::over(&Arc::new(config), LOCALHOST, traffic.at_client(stream)).await?;
+        let config = tls::config(HandshakeOptions { http2: true, ..HandshakeOptions::default() });
+        let stream = tls::over(&config, LOCALHOST, traffic.at_client(stream)).await?;
         let (requests, connection) = h2::client::Builder::new()
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)

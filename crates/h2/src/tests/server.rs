@@ -66,6 +66,29 @@ fn messages_are_read() {
     check("PRIORITY", &[frame(kind::PRIORITY, 0, 9, &[0, 0, 0, 1, 5])], "");
 }
 
+/// Nothing of a head is left in the next one that takes its memory, and much memory is not kept.
+#[test]
+fn a_head_that_is_given_back_leaves_nothing() {
+    let mut talk = Talk::server();
+    let read =
+        |talk: &mut Talk, bytes: &[u8]| match talk.connection.receive(bytes, 1000, &mut Vec::new())
+        {
+            Ok(H2Received::Event { event: H2Event::Request { head, .. }, .. }) => head,
+            other => panic!("{other:?}"),
+        };
+    let long = [POST, &[("content-length", "3"), ("priority", "u=1"), ("a", "b")]].concat();
+    let many: Vec<_> = (0..100).map(|_| ("a", "b")).collect();
+    let fresh = *read(&mut Talk::server(), &get(1));
+    for (stream, before) in [(1, long), (5, [GET, &many].concat())] {
+        let head = read(&mut talk, &headers(stream, 0, &before));
+        assert!(head.fields.iter().count() > 0);
+        talk.connection.give_back(head);
+        let kept = talk.connection.spare_head.as_ref().map(|head| head.fields.fields.capacity());
+        assert_eq!(kept.is_some(), before.len() < 20);
+        assert_eq!(*read(&mut talk, &get(stream + 2)), fresh);
+    }
+}
+
 #[test]
 fn malformed_messages_cost_their_stream() {
     let wrong = |fields: Fields<'_>| headers(1, flag::END_STREAM, &[GET, fields].concat());

@@ -247,10 +247,37 @@ fn forwarded_fields_keep_their_order() {
     let mut head = BytesMut::from(head);
     let response = take_response(&mut head, &mut Scanner::default(), &Method::GET);
     let mut headers = response.unwrap().unwrap().parts.headers;
-    for name in ["connection", "keep-alive", "transfer-encoding"] {
+    for name in ["keep-alive", "transfer-encoding"] {
         assert!(headers.remove(name).is_some(), "{name}");
     }
     assert_eq!(lines(&headers), ["date: d", "server: s", "x: y"]);
+}
+
+/// A `Connection` field is noted and does not enter the map, unless it names other fields.
+#[test]
+fn connection_alone_is_noted() {
+    for (version, lines, is_kept, enters) in [
+        (1, "X: close", true, false),
+        (1, "Connection: close", false, false),
+        (1, "CONNECTION: Close", false, false),
+        (1, "Connection: keep-alive", true, false),
+        (0, "X: keep-alive", false, false),
+        (0, "Connection: Keep-Alive", true, false),
+        (0, "Connection: keep-alive\r\nConnection: close", false, false),
+        (1, "Connection: close, x", false, true),
+        (1, "Connection: keep-alive\r\nConnection: x, close", false, true),
+        (1, "Connection: close\r\nConnection: x", false, true),
+        (1, "Connection: x\r\nConnection: keep-alive", true, true),
+        (0, "Connection: x, keep-alive", true, true),
+        (1, "Connection:", true, true),
+    ] {
+        let head = format!("HTTP/1.{version} 200 OK\r\nContent-Length: 0\r\n{lines}\r\n\r\n");
+        let mut head = BytesMut::from(&head[..]);
+        let response = take_response(&mut head, &mut Scanner::default(), &Method::GET);
+        let response = response.unwrap().unwrap();
+        assert_eq!(response.keep_alive, is_kept, "{version}: {lines}");
+        assert_eq!(response.parts.headers.contains_key("connection"), enters, "{lines}");
+    }
 }
 
 proptest::proptest! {

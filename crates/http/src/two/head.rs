@@ -37,8 +37,8 @@ pub struct AskedRequest {
     pub fault: Option<RequestFault>,
 }
 
-/// Turns a head into a request. `is_last`: it has no body.
-pub fn read_request(head: MessageHead, is_last: bool) -> AskedRequest {
+/// Turns a head into a request, which takes its texts. `is_last`: it has no body.
+pub fn read_request(head: &mut MessageHead, is_last: bool) -> AskedRequest {
     let (mut parts, ()) = Request::new(()).into_parts();
     parts.version = Version::HTTP_2;
     let length = match head.length {
@@ -52,7 +52,7 @@ pub fn read_request(head: MessageHead, is_last: bool) -> AskedRequest {
     AskedRequest { parts, length, fault }
 }
 
-fn fill(parts: &mut request::Parts, head: MessageHead) -> Result<(), RequestFault> {
+fn fill(parts: &mut request::Parts, head: &mut MessageHead) -> Result<(), RequestFault> {
     // The access line has the beginning of a method that is refused.
     let known = head.method().get(..METHOD_BYTES_MAX).unwrap_or(head.method());
     parts.method = Method::from_bytes(known).unwrap_or_default();
@@ -67,11 +67,12 @@ fn fill(parts: &mut request::Parts, head: MessageHead) -> Result<(), RequestFaul
     let (path, authority) = (head.path_span().unwrap_or_default(), head.authority_span());
     let is_too_long = path.len as usize > TARGET_BYTES_MAX;
     let is_too_large = head.is_too_large;
-    let (text, fields) = share(head.fields);
     // The target, the authority and the values of fields share one memory.
+    let text = share(std::mem::take(&mut head.fields.text));
     let target = PathAndQuery::from_maybe_shared(slice(&text, path));
     let authority = authority.map(|authority| slice(&text, authority));
-    let authority = match read_head(parts, (&text, &fields), authority, is_too_large) {
+    let fields = (&text, &head.fields.fields[..]);
+    let authority = match read_head(parts, fields, authority, is_too_large) {
         Ok(_) if is_method_too_long => Err(RequestFault::Line),
         Ok(_) if !has_scheme => Err(RequestFault::Target),
         Ok(_) if is_too_long => Err(RequestFault::TargetTooLong),
@@ -136,18 +137,16 @@ fn is_same(one: &Authority, other: &Authority) -> bool {
 
 /// Fields as a map, which shares their texts. `None` if the map cannot hold so many.
 pub fn map(fields: HeaderFields) -> Option<HeaderMap> {
-    let (text, fields) = share(fields);
-    map_of(&text, &fields)
+    map_of(&share(fields.text), &fields.fields)
 }
 
 /// The text of fields as memory that values share.
-fn share(fields: HeaderFields) -> (Bytes, Vec<FieldSpan>) {
-    let HeaderFields { mut text, fields } = fields;
+fn share(mut text: Vec<u8>) -> Bytes {
     if text.capacity() > text.len() + SPARE_TEXT_BYTES {
         // Each value keeps the whole buffer.
         text.shrink_to_fit();
     }
-    (text.into(), fields)
+    text.into()
 }
 
 fn map_of(text: &Bytes, fields: &[FieldSpan]) -> Option<HeaderMap> {

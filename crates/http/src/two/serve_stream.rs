@@ -2,7 +2,6 @@
 //! serves it.
 
 use std::future::poll_fn;
-use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -22,26 +21,26 @@ const REST_WAIT: Duration = Duration::from_secs(30);
 const REST_SILENCE: Duration = Duration::from_secs(5);
 
 /// Serves a request, or refuses it if it is malformed.
-pub async fn serve_stream(served: Rc<ServedConnection>, asked: AskedRequest, two: Two) {
+pub async fn serve_stream(served: &ServedConnection, asked: &mut AskedRequest, two: Two) {
     let AskedRequest { parts, length, fault } = asked;
     if let Some(reason) = two.runs() {
-        let mut record = Record::new(&served, &parts);
+        let mut record = Record::new(served, parts);
         record.failed = true;
         record.reason = reason;
         return served.emit(&record);
     }
-    let is_websocket = asks_for_websocket(&parts);
+    let is_websocket = asks_for_websocket(parts);
     if fault.is_some() {
         // Counts like a reset, as it is as cheap for its sender.
         two.count_malformed();
     }
     let mut stream = Stream::Two(two);
     let client_lost = match fault {
-        None => exchange(&served, &mut stream, parts, length).await.client_lost,
-        Some(fault) => !Box::pin(refuse_malformed(&served, &mut stream, &parts, fault)).await,
+        None => exchange(served, &mut stream, parts, *length).await.client_lost,
+        Some(fault) => !Box::pin(refuse_malformed(served, &mut stream, parts, *fault)).await,
     };
     if !client_lost && !is_websocket {
-        drop_rest(&served, &mut stream).await;
+        drop_rest(served, &mut stream).await;
     }
 }
 

@@ -91,11 +91,11 @@ pub struct StreamState {
     /// Whether the body has arrived to its end.
     pub has_body_ended: bool,
     /// What follows the body.
-    pub trailers: Option<HeaderMap>,
+    pub trailers: Option<Box<HeaderMap>>,
     /// Bytes of the body that its task has taken and not released.
     pub held: usize,
-    /// Heads that are not written yet.
-    pub interim: Option<response::Parts>,
+    /// Heads that are not written yet. Boxed, as all that few streams have: streams are moved.
+    pub interim: Option<Box<response::Parts>>,
     /// The final one.
     pub head: Option<FinalHead>,
     /// Whether that was written.
@@ -103,7 +103,7 @@ pub struct StreamState {
     /// The response's body, and its end if that is known.
     pub queue: WriteQueue,
     /// Trailers, or none.
-    pub end: Option<Option<HeaderMap>>,
+    pub end: Option<Option<Box<HeaderMap>>>,
     /// Whether the end was written.
     pub has_ended: bool,
     /// Position in the output behind its last head or end.

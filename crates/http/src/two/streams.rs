@@ -10,7 +10,7 @@ use std::mem;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use eyelet_h2::{ConnectionFault, ErrorCode, H2Connection, H2Event, HeaderFields};
+use eyelet_h2::{ConnectionFault, ErrorCode, H2Connection, H2Event, HeaderFields, MessageHead};
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
 use eyelet_telemetry::reason::Http2Failure;
 use http::header::HeaderMap;
@@ -25,6 +25,9 @@ use crate::head_bytes::{map_bytes, text_bytes};
 /// While memory is short, a connection that holds more bytes of bodies is not read: those of one
 /// stream.
 const HERE_BYTES_MAX: usize = 64 << 10;
+
+/// Streams whose memory a connection without any keeps. A burst of fewer does not grow it anew.
+const STREAMS_KEPT: usize = 16;
 
 /// The part of a connection that its streams share.
 pub struct Streams {
@@ -109,6 +112,11 @@ impl Streams {
             OutputFull { consumed } => Ok((consumed, ReadStep::OutputFull)),
             Event { consumed, event } => Ok((consumed, state.take(event))),
         }
+    }
+
+    /// Takes a head that was read, for the next one.
+    pub fn give_back(&self, head: Box<MessageHead>) {
+        self.state.borrow_mut().h2.give_back(head);
     }
 
     /// Whether nothing is under way, so that the connection can be exported.
@@ -280,7 +288,7 @@ impl Streams {
     pub fn inform(&self, id: u32, head: response::Parts) {
         self.edit(|state| {
             if let Some(stream) = state.find(id) {
-                stream.interim = Some(head);
+                stream.interim = Some(Box::new(head));
                 state.enqueue(id);
             }
         });
@@ -311,7 +319,7 @@ impl Streams {
     pub fn finish(&self, id: u32, trailers: Option<HeaderMap>) {
         self.edit(|state| {
             if let Some(stream) = state.find(id).filter(|stream| !stream.has_ended) {
-                stream.end = Some(trailers);
+                stream.end = Some(trailers.map(Box::new));
                 if stream.queue.is_empty() {
                     state.enqueue(id);
                 }
@@ -391,7 +399,7 @@ impl Streams {
         state.here -= bytes;
         state.recount();
         state.wake_driver();
-        Some(trailers)
+        Some(*trailers)
     }
 
     /// Notes that bytes of a request's body were passed on: the client may send as many more.
@@ -471,7 +479,10 @@ impl Streams {
             let code = if stream.has_ended { ErrorCode::NO_ERROR } else { ErrorCode::CANCEL };
             state.h2.reset(id, code, &mut state.out.frames);
             if state.streams.is_empty() {
-                (state.streams, state.due_ms) = (Vec::new(), u64::MAX);
+                state.due_ms = u64::MAX;
+                if state.streams.capacity() > STREAMS_KEPT {
+                    state.streams = Vec::new();
+                }
             }
         });
     }
@@ -531,7 +542,7 @@ impl State {
         }
         if let Some(trailers) = map(fields).and_then(keep_trailers) {
             let bytes = map_bytes(&trailers) + text_bytes(&trailers);
-            stream.trailers = Some(trailers);
+            stream.trailers = Some(Box::new(trailers));
             self.trailers += bytes;
             self.here += bytes;
         }
@@ -547,7 +558,9 @@ impl State {
 
     fn recount(&mut self) {
         let held = self.h2.unfinished_bytes() + self.out.held() + self.buffers + self.trailers;
-        self.counted.set(HTTP2_BYTES + held);
+        // Each stream counts itself.
+        let spare = self.streams.capacity() - self.streams.len();
+        self.counted.set(HTTP2_BYTES + held + spare * size_of::<StreamState>());
     }
 
     /// Opens the connection's window, and that of the stream whose body is still read.

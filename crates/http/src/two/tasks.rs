@@ -92,10 +92,10 @@ pub fn end_unused_tasks() {
 /// Serves one stream after the other.
 async fn serve_streams(job: StreamJob) {
     let (seat, mut next) = (Rc::new(Seat::default()), Some(job));
-    while let Some(StreamJob { served, asked, two, mut counted, serving }) = next {
+    while let Some(StreamJob { served, mut asked, two, mut counted, serving }) = next {
         let worker = served.worker.clone();
-        serve_stream(served, asked, two).await;
-        drop(serving);
+        serve_stream(&served, &mut asked, two).await;
+        drop((served, asked, serving));
         if worker.engine.process.budget.is_tight(0) {
             return;
         }
