@@ -14,6 +14,13 @@ use serde_json::Value;
 /// certificate with many names may have as many as the largest certificate, 64 KiB.
 const PIECE_BYTES: usize = 32 << 10;
 
+/// Objects of a sorted document where the request names no limit.
+const SORTED: usize = 100;
+/// Certificates that can be asked for in the order of their expiry: the edge remembers so many.
+pub const SOONEST_MAX: usize = 100;
+/// Rules that can be asked for in the order of their hits: 1,000 are about 120 KiB.
+const BUSIEST_MAX: usize = 1_000;
+
 /// What such a document is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectKind {
@@ -21,6 +28,33 @@ pub enum ObjectKind {
     Rule,
     /// `/certificates`: names, expiry, origin.
     Certificate,
+}
+
+impl ObjectKind {
+    /// How many objects a query asks for, in the order that it names: rules with the most hits
+    /// first, or certificates that expire first. `None`: all, in their own order.
+    pub(crate) fn sorted(self, query: &str) -> Result<Option<usize>, &'static str> {
+        let (order, most) = match self {
+            Self::Rule => ("hits", BUSIEST_MAX),
+            Self::Certificate => ("expiry", SOONEST_MAX),
+        };
+        let (mut sort, mut limit) = (None, None);
+        for (key, value) in form_urlencoded::parse(query.as_bytes()) {
+            match &*key {
+                "sort" if sort.is_some() => return Err("a key occurs twice\n"),
+                "sort" if value != order => return Err("sort: hits of rules, or expiry\n"),
+                "sort" => sort = Some(SORTED),
+                "limit" if limit.is_some() => return Err("a key occurs twice\n"),
+                "limit" => limit = Some(value.parse().map_err(|_| "limit: a number\n")?),
+                _ => return Err("a key is not known\n"),
+            }
+        }
+        match (sort, limit) {
+            (None, Some(_)) => Err("limit: for a sorted list\n"),
+            (_, Some(limit)) if limit > most => Err("limit: 1000 rules, or 100 certificates\n"),
+            (sort, limit) => Ok(limit.or(sort)),
+        }
+    }
 }
 
 /// The document: one member, if any, then an array with an object a line.
@@ -140,6 +174,28 @@ mod tests {
         assert_eq!(whole["generation"], 7);
         let all = whole["all"].as_array().unwrap();
         assert_eq!((all.len(), &all[49_999]["number"]), (50_000, &json!(49_999)));
+    }
+
+    #[test]
+    fn a_sorted_document_has_a_limit() {
+        let (rule, certificate) = (ObjectKind::Rule, ObjectKind::Certificate);
+        for (of, query, expected) in [
+            (rule, "", Some(None)),
+            (rule, "sort=hits", Some(Some(SORTED))),
+            (rule, "limit=1000&sort=hits", Some(Some(1_000))),
+            (rule, "sort=hits&limit=1001", None),
+            (rule, "sort=expiry", None),
+            (rule, "limit=5", None),
+            (rule, "sort=hits&sort=hits", None),
+            (rule, "sort=hits&limit=1&limit=2", None),
+            (rule, "sort=hits&limit=-1", None),
+            (rule, "all", None),
+            (certificate, "sort=expiry&limit=3", Some(Some(3))),
+            (certificate, "sort=expiry&limit=101", None),
+            (certificate, "sort=hits", None),
+        ] {
+            assert_eq!(of.sorted(query).ok(), expected, "{query}");
+        }
     }
 
     #[test]

@@ -28,8 +28,9 @@ pub trait Answers: Send + Sync + 'static {
     /// A document. `None`: there is nothing to show any more, the process ends.
     fn document(&self, document: Document) -> Option<Value>;
 
-    /// A document with an object for each of many things. `None` as above.
-    fn objects(&self, of: ObjectKind) -> Option<Objects>;
+    /// A document with an object for each of many things. `None` as above. With `sorted` it has so
+    /// many at most: the rules with the most hits first, or the certificates that expire first.
+    fn objects(&self, of: ObjectKind, sorted: Option<usize>) -> Option<Objects>;
 }
 
 /// What can be asked for as JSON.
@@ -55,17 +56,21 @@ pub(crate) type Content = UnsyncBoxBody<Bytes, Infallible>;
 pub(crate) fn answer(
     answers: &dyn Answers,
     method: &Method,
-    path: &str,
+    (path, query): (&str, &str),
     fields: &HeaderMap,
 ) -> Response<Content> {
+    let objects = |of: ObjectKind| match of.sorted(query) {
+        Ok(sorted) => in_pieces(answers.objects(of, sorted)),
+        Err(why) => text(StatusCode::BAD_REQUEST, why),
+    };
     let shown: &dyn Fn() -> Response<Content> = match path {
         "/healthz" => &|| text(StatusCode::OK, "ok\n"),
         "/readyz" if answers.is_ready() => &|| text(StatusCode::OK, "ok\n"),
         "/readyz" => &|| text(StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
         "/metrics" => &|| metrics(answers, fields),
         "/status" => &|| json(answers.document(Document::Status)),
-        "/rules" => &|| in_pieces(answers.objects(ObjectKind::Rule)),
-        "/certificates" => &|| in_pieces(answers.objects(ObjectKind::Certificate)),
+        "/rules" => &|| objects(ObjectKind::Rule),
+        "/certificates" => &|| objects(ObjectKind::Certificate),
         "/memory" => &|| json(answers.document(Document::Memory)),
         "/upstreams" => &|| json(answers.document(Document::Upstreams)),
         _ => return text(StatusCode::NOT_FOUND, "no such page\n"),
@@ -158,7 +163,7 @@ pub(crate) mod stand_in {
             Some(json!({ "rules": [], "upstreams": [] }))
         }
 
-        fn objects(&self, _: ObjectKind) -> Option<Objects> {
+        fn objects(&self, _: ObjectKind, _: Option<usize>) -> Option<Objects> {
             None
         }
     }

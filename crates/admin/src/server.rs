@@ -303,7 +303,8 @@ async fn respond(
     if let Some(response) = live.answer(answers, asked) {
         return response;
     }
-    answer(answers, &asked.method, asked.uri.path(), &asked.headers)
+    let target = (asked.uri.path(), asked.uri.query().unwrap_or_default());
+    answer(answers, &asked.method, target, &asked.headers)
 }
 
 #[cfg(test)]

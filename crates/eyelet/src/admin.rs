@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use eyelet_admin::metrics::{MetricKind, Metrics, Number};
 use eyelet_admin::{
-    AdminError, AdminServer, Answers, Document, History, LISTED_MAX, ObjectKind, Objects, Start,
-    process,
+    AdminError, AdminServer, Answers, Document, History, LISTED_MAX, ObjectKind, Objects,
+    SOONEST_MAX, Start, process,
 };
 use eyelet_config::certificate::Description;
 use eyelet_config::{Access, Action, AdminSettings, LogFormat, RuleRef};
@@ -24,7 +24,7 @@ use tokio::sync::mpsc::Receiver;
 use crate::published::Published;
 use crate::snapshot::Snapshot;
 
-/// How long the soonest expiry is remembered: finding it reads every certificate.
+/// How long the soonest expiries are remembered: finding them reads every certificate.
 const EXPIRY_TIME: Duration = Duration::from_mins(1);
 /// How long the allocator's free bytes are remembered: to count them locks each arena, so that a
 /// worker that allocates may wait for as long as the largest heap takes.
@@ -145,8 +145,8 @@ struct EdgeAnswers {
     reloads: [AtomicU64; 2],
     /// When the last one served; 0: none has.
     reloaded_unix_ms: AtomicU64,
-    /// When the first certificate expires, in seconds since 1970, and when that was found out.
-    soonest: Mutex<Option<(Instant, Option<i64>)>>,
+    /// The certificates that expire first, the first one first, and when they were found.
+    soonest: Mutex<Option<(Instant, Arc<[Expiring]>)>>,
     /// The allocator's free bytes, and when they were counted.
     unused: Mutex<Option<(Instant, usize)>>,
 }
@@ -156,22 +156,20 @@ impl EdgeAnswers {
         Some(self.published.upgrade()?.snapshot())
     }
 
-    fn soonest(&self, snapshot: &Arc<Snapshot>) -> Option<i64> {
+    /// The [`SOONEST_MAX`] certificates that expire first.
+    fn soonest(&self, snapshot: &Arc<Snapshot>) -> Arc<[Expiring]> {
         let mut soonest = self.soonest.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((found, expiry)) = *soonest
-            && found.elapsed() < EXPIRY_TIME
-        {
-            return expiry;
-        }
-        let mut expiry: Option<i64> = None;
-        for (_, _, described) in described(snapshot.clone()) {
-            if let Ok(description) = described {
-                expiry =
-                    Some(expiry.map_or(description.not_after, |e| e.min(description.not_after)));
+        match &*soonest {
+            Some((found, kept)) if found.elapsed() < EXPIRY_TIME => kept.clone(),
+            _ => {
+                let all = described(snapshot.clone()).filter_map(|(source, from, described)| {
+                    Some((described.as_ref().ok()?.not_after, (source, from, described)))
+                });
+                let kept: Arc<[Expiring]> = first(all).into();
+                *soonest = Some((Instant::now(), kept.clone()));
+                kept
             }
         }
-        *soonest = Some((Instant::now(), expiry));
-        expiry
     }
 
     fn allocator_unused_bytes(&self) -> usize {
@@ -211,12 +209,12 @@ impl Answers for EdgeAnswers {
             "The configuration's number.",
             snapshot.generation,
         );
-        if let Some(expiry) = self.soonest(&snapshot) {
+        if let Some((expiry, _)) = self.soonest(&snapshot).first() {
             let help = "When the first certificate that is served expires.";
             metrics.gauge(
                 "certificate_soonest_expiry_timestamp_seconds",
                 help,
-                Number::Seconds(expiry as f64),
+                Number::Seconds(*expiry as f64),
             );
         }
         write_memory(metrics, &snapshot);
@@ -238,11 +236,17 @@ impl Answers for EdgeAnswers {
         })
     }
 
-    fn objects(&self, of: ObjectKind) -> Option<Objects> {
+    fn objects(&self, of: ObjectKind, sorted: Option<usize>) -> Option<Objects> {
         let snapshot = self.snapshot()?;
-        Some(match of {
-            ObjectKind::Rule => rules(snapshot),
-            ObjectKind::Certificate => certificates(snapshot),
+        Some(match (of, sorted) {
+            (ObjectKind::Rule, _) => rules(snapshot, sorted),
+            (ObjectKind::Certificate, None) => certificates(described(snapshot)),
+            (ObjectKind::Certificate, Some(most)) => {
+                let soonest = self.soonest(&snapshot);
+                let few = soonest.len().min(most);
+                let few = (0..few).filter_map(move |at| Some(soonest.get(at)?.1.clone()));
+                certificates(few)
+            }
         })
     }
 }
@@ -375,13 +379,33 @@ fn write_rules(metrics: &mut Metrics, snapshot: &Snapshot) {
     }
 }
 
-fn rules(snapshot: Arc<Snapshot>) -> Objects {
-    let counts = snapshot.hits.as_ref().map(|hits| hits.counts()).unwrap_or_default();
+/// The rules in the order of the file, or so many of those with the most hits.
+fn rules(snapshot: Arc<Snapshot>, sorted: Option<usize>) -> Objects {
+    let counts = match sorted {
+        Some(most) => busiest(&snapshot, most),
+        None => rule_counts(&snapshot).into_iter().enumerate().collect(),
+    };
     let first = Some(("generation", json!(snapshot.generation)));
-    let objects = counts.into_iter().enumerate();
-    let objects = objects
+    let objects = counts
+        .into_iter()
         .filter_map(move |(index, count)| Some(rule_of(&snapshot.config.rules.get(index)?, count)));
     Objects { first, name: "rules", objects: Box::new(objects) }
+}
+
+fn rule_counts(snapshot: &Snapshot) -> Vec<RuleCount> {
+    snapshot.hits.as_ref().map(|hits| hits.counts()).unwrap_or_default()
+}
+
+/// The rules with the most hits, by their indexes. Those of one name have one sum, and are there
+/// once.
+fn busiest(snapshot: &Snapshot, most: usize) -> Vec<(usize, RuleCount)> {
+    let mut counts: Vec<_> = rule_counts(snapshot).into_iter().enumerate().collect();
+    counts.sort_by_key(|(_, count)| Reverse(count.hits));
+    let mut known = HashSet::new();
+    let is_first = |(index, _): &(usize, RuleCount)| {
+        snapshot.config.rules.get(*index).is_some_and(|rule| known.insert(rule.name))
+    };
+    counts.into_iter().filter(is_first).take(most).collect()
 }
 
 fn rule_of(rule: &RuleRef<'_>, count: RuleCount) -> Value {
@@ -402,18 +426,38 @@ fn rule_of(rule: &RuleRef<'_>, count: RuleCount) -> Value {
 
 /// Makes objects for those only that are shown: there may be many thousand rules.
 fn busiest_rules(snapshot: &Snapshot) -> Value {
-    let counts = snapshot.hits.as_ref().map(|hits| hits.counts()).unwrap_or_default();
+    let counts = rule_counts(snapshot);
     let never_hit = counts.iter().filter(|count| count.hits == 0).count();
-    let mut rules: Vec<_> = snapshot.config.rules.iter().zip(counts).collect();
-    let all = rules.len();
-    rules.sort_by_key(|(_, count)| Reverse(count.hits));
-    rules.truncate(LISTED_MAX);
-    let listed: Vec<Value> = rules.iter().map(|(rule, count)| rule_of(rule, *count)).collect();
-    json!({ "all": all, "never_hit": never_hit, "listed": listed })
+    let listed = busiest(snapshot, LISTED_MAX).into_iter();
+    let listed: Vec<Value> = listed
+        .filter_map(|(index, count)| Some(rule_of(&snapshot.config.rules.get(index)?, count)))
+        .collect();
+    json!({ "all": counts.len(), "never_hit": never_hit, "listed": listed })
 }
 
 /// A certificate: its source, where it is from, and what it says.
 type Origin = (&'static str, String, Result<Description, String>);
+
+/// When a certificate expires, in seconds since 1970, and the certificate.
+type Expiring = (i64, Origin);
+
+/// The [`SOONEST_MAX`] that expire first, in order. Twice as many are held at a time.
+fn first(all: impl Iterator<Item = Expiring>) -> Vec<Expiring> {
+    let mut kept = Vec::new();
+    let trim = |kept: &mut Vec<Expiring>| {
+        kept.sort_by_key(|(expiry, _)| *expiry);
+        kept.truncate(SOONEST_MAX);
+    };
+    for one in all {
+        kept.push(one);
+        if kept.len() == 2 * SOONEST_MAX {
+            trim(&mut kept);
+        }
+    }
+    trim(&mut kept);
+    kept.shrink_to_fit();
+    kept
+}
 
 /// Each certificate that is served. It is read when it is asked for.
 fn described(snapshot: Arc<Snapshot>) -> impl Iterator<Item = Origin> + Send {
@@ -435,8 +479,8 @@ fn described(snapshot: Arc<Snapshot>) -> impl Iterator<Item = Origin> + Send {
     files.chain(acme)
 }
 
-fn certificates(snapshot: Arc<Snapshot>) -> Objects {
-    let objects = described(snapshot).map(|(source, from, described)| match described {
+fn certificates(all: impl Iterator<Item = Origin> + Send + 'static) -> Objects {
+    let objects = all.map(|(source, from, described)| match described {
         Ok(description) => json!({
             "source": source,
             "from": from,
@@ -481,6 +525,19 @@ mod tests {
         assert_eq!([1, 2].map(|bytes| remembered(&mut last, || bytes)), [1, 1]);
         last = last.and_then(|(at, bytes)| Some((at.checked_sub(UNUSED_TIME)?, bytes)));
         assert_eq!(remembered(&mut last, || 3), 3);
+    }
+
+    #[test]
+    fn those_that_expire_first_are_kept() {
+        let one = |expiry| (expiry, ("file", format!("{expiry}.pem"), Err(String::new())));
+        // 1,000 different ones, in no order.
+        let all = (0..1_000).map(|n| one(n * 617 % 1_009));
+        let mut expected: Vec<i64> = all.clone().map(|(expiry, _)| expiry).collect();
+        expected.sort_unstable();
+        expected.truncate(SOONEST_MAX);
+        let kept: Vec<i64> = first(all).into_iter().map(|(expiry, _)| expiry).collect();
+        assert_eq!(kept, expected);
+        assert_eq!(first([one(7)].into_iter()).len(), 1);
     }
 
     #[test]

@@ -15,6 +15,10 @@ const RATE_TIME_MIN: Duration = Duration::from_millis(500);
 const EXPIRY_WARNING: f64 = 14.0 * 86_400.0;
 /// How long certificates are remembered: to list them, the edge reads each one.
 const CERTIFICATES_TIME: Duration = Duration::from_mins(1);
+/// Rules with the most hits, and certificates that expire first: as many as the edge sorts. A rule
+/// that is busy now has many hits, and of the others there may be 100,000.
+const RULES: &str = "/rules?sort=hits&limit=1000";
+const CERTIFICATES: &str = "/certificates?sort=expiry&limit=100";
 
 /// What connections are sorted by: the edge can sort by two things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +54,7 @@ pub struct Figures {
     pub status: Value,
     /// `/metrics`.
     pub metrics: MetricsText,
-    /// `/rules`, in the order of the file.
+    /// `/rules`, those with the most hits first.
     pub rules: Vec<RuleRow>,
     /// The soonest first.
     pub expiries: Vec<Expiry>,
@@ -114,10 +118,13 @@ impl Figures {
         let remembered = earlier.filter(|one| at - one.certificates_at < CERTIFICATES_TIME);
         let (expiries, certificates_at) = match remembered {
             Some(earlier) => (earlier.expiries.clone(), earlier.certificates_at),
-            None => (expiries(&json("/certificates", &source.get("/certificates")?)?), at),
+            None => {
+                let soonest = source.exchange("/certificates", CERTIFICATES)?;
+                (expiries(&json("/certificates", &soonest)?), at)
+            }
         };
         let mut figures = Self {
-            rules: rules(&json("/rules", &source.get("/rules")?)?),
+            rules: rules(&json("/rules", &source.exchange("/rules", RULES)?)?),
             memory: json("/memory", &source.get("/memory")?)?,
             metrics: MetricsText::parse(&String::from_utf8_lossy(&metrics)),
             connections: connections.as_array().cloned().unwrap_or_default(),

@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 const WAIT: Duration = Duration::from_secs(5);
 /// The least limit of one read or write: less than a microsecond would be none.
 const TIMEOUT_STEP: Duration = Duration::from_millis(1);
-/// Bytes of an answer: rules and certificates of a large configuration.
+/// Bytes of an answer. The longest is `/metrics`, with a line for each upstream.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// Fields of an answer's head. The edge sends four or five.
 const FIELDS_MAX: usize = 32;

@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -305,6 +306,40 @@ fn every_count_is_a_metric_and_every_document_has_its_keys() {
     promtool(&get(&socket, "/metrics").body);
 
     check_documents(&edge, &socket);
+}
+
+/// What a live view asks for does not grow with the configuration.
+#[test]
+fn the_busiest_rules_and_the_first_expiries_are_listed_alone() {
+    let pki = Pki::new();
+    pki.server_with("soon", &["soon.test"], |params| {
+        params.not_after = (SystemTime::now() + Duration::from_secs(86_400)).into();
+    });
+    let refuse = |name: &str| {
+        format!("[[rule]]\nname = \"{name}\"\nsni = \"{name}.test\"\naction = \"refuse\"\n")
+    };
+    let app = pki.terminate("http://127.0.0.1:9", "");
+    let soon = app.replace("app", "soon").replace("edge.", "soon.");
+    let rules = ["none", "two", "one"].map(refuse).concat() + &app + &soon;
+    let (edge, _, socket) = start(&pki.folder, ADMIN, &rules);
+    for name in ["two.test", "one.test", "two.test"] {
+        let mut client = edge.connect();
+        client.write_all(&crate::support::Hello::named(name).bytes()).unwrap();
+        let _ = crate::support::ending(&mut client, SOON);
+    }
+    let document =
+        |path: &str| -> Value { serde_json::from_str(&get(&socket, path).body).unwrap() };
+    let busiest = document("/rules?sort=hits&limit=2");
+    let named = |at: usize| (&busiest["rules"][at]["rule"], &busiest["rules"][at]["hits"]);
+    assert_eq!((named(0), named(1)), ((&"two".into(), &2.into()), (&"one".into(), &1.into())));
+    assert_eq!(busiest["rules"].as_array().unwrap().len(), 2);
+    assert_eq!(document("/rules?sort=hits")["rules"].as_array().unwrap().len(), 5);
+    let first = document("/certificates?sort=expiry&limit=1");
+    assert_eq!(first["certificates"][0]["names"], serde_json::json!(["soon.test"]));
+    assert_eq!(first["certificates"].as_array().unwrap().len(), 1);
+    let both = document("/certificates?sort=expiry");
+    assert_eq!(both["certificates"][1], document("/certificates")["certificates"][0]);
+    assert_eq!(get(&socket, "/rules?limit=2").status, 400);
 }
 
 /// Checks each document after a connection of each rule.

@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod accounted;
 mod acme;
 mod admin;
 mod admin_page;

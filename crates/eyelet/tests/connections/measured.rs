@@ -8,16 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustls::ClientConnection;
-use rustls::client::Resumption;
 use serde_json::Value;
 use socket2::{Domain, Socket, Type};
 
 use super::admin::{ADMIN, TOKEN, exchange, get, metrics, request, start};
-use crate::support::client::{self, Offer, TLS13};
-use crate::support::crowd::{self, From, Manner, Multitude};
+use crate::support::client::Offer;
 use crate::support::edge::{self, LISTENER};
-use crate::support::memory::Memory;
-use crate::support::pki::Kind;
 use crate::support::upstream::{nobody, vacant};
 use crate::support::web;
 use crate::support::{Edge, Folder, Hello, Pki, Talk, Upstream, expect, need, output, until};
@@ -197,66 +193,6 @@ fn a_request_that_fails_is_counted_also_without_a_log() {
         let counted = counted.map(|name| shown[&format!("eyelet_{name}")]);
         (counted == [2.0, 1.0]).then_some(())
     });
-}
-
-/// As many of each kind: spliced, TLS in front of TCP, and kept ones of HTTP/1.1.
-const PARKED: usize = 670;
-/// Connections whose hello is unfinished. Each reserves memory that it does not hold.
-const HALF_OPEN: usize = 500;
-
-#[test]
-fn the_kinds_of_memory_sum_up_to_the_process() {
-    let _permit = crowd::permit(2 * (3 * PARKED + HALF_OPEN));
-    let pki = Pki::new();
-    let (echo, page) = (Multitude::start(Manner::Echo), Multitude::start(Manner::Page));
-    pki.server("pair", &["pair.test"], Kind::P256);
-    let rules = edge::splice(echo.address, "")
-        + &pki.terminate(&format!("http://{}", page.address), "")
-        + "[[rule]]\nsni = \"pair.test\"\naction = \"terminate\"\ncertificate = \"pair.pem\"\n"
-        + &format!("key = \"pair.key\"\nupstream = \"tcp://{}\"\n", echo.address);
-    let config = format!("workers = 2\n{LISTENER}{ADMIN}{rules}");
-    let edge = Edge::start_whole(&pki.folder, &config, |_| ());
-    let socket = pki.folder.path().join("admin.sock");
-    let check = |what: &str| {
-        // Both move while they are read.
-        until(what, || {
-            let memory: Value = serde_json::from_str(&get(&socket, "/memory").body).unwrap();
-            let sum = memory["accounted_bytes"].as_u64().unwrap();
-            let anonymous = Memory::of(edge.pid()).anonymous;
-            eprintln!("{what}: {sum} bytes in all kinds, {anonymous} anonymous: {memory}");
-            (sum.abs_diff(anonymous) <= anonymous / 20).then_some(memory)
-        })
-    };
-    check("at the start");
-    let (to, hello) = (edge.address(), Hello::named("host.test").bytes());
-    let tls = crowd::light(TLS13, Resumption::disabled());
-    let spliced = crowd::many(PARKED, |_| {
-        let mut client = From::loopback(1).connect(to).unwrap();
-        client.write_all(&hello).unwrap();
-        expect(&mut client, &hello);
-        client
-    });
-    let shaken = crowd::many(2 * PARKED, |n| {
-        let name = ["pair.test", "app.test"][n % 2];
-        let mut client = From::loopback(2).tls(to, &tls, name).unwrap();
-        if n % 2 == 0 {
-            client::echo(&mut client, b"hello");
-        } else {
-            assert_eq!(web::get(&mut client, "/").status, 200);
-        }
-        client
-    });
-    until("all parked", || (states(&page_of(&socket))[5] == 3.0 * PARKED as f64).then_some(()));
-    let parked = check("parked");
-    assert!(parked["kinds"]["connections"].as_u64().unwrap() >= 240 * 3 * PARKED as u64);
-    let half_open = crowd::many(HALF_OPEN, |_| {
-        let mut client = From::loopback(3).connect(to).unwrap();
-        client.write_all(&hello[..9]).unwrap();
-        client
-    });
-    until("all peeking", || (states(&page_of(&socket))[0] == HALF_OPEN as f64).then_some(()));
-    check("half-open, too");
-    drop((spliced, shaken, half_open));
 }
 
 /// The first column of the table of metrics: a name, and its labels.
