@@ -102,7 +102,7 @@ fn navigates(headers: &HeaderMap) -> bool {
 /// Whether a browser may have made a request without fetch metadata, as browsers before 2023 do. A
 /// page cannot set User-Agent across origins. It can set Accept-Language, also to `*`, so that
 /// field only counts for unknown user agents.
-fn is_browser(headers: &HeaderMap) -> bool {
+pub(crate) fn is_browser(headers: &HeaderMap) -> bool {
     let agent = |value: &HeaderValue| {
         let agent = value.as_bytes();
         agent.starts_with(b"Mozilla/") || agent.starts_with(b"Opera/")

@@ -244,6 +244,11 @@ pub enum ContentKind {
     Unknown,
 }
 
+/// What a message's Content-Type says.
+pub(crate) fn content_kind(headers: &HeaderMap) -> ContentKind {
+    Read::of(headers).kind()
+}
+
 fn kind(value: &HeaderValue) -> ContentKind {
     let text = value.to_str().unwrap_or_default();
     let essence = text.split(';').next().unwrap_or_default().trim_matches([' ', '\t']);

@@ -10,6 +10,7 @@ pub mod dictionary;
 pub mod eligible;
 pub mod fields;
 pub mod pool;
+pub mod request;
 pub mod validators;
 
 pub use accept::{AcceptedCodings, Coding};

@@ -19,6 +19,8 @@ pub(super) fn rule(report: &mut Report<'_>, section: &Section<'_, '_>) -> Compre
     read.breach_allow = breach_allow(report, section, read.breach_rule);
     let events = section.flag(report, "compress_event_streams");
     read.event_streams = events.unwrap_or(read.event_streams);
+    let decodes = section.flag(report, "decode_requests");
+    read.decode_requests = decodes.unwrap_or(read.decode_requests);
     read.offload = section.flag(report, "offload").unwrap_or(read.offload);
     let hiding = section.number(report, "length_hiding", LENGTH_HIDING);
     read.length_hiding = hiding.unwrap_or(read.length_hiding);
@@ -152,12 +154,13 @@ pub(super) fn check_unused(report: &mut Report<'_>, section: &Section<'_, '_>) {
 }
 
 /// The compression keys of a rule.
-const RULE_KEYS: [&str; 9] = [
+const RULE_KEYS: [&str; 10] = [
     "breach_allow",
     "breach_rule",
     "compress",
     "compress_effort",
     "compress_event_streams",
+    "decode_requests",
     "dictionary",
     "dictionary_shared",
     "length_hiding",
@@ -165,11 +168,12 @@ const RULE_KEYS: [&str; 9] = [
 ];
 
 /// Keys without effect unless `compress = "on"`.
-const ONLY_IF_ON: [&str; 8] = [
+const ONLY_IF_ON: [&str; 9] = [
     "breach_allow",
     "breach_rule",
     "compress_effort",
     "compress_event_streams",
+    "decode_requests",
     "dictionary",
     "dictionary_shared",
     "length_hiding",

@@ -58,6 +58,11 @@ pub(super) fn check_rule<'t>(
             `key` out; the authority's own key is `mint_key`";
         report.error(at, message);
     }
+    if let Some(at) = section.key_at("decode_requests") {
+        let message = "`decode_requests` is not for a rule that mints: its origins have not said \
+            that they accept coded requests";
+        report.error(at, message);
+    }
     // An origin chooses how its responses are coded, unless the rule says otherwise.
     if section.value("compress").is_none() {
         terminate.compression.mode = CompressionMode::Off;

@@ -469,6 +469,8 @@ pub struct Compression {
     pub event_streams: bool,
     /// The effort. `None`: high while the worker has time, less when it is busy.
     pub effort: Option<Effort>,
+    /// Whether coded bodies of requests are decoded for the upstream, and clients are told so.
+    pub decode_requests: bool,
     /// Whether the upstream is asked for identity, so that it need not compress.
     pub offload: bool,
     /// Whether responses that may contain a secret next to reflected input stay uncompressed.
@@ -490,6 +492,7 @@ impl Default for Compression {
             mode: CompressionMode::On,
             event_streams: false,
             effort: None,
+            decode_requests: false,
             offload: false,
             breach_rule: true,
             breach_allow: Allowed::default(),

@@ -554,13 +554,14 @@ const COMMON_KEYS: [&str; 19] = [
 ];
 
 /// The keys of rules with certain actions.
-const ACTION_KEYS: [(&str, &[Kind]); 38] = [
+const ACTION_KEYS: [(&str, &[Kind]); 39] = [
     ("acme_on_demand", &[Kind::Terminate]),
     ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),
     ("compress", &[Kind::Originate, Kind::Terminate]),
     ("compress_effort", &[Kind::Terminate]),
     ("compress_event_streams", &[Kind::Terminate]),
+    ("decode_requests", &[Kind::Terminate]),
     ("dictionary", &[Kind::Terminate]),
     ("dictionary_shared", &[Kind::Terminate]),
     ("length_hiding", &[Kind::Terminate]),

@@ -96,8 +96,8 @@ memory_max = \"12\"
              alert, alpn, alpn_select, breach_allow, breach_rule, certificate, \
              certificate_issuer, certificate_names, certificate_valid, client, client_ca, \
              client_cert_header, \
-             compress, compress_effort, compress_event_streams, connect, destination, \
-             dictionary, dictionary_shared, \
+             compress, compress_effort, compress_event_streams, connect, \
+             decode_requests, destination, dictionary, dictionary_shared, \
              ech, evidence, fast_open, forbid_tls_compression, headers, hosts, hsts, \
              ja4, \
              key, length_hiding, listener, message, mint_ca, mint_key, name, offload, \

@@ -18,7 +18,7 @@ use super::originate;
 use super::prepare::check;
 use super::served_connection::{Record, ServedConnection};
 use super::upstream::Upstream;
-use super::upstream::request::UpstreamRequest;
+use super::upstream::request::{BodyCodings, UpstreamRequest};
 use super::upstream::two::Http2Exchange;
 use crate::compress::RequestCodings;
 
@@ -140,10 +140,10 @@ fn ask(served: &ServedConnection, request: &Request) -> Option<AskedAhead> {
     fields::to_upstream(&mut parts, Length::Empty, None);
     let forwarded = &served.identify_requester(host, &mut parts);
     let codings = compressors.request_near(route.rule, terminate, (host, false, true), &mut parts);
-    let length = Length::Empty;
-    let (parts_ref, again, by_one) = (&parts, true, false);
+    let (length, body) = (Length::Empty, BodyCodings::default());
+    let (sent, again, by_one) = (&parts, true, false);
     let asked =
-        UpstreamRequest { parts: parts_ref, host, forwarded, length, trailers, again, by_one };
+        UpstreamRequest { parts: sent, body, host, forwarded, length, trailers, again, by_one };
     match target.shelf.take(&asked, false)? {
         Upstream::Two(upstream) => Some(AskedAhead { upstream, sent: Some((parts, codings)) }),
         Upstream::One(_) => None,

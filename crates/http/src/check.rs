@@ -23,7 +23,7 @@ use crate::head::Length;
 use crate::io::WriteQueue;
 use crate::upstream::Upstream;
 use crate::upstream::dial::{DialTerms, Dialled, dial, spoken};
-use crate::upstream::request::{NoAnswer, UpstreamRequest};
+use crate::upstream::request::{BodyCodings, NoAnswer, UpstreamRequest};
 use crate::worker::{Http, Newest};
 
 /// Time from the end of one check to the next. A failure is noticed after two of them, and an
@@ -139,6 +139,7 @@ async fn ask(
     let (parts, host) = head(to, path)?;
     let request = UpstreamRequest {
         parts: &parts,
+        body: BodyCodings::default(),
         host: &host,
         forwarded: &Rc::from([]),
         length: Length::Empty,

@@ -1,5 +1,5 @@
-//! A response's body that is decoded on its way to a client that does not accept its coding. Each
-//! step waits until the client has taken what came before.
+//! A body that is decoded on its way: a response's for a client that does not accept its coding, a
+//! request's for an application. Each step waits until the receiver has taken what came before.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -17,6 +17,26 @@ use eyelet_memory::budget::{Account, Budget, Counted};
 
 /// Coded bytes that may come to nothing before other tasks run: empty blocks, members and frames.
 const FRUITLESS_BYTES_MAX: usize = 64 << 10;
+
+/// Why a body cannot be decoded.
+#[derive(Debug)]
+pub enum NotDecoded {
+    /// Its bytes are not of the coding.
+    Fault(DecodingFault),
+    /// There is no memory for it.
+    NoRoom,
+}
+
+impl From<NotDecoded> for ResponseFault {
+    fn from(why: NotDecoded) -> Self {
+        match why {
+            NotDecoded::Fault(DecodingFault::Malformed) => Self::ContentCoding,
+            NotDecoded::Fault(DecodingFault::Cut) => Self::ContentCut,
+            NotDecoded::Fault(DecodingFault::Dictionary) => Self::Dictionary,
+            NotDecoded::NoRoom => Self::NoRoom,
+        }
+    }
+}
 
 /// The decoder of a body, and the coded bytes that it has not taken.
 pub struct Decoding {
@@ -37,7 +57,7 @@ impl Decoding {
     ///
     /// # Errors
     /// There is no memory for it.
-    pub fn new(undone: Undone, budget: &Arc<Budget>) -> Result<Self, ResponseFault> {
+    pub fn new(undone: Undone, budget: &Arc<Budget>) -> Result<Self, NotDecoded> {
         let Undone { coding, dictionary } = undone;
         let decoder = match &dictionary {
             // The decoder copies it. There was room for that when the request was made.
@@ -45,7 +65,7 @@ impl Decoding {
             Some(learned) => ContentDecoder::with_dictionary(coding, learned.hash, &learned.body),
             None => ContentDecoder::new(coding),
         };
-        let decoder = decoder.ok_or(ResponseFault::NoRoom)?;
+        let decoder = decoder.ok_or(NotDecoded::NoRoom)?;
         let bytes = decoder.bytes();
         let (counted, budget) = (Counted::of(budget, Account::Compression, bytes), budget.clone());
         let (input, end) = (Bytes::new(), None);
@@ -53,11 +73,11 @@ impl Decoding {
     }
 
     /// The next piece of the decoded body. `read` gives those of the coded one.
-    pub fn poll(
+    pub fn poll<E: From<NotDecoded>>(
         &mut self,
         task: &mut Context<'_>,
-        mut read: impl FnMut(&mut Context<'_>) -> Poll<Result<Piece, ResponseFault>>,
-    ) -> Poll<Result<Piece, ResponseFault>> {
+        mut read: impl FnMut(&mut Context<'_>) -> Poll<Result<Piece, E>>,
+    ) -> Poll<Result<Piece, E>> {
         let mut fruitless = 0;
         loop {
             let (mut left, mut out) = (&self.input[..], Vec::new());
@@ -68,7 +88,7 @@ impl Decoding {
                 {
                     dictionary.distrust();
                 }
-                return Poll::Ready(Err(fault.into()));
+                return Poll::Ready(Err(NotDecoded::Fault(fault).into()));
             }
             let taken = self.input.len() - left.len();
             self.input.advance(taken);
@@ -77,7 +97,7 @@ impl Decoding {
                 return Poll::Ready(Ok(Piece::Data(out.into())));
             }
             if let Some(trailers) = self.end.take() {
-                self.decoder.end()?;
+                self.decoder.end().map_err(NotDecoded::Fault)?;
                 return Poll::Ready(Ok(Piece::End(trailers.and_then(without_digests))));
             }
             fruitless += taken;
@@ -93,13 +113,13 @@ impl Decoding {
     }
 
     /// Counts a window that has grown. The last eighth of the budget is not for windows.
-    fn count(&mut self) -> Result<(), ResponseFault> {
+    fn count(&mut self) -> Result<(), NotDecoded> {
         let bytes = self.decoder.bytes();
         self.counted.set(bytes);
         let has_grown = bytes > self.bytes;
         self.bytes = self.bytes.max(bytes);
         match has_grown && self.budget.is_tight(0) {
-            true => Err(ResponseFault::NoRoom),
+            true => Err(NotDecoded::NoRoom),
             false => Ok(()),
         }
     }

@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::Bytes;
+use eyelet_compress::Coding;
 use eyelet_compress::fields::lists;
 use http::{Method, StatusCode, header, request, response};
 
@@ -19,13 +20,14 @@ use super::head::{Length, Response, SPARE_FIELDS_MAX, give_back};
 use super::io::ClientLost;
 use super::originate::{self, Translation};
 use super::prepare::{check, may_be_sent_again};
+use super::request_body::{self, RequestCoding};
 use super::room;
 use super::served_connection::{Record, RequestLogEntry, ServedConnection, Written};
 use super::stream::Stream;
 use super::transfer::{Broken, Download, Upload};
 use super::two::head::asks_for_websocket;
 use super::upgrade::Switched;
-use super::upstream::request::{NoAnswer, UpstreamRequest};
+use super::upstream::request::{BodyCodings, NoAnswer, UpstreamRequest};
 use super::upstream::{Upstream, one};
 use super::websocket;
 use crate::compress::RequestCodings;
@@ -222,7 +224,8 @@ async fn serve(
     }
     let switch = switch(stream, request, length);
     let trailers = lists(&request.headers, &header::TE, "trailers");
-    let length = to_upstream(served, stream, request, length, switch.clone(), record);
+    let (length, decoded_from) =
+        to_upstream(served, stream, request, length, switch.clone(), record)?;
     let forwarded = &served.identify_requester(host, request);
     let Some(terminate) = route.requests() else { return Ok(ExchangeEnd::default()) };
     let compressors = &served.worker.compressors;
@@ -239,8 +242,10 @@ async fn serve(
         }
         (None, None) => compressors.request(route.rule, terminate, host, request),
     };
+    let coded = request_body::coded(served, request, length, host);
+    let body = BodyCodings { coded: coded.as_deref(), decoded_from };
     let asked =
-        UpstreamRequest { parts: request, host, forwarded, length, trailers, again, by_one };
+        UpstreamRequest { parts: request, body, host, forwarded, length, trailers, again, by_one };
     let _counted = room::take_request(served, stream, request)?;
     let terms = (origin.as_ref(), switch.as_ref());
     let end = ask_and_pass(served, stream, asked, &wanted, terms, (&mut *record, written)).await?;
@@ -321,7 +326,8 @@ fn switch(
     }
 }
 
-/// Turns a client's request into the upstream's. Returns the length of its body.
+/// Turns a client's request into the upstream's. Returns the length of its body, and the coding
+/// that it is decoded from.
 fn to_upstream(
     served: &ServedConnection,
     stream: &Stream<'_>,
@@ -329,12 +335,14 @@ fn to_upstream(
     length: Length,
     switch: Option<http::HeaderValue>,
     record: &mut Record,
-) -> Length {
+) -> Result<(Length, Option<Coding>), Failure> {
+    let decoded_from = request_body::decoded(served, request, length)?;
+    let length = if decoded_from.is_some() { Length::Chunked } else { length };
     fields::to_upstream(request, length, switch);
     served.pass_trace(request, record);
     // `Content-Length: 0` also means that there is no body.
     let has_none = length == Length::Known(0) && stream.is_request_done();
-    if has_none { Length::Empty } else { length }
+    Ok((if has_none { Length::Empty } else { length }, decoded_from))
 }
 
 /// The answer to `OPTIONS *`: the allowed methods.
@@ -415,13 +423,19 @@ async fn ask<'a>(
         served.note_upstream(upstream.name());
         record.note_sent(upstream.name());
         let (head, chunked) = (upstream.head(&upstream_request), upstream.is_chunked());
+        let is_coded = upstream.is_coded(&upstream_request);
+        let length = if is_coded { Length::Chunked } else { length };
         let mut upload = Upload::new(&served.worker, written, head, length, chunked);
+        upload.recode(RequestCoding::of(served, &upstream_request, is_coded)?);
         let method = &parts.method;
         let waited = wait_for_head(served, stream, &mut upstream, &mut upload, method, record);
         let why = match waited.await {
             Ok(response) => {
                 if let Some(Chosen { member, .. }) = &chosen {
                     member.health.answered(served.worker.engine.now_unix_ms());
+                }
+                if served.originate().is_some() {
+                    upstream.note_coded_bodies(&response.parts, is_coded);
                 }
                 return Ok(Answered { upstream, index, chosen, upload, response });
             }

@@ -1,8 +1,10 @@
 //! Why an exchange cannot continue: its client is gone, its request is malformed, or its HTTP/2
 //! stream was reset.
 
+use super::decoding::NotDecoded;
 use super::fault::RequestFault;
 use super::io::ClientLost;
+use eyelet_compress::CodingError;
 use eyelet_engine::handle::WaitError;
 use eyelet_telemetry::reason::{Http2Failure, Peer, Reason};
 
@@ -11,6 +13,8 @@ use eyelet_telemetry::reason::{Http2Failure, Peer, Reason};
 pub enum ExchangeError {
     /// The client is gone.
     ClientLost(ClientLost),
+    /// The request's body could not be coded.
+    Coding,
     /// The request is malformed.
     Request(RequestFault),
     /// The HTTP/2 stream was reset, or its connection has failed.
@@ -20,6 +24,21 @@ pub enum ExchangeError {
 impl From<ClientLost> for ExchangeError {
     fn from(client_lost: ClientLost) -> Self {
         Self::ClientLost(client_lost)
+    }
+}
+
+impl From<CodingError> for ExchangeError {
+    fn from(_: CodingError) -> Self {
+        Self::Coding
+    }
+}
+
+impl From<NotDecoded> for ExchangeError {
+    fn from(why: NotDecoded) -> Self {
+        Self::Request(match why {
+            NotDecoded::Fault(_) => RequestFault::ContentBroken,
+            NotDecoded::NoRoom => RequestFault::NoRoom,
+        })
     }
 }
 
@@ -34,6 +53,7 @@ impl ExchangeError {
     pub fn reason(&self) -> Reason {
         match self {
             Self::ClientLost(client_lost) => client_lost.reason(),
+            Self::Coding => Reason::CodingFailed,
             Self::Request(fault) => (*fault).into(),
             Self::Reset(failure) => Reason::Http2(Peer::Client, *failure),
         }

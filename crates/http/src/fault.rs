@@ -1,6 +1,5 @@
 //! What can be wrong with an HTTP message, whose fault it is, and the status that says so.
 
-use eyelet_compress::DecodingFault;
 use http::StatusCode;
 
 /// What is wrong with a request. The connection ends after the response, because the position of
@@ -10,12 +9,21 @@ pub enum RequestFault {
     /// A line that ends in LF alone.
     #[error("bare LF")]
     BareLf,
+    /// A coded body becomes too many bytes for those that came.
+    #[error("body is too much larger than its coding")]
+    Bomb,
     /// A chunk's size, its end or a trailer.
     #[error("malformed chunk")]
     Chunk,
     /// An unknown transfer coding.
     #[error("unknown transfer coding")]
     Coding,
+    /// The bytes of a body that is decoded are not of its content coding, or end before it.
+    #[error("malformed content coding")]
+    ContentBroken,
+    /// A content coding that is not decoded here.
+    #[error("unknown content coding")]
+    ContentCoding,
     /// CONNECT, which is only for proxies that clients choose.
     #[error("CONNECT")]
     Connect,
@@ -31,6 +39,9 @@ pub enum RequestFault {
     /// Content-Length and Transfer-Encoding do not give one length.
     #[error("conflicting or malformed length")]
     Length,
+    /// Memory is too short to decode the body.
+    #[error("no memory to decode the request")]
+    NoRoom,
     /// The request line.
     #[error("malformed request line")]
     Line,
@@ -61,8 +72,11 @@ impl RequestFault {
     /// The status of the response.
     pub const fn status(self) -> StatusCode {
         match self {
+            Self::Bomb => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Coding => StatusCode::NOT_IMPLEMENTED,
             Self::Connect => StatusCode::METHOD_NOT_ALLOWED,
+            Self::ContentCoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::NoRoom => StatusCode::SERVICE_UNAVAILABLE,
             Self::SlowBody | Self::SlowHead => StatusCode::REQUEST_TIMEOUT,
             Self::TargetTooLong => StatusCode::URI_TOO_LONG,
             Self::TooLong | Self::TooMany => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -118,14 +132,4 @@ pub enum ResponseFault {
     /// A 101 that was not requested.
     #[error("switched protocols without being asked")]
     Unasked,
-}
-
-impl From<DecodingFault> for ResponseFault {
-    fn from(fault: DecodingFault) -> Self {
-        match fault {
-            DecodingFault::Malformed => Self::ContentCoding,
-            DecodingFault::Cut => Self::ContentCut,
-            DecodingFault::Dictionary => Self::Dictionary,
-        }
-    }
 }

@@ -30,6 +30,7 @@ pub mod proxied;
 pub mod reason;
 pub mod redirect;
 pub mod refusal;
+mod request_body;
 mod room;
 mod route;
 pub mod served_connection;

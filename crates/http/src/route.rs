@@ -155,6 +155,11 @@ impl Route {
         Self { rule, action, shelf, others: Box::default(), group: None, destination: None }
     }
 
+    /// Whether bodies of requests are decoded for the application.
+    pub fn decodes_requests(&self) -> bool {
+        self.requests().is_some_and(|terminate| terminate.compression.decode_requests)
+    }
+
     /// Whether the rule mints: responses are those of a stranger's origin, and stay as they are.
     pub fn mints(&self) -> bool {
         self.requests().is_some_and(|rule| rule.certificates == CertificateSource::Mint)

@@ -1,6 +1,7 @@
 //! Moves the bodies of an exchange: the request's up and the response's down, both at once, with
 //! bounded buffers.
 
+mod recoded;
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
@@ -59,6 +60,8 @@ pub struct Upload<'a> {
     pass_max: usize,
     /// Bytes that the task of an HTTP/2 connection has written since they were last counted.
     passed: Option<Rc<Cell<usize>>>,
+    /// Boxed, because few requests have it.
+    recoded: Option<Box<super::request_body::RequestCoding>>,
 }
 
 impl<'a> Upload<'a> {
@@ -91,6 +94,7 @@ impl<'a> Upload<'a> {
             boundary: Boundary::Unknown,
             pass_max: QUEUED_BYTES_MAX,
             passed: None,
+            recoded: None,
         }
     }
 
@@ -225,6 +229,9 @@ impl<'a> Upload<'a> {
         stream: &mut Stream<'_>,
         upstream: &mut Upstream,
     ) -> Poll<Result<(), ExchangeError>> {
+        if self.recoded.is_some() {
+            return self.poll_recoded(task, stream, upstream);
+        }
         ready!(self.poll_pass(task, stream, upstream))?;
         loop {
             let room = if self.read { 0 } else { self.room(upstream, QUEUED_BYTES_MAX) };
@@ -479,8 +486,7 @@ impl<'a> Download<'a> {
                     self.pass(piece, stream).map_err(|CodingError { .. }| Broken::Coding)
                 });
                 if let Err(broken) = passed {
-                    // Sends the bytes before the failure, so that the client sees how far the body
-                    // got.
+                    // The client sees how far the body got.
                     let _ = stream.poll_flush(task);
                     return Poll::Ready(Err(broken));
                 }
@@ -495,8 +501,7 @@ impl<'a> Download<'a> {
                 return Poll::Ready(Ok(()));
             }
             if self.taken >= quota {
-                // A body that compresses well would never fill the queue, so it yields to other
-                // tasks.
+                // A body that compresses well never fills the queue: other tasks run.
                 task.waker().wake_by_ref();
                 return Poll::Pending;
             }

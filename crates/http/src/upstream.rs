@@ -18,10 +18,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
-use http::Method;
 use http::header::HeaderMap;
+use http::{Method, response};
 
-use self::request::{Closed, NoAnswer, UpstreamRequest};
+use self::request::{Closed, CodedBodies, NoAnswer, UpstreamRequest};
 use super::body::{Decoder, Piece};
 use super::fault::ResponseFault;
 use super::fields;
@@ -56,12 +56,33 @@ impl Upstream {
     /// The bytes to write before the body.
     pub fn head(&self, upstream_request: &UpstreamRequest<'_>) -> BytesMut {
         match self {
-            Self::One(_) => fields::write_request(
-                upstream_request.parts,
+            Self::One(one) => fields::write_request(
+                upstream_request.parts_for(one.coded_bodies),
                 upstream_request.host,
                 upstream_request.forwarded,
             ),
             Self::Two(_) => BytesMut::new(),
+        }
+    }
+
+    /// Whether the body of this request, which it is sent, must be coded.
+    pub fn is_coded(&self, upstream_request: &UpstreamRequest<'_>) -> bool {
+        match self {
+            Self::One(one) => {
+                upstream_request.body.coded.is_some() && one.coded_bodies == CodedBodies::Accepted
+            }
+            Self::Two(two) => two.is_coded,
+        }
+    }
+
+    /// Notes what a response says of coded bodies.
+    pub fn note_coded_bodies(&mut self, response: &response::Parts, was_coded: bool) {
+        match self {
+            Self::One(one) => one.coded_bodies = one.coded_bodies.after(response, was_coded),
+            Self::Two(two) => {
+                let said = &two.connection.coded_bodies;
+                said.set(said.get().after(response, was_coded));
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 mod br;
 mod gzip;
 mod step;
+pub mod stored;
 pub mod zstd;
 
 pub use br::{Br, BrMemory};

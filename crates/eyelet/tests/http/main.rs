@@ -26,6 +26,7 @@ mod originate_dictionaries;
 mod originate_pipelined;
 mod originate_svn;
 mod originate_unix;
+mod pair_requests;
 mod requests;
 mod run;
 mod run_memory;

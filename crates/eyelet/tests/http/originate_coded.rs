@@ -18,7 +18,7 @@ use crate::support::{Edge, Pki, SOON, Upstream, need};
 pub struct Near {
     pub edge: Edge,
     _app: Upstream,
-    _pki: Pki,
+    pki: Pki,
 }
 
 impl Near {
@@ -34,7 +34,11 @@ impl Near {
             app.address
         );
         let edge = Edge::start_whole(&pki.folder, &config, |_| ());
-        Self { edge, _app: app, _pki: pki }
+        Self { edge, _app: app, pki }
+    }
+
+    pub fn pki(&self) -> &Pki {
+        &self.pki
     }
 
     pub fn ask(&self, client: &mut TcpStream, method: &str, path: &str, fields: &str) -> Heard {

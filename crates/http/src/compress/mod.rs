@@ -1,5 +1,5 @@
 //! Compression of responses: the changes to a request, to its response, and the coder of the body;
-//! and for originate rules which coding is asked for and undone.
+//! and for originate rules which coding is asked for and undone, and the coder of requests' bodies.
 
 mod coder;
 mod compressors;
@@ -21,9 +21,11 @@ mod tags;
 #[cfg(test)]
 mod tests;
 pub mod trained;
+mod upload;
 
 pub use coder::Coder;
 pub use compressors::{BodyInfo, CodingInfo, Compressors};
 pub use learning::Undone;
 pub use request::RequestCodings;
 pub use shared::{DictionaryRules, SharedDictionaries};
+pub use upload::UploadCoder;

@@ -8,17 +8,19 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Method, StatusCode, Version, response};
 
-use super::request::UpstreamRequest;
+use super::request::{CodedBodies, UpstreamRequest};
 use crate::fault::ResponseFault;
 use crate::head::{Length, RESPONSE_FIELDS_MAX, content_length, has_no_body, spare_fields};
 
-/// A request's head. The scheme is that of the connection to the upstream; the client's is in
-/// X-Forwarded-Proto.
+/// A request's head, for an upstream that has `said` this of coded bodies. The scheme is that of
+/// the connection to the upstream; the client's is in X-Forwarded-Proto.
 pub fn request_fields<'a>(
     upstream_request: &'a UpstreamRequest<'_>,
+    said: CodedBodies,
     scheme: &'a str,
 ) -> impl Iterator<Item = HeaderField<'a>> {
-    let UpstreamRequest { parts, host, forwarded, trailers, .. } = upstream_request;
+    let UpstreamRequest { host, forwarded, trailers, .. } = upstream_request;
+    let parts = upstream_request.parts_for(said);
     let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
     let pseudo = [
         (":method", parts.method.as_str()),

@@ -12,7 +12,7 @@ use http::{HeaderMap, Method};
 use tokio::io::AsyncWrite;
 
 use super::plain::Plain;
-use super::request::NoAnswer;
+use super::request::{CodedBodies, NoAnswer};
 use super::socket::{Descriptor, Socket};
 use crate::body::{Decoder, Piece};
 use crate::fault::ResponseFault;
@@ -44,6 +44,8 @@ pub struct Http1Connection {
     pub name: Arc<str>,
     /// How long the upstream keeps the connection without a request, by its last response.
     pub said_timeout: Option<Duration>,
+    /// What it says of coded bodies.
+    pub coded_bodies: CodedBodies,
     scanner: Scanner,
     /// Whether the connection continues after the response, by its fields.
     keep_alive: bool,
@@ -64,6 +66,7 @@ impl Http1Connection {
             is_single_use: false,
             name,
             said_timeout: None,
+            coded_bodies: CodedBodies::default(),
             scanner: Scanner::default(),
             keep_alive: false,
             socket,

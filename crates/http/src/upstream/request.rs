@@ -1,6 +1,7 @@
 //! A request to an upstream, and why it may get no response.
 
-use http::request;
+use eyelet_compress::{Coding, request as request_body};
+use http::{StatusCode, request, response};
 
 use crate::fault::ResponseFault;
 use crate::fields::ForwardedFields;
@@ -14,6 +15,8 @@ pub struct UpstreamRequest<'a> {
     pub parts: &'a request::Parts,
     /// The authority of the request.
     pub host: &'a str,
+    /// How its body may change on its way.
+    pub body: BodyCodings<'a>,
     /// The fields about the client.
     pub forwarded: &'a ForwardedFields,
     /// The length of its body.
@@ -24,6 +27,47 @@ pub struct UpstreamRequest<'a> {
     pub again: bool,
     /// Whether it needs HTTP/1.1: it asks for another protocol, or the upstream requires it.
     pub by_one: bool,
+}
+
+/// How the body of a request may change on its way.
+#[derive(Clone, Copy, Default)]
+pub struct BodyCodings<'a> {
+    /// The request with a body that is coded, for an upstream that accepts that.
+    pub coded: Option<&'a request::Parts>,
+    /// What the client's body is decoded from. The request's fields are those of the decoded one.
+    pub decoded_from: Option<Coding>,
+}
+
+impl UpstreamRequest<'_> {
+    /// The request for a connection whose upstream says this.
+    pub fn parts_for(&self, said: CodedBodies) -> &request::Parts {
+        self.body.coded.filter(|_| said == CodedBodies::Accepted).unwrap_or(self.parts)
+    }
+}
+
+/// What the upstream of a connection says of coded bodies. It is not remembered beyond the
+/// connection: the next one may be of a server that does not decode, and stores what it gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CodedBodies {
+    /// Nothing.
+    #[default]
+    Unsaid,
+    /// Its last response accepts them.
+    Accepted,
+    /// It has refused one.
+    Refused,
+}
+
+impl CodedBodies {
+    /// The same after another response. `was_coded` is whether its request had a coded body.
+    pub fn after(self, response: &response::Parts, was_coded: bool) -> Self {
+        let is_refusal = was_coded && response.status == StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        match request_body::is_accepted(&response.headers) {
+            _ if is_refusal || self == Self::Refused => Self::Refused,
+            true => Self::Accepted,
+            false => Self::Unsaid,
+        }
+    }
 }
 
 /// Why there is no response.

@@ -18,7 +18,7 @@ use super::driver::drive;
 use super::link::{Link, LinkEnd};
 use super::link_stream::StreamEnd;
 use super::message::{header_map, length, request_fields, response_parts, trailer_fields};
-use super::request::{Closed, NoAnswer, UpstreamRequest};
+use super::request::{Closed, CodedBodies, NoAnswer, UpstreamRequest};
 use super::socket::{Descriptor, Socket};
 use super::windows::Bursts;
 use crate::body::{Piece, keep_trailers};
@@ -47,6 +47,8 @@ pub struct Http2Connection {
     /// Whether it has carried a request before.
     reused: Cell<bool>,
     resets: Cell<u32>,
+    /// What it says of coded bodies.
+    pub coded_bodies: Cell<CodedBodies>,
     used: Cell<Instant>,
 }
 
@@ -70,6 +72,7 @@ impl Http2Connection {
             scheme,
             reused: Cell::new(false),
             resets: Cell::new(0),
+            coded_bodies: Cell::default(),
             used: Cell::new(Instant::now()),
         };
         let opened = poll_fn(|task| connection.link.borrow_mut().poll_open(task)).await;
@@ -101,7 +104,8 @@ impl Http2Connection {
             Method::CONNECT => RequestKind::Connect,
             _ => RequestKind::Other,
         };
-        let fields = request_fields(upstream_request, self.scheme.as_str());
+        let said = self.coded_bodies.get();
+        let fields = request_fields(upstream_request, said, self.scheme.as_str());
         let stream = link.request(fields, kind, is_last).ok()?;
         let reused = self.reused.replace(true);
         let is_fixed = !(upstream_request.again && reused);
@@ -111,6 +115,7 @@ impl Http2Connection {
             stream,
             is_fixed,
             bursts: Bursts::default(),
+            is_coded: upstream_request.body.coded.is_some() && said == CodedBodies::Accepted,
             reused,
             connection: self.clone(),
             has_body: false,
@@ -131,6 +136,8 @@ pub struct Http2Exchange {
     pub connection: Rc<Http2Connection>,
     /// Whether the connection had carried others before.
     pub reused: bool,
+    /// Whether its request was sent with a coded body.
+    pub is_coded: bool,
     _counted: Counted,
     stream: u32,
     /// Whether the request cannot be repeated elsewhere any more.

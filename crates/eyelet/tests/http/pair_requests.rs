@@ -1,0 +1,377 @@
+//! Bodies of requests that are coded between two edges, and bodies that clients have coded, which
+//! an edge decodes. The application checks every byte.
+
+use std::process::Command;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use serde_json::Value;
+
+use crate::originate_coded::{Near, said};
+use crate::support::edge::LISTENER;
+use crate::support::pki::Kind;
+use crate::support::program::{Said, Talk, output};
+use crate::support::upstream::vacant;
+use crate::support::{Edge, Pki, need, noise};
+
+const APPLICATION: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/uploads.py");
+const CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/upload.py");
+const DECODES: &str = "decode_requests = true";
+const JSON: &str = "Content-Type: application/json";
+
+/// An application in Python behind a far edge, and a near edge before it.
+struct Pair {
+    application: Talk,
+    far: Edge,
+    near: Edge,
+    pki: Pki,
+}
+
+impl Pair {
+    fn new(of_far: &str, of_near: &str) -> Option<Self> {
+        if !need("python3") || !need("curl") {
+            return None;
+        }
+        let pki = Pki::new();
+        let (application, port) = application();
+        pki.server("edge", &["app.test"], Kind::P256);
+        let rule = pki.terminate(&format!("http://127.0.0.1:{port}"), of_far);
+        let far = Edge::start_whole(&pki.folder, &format!("{LISTENER}{rule}"), |_| ());
+        let near = near(&pki, far.port(), of_near);
+        Some(Self { application, far, near, pki })
+    }
+
+    fn file(&self, name: &str, bytes: &[u8]) -> String {
+        self.pki.folder.write(name, bytes).display().to_string()
+    }
+
+    /// curl as a client of the far edge.
+    fn curl(&self, words: &[&str], path: &str) -> Said {
+        let port = self.far.port();
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "--cacert"]).arg(self.pki.file("ca.pem"));
+        curl.args(["--resolve", &format!("app.test:{port}:127.0.0.1")]).args(words);
+        output(curl.arg(format!("https://app.test:{port}{path}")))
+    }
+
+    fn bytes_sent(&self, path: &str) -> u64 {
+        let line = self.near.line(path, |line| line["http"]["path"] == path);
+        line["bytes_to_upstream"].as_u64().unwrap()
+    }
+}
+
+fn application() -> (Talk, u16) {
+    let application = Talk::start(Command::new("python3").arg("-u").arg(APPLICATION));
+    let port = crate::support::until("the application to listen", || {
+        let said = application.said();
+        said.split("listening on ").nth(1)?.split_once('.')?.0.parse().ok()
+    });
+    (application, port)
+}
+
+fn near(pki: &Pki, port: u16, keys: &str) -> Edge {
+    let config = format!(
+        "workers = 1\n[[listener]]\nkind = \"plain\"\naddress = \"127.0.0.1:0\"\n[[rule]]\n\
+         name = \"out\"\naction = \"originate\"\nupstream = \"https://127.0.0.1:{port}\"\n\
+         upstream_name = \"app.test\"\nupstream_ca = \"ca.pem\"\n{keys}\n"
+    );
+    Edge::start_whole(&pki.folder, &config, |_| ())
+}
+
+/// A client that keeps its connection.
+struct Client {
+    talk: Talk,
+    heard: usize,
+}
+
+impl Client {
+    fn new(near: &Edge) -> Self {
+        let talk =
+            Talk::start(Command::new("python3").args(["-u", CLIENT]).arg(near.port().to_string()));
+        Self { talk, heard: 0 }
+    }
+
+    /// The next line that it prints.
+    fn hear(&mut self) -> String {
+        let line = crate::support::until("the client's next line", || {
+            let said = self.talk.said();
+            let mut lines = said.split_inclusive('\n').skip(self.heard);
+            lines.next().filter(|line| line.ends_with('\n')).map(str::to_owned)
+        });
+        self.heard += 1;
+        line
+    }
+
+    fn ask(&mut self, words: &[&str]) -> (u16, Value) {
+        self.talk.say(&format!("{}\n", words.join("\t")));
+        answer(&self.hear())
+    }
+}
+
+fn answer(line: &str) -> (u16, Value) {
+    let mut parts = line.trim().splitn(3, '\t');
+    let status = parts.next().unwrap().parse().unwrap_or_else(|_| panic!("{line}"));
+    (status, serde_json::from_str(parts.nth(1).unwrap_or_default()).unwrap_or_default())
+}
+
+fn text(lines: usize) -> Vec<u8> {
+    let line = |n: usize| format!("{{\"n\":{n},\"value\":{}}}\n", n.wrapping_mul(2_654_435_761));
+    (0..lines).flat_map(|n| line(n).into_bytes()).collect()
+}
+
+fn assert_whole(got: &Value, body: &[u8]) {
+    let digest = digest(&SHA256, body);
+    let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!((&got["length"], &got["sha256"]), (&body.len().into(), &hex.into()), "{got}");
+    assert_eq!(got["fields"]["content-encoding"], Value::Null, "{got}");
+}
+
+#[test]
+fn bodies_travel_coded_where_the_far_edge_has_said_that_it_decodes() {
+    for of_near in ["", "upstream_http2 = \"off\""] {
+        let Some(pair) = Pair::new(DECODES, of_near) else { return };
+        let body = text(9000);
+        let file = pair.file("body", &body);
+        let mut client = Client::new(&pair.near);
+        // Nothing is known before the first response.
+        let (status, got) = client.ask(&["POST", "/first", "length", &file, JSON]);
+        assert_eq!(status, 200, "{got}");
+        assert_whole(&got, &body);
+        assert!(pair.bytes_sent("/first") >= body.len() as u64);
+        for (path, method, framing, fields) in [
+            ("/length", "POST", "length", &[JSON][..]),
+            ("/chunks", "PUT", "chunks", &["Content-Type: text/xml; charset=utf-8"]),
+            (
+                "/report",
+                "REPORT",
+                "chunks",
+                &["Content-Type: text/xml", "Authorization: Basic eA=="],
+            ),
+        ] {
+            let words = [&[method, path, framing, &file], fields].concat();
+            let (status, got) = client.ask(&words);
+            assert_eq!(status, 200, "{path}: {got}");
+            assert_whole(&got, &body);
+            let sent = pair.bytes_sent(path);
+            assert!(sent < body.len() as u64 / 2, "{path}: {sent} of {}", body.len());
+        }
+        // What may be attacked, what is bound to its bytes, and what is not worth it.
+        let short = pair.file("short", &body[..1000]);
+        for (path, framing, file, field) in [
+            ("/browser", "length", &file, "User-Agent: Mozilla/5.0 (X11)"),
+            ("/digest", "length", &file, "Content-Digest: sha-256=:eA==:"),
+            ("/as-is", "chunks", &file, "Cache-Control: no-transform"),
+            ("/short", "length", &short, "X-A: b"),
+        ] {
+            let (status, got) = client.ask(&["POST", path, framing, file, JSON, field]);
+            assert_eq!(status, 200, "{path}: {got}");
+            assert_whole(&got, &std::fs::read(file).unwrap());
+            assert!(pair.bytes_sent(path) >= got["length"].as_u64().unwrap(), "{path}");
+        }
+        for kind in ["application/x-www-form-urlencoded", "image/png", "application/octet-stream"] {
+            let path = format!("/{}", kind.len());
+            let field = format!("Content-Type: {kind}");
+            let (_, got) = client.ask(&["POST", &path, "length", &file, &field]);
+            assert_whole(&got, &body);
+            assert!(pair.bytes_sent(&path) >= body.len() as u64, "{kind}");
+        }
+        assert_eq!(pair.near.count(|line| line["outcome"] == "failed"), 0);
+    }
+}
+
+/// A client may wait for an answer to what it has sent.
+#[test]
+fn a_coded_body_that_pauses_is_passed_on() {
+    let Some(pair) = Pair::new(DECODES, "") else { return };
+    let body = text(2000);
+    let file = pair.file("body", &body);
+    let mut client = Client::new(&pair.near);
+    client.ask(&["GET", "/", "length", ""]);
+    client.talk.say(&["POST", "/slow", "slow", &file, JSON].join("\t"));
+    client.talk.say("\n");
+    assert_eq!(client.hear(), "half\n");
+    let half = body.len().div_ceil(10_000) / 2 * 10_000;
+    let mut pair = pair;
+    pair.application.hear(&format!("/slow has {half}"));
+    client.talk.say("go on\n");
+    let (status, got) = answer(&client.hear());
+    assert_eq!(status, 200);
+    assert_whole(&got, &body);
+    assert!(pair.bytes_sent("/slow") < body.len() as u64 / 2);
+}
+
+/// A body that compresses far better than the far edge believes arrives all the same.
+#[test]
+fn a_body_of_one_line_again_and_again_is_no_bomb() {
+    let Some(pair) = Pair::new(DECODES, "") else { return };
+    let body = b"the same line in each place of a log\n".repeat(700_000);
+    let file = pair.file("body", &body);
+    let mut client = Client::new(&pair.near);
+    client.ask(&["GET", "/", "length", ""]);
+    let (status, got) = client.ask(&["POST", "/log", "length", &file, "Content-Type: text/plain"]);
+    assert_eq!(status, 200, "{got}");
+    assert_whole(&got, &body);
+    assert!(pair.bytes_sent("/log") < body.len() as u64 * 3 / 4);
+}
+
+/// The server behind the far edge's address has changed, and the client has not.
+#[test]
+fn a_far_edge_without_the_feature_gets_plain_bodies() {
+    if !need("python3") {
+        return;
+    }
+    let pki = Pki::new();
+    let (_application, port) = application();
+    pki.server("edge", &["app.test"], Kind::P256);
+    let [address] = vacant();
+    let far = |keys: &str| {
+        let rule = pki.terminate(&format!("http://127.0.0.1:{port}"), keys);
+        let config = format!("[[listener]]\naddress = \"{address}\"\n{rule}");
+        Edge::start_whole(&pki.folder, &config, |_| ())
+    };
+    let before = far(DECODES);
+    let near = near(&pki, address.port(), "");
+    let body = text(3000);
+    let file = pki.folder.write("body", &body).display().to_string();
+    let mut client = Client::new(&near);
+    client.ask(&["GET", "/", "length", ""]);
+    client.ask(&["POST", "/coded", "length", &file, JSON]);
+    let line = near.line("the request", |line| line["http"]["path"] == "/coded");
+    assert!(line["bytes_to_upstream"].as_u64() < Some(body.len() as u64 / 2), "{line}");
+    drop(before);
+    let after = far("");
+    let (status, got) = client.ask(&["POST", "/plain", "length", &file, JSON]);
+    assert_eq!(status, 200, "{got} {}", after.log());
+    assert_whole(&got, &body);
+    let line = near.line("the request", |line| line["http"]["path"] == "/plain");
+    assert!(line["bytes_to_upstream"].as_u64() >= Some(body.len() as u64), "{line}");
+}
+
+/// A server that is no edge, and that does not keep to what it says.
+#[test]
+fn a_server_that_refuses_a_coded_body_gets_no_other() {
+    if !need("python3") {
+        return;
+    }
+    // It reads no body, so each request has a connection of its own unless it is a GET.
+    let near = Near::new("", |asked| {
+        let accepts = "Accept-Encoding: zstd\r\n";
+        match asked.contains("content-encoding: zstd") {
+            true => format!(
+                "HTTP/1.1 415 Unsupported Media Type\r\n{accepts}Content-Length: 0\r\n\
+                 Connection: close\r\n\r\n"
+            )
+            .into_bytes(),
+            false => said(accepts, b"{}"),
+        }
+    });
+    let file = near.pki().folder.write("body", text(500)).display().to_string();
+    let mut client = Client::new(&near.edge);
+    assert_eq!(client.ask(&["GET", "/", "length", ""]).0, 200);
+    assert_eq!(client.ask(&["POST", "/", "length", &file, JSON]).0, 415, "the client is told");
+}
+
+#[test]
+fn bodies_that_clients_have_coded_are_decoded() {
+    let Some(pair) = Pair::new(DECODES, "") else { return };
+    let body = text(60_000);
+    let file = pair.file("body", &body);
+    let coders = [("zstd", "zstd -q -f"), ("br", "brotli -f"), ("gzip", "gzip -k -f")];
+    for (coding, coder) in coders {
+        let mut words = coder.split(' ');
+        let program = words.next().unwrap();
+        if !need(program) {
+            continue;
+        }
+        let said = output(Command::new(program).args(words).arg(&file));
+        assert!(said.status.success(), "{said:?}");
+        let end = match coding {
+            "zstd" => "zst",
+            "gzip" => "gz",
+            other => other,
+        };
+        let (data, field) = (format!("@{file}.{end}"), format!("Content-Encoding: {coding}"));
+        for version in ["--http1.1", "--http2"] {
+            let sent = ["--data-binary", &data, "-H", &field, "-H", JSON, version, "-D", "-"];
+            let said = pair.curl(&sent, "/coded").text;
+            assert!(
+                said.to_lowercase().contains("\naccept-encoding: zstd, br, gzip\r\n"),
+                "{said}"
+            );
+            let got = serde_json::from_str(said.split("\r\n\r\n").last().unwrap());
+            assert_whole(&got.unwrap_or_else(|_| panic!("{version} {coding}: {said}")), &body);
+            let sent =
+                ["--data-binary", &data, "-H", &field, "-H", "Expect: 100-continue", version];
+            let got = serde_json::from_str(&pair.curl(&sent, "/expect").text).unwrap();
+            assert_whole(&got, &body);
+            // Its digest covers the coded bytes, so it stays coded.
+            let bound = [&sent[..], &["-H", "Content-Digest: sha-256=:eA==:"]].concat();
+            let got: Value = serde_json::from_str(&pair.curl(&bound, "/bound").text).unwrap();
+            assert_eq!(got["fields"]["content-encoding"], coding, "{got}");
+            let length = std::fs::metadata(&data[1..]).unwrap().len();
+            assert_eq!(got["length"], length, "{got}");
+        }
+    }
+    let form = pair.curl(&["-F", &format!("a=@{file}"), "--http2"], "/form");
+    let got: Value = serde_json::from_str(&form.text).unwrap();
+    assert!(got["length"].as_u64() > Some(body.len() as u64), "{got}");
+}
+
+#[test]
+fn what_cannot_be_decoded_is_refused() {
+    let Some(mut pair) = Pair::new(DECODES, "") else { return };
+    if !need("zstd") {
+        return;
+    }
+    let file = pair.file("body", &noise(300_000, 3));
+    let zeros = pair.file("zeros", &vec![0; 64 << 20]);
+    for file in [&file, &zeros] {
+        assert!(output(Command::new("zstd").args(["-q", "-f", file])).status.success());
+    }
+    let whole = std::fs::read(format!("{file}.zst")).unwrap();
+    let cut = pair.file("cut", &whole[..whole.len() - 9]);
+    let mut broken = whole.clone();
+    broken[4] ^= 0xFF;
+    let broken = pair.file("broken", &broken);
+    for version in ["--http1.1", "--http2"] {
+        for (path, file, coding, status) in [
+            ("/deflate", &file, "deflate", 415),
+            ("/twice", &file, "gzip, zstd", 415),
+            ("/cut", &cut, "zstd", 400),
+            ("/broken", &broken, "zstd", 400),
+            ("/not", &file, "br", 400),
+            ("/bomb", &format!("{zeros}.zst"), "zstd", 413),
+        ] {
+            let (data, field) = (format!("@{file}"), format!("Content-Encoding: {coding}"));
+            let sent = ["--data-binary", &data, "-H", &field, "-H", "Expect:", version, "-i"];
+            let said = pair.curl(&sent, path);
+            let line = format!(" {status} ");
+            assert!(said.text.lines().next().unwrap().contains(&line), "{path}: {}", said.text);
+            let accepts = said.text.to_lowercase().contains("\naccept-encoding: zstd, br, gzip");
+            assert!(accepts, "{path}: {}", said.text);
+        }
+        pair.application.hear("/bomb was cut after");
+        pair.application.hear("/cut was cut after");
+    }
+    let reached = pair.application.said();
+    assert!(!reached.contains("/deflate") && !reached.contains("/twice"), "{reached}");
+    let most = reached.lines().filter_map(|line| line.strip_prefix("/bomb has ")?.parse().ok());
+    assert!(most.max() < Some(18_u64 << 20), "{reached}");
+}
+
+/// As before there was a key for it.
+#[test]
+fn an_edge_that_is_not_told_to_decode_passes_coded_bodies() {
+    let Some(pair) = Pair::new("", "") else { return };
+    let body = noise(5000, 5);
+    let data = format!("@{}", pair.file("body", &body));
+    for coding in ["zstd", "deflate"] {
+        let field = format!("Content-Encoding: {coding}");
+        let said = pair.curl(&["--data-binary", &data, "-H", &field, "-i"], "/").text;
+        assert!(!said.to_lowercase().contains("accept-encoding:"), "{said}");
+        let got: Value = serde_json::from_str(said.split("\r\n\r\n").last().unwrap()).unwrap();
+        assert_eq!(
+            (&got["length"], &got["fields"]["content-encoding"]),
+            (&5000.into(), &coding.into())
+        );
+    }
+}

@@ -1,0 +1,181 @@
+//! A request's body that is decoded or coded on its way to the upstream: decoded for an
+//! application, coded for an upstream that accepts it.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use eyelet_compress::request::{self, RequestBody};
+use eyelet_compress::validators::without_digests;
+use eyelet_compress::{Coding, CodingError};
+use http::{HeaderMap, request::Parts};
+
+use super::body::Piece;
+use super::decoding::Decoding;
+use super::exchange_error::ExchangeError;
+use super::failure::Failure;
+use super::fault::RequestFault;
+use super::head::Length;
+use super::route::Route;
+use super::served_connection::ServedConnection;
+use super::upstream::request::UpstreamRequest;
+use crate::compress::{Compressors, Undone, UploadCoder};
+use eyelet_config::CompressionMode;
+use eyelet_memory::budget::Budget;
+
+/// A body whose coding changes on its way.
+pub struct RequestCoding {
+    work: Work,
+    /// Bytes that came of the coded body, and bytes that it was decoded to.
+    coded: u64,
+    decoded: u64,
+    /// Bytes that came from the client and are not released to it: they are held here.
+    pub unreleased: usize,
+}
+
+enum Work {
+    Decode(Decoding),
+    Code {
+        coder: UploadCoder,
+        /// The body's end, with its trailers. It waits for the bytes before it.
+        end: Option<Option<HeaderMap>>,
+    },
+}
+
+impl RequestCoding {
+    /// What becomes of the body of a request, if anything. `is_coded`: its upstream expects it
+    /// coded.
+    ///
+    /// # Errors
+    /// There is no memory to decode it.
+    pub fn of(
+        served: &ServedConnection,
+        upstream_request: &UpstreamRequest<'_>,
+        is_coded: bool,
+    ) -> Result<Option<Self>, Failure> {
+        let coding = match upstream_request.body.decoded_from {
+            None if !is_coded => return Ok(None),
+            None => Self::code(&served.worker.compressors),
+            Some(coding) => Self::decode(coding, &served.worker.engine.process.budget)
+                .map_err(ExchangeError::Request)?,
+        };
+        Ok(Some(coding))
+    }
+
+    /// Decodes a body.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    fn decode(coding: Coding, budget: &Arc<Budget>) -> Result<Self, RequestFault> {
+        // A few bytes of a client make a window of megabytes.
+        if budget.is_filling(0) {
+            return Err(RequestFault::NoRoom);
+        }
+        let undone = Undone { coding, dictionary: None };
+        let decoding = Decoding::new(undone, budget).map_err(|_| RequestFault::NoRoom)?;
+        Ok(Self { work: Work::Decode(decoding), coded: 0, decoded: 0, unreleased: 0 })
+    }
+
+    /// Codes a body.
+    fn code(compressors: &Compressors) -> Self {
+        let coder = UploadCoder::new(compressors);
+        Self { work: Work::Code { coder, end: None }, coded: 0, decoded: 0, unreleased: 0 }
+    }
+
+    /// The next piece of the body as it is sent. `read` gives those of the body as it comes.
+    pub fn poll(
+        &mut self,
+        task: &mut Context<'_>,
+        mut read: impl FnMut(&mut Context<'_>) -> Poll<Result<Piece, ExchangeError>>,
+    ) -> Poll<Result<Piece, ExchangeError>> {
+        let Self { work, coded, decoded, .. } = self;
+        match work {
+            Work::Decode(decoding) => {
+                let piece = ready!(decoding.poll::<ExchangeError>(task, |task| {
+                    let piece = ready!(read(task))?;
+                    if let Piece::Data(data) = &piece {
+                        *coded += data.len() as u64;
+                    }
+                    Poll::Ready(Ok(piece))
+                }))?;
+                if let Piece::Data(data) = &piece {
+                    *decoded += data.len() as u64;
+                }
+                if request::is_bomb(*coded, *decoded) {
+                    return Poll::Ready(Err(ExchangeError::Request(RequestFault::Bomb)));
+                }
+                Poll::Ready(Ok(piece))
+            }
+            Work::Code { coder, end } => loop {
+                if let Some(trailers) = end.take() {
+                    return Poll::Ready(Ok(Piece::End(trailers.and_then(without_digests))));
+                }
+                let out = match ready!(read(task))? {
+                    Piece::Data(data) => coder.push(&data)?,
+                    Piece::End(trailers) => {
+                        *end = Some(trailers);
+                        coder.finish()?
+                    }
+                };
+                if !out.is_empty() {
+                    return Poll::Ready(Ok(Piece::Data(out.into())));
+                }
+            },
+        }
+    }
+
+    /// What the coder holds back, for when the way to the upstream would be idle otherwise.
+    pub fn flush(&mut self) -> Result<Bytes, CodingError> {
+        match &mut self.work {
+            Work::Decode(_) => Ok(Bytes::new()),
+            Work::Code { coder, .. } => coder.flush().map(Bytes::from),
+        }
+    }
+}
+
+/// The coding that a request's body is decoded from, if its rule decodes. Changes its fields.
+///
+/// # Errors
+/// The body has a coding that cannot be decoded (RFC 9110 section 15.5.16).
+pub fn decoded(
+    served: &ServedConnection,
+    parts: &mut Parts,
+    length: Length,
+) -> Result<Option<Coding>, Failure> {
+    if !served.route().is_ok_and(Route::decodes_requests)
+        || matches!(length, Length::Empty | Length::Known(0))
+    {
+        return Ok(None);
+    }
+    match request::coding(&parts.headers) {
+        RequestBody::AsIs => Ok(None),
+        RequestBody::Unknown => Err(ExchangeError::Request(RequestFault::ContentCoding).into()),
+        RequestBody::Coded(coding) => {
+            request::decode(&mut parts.headers);
+            Ok(Some(coding))
+        }
+    }
+}
+
+/// The request with its body coded, for an upstream that accepts it, if it may be coded.
+pub fn coded(
+    served: &ServedConnection,
+    parts: &Parts,
+    length: Length,
+    host: &str,
+) -> Option<Box<Parts>> {
+    let requests = &served.originate()?.requests;
+    let length = match length {
+        Length::Known(bytes) => Some(bytes),
+        Length::Chunked => None,
+        Length::Empty | Length::UntilClose => return None,
+    };
+    if requests.compression.mode != CompressionMode::On
+        || !request::may_code(&parts.headers, length, host)
+    {
+        return None;
+    }
+    let mut coded = Box::new(parts.clone());
+    request::code(&mut coded.headers);
+    Some(coded)
+}
