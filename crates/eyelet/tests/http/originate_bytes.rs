@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use rustix::process::Signal;
 use rustls::HandshakeKind;
+use socket2::{Domain, Socket, Type};
 
 use crate::originate::upgrade;
 use crate::support::client::{End, ending};
@@ -550,7 +551,11 @@ fn clients_that_do_not_read_are_shed() {
     let mut clients: Vec<TcpStream> = Vec::new();
     until("memory to be short", || {
         for _ in 0..8 {
-            let mut client = edge.connect();
+            // A small window, so that few bytes lie in the kernel.
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            socket.set_recv_buffer_size(4 << 10).unwrap();
+            socket.connect(&edge.address().into()).unwrap();
+            let mut client = TcpStream::from(socket);
             let _ = client.write_all(b"y");
             clients.push(client);
         }
