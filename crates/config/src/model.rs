@@ -305,6 +305,8 @@ pub struct TlsUpstream {
     pub address: HostPort,
     /// How it is verified.
     pub tls: UpstreamTls,
+    /// The protocols that it is offered by ALPN, in this order. Empty: no ALPN.
+    pub alpn: Vec<Vec<u8>>,
 }
 
 impl TerminateUpstream {

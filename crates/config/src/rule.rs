@@ -592,6 +592,7 @@ const ACTION_KEYS: [(&str, &[Kind]); 39] = [
     ("upstream_hash", &[Kind::Originate, Kind::Splice, Kind::Terminate]),
     ("upstream_key", &[Kind::Originate, Kind::Terminate]),
     ("upstream_name", &[Kind::Originate, Kind::Terminate]),
+    ("upstream_alpn", &[Kind::Originate]),
     ("upstream_http2", &[Kind::Originate, Kind::Terminate]),
     ("upstream_wait", &[Kind::Originate, Kind::Terminate]),
 ];

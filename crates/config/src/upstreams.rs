@@ -8,6 +8,7 @@ use http::uri::PathAndQuery;
 
 use crate::certificate::CertificateFiles;
 use crate::files::Files;
+use crate::matchers;
 use crate::model::{Balance, Host, HttpAddress, SpliceUpstream, TerminateUpstream, UpstreamCheck};
 use crate::reader::{Report, Section, Text, repeated};
 use crate::values;
@@ -189,6 +190,7 @@ pub(super) fn read_http_keys(
     files: &mut Files,
 ) {
     read_http2(report, section, first, others);
+    read_alpn(report, section, first, others);
     let is_http = matches!(first, TerminateUpstream::Http(_));
     let is_chosen = !first.may_be_listed();
     let certificate = certificate(report, section, files);
@@ -224,6 +226,26 @@ pub(super) fn read_http_keys(
         // Without `upstream_name` each is verified by the name that it is dialled by.
         if name.is_some() {
             other.name.clone_from(&tls.name);
+        }
+    }
+}
+
+/// The protocols that `tls://` upstreams are offered. HTTP has its own two.
+fn read_alpn(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    first: &mut TerminateUpstream,
+    others: &mut [TerminateUpstream],
+) {
+    let Some(at) = section.key_at("upstream_alpn") else { return };
+    let protocols = matchers::each(report, section, "upstream_alpn", values::protocol);
+    if !matches!(first, TerminateUpstream::Tls(_)) {
+        let message = "this is for tls:// upstreams; for HTTP there is `upstream_http2`";
+        report.error(at, message);
+    }
+    for upstream in [first].into_iter().chain(others) {
+        if let TerminateUpstream::Tls(upstream) = upstream {
+            upstream.alpn.clone_from(&protocols);
         }
     }
 }

@@ -217,7 +217,7 @@ pub(super) fn originate_upstream(text: &str) -> Result<TerminateUpstream, String
     if let Some(rest) = text.strip_prefix("tls://") {
         let address = host_port(rest)?;
         let tls = verified_by_host(&address);
-        return Ok(TerminateUpstream::Tls(TlsUpstream { address, tls }));
+        return Ok(TerminateUpstream::Tls(TlsUpstream { address, tls, alpn: Vec::new() }));
     }
     match terminate_upstream(text)? {
         upstream @ TerminateUpstream::Http(HttpUpstream {

@@ -17,7 +17,7 @@ use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
 use rustls::{
     CipherSuite, ClientConnection, ConnectionTrafficSecrets, ExtractedSecrets, HandshakeKind,
-    ProtocolVersion,
+    ProtocolVersion, SupportedCipherSuite,
 };
 use rustls_pki_types::CertificateDer;
 
@@ -390,7 +390,12 @@ fn is_alert(record: &[u8]) -> bool {
 
 /// The suite of a TLS 1.3 handshake, once it is negotiated.
 fn suite_of(tls: &UnbufferedServerConnection) -> Option<Suite> {
-    match tls.negotiated_cipher_suite()?.suite() {
+    tls13_suite(tls.negotiated_cipher_suite()?)
+}
+
+/// The record layer's name of a suite of TLS 1.3.
+pub fn tls13_suite(suite: SupportedCipherSuite) -> Option<Suite> {
+    match suite.suite() {
         CipherSuite::TLS13_AES_128_GCM_SHA256 => Some(Suite::Aes128Gcm),
         CipherSuite::TLS13_AES_256_GCM_SHA384 => Some(Suite::Aes256Gcm),
         CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => Some(Suite::ChaCha20Poly1305),

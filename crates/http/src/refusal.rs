@@ -155,6 +155,7 @@ fn error_type(reason: &Reason) -> &'static str {
         Reason::Timeout(Limit::Connect, _) => "connection_timeout",
         Reason::Dns(_) | Reason::NoAddress => "dns_error",
         Reason::Io(Peer::Upstream, _) => "destination_unavailable",
+        Reason::UpstreamAlert(_) => "tls_alert_received",
         Reason::UpstreamTls(_) => "tls_protocol_error",
         Reason::Response(_) => "http_protocol_error",
         Reason::LacksFacts(lacks) => error_type(&lacks.refusal),

@@ -158,6 +158,7 @@ pub fn may_dial_another(reason: &Reason) -> bool {
             | Reason::Timeout(Limit::Connect, _)
             | Reason::Dns(_)
             | Reason::NoAddress
+            | Reason::UpstreamAlert(_)
             | Reason::UpstreamTls(_)
     )
 }

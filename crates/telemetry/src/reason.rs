@@ -115,6 +115,8 @@ pub enum Reason {
     Truncated,
     /// The kernel registers no more descriptors in epoll.
     Unregistered(IoFailure),
+    /// The upstream sent this alert, in its handshake or after it.
+    UpstreamAlert(u8),
     /// The upstream ended its stream.
     UpstreamClosed,
     /// The upstream reset the connection.
@@ -224,6 +226,7 @@ impl Reason {
             Self::Dns(_)
             | Self::Io(Peer::Upstream, _)
             | Self::NoAddress
+            | Self::UpstreamAlert(_)
             | Self::UpstreamTls(_)
             | Self::UpstreamUnread => Class::Unreachable,
         }

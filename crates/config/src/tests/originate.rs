@@ -95,6 +95,11 @@ fn an_originate_rule_sends_by_tls() {
         ("upstream = \"https://a.example:8443\"\nhosts = [\"b.example\", \"192.0.2.1\"]", None),
         ("upstream = \"https://a.example:443\"\ncompress = \"none\"", None),
         ("upstream = [\"tls://a.example:1\", \"tls://b:1\"]\nupstream_name = \"c\"", None),
+        ("upstream = \"tls://a.example:993\"\nupstream_alpn = [\"imap\", \"x\"]", None),
+        (
+            "upstream = \"https://a.example:443\"\nupstream_alpn = \"h2\"",
+            Some("10:1: this is for tls:// upstreams; for HTTP there is `upstream_http2`"),
+        ),
         (
             "upstream = \"tls://a.example:6380\"\nhosts = \"b.example\"",
             Some("10:1: `hosts` is about HTTP; expected an https:// upstream"),

@@ -48,7 +48,7 @@ fn of_upstream(reason: Reason) -> Reason {
         Reason::Io(Peer::Client, failure) => Reason::Io(Peer::Upstream, failure),
         Reason::Io(Peer::Upstream, failure) => Reason::Io(Peer::Client, failure),
         Reason::Truncated => tls(&"it ended without close_notify"),
-        Reason::ClientAlert(code) => tls(&format_args!("alert {code}")),
+        Reason::ClientAlert(code) => Reason::UpstreamAlert(code),
         Reason::Record(fault) => tls(&fault),
         other => other,
     }
@@ -91,7 +91,7 @@ mod tests {
             (of_client.clone(), of_upstream_io.clone()),
             (of_upstream_io, of_client),
             (Reason::Truncated, tls("it ended without close_notify")),
-            (Reason::ClientAlert(40), tls("alert 40")),
+            (Reason::ClientAlert(40), Reason::UpstreamAlert(40)),
             (Reason::Record(fault), tls(&fault.to_string())),
             (Reason::Ended, Reason::Ended),
         ];

@@ -1,7 +1,7 @@
 //! Originate for any protocol: dials a `tls://` upstream for a client without TLS, shakes hands in
 //! its place, and parks the pair. The server may speak first, so the client is not waited for.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use eyelet_config::TlsUpstream;
@@ -11,7 +11,7 @@ use eyelet_engine::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use eyelet_engine::relay::terminate::Terminated;
 use eyelet_engine::relay::{Flow, Relay};
 use eyelet_memory::budget::{Account, CountedBuffer};
-use eyelet_record::{RECORD_BYTES_MAX, Role, Session};
+use eyelet_record::{Keys, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, Role, Session};
 use eyelet_resolve::connect::DialOptions;
 use eyelet_resolve::dial::DialTarget;
 use eyelet_telemetry::info::{ConnectionInfo, End};
@@ -23,7 +23,7 @@ use rustls::{ClientConnection, ProtocolVersion};
 use rustls_pki_types::ServerName;
 
 use crate::connection_handle::{ConnectionHandle, WaitError};
-use crate::handshake::parts;
+use crate::handshake::{parts, tls13_suite};
 use crate::upstream;
 
 /// Bytes of one read: a server's flight with its chain is rarely more.
@@ -74,29 +74,14 @@ async fn begin(
     Ok(shaking)
 }
 
-/// A handshake as a client, and what follows it until a ticket has come.
+/// A handshake as a client, and what follows it until a ticket may have come.
 struct Shaking {
     tls: ClientConnection,
-    /// Received, and not given to rustls yet: it gets one record at a time.
+    /// Received. In the handshake without the records that rustls has: it gets one at a time.
     incoming: CountedBuffer,
     /// Sealed, and not sent yet.
     sealed: CountedBuffer,
     secrets: TrafficSecrets,
-    /// For the client.
-    opened: CountedBuffer,
-    /// The upstream's close_notify. The record layer opens it again, so that it knows of it.
-    end: Option<CountedBuffer>,
-}
-
-/// What became of the next record.
-#[derive(PartialEq, Eq)]
-enum Fed {
-    /// It is not complete.
-    NotYet,
-    /// rustls has it.
-    Taken,
-    /// It was the upstream's close_notify.
-    End,
 }
 
 impl Shaking {
@@ -105,11 +90,10 @@ impl Shaking {
         let config = snapshot.http.upstream_tls.of_bytes(&to.tls);
         let config = config.ok_or_else(|| failed("no configuration"))?;
         let name = ServerName::try_from(to.tls.name.clone()).map_err(failed)?;
-        let tls = ClientConnection::new(config, name).map_err(failed)?;
+        let tls = ClientConnection::new_with_alpn(config, name, to.alpn.clone()).map_err(failed)?;
         let buffer = || CountedBuffer::of(&snapshot.budget, Account::Received);
-        let (incoming, sealed, opened) = (buffer(), buffer(), buffer());
-        let secrets = TrafficSecrets::default();
-        Ok(Self { tls, incoming, sealed, secrets, opened, end: None })
+        let (incoming, sealed) = (buffer(), buffer());
+        Ok(Self { tls, incoming, sealed, secrets: TrafficSecrets::default() })
     }
 
     async fn shake(&mut self, connection: &ConnectionHandle) -> Result<(), End> {
@@ -119,10 +103,16 @@ impl Shaking {
                 return Ok(());
             }
             match self.feed() {
-                Ok(Fed::NotYet) => {}
-                Ok(Fed::Taken) => continue,
-                Ok(Fed::End) => return Err(closed()),
-                Err(end) => return Err(self.fail(connection, end).await),
+                Ok(Some(len)) => {
+                    self.incoming.consume(len);
+                    continue;
+                }
+                Ok(None) => {}
+                Err(end) => {
+                    // Tells the upstream by an alert why it fails, if the upstream still reads.
+                    let _ = self.flush(connection).await;
+                    return Err(end);
+                }
             }
             match connection.handle.recv_from(UPSTREAM, &mut self.incoming, READ_BYTES).await {
                 Ok(0) => return Err(closed()),
@@ -140,52 +130,70 @@ impl Shaking {
     ) -> Result<Terminated, End> {
         // Its bytes pass from now on, so it is not the first to be shed.
         connection.worker.engine.enters(connection.handle.key(), Phase::Busy);
-        if self.tls.protocol_version() == Some(ProtocolVersion::TLSv1_3) {
-            connection.handle.due_in(TICKET_WAIT);
-            match self.await_ticket(connection, info).await {
-                // Nothing is lost: what is not sent yet is held.
-                Ok(()) | Err(Waited::Stopped(WaitError::Late)) => {}
-                Err(Waited::Stopped(wait_error)) => return Err(stopped(&wait_error)),
-                Err(Waited::Failed(end)) => return Err(self.fail(connection, end).await),
+        let unknown = || failed("handover");
+        let session = match self.tls.protocol_version() {
+            Some(ProtocolVersion::TLSv1_3) => {
+                let mut session = self.session13().ok_or_else(unknown)?;
+                connection.handle.due_in(TICKET_WAIT);
+                match self.await_ticket(connection, info, &mut session).await {
+                    // Nothing is lost: what is not sent yet is held.
+                    Ok(()) | Err(Waited::Stopped(WaitError::Late)) => session,
+                    Err(Waited::Stopped(wait_error)) => return Err(stopped(&wait_error)),
+                    Err(Waited::Failed(end)) => return Err(end),
+                }
             }
-        }
-        self.hand_over(info)
+            _ => session12(self.tls).ok_or_else(unknown)?,
+        };
+        info.decided.tls_version = None;
+        // This relay has the two sides exchanged: see `Terminated::is_originated`.
+        let mut flow = Flow::default();
+        flow.hold_partial(&self.incoming);
+        flow.hold(CLIENT, &self.sealed);
+        Ok(Terminated { session, flow })
     }
 
-    /// Passes bytes both ways by rustls, until the upstream sends a ticket, its first bytes or its
-    /// end, or the time for a ticket is over. What comes after that passes without rustls.
+    /// The record layer's session of a TLS 1.3 connection whose handshake has just ended. Each
+    /// direction begins with the number 0: rustls was given no record that followed the upstream's
+    /// Finished, and has sealed none after its own.
+    fn session13(&self) -> Option<Session> {
+        let (suite, TrafficSecrets { client, server, .. }) =
+            (tls13_suite(self.tls.negotiated_cipher_suite()?)?, &self.secrets);
+        Session::tls13(Role::Client, suite, client, server, 0, 0).ok()
+    }
+
+    /// Passes the client's bytes, until the upstream has sent a whole record or its end, or the
+    /// time for a ticket is over. rustls gets a copy of that record, for the ticket in it. The
+    /// record layer opens it too: a KeyUpdate, an alert or a part of a message must change its
+    /// state, and would be lost with rustls.
     async fn await_ticket(
         &mut self,
         connection: &ConnectionHandle,
         info: &mut ConnectionInfo,
+        session: &mut Session,
     ) -> Result<(), Waited> {
         let handle = &connection.handle;
-        while self.opened.is_empty() && self.tls.tls13_tickets_received() == 0 {
-            match self.feed().map_err(Waited::Failed)? {
-                Fed::Taken => {
-                    self.flush(connection).await?;
-                    continue;
-                }
-                Fed::End => return Ok(()),
-                Fed::NotYet => {}
-            }
+        // A record that rustls does not take is the record layer's to judge.
+        while let Ok(None) = self.feed() {
             // A side that is readable is not looked at for its deadline.
             handle.in_time()?;
             handle.ready(&[CLIENT, UPSTREAM], READ).await?;
             let of_client = |error| Waited::Failed(End::failed(Reason::client_io(&error, None)));
-            let mut plain =
-                CountedBuffer::of(&connection.worker.snapshot.budget, Account::Received);
-            match handle.recv_into(CLIENT, &mut plain, READ_BYTES).map_err(of_client)? {
+            let prefix = session.prefix_len();
+            let mut slot = CountedBuffer::of(&connection.worker.snapshot.budget, Account::Received);
+            slot.edit(|slot| slot.resize(prefix, 0));
+            match handle.recv_into(CLIENT, &mut slot, PAYLOAD_BYTES_MAX).map_err(of_client)? {
                 // The relay reads this end again, and passes it on.
                 Some(0) => return Ok(()),
                 Some(read) => {
-                    let written = self.tls.writer().write_all(&plain);
-                    written.map_err(|error| Waited::Failed(failed(error)))?;
-                    drop(plain);
+                    let len = session.record_len(read);
+                    slot.edit(|slot| slot.resize(len, 0));
+                    let sealed = slot.edit(|slot| session.seal(&mut Keys::new(), slot, read));
+                    sealed.map_err(|fault| Waited::Failed(failed(fault)))?;
+                    self.sealed = slot;
                     info.bytes_to_upstream += read as u64;
                     self.flush(connection).await?;
                 }
-                None => {}
+                None => drop(slot),
             }
             let of_upstream = |error| Waited::Failed(End::failed(Reason::upstream_io(&error)));
             let read = handle.recv_into(UPSTREAM, &mut self.incoming, READ_BYTES);
@@ -196,14 +204,14 @@ impl Shaking {
         Ok(())
     }
 
-    /// Gives rustls the next record.
-    fn feed(&mut self) -> Result<Fed, End> {
-        let Some(header) = RecordHeader::read(&self.incoming) else { return Ok(Fed::NotYet) };
+    /// Gives rustls the next record. Returns its length, or `None` if it is not complete.
+    fn feed(&mut self) -> Result<Option<usize>, End> {
+        let Some(header) = RecordHeader::read(&self.incoming) else { return Ok(None) };
         let len = header.record_len();
         if len > RECORD_BYTES_MAX {
             return Err(failed("a record is too long"));
         }
-        let Some(mut record) = self.incoming.get(..len) else { return Ok(Fed::NotYet) };
+        let Some(mut record) = self.incoming.get(..len) else { return Ok(None) };
         while !record.is_empty() {
             self.tls.read_tls(&mut record).map_err(failed)?;
         }
@@ -212,27 +220,16 @@ impl Shaking {
         if !captured.client.is_empty() {
             self.secrets = captured;
         }
-        let state = processed.map_err(failed)?;
-        if state.peer_has_closed() {
-            let behind = self.incoming.split_off(len);
-            self.end = Some(std::mem::replace(&mut self.incoming, behind));
-            return Ok(Fed::End);
+        match processed {
+            Ok(_) => Ok(Some(len)),
+            Err(rustls::Error::AlertReceived(alert)) => {
+                Err(End::failed(Reason::UpstreamAlert(alert.into())))
+            }
+            Err(error) => Err(failed(error)),
         }
-        self.incoming.consume(len);
-        let (at, opened) = (self.opened.len(), state.plaintext_bytes_to_read());
-        let Self { tls, opened: bytes, .. } = self;
-        bytes.edit(|bytes| bytes.resize(at + opened, 0));
-        tls.reader().read_exact(&mut bytes[at..]).map_err(failed)?;
-        Ok(Fed::Taken)
     }
 
-    /// Tells the upstream by an alert why it fails, if the upstream still reads.
-    async fn fail(&mut self, connection: &ConnectionHandle, end: End) -> End {
-        let _ = self.flush(connection).await;
-        end
-    }
-
-    /// Sends what rustls has sealed. What is not sent at an error stays.
+    /// Sends what was sealed. What is not sent at an error stays.
     async fn flush(&mut self, connection: &ConnectionHandle) -> Result<(), WaitError> {
         while self.tls.wants_write() {
             let Self { tls, sealed, .. } = self;
@@ -250,26 +247,6 @@ impl Shaking {
         }
         Ok(())
     }
-
-    /// The session at the numbers where rustls stopped, and what is in transit.
-    fn hand_over(self, info: &mut ConnectionInfo) -> Result<Terminated, End> {
-        let Self { tls, incoming, sealed, secrets, opened, end } = self;
-        info.decided.tls_version = None;
-        // A close_notify is opened a second time.
-        let again = u64::from(end.is_some());
-        let session = session(tls, &secrets, again).ok_or_else(|| failed("handover"))?;
-        // This relay has the two sides exchanged: see `Terminated::is_originated`.
-        let mut flow = Flow::default();
-        match end {
-            // What follows a close_notify is ignored (RFC 8446 section 6.1).
-            Some(end) => flow.hold_partial(&end),
-            None => flow.hold_partial(&incoming),
-        }
-        flow.hold(CLIENT, &sealed);
-        flow.hold(UPSTREAM, &opened);
-        info.bytes_to_client += opened.len() as u64;
-        Ok(Terminated { session, flow })
-    }
 }
 
 /// Why the wait for a ticket ended without one.
@@ -286,21 +263,13 @@ impl From<WaitError> for Waited {
     }
 }
 
-/// The keys are compared with those of rustls: after a KeyUpdate the captured secrets are old. So
-/// many of the last records are opened again.
-fn session(tls: ClientConnection, secrets: &TrafficSecrets, again: u64) -> Option<Session> {
-    let version = tls.protocol_version();
+/// The session of a TLS 1.2 connection, at the numbers where rustls stopped.
+fn session12(tls: ClientConnection) -> Option<Session> {
     let keys = tls.dangerous_extract_secrets().ok()?;
     let ((tx_seq, tx), (rx_seq, rx)) = (&keys.tx, &keys.rx);
     let (suite, tx_key, tx_iv) = parts(tx)?;
     let (_, rx_key, rx_iv) = parts(rx)?;
-    let (role, rx_seq, tx_seq) = (Role::Client, rx_seq.checked_sub(again)?, *tx_seq);
-    if version == Some(ProtocolVersion::TLSv1_2) {
-        return Session::tls12(role, suite, rx_key, rx_iv, tx_key, tx_iv, rx_seq, tx_seq).ok();
-    }
-    let session =
-        Session::tls13(role, suite, &secrets.client, &secrets.server, rx_seq, tx_seq).ok()?;
-    session.has_keys((rx_key, rx_iv), (tx_key, tx_iv)).then_some(session)
+    Session::tls12(Role::Client, suite, rx_key, rx_iv, tx_key, tx_iv, *rx_seq, *tx_seq).ok()
 }
 
 fn failed(why: impl std::fmt::Display) -> End {

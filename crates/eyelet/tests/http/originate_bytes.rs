@@ -4,17 +4,19 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rustix::process::Signal;
 use rustls::HandshakeKind;
+use socket2::{Domain, Socket, Type};
 
 use crate::originate::upgrade;
 use crate::support::client::{End, ending};
 use crate::support::edge;
 use crate::support::pki::Kind;
 use crate::support::{
-    Edge, Pki, SOON, Talk, Upstream, expect, need, noise, output, until, upstream,
+    Edge, Pki, SOON, Talk, Upstream, expect, need, noise, output, settled, until, upstream,
 };
 
 fn config(address: &str, more: &str) -> String {
@@ -225,6 +227,37 @@ fn the_upstream_may_update_its_keys() {
     }
 }
 
+/// It may do so at once, in place of a ticket or behind it, and the client may be sending.
+#[test]
+fn the_upstream_may_update_its_keys_at_once() {
+    let pki = Pki::new();
+    for tickets in [0, 2] {
+        let leaf = pki.server("app", &["app.test"], Kind::P256);
+        let app = Upstream::tls_with_tickets(leaf, tickets, |tls| {
+            while tls.conn.is_handshaking() {
+                tls.conn.complete_io(&mut tls.sock).unwrap();
+            }
+            tls.conn.refresh_traffic_keys().unwrap();
+            tls.flush().unwrap();
+            let mut said = [0; 1];
+            while tls.read_exact(&mut said).is_ok() {
+                tls.write_all(&said).unwrap();
+                tls.flush().unwrap();
+            }
+        });
+        let edge = start(&pki, &app.address.to_string(), "");
+        for _ in 0..4 {
+            let mut client = edge.connect();
+            client.write_all(b"at once").unwrap();
+            expect(&mut client, b"at once");
+            for said in b"later" {
+                client.write_all(&[*said]).unwrap();
+                expect(&mut client, &[*said]);
+            }
+        }
+    }
+}
+
 /// A client that reconnects does not cost the server a signature each time.
 #[test]
 fn sessions_are_resumed() {
@@ -373,6 +406,7 @@ fn redis_cli_without_tls_speaks_to_a_redis_with_it() {
 
 /// OpenSSL's server with these arguments, and where it listens.
 fn openssl_server(pki: &Pki, more: &[&str]) -> (Talk, String) {
+    pki.server("app", &["app.test"], Kind::P256);
     let mut server = Command::new("openssl");
     server.current_dir(pki.folder.path());
     server.args(["s_server", "-accept", "127.0.0.1:0", "-cert", "app.pem", "-key", "app.key"]);
@@ -392,7 +426,6 @@ fn openssl_is_spoken_to_in_the_clear() {
         return;
     }
     let pki = Pki::new();
-    pki.server("app", &["app.test"], Kind::P256);
     let (mut server, address) = openssl_server(&pki, &[]);
     let edge = start(&pki, &address, "");
     let mut client = edge.connect();
@@ -410,7 +443,6 @@ fn openssl_is_spoken_to_after_two_upgrades() {
     }
     for version in ["-tls1_2", "-tls1_3"] {
         let pki = Pki::new();
-        pki.server("app", &["app.test"], Kind::P256);
         let (mut server, address) = openssl_server(&pki, &[version]);
         let file = pki.folder.write("edge.toml", config(&address, ""));
         let command = |what: &str| {
@@ -437,4 +469,146 @@ fn openssl_is_spoken_to_after_two_upgrades() {
         let line = edge.line_of(address);
         assert_eq!(line["outcome"], "originated", "{version}: {line}");
     }
+}
+
+/// `k` updates its keys, and `K` asks for ours too, before any ticket.
+#[test]
+fn openssl_may_update_its_keys_at_once() {
+    if !need("openssl") {
+        return;
+    }
+    for update in ["k\n", "K\n"] {
+        let pki = Pki::new();
+        let (mut server, address) = openssl_server(&pki, &["-num_tickets", "0", "-tls1_3"]);
+        let edge = start(&pki, &address, "");
+        let mut client = edge.connect();
+        server.hear("CIPHER is");
+        for round in ["first", "second"] {
+            server.say(update);
+            // It looks at its terminal first, and takes what is typed in one go as one command. So
+            // once it has this it has the command.
+            client.write_all(format!("{round} of the client\n").as_bytes()).unwrap();
+            server.hear(&format!("{round} of the client"));
+            server.say("from the server\n");
+            expect(&mut client, b"from the server\n");
+        }
+    }
+}
+
+/// A server of TLS 1.3 refuses a client without a certificate behind the handshake: the handshake's
+/// last message is the client's. By TLS 1.2 it does so within.
+#[test]
+fn an_alert_of_the_upstream_is_the_reason() {
+    if !need("openssl") {
+        return;
+    }
+    for (version, tickets, alert) in [
+        ("-tls1_3", "0", "certificate_required"),
+        ("-tls1_3", "2", "certificate_required"),
+        ("-tls1_2", "0", "handshake_failure"),
+    ] {
+        let pki = Pki::new();
+        let more = [version, "-num_tickets", tickets, "-Verify", "1", "-CAfile", "ca.pem"];
+        let (_server, address) = openssl_server(&pki, &more);
+        let edge = start(&pki, &address, "");
+        let mut client = edge.connect();
+        assert_eq!(ending(&mut client, SOON).0, b"", "{version}");
+        let line = edge.only_line();
+        assert_eq!(line["reason"], format!("upstream sent alert {alert}"), "{version}: {line}");
+    }
+}
+
+/// A server that tells protocols apart by ALPN gets the one that the rule says, and refuses others.
+#[test]
+fn the_protocol_of_the_rule_is_offered() {
+    if !need("openssl") {
+        return;
+    }
+    let pki = Pki::new();
+    let (mut server, address) = openssl_server(&pki, &["-alpn", "imap,pop3"]);
+    let edge = start(&pki, &address, "upstream_alpn = [\"managesieve\", \"imap\"]\n");
+    let mut client = edge.connect();
+    server.hear("ALPN protocols advertised by the client: managesieve, imap");
+    server.hear("ALPN protocols selected: imap");
+    client.write_all(b"a1 NOOP\n").unwrap();
+    server.hear("a1 NOOP");
+    let (_server, address) = openssl_server(&pki, &["-alpn", "imap"]);
+    let edge = start(&pki, &address, "upstream_alpn = \"xmpp-client\"\n");
+    assert_eq!(ending(&mut edge.connect(), SOON).0, b"");
+    let line = edge.only_line();
+    assert_eq!(line["reason"], "upstream sent alert no_application_protocol", "{line}");
+}
+
+/// An upstream that sends more than its client reads is read no further, and nothing is lost.
+#[test]
+fn a_slow_client_holds_its_upstream_back() {
+    const BYTES: usize = 64 << 20;
+    let pki = Pki::new();
+    let written = Arc::<AtomicUsize>::default();
+    let count = written.clone();
+    let leaf = pki.server("app", &["app.test"], Kind::P256);
+    let app = Upstream::tls(leaf, move |tls| {
+        for piece in noise(BYTES, 9).chunks(64 << 10) {
+            tls.write_all(piece).unwrap();
+            tls.flush().unwrap();
+            count.fetch_add(piece.len(), Ordering::SeqCst);
+        }
+    });
+    let edge = start(&pki, &app.address.to_string(), "");
+    let mut client = edge.connect();
+    until("the upstream to begin", || (written.load(Ordering::SeqCst) > 0).then_some(()));
+    // The kernel's buffers of three sockets take a part of it.
+    let stalled = settled(|| written.load(Ordering::SeqCst));
+    assert!(stalled < BYTES / 2, "{stalled}");
+    let (all, end) = ending(&mut client, SOON);
+    assert_eq!((all.len(), end), (BYTES, End::Fin));
+    assert!(all == noise(BYTES, 9));
+}
+
+/// Clients that read nothing hold what their upstreams have sent. While memory is short they end,
+/// as ones that were cut off, and a client that reads is served.
+#[test]
+fn clients_that_do_not_read_are_shed() {
+    let pki = Pki::new();
+    let leaf = pki.server("app", &["app.test"], Kind::P256);
+    let app = Upstream::tls(leaf, |tls| {
+        let mut said = [0; 1];
+        if tls.read_exact(&mut said).is_err() {
+            return;
+        }
+        match said[0] {
+            b'x' => {
+                let _ = tls.write_all(b"x");
+            }
+            _ => while tls.write_all(&[7; 64 << 10]).is_ok() {},
+        }
+    });
+    let edge = start(&pki, &app.address.to_string(), "[limits]\nmemory_max = \"16MiB\"\n");
+    let mut clients: Vec<TcpStream> = Vec::new();
+    until("memory to be short", || {
+        for _ in 0..8 {
+            // A small window, so that few bytes lie in the kernel.
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            socket.set_recv_buffer_size(4 << 10).unwrap();
+            socket.connect(&edge.address().into()).unwrap();
+            let mut client = TcpStream::from(socket);
+            let _ = client.write_all(b"y");
+            clients.push(client);
+        }
+        (edge.count(|line| line["outcome"] == "originated") > 0).then_some(())
+    });
+    let shed = |line: &serde_json::Value| {
+        line["reason"] == "shed: memory_max, and what was sent was not taken"
+    };
+    let line = edge.line("one to be shed", shed);
+    let client = clients
+        .iter_mut()
+        .find(|client| line["client"] == client.local_addr().unwrap().to_string());
+    assert_eq!(ending(client.unwrap(), SOON).1, End::Rst, "not as a whole stream");
+    until("a client that reads to be served", || {
+        let mut client = edge.connect();
+        client.write_all(b"x").ok()?;
+        let mut answer = [0; 1];
+        (client.read_exact(&mut answer).is_ok() && answer == *b"x").then_some(())
+    });
 }

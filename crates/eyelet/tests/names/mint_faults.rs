@@ -3,15 +3,18 @@
 //! verified gets a byte of a request.
 
 use std::io::Write;
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
 use rustls_pki_types::PrivatePkcs8KeyDer;
 
-use crate::support::client::{Offer, alert_in, handshake};
+use crate::support::client::{Offer, alert_in, echo, handshake};
 use crate::support::edge::{eyelet, write};
 use crate::support::pki::{Kind, Leaf};
-use crate::support::{Pki, Upstream, need, output, until};
+use crate::support::web::{get, hear};
+use crate::support::{Pki, Talk, Upstream, need, output, until};
 
 use super::mint::{ALLOWED, CONNECT, DIRECTED, EVIDENCE, MINT, Minting};
 
@@ -122,6 +125,57 @@ fn a_clients_choice_is_guarded() {
         assert!(reason.contains("upstream_allow does not list"), "{line}");
         assert_eq!(inside.accepted(), 0);
     }
+}
+
+/// Eyelet cannot sign for the client. Where a rule splices such an origin, the client signs.
+#[test]
+fn an_origin_that_asks_for_a_certificate_is_spliced_by_rule() {
+    if !need("openssl") {
+        return;
+    }
+    for version in ["-tls1_2", "-tls1_3"] {
+        let origins = Pki::new();
+        origins.server("web", &["app.test", "own.test"], Kind::P256);
+        let own = origins.client("own");
+        let [address] = crate::support::upstream::vacant();
+        let mut server = Command::new("openssl");
+        server.current_dir(origins.folder.path());
+        server.args(["s_server", "-quiet", "-www", version, "-accept", &address.to_string()]);
+        server.args(["-cert", "web.pem", "-key", "web.key", "-Verify", "1", "-CAfile", "ca.pem"]);
+        let _server = Talk::start(&mut server);
+        until("the server", || TcpStream::connect(address).ok());
+        let splice =
+            "[[rule]]\nsni = \"own.test\"\naction = \"splice\"\nupstream = \"destination\"\n";
+        let at = Minting::with(origins, &format!("{DIRECTED}{splice}{MINT}{EVIDENCE}"));
+        let offer = Offer { certificate: Some(&own), ..Offer::new(&at.origins) };
+        let mut client = handshake(offer.config(), at.directed(address), "own.test").unwrap();
+        assert_eq!(get(&mut client, "/").status, 200, "{version}");
+        // The server takes one after the other.
+        drop(client);
+        let mut client = at.towards(address, &Offer::new(&at.mint)).unwrap();
+        // By TLS 1.3 it refuses behind the handshake.
+        let status = get(&mut client, "/minted").status;
+        assert!([502, 503].contains(&status), "{version}: {status}");
+        let line = at.edge.line("the request", |line| line["http"]["path"] == "/minted");
+        assert!(line["reason"].as_str().unwrap().starts_with("upstream"), "{version}: {line}");
+    }
+}
+
+/// A bump is for HTTP. Other protocols pass where a rule above it splices them.
+#[test]
+fn other_protocols_are_spliced_by_rule() {
+    let origins = Pki::new();
+    let mail = Upstream::tls_echo(origins.server("a", &["app.test"], Kind::P256));
+    let splice = "[[rule]]\nalpn = \"imap\"\naction = \"splice\"\nupstream = \"destination\"\n";
+    let at = Minting::with(origins, &format!("{DIRECTED}{splice}{MINT}{EVIDENCE}"));
+    let offer = Offer { alpn: &["imap"], ..Offer::new(&at.origins) };
+    echo(&mut at.towards(mail.address, &offer).unwrap(), b"a1 NOOP\r\n");
+    let offer = Offer { alpn: &["pop3"], ..Offer::new(&at.mint) };
+    let failed = at.towards(mail.address, &offer).unwrap_err();
+    assert_eq!(alert_in(&failed), Some(120), "no_application_protocol: {failed}");
+    let mut client = at.towards(mail.address, &Offer::new(&at.mint)).unwrap();
+    client.write_all(b"a1 NOOP\r\n\r\n").unwrap();
+    assert_eq!(hear(&mut client, "GET").status, 400);
 }
 
 #[test]

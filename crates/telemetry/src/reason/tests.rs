@@ -98,6 +98,7 @@ rows! {
     Reason::Dns(_) => "`upstream: DNS: …`",
     Reason::NoAddress => "`upstream: the name has no address`",
     Reason::Io(Peer::Upstream, _) => "`upstream: …` (socket)",
+    Reason::UpstreamAlert(_) => "`upstream sent alert …`",
     Reason::UpstreamTls(_) => "`upstream: TLS: …`",
     Reason::UpstreamUnread => "`upstream: the request was not taken`",
     Reason::Response(_) => "`upstream: …` (response)",
@@ -191,6 +192,8 @@ fn detailed_examples() -> Vec<Reason> {
         Reason::Request(400, detail()),
         Reason::Response(detail()),
         Reason::Unregistered(IoFailure::Os(28)),
+        Reason::UpstreamAlert(48),
+        Reason::UpstreamAlert(255),
         Reason::UpstreamTls(detail()),
     ]
 }

@@ -64,6 +64,7 @@ impl Reason {
             Self::Server(_) => "the server's answer may not pass",
             Self::StreamFlood(_) => "too many streams opened and dropped",
             Self::Unregistered(_) => "no descriptor left to watch",
+            Self::UpstreamAlert(_) => "upstream sent an alert",
             Self::UpstreamTls(_) => "upstream: TLS",
             Self::Timeout(limit, _) => limit.text(),
             other => other.fixed_text().unwrap_or(other.class().name()),
@@ -95,10 +96,7 @@ fn write_detailed(reason: &Reason, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
 fn write_error(reason: &Reason, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match reason {
-        Reason::ClientAlert(code) => match AlertDescription::from_code(*code) {
-            Some(alert) => write!(f, "client sent alert {alert}"),
-            None => write!(f, "client sent alert {code}"),
-        },
+        Reason::ClientAlert(code) => write_alert(Peer::Client, *code, f),
         Reason::Configuration(error) => write!(f, "configuration: {error}"),
         Reason::Dns(error) => write!(f, "upstream: DNS: {error}"),
         Reason::Guarded(guarded) => write!(f, "{guarded}"),
@@ -126,9 +124,17 @@ fn write_error(reason: &Reason, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Reason::Timeout(limit, None) => write!(f, "{limit}"),
         Reason::Timeout(limit, Some(when)) => write!(f, "{limit} {when}"),
         Reason::Unregistered(error) => write!(f, "cannot be watched: {error}"),
+        Reason::UpstreamAlert(code) => write_alert(Peer::Upstream, *code, f),
         Reason::UpstreamTls(error) => write!(f, "upstream: TLS: {error}"),
         // The texts of all others are constant.
         _ => Ok(()),
+    }
+}
+
+fn write_alert(peer: Peer, code: u8, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match AlertDescription::from_code(code) {
+        Some(alert) => write!(f, "{peer} sent alert {alert}"),
+        None => write!(f, "{peer} sent alert {code}"),
     }
 }
 
