@@ -554,7 +554,7 @@ const COMMON_KEYS: [&str; 19] = [
 ];
 
 /// The keys of rules with certain actions.
-const ACTION_KEYS: [(&str, &[Kind]); 39] = [
+const ACTION_KEYS: [(&str, &[Kind]); 40] = [
     ("acme_on_demand", &[Kind::Terminate]),
     ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),
