@@ -124,7 +124,7 @@ async fn measure(server: &Server, options: &Options, work: Work) -> Sample {
     let mut tasks = JoinSet::new();
     for client in clients {
         match client {
-            Client::One(stream) => _ = tasks.spawn(keep_asking(stream, work, end)),
+            Client::One(stream) => _ = tasks.spawn(keep_asking(*stream, work, end)),
             Client::Two(streams) => {
                 for _ in 0..by_two.unwrap_or_default() {
                     tasks.spawn(keep_getting(streams.clone(), end));
@@ -143,7 +143,7 @@ async fn measure(server: &Server, options: &Options, work: Work) -> Sample {
 
 /// A connection of a client.
 enum Client {
-    One(TlsStream<TcpStream>),
+    One(Box<TlsStream<TcpStream>>),
     Two(http2::RequestSender),
 }
 
