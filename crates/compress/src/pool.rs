@@ -96,7 +96,7 @@ impl CompressorPool {
     pub fn lend_with(&self, coding: Coding, effort: Effort, dictionary: &[u8]) -> Option<Lent> {
         match coding {
             Coding::Dcz => {
-                let bytes = Zstd::bytes_of(effort, None) + 2 * dictionary.len();
+                let bytes = Zstd::bytes_with(effort, dictionary.len());
                 let (mut zstd, share) = self.take_zstd(bytes)?;
                 zstd.begin_with(effort, dictionary).ok()?;
                 Some(Lent { work: Some(Work::Zstd(zstd)), share })

@@ -13,10 +13,14 @@ use http::HeaderMap;
 use super::body::Piece;
 use super::fault::ResponseFault;
 use crate::compress::Undone;
+use eyelet_engine::worker::Worker;
 use eyelet_memory::budget::{Account, Budget, Counted};
 
 /// Coded bytes that may come to nothing before other tasks run: empty blocks, members and frames.
 const FRUITLESS_BYTES_MAX: usize = 64 << 10;
+/// A decoder that holds more begins only where others may begin, and gives way when memory is
+/// short. Tables and windows of ordinary bodies take less.
+const LARGE_BYTES: usize = 1 << 20;
 
 /// Why a body cannot be decoded.
 #[derive(Debug)]
@@ -33,7 +37,7 @@ impl From<NotDecoded> for ResponseFault {
             NotDecoded::Fault(DecodingFault::Malformed) => Self::ContentCoding,
             NotDecoded::Fault(DecodingFault::Cut) => Self::ContentCut,
             NotDecoded::Fault(DecodingFault::Dictionary) => Self::Dictionary,
-            NotDecoded::NoRoom => Self::NoRoom,
+            NotDecoded::NoRoom | NotDecoded::Fault(DecodingFault::NoRoom) => Self::NoRoom,
         }
     }
 }
@@ -80,8 +84,12 @@ impl Decoding {
     ) -> Poll<Result<Piece, E>> {
         let mut fruitless = 0;
         loop {
+            self.decoder.limit_growth(self.room_bytes());
             let (mut left, mut out) = (&self.input[..], Vec::new());
             if let Err(fault) = self.decoder.step(&mut left, &mut out) {
+                if fault == DecodingFault::NoRoom {
+                    return Poll::Ready(Err(NotDecoded::NoRoom.into()));
+                }
                 // A connection that is cut says nothing about the dictionary.
                 if let Some(dictionary) =
                     self.dictionary.as_ref().filter(|_| fault != DecodingFault::Cut)
@@ -112,15 +120,42 @@ impl Decoding {
         }
     }
 
-    /// Counts a window that has grown. The last eighth of the budget is not for windows.
+    /// What a window may take that is about to be allocated. Those who were let in before still
+    /// grow, and newcomers need the last eighth: a large one leaves a quarter of the budget.
+    fn room_bytes(&self) -> usize {
+        let left = self.budget.left();
+        self.budget.left_to_begin().max(left.min(LARGE_BYTES))
+    }
+
+    /// Counts a window that has grown. The last eighth of the budget is not for windows, and the
+    /// one before it not for large ones.
     fn count(&mut self) -> Result<(), NotDecoded> {
         let bytes = self.decoder.bytes();
         self.counted.set(bytes);
         let has_grown = bytes > self.bytes;
         self.bytes = self.bytes.max(bytes);
-        match has_grown && self.budget.is_tight(0) {
-            true => Err(NotDecoded::NoRoom),
-            false => Ok(()),
+        let is_full = match self.is_large() {
+            true => self.budget.is_filling(0),
+            false => self.budget.is_tight(0),
+        };
+        if has_grown && is_full { Err(NotDecoded::NoRoom) } else { Ok(()) }
+    }
+
+    /// Whether it holds much.
+    fn is_large(&self) -> bool {
+        self.bytes > LARGE_BYTES
+    }
+
+    /// A body whose decoder holds much ends when memory is short, whether it moves or not: one
+    /// window is as much as five hundred connections. This checks again at each tick.
+    ///
+    /// # Errors
+    /// Others need the memory.
+    pub fn give_way(&self, task: &Context<'_>, engine: &Worker) -> Result<(), NotDecoded> {
+        if !self.is_large() {
+            return Ok(());
         }
+        engine.wants_memory(task);
+        if self.budget.is_tight(0) { Err(NotDecoded::NoRoom) } else { Ok(()) }
     }
 }

@@ -21,6 +21,7 @@ use super::served_connection::ServedConnection;
 use super::upstream::request::UpstreamRequest;
 use crate::compress::{Compressors, Undone, UploadCoder};
 use eyelet_config::CompressionMode;
+use eyelet_engine::worker::Worker;
 use eyelet_memory::budget::Budget;
 
 /// A body whose coding changes on its way.
@@ -121,6 +122,14 @@ impl RequestCoding {
                     return Poll::Ready(Ok(Piece::Data(out.into())));
                 }
             },
+        }
+    }
+
+    /// Ends the body if its decoder holds much, and others need that.
+    pub fn give_way(&self, task: &Context<'_>, engine: &Worker) -> Result<(), ExchangeError> {
+        match &self.work {
+            Work::Decode(decoding) => Ok(decoding.give_way(task, engine)?),
+            Work::Code { .. } => Ok(()),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Moves the bodies of an exchange: the request's up and the response's down, both at once, with
 //! bounded buffers.
 
+mod decoded;
 mod recoded;
 use std::cell::Cell;
 use std::future::Future;
@@ -471,6 +472,7 @@ impl<'a> Download<'a> {
         stream: &mut Stream<'_>,
         upstream: &mut Upstream,
     ) -> Poll<Result<(), Broken>> {
+        self.give_way(task).map_err(Broken::Upstream)?;
         let quota = self.taken + QUOTA_BYTES as u64;
         loop {
             ready!(self.poll_pass(task, stream, upstream))?;
@@ -660,26 +662,6 @@ impl<'a> Download<'a> {
         self.given += out.len() as u64;
         stream.push(out.into());
         Poll::Ready(Ok(some))
-    }
-
-    /// The next piece of the body, decoded if need be.
-    fn poll_next(
-        &mut self,
-        task: &mut Context<'_>,
-        upstream: &mut Upstream,
-        max: usize,
-    ) -> Poll<Result<Piece, ResponseFault>> {
-        let mut decoding = self.decoding.take();
-        let mut read = |task: &mut Context<'_>| match self.take_first() {
-            Some(piece) => Poll::Ready(Ok(piece)),
-            None => self.poll_upstream(task, upstream, max),
-        };
-        let piece = match &mut decoding {
-            Some(decoding) => decoding.poll(task, read),
-            None => read(task),
-        };
-        self.decoding = decoding;
-        piece
     }
 
     fn poll_upstream(

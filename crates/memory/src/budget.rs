@@ -181,6 +181,11 @@ impl Budget {
     pub fn left(&self) -> usize {
         (self.bytes_max / 8 * 7).saturating_sub(self.used())
     }
+
+    /// Bytes left below 6/8 of the budget, which those who hold much may begin with.
+    pub fn left_to_begin(&self) -> usize {
+        (self.bytes_max / 8 * 6).saturating_sub(self.used())
+    }
 }
 
 /// One line for an operator: the sum, the limit, the peak, and each account.

@@ -25,6 +25,8 @@ pub struct ContentDecoder {
     met: usize,
     /// Whether any byte came.
     began: bool,
+    /// What it may grow by in a step.
+    room_bytes: usize,
 }
 
 enum Work {
@@ -44,7 +46,7 @@ impl ContentDecoder {
             Coding::Gzip => Work::Gzip(gzip::Gunzip::new()),
             Coding::Dcz | Coding::Dcb => return None,
         };
-        Some(Self { work, awaited: Vec::new(), met: 0, began: false })
+        Some(Self { work, awaited: Vec::new(), met: 0, began: false, room_bytes: usize::MAX })
     }
 
     /// A decoder for a coding with a dictionary, which it copies. `None`: the coding has none, the
@@ -58,14 +60,20 @@ impl ContentDecoder {
         };
         let mut awaited = Vec::new();
         header(coding, hash, &mut awaited);
-        Some(Self { work, awaited, met: 0, began: false })
+        Some(Self { work, awaited, met: 0, began: false, room_bytes: usize::MAX })
+    }
+
+    /// A window that takes more than this is refused before it is allocated, where the coding says
+    /// its size before: zstd. That of brotli grows with the body. Without a call there is no limit.
+    pub fn limit_growth(&mut self, room_bytes: usize) {
+        self.room_bytes = room_bytes;
     }
 
     /// Takes bytes from the front of `input` and appends at most [`STEP_BYTES_MAX`] to `out`. If
     /// it appends nothing, it has taken all of `input` and needs more.
     ///
     /// # Errors
-    /// The body is not of this coding.
+    /// The body is not of this coding, or there is no room for its window.
     pub fn step(&mut self, input: &mut &[u8], out: &mut Vec<u8>) -> Result<(), DecodingFault> {
         self.began |= !input.is_empty();
         self.meet(input)?;
@@ -76,7 +84,7 @@ impl ContentDecoder {
         loop {
             let before = input.len();
             match &mut self.work {
-                Work::Zstd(zstd) => zstd.step(input, out)?,
+                Work::Zstd(zstd) => zstd.step(input, out, self.room_bytes)?,
                 Work::Br(br) => br.step(input, out)?,
                 Work::Gzip(gzip) => gzip.step(input, out)?,
             }

@@ -3,7 +3,7 @@
 /// Most bytes that one step puts out: a TLS record. The receiver takes them before the next step.
 pub const STEP_BYTES_MAX: usize = 16 << 10;
 
-/// Why a coded body cannot be decoded. It is the fault of who coded it.
+/// Why a coded body cannot be decoded. All but the last are the fault of who coded it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodingFault {
     /// The bytes are not of that coding, or a checksum is wrong, or the window is too large.
@@ -15,4 +15,7 @@ pub enum DecodingFault {
     /// It is coded with another dictionary than the one that was named.
     #[error("coded with another dictionary")]
     Dictionary,
+    /// Its window is larger than there is room for. It was not allocated.
+    #[error("no memory for the window of a content coding")]
+    NoRoom,
 }

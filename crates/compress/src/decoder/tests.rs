@@ -206,6 +206,65 @@ fn a_large_window_is_refused() {
     assert_eq!(decoded(Coding::Zstd, &out, 100).unwrap_err().0, DecodingFault::Malformed);
 }
 
+/// Room is asked for before a window is allocated, however the head is cut, and for each frame.
+#[test]
+fn a_window_without_room_is_not_allocated() {
+    let framed = |window_log: u32, length: usize| {
+        let mut context = zstd_safe::CCtx::create();
+        context.set_parameter(zstd_safe::CParameter::WindowLog(window_log)).unwrap();
+        let body = vec![b'a'; length];
+        let mut out = Vec::with_capacity(64 << 10);
+        let mut output = zstd_safe::OutBuffer::around(&mut out);
+        let mut input = zstd_safe::InBuffer::around(&body);
+        // In two calls, so that the frame does not say its length.
+        context.compress_stream(&mut output, &mut input).unwrap();
+        assert_eq!(context.end_stream(&mut output).unwrap(), 0);
+        out
+    };
+    let all = |frames: &[u8], piece: usize, room: usize| {
+        let mut decoder = ContentDecoder::new(Coding::Zstd).unwrap();
+        decoder.limit_growth(room);
+        let (mut total, mut most) = (0, 0);
+        for mut input in frames.chunks(piece) {
+            loop {
+                let mut out = Vec::new();
+                if let Err(fault) = decoder.step(&mut input, &mut out) {
+                    assert_eq!(fault, DecodingFault::NoRoom);
+                    return (None, decoder.bytes());
+                }
+                most = most.max(decoder.bytes());
+                total += out.len();
+                if out.is_empty() {
+                    break;
+                }
+            }
+        }
+        (Some(total), most)
+    };
+    let skipped = [&[0x50, 0x2A, 0x4D, 0x18, 3, 0, 0, 0][..], b"abc"].concat();
+    let small = framed(16, 300_000);
+    for log in [17, 20, 23] {
+        let large = framed(log, 10 << 20);
+        let growth = (1 << log) + (3 << 17) + (1 << 10);
+        for frames in [
+            large.clone(),
+            [&small[..], &large].concat(),
+            [&skipped[..], &large].concat(),
+            [&skipped[..], &skipped, &small, &skipped, &large, &small].concat(),
+        ] {
+            for piece in [1000, usize::MAX] {
+                let (total, most) = all(&frames, piece.min(frames.len()), growth);
+                assert!(total.unwrap() >= 10 << 20 && most > 1 << log, "{log}: {most}");
+                let (total, most) = all(&frames, piece.min(frames.len()), 1 << log);
+                assert!(total.is_none() && most < 1 << log | 600 << 10, "{log}: {most}");
+            }
+        }
+        // A head that comes byte by byte may be that of the largest window.
+        assert_eq!(all(&large, 1, (8 << 20) - 1).0, None);
+        assert_eq!(all(&large, 1, 9 << 20).0, Some(10 << 20));
+    }
+}
+
 /// Coded as the far edge does it: a small difference, and a stream of unknown length.
 fn with_dictionary(coding: Coding, dictionary: &[u8], body: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();

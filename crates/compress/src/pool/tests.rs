@@ -194,6 +194,33 @@ fn zstd_contexts_hold_no_more_than_is_accounted() {
     }
 }
 
+/// The tables of a dictionary count, too, and small budgets have room for some.
+#[test]
+fn zstd_contexts_with_a_dictionary_hold_what_is_counted() {
+    let text = body(8 << 20);
+    for effort in EFFORTS {
+        for len in [1 << 10, 30_000, 112 << 10, 180 << 10, 1 << 20, 8 << 20] {
+            let mut zstd = Zstd::new().unwrap();
+            zstd.begin_with(effort, &text[..len]).unwrap();
+            let mut out = Vec::new();
+            for piece in text[..300_000].chunks(16 << 10) {
+                zstd.push(piece, &mut out).unwrap();
+                let (holds, counted) = (zstd.bytes(), Zstd::bytes_with(effort, len));
+                assert!(
+                    holds <= counted && counted - holds <= holds / 20,
+                    "{effort:?} {len}: {holds} of {counted}"
+                );
+            }
+            zstd.finish(&mut out).unwrap();
+        }
+    }
+    // A worker's share of a budget of 64 MiB with two workers.
+    let pool = CompressorPool::new(8 << 20);
+    let lend = || pool.lend_with(Coding::Dcz, Effort::Small, &text[..112 << 10]);
+    let lent: Vec<Lent> = std::iter::from_fn(lend).collect();
+    assert_eq!(lent.len(), 3, "{} bytes", pool.bytes());
+}
+
 #[test]
 fn a_body_of_another_length_than_declared_is_an_error() {
     let pool = CompressorPool::new(8 << 20);

@@ -73,7 +73,12 @@ pub struct Scene {
 impl Scene {
     /// With 95 of a hundred newcomers served.
     pub fn strict(manner: Manner) -> Self {
-        Self { newcomers_percent: 95, ..Self::new(manner) }
+        Self::new(manner).strictly()
+    }
+
+    /// The same scene, with 95 of a hundred newcomers served.
+    pub fn strictly(self) -> Self {
+        Self { newcomers_percent: 95, ..self }
     }
 
     fn new(manner: Manner) -> Self {

@@ -97,7 +97,8 @@ fn decoded(coding: &str, body: &[u8]) {
              upstream_ca = \"ca.pem\"\n",
             edge.address()
         )
-    });
+    })
+    .strictly();
     let flood = || {
         let clients = many(sized(100), |n| {
             let source = From::loopback(2 + u8::try_from(n % 8).unwrap()).small();

@@ -22,6 +22,9 @@ impl Upload<'_> {
         stream: &mut Stream<'_>,
         upstream: &mut Upstream,
     ) -> Poll<Result<(), ExchangeError>> {
+        if let Some(coding) = &self.recoded {
+            coding.give_way(task, &self.worker.engine)?;
+        }
         let quota = self.written + QUOTA_BYTES as u64;
         loop {
             let room = if self.read { 0 } else { self.room(upstream, QUEUED_BYTES_MAX) };
