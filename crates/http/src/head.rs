@@ -35,7 +35,7 @@ pub const RESPONSE_HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// Field maps that a worker keeps for its next messages: those of five hundred requests in progress
 /// and of their responses, until no message has needed them for a tick. With 256, one map was made
-/// for each request of 32 clients with ten streams each.
+/// for each request of 32 clients with ten streams each. While memory is short, none is added.
 const SPARE_MAX: usize = 1_000;
 /// Bytes that each counts: 24 fields and the index of their names.
 const SPARE_MAP_BYTES: usize = 5 << 9;
@@ -275,7 +275,10 @@ pub fn give_back(mut fields: HeaderMap) {
     }
     fields.clear();
     SPARE.with_borrow_mut(|spare| {
-        if spare.maps.len() < SPARE_MAX {
+        let count = spare.maps.len() + 1;
+        // Those since the last tick are not counted yet. Before the first tick none is kept.
+        let fits = |counted: &Counted| counted.may_be(count * SPARE_MAP_BYTES);
+        if count <= SPARE_MAX && spare.counted.as_ref().is_some_and(fits) {
             spare.maps.push(fields);
         }
     });
