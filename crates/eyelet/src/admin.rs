@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use eyelet_admin::metrics::{MetricKind, Metrics, Number};
 use eyelet_admin::{
     AdminError, AdminServer, Answers, Document, History, LISTED_MAX, ObjectKind, Objects,
-    SOONEST_MAX, Start, process,
+    SOONEST_MAX, SortKey, Sorted, Start, process,
 };
 use eyelet_config::certificate::Description;
 use eyelet_config::{Access, Action, AdminSettings, LogFormat, RuleRef};
@@ -237,14 +237,14 @@ impl Answers for EdgeAnswers {
         })
     }
 
-    fn objects(&self, of: ObjectKind, sorted: Option<usize>) -> Option<Objects> {
+    fn objects(&self, of: ObjectKind, sorted: Option<Sorted>) -> Option<Objects> {
         let snapshot = self.snapshot()?;
         Some(match (of, sorted) {
             (ObjectKind::Rule, _) => rules(snapshot, sorted),
             (ObjectKind::Certificate, None) => certificates(described(snapshot)),
-            (ObjectKind::Certificate, Some(most)) => {
+            (ObjectKind::Certificate, Some(Sorted { limit, .. })) => {
                 let soonest = self.soonest(&snapshot);
-                let few = soonest.len().min(most);
+                let few = soonest.len().min(limit);
                 let few = (0..few).filter_map(move |at| Some(soonest.get(at)?.1.clone()));
                 certificates(few)
             }
@@ -380,10 +380,10 @@ fn write_rules(metrics: &mut Metrics, snapshot: &Snapshot) {
     }
 }
 
-/// The rules in the order of the file, or so many of those with the most hits.
-fn rules(snapshot: Arc<Snapshot>, sorted: Option<usize>) -> Objects {
+/// The rules in the order of the file, or a part of them by their hits.
+fn rules(snapshot: Arc<Snapshot>, sorted: Option<Sorted>) -> Objects {
     let counts = match sorted {
-        Some(most) => busiest(&snapshot, most),
+        Some(sorted) => busiest(&snapshot, sorted),
         None => rule_counts(&snapshot).into_iter().enumerate().collect(),
     };
     let first = Some(("generation", json!(snapshot.generation)));
@@ -397,16 +397,19 @@ fn rule_counts(snapshot: &Snapshot) -> Vec<RuleCount> {
     snapshot.hits.as_ref().map(|hits| hits.counts()).unwrap_or_default()
 }
 
-/// The rules with the most hits, by their indexes. Those of one name have one sum, and are there
-/// once.
-fn busiest(snapshot: &Snapshot, most: usize) -> Vec<(usize, RuleCount)> {
+/// The rules with the most hits, or those that were hit last, by their indexes. Those of one name
+/// have one sum, and are there once.
+fn busiest(snapshot: &Snapshot, sorted: Sorted) -> Vec<(usize, RuleCount)> {
     let mut counts: Vec<_> = rule_counts(snapshot).into_iter().enumerate().collect();
-    counts.sort_by_key(|(_, count)| Reverse(count.hits));
+    counts.sort_by_key(|(_, count)| match sorted.by {
+        SortKey::LastHit => Reverse((count.last_unix_ms, count.hits)),
+        SortKey::Hits | SortKey::Expiry => Reverse((count.hits, count.last_unix_ms)),
+    });
     let mut known = HashSet::new();
     let is_first = |(index, _): &(usize, RuleCount)| {
         snapshot.config.rules.get(*index).is_some_and(|rule| known.insert(rule.name))
     };
-    counts.into_iter().filter(is_first).take(most).collect()
+    counts.into_iter().filter(is_first).take(sorted.limit).collect()
 }
 
 fn rule_of(rule: &RuleRef<'_>, count: RuleCount) -> Value {
@@ -429,7 +432,8 @@ fn rule_of(rule: &RuleRef<'_>, count: RuleCount) -> Value {
 fn busiest_rules(snapshot: &Snapshot) -> Value {
     let counts = rule_counts(snapshot);
     let never_hit = counts.iter().filter(|count| count.hits == 0).count();
-    let listed = busiest(snapshot, LISTED_MAX).into_iter();
+    let sorted = Sorted { by: SortKey::Hits, limit: LISTED_MAX };
+    let listed = busiest(snapshot, sorted).into_iter();
     let listed: Vec<Value> = listed
         .filter_map(|(index, count)| Some(rule_of(&snapshot.config.rules.get(index)?, count)))
         .collect();

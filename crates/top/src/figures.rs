@@ -15,9 +15,9 @@ const RATE_TIME_MIN: Duration = Duration::from_millis(500);
 const EXPIRY_WARNING: f64 = 14.0 * 86_400.0;
 /// How long certificates are remembered: to list them, the edge reads each one.
 const CERTIFICATES_TIME: Duration = Duration::from_mins(1);
-/// Rules with the most hits, and certificates that expire first: as many as the edge sorts. A rule
-/// that is busy now has many hits, and of the others there may be 100,000.
-const RULES: &str = "/rules?sort=hits&limit=1000";
+/// Rules that were hit last, and certificates that expire first: as many as the edge sorts. A rule
+/// that is busy now was hit just now. One that was busy once may have more hits.
+const RULES: &str = "/rules?sort=last_hit&limit=1000";
 const CERTIFICATES: &str = "/certificates?sort=expiry&limit=100";
 
 /// What connections are sorted by: the edge can sort by two things.
@@ -54,9 +54,9 @@ pub struct Figures {
     pub status: Value,
     /// `/metrics`.
     pub metrics: MetricsText,
-    /// `/rules`, those with the most hits first.
+    /// `/rules`, those that were hit last first.
     pub rules: Vec<RuleRow>,
-    /// The soonest first.
+    /// Those that cannot be read, then the soonest first.
     pub expiries: Vec<Expiry>,
     /// `/memory`.
     pub memory: Value,
