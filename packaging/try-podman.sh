@@ -9,7 +9,7 @@ image=eyelet-try-$$
 leave() {
     podman rm --force "$image" >"$work/removed" 2>&1 || true
     podman rmi --force "$image" >"$work/removed" 2>&1 || true
-    kill "$app" || true
+    [[ -z $app ]] || kill "$app" || true
     rm -rf "$work"
 }
 app=
@@ -60,14 +60,22 @@ podman run --detach --name "$image" --sysctl net.ipv4.ip_unprivileged_port_start
     "${@:2}" "$image" >"$work/id"
 port=$(podman port "$image" 443)
 for _ in {1..100}; do
-    page=$(curl --silent --http2 --cacert "$work/edge/app.pem" --write-out '%{http_version} ' \
-        --connect-to "app.example:443:127.0.0.1:${port##*:}" https://app.example/) || true
+    page=$(curl --silent --show-error --http2 --cacert "$work/edge/app.pem" \
+        --write-out '%{http_version} ' --connect-to "app.example:443:127.0.0.1:${port##*:}" \
+        https://app.example/ 2>"$work/curl") || true
     [[ $page == "from the upstream"$'\n'"2 " ]] && break
     sleep 0.1
 done
 podman stop --time 20 "$image" >"$work/stopped"
 podman logs "$image"
-[[ $page == "from the upstream"$'\n'"2 " ]]
+if [[ $page != "from the upstream"$'\n'"2 " ]]; then
+    printf 'the page did not come: curl has "%s" and says: ' "$page" >&2
+    cat "$work/curl" >&2
+    exit 1
+fi
 status=$(podman inspect --format '{{.State.ExitCode}}' "$image")
-[[ $status == 0 ]]
+if [[ $status != 0 ]]; then
+    echo "the edge ended with $status" >&2
+    exit 1
+fi
 echo "served by HTTP/2 from a container of $(podman --version), and ended with 0"

@@ -17,7 +17,7 @@ mod stalled;
 mod tick;
 
 pub use history::History;
-pub use objects::{ObjectKind, Objects, SOONEST_MAX};
+pub use objects::{ObjectKind, Objects, SOONEST_MAX, SortKey, Sorted};
 pub use routes::{Answers, Document};
 pub use server::{AdminError, AdminServer, CONNECTIONS_MAX, Start};
 pub use tick::LISTED_MAX;

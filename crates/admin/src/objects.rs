@@ -18,7 +18,7 @@ const PIECE_BYTES: usize = 32 << 10;
 const SORTED: usize = 100;
 /// Certificates that can be asked for in the order of their expiry: the edge remembers so many.
 pub const SOONEST_MAX: usize = 100;
-/// Rules that can be asked for in the order of their hits: 1,000 are about 120 KiB.
+/// Rules that can be asked for in an order by their hits: 1,000 are about 120 KiB.
 const BUSIEST_MAX: usize = 1_000;
 
 /// What such a document is about.
@@ -30,29 +30,57 @@ pub enum ObjectKind {
     Certificate,
 }
 
+/// What a document is sorted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SortKey {
+    /// Rules with the most hits first.
+    Hits,
+    /// Rules that were hit last first.
+    LastHit,
+    /// Certificates that cannot be read, then those that expire first.
+    Expiry,
+}
+
+/// A document with a part of its objects, in an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sorted {
+    /// What they are sorted by.
+    pub by: SortKey,
+    /// How many there are at most.
+    pub limit: usize,
+}
+
 impl ObjectKind {
-    /// How many objects a query asks for, in the order that it names: rules with the most hits
-    /// first, or certificates that expire first. `None`: all, in their own order.
-    pub(crate) fn sorted(self, query: &str) -> Result<Option<usize>, &'static str> {
-        let (order, most) = match self {
-            Self::Rule => ("hits", BUSIEST_MAX),
-            Self::Certificate => ("expiry", SOONEST_MAX),
-        };
+    /// The order that a query asks for. `None`: all objects, in their own order.
+    pub(crate) fn sorted(self, query: &str) -> Result<Option<Sorted>, &'static str> {
         let (mut sort, mut limit) = (None, None);
         for (key, value) in form_urlencoded::parse(query.as_bytes()) {
             match &*key {
                 "sort" if sort.is_some() => return Err("a key occurs twice\n"),
-                "sort" if value != order => return Err("sort: hits of rules, or expiry\n"),
-                "sort" => sort = Some(SORTED),
+                "sort" => sort = Some(self.sort_key(&value)?),
                 "limit" if limit.is_some() => return Err("a key occurs twice\n"),
                 "limit" => limit = Some(value.parse().map_err(|_| "limit: a number\n")?),
                 _ => return Err("a key is not known\n"),
             }
         }
-        match (sort, limit) {
-            (None, Some(_)) => Err("limit: for a sorted list\n"),
-            (_, Some(limit)) if limit > most => Err("limit: 1000 rules, or 100 certificates\n"),
-            (sort, limit) => Ok(limit.or(sort)),
+        let Some(by) = sort else {
+            return if limit.is_some() { Err("limit: for a sorted list\n") } else { Ok(None) };
+        };
+        let limit = limit.unwrap_or(SORTED);
+        match self {
+            Self::Rule if limit > BUSIEST_MAX => Err("limit: at most 1000 rules\n"),
+            Self::Certificate if limit > SOONEST_MAX => Err("limit: at most 100 certificates\n"),
+            Self::Rule | Self::Certificate => Ok(Some(Sorted { by, limit })),
+        }
+    }
+
+    fn sort_key(self, value: &str) -> Result<SortKey, &'static str> {
+        match (self, value) {
+            (Self::Rule, "hits") => Ok(SortKey::Hits),
+            (Self::Rule, "last_hit") => Ok(SortKey::LastHit),
+            (Self::Rule, _) => Err("sort: hits or last_hit\n"),
+            (Self::Certificate, "expiry") => Ok(SortKey::Expiry),
+            (Self::Certificate, _) => Err("sort: expiry\n"),
         }
     }
 }
@@ -179,10 +207,14 @@ mod tests {
     #[test]
     fn a_sorted_document_has_a_limit() {
         let (rule, certificate) = (ObjectKind::Rule, ObjectKind::Certificate);
+        let hits = |limit| Some(Some(Sorted { by: SortKey::Hits, limit }));
+        let last = |limit| Some(Some(Sorted { by: SortKey::LastHit, limit }));
+        let expiry = |limit| Some(Some(Sorted { by: SortKey::Expiry, limit }));
         for (of, query, expected) in [
             (rule, "", Some(None)),
-            (rule, "sort=hits", Some(Some(SORTED))),
-            (rule, "limit=1000&sort=hits", Some(Some(1_000))),
+            (rule, "sort=hits", hits(SORTED)),
+            (rule, "limit=1000&sort=hits", hits(1_000)),
+            (rule, "sort=last_hit&limit=1000", last(1_000)),
             (rule, "sort=hits&limit=1001", None),
             (rule, "sort=expiry", None),
             (rule, "limit=5", None),
@@ -190,11 +222,20 @@ mod tests {
             (rule, "sort=hits&limit=1&limit=2", None),
             (rule, "sort=hits&limit=-1", None),
             (rule, "all", None),
-            (certificate, "sort=expiry&limit=3", Some(Some(3))),
+            (certificate, "sort=expiry&limit=3", expiry(3)),
             (certificate, "sort=expiry&limit=101", None),
             (certificate, "sort=hits", None),
         ] {
             assert_eq!(of.sorted(query).ok(), expected, "{query}");
+        }
+        // An error speaks of what was asked for alone.
+        for (of, query, why) in [
+            (rule, "sort=expiry", "sort: hits or last_hit\n"),
+            (rule, "sort=hits&limit=1001", "limit: at most 1000 rules\n"),
+            (certificate, "sort=hits", "sort: expiry\n"),
+            (certificate, "sort=expiry&limit=101", "limit: at most 100 certificates\n"),
+        ] {
+            assert_eq!(of.sorted(query), Err(why), "{query}");
         }
     }
 

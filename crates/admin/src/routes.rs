@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::sync::mpsc::Receiver;
 
 use crate::metrics::{Format, Metrics};
-use crate::objects::{ObjectKind, Objects, Pieces};
+use crate::objects::{ObjectKind, Objects, Pieces, Sorted};
 
 /// What the server asks the program. It is called on the server's thread.
 pub trait Answers: Send + Sync + 'static {
@@ -28,9 +28,9 @@ pub trait Answers: Send + Sync + 'static {
     /// A document. `None`: there is nothing to show any more, the process ends.
     fn document(&self, document: Document) -> Option<Value>;
 
-    /// A document with an object for each of many things. `None` as above. With `sorted` it has so
-    /// many at most: the rules with the most hits first, or the certificates that expire first.
-    fn objects(&self, of: ObjectKind, sorted: Option<usize>) -> Option<Objects>;
+    /// A document with an object for each of many things. `None` as above. With `sorted` it has a
+    /// part of them.
+    fn objects(&self, of: ObjectKind, sorted: Option<Sorted>) -> Option<Objects>;
 }
 
 /// What can be asked for as JSON.
@@ -163,7 +163,7 @@ pub(crate) mod stand_in {
             Some(json!({ "rules": [], "upstreams": [] }))
         }
 
-        fn objects(&self, _: ObjectKind, _: Option<usize>) -> Option<Objects> {
+        fn objects(&self, _: ObjectKind, _: Option<Sorted>) -> Option<Objects> {
             None
         }
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use eyelet_admin::metrics::{MetricKind, Metrics, Number};
 use eyelet_admin::{
     AdminError, AdminServer, Answers, Document, History, LISTED_MAX, ObjectKind, Objects,
-    SOONEST_MAX, Start, process,
+    SOONEST_MAX, SortKey, Sorted, Start, process,
 };
 use eyelet_config::certificate::Description;
 use eyelet_config::{Access, Action, AdminSettings, LogFormat, RuleRef};
@@ -145,8 +145,8 @@ struct EdgeAnswers {
     reloads: [AtomicU64; 2],
     /// When the last one served; 0: none has.
     reloaded_unix_ms: AtomicU64,
-    /// The certificates that expire first, the first one first, and when they were found.
-    soonest: Mutex<Option<(Instant, Arc<[Expiring]>)>>,
+    /// The certificates that expire first, as they were found last.
+    soonest: Mutex<Option<Soonest>>,
     /// The allocator's free bytes, and when they were counted.
     unused: Mutex<Option<(Instant, usize)>>,
 }
@@ -156,20 +156,21 @@ impl EdgeAnswers {
         Some(self.published.upgrade()?.snapshot())
     }
 
-    /// The [`SOONEST_MAX`] certificates that expire first.
+    /// The certificates of [`first`].
     fn soonest(&self, snapshot: &Arc<Snapshot>) -> Arc<[Expiring]> {
         let mut soonest = self.soonest.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*soonest {
-            Some((found, kept)) if found.elapsed() < EXPIRY_TIME => kept.clone(),
-            _ => {
-                let all = described(snapshot.clone()).filter_map(|(source, from, described)| {
-                    Some((described.as_ref().ok()?.not_after, (source, from, described)))
-                });
-                let kept: Arc<[Expiring]> = first(all).into();
-                *soonest = Some((Instant::now(), kept.clone()));
-                kept
-            }
+        let generation = snapshot.generation;
+        let is_new = |one: &Soonest| one.generation == generation && one.at.elapsed() < EXPIRY_TIME;
+        if let Some(one) = soonest.as_ref().filter(|one| is_new(one)) {
+            return one.certificates.clone();
         }
+        let all = described(snapshot.clone()).map(|(source, from, described)| {
+            (described.as_ref().ok().map(|one| one.not_after), (source, from, described))
+        });
+        let certificates: Arc<[Expiring]> = first(all).into();
+        let found = Soonest { at: Instant::now(), generation, certificates: certificates.clone() };
+        *soonest = Some(found);
+        certificates
     }
 
     fn allocator_unused_bytes(&self) -> usize {
@@ -209,12 +210,12 @@ impl Answers for EdgeAnswers {
             "The configuration's number.",
             snapshot.generation,
         );
-        if let Some((expiry, _)) = self.soonest(&snapshot).first() {
+        if let Some(expiry) = self.soonest(&snapshot).iter().find_map(|(expiry, _)| *expiry) {
             let help = "When the first certificate that is served expires.";
             metrics.gauge(
                 "certificate_soonest_expiry_timestamp_seconds",
                 help,
-                Number::Seconds(*expiry as f64),
+                Number::Seconds(expiry as f64),
             );
         }
         write_memory(metrics, &snapshot);
@@ -236,14 +237,14 @@ impl Answers for EdgeAnswers {
         })
     }
 
-    fn objects(&self, of: ObjectKind, sorted: Option<usize>) -> Option<Objects> {
+    fn objects(&self, of: ObjectKind, sorted: Option<Sorted>) -> Option<Objects> {
         let snapshot = self.snapshot()?;
         Some(match (of, sorted) {
             (ObjectKind::Rule, _) => rules(snapshot, sorted),
             (ObjectKind::Certificate, None) => certificates(described(snapshot)),
-            (ObjectKind::Certificate, Some(most)) => {
+            (ObjectKind::Certificate, Some(Sorted { limit, .. })) => {
                 let soonest = self.soonest(&snapshot);
-                let few = soonest.len().min(most);
+                let few = soonest.len().min(limit);
                 let few = (0..few).filter_map(move |at| Some(soonest.get(at)?.1.clone()));
                 certificates(few)
             }
@@ -379,10 +380,10 @@ fn write_rules(metrics: &mut Metrics, snapshot: &Snapshot) {
     }
 }
 
-/// The rules in the order of the file, or so many of those with the most hits.
-fn rules(snapshot: Arc<Snapshot>, sorted: Option<usize>) -> Objects {
+/// The rules in the order of the file, or a part of them by their hits.
+fn rules(snapshot: Arc<Snapshot>, sorted: Option<Sorted>) -> Objects {
     let counts = match sorted {
-        Some(most) => busiest(&snapshot, most),
+        Some(sorted) => busiest(&snapshot, sorted),
         None => rule_counts(&snapshot).into_iter().enumerate().collect(),
     };
     let first = Some(("generation", json!(snapshot.generation)));
@@ -396,16 +397,19 @@ fn rule_counts(snapshot: &Snapshot) -> Vec<RuleCount> {
     snapshot.hits.as_ref().map(|hits| hits.counts()).unwrap_or_default()
 }
 
-/// The rules with the most hits, by their indexes. Those of one name have one sum, and are there
-/// once.
-fn busiest(snapshot: &Snapshot, most: usize) -> Vec<(usize, RuleCount)> {
+/// The rules with the most hits, or those that were hit last, by their indexes. Those of one name
+/// have one sum, and are there once.
+fn busiest(snapshot: &Snapshot, sorted: Sorted) -> Vec<(usize, RuleCount)> {
     let mut counts: Vec<_> = rule_counts(snapshot).into_iter().enumerate().collect();
-    counts.sort_by_key(|(_, count)| Reverse(count.hits));
+    counts.sort_by_key(|(_, count)| match sorted.by {
+        SortKey::LastHit => Reverse((count.last_unix_ms, count.hits)),
+        SortKey::Hits | SortKey::Expiry => Reverse((count.hits, count.last_unix_ms)),
+    });
     let mut known = HashSet::new();
     let is_first = |(index, _): &(usize, RuleCount)| {
         snapshot.config.rules.get(*index).is_some_and(|rule| known.insert(rule.name))
     };
-    counts.into_iter().filter(is_first).take(most).collect()
+    counts.into_iter().filter(is_first).take(sorted.limit).collect()
 }
 
 fn rule_of(rule: &RuleRef<'_>, count: RuleCount) -> Value {
@@ -428,7 +432,8 @@ fn rule_of(rule: &RuleRef<'_>, count: RuleCount) -> Value {
 fn busiest_rules(snapshot: &Snapshot) -> Value {
     let counts = rule_counts(snapshot);
     let never_hit = counts.iter().filter(|count| count.hits == 0).count();
-    let listed = busiest(snapshot, LISTED_MAX).into_iter();
+    let sorted = Sorted { by: SortKey::Hits, limit: LISTED_MAX };
+    let listed = busiest(snapshot, sorted).into_iter();
     let listed: Vec<Value> = listed
         .filter_map(|(index, count)| Some(rule_of(&snapshot.config.rules.get(index)?, count)))
         .collect();
@@ -438,23 +443,38 @@ fn busiest_rules(snapshot: &Snapshot) -> Value {
 /// A certificate: its source, where it is from, and what it says.
 type Origin = (&'static str, String, Result<Description, String>);
 
-/// When a certificate expires, in seconds since 1970, and the certificate.
-type Expiring = (i64, Origin);
+/// When a certificate expires, in seconds since 1970, and the certificate. `None`: it cannot be
+/// read.
+type Expiring = (Option<i64>, Origin);
 
-/// The [`SOONEST_MAX`] that expire first, in order. Twice as many are held at a time.
+/// The certificates that expire first, as they were found.
+struct Soonest {
+    at: Instant,
+    /// The configuration that they are of.
+    generation: u64,
+    certificates: Arc<[Expiring]>,
+}
+
+/// [`SOONEST_MAX`] that cannot be read, and behind them as many that expire first, in order: those
+/// do not hide these from `/metrics`. Three times [`SOONEST_MAX`] are held at a time.
 fn first(all: impl Iterator<Item = Expiring>) -> Vec<Expiring> {
-    let mut kept = Vec::new();
-    let trim = |kept: &mut Vec<Expiring>| {
-        kept.sort_by_key(|(expiry, _)| *expiry);
-        kept.truncate(SOONEST_MAX);
+    let (mut kept, mut readable) = (Vec::new(), Vec::new());
+    let trim = |readable: &mut Vec<Expiring>| {
+        readable.sort_by_key(|(expiry, _)| *expiry);
+        readable.truncate(SOONEST_MAX);
     };
     for one in all {
-        kept.push(one);
-        if kept.len() == 2 * SOONEST_MAX {
-            trim(&mut kept);
+        match one.0 {
+            None if kept.len() < SOONEST_MAX => kept.push(one),
+            None => {}
+            Some(_) => readable.push(one),
+        }
+        if readable.len() == 2 * SOONEST_MAX {
+            trim(&mut readable);
         }
     }
-    trim(&mut kept);
+    trim(&mut readable);
+    kept.append(&mut readable);
     kept.shrink_to_fit();
     kept
 }
@@ -529,15 +549,22 @@ mod tests {
 
     #[test]
     fn those_that_expire_first_are_kept() {
-        let one = |expiry| (expiry, ("file", format!("{expiry}.pem"), Err(String::new())));
+        let one =
+            |expiry: Option<i64>| (expiry, ("file", format!("{expiry:?}.pem"), Err(String::new())));
         // 1,000 different ones, in no order.
-        let all = (0..1_000).map(|n| one(n * 617 % 1_009));
-        let mut expected: Vec<i64> = all.clone().map(|(expiry, _)| expiry).collect();
+        let all = (0..1_000).map(|n| one(Some(n * 617 % 1_009)));
+        let mut expected: Vec<Option<i64>> = all.clone().map(|(expiry, _)| expiry).collect();
         expected.sort_unstable();
         expected.truncate(SOONEST_MAX);
-        let kept: Vec<i64> = first(all).into_iter().map(|(expiry, _)| expiry).collect();
-        assert_eq!(kept, expected);
-        assert_eq!(first([one(7)].into_iter()).len(), 1);
+        let expiries = |kept: Vec<Expiring>| -> Vec<Option<i64>> {
+            kept.into_iter().map(|(expiry, _)| expiry).collect()
+        };
+        assert_eq!(expiries(first(all.clone())), expected);
+        assert_eq!(first([one(Some(7))].into_iter()).len(), 1);
+        // Those that cannot be read are before them, and hide none of them.
+        let unreadable = vec![None; SOONEST_MAX];
+        let both = all.chain((0..=SOONEST_MAX).map(|_| one(None)));
+        assert_eq!(expiries(first(both)), [unreadable, expected].concat());
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub const RESPONSE_HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// Field maps that a worker keeps for its next messages: those of five hundred requests in progress
 /// and of their responses, until no message has needed them for a tick. With 256, one map was made
-/// for each request of 32 clients with ten streams each.
+/// for each request of 32 clients with ten streams each. While memory is short, none is added.
 const SPARE_MAX: usize = 1_000;
 /// Bytes that each counts: 24 fields and the index of their names.
 const SPARE_MAP_BYTES: usize = 5 << 9;
@@ -248,13 +248,16 @@ pub fn split_to(buffer: &mut BytesMut, len: usize) -> BytesMut {
     if len == buffer.len() { std::mem::take(buffer) } else { buffer.split_to(len) }
 }
 
-/// Takes a head off the front, without sharing much memory with the bytes behind it. A response's
-/// values share the memory of its head, and an HTTP/2 stream holds them until they are written.
-fn take_alone(buffer: &mut BytesMut, len: usize) -> BytesMut {
-    if len == buffer.len() && buffer.capacity() <= 2 * len {
+/// Takes a head off the front, without sharing much memory with the bytes behind it, or with heads
+/// that were before it. A response's values share the memory of its head, and an HTTP/2 stream
+/// holds them until they are written. `held` is what the buffer's memory had when it was read into.
+fn take_alone(buffer: &mut BytesMut, held: usize, len: usize) -> BytesMut {
+    // The capacity is only what is left of the memory behind what was taken before.
+    let held = held.max(buffer.capacity());
+    if len == buffer.len() && held <= 2 * len {
         return std::mem::take(buffer);
     }
-    if buffer.capacity() <= SMALL_RESPONSE_BYTES {
+    if held <= SMALL_RESPONSE_BYTES {
         return buffer.split_to(len);
     }
     let head = BytesMut::from(&buffer[..len]);
@@ -272,7 +275,10 @@ pub fn give_back(mut fields: HeaderMap) {
     }
     fields.clear();
     SPARE.with_borrow_mut(|spare| {
-        if spare.maps.len() < SPARE_MAX {
+        let count = spare.maps.len() + 1;
+        // Those since the last tick are not counted yet. Before the first tick none is kept.
+        let fits = |counted: &Counted| counted.may_be(count * SPARE_MAP_BYTES);
+        if count <= SPARE_MAX && spare.counted.as_ref().is_some_and(fits) {
             spare.maps.push(fields);
         }
     });
@@ -559,9 +565,11 @@ fn keep_alive(version: Version, fields: &Fields) -> bool {
     !closes && (version == Version::HTTP_11 || is_kept())
 }
 
-/// Takes a response's head off the front of `buffer`; `None` if it is incomplete.
+/// Takes a response's head off the front of `buffer`; `None` if it is incomplete. The buffer holds
+/// `held` bytes of memory, of which some may be before its front.
 pub fn take_response(
     buffer: &mut BytesMut,
+    held: usize,
     scanner: &mut Scanner,
     method: &Method,
 ) -> Result<Option<Response>, ResponseFault> {
@@ -579,7 +587,7 @@ pub fn take_response(
         return if b"HTTP/".starts_with(begun) { Ok(None) } else { Err(ResponseFault::Line) };
     };
     *scanner = Scanner::default();
-    let mut head = take_alone(buffer, end);
+    let mut head = take_alone(buffer, held, end);
     // Reads a later minor version as HTTP/1.1 (RFC 9110 2.5).
     if let [b'H', b'T', b'T', b'P', b'/', b'1', b'.', minor @ b'2'..=b'9', b' ', ..] = &mut head[..]
     {

@@ -67,13 +67,13 @@ pub fn request_is_stable(bytes: &[u8]) {
 pub fn response_is_stable(bytes: &[u8]) {
     for method in [Method::GET, Method::HEAD] {
         let mut whole = BytesMut::from(bytes);
-        let at_once = take_response(&mut whole, &mut Scanner::default(), &method);
+        let at_once = take_response(&mut whole, 0, &mut Scanner::default(), &method);
         let mut scanner = Scanner::default();
         let mut cut = BytesMut::new();
         let mut taken: Result<Option<Response>, ResponseFault> = Ok(None);
         for byte in bytes {
             cut.extend_from_slice(&[*byte]);
-            taken = take_response(&mut cut, &mut scanner, &method);
+            taken = take_response(&mut cut, 0, &mut scanner, &method);
             if !matches!(taken, Ok(None)) {
                 break;
             }

@@ -224,6 +224,11 @@ impl Counted {
         counted
     }
 
+    /// Whether there is room for `bytes` in its place, below 7/8 of the budget.
+    pub fn may_be(&self, bytes: usize) -> bool {
+        bytes.saturating_sub(self.bytes) <= self.budget.left()
+    }
+
     /// Changes the count to `bytes`.
     pub fn set(&mut self, bytes: usize) {
         if bytes > self.bytes {

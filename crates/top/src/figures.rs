@@ -15,9 +15,9 @@ const RATE_TIME_MIN: Duration = Duration::from_millis(500);
 const EXPIRY_WARNING: f64 = 14.0 * 86_400.0;
 /// How long certificates are remembered: to list them, the edge reads each one.
 const CERTIFICATES_TIME: Duration = Duration::from_mins(1);
-/// Rules with the most hits, and certificates that expire first: as many as the edge sorts. A rule
-/// that is busy now has many hits, and of the others there may be 100,000.
-const RULES: &str = "/rules?sort=hits&limit=1000";
+/// Rules that were hit last, and certificates that expire first: as many as the edge sorts. A rule
+/// that is busy now was hit just now. One that was busy once may have more hits.
+const RULES: &str = "/rules?sort=last_hit&limit=1000";
 const CERTIFICATES: &str = "/certificates?sort=expiry&limit=100";
 
 /// What connections are sorted by: the edge can sort by two things.
@@ -54,9 +54,9 @@ pub struct Figures {
     pub status: Value,
     /// `/metrics`.
     pub metrics: MetricsText,
-    /// `/rules`, those with the most hits first.
+    /// `/rules`, those that were hit last first.
     pub rules: Vec<RuleRow>,
-    /// The soonest first.
+    /// Those that cannot be read, then the soonest first.
     pub expiries: Vec<Expiry>,
     /// `/memory`.
     pub memory: Value,
@@ -74,8 +74,8 @@ pub struct Figures {
 pub struct Expiry {
     /// Its first name, or where it is from.
     pub name: String,
-    /// In seconds of Unix time.
-    pub after: f64,
+    /// In seconds of Unix time. `None`: it cannot be read.
+    pub after: Option<f64>,
     /// The part of its life from which on it is a warning, in seconds.
     pub warning: f64,
 }
@@ -205,14 +205,16 @@ fn rules(document: &Value) -> Vec<RuleRow> {
 fn expiries(document: &Value) -> Vec<Expiry> {
     let all = document["certificates"].as_array().into_iter().flatten();
     let mut expiries: Vec<Expiry> = all
-        .filter_map(|one| {
+        .map(|one| {
             let name = one["names"][0].as_str().unwrap_or_else(|| text(one, "from")).to_owned();
-            let after = one["not_after_unix_seconds"].as_f64()?;
-            let life = after - number(one, "not_before_unix_seconds");
-            Some(Expiry { name, after, warning: EXPIRY_WARNING.min(life / 3.0) })
+            let after = one["not_after_unix_seconds"].as_f64();
+            let before = number(one, "not_before_unix_seconds");
+            let life = after.map_or(0.0, |after| after - before);
+            Expiry { name, after, warning: EXPIRY_WARNING.min(life / 3.0) }
         })
         .collect();
-    expiries.sort_by(|one, other| one.after.total_cmp(&other.after));
+    let key = |one: &Expiry| one.after.unwrap_or(f64::NEG_INFINITY);
+    expiries.sort_by(|one, other| key(one).total_cmp(&key(other)));
     expiries
 }
 
@@ -279,8 +281,9 @@ pub(crate) mod tests {
         assert_eq!(figures.rules.len(), 2);
         assert_eq!(figures.hits_rate(&figures.rules[0]), Some(2.0));
         assert_eq!(figures.hits_rate(&figures.rules[1]), None);
-        assert_eq!(figures.expiries[0].name, "soon.example");
-        assert_eq!(figures.expiries[0].warning, EXPIRY_WARNING);
+        assert_eq!((&*figures.expiries[0].name, figures.expiries[0].after), ("x.pem", None));
+        assert_eq!(figures.expiries[1].name, "soon.example");
+        assert_eq!(figures.expiries[1].warning, EXPIRY_WARNING);
         let brief = json!({"certificates": [{"names": ["brief.example"],
             "not_before_unix_seconds": 1e9, "not_after_unix_seconds": 1e9 + 6.0 * 86_400.0}]});
         assert_eq!(expiries(&brief)[0].warning, 2.0 * 86_400.0);

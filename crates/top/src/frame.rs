@@ -217,13 +217,15 @@ impl Frame {
             return;
         }
         let soon = figures.expiries.iter().take(EXPIRIES);
-        let soon = soon.map(|Expiry { name, after, .. }| match after - now {
-            left if left <= 0.0 => format!("{name} EXPIRED"),
-            left => format!("{name} in {}", duration(left)),
+        let soon = soon.map(|Expiry { name, after, .. }| match after.map(|after| after - now) {
+            None => format!("{name} ERROR"),
+            Some(left) if left <= 0.0 => format!("{name} EXPIRED"),
+            Some(left) => format!("{name} in {}", duration(left)),
         });
         let text = soon.collect::<Vec<_>>().join("  ");
         // A short-lived one may expire first and be well, and a later one be late.
-        let is_late = figures.expiries.iter().any(|one| one.after - now < one.warning);
+        let is_late = |one: &Expiry| one.after.is_none_or(|after| after - now < one.warning);
+        let is_late = figures.expiries.iter().any(is_late);
         let look = if is_late { Look::Warning } else { Look::Plain };
         self.labelled(look, "expire next", &text);
     }
@@ -326,7 +328,7 @@ mod tests {
             "program 1.6 MiB  allocator 594 KiB",
             "closed 9,000  refused 7",
             "1 of 2 down: b.example:443",
-            "soon.example in ",
+            "x.pem ERROR  soon.example in ",
             "2.0  splice",
             "LOG",
             "09:30:00 refused    b.example",
@@ -361,11 +363,14 @@ mod tests {
         };
         assert!(warned(&figures, Some("gone"), "no answer, old figures: gone"));
         assert!(warned(&figures, None, "upstreams"));
-        assert!(!warned(&figures, None, "memory") && !warned(&figures, None, "expire next"));
+        assert!(!warned(&figures, None, "memory") && warned(&figures, None, "expire next"));
+        // Without the one that cannot be read it is well.
+        figures.expiries.remove(0);
+        assert!(!warned(&figures, None, "expire next"));
         // Of six days four are left, and then one.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
         let expiry = |days: f64| {
-            let after = now + days * 86_400.0;
+            let after = Some(now + days * 86_400.0);
             Expiry { name: "brief.example".into(), after, warning: 2.0 * 86_400.0 }
         };
         figures.expiries.insert(0, expiry(4.0));

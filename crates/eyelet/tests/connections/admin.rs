@@ -322,11 +322,12 @@ fn the_busiest_rules_and_the_first_expiries_are_listed_alone() {
     let soon = app.replace("app", "soon").replace("edge.", "soon.");
     let rules = ["none", "two", "one"].map(refuse).concat() + &app + &soon;
     let (edge, _, socket) = start(&pki.folder, ADMIN, &rules);
-    for name in ["two.test", "one.test", "two.test"] {
+    let refused = |name: &str| {
         let mut client = edge.connect();
         client.write_all(&crate::support::Hello::named(name).bytes()).unwrap();
         let _ = crate::support::ending(&mut client, SOON);
-    }
+    };
+    ["two.test", "one.test", "two.test"].into_iter().for_each(refused);
     let document =
         |path: &str| -> Value { serde_json::from_str(&get(&socket, path).body).unwrap() };
     let busiest = document("/rules?sort=hits&limit=2");
@@ -334,6 +335,13 @@ fn the_busiest_rules_and_the_first_expiries_are_listed_alone() {
     assert_eq!((named(0), named(1)), ((&"two".into(), &2.into()), (&"one".into(), &1.into())));
     assert_eq!(busiest["rules"].as_array().unwrap().len(), 2);
     assert_eq!(document("/rules?sort=hits")["rules"].as_array().unwrap().len(), 5);
+    // Hits of one millisecond are ordered by their number.
+    until("the rule that was hit last", || {
+        refused("none.test");
+        let last = document("/rules?sort=last_hit&limit=1");
+        let is_alone = last["rules"].as_array().unwrap().len() == 1;
+        (is_alone && last["rules"][0]["rule"] == "none").then_some(())
+    });
     let first = document("/certificates?sort=expiry&limit=1");
     assert_eq!(first["certificates"][0]["names"], serde_json::json!(["soon.test"]));
     assert_eq!(first["certificates"].as_array().unwrap().len(), 1);

@@ -2,7 +2,6 @@
 //! does not take stays where it is served.
 
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt;
 
 use rustix::process::Pid;
 
@@ -42,8 +41,7 @@ impl Held {
 fn upgrade_to(scene: &mut Scene, how: &str) -> usize {
     let program = env!("CARGO_BIN_EXE_eyelet");
     let script = format!("#!/bin/sh\nexec python3 '{SUCCESSOR}' {how} '{program}' \"$@\"\n");
-    let script = scene.pki.folder.write("successor", script);
-    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    let script = scene.pki.folder.write_program("successor", script);
     let moved = scene.upgrade_by(&["--binary", script.to_str().unwrap()]);
     let log = scene.edge.log();
     let (_, behind) = log.split_once("successor: process ").unwrap();

@@ -176,7 +176,7 @@ fn a_head_may_be_cut_anywhere() {
 
 fn response(head: &str, method: &Method) -> Result<(Length, bool), ResponseFault> {
     let mut buffer = BytesMut::from(head);
-    let taken = take_response(&mut buffer, &mut Scanner::default(), method)?.unwrap();
+    let taken = take_response(&mut buffer, 0, &mut Scanner::default(), method)?.unwrap();
     Ok((taken.length, taken.keep_alive))
 }
 
@@ -223,7 +223,7 @@ fn responses() {
     assert_eq!(beyond, Err(Fault::TooMany));
     // Bytes that are not HTTP are refused at once: more bytes would not help.
     let mut buffer = BytesMut::from(&b"220 mail"[..]);
-    let taken = take_response(&mut buffer, &mut Scanner::default(), &Method::GET);
+    let taken = take_response(&mut buffer, 0, &mut Scanner::default(), &Method::GET);
     assert_eq!(taken.err(), Some(Fault::Line));
 }
 
@@ -245,7 +245,7 @@ fn forwarded_fields_keep_their_order() {
     let head = "HTTP/1.1 200 OK\r\nDate: d\r\nTransfer-Encoding: chunked\r\nServer: s\r\n\
          KEEP-ALIVE: timeout=5\r\nConnection: keep-alive\r\nX: y\r\n\r\n";
     let mut head = BytesMut::from(head);
-    let response = take_response(&mut head, &mut Scanner::default(), &Method::GET);
+    let response = take_response(&mut head, 0, &mut Scanner::default(), &Method::GET);
     let mut headers = response.unwrap().unwrap().parts.headers;
     for name in ["keep-alive", "transfer-encoding"] {
         assert!(headers.remove(name).is_some(), "{name}");
@@ -273,7 +273,7 @@ fn connection_alone_is_noted() {
     ] {
         let head = format!("HTTP/1.{version} 200 OK\r\nContent-Length: 0\r\n{lines}\r\n\r\n");
         let mut head = BytesMut::from(&head[..]);
-        let response = take_response(&mut head, &mut Scanner::default(), &Method::GET);
+        let response = take_response(&mut head, 0, &mut Scanner::default(), &Method::GET);
         let response = response.unwrap().unwrap();
         assert_eq!(response.keep_alive, is_kept, "{version}: {lines}");
         assert_eq!(response.parts.headers.contains_key("connection"), enters, "{lines}");
@@ -311,10 +311,52 @@ proptest::proptest! {
 fn kept_maps_are_counted() {
     let budget = Arc::new(Budget::new(64 << 20, 0));
     let before = budget.used();
+    forget_unused(&budget);
     let maps: Vec<_> = (0..3).map(|_| spare_fields(1)).collect();
     maps.into_iter().for_each(give_back);
     forget_unused(&budget);
     assert_eq!(budget.used() - before, 3 * SPARE_MAP_BYTES);
     forget_unused(&budget);
     assert_eq!(budget.used(), before);
+}
+
+/// While memory is short, maps go with their messages. Those since the last tick count, too.
+#[test]
+fn no_map_is_kept_while_memory_is_short() {
+    let budget = Arc::new(Budget::new(64 << 20, 0));
+    let kept = |count: usize| {
+        let maps: Vec<_> = (0..count).map(|_| spare_fields(1)).collect();
+        maps.into_iter().for_each(give_back);
+        let before = budget.used();
+        forget_unused(&budget);
+        let more = budget.used() - before;
+        forget_unused(&budget);
+        more / SPARE_MAP_BYTES
+    };
+    assert_eq!(kept(3), 0, "before the first tick");
+    assert_eq!(kept(3), 3);
+    let mut others = Counted::new(&budget, budget.left() - 2 * SPARE_MAP_BYTES);
+    assert_eq!(kept(3), 2);
+    others.set(budget.bytes_max());
+    assert_eq!(kept(3), 0);
+    others.set(0);
+    assert_eq!(kept(SPARE_MAX + 1), SPARE_MAX);
+}
+
+/// A response's head that comes after interim ones shares no memory with them.
+#[test]
+fn a_head_after_interim_ones_is_alone() {
+    let interim = format!("HTTP/1.1 103 Early\r\nLink: {}\r\n\r\n", "l".repeat(14 << 10));
+    let last = format!("HTTP/1.1 204 No\r\nX: {}\r\n\r\n", "x".repeat(1_100));
+    let mut buffer = BytesMut::from(&[interim, last].concat()[..]);
+    let held = buffer.capacity();
+    let memory = buffer.as_ptr_range();
+    let mut take = || {
+        let taken = take_response(&mut buffer, held, &mut Scanner::default(), &Method::GET);
+        taken.unwrap().unwrap().parts
+    };
+    assert_eq!(take().status, 103);
+    let last = take();
+    assert_eq!(last.status, 204);
+    assert!(!memory.contains(&last.headers["x"].as_bytes().as_ptr()));
 }

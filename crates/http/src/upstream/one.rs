@@ -178,7 +178,8 @@ impl Http1Connection {
         method: &Method,
     ) -> Poll<Result<Response, NoAnswer>> {
         loop {
-            match take_response(&mut self.received, &mut self.scanner, method) {
+            let (received, held) = (&mut self.received, self.received_held);
+            match take_response(received, held, &mut self.scanner, method) {
                 Ok(Some(response)) => {
                     self.recount();
                     self.keep_alive = response.keep_alive;
