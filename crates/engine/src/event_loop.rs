@@ -46,6 +46,9 @@ const FEW: usize = TASKS / 2;
 const RETURNS: usize = 2;
 /// Connections that the end of a drain cuts before the tasks of others run.
 const CUTS: usize = 256;
+/// Rounds of that. The second one ends what another process gave up just before the first: it is
+/// placed as soon as tasks run.
+const CUT_ROUNDS: usize = 2;
 /// Most polls that the tasks of a cut connection need to end: its task, the tasks of its requests,
 /// and the HTTP library's between them, each once or twice.
 const LAST_POLLS: usize = 8;
@@ -425,16 +428,18 @@ async fn until_written() {
 /// when they run once more, and the runtime runs [`TASKS`] of them per yield.
 async fn cut_all(worker: &Rc<Worker>) {
     worker.is_cutting.set(true);
-    let keys = worker.table.borrow().keys();
-    for keys in keys.chunks(CUTS) {
-        drain::cut(worker, keys);
-        tokio::task::yield_now().await;
-    }
-    for _ in 0..LAST_ITERATIONS + keys.len() * LAST_POLLS / TASKS {
-        if worker.table.borrow().is_empty() {
-            break;
+    for _ in 0..CUT_ROUNDS {
+        let keys = worker.table.borrow().keys();
+        for keys in keys.chunks(CUTS) {
+            drain::cut(worker, keys);
+            tokio::task::yield_now().await;
         }
-        tokio::task::yield_now().await;
+        for _ in 0..LAST_ITERATIONS + keys.len() * LAST_POLLS / TASKS {
+            if worker.is_empty() {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
     }
 }
 
@@ -560,7 +565,7 @@ impl Iterations {
             }
             if waiting.is_empty() {
                 // The others may still need this worker: the process serves on if the new one dies.
-                if search.has_passed() && worker.table.borrow().is_empty() {
+                if search.has_passed() && worker.is_empty() {
                     search.leave();
                 }
                 if !worker.is_draining() && Instant::now() >= last_part {
@@ -635,7 +640,7 @@ impl Iterations {
         self.worker.accept_last(&mut self.accepting, now + LAST_ACCEPT_TIME);
         drain::begin(&self.worker);
         let mut nothing = pin!(pending::<()>());
-        while !self.worker.table.borrow().is_empty() {
+        while !self.worker.is_empty() {
             if Instant::now() >= end {
                 cut_all(&self.worker).await;
                 break;

@@ -258,6 +258,9 @@ pub struct Worker {
     pub(crate) to_resume: RefCell<Vec<Key>>,
     next_id: Cell<u64>,
     pub(crate) drain: Cell<Option<DrainPace>>,
+    /// Connections that arrive from another process, which may have given them up, and have no slot
+    /// yet.
+    pub(crate) unplaced: Cell<usize>,
     /// Whether its connections leave for another process.
     pub(crate) leaving: Cell<bool>,
     /// Whether an operator has ever ended an active connection here.
@@ -315,6 +318,7 @@ impl Worker {
             waiting_for_memory: MemoryWait::default(),
             next_id: Cell::new(1),
             drain: Cell::default(),
+            unplaced: Cell::new(0),
             leaving: Cell::new(false),
             has_ended: Cell::new(false),
             is_cutting: Cell::new(false),
@@ -447,6 +451,11 @@ impl Worker {
     /// Whether the worker drains.
     pub fn is_draining(&self) -> bool {
         self.drain.get().is_some()
+    }
+
+    /// Whether it has no connection, and none arrives.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.unplaced.get() == 0 && self.table.borrow().is_empty()
     }
 
     /// Whether its parked connections leave for another process.
