@@ -27,6 +27,9 @@ use crate::worker::Worker;
 pub const CONNECTION_DESCRIPTORS: usize = 2;
 /// Connections that are placed in one iteration, in a fraction of a millisecond.
 pub(crate) const PLACED_AT_ONCE: usize = 32;
+/// Slots that a search looks at between two looks at the clock while it has found nothing: enough
+/// that the clock costs little beside them, and a small part of a batch's time.
+const CLOCK_SLOTS: u32 = 1024;
 /// Before each state: its length in 4 bytes and the number of its sockets in 1, in big-endian
 /// order.
 const PREFIX_BYTES: usize = 5;
@@ -40,6 +43,16 @@ pub struct Detachment {
     pub connections: Vec<Detached>,
     /// The same for the other process.
     pub batch: LeavingBatch,
+}
+
+/// What a search for connections that leave has found.
+pub enum SearchResult {
+    /// Connections, which are detached now.
+    Batch(Detachment),
+    /// None in so many slots, and its time is over. It is to go on behind them.
+    NotThrough(u32),
+    /// None.
+    Nothing,
 }
 
 /// A batch that arrives in a worker of the new process.
@@ -87,29 +100,36 @@ pub enum RefusalReason {
 pub struct BatchError;
 
 /// Detaches the next parked connections of a worker, with so many descriptors at most, and looks at
-/// so many slots at most. Once it has one, it takes no more behind `end`. `None`: no connection can
-/// leave now. Those in `staying` stay.
+/// so many slots at most. Behind `end` it takes no more than one. Those in `staying` stay.
 pub fn next(
     worker: &Rc<Worker>,
     descriptors_max: usize,
     slots_max: u32,
     end: Instant,
     staying: &HashSet<Key>,
-) -> Option<Detachment> {
+) -> SearchResult {
     let mut taken = Taken::default();
     // Otherwise the table, which may be large, would be searched in vain.
     let slots = if worker.counters.parked.value() == 0 { 0 } else { worker.table.borrow().slots() };
-    for _ in 0..slots.min(slots_max) {
-        let is_late = !taken.connections.is_empty() && Instant::now() >= end;
-        if is_late || taken.is_full(descriptors_max) {
-            break;
+    for looked in 0..slots.min(slots_max) {
+        let has_one = !taken.connections.is_empty();
+        let may_be_late = has_one || looked % CLOCK_SLOTS == CLOCK_SLOTS - 1;
+        match may_be_late && Instant::now() >= end {
+            true if has_one => break,
+            true => return SearchResult::NotThrough(looked),
+            false if taken.is_full(descriptors_max) => break,
+            false => {}
         }
         let key = worker.table.borrow().next_keys(&worker.leaving_cursor, 1).next();
         let key = key.filter(|key| !staying.contains(key));
         let detached = key.and_then(|key| detach(worker, key));
         detached.into_iter().for_each(|detached| taken.add(detached));
     }
-    (!taken.connections.is_empty()).then(|| taken.finish())
+    if taken.connections.is_empty() {
+        SearchResult::Nothing
+    } else {
+        SearchResult::Batch(taken.finish())
+    }
 }
 
 /// Places detached connections into a worker, and returns their keys. Those that have no room there
@@ -321,7 +341,7 @@ fn decode(batch: ConnectionBatch) -> Result<Vec<Result<Detached, ImportError>>, 
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::panic)]
     use std::io::Read;
     use std::os::fd::AsRawFd;
     use std::sync::atomic::Ordering::Relaxed;
@@ -362,7 +382,12 @@ mod tests {
     /// Parks so many connections, and takes them out again as a batch.
     fn detached(worker: &Rc<Worker>, count: usize, descriptors_max: usize) -> Detachment {
         (0..count).for_each(|_| _ = terminated(worker));
-        next(worker, descriptors_max, u32::MAX, far(), &HashSet::new()).unwrap()
+        found(next(worker, descriptors_max, u32::MAX, far(), &HashSet::new()))
+    }
+
+    fn found(found: SearchResult) -> Detachment {
+        let SearchResult::Batch(detachment) = found else { panic!("nothing can leave") };
+        detachment
     }
 
     /// Parks a connection, and returns its client.
@@ -465,9 +490,9 @@ mod tests {
         drop(batch);
         let staying: HashSet<Key> = put_back(&old, connections).into_iter().collect();
         assert_eq!(staying.len(), 4);
-        let rest = next(&old, 100, u32::MAX, far(), &staying).unwrap();
+        let rest = found(next(&old, 100, u32::MAX, far(), &staying));
         assert_eq!(rest.connections.len(), 5, "those that stay are not taken again");
-        assert!(next(&old, 100, u32::MAX, far(), &staying).is_none());
+        assert!(matches!(next(&old, 100, u32::MAX, far(), &staying), SearchResult::Nothing));
     }
 
     #[test]
@@ -475,9 +500,25 @@ mod tests {
         let old = worker();
         (0..9).for_each(|_| _ = terminated(&old));
         let now = Instant::now();
-        let detachment = next(&old, 100, u32::MAX, now, &HashSet::new()).unwrap();
+        let detachment = found(next(&old, 100, u32::MAX, now, &HashSet::new()));
         assert_eq!((detachment.connections.len(), detachment.batch.sockets.len()), (1, 1));
         assert_eq!(old.counters.parked.value(), 8);
+    }
+
+    /// A large table in which nothing can leave is searched in parts, each of them once.
+    #[test]
+    fn a_search_in_vain_ends_with_its_time_and_goes_on() {
+        let old = worker();
+        (0..3 * CLOCK_SLOTS).for_each(|_| _ = terminated(&old));
+        let staying: HashSet<Key> = old.table.borrow().keys().into_iter().collect();
+        let (mut left, mut parts) = (old.table.borrow().slots(), 0);
+        while let SearchResult::NotThrough(looked) = next(&old, 100, left, Instant::now(), &staying)
+        {
+            assert!((1..CLOCK_SLOTS).contains(&looked), "{looked}");
+            left -= looked;
+            parts += 1;
+        }
+        assert!(parts >= 3 && left < CLOCK_SLOTS, "{parts} parts, and {left} slots");
     }
 
     /// A worker that is told to end at once, when the other process has just given its connections
@@ -491,7 +532,7 @@ mod tests {
             settings.drain_timeout = Duration::ZERO;
             new.settings.set(settings);
             let clients: Vec<OwnedFd> = (0..MANY).map(|_| with_client(&old)).collect();
-            let left = next(&old, usize::MAX, u32::MAX, far(), &HashSet::new()).unwrap();
+            let left = found(next(&old, usize::MAX, u32::MAX, far(), &HashSet::new()));
             let ((arrivals, queue), (read, is_read)) = (channel(1), sync_channel(1));
             let (commit, committed) = oneshot::channel();
             let batch = received(&left.batch);

@@ -614,6 +614,9 @@ impl Iterations {
         answers: &mut mpsc::Receiver<BatchAnswer>,
         orders: &mut watch::Receiver<Order>,
     ) -> io::Result<Option<Told>> {
+        if self.worker.is_searching.get() {
+            others_first().await;
+        }
         // A worker that always has events polls what follows only at a tick.
         match answers.try_recv() {
             Err(TryRecvError::Empty) => {}

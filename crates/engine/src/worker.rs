@@ -261,6 +261,8 @@ pub struct Worker {
     /// Connections that arrive from another process, which may have given them up, and have no slot
     /// yet.
     pub(crate) unplaced: Cell<usize>,
+    /// Whether the search for what leaves goes on after an iteration.
+    pub(crate) is_searching: Cell<bool>,
     /// Whether its connections leave for another process.
     pub(crate) leaving: Cell<bool>,
     /// Whether an operator has ever ended an active connection here.
@@ -319,6 +321,7 @@ impl Worker {
             next_id: Cell::new(1),
             drain: Cell::default(),
             unplaced: Cell::new(0),
+            is_searching: Cell::new(false),
             leaving: Cell::new(false),
             has_ended: Cell::new(false),
             is_cutting: Cell::new(false),
@@ -517,7 +520,8 @@ impl Worker {
 
     /// Ready when connections go on, or end, without an event.
     pub(crate) fn poll_later(&self, task: &mut Context<'_>) -> Poll<()> {
-        if !self.again.borrow().is_empty() || !self.ending.borrow().is_empty() {
+        let has_more = !self.again.borrow().is_empty() || !self.ending.borrow().is_empty();
+        if has_more || self.is_searching.take() {
             return Poll::Ready(());
         }
         let known = self.loop_waker.take().filter(|known| known.will_wake(task.waker()));
