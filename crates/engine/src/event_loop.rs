@@ -1,7 +1,7 @@
 //! The event loop of a worker. An iteration takes events, wakes or resumes their connections, and
 //! accepts new ones. A tick handles deadlines, the log and returned memory.
 
-use std::future::{pending, poll_fn};
+use std::future::{pending, poll_fn, ready};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::{Pin, pin};
@@ -20,10 +20,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::accept::{ACCEPTS, Accepted, Accepting, LAST_ACCEPT_TIME};
-use crate::batch;
+use crate::batch::{self, PLACED_AT_ONCE};
 use crate::connection_table::{SlotState, Waiting, Waits};
 use crate::drain;
 use crate::drain_pace;
+use crate::handover::Detached;
 use crate::idle;
 use crate::park;
 use crate::queues;
@@ -586,16 +587,17 @@ impl Iterations {
                 Some(Told::Answer(Some(BatchAnswer::Committed { refused }))) => {
                     let sent = std::mem::take(&mut waiting).into_iter().enumerate();
                     let back = sent.filter(|(index, _)| refused.binary_search(index).is_ok());
-                    search.keep(batch::put_back(&worker, back.map(|(_, connection)| connection)));
+                    let back = back.map(|(_, connection)| connection).collect();
+                    search.keep(self.put_back(back).await?);
                 }
                 Some(Told::Answer(Some(BatchAnswer::Refused))) => {
-                    batch::put_back(&worker, std::mem::take(&mut waiting));
+                    self.put_back(std::mem::take(&mut waiting)).await?;
                     // Those that are left end here, at the latest when the time is over.
                     search.stop();
                 }
                 Some(Told::Answer(Some(BatchAnswer::Over))) => return Ok(false),
                 Some(Told::Answer(None)) => {
-                    batch::put_back(&worker, waiting);
+                    self.put_back(waiting).await?;
                     if must_drain {
                         return Ok(false);
                     }
@@ -606,6 +608,16 @@ impl Iterations {
                 }
             }
         }
+    }
+
+    /// Places connections that have not left, a few in each iteration. Returns their keys.
+    async fn put_back(&mut self, connections: Vec<Detached>) -> io::Result<Vec<Key>> {
+        let (mut connections, mut keys) = (connections.into_iter(), Vec::new());
+        while connections.len() > 0 {
+            keys.extend(batch::put_back(&self.worker, connections.by_ref().take(PLACED_AT_ONCE)));
+            self.next(pin!(ready(()))).await?;
+        }
+        Ok(keys)
     }
 
     /// The answer to a batch, or an order. `None`: neither, after an iteration.
