@@ -26,7 +26,10 @@ use crate::worker::Worker;
 /// Descriptors of one connection: the client's and the upstream's. The smallest batch has so many.
 pub const CONNECTION_DESCRIPTORS: usize = 2;
 /// Connections that are placed in one iteration, in a fraction of a millisecond.
-const PLACED_AT_ONCE: usize = 32;
+pub(crate) const PLACED_AT_ONCE: usize = 32;
+/// Slots that a search looks at between two looks at the clock while it has found nothing: enough
+/// that the clock costs little beside them, and a small part of a batch's time.
+const CLOCK_SLOTS: u32 = 1024;
 /// Before each state: its length in 4 bytes and the number of its sockets in 1, in big-endian
 /// order.
 const PREFIX_BYTES: usize = 5;
@@ -40,6 +43,16 @@ pub struct Detachment {
     pub connections: Vec<Detached>,
     /// The same for the other process.
     pub batch: LeavingBatch,
+}
+
+/// What a search for connections that leave has found.
+pub enum SearchResult {
+    /// Connections, which are detached now.
+    Batch(Detachment),
+    /// None in so many slots, and its time is over. It is to go on behind them.
+    NotThrough(u32),
+    /// None.
+    Nothing,
 }
 
 /// A batch that arrives in a worker of the new process.
@@ -87,29 +100,36 @@ pub enum RefusalReason {
 pub struct BatchError;
 
 /// Detaches the next parked connections of a worker, with so many descriptors at most, and looks at
-/// so many slots at most. Once it has one, it takes no more behind `end`. `None`: no connection can
-/// leave now. Those in `staying` stay.
+/// so many slots at most. Behind `end` it takes no more than one. Those in `staying` stay.
 pub fn next(
     worker: &Rc<Worker>,
     descriptors_max: usize,
     slots_max: u32,
     end: Instant,
     staying: &HashSet<Key>,
-) -> Option<Detachment> {
+) -> SearchResult {
     let mut taken = Taken::default();
     // Otherwise the table, which may be large, would be searched in vain.
     let slots = if worker.counters.parked.value() == 0 { 0 } else { worker.table.borrow().slots() };
-    for _ in 0..slots.min(slots_max) {
-        let is_late = !taken.connections.is_empty() && Instant::now() >= end;
-        if is_late || taken.is_full(descriptors_max) {
-            break;
+    for looked in 0..slots.min(slots_max) {
+        let has_one = !taken.connections.is_empty();
+        let may_be_late = has_one || looked % CLOCK_SLOTS == CLOCK_SLOTS - 1;
+        match may_be_late && Instant::now() >= end {
+            true if has_one => break,
+            true => return SearchResult::NotThrough(looked),
+            false if taken.is_full(descriptors_max) => break,
+            false => {}
         }
         let key = worker.table.borrow().next_keys(&worker.leaving_cursor, 1).next();
         let key = key.filter(|key| !staying.contains(key));
         let detached = key.and_then(|key| detach(worker, key));
         detached.into_iter().for_each(|detached| taken.add(detached));
     }
-    (!taken.connections.is_empty()).then(|| taken.finish())
+    if taken.connections.is_empty() {
+        SearchResult::Nothing
+    } else {
+        SearchResult::Batch(taken.finish())
+    }
 }
 
 /// Places detached connections into a worker, and returns their keys. Those that have no room there
@@ -196,20 +216,27 @@ pub async fn arrive(worker: Rc<Worker>, mut arrivals: Receiver<Arrival>) {
             Ok((batch_read, connections)) => (Ok(batch_read), connections),
             Err(error) => (Err(error.to_string()), Vec::new()),
         };
+        // Counted before the commit, which may come while the worker ends.
+        worker.unplaced.set(connections.len());
         // The other end of this queue is the thread that waits for it, or it is gone.
         let is_heard = read.try_send(said).is_ok();
         if is_heard && committed.await.is_ok() {
             place(&worker, connections).await;
         }
+        worker.unplaced.set(0);
     }
 }
 
 /// Places the connections of a batch a few at a time: others, and new ones, do not wait until all
-/// of them have a slot, are registered and have been tried.
+/// of them have a slot, are registered and have been tried. A worker that ends gets all the rest at
+/// once, so that it ends them properly.
 async fn place(worker: &Rc<Worker>, connections: Vec<Detached>) {
     let mut connections = connections.into_iter();
     while connections.len() > 0 {
-        put_back(worker, connections.by_ref().take(PLACED_AT_ONCE));
+        let ends = worker.is_draining() || worker.is_cutting.get();
+        let count = if ends { usize::MAX } else { PLACED_AT_ONCE };
+        put_back(worker, connections.by_ref().take(count));
+        worker.unplaced.set(connections.len());
         tokio::task::yield_now().await;
     }
 }
@@ -314,13 +341,20 @@ fn decode(batch: ConnectionBatch) -> Result<Vec<Result<Detached, ImportError>>, 
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use std::io::Read;
     use std::os::fd::AsRawFd;
     use std::sync::atomic::Ordering::Relaxed;
 
     use super::*;
-    use crate::park::tests::{terminated, with_state};
+    use crate::event_loop::run;
+    use crate::park::tests::{parked, terminated, with_state};
+    use crate::relay::terminate::Terminated;
+    use crate::relay::{Flow, Relay};
     use crate::testing::worker;
+    use crate::worker::Order;
+    use eyelet_record::{Role, Session, Suite};
+    use tokio::sync::mpsc::channel;
 
     /// A batch with these bytes and so many sockets.
     fn error_of(states: &[u8], sockets: usize) -> Option<BatchError> {
@@ -348,7 +382,19 @@ mod tests {
     /// Parks so many connections, and takes them out again as a batch.
     fn detached(worker: &Rc<Worker>, count: usize, descriptors_max: usize) -> Detachment {
         (0..count).for_each(|_| _ = terminated(worker));
-        next(worker, descriptors_max, u32::MAX, far(), &HashSet::new()).unwrap()
+        found(next(worker, descriptors_max, u32::MAX, far(), &HashSet::new()))
+    }
+
+    fn found(found: SearchResult) -> Detachment {
+        let SearchResult::Batch(detachment) = found else { panic!("nothing can leave") };
+        detachment
+    }
+
+    /// Parks a connection, and returns its client.
+    fn with_client(worker: &Rc<Worker>) -> OwnedFd {
+        let session = Session::tls13(Role::Server, Suite::Aes128Gcm, &[1; 32], &[2; 32], 0, 0);
+        let (session, flow) = (session.unwrap(), Flow::default());
+        parked(worker, Relay::Terminate(Terminated { session, flow })).1
     }
 
     fn far() -> Instant {
@@ -444,9 +490,9 @@ mod tests {
         drop(batch);
         let staying: HashSet<Key> = put_back(&old, connections).into_iter().collect();
         assert_eq!(staying.len(), 4);
-        let rest = next(&old, 100, u32::MAX, far(), &staying).unwrap();
+        let rest = found(next(&old, 100, u32::MAX, far(), &staying));
         assert_eq!(rest.connections.len(), 5, "those that stay are not taken again");
-        assert!(next(&old, 100, u32::MAX, far(), &staying).is_none());
+        assert!(matches!(next(&old, 100, u32::MAX, far(), &staying), SearchResult::Nothing));
     }
 
     #[test]
@@ -454,9 +500,72 @@ mod tests {
         let old = worker();
         (0..9).for_each(|_| _ = terminated(&old));
         let now = Instant::now();
-        let detachment = next(&old, 100, u32::MAX, now, &HashSet::new()).unwrap();
+        let detachment = found(next(&old, 100, u32::MAX, now, &HashSet::new()));
         assert_eq!((detachment.connections.len(), detachment.batch.sockets.len()), (1, 1));
         assert_eq!(old.counters.parked.value(), 8);
+    }
+
+    /// A large table in which nothing can leave is searched in parts, each of them once.
+    #[test]
+    fn a_search_in_vain_ends_with_its_time_and_goes_on() {
+        let old = worker();
+        (0..3 * CLOCK_SLOTS).for_each(|_| _ = terminated(&old));
+        let staying: HashSet<Key> = old.table.borrow().keys().into_iter().collect();
+        let (mut left, mut parts) = (old.table.borrow().slots(), 0);
+        while let SearchResult::NotThrough(looked) = next(&old, 100, left, Instant::now(), &staying)
+        {
+            assert!((1..CLOCK_SLOTS).contains(&looked), "{looked}");
+            left -= looked;
+            parts += 1;
+        }
+        assert!(parts >= 3 && left < CLOCK_SLOTS, "{parts} parts, and {left} slots");
+    }
+
+    /// A worker that is told to end at once, when the other process has just given its connections
+    /// up, ends each of them by a close_notify.
+    #[test]
+    fn what_was_committed_ends_properly_if_the_worker_ends_then() {
+        const MANY: usize = 4 * PLACED_AT_ONCE;
+        for placed in [0, PLACED_AT_ONCE] {
+            let (old, new) = (worker(), worker());
+            let mut settings = new.settings.get();
+            settings.drain_timeout = Duration::ZERO;
+            new.settings.set(settings);
+            let clients: Vec<OwnedFd> = (0..MANY).map(|_| with_client(&old)).collect();
+            let left = found(next(&old, usize::MAX, u32::MAX, far(), &HashSet::new()));
+            let ((arrivals, queue), (read, is_read)) = (channel(1), sync_channel(1));
+            let (commit, committed) = oneshot::channel();
+            let batch = received(&left.batch);
+            drop(left);
+            let arrival = Arrival { batch, may_go_back: true, read, committed };
+            assert!(arrivals.try_send(arrival).is_ok());
+            let (order, orders) = tokio::sync::watch::channel(Order::Serve);
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let ran = tokio::task::LocalSet::new().block_on(&runtime, async {
+                tokio::task::spawn_local(arrive(new.clone(), queue));
+                let mut commit = Some(commit);
+                while new.counters.parked.value() < placed as u64 || commit.is_some() {
+                    if let Ok(said) = is_read.try_recv() {
+                        assert_eq!(said.unwrap().taken, MANY);
+                        commit.take().unwrap().send(()).unwrap();
+                    }
+                    if placed > 0 || commit.is_some() {
+                        tokio::task::yield_now().await;
+                    }
+                }
+                order.send(Order::Drain).unwrap();
+                run(new.clone(), Vec::new(), orders).await
+            });
+            ran.unwrap();
+            assert_eq!(new.process.open.load(Relaxed), 0, "{placed}");
+            for client in clients {
+                let mut client = std::os::unix::net::UnixStream::from(client);
+                let mut said = Vec::new();
+                client.read_to_end(&mut said).unwrap();
+                assert!(!said.is_empty(), "{placed}: it ended without a close_notify");
+            }
+        }
     }
 
     /// Between two parts of a batch the worker does what else there is to do.

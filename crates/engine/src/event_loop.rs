@@ -1,7 +1,7 @@
 //! The event loop of a worker. An iteration takes events, wakes or resumes their connections, and
 //! accepts new ones. A tick handles deadlines, the log and returned memory.
 
-use std::future::{pending, poll_fn};
+use std::future::{pending, poll_fn, ready};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::{Pin, pin};
@@ -20,10 +20,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::accept::{ACCEPTS, Accepted, Accepting, LAST_ACCEPT_TIME};
-use crate::batch;
+use crate::batch::{self, PLACED_AT_ONCE};
 use crate::connection_table::{SlotState, Waiting, Waits};
 use crate::drain;
 use crate::drain_pace;
+use crate::handover::Detached;
 use crate::idle;
 use crate::park;
 use crate::queues;
@@ -46,6 +47,9 @@ const FEW: usize = TASKS / 2;
 const RETURNS: usize = 2;
 /// Connections that the end of a drain cuts before the tasks of others run.
 const CUTS: usize = 256;
+/// Rounds of that. The second one ends what another process gave up just before the first: it is
+/// placed as soon as tasks run.
+const CUT_ROUNDS: usize = 2;
 /// Most polls that the tasks of a cut connection need to end: its task, the tasks of its requests,
 /// and the HTTP library's between them, each once or twice.
 const LAST_POLLS: usize = 8;
@@ -425,16 +429,18 @@ async fn until_written() {
 /// when they run once more, and the runtime runs [`TASKS`] of them per yield.
 async fn cut_all(worker: &Rc<Worker>) {
     worker.is_cutting.set(true);
-    let keys = worker.table.borrow().keys();
-    for keys in keys.chunks(CUTS) {
-        drain::cut(worker, keys);
-        tokio::task::yield_now().await;
-    }
-    for _ in 0..LAST_ITERATIONS + keys.len() * LAST_POLLS / TASKS {
-        if worker.table.borrow().is_empty() {
-            break;
+    for _ in 0..CUT_ROUNDS {
+        let keys = worker.table.borrow().keys();
+        for keys in keys.chunks(CUTS) {
+            drain::cut(worker, keys);
+            tokio::task::yield_now().await;
         }
-        tokio::task::yield_now().await;
+        for _ in 0..LAST_ITERATIONS + keys.len() * LAST_POLLS / TASKS {
+            if worker.is_empty() {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
     }
 }
 
@@ -560,7 +566,7 @@ impl Iterations {
             }
             if waiting.is_empty() {
                 // The others may still need this worker: the process serves on if the new one dies.
-                if search.has_passed() && worker.table.borrow().is_empty() {
+                if search.has_passed() && worker.is_empty() {
                     search.leave();
                 }
                 if !worker.is_draining() && Instant::now() >= last_part {
@@ -581,16 +587,17 @@ impl Iterations {
                 Some(Told::Answer(Some(BatchAnswer::Committed { refused }))) => {
                     let sent = std::mem::take(&mut waiting).into_iter().enumerate();
                     let back = sent.filter(|(index, _)| refused.binary_search(index).is_ok());
-                    search.keep(batch::put_back(&worker, back.map(|(_, connection)| connection)));
+                    let back = back.map(|(_, connection)| connection).collect();
+                    search.keep(self.put_back(back).await?);
                 }
                 Some(Told::Answer(Some(BatchAnswer::Refused))) => {
-                    batch::put_back(&worker, std::mem::take(&mut waiting));
+                    self.put_back(std::mem::take(&mut waiting)).await?;
                     // Those that are left end here, at the latest when the time is over.
                     search.stop();
                 }
                 Some(Told::Answer(Some(BatchAnswer::Over))) => return Ok(false),
                 Some(Told::Answer(None)) => {
-                    batch::put_back(&worker, waiting);
+                    self.put_back(waiting).await?;
                     if must_drain {
                         return Ok(false);
                     }
@@ -603,12 +610,25 @@ impl Iterations {
         }
     }
 
+    /// Places connections that have not left, a few in each iteration. Returns their keys.
+    async fn put_back(&mut self, connections: Vec<Detached>) -> io::Result<Vec<Key>> {
+        let (mut connections, mut keys) = (connections.into_iter(), Vec::new());
+        while connections.len() > 0 {
+            keys.extend(batch::put_back(&self.worker, connections.by_ref().take(PLACED_AT_ONCE)));
+            self.next(pin!(ready(()))).await?;
+        }
+        Ok(keys)
+    }
+
     /// The answer to a batch, or an order. `None`: neither, after an iteration.
     async fn told(
         &mut self,
         answers: &mut mpsc::Receiver<BatchAnswer>,
         orders: &mut watch::Receiver<Order>,
     ) -> io::Result<Option<Told>> {
+        if self.worker.is_searching.get() {
+            others_first().await;
+        }
         // A worker that always has events polls what follows only at a tick.
         match answers.try_recv() {
             Err(TryRecvError::Empty) => {}
@@ -635,7 +655,7 @@ impl Iterations {
         self.worker.accept_last(&mut self.accepting, now + LAST_ACCEPT_TIME);
         drain::begin(&self.worker);
         let mut nothing = pin!(pending::<()>());
-        while !self.worker.table.borrow().is_empty() {
+        while !self.worker.is_empty() {
             if Instant::now() >= end {
                 cut_all(&self.worker).await;
                 break;

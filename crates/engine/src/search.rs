@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use eyelet_memory::slab::Key;
 
-use crate::batch::{self, CONNECTION_DESCRIPTORS, Detachment};
+use crate::batch::{self, CONNECTION_DESCRIPTORS, Detachment, SearchResult};
 use crate::handover::Detached;
 use crate::timer_wheel::TICK_MS;
 use crate::transfer::{BATCH_DESCRIPTORS_MAX, Leaving};
@@ -23,6 +23,8 @@ pub struct Search {
     descriptors_max: usize,
     /// Connections that the other process has refused. They are not offered again.
     staying: HashSet<Key>,
+    /// Slots that it has looked at in vain since it began anew.
+    looked: u32,
     state: Searching,
 }
 
@@ -57,24 +59,35 @@ impl Search {
     pub fn new(batches: SyncSender<Leaving>, descriptors_max: usize) -> Self {
         let descriptors_max = descriptors_max.clamp(CONNECTION_DESCRIPTORS, BATCH_DESCRIPTORS_MAX);
         let (at, state, staying) = (Instant::now(), Searching::Empty(0), HashSet::new());
-        Self { at, batches, descriptors_max, staying, state }
+        Self { at, batches, descriptors_max, staying, looked: 0, state }
     }
 
     /// Sends the next batch. Returns its connections, which wait for the answer. A search that
-    /// finds nothing is repeated at the next tick.
+    /// finds nothing is repeated at the next tick. One whose time is over goes on after an
+    /// iteration.
     pub fn next(&mut self, worker: &Rc<Worker>) -> Vec<Detached> {
         let (now, is_over) =
             (Instant::now(), matches!(self.state, Searching::Stopped | Searching::Left));
         if is_over || now < self.at {
             return Vec::new();
         }
-        let slots_max = if self.has_passed() { LATE_SLOTS_MAX } else { u32::MAX };
-        if let Some(Detachment { connections, batch }) =
-            batch::next(worker, self.descriptors_max, slots_max, now + BATCH_TIME, &self.staying)
-        {
-            let (worker, count) = (worker.index.into(), connections.len());
-            self.say(Leaving::Batch { worker, connections: count, batch });
-            return connections;
+        let slots = worker.table.borrow().slots();
+        let slots_max = if self.has_passed() { LATE_SLOTS_MAX } else { slots };
+        let slots_left = slots_max.saturating_sub(self.looked);
+        let end = now + BATCH_TIME;
+        match batch::next(worker, self.descriptors_max, slots_left, end, &self.staying) {
+            SearchResult::Batch(Detachment { connections, batch }) => {
+                self.looked = 0;
+                let (worker, count) = (worker.index.into(), connections.len());
+                self.say(Leaving::Batch { worker, connections: count, batch });
+                return connections;
+            }
+            SearchResult::NotThrough(looked) => {
+                self.looked += looked;
+                worker.is_searching.set(true);
+                return Vec::new();
+            }
+            SearchResult::Nothing => self.looked = 0,
         }
         self.at = Instant::now() + Duration::from_millis(TICK_MS);
         if let Searching::Empty(times) = self.state {

@@ -258,6 +258,11 @@ pub struct Worker {
     pub(crate) to_resume: RefCell<Vec<Key>>,
     next_id: Cell<u64>,
     pub(crate) drain: Cell<Option<DrainPace>>,
+    /// Connections that arrive from another process, which may have given them up, and have no slot
+    /// yet.
+    pub(crate) unplaced: Cell<usize>,
+    /// Whether the search for what leaves goes on after an iteration.
+    pub(crate) is_searching: Cell<bool>,
     /// Whether its connections leave for another process.
     pub(crate) leaving: Cell<bool>,
     /// Whether an operator has ever ended an active connection here.
@@ -315,6 +320,8 @@ impl Worker {
             waiting_for_memory: MemoryWait::default(),
             next_id: Cell::new(1),
             drain: Cell::default(),
+            unplaced: Cell::new(0),
+            is_searching: Cell::new(false),
             leaving: Cell::new(false),
             has_ended: Cell::new(false),
             is_cutting: Cell::new(false),
@@ -449,6 +456,11 @@ impl Worker {
         self.drain.get().is_some()
     }
 
+    /// Whether it has no connection, and none arrives.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.unplaced.get() == 0 && self.table.borrow().is_empty()
+    }
+
     /// Whether its parked connections leave for another process.
     pub fn is_leaving(&self) -> bool {
         self.leaving.get()
@@ -508,7 +520,8 @@ impl Worker {
 
     /// Ready when connections go on, or end, without an event.
     pub(crate) fn poll_later(&self, task: &mut Context<'_>) -> Poll<()> {
-        if !self.again.borrow().is_empty() || !self.ending.borrow().is_empty() {
+        let has_more = !self.again.borrow().is_empty() || !self.ending.borrow().is_empty();
+        if has_more || self.is_searching.take() {
             return Poll::Ready(());
         }
         let known = self.loop_waker.take().filter(|known| known.will_wake(task.waker()));

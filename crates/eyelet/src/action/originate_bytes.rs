@@ -98,7 +98,8 @@ impl Shaking {
 
     async fn shake(&mut self, connection: &ConnectionHandle) -> Result<(), End> {
         loop {
-            self.flush(connection).await.map_err(|wait_error| stopped(&wait_error))?;
+            let sent = self.send_from_rustls(connection).await;
+            sent.map_err(|wait_error| stopped(&wait_error))?;
             if !self.tls.is_handshaking() {
                 return Ok(());
             }
@@ -110,7 +111,7 @@ impl Shaking {
                 Ok(None) => {}
                 Err(end) => {
                     // Tells the upstream by an alert why it fails, if the upstream still reads.
-                    let _ = self.flush(connection).await;
+                    let _ = self.send_from_rustls(connection).await;
                     return Err(end);
                 }
             }
@@ -191,7 +192,7 @@ impl Shaking {
                     sealed.map_err(|fault| Waited::Failed(failed(fault)))?;
                     self.sealed = slot;
                     info.bytes_to_upstream += read as u64;
-                    self.flush(connection).await?;
+                    self.send_sealed(connection).await?;
                 }
                 None => drop(slot),
             }
@@ -229,12 +230,19 @@ impl Shaking {
         }
     }
 
-    /// Sends what was sealed. What is not sent at an error stays.
-    async fn flush(&mut self, connection: &ConnectionHandle) -> Result<(), WaitError> {
+    /// Sends what rustls has sealed, as long as the handshake lasts. From then on the record layer
+    /// seals by the same key and from the same number, so nothing of rustls may be sent any more:
+    /// it would be a second record under one nonce (RFC 8446 section 5.3).
+    async fn send_from_rustls(&mut self, connection: &ConnectionHandle) -> Result<(), WaitError> {
         while self.tls.wants_write() {
             let Self { tls, sealed, .. } = self;
             sealed.edit(|sealed| tls.write_tls(sealed))?;
         }
+        self.send_sealed(connection).await
+    }
+
+    /// Sends what was sealed. What is not sent at an error stays.
+    async fn send_sealed(&mut self, connection: &ConnectionHandle) -> Result<(), WaitError> {
         while !self.sealed.is_empty() {
             match connection.handle.send(UPSTREAM, &self.sealed) {
                 Ok(sent) => self.sealed.consume(sent),

@@ -124,6 +124,12 @@ fn openssl_verifies_the_certificate() {
         assert!(heard.text().contains("Client certificate"), "{version}: {}", heard.text());
         let none = start(&pki, &address, "");
         assert!(ask(&none).status >= 500, "{version}: {}", talk.said());
+        if version == "-tls1_2" {
+            // Its alert comes within the handshake.
+            let why = "upstream sent alert handshake_failure";
+            let line = none.line("the request", |line| !line["http"].is_null());
+            assert_eq!(line["reason"], why, "{line}");
+        }
     }
 }
 

@@ -142,8 +142,7 @@ async fn connect(
     let mut plain = Plain::new(&dialler.engine, connected).map_err(failed)?;
     plain.write_all(preface).await.map_err(failed)?;
     let Some(tls) = &to.tls else { return Ok((Socket::Plain(plain), by_knowledge, open)) };
-    let begun = secure(dialler, tls, spoken, plain).await;
-    let (socket, http2) = begun.map_err(|error| Reason::UpstreamTls(Detail::of(error)))?;
+    let (socket, http2) = secure(dialler, tls, spoken, plain).await?;
     Ok((socket, http2, open))
 }
 
@@ -152,15 +151,28 @@ async fn secure(
     tls: &UpstreamTls,
     spoken: Spoken,
     plain: Plain,
-) -> Result<(Socket, bool), String> {
-    let config = dialler.tls.of(tls, spoken).ok_or("no configuration")?;
-    let server = ServerName::try_from(tls.name.clone()).map_err(|error| error.to_string())?;
+) -> Result<(Socket, bool), Reason> {
+    let config = dialler.tls.of(tls, spoken).ok_or_else(|| tls_failed("no configuration"))?;
+    let server = ServerName::try_from(tls.name.clone()).map_err(tls_failed)?;
     let bounded = |tls: &mut rustls::ClientConnection| tls.set_buffer_limit(Some(SEALED_BYTES_MAX));
     let connected = TlsConnector::from(config).connect_with(server, plain, bounded).await;
-    let stream = connected.map_err(|error| error.to_string())?;
+    let stream = connected.map_err(|error| handshake_failure(&error))?;
     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     if spoken == Spoken::Two && !http2 {
-        return Err("h2 was not chosen".into());
+        return Err(tls_failed("h2 was not chosen"));
     }
     Ok((Socket::Tls(Box::new(stream)), http2))
+}
+
+fn tls_failed(why: impl std::fmt::Display) -> Reason {
+    Reason::UpstreamTls(Detail::of(why))
+}
+
+/// Why a handshake failed. An error of rustls comes within that of the socket.
+fn handshake_failure(error: &io::Error) -> Reason {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    match inner {
+        Some(rustls::Error::AlertReceived(alert)) => Reason::UpstreamAlert((*alert).into()),
+        _ => tls_failed(error),
+    }
 }
