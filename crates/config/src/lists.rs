@@ -1,12 +1,15 @@
-//! Reads files that list names or networks. Rules that name the same file share its list, and so
-//! does the next configuration while the file stays the same.
+//! Reads lists of names, networks and regular expressions. Rules that name the same file share its
+//! list, and so does the next configuration while the file stays the same.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use eyelet_policy::{FileList, LISTS_MAX, List, ListId, Lists, NameList, NetSet, Rules};
+use eyelet_policy::{
+    EXPRESSION_LISTS_MAX, EXPRESSIONS_MAX, ExpressionFault, FileList, LISTS_MAX, List, ListId,
+    Lists, NameExpressions, NameList, NetSet, Rules,
+};
 use eyelet_sys::file::read_regular;
 use ipnet::IpNet;
 
@@ -21,6 +24,8 @@ pub enum ListKind {
     Names,
     /// Networks and addresses.
     Nets,
+    /// Regular expressions on names.
+    Expressions,
 }
 
 /// A file that rules take a list from.
@@ -32,9 +37,10 @@ pub struct ListFile {
     pub kind: ListKind,
 }
 
-/// The files of a configuration's lists, by the numbers of the lists.
+/// The files of a configuration's lists, by the numbers of the lists. `None`: the configuration
+/// itself has the list.
 #[derive(Debug, Default)]
-pub struct ListFiles(Vec<ListFile>);
+pub struct ListFiles(Vec<Option<ListFile>>);
 
 /// A list that was read again.
 #[derive(Debug)]
@@ -65,7 +71,8 @@ enum Fault {
 impl ListFiles {
     /// The files, each with the number of its list.
     pub fn iter(&self) -> impl Iterator<Item = (ListId, &ListFile)> {
-        (0..).map(ListId).zip(&self.0)
+        let files = (0..).map(ListId).zip(&self.0);
+        files.filter_map(|(id, file)| Some((id, file.as_ref()?)))
     }
 
     /// Reads a list's file again, and has `rules` use it from the next decision on. A file with
@@ -75,10 +82,12 @@ impl ListFiles {
     /// Every mistake, warnings included, up to [`MISTAKES_MAX`].
     pub fn renew(&self, id: ListId, rules: &Rules) -> Result<RenewedList, Vec<Diagnostic>> {
         let lists = rules.lists();
-        let (Some(file), Some(known)) = (self.0.get(usize::from(id.0)), lists.list(id)) else {
+        let (Some(Some(file)), Some(known)) = (self.0.get(usize::from(id.0)), lists.list(id))
+        else {
             return Ok(RenewedList { is_new: false, warnings: Vec::new() });
         };
-        match read(file, &known.file, Some(known)) {
+        let name = known.file.as_deref().unwrap_or_default();
+        match read(file, name, Some(known)) {
             Ok((list, warnings)) => {
                 let is_new = list.fingerprint != known.fingerprint;
                 if is_new {
@@ -102,6 +111,8 @@ pub(super) struct ListReader<'e> {
     files: ListFiles,
     /// By file the number of its list, and why it cannot be used.
     known: HashMap<ListFile, (Option<ListId>, Option<String>)>,
+    /// By the texts of regular expressions the number of their list.
+    expressions: HashMap<Vec<String>, ListId>,
 }
 
 impl<'e> ListReader<'e> {
@@ -129,6 +140,27 @@ impl<'e> ListReader<'e> {
             report.error(text.at, fault);
         }
         id
+    }
+
+    /// The list of regular expressions that stand in the configuration.
+    pub(super) fn expressions(
+        &mut self,
+        report: &mut Report<'_>,
+        texts: &[Text<'_>],
+    ) -> Option<ListId> {
+        let key: Vec<String> = texts.iter().map(|text| text.text.to_owned()).collect();
+        if let Some(known) = self.expressions.get(&key) {
+            return Some(*known);
+        }
+        let at = texts.first()?.at;
+        // The rule goes on with an empty list, so that it does not seem to take everything.
+        let compiled = compile(report, at, texts).unwrap_or_default();
+        let list = List::Expressions(Arc::new(compiled));
+        let list = FileList { file: None, fingerprint: fingerprint(&key), list };
+        let added = self.number(list, None);
+        let id = report.keep(at, added)?;
+        self.expressions.insert(key, id);
+        Some(id)
     }
 
     /// The lists so far.
@@ -163,20 +195,49 @@ impl<'e> ListReader<'e> {
                 (empty(file.kind, name), None)
             }
         };
-        let Some(id) = self.lists.add(list) else {
-            return (None, Some(format!("more than {LISTS_MAX} files with lists")));
-        };
-        self.files.0.push(file.clone());
-        (Some(id), fault)
+        match self.number(list, Some(file.clone())) {
+            Ok(id) => (Some(id), fault),
+            Err(message) => (None, Some(message)),
+        }
     }
+
+    /// Adds a list, or says which limit it is beyond.
+    fn number(&mut self, list: FileList, file: Option<ListFile>) -> Result<ListId, String> {
+        let has_expressions = |list: &FileList| matches!(list.list, List::Expressions(_));
+        let others = self.lists.iter().filter(|(_, list)| has_expressions(list)).count();
+        if has_expressions(&list) && others == EXPRESSION_LISTS_MAX {
+            let max = EXPRESSION_LISTS_MAX;
+            return Err(format!("more than {max} lists of regular expressions; join some of them"));
+        }
+        let id = self.lists.add(list).ok_or_else(|| format!("more than {LISTS_MAX} lists"))?;
+        self.files.0.push(file);
+        Ok(id)
+    }
+}
+
+/// Compiles the regular expressions of one list in the configuration, and reports each mistake.
+fn compile(report: &mut Report<'_>, at: usize, texts: &[Text<'_>]) -> Option<NameExpressions> {
+    if texts.len() > EXPRESSIONS_MAX {
+        report.error(at, ExpressionFault::TooMany.to_string());
+        return None;
+    }
+    let mut are_sound = true;
+    for text in texts {
+        are_sound &= report.keep(text.at, NameExpressions::new([text.text])).is_some();
+    }
+    if !are_sound {
+        return None;
+    }
+    report.keep(at, NameExpressions::new(texts.iter().map(|text| text.text)))
 }
 
 fn empty(kind: ListKind, name: &str) -> FileList {
     let list = match kind {
         ListKind::Names => List::Names(Arc::default()),
         ListKind::Nets => List::Nets(Arc::default()),
+        ListKind::Expressions => List::Expressions(Arc::default()),
     };
-    FileList { file: name.into(), fingerprint: 0, list }
+    FileList { file: Some(name.into()), fingerprint: 0, list }
 }
 
 /// Reads a file. If it is the same as `earlier`, that list is shared, and its warnings were
@@ -189,16 +250,20 @@ fn read(
     let path = &file.path;
     let bytes = read_regular(path, LIST_BYTES_MAX)
         .map_err(|why| Fault::File(format!("cannot read {}: {why}", path.display())))?;
-    let mut hasher = DefaultHasher::new();
-    bytes.hash(&mut hasher);
-    let fingerprint = hasher.finish();
-    let name: Arc<str> = name.into();
+    let fingerprint = fingerprint(&bytes);
+    let name: Option<Arc<str>> = Some(name.into());
     if let Some(earlier) = earlier.filter(|earlier| earlier.fingerprint == fingerprint) {
         let list = earlier.list.clone();
         return Ok((FileList { file: name, fingerprint, list }, Vec::new()));
     }
     let ReadList { list, warnings } = parse_list(path, &bytes, file.kind).map_err(Fault::Text)?;
     Ok((FileList { file: name, fingerprint, list }, warnings))
+}
+
+fn fingerprint(content: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    content.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Reads the text of a list: one entry a line, and comments from `#` to the end of a line.
@@ -220,8 +285,10 @@ pub fn parse_list(path: &Path, bytes: &[u8], kind: ListKind) -> Result<ReadList,
     let list = match kind {
         ListKind::Names => List::Names(Arc::new(names(text, &mut mistakes))),
         ListKind::Nets => List::Nets(Arc::new(nets(text, &mut mistakes))),
+        ListKind::Expressions => List::Expressions(Arc::new(expressions(text, &mut mistakes))),
     };
     let is_empty = match &list {
+        List::Expressions(expressions) => expressions.is_empty(),
         List::Names(names) => names.is_empty(),
         List::Nets(nets) => nets.is_empty(),
     };
@@ -236,7 +303,7 @@ pub fn parse_list(path: &Path, bytes: &[u8], kind: ListKind) -> Result<ReadList,
 
 fn names(text: &str, mistakes: &mut Mistakes) -> NameList {
     let mut names = NameList::default();
-    each_entry(text, mistakes, |entry| {
+    each_entry(text, mistakes, LIST_ENTRIES_MAX, |entry| {
         names.add(entry).map_err(|fault| format!("\"{}\": {fault}", shown(entry)))?;
         let below = entry.strip_prefix("*.").or_else(|| entry.strip_prefix('.'));
         let is_top = below.is_some_and(|name| !name.contains('.'));
@@ -248,18 +315,35 @@ fn names(text: &str, mistakes: &mut Mistakes) -> NameList {
 
 fn nets(text: &str, mistakes: &mut Mistakes) -> NetSet {
     let mut nets: Vec<IpNet> = Vec::new();
-    each_entry(text, mistakes, |entry| {
+    each_entry(text, mistakes, LIST_ENTRIES_MAX, |entry| {
         nets.push(values::net(shown(entry))?);
         Ok(None)
     });
     nets.into_iter().collect()
 }
 
-/// Calls `take` on each entry. It returns a warning, or an error.
-fn each_entry(
-    text: &str,
+fn expressions(text: &str, mistakes: &mut Mistakes) -> NameExpressions {
+    let mut sound: Vec<&str> = Vec::new();
+    each_entry(text, mistakes, EXPRESSIONS_MAX, |entry| {
+        NameExpressions::new([entry]).map_err(|fault| fault.to_string())?;
+        sound.push(entry);
+        Ok(None)
+    });
+    if mistakes.errors > 0 {
+        return NameExpressions::default();
+    }
+    NameExpressions::new(sound).unwrap_or_else(|fault| {
+        mistakes.push(Severity::Error, 0, fault.to_string());
+        NameExpressions::default()
+    })
+}
+
+/// Calls `take` on each of at most `entries_max` entries. It returns a warning, or an error.
+fn each_entry<'t>(
+    text: &'t str,
     mistakes: &mut Mistakes,
-    mut take: impl FnMut(&str) -> Result<Option<String>, String>,
+    entries_max: usize,
+    mut take: impl FnMut(&'t str) -> Result<Option<String>, String>,
 ) {
     let mut entries = 0;
     // Editors of some systems begin a file with a byte order mark.
@@ -273,8 +357,8 @@ fn each_entry(
         if entry.is_empty() {
             continue;
         }
-        if entries == LIST_ENTRIES_MAX {
-            let message = format!("more than {LIST_ENTRIES_MAX} entries");
+        if entries == entries_max {
+            let message = format!("more than {entries_max} entries");
             return mistakes.push(Severity::Error, begins, message);
         }
         entries += 1;

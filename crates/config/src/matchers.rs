@@ -77,7 +77,7 @@ fn names<'t>(
     lists: &mut ListReader<'_>,
 ) -> (Vec<Text<'t>>, Vec<ListId>) {
     let (texts, files) = section.texts_and_tables(report, "sni", "`sni`");
-    let files = files.iter().filter_map(|file| list(report, file, ListKind::Names, lists));
+    let files = files.iter().filter_map(|file| name_list(report, file, &[], lists));
     let mut files: Vec<ListId> = files.collect();
     files.sort_unstable();
     files.dedup();
@@ -92,7 +92,10 @@ fn addresses(
 ) -> Conditions {
     let (client, files) = section.texts_and_tables(report, "client", "`client`");
     let client = read_each(report, &client, values::net).into_iter().collect::<NetSet>();
-    let nets = files.iter().filter_map(|file| list(report, file, ListKind::Nets, lists));
+    let nets = files.iter().filter_map(|item| {
+        item.check_keys(report, &["file"]);
+        file(report, item, ListKind::Nets, lists)
+    });
     let nets: Vec<_> = nets.map(|list| (list, None)).collect();
     let (targets, files) = section.texts_and_tables(report, "connect", "`connect`");
     for file in files.iter().filter(|file| file.value("port").is_none()) {
@@ -100,11 +103,16 @@ fn addresses(
         report.missing(file.at, message);
     }
     let targets = read_each(report, &targets, values::connect_pattern);
-    let names = files.iter().filter_map(|file| port_list(report, file, ListKind::Names, lists));
+    let names = files
+        .iter()
+        .filter_map(|file| Some((name_list(report, file, &["port"], lists)?, port(report, file))));
     let names: Vec<_> = names.collect();
     let (patterns, files) = section.texts_and_tables(report, "destination", "`destination`");
     let patterns = read_each(report, &patterns, values::address_patterns);
-    let to = files.iter().filter_map(|file| port_list(report, file, ListKind::Nets, lists));
+    let to = files.iter().filter_map(|item| {
+        item.check_keys(report, &["file", "port"]);
+        Some((file(report, item, ListKind::Nets, lists)?, port(report, item)))
+    });
     let to: Vec<_> = to.collect();
     Conditions::default()
         .client(client)
@@ -115,32 +123,42 @@ fn addresses(
         .from_files(Matcher::Destination, to)
 }
 
-/// `{ file = "allow.txt" }`
-fn list(
+/// A list of names: `{ file = "allow.txt" }`, `{ regex = '^ads\.' }`, or
+/// `{ regex_file = "ads.txt" }`. `more` are further keys.
+fn name_list(
     report: &mut Report<'_>,
     item: &Section<'_, '_>,
-    kind: ListKind,
+    more: &[&str],
     lists: &mut ListReader<'_>,
 ) -> Option<ListId> {
-    item.check_keys(report, &["file"]);
-    file(report, item, kind, lists)
+    item.check_keys(report, &[&["file", "regex", "regex_file"], more].concat());
+    let kinds = ["file", "regex", "regex_file"];
+    let given: Vec<&str> = kinds.into_iter().filter(|key| item.value(key).is_some()).collect();
+    match given[..] {
+        ["regex"] => {
+            let texts = item.texts(report, "regex")?;
+            lists.expressions(report, &texts)
+        }
+        ["regex_file"] => {
+            let path = item.text(report, "regex_file")?;
+            lists.list(report, path, ListKind::Expressions)
+        }
+        [] | ["file"] => file(report, item, ListKind::Names, lists),
+        _ => {
+            report.error(item.at, "expected one of `file`, `regex` and `regex_file`");
+            None
+        }
+    }
 }
 
-/// `{ file = "allow.txt", port = 443 }`
-fn port_list(
-    report: &mut Report<'_>,
-    item: &Section<'_, '_>,
-    kind: ListKind,
-    lists: &mut ListReader<'_>,
-) -> Option<(ListId, Option<u16>)> {
-    item.check_keys(report, &["file", "port"]);
+/// The `port` of a list. `None`: any.
+fn port(report: &mut Report<'_>, item: &Section<'_, '_>) -> Option<u16> {
     let is_any = item.value("port").is_none_or(|port| port.get_ref().as_str() == Some("*"));
     let port = match is_any {
         true => None,
         false => item.number(report, "port", 1..=u16::MAX.into()),
     };
-    let port = port.and_then(|port| u16::try_from(port).ok());
-    Some((file(report, item, kind, lists)?, port))
+    port.and_then(|port| u16::try_from(port).ok())
 }
 
 fn file(

@@ -36,7 +36,9 @@ fn print(
     match loaded {
         Ok(Loaded { config, .. }) => {
             for (_, list) in config.policy.lists().iter() {
-                writeln!(out, "{}: {}", list.file, list.list)?;
+                if let Some(file) = &list.file {
+                    writeln!(out, "{file}: {}", list.list)?;
+                }
             }
             let listeners = counted(config.listeners.len(), "listener");
             let rules = counted(config.rules.len(), "rule");

@@ -206,7 +206,8 @@ fn print(
                 writeln!(out, "plain:   requests for http:// URLs pass, too")?;
             }
             for (matcher, by) in config.policy.listed_by(id, facts) {
-                writeln!(out, "listed:  {matcher} by \"{}\" in {}", by.entry, by.file)?;
+                let file = by.file.map_or_else(String::new, |file| format!(" in {file}"));
+                writeln!(out, "listed:  {matcher} by \"{}\"{file}", by.entry)?;
             }
         }
         None => {

@@ -54,7 +54,7 @@ fn listed(names: usize) -> Rules {
     list.shrink();
     let list = List::Names(Arc::new(list));
     let mut lists = Lists::default();
-    let id = lists.add(FileList { file: "allow.txt".into(), fingerprint: 0, list });
+    let id = lists.add(FileList { file: Some("allow.txt".into()), fingerprint: 0, list });
     Rules::with_lists(&[Rule { sni_lists: id.into_iter().collect(), ..Rule::default() }], lists)
 }
 

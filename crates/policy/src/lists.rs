@@ -1,5 +1,5 @@
-//! Lists of names and networks from files. Rules name a list by its number, so that several rules
-//! share one, and so that a newer version of a file can replace it while connections are decided.
+//! Lists of names, networks and regular expressions. Rules name a list by its number, so that
+//! several rules share one, and so that a newer version of its file can replace it meanwhile.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 use ipnet::IpNet;
 
+use crate::expressions::NameExpressions;
 use crate::name_table::{Depths, NameTable};
 use crate::names::{NamePattern, NamePatternFault};
 use crate::nets::NetSet;
@@ -54,14 +55,17 @@ pub enum List {
     Names(Arc<NameList>),
     /// Networks.
     Nets(Arc<NetSet>),
+    /// Regular expressions on names.
+    Expressions(Arc<NameExpressions>),
 }
 
-/// One version of a list from a file.
+/// One version of a list.
 #[derive(Clone, Debug)]
 pub struct FileList {
-    /// The file, as the configuration names it.
-    pub file: Arc<str>,
-    /// A hash of the file's text. Versions with equal hashes are the same.
+    /// The file, as the configuration names it. `None`: the list is in the configuration itself,
+    /// and has one version.
+    pub file: Option<Arc<str>>,
+    /// A hash of its text. Versions with equal hashes are the same.
     pub fingerprint: u64,
     /// What it lists.
     pub list: List,
@@ -74,8 +78,8 @@ pub struct Lists(Vec<FileList>);
 /// The entry that made a matcher hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedBy {
-    /// The file, as the configuration names it.
-    pub file: Arc<str>,
+    /// The file, as the configuration names it. `None`: the configuration itself has the list.
+    pub file: Option<Arc<str>>,
     /// The entry. A network is the largest that the file lists as a whole: neighbours are joined.
     pub entry: String,
 }
@@ -165,6 +169,7 @@ impl fmt::Display for List {
         let (number, noun) = match self {
             Self::Names(names) => (names.len(), "name"),
             Self::Nets(nets) => (nets.nets().count(), "network"),
+            Self::Expressions(expressions) => (expressions.len(), "regular expression"),
         };
         write!(f, "{number} {noun}{}", if number == 1 { "" } else { "s" })
     }
@@ -190,7 +195,15 @@ impl Lists {
 
     #[inline]
     pub(crate) fn has_name(&self, id: ListId, name: &str) -> bool {
-        self.names(id).is_some_and(|names| names.contains(name))
+        match self.list(id).map(|list| &list.list) {
+            Some(List::Names(names)) => names.contains(name),
+            Some(List::Expressions(expressions)) => expressions.contains(name),
+            Some(List::Nets(_)) | None => false,
+        }
+    }
+
+    pub(crate) fn has_expressions(&self, id: ListId) -> bool {
+        self.list(id).is_some_and(|list| matches!(list.list, List::Expressions(_)))
     }
 
     #[inline]
@@ -199,8 +212,13 @@ impl Lists {
     }
 
     pub(crate) fn find_name(&self, id: ListId, name: &str) -> Option<ListedBy> {
-        let entry = self.names(id)?.find(name)?.to_string();
-        Some(ListedBy { file: self.list(id)?.file.clone(), entry })
+        let FileList { file, list, .. } = self.list(id)?;
+        let entry = match list {
+            List::Names(names) => names.find(name)?.to_string(),
+            List::Expressions(expressions) => expressions.find(name)?.to_owned(),
+            List::Nets(_) => return None,
+        };
+        Some(ListedBy { file: file.clone(), entry })
     }
 
     pub(crate) fn find_address(&self, id: ListId, address: IpAddr) -> Option<ListedBy> {
@@ -211,20 +229,19 @@ impl Lists {
 
     /// A list as an explanation shows it.
     pub(crate) fn text(&self, id: ListId) -> String {
-        self.list(id).map_or_else(String::new, |list| format!("file \"{}\"", list.file))
-    }
-
-    fn names(&self, id: ListId) -> Option<&NameList> {
-        match &self.list(id)?.list {
-            List::Names(names) => Some(names),
-            List::Nets(_) => None,
+        let Some(FileList { file, list, .. }) = self.list(id) else { return String::new() };
+        match (file, list) {
+            (Some(file), List::Expressions(_)) => format!("regex_file \"{file}\""),
+            (Some(file), _) => format!("file \"{file}\""),
+            (None, List::Expressions(expressions)) => format!("regex {expressions}"),
+            (None, list) => list.to_string(),
         }
     }
 
     fn nets(&self, id: ListId) -> Option<&NetSet> {
         match &self.list(id)?.list {
             List::Nets(nets) => Some(nets),
-            List::Names(_) => None,
+            List::Names(_) | List::Expressions(_) => None,
         }
     }
 }
@@ -277,7 +294,7 @@ impl Deref for Held {
     }
 }
 
-/// Most files of lists. Each list of names is searched once for a connection: 50 to 200 ns.
+/// Most lists. Each list of names is searched once for a connection: 50 to 200 ns.
 pub const LISTS_MAX: usize = 256;
 
 #[cfg(test)]
@@ -352,7 +369,7 @@ mod tests {
     #[test]
     fn a_decision_holds_its_lists() {
         let version = |name: &str, fingerprint| FileList {
-            file: "allow.txt".into(),
+            file: Some("allow.txt".into()),
             fingerprint,
             list: List::Names(Arc::new(list(&[name]))),
         };

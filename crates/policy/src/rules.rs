@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use eyelet_wire::hello::{Hello, Sni};
+use eyelet_wire::hello::{Hello, HostName, Sni};
 
 use crate::conditions::Conditions;
 use crate::facts::{Fact, Facts};
@@ -206,6 +206,11 @@ impl Rules {
     /// earlier rule that asks for more of it counts as if it might match.
     pub fn serves(&self, rule: RuleId, name: &str, facts: &Facts<'_>) -> bool {
         let lists = self.hold_lists();
+        // The host of a request may be no name of a hello, and an expression sees only such names.
+        let has_expressions = self.by_list.iter().any(|(list, _)| lists.has_expressions(*list));
+        if has_expressions && !name.is_empty() && HostName::new(name.as_bytes()).is_err() {
+            return false;
+        }
         let mut found = Found::new();
         self.find_named(name, &lists, &mut found);
         found.push(&self.unnamed);

@@ -146,7 +146,7 @@ fn lists_of_files() -> Lists {
     });
     let nets = FILE_NETS.iter().map(|net| net.parse().unwrap()).collect::<NetSet>();
     for list in named.chain([List::Nets(Arc::new(nets))]) {
-        lists.add(FileList { file: "file".into(), fingerprint: 0, list }).unwrap();
+        lists.add(FileList { file: Some("file".into()), fingerprint: 0, list }).unwrap();
     }
     lists
 }

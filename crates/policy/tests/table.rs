@@ -8,8 +8,8 @@ mod words;
 use std::sync::Arc;
 
 use eyelet_policy::{
-    Conditions, Fact, Facts, FileList, List, Lists, Matcher, NameList, Needs, Refusal, Rule,
-    RuleId, Rules,
+    Conditions, Fact, Facts, FileList, List, Lists, Matcher, NameExpressions, NameList, Needs,
+    Refusal, Rule, RuleId, Rules,
 };
 use eyelet_wire::alert::AlertDescription as Alert;
 use eyelet_wire::hello::SniFault;
@@ -333,7 +333,7 @@ fn other_names_of_a_connection() {
 fn names(fingerprint: u64, entries: &[&str]) -> FileList {
     let mut names = NameList::default();
     entries.iter().for_each(|entry| names.add(entry).unwrap());
-    FileList { file: "names.txt".into(), fingerprint, list: List::Names(Arc::new(names)) }
+    FileList { file: Some("names.txt".into()), fingerprint, list: List::Names(Arc::new(names)) }
 }
 
 /// What a list from a file has counts in every question that is asked of the rules, and so does the
@@ -358,6 +358,35 @@ fn a_list_that_is_replaced_counts_from_the_next_question_on() {
     assert_eq!(asks("192.0.2.1", "c.example"), Some(RuleId(1)));
     assert_eq!(["b.example", "x.a.example", "c.example"].map(serves), [false, false, true]);
     assert_ne!(rules.fingerprint(), before);
+}
+
+/// The host of a request is any text. An expression sees it only if a hello could have it as its
+/// name: otherwise a `..` or a blank would lead around a rule, or to one.
+#[test]
+fn an_expression_sees_only_names() {
+    let expressions = NameExpressions::new([r"^(|.*\.)a\.example$"]).unwrap();
+    let list = List::Expressions(Arc::new(expressions));
+    let mut lists = Lists::default();
+    let id = lists.add(FileList { file: None, fingerprint: 1, list }).unwrap();
+    let by_list = || Rule { sni_lists: vec![id], ..Rule::default() };
+    let facts = Facts::new(0, "192.0.2.1".parse().unwrap());
+    let taken = Rules::with_lists(&[by_list()], lists.clone());
+    let refused = Rules::with_lists(&[Rule { refuse: true, ..by_list() }, Rule::default()], lists);
+    let long = "x.".repeat(130) + "a.example";
+    for (name, by_first, by_second) in [
+        ("a.example", true, false),
+        ("x.a.example", true, false),
+        ("b.example", false, true),
+        ("", false, true),
+        ("x..a.example", false, false),
+        ("x a.example", false, false),
+        ("x/.a.example", false, false),
+        ("a.example.", false, false),
+        (&long, false, false),
+    ] {
+        assert_eq!(taken.serves(RuleId(0), name, &facts), by_first, "{name}");
+        assert_eq!(refused.serves(RuleId(1), name, &facts), by_second, "{name}");
+    }
 }
 
 /// A verdict of one list holds for another one with the same fingerprint.

@@ -54,7 +54,7 @@ fn rule_for(config: &Config, name: &str) -> Option<u32> {
 fn names(lists: &Lists) -> Vec<&Arc<NameList>> {
     let names = lists.iter().filter_map(|(_, list)| match &list.list {
         List::Names(names) => Some(names),
-        List::Nets(_) => None,
+        List::Nets(_) | List::Expressions(_) => None,
     });
     names.collect()
 }
@@ -129,7 +129,10 @@ fn the_keys_of_a_list() {
     let folder = Folder::new();
     folder.write("allow.txt", "");
     for (matcher, message) in [
-        ("sni = { path = \"x\" }", "unknown key `path` in `sni` (known keys: file)"),
+        (
+            "sni = { path = \"x\" }",
+            "unknown key `path` in `sni` (known keys: file, regex, regex_file)",
+        ),
         ("sni = {}", "a table here is a list from a file: { file = \"allow.txt\" }"),
         (
             "sni = [7, { file = \"allow.txt\" }]",
@@ -192,4 +195,106 @@ fn a_list_is_replaced_by_the_newer_version_of_its_file() {
     fs::remove_file(folder.0.join("allow.txt")).unwrap();
     assert_eq!(renew().unwrap_err()[0].line, 0);
     assert_eq!(rule_for(&config, "b.example"), Some(0), "a broken file keeps the last good list");
+}
+
+/// Regular expressions stand in the configuration or in a file, and take names only.
+#[test]
+fn a_rule_takes_names_by_regular_expressions() {
+    let folder = Folder::new();
+    folder.write("ads.txt", "# one a line\n^ads[0-9]+\\.\n(^|\\.)Tracker\\.example$\n");
+    let rules = "[[rule]]\n\
+                 sni = [\"a.example\", { regex = '^b[0-9]\\.' }, { regex_file = \"ads.txt\" }]\n\
+                 action = \"refuse\"\n\
+                 [[rule]]\nsni = { regex = ['.*', '^$'] }\naction = \"refuse\"\n";
+    let config = check(&folder, rules).unwrap().config;
+    for (name, rule) in [
+        ("a.example", 0),
+        ("b7.example", 0),
+        ("ads12.example", 0),
+        ("www.tracker.example", 0),
+        ("xtracker.example", 1),
+        ("tracker.example.net", 1),
+    ] {
+        assert_eq!(rule_for(&config, name), Some(rule), "{name}");
+    }
+    let text = config.policy.matcher_text(RuleId(0), Matcher::Sni);
+    assert_eq!(text, r#""a.example", regex "^b[0-9]\.", regex_file "ads.txt""#);
+    let raw = HelloSketch { sni: None, ..HelloSketch::named("") }.to_records();
+    let mut reader = HelloReader::new(65_536);
+    let Peek::Hello(hello) = reader.feed(&raw) else { panic!() };
+    let mut facts = Facts::new(0, IpAddr::V4(Ipv4Addr::LOCALHOST));
+    facts.hello = Some(&hello);
+    let Decision::Verdict(verdict) = config.policy.decide(&facts) else { panic!() };
+    assert_eq!(verdict.rule, None, "a hello without a name has none that could match");
+    assert_eq!(config.lists.iter().count(), 1, "one of the lists is from a file");
+}
+
+#[test]
+fn each_mistake_of_a_regular_expression_has_its_place() {
+    let folder = Folder::new();
+    folder.write("ads.txt", "^ok$\n(a\n a{2,1} # no\n");
+    let rules = "[[rule]]\nsni = [{ regex = ['^a$', '(b'] }, { regex_file = \"ads.txt\" }]\n\
+                 action = \"refuse\"\n[[rule]]\n\
+                 sni = { regex = 'a', file = \"x\" }\naction = \"refuse\"\n";
+    let found = check(&folder, rules).unwrap_err();
+    assert_eq!(
+        said_of(&folder, &found),
+        [
+            "edge.toml:4:26: unclosed group",
+            "edge.toml:7:7: expected one of `file`, `regex` and `regex_file`",
+            "ads.txt:2:1: unclosed group",
+            "ads.txt:3:2: invalid repetition count range, the start must be <= the end",
+        ]
+    );
+}
+
+#[test]
+fn regular_expressions_are_bounded() {
+    let folder = Folder::new();
+    folder.write("ads.txt", &(0..10_000).map(|n| format!("^ads{n}\\.\n")).collect::<String>());
+    let found =
+        check(&folder, "[[rule]]\nsni = { regex_file = \"ads.txt\" }\naction = \"refuse\"\n");
+    assert_eq!(said_of(&folder, &found.unwrap_err()), ["ads.txt:513:1: more than 512 entries"]);
+    let many: String = (0..10_000).map(|n| format!("'^ads{n}-',")).collect();
+    let large: String =
+        (0..500).map(|n| format!("'(^|\\.)advertisement{n}\\.example$',")).collect();
+    for (texts, message) in [
+        (many, "a list has at most 512 regular expressions; list names instead"),
+        (large, "the compiled list has more than 256 KiB; list names instead"),
+    ] {
+        let rule = format!("[[rule]]\nsni = {{ regex = [{texts}] }}\naction = \"refuse\"\n");
+        let found = check(&folder, &rule).unwrap_err();
+        assert_eq!(said_of(&folder, &found), [format!("edge.toml:4:18: {message}")]);
+    }
+    let rules = |number: usize| {
+        let rule = |n| format!("[[rule]]\nsni = {{ regex = '^{n}-' }}\naction = \"refuse\"\n");
+        (0..number).map(rule).collect::<String>()
+    };
+    assert!(check(&folder, &rules(32)).is_ok());
+    let found = said(&check(&folder, &rules(33)).unwrap_err());
+    let message = "more than 32 lists of regular expressions; join some of them";
+    assert!(found[0].ends_with(message), "{found:?}");
+}
+
+/// Rules share a list of the configuration, and a file that changes is compiled again.
+#[test]
+fn a_changed_file_has_its_expressions_compiled_again() {
+    let folder = Folder::new();
+    folder.write("ads.txt", "^ads\n");
+    let rules = "[[rule]]\nname = \"1\"\nsni = [{ regex = '^x' }, { regex_file = \"ads.txt\" }]\n\
+                 client = \"10.0.0.0/8\"\naction = \"refuse\"\n\
+                 [[rule]]\nname = \"2\"\nsni = [{ regex = '^x' }, { regex_file = \"ads.txt\" }]\n\
+                 action = \"refuse\"\n";
+    let config = check(&folder, rules).unwrap().config;
+    assert_eq!(config.policy.lists().iter().count(), 2);
+    let (id, file) = config.lists.iter().next().unwrap();
+    assert_eq!((id.0, &file.path), (1, &folder.0.join("ads.txt")));
+    let renew = || config.lists.renew(id, &config.policy);
+    folder.write("ads.txt", "^track\n");
+    assert!(renew().unwrap().is_new);
+    assert_eq!(["ads.x", "track.x"].map(|name| rule_for(&config, name)), [None, Some(1)]);
+    folder.write("ads.txt", "^other\n(a\n");
+    let found = renew().unwrap_err();
+    assert_eq!(said_of(&folder, &found), ["ads.txt:2:1: unclosed group"]);
+    assert_eq!(["other.x", "track.x"].map(|name| rule_for(&config, name)), [None, Some(1)]);
 }

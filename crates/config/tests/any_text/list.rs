@@ -1,4 +1,4 @@
-//! Properties of reading a list of names or networks, for any bytes.
+//! Properties of reading a list of names, networks or regular expressions, for any bytes.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -15,7 +15,7 @@ use ipnet::IpNet;
 /// If that does not hold.
 pub fn bytes_are_a_list(bytes: &[u8]) {
     let path = Path::new("/nonexistent/allow.txt");
-    for kind in [ListKind::Names, ListKind::Nets] {
+    for kind in [ListKind::Names, ListKind::Nets, ListKind::Expressions] {
         let (list, diagnostics) = match parse_list(path, bytes, kind) {
             Ok(read) => (Some(read.list), read.warnings),
             Err(mistakes) => (None, mistakes),
@@ -45,6 +45,8 @@ fn has_each_entry(list: &List, text: &str) {
                 assert!(is_below || names.contains(name), "{entry}");
                 assert!(above.is_none() || names.contains(&format!("a.{name}")), "{entry}");
             }
+            // What one matches is the library's matter.
+            List::Expressions(expressions) => assert!(!expressions.is_empty(), "{entry}"),
             List::Nets(nets) => {
                 let net = entry.parse::<IpNet>();
                 let net = net.or_else(|_| entry.parse::<IpAddr>().map(IpNet::from));

@@ -116,6 +116,70 @@ fn a_list_is_replaced_while_connections_are_kept() {
     });
 }
 
+/// Names by regular expressions: from the configuration, and from a file that is watched.
+#[test]
+fn names_are_taken_by_regular_expressions() {
+    let (folder, upstream) = (Folder::new(), Upstream::echo());
+    let ads = folder.write("ads.txt", "# one a line\n^ads[0-9]+\\.\n(a+)+$\n");
+    let rules = format!(
+        "[[rule]]\nsni = {{ regex_file = \"ads.txt\" }}\naction = \"refuse\"\n\
+         [[rule]]\nsni = {{ regex = ['(^|\\.)Bank[0-9]*\\.test$', '^.*pay'] }}\n\
+         action = \"splice\"\nupstream = \"{}\"\n",
+        upstream.address
+    );
+    let edge = Edge::start(&folder, &rules);
+    let to = edge.address();
+    for name in ["bank.test", "www.BANK7.test", "xpay.test"] {
+        is_spliced(to, name);
+    }
+    for name in ["notbank.test", "bank.test.evil", "ads12.bank.test", "bank.a"] {
+        is_refused(to, name);
+    }
+    // Back-tracking would never come to an end of these.
+    let label = "a".repeat(60);
+    is_refused(to, &[&*label, &label, &label, "b"].join("."));
+
+    fs::write(&ads, "^bank7\\.\n").unwrap();
+    edge.wait_log("ads.txt: its new contents are in use");
+    is_refused(to, "bank7.test");
+    is_spliced(to, "ads12.bank.test");
+    // Mistakes keep the last good list.
+    fs::write(&ads, "^ads\n(bank\n").unwrap();
+    edge.wait_log("ads.txt:2:1: error: unclosed group");
+    is_refused(to, "bank7.test");
+    is_spliced(to, "ads12.bank.test");
+    let many: String = (0..10_000).map(|n| format!("^ads{n}-\n")).collect();
+    fs::write(&ads, many).unwrap();
+    edge.wait_log("ads.txt:513:1: error: more than 512 entries");
+    is_refused(to, "bank7.test");
+    fs::write(&ads, "^www\\.\n").unwrap();
+    let replaced = || edge.log().matches("ads.txt: its new contents").count();
+    until("the mended list", || (replaced() == 2).then_some(()));
+    is_refused(to, "www.bank.test");
+    is_spliced(to, "bank7.test");
+}
+
+/// `check` counts what a file has, and `explain` shows the expression that matched.
+#[test]
+fn check_and_explain_show_regular_expressions() {
+    let folder = Folder::new();
+    folder.write("ads.txt", "^ads\n^track\n");
+    let rules = "[[rule]]\nsni = [{ regex = '^x[0-9]' }, { regex_file = \"ads.txt\" }]\n\
+                 action = \"refuse\"\n";
+    let file = folder.write("edge.toml", format!("{LISTENER}{rules}"));
+    let said = output(edge::eyelet(&folder).arg("check").arg(&file));
+    assert_eq!(said.status.code(), Some(0), "{}", said.text);
+    assert!(said.text.starts_with("ads.txt: 2 regular expressions\n"), "{}", said.text);
+    for (name, by) in [
+        ("tracker.test", "listed:  sni by \"^track\" in ads.txt\n"),
+        ("x7.test", "listed:  sni by \"^x[0-9]\"\n"),
+        ("y.test", "sni = regex \"^x[0-9]\", regex_file \"ads.txt\" does not hold for"),
+    ] {
+        let said = output(edge::eyelet(&folder).arg("explain").arg(&file).args(["--sni", name]));
+        assert!(said.text.contains(by), "{name}: {}", said.text);
+    }
+}
+
 /// Half a list refuses too little, and half a configuration here splices all names. Another list
 /// that changes meanwhile is read, and they are not.
 #[test]

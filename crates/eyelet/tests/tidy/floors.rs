@@ -3,7 +3,10 @@
 /// A crate is earned by a rule, and this is it: what each may depend on. No list: anything.
 pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     ("crates/wire", Some(&[])),
-    ("crates/policy", Some(&["arc-swap", "eyelet-wire", "foldhash", "ipnet", "thiserror"])),
+    (
+        "crates/policy",
+        Some(&["arc-swap", "eyelet-wire", "foldhash", "ipnet", "regex", "thiserror"]),
+    ),
     (
         "crates/compress",
         Some(&["base64", "brotli", "bytes", "flate2", "http", "thiserror", "zstd-safe"]),
