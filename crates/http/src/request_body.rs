@@ -20,7 +20,6 @@ use super::route::Route;
 use super::served_connection::ServedConnection;
 use super::upstream::request::UpstreamRequest;
 use crate::compress::{Compressors, Undone, UploadCoder};
-use eyelet_config::CompressionMode;
 use eyelet_memory::budget::Budget;
 
 /// A body whose coding changes on its way.
@@ -157,7 +156,8 @@ pub fn decoded(
     }
 }
 
-/// The request with its body coded, for an upstream that accepts it, if it may be coded.
+/// The request with its body coded, for an upstream that accepts it, if it may be coded. A response
+/// speaks of its own resource only (RFC 7694 section 3), so the rule says that it is so for all.
 pub fn coded(
     served: &ServedConnection,
     parts: &Parts,
@@ -170,9 +170,7 @@ pub fn coded(
         Length::Chunked => None,
         Length::Empty | Length::UntilClose => return None,
     };
-    if requests.compression.mode != CompressionMode::On
-        || !request::may_code(&parts.headers, length, host)
-    {
+    if !requests.compression.code_requests || !request::may_code(&parts.headers, length, host) {
         return None;
     }
     let mut coded = Box::new(parts.clone());

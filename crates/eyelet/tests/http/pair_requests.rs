@@ -16,6 +16,7 @@ use crate::support::{Edge, Pki, need, noise};
 const APPLICATION: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/uploads.py");
 const CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/upload.py");
 const DECODES: &str = "decode_requests = true";
+const CODES: &str = "code_requests = true";
 const JSON: &str = "Content-Type: application/json";
 
 /// An application in Python behind a far edge, and a near edge before it.
@@ -127,7 +128,7 @@ fn assert_whole(got: &Value, body: &[u8]) {
 
 #[test]
 fn bodies_travel_coded_where_the_far_edge_has_said_that_it_decodes() {
-    for of_near in ["", "upstream_http2 = \"off\""] {
+    for of_near in [CODES, "upstream_http2 = \"off\"\ncode_requests = true"] {
         let Some(pair) = Pair::new(DECODES, of_near) else { return };
         let body = text(9000);
         let file = pair.file("body", &body);
@@ -178,10 +179,24 @@ fn bodies_travel_coded_where_the_far_edge_has_said_that_it_decodes() {
     }
 }
 
+/// A response speaks of its own resource. A gateway that routes by path may store what others get.
+#[test]
+fn an_edge_that_is_not_told_to_code_sends_plain_bodies() {
+    let Some(pair) = Pair::new(DECODES, "") else { return };
+    let body = text(3000);
+    let file = pair.file("body", &body);
+    let mut client = Client::new(&pair.near);
+    client.ask(&["GET", "/", "length", ""]);
+    let (status, got) = client.ask(&["POST", "/plain", "length", &file, JSON]);
+    assert_eq!(status, 200, "{got}");
+    assert_whole(&got, &body);
+    assert!(pair.bytes_sent("/plain") >= body.len() as u64);
+}
+
 /// A client may wait for an answer to what it has sent.
 #[test]
 fn a_coded_body_that_pauses_is_passed_on() {
-    let Some(pair) = Pair::new(DECODES, "") else { return };
+    let Some(pair) = Pair::new(DECODES, CODES) else { return };
     let body = text(2000);
     let file = pair.file("body", &body);
     let mut client = Client::new(&pair.near);
@@ -202,7 +217,7 @@ fn a_coded_body_that_pauses_is_passed_on() {
 /// A body that compresses far better than the far edge believes arrives all the same.
 #[test]
 fn a_body_of_one_line_again_and_again_is_no_bomb() {
-    let Some(pair) = Pair::new(DECODES, "") else { return };
+    let Some(pair) = Pair::new(DECODES, CODES) else { return };
     let body = b"the same line in each place of a log\n".repeat(700_000);
     let file = pair.file("body", &body);
     let mut client = Client::new(&pair.near);
@@ -229,7 +244,7 @@ fn a_far_edge_without_the_feature_gets_plain_bodies() {
         Edge::start_whole(&pki.folder, &config, |_| ())
     };
     let before = far(DECODES);
-    let near = near(&pki, address.port(), "");
+    let near = near(&pki, address.port(), CODES);
     let body = text(3000);
     let file = pki.folder.write("body", &body).display().to_string();
     let mut client = Client::new(&near);
@@ -253,7 +268,7 @@ fn a_server_that_refuses_a_coded_body_gets_no_other() {
         return;
     }
     // It reads no body, so each request has a connection of its own unless it is a GET.
-    let near = Near::new("", |asked| {
+    let near = Near::new(CODES, |asked| {
         let accepts = "Accept-Encoding: zstd\r\n";
         match asked.contains("content-encoding: zstd") {
             true => format!(
