@@ -8,7 +8,8 @@ use bytes::Bytes;
 use eyelet_compress::request::{self, RequestBody};
 use eyelet_compress::validators::without_digests;
 use eyelet_compress::{Coding, CodingError};
-use http::{HeaderMap, request::Parts};
+use http::header::ACCEPT_ENCODING;
+use http::{HeaderMap, StatusCode, request::Parts, response};
 
 use super::body::Piece;
 use super::decoding::Decoding;
@@ -132,6 +133,25 @@ impl RequestCoding {
     }
 }
 
+/// Says which codings are accepted, if the rule decodes. `is_own`: Eyelet has failed the request,
+/// and not the application.
+pub fn offer(served: &ServedConnection, head: &mut response::Parts, is_own: bool) {
+    if served.route().is_ok_and(Route::decodes_requests) && may_offer(head.status, is_own) {
+        head.headers.insert(ACCEPT_ENCODING, request::ACCEPTED);
+    }
+}
+
+/// Whether a response of this status may say which codings are accepted. In a 415 it says that the
+/// coding was the reason (RFC 7694 section 3), which an application's 415 had not. Eyelet's 503 may
+/// come from the lack of memory to decode.
+fn may_offer(status: StatusCode, is_own: bool) -> bool {
+    match status {
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => is_own,
+        StatusCode::SERVICE_UNAVAILABLE => !is_own,
+        _ => true,
+    }
+}
+
 /// The coding that a request's body is decoded from, if its rule decodes. Changes its fields.
 ///
 /// # Errors
@@ -176,4 +196,27 @@ pub fn coded(
     let mut coded = Box::new(parts.clone());
     request::code(&mut coded.headers);
     Some(coded)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// A near edge would take such a 415 for a refusal of its coding.
+    #[test]
+    fn only_responses_that_mean_it_offer_codings() {
+        for (status, is_own, expected) in [
+            (200, false, true),
+            (415, true, true),
+            (415, false, false),
+            (503, true, false),
+            (503, false, true),
+            (400, true, true),
+        ] {
+            let status = StatusCode::from_u16(status).unwrap();
+            assert_eq!(may_offer(status, is_own), expected, "{status} {is_own}");
+        }
+    }
 }

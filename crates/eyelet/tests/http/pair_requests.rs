@@ -193,6 +193,26 @@ fn an_edge_that_is_not_told_to_code_sends_plain_bodies() {
     assert!(pair.bytes_sent("/plain") >= body.len() as u64);
 }
 
+/// RFC 7694 section 3: a 415 with the field says that the coding was the reason.
+#[test]
+fn an_application_that_refuses_a_type_does_not_refuse_a_coding() {
+    for of_near in [CODES, "upstream_http2 = \"off\"\ncode_requests = true"] {
+        let Some(pair) = Pair::new(DECODES, of_near) else { return };
+        let file = pair.file("body", &text(3000));
+        let mut client = Client::new(&pair.near);
+        client.ask(&["GET", "/", "length", ""]);
+        client.talk.say(&["POST", "/no-type", "length", &file, JSON].join("\t"));
+        client.talk.say("\n");
+        let line = client.hear();
+        assert!(line.starts_with("415\tnothing\t"), "{line}");
+        // The next response accepts codings again, and the near edge believes it.
+        client.ask(&["GET", "/", "length", ""]);
+        client.ask(&["POST", "/coded", "length", &file, JSON]);
+        let (sent, whole) = (pair.bytes_sent("/coded"), text(3000).len() as u64);
+        assert!(sent < whole / 2, "{sent} of {whole}");
+    }
+}
+
 /// A client may wait for an answer to what it has sent.
 #[test]
 fn a_coded_body_that_pauses_is_passed_on() {
