@@ -26,8 +26,10 @@ use eyelet_memory::budget::Budget;
 /// A body whose coding changes on its way.
 pub struct RequestCoding {
     work: Work,
-    /// Bytes that came of the coded body, and bytes that it was decoded to.
-    coded: u64,
+    /// Bytes of the body that were taken from the client, and how many may be.
+    taken: u64,
+    taken_max: u64,
+    /// Bytes that it was decoded to.
     decoded: u64,
     /// Bytes that came from the client and are not released to it: they are held here.
     pub unreleased: usize,
@@ -73,35 +75,55 @@ impl RequestCoding {
         }
         let undone = Undone { coding, dictionary: None };
         let decoding = Decoding::new(undone, budget).map_err(|_| RequestFault::NoRoom)?;
-        Ok(Self { work: Work::Decode(decoding), coded: 0, decoded: 0, unreleased: 0 })
+        Ok(Self::new(Work::Decode(decoding)))
     }
 
     /// Codes a body.
     fn code(compressors: &Compressors) -> Self {
-        let coder = UploadCoder::new(compressors);
-        Self { work: Work::Code { coder, end: None }, coded: 0, decoded: 0, unreleased: 0 }
+        Self::new(Work::Code { coder: UploadCoder::new(compressors), end: None })
     }
 
-    /// The next piece of the body as it is sent. `read` gives those of the body as it comes.
+    fn new(work: Work) -> Self {
+        Self { work, taken: 0, taken_max: 0, decoded: 0, unreleased: 0 }
+    }
+
+    /// Lets so many more bytes be taken from the client. A body that compresses well takes much and
+    /// gives nothing, so its output does not bound the work.
+    pub fn allow(&mut self, bytes: u64) {
+        self.taken_max = self.taken + bytes;
+    }
+
+    /// Whether these bytes are taken.
+    pub fn is_spent(&self) -> bool {
+        self.taken >= self.taken_max
+    }
+
+    /// The next piece of the body as it is sent. `read` gives those of the body as it comes. Wakes
+    /// its task where the allowed bytes are taken: other tasks run first.
     pub fn poll(
         &mut self,
         task: &mut Context<'_>,
         mut read: impl FnMut(&mut Context<'_>) -> Poll<Result<Piece, ExchangeError>>,
     ) -> Poll<Result<Piece, ExchangeError>> {
-        let Self { work, coded, decoded, .. } = self;
+        let Self { work, taken, taken_max, decoded, .. } = self;
+        let mut read = |task: &mut Context<'_>| -> Poll<Result<Piece, ExchangeError>> {
+            if *taken >= *taken_max {
+                task.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let piece = ready!(read(task))?;
+            if let Piece::Data(data) = &piece {
+                *taken += data.len() as u64;
+            }
+            Poll::Ready(Ok(piece))
+        };
         match work {
             Work::Decode(decoding) => {
-                let piece = ready!(decoding.poll::<ExchangeError>(task, |task| {
-                    let piece = ready!(read(task))?;
-                    if let Piece::Data(data) = &piece {
-                        *coded += data.len() as u64;
-                    }
-                    Poll::Ready(Ok(piece))
-                }))?;
+                let piece = ready!(decoding.poll(task, read))?;
                 if let Piece::Data(data) = &piece {
                     *decoded += data.len() as u64;
                 }
-                if request::is_bomb(*coded, *decoded) {
+                if request::is_bomb(*taken, *decoded) {
                     return Poll::Ready(Err(ExchangeError::Request(RequestFault::Bomb)));
                 }
                 Poll::Ready(Ok(piece))
@@ -202,7 +224,47 @@ pub fn coded(
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::task::Waker;
+
     use super::*;
+    use crate::compress::SharedDictionaries;
+
+    const PIECE_BYTES: usize = 16 << 10;
+
+    fn compressors() -> Compressors {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("edge.toml");
+        let text = "[[listener]]\naddress = \"127.0.0.1:0\"\n[[rule]]\naction = \"refuse\"\n";
+        std::fs::write(&path, text).unwrap();
+        let config = eyelet_config::load(&path, eyelet_config::Depth::Files).unwrap().config;
+        let budget = Arc::new(Budget::new(1 << 30, 0));
+        let shared = SharedDictionaries::start(&config, &budget).unwrap();
+        Compressors::new(&config, &shared, &budget)
+    }
+
+    /// Zeros give the coder nothing to send for a long time.
+    #[test]
+    fn a_client_that_is_always_ready_does_not_keep_the_worker() {
+        let mut coding = RequestCoding::code(&compressors());
+        let mut task = Context::from_waker(Waker::noop());
+        let mut taken = 0;
+        for round in 1..=3 {
+            let allowed = 256 << 10;
+            coding.allow(allowed as u64);
+            loop {
+                let piece = coding.poll(&mut task, |_| {
+                    taken += PIECE_BYTES;
+                    assert!(taken <= round * allowed, "{taken} in round {round}");
+                    Poll::Ready(Ok(Piece::Data(vec![0; PIECE_BYTES].into())))
+                });
+                match piece {
+                    Poll::Ready(piece) => drop(piece.unwrap()),
+                    Poll::Pending => break,
+                }
+            }
+            assert!(coding.is_spent() && taken == round * allowed, "{taken}");
+        }
+    }
 
     /// A near edge would take such a 415 for a refusal of its coding.
     #[test]
