@@ -103,7 +103,8 @@ memory_max = \"12\"
              key, length_hiding, listener, message, mint_ca, mint_key, name, offload, \
              plain_http, proxy_protocol, shadow, sni, \
              sni_malformed, sni_verified, source, tls_compression, tls_version_max, \
-             tls_version_min, upstream, upstream_allow, upstream_ca, upstream_certificate, \
+             tls_version_min, upstream, upstream_allow, upstream_alpn, upstream_ca, \
+             upstream_certificate, \
              upstream_check, upstream_hash, upstream_http2, upstream_key, upstream_name, \
              upstream_wait)",
             "8:10: \"10.0.0.1/8\" has bits set beyond its prefix; did you mean \"10.0.0.0/8\" or \
