@@ -271,19 +271,39 @@ fn a_far_edge_without_the_feature_gets_plain_bodies() {
     client.ask(&["GET", "/", "length", ""]);
     client.ask(&["POST", "/coded", "length", &file, JSON]);
     let line = near.line("the request", |line| line["http"]["path"] == "/coded");
-    assert!(line["bytes_to_upstream"].as_u64() < Some(body.len() as u64 / 2), "{line}");
+    assert!(line["bytes_to_upstream"].as_u64().unwrap() < body.len() as u64 / 2, "{line}");
     drop(before);
     let after = far("");
     let (status, got) = client.ask(&["POST", "/plain", "length", &file, JSON]);
     assert_eq!(status, 200, "{got} {}", after.log());
     assert_whole(&got, &body);
     let line = near.line("the request", |line| line["http"]["path"] == "/plain");
-    assert!(line["bytes_to_upstream"].as_u64() >= Some(body.len() as u64), "{line}");
+    assert!(line["bytes_to_upstream"].as_u64().unwrap() >= body.len() as u64, "{line}");
 }
 
 /// A server that is no edge, and that does not keep to what it says.
 #[test]
 fn a_server_that_refuses_a_coded_body_gets_no_other() {
+    for of_near in [CODES, "upstream_http2 = \"off\"\ncode_requests = true"] {
+        // The far edge passes all as it comes.
+        let Some(pair) = Pair::new("", of_near) else { return };
+        let body = text(3000);
+        let file = pair.file("body", &body);
+        let mut client = Client::new(&pair.near);
+        assert_eq!(client.ask(&["GET", "/strict", "length", ""]).0, 200);
+        assert_eq!(client.ask(&["POST", "/strict/coded", "length", &file, JSON]).0, 415);
+        assert!(pair.bytes_sent("/strict/coded") < body.len() as u64 / 2);
+        // It says again that it accepts zstd, on the same connection.
+        assert_eq!(client.ask(&["GET", "/strict", "length", ""]).0, 200);
+        let (status, got) = client.ask(&["POST", "/strict/plain", "length", &file, JSON]);
+        assert_eq!(status, 200, "{got}");
+        assert_whole(&got, &body);
+        assert!(pair.bytes_sent("/strict/plain") >= body.len() as u64);
+    }
+}
+
+#[test]
+fn a_client_is_told_that_its_body_was_refused() {
     if !need("python3") {
         return;
     }
@@ -378,19 +398,22 @@ fn what_cannot_be_decoded_is_refused() {
         ] {
             let (data, field) = (format!("@{file}"), format!("Content-Encoding: {coding}"));
             let sent = ["--data-binary", &data, "-H", &field, "-H", "Expect:", version, "-i"];
-            let said = pair.curl(&sent, path);
+            let said = pair.curl(&sent, &format!("{path}{version}"));
             let line = format!(" {status} ");
             assert!(said.text.lines().next().unwrap().contains(&line), "{path}: {}", said.text);
             let accepts = said.text.to_lowercase().contains("\naccept-encoding: zstd, br, gzip");
             assert!(accepts, "{path}: {}", said.text);
         }
-        pair.application.hear("/bomb was cut after");
-        pair.application.hear("/cut was cut after");
+        pair.application.hear(&format!("/bomb{version} was cut after"));
+        pair.application.hear(&format!("/cut{version} was cut after"));
+        let reached = pair.application.said();
+        let prefix = format!("/bomb{version} has ");
+        let most =
+            reached.lines().filter_map(|line| line.strip_prefix(&prefix)?.parse::<u64>().ok());
+        assert!(most.max().unwrap() < 18 << 20, "{reached}");
     }
     let reached = pair.application.said();
     assert!(!reached.contains("/deflate") && !reached.contains("/twice"), "{reached}");
-    let most = reached.lines().filter_map(|line| line.strip_prefix("/bomb has ")?.parse().ok());
-    assert!(most.max() < Some(18_u64 << 20), "{reached}");
 }
 
 /// As before there was a key for it.
