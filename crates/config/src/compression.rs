@@ -19,6 +19,7 @@ pub(super) fn rule(report: &mut Report<'_>, section: &Section<'_, '_>) -> Compre
     read.breach_allow = breach_allow(report, section, read.breach_rule);
     let events = section.flag(report, "compress_event_streams");
     read.event_streams = events.unwrap_or(read.event_streams);
+    read.code_requests = section.flag(report, "code_requests").unwrap_or(read.code_requests);
     let decodes = section.flag(report, "decode_requests");
     read.decode_requests = decodes.unwrap_or(read.decode_requests);
     read.offload = section.flag(report, "offload").unwrap_or(read.offload);
@@ -154,9 +155,10 @@ pub(super) fn check_unused(report: &mut Report<'_>, section: &Section<'_, '_>) {
 }
 
 /// The compression keys of a rule.
-const RULE_KEYS: [&str; 10] = [
+const RULE_KEYS: [&str; 11] = [
     "breach_allow",
     "breach_rule",
+    "code_requests",
     "compress",
     "compress_effort",
     "compress_event_streams",
@@ -168,9 +170,10 @@ const RULE_KEYS: [&str; 10] = [
 ];
 
 /// Keys without effect unless `compress = "on"`.
-const ONLY_IF_ON: [&str; 9] = [
+const ONLY_IF_ON: [&str; 10] = [
     "breach_allow",
     "breach_rule",
+    "code_requests",
     "compress_effort",
     "compress_event_streams",
     "decode_requests",

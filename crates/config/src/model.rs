@@ -471,6 +471,9 @@ pub struct Compression {
     pub event_streams: bool,
     /// The effort. `None`: high while the worker has time, less when it is busy.
     pub effort: Option<Effort>,
+    /// Whether bodies of requests are coded for an upstream that accepts that. Its operator says
+    /// that it decodes them for each resource.
+    pub code_requests: bool,
     /// Whether coded bodies of requests are decoded for the upstream, and clients are told so.
     pub decode_requests: bool,
     /// Whether the upstream is asked for identity, so that it need not compress.
@@ -494,6 +497,7 @@ impl Default for Compression {
             mode: CompressionMode::On,
             event_streams: false,
             effort: None,
+            code_requests: false,
             decode_requests: false,
             offload: false,
             breach_rule: true,

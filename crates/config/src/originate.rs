@@ -175,7 +175,7 @@ fn authority(upstream: &TerminateUpstream) -> Option<Box<str>> {
 }
 
 /// Keys that bytes of any protocol have no use for.
-const OF_HTTP: [&str; 3] = ["compress", "hosts", "upstream_wait"];
+const OF_HTTP: [&str; 4] = ["code_requests", "compress", "hosts", "upstream_wait"];
 
 /// Matchers on a hello.
 const OF_HELLO: [&str; 13] = [

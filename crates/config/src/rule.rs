@@ -554,10 +554,11 @@ const COMMON_KEYS: [&str; 19] = [
 ];
 
 /// The keys of rules with certain actions.
-const ACTION_KEYS: [(&str, &[Kind]); 40] = [
+const ACTION_KEYS: [(&str, &[Kind]); 41] = [
     ("acme_on_demand", &[Kind::Terminate]),
     ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),
+    ("code_requests", &[Kind::Originate]),
     ("compress", &[Kind::Originate, Kind::Terminate]),
     ("compress_effort", &[Kind::Terminate]),
     ("compress_event_streams", &[Kind::Terminate]),

@@ -95,7 +95,7 @@ memory_max = \"12\"
              acme_on_demand, action, \
              alert, alpn, alpn_select, breach_allow, breach_rule, certificate, \
              certificate_issuer, certificate_names, certificate_valid, client, client_ca, \
-             client_cert_header, \
+             client_cert_header, code_requests, \
              compress, compress_effort, compress_event_streams, connect, \
              decode_requests, destination, dictionary, dictionary_shared, \
              ech, evidence, fast_open, forbid_tls_compression, headers, hosts, hsts, \

@@ -165,6 +165,7 @@ fn respond(
     record: &mut Record,
 ) {
     record.status = Some(head.status.as_u16());
+    request_body::offer(served, &mut head, record.failed);
     served.set_fields(&mut head.headers);
     stream.respond(head, length);
 }

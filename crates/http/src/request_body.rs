@@ -8,7 +8,10 @@ use bytes::Bytes;
 use eyelet_compress::request::{self, RequestBody};
 use eyelet_compress::validators::without_digests;
 use eyelet_compress::{Coding, CodingError};
-use http::{HeaderMap, request::Parts};
+use eyelet_engine::worker::Worker;
+use eyelet_memory::budget::Budget;
+use http::header::ACCEPT_ENCODING;
+use http::{HeaderMap, StatusCode, request::Parts, response};
 
 use super::body::Piece;
 use super::decoding::Decoding;
@@ -20,15 +23,14 @@ use super::route::Route;
 use super::served_connection::ServedConnection;
 use super::upstream::request::UpstreamRequest;
 use crate::compress::{Compressors, Undone, UploadCoder};
-use eyelet_config::CompressionMode;
-use eyelet_engine::worker::Worker;
-use eyelet_memory::budget::Budget;
 
 /// A body whose coding changes on its way.
 pub struct RequestCoding {
     work: Work,
-    /// Bytes that came of the coded body, and bytes that it was decoded to.
-    coded: u64,
+    /// Bytes of the body that were taken from the client, and how many may be.
+    taken: u64,
+    taken_max: u64,
+    /// Bytes that it was decoded to.
     decoded: u64,
     /// Bytes that came from the client and are not released to it: they are held here.
     pub unreleased: usize,
@@ -74,35 +76,55 @@ impl RequestCoding {
         }
         let undone = Undone { coding, dictionary: None };
         let decoding = Decoding::new(undone, budget).map_err(|_| RequestFault::NoRoom)?;
-        Ok(Self { work: Work::Decode(decoding), coded: 0, decoded: 0, unreleased: 0 })
+        Ok(Self::new(Work::Decode(decoding)))
     }
 
     /// Codes a body.
     fn code(compressors: &Compressors) -> Self {
-        let coder = UploadCoder::new(compressors);
-        Self { work: Work::Code { coder, end: None }, coded: 0, decoded: 0, unreleased: 0 }
+        Self::new(Work::Code { coder: UploadCoder::new(compressors), end: None })
     }
 
-    /// The next piece of the body as it is sent. `read` gives those of the body as it comes.
+    fn new(work: Work) -> Self {
+        Self { work, taken: 0, taken_max: 0, decoded: 0, unreleased: 0 }
+    }
+
+    /// Lets so many more bytes be taken from the client. A body that compresses well takes much and
+    /// gives nothing, so its output does not bound the work.
+    pub fn allow(&mut self, bytes: u64) {
+        self.taken_max = self.taken + bytes;
+    }
+
+    /// Whether these bytes are taken.
+    pub fn is_spent(&self) -> bool {
+        self.taken >= self.taken_max
+    }
+
+    /// The next piece of the body as it is sent. `read` gives those of the body as it comes. Wakes
+    /// its task where the allowed bytes are taken: other tasks run first.
     pub fn poll(
         &mut self,
         task: &mut Context<'_>,
         mut read: impl FnMut(&mut Context<'_>) -> Poll<Result<Piece, ExchangeError>>,
     ) -> Poll<Result<Piece, ExchangeError>> {
-        let Self { work, coded, decoded, .. } = self;
+        let Self { work, taken, taken_max, decoded, .. } = self;
+        let mut read = |task: &mut Context<'_>| -> Poll<Result<Piece, ExchangeError>> {
+            if *taken >= *taken_max {
+                task.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let piece = ready!(read(task))?;
+            if let Piece::Data(data) = &piece {
+                *taken += data.len() as u64;
+            }
+            Poll::Ready(Ok(piece))
+        };
         match work {
             Work::Decode(decoding) => {
-                let piece = ready!(decoding.poll::<ExchangeError>(task, |task| {
-                    let piece = ready!(read(task))?;
-                    if let Piece::Data(data) = &piece {
-                        *coded += data.len() as u64;
-                    }
-                    Poll::Ready(Ok(piece))
-                }))?;
+                let piece = ready!(decoding.poll(task, read))?;
                 if let Piece::Data(data) = &piece {
                     *decoded += data.len() as u64;
                 }
-                if request::is_bomb(*coded, *decoded) {
+                if request::is_bomb(*taken, *decoded) {
                     return Poll::Ready(Err(ExchangeError::Request(RequestFault::Bomb)));
                 }
                 Poll::Ready(Ok(piece))
@@ -142,6 +164,25 @@ impl RequestCoding {
     }
 }
 
+/// Says which codings are accepted, if the rule decodes. `is_own`: Eyelet has failed the request,
+/// and not the application.
+pub fn offer(served: &ServedConnection, head: &mut response::Parts, is_own: bool) {
+    if served.route().is_ok_and(Route::decodes_requests) && may_offer(head.status, is_own) {
+        head.headers.insert(ACCEPT_ENCODING, request::ACCEPTED);
+    }
+}
+
+/// Whether a response of this status may say which codings are accepted. In a 415 it says that the
+/// coding was the reason (RFC 7694 section 3), which an application's 415 had not. Eyelet's 503 may
+/// come from the lack of memory to decode.
+fn may_offer(status: StatusCode, is_own: bool) -> bool {
+    match status {
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => is_own,
+        StatusCode::SERVICE_UNAVAILABLE => !is_own,
+        _ => true,
+    }
+}
+
 /// The coding that a request's body is decoded from, if its rule decodes. Changes its fields.
 ///
 /// # Errors
@@ -166,7 +207,8 @@ pub fn decoded(
     }
 }
 
-/// The request with its body coded, for an upstream that accepts it, if it may be coded.
+/// The request with its body coded, for an upstream that accepts it, if it may be coded. A response
+/// speaks of its own resource only (RFC 7694 section 3), so the rule says that it is so for all.
 pub fn coded(
     served: &ServedConnection,
     parts: &Parts,
@@ -179,12 +221,73 @@ pub fn coded(
         Length::Chunked => None,
         Length::Empty | Length::UntilClose => return None,
     };
-    if requests.compression.mode != CompressionMode::On
-        || !request::may_code(&parts.headers, length, host)
-    {
+    if !requests.compression.code_requests || !request::may_code(&parts.headers, length, host) {
         return None;
     }
     let mut coded = Box::new(parts.clone());
     request::code(&mut coded.headers);
     Some(coded)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::task::Waker;
+
+    use super::*;
+    use crate::compress::SharedDictionaries;
+
+    const PIECE_BYTES: usize = 16 << 10;
+
+    fn compressors() -> Compressors {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("edge.toml");
+        let text = "[[listener]]\naddress = \"127.0.0.1:0\"\n[[rule]]\naction = \"refuse\"\n";
+        std::fs::write(&path, text).unwrap();
+        let config = eyelet_config::load(&path, eyelet_config::Depth::Files).unwrap().config;
+        let budget = Arc::new(Budget::new(1 << 30, 0));
+        let shared = SharedDictionaries::start(&config, &budget).unwrap();
+        Compressors::new(&config, &shared, &budget)
+    }
+
+    /// Zeros give the coder nothing to send for a long time.
+    #[test]
+    fn a_client_that_is_always_ready_does_not_keep_the_worker() {
+        let mut coding = RequestCoding::code(&compressors());
+        let mut task = Context::from_waker(Waker::noop());
+        let mut taken = 0;
+        for round in 1..=3 {
+            let allowed = 256 << 10;
+            coding.allow(allowed as u64);
+            loop {
+                let piece = coding.poll(&mut task, |_| {
+                    taken += PIECE_BYTES;
+                    assert!(taken <= round * allowed, "{taken} in round {round}");
+                    Poll::Ready(Ok(Piece::Data(vec![0; PIECE_BYTES].into())))
+                });
+                match piece {
+                    Poll::Ready(piece) => drop(piece.unwrap()),
+                    Poll::Pending => break,
+                }
+            }
+            assert!(coding.is_spent() && taken == round * allowed, "{taken}");
+        }
+    }
+
+    /// A near edge would take such a 415 for a refusal of its coding.
+    #[test]
+    fn only_responses_that_mean_it_offer_codings() {
+        for (status, is_own, expected) in [
+            (200, false, true),
+            (415, true, true),
+            (415, false, false),
+            (503, true, false),
+            (503, false, true),
+            (400, true, true),
+        ] {
+            let status = StatusCode::from_u16(status).unwrap();
+            assert_eq!(may_offer(status, is_own), expected, "{status} {is_own}");
+        }
+    }
 }

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use eyelet_compress::request as request_body;
 use eyelet_config::Originate;
 use eyelet_policy::{Facts, RuleId};
 use http::uri::{Authority, PathAndQuery};
@@ -227,9 +226,6 @@ impl ServedConnection {
 
     /// Sets the fields that every response of the rule has. A stranger's response passes as it is.
     pub fn set_fields(&self, headers: &mut http::HeaderMap) {
-        if self.route.as_ref().is_some_and(Route::decodes_requests) {
-            headers.insert(header::ACCEPT_ENCODING, request_body::ACCEPTED);
-        }
         // An inspector passes on what a stranger has said.
         if self.is_to_stranger() || self.route.as_ref().is_some_and(Route::mints) {
             return;

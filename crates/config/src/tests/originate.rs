@@ -155,6 +155,24 @@ fn an_originate_rule_sends_by_tls() {
     }
 }
 
+#[test]
+fn an_originate_rule_codes_requests_by_http_alone() {
+    for (keys, expected) in [
+        ("upstream = \"https://a.example:443\"\ncode_requests = true", None),
+        (
+            "upstream = \"https://a.example:443\"\ncompress = \"off\"\ncode_requests = true",
+            Some("11:1: `code_requests` means nothing with `compress = \"off\"`"),
+        ),
+        (
+            "upstream = \"tls://a.example:443\"\ncode_requests = true",
+            Some("10:1: `code_requests` is about HTTP; expected an https:// upstream"),
+        ),
+    ] {
+        let found = all(&format!("{BOTH}[[rule]]\naction = \"originate\"\n{keys}\n"));
+        assert_eq!(found, expected.into_iter().collect::<Vec<_>>(), "{keys}");
+    }
+}
+
 /// Who may connect is a question of its file.
 #[test]
 fn a_plain_listener_may_be_a_unix_socket() {

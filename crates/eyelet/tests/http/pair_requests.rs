@@ -16,6 +16,7 @@ use crate::support::{Edge, Pki, need, noise};
 const APPLICATION: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/uploads.py");
 const CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/upload.py");
 const DECODES: &str = "decode_requests = true";
+const CODES: &str = "code_requests = true";
 const JSON: &str = "Content-Type: application/json";
 
 /// An application in Python behind a far edge, and a near edge before it.
@@ -127,7 +128,7 @@ fn assert_whole(got: &Value, body: &[u8]) {
 
 #[test]
 fn bodies_travel_coded_where_the_far_edge_has_said_that_it_decodes() {
-    for of_near in ["", "upstream_http2 = \"off\""] {
+    for of_near in [CODES, "upstream_http2 = \"off\"\ncode_requests = true"] {
         let Some(pair) = Pair::new(DECODES, of_near) else { return };
         let body = text(9000);
         let file = pair.file("body", &body);
@@ -178,10 +179,44 @@ fn bodies_travel_coded_where_the_far_edge_has_said_that_it_decodes() {
     }
 }
 
+/// A response speaks of its own resource. A gateway that routes by path may store what others get.
+#[test]
+fn an_edge_that_is_not_told_to_code_sends_plain_bodies() {
+    let Some(pair) = Pair::new(DECODES, "") else { return };
+    let body = text(3000);
+    let file = pair.file("body", &body);
+    let mut client = Client::new(&pair.near);
+    client.ask(&["GET", "/", "length", ""]);
+    let (status, got) = client.ask(&["POST", "/plain", "length", &file, JSON]);
+    assert_eq!(status, 200, "{got}");
+    assert_whole(&got, &body);
+    assert!(pair.bytes_sent("/plain") >= body.len() as u64);
+}
+
+/// RFC 7694 section 3: a 415 with the field says that the coding was the reason.
+#[test]
+fn an_application_that_refuses_a_type_does_not_refuse_a_coding() {
+    for of_near in [CODES, "upstream_http2 = \"off\"\ncode_requests = true"] {
+        let Some(pair) = Pair::new(DECODES, of_near) else { return };
+        let file = pair.file("body", &text(3000));
+        let mut client = Client::new(&pair.near);
+        client.ask(&["GET", "/", "length", ""]);
+        client.talk.say(&["POST", "/no-type", "length", &file, JSON].join("\t"));
+        client.talk.say("\n");
+        let line = client.hear();
+        assert!(line.starts_with("415\tnothing\t"), "{line}");
+        // The next response accepts codings again, and the near edge believes it.
+        client.ask(&["GET", "/", "length", ""]);
+        client.ask(&["POST", "/coded", "length", &file, JSON]);
+        let (sent, whole) = (pair.bytes_sent("/coded"), text(3000).len() as u64);
+        assert!(sent < whole / 2, "{sent} of {whole}");
+    }
+}
+
 /// A client may wait for an answer to what it has sent.
 #[test]
 fn a_coded_body_that_pauses_is_passed_on() {
-    let Some(pair) = Pair::new(DECODES, "") else { return };
+    let Some(pair) = Pair::new(DECODES, CODES) else { return };
     let body = text(2000);
     let file = pair.file("body", &body);
     let mut client = Client::new(&pair.near);
@@ -202,7 +237,7 @@ fn a_coded_body_that_pauses_is_passed_on() {
 /// A body that compresses far better than the far edge believes arrives all the same.
 #[test]
 fn a_body_of_one_line_again_and_again_is_no_bomb() {
-    let Some(pair) = Pair::new(DECODES, "") else { return };
+    let Some(pair) = Pair::new(DECODES, CODES) else { return };
     let body = b"the same line in each place of a log\n".repeat(700_000);
     let file = pair.file("body", &body);
     let mut client = Client::new(&pair.near);
@@ -229,31 +264,51 @@ fn a_far_edge_without_the_feature_gets_plain_bodies() {
         Edge::start_whole(&pki.folder, &config, |_| ())
     };
     let before = far(DECODES);
-    let near = near(&pki, address.port(), "");
+    let near = near(&pki, address.port(), CODES);
     let body = text(3000);
     let file = pki.folder.write("body", &body).display().to_string();
     let mut client = Client::new(&near);
     client.ask(&["GET", "/", "length", ""]);
     client.ask(&["POST", "/coded", "length", &file, JSON]);
     let line = near.line("the request", |line| line["http"]["path"] == "/coded");
-    assert!(line["bytes_to_upstream"].as_u64() < Some(body.len() as u64 / 2), "{line}");
+    assert!(line["bytes_to_upstream"].as_u64().unwrap() < body.len() as u64 / 2, "{line}");
     drop(before);
     let after = far("");
     let (status, got) = client.ask(&["POST", "/plain", "length", &file, JSON]);
     assert_eq!(status, 200, "{got} {}", after.log());
     assert_whole(&got, &body);
     let line = near.line("the request", |line| line["http"]["path"] == "/plain");
-    assert!(line["bytes_to_upstream"].as_u64() >= Some(body.len() as u64), "{line}");
+    assert!(line["bytes_to_upstream"].as_u64().unwrap() >= body.len() as u64, "{line}");
 }
 
 /// A server that is no edge, and that does not keep to what it says.
 #[test]
 fn a_server_that_refuses_a_coded_body_gets_no_other() {
+    for of_near in [CODES, "upstream_http2 = \"off\"\ncode_requests = true"] {
+        // The far edge passes all as it comes.
+        let Some(pair) = Pair::new("", of_near) else { return };
+        let body = text(3000);
+        let file = pair.file("body", &body);
+        let mut client = Client::new(&pair.near);
+        assert_eq!(client.ask(&["GET", "/strict", "length", ""]).0, 200);
+        assert_eq!(client.ask(&["POST", "/strict/coded", "length", &file, JSON]).0, 415);
+        assert!(pair.bytes_sent("/strict/coded") < body.len() as u64 / 2);
+        // It says again that it accepts zstd, on the same connection.
+        assert_eq!(client.ask(&["GET", "/strict", "length", ""]).0, 200);
+        let (status, got) = client.ask(&["POST", "/strict/plain", "length", &file, JSON]);
+        assert_eq!(status, 200, "{got}");
+        assert_whole(&got, &body);
+        assert!(pair.bytes_sent("/strict/plain") >= body.len() as u64);
+    }
+}
+
+#[test]
+fn a_client_is_told_that_its_body_was_refused() {
     if !need("python3") {
         return;
     }
     // It reads no body, so each request has a connection of its own unless it is a GET.
-    let near = Near::new("", |asked| {
+    let near = Near::new(CODES, |asked| {
         let accepts = "Accept-Encoding: zstd\r\n";
         match asked.contains("content-encoding: zstd") {
             true => format!(
@@ -343,19 +398,22 @@ fn what_cannot_be_decoded_is_refused() {
         ] {
             let (data, field) = (format!("@{file}"), format!("Content-Encoding: {coding}"));
             let sent = ["--data-binary", &data, "-H", &field, "-H", "Expect:", version, "-i"];
-            let said = pair.curl(&sent, path);
+            let said = pair.curl(&sent, &format!("{path}{version}"));
             let line = format!(" {status} ");
             assert!(said.text.lines().next().unwrap().contains(&line), "{path}: {}", said.text);
             let accepts = said.text.to_lowercase().contains("\naccept-encoding: zstd, br, gzip");
             assert!(accepts, "{path}: {}", said.text);
         }
-        pair.application.hear("/bomb was cut after");
-        pair.application.hear("/cut was cut after");
+        pair.application.hear(&format!("/bomb{version} was cut after"));
+        pair.application.hear(&format!("/cut{version} was cut after"));
+        let reached = pair.application.said();
+        let prefix = format!("/bomb{version} has ");
+        let most =
+            reached.lines().filter_map(|line| line.strip_prefix(&prefix)?.parse::<u64>().ok());
+        assert!(most.max().unwrap() < 18 << 20, "{reached}");
     }
     let reached = pair.application.said();
     assert!(!reached.contains("/deflate") && !reached.contains("/twice"), "{reached}");
-    let most = reached.lines().filter_map(|line| line.strip_prefix("/bomb has ")?.parse().ok());
-    assert!(most.max() < Some(18_u64 << 20), "{reached}");
 }
 
 /// As before there was a key for it.

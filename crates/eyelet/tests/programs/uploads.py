@@ -1,5 +1,6 @@
 """An application that says what it got of each request: a line of JSON with the length and SHA-256
-of the body, its fields, and its trailers. It reads every byte before it answers."""
+of the body, its fields, and its trailers. It reads every byte before it answers, with 415 at
+/no-type. Below /strict it says that it accepts zstd, and refuses all codings."""
 
 import hashlib
 import http.server
@@ -47,7 +48,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             "trailers": self.trailers,
         }
         body = json.dumps(said).encode()
-        self.send_response(200)
+        strict = self.path.startswith("/strict")
+        refused = strict and "content-encoding" in self.headers
+        self.send_response(415 if refused or self.path == "/no-type" else 200)
+        if strict:
+            self.send_header("Accept-Encoding", "zstd")
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

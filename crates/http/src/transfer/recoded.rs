@@ -26,6 +26,9 @@ impl Upload<'_> {
             coding.give_way(task, &self.worker.engine)?;
         }
         let quota = self.written + QUOTA_BYTES as u64;
+        if let Some(coding) = &mut self.recoded {
+            coding.allow(QUOTA_BYTES as u64);
+        }
         loop {
             let room = if self.read { 0 } else { self.room(upstream, QUEUED_BYTES_MAX) };
             if room == 0 && !self.read {
@@ -45,7 +48,9 @@ impl Upload<'_> {
             }
             if self.queue.is_empty() && !self.read {
                 // Nothing is on the way. What the coder holds back would wait for the client.
-                let Some(coding) = &mut self.recoded else { return Poll::Pending };
+                let Some(coding) = self.recoded.as_mut().filter(|coding| !coding.is_spent()) else {
+                    return Poll::Pending;
+                };
                 let held = coding.flush()?;
                 if held.is_empty() {
                     return Poll::Pending;

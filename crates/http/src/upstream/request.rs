@@ -1,6 +1,7 @@
 //! A request to an upstream, and why it may get no response.
 
 use eyelet_compress::{Coding, request as request_body};
+use http::header::ACCEPT_ENCODING;
 use http::{StatusCode, request, response};
 
 use crate::fault::ResponseFault;
@@ -61,7 +62,14 @@ pub enum CodedBodies {
 impl CodedBodies {
     /// The same after another response. `was_coded` is whether its request had a coded body.
     pub fn after(self, response: &response::Parts, was_coded: bool) -> Self {
-        let is_refusal = was_coded && response.status == StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        let is_refusal = match response.status {
+            // Without the field it refuses the type (RFC 7694 section 3).
+            StatusCode::UNSUPPORTED_MEDIA_TYPE => response.headers.contains_key(ACCEPT_ENCODING),
+            // A coded body has no known length.
+            StatusCode::LENGTH_REQUIRED => true,
+            _ => false,
+        };
+        let is_refusal = was_coded && is_refusal;
         match request_body::is_accepted(&response.headers) {
             _ if is_refusal || self == Self::Refused => Self::Refused,
             true => Self::Accepted,
@@ -89,3 +97,42 @@ pub enum NoAnswer {
 
 /// The upstream takes no more of the request; the response says why.
 pub struct Closed;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_refused_coding_is_not_sent_again() {
+        use CodedBodies::{Accepted, Refused, Unsaid};
+        for (before, status, accepts, was_coded, after) in [
+            (Unsaid, 200, Some("zstd"), false, Accepted),
+            (Accepted, 200, None, false, Unsaid),
+            (Accepted, 200, Some("zstd"), true, Accepted),
+            // A coding is refused.
+            (Accepted, 415, Some("zstd"), true, Refused),
+            (Accepted, 415, Some("gzip"), true, Refused),
+            (Accepted, 411, Some("zstd"), true, Refused),
+            // The type is refused, or a body that was not coded.
+            (Accepted, 415, None, true, Unsaid),
+            (Accepted, 415, Some("zstd"), false, Accepted),
+            (Accepted, 411, Some("zstd"), false, Accepted),
+            // It stays refused, whatever comes later.
+            (Refused, 200, Some("zstd"), false, Refused),
+            (Refused, 200, None, false, Refused),
+        ] {
+            let mut response = http::Response::builder().status(status);
+            if let Some(accepts) = accepts {
+                response = response.header(ACCEPT_ENCODING, accepts);
+            }
+            let (response, ()) = response.body(()).unwrap().into_parts();
+            assert_eq!(
+                before.after(&response, was_coded),
+                after,
+                "{before:?} {status} {accepts:?}"
+            );
+        }
+    }
+}
