@@ -152,7 +152,7 @@ impl Client {
         let by_two = !config.alpn_protocols.is_empty();
         Ok(match by_two {
             true => Self::Two(http2::open(config, server.address, i, NAMES).await?),
-            false => Self::One(tls::open(config, server.address, i, NAMES).await?),
+            false => Self::One(Box::new(tls::open(config, server.address, i, NAMES).await?)),
         })
     }
 
