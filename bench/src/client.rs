@@ -82,19 +82,30 @@ pub async fn exchange<S: Duplex>(
     exchange_seen(stream, request, buffer, |_| ()).await
 }
 
-/// The same, and fails if a byte of the body is not the backend's.
+/// The same for a small body, and fails if it is not the backend's whole body and nothing more.
 pub async fn exchange_checked<S: Duplex>(
     stream: &mut S,
     request: &[u8],
     buffer: &mut [u8],
-) -> io::Result<usize> {
-    let mut is_same = true;
-    let see = |part: &[u8]| is_same &= part.iter().all(|byte| *byte == BODY_BYTE);
+) -> io::Result<()> {
+    let (mut is_same, mut at) = (true, 0);
+    let see = |part: &[u8]| {
+        let end = at + part.len();
+        is_same &= SMALL_BODY.get(at..end) == Some(part);
+        at = end;
+    };
     let length = exchange_seen(stream, request, buffer, see).await?;
-    if is_same { Ok(length) } else { Err(io::Error::other("the body differs")) }
+    match is_same && (length, at) == (SMALL_BODY.len(), SMALL_BODY.len()) {
+        true => Ok(()),
+        false => Err(io::Error::other("the body differs")),
+    }
 }
 
-async fn exchange_seen<S: Duplex>(
+/// An [`exchange`] that shows each part of the body as it comes.
+///
+/// # Errors
+/// See [`exchange`].
+pub async fn exchange_seen<S: Duplex>(
     stream: &mut S,
     request: &[u8],
     buffer: &mut [u8],
@@ -147,8 +158,20 @@ pub async fn close<S: Duplex>(mut stream: S) {
     while matches!(stream.read(&mut rest).await, Ok(more) if more > 0) {}
 }
 
-/// What the bodies of the backend's answers consist of.
-pub const BODY_BYTE: u8 = b'x';
+/// The body of the backend's answer to `GET /`. No two of its parts are the same, so that one that
+/// is missing, repeated or in another place shows.
+pub const SMALL_BODY: &[u8; SMALL_BODY_BYTES] = &small_body();
+
+const fn small_body() -> [u8; SMALL_BODY_BYTES] {
+    let (mut body, mut at) = ([0; SMALL_BODY_BYTES], 0);
+    while at < SMALL_BODY_BYTES {
+        body[at] = at as u8;
+        at += 1;
+    }
+    body
+}
+
+const SMALL_BODY_BYTES: usize = 128;
 const SOURCE_FIRST: usize = 16;
 const SOURCE_NETWORKS: usize = 4;
 const HOSTS: usize = 250;

@@ -41,6 +41,18 @@ pub async fn open(
 /// # Errors
 /// The stream or the connection has failed, or the response is not 200.
 pub async fn get(streams: &mut RequestSender, path: &str) -> io::Result<usize> {
+    download(streams, path, |_| ()).await
+}
+
+/// A GET that shows each part of the body as it comes.
+///
+/// # Errors
+/// See [`get`].
+pub async fn download(
+    streams: &mut RequestSender,
+    path: &str,
+    mut see: impl FnMut(&[u8]),
+) -> io::Result<usize> {
     std::future::poll_fn(|task| streams.poll_ready(task)).await.map_err(io::Error::other)?;
     let request = http::Request::get(format!("https://{}{path}", host_name(0)));
     let request = request.body(()).map_err(io::Error::other)?;
@@ -53,6 +65,7 @@ pub async fn get(streams: &mut RequestSender, path: &str) -> io::Result<usize> {
     while let Some(data) = body.data().await {
         let data = data.map_err(io::Error::other)?;
         body.flow_control().release_capacity(data.len()).map_err(io::Error::other)?;
+        see(&data);
         bytes += data.len();
     }
     Ok(bytes)

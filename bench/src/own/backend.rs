@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_rustls::TlsAcceptor;
 
 use super::listen;
-use crate::client::BODY_BYTE;
+use crate::client::SMALL_BODY;
 
 /// Serves plain TCP.
 pub async fn plain(address: SocketAddr) -> io::Result<()> {
@@ -82,7 +82,7 @@ async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
         let path = head.split(' ').nth(1).unwrap_or("/");
         let asked = path.strip_prefix("/bytes/").and_then(|count| count.parse().ok());
         let close = head.contains("\r\nconnection: close\r\n");
-        respond(stream, asked.unwrap_or(SMALL_BODY_BYTES), close).await?;
+        respond(stream, asked.unwrap_or(SMALL_BODY.len()), close).await?;
         if close {
             break;
         }
@@ -151,8 +151,9 @@ async fn respond<S: AsyncWrite + Unpin>(
         "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n{connection}Content-Length: {body}\r\n\r\n"
     )
     .into_bytes();
-    if body <= SMALL_BODY_BYTES {
-        head.extend_from_slice(&BODY[..body]); // one write, as a server with a small answer does
+    if let Some(small) = SMALL_BODY.get(..body) {
+        // One write, as a server with a small answer does.
+        head.extend_from_slice(small);
         body = 0;
     }
     stream.write_all(&head).await?;
@@ -167,7 +168,6 @@ async fn respond<S: AsyncWrite + Unpin>(
 const BUFFER_BYTES: usize = 4096;
 /// RFC 6455 section 1.3.
 const WEBSOCKET_GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-const SMALL_BODY_BYTES: usize = 128;
-/// The body's bytes, written repeatedly. 64 KiB keeps system calls out of the figures of a bulk
-/// download.
-static BODY: [u8; 1 << 16] = [BODY_BYTE; 1 << 16];
+/// The bytes of a larger body, repeated. 64 KiB keeps system calls out of the figures of a
+/// bulk download.
+static BODY: [u8; 1 << 16] = [b'x'; 1 << 16];

@@ -158,7 +158,8 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<Findings> {
     let ended = edge.ends()?;
     drop(crowds);
     let unlogged = edge.end().await?;
-    let mut secs: Vec<f64> = changed.done.iter().map(EdgeChanged::secs).collect();
+    let made = changed.done.iter().filter(|change| !change.has_failed);
+    let mut secs: Vec<f64> = made.map(EdgeChanged::secs).collect();
     secs.sort_by(f64::total_cmp);
     sample.figures = vec![
         ("lost", opened as f64 - alive as f64),
@@ -244,15 +245,13 @@ impl Edge {
                 break;
             }
             let began = Instant::now();
-            match self.change(lab, *change).await {
-                Ok(()) => {
-                    let (name, ended) = (change.name(), Instant::now());
-                    changed.done.push(EdgeChanged { name, began, ended });
-                }
-                Err(e) => {
-                    eprintln!("{change:?}: {e}");
-                    changed.failed.failed(&e);
-                }
+            let result = self.change(lab, *change).await;
+            let (name, ended, has_failed) = (change.name(), Instant::now(), result.is_err());
+            // Also one that has failed: what waits beside it is not quiet.
+            changed.done.push(EdgeChanged { name, began, ended, has_failed });
+            if let Err(e) = result {
+                eprintln!("{change:?}: {e}");
+                changed.failed.failed(&e);
             }
         }
         changed
@@ -471,7 +470,8 @@ async fn flood(target: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// Connections that come, ask once and go. The first failure ends its share of them.
+/// Connections that come, ask once and go. The first failure ends its share of them, and the other
+/// shares go on to their end.
 async fn churn(target: SocketAddr) -> io::Result<()> {
     let config = tls::config(tls::HandshakeOptions::default());
     let mut tasks = JoinSet::new();
@@ -479,7 +479,7 @@ async fn churn(target: SocketAddr) -> io::Result<()> {
         let config = Arc::clone(&config);
         tasks.spawn(async move {
             let (request, mut buffer) = (client::request("/", false), [0; 4096]);
-            for i in 0..CHURN / CHURN_SHARES {
+            for i in 0..CHURN_EACH {
                 let asked = async {
                     let i = i * CHURN_SHARES + share;
                     let mut stream = tls::open(&config, target, i, NAMES).await?;
@@ -492,10 +492,11 @@ async fn churn(target: SocketAddr) -> io::Result<()> {
             io::Result::Ok(())
         });
     }
+    let mut result = Ok(());
     while let Some(done) = tasks.join_next().await {
-        done.map_err(io::Error::other)??;
+        result = result.and(done.map_err(io::Error::other).flatten());
     }
-    Ok(())
+    result
 }
 
 /// Clients that share the rate. A failed request ends its connection, and another one begins.
@@ -563,9 +564,10 @@ const OWN_CERTIFICATE: &str = "renewed.pem";
 const OWN_KEY: &str = "renewed.key";
 const ACCESS_LOG: &str = "changes.log";
 const SECRET: &str = "fleet.secret";
-/// Connections of one churn, and how many of them there are at once.
-const CHURN: usize = 1000;
+/// Connections of one churn that there are at once, and how many come one after another in each of
+/// these shares.
 const CHURN_SHARES: usize = 16;
+const CHURN_EACH: usize = 62;
 /// Connections of one flood, and how long they stay.
 const FLOOD: usize = 1000;
 const FLOOD_STAYS: Duration = Duration::from_secs(1);

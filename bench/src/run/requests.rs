@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -115,9 +116,11 @@ async fn measure(server: &Server, options: &Options, work: Work) -> Sample {
             Err(e) => failed.failed(&e),
         }
     }
-    let mut downloads = JoinSet::new();
+    let (mut downloads, mut moved) = (JoinSet::new(), Vec::new());
     for client in clients.drain(..beside.min(clients.len())) {
-        downloads.spawn(client.download());
+        let bytes = Arc::<AtomicUsize>::default();
+        moved.push(Arc::clone(&bytes));
+        downloads.spawn(client.download(bytes));
     }
     let meter = Meter::start(&server.child);
     let end = Instant::now() + Duration::from_secs_f64(options.seconds);
@@ -137,6 +140,9 @@ async fn measure(server: &Server, options: &Options, work: Work) -> Sample {
         let why = ended.ok().and_then(Result::err);
         failed.failed(&why.unwrap_or_else(|| io::Error::other("a download has ended")));
     }
+    for _ in moved.iter().filter(|bytes| bytes.load(Relaxed) == 0) {
+        failed.failed(&io::Error::other("a download moved nothing"));
+    }
     tally.merge(failed);
     tally.sample(&meter)
 }
@@ -152,19 +158,21 @@ impl Client {
         let by_two = !config.alpn_protocols.is_empty();
         Ok(match by_two {
             true => Self::Two(http2::open(config, server.address, i, NAMES).await?),
-            false => Self::One(tls::open(config, server.address, i, NAMES).await?),
+            false => Self::One(Box::new(tls::open(config, server.address, i, NAMES).await?)),
         })
     }
 
-    /// Downloads more than a round can take.
-    async fn download(self) -> io::Result<usize> {
+    /// Downloads more than a round can take, and counts the bytes.
+    async fn download(self, moved: Arc<AtomicUsize>) -> io::Result<usize> {
+        let see = |part: &[u8]| _ = moved.fetch_add(part.len(), Relaxed);
         let path = format!("/bytes/{ENDLESS_BYTES}");
         match self {
             Self::One(mut stream) => {
                 let mut buffer = vec![0; DOWNLOAD_BUFFER_BYTES];
-                client::exchange(&mut stream, &client::request(&path, false), &mut buffer).await
+                let request = client::request(&path, false);
+                client::exchange_seen(&mut stream, &request, &mut buffer, see).await
             }
-            Self::Two(mut streams) => http2::get(&mut streams, &path).await,
+            Self::Two(mut streams) => http2::download(&mut streams, &path, see).await,
         }
     }
 }

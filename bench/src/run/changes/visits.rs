@@ -12,6 +12,7 @@ use rustls::{ClientConfig, ClientConnection};
 use rustls_pki_types::ServerName;
 use tokio::runtime::Runtime;
 
+use super::super::{STEP_TIMEOUT, in_time};
 use crate::board::{Board, Column, Sample, quantile};
 use crate::client;
 use crate::lab::host_name;
@@ -22,6 +23,7 @@ pub struct EdgeChanged {
     pub name: &'static str,
     pub began: Instant,
     pub ended: Instant,
+    pub has_failed: bool,
 }
 
 impl EdgeChanged {
@@ -38,11 +40,20 @@ pub struct Visits {
     pub first_error: Option<String>,
 }
 
-/// From the SYN to the first byte of the edge.
+/// From the SYN to the first byte of the edge, or to the failure.
 #[derive(Clone, Copy, Debug)]
 struct Wait {
     began: Instant,
     ended: Instant,
+    has_failed: bool,
+}
+
+/// The waits of one row.
+#[derive(Debug, Default)]
+struct Part {
+    /// Milliseconds, by the number of the change.
+    ms: BTreeMap<usize, Vec<f64>>,
+    failed: u64,
 }
 
 /// Visits until the end, on a thread of its own: the tasks of the other clients do not delay it.
@@ -55,14 +66,15 @@ pub fn begin(
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut visits = Visits::default();
         for i in 0.. {
-            let due = Instant::now() + EVERY;
-            match visit(&runtime, &config, target, i) {
-                Ok(wait) => visits.waits.push(wait),
-                Err(e) => {
-                    visits.errors += 1;
-                    visits.first_error.get_or_insert_with(|| e.to_string());
-                }
-            }
+            let began = Instant::now();
+            let due = began + EVERY;
+            let wait = visit(&runtime, &config, target, i).unwrap_or_else(|e| {
+                visits.errors += 1;
+                visits.first_error.get_or_insert_with(|| e.to_string());
+                // How long it took to fail is a wait, too.
+                Wait { began, ended: Instant::now(), has_failed: true }
+            });
+            visits.waits.push(wait);
             if due >= end {
                 break;
             }
@@ -82,9 +94,10 @@ fn visit(
     let name = ServerName::try_from(host_name(0)).map_err(io::Error::other)?;
     let mut tls = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
     let began = Instant::now();
-    let mut stream = runtime.block_on(client::connect(target, i))?.into_std()?;
+    let connected = runtime.block_on(async { in_time(client::connect(target, i)).await });
+    let mut stream = connected?.into_std()?;
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(super::super::STEP_TIMEOUT))?;
+    stream.set_read_timeout(Some(STEP_TIMEOUT))?;
     while tls.wants_write() {
         tls.write_tls(&mut stream)?;
     }
@@ -95,31 +108,34 @@ fn visit(
     while tls.is_handshaking() || tls.wants_write() {
         tls.complete_io(&mut stream)?;
     }
-    Ok(Wait { began, ended })
+    Ok(Wait { began, ended, has_failed: false })
 }
 
 /// The waits beside each kind of change, and those without one, whose slowest show what is not the
 /// change's. `changes` are in their order.
 pub fn board(visits: &Visits, changes: &[EdgeChanged]) -> Board {
     // By the name of the change, and by its number: what follows a change has the same number.
-    let mut parts = BTreeMap::<&str, BTreeMap<usize, Vec<f64>>>::new();
+    let mut parts = BTreeMap::<&str, Part>::new();
     for wait in &visits.waits {
         let number = changes.partition_point(|change| change.began <= wait.ended);
         let last = number.checked_sub(1).and_then(|last| changes.get(last));
         let name = last.filter(|last| wait.began <= last.ended + AFTERMATH);
         let name = name.map_or(QUIET, |last| last.name);
         let ms = (wait.ended - wait.began).as_secs_f64() * 1e3;
-        parts.entry(name).or_default().entry(number).or_default().push(ms);
+        let part = parts.entry(name).or_default();
+        part.ms.entry(number).or_default().push(ms);
+        part.failed += u64::from(wait.has_failed);
     }
     let title = "A new connection's wait, from the SYN to the edge's first byte";
     let mut board = Board::new(title, &COLUMNS);
-    for (name, parts) in parts {
-        board.add(name, sample(parts));
+    for (name, part) in parts {
+        board.add(name, sample(part));
     }
     board
 }
 
-fn sample(parts: BTreeMap<usize, Vec<f64>>) -> Sample {
+fn sample(part: Part) -> Sample {
+    let Part { ms: parts, failed } = part;
     let sorted = |mut figures: Vec<f64>| {
         figures.sort_by(f64::total_cmp);
         figures
@@ -137,11 +153,12 @@ fn sample(parts: BTreeMap<usize, Vec<f64>>) -> Sample {
         ("worst_ms", slowest.last().copied().unwrap_or_default()),
         ("times", times),
         ("visits", all.len() as f64),
+        ("failed", failed as f64),
     ];
     Sample { figures, ..Sample::default() }
 }
 
-const COLUMNS: [Column; 8] = [
+const COLUMNS: [Column; 9] = [
     Column { key: "p50_ms", heading: "p50 ms", decimals: 2 },
     Column { key: "p99_ms", heading: "p99 ms", decimals: 1 },
     Column { key: "p999_ms", heading: "p99.9 ms", decimals: 1 },
@@ -150,6 +167,7 @@ const COLUMNS: [Column; 8] = [
     Column { key: "worst_ms", heading: "worst ms", decimals: 1 },
     Column { key: "times", heading: "times", decimals: 0 },
     Column { key: "visits", heading: "visits", decimals: 0 },
+    Column { key: "failed", heading: "failed", decimals: 0 },
 ];
 
 /// The row of the time without a change.
