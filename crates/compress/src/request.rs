@@ -3,7 +3,7 @@
 
 use http::header::{
     ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE,
-    TRAILER, TRANSFER_ENCODING,
+    ORIGIN, TRAILER, TRANSFER_ENCODING,
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -54,7 +54,14 @@ pub fn may_code(request: &HeaderMap, length: Option<u64>, host: &str) -> bool {
         && ![CONTENT_ENCODING, CONTENT_RANGE, TRAILER].iter().any(has)
         && !is_bound_to_bytes(request)
         && !breach::is_browser(request)
+        && !has_field_of_browsers(request)
         && breach::breach(request, host, Allowed::default()).is_none()
+}
+
+/// Whether there is a field that only browsers send. A page of the same origin may hold text of
+/// strangers, too.
+fn has_field_of_browsers(request: &HeaderMap) -> bool {
+    request.keys().any(|name| *name == ORIGIN || name.as_str().starts_with("sec-fetch-"))
 }
 
 fn is_form(request: &HeaderMap) -> bool {
@@ -162,6 +169,9 @@ mod tests {
             (&[json, ("user-agent", "Mozilla/5.0")], None, false),
             (&[json, ("accept-language", "de")], None, false),
             (&[json, ("cookie", "a=b"), ("sec-fetch-site", "same-site")], None, false),
+            (&[json, ("sec-fetch-site", "same-origin")], None, false),
+            (&[json, ("sec-fetch-mode", "cors")], None, false),
+            (&[json, ("origin", "https://a.example")], None, false),
             (&[json, ("cookie", "a=b"), ("referer", "https://b.example/")], None, false),
             (&[("content-type", "text/xml; charset=utf-8")], None, true),
             (&[("content-type", "application/x-www-form-urlencoded")], None, false),
