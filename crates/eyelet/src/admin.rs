@@ -312,8 +312,9 @@ fn memory_kinds(snapshot: &Snapshot) -> (Vec<(&'static str, usize)>, usize) {
     held_of(snapshot.budget.by_account().collect(), eyelet_sys::memory::anonymous_bytes())
 }
 
-/// Kinds in which bytes are counted before they are needed: [`eyelet_memory::budget`].
-const RESERVING: [&str; 2] = ["connections", "http"];
+/// Kinds in which bytes are counted before they are needed ([`eyelet_memory::budget`]), and coders,
+/// whose tables are counted whole and touched as bodies need them.
+const RESERVING: [&str; 3] = ["connections", "http", "compression"];
 
 /// What is held of what is counted, and the rest of the process's memory. An active connection
 /// reserves the most that it may need: where that is more than the process has, the difference is
