@@ -22,13 +22,13 @@ pub enum ExpressionFault {
     /// None, where there must be one.
     #[error("there is no regular expression")]
     Empty,
-    /// Longer than [`EXPRESSION_BYTES_MAX`].
+    /// Longer than `EXPRESSION_BYTES_MAX`.
     #[error("a regular expression has at most {EXPRESSION_BYTES_MAX} bytes")]
     TooLong,
     /// More than [`EXPRESSIONS_MAX`].
     #[error("a list has at most {EXPRESSIONS_MAX} regular expressions; list names instead")]
     TooMany,
-    /// Compiled, they are larger than [`COMPILED_BYTES_MAX`].
+    /// Compiled, they are larger than `COMPILED_BYTES_MAX`.
     #[error("the compiled list has more than {} KiB; list names instead", COMPILED_BYTES_MAX >> 10)]
     TooLarge,
     /// The library cannot read it.
