@@ -556,7 +556,7 @@ fn poll_too_late(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
     upload: &Upload<'_>,
-    upstream: &Upstream,
+    upstream: &mut Upstream,
     moved: Instant,
 ) -> Poll<NoHead> {
     while stream.poll_late(task).is_ready() {
@@ -568,7 +568,8 @@ fn poll_too_late(
         match served.gives_up(moved) {
             None => stream.due_in(served.progress_wait()),
             Some(reason @ Reason::Shed(_)) => return Poll::Ready(Failure::Answer(reason).into()),
-            Some(_) if upload.is_stalled() => {
+            // Its socket may have taken the last bytes, but not it.
+            Some(_) if upload.is_stalled() || !upstream.takes() => {
                 upstream.distrust();
                 let failure = Failure::Answer(Reason::Timeout(Limit::UpstreamBody, None));
                 return Poll::Ready(failure.into());

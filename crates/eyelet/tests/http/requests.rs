@@ -295,21 +295,30 @@ fn failures_of_the_upstream_are_told() {
     let _app = web.app.take();
     assert_eq!(hear(&mut client, "GET").status, 504);
     assert_eq!(web.request_line("/slow")["reason"], "upstream: upstream_timeout");
-    // It does not take the request: that is not the client's doing.
-    let web = Web::with(Upstream::by_hand(), "", "[http]\nbody_timeout = \"2s\"\n");
+}
+
+/// An upstream that does not take the request is at fault, and not the client: whether bytes wait
+/// in Eyelet, or the last of them fit in the upstream's socket.
+#[test]
+fn an_upstream_that_does_not_take_the_body_is_at_fault() {
     let noise = noise(1 << 20, 5);
-    let mut client = web.connect();
-    client.sock.set_write_timeout(Some(A_WHILE)).unwrap();
-    let put = "PUT /stalled HTTP/1.1\r\nHost: app.test\r\nContent-Length: 99999999\r\n\r\n";
-    client.write_all(put.as_bytes()).unwrap();
-    let _app = web.app.take();
-    until("the end of the request", || {
-        let _ = client.write(&noise);
-        web.edge.count(|line| line["http"]["path"] == "/stalled").checked_sub(1)
-    });
-    let line = web.request_line("/stalled");
-    assert_eq!(line["http"]["status"], 504, "{line}");
-    assert_eq!(line["reason"], "upstream: body_timeout", "{line}");
+    for bytes in [512 << 10, usize::MAX] {
+        let web = Web::with(Upstream::by_hand(), "", "[http]\nbody_timeout = \"2s\"\n");
+        let mut client = web.connect();
+        client.sock.set_write_timeout(Some(A_WHILE)).unwrap();
+        let put = "PUT /stalled HTTP/1.1\r\nHost: app.test\r\nContent-Length: 99999999\r\n\r\n";
+        client.write_all(put.as_bytes()).unwrap();
+        let _app = web.app.take();
+        let mut left = bytes;
+        until("the end of the request", || {
+            let written = client.write(&noise[..noise.len().min(left)]).unwrap_or(0);
+            left = left.saturating_sub(written);
+            web.edge.count(|line| line["http"]["path"] == "/stalled").checked_sub(1)
+        });
+        let line = web.request_line("/stalled");
+        assert_eq!(line["http"]["status"], 504, "{bytes}: {line}");
+        assert_eq!(line["reason"], "upstream: body_timeout", "{bytes}: {line}");
+    }
 }
 
 #[test]
