@@ -1,5 +1,5 @@
-//! Foreign clients of HTTP/2 that no other test has: h2load, gRPC, and what a connection of
-//! Chromium's costs when it is idle. Go, Node and httpx are in `connections/clients.rs`.
+//! Foreign clients of HTTP/2 that no other test has: h2load, gRPC, and what an idle
+//! connection of a browser costs. Go, Node and httpx are in `connections/clients.rs`.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use crate::support::browser::{self, Browser};
 use crate::support::edge::LISTENER;
 use crate::support::program::python_with;
 use crate::support::web::{Web, head};
-use crate::support::{Edge, Pki, Talk, Upstream, need, output, until};
+use crate::support::{Edge, Folder, Pki, Talk, Upstream, need, output, until};
 
 #[test]
 fn h2load_gets_every_answer() {
@@ -94,7 +94,17 @@ fn relayed_bytes(edge: &Edge) -> Option<usize> {
 
 #[test]
 fn an_idle_connection_of_chromium_costs_2048_bytes() {
-    if !need("chromium") || !need("certutil") {
+    idle_connection("chromium", Browser::open);
+}
+
+#[test]
+fn an_idle_connection_of_firefox_costs_2048_bytes() {
+    idle_connection("firefox-esr", Browser::open_firefox);
+}
+
+/// A browser gets a page and all that it asks for over one connection, and leaves it idle.
+fn idle_connection(program: &str, open: fn(&Folder, &str) -> Browser) {
+    if !need(program) || !need("certutil") {
         return;
     }
     let pki = Pki::new();
@@ -103,12 +113,12 @@ fn an_idle_connection_of_chromium_costs_2048_bytes() {
     let rule = pki.terminate(&format!("http://{}", app.address), "");
     let rule = rule.replace("sni = \"app.test\"", "sni = \"localhost\"");
     let edge = Edge::start_whole(&pki.folder, &format!("workers = 1\n{LISTENER}{rule}"), |_| ());
-    let _browser = Browser::open(&pki.folder, &format!("https://localhost:{}/", edge.port()));
+    let _browser = open(&pki.folder, &format!("https://localhost:{}/", edge.port()));
     let last = edge.line("the last request", |line| line["http"]["path"] == "/last");
     let of_it = |line: &serde_json::Value| line["id"] == last["id"] && !line["http"].is_null();
     let asked = edge.count(of_it);
     assert!(asked >= REQUESTS, "{asked} requests on that connection");
     let bytes = until("a parked connection", || relayed_bytes(&edge));
-    eprintln!("Chromium's connection after {asked} requests: {bytes} bytes beside its slot");
+    eprintln!("a connection of {program} after {asked} requests: {bytes} bytes beside its slot");
     assert!(bytes + SLOT_BYTES_MAX <= IDLE_BYTES_MAX, "{bytes} bytes");
 }
