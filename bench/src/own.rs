@@ -5,6 +5,7 @@ mod backend;
 mod crowd;
 mod dns;
 mod floor;
+mod frames;
 pub mod listen;
 mod origin;
 mod proxies;

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustls::{ClientConfig, ClientConnection, KeyLog};
 use rustls_pki_types::ServerName;
 
+use super::frames::{self, Answer};
 use crate::board::quantile;
 use crate::client::{self, tls};
 use crate::lab::host_name;
@@ -27,12 +28,17 @@ pub struct Crowd {
     count: usize,
     /// Which crowd this is: its source addresses follow from it
     place: usize,
+    /// Speak HTTP/2, and get one answer before the connection is idle
+    #[arg(long)]
+    http2: bool,
 }
 
 /// One idle client.
 struct Client {
     stream: TcpStream,
     session: Session,
+    /// The next stream, by HTTP/2.
+    next_stream: Option<u32>,
 }
 
 /// Opens the connections and prints `ready OPENED FAILED WHY`. Then it obeys orders. `alive` prints
@@ -45,7 +51,7 @@ struct Client {
 pub fn serve(crowd: &Crowd) -> io::Result<()> {
     let (mut clients, mut failed, mut why) = (Vec::with_capacity(crowd.count), 0, None);
     let secrets = Arc::new(Secrets::default());
-    let config = config(&secrets);
+    let config = config(&secrets, crowd.http2);
     for i in 0..crowd.count {
         match open(crowd, &config, &secrets, i) {
             Ok(client) => clients.push(client),
@@ -98,14 +104,16 @@ fn say(line: &str) -> io::Result<()> {
     out.flush()
 }
 
-fn config(secrets: &Arc<Secrets>) -> Arc<ClientConfig> {
-    let mut config = ClientConfig::clone(&tls::config(tls::HandshakeOptions::default()));
+fn config(secrets: &Arc<Secrets>, http2: bool) -> Arc<ClientConfig> {
+    let options = tls::HandshakeOptions { http2, ..tls::HandshakeOptions::default() };
+    let mut config = ClientConfig::clone(&tls::config(options));
     config.enable_secret_extraction = true;
     config.key_log = Arc::clone(secrets) as Arc<dyn KeyLog>;
     Arc::new(config)
 }
 
-/// Shakes hands by rustls, and keeps only the record layer's state.
+/// Shakes hands by rustls, and keeps only the record layer's state. By HTTP/2 it also gets an
+/// answer: the state that such a connection has at rest comes from that.
 fn open(
     crowd: &Crowd,
     config: &Arc<ClientConfig>,
@@ -131,7 +139,13 @@ fn open(
         counters.rx.0,
         counters.tx.0,
     );
-    Ok(Client { stream, session: session.map_err(|fault| io::Error::other(fault.to_string()))? })
+    let session = session.map_err(|fault| io::Error::other(fault.to_string()))?;
+    let mut client = Client { stream, session, next_stream: crowd.http2.then_some(1) };
+    if crowd.http2 {
+        send(&mut client, &mut Keys::new(), &frames::opening())?;
+        exchange(&mut client)?;
+    }
+    Ok(client)
 }
 
 /// Connects from one of this crowd's own source addresses. One address has 28,000 ports, which
@@ -177,6 +191,13 @@ fn alive(client: &mut Client, buffer: &mut [u8]) -> io::Result<bool> {
                 Ok(Opened::Record {
                     what: Incoming::CloseNotify | Incoming::PeerAlert(_), ..
                 }) => return Ok(false),
+                Ok(Opened::Record { what: Incoming::Data(range), consumed }) => {
+                    let frames = &buffer[at + range.start..at + range.end];
+                    if Answer::default().take(frames, 0).is_err() {
+                        return Ok(false);
+                    }
+                    at += consumed;
+                }
                 Ok(Opened::Record { consumed, .. }) => at += consumed,
                 Ok(Opened::NeedMore { .. }) => {
                     return Err(io::Error::other("an incomplete ticket"));
@@ -190,11 +211,10 @@ fn alive(client: &mut Client, buffer: &mut [u8]) -> io::Result<bool> {
 /// Asks those at these positions, one after the other. After [`FAILURES_MAX`] the others count as
 /// without an answer.
 fn ask(clients: &mut [Client], sample: &[usize]) -> String {
-    let request = client::request("/", false);
     let (mut micros, mut why, mut failures) = (Vec::new(), None, 0);
     for at in sample {
         let began = Instant::now();
-        match exchange(&mut clients[*at], &request) {
+        match exchange(&mut clients[*at]) {
             Ok(()) => micros.push(began.elapsed().as_secs_f64() * 1e6),
             Err(e) => {
                 failures += 1;
@@ -216,30 +236,65 @@ fn ask(clients: &mut [Client], sample: &[usize]) -> String {
 }
 
 /// One GET over the parked connection, and its whole response.
-fn exchange(client: &mut Client, request: &[u8]) -> io::Result<()> {
+fn exchange(client: &mut Client) -> io::Result<()> {
     let mut keys = Keys::new();
-    let fault = |fault: eyelet_record::RecordFault| io::Error::other(fault.to_string());
     let mut control = [0; CONTROL_BYTES_MAX];
-    let length = client.session.seal_control(&mut keys, &mut control).map_err(fault)?;
+    let length = client.session.seal_control(&mut keys, &mut control).map_err(failed)?;
     client.stream.write_all(&control[..length])?;
-    let mut slot = vec![0; client.session.record_len(request.len())];
+    let stream = client.next_stream;
+    client.next_stream = stream.map(|stream| stream + 2);
+    let Some(stream) = stream else {
+        send(client, &mut keys, &client::request("/", false))?;
+        let mut text = Vec::new();
+        return receive(client, &mut keys, |bytes| {
+            text.extend_from_slice(bytes);
+            Ok((Vec::new(), complete(&text)))
+        });
+    };
+    send(client, &mut keys, &frames::request(stream))?;
+    let mut answer = Answer::default();
+    receive(client, &mut keys, |bytes| {
+        let replies = answer.take(bytes, stream)?;
+        Ok((replies, answer.is_whole()?))
+    })
+}
+
+fn failed(fault: eyelet_record::RecordFault) -> io::Error {
+    io::Error::other(fault.to_string())
+}
+
+/// Seals and writes a few bytes.
+fn send(client: &mut Client, keys: &mut Keys, bytes: &[u8]) -> io::Result<()> {
+    let mut slot = vec![0; client.session.record_len(bytes.len())];
     let start = client.session.prefix_len();
-    slot[start..start + request.len()].copy_from_slice(request);
-    let length = client.session.seal(&mut keys, &mut slot, request.len()).map_err(fault)?;
-    client.stream.write_all(&slot[..length])?;
-    let (mut buffer, mut filled, mut text) = (vec![0; RECORD_BYTES_MAX], 0, Vec::new());
+    slot[start..start + bytes.len()].copy_from_slice(bytes);
+    let length = client.session.seal(keys, &mut slot, bytes.len()).map_err(failed)?;
+    client.stream.write_all(&slot[..length])
+}
+
+/// Reads until `take` says that it has all, and sends its replies.
+fn receive(
+    client: &mut Client,
+    keys: &mut Keys,
+    mut take: impl FnMut(&[u8]) -> io::Result<(Vec<u8>, bool)>,
+) -> io::Result<()> {
+    let (mut buffer, mut filled) = (vec![0; RECORD_BYTES_MAX], 0);
     loop {
         match client.stream.read(&mut buffer[filled..])? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             more => filled += more,
         }
-        let mut at = 0;
+        let (mut at, mut is_whole) = (0, false);
         while let Opened::Record { consumed, what } =
-            client.session.open(&mut keys, &mut buffer[at..filled]).map_err(fault)?
+            client.session.open(keys, &mut buffer[at..filled]).map_err(failed)?
         {
             match what {
                 Incoming::Data(range) => {
-                    text.extend_from_slice(&buffer[at + range.start..at + range.end]);
+                    let (replies, ended) = take(&buffer[at + range.start..at + range.end])?;
+                    is_whole |= ended;
+                    if !replies.is_empty() {
+                        send(client, keys, &replies)?;
+                    }
                 }
                 Incoming::CloseNotify | Incoming::PeerAlert(_) => {
                     return Err(io::ErrorKind::ConnectionAborted.into());
@@ -250,7 +305,7 @@ fn exchange(client: &mut Client, request: &[u8]) -> io::Result<()> {
         }
         buffer.copy_within(at..filled, 0);
         filled -= at;
-        if complete(&text) {
+        if is_whole {
             return Ok(());
         }
     }

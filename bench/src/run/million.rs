@@ -26,6 +26,9 @@ pub struct Options {
     /// Seconds between the last connection and the readings
     #[arg(long, default_value_t = 5.0)]
     hold: f64,
+    /// Speak HTTP/2: each connection has got an answer before it is idle
+    #[arg(long)]
+    http2: bool,
 }
 
 /// Runs the scenario.
@@ -50,6 +53,8 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<Findings> {
     for place in 0..count {
         let own = share.min(options.conns - place * share);
         let words = ["crowd".into(), address.to_string(), own.to_string(), place.to_string()];
+        let http2 = options.http2.then(|| "--http2".into());
+        let words: Vec<String> = words.into_iter().chain(http2).collect();
         crowds.push(Post::new(lab.start_client(&words)?)?);
     }
     let mut sample = Sample::default();
@@ -76,7 +81,8 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<Findings> {
         ("open_secs", began.elapsed().as_secs_f64()),
     ];
     let processes = servers.len();
-    let title = format!("{opened} idle TLS 1.3 connections, {processes} processes on one port");
+    let by = if options.http2 { " by HTTP/2" } else { "" };
+    let title = format!("{opened} idle TLS 1.3 connections{by}, {processes} processes on one port");
     let mut board = Board::new(title, &COLUMNS);
     board.add("eyelet", sample);
     Ok(Findings { boards: vec![board], notes: Vec::new() })
