@@ -133,6 +133,10 @@ impl Decoding {
         let bytes = self.decoder.bytes();
         self.counted.set(bytes);
         let has_grown = bytes > self.bytes;
+        if has_grown {
+            // Where there is no room for it, it is gone before the event loop's next tick.
+            self.budget.note_peak();
+        }
         self.bytes = self.bytes.max(bytes);
         let is_full = match self.is_large() {
             true => self.budget.is_filling(0),
@@ -157,5 +161,43 @@ impl Decoding {
         }
         engine.wants_memory(task);
         if self.budget.is_tight(0) { Err(NotDecoded::NoRoom) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::io::Write;
+
+    use eyelet_compress::Coding;
+
+    use super::*;
+
+    #[test]
+    fn a_window_that_does_not_fit_was_counted_while_it_was_there() {
+        let mut coded = Vec::new();
+        let mut coder = brotli::CompressorWriter::new(&mut coded, 4096, 1, 24);
+        coder.write_all(&vec![b'a'; 32 << 20]).unwrap();
+        drop(coder);
+        let budget = Arc::new(Budget::new(32 << 20, 0));
+        let undone = Undone { coding: Coding::Br, dictionary: None };
+        let mut decoding = Decoding::new(undone, &budget).unwrap_or_else(|_| panic!("no room"));
+        let mut task = Context::from_waker(std::task::Waker::noop());
+        let mut body = Some(Bytes::from(coded));
+        let error = loop {
+            let read = |_: &mut Context<'_>| {
+                let data = body.take().map(Piece::Data);
+                Poll::Ready(Ok(data.unwrap_or(Piece::End(None))))
+            };
+            match decoding.poll::<NotDecoded>(&mut task, read) {
+                Poll::Ready(Err(error)) => break error,
+                Poll::Ready(Ok(Piece::Data(_))) | Poll::Pending => {}
+                Poll::Ready(Ok(Piece::End(_))) => panic!("the window of 16 MiB fits in 20 MiB"),
+            }
+        };
+        drop(decoding);
+        assert!(matches!(error, NotDecoded::NoRoom), "{error:?}");
+        assert!(budget.peak() >= 16 << 20, "{budget}");
     }
 }
