@@ -1,4 +1,4 @@
-//! brotli (RFC 7932). The window is at most 16 MiB, and grows with the body.
+//! brotli (RFC 7932). The window is at most 16 MiB, and grows with the body where there is room.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,6 +8,10 @@ use brotli::{
 };
 
 use super::step::{DecodingFault, STEP_BYTES_MAX};
+
+/// A window of this size is always allocated. The library's context maps are smaller: 256 types of
+/// 64 contexts (RFC 7932 section 7.3).
+const ALWAYS_BYTES: usize = 64 << 10;
 
 /// The state is used up to its end, and then no more.
 pub(super) struct Unbr {
@@ -32,15 +36,18 @@ impl Unbr {
         unbr.state.attach_dictionary(cells).then_some(unbr)
     }
 
+    /// Takes a piece of the body. A window that needs more than `room_bytes` is not allocated.
     pub(super) fn step(
         &mut self,
         input: &mut &[u8],
         out: &mut Vec<u8>,
+        room_bytes: usize,
     ) -> Result<(), DecodingFault> {
         if self.is_done {
             // Nothing may follow the stream.
             return if input.is_empty() { Ok(()) } else { Err(DecodingFault::Malformed) };
         }
+        self.tally.0.window_max.set(room_bytes.max(ALWAYS_BYTES));
         let mut room = [0; STEP_BYTES_MAX];
         let (mut left, mut taken) = (input.len(), 0);
         let (mut free, mut given) = (room.len(), 0);
@@ -55,6 +62,9 @@ impl Unbr {
             &mut self.state,
         );
         match result {
+            BrotliResult::ResultFailure if self.tally.0.has_refused.get() => {
+                return Err(DecodingFault::NoRoom);
+            }
             BrotliResult::ResultFailure => return Err(DecodingFault::Malformed),
             BrotliResult::ResultSuccess => self.is_done = true,
             BrotliResult::NeedsMoreInput | BrotliResult::NeedsMoreOutput => {}
@@ -69,19 +79,39 @@ impl Unbr {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.tally.0.get() + size_of::<Self>()
+        self.tally.0.bytes.get() + size_of::<Self>()
     }
 }
 
 /// The system's memory, counted.
 #[derive(Clone, Default)]
-struct Tally(Rc<Cell<usize>>);
+struct Tally(Rc<Held>);
+
+struct Held {
+    bytes: Cell<usize>,
+    window_max: Cell<usize>,
+    has_refused: Cell<bool>,
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        let (bytes, has_refused) = (Cell::default(), Cell::default());
+        Self { bytes, window_max: Cell::new(usize::MAX), has_refused }
+    }
+}
 
 impl<T: Clone + Default> Allocator<T> for Tally {
     type AllocatedMemory = Cells<T>;
 
+    /// Nothing, where there is no room for a window: the library then fails.
     fn alloc_cell(&mut self, len: usize) -> Cells<T> {
-        self.0.update(|bytes| bytes + len * size_of::<T>());
+        let bytes = len * size_of::<T>();
+        // Windows are the only bytes of which the library takes so many.
+        if size_of::<T>() == 1 && bytes > self.0.window_max.get() {
+            self.0.has_refused.set(true);
+            return Cells { items: Vec::new(), tally: self.clone() };
+        }
+        self.0.bytes.update(|held| held + bytes);
         Cells { items: vec![T::default(); len], tally: self.clone() }
     }
 
@@ -114,6 +144,6 @@ impl<T> SliceWrapperMut<T> for Cells<T> {
 
 impl<T> Drop for Cells<T> {
     fn drop(&mut self) {
-        self.tally.0.update(|bytes| bytes - self.items.len() * size_of::<T>());
+        self.tally.0.bytes.update(|held| held - self.items.len() * size_of::<T>());
     }
 }

@@ -63,8 +63,8 @@ impl ContentDecoder {
         Some(Self { work, awaited, met: 0, began: false, room_bytes: usize::MAX })
     }
 
-    /// A window that takes more than this is refused before it is allocated, where the coding says
-    /// its size before: zstd. That of brotli grows with the body. Without a call there is no limit.
+    /// A window that takes more than this is refused before it is allocated. Without a call there is
+    /// no limit.
     pub fn limit_growth(&mut self, room_bytes: usize) {
         self.room_bytes = room_bytes;
     }
@@ -85,7 +85,7 @@ impl ContentDecoder {
             let before = input.len();
             match &mut self.work {
                 Work::Zstd(zstd) => zstd.step(input, out, self.room_bytes)?,
-                Work::Br(br) => br.step(input, out)?,
+                Work::Br(br) => br.step(input, out, self.room_bytes)?,
                 Work::Gzip(gzip) => gzip.step(input, out)?,
             }
             if out.len() > filled || input.is_empty() {
