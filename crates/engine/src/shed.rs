@@ -87,6 +87,20 @@ impl Worker {
     /// that wakes. The connection of `key` is never shed for its own sake. The last quarter of the
     /// budget is for sources that have few tasks, and for work that others have begun.
     pub fn make_room_to_wake(self: &Rc<Self>, key: Key, source: IpAddr, bytes: usize) -> bool {
+        self.make_room_to_serve(Some(key), source, bytes)
+    }
+
+    /// Makes room for more that a task of `source` needs, under the same terms.
+    pub fn make_room_to_grow(self: &Rc<Self>, source: IpAddr, bytes: usize) -> bool {
+        self.make_room_to_serve(None, source, bytes)
+    }
+
+    fn make_room_to_serve(
+        self: &Rc<Self>,
+        spared: Option<Key>,
+        source: IpAddr,
+        bytes: usize,
+    ) -> bool {
         let budget = &self.process.budget;
         if !budget.is_filling(bytes) {
             return true;
@@ -94,12 +108,12 @@ impl Worker {
         // A source that has many tasks already sheds nobody.
         let few = self.is_served_in_few(source);
         for _ in 0..SHED_A_NEW_ONE {
-            if !few || !budget.is_over(bytes) || !self.shed_oldest(Some(key), false) {
+            if !few || !budget.is_over(bytes) || !self.shed_oldest(spared, false) {
                 break;
             }
         }
         for _ in 0..SHED_PARKED_MAX {
-            if !few || !budget.is_over(bytes) || !self.shed_idle(Some(key), false) {
+            if !few || !budget.is_over(bytes) || !self.shed_idle(spared, false) {
                 break;
             }
         }

@@ -18,6 +18,7 @@ use eyelet_tls::client::Spoken;
 use super::exchange_error::ExchangeError;
 use super::failure::Failure;
 use super::pool::{HeldRequest, Shelf};
+use super::room;
 use super::route::{Route, RouteTarget};
 use super::served_connection::{Record, ServedConnection};
 use super::stream::Stream;
@@ -227,6 +228,7 @@ async fn reach(
     (worker, route, target): (&Http, &Route, &RouteTarget<'_>),
     (spoken, wait): (Spoken, Duration),
 ) -> Result<Result<Dialled, DialFailure>, Failure> {
+    let _counted = room::take_upstream(served, target.to)?;
     // The dial has its own timeouts.
     stream.due_in(served.worker.shared.config.limits.connect_timeout + route.wait());
     let dialling = (spoken != Spoken::One).then(|| target.shelf.dials());

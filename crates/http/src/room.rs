@@ -1,4 +1,5 @@
-//! Memory for heads: how much a long one takes, and whether there is room.
+//! Memory for heads and for connections to upstreams: how much a long head takes, and whether there
+//! is room.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -12,8 +13,9 @@ use super::head_bytes::{map_bytes, request_bytes, text_bytes};
 use super::io::ClientLost;
 use super::served_connection::ServedConnection;
 use super::stream::Stream;
+use eyelet_config::HttpUpstream;
 use eyelet_engine::handle::WaitError;
-use eyelet_memory::budget::Counted;
+use eyelet_memory::budget::{Counted, UPSTREAM_TLS_BYTES};
 use eyelet_telemetry::reason::Shed;
 
 /// Bytes of a head that a connection's count includes.
@@ -56,6 +58,23 @@ pub fn take_response(
         return Err(Failure::no_room(Shed::ResponseHead));
     }
     Ok(Counted::new(budget, bytes))
+}
+
+/// Counts a new connection to an upstream if it is by TLS and there is room for it. Its socket
+/// counts it as soon as there is one.
+pub fn take_upstream(
+    served: &ServedConnection,
+    upstream: &HttpUpstream,
+) -> Result<Option<Counted>, Failure> {
+    let engine = &served.worker.engine;
+    if upstream.tls.is_none() {
+        // The count of an exchange includes it.
+        return Ok(None);
+    }
+    if !engine.make_room_to_grow(served.info.client.ip(), UPSTREAM_TLS_BYTES) {
+        return Err(Failure::no_room(Shed::Upstream));
+    }
+    Ok(Some(Counted::new(&engine.process.budget, UPSTREAM_TLS_BYTES)))
 }
 
 /// Waits for room for an interim response's head, as long as for a body that does not move, and

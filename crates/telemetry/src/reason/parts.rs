@@ -316,6 +316,8 @@ pub enum Shed {
     Unfinished(When),
     /// A parked connection whose peer did not read what it was sent.
     Untaken,
+    /// A request that needs a new TLS connection to its upstream.
+    Upstream,
 }
 
 impl fmt::Display for Shed {
@@ -331,6 +333,7 @@ impl fmt::Display for Shed {
             Self::Stream => ", a stream",
             Self::Unfinished(when) => return write!(f, ", {when}"),
             Self::Untaken => ", and what was sent was not taken",
+            Self::Upstream => ", a connection to the upstream",
         })
     }
 }

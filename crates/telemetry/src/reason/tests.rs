@@ -60,6 +60,7 @@ rows! {
     Reason::Shed(Shed::Stalled) => "`shed: memory_max, and no body moved`",
     Reason::Shed(Shed::RequestHead) => "`shed: memory_max, a request's head`",
     Reason::Shed(Shed::ResponseHead) => "`shed: memory_max, a response's head`",
+    Reason::Shed(Shed::Upstream) => "`shed: memory_max, a connection to the upstream`",
     Reason::Shed(Shed::Stream) => "`shed: memory_max, a stream`",
     Reason::Refused("the rule has no plain_http") => "`the rule has no plain_http`",
     Reason::Refused("no rule with plain_http for this name") =>
@@ -239,6 +240,7 @@ fn grouped_examples() -> Vec<Reason> {
         Shed::Stream,
         Shed::Unfinished(When::During(Stage::Request)),
         Shed::Untaken,
+        Shed::Upstream,
     ];
     all.extend(sheds.map(Reason::Shed));
     let loops = [Loop::Dialled, Loop::Handed(address()), Loop::Listener(address()), Loop::Own];
