@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds the static program and serves a page with it where there is nothing else, and from a
-# container where podman is there: packaging/static.sh [OPTIONS OF PODMAN RUN]. It needs musl-tools,
-# `rustup target add x86_64-unknown-linux-musl`, curl, openssl and python3, and root for what follows
-# the build.
+# Builds the static program and serves a page with it from a container, where there is nothing else:
+# packaging/static.sh [OPTIONS OF PODMAN RUN]. It needs musl-tools, `rustup target add
+# x86_64-unknown-linux-musl`, and packaging/try-podman.sh's programs and root for what follows the
+# build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 triple=$(uname -m)-unknown-linux-musl
@@ -13,7 +13,4 @@ export RUSTFLAGS="${RUSTFLAGS:-} -Clink-arg=-Wl,-z,pack-relative-relocs"
 cargo build --locked --profile dist --target "$triple" -p eyelet --bin eyelet
 program=${CARGO_TARGET_DIR:-target}/$triple/dist/eyelet
 ls --size --human-readable "$program"
-packaging/try-container.sh "$program"
-if command -v podman; then
-    packaging/try-podman.sh "$program" "$@"
-fi
+packaging/try-podman.sh "$program" "$@"

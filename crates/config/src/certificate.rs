@@ -340,10 +340,15 @@ impl Description {
 
     fn invalid_now(&self, now: SystemTime) -> Option<String> {
         let now = unix_secs(now);
-        if now > self.not_after {
-            return Some(format!("expired on {}", date(self.not_after)));
-        }
-        (now < self.not_before).then(|| format!("is not valid before {}", date(self.not_before)))
+        let fault = if now > self.not_after {
+            format!("expired on {}", date(self.not_after))
+        } else if now < self.not_before {
+            format!("is not valid before {}", date(self.not_before))
+        } else {
+            return None;
+        };
+        // The certificate may be right and the clock wrong.
+        Some(format!("{fault}; this machine's clock says {}", date(now)))
     }
 
     /// Whether a client that asks for `name` accepts it. `name` may itself be `*.suffix`, which the

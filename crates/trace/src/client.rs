@@ -159,7 +159,7 @@ where
     T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
 {
     let (sender, connection) = http1::handshake(stream).await?;
-    // What it fails by is what the request fails by.
+    // The request fails with the same error, so this one is dropped.
     let mut task = JoinSet::new();
     task.spawn(async { drop(connection.await) });
     Ok(Connection { sender, task })

@@ -98,8 +98,8 @@ impl Unzstd {
     }
 }
 
-/// The window of a frame that begins so (RFC 8878 sections 3.1.1.1 and 3.1.2); 0 for what is no
-/// frame with a window. `None`: more bytes are needed to tell.
+/// Reads the window size from a frame's first bytes (RFC 8878 sections 3.1.1.1 and 3.1.2); 0 if
+/// they begin no frame with a window. `None`: more bytes are needed to tell.
 fn window_bytes(input: &[u8]) -> Option<usize> {
     let (magic, header) = input.split_at_checked(MAGIC.len())?;
     if magic != MAGIC {

@@ -326,14 +326,16 @@ fn certificates_that_are_odd() {
     let said = |sni: &str, name: &str| {
         folder.said(&terminate(sni, &format!("\"{name}.pem\""), &format!("\"{name}.key\""), ""))
     };
-    assert_eq!(
-        said("\"app.example\"", "old"),
-        ["6:15: warning: the certificate in old.pem expired on 2002-02-03T00:00:00Z"]
-    );
-    assert_eq!(
-        said("\"app.example\"", "early"),
-        ["6:15: warning: the certificate in early.pem is not valid before 2999-01-01T00:00:00Z"]
-    );
+    for (name, fault) in [
+        ("old", "expired on 2002-02-03T00:00:00Z"),
+        ("early", "is not valid before 2999-01-01T00:00:00Z"),
+    ] {
+        let found = said("\"app.example\"", name);
+        let warning = format!(
+            "6:15: warning: the certificate in {name}.pem {fault}; this machine's clock says "
+        );
+        assert!(found.len() == 1 && found[0].starts_with(&warning), "{found:?}");
+    }
     for (name, days, warns) in [("soon", 13, true), ("later", 15, false)] {
         let mut params = CertificateParams::new(["app.example".to_owned()]).unwrap();
         params.not_after = (SystemTime::now() + Duration::from_hours(24 * days)).into();

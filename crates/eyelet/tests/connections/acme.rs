@@ -12,6 +12,7 @@ use rustls::ClientConfig;
 use serde_json::Value;
 
 use crate::support::client::{Tls, alert_in, echo, handshake};
+use crate::support::clock;
 use crate::support::dns::Says;
 use crate::support::edge::{self, connect};
 use crate::support::pebble::Pebble;
@@ -259,6 +260,27 @@ fn a_certificate_is_renewed_once_a_server_that_was_down_is_back() {
     let log = edge.log();
     let failures = log.matches("short.test: the ACME server cannot be used").count();
     assert!(failures <= 2, "each outage is logged once:\n{log}");
+}
+
+/// The certificate is valid for clients, whose clocks are right.
+#[test]
+fn a_clock_that_is_wrong_by_a_day_is_said_and_the_certificate_serves() {
+    let Some(library) = clock::library() else { return };
+    if !need("pebble") {
+        return;
+    }
+    for (by, said) in [("-1d", "hours behind the server's"), ("+1d", "hours ahead of the server's")]
+    {
+        let world = World::new();
+        let config = world.config(world.tls, "sni = \"app.test\"", "folder = \"acme\"");
+        let edge = Edge::start_whole(&world.pki.folder, &config, |command| {
+            clock::shift(command, &library, by);
+        });
+        world.wait(world.tls, "app.test");
+        edge.wait_log("[acme] the clock of this machine is 2");
+        edge.wait_log(said);
+        edge.wait_log("set the clock");
+    }
 }
 
 #[test]

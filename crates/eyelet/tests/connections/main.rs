@@ -51,3 +51,4 @@ mod upgrade_http2;
 mod upgrade_tight;
 mod waiting;
 mod watched;
+mod wrong_clock;

@@ -10,8 +10,18 @@ use super::{Folder, until};
 /// Who runs the commands. No user of the real machine has this number.
 const USER: &str = "64999";
 /// What the commands of the documentation call, beside a shell.
-const PROGRAMS: [&str; 9] =
-    ["bash", "curl", "ip", "jq", "node", "nsenter", "openssl", "python3", "setpriv"];
+const PROGRAMS: [&str; 10] = [
+    "bash",
+    "curl",
+    "ip",
+    "jq",
+    "node",
+    "nsenter",
+    "openssl",
+    "python3",
+    "redis-server",
+    "setpriv",
+];
 
 /// `$1` the folder of the page, `$2` the program. What is written below the covered folders goes to
 /// a file system in memory, which ends with the machine.

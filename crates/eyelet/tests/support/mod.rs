@@ -6,6 +6,7 @@
 
 pub mod browser;
 pub mod client;
+pub mod clock;
 pub mod crowd;
 pub mod dns;
 pub mod edge;

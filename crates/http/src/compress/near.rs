@@ -120,7 +120,7 @@ impl Near {
             headers.insert(ACCEPT_ENCODING, line);
             dictionary = found.filter(|found| name_dictionary(headers, found));
         }
-        // What its client itself asked for fits.
+        // Unless Eyelet replaced the list, the response is in a coding that the client accepts.
         let can_repeat = can_repeat && replaced.is_some();
         Self { accepted, replaced, tags_restored, dictionary, can_repeat, origin, has_credentials }
     }
