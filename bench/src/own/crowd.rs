@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustls::{ClientConfig, ClientConnection, KeyLog};
 use rustls_pki_types::ServerName;
 
-use super::frames::{self, Answer};
+use super::frames::{self, ReplyFrames};
 use crate::board::quantile;
 use crate::client::{self, tls};
 use crate::lab::host_name;
@@ -193,7 +193,7 @@ fn alive(client: &mut Client, buffer: &mut [u8]) -> io::Result<bool> {
                 }) => return Ok(false),
                 Ok(Opened::Record { what: Incoming::Data(range), consumed }) => {
                     let frames = &buffer[at + range.start..at + range.end];
-                    if Answer::default().take(frames, 0).is_err() {
+                    if ReplyFrames::default().take(frames, 0).is_err() {
                         return Ok(false);
                     }
                     at += consumed;
@@ -252,7 +252,7 @@ fn exchange(client: &mut Client) -> io::Result<()> {
         });
     };
     send(client, &mut keys, &frames::request(stream))?;
-    let mut answer = Answer::default();
+    let mut answer = ReplyFrames::default();
     receive(client, &mut keys, |bytes| {
         let replies = answer.take(bytes, stream)?;
         Ok((replies, answer.is_whole()?))

@@ -26,7 +26,7 @@ pub fn request(stream: u32) -> Vec<u8> {
 
 /// An answer as it comes.
 #[derive(Default)]
-pub struct Answer {
+pub struct ReplyFrames {
     /// Bytes of a frame that is not whole.
     unread: Vec<u8>,
     is_ok: bool,
@@ -34,7 +34,7 @@ pub struct Answer {
     is_whole: bool,
 }
 
-impl Answer {
+impl ReplyFrames {
     /// Takes bytes of the connection. Returns the acknowledgements that they ask for.
     ///
     /// # Errors

@@ -63,8 +63,8 @@ impl ContentDecoder {
         Some(Self { work, awaited, met: 0, began: false, room_bytes: usize::MAX })
     }
 
-    /// A window that takes more than this is refused before it is allocated. Without a call there is
-    /// no limit.
+    /// A window that takes more than this is refused before it is allocated. Without a call there
+    /// is no limit.
     pub fn limit_growth(&mut self, room_bytes: usize) {
         self.room_bytes = room_bytes;
     }
