@@ -445,8 +445,8 @@ async fn ask<'a>(
         };
         let harmless = match why {
             // It may have closed it before the request came.
-            NoAnswer::Dead if upstream.is_reused() => upstream_request.again,
-            NoAnswer::Dead => {
+            NoAnswer::Dead | NoAnswer::Alert(_) if upstream.is_reused() => upstream_request.again,
+            NoAnswer::Dead | NoAnswer::Alert(_) => {
                 let another = chosen.is_some_and(|at| note_dead(served, &at, index, &mut tried));
                 is_harmless_twice && another && tries < TRIES_MAX
             }
@@ -457,7 +457,7 @@ async fn ask<'a>(
             return Err(why.into());
         }
         tries += 1;
-        is_answered = !matches!(why, NoAnswer::Dead);
+        is_answered = !matches!(why, NoAnswer::Dead | NoAnswer::Alert(_));
         upstream_request.again = false;
         upstream_request.by_one |= matches!(why, NoAnswer::OneWanted);
     }
