@@ -445,8 +445,8 @@ async fn ask<'a>(
         };
         let harmless = match why {
             // It may have closed it before the request came.
-            NoAnswer::Dead if upstream.is_reused() => upstream_request.again,
-            NoAnswer::Dead => {
+            NoAnswer::Dead | NoAnswer::Alert(_) if upstream.is_reused() => upstream_request.again,
+            NoAnswer::Dead | NoAnswer::Alert(_) => {
                 let another = chosen.is_some_and(|at| note_dead(served, &at, index, &mut tried));
                 is_harmless_twice && another && tries < TRIES_MAX
             }
@@ -457,7 +457,7 @@ async fn ask<'a>(
             return Err(why.into());
         }
         tries += 1;
-        is_answered = !matches!(why, NoAnswer::Dead);
+        is_answered = !matches!(why, NoAnswer::Dead | NoAnswer::Alert(_));
         upstream_request.again = false;
         upstream_request.by_one |= matches!(why, NoAnswer::OneWanted);
     }
@@ -484,13 +484,13 @@ async fn wait_for_head(
     let (mut began, mut was_polled, mut has_interim) = (Instant::now(), false, false);
     for _ in 0..=INTERIM_MAX {
         let mut wait = |task: &mut Context<'_>| {
-            let (was_done, before) = (upload.done, upload.written);
+            let (was_done, before) = (upload.done, upload.moved());
             if let Poll::Ready(Err(exchange_error)) = upload.poll(task, stream, upstream) {
                 return Poll::Ready(Err(exchange_error.into()));
             }
             // Most requests are written at once, and reading the clock costs.
             let again = std::mem::replace(&mut was_polled, true);
-            if !again || upload.written > before || upload.done && !was_done {
+            if !again || upload.moved() > before || upload.done && !was_done {
                 began = if again { Instant::now() } else { began };
                 stream.due_in(if upload.done { upstream_timeout } else { served.progress_wait() });
             }
@@ -615,7 +615,7 @@ async fn pass_down(
     // Most responses are complete already, and reading the clock costs.
     let mut moved = None;
     poll_fn(|task| {
-        let before = (download.taken, stream.queued(), upload.written);
+        let before = (download.taken, stream.queued(), upload.moved());
         // A request body that fails affects only this request.
         if let Poll::Ready(Err(_)) = upload.poll(task, stream, upstream) {
             upload.breaks(stream);
@@ -636,7 +636,7 @@ async fn pass_down(
             }
             Poll::Pending => {}
         }
-        if before != (download.taken, stream.queued(), upload.written) {
+        if before != (download.taken, stream.queued(), upload.moved()) {
             moved = None;
         }
         if moved.is_none() {

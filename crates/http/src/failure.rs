@@ -45,6 +45,7 @@ impl From<NoAnswer> for Failure {
     fn from(why: NoAnswer) -> Self {
         match why {
             NoAnswer::NoRoom => Self::no_room(Shed::ResponseHead),
+            NoAnswer::Alert(alert) => Self::Answer(Reason::UpstreamAlert(alert)),
             NoAnswer::Broken(reason) => Self::Answer(reason),
             NoAnswer::Dead => ResponseFault::Cut.into(),
             NoAnswer::Fault(fault) => fault.into(),

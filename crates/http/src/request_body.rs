@@ -88,6 +88,11 @@ impl RequestCoding {
         Self { work, taken: 0, taken_max: 0, decoded: 0, unreleased: 0 }
     }
 
+    /// Bytes of the body that were taken from the client.
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
     /// Lets so many more bytes be taken from the client. A body that compresses well takes much and
     /// gives nothing, so its output does not bound the work.
     pub fn allow(&mut self, bytes: u64) {

@@ -297,6 +297,8 @@ impl Reason {
             Self::Request(status, _) => *status,
             Self::Trace => 405,
             Self::Timeout(Limit::Head | Limit::RequestBody, _) => 408,
+            // RFC 9209 section 2.3.15: it was reached, and has said no.
+            Self::UpstreamAlert(_) => BAD_GATEWAY,
             _ => match self.class() {
                 Class::Shed | Class::Unreachable => SERVICE_UNAVAILABLE,
                 Class::Timeout => GATEWAY_TIMEOUT,

@@ -1,10 +1,10 @@
 //! Dictionaries that an edge has learned as a client of origins (RFC 9842 section 2.2): which one
 //! to name in a request. A server may have one for each of its files, so look-ups are indexed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound::{Included, Unbounded};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
 
@@ -14,6 +14,32 @@ use crate::coder::zstd::is_raw;
 
 /// Whose responses may be dictionaries for each other: of one rule and one origin.
 pub type LearnedOrigin = (Box<str>, Box<str>);
+
+/// A response before it is in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lesson {
+    /// Whose it is.
+    pub origin: LearnedOrigin,
+    /// What its server said.
+    pub use_as: UseAs,
+    /// The name of its file: a hash of the origin, the pattern and the destinations.
+    pub file: Hash,
+    /// The hash of `body`.
+    pub hash: Hash,
+    /// Decoded content.
+    pub body: Bytes,
+    /// It is used before this second since 1970.
+    pub fresh_until: u64,
+}
+
+/// What became of a dictionary, for its file. Changes are in the order in which they were made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LearnedChange {
+    /// The dictionary of this number is to be saved, if it is still there.
+    Added(u64),
+    /// The file of this name is to be removed.
+    Dropped(Hash),
+}
 
 /// A response that is a dictionary.
 #[derive(Debug)]
@@ -26,10 +52,16 @@ pub struct Learned {
     pub use_as: UseAs,
     /// It is used before this second since 1970 (section 2.2.1).
     pub fresh_until: u64,
+    /// The name of its file.
+    pub file: Hash,
     /// Its number: later ones are larger.
     seen: u64,
     /// Whether its server has coded with another one.
     is_wrong: AtomicBool,
+    /// The `fresh_until` of its file. 0: it has none.
+    saved_until: AtomicU64,
+    /// Whether any of the store is wrong.
+    any_wrong: Arc<AtomicBool>,
 }
 
 /// Dictionaries within a limit in bytes. The oldest go first.
@@ -41,6 +73,9 @@ pub struct LearnedStore {
     bytes: usize,
     bytes_max: usize,
     seen: u64,
+    /// Changes that are not on disk yet. `None`: there is no disk.
+    changes: Option<VecDeque<LearnedChange>>,
+    any_wrong: Arc<AtomicBool>,
 }
 
 /// The dictionaries of an origin by the part of their patterns behind the last `*`. That part is
@@ -59,6 +94,11 @@ impl LearnedStore {
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         Self { bytes_max, ..Self::default() }
+    }
+
+    /// Says whether the store is saved on disk.
+    pub fn save(&mut self, is_saved: bool) {
+        self.changes = is_saved.then(VecDeque::new);
     }
 
     /// Bytes of bodies and what belongs to them.
@@ -102,16 +142,22 @@ impl LearnedStore {
     }
 
     /// Stores a response. It takes the place of the one with the same pattern and destinations.
-    pub fn learn(
-        &mut self,
-        origin: LearnedOrigin,
-        use_as: UseAs,
-        (hash, body): (Hash, Bytes),
-        fresh_until: u64,
-    ) {
+    /// `false`: it is not a dictionary.
+    pub fn learn(&mut self, lesson: Lesson, now: u64) -> bool {
+        self.add(lesson, Some(now))
+    }
+
+    /// Stores a response that was read from its file. `false`: it is not a dictionary.
+    pub fn restore(&mut self, lesson: Lesson) -> bool {
+        self.add(lesson, None)
+    }
+
+    /// `now`: it is new. `None`: it was read from its file.
+    fn add(&mut self, lesson: Lesson, now: Option<u64>) -> bool {
+        let Lesson { origin, use_as, file, hash, body, fresh_until } = lesson;
         // Decoders would take a body with zstd's own header for more than raw content.
         if body.len() > self.body_bytes_max() || !is_raw(&body) {
-            return;
+            return false;
         }
         self.seen += 1;
         let pattern: Box<str> = use_as.pattern.as_str().into();
@@ -120,42 +166,125 @@ impl LearnedStore {
         let same = list.iter().find(|old| {
             old.use_as.pattern == use_as.pattern && old.use_as.destinations == use_as.destinations
         });
-        let gone = match same {
-            Some(old) => Some(old.seen),
-            None if list.len() >= SAME_END_MAX => list.iter().map(|old| old.seen).min(),
-            None => None,
-        };
+        let same = same.cloned();
+        let same_body = same.as_ref().filter(|old| old.hash == hash);
         // The same bytes are still wrong.
-        let is_wrong = same.is_some_and(|old| old.hash == hash && old.is_wrong.load(Relaxed));
-        let (seen, is_wrong) = (self.seen, AtomicBool::new(is_wrong));
-        let learned = Arc::new(Learned { hash, body, use_as, fresh_until, seen, is_wrong });
+        let is_wrong = same_body.is_some_and(|old| old.is_wrong());
+        let same_file = same_body.filter(|old| old.use_as.id == use_as.id);
+        let saved_until = same_file.map_or(0, |old| old.saved_until.load(Relaxed));
+        let is_due =
+            now.is_some_and(|now| !is_wrong && is_worth_saving(fresh_until, saved_until, now));
+        let is_on_disk = is_due || now.is_none();
+        let saved_until = if is_on_disk { fresh_until } else { saved_until };
+        let learned = Learned {
+            hash,
+            body,
+            use_as,
+            fresh_until,
+            file,
+            seen: self.seen,
+            is_wrong: AtomicBool::new(is_wrong),
+            saved_until: AtomicU64::new(saved_until),
+            any_wrong: self.any_wrong.clone(),
+        };
+        // Its file takes the place of the old one's.
+        let replaced = same.map(|old| old.seen);
+        let crowded = match replaced {
+            None if list.len() >= SAME_END_MAX => list.iter().map(|old| old.seen).min(),
+            _ => None,
+        };
         self.bytes += learned.bytes();
-        list.push(learned);
+        list.push(Arc::new(learned));
         self.order.insert(self.seen, (origin, pattern));
-        if let Some(gone) = gone {
-            self.remove(gone);
+        if is_due {
+            self.note(LearnedChange::Added(self.seen));
+        }
+        if let Some(replaced) = replaced {
+            self.remove(replaced);
+        }
+        if let Some(crowded) = crowded {
+            self.drop_file_of(crowded);
         }
         while self.bytes > self.bytes_max
             && let Some((oldest, _)) = self.order.first_key_value()
         {
-            self.remove(*oldest);
+            self.drop_file_of(*oldest);
+        }
+        true
+    }
+
+    fn note(&mut self, change: LearnedChange) {
+        if let Some(changes) = self.changes.as_mut().filter(|all| all.len() < CHANGES_MAX) {
+            changes.push_back(change);
         }
     }
 
-    fn remove(&mut self, seen: u64) {
-        let Some((origin, pattern)) = self.order.remove(&seen) else { return };
-        let Some(index) = self.origins.get_mut(&origin) else { return };
-        let list = index.list(&pattern);
-        if let Some(at) = list.iter().position(|learned| learned.seen == seen) {
-            self.bytes -= list.swap_remove(at).bytes();
+    /// Whether something is not on disk yet.
+    #[must_use]
+    pub fn has_changes(&self) -> bool {
+        self.changes.as_ref().is_some_and(|changes| !changes.is_empty())
+    }
+
+    /// The oldest change that is not on disk yet.
+    pub fn next_change(&mut self) -> Option<LearnedChange> {
+        if self.any_wrong.swap(false, Relaxed) {
+            self.drop_wrong();
         }
+        self.changes.as_mut()?.pop_front()
+    }
+
+    /// The dictionary of a number.
+    #[must_use]
+    pub fn numbered(&self, seen: u64) -> Option<(&LearnedOrigin, &Arc<Learned>)> {
+        let (origin, pattern) = self.order.get(&seen)?;
+        let index = self.origins.get(origin)?;
+        let list = match end_of(pattern) {
+            None => index.exact.get(pattern)?,
+            Some(end) => index.by_end.get(&end)?,
+        };
+        Some((origin, list.iter().find(|learned| learned.seen == seen)?))
+    }
+
+    /// After a restart, one that is wrong would spoil a response once more.
+    fn drop_wrong(&mut self) {
+        let all = self
+            .origins
+            .values()
+            .flat_map(|index| index.exact.values().chain(index.by_end.values()).flatten());
+        let wrong = all.filter(|learned| learned.is_wrong.load(Relaxed));
+        let with_files = wrong.filter(|learned| learned.saved_until.swap(0, Relaxed) > 0);
+        let files: Vec<Hash> = with_files.map(|learned| learned.file).collect();
+        files.into_iter().for_each(|file| self.note(LearnedChange::Dropped(file)));
+    }
+
+    fn drop_file_of(&mut self, seen: u64) {
+        if let Some(gone) = self.remove(seen) {
+            self.note(LearnedChange::Dropped(gone.file));
+        }
+    }
+
+    fn remove(&mut self, seen: u64) -> Option<Arc<Learned>> {
+        let (origin, pattern) = self.order.remove(&seen)?;
+        let index = self.origins.get_mut(&origin)?;
+        let list = index.list(&pattern);
+        let at = list.iter().position(|learned| learned.seen == seen);
+        let gone = at.map(|at| list.swap_remove(at));
+        self.bytes -= gone.as_ref().map_or(0, |gone| gone.bytes());
         if list.is_empty() {
             index.drop_list(&pattern);
         }
         if index.exact.is_empty() && index.by_end.is_empty() {
             self.origins.remove(&origin);
         }
+        gone
     }
+}
+
+/// Whether a dictionary needs a new file. If there is one with the same content, the new one only
+/// says for longer that it is fresh: a response that comes each second is not written each second.
+fn is_worth_saving(fresh_until: u64, saved_until: u64, now: u64) -> bool {
+    let left = fresh_until.saturating_sub(now);
+    left >= SAVED_SECONDS_MIN && saved_until.saturating_sub(now) < left / 2
 }
 
 impl Index {
@@ -207,6 +336,18 @@ impl Learned {
     /// Notes that its server has coded with another dictionary: it is not named again.
     pub fn distrust(&self) {
         self.is_wrong.store(true, Relaxed);
+        self.any_wrong.store(true, Relaxed);
+    }
+
+    /// Whether its server has coded with another dictionary.
+    #[must_use]
+    pub fn is_wrong(&self) -> bool {
+        self.is_wrong.load(Relaxed)
+    }
+
+    /// Notes that it could not be saved. It is tried again when the response comes again.
+    pub fn not_saved(&self) {
+        self.saved_until.store(0, Relaxed);
     }
 
     fn bytes(&self) -> usize {
@@ -240,8 +381,14 @@ impl UseAs {
 const SAME_END_MAX: usize = 256;
 /// Most steps of a look-up.
 const STEPS_MAX: usize = 64;
+/// Most changes that wait for the disk: a tree of files that a client got at once. 40 bytes each.
+/// Beyond that a dictionary is not saved, and a file that is not removed is read at the next start,
+/// where the limit in bytes holds.
+const CHANGES_MAX: usize = 16 << 10;
+/// A dictionary that is fresh for less than a minute is gone after most restarts.
+const SAVED_SECONDS_MIN: u64 = 60;
 /// Bytes of an entry beside its body and its texts, the maps' share included.
-const ENTRY_BYTES: usize = 512;
+const ENTRY_BYTES: usize = 576;
 
 #[cfg(test)]
 mod tests {
@@ -260,7 +407,12 @@ mod tests {
             destinations: dest.iter().map(|one| (*one).into()).collect(),
             id: "".into(),
         };
-        store.learn(origin("r"), use_as, (Hash([n; 32]), Bytes::from(vec![n; len])), 100);
+        let (hash, body) = (Hash([n; 32]), Bytes::from(vec![n; len]));
+        store.learn(lesson(use_as, hash, body), 0);
+    }
+
+    fn lesson(use_as: UseAs, hash: Hash, body: Bytes) -> Lesson {
+        Lesson { origin: origin("r"), use_as, file: Hash([0; 32]), hash, body, fresh_until: 100 }
     }
 
     fn found(store: &LearnedStore, path: &str, dest: Option<&str>, now: u64) -> Option<u8> {
@@ -313,7 +465,7 @@ mod tests {
         let use_as =
             UseAs { pattern: Pattern::new("/*").unwrap(), destinations: Vec::new(), id: "".into() };
         let body = Bytes::from([&[0x37, 0xA4, 0x30, 0xEC][..], &[1; 200]].concat());
-        store.learn(origin("r"), use_as, (Hash([1; 32]), body), 100);
+        assert!(!store.learn(lesson(use_as, Hash([1; 32]), body), 0));
         assert_eq!(found(&store, "/a", None, 0), None);
     }
 
@@ -333,6 +485,58 @@ mod tests {
             store.remove(seen);
         }
         assert_eq!((store.bytes(), store.origins.len()), (0, 0));
+    }
+
+    /// A change a file, in their order. The file of a dictionary is its pattern's.
+    #[test]
+    fn what_changes_says_what_is_on_disk() {
+        use LearnedChange::{Added, Dropped};
+        let of = |pattern: &str, n: u8, fresh_until: u64| {
+            let pattern = Pattern::new(pattern).unwrap();
+            let file = Hash([pattern.as_str().as_bytes()[1]; 32]);
+            let use_as = UseAs { pattern, destinations: Vec::new(), id: "".into() };
+            let body = Bytes::from(vec![n; 1000]);
+            Lesson { file, fresh_until, ..lesson(use_as, Hash([n; 32]), body) }
+        };
+        let changes = |store: &mut LearnedStore| {
+            std::iter::from_fn(|| store.next_change()).collect::<Vec<_>>()
+        };
+        let mut store = LearnedStore::new(10 * 1000);
+        assert!(store.learn(of("/n*", 1, 1000), 0));
+        assert_eq!(changes(&mut store), [], "there is no disk");
+        store.save(true);
+        let file = |name: u8| Hash([name; 32]);
+        for (pattern, n, until, now, expected) in [
+            ("/a*", 1, 1000, 0, &[Added(2)][..]),
+            // The same: it is written again when its file is fresh for less than half as long.
+            ("/a*", 1, 1100, 100, &[]),
+            ("/a*", 1, 1600, 600, &[Added(4)]),
+            ("/a*", 2, 1600, 600, &[Added(5)]),
+            ("/s*", 3, 30, 0, &[]),
+        ] {
+            assert!(store.learn(of(pattern, n, until), now));
+            assert_eq!(changes(&mut store), expected, "{pattern} {n} {now}");
+        }
+        let (whose, learned) = store.numbered(5).unwrap();
+        assert_eq!((whose, learned.hash), (&origin("r"), Hash([2; 32])));
+        assert!(store.numbered(4).is_none(), "another has its place");
+        // A failed write is tried again.
+        learned.not_saved();
+        assert!(store.learn(of("/a*", 2, 1600), 600));
+        assert_eq!(changes(&mut store), [Added(7)]);
+        store.numbered(7).unwrap().1.distrust();
+        assert_eq!(changes(&mut store), [Dropped(file(b'a'))]);
+        assert!(store.learn(of("/a*", 2, 9999), 600));
+        assert_eq!(changes(&mut store), [], "the same bytes are still wrong");
+        assert!(store.restore(of("/b*", 5, 1000)));
+        assert_eq!(changes(&mut store), [], "its file is there");
+        for (at, name) in (b'c'..=b'g').enumerate() {
+            store.learn(of(&format!("/{}*", char::from(name)), name, 1000), 0);
+            let first = [b'n', b's', b'a', b'b'].get(at.wrapping_sub(2));
+            let mut expected = vec![Added(10 + at as u64)];
+            expected.extend(first.map(|name| Dropped(file(*name))));
+            assert_eq!(changes(&mut store), expected, "{at}");
+        }
     }
 
     /// As Subversion has them: a dictionary for each file, at any revision.

@@ -33,6 +33,16 @@ pub struct UseAs {
 }
 
 impl UseAs {
+    /// What was read before. `None`: it is not what a field can say.
+    #[must_use]
+    pub fn of(pattern: &str, destinations: Vec<Box<str>>, id: Box<str>) -> Option<Self> {
+        let pattern = Pattern::new(pattern).ok()?;
+        let is_text = |text: &str| text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+        let is_bounded = destinations.len() <= DESTINATIONS_MAX && id.len() <= ID_CHARS_MAX;
+        let is_read = is_bounded && is_text(&id) && destinations.iter().all(|one| is_text(one));
+        is_read.then_some(Self { pattern, destinations, id })
+    }
+
     /// Reads the field. `None`: there is none, it is malformed, or its pattern is one that we do
     /// not match (section 2.1.1 lets a client ignore it).
     #[must_use]

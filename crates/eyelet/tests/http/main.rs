@@ -24,6 +24,7 @@ mod originate_certificate;
 mod originate_coded;
 mod originate_dictionaries;
 mod originate_pipelined;
+mod originate_restarts;
 mod originate_svn;
 mod originate_unix;
 mod pair_requests;

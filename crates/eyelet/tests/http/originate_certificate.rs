@@ -32,18 +32,19 @@ fn ask(edge: &Edge) -> Heard {
 }
 
 /// Answers each request with the bytes of the certificate that its connection has shown.
-fn asking(pki: &Pki, leaf: Leaf) -> Upstream {
+fn asking(pki: &Pki, leaf: Leaf, protocols: &[&[u8]]) -> Upstream {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut roots = RootCertStore::empty();
     let ca = CertificateDer::from_pem_file(pki.folder.path().join("ca.pem")).unwrap();
     roots.add(ca).unwrap();
     let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone());
-    let config = ServerConfig::builder_with_provider(provider)
+    let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_client_cert_verifier(verifier.build().unwrap())
         .with_single_cert(vec![leaf.certificate], leaf.key)
         .unwrap();
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     let config = Arc::new(config);
     Upstream::serve(move |stream| {
         let mut tls = ServerTls::new(ServerConnection::new(config.clone()).unwrap(), stream);
@@ -64,7 +65,7 @@ fn asking(pki: &Pki, leaf: Leaf) -> Upstream {
 #[test]
 fn an_upstream_that_asks_is_shown_the_certificate_of_the_rule() {
     let pki = Pki::new();
-    let app = asking(&pki, pki.server("app", &["app.test"], Kind::P256));
+    let app = asking(&pki, pki.server("app", &["app.test"], Kind::P256), &[]);
     let first = pki.client("client");
     let edge = start(&pki, &app.address.to_string(), SHOWN);
     assert_eq!(ask(&edge).body, first.certificate.to_vec());
@@ -78,13 +79,11 @@ fn an_upstream_that_asks_is_shown_the_certificate_of_the_rule() {
     assert_eq!(ask(&edge).body, second.certificate.to_vec());
 }
 
+/// By TLS 1.3 the alert comes after the handshake (RFC 8446 section 4.4.2.4): in the place of a
+/// response, or of the SETTINGS of HTTP/2.
 #[test]
-fn an_upstream_that_is_shown_none_or_another_serves_nothing() {
+fn an_upstream_that_is_shown_none_or_another_serves_nothing_and_says_why() {
     let pki = Pki::new();
-    let app = asking(&pki, pki.server("app", &["app.test"], Kind::P256));
-    let none = start(&pki, &app.address.to_string(), "");
-    let heard = ask(&none);
-    assert!(heard.status >= 500, "{heard:?}");
     // One of another authority.
     let stranger = Pki::new();
     stranger.client("client");
@@ -92,9 +91,18 @@ fn an_upstream_that_is_shown_none_or_another_serves_nothing() {
         let bytes = std::fs::read(stranger.folder.path().join(file)).unwrap();
         pki.folder.write(file, bytes);
     }
-    let other = start(&pki, &app.address.to_string(), SHOWN);
-    let heard = ask(&other);
-    assert!(heard.status >= 500, "{heard:?}");
+    for protocols in [&[][..], &[&b"h2"[..]]] {
+        let app = asking(&pki, pki.server("app", &["app.test"], Kind::P256), protocols);
+        // The authority has the same name, and another key.
+        for (keys, alert) in [("", "certificate_required"), (SHOWN, "decrypt_error")] {
+            let edge = start(&pki, &app.address.to_string(), keys);
+            let heard = ask(&edge);
+            assert_eq!(heard.status, 502, "{heard:?}");
+            let line = edge.line("the request", |line| line["http"]["status"] == 502);
+            let reason = line["reason"].as_str().unwrap();
+            assert!(reason.contains("upstream") && reason.contains(alert), "{line}");
+        }
+    }
 }
 
 /// OpenSSL's server, by both versions of TLS.
@@ -123,13 +131,10 @@ fn openssl_verifies_the_certificate() {
         assert_eq!(heard.status, 200, "{version}: {heard:?}\n{}", talk.said());
         assert!(heard.text().contains("Client certificate"), "{version}: {}", heard.text());
         let none = start(&pki, &address, "");
-        assert!(ask(&none).status >= 500, "{version}: {}", talk.said());
-        if version == "-tls1_2" {
-            // Its alert comes within the handshake.
-            let why = "upstream sent alert handshake_failure";
-            let line = none.line("the request", |line| !line["http"].is_null());
-            assert_eq!(line["reason"], why, "{line}");
-        }
+        assert_eq!(ask(&none).status, 502, "{version}: {}", talk.said());
+        let alert = if version == "-tls1_2" { "handshake_failure" } else { "certificate_required" };
+        let line = none.line("the request", |line| !line["http"].is_null());
+        assert_eq!(line["reason"], format!("upstream sent alert {alert}"), "{version}: {line}");
     }
 }
 

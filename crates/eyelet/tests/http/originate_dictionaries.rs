@@ -3,6 +3,7 @@
 
 use std::io::Write;
 use std::net::TcpStream;
+use std::process::Command;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -14,7 +15,7 @@ use crate::support::web::{head, hear};
 use crate::support::{Edge, Pki, SOON, Upstream, edge, until};
 
 /// A bundle in a version.
-fn bundle(version: usize) -> String {
+pub fn bundle(version: usize) -> String {
     let line = |n: usize| {
         let number = if n == 700 { version } else { n };
         format!("export const value{n} = {:x};\n", (number * 7919).wrapping_mul(2_654_435_761))
@@ -22,7 +23,7 @@ fn bundle(version: usize) -> String {
     (0..3000).map(line).collect()
 }
 
-fn application(stream: &mut TcpStream) {
+pub fn application(stream: &mut TcpStream) {
     let mut byte = [0];
     while let Ok(1) = stream.peek(&mut byte) {
         let asked = head(stream);
@@ -36,20 +37,28 @@ fn application(stream: &mut TcpStream) {
 }
 
 fn near(pki: &Pki, far: &Edge) -> Edge {
+    near_with(pki, far, "[dictionary]\npath = \"off\"\n")
+}
+
+fn near_with(pki: &Pki, far: &Edge, more: &str) -> Edge {
+    Edge::spawn(near_command(pki, far, more), 1)
+}
+
+pub fn near_command(pki: &Pki, far: &Edge, more: &str) -> Command {
     let config = format!(
         "workers = 1\n[[listener]]\nkind = \"plain\"\naddress = \"127.0.0.1:0\"\n[[rule]]\n\
          name = \"out\"\naction = \"originate\"\nupstream = \"https://{}\"\n\
-         upstream_name = \"app.test\"\nupstream_ca = \"ca.pem\"\n",
+         upstream_name = \"app.test\"\nupstream_ca = \"ca.pem\"\n{more}",
         far.address()
     );
     // Beside the far edge's own file.
     let file = pki.folder.write("near.toml", config);
     let mut command = edge::eyelet(&pki.folder);
     command.arg("serve").arg(file);
-    Edge::spawn(command, 1)
+    command
 }
 
-fn get(near: &Edge, path: &str) -> crate::support::web::Heard {
+pub fn get(near: &Edge, path: &str) -> crate::support::web::Heard {
     let mut client = near.connect();
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     client.write_all(request.as_bytes()).unwrap();

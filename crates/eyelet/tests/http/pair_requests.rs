@@ -1,6 +1,7 @@
 //! Bodies of requests that are coded between two edges, and bodies that clients have coded, which
 //! an edge decodes. The application checks every byte.
 
+use std::io::Write;
 use std::process::Command;
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -11,7 +12,8 @@ use crate::support::edge::LISTENER;
 use crate::support::pki::Kind;
 use crate::support::program::{Said, Talk, output};
 use crate::support::upstream::vacant;
-use crate::support::{Edge, Pki, need, noise};
+use crate::support::web::{self, Web};
+use crate::support::{A_WHILE, Edge, Pki, Upstream, need, noise};
 
 const APPLICATION: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/uploads.py");
 const CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/upload.py");
@@ -369,6 +371,34 @@ fn bodies_that_clients_have_coded_are_decoded() {
     let form = pair.curl(&["-F", &format!("a=@{file}"), "--http2"], "/form");
     let got: Value = serde_json::from_str(&form.text).unwrap();
     assert!(got["length"].as_u64() > Some(body.len() as u64), "{got}");
+}
+
+/// All of it is one block, which gives nothing until its last byte is there.
+#[test]
+fn a_coded_body_that_comes_slowly_is_not_cut() {
+    let app = Upstream::serve(|mut stream| {
+        web::head(&mut stream);
+        let got = web::chunks(&mut stream);
+        let said = format!("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{:09}", got.len());
+        let _ = stream.write_all(said.as_bytes());
+    });
+    let web = Web::with(app, "decode_requests = true", "[http]\nbody_timeout = \"2s\"\n");
+    let body = text(3000);
+    let mut coded = vec![0; body.len()];
+    let length = zstd_safe::compress(&mut coded[..], &body, 3).unwrap();
+    let mut client = web.connect();
+    let head = format!(
+        "POST /slow HTTP/1.1\r\nHost: app.test\r\nContent-Encoding: zstd\r\n\
+         Content-Length: {length}\r\n\r\n"
+    );
+    client.write_all(head.as_bytes()).unwrap();
+    for piece in coded[..length].chunks(length.div_ceil(12)) {
+        client.write_all(piece).unwrap();
+        client.flush().unwrap();
+        std::thread::sleep(A_WHILE);
+    }
+    let heard = web::hear(&mut client, "POST");
+    assert_eq!((heard.status, heard.text()), (200, format!("{:09}", body.len())));
 }
 
 #[test]

@@ -506,3 +506,40 @@ fn clients_of_the_world_get_through() {
     let line = edge.line("web.test", |line| line["connect"] == format!("web.test:{port}"));
     assert_eq!(line["sni"], "web.test", "{line}");
 }
+
+/// By expressions in the configuration, and by those of a file. Nothing is resolved for them.
+#[test]
+fn a_target_is_taken_by_regular_expressions() {
+    let (folder, origin) = (Folder::new(), Upstream::by_hand());
+    let banks = folder.write("banks.txt", "(^|\\.)bank[0-9]*\\.test$\n");
+    let edge = edge(
+        &folder,
+        &format!(
+            "[[rule]]\nname = \"ads\"\nconnect = {{ regex = '^ads[0-9]+\\.', port = \"*\" }}\n\
+             action = \"refuse\"\n[[rule]]\nname = \"banks\"\n\
+             connect = {{ regex_file = \"banks.txt\", port = 443 }}\naction = \"splice\"\n\
+             upstream = \"{}\"\n",
+            origin.address
+        ),
+    );
+    let hello = Hello::named("inside.test").bytes();
+    for target in ["bank.test:443", "WWW.Bank7.test:443"] {
+        let line = passes(&edge, &origin, target, &hello);
+        assert_eq!((&line["rule"], &line["outcome"]), (&"banks".into(), &"spliced".into()));
+    }
+    let refused = |target: &str, rule: Value| {
+        let (status, _, line) = answer(&edge, &head(target));
+        assert_eq!(status, "HTTP/1.1 403 Forbidden", "{target}: {line}");
+        assert_eq!(line["rule"], rule, "{target}: {line}");
+    };
+    for target in ["ads7.bank.test:443", "ADS12.test:8443"] {
+        refused(target, "ads".into());
+    }
+    for target in ["bank.test:8443", "notbank.test:443", "bank.test.evil:443", "127.0.0.1:443"] {
+        refused(target, Value::Null);
+    }
+    std::fs::write(banks, "^vault\\.\n").unwrap();
+    edge.wait_log("banks.txt: its new contents are in use");
+    refused("bank.test:443", Value::Null);
+    passes(&edge, &origin, "vault.test:443", &hello);
+}

@@ -1,12 +1,14 @@
 //! The dictionary store's folder: one file per version, delta and trained dictionary. A file is
 //! written completely or not at all, and read only if its checksum is right.
 
+use std::cmp::Reverse;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use eyelet_compress::dictionary::Hash;
+use eyelet_compress::dictionary::learned::{Learned, LearnedOrigin};
 use eyelet_compress::dictionary::pattern::Pattern;
 use eyelet_compress::dictionary::store::{Delta, Step, StoredVersion};
 use eyelet_sys::file::OwnFolder;
@@ -18,6 +20,49 @@ use super::trained::Trained;
 const BESIDE: &str = ".new";
 /// Suffix of a version.
 const VERSION: &str = ".version";
+/// Suffix of a dictionary that this edge has learned as a client.
+const LEARNED: &str = ".learned";
+
+/// The folder that the configuration names. It is made when there is something to put into it.
+#[derive(Debug)]
+pub(super) struct FolderAt {
+    path: Option<PathBuf>,
+    /// `None` in it: it cannot be used.
+    opened: OnceLock<Option<DictionaryFolder>>,
+}
+
+impl FolderAt {
+    pub(super) fn new(path: Option<&Path>) -> Self {
+        Self { path: path.map(Path::to_owned), opened: OnceLock::new() }
+    }
+
+    /// Whether the configuration names one.
+    pub(super) fn is_named(&self) -> bool {
+        self.path.is_some()
+    }
+
+    pub(super) fn exists(&self) -> bool {
+        self.path.as_deref().is_some_and(Path::is_dir)
+    }
+
+    /// The open folder, which is made if it is missing. One that cannot be used is a warning.
+    pub(super) fn open(&self) -> Option<&DictionaryFolder> {
+        let open = || {
+            let path = self.path.as_deref()?;
+            let opened = DictionaryFolder::open(path);
+            let warn = |error: &io::Error| {
+                tracing::warn!("{}: {error}: dictionaries stay in memory only", path.display());
+            };
+            opened.inspect_err(warn).ok()
+        };
+        self.opened.get_or_init(open).as_ref()
+    }
+
+    /// The folder, if it is open.
+    pub(super) fn get(&self) -> Option<&DictionaryFolder> {
+        self.opened.get()?.as_ref()
+    }
+}
 
 /// A folder of our own. Clients get its contents, so no other user may write to it.
 #[derive(Clone, Debug)]
@@ -63,6 +108,14 @@ impl DictionaryFolder {
         Ok(self.path.join(name))
     }
 
+    pub(super) fn save_learned(&self, origin: &LearnedOrigin, learned: &Learned) -> io::Result<()> {
+        self.write(&stored::learned_name(learned.file), &stored::encode_learned(origin, learned)?)
+    }
+
+    pub(super) fn remove_learned(&self, file: Hash) {
+        self.remove(&stored::learned_name(file));
+    }
+
     pub(super) fn remove_version(&self, hash: Hash) {
         self.remove(&stored::version_name(hash));
     }
@@ -71,14 +124,17 @@ impl DictionaryFolder {
         self.remove(&stored::delta_name(step));
     }
 
-    /// Reads the undamaged versions and deltas one by one, versions first. Removes other files of
-    /// the store, whose content can be made again.
+    /// Reads the undamaged versions, deltas and learned dictionaries one by one: versions first,
+    /// and of what was learned the oldest first. Removes other files of the store, whose content
+    /// can be made again.
     pub(super) fn load(&self) -> io::Result<impl Iterator<Item = Found> + '_> {
-        let is_ours =
-            |name: &String| [VERSION, ".dcz", ".dcb", BESIDE].iter().any(|end| name.ends_with(end));
+        let ours = [VERSION, ".dcz", ".dcb", LEARNED, BESIDE];
         let mut names = self.own.names()?;
-        names.retain(is_ours);
-        names.sort_by_key(|name| !name.ends_with(VERSION));
+        names.retain(|name| ours.iter().any(|end| name.ends_with(end)));
+        names.sort_by_cached_key(|name| {
+            let age = if name.ends_with(LEARNED) { self.own.age(name).ok() } else { None };
+            (!name.ends_with(VERSION), age.map(Reverse))
+        });
         Ok(names.into_iter().filter_map(|name| {
             let found = self.read(&name).and_then(|file| stored::decode(&name, file));
             if found.is_none() {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use eyelet_compress::dictionary::learned::LearnedStore;
 use eyelet_compress::dictionary::store::{Family, Step, Store};
 use eyelet_compress::pool::Share;
 use eyelet_memory::budget::Counted;
@@ -20,6 +21,9 @@ pub(super) const JOBS_BYTES_MAX: usize = 32 << 20;
 /// Trained dictionaries by rule.
 pub(super) type TrainedOfRules = HashMap<Box<str>, Arc<[Arc<Trained>]>>;
 
+/// What this edge has learned as a client, and its count.
+pub(super) type LearnedOfAll = (LearnedStore, Counted);
+
 /// A response that may become a dictionary.
 #[derive(Debug)]
 pub(super) struct Seen {
@@ -34,6 +38,8 @@ pub(super) enum Job {
     Seen(Family, Box<str>, Bytes, Queued),
     /// A delta that a client asked for.
     Delta(Family, Step),
+    /// What this edge learns as a client has changed.
+    Learned,
     /// The last one.
     End,
 }

@@ -11,9 +11,10 @@ use eyelet_compress::Coding;
 use eyelet_compress::dictionary::Hash;
 use eyelet_compress::dictionary::store::{Changed, Family, Step, Store};
 
-use super::disk::DictionaryFolder;
+use super::disk::{DictionaryFolder, FolderAt};
 use super::hash::hash;
 use super::jobs::{JOBS_MAX, Job, TrainedOfRules, lock};
+use super::learned_files::LearnedFiles;
 use super::stored::Found;
 use super::trained::Trained;
 use eyelet_memory::budget::{Account, Budget, Counted};
@@ -22,7 +23,8 @@ use eyelet_memory::budget::{Account, Budget, Counted};
 pub(super) struct Keeper {
     store: Arc<Mutex<Store>>,
     trained: Arc<RwLock<TrainedOfRules>>,
-    folder: Option<DictionaryFolder>,
+    folder: Arc<FolderAt>,
+    learned: LearnedFiles,
     trained_names: Vec<String>,
     looked: Instant,
     /// Versions in memory that are not on disk yet.
@@ -37,14 +39,15 @@ impl Keeper {
     pub(super) fn new(
         store: Arc<Mutex<Store>>,
         trained: Arc<RwLock<TrainedOfRules>>,
-        folder: Option<DictionaryFolder>,
+        learned: LearnedFiles,
         steps: SyncSender<Step>,
         budget: &Arc<Budget>,
     ) -> Self {
         Self {
             store,
             trained,
-            folder,
+            folder: learned.folder().clone(),
+            learned,
             trained_names: Vec::new(),
             looked: Instant::now(),
             unsaved: VecDeque::new(),
@@ -57,11 +60,13 @@ impl Keeper {
     /// other.
     pub(super) fn run(mut self, jobs: &Receiver<Job>) {
         loop {
-            let mut wait = if self.unsaved.is_empty() { LOOK_INTERVAL } else { Duration::ZERO };
+            let is_idle = self.unsaved.is_empty() && !self.learned.has_changes();
+            let mut wait = if is_idle { LOOK_INTERVAL } else { Duration::ZERO };
             for _ in 0..JOBS_MAX {
                 match jobs.recv_timeout(wait) {
                     Ok(Job::Seen(family, path, body, _counted)) => self.see(family, &path, body),
                     Ok(Job::Delta(family, step)) => self.want_asked(&family, step),
+                    Ok(Job::Learned) => {}
                     Ok(Job::End) | Err(RecvTimeoutError::Disconnected) => return self.save_all(),
                     Err(RecvTimeoutError::Timeout) => break,
                 }
@@ -70,6 +75,7 @@ impl Keeper {
             if let Some(hash) = self.unsaved.pop_front() {
                 self.save(hash);
             }
+            self.learned.save_one();
             if self.looked.elapsed() >= LOOK_INTERVAL {
                 self.look_for_trained();
             }
@@ -81,6 +87,7 @@ impl Keeper {
         while let Some(hash) = self.unsaved.pop_front() {
             self.save(hash);
         }
+        while self.learned.save_one() {}
     }
 
     /// Counts the store anew, deltas that were added since included.
@@ -92,7 +99,7 @@ impl Keeper {
 
     pub(super) fn load(&mut self) {
         self.look_for_trained();
-        let Some(folder) = &self.folder else { return };
+        let Some(folder) = self.folder.get() else { return };
         match folder.load() {
             Ok(all) => self.restore(folder, all),
             Err(error) => tracing::warn!("{}: {error}", folder.path().display()),
@@ -114,6 +121,7 @@ impl Keeper {
                         folder.remove_delta(step);
                     }
                 }
+                Found::Learned(lesson) => self.learned.restore(folder, lesson),
             }
         }
     }
@@ -121,7 +129,7 @@ impl Keeper {
     /// A training run writes its result into the folder, so no restart is needed.
     fn look_for_trained(&mut self) {
         self.looked = Instant::now();
-        let Some(folder) = &self.folder else { return };
+        let Some(folder) = self.folder.get() else { return };
         let names = folder.trained_names();
         if names == self.trained_names {
             return;
@@ -174,7 +182,7 @@ impl Keeper {
     }
 
     fn save_soon(&mut self, hash: Hash) {
-        if self.folder.is_none() {
+        if self.folder.get().is_none() {
             return;
         }
         self.unsaved.push_back(hash);
@@ -187,7 +195,7 @@ impl Keeper {
 
     /// Saves a version, unless it has left the store in the meantime.
     fn save(&self, hash: Hash) {
-        let Some(folder) = &self.folder else { return };
+        let Some(folder) = self.folder.get() else { return };
         let version = lock(&self.store).any_version(hash);
         if let Some(Err(error)) = version.map(|version| folder.save_version(&version)) {
             tracing::warn!("{}: {error}", folder.path().display());
@@ -195,7 +203,7 @@ impl Keeper {
     }
 
     fn forget(&self, changed: &Changed) {
-        let Some(folder) = &self.folder else { return };
+        let Some(folder) = self.folder.get() else { return };
         changed.versions_dropped.iter().for_each(|hash| folder.remove_version(*hash));
         changed.deltas_dropped.iter().for_each(|step| folder.remove_delta(*step));
     }

@@ -9,14 +9,14 @@ use eyelet_compress::dictionary;
 use eyelet_compress::dictionary::store::{Delta, Step, Store, StoredVersion};
 use eyelet_compress::{Coding, CodingError};
 
-use super::disk::DictionaryFolder;
+use super::disk::FolderAt;
 use super::jobs::lock;
 use eyelet_memory::budget::{Account, Budget, Counted};
 
 /// The thread.
 pub(super) struct Maker {
     store: Arc<Mutex<Store>>,
-    folder: Option<DictionaryFolder>,
+    folder: Arc<FolderAt>,
     /// Deltas to be made, the next one first. Those of the version that was seen last come first,
     /// because its clients will soon ask for them.
     wanted: VecDeque<Step>,
@@ -30,7 +30,7 @@ pub(super) struct Maker {
 impl Maker {
     pub(super) fn new(
         store: Arc<Mutex<Store>>,
-        folder: Option<DictionaryFolder>,
+        folder: Arc<FolderAt>,
         budget: Arc<Budget>,
     ) -> Self {
         let (wanted, unsaved) = (VecDeque::new(), VecDeque::new());
@@ -80,7 +80,7 @@ impl Maker {
 
     /// Saves a delta, unless it has left the store in the meantime.
     fn save(&self, step: Step) {
-        let Some(folder) = &self.folder else { return };
+        let Some(folder) = self.folder.get() else { return };
         let Some(delta) = lock(&self.store).delta(step).cloned() else { return };
         if let Err(error) = folder.save_delta(step, &delta) {
             tracing::warn!("{}: {error}", folder.path().display());
@@ -116,7 +116,7 @@ impl Maker {
         if !lock(&self.store).keep(step, Delta { coded: coded.into(), level }) {
             return;
         }
-        if self.folder.is_some() {
+        if self.folder.get().is_some() {
             self.unsaved.push_back(step);
         }
         let small = from.body.len() + to.body.len() <= REFINE_BYTES_MAX;

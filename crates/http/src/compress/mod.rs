@@ -4,9 +4,11 @@
 mod coder;
 mod compressors;
 pub mod disk;
+mod freshness;
 mod hash;
 mod jobs;
 mod keeper;
+mod learned_files;
 mod learning;
 mod maker;
 mod near;

@@ -18,7 +18,8 @@ use http::request::Parts;
 use http::{Method, StatusCode, Uri, response};
 
 use super::compressors::Inner;
-use super::learning::{Learning, Undone, now};
+use super::freshness::now;
+use super::learning::{Learning, Undone};
 
 /// What Eyelet accepts, before what the client lists besides.
 const OWN: &str = "zstd, br, gzip";

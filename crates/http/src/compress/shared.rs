@@ -12,17 +12,18 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use eyelet_compress::Coding;
-use eyelet_compress::dictionary::learned::{Learned, LearnedOrigin, LearnedStore};
+use eyelet_compress::dictionary::learned::{Learned, LearnedOrigin, LearnedStore, Lesson};
 use eyelet_compress::dictionary::store::{Family, Step, Store, StoredVersion};
-use eyelet_compress::dictionary::use_as::UseAs;
 use eyelet_compress::dictionary::{DICTIONARY_BYTES_MAX, Hash};
 use eyelet_compress::pool::CompressorPool;
 use http::HeaderMap;
 use http::header::{ETAG, LAST_MODIFIED};
 
-use super::disk::DictionaryFolder;
-use super::jobs::{Capture, JOBS_MAX, Job, Queued, Seen, TrainedOfRules, lock};
+use super::disk::FolderAt;
+use super::freshness::now;
+use super::jobs::{Capture, JOBS_MAX, Job, LearnedOfAll, Queued, Seen, TrainedOfRules, lock};
 use super::keeper::Keeper;
+use super::learned_files::{LearnedFiles, lock_learned};
 use super::maker::{Maker, WANTED_MAX};
 use super::trained::Trained;
 use eyelet_config::{Action, Compression, CompressionMode, Config, Terminate, TerminateUpstream};
@@ -31,7 +32,8 @@ use eyelet_memory::budget::{Account, Budget, Counted};
 /// The names of rules that compress, by index. Indexes are valid in one configuration only.
 pub type DictionaryRules = HashMap<u32, Box<str>>;
 
-/// Shared by all workers. If no rule has dictionaries it has no file and no thread.
+/// Shared by all workers. It has no thread if no rule has dictionaries or may learn some, and no
+/// file until there is one.
 pub struct SharedDictionaries {
     store: Arc<Mutex<Store>>,
     /// By the rule's name.
@@ -43,8 +45,8 @@ pub struct SharedDictionaries {
     recent: Mutex<HashMap<u64, u64>>,
     /// Bytes of bodies that wait for the keeper.
     queued_bytes: Arc<AtomicUsize>,
-    /// What this edge has learned as a client, and its count.
-    learned: Mutex<(LearnedStore, Counted)>,
+    learned: Arc<Mutex<LearnedOfAll>>,
+    folder: Arc<FolderAt>,
     budget: Arc<Budget>,
 }
 
@@ -63,9 +65,13 @@ impl SharedDictionaries {
     pub fn start(config: &Config, budget: &Arc<Budget>) -> io::Result<Arc<Self>> {
         let bytes_max = config.dictionaries.bytes_max.min(config.limits.memory_max / MEMORY_PARTS);
         let learned = config.dictionaries.bytes_max.min(config.limits.memory_max / LEARNED_PARTS);
+        let mut learned = LearnedStore::new(learned);
+        let folder = FolderAt::new(config.dictionaries.path.as_deref());
+        learned.save(folder.is_named());
         let counted = Counted::of(budget, Account::Compression, 0);
         let shared = Self {
-            learned: Mutex::new((LearnedStore::new(learned), counted)),
+            learned: Arc::new(Mutex::new((learned, counted))),
+            folder: Arc::new(folder),
             store: Arc::new(Mutex::new(Store::new(bytes_max))),
             trained: Arc::default(),
             keeping: OnceLock::new(),
@@ -77,27 +83,27 @@ impl SharedDictionaries {
         Ok(Arc::new(shared))
     }
 
-    /// Starts the threads if a rule of this configuration has dictionaries and they do not run yet.
+    /// Starts the threads if a rule of this configuration has dictionaries or may learn some, and
+    /// they do not run yet.
     ///
     /// # Errors
     /// A thread cannot be started.
     pub fn keep(&self, config: &Config) -> io::Result<()> {
         let wanted = compressing(config).any(|(_, _, rule)| !rule.dictionary.is_empty());
-        let path = config.dictionaries.path.as_deref();
-        let trained_before = path.is_some_and(std::path::Path::is_dir);
-        let is_used = wanted || trained_before && compressing(config).next().is_some();
-        if !is_used || self.keeping.get().is_some() {
+        let may_learn = self.folder.is_named() && originating(config).next().is_some();
+        let was_used = self.folder.exists();
+        let is_used = wanted || may_learn || was_used && compressing(config).next().is_some();
+        if !is_used {
             return Ok(());
         }
-        let folder = path.and_then(|path| match DictionaryFolder::open(path) {
-            Ok(folder) => Some(folder),
-            Err(error) => {
-                tracing::warn!("{}: {error}: dictionaries stay in memory only", path.display());
-                None
-            }
-        });
-        // Only one thread loads configurations, so this cannot be set already.
-        let _ = self.keeping.set(self.start_keeper(folder)?);
+        // A client that has learned nothing makes no folder.
+        if wanted || was_used {
+            self.folder.open();
+        }
+        if self.keeping.get().is_none() {
+            // Only one thread loads configurations, so this cannot be set already.
+            let _ = self.keeping.set(self.start_keeper()?);
+        }
         Ok(())
     }
 
@@ -114,12 +120,13 @@ impl SharedDictionaries {
 
     /// Starts two threads. Making deltas takes seconds and a disk may be slow, so neither may hold
     /// up the other.
-    fn start_keeper(&self, folder: Option<DictionaryFolder>) -> io::Result<Keeping> {
+    fn start_keeper(&self) -> io::Result<Keeping> {
         let (jobs, received) = sync_channel(JOBS_MAX);
         let (steps, wanted) = sync_channel(WANTED_MAX);
-        let maker = Maker::new(self.store.clone(), folder.clone(), self.budget.clone());
+        let maker = Maker::new(self.store.clone(), self.folder.clone(), self.budget.clone());
         let (store, trained) = (self.store.clone(), self.trained.clone());
-        let mut keeper = Keeper::new(store, trained, folder, steps, &self.budget);
+        let learned = LearnedFiles::new(self.learned.clone(), self.folder.clone());
+        let mut keeper = Keeper::new(store, trained, learned, steps, &self.budget);
         // Before the first request: a client that returns after a restart finds its dictionary.
         keeper.load();
         let named = |name: &str| std::thread::Builder::new().name(name.into());
@@ -159,29 +166,25 @@ impl SharedDictionaries {
         destination: Option<&str>,
         now: u64,
     ) -> Option<Arc<Learned>> {
-        self.learned().0.find(origin, path, destination, now)
+        lock_learned(&self.learned).0.find(origin, path, destination, now)
     }
 
     /// Keeps a response as such a dictionary.
-    pub(super) fn learn(
-        &self,
-        origin: LearnedOrigin,
-        use_as: UseAs,
-        body: (Hash, Bytes),
-        fresh_until: u64,
-    ) {
-        let (store, counted) = &mut *self.learned();
-        store.learn(origin, use_as, body, fresh_until);
+    pub(super) fn learn(&self, lesson: Lesson) {
+        let mut locked = lock_learned(&self.learned);
+        let (store, counted) = &mut *locked;
+        store.learn(lesson, now());
         counted.set(store.bytes());
+        let has_changes = store.has_changes();
+        drop(locked);
+        if has_changes {
+            // A keeper with a full queue is awake.
+            self.send(Job::Learned);
+        }
     }
 
     pub(super) fn learned_bytes_max(&self) -> usize {
-        self.learned().0.body_bytes_max()
-    }
-
-    /// Each operation leaves the store valid, also if a later one panics.
-    fn learned(&self) -> MutexGuard<'_, (LearnedStore, Counted)> {
-        self.learned.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_learned(&self.learned).0.body_bytes_max()
     }
 
     pub(super) fn trained(&self, rule: &str) -> Option<Arc<[Arc<Trained>]>> {

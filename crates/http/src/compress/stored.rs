@@ -4,10 +4,12 @@ use std::io;
 
 use bytes::Bytes;
 use eyelet_compress::Coding;
+use eyelet_compress::dictionary::learned::{Learned, LearnedOrigin, Lesson};
 use eyelet_compress::dictionary::pattern::Pattern;
 use eyelet_compress::dictionary::store::{
     Delta, Family, SIGHTINGS_MAX, Sighting, Step, StoredVersion,
 };
+use eyelet_compress::dictionary::use_as::UseAs;
 use eyelet_compress::dictionary::{DICTIONARY_BYTES_MAX, Hash, header};
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +49,19 @@ enum Head {
     Trained {
         rule: Box<str>,
         pattern: Box<str>,
+    },
+    Learned {
+        rule: Box<str>,
+        origin: Box<str>,
+        pattern: Box<str>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        destinations: Vec<Box<str>>,
+        #[serde(default, skip_serializing_if = "str::is_empty")]
+        id: Box<str>,
+        /// Seconds since 1970.
+        fresh_until: u64,
+        /// The hash of the content, by which requests name it.
+        hash: Box<str>,
     },
 }
 
@@ -91,6 +106,7 @@ fn is_false(flag: &bool) -> bool {
 pub(super) enum Found {
     Version(StoredVersion),
     Delta(Step, Delta),
+    Learned(Lesson),
 }
 
 /// A trained dictionary.
@@ -107,6 +123,24 @@ pub(super) fn version_name(hash: Hash) -> String {
 
 pub(super) fn delta_name(step: Step) -> String {
     format!("{}-{}.{}", step.from, step.to, step.coding.name())
+}
+
+/// A dictionary that this edge has learned as a client.
+pub(super) fn learned_name(file: Hash) -> String {
+    format!("{file}.learned")
+}
+
+/// What such a file is named by: the next response with the same pattern takes its place.
+pub(super) fn learned_file(origin: &LearnedOrigin, use_as: &UseAs) -> Hash {
+    let (rule, host) = origin;
+    let texts = [&**rule, &**host, use_as.pattern.as_str()].into_iter();
+    let mut all = Vec::new();
+    for text in texts.chain(use_as.destinations.iter().map(|one| &**one)) {
+        // With its length, so that no two lists of texts are the same bytes.
+        all.extend_from_slice(&(text.len() as u64).to_le_bytes());
+        all.extend_from_slice(text.as_bytes());
+    }
+    hash(&all)
 }
 
 pub(super) fn trained_name(content: &[u8]) -> String {
@@ -129,7 +163,22 @@ pub(super) fn encode_trained(rule: &str, pattern: &Pattern, content: &[u8]) -> i
     encode(&Head::Trained { rule: rule.into(), pattern: pattern.as_str().into() }, content)
 }
 
-/// Reads a version or a delta. `None`: the file is damaged, or it has another file's name.
+pub(super) fn encode_learned(origin: &LearnedOrigin, learned: &Learned) -> io::Result<Vec<u8>> {
+    let UseAs { pattern, destinations, id } = &learned.use_as;
+    let head = Head::Learned {
+        rule: origin.0.clone(),
+        origin: origin.1.clone(),
+        pattern: pattern.as_str().into(),
+        destinations: destinations.clone(),
+        id: id.clone(),
+        fresh_until: learned.fresh_until,
+        hash: learned.hash.to_string().into(),
+    };
+    encode(&head, &learned.body)
+}
+
+/// Reads a version, a delta or what was learned. `None`: the file is damaged, or it has another
+/// file's name.
 pub(super) fn decode(name: &str, file: Bytes) -> Option<Found> {
     let (head, content) = split(&file)?;
     match head {
@@ -153,6 +202,13 @@ pub(super) fn decode(name: &str, file: Bytes) -> Option<Found> {
             let is_its = *to == *target && step.from != step.to && content.starts_with(&first);
             is_its.then_some(Found::Delta(step, Delta { coded: content, level }))
         }
+        Head::Learned { rule, origin, pattern, destinations, id, fresh_until, hash: named } => {
+            let (origin, use_as) = ((rule, origin), UseAs::of(&pattern, destinations, id)?);
+            let (file, hash) = (learned_file(&origin, &use_as), hash(&content));
+            let is_its = name == learned_name(file) && Hash::from_hex(&named) == Some(hash);
+            let lesson = Lesson { origin, use_as, file, hash, body: content, fresh_until };
+            is_its.then_some(Found::Learned(lesson))
+        }
         Head::Trained { .. } => None,
     }
 }
@@ -163,7 +219,7 @@ pub(super) fn decode_trained(file: Bytes) -> Option<TrainedFile> {
         (Head::Trained { rule, pattern }, content) => {
             Some(TrainedFile { rule, pattern: Pattern::new(&pattern).ok()?, content })
         }
-        (Head::Version { .. } | Head::Delta { .. }, _) => None,
+        (Head::Version { .. } | Head::Delta { .. } | Head::Learned { .. }, _) => None,
     }
 }
 

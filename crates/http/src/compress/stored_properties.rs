@@ -3,10 +3,12 @@
 
 use bytes::Bytes;
 use eyelet_compress::Coding;
+use eyelet_compress::dictionary::learned::{LearnedStore, Lesson};
 use eyelet_compress::dictionary::pattern::Pattern;
 use eyelet_compress::dictionary::store::{
     Delta, FAMILY_VERSIONS_MAX, Family, Sighting, Step, Store, StoredVersion,
 };
+use eyelet_compress::dictionary::use_as::UseAs;
 use eyelet_compress::dictionary::{Hash, header};
 
 use super::hash::hash;
@@ -55,6 +57,11 @@ pub fn file_is_one_thing(data: &[u8]) {
             assert!(delta.coded.len() >= 36, "the header of dcb");
             stored::encode_delta(*step, delta)
         }
+        Found::Learned(lesson) => {
+            let Some(again) = learned_again(lesson) else { return };
+            assert_eq!(name, stored::learned_name(lesson.file));
+            Ok(again)
+        }
     };
     // JSON has several spellings of a text, so only the meaning is compared.
     let again = again.expect("a head that was read can be written");
@@ -63,8 +70,20 @@ pub fn file_is_one_thing(data: &[u8]) {
         (Found::Delta(step, delta), Some(Found::Delta(to, again))) => {
             assert_eq!((step, delta), (to, again));
         }
+        (Found::Learned(lesson), Some(Found::Learned(again))) => assert_eq!(lesson, again),
         (found, again) => panic!("{found:?} was written, {again:?} was read"),
     }
+}
+
+/// The file of what a store has learned from one. `None`: the store does not take it.
+fn learned_again(lesson: &Lesson) -> Option<Vec<u8>> {
+    let mut store = LearnedStore::new(1 << 20);
+    if !store.restore(lesson.clone()) {
+        return None;
+    }
+    let (origin, learned) = store.numbered(1).expect("the first one");
+    assert_eq!((origin, learned.hash), (&lesson.origin, hash(&lesson.body)));
+    Some(stored::encode_learned(origin, learned).expect("as large as before"))
 }
 
 /// Any bytes can be the content of a version and of a delta, with any texts in their heads.
@@ -82,6 +101,19 @@ fn holds_as_content(text: &str, content: &Bytes) {
     if let Ok(file) = stored::encode_version(&version) {
         let read = stored::decode(&stored::version_name(version.hash), file.into());
         assert!(matches!(read, Some(Found::Version(read)) if read == version));
+    }
+    let (body, hash) = (content.clone(), version.hash);
+    // A field cannot have every text.
+    if let Some(use_as) = UseAs::of("/*", vec![text.into()], text.into()) {
+        let origin = (text.into(), text.into());
+        let file = stored::learned_file(&origin, &use_as);
+        let lesson = Lesson { origin, use_as, file, hash, body, fresh_until: 1 };
+        if let Some(written) = learned_again(&lesson) {
+            let name = stored::learned_name(file);
+            let read = stored::decode(&name, written.clone().into());
+            assert!(matches!(read, Some(Found::Learned(read)) if read == lesson));
+            assert!(stored::decode(&stored::learned_name(Hash([7; 32])), written.into()).is_none());
+        }
     }
     let (from, to) = (version.hash, Hash([7; 32]));
     let mut coded = Vec::new();
@@ -156,13 +188,25 @@ mod tests {
         }
 
         #[test]
-        fn heads(kind in "version|delta|trained", seen in any::<u64>(), rest in "[ -~]{0,40}") {
+        fn heads(
+            kind in "version|delta|trained|learned",
+            seen in any::<u64>(),
+            rest in "[ -~]{0,40}",
+        ) {
             let head = format!(
-                r#"{{"kind":"{kind}","rule":"r","origin":"o","pattern":"/{rest}","path":"p",
-                "seen":{seen},"level":3,"to":"{}"}}"#,
+                r#"{{"kind":"{kind}","rule":"r","pattern":"/{rest}","path":"p",
+                "seen":{seen},"level":3,"to":"{}","origin":"o","fresh_until":{seen},"hash":"{}"}}"#,
                 Hash([7; 32]),
+                hash(b"content"),
             );
-            let mut data = format!("{}\n", stored::version_name(hash(b"content"))).into_bytes();
+            let use_as = UseAs::of(&format!("/{rest}"), Vec::new(), "".into());
+            let name = match use_as.filter(|_| kind == "learned") {
+                Some(use_as) => {
+                    stored::learned_name(stored::learned_file(&("r".into(), "o".into()), &use_as))
+                }
+                None => stored::version_name(hash(b"content")),
+            };
+            let mut data = format!("{name}\n").into_bytes();
             data.extend(b"EYELETD1");
             data.extend((head.len() as u32).to_le_bytes());
             data.extend(head.bytes());

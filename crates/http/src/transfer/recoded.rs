@@ -15,6 +15,12 @@ impl Upload<'_> {
         self.recoded = coding.map(Box::new);
     }
 
+    /// Bytes by which the body's progress is seen. A block of a coded one may come for minutes
+    /// until it is decoded, and its client is not slow.
+    pub fn moved(&self) -> u64 {
+        self.written + self.recoded.as_ref().map_or(0, |coding| coding.taken())
+    }
+
     /// As `poll_up`, through the coding.
     pub(super) fn poll_recoded(
         &mut self,

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::plain::Plain;
-use super::socket::{Descriptor, Socket};
+use super::socket::{Descriptor, Socket, alert};
 use super::{one, two};
 use eyelet_config::{HttpAddress, HttpUpstream, UpstreamHttp2, UpstreamTls};
 use eyelet_engine::worker::Worker;
@@ -168,11 +168,7 @@ fn tls_failed(why: impl std::fmt::Display) -> Reason {
     Reason::UpstreamTls(Detail::of(why))
 }
 
-/// Why a handshake failed. An error of rustls comes within that of the socket.
+/// Why a handshake failed.
 fn handshake_failure(error: &io::Error) -> Reason {
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
-    match inner {
-        Some(rustls::Error::AlertReceived(alert)) => Reason::UpstreamAlert((*alert).into()),
-        _ => tls_failed(error),
-    }
+    alert(error).map_or_else(|| tls_failed(error), Reason::UpstreamAlert)
 }

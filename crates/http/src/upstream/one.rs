@@ -13,7 +13,7 @@ use tokio::io::AsyncWrite;
 
 use super::plain::Plain;
 use super::request::{CodedBodies, NoAnswer};
-use super::socket::{Descriptor, Socket};
+use super::socket::{Descriptor, Socket, alert};
 use crate::body::{Decoder, Piece};
 use crate::fault::ResponseFault;
 use crate::fields::KEEP_ALIVE;
@@ -196,7 +196,10 @@ impl Http1Connection {
             }
             match ready!(self.poll_fill(task)) {
                 Ok(1..) => {}
-                _ if self.received.is_empty() => return Poll::Ready(Err(NoAnswer::Dead)),
+                ended if self.received.is_empty() => {
+                    let alert = ended.err().and_then(|error| alert(&error));
+                    return Poll::Ready(Err(alert.map_or(NoAnswer::Dead, NoAnswer::Alert)));
+                }
                 _ => return Poll::Ready(Err(NoAnswer::Fault(ResponseFault::Cut))),
             }
         }

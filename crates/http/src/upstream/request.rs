@@ -81,6 +81,9 @@ impl CodedBodies {
 /// Why there is no response.
 #[derive(Debug)]
 pub enum NoAnswer {
+    /// It sent a TLS alert before the first byte of a response. By TLS 1.3 a client certificate is
+    /// refused after the handshake (RFC 8446 section 4.4.2.4).
+    Alert(u8),
     /// It broke the protocol.
     Broken(Reason),
     /// It was closed before the first byte of a response.

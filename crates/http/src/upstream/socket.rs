@@ -132,6 +132,14 @@ impl Socket {
     }
 }
 
+/// The alert that an upstream has sent. An error of rustls comes within that of the socket.
+pub fn alert(error: &io::Error) -> Option<u8> {
+    match error.get_ref()?.downcast_ref()? {
+        rustls::Error::AlertReceived(alert) => Some((*alert).into()),
+        _ => None,
+    }
+}
+
 impl AsyncRead for Socket {
     fn poll_read(
         self: Pin<&mut Self>,

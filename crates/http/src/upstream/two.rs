@@ -19,7 +19,7 @@ use super::link::{Link, LinkEnd};
 use super::link_stream::StreamEnd;
 use super::message::{header_map, length, request_fields, response_parts, trailer_fields};
 use super::request::{Closed, CodedBodies, NoAnswer, UpstreamRequest};
-use super::socket::{Descriptor, Socket};
+use super::socket::{Descriptor, Socket, alert};
 use super::windows::Bursts;
 use crate::body::{Piece, keep_trailers};
 use crate::fault::ResponseFault;
@@ -260,7 +260,9 @@ impl Drop for Http2Exchange {
 fn why_ended(end: &LinkEnd) -> Reason {
     match end {
         LinkEnd::Broken(fault) => http2_code(Peer::Upstream, fault.code(), false),
-        LinkEnd::Failed(error) => Reason::upstream_io(error),
+        LinkEnd::Failed(error) => {
+            alert(error).map_or_else(|| Reason::upstream_io(error), Reason::UpstreamAlert)
+        }
         LinkEnd::Closed | LinkEnd::Left => {
             Reason::Response(Detail::of("HTTP/2: closed before its SETTINGS"))
         }

@@ -346,6 +346,7 @@ fn answers_are_derived_from_reasons() {
         (dial.clone(), 503),
         (Reason::Dns(Detail::of("no answer")), 503),
         (Reason::UpstreamUnread, 503),
+        (Reason::UpstreamAlert(116), 502),
         (Reason::UpstreamWantsHttp1, 502),
         (Reason::Response(Detail::of("malformed chunk")), 502),
     ];

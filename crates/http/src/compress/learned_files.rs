@@ -1,0 +1,92 @@
+//! The files of what this edge has learned as a client: written and removed in the order in which
+//! the store has changed, and read at the start.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use eyelet_compress::dictionary::learned::{LearnedChange, Lesson};
+
+use super::disk::{DictionaryFolder, FolderAt};
+use super::freshness::{LIFETIME_SECONDS_MAX, now};
+use super::jobs::LearnedOfAll;
+
+/// The keeper's part for them. No other thread writes or removes them.
+pub(super) struct LearnedFiles {
+    learned: Arc<Mutex<LearnedOfAll>>,
+    folder: Arc<FolderAt>,
+    /// Whether the last write failed: a full disk is one line in the log, not one a file.
+    is_failing: bool,
+}
+
+impl LearnedFiles {
+    pub(super) fn new(learned: Arc<Mutex<LearnedOfAll>>, folder: Arc<FolderAt>) -> Self {
+        Self { learned, folder, is_failing: false }
+    }
+
+    pub(super) fn folder(&self) -> &Arc<FolderAt> {
+        &self.folder
+    }
+
+    pub(super) fn has_changes(&self) -> bool {
+        lock_learned(&self.learned).0.has_changes()
+    }
+
+    /// Writes or removes one file. Returns whether there was one to do.
+    pub(super) fn save_one(&mut self) -> bool {
+        let change = lock_learned(&self.learned).0.next_change();
+        let Some(change) = change else { return false };
+        // The first one makes the folder.
+        let Some(folder) = self.folder.open() else {
+            lock_learned(&self.learned).0.save(false);
+            return false;
+        };
+        match change {
+            LearnedChange::Dropped(file) => folder.remove_learned(file),
+            LearnedChange::Added(number) => {
+                let saved = self.save(folder, number);
+                if let Err(error) = &saved
+                    && !self.is_failing
+                {
+                    tracing::warn!("{}: {error}", folder.path().display());
+                }
+                self.is_failing = saved.is_err();
+            }
+        }
+        true
+    }
+
+    /// Saves a dictionary, unless it has left the store or was wrong in the meantime.
+    fn save(&self, folder: &DictionaryFolder, number: u64) -> io::Result<()> {
+        let store = lock_learned(&self.learned);
+        let found = store.0.numbered(number).filter(|(_, learned)| !learned.is_wrong());
+        let found = found.map(|(origin, learned)| (origin.clone(), learned.clone()));
+        drop(store);
+        let Some((origin, learned)) = found else { return Ok(()) };
+        folder.save_learned(&origin, &learned).inspect_err(|_| learned.not_saved())
+    }
+
+    /// A file that was read at the start.
+    pub(super) fn restore(&self, folder: &DictionaryFolder, lesson: Lesson) {
+        let (now, file) = (now(), lesson.file);
+        if lesson.fresh_until <= now {
+            tracing::info!("{}: dictionary {file} has expired; removed", folder.path().display());
+            return folder.remove_learned(file);
+        }
+        // The clock may have been wrong when it was written.
+        let fresh_until = lesson.fresh_until.min(now + LIFETIME_SECONDS_MAX);
+        let (store, counted) = &mut *lock_learned(&self.learned);
+        // Without the head of its file, which has the same buffer.
+        let body = Bytes::copy_from_slice(&lesson.body);
+        let is_kept = store.restore(Lesson { fresh_until, body, ..lesson });
+        counted.set(store.bytes());
+        if !is_kept {
+            folder.remove_learned(file);
+        }
+    }
+}
+
+/// Each operation leaves the store valid, also if a later one panics.
+pub(super) fn lock_learned(learned: &Mutex<LearnedOfAll>) -> MutexGuard<'_, LearnedOfAll> {
+    learned.lock().unwrap_or_else(PoisonError::into_inner)
+}
