@@ -404,9 +404,10 @@ async fn ask<'a>(
     record: &mut Record,
     written: &'a Written<'_>,
 ) -> Result<Answered<'a>, Failure> {
-    // Other tasks run before a connection is chosen, so that what upstreams sent meanwhile is seen,
-    // their end included.
-    others_first().await;
+    // Others run first, so that an upstream's end is seen. Streams of HTTP/2 began behind them.
+    if stream.as_one().is_some() {
+        others_first().await;
+    }
     let UpstreamRequest { parts, length, .. } = upstream_request;
     let (is_harmless_twice, mut tried) = (upstream_request.again, Tried::default());
     let (mut tries, mut is_answered) = (1, true);

@@ -195,7 +195,8 @@ fn give_up(served: &ServedConnection, record: &mut Record, failure: DialFailure)
 
 /// The upstream for a request that was at those of `tried`.
 fn choose(served: &ServedConnection, route: &Route, tried: Tried) -> Option<usize> {
-    route.choose(served.info.client.ip(), served.worker.engine.now_unix_ms(), tried)
+    let now_ms = || served.worker.engine.now_unix_ms();
+    route.choose(served.info.client.ip(), now_ms, tried)
 }
 
 /// The upstream accepts connections: wakes the requests that are held. Those of a rule with several

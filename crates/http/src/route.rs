@@ -122,10 +122,15 @@ impl Route {
 
     /// The upstream for a request of this client that was at those of `tried`. `None`: it was at
     /// all.
-    pub fn choose(&self, client: IpAddr, now_ms: u64, tried: Tried) -> Option<usize> {
+    pub fn choose(
+        &self,
+        client: IpAddr,
+        now_ms: impl FnOnce() -> u64,
+        tried: Tried,
+    ) -> Option<usize> {
         match &self.group {
             None => Some(0),
-            Some(group) => group.choose(client, now_ms, tried),
+            Some(group) => group.choose(client, now_ms(), tried),
         }
     }
 

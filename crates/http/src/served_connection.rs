@@ -14,7 +14,7 @@ use http::uri::{Authority, PathAndQuery};
 use http::{Method, StatusCode, header, request, response};
 
 use super::fields::{self, Requester};
-use super::head::Length;
+use super::head::{Length, split_port};
 use super::originate;
 use super::page::page;
 use super::refusal::ProxyRefusal;
@@ -316,24 +316,24 @@ impl ServedConnection {
         if route.is_to_inspector() {
             return is_decided(&self.info.decided, authority);
         }
-        let host = authority.host();
+        let (host, _) = split_port(authority.as_str());
         let host = host.strip_suffix('.').unwrap_or(host);
         let sni = self.info.decided.sni.as_deref();
         if is_name(host) && sni.is_some_and(|sni| sni.eq_ignore_ascii_case(host)) {
             return true;
         }
-        let host = host.to_ascii_lowercase();
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         // Clients send no SNI for an address (RFC 6066 section 3).
-        let name = if bare.parse::<IpAddr>().is_ok() { "" } else { &host };
-        if sni == Some(name) {
+        let is_address = bare.parse::<IpAddr>().is_ok();
+        let name = if is_address { String::new() } else { host.to_ascii_lowercase() };
+        if sni == Some(&*name) {
             return true;
         }
         let facts = Facts {
             destination: self.info.decided.destination,
             ..Facts::new(self.info.decided.listener, self.info.client.ip())
         };
-        self.worker.shared.config.policy.serves(RuleId(route.rule), name, &facts)
+        self.worker.shared.config.policy.serves(RuleId(route.rule), &name, &facts)
     }
 
     /// The page for a request that has no response of an upstream.

@@ -6,6 +6,9 @@ use eyelet_h2::{FRAME_HEAD_BYTES, OUTPUT_BYTES_MAX};
 
 /// A buffer with more memory is freed as soon as it is empty.
 const KEPT_BYTES: usize = 4 << 10;
+/// Bytes of output that no stream waits for: as many as the buffer keeps. The socket's buffer holds
+/// many times as many for a client that reads nothing.
+const SMALL_BYTES: usize = KEPT_BYTES;
 
 /// Frames that are written, and the frame of data before them whose payload is shared.
 pub struct SealedOutput {
@@ -43,6 +46,17 @@ impl SealedOutput {
     /// The position behind all that was written.
     pub fn position(&self) -> u64 {
         self.sealed + self.len() as u64
+    }
+
+    /// The position up to which streams count their bytes as sent: behind what is sealed, or behind
+    /// all if that is little. Otherwise each small response would have its task run once more.
+    pub fn sent(&self) -> u64 {
+        if self.len() <= SMALL_BYTES { self.position() } else { self.sealed }
+    }
+
+    /// Whether so many bytes more would be little.
+    pub fn stays_small(&self, bytes: usize) -> bool {
+        self.len() + bytes <= SMALL_BYTES
     }
 
     /// Memory of the frames, and the data before them.

@@ -348,7 +348,8 @@ impl Streams {
     /// What a stream still waits for. Its task is woken when that changes.
     pub fn poll_sent(&self, id: u32, task: &Context<'_>) -> Poll<Left> {
         let state = &mut *self.state.borrow_mut();
-        let sealed = state.out.sealed;
+        state.write_small(id);
+        let sealed = state.out.sent();
         let Some(stream) = state.find(id) else { return Poll::Ready(Left::Closed) };
         match stream.left {
             // A reset behind the last byte takes nothing from the response.

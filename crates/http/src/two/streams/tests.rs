@@ -161,9 +161,9 @@ fn a_cut_comes_behind_what_was_queued() {
     assert_eq!(pair.hear(), (1, 20_000, vec![ErrorCode::INTERNAL_ERROR]));
 }
 
-/// A response is sent once its last byte is in a record, and no earlier.
+/// A response is sent once all but its last 4 KiB are in records, and no earlier.
 #[test]
-fn a_response_is_sent_with_its_last_byte() {
+fn a_response_is_sent_with_its_last_bytes() {
     let mut pair = Pair::new();
     let task = Context::from_waker(Waker::noop());
     let id = pair.request();
@@ -171,15 +171,73 @@ fn a_response_is_sent_with_its_last_byte() {
     pair.hear();
     pair.read();
     pair.streams.respond(id, head(), false);
-    pair.streams.push(id, vec![7; 500].into());
+    pair.streams.push(id, vec![7; 10_000].into());
     pair.streams.finish(id, None);
-    let mut room = [0; 100];
-    while pair.streams.has_output() {
-        assert!(pair.streams.poll_sent(id, &task).is_pending());
-        assert!(pair.streams.fill(&mut room) > 0);
+    let (mut room, mut filled) = ([0; 100], 0);
+    while pair.streams.poll_sent(id, &task).is_pending() {
+        assert!(pair.streams.has_output());
+        filled += pair.streams.fill(&mut room);
         pair.streams.note_sealed();
     }
+    assert!((5_900..6_200).contains(&filled), "{filled}");
     assert_eq!(pair.streams.poll_sent(id, &task), Poll::Ready(Left::Written));
+    while pair.streams.has_output() {
+        filled += pair.streams.fill(&mut room);
+    }
+    assert!(filled > 10_000, "the rest is on its way: {filled}");
+}
+
+/// Small responses are sent at once: their tasks need not run behind the connection's. What a
+/// client that reads nothing makes it hold is little: then the streams wait.
+#[test]
+fn small_responses_are_sent_at_once_until_much_waits() {
+    let mut pair = Pair::new();
+    let task = Context::from_waker(Waker::noop());
+    let ids: Vec<u32> = (0..100).map(|_| pair.request()).collect();
+    pair.read();
+    pair.hear();
+    pair.read();
+    let mut sent = 0;
+    for id in &ids {
+        pair.streams.respond(*id, head(), false);
+        pair.streams.push(*id, vec![7; 500].into());
+        pair.streams.finish(*id, None);
+        if pair.streams.poll_sent(*id, &task).is_ready() {
+            pair.streams.end(*id);
+            sent += 1;
+        }
+    }
+    assert!((6..=8).contains(&sent), "{sent} of 500 bytes in 4 KiB");
+    assert_eq!(pair.streams.len(), 100 - sent);
+    // The client's request bodies have not ended: each stream is reset behind its response.
+    let (heads, bytes, resets) = pair.hear();
+    assert_eq!((heads, bytes), (100, 50_000), "all arrive when it reads");
+    assert_eq!(resets, vec![ErrorCode::NO_ERROR; sent]);
+    for id in &ids[sent..] {
+        assert_eq!(pair.streams.poll_sent(*id, &task), Poll::Ready(Left::Written));
+    }
+}
+
+/// A small response waits for the window of its client, and others do not wait for it.
+#[test]
+fn a_small_response_waits_for_the_window() {
+    let mut pair = Pair::new();
+    let narrow = H2Limits { stream_window: 100, ..H2Limits::default() };
+    pair.up.clear();
+    pair.client = H2Connection::client(narrow, 0, &mut pair.up);
+    let task = Context::from_waker(Waker::noop());
+    let ids = [pair.request(), pair.request()];
+    pair.read();
+    pair.streams.respond(ids[0], head(), false);
+    pair.streams.push(ids[0], vec![7; 150].into());
+    pair.streams.finish(ids[0], None);
+    assert!(pair.streams.poll_sent(ids[0], &task).is_pending());
+    pair.streams.respond(ids[1], head(), true);
+    assert_eq!(pair.streams.poll_sent(ids[1], &task), Poll::Ready(Left::Written));
+    assert_eq!(pair.hear(), (2, 100, vec![]));
+    assert!(pair.streams.poll_sent(ids[0], &task).is_pending());
+    pair.streams.end(ids[0]);
+    assert_eq!(pair.hear(), (0, 0, vec![ErrorCode::CANCEL]));
 }
 
 /// A response that is whole in records is sent, also if its client resets the stream behind it.

@@ -25,6 +25,29 @@ impl State {
         }
     }
 
+    /// Writes a small response behind the little that is on its way, if its head was queued last.
+    /// Its task then need not run once more behind the connection's.
+    pub(super) fn write_small(&mut self, id: u32) {
+        if self.ready.back() != Some(&id) {
+            return;
+        }
+        let Some(stream) = self.find(id) else { return };
+        let is_whole = match &stream.head {
+            Some(head) => head.ends || matches!(stream.end, Some(None)),
+            None => false,
+        };
+        let bytes = stream.queue.len();
+        if !is_whole || !self.out.stays_small(bytes) {
+            return;
+        }
+        self.ready.pop_back();
+        self.write_ready(id);
+        // The connection's task sends data that the client's window does not fit.
+        while let room @ 1.. = self.h2.room(id)
+            && self.write_data(id, room)
+        {}
+    }
+
     /// Writes the heads of a stream, and its end if no data is left. A fault means that the stream
     /// has ended, which its task sees.
     pub(super) fn write_ready(&mut self, id: u32) {
