@@ -2,11 +2,14 @@
 //! can set. People's output and the validity of certificates use the wall clock.
 
 use std::cell::Cell;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use eyelet_sys::time::boot_ns;
 
 /// The clocks of one worker.
 pub struct Clock {
-    began: Instant,
+    /// The time since boot at which it was created, in nanoseconds.
+    began_ns: u64,
     began_unix_ms: u64,
     /// The time that was read last, in nanoseconds since `began`: 584 years fit.
     last_ns: Cell<u64>,
@@ -29,14 +32,14 @@ enum Iteration {
 impl Clock {
     /// Both clocks start in agreement.
     pub fn new() -> Self {
-        let (began_unix_ms, began) = (unix_ms(SystemTime::now()), Instant::now());
+        let (began_unix_ms, began_ns) = (unix_ms(SystemTime::now()), boot_ns());
         let iteration = Cell::new(Iteration::None);
-        Self { began, began_unix_ms, last_ns: Cell::new(0), iteration, ahead_ms: Cell::new(0) }
+        Self { began_ns, began_unix_ms, last_ns: Cell::new(0), iteration, ahead_ms: Cell::new(0) }
     }
 
     /// Time since the clock was created.
     pub fn elapsed(&self) -> Duration {
-        self.began.elapsed()
+        Duration::from_nanos(boot_ns() - self.began_ns)
     }
 
     /// Milliseconds since 1970, as if the wall clock had not been set since the start. By the time
@@ -47,8 +50,7 @@ impl Clock {
 
     /// Reads the steady clock: nanoseconds since the clock was created.
     pub fn now_ns(&self) -> u64 {
-        let since = self.began.elapsed();
-        let now_ns = since.as_secs() * 1_000_000_000 + u64::from(since.subsec_nanos());
+        let now_ns = boot_ns() - self.began_ns;
         self.last_ns.set(now_ns);
         if self.iteration.get() == Iteration::Unread {
             self.iteration.set(Iteration::Read);

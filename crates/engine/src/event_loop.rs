@@ -73,19 +73,22 @@ impl Worker {
             self.uses_descriptors(-2);
             return self.shed_new(listener, client, peer);
         }
-        let info = self.info(listener, peer);
+        let program = self.program();
+        let mut info = self.info(listener, peer);
+        info.decided.labels = program.as_ref().map(|it| it.labels()).unwrap_or_default();
         let key = {
             let mut table = self.table.borrow_mut();
             let key = table.insert(client, is_early);
             if let Some(slot) = table.slot(key) {
                 queues::queue(&self.half_open, key, &mut slot.position);
+                self.see_accepted(&mut slot.state, &info);
             }
             key
         };
         self.process.budget.take(Account::Connections, ACTIVE_BYTES);
         self.counters.connections.up();
         let handle = Handle::new(self.clone(), key);
-        let Some(program) = self.program() else { return };
+        let Some(program) = program else { return };
         self.guarded(key, || self.advance(key, program.accepted(handle, info)));
     }
 

@@ -61,15 +61,15 @@ impl Handle {
         self.worker.see(self.key, state, info);
     }
 
-    /// Notes that its upstream is dialled from now on. The verdict, the end of the handshake or the
-    /// choice of an upstream has just read the clock.
-    pub fn dials(&self) {
-        self.worker.dials(self.key);
-    }
-
-    /// Notes that its upstream is connected.
+    /// Notes that its upstream is connected, and since [`State::Dialling`] the dial has waited.
     pub fn connected(&self) {
         self.worker.connected(self.key);
+    }
+
+    /// Notes that its upstream is connected, and that the dial has not waited. The verdict, the end
+    /// of the handshake or the choice of an upstream has just read the clock.
+    pub fn connected_at_once(&self) {
+        self.worker.connected_at_once();
     }
 
     /// Has a list show the bytes beside those of `info` while requests are served: to the upstream

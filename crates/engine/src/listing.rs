@@ -75,7 +75,18 @@ impl Connections {
 }
 
 impl Worker {
-    /// Notes what a list shows of an active connection, if somebody may ask for one.
+    /// Notes what a list shows of a connection that was just accepted, if somebody may ask for one.
+    /// The clock was read for the time of its accept.
+    pub(crate) fn see_accepted(&self, state: &mut SlotState, info: &ConnectionInfo) {
+        if let SlotState::Active { seen, .. } = state
+            && self.settings.get().may_list
+        {
+            seen.accept(info, self.clock.last_ns());
+        }
+    }
+
+    /// Notes what a list shows of an active connection, if somebody may ask for one. A dial begins
+    /// when the clock was read last.
     pub(crate) fn see(&self, key: Key, state: State, info: &ConnectionInfo) {
         if !self.settings.get().may_list {
             return;
@@ -84,8 +95,7 @@ impl Worker {
         if let Some(SlotState::Active { seen, .. }) = table.slot(key).map(|slot| &mut slot.state) {
             self.counters.of_state(seen.state).inspect(|cell| cell.down());
             self.counters.of_state(state).inspect(|cell| cell.up());
-            // The clock was read for the time of its accept. One that peeks again keeps that.
-            if state == State::Peeking && seen.began_ns.is_none() {
+            if state == State::Dialling {
                 seen.began_ns = Some(self.clock.last_ns());
             }
             seen.note(state, info);
@@ -138,32 +148,37 @@ impl Worker {
 
     /// The rules have decided. The clock was just read for the time of the verdict.
     pub(crate) fn decided(&self, key: Key) {
-        if let Some(began_ns) = self.swap_began(key, None) {
+        if let Some(began_ns) = self.take_began(key) {
             let now_ns = self.clock.last_ns();
             self.counters.decisions.observe_ns(now_ns.saturating_sub(began_ns));
         }
     }
 
-    /// An upstream is dialled. When is kept in the slot: it would make each task larger.
-    pub(crate) fn dials(&self, key: Key) {
-        self.swap_began(key, Some(self.clock.last_ns()));
-    }
-
-    /// The upstream is connected.
+    /// The upstream is connected, and the dial has waited.
     pub(crate) fn connected(&self, key: Key) {
-        if let Some(began_ns) = self.swap_began(key, None) {
+        if let Some(began_ns) = self.take_began(key) {
             let now_ns = self.clock.iteration_ns();
             self.counters.connects.observe_ns(now_ns.saturating_sub(began_ns));
         }
     }
 
-    /// Notes when what is timed has begun, and returns the time before. `None`: nobody may ask.
-    fn swap_began(&self, key: Key, began_ns: Option<u64>) -> Option<u64> {
+    /// The upstream is connected by a dial that began when the clock was read last.
+    pub(crate) fn connected_at_once(&self) {
+        if self.settings.get().may_list {
+            let began_ns = self.clock.last_ns();
+            let now_ns = self.clock.iteration_ns();
+            self.counters.connects.observe_ns(now_ns.saturating_sub(began_ns));
+        }
+    }
+
+    /// When what is timed has begun; it is over. It is kept in the slot: it would make each task
+    /// larger. `None`: nobody may ask.
+    fn take_began(&self, key: Key) -> Option<u64> {
         if !self.settings.get().may_list {
             return None;
         }
         match &mut self.table.borrow_mut().slot(key)?.state {
-            SlotState::Active { seen, .. } => std::mem::replace(&mut seen.began_ns, began_ns),
+            SlotState::Active { seen, .. } => seen.began_ns.take(),
             _ => None,
         }
     }

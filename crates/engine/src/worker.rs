@@ -29,6 +29,7 @@ use eyelet_memory::budget::{Account, Budget, Counted};
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::counters::Counters;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome, Parked, SharedInfo};
+use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::reason::{Class, Reason};
 
 /// Connections that came and went since memory was last returned to the kernel.
@@ -120,6 +121,11 @@ pub type Task = Pin<Box<dyn Future<Output = ()>>>;
 /// The program: one value per worker. The event loop calls it, and it calls back through [`Handle`]
 /// and [`Worker`].
 pub trait Program {
+    /// What the configuration that decides new connections calls its listeners and rules.
+    fn labels(&self) -> Labels {
+        Labels::default()
+    }
+
     /// A connection was accepted.
     fn accepted(self: Rc<Self>, handle: Handle, info: ConnectionInfo) -> Task;
 

@@ -86,7 +86,6 @@ async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Resu
             _ => action::originate::originate(connection, info).await,
         },
         Action::Splice(splice) => {
-            connection.handle.see(State::Dialling, info);
             action::splice::splice(connection, info, splice, &mut peeked, hello_bytes).await
         }
         Action::Terminate(terminate) => {

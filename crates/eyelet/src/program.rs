@@ -13,7 +13,7 @@ use eyelet_engine::worker::{Handle, Program, Task, Update};
 use eyelet_http::check;
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
-use eyelet_telemetry::listing::State;
+use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::reason::Reason;
 
 use crate::connection::connection;
@@ -60,11 +60,12 @@ impl Service {
 }
 
 impl Program for Service {
-    fn accepted(self: Rc<Self>, handle: Handle, mut info: ConnectionInfo) -> Task {
-        let worker = self.worker();
-        info.decided.labels = worker.labels().clone();
-        handle.see(State::Peeking, &info);
-        Box::pin(connection(ConnectionHandle::new(worker, handle), info))
+    fn labels(&self) -> Labels {
+        self.worker.borrow().labels().clone()
+    }
+
+    fn accepted(self: Rc<Self>, handle: Handle, info: ConnectionInfo) -> Task {
+        Box::pin(connection(ConnectionHandle::new(self.worker(), handle), info))
     }
 
     fn woken(

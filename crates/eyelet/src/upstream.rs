@@ -1,14 +1,18 @@
 //! Dials the upstream of a connection, and notes its address in the info.
 
+use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::time::Instant;
 
 use eyelet_balance::group::{Group, Tried};
 use eyelet_config::TerminateUpstream;
+use eyelet_engine::ready::Side;
 use eyelet_resolve::connect::{Balanced, Connected, DialOptions};
-use eyelet_resolve::dial::{self, DialTarget, may_dial_another};
+use eyelet_resolve::dial::{self, DialTarget, Undialled, may_dial_another};
 use eyelet_resolve::share::share;
 use eyelet_telemetry::info::{ConnectionInfo, End, UpstreamName};
+use eyelet_telemetry::listing::State;
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::upstream::CountedAt;
 
@@ -17,28 +21,53 @@ use crate::connection_handle::ConnectionHandle;
 /// Dials, and makes the connected socket the connection's upstream. Returns how many of the first
 /// bytes were written. The info names the dialled address even after a failure. Of several
 /// upstreams another one is dialled until one answers.
-pub async fn dial(
+// An `async fn` would keep its arguments twice and make every task that much larger.
+#[allow(clippy::manual_async_fn)]
+pub fn dial(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
     target: &DialTarget<'_>,
     options: &DialOptions<'_>,
-) -> Result<usize, End> {
-    let snapshot = &connection.worker.snapshot;
-    let is_configured = matches!(target, DialTarget::Configured(_) | DialTarget::Unix(_));
-    // One of a group has its own time limit.
-    if options.balanced.is_none() {
-        let rule = info.decided.rule.filter(|_| is_configured);
-        if let Some(group) = rule.and_then(|rule| snapshot.names.upstreams.of(rule)) {
-            return Box::pin(dial_any(connection, info, group, options)).await;
+) -> impl Future<Output = Result<usize, End>> {
+    async move {
+        let snapshot = &connection.worker.snapshot;
+        let is_configured = matches!(target, DialTarget::Configured(_) | DialTarget::Unix(_));
+        // One of a group has its own time limit.
+        if options.balanced.is_none() {
+            let rule = info.decided.rule.filter(|_| is_configured);
+            if let Some(group) = rule.and_then(|rule| snapshot.names.upstreams.of(rule)) {
+                return Box::pin(dial_any(connection, info, group, options)).await;
+            }
+            connection.handle.due_in(snapshot.config.limits.connect_timeout);
         }
-        connection.handle.due_in(snapshot.config.limits.connect_timeout);
+        if let Some(upstream) = target.upstream() {
+            info.decided.upstream = Some(upstream);
+        }
+        let mut waited = false;
+        let dialled = {
+            let (names, handle) = (&connection.worker.names, &connection.handle);
+            let mut dialling = pin!(dial::dial(names, handle, info, target, options));
+            poll_fn(|task| {
+                let polled = dialling.as_mut().poll(task);
+                // A list shows the dial once it waits. Before that nobody can ask.
+                if polled.is_pending() && !std::mem::replace(&mut waited, true) {
+                    connection.handle.see(State::Dialling, info);
+                }
+                polled
+            })
+            .await
+        };
+        connected(connection, info, dialled, waited)
     }
-    if let Some(upstream) = target.upstream() {
-        info.decided.upstream = Some(upstream);
-    }
-    connection.handle.dials();
-    let dialled =
-        dial::dial(&connection.worker.names, &connection.handle, info, target, options).await;
+}
+
+/// Makes the connected socket of a dial the connection's upstream.
+fn connected(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+    dialled: Result<Connected<Side>, Undialled>,
+    waited: bool,
+) -> Result<usize, End> {
     let Connected { address, socket, registration, sent } = match dialled {
         Ok(connected) => connected,
         Err(undialled) => {
@@ -46,7 +75,10 @@ pub async fn dial(
             return Err(undialled.end);
         }
     };
-    connection.handle.connected();
+    match waited {
+        true => connection.handle.connected(),
+        false => connection.handle.connected_at_once(),
+    }
     match registration {
         None => connection.handle.set_connected(socket),
         Some(side) => connection

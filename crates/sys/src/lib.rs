@@ -14,6 +14,7 @@ pub mod recording;
 pub mod service;
 pub mod socket;
 pub mod socket_file;
+pub mod time;
 pub mod transparent;
 pub mod waker;
 

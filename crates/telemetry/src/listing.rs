@@ -148,6 +148,16 @@ pub struct Seen {
 pub type LiveBytes = (Rc<Cell<u64>>, Rc<Cell<u64>>);
 
 impl Seen {
+    /// Notes what is known of a connection that was accepted then. It holds nothing yet.
+    pub fn accept(&mut self, info: &ConnectionInfo, now_ns: u64) {
+        self.id = info.id;
+        self.began_ns = Some(now_ns);
+        self.started_unix_ms = info.started_unix_ms;
+        self.client = Some(info.client);
+        self.labels.clone_from(&info.decided.labels);
+        self.listener = info.decided.listener;
+    }
+
     /// Notes what is known of a connection in this state. It allocates for a long name only.
     pub fn note(&mut self, state: State, info: &ConnectionInfo) {
         let decided = &info.decided;

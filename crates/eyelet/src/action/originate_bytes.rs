@@ -38,7 +38,6 @@ pub async fn originate(
     info: &mut ConnectionInfo,
     to: &TlsUpstream,
 ) -> Result<(), End> {
-    connection.handle.see(State::Dialling, info);
     let shaken = match begin(connection, info, to).await {
         Ok(shaken) => shaken,
         Err(end) => {

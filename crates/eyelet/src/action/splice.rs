@@ -19,60 +19,64 @@ use eyelet_telemetry::reason::Reason;
 use eyelet_wire::version::TLS13;
 
 /// Splices the connection. The first `hello_bytes` of `peeked` are the hello; 0 if none was read.
-pub async fn splice(
+// An `async fn` would keep its arguments twice and make every task that much larger.
+#[allow(clippy::manual_async_fn)]
+pub fn splice(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
     rule: &Splice,
     peeked: &mut CountedBuffer,
     hello_bytes: usize,
-) -> Result<(), End> {
-    let Some(target) = target(info, rule) else {
-        let end = End::failed(Reason::NoDestination);
-        return failed(connection, info, hello_bytes, end);
-    };
-    let source = match rule.source {
-        DialSource::Host => None,
-        DialSource::Client => Some(info.client.ip()),
-    };
-    info.bytes_to_upstream += peeked.len() as u64;
-    let behind = peeked.split_off(if hello_bytes > 0 { hello_bytes } else { peeked.len() });
-    if rule.proxy_protocol.is_some() {
-        let header = proxy_protocol::header(connection, info, None);
-        peeked.edit(|bytes| drop(bytes.splice(0..0, header)));
-    }
-    // With TCP Fast Open the SYN waits for our first bytes. Without any, it would never be sent,
-    // and a server that speaks first would wait.
-    let fast_open = rule.fast_open && !peeked.is_empty();
-    let mark = match target {
-        DialTarget::Configured(_) | DialTarget::Unix(_) => DialMark::None,
-        _ if hello_bytes == 0 => DialMark::None,
-        DialTarget::Address(_) | DialTarget::Chosen(..) | DialTarget::Named(..) => {
-            let hello = &peeked[peeked.len() - hello_bytes.min(peeked.len())..];
-            DialMark::Hello(hello, info.decided.hop_count)
-        }
-    };
-    let options = DialOptions { source, first: peeked, fast_open, mark, balanced: None };
-    let sent = match upstream::dial(connection, info, &target, &options).await {
-        Ok(sent) => sent,
-        Err(end) => {
-            info.bytes_to_upstream = 0;
+) -> impl Future<Output = Result<(), End>> {
+    async move {
+        let Some(target) = target(info, rule) else {
+            let end = End::failed(Reason::NoDestination);
             return failed(connection, info, hello_bytes, end);
+        };
+        let source = match rule.source {
+            DialSource::Host => None,
+            DialSource::Client => Some(info.client.ip()),
+        };
+        info.bytes_to_upstream += peeked.len() as u64;
+        let behind = peeked.split_off(if hello_bytes > 0 { hello_bytes } else { peeked.len() });
+        if rule.proxy_protocol.is_some() {
+            let header = proxy_protocol::header(connection, info, None);
+            peeked.edit(|bytes| drop(bytes.splice(0..0, header)));
         }
-    };
-    connect::establish(connection, info).await?;
-    let mut flow = Flow::default();
-    if !peeked.is_empty() {
-        flow.begin(&peeked[sent..]);
+        // With TCP Fast Open the SYN waits for our first bytes. Without any, it would never be
+        // sent, and a server that speaks first would wait.
+        let fast_open = rule.fast_open && !peeked.is_empty();
+        let mark = match target {
+            DialTarget::Configured(_) | DialTarget::Unix(_) => DialMark::None,
+            _ if hello_bytes == 0 => DialMark::None,
+            DialTarget::Address(_) | DialTarget::Chosen(..) | DialTarget::Named(..) => {
+                let hello = &peeked[peeked.len() - hello_bytes.min(peeked.len())..];
+                DialMark::Hello(hello, info.decided.hop_count)
+            }
+        };
+        let options = DialOptions { source, first: peeked, fast_open, mark, balanced: None };
+        let sent = match upstream::dial(connection, info, &target, &options).await {
+            Ok(sent) => sent,
+            Err(end) => {
+                info.bytes_to_upstream = 0;
+                return failed(connection, info, hello_bytes, end);
+            }
+        };
+        connect::establish(connection, info).await?;
+        let mut flow = Flow::default();
+        if !peeked.is_empty() {
+            flow.begin(&peeked[sent..]);
+        }
+        if is_inspected(info, rule) {
+            flow.inspect(rule.forbid_tls_compression);
+        }
+        if !behind.is_empty() {
+            pass_behind(connection, info, &mut flow, &behind)?;
+        }
+        let spliced = Spliced::new(flow, &mut info.decided);
+        park::park(&connection.handle, info, Relay::Splice(spliced));
+        Ok(())
     }
-    if is_inspected(info, rule) {
-        flow.inspect(rule.forbid_tls_compression);
-    }
-    if !behind.is_empty() {
-        pass_behind(connection, info, &mut flow, &behind)?;
-    }
-    let spliced = Spliced::new(flow, &mut info.decided);
-    park::park(&connection.handle, info, Relay::Splice(spliced));
-    Ok(())
 }
 
 /// A server may choose compression that was offered. In TLS 1.3 it may ask for a second hello.

@@ -112,7 +112,6 @@ pub async fn terminate(
     flow.hold_preface(header);
     let mut terminated = Terminated { session: done.session, flow };
     if !http {
-        connection.handle.see(State::Dialling, info);
         dial(connection, info, terminate, &mut terminated).await?;
     }
     park::park(&connection.handle, info, Relay::Terminate(terminated));
@@ -205,6 +204,7 @@ async fn hold(
     target: &DialTarget<'_>,
     wait: Duration,
 ) -> Result<usize, End> {
+    connection.handle.see(State::Dialling, info);
     let end = Instant::now() + wait;
     let mut step = WAIT_STEP_MIN;
     loop {
