@@ -225,6 +225,13 @@ fn hold(request: &Request) {
     }
 }
 
+/// Whether a `Connection` field of the map has this option.
+fn lists(headers: &HeaderMap, option: &str) -> bool {
+    let values = headers.get_all(header::CONNECTION).iter();
+    let mut options = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    options.any(|listed| listed.trim_ascii().eq_ignore_ascii_case(option.as_bytes()))
+}
+
 /// The request in a form in which every reader sees its authority.
 fn write(request: &Request) -> BytesMut {
     let parts = &request.parts;
@@ -237,6 +244,12 @@ fn write(request: &Request) -> BytesMut {
     let minor = if parts.version == Version::HTTP_10 { 0 } else { 1 };
     let mut out = BytesMut::new();
     out.extend_from_slice(format!("{} {target} HTTP/1.{minor}\r\n", parts.method).as_bytes());
+    // An option that stood alone in its field is not in the map.
+    let option = if request.keep_alive { "keep-alive" } else { "close" };
+    let is_default = request.keep_alive == (minor == 1);
+    if !is_default && !lists(&parts.headers, option) {
+        out.extend_from_slice(format!("connection: {option}\r\n").as_bytes());
+    }
     for (name, value) in &parts.headers {
         out.extend_from_slice(name.as_str().as_bytes());
         out.extend_from_slice(b": ");

@@ -344,6 +344,17 @@ fn no_map_is_kept_while_memory_is_short() {
 }
 
 /// A response's head that comes after interim ones shares no memory with them.
+/// What the fuzz target starts from.
+#[test]
+fn the_seeds_are_stable() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/http_head");
+    let seeds: Vec<_> = std::fs::read_dir(folder).unwrap().collect();
+    assert!(!seeds.is_empty());
+    for seed in seeds {
+        crate::properties::head_is_stable(&std::fs::read(seed.unwrap().path()).unwrap());
+    }
+}
+
 #[test]
 fn a_head_after_interim_ones_is_alone() {
     let interim = format!("HTTP/1.1 103 Early\r\nLink: {}\r\n\r\n", "l".repeat(14 << 10));
