@@ -229,6 +229,12 @@ impl Counted {
         bytes.saturating_sub(self.bytes) <= self.budget.left()
     }
 
+    /// Whether so many bytes more would leave less than a quarter of the budget: see
+    /// [`Budget::is_filling`].
+    pub fn is_filling(&self, more: usize) -> bool {
+        self.budget.is_filling(more)
+    }
+
     /// Changes the count to `bytes`.
     pub fn set(&mut self, bytes: usize) {
         if bytes > self.bytes {

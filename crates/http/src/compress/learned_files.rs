@@ -76,6 +76,10 @@ impl LearnedFiles {
         // The clock may have been wrong when it was written.
         let fresh_until = lesson.fresh_until.min(now + LIFETIME_SECONDS_MAX);
         let (store, counted) = &mut *lock_learned(&self.learned);
+        // Nothing that is restored leaves by itself, and connections need the rest.
+        if counted.is_filling(lesson.body.len()) {
+            return folder.remove_learned(file);
+        }
         // Without the head of its file, which has the same buffer.
         let body = Bytes::copy_from_slice(&lesson.body);
         let is_kept = store.restore(Lesson { fresh_until, body, ..lesson });
