@@ -127,16 +127,20 @@ impl<'t, 'i> Section<'t, 'i> {
             if known.contains(&name) {
                 continue;
             }
-            let is_task = ["[[rule]]", "[http]"].contains(&self.title);
+            let is_task = TASK_TITLES.contains(&self.title);
             if let Some(sentence) = elsewhere::sentence(name).filter(|_| is_task) {
                 report.error(key.span().start, format!("unknown key `{name}`: {sentence}"));
                 continue;
             }
-            let nearest = nearest(name, known.iter().copied());
-            let guess =
-                nearest.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
-            let (title, known) = (self.title, known.join(", "));
-            let message = format!("unknown key `{name}` in {title}{guess} (known keys: {known})");
+            let title = self.title;
+            // A rule knows sixty keys: whoever mistyped one looks for that one only.
+            let message = match nearest(name, known.iter().copied()) {
+                Some(near) => format!("unknown key `{name}` in {title}; did you mean `{near}`?"),
+                None => {
+                    let known = known.join(", ");
+                    format!("unknown key `{name}` in {title} (known keys: {known})")
+                }
+            };
             report.error(key.span().start, message);
         }
     }
@@ -356,5 +360,8 @@ const ERRORS_MAX: usize = 1_000;
 /// Most warnings that are kept.
 const WARNINGS_MAX: usize = 200;
 
+/// Where people write what they know from other programs. In other tables a key such as `path` is
+/// a mistake of another kind.
+const TASK_TITLES: [&str; 4] = ["[[listener]]", "[[rule]]", "[http]", "the file"];
 /// Longest unknown key that is compared with the known ones, in bytes. All of those are shorter.
 const WORD_BYTES_MAX: usize = 64;

@@ -91,22 +91,7 @@ memory_max = \"12\"
             "5:14: \"a.*.b\": \"*\" stands only as the whole first label, as in \
              \"*.example.com\"",
             "5:37: `sni` is an integer; expected strings in the list",
-            "6:1: unknown key `acton` in [[rule]]; did you mean `action`? (known keys: \
-             acme_on_demand, action, \
-             alert, alpn, alpn_select, breach_allow, breach_rule, certificate, \
-             certificate_issuer, certificate_names, certificate_valid, client, client_ca, \
-             client_cert_header, code_requests, \
-             compress, compress_effort, compress_event_streams, connect, \
-             decode_requests, destination, dictionary, dictionary_shared, \
-             ech, evidence, fast_open, forbid_tls_compression, headers, hosts, hsts, \
-             ja4, \
-             key, length_hiding, listener, message, mint_ca, mint_key, name, offload, \
-             plain_http, proxy_protocol, shadow, sni, \
-             sni_malformed, sni_verified, source, tls_compression, tls_version_max, \
-             tls_version_min, upstream, upstream_allow, upstream_alpn, upstream_ca, \
-             upstream_certificate, \
-             upstream_check, upstream_hash, upstream_http2, upstream_key, upstream_name, \
-             upstream_wait)",
+            "6:1: unknown key `acton` in [[rule]]; did you mean `action`?",
             "8:10: \"10.0.0.1/8\" has bits set beyond its prefix; did you mean \"10.0.0.0/8\" or \
              \"10.0.0.1\"?",
             "10:9: \"acess_denied\" is not an alert; did you mean \"access_denied\"?",

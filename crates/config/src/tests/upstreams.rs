@@ -59,6 +59,32 @@ fn a_list_is_of_one_kind_and_a_check_fits_it() {
     }
 }
 
+/// What people know from other programs has a sentence wherever they write it.
+#[test]
+fn keys_of_other_programs() {
+    let folder = Folder::new();
+    for (key, said) in [
+        ("auth_basic = \"users\"", "Eyelet does not authenticate users"),
+        ("weight = 3", "HAProxy as the upstream has weights"),
+        ("redirect = \"https://a.example\"", "`kind = \"http_redirect\"`"),
+        ("http3 = true", "does not speak HTTP/3"),
+        ("ciphers = \"HIGH\"", "the cipher suites and groups are fixed"),
+        ("websocket = true", "WebSockets need no key"),
+    ] {
+        let found = said_of_splice(&format!("upstream = \"a.example:1\"\n{key}"));
+        assert!(found.len() == 1 && found[0].contains(said), "{key}: {found:#?}");
+    }
+    for (table, said) in [
+        ("[[route]]\npath = \"/api\"", "Eyelet does not route or rewrite by path"),
+        ("[auth]\nfile = \"users\"", "Eyelet does not authenticate users"),
+    ] {
+        let rule = "[[rule]]\naction = \"refuse\"\n";
+        let text = format!("[[listener]]\naddress = \"127.0.0.1:0\"\n{rule}{table}\n");
+        let found = folder.said(&text);
+        assert!(found.len() == 1 && found[0].contains(said), "{table}: {found:#?}");
+    }
+}
+
 #[test]
 fn http_upstreams_and_fields() {
     let folder = Folder::new();
