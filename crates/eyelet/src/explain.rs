@@ -329,9 +329,9 @@ fn fact_text(matcher: Matcher, facts: &Facts<'_>, config: &Config) -> String {
     match matcher {
         Matcher::Listener => listener_text(config.listeners.get(usize::from(facts.listener))),
         Matcher::Client => facts.client.to_string(),
-        Matcher::Connect => {
-            facts.connect.map_or_else(|| "no CONNECT".to_owned(), |target| target.to_string())
-        }
+        Matcher::Connect => facts
+            .connect
+            .map_or_else(|| "a connection without CONNECT".to_owned(), |target| target.to_string()),
         Matcher::Destination => {
             facts.destination.map_or_else(|| "an unknown destination".to_owned(), |d| d.to_string())
         }
@@ -351,7 +351,7 @@ fn fact_text(matcher: Matcher, facts: &Facts<'_>, config: &Config) -> String {
         Matcher::Alpn => {
             let offered = hello.into_iter().flat_map(|hello| hello.alpn());
             let offered: Vec<String> = offered.map(|name| format!("\"{name}\"")).collect();
-            if offered.is_empty() { "no ALPN".to_owned() } else { offered.join(", ") }
+            if offered.is_empty() { "a hello without ALPN".to_owned() } else { offered.join(", ") }
         }
         Matcher::Ja4 => facts
             .ja4

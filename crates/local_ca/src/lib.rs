@@ -76,8 +76,8 @@ pub enum LocalCaError {
     },
     /// The user has no folder.
     #[error(
-        "there is no folder for the local certificate authority, because HOME is not set; `folder` \
-         in [local], or --folder, names one"
+        "there is no folder for the local certificate authority, because HOME is not set; name \
+         one by `folder` in [local], or by --folder, which `eyelet run` calls --ca-folder"
     )]
     NoHome,
     /// It may not sign a name.
