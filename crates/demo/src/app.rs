@@ -119,6 +119,12 @@ impl App {
             return plain(StatusCode::MISDIRECTED_REQUEST, "another host\n");
         }
         let path = request.uri().path();
+        // Another site needs a link to the page, and none of what would hold a stream or a wait
+        // (W3C Fetch Metadata).
+        let site = field(request, &SEC_FETCH_SITE);
+        if path != "/" && site.is_some_and(|site| !matches!(site, "same-origin" | "none")) {
+            return plain(StatusCode::FORBIDDEN, "another site\n");
+        }
         match *request.method() {
             Method::GET | Method::HEAD => self.show(path, client).await,
             // Any page may send a POST here, and a browser says which one did.
@@ -213,6 +219,9 @@ impl App {
 /// What the paths of the newest edition begin with. A browser that shall fetch it again asks for
 /// another one of them.
 const NEWEST_PREFIX: &str = "/manual/2";
+
+/// Whether the page that asks is of the same site. Only browsers send it.
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 const FIXED_FIELDS: [(HeaderName, &str); 3] = [
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),

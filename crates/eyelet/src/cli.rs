@@ -146,7 +146,7 @@ pub fn run() -> ExitCode {
     eyelet_sys::memory::configure();
     let cli = Cli::parse();
     let level = match cli.command {
-        Command::Run(_) | Command::Proxy(_) => Level::WARN,
+        Command::Run(_) | Command::Proxy(_) | Command::Demo(_) => Level::WARN,
         _ => Level::INFO,
     };
     let diagnostics = match diagnostics::start(level) {

@@ -80,7 +80,7 @@ start() {
     log=$(mktemp -p "$XDG_RUNTIME_DIR")
     "$@" >"$log" 2>&1 &
     for try in $(seq 1200); do
-        if grep -Eq 'listening on|serving (https|tls)' "$log"; then
+        if grep -Eq 'listening on|serving (https|tls)|Open this page' "$log"; then
             [ "$(wc -l <"$log")" -lt "$lines" ] || { cat "$log"; return; }
         fi
         kill -0 $! 2>/dev/null || break
