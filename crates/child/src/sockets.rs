@@ -60,6 +60,18 @@ pub(crate) fn listening() -> Vec<(u64, Endpoint)> {
     four.chain(six).chain(unix.take(LISTENERS_MAX)).collect()
 }
 
+/// Whether a socket of this network namespace listens there.
+pub fn listens(endpoint: &Endpoint) -> bool {
+    let is_there = |found: &Endpoint| match (found, endpoint) {
+        (Endpoint::Tcp(found), Endpoint::Tcp(wanted)) => {
+            let is_same = found.ip() == wanted.ip() || found.ip().is_unspecified();
+            found.port() == wanted.port() && is_same
+        }
+        _ => found == endpoint,
+    };
+    listening().iter().any(|(_, found)| is_there(found))
+}
+
 /// The lines of a table without its head.
 fn lines(path: &str) -> impl Iterator<Item = String> + use<> {
     let lines = File::open(path).ok().map(|file| BufReader::new(file).lines());

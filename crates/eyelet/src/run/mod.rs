@@ -4,6 +4,7 @@
 mod args;
 mod certificate;
 mod memory;
+mod missing;
 mod plan;
 pub(crate) mod ports;
 
@@ -20,6 +21,8 @@ use eyelet_sys::child::Signal;
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::sync::oneshot;
 
+use self::args::Site;
+use self::certificate::Certificate;
 use self::memory::Memory;
 use self::plan::Plan;
 use self::ports::Ports;
@@ -80,7 +83,7 @@ fn begin_run(args: &RunArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     let plan = Plan::of_run(args, port, &ports, &certificate);
     let application =
         Application { command: args.command.clone(), port, watch: args.watch.clone() };
-    serve(plan, Some(application), &certificate.said, screen)
+    serve(plan, Work::Runs(application), &certificate, screen)
 }
 
 fn begin_proxy(args: &ProxyArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> {
@@ -88,14 +91,23 @@ fn begin_proxy(args: &ProxyArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Erro
     let ports = Ports::choose(args.edge.listen, &names, |text| screen.say(text))?;
     let certificate = certificate::certificate(&args.edge)?;
     let plan = Plan::of_proxy(args, &ports, &certificate);
-    serve(plan, None, &certificate.said, screen)
+    let work = Work::IsThere(args.sites.clone(), args.edge.hold);
+    serve(plan, work, &certificate, screen)
+}
+
+/// What is behind the edge.
+enum Work {
+    /// A command that is run.
+    Runs(Application),
+    /// What runs already, and how long requests wait for it.
+    IsThere(Vec<Site>, Duration),
 }
 
 /// Serves until the child is over, or without a child until a signal. Returns the exit status.
 fn serve(
     plan: Plan,
-    child: Option<Application>,
-    certificate: &str,
+    work: Work,
+    certificate: &Certificate,
     screen: &Screen<'_>,
 ) -> Result<u8, Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -103,19 +115,35 @@ fn serve(
         let signals = Signals::new()?;
         let running = serve::start(plan.config()?)?;
         let address = running.addresses().first().copied().ok_or("no listener")?;
-        plan.urls(address).for_each(|url| screen.say(&format!("serving {url}")));
-        screen.say(&format!("certificate: {certificate}"));
+        let urls: Vec<String> = plan.urls(address).collect();
+        urls.iter().for_each(|url| screen.say(&format!("serving {url}")));
+        let first = urls.first().map_or("", String::as_str);
+        certificate.lines(first).iter().for_each(|line| screen.say(line));
         let (sender, events) = channel(EVENTS_MAX);
         let report = move |event| {
             // The receiver is dropped when the process is about to end.
             let _ = sender.blocking_send(event);
         };
+        let (child, lines) = match work {
+            Work::Runs(application) => (Some(application), None),
+            Work::IsThere(sites, hold) => (None, Some(missing::look_for(sites, hold))),
+        };
         let first = child.as_ref().and_then(|application| application.command.first());
         let name = first.map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
         let child = child.map(|application| Supervisor::start(application, report)).transpose()?;
         let memory = Memory::at_start();
-        let mut session =
-            Session { plan, running, child, name, events, memory, screen, hung_up: None, pid: 0 };
+        let mut session = Session {
+            plan,
+            running,
+            child,
+            name,
+            events,
+            lines,
+            memory,
+            screen,
+            hung_up: None,
+            pid: 0,
+        };
         let mut signals = signals;
         let code = session.until_over(&mut signals).await;
         if code.is_err() {
@@ -134,6 +162,8 @@ struct Session<'a> {
     /// The first word of the command.
     name: String,
     events: Receiver<ChildEvent>,
+    /// What is to be printed about applications that run already.
+    lines: Option<Receiver<String>>,
     memory: Memory,
     screen: &'a Screen<'a>,
     /// When the terminal was closed.
@@ -171,6 +201,7 @@ impl Session<'_> {
                     Some(event) => self.obey(event)?,
                     None => return Err("internal error: nobody watches the command".into()),
                 },
+                line = next_line(&mut self.lines) => self.screen.say(&line),
                 _ = tick.tick() => {
                     self.running.tidy();
                     if let Some(thread) = self.running.died() {
@@ -206,8 +237,11 @@ impl Session<'_> {
             }
             ChildEvent::Ended { status, pause } => {
                 let pause = humantime::format_duration(pause);
-                self.screen.say(&format!("the command ended ({status}); it starts in {pause}"));
-                self.follow_hang_up();
+                let next = match self.follow_hang_up() {
+                    true => "so does Eyelet, after SIGHUP".to_owned(),
+                    false => format!("it starts in {pause}"),
+                };
+                self.screen.say(&format!("the command ended ({status}); {next}"));
             }
             ChildEvent::NotStarted { error, pause } => {
                 let pause = humantime::format_duration(pause);
@@ -215,19 +249,19 @@ impl Session<'_> {
                 self.screen.say(&format!(
                     "cannot start the command: {name}: {error}; next try in {pause}"
                 ));
-                self.follow_hang_up();
+                let _ = self.follow_hang_up();
             }
             ChildEvent::Over(_) => {}
         }
         Ok(())
     }
 
-    /// Ends with the application, if the terminal was closed just before.
-    fn follow_hang_up(&self) {
+    /// Ends with the application, if the terminal was closed just before. Returns whether it does.
+    fn follow_hang_up(&self) -> bool {
         let is_hung_up = self.hung_up.is_some_and(|at| at.elapsed() < STOP_TIMEOUT);
-        if let Some(child) = self.child.as_ref().filter(|_| is_hung_up) {
-            child.end(Signal::HUP);
-        }
+        let Some(child) = self.child.as_ref().filter(|_| is_hung_up) else { return false };
+        child.end(Signal::HUP);
+        true
     }
 
     /// Ends the application after an error of the edge. A signal kills it.
@@ -307,6 +341,18 @@ impl Session<'_> {
 /// The next event of the child, if there is one.
 async fn next(events: &mut Receiver<ChildEvent>, has_child: bool) -> Option<ChildEvent> {
     if has_child { events.recv().await } else { pending().await }
+}
+
+/// The next line, if there may be one.
+async fn next_line(lines: &mut Option<Receiver<String>>) -> String {
+    if let Some(received) = lines {
+        if let Some(line) = received.recv().await {
+            return line;
+        }
+        // All are there.
+        *lines = None;
+    }
+    pending().await
 }
 
 /// The exit status that a shell gives.

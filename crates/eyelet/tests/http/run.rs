@@ -40,6 +40,13 @@ impl Run {
         Self::of(pki, Talk::start(&mut command))
     }
 
+    /// `eyelet proxy` with these options and sites.
+    pub fn proxy(options: &[&str]) -> Self {
+        let pki = Pki::new();
+        let mut command = command(&pki, "proxy", options);
+        Self::of(pki, Talk::start(&mut command))
+    }
+
     /// The application of `app.js`.
     fn app(options: &[&str], mode: &str, file: &str) -> Self {
         Self::start(options, &["node", &program("app.js"), mode, file])
@@ -243,6 +250,14 @@ fn signals_are_passed_on_and_the_exit_status_is_the_applications() {
 }
 
 #[test]
+fn a_hangup_that_ends_the_application_ends_eyelet_and_is_said() {
+    let run = Run::start(&[], &["sleep", "600"]);
+    let said = run.end(Signal::HUP);
+    assert!(said.text.contains("so does Eyelet, after SIGHUP"), "{}", said.text);
+    assert_eq!(said.status.code(), Some(129), "{}", said.text);
+}
+
+#[test]
 fn where_the_application_listens_is_found_and_said() {
     if !need("node") || !need("curl") {
         return;
@@ -418,6 +433,11 @@ fn without_files_the_local_authority_signs() {
     let said = talk.said();
     let url = said.lines().find_map(|line| line.strip_prefix("eyelet: serving ")).unwrap();
     let port = url.trim_end_matches('/').rsplit_once(':').unwrap().1;
+    // The printed command.
+    let (_, command) = said.split_once("eyelet: until then: ").unwrap();
+    let command = command.lines().next().unwrap();
+    let answer = output(Command::new("sh").args(["-c", command]));
+    assert!(answer.status.success() && answer.text.contains("pid "), "{command}: {}", answer.text);
     for name in ["app.localhost", "localhost", "127.0.0.1"] {
         let mut curl = Command::new("curl");
         curl.args(["-sS", "--max-time", "50", "--cacert"]).arg(authority.join("ca.pem"));
@@ -484,13 +504,38 @@ fn proxy_leads_names_to_applications_that_run_already() {
         Talk::start(&mut command)
     };
     let (_one, _two) = (app("port"), app("unix"));
-    let pki = Pki::new();
     let sites =
         [format!("app.test=127.0.0.1:{port}"), format!("a.app.test=unix:{}", socket.display())];
-    let mut command = command(&pki, "proxy", &[&sites[0], &sites[1]]);
-    let run = Run::of(pki, Talk::start(&mut command));
+    let run = Run::proxy(&[&sites[0], &sites[1]]);
     let (one, two) = (run.get("/"), run.curl("a.app.test", &["/"]));
     assert!(one.ends_with("200\n") && two.ends_with("200\n"), "{one}{two}");
     assert_ne!(pid(&one), pid(&two));
     assert_eq!(run.end(Signal::INT).status.code(), Some(0));
+}
+
+/// A mistyped port would look like a slow page: requests wait.
+#[test]
+fn proxy_says_which_application_is_not_there_and_when_it_is() {
+    if !need("node") || !need("curl") {
+        return;
+    }
+    let folder = Folder::new();
+    let socket = folder.path().join("api.sock");
+    let port = vacant_port();
+    let sites =
+        [format!("app.test=127.0.0.1:{port}"), format!("a.app.test=unix:{}", socket.display())];
+    let mut run = Run::proxy(&[&sites[0], &sites[1]]);
+    run.talk.hear(&format!("app.test: nothing listens at 127.0.0.1:{port} (Connection refused"));
+    run.talk.hear(&format!("a.app.test: nothing listens at unix:{}", socket.display()));
+    let app = |mode: &str| {
+        let mut command = Command::new("node");
+        command.arg(program("app.js")).arg(mode).arg(&socket).env("PORT", &port);
+        Talk::start(&mut command)
+    };
+    let (_one, _two) = (app("port"), app("unix"));
+    run.talk.hear(&format!("app.test: 127.0.0.1:{port} listens now"));
+    run.talk.hear(&format!("unix:{} listens now", socket.display()));
+    assert!(run.get("/").ends_with("200\n"));
+    let said = run.end(Signal::TERM);
+    assert_eq!(said.text.matches("nothing listens").count(), 2, "{}", said.text);
 }
