@@ -28,6 +28,7 @@ mod originate_restarts;
 mod originate_svn;
 mod originate_unix;
 mod pair_requests;
+mod rebinding;
 mod requests;
 mod run;
 mod run_memory;

@@ -25,18 +25,30 @@ fn firefox_profile(folder: &Folder) -> PathBuf {
     folder.path().join("firefox")
 }
 
+/// Chromium's command line, with more arguments and a URL.
+pub fn chromium(folder: &Folder, more: &[&str]) -> Command {
+    let home = folder.path();
+    let mut command = Command::new("chromium");
+    command
+        .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run"])
+        .args(["--disable-background-networking", "--disable-component-update"])
+        .arg(format!("--user-data-dir={}", home.join("profile").display()))
+        .args(more)
+        .env("HOME", home);
+    command
+}
+
 /// A browser with a profile of its own, which trusts the test's authority.
 pub struct Browser(Child);
 
 impl Browser {
     pub fn open(folder: &Folder, url: &str) -> Self {
-        let home = folder.path();
-        let child = Command::new("chromium")
-            .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run"])
-            .args(["--disable-background-networking", "--disable-component-update"])
-            .arg(format!("--user-data-dir={}", home.join("profile").display()))
-            .arg(url)
-            .env("HOME", home)
+        Self::open_with(folder, &[url])
+    }
+
+    /// The same with more arguments, the URL last.
+    pub fn open_with(folder: &Folder, arguments: &[&str]) -> Self {
+        let child = chromium(folder, arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
