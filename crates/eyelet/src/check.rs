@@ -4,14 +4,35 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use eyelet_config::{Depth, Diagnostic, Loaded, Severity};
+use eyelet_config::{Config, Depth, Diagnostic, Loaded, Severity};
+use eyelet_tls::client::ClientConfigs;
+use eyelet_tls::roots::EvidenceRoots;
 
 /// Prints the mistakes of `file`. Exits with 0, or with 2 if a mistake is an error.
 pub fn check(file: &Path, out: &mut impl Write) -> ExitCode {
     let loaded = eyelet_config::load(file, Depth::Full);
+    let lacks = loaded.as_ref().ok().and_then(|loaded| lacks(&loaded.config));
     // If the output is closed, the exit code still gives the result.
-    let _ = print(file, &loaded, out);
-    if loaded.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(MISTAKES) }
+    let _ = match &lacks {
+        Some(error) => {
+            let file = file.display();
+            writeln!(out, "{file}: error: {error}\n{file}: 1 error")
+        }
+        None => print(file, &loaded, out),
+    };
+    let is_sound = loaded.is_ok() && lacks.is_none();
+    if is_sound { ExitCode::SUCCESS } else { ExitCode::from(MISTAKES) }
+}
+
+/// What this machine lacks for a sound configuration: certificates of authorities that judge
+/// upstreams. Without them `serve` does not start.
+fn lacks(config: &Config) -> Option<String> {
+    if let Err(error) = ClientConfigs::new(config, None) {
+        return Some(error.to_string());
+    }
+    let asks = config.policy.asks_certificate() || config.mints();
+    let roots = asks.then(|| EvidenceRoots::new(config.evidence.ca.as_deref()));
+    roots.transpose().err().map(|error| error.to_string())
 }
 
 fn print(

@@ -259,7 +259,9 @@ fn read_roots(ca: Option<&Path>) -> Result<(RootCertStore, Option<Stamp>), TlsEr
             // rustls may refuse some of a system's roots; the others count.
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             if roots.is_empty() {
-                return Err(fault("of the system", "no certificate found".into()));
+                let reason = "no certificate found; install ca-certificates, or name a file by \
+                              `upstream_ca`";
+                return Err(fault("of the system", reason.into()));
             }
             None
         }

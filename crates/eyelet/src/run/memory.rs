@@ -23,12 +23,11 @@ impl Memory {
         let parked = each.map_or(String::new(), |each| {
             format!(", {} of them parked with {each} bytes each", now.parked)
         });
-        format!(
-            "memory of TLS: {more} KiB more than at the start, {} KiB in all; connections: {}\
-             {parked}",
-            all >> 10,
-            now.connections,
-        )
+        let memory = match all {
+            0 => "unknown without /proc".to_owned(),
+            all => format!("{more} KiB more than at the start, {} KiB in all", all >> 10),
+        };
+        format!("memory of TLS: {memory}; connections: {}{parked}", now.connections)
     }
 }
 

@@ -51,6 +51,25 @@ fn a_command_line_with_a_mistake_says_what_was_expected() {
     }
 }
 
+/// A container from scratch has no CA certificates: `serve` would not start.
+#[test]
+fn check_misses_the_authorities_that_serve_needs() {
+    let folder = Folder::new();
+    let none = folder.write("none.pem", "");
+    folder.write(
+        "edge.toml",
+        "[[listener]]\nkind = \"plain\"\naddress = \"127.0.0.1:0\"\n[[rule]]\n\
+         action = \"originate\"\nupstream = \"https://a.example:443\"\n",
+    );
+    for word in ["check", "serve"] {
+        let mut command = eyelet(&folder);
+        command.current_dir(folder.path()).env("SSL_CERT_FILE", &none).env("SSL_CERT_DIR", "");
+        let said = output(command.args([word, "edge.toml"]));
+        assert!(said.text.contains("no certificate found; install ca-certificates"), "{said:?}");
+        assert_eq!(said.status.code(), Some(if word == "check" { 2 } else { 1 }), "{said:?}");
+    }
+}
+
 #[test]
 fn a_key_a_port_or_a_program_that_does_not_fit_is_named() {
     let pki = Pki::new();
