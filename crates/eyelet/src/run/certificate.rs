@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-use eyelet_config::LocalSettings;
-use eyelet_local_ca::{Authority, shell_word};
+use eyelet_config::{LocalSettings, certificate};
+use eyelet_local_ca::{Authority, SubjectName, shell_word};
 
 use super::args::EdgeArgs;
 
@@ -34,23 +34,52 @@ impl Certificate {
     }
 }
 
-/// The certificate of these arguments.
-pub(super) fn certificate(edge: &EdgeArgs) -> Result<Certificate, Box<dyn Error>> {
+/// The certificate of these arguments for these names.
+pub(super) fn certificate(edge: &EdgeArgs, names: &[&str]) -> Result<Certificate, Box<dyn Error>> {
     if let (Some(certificate), Some(key)) = (&edge.certificate, &edge.key) {
         let keys = format!("certificate = {}\nkey = {}", quoted(certificate), quoted(key));
-        let said = certificate.display().to_string();
+        let said = given(certificate, names);
         return Ok(Certificate { keys, local: None, said, authority: None });
     }
     let settings = LocalSettings { folder: edge.ca_folder.clone(), ..Default::default() };
     let authority = Authority::open(&settings)?;
-    let said = "by your local authority; `eyelet trust --install` has this machine trust it".into();
-    let local = format!("[local]\nfolder = {}\n\n", quoted(authority.folder()));
+    for name in names {
+        let signs = authority.check_name(&SubjectName::Dns((*name).into()));
+        signs.map_err(|error| format!("{error}. Or give --certificate and --key"))?;
+    }
+    // What the authority may sign beyond what each one may.
+    let more: Vec<&str> =
+        names.iter().copied().filter(|name| !settings.permitted.has_name(name)).collect();
+    let folder = quoted(authority.folder());
+    let permit = match more.is_empty() {
+        true => String::new(),
+        false => format!("permit = {}\n", serde_json::Value::from(more)),
+    };
+    let local = format!("[local]\nfolder = {folder}\n{permit}\n");
     Ok(Certificate {
         keys: "certificate = \"local\"".into(),
         local: Some(local),
-        said,
+        said: "by your local authority; `eyelet trust --install` has this machine trust it".into(),
         authority: Some(authority.certificate_path()),
     })
+}
+
+/// A given certificate, and that it is for other names, if it is. That it cannot be read is said of
+/// the configuration.
+fn given(file: &Path, names: &[&str]) -> String {
+    let shown = file.display();
+    let chain = certificate::chain(file).unwrap_or_default();
+    let Some(described) = chain.first().and_then(certificate::describe) else {
+        return shown.to_string();
+    };
+    let others: Vec<&str> = names.iter().copied().filter(|name| !described.covers(name)).collect();
+    match others.is_empty() {
+        true => shown.to_string(),
+        false => {
+            let (others, own) = (others.join(", "), described.names.join(", "));
+            format!("{shown}; clients refuse it for {others}: it is for {own}")
+        }
+    }
 }
 
 /// A TOML basic string: JSON's escapes are a subset of TOML's.

@@ -79,7 +79,7 @@ fn begin_run(args: &RunArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
         None => eyelet_child::free_port()?,
     };
     let ports = Ports::choose(args.edge.listen, &[&args.name], |text| screen.say(text))?;
-    let certificate = certificate::certificate(&args.edge)?;
+    let certificate = certificate::certificate(&args.edge, &[&args.name])?;
     let plan = Plan::of_run(args, port, &ports, &certificate);
     let application =
         Application { command: args.command.clone(), port, watch: args.watch.clone() };
@@ -89,7 +89,7 @@ fn begin_run(args: &RunArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
 fn begin_proxy(args: &ProxyArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> {
     let names: Vec<&str> = args.sites.iter().map(|site| &*site.name).collect();
     let ports = Ports::choose(args.edge.listen, &names, |text| screen.say(text))?;
-    let certificate = certificate::certificate(&args.edge)?;
+    let certificate = certificate::certificate(&args.edge, &names)?;
     let plan = Plan::of_proxy(args, &ports, &certificate);
     let work = Work::IsThere(args.sites.clone(), args.edge.hold);
     serve(plan, work, &certificate, screen)

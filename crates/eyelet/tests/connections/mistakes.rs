@@ -39,6 +39,7 @@ fn a_command_line_with_a_mistake_says_what_was_expected() {
         ("run --listen 8443 -- true", 2, "an address and a port, such as 127.0.0.1:8443"),
         ("run --hold 5 -- true", 2, "time unit needed, for example 5sec"),
         ("run --name https://app.localhost -- true", 2, "a host name, such as app.localhost"),
+        ("run --ca-folder ca --name a.example.com -- true", 1, "Or give --certificate and --key"),
         ("proxy app.localhost", 2, "such as app.localhost=127.0.0.1:3000"),
         ("proxy app.localhost=8000", 2, "such as app.localhost=127.0.0.1:8000"),
         ("probe app.example", 2, "expected HOST:PORT, such as www.example:443 or [::1]:8443"),

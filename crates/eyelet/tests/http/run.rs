@@ -513,6 +513,44 @@ fn proxy_leads_names_to_applications_that_run_already() {
     assert_eq!(run.end(Signal::INT).status.code(), Some(0));
 }
 
+/// The command line has no `permit`.
+#[test]
+fn an_authority_that_may_sign_more_signs_more() {
+    if !need("curl") || !need("node") {
+        return;
+    }
+    let folder = Folder::new();
+    let authority = folder.path().join("authority");
+    let made = output(
+        edge::eyelet(&folder)
+            .args(["trust", "--permit", "corp.example.com", "--folder"])
+            .arg(&authority)
+            .env("HOME", folder.path()),
+    );
+    assert!(authority.join("ca.pem").exists(), "{}", made.text);
+    let mut command = edge::eyelet(&folder);
+    command.args(["run", "--listen", "127.0.0.1:0", "--name", "app.corp.example.com"]);
+    command.arg("--ca-folder").arg(&authority);
+    let mut talk = Talk::start(command.args(["--", "node", &program("app.js"), "port", ""]));
+    talk.hear("the command listens on");
+    let said = talk.said();
+    let (_, url) = said.split_once("serving ").unwrap();
+    let url = url.lines().next().unwrap();
+    let port = url.trim_end_matches('/').rsplit_once(':').unwrap().1;
+    let mut curl = Command::new("curl");
+    curl.args(["-sS", "--max-time", "50", "--cacert"]).arg(authority.join("ca.pem"));
+    curl.args(["--resolve", &format!("app.corp.example.com:{port}:127.0.0.1"), url]);
+    let answer = output(&mut curl);
+    assert!(answer.text.starts_with("pid "), "{}", answer.text);
+}
+
+#[test]
+fn a_certificate_for_another_name_is_said() {
+    let pki = Pki::new();
+    let mut talk = Talk::start(&mut command(&pki, "proxy", &["other.test=127.0.0.1:1"]));
+    talk.hear("edge.pem; clients refuse it for other.test: it is for ");
+}
+
 /// A mistyped port would look like a slow page: requests wait.
 #[test]
 fn proxy_says_which_application_is_not_there_and_when_it_is() {
