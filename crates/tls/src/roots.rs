@@ -24,7 +24,10 @@ pub enum RootsError {
     #[error("{0}")]
     File(#[from] CertificateError),
     /// None of the system's files was found.
-    #[error("no CA certificates at {}; install ca-certificates, or name a file in [evidence] ca", SYSTEM_ROOTS.join(", "))]
+    #[error(
+        "no CA certificates at {}; install ca-certificates, or name a file in [evidence] ca",
+        SYSTEM_ROOTS.join(", ")
+    )]
     NoSystem,
     /// No certificate in the file can be a root.
     #[error("{file}: none of the certificates can be a root")]

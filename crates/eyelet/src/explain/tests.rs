@@ -129,7 +129,8 @@ fn an_intercepting_gateway() {
          action:  splice to the destination, 198.51.100.7:443\n\
          asked:   the hello was not read\n\
          Rules before it that did not match:\n  \
-           rule 1 \"git\": connect = \"git.example:22\" does not hold for a connection without CONNECT\n",
+           rule 1 \"git\": connect = \"git.example:22\" does not hold for a connection without \
+         CONNECT\n",
     );
 }
 
