@@ -26,8 +26,8 @@ pub use mint::{KeyKind, MintAuthority};
 pub enum LocalCaError {
     /// Its files are not what this crate writes.
     #[error(
-        "the local certificate authority in {} is damaged: {why}. To make another one: eyelet \
-         trust --remove; rm -r {0}; eyelet trust --install", folder.display()
+        "the local certificate authority in {} is damaged: {why}. To make another one: {}",
+        folder.display(), commands(folder, "--install")
     )]
     Damaged {
         /// Its folder.
@@ -38,8 +38,8 @@ pub enum LocalCaError {
     /// It has expired.
     #[error(
         "the local certificate authority in {} expired on {end}. If this machine's clock is right, \
-         make another one: eyelet trust --remove; rm -r {0}; eyelet trust --install",
-        folder.display()
+         make another one: {}",
+        folder.display(), commands(folder, "--install")
     )]
     Expired {
         /// Its folder.
@@ -83,8 +83,8 @@ pub enum LocalCaError {
     /// It may not sign a name.
     #[error(
         "the local certificate authority in {} may not sign {name}: it is limited to {permitted}. \
-         To make another one that may: eyelet trust --remove; rm -r {0}; eyelet trust --permit \
-         {name}", folder.display()
+         To make another one that may: {}",
+        folder.display(), commands(folder, &format!("--permit {name}"))
     )]
     NotPermitted {
         /// Its folder.
@@ -147,6 +147,16 @@ fn folder_of_root(state: &Path, user: u32) -> PathBuf {
 /// [`LocalCaError::NoHome`].
 pub fn folder_or_default(folder: Option<&Path>) -> Result<PathBuf, LocalCaError> {
     folder.map_or_else(default_folder, |folder| Ok(folder.to_owned()))
+}
+
+/// The commands that make another authority in this folder.
+fn commands(folder: &Path, made: &str) -> String {
+    let word = shell_word(folder);
+    let option = match default_folder().is_ok_and(|own| own == folder) {
+        true => String::new(),
+        false => format!(" --folder {word}"),
+    };
+    format!("eyelet trust --remove{option}; rm -r {word}; eyelet trust {made}{option}")
 }
 
 /// A word that a POSIX shell takes unchanged.

@@ -45,7 +45,7 @@ fn a_command_line_with_a_mistake_says_what_was_expected() {
         ("probe app.example", 2, "expected HOST:PORT, such as www.example:443 or [::1]:8443"),
         ("top edge.toml", 2, "the configuration has no [admin]: add it, or name a --socket"),
         ("cert app.localhost --folder ca --out absent", 1, "--out names a folder that is there"),
-        ("cert app.example.com --folder ca", 1, "eyelet trust --permit app.example.com"),
+        ("cert app.example.com --folder ca", 1, "eyelet trust --permit app.example.com --folder"),
         ("trust --folder absent", 0, "`eyelet trust --install`"),
     ] {
         check(&folder, line, status, expected);
