@@ -349,7 +349,7 @@ async fn next_line(lines: &mut Option<Receiver<String>>) -> String {
         if let Some(line) = received.recv().await {
             return line;
         }
-        // All are there.
+        // Nothing is looked for any more.
         *lines = None;
     }
     pending().await
