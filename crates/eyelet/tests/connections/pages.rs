@@ -20,8 +20,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::support::edge::eyelet;
 use crate::support::pki::Kind;
-use crate::support::{Machine, Pki};
+use crate::support::{Folder, Machine, Pki, output};
 
 /// Why a block may not run here, and nothing else.
 const REASONS: [&str; 3] =
@@ -130,6 +131,19 @@ fn blocks(text: &str) -> Vec<Block> {
         assert!(said.is_empty() || line.starts_with("```"), "line {number}: {said:?} has no block");
     }
     blocks
+}
+
+/// Whoever pastes it has no certificate and no list yet.
+#[test]
+fn the_first_configuration_passes_check_where_nothing_else_is() {
+    let readme = fs::read_to_string(&pages()[0]).unwrap();
+    let first = blocks(&readme).into_iter().find(|block| block.language == "toml").unwrap();
+    let folder = Folder::new();
+    folder.write("app.toml", first.lines.join("\n"));
+    let mut check = eyelet(&folder);
+    let said = output(check.current_dir(folder.path()).args(["check", "app.toml"]));
+    assert!(said.status.success(), "{}", said.text);
+    assert_eq!(said.text, "app.toml: ok, 1 listener, 1 rule\n");
 }
 
 /// README, and the pages in the folders of the documentation.
