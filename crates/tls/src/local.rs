@@ -96,6 +96,11 @@ impl LocalCertificates {
         let signing = signing_key(&key.der()).ok_or_else(failed)?;
         let signer = Signer::open(&config.local)?;
         signer.authority.check_dates(SystemTime::now())?;
+        let file = signer.authority.certificate_path();
+        tracing::info!(
+            "local certificates are signed by {}; `eyelet trust` says who trusts it",
+            file.display()
+        );
         let (settings, signer) = (config.local.clone(), Mutex::new(signer));
         let is_warned = AtomicBool::new(false);
         let local = Self { settings, own_names: wanted, key, signing, signer, is_warned };

@@ -69,6 +69,7 @@ fn curl_accepts_each_name_that_a_rule_lists_and_no_other_is_signed() {
     let (folder, upstream) = (Folder::new(), Upstream::http());
     let listed = rule("sni = [\"app.test\", \"*.dev.localhost\"]", &upstream);
     let (edge, ca) = start(&folder, &(listed + &rule("", &upstream)));
+    edge.wait_log(&format!("local certificates are signed by {}", ca.display()));
     // No name is asked for with an address.
     for host in ["app.test", "a.dev.localhost", "a.b.dev.localhost", "localhost", "127.0.0.1"] {
         let said = curl(&edge, &ca, host);
