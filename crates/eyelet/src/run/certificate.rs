@@ -1,9 +1,10 @@
 //! The certificate that `run` and `proxy` serve: the given one, or one of the local authority.
 
 use std::error::Error;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use eyelet_config::{LocalSettings, certificate};
+use eyelet_config::{LocalSettings, certificate, is_loopback_name};
 use eyelet_local_ca::{Authority, SubjectName, shell_word};
 
 use super::args::EdgeArgs;
@@ -21,17 +22,30 @@ pub(super) struct Certificate {
 }
 
 impl Certificate {
-    /// What is printed about it: how to trust it, and what to do until then.
-    pub(super) fn lines(&self, first_url: &str) -> Vec<String> {
+    /// What is printed about it: how to trust it, and what to do until then, for a name that is
+    /// served at this address with this URL.
+    pub(super) fn lines(&self, (name, url): (&str, &str), address: SocketAddr) -> Vec<String> {
         let mut lines = vec![format!("certificate: {}", self.said)];
         if let Some(file) = self.authority.as_deref().map(shell_word) {
-            lines.push(match first_url.starts_with("https:") {
-                true => format!("until then: curl --cacert {file} {first_url}"),
+            lines.push(match url.starts_with("https:") {
+                true => format!("until then: curl --cacert {file}{} {url}", led(name, address)),
                 false => format!("until then clients need its certificate: {file}"),
             });
         }
         lines
     }
+}
+
+/// What has curl find a name that DNS may not have, with a blank before it.
+fn led(name: &str, address: SocketAddr) -> String {
+    if is_loopback_name(name) {
+        return String::new();
+    }
+    let ip = match address.ip() {
+        ip if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    format!(" --resolve {name}:{}:{ip}", address.port())
 }
 
 /// The certificate of these arguments for these names.

@@ -117,8 +117,8 @@ fn serve(
         let address = running.addresses().first().copied().ok_or("no listener")?;
         let urls: Vec<String> = plan.urls(address).collect();
         urls.iter().for_each(|url| screen.say(&format!("serving {url}")));
-        let first = urls.first().map_or("", String::as_str);
-        certificate.lines(first).iter().for_each(|line| screen.say(line));
+        let first = (plan.first_name(), urls.first().map_or("", String::as_str));
+        certificate.lines(first, address).iter().for_each(|line| screen.say(line));
         let (sender, events) = channel(EVENTS_MAX);
         let report = move |event| {
             // The receiver is dropped when the process is about to end.

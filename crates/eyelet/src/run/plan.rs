@@ -87,6 +87,11 @@ impl Plan {
         self.sites.iter().map(move |site| format!("{scheme}://{}{port}/", site.name))
     }
 
+    /// The name of the first site.
+    pub(super) fn first_name(&self) -> &str {
+        self.sites.first().map_or("", |site| &site.name)
+    }
+
     /// Leads to this endpoint from now on. Returns whether that is another one.
     pub(super) fn lead_to(&mut self, endpoint: &Endpoint) -> bool {
         let upstream = endpoint.to_string();
