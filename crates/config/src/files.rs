@@ -64,14 +64,15 @@ impl Files {
         }
     }
 
-    /// Checks a certificate and its key, for a rule that takes `names`.
+    /// Checks a certificate and its key, for a rule that takes `names`. Returns whether neither is
+    /// there.
     pub(super) fn check_pair(
         &mut self,
         report: &mut Report<'_>,
         certificate: Text<'_>,
         key: Text<'_>,
         names: &[&NamePattern],
-    ) {
+    ) -> bool {
         let files = CertificateFiles {
             certificate: self.folder.join(certificate.text),
             key: self.folder.join(key.text),
@@ -79,7 +80,7 @@ impl Files {
         let certificate_mode = self.check_present(report, certificate.at, &files.certificate);
         let key_mode = self.check_private(report, key.at, &files.key, "key");
         if self.depth == Depth::Files || certificate_mode.is_none() || key_mode.is_none() {
-            return;
+            return certificate_mode.is_none() && key_mode.is_none();
         }
         let loaded = self.pairs.entry(files.clone()).or_insert_with(|| {
             let known = self.unchanged.as_ref().and_then(|unchanged| unchanged(&files));
@@ -99,6 +100,7 @@ impl Files {
             }
             Ok(None) => {}
         }
+        false
     }
 
     /// Checks the certificate and the key of an authority that signs for rules. Whoever has this

@@ -465,7 +465,11 @@ fn certificates<'t>(
     }
     let names: Vec<&NamePattern> = matchers.sni.iter().map(|(_, pattern)| pattern).collect();
     let pairs = certificates.into_iter().zip(keys).map(|(certificate, key)| {
-        files.check_pair(report, certificate, key, &names);
+        if files.check_pair(report, certificate, key, &names) {
+            let hint =
+                "to try the rule without files, write `certificate = \"local\"` and no `key`";
+            report.warning(certificate.at, hint);
+        }
         [certificate.text, key.text]
     });
     pairs.collect()

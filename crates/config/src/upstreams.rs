@@ -279,7 +279,7 @@ fn certificate<'t>(
     let key = section.text(report, "upstream_key");
     match (certificate, key) {
         (Some(certificate), Some(key)) => {
-            files.check_pair(report, certificate, key, &[]);
+            let _ = files.check_pair(report, certificate, key, &[]);
             let pair = CertificateFiles {
                 certificate: files.path(certificate.text),
                 key: files.path(key.text),

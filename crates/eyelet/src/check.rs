@@ -124,6 +124,6 @@ mod tests {
         assert_eq!(code, ExitCode::from(2));
         assert_eq!(errors.len(), 2, "{out}");
         assert!(errors.iter().all(|error| error.contains("No such file")), "{out}");
-        assert!(out.ends_with("edge.toml: 2 errors\n"), "{out}");
+        assert!(out.ends_with("edge.toml: 2 errors, 1 warning\n"), "{out}");
     }
 }

@@ -155,6 +155,14 @@ fn certificates_that_cannot_be_used() {
         ("no.pem", "app.key", "6:15: cannot read no.pem: No such file or directory (os error 2)"),
         ("app.pem", "no.key", "7:7: cannot read no.key: No such file or directory (os error 2)"),
         (
+            "no.pem",
+            "no.key",
+            "6:15: cannot read no.pem: No such file or directory (os error 2)\n\
+             6:15: warning: to try the rule without files, write `certificate = \"local\"` and no \
+             `key`\n\
+             7:7: cannot read no.key: No such file or directory (os error 2)",
+        ),
+        (
             "app.pem",
             "other.key",
             "7:7: the key in other.key does not fit the certificate in app.pem; expected the key \
