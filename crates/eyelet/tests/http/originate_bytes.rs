@@ -611,7 +611,7 @@ fn clients_that_do_not_read_are_shed() {
     assert_eq!(ending(client.unwrap(), SOON).1, End::Rst, "not as a whole stream");
     until("a client that reads to be served", || {
         let mut client = edge.connect();
-        // A listen queue that was full may have dropped it, and the kernel repeats ever more slowly.
+        // A full listen queue may have dropped it, and the kernel repeats ever more slowly.
         client.set_read_timeout(Some(A_TRY)).unwrap();
         client.write_all(b"x").ok()?;
         let mut answer = [0; 1];
