@@ -1,6 +1,6 @@
-//! Certificates that are made after those of origins: the same names, dates and kind of key, signed
-//! by an authority of the operator. One whose issuer is not trusted is signed by an authority that
-//! nobody trusts, so that a client sees the fault that the origin has.
+//! Certificates that are made after those of origins: the same names, dates, kind and uses of key,
+//! signed by an authority of the operator. One whose issuer is not trusted is signed by an
+//! authority that nobody trusts, so that a client sees the fault that the origin has.
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
@@ -18,6 +18,19 @@ use crate::leaf::{COMMON_NAME_BYTES_MAX, LeafKey};
 
 /// The name of the authority that nobody trusts. A browser shows it.
 const UNTRUSTED_NAME: &str = "Eyelet: the issuer of the origin's certificate is not trusted";
+
+/// By their bits (RFC 5280 section 4.2.1.3).
+const KEY_USAGES: [KeyUsagePurpose; 9] = [
+    KeyUsagePurpose::DigitalSignature,
+    KeyUsagePurpose::ContentCommitment,
+    KeyUsagePurpose::KeyEncipherment,
+    KeyUsagePurpose::DataEncipherment,
+    KeyUsagePurpose::KeyAgreement,
+    KeyUsagePurpose::KeyCertSign,
+    KeyUsagePurpose::CrlSign,
+    KeyUsagePurpose::EncipherOnly,
+    KeyUsagePurpose::DecipherOnly,
+];
 
 /// An authority that signs what it is shown.
 pub struct MintAuthority {
@@ -116,7 +129,7 @@ impl MintAuthority {
             params.distinguished_name.push(DnType::CommonName, common);
         }
         params.subject_alt_names = alternative_names(&parsed);
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.key_usages = key_usages(&parsed);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
         params.serial_number = Some(serial()?);
@@ -135,6 +148,16 @@ impl KeyKind {
             .is_ok_and(|(_, parsed)| matches!(parsed.public_key().parsed(), Ok(PublicKey::RSA(_))));
         if is_rsa { Self::Rsa } else { Self::Ecdsa }
     }
+}
+
+/// What the key may be used for: clients refuse a server whose key may not sign.
+fn key_usages(parsed: &X509Certificate<'_>) -> Vec<KeyUsagePurpose> {
+    let Ok(Some(extension)) = parsed.key_usage() else {
+        return vec![KeyUsagePurpose::DigitalSignature];
+    };
+    let flags = extension.value.flags;
+    let usages = KEY_USAGES.into_iter().zip(0..);
+    usages.filter(|(_, bit)| flags >> bit & 1 == 1).map(|(usage, _)| usage).collect()
 }
 
 /// The DNS names and the addresses. A client looks at no others, so others are left out.
@@ -216,6 +239,25 @@ mod tests {
         }
         let failed = MintAuthority::new(&twice.into(), &der).err().unwrap().to_string();
         assert!(failed.contains("cannot be written again"), "{failed}");
+    }
+
+    #[test]
+    fn the_uses_of_the_key_are_those_of_the_origin() {
+        let (own, key) = (MintAuthority::untrusted().unwrap(), LeafKey::generate().unwrap());
+        let shown = |usages: &[KeyUsagePurpose]| {
+            let mut params = CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
+            params.key_usages = usages.to_vec();
+            let origin = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+            let minted = own.mint(origin.der(), &key).unwrap();
+            let (_, parsed) = parse_x509_certificate(&minted).unwrap();
+            let found = parsed.key_usage().unwrap().unwrap();
+            found.value.flags
+        };
+        for (at, usage) in KEY_USAGES.into_iter().enumerate() {
+            assert_eq!(shown(&[usage]), 1 << at, "{usage:?}");
+        }
+        assert_eq!(shown(&KEY_USAGES), (1 << KEY_USAGES.len()) - 1);
+        assert_eq!(shown(&[]), 1, "the origin says nothing");
     }
 
     #[test]
