@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 
+use rcgen::date_time_ymd;
 use rustix::process::Signal;
 
 use crate::support::client::{Offer, TLS12, handshake};
@@ -126,8 +127,14 @@ fn the_recipe_of_the_manual_finds_what_pins() {
         assert!(!pinned.status.success(), "{}", pinned.text);
     }
     at.is_answered(origin.address, "app.test", &[]);
-    // Of three refusals, and of the connection and the request that went well.
-    until("all lines", || (at.edge.lines().len() >= 5).then_some(()));
+    // This client is right, and does not pin.
+    let expired = Upstream::https(at.origins.server_with("old", &["old.test"], |params| {
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(2021, 1, 1);
+    }));
+    assert!(!at.curl(expired.address, "old.test", &[]).status.success());
+    // Of four refusals, and of the connection and the request that went well.
+    until("all lines", || (at.edge.lines().len() >= 6).then_some(()));
     let lines: String = at.edge.lines().iter().map(|line| format!("{line}\n")).collect();
     at.origins.folder.write("access.log", lines);
     let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/bump.md");
