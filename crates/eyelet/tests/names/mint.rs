@@ -3,12 +3,14 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::process::Command;
 
 use rcgen::date_time_ymd;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::client::{Offer, TLS12, handshake};
+use crate::support::edge::eyelet;
 use crate::support::namespaces::{SERVER, socket_address};
 use crate::support::pki::Kind;
 use crate::support::web::{self, get, hear};
@@ -48,6 +50,13 @@ impl Minting {
         let config = format!("workers = 1\n{config}");
         let edge = Edge::start_whole(&origins.folder, &config, |_| ());
         Self { edge, origins, mint }
+    }
+
+    /// The edge's configuration.
+    fn file(&self) -> PathBuf {
+        let files = std::fs::read_dir(self.origins.folder.path()).unwrap();
+        let mut files = files.map(|entry| entry.unwrap().path());
+        files.find(|path| path.extension().is_some_and(|end| end == "toml")).unwrap()
     }
 
     /// curl through CONNECT to an origin, with the mint's authority as its only root.
@@ -211,9 +220,7 @@ fn a_reload_and_another_authority_find_the_same_origin() {
     let folder = &at.origins.folder;
     let mut client = at.towards(origin.address, &Offer::new(&at.mint)).unwrap();
     get(&mut client, "/");
-    let files = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
-    let file = files.into_iter().find(|path| path.extension().is_some_and(|end| end == "toml"));
-    let file = file.unwrap();
+    let file = at.file();
     let text = std::fs::read_to_string(&file).unwrap();
     let first = "[[rule]]\nsni = \"other.test\"\naction = \"refuse\"\n";
     std::fs::write(&file, text.replacen("[[rule]]", &format!("{first}[[rule]]"), 1)).unwrap();
@@ -227,6 +234,35 @@ fn a_reload_and_another_authority_find_the_same_origin() {
     until("the other authority", || at.towards(origin.address, &Offer::new(&other)).ok());
     // The first client's connection is as it was.
     assert_eq!(get(&mut client, "/still").status, 200);
+}
+
+/// The process after an upgrade is no child of the test.
+struct Successor(Pid);
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::KILL);
+    }
+}
+
+#[test]
+fn a_connection_at_rest_passes_an_upgrade() {
+    let origins = Pki::new();
+    let origin = Upstream::counting(origins.server("a", &["app.test"], Kind::P256));
+    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{EVIDENCE}"));
+    let mut client = at.towards(origin.address, &Offer::new(&at.mint)).unwrap();
+    let before = at.edge.sockets();
+    get(&mut client, "/");
+    at.edge.wait_sockets(before);
+    let said = output(eyelet(&at.origins.folder).arg("upgrade").arg(at.file()));
+    let pid = said.text.split(": process ").nth(1).and_then(|rest| rest.split(' ').next());
+    let pid = pid.and_then(|pid| Pid::from_raw(pid.parse().ok()?));
+    let _successor = Successor(pid.unwrap_or_else(|| panic!("{}", said.text)));
+    assert!(said.text.contains("; 1 connections were handed over"), "{}", said.text);
+    // The new process finds the rule, the origin and its certificate.
+    assert_eq!(get(&mut client, "/again").status, 200);
+    // It has other keys, and the same authority.
+    at.towards(origin.address, &Offer::new(&at.mint)).unwrap();
 }
 
 #[test]
