@@ -5,9 +5,14 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, KeyPair, KeyUsagePurpose,
+};
 
 use crate::child::{self, Child};
 
@@ -20,6 +25,32 @@ pub struct Lab {
     eyelet: Option<PathBuf>,
     before: Option<PathBuf>,
     count: AtomicU16,
+}
+
+/// An authority that signs certificates of origins.
+#[derive(Clone, Copy, Debug)]
+pub enum LabAuthority {
+    /// Of those that origins show.
+    Origins,
+    /// Of those that are made after them.
+    Mint,
+}
+
+impl LabAuthority {
+    /// Its certificate and its key in the folder.
+    pub const fn files(self) -> [&'static str; 2] {
+        match self {
+            Self::Origins => [ORIGINS, "origins.key"],
+            Self::Mint => ["mint.pem", "mint.key"],
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Origins => "origins of eyelet-bench",
+            Self::Mint => "mint of eyelet-bench",
+        }
+    }
 }
 
 /// A listening server.
@@ -132,6 +163,31 @@ impl Lab {
         self.start("origin", self.client_core, &command, address)
     }
 
+    /// Starts HTTPS origins at all addresses of loopback. [`ORIGINS`] is the authority of their
+    /// certificates.
+    pub fn start_sites(&self) -> io::Result<Server> {
+        self.write_authority(LabAuthority::Origins)?;
+        let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, self.free_address()?.port()));
+        let [certificate, key] = LabAuthority::Origins.files().map(|file| self.path_of(file));
+        let words = ["sites".to_owned(), address.to_string(), certificate, key];
+        self.start("sites", self.client_core, &own_command(&words)?, address)
+    }
+
+    /// Makes an authority, and writes its certificate and its key to the folder.
+    pub fn write_authority(&self, authority: LabAuthority) -> io::Result<()> {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, authority.name());
+        let key = KeyPair::generate().map_err(io::Error::other)?;
+        let certificate = params.self_signed(&key).map_err(io::Error::other)?;
+        let [file, key_file] = authority.files().map(|file| self.folder.0.join(file));
+        fs::write(file, certificate.pem())?;
+        fs::write(&key_file, key.serialize_pem())?;
+        fs::set_permissions(key_file, fs::Permissions::from_mode(OWNER_ONLY))
+    }
+
     fn path_of(&self, file: &str) -> String {
         self.folder.0.join(file).display().to_string()
     }
@@ -238,6 +294,8 @@ impl Drop for Folder {
 pub const CERTIFICATE: &str = "server.pem";
 /// Its key.
 pub const KEY: &str = "server.key";
+/// The certificate of the authority of the origins that are bumped.
+pub const ORIGINS: &str = "origins.pem";
 /// Both in one file: some peers require that.
 pub const BOTH: &str = "both.pem";
 /// The name in the certificate that the load tools use.
@@ -251,5 +309,7 @@ pub const NAMES: usize = 1000;
 const ORIGIN_ADDRESSES: u8 = 4;
 const PORT_FIRST: u16 = 20_000;
 const PORTS: u16 = 12_000;
+/// A key that others may read is refused.
+const OWNER_ONLY: u32 = 0o600;
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 const START_POLL: Duration = Duration::from_millis(20);

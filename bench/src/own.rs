@@ -9,6 +9,7 @@ mod frames;
 pub mod listen;
 mod origin;
 mod proxies;
+mod sites;
 
 use std::ffi::OsString;
 use std::io;
@@ -43,6 +44,8 @@ pub enum Own {
         tls12: bool,
         addresses: Vec<SocketAddr>,
     },
+    /// HTTPS origins: each name has a certificate that this authority signs
+    Sites { address: SocketAddr, certificate: PathBuf, key: PathBuf },
     /// A resolver: every name has these addresses
     Dns { address: SocketAddr, addresses: Vec<Ipv4Addr> },
     /// The backend behind tokio-rustls
@@ -80,6 +83,9 @@ pub fn serve(own: Own) -> io::Result<()> {
                 origin::serve(reply, tls12, acceptor.transpose()?, &addresses).await
             }
             Own::Dns { address, addresses } => dns::serve(address, &addresses).await,
+            Own::Sites { address, certificate, key } => {
+                sites::serve(address, &certificate, &key).await
+            }
             Own::RustTls { address, certificate, key } => {
                 backend::tls(address, proxies::acceptor(&certificate, &key)?).await
             }
