@@ -74,30 +74,31 @@ impl RuleHits {
         }
     }
 
-    fn each(&self, mut note: impl FnMut(&str, RuleCount)) {
+    /// Rules that have decided something. Of many thousands most have not.
+    fn each<'a>(&'a self, mut note: impl FnMut(&'a str, RuleCount)) {
         for (rule, name) in self.names.iter().enumerate() {
             let mut count = RuleCount::default();
             for cell in self.cells.iter().filter_map(|cells| cells.get(rule)) {
                 let (hits, last_unix_ms) = (cell.hits.value(), cell.last_unix_ms.value());
                 count.add(RuleCount { hits, last_unix_ms });
             }
-            note(name, count);
+            if count.hits > 0 {
+                note(name, count);
+            }
         }
     }
 
     /// The sum for each rule, in order. Rules of one name have one sum.
     pub fn counts(&self) -> Vec<RuleCount> {
-        let mut sums = {
-            let mut history = history();
-            let history = history.get_or_insert_default();
-            history.fold();
-            let mut sums = history.kept.clone();
-            for hits in &history.written {
-                hits.each(|name, count| sums.entry(name.into()).or_default().add(count));
-            }
-            sums
-        };
-        self.names.iter().map(|name| *sums.entry(name.into()).or_default()).collect()
+        let mut history = history();
+        let history = history.get_or_insert_default();
+        history.fold();
+        let kept = history.kept.iter().map(|(name, count)| (&**name, *count));
+        let mut sums: HashMap<&str, RuleCount> = kept.collect();
+        for hits in &history.written {
+            hits.each(|name, count| sums.entry(name).or_default().add(count));
+        }
+        self.names.iter().map(|name| sums.get(name).copied().unwrap_or_default()).collect()
     }
 }
 
@@ -161,5 +162,12 @@ mod tests {
         let third = RuleHits::begin(names(&["a", "b"]), 2);
         drop(second);
         assert_eq!(third.counts()[0], count(4, 20));
+        // A rule that has decided nothing keeps no memory after a reload.
+        let fourth = RuleHits::begin(names(&["a", "b", "idle"]), 2);
+        drop(third);
+        let fifth = RuleHits::begin(names(&["a", "b", "idle"]), 2);
+        drop(fourth);
+        assert_eq!(fifth.counts(), [count(4, 20), count(1, 3), count(0, 0)]);
+        assert!(!history().as_ref().unwrap().kept.contains_key("idle"));
     }
 }
