@@ -10,6 +10,9 @@ use eyelet_telemetry::counters::CounterValues;
 pub(crate) const SAMPLE_STEP: Duration = Duration::from_secs(30);
 /// Samples of 24 hours.
 const SAMPLES_MAX: usize = 24 * 60 * 60 / SAMPLE_STEP.as_secs() as usize;
+/// Samples for which there is room at a time: two hours. A ring that doubled would end with room
+/// for 4,096.
+const SAMPLES_STEP: usize = 240;
 /// Counters that are older than this are not compared with: the time between has no samples.
 const GAP_SECONDS: u64 = 2 * SAMPLE_STEP.as_secs();
 /// What the samples may take.
@@ -84,6 +87,10 @@ impl History {
         if samples.ring.len() >= SAMPLES_MAX {
             samples.ring.pop_front();
         }
+        let count = samples.ring.len();
+        if count == samples.ring.capacity() {
+            samples.ring.reserve_exact(SAMPLES_STEP.min(SAMPLES_MAX - count));
+        }
         samples.ring.push_back(Sample { unix_seconds, values });
     }
 
@@ -148,6 +155,6 @@ mod tests {
         assert_eq!((&list("open")[9], &list("accepted")[9]), (&7.into(), &10.into()));
         assert_eq!(list("bytes_to_client")[3], large);
         let ring = &history.0.lock().unwrap().ring;
-        assert!(ring.capacity() * size_of::<Sample>() <= BYTES_MAX);
+        assert_eq!(ring.capacity(), SAMPLES_MAX);
     }
 }
