@@ -156,21 +156,23 @@ impl EdgeAnswers {
         Some(self.published.upgrade()?.snapshot())
     }
 
-    /// The certificates of [`first`].
-    fn soonest(&self, snapshot: &Arc<Snapshot>) -> Arc<[Expiring]> {
+    /// How many certificates there are, and those of [`first`].
+    fn soonest(&self, snapshot: &Arc<Snapshot>) -> (usize, Arc<[Expiring]>) {
         let mut soonest = self.soonest.lock().unwrap_or_else(PoisonError::into_inner);
         let generation = snapshot.generation;
         let is_new = |one: &Soonest| one.generation == generation && one.at.elapsed() < EXPIRY_TIME;
         if let Some(one) = soonest.as_ref().filter(|one| is_new(one)) {
-            return one.certificates.clone();
+            return (one.count, one.certificates.clone());
         }
-        let all = described(snapshot.clone()).map(|(source, from, described)| {
+        let mut count = 0;
+        let all = described(snapshot.clone()).inspect(|_| count += 1);
+        let all = all.map(|(source, from, described)| {
             (described.as_ref().ok().map(|one| one.not_after), (source, from, described))
         });
         let certificates: Arc<[Expiring]> = first(all).into();
-        let found = Soonest { at: Instant::now(), generation, certificates: certificates.clone() };
-        *soonest = Some(found);
-        certificates
+        let at = Instant::now();
+        *soonest = Some(Soonest { at, generation, count, certificates: certificates.clone() });
+        (count, certificates)
     }
 
     fn allocator_unused_bytes(&self) -> usize {
@@ -210,7 +212,7 @@ impl Answers for EdgeAnswers {
             "The configuration's number.",
             snapshot.generation,
         );
-        if let Some(expiry) = self.soonest(&snapshot).iter().find_map(|(expiry, _)| *expiry) {
+        if let Some(expiry) = self.soonest(&snapshot).1.iter().find_map(|(expiry, _)| *expiry) {
             let help = "When the first certificate that is served expires.";
             metrics.gauge(
                 "certificate_soonest_expiry_timestamp_seconds",
@@ -241,12 +243,12 @@ impl Answers for EdgeAnswers {
         let snapshot = self.snapshot()?;
         Some(match (of, sorted) {
             (ObjectKind::Rule, _) => rules(snapshot, sorted),
-            (ObjectKind::Certificate, None) => certificates(described(snapshot)),
+            (ObjectKind::Certificate, None) => certificates(None, described(snapshot)),
             (ObjectKind::Certificate, Some(Sorted { limit, .. })) => {
-                let soonest = self.soonest(&snapshot);
+                let (count, soonest) = self.soonest(&snapshot);
                 let few = soonest.len().min(limit);
                 let few = (0..few).filter_map(move |at| Some(soonest.get(at)?.1.clone()));
-                certificates(few)
+                certificates(Some(("all", json!(count))), few)
             }
         })
     }
@@ -453,6 +455,8 @@ struct Soonest {
     at: Instant,
     /// The configuration that they are of.
     generation: u64,
+    /// How many certificates there are in all.
+    count: usize,
     certificates: Arc<[Expiring]>,
 }
 
@@ -500,7 +504,10 @@ fn described(snapshot: Arc<Snapshot>) -> impl Iterator<Item = Origin> + Send {
     files.chain(acme)
 }
 
-fn certificates(all: impl Iterator<Item = Origin> + Send + 'static) -> Objects {
+fn certificates(
+    first: Option<(&'static str, Value)>,
+    all: impl Iterator<Item = Origin> + Send + 'static,
+) -> Objects {
     let objects = all.map(|(source, from, described)| match described {
         Ok(description) => json!({
             "source": source,
@@ -511,7 +518,7 @@ fn certificates(all: impl Iterator<Item = Origin> + Send + 'static) -> Objects {
         }),
         Err(why) => json!({ "source": source, "from": from, "error": why }),
     });
-    Objects { first: None, name: "certificates", objects: Box::new(objects) }
+    Objects { first, name: "certificates", objects: Box::new(objects) }
 }
 
 fn memory(snapshot: &Snapshot, unused: usize) -> Value {

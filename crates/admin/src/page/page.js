@@ -2,6 +2,7 @@
 const at = (id) => document.getElementById(id);
 const whole = new Intl.NumberFormat("en");
 const clock = (seconds) => new Date(1000 * seconds).toTimeString().slice(0, 5);
+const dayAndClock = (seconds) => `${new Date(1000 * seconds).toDateString().slice(4, 10)} ${clock(seconds)}`;
 const number = (n) => n === null || n === undefined ? "–" : whole.format(Math.round(n));
 const bytes = (n) => {
   if (n === null || n === undefined) return "not known";
@@ -25,9 +26,11 @@ const LOG_LINES = 300;
 // What changes slowly is asked for each minute.
 const SLOW_MS = 60000;
 const CHART_MS = 5000;
+const CHART_POINTS = 300;
 // A certificate is renewed when a third of its time is left. Of a long one two weeks are enough.
 const SOON_SECONDS = 14 * 86400;
 const soonSeconds = (one) => Math.min(SOON_SECONDS, (one.not_after_unix_seconds - one.not_before_unix_seconds) / 3);
+const isUrgent = (one, left) => left < Math.min(86400, soonSeconds(one) / 2);
 const FULL = 0.875;
 const SILENCE_MS = 10000;
 const ASK_MS = 10000;
@@ -36,6 +39,10 @@ const kept = [];
 const lines = [];
 let dropped = 0;
 let certificates = [];
+let certificatesCount = 0;
+// The document of certificates has the first of many thousands, the lists of problems and of names a few.
+const CERTIFICATES = 50;
+const FEW = 3;
 let logIs = "json";
 
 function element(tag, text, className) {
@@ -112,7 +119,8 @@ function seconds() {
   return Math.max(1, kept.at(-1).unix_seconds - kept[0].unix_seconds);
 }
 
-const lately = () => `in the last ${time(seconds())}`;
+const recently = () => seconds() < KEPT - 2 ? time(seconds()) : "minute";
+const lately = () => `in the last ${recently()}`;
 
 // What an operator should know first. Each is [is it bad, the text].
 function problems(now) {
@@ -122,7 +130,9 @@ function problems(now) {
   const { connections_bytes: used, connections_bytes_max: most } = memory.budget;
   say(status.draining, false, "It drains: it takes no new connections.");
   say(used >= most * FULL, true, `Connections hold ${bytes(used)} of ${bytes(most)}: it reads less, and sheds next.`);
-  say(status.connections.open >= status.limits.connections_max, true, "It is at its limit of connections: new ones wait.");
+  const { open } = status.connections, { connections_max: openMost } = status.limits;
+  say(open >= openMost, true, "It is at its limit of connections: new ones wait.");
+  say(open < openMost && open >= openMost * FULL, false, `It has ${number(open)} connections, near its limit of ${number(openMost)}.`);
   const grew = (key, bad, what) => {
     const count = grown((tick) => tick.counts[key]);
     say(count > 0, bad, `${number(count)} ${what} ${lately()}.`);
@@ -139,15 +149,25 @@ function problems(now) {
   const { down, all, listed } = now.upstreams;
   const names = listed.filter((one) => !one.up).map((one) => one.upstream);
   say(down > 0, true, `${number(down)} of ${number(all)} upstreams ${down === 1 ? "is" : "are"} down: ${[...new Set(names)].slice(0, 3).join(", ")}.`);
-  for (const one of certificates) {
-    const left = one.not_after_unix_seconds - now.unix_seconds;
-    const name = one.names?.[0] ?? one.from;
-    say(one.error, true, `The certificate ${one.from} cannot be used: ${one.error}`);
-    say(!one.error && left < soonSeconds(one), left < Math.min(86400, soonSeconds(one) / 2),
-      left < 0 ? `The certificate of ${name} has expired.` : `The certificate of ${name} expires in ${time(left)}.`);
-  }
+  found.push(...certificateProblems(now.unix_seconds));
   const wrong = grown((tick) => tick.counts.failed), accepted = grown((tick) => tick.counts.accepted);
   say(accepted >= 20 && wrong > accepted / 5, false, `${number(wrong)} of ${number(accepted)} connections failed ${lately()}.`);
+  return found;
+}
+
+// The first few of each kind, and how many more there are.
+function certificateProblems(unixSeconds) {
+  const left = (one) => one.not_after_unix_seconds - unixSeconds;
+  const [broken, soon] = [certificates.filter((one) => one.error), certificates.filter((one) => !one.error && left(one) < soonSeconds(one))];
+  const found = [];
+  for (const one of broken.slice(0, FEW)) found.push([true, `The certificate ${one.from} cannot be used: ${one.error}`]);
+  if (broken.length > FEW) found.push([true, `${number(broken.length - FEW)} more certificates cannot be used.`]);
+  for (const one of soon.slice(0, FEW)) {
+    const name = one.names?.[0] ?? one.from;
+    found.push([isUrgent(one, left(one)), left(one) < 0 ? `The certificate of ${name} has expired.` : `The certificate of ${name} expires in ${time(left(one))}.`]);
+  }
+  const more = soon.slice(FEW);
+  if (more.length) found.push([more.some((one) => isUrgent(one, left(one))), `${number(more.length)} more certificates have expired or expire soon.`]);
   return found;
 }
 
@@ -176,6 +196,7 @@ function showFigures(now) {
   text("memory", bytes(memory.accounted_bytes));
   text("memory-of", `${bytes(used)} of ${bytes(most)} for connections; limit ${bytes(memory.budget.memory_max)}`);
   at("memory-bar").value = used / most;
+  at("memory-bar").className = used >= most * FULL ? "full" : "";
   text("rate", (grown((tick) => tick.counts.accepted) / seconds()).toFixed(1));
   text("accepted", `${number(accepted)} since the start`);
   for (const key of ["refused", "failed"]) {
@@ -187,13 +208,14 @@ function showFigures(now) {
 function showTables(now) {
   const { memory, handshakes, rules, upstreams, compression, evidence } = now;
   const before = new Map(kept[0].reasons.map((one) => [one.reason, one.count]));
-  text("lately", time(seconds()));
+  text("lately", recently());
   rows("reasons", now.reasons.map(({ reason, count }) =>
     [reason, n(count), n(count - (before.get(reason) ?? 0))]), "Nothing was refused, and nothing failed.");
   const ago = (at_) => at_ === null ? "never" : `${time(now.unix_seconds - at_)} ago`;
-  text("rules-state", rules.never_hit ? `${number(rules.never_hit)} of ${number(rules.all)} have decided nothing yet.` : "");
+  const first = ({ listed, all }) => all > listed.length ? ` The first ${number(listed.length)} are here.` : "";
+  text("rules-state", rules.never_hit ? `${number(rules.never_hit)} of ${number(rules.all)} have decided nothing yet.${first(rules)}` : first(rules));
   rows("rules", rules.listed.map((one) =>
-    [one.rule, one.action, n(one.hits), [ago(one.last_hit_unix_seconds), "n"]]), "There are no rules.");
+    [one.rule, [one.action, "k"], n(one.hits), [ago(one.last_hit_unix_seconds), "n"]]), "There are no rules.");
   const kinds = Object.entries(memory.kinds).sort((a, b) => b[1] - a[1]);
   const share = (part) => [`${(100 * part / memory.accounted_bytes).toFixed(1)} %`, "n"];
   rows("kinds", [...kinds.map(([kind, held]) => [kind, [bytes(held), "n"], share(held)]),
@@ -204,9 +226,9 @@ function showTables(now) {
     ["TLS 1.2", n(handshakes.tls12_full), n(handshakes.tls12_resumed)],
     ["failed, or the client left", n(handshakes.failed), ""],
     ...handshakes.groups.map(({ group, count }) => [group, [`${number(count)} in all`, "n"], ""])], "");
-  text("upstreams-state", upstreams.all ? `Down: ${number(upstreams.down)} of ${number(upstreams.all)}.` : "");
+  text("upstreams-state", upstreams.all ? `Down: ${number(upstreams.down)} of ${number(upstreams.all)}.${first(upstreams)}` : "");
   rows("upstreams", upstreams.listed.map((one) => [one.upstream,
-    one.up ? [one.checked ? "up" : "up, as far as is known", "up"] : ["down", "down"],
+    one.up ? [one.checked ? "up" : "up, as far as is known", "up k"] : ["down", "down k"],
     n(one.open), n(one.failures + one.check_failures)]), "No rule has a list of upstreams, or checks one.");
   pairs("evidence", [["agrees", number(evidence.agrees)], ["disagrees", number(evidence.disagrees)], ["unknown", number(evidence.unknown)]]);
   const saved = compression.bytes_identity - compression.bytes_sent;
@@ -217,21 +239,31 @@ function showTables(now) {
 }
 
 function showCertificates(unixSeconds) {
-  const end = (one) => one.error ? 0 : one.not_after_unix_seconds;
-  certificates.sort((a, b) => end(a) - end(b));
-  text("certificates-state", certificates.length > 50 ? `The first 50 of ${number(certificates.length)}.` : "");
-  rows("certificates", certificates.slice(0, 50).map((one) => {
-    const left = one.error ? 0 : one.not_after_unix_seconds - unixSeconds;
-    const soon = one.error ? 0 : soonSeconds(one);
-    const look = one.error || left < Math.min(86400, soon / 2) ? "n down" : left < soon ? "n soon" : "n";
-    return [(one.names ?? []).join(", ") || "–", `${one.source}: ${one.from}`,
-      [one.error ?? (left < 0 ? "expired" : time(left)), look]];
+  text("certificates-state", certificatesCount > certificates.length ? `The first ${number(certificates.length)} of ${number(certificatesCount)}.` : "");
+  rows("certificates", certificates.map((one) => {
+    const names = one.names ?? [];
+    const more = names.length > FEW ? ` and ${number(names.length - FEW)} more` : "";
+    const shown = names.slice(0, FEW).join(", ") + more || "–";
+    if (one.error) return [shown, `${one.source}: ${one.from}: ${one.error}`, ["cannot be used", "n down"]];
+    const left = one.not_after_unix_seconds - unixSeconds;
+    const look = isUrgent(one, left) ? "n down" : left < soonSeconds(one) ? "n soon" : "n";
+    return [shown, `${one.source}: ${one.from}`, [left < 0 ? "expired" : time(left), look]];
   }), "None is served.");
 }
 
 async function followCertificates() {
-  certificates = (await (await ask("/certificates")).json()).certificates;
+  const found = await (await ask(`/certificates?sort=expiry&limit=${CERTIFICATES}`)).json();
+  [certificates, certificatesCount] = [found.certificates, found.all];
   showCertificates(kept.at(-1)?.unix_seconds ?? Date.now() / 1000);
+}
+
+// The highest of each few values, so that a line has no more points than a chart shows.
+function points(times, list) {
+  const step = Math.ceil(list.length / CHART_POINTS);
+  const found = [];
+  for (let i = 0; i < list.length; i += step) found.push([times[i], Math.max(...list.slice(i, i + step))]);
+  found.push([times.at(-1), list.at(-1)]);
+  return found;
 }
 
 // A chart of one or two series over the last 24 hours, from its oldest sample to its newest.
@@ -248,13 +280,15 @@ function chart(title, times, series, unit) {
   svg.setAttribute("aria-label", `${title}: now ${newest}, at most ${unit(most)}`);
   for (const [, list] of series) {
     const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
-    path.setAttribute("d", list.map((v, i) =>
-      `${i ? "L" : "M"}${x(times[i]).toFixed(1)} ${(high - 4 - v / most * (high - 8)).toFixed(1)}`).join(""));
+    path.setAttribute("d", points(times, list).map(([t, v], i) =>
+      `${i ? "L" : "M"}${x(t).toFixed(1)} ${(high - 4 - v / most * (high - 8)).toFixed(1)}`).join(""));
     svg.append(path);
   }
   const figure = element("figure");
   const caption = element("figcaption", `${title} `);
-  caption.append(element("small", `at most ${unit(most)}, now ${newest}`));
+  const said = element("small", `at most ${unit(most)}, now `);
+  said.append(...series.flatMap(([name, list], i) => [i ? ", " : "", element("b", `${name} ${unit(list.at(-1))}`, ["first", "second"][i])]));
+  caption.append(said);
   figure.append(caption, svg);
   return figure;
 }
@@ -281,7 +315,7 @@ function showDay() {
   const wrong = ({ counts }) => counts.refused + counts.failed;
   const full = ({ handshakes }) => handshakes.tls12_full + handshakes.tls13_full;
   const resumed = ({ handshakes }) => handshakes.tls12_resumed + handshakes.tls13_resumed;
-  text("day-state", `From ${clock(times[0])} to ${clock(times.at(-1))}, a sample every ${step} s. The second name of a chart is the dashed line.`);
+  text("day-state", `From ${dayAndClock(times[0])} to ${dayAndClock(times.at(-1))}, a sample every ${step} s. A name has the colour of its line; the second line is dashed.`);
   at("charts").replaceChildren(
     chart("Connections", times, [["open", gauge("open", status.connections.open)], ["parked", gauge("parked", status.connections.parked)]], number),
     chart("Memory", times, [["user", gauge("user_bytes", memory.accounted_bytes)], ...kernel], bytes),
@@ -401,12 +435,12 @@ async function find(event) {
   const found = await list(`?${query}`);
   if (!found) return;
   text("found", `${number(found.length)} connections`);
-  at("connections-table").hidden = false;
+  at("found-box").hidden = false;
   rows("connections", found.map((one) => {
     const button = element("button", one.id);
     button.type = "button";
     button.addEventListener("click", () => takeApart(one.id));
-    return [button, one.state, one.client, one.sni ?? "–", one.rule ?? "–", [time(one.age_ms / 1000), "n"],
+    return [button, [one.state, "k"], one.client, one.sni ?? "–", one.rule ?? "–", [time(one.age_ms / 1000), "n"],
       [bytes(one.bytes_to_client + one.bytes_to_upstream), "n"]];
   }), "None.");
 }

@@ -17,6 +17,8 @@ use crate::support::{
 
 /// Bytes of the page on the wire.
 const PAGE_BYTES_MAX: u64 = 60_000;
+/// Pixels of the page at 360 pixels, with 50 certificates that need a look: tables scroll within.
+const HEIGHT_MAX: u64 = 10_000;
 /// Readers of `/events` at a time.
 const READERS_MAX: usize = 8;
 
@@ -141,6 +143,15 @@ fn the_page_works_in_chromium() {
     let wire_bytes = shown["wire_bytes"].as_u64().unwrap();
     assert!((1_000..PAGE_BYTES_MAX).contains(&wire_bytes), "{shown}");
     assert_eq!((&shown["overflow_wide"], &shown["overflow_narrow"]), (&0.into(), &0.into()));
+    assert_eq!(shown["crowded_overflow"], 0, "{shown}");
+    assert!(shown["crowded_height"].as_u64().is_some_and(|height| height < HEIGHT_MAX), "{shown}");
+    assert!(shown["crowded_problems"].as_u64().is_some_and(|count| count < 15), "{shown}");
+    // What is read each minute does not grow with the configuration, and is nobody else's.
+    let fetched: Vec<&str> =
+        shown["fetched"].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
+    let is_bounded = |one: &&str| one.ends_with("/certificates?sort=expiry&limit=50");
+    assert!(fetched.iter().any(is_bounded), "{shown}");
+    assert!(fetched.iter().all(|one| one.starts_with(&url) || one.starts_with("data:")), "{shown}");
     assert_eq!(shown["errors"], serde_json::json!([]), "{shown}");
     eprintln!("first figure: {} ms, {wire_bytes} bytes", shown["first_figure_ms"]);
     // The page is everybody's, and what it shows is not.

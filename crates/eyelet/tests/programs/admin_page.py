@@ -16,6 +16,18 @@ sys.dont_write_bytecode = True
 from browser import SIZES, drive  # noqa: E402
 
 
+# Certificates of a large edge: some cannot be used, the others have expired and many names.
+CROWDED = """
+certificates = Array.from({ length: 50 }, (_, i) => i % 2
+  ? { source: "file", from: `/etc/eyelet/site-${i}.pem`, error: "cannot be read: No such file or directory" }
+  : { source: "file", from: `/etc/eyelet/site-${i}.pem`, not_before_unix_seconds: 0, not_after_unix_seconds: 1,
+      names: Array.from({ length: 100 }, (_, j) => `n${j}.site-${i}.test`) });
+certificatesCount = 50000;
+showCertificates(2);
+show(kept.at(-1));
+"""
+
+
 def refused(port):
     """A connection that no rule takes, so that the log has a new line."""
     trust = ssl.create_default_context()
@@ -94,6 +106,13 @@ def visit(browser, url, token, port, count, shots):
             browser.value("window.scrollTo(0, 0)")
             time.sleep(6)
             browser.shoot(os.path.join(shots, f"admin-{size}-{scheme}.png"))
+    browser.resize("narrow", "light")
+    browser.value(CROWDED)
+    shown["crowded_overflow"] = browser.value(
+        "document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    shown["crowded_height"] = browser.value("document.documentElement.scrollHeight")
+    shown["crowded_problems"] = browser.value("document.querySelectorAll('#problems li').length")
+    shown["fetched"] = browser.value("performance.getEntriesByType('resource').map((one) => one.name)")
     shown["errors"] = browser.errors
     return shown
 
