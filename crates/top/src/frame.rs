@@ -19,6 +19,8 @@ const LOG_ROWS: usize = 3;
 const EXPIRIES: usize = 3;
 /// The part of a budget from which on it is a warning: reads are small then.
 const BUDGET_WARNING: f64 = 0.75;
+/// The part of the most connections from which on it is a warning: new ones wait at the limit.
+const CONNECTIONS_WARNING: f64 = 0.875;
 /// Cells of the bar of memory.
 const BAR: usize = 20;
 
@@ -127,7 +129,8 @@ impl Frame {
         for (state, connections) in states {
             text += &format!("  {} {state}", count(*connections));
         }
-        let look = if open >= most { Look::Warning } else { Look::Plain };
+        let is_near = most > 0.0 && open >= most * CONNECTIONS_WARNING;
+        let look = if is_near { Look::Warning } else { Look::Plain };
         self.labelled(look, "connections", &text);
     }
 
@@ -364,6 +367,10 @@ mod tests {
         assert!(warned(&figures, Some("gone"), "no answer, old figures: gone"));
         assert!(warned(&figures, None, "upstreams"));
         assert!(!warned(&figures, None, "memory") && warned(&figures, None, "expire next"));
+        // 12,345 are open.
+        assert!(!warned(&figures, None, "connections"));
+        figures.status["limits"]["connections_max"] = serde_json::json!(14_000);
+        assert!(warned(&figures, None, "connections"));
         // Without the one that cannot be read it is well.
         figures.expiries.remove(0);
         assert!(!warned(&figures, None, "expire next"));

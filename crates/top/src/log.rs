@@ -83,9 +83,23 @@ fn short(line: &str) -> String {
     // Of a time in RFC 3339 the day is known.
     let clock = time.get(11..19).unwrap_or(time);
     let (outcome, client) = (text(&fields, "outcome"), text(&fields, "client"));
-    let (name, rule) = (text(&fields, "sni"), text(&fields, "rule"));
-    let reason = text(&fields, "reason");
-    format!("{clock} {outcome:<10} {name} {client} by {rule}: {reason}")
+    let name = Some(text(&fields, "sni")).filter(|name| !name.is_empty()).unwrap_or("no name");
+    let rule = match text(&fields, "rule") {
+        "" => String::new(),
+        rule => format!(" by {rule}"),
+    };
+    let (request, reason) = (request(&fields), text(&fields, "reason"));
+    format!("{clock} {outcome:<10} {name}{request} {client}{rule}: {reason}")
+}
+
+/// What was asked, in the line of a request.
+fn request(fields: &Value) -> String {
+    let asked = &fields["http"];
+    if fields["event"] != "request" || !asked.is_object() {
+        return String::new();
+    }
+    let status = asked["status"].as_u64().map_or_else(|| "-".into(), |status| status.to_string());
+    format!(" {} {} {status}", text(asked, "method"), text(asked, "path"))
 }
 
 #[cfg(test)]
@@ -106,6 +120,15 @@ mod tests {
         tail.read(stream.as_bytes()).unwrap();
         let refused = "09:30:00 refused    b.example 192.0.2.7:5 by no: refused by name";
         assert_eq!(tail.lines(), ["plain", refused]);
+        // What is not known leaves no gap.
+        let line = json!({"time": "2026-11-21T09:30:00.123Z", "outcome": "refused",
+            "client": "192.0.2.7:5", "rule": null, "reason": "no TLS", "sni": null});
+        assert_eq!(short(&line.to_string()), "09:30:00 refused    no name 192.0.2.7:5: no TLS");
+        let line = json!({"time": "2026-11-21T09:30:00.123Z", "event": "request",
+            "sni": "a.example", "outcome": "terminated", "client": "192.0.2.7:5", "rule": "app",
+            "reason": "complete", "http": {"method": "GET", "path": "/a", "status": 200}});
+        let asked = "09:30:00 terminated a.example GET /a 200 192.0.2.7:5 by app: complete";
+        assert_eq!(short(&line.to_string()), asked);
         for _ in 0..LINES_MAX {
             tail.read(event.as_bytes()).unwrap();
         }
