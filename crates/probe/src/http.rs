@@ -3,63 +3,37 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 
-use rustls::SupportedProtocolVersion;
-
 use crate::report::{Grade, ProbeReport};
-use crate::session;
+use crate::response::{BODY_BYTES_MAX, HEAD_BYTES_MAX, ProbeResponse};
+use crate::session::{self, SpokenVersions};
 use crate::target::ProbeTarget;
+use crate::two;
 
-/// Most bytes of an answer's head.
-const HEAD_BYTES_MAX: usize = 64 << 10;
-/// Most bytes of a body, as sent and as decoded.
-const BODY_BYTES_MAX: u64 = 8 << 20;
 /// Most fields of a head.
 const FIELDS_MAX: usize = 128;
+/// Statuses of heads before the answer, such as 103 (Early Hints).
+const INTERIM: std::ops::Range<u16> = 100..200;
+/// Statuses of answers without a body (RFC 9112 section 6.3).
+const WITHOUT_BODY: [u16; 2] = [204, 304];
 /// A query that no page has by itself.
 const CANARY: &str = "eyelet7canary7probe";
 
-/// An answer: its status, its fields with lower-case names, its body without chunks.
-#[derive(Debug, Default)]
-struct Response {
-    status: u16,
-    fields: Vec<(String, String)>,
-    body: Vec<u8>,
-    /// The body is longer than [`BODY_BYTES_MAX`]; its beginning is here.
-    is_cut: bool,
-}
-
-impl Response {
-    /// The codings of the body, in the order in which they were applied.
-    fn codings(&self) -> Vec<String> {
-        let values = self.fields.iter().filter(|(name, _)| name == "content-encoding");
-        let names = values.flat_map(|(_, value)| value.split(','));
-        names.map(|name| name.trim().to_ascii_lowercase()).filter(|name| !name.is_empty()).collect()
-    }
-
-    fn field(&self, name: &str) -> Option<&str> {
-        self.fields.iter().find(|(found, _)| found == name).map(|(_, value)| &**value)
-    }
-}
-
 /// Asks for a path with each coding, one connection each.
-pub fn look(
-    target: &ProbeTarget,
-    version: &'static SupportedProtocolVersion,
-    path: &str,
-    report: &mut ProbeReport,
-) {
-    let plain = match get(target, version, path, "identity") {
+pub fn look(target: &ProbeTarget, spoken: SpokenVersions, path: &str, report: &mut ProbeReport) {
+    let plain = match get(target, spoken, path, "identity") {
         Ok(plain) => plain,
         Err(error) => return report.unknown("http", error),
     };
-    let seen = format!("{} with {} bytes", plain.status, plain.body.len());
+    let by = if spoken.is_two_only { ", by HTTP/2 alone" } else { "" };
+    let more = if plain.is_cut { "more than " } else { "" };
+    let seen = format!("{} with {more}{} bytes{by}", plain.status, plain.body.len());
     match plain.status {
         ..400 => report.add("http", Grade::Good, seen),
         _ => report.advise("http", Grade::Note, seen, ADVICE_PATH),
     }
     let mut found = Found::default();
     for coding in ["gzip", "br", "zstd"] {
-        if let Ok(response) = get(target, version, path, coding) {
+        if let Ok(response) = get(target, spoken, path, coding) {
             found.take(coding, response);
         }
     }
@@ -69,7 +43,7 @@ pub fn look(
     found.bodies(report);
     if let Some(response) = found.coded {
         vary(report, &response);
-        breach(target, version, path, &response, report);
+        breach(target, spoken, path, &response, report);
     }
     match plain.field("use-as-dictionary") {
         Some(value) => report.add("dictionary", Grade::Good, format!("Use-As-Dictionary: {value}")),
@@ -89,12 +63,12 @@ struct Found {
     /// Which coding is around which.
     twice: Option<String>,
     /// The last answer with a coding.
-    coded: Option<Response>,
+    coded: Option<ProbeResponse>,
 }
 
 impl Found {
     /// Looks at the answer to a request for one coding.
-    fn take(&mut self, coding: &'static str, response: Response) {
+    fn take(&mut self, coding: &'static str, response: ProbeResponse) {
         let codings = response.codings();
         if codings.len() > 1 {
             self.twice = Some(format!("Content-Encoding: {}", codings.join(", ")));
@@ -143,7 +117,7 @@ impl Found {
     }
 }
 
-fn vary(report: &mut ProbeReport, response: &Response) {
+fn vary(report: &mut ProbeReport, response: &ProbeResponse) {
     let values = response.fields.iter().filter(|(name, _)| name == "vary");
     let names: Vec<String> = values
         .flat_map(|(_, value)| value.split(','))
@@ -158,13 +132,13 @@ fn vary(report: &mut ProbeReport, response: &Response) {
 /// A compressed answer with a secret and with text of the attacker's (breachattack.com).
 fn breach(
     target: &ProbeTarget,
-    version: &'static SupportedProtocolVersion,
+    spoken: SpokenVersions,
     path: &str,
-    response: &Response,
+    response: &ProbeResponse,
     report: &mut ProbeReport,
 ) {
     let mark = if path.contains('?') { '&' } else { '?' };
-    let reflecting = get(target, version, &format!("{path}{mark}q={CANARY}"), "gzip");
+    let reflecting = get(target, spoken, &format!("{path}{mark}q={CANARY}"), "gzip");
     let reflected = reflecting.is_ok_and(|response| {
         let coding = response.field("content-encoding").unwrap_or_default();
         let decoded = decode(coding, &response.body).unwrap_or_default();
@@ -184,12 +158,16 @@ fn breach(
 
 fn get(
     target: &ProbeTarget,
-    version: &'static SupportedProtocolVersion,
+    spoken: SpokenVersions,
     path: &str,
     coding: &str,
-) -> io::Result<Response> {
-    let mut tls = session::open(target, &session::config(version, false, &["http/1.1"])?)?;
+) -> io::Result<ProbeResponse> {
+    let config = session::config(spoken.version, false, &spoken.alpn())?;
+    let mut tls = session::open(target, &config)?;
     let host = target.authority();
+    if spoken.is_two_only {
+        return two::get(&mut tls, (&host, path), coding);
+    }
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: eyelet-probe\r\n\
          Accept-Encoding: {coding}\r\nConnection: close\r\n\r\n"
@@ -199,7 +177,7 @@ fn get(
 }
 
 /// Reads a head, and a body to the end of the connection or of what the head announces.
-fn read(stream: &mut impl Read) -> io::Result<Response> {
+fn read(stream: &mut impl Read) -> io::Result<ProbeResponse> {
     let mut raw = Vec::new();
     let mut buffer = [0; 4096];
     loop {
@@ -208,12 +186,16 @@ fn read(stream: &mut impl Read) -> io::Result<Response> {
         let parsed = head.parse(&raw).map_err(|error| invalid(&error.to_string()))?;
         if let httparse::Status::Complete(length) = parsed {
             let status = head.code.unwrap_or_default();
+            if INTERIM.contains(&status) {
+                raw.drain(..length);
+                continue;
+            }
             let fields = head.headers.iter().map(|field| {
                 let value = String::from_utf8_lossy(field.value).trim().to_owned();
                 (field.name.to_ascii_lowercase(), value)
             });
             let mut response =
-                Response { status, fields: fields.collect(), body: Vec::new(), is_cut: false };
+                ProbeResponse { status, fields: fields.collect(), body: Vec::new(), is_cut: false };
             let (body, is_cut) = body(&response, raw.split_off(length), stream)?;
             (response.body, response.is_cut) = (body, is_cut);
             return Ok(response);
@@ -230,10 +212,13 @@ fn read(stream: &mut impl Read) -> io::Result<Response> {
 
 /// The body, and whether it is cut because it is longer than [`BODY_BYTES_MAX`].
 fn body(
-    response: &Response,
+    response: &ProbeResponse,
     mut raw: Vec<u8>,
     stream: &mut impl Read,
 ) -> io::Result<(Vec<u8>, bool)> {
+    if WITHOUT_BODY.contains(&response.status) {
+        return Ok((Vec::new(), false));
+    }
     let length = response.field("content-length").and_then(|text| text.parse::<u64>().ok());
     let left = length.unwrap_or(BODY_BYTES_MAX).min(BODY_BYTES_MAX);
     let chunked = response.field("transfer-encoding").is_some();
@@ -252,6 +237,13 @@ fn body(
     }
     let is_full = raw.len() as u64 >= BODY_BYTES_MAX;
     if !chunked {
+        if (raw.len() as u64) < length.unwrap_or(0).min(BODY_BYTES_MAX) {
+            let announced = length.unwrap_or_default();
+            return Err(invalid(&format!(
+                "the body ends after {} of {announced} bytes",
+                raw.len()
+            )));
+        }
         let is_cut = is_full && length.is_none_or(|length| length > BODY_BYTES_MAX);
         return Ok((raw, is_cut));
     }
@@ -259,7 +251,7 @@ fn body(
     match dechunk(&raw, &mut whole) {
         Some(()) => Ok((whole, false)),
         None if is_full => Ok((whole, true)),
-        None => Err(invalid("broken chunks")),
+        None => Err(invalid("a chunk is broken, or the last one is missing")),
     }
 }
 
@@ -345,6 +337,11 @@ mod tests {
     fn chunks_and_ends() {
         let raw = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
         assert_eq!(read(&mut &raw[..]).unwrap().body, b"abc");
+        let raw = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 204 No\r\n\r\n";
+        let response = read(&mut &raw[..]).unwrap();
+        assert_eq!((response.status, response.fields.len(), response.body.len()), (204, 0, 0));
+        let cut = read(&mut &b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc"[..]).unwrap_err();
+        assert_eq!(cut.to_string(), "the body ends after 3 of 5 bytes");
         let raw = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nabc";
         assert_eq!(read(&mut &raw[..]).unwrap().body[..2], *b"ab");
         assert!(read(&mut &b"\x15\x03\x03garbage\r\n"[..]).is_err());
@@ -398,7 +395,7 @@ mod tests {
         ] {
             let fields = vec![("content-encoding".to_owned(), field.to_owned())];
             let mut found = Found::default();
-            found.take("gzip", Response { status: 200, fields, body, is_cut });
+            found.take("gzip", ProbeResponse { status: 200, fields, body, is_cut });
             let mut report = ProbeReport::default();
             found.bodies(&mut report);
             let json = report.to_json("a.test:443");

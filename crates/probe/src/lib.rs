@@ -12,10 +12,12 @@ mod listener;
 mod memory;
 pub mod procfs;
 mod report;
+mod response;
 mod scan;
 mod session;
 pub mod svg;
 mod target;
+mod two;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -105,11 +107,10 @@ fn look(args: &ProbeArgs, target: &ProbeTarget, report: &mut ProbeReport) -> boo
             return false;
         }
     };
-    session::look(target, versions, report);
-    if let Some(version) = session::newest(versions) {
-        http::look(target, version, &args.path, report);
+    if let Some(spoken) = session::look(target, versions, report) {
+        http::look(target, spoken, &args.path, report);
         if args.memory || args.pid.is_some() {
-            measure(args, target, version, report);
+            measure(args, target, spoken, report);
         }
     }
     true
@@ -118,7 +119,7 @@ fn look(args: &ProbeArgs, target: &ProbeTarget, report: &mut ProbeReport) -> boo
 fn measure(
     args: &ProbeArgs,
     target: &ProbeTarget,
-    version: &'static rustls::SupportedProtocolVersion,
+    spoken: session::SpokenVersions,
     report: &mut ProbeReport,
 ) {
     let found = args.pid.map_or_else(|| listener::process(target.address), Ok);
@@ -128,7 +129,7 @@ fn measure(
     };
     let (connections, gets) = (args.connections.max(1), args.get);
     let options = memory::Options { pid, connections, seconds: args.seconds, gets };
-    let Some(curve) = memory::measure(target, version, options, report) else { return };
+    let Some(curve) = memory::measure(target, spoken, options, report) else { return };
     let Some(file) = &args.svg else { return };
     let picture = svg::draw("Idle TLS connections", &[(args.target.clone(), curve)]);
     match std::fs::write(file, picture) {

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustls::{ClientConfig, HandshakeKind, SupportedProtocolVersion};
+use rustls::{ClientConfig, HandshakeKind};
 
 use crate::procfs::{self, Cpu};
 use crate::report::{Grade, ProbeReport};
-use crate::session::{self, ProbeClient};
+use crate::session::{self, ProbeClient, SpokenVersions};
 use crate::target::ProbeTarget;
+use crate::two;
 
 /// Steps of a round, equal ones. The warm-up is as large as the first: from there on the memory
 /// that it left is in use again, so that the slope over the steps leaves out what grows once. Ten,
@@ -76,7 +77,7 @@ struct Round {
 /// Measures and reports. Returns the curve of the first round.
 pub fn measure(
     target: &ProbeTarget,
-    version: &'static SupportedProtocolVersion,
+    spoken: SpokenVersions,
     options: Options,
     report: &mut ProbeReport,
 ) -> Option<Curve> {
@@ -85,7 +86,7 @@ pub fn measure(
         report.unknown("memory", format!("cannot read the memory of process {}", options.pid));
         return None;
     }
-    let config = match session::config(version, false, &["http/1.1"]) {
+    let config = match session::config(spoken.version, false, &spoken.alpn()) {
         Ok(config) => config,
         Err(error) => {
             report.unknown("memory", error);
@@ -94,7 +95,7 @@ pub fn measure(
     };
     let most = options.connections.min(descriptors(options.pid)).max(1);
     let steps: Vec<usize> = (1..=STEPS).map(|step| (most * step).div_ceil(STEPS)).collect();
-    let probe = Probe { target, config, options };
+    let probe = Probe { target, config, spoken, options };
     probe.round(&steps[..1], 0.0, probe.deadline());
     let base = probe.anonymous();
     let deadline = probe.deadline();
@@ -103,7 +104,7 @@ pub fn measure(
         rounds.push(probe.round(&steps, base, deadline));
     }
     verdicts(&rounds, report);
-    handshakes(target, version, options, report);
+    handshakes(target, spoken, options, report);
     rounds.into_iter().next().map(|round| round.curve)
 }
 
@@ -119,6 +120,7 @@ fn descriptors(pid: u32) -> usize {
 struct Probe<'a> {
     target: &'a ProbeTarget,
     config: Arc<ClientConfig>,
+    spoken: SpokenVersions,
     options: Options,
 }
 
@@ -192,7 +194,9 @@ impl Probe<'_> {
     fn finish(&self, mut tls: ProbeClient) -> io::Result<TcpStream> {
         tls.sock.wait(self.target.wait);
         session::finish(&mut tls)?;
-        if self.options.gets {
+        if self.options.gets && self.spoken.is_two_only {
+            two::get(&mut tls, (&self.target.authority(), "/"), "identity")?;
+        } else if self.options.gets {
             let request = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", self.target.authority());
             tls.write_all(request.as_bytes())?;
             if tls.read(&mut [0; 4096])? == 0 {
@@ -324,12 +328,12 @@ fn slope(points: &[(f64, f64)]) -> f64 {
 /// CPU time of full and of resumed handshakes.
 fn handshakes(
     target: &ProbeTarget,
-    version: &'static SupportedProtocolVersion,
+    spoken: SpokenVersions,
     options: Options,
     report: &mut ProbeReport,
 ) {
     let wait = target.wait;
-    let mut figure = |name, figure, resumes| match cpu(target, version, options, resumes) {
+    let mut figure = |name, figure, resumes| match cpu(target, spoken, options, resumes) {
         Ok((micros, count)) if count > 0 => {
             report.figure(figure, micros);
             let seen = format!("{micros:.0} microseconds of CPU, accept and close included");
@@ -349,11 +353,11 @@ fn handshakes(
 /// Microseconds a handshake, and how many were of the wanted kind.
 fn cpu(
     target: &ProbeTarget,
-    version: &'static SupportedProtocolVersion,
+    spoken: SpokenVersions,
     options: Options,
     resumes: bool,
 ) -> io::Result<(f64, usize)> {
-    let config = session::config(version, resumes, &["http/1.1"])?;
+    let config = session::config(spoken.version, resumes, &spoken.alpn())?;
     let family = procfs::family(options.pid);
     let count = HANDSHAKES.min(options.connections);
     // Node sends tickets with its first response only. A request would be in the figure.

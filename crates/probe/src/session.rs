@@ -12,9 +12,30 @@ use rustls::{
 use crate::report::{Grade, ProbeReport};
 use crate::scan::Versions;
 use crate::target::{Bounded, ProbeTarget};
+use crate::two;
 
 /// A TLS connection with deadlines.
 pub type ProbeClient = StreamOwned<ClientConnection, Bounded>;
+
+/// How to speak with a server: what the steps after the first handshake use.
+#[derive(Clone, Copy, Debug)]
+pub struct SpokenVersions {
+    /// The newest version of TLS that both speak.
+    pub version: &'static SupportedProtocolVersion,
+    /// The server answers requests by HTTP/2, and none by HTTP/1.1.
+    pub is_two_only: bool,
+}
+
+impl SpokenVersions {
+    /// The only protocol to offer, so that requests are by it.
+    pub const fn alpn(self) -> [&'static str; 1] {
+        [if self.is_two_only { H2 } else { HTTP_1 }]
+    }
+}
+
+/// ALPN's names of protocols (RFC 7301 section 6, RFC 9113 section 3.1).
+const H2: &str = "h2";
+const HTTP_1: &str = "http/1.1";
 
 /// Tickets kept for one server; most send one or two.
 const TICKETS: usize = 8;
@@ -82,7 +103,7 @@ pub fn finish(tls: &mut ProbeClient) -> io::Result<()> {
 }
 
 /// The version with which a handshake is possible for this client.
-pub fn newest(versions: Versions) -> Option<&'static SupportedProtocolVersion> {
+fn newest(versions: Versions) -> Option<&'static SupportedProtocolVersion> {
     match versions {
         Versions { tls13: true, .. } => Some(&version::TLS13),
         Versions { tls12: true, .. } => Some(&version::TLS12),
@@ -90,22 +111,41 @@ pub fn newest(versions: Versions) -> Option<&'static SupportedProtocolVersion> {
     }
 }
 
-/// Looks at handshakes of each version.
-pub fn look(target: &ProbeTarget, versions: Versions, report: &mut ProbeReport) {
-    let Some(newest) = newest(versions) else {
-        return report.unknown("handshake", "no version is known that both speak");
+/// Looks at handshakes of each version. `None`: none is possible.
+pub fn look(
+    target: &ProbeTarget,
+    versions: Versions,
+    report: &mut ProbeReport,
+) -> Option<SpokenVersions> {
+    let Some(version) = newest(versions) else {
+        report.unknown("handshake", "no version is known that both speak");
+        return None;
     };
-    match config(newest, false, &["h2", "http/1.1"]).and_then(|config| open(target, &config)) {
-        Ok(tls) => first(target, &tls, report),
-        Err(error) => return report.unknown("handshake", error),
+    let tls = match config(version, false, &[H2, HTTP_1]).and_then(|config| open(target, &config)) {
+        Ok(tls) => tls,
+        Err(error) => {
+            report.unknown("handshake", error);
+            return Some(SpokenVersions { version, is_two_only: false });
+        }
+    };
+    first(target, &tls, report);
+    let chose_two = tls.conn.alpn_protocol() == Some(H2.as_bytes());
+    drop(tls);
+    let answers_one = answered(target, version, false).is_ok_and(|yes| yes);
+    let spoken = SpokenVersions { version, is_two_only: chose_two && !answers_one };
+    for (speaks, version, name) in [
+        (versions.tls13, &version::TLS13, "resumption-1.3"),
+        (versions.tls12, &version::TLS12, "resumption-1.2"),
+    ] {
+        if speaks {
+            resume(target, SpokenVersions { version, ..spoken }, name, report);
+        }
     }
-    if versions.tls13 {
-        resume(target, &version::TLS13, "resumption-1.3", report);
+    match answers_one {
+        true => half_close(target, version, report),
+        false => report.unknown("half-close", "a whole connection gets no answer of HTTP/1.1"),
     }
-    if versions.tls12 {
-        resume(target, &version::TLS12, "resumption-1.2", report);
-    }
-    half_close(target, newest, report);
+    Some(spoken)
 }
 
 fn first(target: &ProbeTarget, tls: &ProbeClient, report: &mut ProbeReport) {
@@ -128,20 +168,20 @@ fn first(target: &ProbeTarget, tls: &ProbeClient, report: &mut ProbeReport) {
 /// Shakes hands twice. A request in between has a TLS 1.3 server send its tickets.
 fn resume(
     target: &ProbeTarget,
-    version: &'static SupportedProtocolVersion,
+    spoken: SpokenVersions,
     name: &'static str,
     report: &mut ProbeReport,
 ) {
     let mut twice = || -> io::Result<(ClientConnection, u32)> {
-        let config = config(version, true, &["http/1.1"])?;
+        let config = config(spoken.version, true, &spoken.alpn())?;
         let mut tls = open(target, &config)?;
-        drain(target, &mut tls);
+        drain(target, spoken, &mut tls);
         let tickets = tls.conn.tls13_tickets_received();
         drop(tls);
         let connection = ClientConnection::new(config, target.server_name()?);
         let mut connection = connection.map_err(io::Error::other)?;
         let early = connection.early_data().map(|early| early.bytes_left());
-        if version.version == rustls::ProtocolVersion::TLSv1_3 {
+        if spoken.version.version == rustls::ProtocolVersion::TLSv1_3 {
             early_data(report, early);
         }
         let mut stream = target.connect()?;
@@ -176,7 +216,12 @@ fn early_data(report: &mut ProbeReport, bytes: Option<usize>) {
 }
 
 /// Asks for something that ends soon, and reads until the server ends or has sent enough.
-fn drain(target: &ProbeTarget, tls: &mut ProbeClient) {
+fn drain(target: &ProbeTarget, spoken: SpokenVersions, tls: &mut ProbeClient) {
+    if spoken.is_two_only {
+        // Tickets come before the answer, or with it.
+        let _ = two::get(tls, (&target.authority(), "/"), "identity");
+        return;
+    }
     let request =
         format!("HEAD / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", target.authority());
     // A server that speaks no HTTP may close, which is as good.
@@ -191,31 +236,34 @@ fn drain(target: &ProbeTarget, tls: &mut ProbeClient) {
     }
 }
 
+/// Whether a GET by HTTP/1.1 is answered. With `halves` close_notify and FIN follow it.
+fn answered(
+    target: &ProbeTarget,
+    version: &'static SupportedProtocolVersion,
+    halves: bool,
+) -> io::Result<bool> {
+    let mut tls = open(target, &config(version, false, &[HTTP_1])?)?;
+    let request = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", target.authority());
+    tls.write_all(request.as_bytes())?;
+    if halves {
+        tls.conn.send_close_notify();
+        while tls.conn.wants_write() {
+            tls.conn.write_tls(&mut tls.sock)?;
+        }
+        tls.sock.stream.shutdown(std::net::Shutdown::Write)?;
+    }
+    let mut first = [0; HTTP.len()];
+    tls.read_exact(&mut first)?;
+    Ok(first == *HTTP)
+}
+
 /// Sends a request and close_notify, and looks whether the answer still comes.
 fn half_close(
     target: &ProbeTarget,
     version: &'static SupportedProtocolVersion,
     report: &mut ProbeReport,
 ) {
-    let answered = |halves: bool| -> io::Result<bool> {
-        let mut tls = open(target, &config(version, false, &["http/1.1"])?)?;
-        let request = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", target.authority());
-        tls.write_all(request.as_bytes())?;
-        if halves {
-            tls.conn.send_close_notify();
-            while tls.conn.wants_write() {
-                tls.conn.write_tls(&mut tls.sock)?;
-            }
-            tls.sock.stream.shutdown(std::net::Shutdown::Write)?;
-        }
-        let mut first = [0; HTTP.len()];
-        tls.read_exact(&mut first)?;
-        Ok(first == *HTTP)
-    };
-    if !answered(false).is_ok_and(|yes| yes) {
-        return report.unknown("half-close", "a whole connection gets no answer of HTTP/1.1");
-    }
-    match answered(true) {
+    match answered(target, version, true) {
         Ok(true) => report.add("half-close", Grade::Good, "the answer comes after a half-close"),
         _ => report.advise("half-close", Grade::Note, "the answer is lost", ADVICE_HALF),
     }

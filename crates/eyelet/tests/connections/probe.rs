@@ -172,17 +172,57 @@ https.createServer({ cert: fs.readFileSync(certificate), key: fs.readFileSync(ke
 }).listen(0, "127.0.0.1", function () { console.log("port " + this.address().port + ";"); });
 "#;
 
+/// A server of HTTP/2 that has nothing else. Its page is long enough to be coded.
+const TWO: &str = r#"
+const fs = require("fs"), zlib = require("zlib"), http2 = require("http2");
+const [certificate, key] = process.argv.slice(1);
+const files = { cert: fs.readFileSync(certificate), key: fs.readFileSync(key) };
+const server = http2.createSecureServer(files, (q, a) => {
+  const page = "a page ".repeat(30000);
+  if (!/gzip/.test(q.headers["accept-encoding"])) return a.end(page);
+  a.writeHead(200, { "content-encoding": "gzip", "vary": "accept-encoding" });
+  a.end(zlib.gzipSync(page));
+});
+server.on("sessionError", () => {}).on("tlsClientError", () => {});
+server.listen(0, "127.0.0.1", function () { console.log("port " + this.address().port + ";"); });
+"#;
+
+/// A script of Node with the test's certificate, and where it listens.
+fn node(pki: &Pki, script: &str) -> (Talk, SocketAddr) {
+    let (certificate, key) = (pki.file("edge.pem"), pki.file("edge.key"));
+    let mut node = Talk::start(Command::new("node").args(["-e", script]).args([certificate, key]));
+    node.hear(";");
+    let port: u16 = node.said().split(['t', ';']).nth(1).unwrap().trim().parse().unwrap();
+    (node, SocketAddr::from(([127, 0, 0, 1], port)))
+}
+
+#[test]
+fn a_server_that_has_http2_alone_is_asked_by_it() {
+    if !need("node") {
+        return;
+    }
+    let (_node, address) = node(&Pki::new(), TWO);
+    // Node sends its tickets with its first answer only: the time of a resumption waits in vain.
+    let flags = ["--wait", "20", "--memory", "--get", "--connections", "60"];
+    let (said, found) = probe(address, &flags);
+    assert_eq!(said.status.code(), Some(0), "{found:#}");
+    assert_eq!(finding(&found, "alpn"), ("ok", "chose h2"), "{found:#}");
+    assert_eq!(finding(&found, "http"), ("ok", "200 with 210000 bytes, by HTTP/2 alone"));
+    let (grade, codings) = finding(&found, "codings");
+    assert!(grade == "ok" && codings.starts_with("gzip (210000 to "), "{found:#}");
+    for name in ["vary", "coded-twice", "breach", "resumption-1.3", "resumption-1.2"] {
+        assert_eq!(finding(&found, name).0, "ok", "{name}: {found:#}");
+    }
+    assert_eq!(finding(&found, "half-close").0, "unknown", "{found:#}");
+    assert_eq!(found["figures"]["connections"], 60.0, "{found:#}");
+}
+
 #[test]
 fn a_body_that_is_coded_twice_is_named() {
     if !need("node") {
         return;
     }
-    let pki = Pki::new();
-    let (certificate, key) = (pki.file("edge.pem"), pki.file("edge.key"));
-    let mut node = Talk::start(Command::new("node").args(["-e", TWICE]).args([certificate, key]));
-    node.hear(";");
-    let port: u16 = node.said().split(['t', ';']).nth(1).unwrap().trim().parse().unwrap();
-    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let (_node, address) = node(&Pki::new(), TWICE);
     let (_, found) = probe(address, &["--wait", "60", "--path", "/twice"]);
     assert_eq!(finding(&found, "coded-twice").0, "bad", "{found:#}");
     let (_, found) = probe(address, &LONG);

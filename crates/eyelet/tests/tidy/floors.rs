@@ -290,6 +290,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         Some(&[
             "brotli", // decoders of what a server sends
             "clap",
+            "eyelet-h2",
             "eyelet-sys",
             "eyelet-tls",
             "eyelet-wire",
