@@ -114,8 +114,9 @@ fn begin(
     (first, complete): (Bytes, bool),
 ) -> Result<Length, ResponseFault> {
     let body = BodyInfo { length: known(length), complete };
-    // Before they are coded here, and after they are decoded, the bytes have a boundary.
-    let before = Boundary::of_body(&head.headers);
+    // Before they are coded here, and after they are decoded, the bytes have a boundary. A body
+    // with a length ends by itself.
+    let before = known(length).is_none().then(|| Boundary::of_body(&head.headers));
     let mut coder = compressors.response(wanted, head, Some(body), &first);
     let undone = coder.take_undone().map(|undone| Decoding::new(undone, budget)).transpose()?;
     let (is_coded, is_undone) = (!coder.is_identity(), undone.is_some());
@@ -123,7 +124,7 @@ fn begin(
     if let Some(decoding) = undone {
         download.follow(Boundary::of_body(&head.headers));
         download.decode(decoding);
-    } else if known(length).is_none() {
+    } else if let Some(before) = before {
         download.follow(before);
     }
     if !is_coded && !is_undone {
