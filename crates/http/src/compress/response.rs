@@ -49,10 +49,7 @@ impl Compressors {
         let coder = match body {
             Some(body) => {
                 let beginning = Beginning { length: body.length, complete: body.complete, first };
-                self.recount();
-                let coder = self.of_body(asked.rule, wanted, head, &beginning);
-                self.recount();
-                coder
+                self.of_body(asked.rule, wanted, head, &beginning)
             }
             None => {
                 let effort = wanted.effort.unwrap_or_else(|| self.inner.pace.effort());
@@ -116,6 +113,8 @@ impl Compressors {
             vary(wanted, headers);
             return Coder::as_is(self, why);
         }
+        // Responses that are not coded take nothing from the pool. The tick counts for them.
+        self.recount();
         let capture = self.offer(rule, wanted, status, headers, length);
         vary(wanted, headers);
         let mut coder = match self.code(rule, wanted, headers, body) {
@@ -125,6 +124,7 @@ impl Compressors {
             }
             Err(why) => Coder::as_is(self, why),
         };
+        self.recount();
         coder.capture = capture.map(Box::new);
         coder
     }
