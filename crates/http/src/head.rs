@@ -476,18 +476,26 @@ fn as_host(authority: Authority) -> Result<Authority, RequestFault> {
     };
     // One trailing dot is the root of a full name (RFC 1034 section 3.1). No other label may be
     // empty: a reader that drops empty labels would see another name.
-    let mut before = b'.';
-    let is_plain = |byte: u8| {
-        let follows = byte != b'.' || before != b'.';
-        before = byte;
-        let is_mark = matches!(byte, b'-' | b'.' | b'_' | b'~' | b':' | b'[' | b']');
-        follows && (byte.is_ascii_alphanumeric() || is_mark)
-    };
-    if host.is_empty() || !port_fits || !host.bytes().all(is_plain) {
+    let bytes = host.as_bytes();
+    let is_label_empty = bytes.first() == Some(&b'.') || bytes.windows(2).any(|two| two == b"..");
+    // The loop has no early end, so it has no branch for each byte.
+    let is_plain = bytes.iter().fold(true, |all, byte| all & HOST_BYTES[usize::from(*byte)]);
+    if host.is_empty() || !port_fits || is_label_empty || !is_plain {
         return Err(RequestFault::Host);
     }
     Ok(authority)
 }
+
+/// What a host may consist of.
+static HOST_BYTES: [bool; 256] = {
+    let (mut bytes, mut byte) = ([false; 256], 0);
+    while byte < 256 {
+        let is_mark = matches!(byte as u8, b'-' | b'.' | b'_' | b'~' | b':' | b'[' | b']');
+        bytes[byte] = (byte as u8).is_ascii_alphanumeric() || is_mark;
+        byte += 1;
+    }
+    bytes
+};
 
 /// The host of an authority without user information, and the rest: a port behind its colon.
 pub fn split_port(authority: &str) -> (&str, &str) {

@@ -319,12 +319,13 @@ impl ServedConnection {
         let (host, _) = split_port(authority.as_str());
         let host = host.strip_suffix('.').unwrap_or(host);
         let sni = self.info.decided.sni.as_deref();
-        if is_name(host) && sni.is_some_and(|sni| sni.eq_ignore_ascii_case(host)) {
+        let is_name = is_name(host);
+        if is_name && sni.is_some_and(|sni| sni.eq_ignore_ascii_case(host)) {
             return true;
         }
-        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        let bare = || host.trim_start_matches('[').trim_end_matches(']');
         // Clients send no SNI for an address (RFC 6066 section 3).
-        let is_address = bare.parse::<IpAddr>().is_ok();
+        let is_address = !is_name && bare().parse::<IpAddr>().is_ok();
         let name = if is_address { String::new() } else { host.to_ascii_lowercase() };
         if sni == Some(&*name) {
             return true;
