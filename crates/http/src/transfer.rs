@@ -481,8 +481,11 @@ impl<'a> Download<'a> {
                 true => usize::MAX,
                 false => self.poll_room(task, stream, QUEUED_BYTES_MAX),
             };
-            while !self.ended && stream.queued() < room && self.taken < quota {
-                let max = room - stream.queued();
+            while !self.ended && self.taken < quota {
+                let max = room.saturating_sub(stream.queued());
+                if max == 0 {
+                    break;
+                }
                 let Poll::Ready(piece) = self.poll_next(task, upstream, max) else { break };
                 let passed = piece.map_err(Broken::Upstream).and_then(|piece| {
                     self.pass(piece, stream).map_err(|CodingError { .. }| Broken::Coding)
