@@ -5,12 +5,13 @@ use std::cell::Cell;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use eyelet_sys::time::boot_ns;
+use eyelet_telemetry::info::NS_PER_MS;
 
 /// The clocks of one worker.
 pub struct Clock {
     /// The time since boot at which it was created, in nanoseconds.
     began_ns: u64,
-    began_unix_ms: u64,
+    began_unix_ns: u64,
     /// The time that was read last, in nanoseconds since `began`: 584 years fit.
     last_ns: Cell<u64>,
     iteration: Cell<Iteration>,
@@ -32,9 +33,9 @@ enum Iteration {
 impl Clock {
     /// Both clocks start in agreement.
     pub fn new() -> Self {
-        let (began_unix_ms, began_ns) = (unix_ms(SystemTime::now()), boot_ns());
+        let (began_unix_ns, began_ns) = (unix_ns(SystemTime::now()), boot_ns());
         let iteration = Cell::new(Iteration::None);
-        Self { began_ns, began_unix_ms, last_ns: Cell::new(0), iteration, ahead_ms: Cell::new(0) }
+        Self { began_ns, began_unix_ns, last_ns: Cell::new(0), iteration, ahead_ms: Cell::new(0) }
     }
 
     /// Time since the clock was created.
@@ -45,10 +46,17 @@ impl Clock {
     /// Milliseconds since 1970, as if the wall clock had not been set since the start. By the time
     /// of the iteration.
     pub fn steady_ms(&self) -> u64 {
-        self.began_unix_ms + self.iteration_ns() / 1_000_000
+        self.steady_ns() / NS_PER_MS
+    }
+
+    /// The same in nanoseconds: they fit until 2554.
+    #[inline]
+    pub fn steady_ns(&self) -> u64 {
+        self.began_unix_ns + self.iteration_ns()
     }
 
     /// Reads the steady clock: nanoseconds since the clock was created.
+    #[inline]
     pub fn now_ns(&self) -> u64 {
         let now_ns = boot_ns() - self.began_ns;
         self.last_ns.set(now_ns);
@@ -59,6 +67,7 @@ impl Clock {
     }
 
     /// The same, but what an iteration of the event loop does has one time.
+    #[inline]
     pub fn iteration_ns(&self) -> u64 {
         match self.iteration.get() {
             Iteration::Read => self.last_ns.get(),
@@ -83,7 +92,7 @@ impl Clock {
 
     /// Reads the wall clock. Returns how many milliseconds it is ahead of the steady one.
     pub fn look(&self) -> i64 {
-        self.set(unix_ms(SystemTime::now()), self.steady_ms())
+        self.set(unix_ns(SystemTime::now()) / NS_PER_MS, self.steady_ms())
     }
 
     fn set(&self, wall_ms: u64, steady_ms: u64) -> i64 {
@@ -105,9 +114,9 @@ impl Default for Clock {
 }
 
 /// Zero before 1970.
-fn unix_ms(time: SystemTime) -> u64 {
+fn unix_ns(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -95,8 +95,8 @@ pub enum SlotState {
         ended: bool,
         /// How far it is.
         phase: Phase,
-        /// What a list shows of it.
-        seen: Seen,
+        /// What a list shows of it. `None`: nobody may ask.
+        seen: Option<Seen>,
     },
     /// The event loop, at an event: the usual state.
     Parked {
@@ -176,7 +176,7 @@ impl SlotState {
             ends: false,
             ended: false,
             phase,
-            seen: Seen::default(),
+            seen: None,
         }
     }
 }

@@ -66,8 +66,7 @@ impl Handle {
         self.worker.connected(self.key);
     }
 
-    /// Notes that its upstream is connected, and that the dial has not waited. The verdict, the end
-    /// of the handshake or the choice of an upstream has just read the clock.
+    /// Notes that its upstream is connected, and that the dial has not waited: it took no time.
     pub fn connected_at_once(&self) {
         self.worker.connected_at_once();
     }
@@ -80,11 +79,6 @@ impl Handle {
         live: (&Rc<std::cell::Cell<u64>>, &Rc<std::cell::Cell<u64>>),
     ) {
         self.worker.count_live(self.key, info, live);
-    }
-
-    /// Notes that the rules have decided, right after their hit was counted.
-    pub fn decided(&self) {
-        self.worker.decided(self.key);
     }
 
     /// Waits until any of `bits` is reported on one of `sides`. With no side it waits for the

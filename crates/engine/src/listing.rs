@@ -9,7 +9,9 @@ use eyelet_telemetry::cell::Cell;
 use eyelet_telemetry::counters::handshake_kind;
 use eyelet_telemetry::histogram::Histogram;
 use eyelet_telemetry::info::ConnectionInfo;
-use eyelet_telemetry::listing::{ConnectionKind, ConnectionView, Filter, Listed, Slice, State};
+use eyelet_telemetry::listing::{
+    ConnectionKind, ConnectionView, Filter, Listed, Seen, Slice, State,
+};
 use eyelet_telemetry::reason::Reason;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -77,12 +79,11 @@ impl Connections {
 
 impl Worker {
     /// Notes what a list shows of a connection that was just accepted, if somebody may ask for one.
-    /// The clock was read for the time of its accept.
     pub(crate) fn see_accepted(&self, state: &mut SlotState, info: &ConnectionInfo) {
         if let SlotState::Active { seen, .. } = state
             && self.settings.get().may_list
         {
-            seen.accept(info, self.clock.last_ns());
+            *seen = Some(Seen::accepted(info));
         }
     }
 
@@ -94,10 +95,11 @@ impl Worker {
         }
         let mut table = self.table.borrow_mut();
         if let Some(SlotState::Active { seen, .. }) = table.slot(key).map(|slot| &mut slot.state) {
+            let seen = seen.get_or_insert_with(|| Seen::accepted(info));
             self.counters.of_state(seen.state).inspect(|cell| cell.down());
             self.counters.of_state(state).inspect(|cell| cell.up());
             if state == State::Dialling {
-                seen.began_ns = Some(self.clock.last_ns());
+                seen.dials_since_ns = Some(self.clock.last_ns());
             }
             seen.note(state, info);
         }
@@ -114,7 +116,9 @@ impl Worker {
             return;
         }
         let mut table = self.table.borrow_mut();
-        if let Some(SlotState::Active { seen, .. }) = table.slot(key).map(|slot| &mut slot.state) {
+        if let Some(SlotState::Active { seen: Some(seen), .. }) =
+            table.slot(key).map(|slot| &mut slot.state)
+        {
             seen.count_live(info, (to_upstream.clone(), to_client.clone()));
         }
     }
@@ -139,48 +143,34 @@ impl Worker {
     /// Counts a slot's state. Parked connections are counted when they are parked and woken.
     pub(crate) fn count_state(&self, state: &SlotState, count: impl Fn(&Cell)) {
         match state {
-            SlotState::Active { seen, .. } => {
+            SlotState::Active { seen: Some(seen), .. } => {
                 self.counters.of_state(seen.state).into_iter().for_each(count)
             }
             SlotState::Lingering => count(&self.counters.lingering),
-            SlotState::Parked { .. } => {}
+            SlotState::Active { seen: None, .. } | SlotState::Parked { .. } => {}
         }
     }
 
-    /// The rules have decided. The clock was just read for the time of the verdict.
-    pub(crate) fn decided(&self, key: Key) {
-        if let Some(began_ns) = self.take_began(key) {
-            let now_ns = self.clock.last_ns();
-            self.counters.decisions.observe_ns(now_ns.saturating_sub(began_ns));
-        }
-    }
-
-    /// The upstream is connected, and the dial has waited.
+    /// The upstream is connected, and the dial has waited. When it began is kept in the slot: it
+    /// would make each task larger.
     pub(crate) fn connected(&self, key: Key) {
-        if let Some(began_ns) = self.take_began(key) {
+        if !self.settings.get().may_list {
+            return;
+        }
+        let mut table = self.table.borrow_mut();
+        if let Some(SlotState::Active { seen: Some(seen), .. }) =
+            table.slot(key).map(|slot| &mut slot.state)
+            && let Some(began_ns) = seen.dials_since_ns.take()
+        {
             let now_ns = self.clock.iteration_ns();
             self.counters.connects.observe_ns(now_ns.saturating_sub(began_ns));
         }
     }
 
-    /// The upstream is connected by a dial that began when the clock was read last.
+    /// The upstream is connected, and the dial has not waited.
     pub(crate) fn connected_at_once(&self) {
         if self.settings.get().may_list {
-            let began_ns = self.clock.last_ns();
-            let now_ns = self.clock.iteration_ns();
-            self.counters.connects.observe_ns(now_ns.saturating_sub(began_ns));
-        }
-    }
-
-    /// When what is timed has begun; it is over. It is kept in the slot: it would make each task
-    /// larger. `None`: nobody may ask.
-    fn take_began(&self, key: Key) -> Option<u64> {
-        if !self.settings.get().may_list {
-            return None;
-        }
-        match &mut self.table.borrow_mut().slot(key)?.state {
-            SlotState::Active { seen, .. } => seen.began_ns.take(),
-            _ => None,
+            self.counters.connects.observe_none();
         }
     }
 
@@ -265,7 +255,7 @@ fn show<T>(worker: &Worker, key: Key, then: impl FnOnce(&ConnectionView<'_>) -> 
     let mut table = worker.table.borrow_mut();
     let wait = match &mut table.slot(key)?.state {
         SlotState::Parked { info, relay } => rest::idle_for(worker, relay, info.is_settled()),
-        SlotState::Active { seen, .. } => return seen.shown(then),
+        SlotState::Active { seen, .. } => return seen.as_ref().map(|seen| seen.shown(then)),
         SlotState::Lingering => return None,
     };
     let idle_ms = table.since_due_in(key, wait).as_millis() as u64;

@@ -347,6 +347,12 @@ impl Worker {
         self.clock.steady_ms()
     }
 
+    /// The same in nanoseconds.
+    #[inline]
+    pub fn now_unix_ns(&self) -> u64 {
+        self.clock.steady_ns()
+    }
+
     /// Sets the program, once.
     pub fn serve(&self, program: &Rc<impl Program + 'static>) {
         let program: Rc<dyn Program> = program.clone();
@@ -485,10 +491,11 @@ impl Worker {
         self.counters.accepted.up();
         ConnectionInfo {
             id: u64::from(self.index) << 48 | id,
-            started_unix_ms: self.now_unix_ms(),
+            started_unix_ns: self.now_unix_ns(),
             client: peer,
             connect: None,
             owes_answer: false,
+            is_decided: false,
             decided: Decided { listener, ..Decided::default() },
             bytes_to_upstream: 0,
             bytes_to_client: 0,

@@ -123,11 +123,14 @@ impl FactSource {
             worker.engine.counters.name_evidence(evidence);
         }
         if let Some(hits) = &worker.snapshot.hits {
-            let now = worker.engine.now_unix_ms();
+            let now_ns = worker.engine.now_unix_ns();
             if let Some(rule) = info.decided.rule {
-                hits.hit(worker.engine.index(), rule, now);
+                hits.hit(worker.engine.index(), rule, now_ns);
             }
-            connection.handle.decided();
+            if !std::mem::replace(&mut info.is_decided, true) {
+                let took_ns = now_ns.saturating_sub(info.started_unix_ns);
+                worker.engine.counters.decisions.observe_ns(took_ns);
+            }
         }
         self.blame(info, act)
     }

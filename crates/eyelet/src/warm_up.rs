@@ -116,10 +116,11 @@ const UNSPECIFIED: (Ipv4Addr, u16) = (Ipv4Addr::UNSPECIFIED, 0);
 fn unconnected_info() -> ConnectionInfo {
     ConnectionInfo {
         id: 0,
-        started_unix_ms: 0,
+        started_unix_ns: 0,
         client: SocketAddr::from(UNSPECIFIED),
         connect: None,
         owes_answer: false,
+        is_decided: false,
         decided: Decided::default(),
         bytes_to_upstream: 0,
         bytes_to_client: 0,

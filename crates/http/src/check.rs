@@ -193,10 +193,11 @@ fn failed(why: NoAnswer) -> CheckError {
 fn info() -> ConnectionInfo {
     ConnectionInfo {
         id: 0,
-        started_unix_ms: 0,
+        started_unix_ns: 0,
         client: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
         connect: None,
         owes_answer: false,
+        is_decided: false,
         decided: Decided { listener: NO_LISTENER, ..Decided::default() },
         bytes_to_upstream: 0,
         bytes_to_client: 0,

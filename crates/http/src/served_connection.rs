@@ -376,10 +376,11 @@ impl ServedConnection {
         self.is_over.set(true);
         let mut info = ConnectionInfo {
             id: self.info.id,
-            started_unix_ms: self.info.started_unix_ms,
+            started_unix_ns: self.info.started_unix_ns,
             client: self.info.client,
             connect: None,
             owes_answer: false,
+            is_decided: true,
             decided: self.info.decided.clone(),
             bytes_to_upstream: self.info.bytes_to_upstream + self.bytes_to_upstream.get(),
             bytes_to_client: self.info.bytes_to_client + self.sent.get(),

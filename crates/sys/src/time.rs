@@ -5,6 +5,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Nanoseconds since about the boot, without the time in suspend (CLOCK_MONOTONIC): 584 years fit.
 /// It never goes back.
+#[inline]
 pub fn boot_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     // Neither is negative on this clock.

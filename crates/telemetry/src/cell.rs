@@ -8,21 +8,25 @@ pub struct Cell(AtomicU64);
 
 impl Cell {
     /// Adds one.
+    #[inline]
     pub fn up(&self) {
         self.add(1);
     }
 
     /// Subtracts one.
+    #[inline]
     pub fn down(&self) {
         self.0.store(self.0.load(Relaxed).wrapping_sub(1), Relaxed);
     }
 
     /// Adds `n`.
+    #[inline]
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
     }
 
     /// Sets the number.
+    #[inline]
     pub fn set(&self, n: u64) {
         self.0.store(n, Relaxed);
     }

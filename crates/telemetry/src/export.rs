@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::evidence::{AddressEvidence, CertificateEvidence, Evidence};
-use crate::info::{Alpn, ConnectionInfo, Decided, Outcome, TlsCompression, UpstreamName};
+use crate::info::{
+    Alpn, ConnectionInfo, Decided, NS_PER_MS, Outcome, TlsCompression, UpstreamName,
+};
 use crate::labels::Labels;
 
 /// Most bytes of a text: a listener's or a rule's name, a host name, an issuer. The longest that a
@@ -172,11 +174,11 @@ impl<'a> InfoV1<'a> {
     pub fn new(info: &'a ConnectionInfo, now_unix_ms: u64) -> Self {
         Self {
             id: info.id,
-            age_ms: now_unix_ms.saturating_sub(info.started_unix_ms),
+            age_ms: now_unix_ms.saturating_sub(info.started_unix_ms()),
             client: info.client,
             bytes_to_upstream: info.bytes_to_upstream,
             bytes_to_client: info.bytes_to_client,
-            decided: DecidedV1::new(&info.decided, info.started_unix_ms),
+            decided: DecidedV1::new(&info.decided, info.started_unix_ms()),
         }
     }
 
@@ -191,10 +193,11 @@ impl<'a> InfoV1<'a> {
         }
         Ok(ConnectionInfo {
             id: self.id,
-            started_unix_ms,
+            started_unix_ns: started_unix_ms.saturating_mul(NS_PER_MS),
             client: self.client,
             connect: None,
             owes_answer: false,
+            is_decided: true,
             decided: self.decided.decided(started_unix_ms)?,
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
@@ -404,10 +407,11 @@ mod tests {
         evidence.note_certificate(Ok(Arc::new(shown)));
         let info = |started_unix_ms| ConnectionInfo {
             id: 7,
-            started_unix_ms,
+            started_unix_ns: started_unix_ms * NS_PER_MS,
             client: SocketAddr::from(([192, 0, 2, 7], 1)),
             connect: None,
             owes_answer: false,
+            is_decided: true,
             decided: Decided { evidence: Some(Box::new(evidence.clone())), ..Decided::default() },
             bytes_to_upstream: 0,
             bytes_to_client: 0,
@@ -419,13 +423,13 @@ mod tests {
         {
             let info = info(started_unix_ms);
             let form = InfoV1::new(&info, left_unix_ms);
-            let mut imported = form.info(1 << 62).unwrap();
-            imported.follow_clock(1 << 62, came_unix_ms);
-            let age = came_unix_ms - imported.started_unix_ms;
+            let mut imported = form.info(1 << 43).unwrap();
+            imported.follow_clock(1 << 43, came_unix_ms);
+            let age = came_unix_ms - imported.started_unix_ms();
             assert_eq!(age, left_unix_ms - started_unix_ms);
             let evidence = imported.decided.evidence.as_ref().unwrap();
             let shown = evidence.dns().unwrap().at_unix_ms;
-            let before = imported.started_unix_ms - shown;
+            let before = imported.started_unix_ms() - shown;
             assert!((0..100).contains(&(before - (started_unix_ms - at_unix_ms))), "{before}");
             let first = first.get_or_insert_with(|| imported.decided.clone());
             assert_eq!(imported.decided, *first);

@@ -16,6 +16,9 @@ use crate::upstream::CountedAt;
 use eyelet_memory::budget::Budget;
 use eyelet_memory::interner::{Heap, Interner, Name, Symbol};
 
+/// Nanoseconds of a millisecond.
+pub const NS_PER_MS: u64 = 1_000_000;
+
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -247,14 +250,16 @@ pub enum TlsCompression {
 pub struct ConnectionInfo {
     /// Unique in this process.
     pub id: u64,
-    /// Milliseconds since 1970 at accept.
-    pub started_unix_ms: u64,
+    /// Nanoseconds since 1970 at accept, by the steady clock.
+    pub started_unix_ns: u64,
     /// The client's address.
     pub client: SocketAddr,
     /// The target of its CONNECT request, if there was one.
     pub connect: Option<Box<Target>>,
     /// Whether the CONNECT request must still be answered.
     pub owes_answer: bool,
+    /// Whether the rules have decided it. Some connections are decided anew.
+    pub is_decided: bool,
     /// What was decided so far.
     pub decided: Decided,
     /// Bytes written to the upstream.
@@ -267,7 +272,7 @@ pub struct ConnectionInfo {
 #[derive(Debug)]
 pub struct Parked {
     id: u64,
-    started_unix_ms: u64,
+    started_unix_ns: u64,
     client_ip: [u8; 16],
     client_port: u16,
     settled: bool,
@@ -284,12 +289,18 @@ pub struct Parked {
 }
 
 impl ConnectionInfo {
+    /// Milliseconds since 1970 at accept.
+    pub fn started_unix_ms(&self) -> u64 {
+        self.started_unix_ns / NS_PER_MS
+    }
+
     /// The measurements for its log entry.
     pub fn measured(&self, now_unix_ms: u64) -> Measured {
+        let started_unix_ms = self.started_unix_ms();
         Measured {
             id: self.id,
-            started_unix_ms: self.started_unix_ms,
-            duration_ms: now_unix_ms.saturating_sub(self.started_unix_ms),
+            started_unix_ms,
+            duration_ms: now_unix_ms.saturating_sub(started_unix_ms),
             client: self.client,
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
@@ -309,8 +320,8 @@ impl ConnectionInfo {
 
     /// Counts its times by another clock: `to` is the time at which that one shows `from`.
     pub fn follow_clock(&mut self, from_unix_ms: u64, to_unix_ms: u64) {
-        let ago_ms = from_unix_ms.saturating_sub(self.started_unix_ms);
-        self.started_unix_ms = to_unix_ms.saturating_sub(ago_ms);
+        let ago_ms = from_unix_ms.saturating_sub(self.started_unix_ms());
+        self.started_unix_ns = to_unix_ms.saturating_sub(ago_ms).saturating_mul(NS_PER_MS);
         if let Some(evidence) = &mut self.decided.evidence {
             evidence.follow_clock(from_unix_ms, to_unix_ms);
         }
@@ -326,7 +337,7 @@ impl ConnectionInfo {
         };
         Parked {
             id: self.id,
-            started_unix_ms: self.started_unix_ms,
+            started_unix_ns: self.started_unix_ns,
             client_ip,
             client_port: self.client.port(),
             settled: false,
@@ -358,10 +369,11 @@ impl Parked {
         }
         ConnectionInfo {
             id: self.id,
-            started_unix_ms: self.started_unix_ms,
+            started_unix_ns: self.started_unix_ns,
             client: self.client(),
             connect: None,
             owes_answer: false,
+            is_decided: true,
             decided,
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
@@ -375,7 +387,7 @@ impl Parked {
 
     /// Milliseconds since 1970 at accept.
     pub fn started_unix_ms(&self) -> u64 {
-        self.started_unix_ms
+        self.started_unix_ns / NS_PER_MS
     }
 
     /// The client's address, with its port.
@@ -477,10 +489,11 @@ mod tests {
     fn info(sni: &str, client: &str) -> ConnectionInfo {
         ConnectionInfo {
             id: 7,
-            started_unix_ms: 1,
+            started_unix_ns: 1,
             client: client.parse().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0))),
             connect: None,
             owes_answer: false,
+            is_decided: true,
             decided: Decided { sni: Some(sni.into()), rule: Some(0), ..Decided::default() },
             bytes_to_upstream: 2,
             bytes_to_client: 3,

@@ -10,7 +10,7 @@ use eyelet_wire::version;
 use ipnet::IpNet;
 use serde::{Serialize, Serializer};
 
-use crate::info::{ConnectionInfo, Parked, SharedInfo, UpstreamName};
+use crate::info::{ConnectionInfo, NS_PER_MS, Parked, SharedInfo, UpstreamName};
 use crate::labels::Labels;
 
 /// Bits of an id that count a worker's connections. The bits above are the worker.
@@ -121,17 +121,15 @@ pub enum ConnectionKind {
 }
 
 /// What an active connection's slot shows of it. Its task has everything else.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Seen {
     /// How far it is.
     pub state: State,
-    /// Its id. 0: nothing is known of it yet.
-    pub id: u64,
-    /// Its accept, until the rules have decided; then the beginning of a dial. In nanoseconds of
-    /// the worker's clock.
-    pub began_ns: Option<u64>,
-    started_unix_ms: u64,
-    client: Option<SocketAddr>,
+    /// When the dial of its upstream began, which waits: nanoseconds of the worker's clock.
+    pub dials_since_ns: Option<u64>,
+    id: u64,
+    started_unix_ns: u64,
+    client: SocketAddr,
     labels: Labels,
     listener: u16,
     rule: Option<u32>,
@@ -148,14 +146,24 @@ pub struct Seen {
 pub type LiveBytes = (Rc<Cell<u64>>, Rc<Cell<u64>>);
 
 impl Seen {
-    /// Notes what is known of a connection that was accepted then. It holds nothing yet.
-    pub fn accept(&mut self, info: &ConnectionInfo, now_ns: u64) {
-        self.id = info.id;
-        self.began_ns = Some(now_ns);
-        self.started_unix_ms = info.started_unix_ms;
-        self.client = Some(info.client);
-        self.labels.clone_from(&info.decided.labels);
-        self.listener = info.decided.listener;
+    /// What is known of a connection that was just accepted.
+    pub fn accepted(info: &ConnectionInfo) -> Self {
+        Self {
+            state: State::Peeking,
+            dials_since_ns: None,
+            id: info.id,
+            started_unix_ns: info.started_unix_ns,
+            client: info.client,
+            labels: info.decided.labels.clone(),
+            listener: info.decided.listener,
+            rule: None,
+            sni: None,
+            kind: None,
+            tls_version: None,
+            bytes_to_upstream: 0,
+            bytes_to_client: 0,
+            live: None,
+        }
     }
 
     /// Notes what is known of a connection in this state. It allocates for a long name only.
@@ -163,9 +171,8 @@ impl Seen {
         let decided = &info.decided;
         let http = if decided.http2 { ConnectionKind::Http2 } else { ConnectionKind::Http1 };
         self.state = state;
-        self.id = info.id;
-        self.started_unix_ms = info.started_unix_ms;
-        self.client = Some(info.client);
+        // A PROXY header, or a reload, may have changed these.
+        self.client = info.client;
         self.labels.clone_from(&decided.labels);
         self.listener = decided.listener;
         self.rule = decided.rule;
@@ -184,16 +191,15 @@ impl Seen {
     }
 
     /// Calls `then` with what is shown.
-    pub fn shown<T>(&self, then: impl FnOnce(&ConnectionView<'_>) -> T) -> Option<T> {
-        let client = self.client?;
+    pub fn shown<T>(&self, then: impl FnOnce(&ConnectionView<'_>) -> T) -> T {
         let live = self.live.as_ref();
         let (up, down) = live.map_or((0, 0), |(up, down)| (up.get(), down.get()));
-        Some(then(&ConnectionView {
+        then(&ConnectionView {
             id: self.id,
             state: self.state,
             kind: self.kind,
-            started_unix_ms: self.started_unix_ms,
-            client,
+            started_unix_ms: self.started_unix_ns / NS_PER_MS,
+            client: self.client,
             labels: &self.labels,
             listener: self.listener,
             rule: self.rule,
@@ -203,7 +209,7 @@ impl Seen {
             idle_ms: None,
             bytes_to_upstream: self.bytes_to_upstream.saturating_add(up),
             bytes_to_client: self.bytes_to_client.saturating_add(down),
-        }))
+        })
     }
 }
 
@@ -399,15 +405,16 @@ mod tests {
         };
         let info = ConnectionInfo {
             id: 3 << COUNT_BITS | 17,
-            started_unix_ms: 1_000,
+            started_unix_ns: 1_000 * NS_PER_MS,
             client: "[::ffff:192.0.2.7]:5000".parse().unwrap(),
             connect: None,
             owes_answer: false,
+            is_decided: true,
             decided,
             bytes_to_upstream: 300,
             bytes_to_client: 700,
         };
-        let mut seen = Seen::default();
+        let mut seen = Seen::accepted(&info);
         seen.note(state, &info);
         seen
     }
@@ -423,9 +430,8 @@ mod tests {
 
     #[test]
     fn a_filter_takes_what_all_of_it_allows() {
-        let takes = |filter: Filter| {
-            seen(State::Serving).shown(|shown| filter.takes(shown, 11_000)).unwrap()
-        };
+        let takes =
+            |filter: Filter| seen(State::Serving).shown(|shown| filter.takes(shown, 11_000));
         let all = Filter::default;
         assert!(all().is_all() && takes(all()));
         let text = |text: &str| Some(String::from(text));
@@ -455,14 +461,13 @@ mod tests {
 
     #[test]
     fn a_connection_is_one_object() {
-        let listed = seen(State::Serving).shown(|shown| Listed::new(shown, 11_000)).unwrap();
+        let listed = seen(State::Serving).shown(|shown| Listed::new(shown, 11_000));
         let expected = r#"{"id":"3-17","state":"serving","kind":"http1","listener":"public","#
             .to_owned()
             + r#""rule":"api","client":"[::ffff:192.0.2.7]:5000","sni":"a.example","#
             + r#""tls_version":"1.3","upstream":null,"age_ms":10000,"idle_ms":null,"#
             + r#""bytes_to_upstream":300,"bytes_to_client":700}"#;
         assert_eq!(serde_json::to_string(&listed).unwrap(), expected);
-        assert!(Seen::default().shown(|_| ()).is_none());
         assert!(State::ALL.into_iter().all(|state| State::called(state.name()) == Some(state)));
     }
 }

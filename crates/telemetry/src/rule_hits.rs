@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use eyelet_config::RuleNames;
 
 use crate::cell::Cell;
+use crate::info::NS_PER_MS;
 
 /// The cells of one set of rules.
 #[derive(Debug)]
@@ -19,7 +20,7 @@ pub struct RuleHits {
 #[derive(Debug, Default)]
 struct RuleCell {
     hits: Cell,
-    last_unix_ms: Cell,
+    last_unix_ns: Cell,
 }
 
 /// What is known of a rule.
@@ -66,11 +67,12 @@ impl RuleHits {
     }
 
     /// A rule has decided a connection of this worker.
-    pub fn hit(&self, worker: usize, rule: u32, now_unix_ms: u64) {
+    #[inline]
+    pub fn hit(&self, worker: usize, rule: u32, now_unix_ns: u64) {
         let cell = self.cells.get(worker).and_then(|cells| cells.get(rule as usize));
         if let Some(cell) = cell {
             cell.hits.up();
-            cell.last_unix_ms.set(now_unix_ms);
+            cell.last_unix_ns.set(now_unix_ns);
         }
     }
 
@@ -79,8 +81,8 @@ impl RuleHits {
         for (rule, name) in self.names.iter().enumerate() {
             let mut count = RuleCount::default();
             for cell in self.cells.iter().filter_map(|cells| cells.get(rule)) {
-                let (hits, last_unix_ms) = (cell.hits.value(), cell.last_unix_ms.value());
-                count.add(RuleCount { hits, last_unix_ms });
+                let last_unix_ms = cell.last_unix_ns.value() / NS_PER_MS;
+                count.add(RuleCount { hits: cell.hits.value(), last_unix_ms });
             }
             if count.hits > 0 {
                 note(name, count);
@@ -145,17 +147,17 @@ mod tests {
     #[test]
     fn a_reload_goes_on_counting_by_name() {
         let first = RuleHits::begin(names(&["a", "b"]), 2);
-        first.hit(0, 0, 5);
-        first.hit(1, 0, 9);
-        first.hit(0, 1, 3);
-        first.hit(2, 0, 1);
-        first.hit(0, 2, 1);
+        first.hit(0, 0, 5 * NS_PER_MS);
+        first.hit(1, 0, 9 * NS_PER_MS);
+        first.hit(0, 1, 3 * NS_PER_MS);
+        first.hit(2, 0, 1 * NS_PER_MS);
+        first.hit(0, 2, 1 * NS_PER_MS);
         let count = |hits, last_unix_ms| RuleCount { hits, last_unix_ms };
         assert_eq!(first.counts(), [count(2, 9), count(1, 3)]);
         let second = RuleHits::begin(names(&["c", "a"]), 2);
-        second.hit(1, 1, 20);
+        second.hit(1, 1, 20 * NS_PER_MS);
         // A connection of the earlier configuration may be decided late.
-        first.hit(1, 0, 15);
+        first.hit(1, 0, 15 * NS_PER_MS);
         assert_eq!(second.counts(), [count(0, 0), count(4, 20)]);
         drop(first);
         assert_eq!(second.counts(), [count(0, 0), count(4, 20)]);

@@ -12,9 +12,9 @@ use crate::relay::Relay;
 use crate::rest::Rest;
 use crate::worker::Process;
 
-/// The time that a decoded connection counts from until a worker's clock is known: more than any
-/// age, and far from overflow.
-pub(super) const IMPORT_UNIX_MS: u64 = 1 << 62;
+/// The time that a decoded connection counts from until a worker's clock is known: 278 years, more
+/// than any age, and far from overflow also in nanoseconds.
+pub(super) const IMPORT_UNIX_MS: u64 = 1 << 43;
 
 /// A parked connection outside of any worker. It owns its sockets: dropping it closes them.
 ///

@@ -19,7 +19,7 @@ use crate::relay::{Flow, Relay};
 use crate::testing::worker;
 use crate::worker::Handle;
 use eyelet_memory::budget::ACTIVE_BYTES;
-use eyelet_telemetry::info::ConnectionInfo;
+use eyelet_telemetry::info::{ConnectionInfo, NS_PER_MS};
 
 mod format;
 
@@ -262,7 +262,7 @@ fn id_and_times_go_along() {
     let mut detached = detach(&old, key).unwrap();
     let left = detached.rest.idle_left;
     assert!(detached.rest.is_settled && left.as_secs().abs_diff(200) < 5, "{left:?}");
-    detached.info.started_unix_ms -= 7_000;
+    detached.info.started_unix_ns -= 7_000 * NS_PER_MS;
     let id = detached.id();
     let imported = Detached::decode(&detached.encode(), received(&detached)).unwrap();
     drop(detached);
@@ -270,7 +270,7 @@ fn id_and_times_go_along() {
     let key = new.table.borrow().keys()[0];
     let imported = detach(&new, key).unwrap();
     assert_eq!(imported.id(), id);
-    let age = new.now_unix_ms() - imported.info.started_unix_ms;
+    let age = new.now_unix_ms() - imported.info.started_unix_ms();
     assert!((7_000..600_000).contains(&age), "{age}");
     assert!(
         imported.rest.is_settled && imported.rest.idle_left <= left + Duration::from_millis(200)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use eyelet_record::{EXPORT_BYTES, Role};
 use eyelet_telemetry::evidence::{AddressEvidence, CertificateEvidence, Evidence};
 use eyelet_telemetry::export::{InfoFault, InfoV1};
-use eyelet_telemetry::info::{Alpn, Decided, Outcome, TlsCompression, UpstreamName};
+use eyelet_telemetry::info::{Alpn, Decided, NS_PER_MS, Outcome, TlsCompression, UpstreamName};
 use eyelet_telemetry::labels::Labels;
 
 use super::super::detached::{Clock, IMPORT_UNIX_MS};
@@ -43,10 +43,11 @@ fn to_hex(bytes: &[u8]) -> String {
 fn info(decided: Decided) -> ConnectionInfo {
     ConnectionInfo {
         id: 3 << 48 | 77,
-        started_unix_ms: IMPORT_UNIX_MS - 86_400_123,
+        started_unix_ns: (IMPORT_UNIX_MS - 86_400_123) * NS_PER_MS,
         client: "[2001:db8::7]:50123".parse().unwrap(),
         connect: None,
         owes_answer: false,
+        is_decided: true,
         decided,
         bytes_to_upstream: 1_000,
         bytes_to_client: 5_000_000_000,
