@@ -14,6 +14,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, KeyPair, KeyUsagePurpose,
 };
 
+use crate::accounts::Accounts;
 use crate::child::{self, Child};
 
 /// The environment of one run.
@@ -24,6 +25,7 @@ pub struct Lab {
     client_core: usize,
     eyelet: Option<PathBuf>,
     before: Option<PathBuf>,
+    accounts: bool,
     count: AtomicU16,
 }
 
@@ -60,6 +62,8 @@ pub struct Server {
     pub child: Child,
     /// Its listening address.
     pub address: SocketAddr,
+    /// Where an edge is asked for its memory when it ends, and its row.
+    pub accounts: Option<(Accounts, &'static str)>,
 }
 
 impl Lab {
@@ -69,10 +73,10 @@ impl Lab {
     /// # Errors
     /// A folder that cannot be written to, or a core that does not exist.
     pub fn new(
-        server_core: usize,
-        client_core: usize,
+        (server_core, client_core): (usize, usize),
         eyelet: Option<PathBuf>,
         before: Option<PathBuf>,
+        accounts: bool,
     ) -> io::Result<Self> {
         let folder = Folder::create()?;
         let signed = rcgen::generate_simple_self_signed([WILDCARD, LOCALHOST].map(str::to_owned));
@@ -82,7 +86,7 @@ impl Lab {
         fs::write(folder.0.join(KEY), &key)?;
         fs::write(folder.0.join(BOTH), key + &chain)?;
         let count = AtomicU16::new(0);
-        let lab = Self { folder, server_core, client_core, eyelet, before, count };
+        let lab = Self { folder, server_core, client_core, eyelet, before, accounts, count };
         child::pin(client_core)?;
         child::raise_descriptors()?;
         Ok(lab)
@@ -101,6 +105,11 @@ impl Lab {
     /// An older build for comparison, if one was given.
     pub fn before(&self) -> Option<&Path> {
         self.before.as_deref()
+    }
+
+    /// Where an edge of this name is asked for its memory, if that is wanted.
+    pub fn accounts(&self, name: &str) -> Option<Accounts> {
+        self.accounts.then(|| Accounts::new(self.folder(), name))
     }
 
     /// Starts a server under test, and waits until it listens at `address`.
@@ -252,11 +261,26 @@ impl Lab {
             }
             std::thread::sleep(START_POLL);
         }
-        Ok(Server { child, address })
+        Ok(Server { child, address, accounts: None })
     }
 
     fn next_name(&self, name: &str) -> String {
         format!("{name}-{}", self.count.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl Server {
+    /// Prints what it accounts for of its memory, if it is an edge and that is wanted.
+    pub fn print_accounts(&self) {
+        if let Some((accounts, label)) = &self.accounts {
+            accounts.print(label);
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.print_accounts();
     }
 }
 

@@ -9,6 +9,7 @@
     reason = "a tool for developers: its results are for stdout, and a broken run should stop"
 )]
 
+mod accounts;
 mod board;
 mod child;
 mod cli;
@@ -55,7 +56,8 @@ fn measure(cli: &Cli) -> io::Result<()> {
     let wants_eyelet =
         cli.against.is_empty() || cli.against.iter().any(|name| name.starts_with("eyelet"));
     let eyelet = if wants_eyelet { find_eyelet(cli.eyelet.clone()) } else { None };
-    let lab = Lab::new(cli.server_core, cli.client_core, eyelet, cli.before.clone())?;
+    let cores = (cli.server_core, cli.client_core);
+    let lab = Lab::new(cores, eyelet, cli.before.clone(), cli.accounts)?;
     let load = procfs::load_average();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(async {

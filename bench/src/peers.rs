@@ -104,8 +104,10 @@ pub fn start_at(
         io::Error::new(io::ErrorKind::NotFound, format!("{} is not installed", row.kind.name()))
     })?;
     let folder = lab.folder();
-    let plan = ConfigurationPlan { row, address, upstreams, folder, shared };
-    let file = folder.join(format!("{}-{}.conf", row.label, address.port()));
+    let name = format!("{}-{}", row.label, address.port());
+    let accounts = (row.kind == ServerKind::Eyelet).then(|| lab.accounts(&name)).flatten();
+    let file = folder.join(format!("{name}.conf"));
+    let plan = ConfigurationPlan { row, address, upstreams, folder, shared, accounts };
     if let Some(text) = plan.text() {
         // Written and renamed: another server on this address may be reading it now.
         let fresh = file.with_extension("fresh");
@@ -113,7 +115,9 @@ pub fn start_at(
         fs::rename(&fresh, &file)?;
     }
     let command = command(&plan, program, &file);
-    lab.start_server(row.label, &command, address)
+    let mut server = lab.start_server(row.label, &command, address)?;
+    server.accounts = plan.accounts.map(|accounts| (accounts, row.label));
+    Ok(server)
 }
 
 fn command(plan: &ConfigurationPlan<'_>, program: PathBuf, file: &Path) -> Vec<OsString> {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use super::row::{Row, ServerKind, ServerMode};
+use crate::accounts::Accounts;
 use crate::lab::{BOTH, CERTIFICATE, KEY, NAMES, WILDCARD, host_name};
 use crate::own::listen::BACKLOG;
 
@@ -19,13 +20,18 @@ pub struct ConfigurationPlan<'a> {
     pub folder: &'a Path,
     /// Other processes share the address.
     pub shared: bool,
+    /// Where an edge is asked for its memory.
+    pub accounts: Option<Accounts>,
 }
 
 impl ConfigurationPlan<'_> {
     /// The text of the file; None for programs that only take arguments.
     pub fn text(&self) -> Option<String> {
         match self.row.kind {
-            ServerKind::Eyelet => Some(self.eyelet()),
+            ServerKind::Eyelet => {
+                let admin = self.accounts.as_ref().map(Accounts::configuration);
+                Some(self.eyelet() + &admin.unwrap_or_default())
+            }
             ServerKind::Nginx => Some(self.nginx()),
             ServerKind::Haproxy => Some(self.haproxy()),
             ServerKind::Hitch => Some(self.hitch()),

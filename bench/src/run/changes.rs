@@ -27,6 +27,7 @@ use self::echoes::Echo;
 use self::visits::EdgeChanged;
 use super::post::{self, Post};
 use super::{Findings, Tally, in_time};
+use crate::accounts::Accounts;
 use crate::board::{Board, Column, Sample, quantile};
 use crate::client::{self, tls};
 use crate::lab::{self, CERTIFICATE, KEY, LOCALHOST, Lab, NAMES, Server, WILDCARD};
@@ -101,6 +102,9 @@ struct Edge {
     addresses: Addresses,
     generation: usize,
     store: Store,
+    /// What each generation of its configuration ends with.
+    more: String,
+    accounts: Option<Accounts>,
     // The last field: dropping it kills the first process, which may have ended.
     first: Server,
 }
@@ -228,10 +232,13 @@ impl Edge {
         let spliced = lab.free_address()?;
         let addresses = Addresses { terminated, tcp, spliced, backend, origin };
         let store = Store::start(lab, options.change.contains(&EdgeChange::Store))?;
-        write(&file, &(configuration(addresses, 0) + &store.configuration()))?;
+        let accounts = lab.accounts("changes");
+        let admin = accounts.as_ref().map(Accounts::configuration).unwrap_or_default();
+        let more = store.configuration() + &admin;
+        write(&file, &(configuration(addresses, 0) + &more))?;
         let command = [binary.clone().into(), "serve".into(), file.clone().into()];
         let first = lab.start_server("eyelet", &command, terminated)?;
-        Ok(Self { binary, file, addresses, generation: 0, store, first })
+        Ok(Self { binary, file, addresses, generation: 0, store, more, accounts, first })
     }
 
     /// Makes the changes in turn until the end.
@@ -262,7 +269,7 @@ impl Edge {
         match change {
             EdgeChange::Reload => {
                 let text = configuration(self.addresses, self.generation);
-                write(&self.file, &(text + &self.store.configuration()))?;
+                write(&self.file, &(text + &self.more))?;
                 self.command("reload").await
             }
             EdgeChange::Upgrade => self.command("upgrade").await,
@@ -365,6 +372,7 @@ impl Edge {
 /// An upgrade's process is not a child of this one.
 impl Drop for Edge {
     fn drop(&mut self) {
+        self.accounts.iter().for_each(|accounts| accounts.print("changes"));
         self.signal(Signal::KILL);
     }
 }

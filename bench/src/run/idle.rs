@@ -165,6 +165,7 @@ async fn measure(
         steps.push((held.len(), read()));
     }
     let slab = procfs::slab_bytes() - slab;
+    server.print_accounts();
     let alive = held.iter().filter(|link| link.alive()).count();
     sample.errors += (held.len() - alive) as u64;
     let curve = steps.iter().map(|(n, memory)| (*n as f64, memory.anon - before.anon));
