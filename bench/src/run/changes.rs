@@ -307,6 +307,7 @@ impl Edge {
     /// line.
     async fn end(&self) -> io::Result<f64> {
         tokio::time::sleep(AFTER).await;
+        self.accounts.iter().for_each(|accounts| accounts.print("changes"));
         self.signal(Signal::TERM);
         let give_up_at = Instant::now() + END_TIMEOUT;
         while !self.processes().is_empty() {
@@ -372,7 +373,6 @@ impl Edge {
 /// An upgrade's process is not a child of this one.
 impl Drop for Edge {
     fn drop(&mut self) {
-        self.accounts.iter().for_each(|accounts| accounts.print("changes"));
         self.signal(Signal::KILL);
     }
 }
