@@ -26,6 +26,8 @@ pub struct HpackEncoder {
 enum LiteralForm {
     Insert,
     Plain,
+    /// As `Plain`, but inserted while no table has its name.
+    PlainOnceNamed,
     Never,
 }
 
@@ -93,13 +95,19 @@ impl HpackEncoder {
         }
         let index = fixed.or(found).map_or(0, |(index, _)| index);
         match how {
-            LiteralForm::Insert => {
-                write_inserted(index, name, value, out);
-                self.table.insert(name, value);
+            // The next one refers to the name of this one.
+            LiteralForm::PlainOnceNamed if index == 0 => self.insert(index, name, value, out),
+            LiteralForm::Insert => self.insert(index, name, value, out),
+            LiteralForm::Plain | LiteralForm::PlainOnceNamed => {
+                write_plain(index, name, value, out)
             }
-            LiteralForm::Plain => write_plain(index, name, value, out),
             LiteralForm::Never => write_literal(index, (0x10, 4), name, value, out),
         }
+    }
+
+    fn insert(&mut self, index: usize, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+        write_inserted(index, name, value, out);
+        self.table.insert(name, value);
     }
 
     fn literal_for(&self, field: HeaderField<'_>) -> LiteralForm {
@@ -108,7 +116,11 @@ impl HpackEncoder {
         }
         // A large entry would evict all others.
         let is_large = field.size() > usize::from(self.table.size_max()) / 2;
-        if is_large || is_volatile(field.name) { LiteralForm::Plain } else { LiteralForm::Insert }
+        match volatility(field.name) {
+            _ if is_large => LiteralForm::Plain,
+            Some(form) => form,
+            None => LiteralForm::Insert,
+        }
     }
 }
 
@@ -121,23 +133,17 @@ fn is_secret(field: &HeaderField<'_>) -> bool {
     }
 }
 
-/// Fields whose value is another one in most messages.
-fn is_volatile(name: &[u8]) -> bool {
-    matches!(
-        name,
-        b":path"
-            | b"age"
-            | b"content-length"
-            | b"content-range"
-            | b"date"
-            | b"etag"
-            | b"expires"
-            | b"if-modified-since"
-            | b"if-none-match"
-            | b"last-modified"
-            | b"location"
-            | b"range"
-    )
+/// The form of fields whose value is another one in most messages: their entries would evict those
+/// of fields that stay the same.
+fn volatility(name: &[u8]) -> Option<LiteralForm> {
+    match name {
+        // The static table does not have these. RFC 9842: a hash of each file, and its path.
+        b"available-dictionary" | b"use-as-dictionary" => Some(LiteralForm::PlainOnceNamed),
+        b":path" | b"age" | b"content-length" | b"content-range" | b"date" | b"etag"
+        | b"expires" | b"if-modified-since" | b"if-none-match" | b"last-modified" | b"location"
+        | b"range" => Some(LiteralForm::Plain),
+        _ => None,
+    }
 }
 
 /// A literal field that the table gets (RFC 7541 6.2.1). Index 0: the name follows.

@@ -264,6 +264,28 @@ fn a_changed_size_begins_the_next_block_once() {
     assert_eq!(encode(&mut encoder, &[]), [0x3f, 33]);
 }
 
+/// Fields of dictionaries (RFC 9842) are another one in each message. They refer to the name of the
+/// first one, and evict nothing.
+#[test]
+fn a_field_with_a_new_value_each_time_has_one_entry() {
+    for name in [&b"available-dictionary"[..], b"use-as-dictionary"] {
+        let mut encoder = HpackEncoder::new();
+        let mut decoder = HpackDecoder::new();
+        for n in 0..100 {
+            let value = format!(":{n:02}GmAv0IEBKARczz7exkNYsZb8LzaMrV7J32a2fFG4=:");
+            let agent = HeaderField::new(b"user-agent", b"an agent of many words");
+            let sent = [agent, HeaderField::new(name, value.as_bytes())];
+            let block = encode(&mut encoder, &sent);
+            let got = decode(&mut decoder, &block).unwrap();
+            let read: Vec<_> = got.iter().map(|(name, value, _)| (&name[..], &value[..])).collect();
+            assert_eq!(read, sent.map(|field| (field.name, field.value)));
+            let plain = 1 + 2 + 1 + huffman::encoded_len(value.as_bytes());
+            assert!(n == 0 || block.len() == plain, "{n}: {} bytes, not {plain}", block.len());
+        }
+        assert_eq!(decoder.table().len(), 2);
+    }
+}
+
 fn any_fields() -> impl Strategy<Value = Vec<(Vec<u8>, Vec<u8>, bool)>> {
     let name = prop_oneof![
         Just(b"content-type".to_vec()),
