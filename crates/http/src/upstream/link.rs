@@ -84,10 +84,11 @@ pub struct Link {
 }
 
 impl Link {
-    /// The client's side of a new connection.
-    pub fn new(budget: Arc<Budget>) -> Self {
+    /// The client's side of a new connection. `is_far`: the way to the upstream may be long.
+    pub fn new(budget: Arc<Budget>, is_far: bool) -> Self {
+        let windows = Windows::new(budget, is_far);
         let limits = H2Limits {
-            stream_window: STREAM_WINDOW_BYTES,
+            stream_window: windows.told,
             connection_window: CONNECTION_WINDOW_BYTES,
             head_bytes_max: RESPONSE_HEAD_BYTES_MAX as u32,
             table_bytes: TABLE_BYTES,
@@ -101,7 +102,7 @@ impl Link {
             blocked: VecDeque::new(),
             rest: Vec::new(),
             arrived: 0,
-            windows: Windows::new(budget),
+            windows,
             began: now,
             end: None,
             is_retired: false,

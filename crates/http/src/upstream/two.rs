@@ -63,12 +63,13 @@ impl Http2Connection {
     ) -> Result<Rc<Self>, Reason> {
         let budget = descriptor.0.process.budget.clone();
         let counted = Counted::new(&budget, UPSTREAM_HTTP2_BYTES + socket.bytes());
-        let link = Rc::new(RefCell::new(Link::new(budget.clone())));
+        let link = Rc::new(RefCell::new(Link::new(budget.clone(), is_chosen)));
         tokio::task::spawn_local(drive(link.clone(), socket, (descriptor, counted)));
         let connection = Self {
             name,
             budget,
             link,
+        let is_chosen = matches!(socket, Socket::Tls(_));
             scheme,
             reused: Cell::new(false),
             resets: Cell::new(0),

@@ -5,8 +5,11 @@ use std::time::{Duration, Instant};
 
 use eyelet_memory::budget::{Budget, Counted};
 
-/// Window of a stream in bytes: at the start, and at the least.
+/// Window of a stream in bytes: mostly at the start, and at the least.
 pub const STREAM_WINDOW_BYTES: u32 = 64 << 10;
+/// Window of a stream at the start where the way is likely to be long, as it is for a client that
+/// begins TLS: 5 MB/s over a twentieth of a second.
+const FAR_WINDOW_BYTES: u32 = STREAM_WINDOW_BYTES * WIDER;
 /// Widest window of a stream, for a distant upstream: 40 MB/s over a tenth of a second.
 const STREAM_WINDOW_BYTES_MAX: u32 = 4 << 20;
 /// A window grows by this factor: each growth costs a round trip.
@@ -16,6 +19,9 @@ const WIDER: u32 = 4;
 const AHEAD_BYTES_MAX: usize = 16 << 20;
 /// And at most one such part of the memory that is left.
 const AHEAD_PARTS: usize = 16;
+/// Streams that a new connection has room for with its first windows: those that one client has
+/// pipelined.
+const FAR_STREAMS: usize = 9;
 /// A longer wait for data is a round trip that a wider window would bridge. Below it, the least
 /// window still gives at least 13 MB/s.
 const FAR: Duration = Duration::from_millis(5);
@@ -32,10 +38,16 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// The windows of a new connection.
-    pub fn new(budget: Arc<Budget>) -> Self {
+    /// The windows of a new connection, which its first SETTINGS tell.
+    pub fn new(budget: Arc<Budget>, is_far: bool) -> Self {
         let counted = Counted::new(&budget, 0);
-        Self { budget, counted, told: STREAM_WINDOW_BYTES, wanted: STREAM_WINDOW_BYTES }
+        let least = STREAM_WINDOW_BYTES;
+        let mut windows = Self { budget, counted, told: least, wanted: least };
+        if is_far {
+            windows.want(FAR_WINDOW_BYTES, FAR_STREAMS);
+            windows.told = windows.wanted;
+        }
+        windows
     }
 
     /// Counts what arrived on `streams` and was not taken, and `more` memory. All windows are

@@ -21,7 +21,7 @@ impl Pair {
         let budget = Arc::new(Budget::new(1 << 30, 0));
         let mut out = Vec::new();
         let server = H2Connection::server(H2Limits::default(), 0, &mut out);
-        let mut pair = Self { link: Link::new(budget.clone()), server, budget };
+        let mut pair = Self { link: Link::new(budget.clone(), false), server, budget };
         pair.link.receive(&out, Instant::now()).unwrap();
         pair.carry();
         pair
