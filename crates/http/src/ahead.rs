@@ -23,8 +23,10 @@ use super::upstream::two::Http2Exchange;
 use crate::compress::RequestCodings;
 
 /// Most requests that are asked before their turn. Each may hold its stream's window until then.
-/// A response of 10 kB takes a millisecond of a fast line, so eight fill much of a round trip.
-const AHEAD_MAX: usize = 8;
+/// svn has four connections, so 64 fill a round trip of 50 ms if a response takes a millisecond.
+const AHEAD_MAX: usize = 16;
+/// More are asked once so many are left, all at once: each record of TLS has 22 bytes of its own.
+const AHEAD_LEFT: usize = AHEAD_MAX / 2;
 
 /// A request that was sent to the upstream before its turn.
 pub struct AskedAhead {
@@ -45,53 +47,61 @@ pub struct PipelinedRequest {
 
 /// The requests of a connection that were asked before their turn, in the client's order.
 #[derive(Default)]
-pub struct Pipeline(VecDeque<PipelinedRequest>);
+pub struct Pipeline {
+    waiting: VecDeque<PipelinedRequest>,
+    /// Whether others may be asked behind the request whose turn has come, and whether it was
+    /// asked.
+    may_be_followed: bool,
+    is_followed: bool,
+}
 
 impl Pipeline {
     /// The next request, if it was asked.
     pub fn pop(&mut self) -> Option<PipelinedRequest> {
-        self.0.pop_front()
+        self.waiting.pop_front()
     }
 
     /// Gives up what was asked: a reload has made other rules.
     pub fn forget_asked(&mut self) {
-        for waiting in &mut self.0 {
+        for waiting in &mut self.waiting {
             waiting.asked = None;
         }
     }
 
-    /// Asks what follows a request whose turn has come, and the request itself first. Stops at the
-    /// first one that must wait: it stays among the received bytes.
-    pub fn ask(
-        &mut self,
-        client: &mut ClientStream,
-        served: &ServedConnection,
-        request: &Request,
-        asked: &mut Option<Box<AskedAhead>>,
-    ) {
-        if client.plain.is_empty() || served.originate().is_none() || !may_be_followed(request) {
+    /// Notes the request whose turn has come.
+    pub fn begin(&mut self, request: &Request) {
+        (self.may_be_followed, self.is_followed) = (may_be_followed(request), false);
+    }
+
+    /// Notes that this request was asked.
+    pub fn follow(&mut self) {
+        self.is_followed = self.may_be_followed;
+    }
+
+    /// Asks what follows the request whose turn has come, if that was asked. Stops at the first one
+    /// that must wait: it stays among the received bytes.
+    pub fn ask(&mut self, client: &mut ClientStream, served: &ServedConnection) {
+        let is_enough = self.waiting.len() > AHEAD_LEFT || client.plain.is_empty();
+        if is_enough || !self.is_followed || served.originate().is_none() {
             return;
         }
         let budget = &served.worker.engine.process.budget;
-        while self.0.len() < AHEAD_MAX && served.why_last().is_none() && !budget.is_tight(0) {
+        while self.waiting.len() < AHEAD_MAX && served.why_last().is_none() && !budget.is_tight(0) {
             let head_bytes_max = served.worker.shared.config.http.head_bytes_max;
             let Some((next, head_bytes)) = following(&client.plain, head_bytes_max) else { return };
-            if asked.is_none() && self.0.is_empty() {
-                *asked = ask(served, request).map(Box::new);
-            }
             let Some(next_asked) = ask(served, &next) else { return };
             client.plain.advance(head_bytes);
             // Both what came and what was sent.
             let bytes = 2 * request_bytes(&next.parts.headers, &next.parts.uri);
             let counted = Counted::new(budget, bytes);
             let asked = Some(Box::new(next_asked));
-            self.0.push_back(PipelinedRequest { request: next, asked, _counted: counted });
+            self.waiting.push_back(PipelinedRequest { request: next, asked, _counted: counted });
         }
     }
 
     /// Writes the access lines of requests that the upstream has seen and whose turn never comes.
     pub fn end(self, served: &ServedConnection, reason: &Reason) {
-        for waiting in self.0.iter().filter(|waiting| waiting.asked.is_some()) {
+        for waiting in self.waiting.iter().filter(|waiting| waiting.asked.is_some()) {
             let mut record = Record::new(served, &waiting.request.parts);
             record.failed = true;
             record.reason = reason.clone();

@@ -422,6 +422,7 @@ async fn ask<'a>(
             },
         };
         let FoundUpstream { mut upstream, index, chosen } = found;
+        stream.was_asked();
         served.note_upstream(upstream.name());
         record.note_sent(upstream.name());
         let (head, chunked) = (upstream.head(&upstream_request), upstream.is_chunked());

@@ -76,8 +76,9 @@ pub async fn serve(mut client: ClientStream, mut served: ServedConnection, _serv
                     (served, asked) = (newer, None);
                     pipeline.forget_asked();
                 }
-                pipeline.ask(&mut client, &served, &request, &mut asked);
-                let Step { close, done } = step(&mut client, &served, request, asked).await;
+                pipeline.begin(&request);
+                let ahead = (&mut pipeline, asked);
+                let Step { close, done } = step(&mut client, &served, request, ahead).await;
                 if let Some(switched) = done.switched {
                     return upgrade::switch(client, served, switched).await;
                 }
@@ -207,12 +208,12 @@ async fn step(
     client: &mut ClientStream,
     served: &ServedConnection,
     request: Request,
-    asked: Option<Box<AskedAhead>>,
+    (pipeline, asked): (&mut Pipeline, Option<Box<AskedAhead>>),
 ) -> Step {
     let Request { mut parts, length, keep_alive } = request;
     let close = !keep_alive || served.why_last().is_some();
     let mut stream = Stream::one(client, length, parts.version, close);
-    stream.has_asked(asked);
+    stream.has_asked(asked, (pipeline, served));
     // Not boxed: the box would exceed what the allocator caches, and allocating it for each request
     // costs more than the memory while the connection is awake.
     let done = exchange(served, &mut stream, &mut parts, length).await;

@@ -12,13 +12,14 @@ use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{StatusCode, Version, request, response};
 
-use super::ahead::AskedAhead;
+use super::ahead::{AskedAhead, Pipeline};
 use super::body::{Decoder, Encoder, Piece};
 use super::exchange_error::ExchangeError;
 use super::fault::RequestFault;
 use super::framing::write_fields;
 use super::head::{Length, give_back};
 use super::io::{ClientLost, ClientStream, PASSED_RECORDS_MAX, WriteQueue};
+use super::served_connection::ServedConnection;
 use super::two::stream::Two;
 use super::upstream::Upstream;
 use crate::compress::RequestCodings;
@@ -53,6 +54,8 @@ pub struct One<'a> {
     pub close: bool,
     /// Its request was asked before its turn.
     asked: Option<Box<AskedAhead>>,
+    /// Those behind it that were asked, and their connection.
+    pipeline: Option<(&'a mut Pipeline, &'a ServedConnection)>,
 }
 
 impl<'a> Stream<'a> {
@@ -71,13 +74,28 @@ impl<'a> Stream<'a> {
             version,
             close,
             asked: None,
+            pipeline: None,
         })
     }
 
-    /// Gives an HTTP/1.1 exchange the request that was asked before its turn.
-    pub fn has_asked(&mut self, asked: Option<Box<AskedAhead>>) {
+    /// Gives an HTTP/1.1 exchange its request, if that was asked before its turn, and those behind.
+    pub fn has_asked(
+        &mut self,
+        asked: Option<Box<AskedAhead>>,
+        (pipeline, served): (&'a mut Pipeline, &'a ServedConnection),
+    ) {
         if let Self::One(one) = self {
             one.asked = asked;
+            one.pipeline = Some((pipeline, served));
+        }
+    }
+
+    /// Notes that its request was asked: those that its client has pipelined behind it follow, now
+    /// and as they come.
+    pub fn was_asked(&mut self) {
+        if let Self::One(One { client, pipeline: Some((pipeline, served)), .. }) = self {
+            pipeline.follow();
+            pipeline.ask(client, served);
         }
     }
 
@@ -388,7 +406,11 @@ impl One<'_> {
             && self.client.handle.worker.process.budget.piece().is_some()
         {
             match ready!(self.client.poll_fill(task, AHEAD_BYTES_MAX)) {
-                Ok(_) => {}
+                Ok(_) => {
+                    if let Some((pipeline, served)) = &mut self.pipeline {
+                        pipeline.ask(self.client, served);
+                    }
+                }
                 Err(ClientLost::Wait(WaitError::Late)) => return Poll::Pending,
                 Err(client_lost) => return Poll::Ready(client_lost.into()),
             }
