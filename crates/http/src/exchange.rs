@@ -449,8 +449,13 @@ async fn ask<'a>(
             // It may have closed it before the request came.
             NoAnswer::Dead | NoAnswer::Alert(_) if upstream.is_reused() => upstream_request.again,
             NoAnswer::Dead | NoAnswer::Alert(_) => {
-                let another = chosen.is_some_and(|at| note_dead(served, &at, index, &mut tried));
-                is_harmless_twice && another && tries < TRIES_MAX
+                let now_ms = served.worker.engine.now_unix_ms();
+                let another = chosen.is_some_and(|at| at.note_dead(now_ms, index, &mut tried));
+                // One that never spoke may not have read the request.
+                let is_silent = matches!(why, NoAnswer::Dead) && upstream.is_silent();
+                let same = !another && is_silent && upstream_request.again;
+                tried = if same { Tried::default() } else { tried };
+                is_harmless_twice && (another || same) && tries < TRIES_MAX
             }
             NoAnswer::Unread | NoAnswer::OneWanted => !upload.taken && tries < TRIES_MAX,
             NoAnswer::Broken(_) | NoAnswer::Fault(_) | NoAnswer::NoRoom => false,
@@ -463,15 +468,6 @@ async fn ask<'a>(
         upstream_request.again = false;
         upstream_request.by_one |= matches!(why, NoAnswer::OneWanted);
     }
-}
-
-/// Notes that an upstream closed a new connection without a response. Returns whether another
-/// upstream is left.
-fn note_dead(served: &ServedConnection, at: &Chosen, index: usize, tried: &mut Tried) -> bool {
-    let why = "it closed a new connection without a response";
-    at.member.health.failed(served.worker.engine.now_unix_ms(), &why);
-    tried.add(index);
-    tried.count() < at.group.members.len()
 }
 
 async fn wait_for_head(

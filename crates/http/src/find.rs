@@ -71,6 +71,14 @@ impl Chosen {
         let open = OpenExchange::new(&member.health.counters);
         Self { member: member.clone(), group: group.clone(), _open: open }
     }
+
+    /// Notes that it closed a new connection without a response. `index` is its own in the rule.
+    /// Returns whether another upstream is left.
+    pub fn note_dead(&self, now_unix_ms: u64, index: usize, tried: &mut Tried) -> bool {
+        self.member.health.failed(now_unix_ms, &"it closed a new connection without a response");
+        tried.add(index);
+        tried.count() < self.group.members.len()
+    }
 }
 
 /// An upstream connection for the request: a kept one, one that another request dials, or a new

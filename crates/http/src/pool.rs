@@ -263,6 +263,15 @@ impl Dialling {
                 shelf.chose_one.set(false);
                 shelf.twos.borrow_mut().push(connection.clone());
                 shelf.sweep_later();
+                // Requests beyond the first ones wait to know how many it allows.
+                if let Some(greeting) = connection.greeting() {
+                    tokio::task::spawn_local(async move {
+                        if !greeting.await {
+                            self.0.in_vain.update(|in_vain| in_vain + 1);
+                        }
+                        drop(self);
+                    });
+                }
             }
             Some(Dialled::One(_)) => {
                 shelf.chose_one.set(true);

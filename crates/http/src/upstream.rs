@@ -45,6 +45,11 @@ impl Upstream {
         }
     }
 
+    /// Whether the upstream has never spoken HTTP/2 on its connection.
+    pub fn is_silent(&self) -> bool {
+        matches!(self, Self::Two(two) if !two.connection.is_greeted())
+    }
+
     /// Whether its connection has carried a request before.
     pub fn is_reused(&self) -> bool {
         match self {

@@ -23,6 +23,7 @@ mod originate_bytes;
 mod originate_certificate;
 mod originate_coded;
 mod originate_dictionaries;
+mod originate_early;
 mod originate_pipelined;
 mod originate_restarts;
 mod originate_svn;

@@ -120,6 +120,13 @@ impl Upstream {
         Self::tls_of(server_config(leaf, ALL_VERSIONS), answer)
     }
 
+    /// The same, choosing HTTP/2 by ALPN.
+    pub fn tls_h2(leaf: Leaf, answer: impl Fn(&mut ServerTls) + Send + Sync + 'static) -> Self {
+        let mut config = server_config(leaf, ALL_VERSIONS);
+        Arc::get_mut(&mut config).unwrap().alpn_protocols = vec![b"h2".to_vec()];
+        Self::tls_of(config, answer)
+    }
+
     /// The same, with so many tickets a connection.
     pub fn tls_with_tickets(
         leaf: Leaf,

@@ -16,6 +16,7 @@ use eyelet_memory::budget::Budget;
 
 use super::link_stream::{LinkStream, StreamEnd};
 use super::output::Output;
+use super::socket::alert;
 use super::windows::{STREAM_WINDOW_BYTES, Windows};
 use crate::head::RESPONSE_HEAD_BYTES_MAX;
 
@@ -139,13 +140,26 @@ impl Link {
         }
     }
 
-    /// Ready once streams may begin: the upstream's SETTINGS say how many, and that it speaks
-    /// HTTP/2 at all.
+    /// Whether the upstream's SETTINGS have arrived.
+    pub fn is_greeted(&self) -> bool {
+        self.connection.peer_settings().is_some()
+    }
+
+    /// Ready once they have, or cannot any more. Returns whether they have.
+    pub fn poll_greeted(&mut self, task: &Context<'_>) -> Poll<bool> {
+        if self.is_greeted() || self.end.is_some() {
+            return Poll::Ready(self.is_greeted());
+        }
+        self.opener = Some(task.waker().clone());
+        Poll::Pending
+    }
+
+    /// Ready once the upstream's SETTINGS say how many streams may begin.
     pub fn poll_open(&mut self, task: &Context<'_>) -> Poll<Result<(), LinkEnd>> {
         if let Some(end) = &self.end {
             return Poll::Ready(Err(end.clone()));
         }
-        if self.connection.peer_settings().is_some() && self.connection.can_open() {
+        if self.is_greeted() && self.connection.can_open() {
             return Poll::Ready(Ok(()));
         }
         self.opener = Some(task.waker().clone());
@@ -472,7 +486,8 @@ impl Link {
     pub fn end(&mut self, end: LinkEnd) {
         let of_streams = match &end {
             LinkEnd::Broken(fault) => StreamEnd::Broken(*fault),
-            LinkEnd::Closed | LinkEnd::Failed(_) | LinkEnd::Left => StreamEnd::Lost,
+            LinkEnd::Failed(error) => alert(error).map_or(StreamEnd::Lost, StreamEnd::Alert),
+            LinkEnd::Closed | LinkEnd::Left => StreamEnd::Lost,
         };
         self.is_retired = true;
         self.end = Some(end);

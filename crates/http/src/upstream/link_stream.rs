@@ -21,6 +21,8 @@ const PART_BYTES: usize = 16 << 10;
 pub enum StreamEnd {
     /// The response is whole.
     Whole,
+    /// The upstream has ended the connection by this TLS alert.
+    Alert(u8),
     /// The upstream has broken the protocol of the connection.
     Broken(ConnectionFault),
     /// The upstream has broken the protocol of the stream.

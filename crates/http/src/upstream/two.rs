@@ -2,7 +2,7 @@
 //! exchange.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -13,6 +13,7 @@ use eyelet_h2::{ErrorCode, MalformedMessage, RequestKind, StreamFault};
 use http::Method;
 use http::header::HeaderMap;
 use http::uri::Scheme;
+use tokio::time::timeout;
 
 use super::driver::drive;
 use super::link::{Link, LinkEnd};
@@ -31,6 +32,12 @@ use eyelet_telemetry::reason::{Detail, Peer, Reason};
 
 /// Most streams on one connection, if its upstream allows so many.
 const STREAMS_MAX: usize = 100;
+/// Most streams before the upstream's SETTINGS say how many it allows: a request, and those that
+/// its client has pipelined. An upstream that allows fewer refuses the others, and they are asked
+/// again. RFC 9113 6.5.2 wants 100 allowed.
+const EARLY_STREAMS_MAX: usize = 16;
+/// How long the upstream's SETTINGS may take after the first request.
+const SETTINGS_WAIT: Duration = Duration::from_secs(10);
 /// Most streams that we reset: for clients that left, or behind a response that needed no more.
 /// Servers end a connection with many resets, and with it other requests: nghttp2 at 1000.
 const RESETS_MAX: u32 = 100;
@@ -53,14 +60,16 @@ pub struct Http2Connection {
 }
 
 impl Http2Connection {
-    /// Starts HTTP/2 on a socket. Waits for the upstream's SETTINGS, which say how many streams it
-    /// allows, and that it speaks HTTP/2 at all.
+    /// Starts HTTP/2 on a socket. An upstream that has chosen HTTP/2 by ALPN gets requests at once
+    /// (RFC 9113 section 3.4). Without TLS its SETTINGS are awaited, which say that it speaks
+    /// HTTP/2 at all.
     pub async fn begin(
         socket: Socket,
         name: Arc<str>,
         scheme: Scheme,
         descriptor: Descriptor,
     ) -> Result<Rc<Self>, Reason> {
+        let is_chosen = matches!(socket, Socket::Tls(_));
         let budget = descriptor.0.process.budget.clone();
         let counted = Counted::new(&budget, UPSTREAM_HTTP2_BYTES + socket.bytes());
         let link = Rc::new(RefCell::new(Link::new(budget.clone(), is_chosen)));
@@ -69,18 +78,39 @@ impl Http2Connection {
             name,
             budget,
             link,
-        let is_chosen = matches!(socket, Socket::Tls(_));
             scheme,
             reused: Cell::new(false),
             resets: Cell::new(0),
             coded_bodies: Cell::default(),
             used: Cell::new(Instant::now()),
         };
+        if is_chosen {
+            return Ok(Rc::new(connection));
+        }
         let opened = poll_fn(|task| connection.link.borrow_mut().poll_open(task)).await;
         match opened {
             Ok(()) => Ok(Rc::new(connection)),
             Err(end) => Err(why_ended(&end)),
         }
+    }
+
+    /// What waits for the upstream's SETTINGS, if they have not arrived. Resolves to whether they
+    /// came in time. It does not keep the connection.
+    pub fn greeting(&self) -> Option<impl Future<Output = bool> + use<>> {
+        let link = (!self.link.borrow().is_greeted()).then(|| self.link.clone())?;
+        Some(async move {
+            let greeted = poll_fn(|task| link.borrow_mut().poll_greeted(task));
+            let is_greeted = timeout(SETTINGS_WAIT, greeted).await.unwrap_or(false);
+            if !is_greeted {
+                link.borrow_mut().retire();
+            }
+            is_greeted
+        })
+    }
+
+    /// Whether the upstream's SETTINGS have arrived.
+    pub fn is_greeted(&self) -> bool {
+        self.link.borrow().is_greeted()
     }
 
     /// Whether it is worth keeping.
@@ -93,7 +123,8 @@ impl Http2Connection {
     /// Whether another stream is allowed now.
     pub fn has_room(&self) -> bool {
         let link = self.link.borrow();
-        link.streams() < STREAMS_MAX && link.can_open()
+        let max = if link.is_greeted() { STREAMS_MAX } else { EARLY_STREAMS_MAX };
+        link.streams() < max && link.can_open()
     }
 
     /// Starts an exchange.
@@ -278,6 +309,7 @@ fn no_answer(end: StreamEnd) -> NoAnswer {
         StreamEnd::Unprocessed | StreamEnd::Reset(ErrorCode::REFUSED_STREAM) => NoAnswer::Unread,
         StreamEnd::Reset(ErrorCode::HTTP_1_1_REQUIRED) => NoAnswer::OneWanted,
         StreamEnd::Reset(code) => broken(code, true),
+        StreamEnd::Alert(code) => NoAnswer::Alert(code),
         StreamEnd::Lost | StreamEnd::Whole => NoAnswer::Dead,
         StreamEnd::Interim => NoAnswer::Fault(ResponseFault::Interim),
         StreamEnd::Failed(StreamFault::HeadTooLarge) => NoAnswer::Fault(ResponseFault::TooLong),

@@ -102,6 +102,24 @@ impl Pair {
     }
 }
 
+/// The upstream has spoken, also where it allows no stream beside the one that was early.
+#[test]
+fn an_upstream_that_allows_no_more_streams_has_greeted() {
+    let mut link = Link::new(Arc::new(Budget::new(1 << 30, 0)), true);
+    let fields = [(":method", "GET"), (":scheme", "https"), (":path", "/")]
+        .map(|(name, value)| HeaderField::new(name.as_bytes(), value.as_bytes()));
+    link.request(fields, RequestKind::Other, true).unwrap();
+    assert_eq!(link.poll_greeted(&Pair::task()), Poll::Pending);
+    let mut out = Vec::new();
+    H2Connection::server(H2Limits { streams_max: 1, ..H2Limits::default() }, 0, &mut out);
+    link.receive(&out, Instant::now()).unwrap();
+    assert_eq!(link.poll_greeted(&Pair::task()), Poll::Ready(true));
+    assert!(!link.can_open() && link.poll_open(&Pair::task()).is_pending());
+    let mut lost = Link::new(Arc::new(Budget::new(1 << 30, 0)), true);
+    lost.end(LinkEnd::Closed);
+    assert_eq!(lost.poll_greeted(&Pair::task()), Poll::Ready(false));
+}
+
 /// The memory of frames is near their bytes, however small they are, and taking them frees it and
 /// the window.
 #[test]
