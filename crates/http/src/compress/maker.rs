@@ -1,8 +1,9 @@
 //! The thread that makes deltas between versions. Those that clients will soon ask for come first.
 
 use std::collections::VecDeque;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use eyelet_compress::coder::{Br, zstd};
 use eyelet_compress::dictionary;
@@ -12,6 +13,7 @@ use eyelet_compress::{Coding, CodingError};
 use super::disk::FolderAt;
 use super::jobs::lock;
 use eyelet_memory::budget::{Account, Budget, Counted};
+use eyelet_sys::process;
 
 /// The thread.
 pub(super) struct Maker {
@@ -24,6 +26,7 @@ pub(super) struct Maker {
     unsaved: VecDeque<Step>,
     /// Finished deltas that could be smaller.
     refine: Vec<Step>,
+    is_refining: bool,
     budget: Arc<Budget>,
 }
 
@@ -34,30 +37,35 @@ impl Maker {
         budget: Arc<Budget>,
     ) -> Self {
         let (wanted, unsaved) = (VecDeque::new(), VecDeque::new());
-        Self { store, folder, wanted, unsaved, refine: Vec::new(), budget }
+        let (refine, is_refining) = (Vec::new(), false);
+        Self { store, folder, wanted, unsaved, refine, is_refining, budget }
     }
 
     pub(super) fn run(mut self, steps: &Receiver<Step>) {
+        // Clients wait for responses, and not for these: until they are ready there are others.
+        process::come_later();
         loop {
-            let is_idle =
-                self.wanted.is_empty() && self.unsaved.is_empty() && self.refine.is_empty();
-            let step = match is_idle {
-                true => steps.recv().map_err(|_| TryRecvError::Disconnected),
-                false => steps.try_recv(),
+            let is_busy = !(self.wanted.is_empty() && self.unsaved.is_empty());
+            let wait = match (is_busy, self.refine.is_empty()) {
+                (true, _) => Duration::ZERO,
+                (false, false) if self.is_refining => Duration::ZERO,
+                (false, false) => REFINE_AFTER,
+                (false, true) => Duration::MAX,
             };
-            match step {
+            match steps.recv_timeout(wait) {
                 Ok(step) => self.want(step),
-                Err(TryRecvError::Empty) => self.work(),
+                Err(RecvTimeoutError::Timeout) => self.work(),
                 // A delta can be made again, so the end does not wait for its file.
-                Err(TryRecvError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
 
-    /// Makes one delta and saves one file. Makes smaller deltas when there is nothing else to do.
+    /// Makes one delta and saves one file. Makes smaller deltas when there was nothing else to do.
     fn work(&mut self) {
         let (step, unsaved) = (self.wanted.pop_front(), self.unsaved.pop_front());
         let is_idle = step.is_none() && unsaved.is_none();
+        self.is_refining = is_idle;
         if let Some(step) = step {
             self.make(step, Pass::Ready);
         }
@@ -73,6 +81,7 @@ impl Maker {
 
     /// Puts a delta before all others.
     fn want(&mut self, step: Step) {
+        self.is_refining = false;
         self.wanted.retain(|other| *other != step);
         self.wanted.push_front(step);
         self.wanted.truncate(WANTED_MAX);
@@ -178,3 +187,5 @@ pub(super) const WANTED_MAX: usize = 64;
 /// not wait.
 const REFINE_BYTES_MAX: usize = 4 << 20;
 const REFINE_MAX: usize = 64;
+/// How long nothing was wanted before that: a client that gets a whole tree of files needs the CPU.
+const REFINE_AFTER: Duration = Duration::from_secs(10);

@@ -14,7 +14,7 @@ use http::header::{
 };
 use http::{HeaderMap, StatusCode, response::Parts};
 
-use super::coder::{Coder, DELTA_NOW_BYTES_MAX, Held};
+use super::coder::{Coder, Held, delta_now_bytes_max};
 use super::compressors::{BodyInfo, Compressors, is_bodiless};
 use super::jobs::Capture;
 use super::near::{Near, Outcome};
@@ -214,7 +214,7 @@ impl Compressors {
         // A large delta takes longer than a response may wait, so it must exist already, unless the
         // client has these very bytes. The length is that of the version last seen at this path.
         // Its hash is checked at the end.
-        let ready = version.body.len() + length <= DELTA_NOW_BYTES_MAX
+        let ready = version.body.len() + length <= delta_now_bytes_max(coding)
             || shared.last_at(family, wanted.path.as_str()).is_some_and(|last| {
                 let step = Step { from: hash, to: last.hash, coding };
                 last.body.len() == length
