@@ -1,7 +1,6 @@
 //! Chooses a response's coding, by its head and by the first bytes of its body.
 
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
@@ -19,9 +18,8 @@ use super::served_connection::ServedConnection;
 use super::stream::Stream;
 use super::transfer::Download;
 use super::upstream::Upstream;
-use crate::compress::{BodyInfo, Compressors, RequestCodings};
+use crate::compress::{BodyInfo, RequestCodings};
 use eyelet_engine::handle::WaitError;
-use eyelet_memory::budget::Budget;
 
 /// How long a response's head waits for the first bytes of its body.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -46,8 +44,7 @@ pub async fn choose(
     if compressors.is_of_other(wanted, parts, &here.0) {
         return Ok(None);
     }
-    let budget = &served.worker.engine.process.budget;
-    match begin((compressors, budget), wanted, parts, length, download, here) {
+    match begin(served, wanted, parts, length, download, here) {
         Err(ResponseFault::NoRoom) if compressors.can_repeat(wanted) => Ok(None),
         begun => Ok(Some(begun?)),
     }
@@ -106,7 +103,7 @@ fn known(length: Length) -> Option<u64> {
 /// # Errors
 /// There is no memory to decode the body.
 fn begin(
-    (compressors, budget): (&Compressors, &Arc<Budget>),
+    served: &ServedConnection,
     wanted: &RequestCodings,
     head: &mut response::Parts,
     length: Length,
@@ -117,8 +114,10 @@ fn begin(
     // Before they are coded here, and after they are decoded, the bytes have a boundary. A body
     // with a length ends by itself.
     let before = known(length).is_none().then(|| Boundary::of_body(&head.headers));
-    let mut coder = compressors.response(wanted, head, Some(body), &first);
-    let undone = coder.take_undone().map(|undone| Decoding::new(undone, budget)).transpose()?;
+    let mut coder = served.worker.compressors.response(wanted, head, Some(body), &first);
+    let budget = &served.worker.engine.process.budget;
+    let decoding = |undone| Decoding::new(undone, budget, &served.decoders);
+    let undone = coder.take_undone().map(decoding).transpose()?;
     let (is_coded, is_undone) = (!coder.is_identity(), undone.is_some());
     download.through(coder);
     if let Some(decoding) = undone {

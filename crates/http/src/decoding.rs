@@ -1,10 +1,13 @@
 //! A body that is decoded on its way: a response's for a client that does not accept its coding, a
 //! request's for an application. Each step waits until the receiver has taken what came before.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
+use eyelet_compress::decoder::DECODER_BYTES_MAX;
 use eyelet_compress::dictionary::learned::Learned;
 use eyelet_compress::validators::without_digests;
 use eyelet_compress::{ContentDecoder, DecodingFault};
@@ -21,6 +24,37 @@ const FRUITLESS_BYTES_MAX: usize = 64 << 10;
 /// A decoder that holds more begins only where others may begin, and gives way when memory is
 /// short. Tables and windows of ordinary bodies take less.
 const LARGE_BYTES: usize = 1 << 20;
+/// Most bytes of all decoders of one connection of a client: two with the largest windows. A few
+/// bytes on each of a hundred streams would open a hundred of them. Those of ordinary bodies take
+/// less.
+const CLIENT_BYTES_MAX: usize = 2 * DECODER_BYTES_MAX;
+
+/// Bytes that all decoders of one connection of a client hold.
+pub type ClientDecoders = Rc<Cell<usize>>;
+
+/// A decoder's part of them.
+struct ClientShare {
+    all: ClientDecoders,
+    own: usize,
+}
+
+impl ClientShare {
+    fn set(&mut self, bytes: usize) {
+        self.all.set(self.all.get() - self.own + bytes);
+        self.own = bytes;
+    }
+
+    /// What this decoder may hold at most.
+    fn room(&self) -> usize {
+        CLIENT_BYTES_MAX.saturating_sub(self.all.get() - self.own)
+    }
+}
+
+impl Drop for ClientShare {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
 
 /// Why a body cannot be decoded.
 #[derive(Debug)]
@@ -52,16 +86,21 @@ pub struct Decoding {
     end: Option<Option<HeaderMap>>,
     budget: Arc<Budget>,
     counted: Counted,
+    of_client: ClientShare,
     /// The most that was counted.
     bytes: usize,
 }
 
 impl Decoding {
-    /// A decoder at the body's first byte.
+    /// A decoder at the body's first byte. `all` are the decoders of its client's connection.
     ///
     /// # Errors
     /// There is no memory for it.
-    pub fn new(undone: Undone, budget: &Arc<Budget>) -> Result<Self, NotDecoded> {
+    pub fn new(
+        undone: Undone,
+        budget: &Arc<Budget>,
+        all: &ClientDecoders,
+    ) -> Result<Self, NotDecoded> {
         let Undone { coding, dictionary } = undone;
         let decoder = match &dictionary {
             // The decoder copies it. There was room for that when the request was made.
@@ -71,9 +110,11 @@ impl Decoding {
         };
         let decoder = decoder.ok_or(NotDecoded::NoRoom)?;
         let bytes = decoder.bytes();
+        let mut of_client = ClientShare { all: all.clone(), own: 0 };
+        of_client.set(bytes);
         let (counted, budget) = (Counted::of(budget, Account::Compression, bytes), budget.clone());
         let (input, end) = (Bytes::new(), None);
-        Ok(Self { decoder, dictionary, input, end, budget, counted, bytes })
+        Ok(Self { decoder, dictionary, input, end, budget, counted, of_client, bytes })
     }
 
     /// The next piece of the decoded body. `read` gives those of the coded one.
@@ -124,7 +165,7 @@ impl Decoding {
     /// grow, and newcomers need the last eighth: a large one leaves a quarter of the budget.
     fn room_bytes(&self) -> usize {
         let left = self.budget.left();
-        self.budget.left_to_begin().max(left.min(LARGE_BYTES))
+        self.budget.left_to_begin().max(left.min(LARGE_BYTES)).min(self.of_client.room())
     }
 
     /// Counts a window that has grown. The last eighth of the budget is not for windows, and the
@@ -132,6 +173,7 @@ impl Decoding {
     fn count(&mut self) -> Result<(), NotDecoded> {
         let bytes = self.decoder.bytes();
         self.counted.set(bytes);
+        self.of_client.set(bytes);
         let has_grown = bytes > self.bytes;
         self.bytes = self.bytes.max(bytes);
         let is_full = match self.is_large() {
@@ -170,15 +212,62 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_window_for_which_there_is_no_room_is_not_allocated() {
+    /// 32 MiB with a window of 16 MiB.
+    fn of_a_large_window() -> Vec<u8> {
         let mut coded = Vec::new();
         let mut coder = brotli::CompressorWriter::new(&mut coded, 4096, 1, 24);
         coder.write_all(&vec![b'a'; 32 << 20]).unwrap();
         drop(coder);
+        coded
+    }
+
+    /// Decodes until there is a first byte.
+    fn begin(decoding: &mut Decoding, coded: &[u8]) -> Result<(), NotDecoded> {
+        let mut task = Context::from_waker(std::task::Waker::noop());
+        let mut body = Some(Bytes::copy_from_slice(coded));
+        loop {
+            let read = |_: &mut Context<'_>| {
+                let data = body.take().map(Piece::Data);
+                Poll::Ready(Ok(data.unwrap_or(Piece::End(None))))
+            };
+            match decoding.poll::<NotDecoded>(&mut task, read) {
+                Poll::Ready(piece) => return piece.map(drop),
+                Poll::Pending => {}
+            }
+        }
+    }
+
+    /// However much memory is left for others.
+    #[test]
+    fn the_decoders_of_one_client_share_a_limit() {
+        let coded = of_a_large_window();
+        let budget = Arc::new(Budget::new(1 << 30, 0));
+        let all = ClientDecoders::default();
+        let decoder = |all| {
+            let undone = Undone { coding: Coding::Br, dictionary: None };
+            Decoding::new(undone, &budget, all).unwrap()
+        };
+        let mut held = [decoder(&all), decoder(&all)];
+        for decoding in &mut held {
+            begin(decoding, &coded).unwrap();
+        }
+        let over = begin(&mut decoder(&all), &coded);
+        assert!(matches!(over, Err(NotDecoded::NoRoom)), "{over:?}");
+        assert!(all.get() <= CLIENT_BYTES_MAX, "{}", all.get());
+        let other = ClientDecoders::default();
+        begin(&mut decoder(&other), &coded).unwrap();
+        drop(held);
+        assert_eq!((all.get(), other.get()), (0, 0));
+        begin(&mut decoder(&all), &coded).unwrap();
+    }
+
+    #[test]
+    fn a_window_for_which_there_is_no_room_is_not_allocated() {
+        let coded = of_a_large_window();
         let budget = Arc::new(Budget::new(32 << 20, 0));
         let undone = Undone { coding: Coding::Br, dictionary: None };
-        let mut decoding = Decoding::new(undone, &budget).unwrap_or_else(|_| panic!("no room"));
+        let all = ClientDecoders::default();
+        let mut decoding = Decoding::new(undone, &budget, &all).unwrap();
         let mut task = Context::from_waker(std::task::Waker::noop());
         let mut body = Some(Bytes::from(coded));
         let error = loop {

@@ -1,7 +1,6 @@
 //! A request's body that is decoded or coded on its way to the upstream: decoded for an
 //! application, coded for an upstream that accepts it.
 
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -9,7 +8,6 @@ use eyelet_compress::request::{self, RequestBody};
 use eyelet_compress::validators::without_digests;
 use eyelet_compress::{Coding, CodingError};
 use eyelet_engine::worker::Worker;
-use eyelet_memory::budget::Budget;
 use http::header::ACCEPT_ENCODING;
 use http::{HeaderMap, StatusCode, request::Parts, response};
 
@@ -59,8 +57,7 @@ impl RequestCoding {
         let coding = match upstream_request.body.decoded_from {
             None if !is_coded => return Ok(None),
             None => Self::code(&served.worker.compressors),
-            Some(coding) => Self::decode(coding, &served.worker.engine.process.budget)
-                .map_err(ExchangeError::Request)?,
+            Some(coding) => Self::decode(coding, served).map_err(ExchangeError::Request)?,
         };
         Ok(Some(coding))
     }
@@ -69,13 +66,15 @@ impl RequestCoding {
     ///
     /// # Errors
     /// There is no memory for it.
-    fn decode(coding: Coding, budget: &Arc<Budget>) -> Result<Self, RequestFault> {
+    fn decode(coding: Coding, served: &ServedConnection) -> Result<Self, RequestFault> {
+        let budget = &served.worker.engine.process.budget;
         // A few bytes of a client make a window of megabytes.
         if budget.is_filling(0) {
             return Err(RequestFault::NoRoom);
         }
         let undone = Undone { coding, dictionary: None };
-        let decoding = Decoding::new(undone, budget).map_err(|_| RequestFault::NoRoom)?;
+        let decoding = Decoding::new(undone, budget, &served.decoders);
+        let decoding = decoding.map_err(|_| RequestFault::NoRoom)?;
         Ok(Self::new(Work::Decode(decoding)))
     }
 
@@ -238,7 +237,10 @@ pub fn coded(
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::sync::Arc;
     use std::task::Waker;
+
+    use eyelet_memory::budget::Budget;
 
     use super::*;
     use crate::compress::SharedDictionaries;

@@ -13,6 +13,7 @@ use eyelet_policy::{Facts, RuleId};
 use http::uri::{Authority, PathAndQuery};
 use http::{Method, StatusCode, header, request, response};
 
+use super::decoding::ClientDecoders;
 use super::fields::{self, Requester};
 use super::head::{Length, split_port};
 use super::originate;
@@ -49,6 +50,8 @@ pub struct ServedConnection {
     pub bytes_to_upstream: Rc<Cell<u64>>,
     /// Bytes written to the client since it woke.
     sent: Rc<Cell<u64>>,
+    /// What the decoders of its bodies hold.
+    pub decoders: ClientDecoders,
     /// Its info is written, or was passed on.
     is_over: Cell<bool>,
     upstream: RefCell<Option<Arc<str>>>,
@@ -82,6 +85,7 @@ impl ServedConnection {
             route,
             bytes_to_upstream: Rc::default(),
             sent,
+            decoders: ClientDecoders::default(),
             is_over: Cell::new(false),
             is_tied: Cell::new(false),
             upstream: RefCell::default(),
@@ -108,6 +112,7 @@ impl ServedConnection {
             route,
             bytes_to_upstream,
             sent,
+            decoders: ClientDecoders::default(),
             is_over: Cell::new(true),
             is_tied: Cell::new(false),
             upstream: RefCell::default(),
@@ -127,7 +132,7 @@ impl ServedConnection {
         let sent = self.sent.clone();
         let mut next = Self::new(worker, info, self.preface.clone(), sent, local);
         next.bytes_to_upstream = self.bytes_to_upstream.clone();
-        next.upstream = self.upstream.clone();
+        (next.upstream, next.decoders) = (self.upstream.clone(), self.decoders.clone());
         self.is_over.set(true);
         Some(next)
     }
