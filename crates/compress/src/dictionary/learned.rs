@@ -213,6 +213,19 @@ impl LearnedStore {
         true
     }
 
+    /// Drops those that are not fresh any more.
+    pub fn drop_expired(&mut self, now: u64) {
+        let expired = self.all().filter(|learned| learned.fresh_until <= now);
+        let expired: Vec<u64> = expired.map(|learned| learned.seen).collect();
+        expired.into_iter().for_each(|seen| self.drop_file_of(seen));
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Learned>> {
+        self.origins
+            .values()
+            .flat_map(|index| index.exact.values().chain(index.by_end.values()).flatten())
+    }
+
     fn note(&mut self, change: LearnedChange) {
         if let Some(changes) = self.changes.as_mut().filter(|all| all.len() < CHANGES_MAX) {
             changes.push_back(change);
@@ -247,11 +260,7 @@ impl LearnedStore {
 
     /// After a restart, one that is wrong would spoil a response once more.
     fn drop_wrong(&mut self) {
-        let all = self
-            .origins
-            .values()
-            .flat_map(|index| index.exact.values().chain(index.by_end.values()).flatten());
-        let wrong = all.filter(|learned| learned.is_wrong.load(Relaxed));
+        let wrong = self.all().filter(|learned| learned.is_wrong.load(Relaxed));
         let with_files = wrong.filter(|learned| learned.saved_until.swap(0, Relaxed) > 0);
         let files: Vec<Hash> = with_files.map(|learned| learned.file).collect();
         files.into_iter().for_each(|file| self.note(LearnedChange::Dropped(file)));
@@ -537,6 +546,31 @@ mod tests {
             expected.extend(first.map(|name| Dropped(file(*name))));
             assert_eq!(changes(&mut store), expected, "{at}");
         }
+    }
+
+    #[test]
+    fn what_has_expired_leaves_memory_and_disk() {
+        let mut store = LearnedStore::new(1 << 20);
+        store.save(true);
+        for (pattern, n, fresh_until) in [("/a*", 1, 100), ("/b", 2, 200), ("/c*", 3, 300)] {
+            let pattern = Pattern::new(pattern).unwrap();
+            let use_as = UseAs { pattern, destinations: Vec::new(), id: "".into() };
+            let body = Bytes::from(vec![n; 1000]);
+            let lesson = lesson(use_as, Hash([n; 32]), body);
+            store.learn(Lesson { file: Hash([n; 32]), fresh_until, ..lesson }, 0);
+            assert_eq!(store.next_change(), Some(LearnedChange::Added(n.into())));
+        }
+        let bytes = store.bytes();
+        store.drop_expired(99);
+        assert_eq!((store.bytes(), store.next_change()), (bytes, None));
+        store.drop_expired(200);
+        assert_eq!(store.bytes(), 1000 + 3 * "/c*".len() + ENTRY_BYTES);
+        let mut dropped = [store.next_change().unwrap(), store.next_change().unwrap()];
+        dropped.sort_by_key(|change| format!("{change:?}"));
+        assert_eq!(dropped, [1, 2].map(|n| LearnedChange::Dropped(Hash([n; 32]))));
+        assert_eq!(store.next_change(), None);
+        store.drop_expired(300);
+        assert_eq!((store.bytes(), store.origins.len()), (0, 0));
     }
 
     /// As Subversion has them: a dictionary for each file, at any revision.

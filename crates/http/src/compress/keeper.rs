@@ -27,6 +27,8 @@ pub(super) struct Keeper {
     learned: LearnedFiles,
     trained_names: Vec<String>,
     looked: Instant,
+    /// When what has expired was dropped.
+    dropped: Instant,
     /// Versions in memory that are not on disk yet.
     unsaved: VecDeque<Hash>,
     /// To the thread that makes deltas.
@@ -50,6 +52,7 @@ impl Keeper {
             learned,
             trained_names: Vec::new(),
             looked: Instant::now(),
+            dropped: Instant::now(),
             unsaved: VecDeque::new(),
             steps,
             counted: Counted::of(budget, Account::Compression, 0),
@@ -78,6 +81,10 @@ impl Keeper {
             self.learned.save_one();
             if self.looked.elapsed() >= LOOK_INTERVAL {
                 self.look_for_trained();
+            }
+            if self.dropped.elapsed() >= DROP_INTERVAL {
+                self.dropped = Instant::now();
+                self.learned.drop_expired();
             }
             self.recount();
         }
@@ -214,5 +221,8 @@ impl Keeper {
 const DELTAS_AT_ONCE: usize = 4;
 /// Most versions that wait for the disk: a tree of files that a client got at once. 32 bytes each.
 const UNSAVED_MAX: usize = 16 << 10;
+/// How often learned dictionaries that are not fresh any more are dropped. Looking at all of them
+/// takes less than a millisecond.
+const DROP_INTERVAL: Duration = Duration::from_mins(1);
 /// How long a new trained dictionary may wait until it is offered.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);

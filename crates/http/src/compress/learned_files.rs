@@ -32,6 +32,13 @@ impl LearnedFiles {
         lock_learned(&self.learned).0.has_changes()
     }
 
+    /// Drops those that are not fresh any more. Their files are removed one by one.
+    pub(super) fn drop_expired(&self) {
+        let (store, counted) = &mut *lock_learned(&self.learned);
+        store.drop_expired(now());
+        counted.set(store.bytes());
+    }
+
     /// Writes or removes one file. Returns whether there was one to do.
     pub(super) fn save_one(&mut self) -> bool {
         let change = lock_learned(&self.learned).0.next_change();
