@@ -5,6 +5,7 @@ use std::io::Write;
 use std::process::Command;
 
 use aws_lc_rs::digest::{SHA256, digest};
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::originate_coded::{Near, said};
@@ -281,6 +282,37 @@ fn a_far_edge_without_the_feature_gets_plain_bodies() {
     assert_whole(&got, &body);
     let line = near.line("the request", |line| line["http"]["path"] == "/plain");
     assert!(line["bytes_to_upstream"].as_u64().unwrap() >= body.len() as u64, "{line}");
+}
+
+/// A reload ends no connection, and tells no client what has changed. The next response does.
+#[test]
+fn a_reload_that_ends_decoding_passes_one_coded_body_at_most() {
+    let Some(pair) = Pair::new(DECODES, CODES) else { return };
+    let body = text(3000);
+    let file = pair.file("body", &body);
+    let mut client = Client::new(&pair.near);
+    client.ask(&["GET", "/", "length", ""]);
+    let (_, got) = client.ask(&["POST", "/decoded", "length", &file, JSON]);
+    assert_whole(&got, &body);
+    assert!(pair.bytes_sent("/decoded") < body.len() as u64 / 2);
+    let mut files =
+        std::fs::read_dir(pair.pki.folder.path()).unwrap().map(|one| one.unwrap().path());
+    let config = files.find(|file| {
+        file.extension().is_some_and(|kind| kind == "toml")
+            && std::fs::read_to_string(file).is_ok_and(|text| text.contains(DECODES))
+    });
+    let config = config.unwrap();
+    let without = std::fs::read_to_string(&config).unwrap().replace(DECODES, "");
+    std::fs::write(&config, without).unwrap();
+    pair.far.signal(Signal::HUP);
+    pair.far.wait_log("configuration 2 serves");
+    // The near edge knows what the last response has said. The application is told the coding.
+    let (_, got) = client.ask(&["POST", "/coded", "length", &file, JSON]);
+    assert_eq!(got["fields"]["content-encoding"], "zstd", "{got}");
+    assert!(got["length"].as_u64().unwrap() < body.len() as u64 / 2, "{got}");
+    let (_, got) = client.ask(&["POST", "/plain", "length", &file, JSON]);
+    assert_whole(&got, &body);
+    assert!(pair.bytes_sent("/plain") >= body.len() as u64);
 }
 
 /// A server that is no edge, and that does not keep to what it says.
