@@ -40,6 +40,9 @@ pub struct Options {
     /// Rounds
     #[arg(long, default_value_t = 1)]
     rounds: usize,
+    /// `compress_effort` of the edge at the server
+    #[arg(long, default_value = "small")]
+    effort: String,
     /// Another eyelet binary for the near edge
     #[arg(long, value_name = "FILE")]
     near: Option<PathBuf>,
@@ -52,7 +55,7 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<Findings> {
     eprintln!("a repository of {files} files, {bytes} bytes");
     let apache = apache::start_revisions(lab, TRUNK, [&older, &newer]).await?;
     let near = options.near.as_deref().map_or_else(|| eyelet(lab), Ok)?;
-    let scene = Scene { lab, apache, near };
+    let scene = Scene { lab, apache, near, effort: &options.effort };
     let title = format!("A checkout of {files} files, {bytes} bytes");
     let mut board = Board::new(title, &columns(&options.delay_ms));
     let mut notes = Vec::new();
@@ -110,8 +113,8 @@ impl Row {
     const fn label(self) -> &'static str {
         match self {
             Self::TlsCompression { gzip: true } => "1 TLS compression and gzip (computed)",
-            Self::Apache { gzip: true } => "2 gzip: Apache",
-            Self::Apache { gzip: false } => "3 neither",
+            Self::Apache { gzip: true } => "2 svn alone over TLS, gzip",
+            Self::Apache { gzip: false } => "3 svn alone over TLS",
             Self::TlsCompression { gzip: false } => "4 TLS compression (computed)",
             Self::Far => "5 Eyelet at the server",
             Self::Client => "6 the same requests, HTTP/2",
@@ -128,6 +131,8 @@ struct Scene<'a> {
     apache: Apache,
     /// The near edge's program.
     near: &'a Path,
+    /// Of the far edge.
+    effort: &'a str,
 }
 
 impl Scene<'_> {
@@ -167,7 +172,7 @@ impl Scene<'_> {
             Row::Apache { gzip: true } => gzip,
             Row::Apache { gzip: false } => identity,
             _ => {
-                edges.push(pair::far(self.lab, plain)?);
+                edges.push(pair::far(self.lab, plain, self.effort)?);
                 edges[0].address
             }
         };

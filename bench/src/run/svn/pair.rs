@@ -9,13 +9,13 @@ use std::path::Path;
 use crate::lab::{CERTIFICATE, KEY, LOCALHOST, Lab, Server};
 use crate::run::compression::edge::eyelet;
 
-/// The edge beside Apache.
-pub fn far(lab: &Lab, upstream: SocketAddr) -> io::Result<Server> {
+/// The edge beside Apache. `effort` is its `compress_effort`.
+pub fn far(lab: &Lab, upstream: SocketAddr, effort: &str) -> io::Result<Server> {
     start(lab, eyelet(lab)?, "far", |address| {
         format!(
             "[[listener]]\naddress = \"{address}\"\n[[rule]]\nname = \"svn\"\n\
              sni = \"{LOCALHOST}\"\naction = \"terminate\"\ncertificate = \"{CERTIFICATE}\"\n\
-             key = \"{KEY}\"\nupstream = \"http://{upstream}\"\ncompress_effort = \"small\"\n\
+             key = \"{KEY}\"\nupstream = \"http://{upstream}\"\ncompress_effort = \"{effort}\"\n\
              dictionary = \"/svn/!svn/rvr/*/{{file}}\"\n"
         )
     })
@@ -32,7 +32,7 @@ pub fn near(lab: &Lab, program: &Path, port: u16) -> io::Result<Server> {
     })
 }
 
-/// Starts an edge with one worker and a store of its own.
+/// Starts an edge with a store of its own, and as many workers as it has by default.
 fn start(
     lab: &Lab,
     program: &Path,
@@ -43,7 +43,7 @@ fn start(
     let name = format!("{name}-{}", address.port());
     let file = lab.folder().join(format!("{name}.toml"));
     let shared = format!(
-        "workers = 1\n[limits]\nmemory_max = \"1GiB\"\n[dictionary]\npath = \"{name}\"\n\
+        "[limits]\nmemory_max = \"1GiB\"\n[dictionary]\npath = \"{name}\"\n\
          bytes_max = \"256MiB\"\n[log]\naccess = \"{name}.log\"\n"
     );
     fs::write(&file, shared + &rest(address))?;
