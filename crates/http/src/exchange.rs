@@ -449,9 +449,7 @@ async fn ask<'a>(
             // It may have closed it before the request came.
             NoAnswer::Dead | NoAnswer::Alert(_) if upstream.is_reused() => upstream_request.again,
             NoAnswer::Dead | NoAnswer::Alert(_) => {
-                let now_ms = served.worker.engine.now_unix_ms();
-                let another = chosen.is_some_and(|at| at.note_dead(now_ms, index, &mut tried));
-                // One that never spoke may not have read the request.
+                let another = chosen.is_some_and(|at| at.note_dead(served, index, &mut tried));
                 let is_silent = matches!(why, NoAnswer::Dead) && upstream.is_silent();
                 let same = !another && is_silent && upstream_request.again;
                 tried = if same { Tried::default() } else { tried };

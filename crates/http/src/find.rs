@@ -74,8 +74,9 @@ impl Chosen {
 
     /// Notes that it closed a new connection without a response. `index` is its own in the rule.
     /// Returns whether another upstream is left.
-    pub fn note_dead(&self, now_unix_ms: u64, index: usize, tried: &mut Tried) -> bool {
-        self.member.health.failed(now_unix_ms, &"it closed a new connection without a response");
+    pub fn note_dead(&self, served: &ServedConnection, index: usize, tried: &mut Tried) -> bool {
+        let why = "it closed a new connection without a response";
+        self.member.health.failed(served.worker.engine.now_unix_ms(), &why);
         tried.add(index);
         tried.count() < self.group.members.len()
     }

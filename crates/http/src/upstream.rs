@@ -45,7 +45,7 @@ impl Upstream {
         }
     }
 
-    /// Whether the upstream has never spoken HTTP/2 on its connection.
+    /// Whether the upstream has never spoken HTTP/2 on its connection: it may have read nothing.
     pub fn is_silent(&self) -> bool {
         matches!(self, Self::Two(two) if !two.connection.is_greeted())
     }
