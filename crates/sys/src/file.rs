@@ -261,7 +261,14 @@ impl OwnFolder {
     /// to `name`. After a failure, such as a full disk, `beside` does not exist.
     pub fn write(&self, name: &str, beside: &str, content: &[u8]) -> io::Result<()> {
         let replace = || Ok(fs::renameat(&self.0, beside, &self.0, name)?);
-        self.write_beside(beside, content, replace)
+        self.write_beside(beside, content, Kept::Always, replace)
+    }
+
+    /// The same for a file that may be lost with the machine's power, or be damaged then. Nothing
+    /// waits for the disk.
+    pub fn write_unsynced(&self, name: &str, beside: &str, content: &[u8]) -> io::Result<()> {
+        let replace = || Ok(fs::renameat(&self.0, beside, &self.0, name)?);
+        self.write_beside(beside, content, Kept::WithPower, replace)
     }
 
     /// As [`OwnFolder::write`], but only if there is no such file. `false`: there is one, and it
@@ -275,7 +282,7 @@ impl OwnFolder {
             }
             linked => Ok(linked?),
         };
-        self.write_beside(beside, content, link)?;
+        self.write_beside(beside, content, Kept::Always, link)?;
         self.remove(beside)?;
         Ok(is_first)
     }
@@ -285,19 +292,30 @@ impl OwnFolder {
         &self,
         beside: &str,
         content: &[u8],
+        kept: Kept,
         place: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
         // An old file there is left from a crash, or is a trap: a link is removed, not its target.
         self.remove(beside)?;
         let flags = OPEN | OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let mut file = File::from(fs::openat(&self.0, beside, flags, Mode::RUSR | Mode::WUSR)?);
-        let written = file.write_all(content).and_then(|()| file.sync_all()).and_then(|()| place());
+        let write = || {
+            file.write_all(content)?;
+            if kept == Kept::Always {
+                file.sync_all()?;
+            }
+            place()
+        };
+        let written = write();
         if let Err(error) = written {
             // The first error says more than an error of the clean-up.
             let _ = self.remove(beside);
             return Err(error);
         }
-        Ok(fs::fsync(self.0.as_fd())?)
+        match kept {
+            Kept::Always => Ok(fs::fsync(self.0.as_fd())?),
+            Kept::WithPower => Ok(()),
+        }
     }
 
     /// Removes a file. A missing one is no error.
@@ -307,6 +325,13 @@ impl OwnFolder {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Whether a file outlasts the machine's power.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    Always,
+    WithPower,
 }
 
 fn check_private(mode: u32, what: &str, expected: u32) -> io::Result<()> {
