@@ -150,8 +150,8 @@ mod tests {
         first.hit(0, 0, 5 * NS_PER_MS);
         first.hit(1, 0, 9 * NS_PER_MS);
         first.hit(0, 1, 3 * NS_PER_MS);
-        first.hit(2, 0, 1 * NS_PER_MS);
-        first.hit(0, 2, 1 * NS_PER_MS);
+        first.hit(2, 0, NS_PER_MS);
+        first.hit(0, 2, NS_PER_MS);
         let count = |hits, last_unix_ms| RuleCount { hits, last_unix_ms };
         assert_eq!(first.counts(), [count(2, 9), count(1, 3)]);
         let second = RuleHits::begin(names(&["c", "a"]), 2);
