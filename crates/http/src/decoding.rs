@@ -25,8 +25,8 @@ const FRUITLESS_BYTES_MAX: usize = 64 << 10;
 /// short. Tables and windows of ordinary bodies take less.
 const LARGE_BYTES: usize = 1 << 20;
 /// Most bytes of all decoders of one connection of a client: two with the largest windows. A few
-/// bytes on each of a hundred streams would open a hundred of them. Those of ordinary bodies take
-/// less.
+/// bytes on each of a hundred streams would open a hundred of them. Each may hold [`LARGE_BYTES`]
+/// all the same.
 const CLIENT_BYTES_MAX: usize = 2 * DECODER_BYTES_MAX;
 
 /// Bytes that all decoders of one connection of a client hold.
@@ -44,9 +44,9 @@ impl ClientShare {
         self.own = bytes;
     }
 
-    /// What this decoder may hold at most.
+    /// What this decoder may hold at most. An ordinary one has room beside large ones.
     fn room(&self) -> usize {
-        CLIENT_BYTES_MAX.saturating_sub(self.all.get() - self.own)
+        CLIENT_BYTES_MAX.saturating_sub(self.all.get() - self.own).max(LARGE_BYTES)
     }
 }
 
@@ -111,6 +111,10 @@ impl Decoding {
         let decoder = decoder.ok_or(NotDecoded::NoRoom)?;
         let bytes = decoder.bytes();
         let mut of_client = ClientShare { all: all.clone(), own: 0 };
+        // A dictionary takes up to 16 MiB.
+        if bytes > of_client.room() {
+            return Err(NotDecoded::NoRoom);
+        }
         of_client.set(bytes);
         let (counted, budget) = (Counted::of(budget, Account::Compression, bytes), budget.clone());
         let (input, end) = (Bytes::new(), None);

@@ -121,7 +121,7 @@ pub async fn find(
         let limit = worker.dialler.connect_timeout;
         let is_last = tried.count() + 1 >= route.upstreams();
         let share = share(limit, dials.passed(Instant::now()), is_last);
-        let begins = (spoken, share.wait);
+        let begins = (spoken, share.wait, may_leave_early(served, route, upstream_request));
         let dialled = Box::pin(reach(served, stream, (worker, route, &target), begins)).await?;
         let failure = match dialled {
             Ok(Dialled::One(mut connection)) => {
@@ -153,6 +153,18 @@ pub async fn find(
         dials.began = None;
         newer = served.newer_route().or(newer);
     }
+}
+
+/// Whether the request may leave before the upstream has spoken HTTP/2: it does no harm twice, and
+/// an upstream that never speaks costs it neither another upstream nor a wait for this one. That
+/// saves a client behind a long way a round trip.
+fn may_leave_early(
+    served: &ServedConnection,
+    route: &Route,
+    request: &UpstreamRequest<'_>,
+) -> bool {
+    let is_only = route.upstreams() == 1 && route.wait().is_zero();
+    request.again && is_only && served.originate().is_some()
 }
 
 /// The dials for a request.
@@ -236,7 +248,7 @@ async fn reach(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
     (worker, route, target): (&Http, &Route, &RouteTarget<'_>),
-    (spoken, wait): (Spoken, Duration),
+    (spoken, wait, is_early): (Spoken, Duration, bool),
 ) -> Result<Result<Dialled, DialFailure>, Failure> {
     let _counted = room::take_upstream(served, target.to)?;
     // The dial has its own timeouts.
@@ -244,7 +256,7 @@ async fn reach(
     let dialling = (spoken != Spoken::One).then(|| target.shelf.dials());
     let now_ms = worker.engine.now_unix_ms();
     let balanced = target.balanced.map(|(group, member)| Balanced { group, member, now_ms });
-    let (begins, terms) = ((spoken, &*served.preface), DialTerms { wait, balanced });
+    let (begins, terms) = ((spoken, &*served.preface), DialTerms { wait, balanced, is_early });
     let dialled = dial::dial(&worker.dialler, target.to, begins, terms, &served.info);
     let dialled = while_here(stream, dialled).await?;
     if let Some(dialling) = dialling {

@@ -142,8 +142,8 @@ impl Shelf {
             let mut twos = self.twos.borrow_mut();
             twos.retain(|connection| connection.is_good());
             // Fills the first connections with room, so that those not needed stay idle and end.
-            let asked =
-                twos.iter().filter(|one| one.has_room()).find_map(|one| one.ask(upstream_request));
+            let mut suited = twos.iter().filter(|one| one.has_room_for(upstream_request));
+            let asked = suited.find_map(|one| one.ask(upstream_request));
             if let Some(asked) = asked {
                 return Some(Upstream::Two(Box::new(asked)));
             }
@@ -265,6 +265,7 @@ impl Dialling {
                 shelf.sweep_later();
                 // Requests beyond the first ones wait to know how many it allows.
                 if let Some(greeting) = connection.greeting() {
+                    shelf.settled.notify_waiters();
                     tokio::task::spawn_local(async move {
                         if !greeting.await {
                             self.0.in_vain.update(|in_vain| in_vain + 1);

@@ -213,11 +213,17 @@ impl LearnedStore {
         true
     }
 
-    /// Drops those that are not fresh any more.
-    pub fn drop_expired(&mut self, now: u64) {
+    /// Drops those that are not fresh any more: at most [`EXPIRED_MAX`], and at most as many as the
+    /// disk is to hear of. Returns whether those were all.
+    pub fn drop_expired(&mut self, now: u64) -> bool {
+        let waiting = self.changes.as_ref().map_or(0, VecDeque::len);
+        let max = EXPIRED_MAX.min(CHANGES_MAX.saturating_sub(waiting));
         let expired = self.all().filter(|learned| learned.fresh_until <= now);
-        let expired: Vec<u64> = expired.map(|learned| learned.seen).collect();
+        let mut expired: Vec<u64> = expired.map(|learned| learned.seen).take(max + 1).collect();
+        let is_all = expired.len() <= max;
+        expired.truncate(max);
         expired.into_iter().for_each(|seen| self.drop_file_of(seen));
+        is_all
     }
 
     fn all(&self) -> impl Iterator<Item = &Arc<Learned>> {
@@ -394,6 +400,8 @@ const STEPS_MAX: usize = 64;
 /// Beyond that a dictionary is not saved, and a file that is not removed is read at the next start,
 /// where the limit in bytes holds.
 const CHANGES_MAX: usize = 16 << 10;
+/// Most that are dropped at once because they have expired. Workers wait for the store meanwhile.
+const EXPIRED_MAX: usize = 256;
 /// A dictionary that is fresh for less than a minute is gone after most restarts.
 const SAVED_SECONDS_MIN: u64 = 60;
 /// Bytes of an entry beside its body and its texts, the maps' share included.
@@ -571,6 +579,27 @@ mod tests {
         assert_eq!(store.next_change(), None);
         store.drop_expired(300);
         assert_eq!((store.bytes(), store.origins.len()), (0, 0));
+    }
+
+    /// Workers wait for the store while it drops some, and the disk hears of each.
+    #[test]
+    fn many_expired_ones_are_dropped_in_steps() {
+        let mut store = LearnedStore::new(1 << 20);
+        store.save(true);
+        for n in 0..EXPIRED_MAX + 9 {
+            let pattern = Pattern::new(&format!("/{n}")).unwrap();
+            let use_as = UseAs { pattern, destinations: Vec::new(), id: "".into() };
+            let hash = Hash([(n % 256) as u8; 32]);
+            store.learn(lesson(use_as, hash, Bytes::from(vec![1; 10])), 0);
+        }
+        while store.next_change().is_some() {}
+        let full = store.bytes();
+        assert!(!store.drop_expired(100));
+        assert!(store.bytes() > 0 && store.bytes() < full);
+        assert!(store.drop_expired(100));
+        assert_eq!(store.bytes(), 0);
+        let dropped = std::iter::from_fn(|| store.next_change()).count();
+        assert_eq!(dropped, EXPIRED_MAX + 9);
     }
 
     /// As Subversion has them: a dictionary for each file, at any revision.

@@ -11,7 +11,7 @@ use crate::support::pki::Kind;
 use crate::support::two::{self, say};
 use crate::support::upstream::{ServerTls, vacant};
 use crate::support::web::{Heard, hear};
-use crate::support::{Edge, Pki, Upstream, need, until};
+use crate::support::{A_WHILE, Edge, Pki, SOON, Upstream, need, until};
 
 /// An edge with an upstream that chooses HTTP/2.
 struct Early {
@@ -21,16 +21,22 @@ struct Early {
 }
 
 impl Early {
-    fn before(app: impl FnOnce(&Pki) -> Upstream) -> Self {
+    fn before(more: &str, app: impl FnOnce(&Pki) -> Upstream) -> Self {
         let pki = Pki::new();
         let app = app(&pki);
-        let edge = edge_before(&pki, &app.address.to_string());
+        let edge = edge_before(&pki, &app.address.to_string(), more);
         Self { edge, app, _pki: pki }
     }
 
     /// An upstream by hand.
     fn by_hand(answer: impl Fn(&mut ServerTls) + Send + Sync + 'static) -> Self {
-        Self::before(|pki| Upstream::tls_h2(pki.server("app", &["app.test"], Kind::P256), answer))
+        Self::with("", answer)
+    }
+
+    fn with(more: &str, answer: impl Fn(&mut ServerTls) + Send + Sync + 'static) -> Self {
+        let app =
+            |pki: &Pki| Upstream::tls_h2(pki.server("app", &["app.test"], Kind::P256), answer);
+        Self::before(more, app)
     }
 
     /// What a client hears that has sent all of this in one write.
@@ -39,11 +45,11 @@ impl Early {
     }
 }
 
-fn edge_before(pki: &Pki, address: &str) -> Edge {
+fn edge_before(pki: &Pki, address: &str, more: &str) -> Edge {
     let config = format!(
         "workers = 1\n[[listener]]\nkind = \"plain\"\naddress = \"127.0.0.1:0\"\n[[rule]]\n\
          action = \"originate\"\nupstream = \"https://{address}\"\n\
-         upstream_name = \"app.test\"\nupstream_ca = \"ca.pem\"\n"
+         upstream_name = \"app.test\"\nupstream_ca = \"ca.pem\"\n{more}"
     );
     Edge::start_whole(&pki.folder, &config, |_| ())
 }
@@ -100,7 +106,7 @@ fn requests_leave_before_the_upstream_speaks() {
 /// An upstream that allows one stream refuses the others. They are asked again.
 #[test]
 fn what_an_upstream_refuses_is_asked_again() {
-    let early = Early::before(|pki| {
+    let early = Early::before("", |pki| {
         let leaf = pki.server("app", &["app.test"], Kind::P256);
         two::app(1, Some(leaf), |(request, mut respond)| {
             Box::pin(async move { say(&mut respond, request.uri().path().to_owned()) })
@@ -112,14 +118,19 @@ fn what_an_upstream_refuses_is_asked_again() {
     }
 }
 
-/// An upstream that ends a connection before it has spoken may not have read the request: one that
-/// does no harm twice is asked once more, and no other is.
+/// An upstream that ends a connection before it has spoken may not have read the request. It is
+/// asked once more.
 #[test]
 fn a_connection_that_ends_before_it_speaks_counts_as_none() {
     let early = Early::by_hand({
         let connections = AtomicUsize::default();
         move |tls| {
             let is_first = connections.fetch_add(1, Ordering::SeqCst).is_multiple_of(2);
+            if !is_first {
+                // The second try is the last one, so it waits for the SETTINGS.
+                tls.write_all(&frame(SETTINGS, 0, 0, &[])).unwrap();
+                tls.flush().unwrap();
+            }
             let Some(streams) = requests(tls, 1) else { return };
             if !is_first {
                 greet_and_answer(tls, &streams);
@@ -128,14 +139,46 @@ fn a_connection_that_ends_before_it_speaks_counts_as_none() {
     });
     assert_eq!(early.ask(&[get("/again")])[0].status, 204);
     assert_eq!(early.app.accepted(), 2);
-    let post = "POST /once HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".to_owned();
+}
+
+/// A request that may do harm twice waits until the upstream has spoken.
+#[test]
+fn a_post_leaves_after_the_upstreams_settings() {
+    let early = Early::by_hand(|tls| {
+        tls.read_exact(&mut [0; 24]).unwrap();
+        // Had it left at once, it would be here before this time is over.
+        tls.sock.set_read_timeout(Some(A_WHILE)).unwrap();
+        while let Some(frame) = next(tls) {
+            assert_ne!(frame.kind, HEADERS);
+        }
+        tls.sock.set_read_timeout(Some(SOON)).unwrap();
+        tls.write_all(&frame(SETTINGS, 0, 0, &[])).unwrap();
+        tls.flush().unwrap();
+        while let Some(frame) = next(tls) {
+            if frame.kind == HEADERS {
+                return greet_and_answer(tls, &[frame.stream]);
+            }
+        }
+    });
+    let post = "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nhi".to_owned();
     let heard = early.ask(&[post]);
-    assert_eq!((heard[0].status, early.app.accepted()), (502, 3), "{}", heard[0].head);
+    assert_eq!(heard[0].status, 204, "{}", heard[0].head);
+}
+
+/// It has done its handshake, and its program stands still.
+#[test]
+fn an_upstream_that_never_speaks_is_given_up() {
+    let early = Early::with("[limits]\nconnect_timeout = \"1s\"\n", |tls| {
+        let _ = tls.read_to_end(&mut Vec::new());
+    });
+    // `upstream_timeout` is longer than this test.
+    let heard = early.ask(&[get("/")]);
+    assert_eq!(heard[0].status, 502, "{}", heard[0].head);
 }
 
 /// Two streams are allowed, and sixteen are asked.
 #[test]
-fn nginx_gets_no_more_streams_than_it_allows() {
+fn nginx_answers_more_requests_than_it_allows_at_once() {
     if !need("nginx") {
         return;
     }
@@ -155,7 +198,7 @@ fn nginx_gets_no_more_streams_than_it_allows() {
     let file = pki.folder.write("nginx.conf", config);
     let _nginx = crate::support::Talk::start(Command::new("nginx").arg("-c").arg(file));
     until("nginx to listen", || TcpStream::connect(address).ok());
-    let edge = edge_before(&pki, &address.to_string());
+    let edge = edge_before(&pki, &address.to_string(), "");
     let asked: Vec<String> = (0..16).map(|n| get(&format!("/{n}"))).collect();
     for (n, heard) in ask(&edge, &asked).into_iter().enumerate() {
         assert_eq!((heard.status, heard.text()), (200, format!("/{n}")), "{}", heard.head);

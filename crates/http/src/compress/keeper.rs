@@ -82,9 +82,8 @@ impl Keeper {
             if self.looked.elapsed() >= LOOK_INTERVAL {
                 self.look_for_trained();
             }
-            if self.dropped.elapsed() >= DROP_INTERVAL {
+            if self.dropped.elapsed() >= DROP_INTERVAL && self.learned.drop_expired() {
                 self.dropped = Instant::now();
-                self.learned.drop_expired();
             }
             self.recount();
         }

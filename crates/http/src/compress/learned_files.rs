@@ -32,11 +32,13 @@ impl LearnedFiles {
         lock_learned(&self.learned).0.has_changes()
     }
 
-    /// Drops those that are not fresh any more. Their files are removed one by one.
-    pub(super) fn drop_expired(&self) {
+    /// Drops some of those that are not fresh any more. Returns whether those were all. Their files
+    /// are removed one by one.
+    pub(super) fn drop_expired(&self) -> bool {
         let (store, counted) = &mut *lock_learned(&self.learned);
-        store.drop_expired(now());
+        let is_all = store.drop_expired(now());
         counted.set(store.bytes());
+        is_all
     }
 
     /// Writes or removes one file. Returns whether there was one to do.

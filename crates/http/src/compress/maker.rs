@@ -65,7 +65,8 @@ impl Maker {
     fn work(&mut self) {
         let (step, unsaved) = (self.wanted.pop_front(), self.unsaved.pop_front());
         let is_idle = step.is_none() && unsaved.is_none();
-        self.is_refining = is_idle;
+        // Saving what was refined does not end that.
+        self.is_refining = step.is_none() && (is_idle || self.is_refining);
         if let Some(step) = step {
             self.make(step, Pass::Ready);
         }

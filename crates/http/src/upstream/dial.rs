@@ -45,6 +45,9 @@ pub struct DialTerms<'a> {
     pub wait: Duration,
     /// For an upstream whose health is known.
     pub balanced: Option<Balanced<'a>>,
+    /// Whether the request may leave before an upstream that has chosen HTTP/2 has spoken. It must
+    /// do no harm twice, and no other upstream could take it.
+    pub is_early: bool,
 }
 
 /// A new connection.
@@ -96,7 +99,8 @@ pub async fn dial(
             return Ok(Dialled::One(Box::new(connection)));
         }
         let scheme = if to.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
-        let begun = two::Http2Connection::begin(socket, name.clone(), scheme, descriptor);
+        let early = terms.is_early.then_some(terms.wait);
+        let begun = two::Http2Connection::begin(socket, name.clone(), scheme, descriptor, early);
         begun.await.map(Dialled::Two)
     };
     let reason = match timeout(terms.wait, begun).await {

@@ -73,7 +73,7 @@ fn poll_link(
             link.output.clear();
         }
         link.wake_blocked();
-        if link.is_unused() && link.output.is_empty() {
+        if link.is_given_up() || link.is_unused() && link.output.is_empty() {
             return Poll::Ready(LinkEnd::Left);
         }
         if read >= READ_BYTES {

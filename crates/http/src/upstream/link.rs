@@ -67,6 +67,7 @@ pub struct Link {
     is_retired: bool,
     /// Whether neither the pool nor an exchange holds it.
     is_unused: bool,
+    is_given_up: bool,
     /// The streams whose requests cannot be repeated elsewhere any more.
     pub fixed: usize,
     /// When something was read.
@@ -108,6 +109,7 @@ impl Link {
             end: None,
             is_retired: false,
             is_unused: false,
+            is_given_up: false,
             fixed: 0,
             heard_at: now,
             is_heard: false,
@@ -179,6 +181,17 @@ impl Link {
     /// Gives it no more streams.
     pub fn retire(&mut self) {
         self.is_retired = true;
+    }
+
+    /// Has its task end it: the upstream has not spoken in time.
+    pub fn give_up(&mut self) {
+        (self.is_retired, self.is_given_up) = (true, true);
+        self.wake();
+    }
+
+    /// Whether its task must end it.
+    pub fn is_given_up(&self) -> bool {
+        self.is_given_up
     }
 
     /// Whether it gets no more streams.

@@ -34,10 +34,8 @@ use eyelet_telemetry::reason::{Detail, Peer, Reason};
 const STREAMS_MAX: usize = 100;
 /// Most streams before the upstream's SETTINGS say how many it allows: a request, and those that
 /// its client has pipelined. An upstream that allows fewer refuses the others, and they are asked
-/// again. RFC 9113 6.5.2 wants 100 allowed.
+/// again, for they have no body. RFC 9113 6.5.2 wants 100 allowed.
 const EARLY_STREAMS_MAX: usize = 16;
-/// How long the upstream's SETTINGS may take after the first request.
-const SETTINGS_WAIT: Duration = Duration::from_secs(10);
 /// Most streams that we reset: for clients that left, or behind a response that needed no more.
 /// Servers end a connection with many resets, and with it other requests: nghttp2 at 1000.
 const RESETS_MAX: u32 = 100;
@@ -57,22 +55,26 @@ pub struct Http2Connection {
     /// What it says of coded bodies.
     pub coded_bodies: Cell<CodedBodies>,
     used: Cell<Instant>,
+    /// How long its SETTINGS may take after the first request.
+    early: Option<Duration>,
 }
 
 impl Http2Connection {
-    /// Starts HTTP/2 on a socket. An upstream that has chosen HTTP/2 by ALPN gets requests at once
-    /// (RFC 9113 section 3.4). Without TLS its SETTINGS are awaited, which say that it speaks
-    /// HTTP/2 at all.
+    /// Starts HTTP/2 on a socket. Waits for the upstream's SETTINGS, which say how many streams it
+    /// allows, and that it speaks HTTP/2 at all. With `early` an upstream that has chosen HTTP/2 by
+    /// ALPN gets requests at once (RFC 9113 section 3.4), and its SETTINGS may take so long.
     pub async fn begin(
         socket: Socket,
         name: Arc<str>,
         scheme: Scheme,
         descriptor: Descriptor,
+        early: Option<Duration>,
     ) -> Result<Rc<Self>, Reason> {
-        let is_chosen = matches!(socket, Socket::Tls(_));
+        let is_by_tls = matches!(socket, Socket::Tls(_));
+        let early = early.filter(|_| is_by_tls);
         let budget = descriptor.0.process.budget.clone();
         let counted = Counted::new(&budget, UPSTREAM_HTTP2_BYTES + socket.bytes());
-        let link = Rc::new(RefCell::new(Link::new(budget.clone(), is_chosen)));
+        let link = Rc::new(RefCell::new(Link::new(budget.clone(), is_by_tls)));
         tokio::task::spawn_local(drive(link.clone(), socket, (descriptor, counted)));
         let connection = Self {
             name,
@@ -83,8 +85,9 @@ impl Http2Connection {
             resets: Cell::new(0),
             coded_bodies: Cell::default(),
             used: Cell::new(Instant::now()),
+            early,
         };
-        if is_chosen {
+        if early.is_some() {
             return Ok(Rc::new(connection));
         }
         let opened = poll_fn(|task| connection.link.borrow_mut().poll_open(task)).await;
@@ -95,14 +98,15 @@ impl Http2Connection {
     }
 
     /// What waits for the upstream's SETTINGS, if they have not arrived. Resolves to whether they
-    /// came in time. It does not keep the connection.
+    /// came in time. Otherwise the connection ends, and its requests with it.
     pub fn greeting(&self) -> Option<impl Future<Output = bool> + use<>> {
-        let link = (!self.link.borrow().is_greeted()).then(|| self.link.clone())?;
+        let wait = self.early.filter(|_| !self.is_greeted())?;
+        let link = self.link.clone();
         Some(async move {
             let greeted = poll_fn(|task| link.borrow_mut().poll_greeted(task));
-            let is_greeted = timeout(SETTINGS_WAIT, greeted).await.unwrap_or(false);
+            let is_greeted = timeout(wait, greeted).await.unwrap_or(false);
             if !is_greeted {
-                link.borrow_mut().retire();
+                link.borrow_mut().give_up();
             }
             is_greeted
         })
@@ -120,10 +124,14 @@ impl Http2Connection {
         !link.is_retired() && !is_idle
     }
 
-    /// Whether another stream is allowed now.
-    pub fn has_room(&self) -> bool {
+    /// Whether a stream for this request is allowed now.
+    pub fn has_room_for(&self, upstream_request: &UpstreamRequest<'_>) -> bool {
         let link = self.link.borrow();
-        let max = if link.is_greeted() { STREAMS_MAX } else { EARLY_STREAMS_MAX };
+        let max = match (link.is_greeted(), upstream_request.again) {
+            (true, _) => STREAMS_MAX,
+            (false, true) => EARLY_STREAMS_MAX,
+            (false, false) => 0,
+        };
         link.streams() < max && link.can_open()
     }
 

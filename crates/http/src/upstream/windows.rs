@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use eyelet_memory::budget::{Budget, Counted};
 
-/// Window of a stream in bytes: mostly at the start, and at the least.
+/// The least window of a stream in bytes. A new connection by TLS may begin with more.
 pub const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 /// Window of a stream at the start where the way is likely to be long, as it is for a client that
 /// begins TLS: 5 MB/s over a twentieth of a second.
@@ -19,9 +19,9 @@ const WIDER: u32 = 4;
 const AHEAD_BYTES_MAX: usize = 16 << 20;
 /// And at most one such part of the memory that is left.
 const AHEAD_PARTS: usize = 16;
-/// Streams that a new connection has room for with its first windows: those that one client has
-/// pipelined.
-const FAR_STREAMS: usize = 9;
+/// Streams that a new connection has room for with its first windows: a request, and the sixteen
+/// that its client may have pipelined (`ahead.rs`).
+const FAR_STREAMS: usize = 17;
 /// A longer wait for data is a round trip that a wider window would bridge. Below it, the least
 /// window still gives at least 13 MB/s.
 const FAR: Duration = Duration::from_millis(5);
