@@ -64,6 +64,16 @@ impl Permitted {
         Ok(())
     }
 
+    /// What it has beyond what each authority may sign: what [`Permitted::add`] needs to make it
+    /// again.
+    pub fn beyond_default(&self) -> Vec<String> {
+        let default = Self::default();
+        let names = self.names.iter().filter(|name| !default.has_name(name));
+        let nets =
+            self.nets.iter().filter(|net| !default.nets.iter().any(|own| own.contains(*net)));
+        names.map(ToString::to_string).chain(nets.map(ToString::to_string)).collect()
+    }
+
     /// Whether a name may be signed. `*.suffix` is as its suffix.
     pub fn has_name(&self, name: &str) -> bool {
         let name = name.strip_prefix("*.").unwrap_or(name);
@@ -187,6 +197,12 @@ mod tests {
             assert_eq!(address.parse().map(|a| permitted.has_address(a)), Ok(is_permitted));
         }
         assert_eq!(permitted.nets.len(), NETS.len());
+        assert!(permitted.beyond_default().is_empty());
+        let (mut wider, more) = (permitted.clone(), ["a.example.com", "8.8.8.0/24", "::2/128"]);
+        for text in [&more[..], &["app.test", "10.1.0.0/16"]].concat() {
+            assert_eq!(wider.add(text), Ok(()), "{text}");
+        }
+        assert_eq!(wider.beyond_default(), more);
         assert!(is_loopback_name("localhost") && is_loopback_name("a.localhost"));
         assert!(!is_loopback_name("alocalhost") && !is_loopback_name("localhost.test"));
     }

@@ -175,7 +175,8 @@ impl Authority {
         let now = unix_secs(now);
         let folder = self.folder.clone();
         if now > end {
-            return Err(LocalCaError::Expired { folder, end: date(end) });
+            let permits = self.permitted().map(Permitted::beyond_default).unwrap_or_default();
+            return Err(LocalCaError::Expired { folder, permits, end: date(end) });
         }
         if now < start {
             return Err(LocalCaError::NotYet { folder, start: date(start) });

@@ -131,7 +131,7 @@ impl Authority {
         now: SystemTime,
     ) -> Result<SignedLeaf, LocalCaError> {
         self.check_dates(now)?;
-        names.iter().try_for_each(|name| self.check_name(name))?;
+        self.check_names(names)?;
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         let first = names.first().map(ToString::to_string).unwrap_or_default();
@@ -165,14 +165,11 @@ impl Authority {
     /// [`LocalCaError::NotPermitted`].
     pub fn check_permits(&self, wanted: &Permitted) -> Result<(), LocalCaError> {
         let Some(permitted) = self.permitted() else { return Ok(()) };
-        for name in &wanted.names {
-            self.check_name(&SubjectName::Dns(name.clone()))?;
-        }
+        let names = wanted.names.iter().filter(|name| !permitted.has_name(name));
         let lacks = |net: &&IpNet| !permitted.nets.iter().any(|own| own.contains(*net));
-        match wanted.nets.iter().find(lacks) {
-            Some(net) => Err(self.not_permitted(permitted, net.to_string())),
-            None => Ok(()),
-        }
+        let nets = wanted.nets.iter().filter(lacks);
+        let refused = names.map(ToString::to_string).chain(nets.map(ToString::to_string));
+        self.refuse(permitted, refused.collect())
     }
 
     /// Whether it may sign a name.
@@ -180,19 +177,28 @@ impl Authority {
     /// # Errors
     /// [`LocalCaError::NotPermitted`].
     pub fn check_name(&self, name: &SubjectName) -> Result<(), LocalCaError> {
-        let Some(permitted) = self.permitted() else { return Ok(()) };
-        let is_permitted = match name {
-            SubjectName::Dns(name) => permitted.has_name(name),
-            SubjectName::Address(address) => permitted.has_address(*address),
-        };
-        if is_permitted {
-            return Ok(());
-        }
-        Err(self.not_permitted(permitted, name.to_string()))
+        self.check_names(std::slice::from_ref(name))
     }
 
-    fn not_permitted(&self, permitted: &Permitted, name: String) -> LocalCaError {
+    /// Whether it may sign all of these names.
+    ///
+    /// # Errors
+    /// [`LocalCaError::NotPermitted`], with all that it may not sign.
+    pub fn check_names(&self, names: &[SubjectName]) -> Result<(), LocalCaError> {
+        let Some(permitted) = self.permitted() else { return Ok(()) };
+        let is_refused = |name: &&SubjectName| match name {
+            SubjectName::Dns(name) => !permitted.has_name(name),
+            SubjectName::Address(address) => !permitted.has_address(*address),
+        };
+        let refused = names.iter().filter(is_refused).map(ToString::to_string);
+        self.refuse(permitted, refused.collect())
+    }
+
+    fn refuse(&self, permitted: &Permitted, names: Vec<String>) -> Result<(), LocalCaError> {
+        if names.is_empty() {
+            return Ok(());
+        }
         let folder = self.folder().to_owned();
-        LocalCaError::NotPermitted { folder, permitted: permitted.clone(), name }
+        Err(LocalCaError::NotPermitted { folder, permitted: permitted.clone(), names })
     }
 }

@@ -39,11 +39,13 @@ pub enum LocalCaError {
     #[error(
         "the local certificate authority in {} expired on {end}. If this machine's clock is right, \
          make another one: {}",
-        folder.display(), commands(folder, "--install")
+        folder.display(), commands(folder, &format!("--install{}", options(permits)))
     )]
     Expired {
         /// Its folder.
         folder: PathBuf,
+        /// What it may sign that others may not.
+        permits: Vec<String>,
         /// Its last second.
         end: String,
     },
@@ -80,19 +82,19 @@ pub enum LocalCaError {
          one by `folder` in [local], or by --folder, which `eyelet run` calls --ca-folder"
     )]
     NoHome,
-    /// It may not sign a name.
+    /// It may not sign these names.
     #[error(
-        "the local certificate authority in {} may not sign {name}: it is limited to {permitted}. \
+        "the local certificate authority in {} may not sign {}: it is limited to {permitted}. \
          To make another one that may: {}",
-        folder.display(), commands(folder, &format!("--permit {name}"))
+        folder.display(), names.join(", "), commands(folder, &permitting(permitted, names))
     )]
     NotPermitted {
         /// Its folder.
         folder: PathBuf,
         /// What it may sign.
         permitted: Permitted,
-        /// The name, or the address.
-        name: String,
+        /// The names, the addresses and the networks.
+        names: Vec<String>,
     },
     /// It is not valid yet.
     #[error(
@@ -147,6 +149,24 @@ fn folder_of_root(state: &Path, user: u32) -> PathBuf {
 /// [`LocalCaError::NoHome`].
 pub fn folder_or_default(folder: Option<&Path>) -> Result<PathBuf, LocalCaError> {
     folder.map_or_else(default_folder, |folder| Ok(folder.to_owned()))
+}
+
+/// The options that permit what an authority may sign already, and these.
+fn permitting(permitted: &Permitted, names: &[String]) -> String {
+    let mut all = permitted.beyond_default();
+    for name in names {
+        // A name permits all names below it.
+        let name = name.strip_prefix("*.").unwrap_or(name);
+        if !all.iter().any(|known| known == name) {
+            all.push(name.to_owned());
+        }
+    }
+    options(&all).trim_start().to_owned()
+}
+
+/// An option for each of these, with a blank before it.
+fn options(permits: &[String]) -> String {
+    permits.iter().map(|permit| format!(" --permit {permit}")).collect()
 }
 
 /// The commands that make another authority in this folder.

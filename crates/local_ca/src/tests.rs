@@ -183,6 +183,40 @@ fn it_signs_what_it_may_and_nothing_else() {
     sign(&wide, "a.corp.example.com", now).unwrap();
     sign(&wide, "203.0.113.9", now).unwrap();
     assert!(sign(&wide, "example.com", now).is_err());
+    let late = wide.check_dates(now + 3651 * DAY).unwrap_err().to_string();
+    let permits = "--permit corp.example.com --permit 203.0.113.0/24";
+    assert!(late.contains(&format!("eyelet trust --install {permits} --folder")), "{late}");
+}
+
+/// One repair is enough: what the authority may sign already is kept, and all that is missing is
+/// added.
+#[test]
+fn the_printed_commands_make_an_authority_that_signs_all_names() {
+    let folder = Folder::new();
+    let mut permitted = Permitted::default();
+    permitted.add("corp.example.com").unwrap();
+    let settings = LocalSettings { folder: Some(folder.path()), permitted };
+    let names = ["a.test", "*.a.example.com", "b.example.com", "8.8.8.8", "a.example.com"].map(dns);
+    let authority = Authority::open(&settings).unwrap();
+    let fault = authority.check_names(&names).unwrap_err().to_string();
+    let wanted = "may not sign *.a.example.com, b.example.com, 8.8.8.8, a.example.com: ";
+    assert!(fault.contains(wanted), "{fault}");
+    let (_, made) = fault.rsplit_once("eyelet trust ").unwrap();
+    let words: Vec<&str> = made.split(' ').collect();
+    let permits = words.windows(2).filter(|pair| pair[0] == "--permit").map(|pair| pair[1]);
+    let permits: Vec<&str> = permits.collect();
+    assert_eq!(permits, ["corp.example.com", "a.example.com", "b.example.com", "8.8.8.8"]);
+    fs::remove_dir_all(folder.path()).unwrap();
+    let mut permitted = Permitted::default();
+    permits.into_iter().try_for_each(|permit| permitted.add(permit)).unwrap();
+    let made = Authority::open(&LocalSettings { permitted, ..settings }).unwrap();
+    made.check_names(&names).unwrap();
+    made.check_name(&dns("x.corp.example.com")).unwrap();
+    let mut wanted = Permitted::default();
+    wanted.add("c.example.com").unwrap();
+    wanted.add("192.0.2.0/24").unwrap();
+    let fault = made.check_permits(&wanted).unwrap_err().to_string();
+    assert!(fault.contains("--permit c.example.com --permit 192.0.2.0/24"), "{fault}");
 }
 
 /// The key is stolen, and the thief signs by another program.
