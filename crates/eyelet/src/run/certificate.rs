@@ -1,7 +1,7 @@
 //! The certificate that `run` and `proxy` serve: the given one, or one of the local authority.
 
 use std::error::Error;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use eyelet_config::{LocalSettings, certificate, is_loopback_name};
@@ -19,6 +19,8 @@ pub(super) struct Certificate {
     pub(super) said: String,
     /// The local authority's own, if that signs it.
     authority: Option<PathBuf>,
+    /// Whether clients must show one, too.
+    asks_client: bool,
 }
 
 impl Certificate {
@@ -28,7 +30,11 @@ impl Certificate {
         let mut lines = vec![format!("certificate: {}", self.said)];
         if let Some(file) = self.authority.as_deref().map(shell_word) {
             lines.push(match url.starts_with("https:") {
-                true => format!("until then: curl --cacert {file}{} {url}", led(name, address)),
+                true => {
+                    let shown = if self.asks_client { " --cert FILE --key FILE" } else { "" };
+                    let led = led(name, address);
+                    format!("until then: curl --cacert {file}{shown}{led} {url}")
+                }
                 false => format!("until then clients need its certificate: {file}"),
             });
         }
@@ -36,24 +42,28 @@ impl Certificate {
     }
 }
 
-/// What has curl find a name that DNS may not have, with a blank before it.
+/// What has curl find a name that DNS may not have, or has elsewhere, with a blank before it.
 fn led(name: &str, address: SocketAddr) -> String {
-    if is_loopback_name(name) {
-        return String::new();
-    }
+    // A listener for IPv6 takes no IPv4.
     let ip = match address.ip() {
-        ip if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         ip => ip,
     };
+    let is_first = ip == Ipv4Addr::LOCALHOST || ip == Ipv6Addr::LOCALHOST;
+    if is_first && is_loopback_name(name) {
+        return String::new();
+    }
     format!(" --resolve {name}:{}:{ip}", address.port())
 }
 
 /// The certificate of these arguments for these names.
 pub(super) fn certificate(edge: &EdgeArgs, names: &[&str]) -> Result<Certificate, Box<dyn Error>> {
+    let asks_client = edge.client_ca.is_some();
     if let (Some(certificate), Some(key)) = (&edge.certificate, &edge.key) {
         let keys = format!("certificate = {}\nkey = {}", quoted(certificate), quoted(key));
         let said = given(certificate, names);
-        return Ok(Certificate { keys, local: None, said, authority: None });
+        return Ok(Certificate { keys, local: None, said, authority: None, asks_client });
     }
     let settings = LocalSettings { folder: edge.ca_folder.clone(), ..Default::default() };
     let authority = Authority::open(&settings)?;
@@ -74,6 +84,7 @@ pub(super) fn certificate(edge: &EdgeArgs, names: &[&str]) -> Result<Certificate
         local: Some(local),
         said: "by your local authority; `eyelet trust --install` has this machine trust it".into(),
         authority: Some(authority.certificate_path()),
+        asks_client,
     })
 }
 
@@ -98,4 +109,50 @@ fn given(file: &Path, names: &[&str]) -> String {
 /// A TOML basic string: JSON's escapes are a subset of TOML's.
 pub(super) fn quoted(path: &Path) -> String {
     serde_json::Value::from(path.to_string_lossy()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The URL's name leads curl to 127.0.0.1 and ::1 if it is one of loopback, else nowhere.
+    #[test]
+    fn the_printed_curl_reaches_the_listener() {
+        let v4 = " --resolve app.test:8443:127.0.0.1";
+        for (name, address, expected) in [
+            ("app.localhost", "127.0.0.1:8443", ""),
+            ("app.localhost", "0.0.0.0:8443", ""),
+            ("localhost", "[::1]:8443", ""),
+            ("localhost", "[::]:8443", ""),
+            ("localhost", "127.0.0.2:8443", " --resolve localhost:8443:127.0.0.2"),
+            ("localhost", "192.168.1.5:443", " --resolve localhost:443:192.168.1.5"),
+            ("localhost", "[fd00::5]:8443", " --resolve localhost:8443:fd00::5"),
+            ("app.test", "127.0.0.1:8443", v4),
+            ("app.test", "0.0.0.0:8443", v4),
+            ("app.test", "[::]:8443", " --resolve app.test:8443:::1"),
+            ("app.test", "192.168.1.5:8443", " --resolve app.test:8443:192.168.1.5"),
+        ] {
+            let parsed = address.parse().expect(address);
+            assert_eq!(led(name, parsed), expected, "{name} at {address}");
+        }
+    }
+
+    #[test]
+    fn the_printed_curl_shows_a_certificate_if_it_must() {
+        let mut certificate = Certificate {
+            keys: String::new(),
+            local: None,
+            said: "by your local authority".into(),
+            authority: Some("/a b/ca.pem".into()),
+            asks_client: false,
+        };
+        let url = "https://localhost:8443/";
+        let address = (Ipv4Addr::LOCALHOST, 8443).into();
+        let lines = certificate.lines(("localhost", url), address);
+        assert_eq!(lines[1], format!("until then: curl --cacert '/a b/ca.pem' {url}"));
+        certificate.asks_client = true;
+        let lines = certificate.lines(("localhost", url), address);
+        let shown = "--cert FILE --key FILE";
+        assert_eq!(lines[1], format!("until then: curl --cacert '/a b/ca.pem' {shown} {url}"));
+    }
 }
