@@ -8,7 +8,9 @@ use std::time::Duration;
 use clap::Args;
 use eyelet_config::LocalSettings;
 use eyelet_local_ca::trust::{self, Places, TrustChange};
-use eyelet_local_ca::{Authority, LocalCaError, SubjectName, folder_or_default, write_files};
+use eyelet_local_ca::{
+    Authority, LocalCaError, SubjectName, folder_option, folder_or_default, write_files,
+};
 
 /// Arguments of `eyelet trust`.
 #[derive(Args, Clone, Debug)]
@@ -65,10 +67,11 @@ fn try_trust(args: &TrustArgs) -> Result<(String, bool), String> {
         false => Authority::read(&folder).map_err(|error| error.to_string())?,
     };
     let Some(authority) = authority else {
-        let folder = folder.display();
+        let (option, folder) = (folder_option(&folder), folder.display());
         let text = format!(
-            "There is no local certificate authority in {folder} yet. `eyelet trust --install`, \
-             `eyelet cert`, and `eyelet serve` with `certificate = \"local\"` make it.\n"
+            "There is no local certificate authority in {folder} yet. \
+             `eyelet trust --install{option}`, `eyelet cert`, and `eyelet serve` with \
+             `certificate = \"local\"` make it.\n"
         );
         return Ok((text, true));
     };
@@ -97,9 +100,11 @@ fn try_cert(args: &CertArgs) -> Result<(String, bool), LocalCaError> {
     let lifetime = Duration::from_hours(24 * u64::from(args.days));
     let [certificate, key] = write_files(&authority, &args.names, lifetime, &args.out)?;
     let (certificate, key) = (certificate.display(), key.display());
-    let ca = authority.certificate_path();
+    let (ca, option) = (authority.certificate_path(), folder_option(authority.folder()));
     let ca = ca.display();
-    Ok((format!("{certificate}\n{key}\nsigned by {ca}; eyelet trust says who trusts it\n"), true))
+    let text =
+        format!("{certificate}\n{key}\nsigned by {ca}; eyelet trust{option} says who trusts it\n");
+    Ok((text, true))
 }
 
 fn finish(done: Result<(String, bool), String>) -> ExitCode {

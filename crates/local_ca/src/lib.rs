@@ -171,12 +171,16 @@ fn options(permits: &[String]) -> String {
 
 /// The commands that make another authority in this folder.
 fn commands(folder: &Path, made: &str) -> String {
-    let word = shell_word(folder);
-    let option = match default_folder().is_ok_and(|own| own == folder) {
-        true => String::new(),
-        false => format!(" --folder {word}"),
-    };
+    let (word, option) = (shell_word(folder), folder_option(folder));
     format!("eyelet trust --remove{option}; rm -r {word}; eyelet trust {made}{option}")
+}
+
+/// What names this folder to `eyelet trust`, with a blank before it. Nothing, for the user's own.
+pub fn folder_option(folder: &Path) -> String {
+    match default_folder().is_ok_and(|own| own == folder) {
+        true => String::new(),
+        false => format!(" --folder {}", shell_word(folder)),
+    }
 }
 
 /// A word that a POSIX shell takes unchanged.

@@ -341,5 +341,9 @@ fn words_for_the_shell() {
     let table = [("/tmp/a-b.c", "/tmp/a-b.c"), ("/t p/x", "'/t p/x'"), ("/a'b", r"'/a'\''b'")];
     for (path, word) in table {
         assert_eq!(shell_word(Path::new(path)), word);
+        assert_eq!(folder_option(Path::new(path)), format!(" --folder {word}"));
+    }
+    if let Ok(own) = default_folder() {
+        assert_eq!(folder_option(&own), "");
     }
 }

@@ -12,7 +12,9 @@ use eyelet_config::certificate::{Pair, signing_key};
 use eyelet_config::{
     Action, CertificateSource, Config, LocalNames, LocalSettings, is_loopback_name,
 };
-use eyelet_local_ca::{Authority, LEAF_LIFETIME, LeafKey, LocalCaError, SubjectName};
+use eyelet_local_ca::{
+    Authority, LEAF_LIFETIME, LeafKey, LocalCaError, SubjectName, folder_option,
+};
 use eyelet_sys::file::Stamp;
 use quick_cache::sync::Cache;
 use rustls::sign::{CertifiedKey, SigningKey};
@@ -98,8 +100,9 @@ impl LocalCertificates {
         signer.authority.check_dates(SystemTime::now())?;
         let file = signer.authority.certificate_path();
         tracing::info!(
-            "local certificates are signed by {}; `eyelet trust` says who trusts it",
-            file.display()
+            "local certificates are signed by {}; `eyelet trust{}` says who trusts it",
+            file.display(),
+            folder_option(signer.authority.folder())
         );
         let (settings, signer) = (config.local.clone(), Mutex::new(signer));
         let is_warned = AtomicBool::new(false);

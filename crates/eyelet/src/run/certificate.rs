@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use eyelet_config::{LocalSettings, certificate, is_loopback_name};
-use eyelet_local_ca::{Authority, SubjectName, shell_word};
+use eyelet_local_ca::{Authority, SubjectName, folder_option, shell_word};
 
 use super::args::EdgeArgs;
 
@@ -82,7 +82,10 @@ pub(super) fn certificate(edge: &EdgeArgs, names: &[&str]) -> Result<Certificate
     Ok(Certificate {
         keys: "certificate = \"local\"".into(),
         local: Some(local),
-        said: "by your local authority; `eyelet trust --install` has this machine trust it".into(),
+        said: format!(
+            "by your local authority; `eyelet trust --install{}` has this machine trust it",
+            folder_option(authority.folder())
+        ),
         authority: Some(authority.certificate_path()),
         asks_client,
     })

@@ -97,6 +97,7 @@ fn curl_accepts_each_name_that_a_rule_lists_and_no_other_is_signed() {
 fn another_authority_serves_without_a_restart() {
     let (folder, upstream) = (Folder::new(), Upstream::http());
     let (edge, ca) = start(&folder, &rule("sni = \"app.test\"", &upstream));
+    edge.wait_log(&format!("`eyelet trust --folder {}`", folder.path().join("ca").display()));
     let before = fs::read(&ca).unwrap();
     let first = shown(&edge, &ca, "app.test");
     // While there is none, the last one goes on.

@@ -46,7 +46,7 @@ fn a_command_line_with_a_mistake_says_what_was_expected() {
         ("top edge.toml", 2, "the configuration has no [admin]: add it, or name a --socket"),
         ("cert app.localhost --folder ca --out absent", 1, "--out names a folder that is there"),
         ("cert app.example.com --folder ca", 1, "eyelet trust --permit app.example.com --folder"),
-        ("trust --folder absent", 0, "`eyelet trust --install`"),
+        ("trust --folder absent", 0, "`eyelet trust --install --folder absent`"),
     ] {
         check(&folder, line, status, expected);
     }

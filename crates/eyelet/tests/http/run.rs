@@ -431,6 +431,8 @@ fn without_files_the_local_authority_signs() {
     let mut talk = Talk::start(&mut command);
     talk.hear("the command listens on");
     let said = talk.said();
+    let trust = format!("`eyelet trust --install --folder {}`", authority.display());
+    assert!(said.contains(&trust), "{said}");
     let url = said.lines().find_map(|line| line.strip_prefix("eyelet: serving ")).unwrap();
     let port = url.trim_end_matches('/').rsplit_once(':').unwrap().1;
     // The printed command.
