@@ -22,7 +22,7 @@ use eyelet_sys::inotify::WaitEnder;
 pub use event::{Application, ChildEvent, LISTEN_TIMEOUT, Over, STOP_TIMEOUT};
 pub use folders::SuperviseError;
 pub use port::free_port;
-pub use sockets::{Endpoint, listens};
+pub use sockets::{Endpoint, listens, takes};
 
 use event::Message;
 use folders::Folders;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 
 /// Most listening sockets that one look reads of a table.
@@ -60,16 +60,39 @@ pub(crate) fn listening() -> Vec<(u64, Endpoint)> {
     four.chain(six).chain(unix.take(LISTENERS_MAX)).collect()
 }
 
-/// Whether a socket of this network namespace listens there.
-pub fn listens(endpoint: &Endpoint) -> bool {
-    let is_there = |found: &Endpoint| match (found, endpoint) {
-        (Endpoint::Tcp(found), Endpoint::Tcp(wanted)) => {
-            let is_same = found.ip() == wanted.ip() || found.ip().is_unspecified();
-            found.port() == wanted.port() && is_same
-        }
-        _ => found == endpoint,
+/// Whether a socket of this network namespace listens there. Those that are bound to the addresses
+/// `own` are left out.
+pub fn listens(endpoint: &Endpoint, own: &[SocketAddr]) -> bool {
+    is_among(listening().iter().map(|(_, found)| found), endpoint, own)
+}
+
+fn is_among<'a>(
+    mut listening: impl Iterator<Item = &'a Endpoint>,
+    endpoint: &Endpoint,
+    own: &[SocketAddr],
+) -> bool {
+    // The tables have no scope of an address.
+    let is_own = |found: &SocketAddr| {
+        own.iter().any(|own| (own.ip(), own.port()) == (found.ip(), found.port()))
     };
-    listening().iter().any(|(_, found)| is_there(found))
+    listening.any(|found| match (found, endpoint) {
+        (Endpoint::Tcp(found), Endpoint::Tcp(wanted)) => !is_own(found) && takes(*found, *wanted),
+        _ => found == endpoint,
+    })
+}
+
+/// Whether a socket that is bound to `bound` takes connections to `wanted`. One at `[::]` may take
+/// IPv4 too, and the tables do not say so: it counts.
+pub fn takes(bound: SocketAddr, wanted: SocketAddr) -> bool {
+    let (ip, to) = (bound.ip().to_canonical(), wanted.ip().to_canonical());
+    let takes_family = ip.is_ipv6() || to.is_ipv4();
+    let takes_ip = || ip == to || ip.is_unspecified() && takes_family && is_here(to);
+    bound.port() == wanted.port() && takes_ip()
+}
+
+/// Whether this machine has the address: nobody can bind another machine's.
+fn is_here(ip: IpAddr) -> bool {
+    ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
 }
 
 /// The lines of a table without its head.
@@ -205,6 +228,35 @@ mod tests {
             assert_eq!(unix_socket(bad), None, "{bad:?}");
         }
         assert_eq!(six("é0000000000000000000000001000000:0BB9"), None);
+    }
+
+    /// 192.0.2.1 and 2001:db8::1 are no machine's (RFC 5737, RFC 3849).
+    #[test]
+    fn a_socket_on_all_addresses_takes_those_of_this_machine_and_its_family() {
+        for (bound, wanted, expected) in [
+            ("127.0.0.1:80", "127.0.0.1:80", true),
+            ("127.0.0.1:80", "127.0.0.1:81", false),
+            ("127.0.0.1:80", "127.0.0.2:80", false),
+            ("[::ffff:127.0.0.1]:80", "127.0.0.1:80", true),
+            ("0.0.0.0:80", "127.0.0.2:80", true),
+            ("0.0.0.0:80", "127.0.0.2:81", false),
+            ("0.0.0.0:80", "192.0.2.1:80", false),
+            ("0.0.0.0:80", "[::1]:80", false),
+            ("[::]:80", "[::1]:80", true),
+            ("[::]:80", "127.0.0.1:80", true),
+            ("[::]:80", "[2001:db8::1]:80", false),
+            ("[::]:80", "192.0.2.1:80", false),
+        ] {
+            let [one, other] = [bound, wanted].map(|text| text.parse().expect(text));
+            assert_eq!(takes(one, other), expected, "{bound} for {wanted}");
+            let found = [tcp(bound)];
+            assert_eq!(is_among(found.iter(), &tcp(wanted), &[]), expected);
+            assert!(!is_among(found.iter(), &tcp(wanted), &[one]), "our own");
+            assert_eq!(
+                is_among(found.iter(), &tcp(wanted), &[([127, 0, 0, 9], 80).into()]),
+                expected
+            );
+        }
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //! would look like a slow page.
 
 use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use eyelet_child::Endpoint;
@@ -18,11 +20,13 @@ const LIMIT: Duration = Duration::from_secs(3);
 /// Lines that wait to be printed.
 const LINES_MAX: usize = 16;
 
-/// Looks for each application from now on. What is to be printed is received.
-pub(super) fn look_for(sites: Vec<Site>, hold: Duration) -> Receiver<String> {
+/// Looks for each application from now on. `own` is where Eyelet listens. What is to be printed is
+/// received.
+pub(super) fn look_for(sites: Vec<Site>, hold: Duration, own: Vec<SocketAddr>) -> Receiver<String> {
     let (sender, lines) = channel(LINES_MAX);
+    let own: Arc<[SocketAddr]> = own.into();
     for site in sites {
-        tokio::spawn(look(site, hold, sender.clone()));
+        tokio::spawn(look(site, hold, own.clone(), sender.clone()));
     }
     lines
 }
@@ -35,19 +39,42 @@ enum Found {
     Dialled,
 }
 
+/// Why an application is missing.
+enum Fault {
+    /// Its address is one of Eyelet's own.
+    Own,
+    /// Eyelet cannot connect.
+    Connect(io::Error),
+}
+
+impl Fault {
+    /// What is printed.
+    fn line(&self, Site { name, upstream }: &Site, hold: Duration) -> String {
+        let hold = humantime::format_duration(hold);
+        match self {
+            Self::Own => format!("{name}: Eyelet itself listens at {upstream}; requests fail"),
+            Self::Connect(error) => {
+                format!("{name}: nothing listens at {upstream} ({error}); requests wait {hold}")
+            }
+        }
+    }
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Self {
+        Self::Connect(error)
+    }
+}
+
 /// Says when it is missing, and when it is there again.
-async fn look(site: Site, hold: Duration, lines: Sender<String>) {
-    let Site { name, upstream } = site;
-    let hold = humantime::format_duration(hold);
+async fn look(site: Site, hold: Duration, own: Arc<[SocketAddr]>, lines: Sender<String>) {
     // Nothing is said of one that is there at first.
     let mut was_there = true;
     loop {
-        let found = reach(&upstream).await;
+        let found = reach(&site.upstream, &own).await;
         let line = match (&found, was_there) {
-            (Err(error), true) => Some(format!(
-                "{name}: nothing listens at {upstream} ({error}); requests wait {hold}"
-            )),
-            (Ok(_), false) => Some(format!("{name}: {upstream} listens now")),
+            (Err(fault), true) => Some(fault.line(&site, hold)),
+            (Ok(_), false) => Some(format!("{}: {} listens now", site.name, site.upstream)),
             _ => None,
         };
         if let Some(line) = line {
@@ -65,20 +92,32 @@ async fn look(site: Site, hold: Duration, lines: Sender<String>) {
 
 /// Whether somebody listens there. No connection is made where that is seen without one: it may be
 /// the only one that the application accepts.
-async fn reach(upstream: &str) -> io::Result<Found> {
+async fn reach(upstream: &str, own: &[SocketAddr]) -> Result<Found, Fault> {
     if let Some(path) = upstream.strip_prefix("unix:") {
-        return match eyelet_child::listens(&Endpoint::Unix(path.into())) {
-            true => Ok(Found::Listening),
-            false => UnixStream::connect(path).await.map(|_| Found::Dialled),
-        };
+        if eyelet_child::listens(&Endpoint::Unix(path.into()), own) {
+            return Ok(Found::Listening);
+        }
+        UnixStream::connect(path).await?;
+        return Ok(Found::Dialled);
     }
     let address = upstream.split_once("://").map_or(upstream, |(_, rest)| rest);
     let dialled = async {
         let addresses: Vec<_> = lookup_host(address).await?.collect();
-        if addresses.iter().any(|address| eyelet_child::listens(&Endpoint::Tcp(*address))) {
+        if addresses.iter().any(|address| eyelet_child::listens(&Endpoint::Tcp(*address), own)) {
             return Ok(Found::Listening);
         }
-        TcpStream::connect(&*addresses).await.map(|_| Found::Dialled)
+        if addresses.iter().any(|address| is_own(*address, own)) {
+            return Err(Fault::Own);
+        }
+        TcpStream::connect(&*addresses).await?;
+        Ok(Found::Dialled)
     };
-    timeout(LIMIT, dialled).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    let late = |_| Err(Fault::Connect(io::ErrorKind::TimedOut.into()));
+    timeout(LIMIT, dialled).await.unwrap_or_else(late)
+}
+
+/// Whether Eyelet takes connections to this address. Its sockets for IPv6 take no IPv4.
+fn is_own(address: SocketAddr, own: &[SocketAddr]) -> bool {
+    let is_family = |own: &&SocketAddr| own.is_ipv6() == address.is_ipv6();
+    own.iter().filter(is_family).any(|own| eyelet_child::takes(*own, address))
 }

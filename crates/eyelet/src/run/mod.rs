@@ -126,7 +126,9 @@ fn serve(
         };
         let (child, lines) = match work {
             Work::Runs(application) => (Some(application), None),
-            Work::IsThere(sites, hold) => (None, Some(missing::look_for(sites, hold))),
+            Work::IsThere(sites, hold) => {
+                (None, Some(missing::look_for(sites, hold, running.addresses())))
+            }
         };
         let first = child.as_ref().and_then(|application| application.command.first());
         let name = first.map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();

@@ -550,6 +550,19 @@ fn a_certificate_for_another_name_is_said() {
     talk.hear("edge.pem; clients refuse it for other.test: it is for ");
 }
 
+/// A socket of Eyelet's own is no application. What the name leads to is not known before.
+#[test]
+fn proxy_does_not_take_itself_for_an_application() {
+    let pki = Pki::new();
+    let [address] = vacant();
+    let mut command = edge::eyelet(&pki.folder);
+    let upstream = format!("localhost:{}", address.port());
+    command.args(["proxy", "--listen", &address.to_string(), &format!("app.test={upstream}")]);
+    command.args(["--certificate", &pki.text("edge.pem"), "--key", &pki.text("edge.key")]);
+    let mut talk = Talk::start(&mut command);
+    talk.hear(&format!("app.test: Eyelet itself listens at {upstream}; requests fail"));
+}
+
 /// A mistyped port would look like a slow page: requests wait.
 #[test]
 fn proxy_says_which_application_is_not_there_and_when_it_is() {
