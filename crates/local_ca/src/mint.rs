@@ -130,6 +130,9 @@ impl MintAuthority {
         }
         params.subject_alt_names = alternative_names(&parsed);
         params.key_usages = key_usages(&parsed);
+        // Without this, a use of the key that the origin has, keyCertSign, would look like an
+        // authority's.
+        params.is_ca = IsCa::ExplicitNoCa;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
         params.serial_number = Some(serial()?);
@@ -250,6 +253,8 @@ mod tests {
             let origin = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
             let minted = own.mint(origin.der(), &key).unwrap();
             let (_, parsed) = parse_x509_certificate(&minted).unwrap();
+            let basic = parsed.basic_constraints().unwrap().map(|found| found.value.ca);
+            assert_eq!(basic, Some(false), "{usages:?}");
             let found = parsed.key_usage().unwrap().unwrap();
             found.value.flags
         };
