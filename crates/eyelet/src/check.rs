@@ -13,12 +13,9 @@ pub fn check(file: &Path, out: &mut impl Write) -> ExitCode {
     let loaded = eyelet_config::load(file, Depth::Full);
     let lacks = loaded.as_ref().ok().and_then(|loaded| lacks(&loaded.config));
     // If the output is closed, the exit code still gives the result.
-    let _ = match &lacks {
-        Some(error) => {
-            let file = file.display();
-            writeln!(out, "{file}: error: {error}\n{file}: 1 error")
-        }
-        None => print(file, &loaded, out),
+    let _ = match (&loaded, &lacks) {
+        (Ok(loaded), Some(error)) => print_lack(file, &loaded.warnings, error, out),
+        _ => print(file, &loaded, out),
     };
     let is_sound = loaded.is_ok() && lacks.is_none();
     if is_sound { ExitCode::SUCCESS } else { ExitCode::from(MISTAKES) }
@@ -33,6 +30,24 @@ fn lacks(config: &Config) -> Option<String> {
     let asks = config.policy.asks_certificate() || config.mints();
     let roots = asks.then(|| EvidenceRoots::new(config.evidence.ca.as_deref()));
     roots.transpose().err().map(|error| error.to_string())
+}
+
+/// Prints the warnings, and what the machine lacks, which has no line in the file.
+fn print_lack(
+    file: &Path,
+    warnings: &[Diagnostic],
+    error: &str,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    for warning in warnings {
+        writeln!(out, "{warning}")?;
+    }
+    let file = file.display();
+    write!(out, "{file}: error: {error}\n{file}: 1 error")?;
+    if !warnings.is_empty() {
+        write!(out, ", {}", counted(warnings.len(), "warning"))?;
+    }
+    writeln!(out)
 }
 
 fn print(
@@ -113,6 +128,23 @@ mod tests {
             assert_eq!(out, format!("{lists}{ok}"));
             assert_eq!(code, ExitCode::SUCCESS);
         }
+    }
+
+    #[test]
+    fn what_the_machine_lacks_comes_after_the_warnings() {
+        let mut out = Vec::new();
+        let warnings = ["one", "two"].map(|message| Diagnostic {
+            file: "edge.toml".into(),
+            line: 3,
+            column: 1,
+            message: message.into(),
+            severity: Severity::Warning,
+            source: String::new(),
+        });
+        print_lack(Path::new("edge.toml"), &warnings, "no CA certificates", &mut out).unwrap();
+        let out = String::from_utf8(out).unwrap();
+        let end = "\nedge.toml: error: no CA certificates\nedge.toml: 1 error, 2 warnings\n";
+        assert!(out.starts_with("edge.toml:3:1: warning: one\n") && out.ends_with(end), "{out}");
     }
 
     #[test]
