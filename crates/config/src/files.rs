@@ -2,6 +2,7 @@
 //! can be used and fit their keys and their rules.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -28,7 +29,7 @@ pub(super) struct Files {
     depth: Depth,
     now: SystemTime,
     /// The mode of each file.
-    present: HashMap<PathBuf, Result<u32, String>>,
+    present: HashMap<PathBuf, Result<u32, Unreadable>>,
     pairs: HashMap<CertificateFiles, Result<Option<Description>, Fault>>,
     /// Pairs that are in use already.
     unchanged: Option<UnchangedPairs>,
@@ -38,6 +39,14 @@ pub(super) struct Files {
 /// Describes the certificate of a pair that is in use, if its files have not changed since they
 /// were read: a reload does not read thousands of them again.
 pub type UnchangedPairs = Box<dyn Fn(&CertificateFiles) -> Option<Description>>;
+
+/// Why a file cannot be used.
+#[derive(Clone)]
+struct Unreadable {
+    message: String,
+    /// There is none.
+    is_absent: bool,
+}
 
 /// Why a pair cannot be used.
 #[derive(Clone)]
@@ -64,8 +73,8 @@ impl Files {
         }
     }
 
-    /// Checks a certificate and its key, for a rule that takes `names`. Returns whether neither is
-    /// there.
+    /// Checks a certificate and its key, for a rule that takes `names`. Returns whether there is
+    /// neither file.
     pub(super) fn check_pair(
         &mut self,
         report: &mut Report<'_>,
@@ -80,7 +89,7 @@ impl Files {
         let certificate_mode = self.check_present(report, certificate.at, &files.certificate);
         let key_mode = self.check_private(report, key.at, &files.key, "key");
         if self.depth == Depth::Files || certificate_mode.is_none() || key_mode.is_none() {
-            return certificate_mode.is_none() && key_mode.is_none();
+            return self.is_absent(&files.certificate) && self.is_absent(&files.key);
         }
         let loaded = self.pairs.entry(files.clone()).or_insert_with(|| {
             let known = self.unchanged.as_ref().and_then(|unchanged| unchanged(&files));
@@ -194,12 +203,20 @@ impl Files {
                 mode
             }
         };
-        report.keep(at, known)
+        report.keep(at, known.map_err(|why| why.message))
+    }
+
+    /// Whether there is no such file, as far as was checked.
+    fn is_absent(&self, path: &Path) -> bool {
+        matches!(self.present.get(path), Some(Err(Unreadable { is_absent: true, .. })))
     }
 }
 
-fn mode(path: &Path) -> Result<u32, String> {
-    regular_mode(path).map_err(|why| format!("cannot read {}: {why}", path.display()))
+fn mode(path: &Path) -> Result<u32, Unreadable> {
+    regular_mode(path).map_err(|why| Unreadable {
+        message: format!("cannot read {}: {why}", path.display()),
+        is_absent: why.kind() == ErrorKind::NotFound,
+    })
 }
 
 fn load(files: &CertificateFiles) -> Result<Option<Description>, Fault> {

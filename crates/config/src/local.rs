@@ -141,6 +141,17 @@ pub(super) fn check_rule(
     }
 }
 
+/// Whether the authority of whoever has no [local] signs all names of such a rule. Those of lists
+/// are not known.
+pub(super) fn signs_by_default(sni: &[&NamePattern], has_lists: bool) -> bool {
+    let permitted = Permitted::default();
+    let is_signed = |pattern: &&NamePattern| match pattern {
+        NamePattern::Exact(name) | NamePattern::Suffix(name) => permitted.has_name(name),
+        NamePattern::Absent => true,
+    };
+    !has_lists && !sni.is_empty() && sni.iter().all(is_signed)
+}
+
 fn report_name(report: &mut Report<'_>, text: Text<'_>, permitted: &Permitted) {
     let message = format!(
         "the local certificate authority may not sign \"{}\": it is limited to {permitted}; add \

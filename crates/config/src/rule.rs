@@ -465,7 +465,9 @@ fn certificates<'t>(
     }
     let names: Vec<&NamePattern> = matchers.sni.iter().map(|(_, pattern)| pattern).collect();
     let pairs = certificates.into_iter().zip(keys).map(|(certificate, key)| {
-        if files.check_pair(report, certificate, key, &names) {
+        if files.check_pair(report, certificate, key, &names)
+            && local::signs_by_default(&names, !matchers.sni_lists.is_empty())
+        {
             let hint =
                 "to try the rule without files, write `certificate = \"local\"` and no `key`";
             report.warning(certificate.at, hint);

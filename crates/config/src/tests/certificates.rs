@@ -210,6 +210,26 @@ fn certificates_that_cannot_be_used() {
 }
 
 #[test]
+fn the_hint_at_local_comes_only_where_it_helps() {
+    let folder = Folder::new();
+    folder.issue("app", &["app.example"]);
+    folder.write("names.txt", "app.example\n");
+    // Below a file there is none, and this is another error than that there is none.
+    for (sni, certificate, has_hint) in [
+        ("[\"*.app.example\", \"\"]", "no.pem", true),
+        ("\"app.example\"", "app.pem/no.pem", false),
+        ("[\"app.example\", \"bank.com\"]", "no.pem", false),
+        ("\"*.com\"", "no.pem", false),
+        ("{ file = \"names.txt\" }", "no.pem", false),
+    ] {
+        let certificate = format!("{certificate:?}");
+        let said = folder.said(&terminate(sni, &certificate, "\"no.key\"", "")).join("\n");
+        assert_eq!(said.contains("to try the rule without files"), has_hint, "{sni}: {said}");
+        assert!(said.contains("cannot read "), "{sni}: {said}");
+    }
+}
+
+#[test]
 fn the_breach_rule_is_turned_on_off_or_opened() {
     let folder = Folder::new();
     folder.issue("app", &["app.example"]);
