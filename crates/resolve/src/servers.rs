@@ -117,7 +117,9 @@ pub fn name(text: &str) -> Result<Name, String> {
 pub fn configured(dns: &Dns) -> Result<(ResolverConfig, ResolverOpts), String> {
     if dns.servers.is_empty() {
         let read = hickory_resolver::system_conf::read_system_conf();
-        return read.map_err(|error| format!("/etc/resolv.conf: {error}; or set [dns] servers"));
+        return read.map_err(|error| {
+            format!("cannot read /etc/resolv.conf: {error}; [dns] servers names resolvers instead")
+        });
     }
     let servers = dns.servers.iter().copied().map(server).collect();
     Ok((ResolverConfig::from_name_servers(servers), ResolverOpts::default()))

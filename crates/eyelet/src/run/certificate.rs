@@ -103,8 +103,11 @@ fn given(file: &Path, names: &[&str]) -> String {
     match others.is_empty() {
         true => shown.to_string(),
         false => {
-            let (others, own) = (others.join(", "), described.names.join(", "));
-            format!("{shown}; clients refuse it for {others}: it is for {own}")
+            let own = match &*described.names {
+                [] => "it has no DNS name".to_owned(),
+                names => format!("it is for {}", names.join(", ")),
+            };
+            format!("{shown}; clients refuse it for {}: {own}", others.join(", "))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Applications of `eyelet proxy` that are not there. A request waits for them, and a mistyped port
 //! would look like a slow page.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,13 +20,26 @@ const LIMIT: Duration = Duration::from_secs(3);
 /// Lines that wait to be printed.
 const LINES_MAX: usize = 16;
 
+/// What waits for an application.
+#[derive(Clone, Copy)]
+pub(super) struct Waiting {
+    /// Connections, not requests.
+    pub(super) is_tcp: bool,
+    /// How long.
+    pub(super) hold: Duration,
+}
+
 /// Looks for each application from now on. `own` is where Eyelet listens. What is to be printed is
 /// received.
-pub(super) fn look_for(sites: Vec<Site>, hold: Duration, own: Vec<SocketAddr>) -> Receiver<String> {
+pub(super) fn look_for(
+    sites: Vec<Site>,
+    waiting: Waiting,
+    own: Vec<SocketAddr>,
+) -> Receiver<String> {
     let (sender, lines) = channel(LINES_MAX);
     let own: Arc<[SocketAddr]> = own.into();
     for site in sites {
-        tokio::spawn(look(site, hold, own.clone(), sender.clone()));
+        tokio::spawn(look(site, waiting, own.clone(), sender.clone()));
     }
     lines
 }
@@ -49,12 +62,18 @@ enum Fault {
 
 impl Fault {
     /// What is printed.
-    fn line(&self, Site { name, upstream }: &Site, hold: Duration) -> String {
-        let hold = humantime::format_duration(hold);
+    fn line(&self, Site { name, upstream }: &Site, waiting: Waiting) -> String {
+        let hold = humantime::format_duration(waiting.hold);
+        let kind = if waiting.is_tcp { "connections" } else { "requests" };
         match self {
-            Self::Own => format!("{name}: Eyelet itself listens at {upstream}; requests fail"),
+            Self::Own => format!("{name}: Eyelet itself listens at {upstream}; {kind} fail"),
             Self::Connect(error) => {
-                format!("{name}: nothing listens at {upstream} ({error}); requests wait {hold}")
+                // Others leave open whether somebody listens: a name that is not found, silence.
+                let fault = match error.kind() {
+                    ErrorKind::ConnectionRefused | ErrorKind::NotFound => "nothing listens at",
+                    _ => "cannot reach",
+                };
+                format!("{name}: {fault} {upstream} ({error}); {kind} wait {hold}")
             }
         }
     }
@@ -67,13 +86,13 @@ impl From<io::Error> for Fault {
 }
 
 /// Says when it is missing, and when it is there again.
-async fn look(site: Site, hold: Duration, own: Arc<[SocketAddr]>, lines: Sender<String>) {
+async fn look(site: Site, waiting: Waiting, own: Arc<[SocketAddr]>, lines: Sender<String>) {
     // Nothing is said of one that is there at first.
     let mut was_there = true;
     loop {
         let found = reach(&site.upstream, &own).await;
         let line = match (&found, was_there) {
-            (Err(fault), true) => Some(fault.line(&site, hold)),
+            (Err(fault), true) => Some(fault.line(&site, waiting)),
             (Ok(_), false) => Some(format!("{}: {} listens now", site.name, site.upstream)),
             _ => None,
         };
@@ -112,7 +131,7 @@ async fn reach(upstream: &str, own: &[SocketAddr]) -> Result<Found, Fault> {
         TcpStream::connect(&*addresses).await?;
         Ok(Found::Dialled)
     };
-    let late = |_| Err(Fault::Connect(io::ErrorKind::TimedOut.into()));
+    let late = |_| Err(Fault::Connect(ErrorKind::TimedOut.into()));
     timeout(LIMIT, dialled).await.unwrap_or_else(late)
 }
 
@@ -120,4 +139,44 @@ async fn reach(upstream: &str, own: &[SocketAddr]) -> Result<Found, Fault> {
 fn is_own(address: SocketAddr, own: &[SocketAddr]) -> bool {
     let is_family = |own: &&SocketAddr| own.is_ipv6() == address.is_ipv6();
     own.iter().filter(is_family).any(|own| eyelet_child::takes(*own, address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_and_what_waits() {
+        let site = Site { name: "app.test".into(), upstream: "b.test:1".into() };
+        let line = |is_tcp, fault: Fault| {
+            let said = fault.line(&site, Waiting { is_tcp, hold: Duration::from_secs(30) });
+            said.strip_prefix("app.test: ").map(ToOwned::to_owned)
+        };
+        let of = |kind: ErrorKind| Fault::Connect(kind.into());
+        for (is_tcp, fault, expected) in [
+            (
+                false,
+                of(ErrorKind::ConnectionRefused),
+                "nothing listens at b.test:1 (connection refused); requests wait 30s",
+            ),
+            (
+                true,
+                of(ErrorKind::NotFound),
+                "nothing listens at b.test:1 (entity not found); connections wait 30s",
+            ),
+            (
+                false,
+                of(ErrorKind::TimedOut),
+                "cannot reach b.test:1 (timed out); requests wait 30s",
+            ),
+            (
+                true,
+                Fault::Connect(io::Error::other("no such name")),
+                "cannot reach b.test:1 (no such name); connections wait 30s",
+            ),
+            (true, Fault::Own, "Eyelet itself listens at b.test:1; connections fail"),
+        ] {
+            assert_eq!(line(is_tcp, fault).as_deref(), Some(expected));
+        }
+    }
 }

@@ -24,6 +24,7 @@ use tokio::sync::oneshot;
 use self::args::Site;
 use self::certificate::Certificate;
 use self::memory::Memory;
+use self::missing::Waiting;
 use self::plan::Plan;
 use self::ports::Ports;
 use crate::diagnostics::Diagnostics;
@@ -91,7 +92,8 @@ fn begin_proxy(args: &ProxyArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Erro
     let ports = Ports::choose(args.edge.listen, &names, |text| screen.say(text))?;
     let certificate = certificate::certificate(&args.edge, &names)?;
     let plan = Plan::of_proxy(args, &ports, &certificate);
-    let work = Work::IsThere(args.sites.clone(), args.edge.hold);
+    let waiting = Waiting { is_tcp: args.edge.tcp, hold: args.edge.hold };
+    let work = Work::IsThere(args.sites.clone(), waiting);
     serve(plan, work, &certificate, screen)
 }
 
@@ -99,8 +101,8 @@ fn begin_proxy(args: &ProxyArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Erro
 enum Work {
     /// A command that is run.
     Runs(Application),
-    /// What runs already, and how long requests wait for it.
-    IsThere(Vec<Site>, Duration),
+    /// What runs already, and what waits for it.
+    IsThere(Vec<Site>, Waiting),
 }
 
 /// Serves until the child is over, or without a child until a signal. Returns the exit status.
@@ -126,8 +128,8 @@ fn serve(
         };
         let (child, lines) = match work {
             Work::Runs(application) => (Some(application), None),
-            Work::IsThere(sites, hold) => {
-                (None, Some(missing::look_for(sites, hold, running.addresses())))
+            Work::IsThere(sites, waiting) => {
+                (None, Some(missing::look_for(sites, waiting, running.addresses())))
             }
         };
         let first = child.as_ref().and_then(|application| application.command.first());
@@ -246,12 +248,12 @@ impl Session<'_> {
                 self.screen.say(&format!("the command ended ({status}); {next}"));
             }
             ChildEvent::NotStarted { error, pause } => {
-                let pause = humantime::format_duration(pause);
-                let name = &self.name;
-                self.screen.say(&format!(
-                    "cannot start the command: {name}: {error}; next try in {pause}"
-                ));
-                let _ = self.follow_hang_up();
+                let next = match self.follow_hang_up() {
+                    true => "Eyelet ends, after SIGHUP".to_owned(),
+                    false => format!("next try in {}", humantime::format_duration(pause)),
+                };
+                self.screen
+                    .say(&format!("cannot start the command: {}: {error}; {next}", self.name));
             }
             ChildEvent::Over(_) => {}
         }

@@ -174,6 +174,9 @@ fn chromium_lets_the_page_of_another_site_read_nothing() {
     assert_eq!(found["own"], "200", "the script works: {found}");
     assert_eq!(found["app"], "TypeError", "{found}");
     assert_eq!(found["gateway"], "TypeError", "{found}");
+    // It was asked, and refused.
+    let asked = |line: &Value| line["reason"] == "another method than CONNECT";
+    edge.line("the request of the page", asked);
     // An opaque response: it came, and the page may not look at it.
     assert_eq!(found["blind"], "0", "{found}");
 }

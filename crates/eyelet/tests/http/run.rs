@@ -9,6 +9,7 @@ use std::thread;
 use rustix::process::{Pid, Signal};
 
 use crate::support::client::{Offer, echo};
+use crate::support::pki::Kind;
 use crate::support::upstream::vacant;
 use crate::support::{A_WHILE, Folder, Pki, Said, Talk, edge, need, output, until};
 
@@ -380,6 +381,17 @@ fn what_cannot_be_started_again_is_tried_again() {
     assert_eq!(said.status.code(), Some(3), "{}", said.text);
 }
 
+#[test]
+fn a_hangup_ends_eyelet_when_the_command_cannot_be_started_again() {
+    let folder = Folder::new();
+    let app = folder.write_program("app", "#!/bin/sh\nmv \"$0\" \"$0.gone\"\nexit 3\n");
+    let mut run = Run::start(&[], &[app.to_str().unwrap()]);
+    run.talk.hear("cannot start the command: ");
+    let said = run.end(Signal::HUP);
+    let last = said.text.rsplit_once("cannot start the command: ").unwrap().1;
+    assert!(last.contains("; Eyelet ends, after SIGHUP"), "{}", said.text);
+}
+
 /// The process that a script has said it leaves.
 fn left(run: &Run) -> i32 {
     until("the process", || {
@@ -548,6 +560,9 @@ fn a_certificate_for_another_name_is_said() {
     let pki = Pki::new();
     let mut talk = Talk::start(&mut command(&pki, "proxy", &["other.test=127.0.0.1:1"]));
     talk.hear("edge.pem; clients refuse it for other.test: it is for ");
+    pki.server("edge", &[], Kind::P256);
+    let mut talk = Talk::start(&mut command(&pki, "proxy", &["other.test=127.0.0.1:1"]));
+    talk.hear("edge.pem; clients refuse it for other.test: it has no DNS name");
 }
 
 /// A socket of Eyelet's own is no application. What the name leads to is not known before.
