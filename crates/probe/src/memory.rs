@@ -26,10 +26,16 @@ const STEPS: usize = 10;
 const BURST: usize = 64;
 /// Descriptors that this process and the server need for other things.
 const DESCRIPTORS_KEPT: usize = 100;
-/// Between the last handshake of a step and the reading: threads of the server finish, and a server
-/// may give back what only handshakes need. Eyelet does so after a second: read before, its slope
-/// was 278 bytes, and later 256.
-const STEP_PAUSE: Duration = Duration::from_millis(1500);
+/// Between the last handshake of a step and the reading: threads of the server finish. Short, since
+/// servers end what is idle, such as Node after five seconds and HAProxy after ten.
+const STEP_PAUSE: Duration = Duration::from_millis(300);
+/// A rest follows where the server still gives memory back in the last one: what only handshakes
+/// need. Eyelet does so after a second: read before, its slope was 278 bytes, and later 256.
+const REST_PAUSE: Duration = Duration::from_millis(1200);
+/// Most that the rests of a round take.
+const RESTS_MAX: Duration = REST_PAUSE.saturating_mul(STEPS as u32);
+/// The part of a round's time that rests may take: those of some steps alone would bend the slope.
+const RESTS_PART: u32 = 2;
 /// Between the last close and the reading.
 const CLOSE_PAUSE: Duration = Duration::from_secs(2);
 /// How often memory may still move after a pause.
@@ -60,6 +66,58 @@ pub struct Options {
     pub seconds: u64,
     /// One GET on each connection before it is idle.
     pub gets: bool,
+}
+
+/// How long a step waits before its reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pace {
+    /// Not at all: nobody looks at the curve.
+    AtOnce,
+    /// Until the memory stands still.
+    Still,
+    /// For a rest more: the server gave memory back in the last one.
+    Rested,
+}
+
+impl Pace {
+    /// The pace of a round of so many seconds after a warm-up that ended with this one.
+    fn after_warm_up(self, seconds: u64) -> Self {
+        match self {
+            Self::Rested if RESTS_MAX * RESTS_PART > Duration::from_secs(seconds) => Self::Still,
+            pace => pace,
+        }
+    }
+
+    /// Waits and reads. A rest in which nothing is given back is the last one.
+    fn read(&mut self, memory: impl Fn() -> f64, sleep: impl Fn(Duration)) -> f64 {
+        if *self == Self::AtOnce {
+            return memory();
+        }
+        let early = settled(STEP_PAUSE, &memory, &sleep);
+        if *self == Self::Still {
+            return early;
+        }
+        sleep(REST_PAUSE);
+        let late = memory();
+        if early - late < STILL_BYTES {
+            *self = Self::Still;
+        }
+        late
+    }
+}
+
+/// Memory once it stands still: a busy server is late.
+fn settled(pause: Duration, memory: impl Fn() -> f64, sleep: impl Fn(Duration)) -> f64 {
+    let mut last = memory();
+    for _ in 0..PAUSES_MAX {
+        sleep(pause);
+        let now = memory();
+        if (now - last).abs() < STILL_BYTES {
+            return now;
+        }
+        last = now;
+    }
+    last
 }
 
 /// Bytes of anonymous memory over connections, since the warm-up.
@@ -99,14 +157,16 @@ pub fn measure(
     let most = options.connections.min(descriptors(options.pid)).max(1);
     let steps: Vec<usize> = (1..=STEPS).map(|step| (most * step).div_ceil(STEPS)).collect();
     let probe = Probe { target, config, spoken, options };
-    probe.round(&steps[..1], 0.0, probe.deadline(), STEP_PAUSE);
+    let mut pace = Pace::Rested;
+    probe.round(&steps[..1], 0.0, probe.deadline(), &mut pace);
+    pace = pace.after_warm_up(options.seconds);
     let base = probe.anonymous();
     let deadline = probe.deadline();
     // Only the first curve is looked at. Of later rounds what they leave is.
-    let mut rounds = vec![probe.round(&steps, base, deadline, STEP_PAUSE)];
-    rounds.push(probe.round(&steps, base, deadline, Duration::ZERO));
+    let mut rounds = vec![probe.round(&steps, base, deadline, &mut pace)];
+    rounds.push(probe.round(&steps, base, deadline, &mut Pace::AtOnce));
     if grows(&rounds).is_some() {
-        rounds.push(probe.round(&steps, base, deadline, Duration::ZERO));
+        rounds.push(probe.round(&steps, base, deadline, &mut Pace::AtOnce));
     }
     verdicts(&rounds, report);
     handshakes(target, spoken, options, report);
@@ -141,20 +201,21 @@ impl Probe<'_> {
     }
 
     /// Opens connections up to each step, closes them all, and waits.
-    fn round(&self, steps: &[usize], base: f64, deadline: Instant, pause: Duration) -> Round {
+    fn round(&self, steps: &[usize], base: f64, deadline: Instant, pace: &mut Pace) -> Round {
         let slab = procfs::slab_bytes();
         let (mut held, mut curve, mut error) = (Vec::new(), Vec::new(), None);
         for step in steps {
             if error.is_none() {
                 error = self.open_until(*step, &mut held, deadline).err();
-                curve.push((held.len() as f64, self.settled(pause) - base));
+                let memory = pace.read(|| self.anonymous(), thread::sleep);
+                curve.push((held.len() as f64, memory - base));
             }
         }
         let kernel = (procfs::slab_bytes() - slab) / held.len().max(1) as f64;
         let ended = held.iter().filter(|stream| has_ended(stream)).count();
         let held_count = held.len();
         drop(held);
-        let left = self.settled(CLOSE_PAUSE) - base;
+        let left = settled(CLOSE_PAUSE, || self.anonymous(), thread::sleep) - base;
         // A slope needs two points.
         let wanted = steps.get(1).or(steps.first()).copied().unwrap_or_default();
         Round { curve, kernel, left, held: held_count, ended, wanted, error }
@@ -179,20 +240,6 @@ impl Probe<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Anonymous memory once it stands still: a busy server is late.
-    fn settled(&self, pause: Duration) -> f64 {
-        let mut last = self.anonymous();
-        for _ in 0..PAUSES_MAX {
-            thread::sleep(pause);
-            let now = self.anonymous();
-            if (now - last).abs() < STILL_BYTES {
-                return now;
-            }
-            last = now;
-        }
-        last
     }
 
     /// A connection after its handshake. The client's TLS state is dropped: it is idle.
@@ -461,6 +508,46 @@ mod tests {
         assert_eq!(two((1000, 1000), (1000, 0)), unknown);
         assert_eq!(two((1000, 0), (1000, 1000)), ["ok", "note", "unknown"]);
         assert_eq!(two((1000, 0), (150, 0)), ["ok", "note", "unknown"]);
+    }
+
+    /// What a server holds `ms` after the handshakes of a step, and the time that ten steps wait.
+    fn paced(mut pace: Pace, holds: fn(u64) -> f64) -> (f64, Duration) {
+        let slept = std::cell::Cell::new(Duration::ZERO);
+        let mut read = 0.0;
+        for _ in 0..STEPS {
+            let began = slept.get();
+            let now = || holds((slept.get() - began).as_millis() as u64);
+            read = pace.read(now, |pause| slept.set(slept.get() + pause));
+        }
+        (read, slept.get())
+    }
+
+    #[test]
+    fn steps_rest_only_while_a_server_gives_memory_back() {
+        const MIB: f64 = 1024.0 * 1024.0;
+        let (late, none): (fn(u64) -> f64, fn(u64) -> f64) =
+            (|ms| if ms < 1000 { 2.0 * MIB } else { MIB }, |_| 2.0 * MIB);
+        assert_eq!(paced(Pace::Rested, late), (MIB, (STEP_PAUSE + REST_PAUSE) * 10));
+        assert_eq!(paced(Pace::Rested, none), (2.0 * MIB, STEP_PAUSE * 10 + REST_PAUSE));
+        // HAProxy and Node end what is idle: the handshakes take time, too.
+        let (_, waits) = paced(Pace::Still, none);
+        assert!(waits <= Duration::from_secs(3), "{waits:?}");
+        assert_eq!(paced(Pace::AtOnce, late), (2.0 * MIB, Duration::ZERO));
+        // A server that is never still.
+        let (_, waits) = paced(Pace::Rested, |ms| 1e9 - ms as f64 * MIB);
+        assert!(waits <= STEP_PAUSE * 30 + RESTS_MAX, "{waits:?}");
+    }
+
+    #[test]
+    fn rests_leave_time_for_the_handshakes() {
+        for (pace, seconds, expected) in [
+            (Pace::Rested, 120, Pace::Rested),
+            (Pace::Rested, 24, Pace::Rested),
+            (Pace::Rested, 15, Pace::Still),
+            (Pace::Still, 120, Pace::Still),
+        ] {
+            assert_eq!(pace.after_warm_up(seconds), expected, "{pace:?} {seconds}");
+        }
     }
 
     #[test]
