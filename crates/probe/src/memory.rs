@@ -248,6 +248,8 @@ impl Probe<'_> {
         session::finish(&mut tls)?;
         if self.options.gets && self.spoken.is_two_only {
             two::get(&mut tls, (&self.target.authority(), "/"), "identity")?;
+        } else if self.spoken.is_two_only {
+            two::begin(&mut tls)?;
         } else if self.options.gets {
             let request = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", self.target.authority());
             tls.write_all(request.as_bytes())?;
