@@ -107,7 +107,7 @@ fn look(args: &ProbeArgs, target: &ProbeTarget, report: &mut ProbeReport) -> boo
             return false;
         }
     };
-    if let Some(spoken) = session::look(target, versions, report) {
+    if let Some(spoken) = session::look(target, versions, &args.path, report) {
         http::look(target, spoken, &args.path, report);
         if args.memory || args.pid.is_some() {
             measure(args, target, spoken, report);

@@ -1,12 +1,13 @@
 //! Real handshakes with rustls: ALPN, the chain, resumption, early data, half-close.
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::sync::Arc;
 
 use eyelet_tls::provider::{KeyOnly, PROVIDER};
 use rustls::client::Resumption;
 use rustls::{
-    ClientConfig, ClientConnection, HandshakeKind, StreamOwned, SupportedProtocolVersion, version,
+    AlertDescription, ClientConfig, ClientConnection, HandshakeKind, StreamOwned,
+    SupportedProtocolVersion, version,
 };
 
 use crate::report::{Grade, ProbeReport};
@@ -115,6 +116,7 @@ fn newest(versions: Versions) -> Option<&'static SupportedProtocolVersion> {
 pub fn look(
     target: &ProbeTarget,
     versions: Versions,
+    path: &str,
     report: &mut ProbeReport,
 ) -> Option<SpokenVersions> {
     let Some(version) = newest(versions) else {
@@ -131,19 +133,19 @@ pub fn look(
     first(target, &tls, report);
     let chose_two = tls.conn.alpn_protocol() == Some(H2.as_bytes());
     drop(tls);
-    let answers_one = answered(target, version, false).is_ok_and(|yes| yes);
-    let spoken = SpokenVersions { version, is_two_only: chose_two && !answers_one };
+    let by_one = answered(target, version, path, false);
+    let spoken = SpokenVersions { version, is_two_only: chose_two && is_refusal(&by_one) };
     for (speaks, version, name) in [
         (versions.tls13, &version::TLS13, "resumption-1.3"),
         (versions.tls12, &version::TLS12, "resumption-1.2"),
     ] {
         if speaks {
-            resume(target, SpokenVersions { version, ..spoken }, name, report);
+            resume(target, SpokenVersions { version, ..spoken }, path, (name, report));
         }
     }
-    match answers_one {
-        true => half_close(target, version, report),
-        false => report.unknown("half-close", "a whole connection gets no answer of HTTP/1.1"),
+    match by_one {
+        Ok(true) => half_close(target, version, path, report),
+        _ => report.unknown("half-close", "a whole connection gets no answer of HTTP/1.1"),
     }
     Some(spoken)
 }
@@ -169,13 +171,13 @@ fn first(target: &ProbeTarget, tls: &ProbeClient, report: &mut ProbeReport) {
 fn resume(
     target: &ProbeTarget,
     spoken: SpokenVersions,
-    name: &'static str,
-    report: &mut ProbeReport,
+    path: &str,
+    (name, report): (&'static str, &mut ProbeReport),
 ) {
     let mut twice = || -> io::Result<(ClientConnection, u32)> {
         let config = config(spoken.version, true, &spoken.alpn())?;
         let mut tls = open(target, &config)?;
-        drain(target, spoken, &mut tls);
+        drain(target, spoken, path, &mut tls);
         let tickets = tls.conn.tls13_tickets_received();
         drop(tls);
         let connection = ClientConnection::new(config, target.server_name()?);
@@ -216,14 +218,14 @@ fn early_data(report: &mut ProbeReport, bytes: Option<usize>) {
 }
 
 /// Asks for something that ends soon, and reads until the server ends or has sent enough.
-fn drain(target: &ProbeTarget, spoken: SpokenVersions, tls: &mut ProbeClient) {
+fn drain(target: &ProbeTarget, spoken: SpokenVersions, path: &str, tls: &mut ProbeClient) {
     if spoken.is_two_only {
         // Tickets come before the answer, or with it.
-        let _ = two::get(tls, (&target.authority(), "/"), "identity");
+        let _ = two::get(tls, (&target.authority(), path), "identity");
         return;
     }
-    let request =
-        format!("HEAD / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", target.authority());
+    let authority = target.authority();
+    let request = format!("HEAD {path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n");
     // A server that speaks no HTTP may close, which is as good.
     let _ = tls.write_all(request.as_bytes());
     tls.sock.wait(target.wait.min(SETTLE));
@@ -240,10 +242,11 @@ fn drain(target: &ProbeTarget, spoken: SpokenVersions, tls: &mut ProbeClient) {
 fn answered(
     target: &ProbeTarget,
     version: &'static SupportedProtocolVersion,
+    path: &str,
     halves: bool,
 ) -> io::Result<bool> {
     let mut tls = open(target, &config(version, false, &[HTTP_1])?)?;
-    let request = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", target.authority());
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", target.authority());
     tls.write_all(request.as_bytes())?;
     if halves {
         tls.conn.send_close_notify();
@@ -257,13 +260,27 @@ fn answered(
     Ok(first == *HTTP)
 }
 
+/// Whether the server refuses HTTP/1.1: by the alert for it, by a close in place of an answer, or by
+/// bytes that are no HTTP. What is late or has another fault says nothing.
+fn is_refusal(answered: &io::Result<bool>) -> bool {
+    let error = match answered {
+        Ok(is_http) => return !is_http,
+        Err(error) => error,
+    };
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    let no_protocol = rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol);
+    inner == Some(&no_protocol)
+        || matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset)
+}
+
 /// Sends a request and close_notify, and looks whether the answer still comes.
 fn half_close(
     target: &ProbeTarget,
     version: &'static SupportedProtocolVersion,
+    path: &str,
     report: &mut ProbeReport,
 ) {
-    match answered(target, version, true) {
+    match answered(target, version, path, true) {
         Ok(true) => report.add("half-close", Grade::Good, "the answer comes after a half-close"),
         _ => report.advise("half-close", Grade::Note, "the answer is lost", ADVICE_HALF),
     }
@@ -279,3 +296,25 @@ const ADVICE_RESUME: &str =
     "enable tickets with shared keys; a full handshake costs CPU and a signature";
 const ADVICE_EARLY: &str = "early data can be replayed: answer 425 to what is not safe (RFC 8470)";
 const ADVICE_HALF: &str = "TLS 1.3 allows to close one direction (RFC 8446 6.1)";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_refusal_says_that_there_is_no_http_1() {
+        let alert = |alert| Err(io::Error::other(rustls::Error::AlertReceived(alert)));
+        for (answered, is_refused) in [
+            (Ok(true), false),
+            (Ok(false), true),
+            (alert(AlertDescription::NoApplicationProtocol), true),
+            (alert(AlertDescription::InternalError), false),
+            (Err(ErrorKind::UnexpectedEof.into()), true),
+            (Err(ErrorKind::ConnectionReset.into()), true),
+            (Err(ErrorKind::TimedOut.into()), false),
+            (Err(ErrorKind::ConnectionRefused.into()), false),
+        ] {
+            assert_eq!(is_refusal(&answered), is_refused, "{answered:?}");
+        }
+    }
+}
