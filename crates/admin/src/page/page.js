@@ -119,7 +119,8 @@ function seconds() {
   return Math.max(1, kept.at(-1).unix_seconds - kept[0].unix_seconds);
 }
 
-const recently = () => seconds() < KEPT - 2 ? time(seconds()) : "minute";
+// A tab that sleeps gets no documents: what is kept then spans more than a minute.
+const recently = () => seconds() < KEPT - 2 || seconds() > 90 ? time(seconds()) : "minute";
 const lately = () => `in the last ${recently()}`;
 
 // What an operator should know first. Each is [is it bad, the text].
@@ -155,19 +156,20 @@ function problems(now) {
   return found;
 }
 
-// The first few of each kind, and how many more there are.
+// The first few of each kind, and how many more there are at least: only the first certificates are here.
 function certificateProblems(unixSeconds) {
   const left = (one) => one.not_after_unix_seconds - unixSeconds;
   const [broken, soon] = [certificates.filter((one) => one.error), certificates.filter((one) => !one.error && left(one) < soonSeconds(one))];
+  const atLeast = certificatesCount > certificates.length ? "At least " : "";
   const found = [];
   for (const one of broken.slice(0, FEW)) found.push([true, `The certificate ${one.from} cannot be used: ${one.error}`]);
-  if (broken.length > FEW) found.push([true, `${number(broken.length - FEW)} more certificates cannot be used.`]);
+  if (broken.length > FEW) found.push([true, `${atLeast}${number(broken.length - FEW)} more certificates cannot be used.`]);
   for (const one of soon.slice(0, FEW)) {
     const name = one.names?.[0] ?? one.from;
     found.push([isUrgent(one, left(one)), left(one) < 0 ? `The certificate of ${name} has expired.` : `The certificate of ${name} expires in ${time(left(one))}.`]);
   }
   const more = soon.slice(FEW);
-  if (more.length) found.push([more.some((one) => isUrgent(one, left(one))), `${number(more.length)} more certificates have expired or expire soon.`]);
+  if (more.length) found.push([more.some((one) => isUrgent(one, left(one))), `${atLeast}${number(more.length)} more certificates have expired or expire soon.`]);
   return found;
 }
 

@@ -146,6 +146,16 @@ fn the_page_works_in_chromium() {
     assert_eq!(shown["crowded_overflow"], 0, "{shown}");
     assert!(shown["crowded_height"].as_u64().is_some_and(|height| height < HEIGHT_MAX), "{shown}");
     assert!(shown["crowded_problems"].as_u64().is_some_and(|count| count < 15), "{shown}");
+    for said in
+        ["At least 22 more certificates cannot", "At least 22 more certificates have expired"]
+    {
+        assert!(text("crowded_said").contains(said), "{shown}");
+    }
+    assert_eq!(
+        shown["spans"],
+        serde_json::json!(["30 s", "minute", "minute", "60 min"]),
+        "{shown}"
+    );
     // What is read each minute does not grow with the configuration, and is nobody else's.
     let fetched: Vec<&str> =
         shown["fetched"].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();

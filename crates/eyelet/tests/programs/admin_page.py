@@ -28,6 +28,10 @@ show(kept.at(-1));
 """
 
 
+# What the page calls the time that its documents span.
+SPAN = "kept[0].unix_seconds = kept.at(-1).unix_seconds - %d; recently()"
+
+
 def refused(port):
     """A connection that no rule takes, so that the log has a new line."""
     trust = ssl.create_default_context()
@@ -112,6 +116,8 @@ def visit(browser, url, token, port, count, shots):
         "document.documentElement.scrollWidth - document.documentElement.clientWidth")
     shown["crowded_height"] = browser.value("document.documentElement.scrollHeight")
     shown["crowded_problems"] = browser.value("document.querySelectorAll('#problems li').length")
+    shown["crowded_said"] = browser.value("document.getElementById('problems').textContent")
+    shown["spans"] = [browser.value(SPAN % span) for span in (30, 60, 90, 3600)]
     shown["fetched"] = browser.value("performance.getEntriesByType('resource').map((one) => one.name)")
     shown["errors"] = browser.errors
     return shown
