@@ -246,8 +246,8 @@ impl Answers for EdgeAnswers {
             (ObjectKind::Certificate, None) => certificates(None, described(snapshot)),
             (ObjectKind::Certificate, Some(Sorted { limit, .. })) => {
                 let (count, soonest) = self.soonest(&snapshot);
-                let few = soonest.len().min(limit);
-                let few = (0..few).filter_map(move |at| Some(soonest.get(at)?.1.clone()));
+                let few = few_of(&soonest, limit);
+                let few = few.filter_map(move |at| Some(soonest.get(at)?.1.clone()));
                 certificates(Some(("all", json!(count))), few)
             }
         })
@@ -484,6 +484,14 @@ fn first(all: impl Iterator<Item = Expiring>) -> Vec<Expiring> {
     kept
 }
 
+/// So many of [`first`]: those that cannot be read leave half of the places to those that expire.
+fn few_of(soonest: &[Expiring], limit: usize) -> impl Iterator<Item = usize> + use<> {
+    let unreadable = soonest.partition_point(|(expiry, _)| expiry.is_none());
+    let readable = (soonest.len() - unreadable).min(limit / 2);
+    let kept = unreadable.min(limit - readable);
+    (0..kept).chain((unreadable..soonest.len()).take(limit - kept))
+}
+
 /// Each certificate that is served. It is read when it is asked for.
 fn described(snapshot: Arc<Snapshot>) -> impl Iterator<Item = Origin> + Send {
     let acme = snapshot.acme.all().into_iter().map(|(name, served)| {
@@ -573,6 +581,30 @@ mod tests {
         let unreadable = vec![None; SOONEST_MAX];
         let both = all.chain((0..=SOONEST_MAX).map(|_| one(None)));
         assert_eq!(expiries(first(both)), [unreadable, expected].concat());
+    }
+
+    #[test]
+    fn those_that_cannot_be_read_hide_none_that_expires() {
+        let one = |expiry: Option<i64>| (expiry, ("file", String::new(), Err(String::new())));
+        for (unreadable, readable, limit, expected) in [
+            (100, 100, 50, (25, 25)),
+            (100, 1, 50, (49, 1)),
+            (2, 100, 50, (2, 48)),
+            (0, 100, 50, (0, 50)),
+            (100, 0, 50, (50, 0)),
+            (2, 3, 50, (2, 3)),
+            (1, 1, 1, (1, 0)),
+            (1, 1, 0, (0, 0)),
+        ] {
+            let broken = (0..unreadable).map(|_| one(None));
+            let all: Vec<Expiring> = broken.chain((0..readable).map(|at| one(Some(at)))).collect();
+            let kept: Vec<Option<i64>> = few_of(&all, limit).map(|at| all[at].0).collect();
+            let count = |is_read| kept.iter().filter(|one| one.is_some() == is_read).count();
+            assert_eq!((count(false), count(true)), expected, "{unreadable} {readable} {limit}");
+            // The first of them, in order.
+            let first = (0..expected.1 as i64).map(Some);
+            assert!(kept.into_iter().filter(Option::is_some).eq(first));
+        }
     }
 
     #[test]
