@@ -36,7 +36,8 @@ pub struct Cli {
     /// An older eyelet binary: each row of Eyelet gets a second one with it, in the same rounds
     #[arg(long, global = true, value_name = "FILE")]
     pub before: Option<PathBuf>,
-    /// Give each edge an admin server, and print what it accounts for of its memory when it ends
+    /// Give each edge, but for those of squid, compression and svn, an admin server, and print what
+    /// it accounts for of its memory when it ends
     #[arg(long, global = true)]
     pub accounts: bool,
     /// Core of the server under test

@@ -264,7 +264,8 @@ impl Lab {
         Ok(Server { child, address, accounts: None })
     }
 
-    fn next_name(&self, name: &str) -> String {
+    /// A name that no other process of this run has.
+    pub fn next_name(&self, name: &str) -> String {
         format!("{name}-{}", self.count.fetch_add(1, Ordering::Relaxed))
     }
 }
@@ -280,7 +281,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.print_accounts();
+        // One that has ended answers nobody.
+        if self.child.ended().is_none() {
+            self.print_accounts();
+        }
     }
 }
 

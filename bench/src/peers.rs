@@ -104,15 +104,13 @@ pub fn start_at(
         io::Error::new(io::ErrorKind::NotFound, format!("{} is not installed", row.kind.name()))
     })?;
     let folder = lab.folder();
-    let name = format!("{}-{}", row.label, address.port());
+    // Servers that share an address each have a file, which may name a socket of their own.
+    let name = lab.next_name(&format!("{}-{}", row.label, address.port()));
     let accounts = (row.kind == ServerKind::Eyelet).then(|| lab.accounts(&name)).flatten();
     let file = folder.join(format!("{name}.conf"));
     let plan = ConfigurationPlan { row, address, upstreams, folder, shared, accounts };
     if let Some(text) = plan.text() {
-        // Written and renamed: another server on this address may be reading it now.
-        let fresh = file.with_extension("fresh");
-        fs::write(&fresh, text)?;
-        fs::rename(&fresh, &file)?;
+        fs::write(&file, text)?;
     }
     let command = command(&plan, program, &file);
     let mut server = lab.start_server(row.label, &command, address)?;
