@@ -6,15 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use eyelet_memory::budget::Counted;
-use eyelet_telemetry::info::ConnectionInfo;
+use eyelet_telemetry::info::{ConnectionInfo, NS_PER_MS};
 
 use crate::relay::Relay;
 use crate::rest::Rest;
 use crate::worker::Process;
 
 /// The time that a decoded connection counts from until a worker's clock is known: 278 years, more
-/// than any age, and far from overflow also in nanoseconds.
+/// than any age. In nanoseconds it fits twice.
 pub(super) const IMPORT_UNIX_MS: u64 = 1 << 43;
+const _: () = assert!(IMPORT_UNIX_MS.checked_mul(NS_PER_MS).is_some());
 
 /// A parked connection outside of any worker. It owns its sockets: dropping it closes them.
 ///

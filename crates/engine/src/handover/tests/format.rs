@@ -245,6 +245,20 @@ fn shown(detached: &Detached) -> String {
     format!("{info:?} {leaf:?} {rest:?} {upstream} {session} {flow:?} {state:?}")
 }
 
+#[test]
+fn the_largest_age_is_read_and_one_more_is_refused() {
+    let info = ConnectionInfo { started_unix_ns: 0, ..info(decided()) };
+    let mut written = InfoV1::new(&info, IMPORT_UNIX_MS);
+    assert_eq!(written.age_ms, IMPORT_UNIX_MS);
+    assert_eq!(written.info(IMPORT_UNIX_MS).unwrap().started_unix_ns, 0);
+    // The youngest has the largest time.
+    written.age_ms = 0;
+    let youngest = written.info(IMPORT_UNIX_MS).unwrap();
+    assert_eq!(youngest.started_unix_ms(), IMPORT_UNIX_MS);
+    written.age_ms = IMPORT_UNIX_MS + 1;
+    assert!(matches!(written.info(IMPORT_UNIX_MS), Err(InfoFault::Age)));
+}
+
 /// A file of an earlier release is read as it was meant, and this release writes the same.
 #[test]
 fn stored_messages_are_read_for_ever() {
