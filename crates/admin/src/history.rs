@@ -12,7 +12,7 @@ pub(crate) const SAMPLE_STEP: Duration = Duration::from_secs(30);
 const SAMPLES_MAX: usize = 24 * 60 * 60 / SAMPLE_STEP.as_secs() as usize;
 /// Samples for which there is room at a time: two hours. A ring that doubled would end with room
 /// for 4,096.
-const SAMPLES_STEP: usize = 240;
+const ROOM_SAMPLES: usize = 240;
 /// Counters that are older than this are not compared with: the time between has no samples.
 const GAP_SECONDS: u64 = 2 * SAMPLE_STEP.as_secs();
 /// What the samples may take.
@@ -89,7 +89,7 @@ impl History {
         }
         let count = samples.ring.len();
         if count == samples.ring.capacity() {
-            samples.ring.reserve_exact(SAMPLES_STEP.min(SAMPLES_MAX - count));
+            samples.ring.reserve_exact(ROOM_SAMPLES.min(SAMPLES_MAX - count));
         }
         samples.ring.push_back(Sample { unix_seconds, values });
     }

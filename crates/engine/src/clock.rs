@@ -1,5 +1,6 @@
-//! Time in milliseconds since 1970, by two clocks. Durations and ages use a steady one that nobody
-//! can set. People's output and the validity of certificates use the wall clock.
+//! Time since 1970 in milliseconds, and in nanoseconds by the steady one of two clocks. Durations
+//! and ages use that one, which nobody can set. People's output and the validity of certificates use
+//! the wall clock, in milliseconds.
 
 use std::cell::Cell;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -23,10 +23,10 @@ use crate::rest;
 use crate::worker::Worker;
 
 /// Slots that a worker looks at between two iterations. To copy what it shows of one takes about a
-/// microsecond, and to end one some ten, so that others wait for a few milliseconds at most.
+/// microsecond, so that others wait for less than a millisecond.
 pub const SLICE_SLOTS: u32 = 256;
-/// Slots of a slice in which connections are ended: an end takes system calls, some 26 microseconds
-/// on a busy machine.
+/// Slots of a slice in which connections are ended: an end takes system calls, 26 microseconds on a
+/// busy machine, so that others wait for about a millisecond.
 const ENDING_SLOTS: u32 = 32;
 /// Slices that wait for a reader: about 100 KiB each.
 const SLICES_MAX: usize = 2;

@@ -56,7 +56,7 @@ impl Histogram {
         self.sum_us.add(us);
     }
 
-    /// Counts what took no time.
+    /// Counts what is 0 s: nothing was waited for.
     #[inline]
     pub fn observe_none(&self) {
         self.buckets[0].up();
