@@ -1,6 +1,6 @@
 //! Time since 1970 in milliseconds, and in nanoseconds by the steady one of two clocks. Durations
-//! and ages use that one, which nobody can set. People's output and the validity of certificates use
-//! the wall clock, in milliseconds.
+//! and ages use that one, which nobody can set. People's output and the validity of certificates
+//! use the wall clock, in milliseconds.
 
 use std::cell::Cell;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -66,7 +66,8 @@ impl Handle {
         self.worker.connected(self.key);
     }
 
-    /// Notes that its upstream is connected, and that the dial has not waited: it is counted as 0 s.
+    /// Notes that its upstream is connected, and that the dial has not waited. It is counted as
+    /// 0 s.
     pub fn connected_at_once(&self) {
         self.worker.connected_at_once();
     }

@@ -527,8 +527,8 @@ mod tests {
     #[test]
     fn steps_rest_only_while_a_server_gives_memory_back() {
         const MIB: f64 = 1024.0 * 1024.0;
-        let (late, none): (fn(u64) -> f64, fn(u64) -> f64) =
-            (|ms| if ms < 1000 { 2.0 * MIB } else { MIB }, |_| 2.0 * MIB);
+        let late = |ms| if ms < 1000 { 2.0 * MIB } else { MIB };
+        let none = |_| 2.0 * MIB;
         assert_eq!(paced(Pace::Rested, late), (MIB, (STEP_PAUSE + REST_PAUSE) * 10));
         assert_eq!(paced(Pace::Rested, none), (2.0 * MIB, STEP_PAUSE * 10 + REST_PAUSE));
         // HAProxy and Node end what is idle: the handshakes take time, too.

@@ -260,8 +260,8 @@ fn answered(
     Ok(first == *HTTP)
 }
 
-/// Whether the server refuses HTTP/1.1: by the alert for it, by a close in place of an answer, or by
-/// bytes that are no HTTP. What is late or has another fault says nothing.
+/// Whether the server refuses HTTP/1.1: by the alert for it, by a close in place of an answer, or
+/// by bytes that are no HTTP. What is late or has another fault says nothing.
 fn is_refusal(answered: &io::Result<bool>) -> bool {
     let error = match answered {
         Ok(is_http) => return !is_http,

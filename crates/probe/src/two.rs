@@ -241,13 +241,13 @@ mod tests {
         }
     }
 
-    fn get_of(act: Act, long: usize) -> Result<ProbeResponse, String> {
+    fn response_of(act: Act, long: usize) -> Result<ProbeResponse, String> {
         let answer = get(&mut Server::new(act, long), ("a.test", "/"), "gzip");
         answer.map_err(|error| error.to_string())
     }
 
     fn asked(act: Act) -> Result<(u16, Vec<u8>), String> {
-        get_of(act, 0).map(|found| (found.status, found.body))
+        response_of(act, 0).map(|found| (found.status, found.body))
     }
 
     fn head(connection: &mut H2Connection, stream: u32, out: &mut Vec<u8>, is_last: bool) {
@@ -306,7 +306,7 @@ mod tests {
         let begun: Act = |connection, stream, out| head(connection, stream, out, false);
         let most = BODY_BYTES_MAX as usize;
         for (bytes, kept, is_cut) in [(3 << 20, 3 << 20, false), (most + 100_000, most, true)] {
-            let found = get_of(begun, bytes).unwrap();
+            let found = response_of(begun, bytes).unwrap();
             assert_eq!((found.body.len(), found.is_cut), (kept, is_cut));
         }
     }
