@@ -213,8 +213,8 @@ impl LearnedStore {
         true
     }
 
-    /// Drops those that are not fresh any more: at most [`EXPIRED_MAX`], and at most as many as the
-    /// disk is to hear of. Returns whether those were all.
+    /// Drops those that are not fresh any more: at most 256, and at most as many as the disk is to
+    /// hear of. Returns whether those were all.
     pub fn drop_expired(&mut self, now: u64) -> bool {
         let waiting = self.changes.as_ref().map_or(0, VecDeque::len);
         let max = EXPIRED_MAX.min(CHANGES_MAX.saturating_sub(waiting));
