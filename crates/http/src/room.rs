@@ -13,11 +13,20 @@ use super::head_bytes::{map_bytes, request_bytes, text_bytes};
 use super::io::ClientLost;
 use super::served_connection::ServedConnection;
 use super::stream::Stream;
+use super::upstream::windows::STREAM_WINDOW_BYTES;
 use eyelet_config::HttpUpstream;
 use eyelet_engine::handle::WaitError;
-use eyelet_memory::budget::{Counted, UPSTREAM_TLS_BYTES};
+use eyelet_memory::budget::{
+    Counted, UPSTREAM_HTTP2_BYTES, UPSTREAM_STREAM_BYTES, UPSTREAM_TLS_BYTES,
+};
 use eyelet_telemetry::reason::Shed;
 
+/// What a new connection by TLS to an upstream may take a moment later: its state, and the first
+/// window of its response. Many are dialled at once, and none of them holds this yet.
+const UPSTREAM_NEW_BYTES: usize = UPSTREAM_TLS_BYTES
+    + UPSTREAM_HTTP2_BYTES
+    + UPSTREAM_STREAM_BYTES
+    + STREAM_WINDOW_BYTES as usize;
 /// Bytes of a head that a connection's count includes.
 const HEAD_BYTES_COUNTED: usize = 4 << 10;
 /// Most memory of an ordinary request's head, which is always served. 28 fields take 3 KiB in the
@@ -71,10 +80,10 @@ pub fn take_upstream(
         // The count of an exchange includes it.
         return Ok(None);
     }
-    if !engine.make_room_to_grow(served.info.client.ip(), UPSTREAM_TLS_BYTES) {
+    if !engine.make_room_to_grow(served.info.client.ip(), UPSTREAM_NEW_BYTES) {
         return Err(Failure::no_room(Shed::Upstream));
     }
-    Ok(Some(Counted::new(&engine.process.budget, UPSTREAM_TLS_BYTES)))
+    Ok(Some(Counted::new(&engine.process.budget, UPSTREAM_NEW_BYTES)))
 }
 
 /// Waits for room for an interim response's head, as long as for a body that does not move, and
