@@ -12,7 +12,7 @@ pub mod plain;
 pub mod request;
 pub mod socket;
 pub mod two;
-pub mod windows;
+pub(crate) mod windows;
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
