@@ -6,12 +6,17 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::support::frames::{END_HEADERS, END_STREAM, HEADERS, SETTINGS, frame, next};
+use crate::support::frames::{END_HEADERS, END_STREAM, HEADERS, RST_STREAM, SETTINGS, frame, next};
 use crate::support::pki::Kind;
 use crate::support::two::{self, say};
 use crate::support::upstream::{ServerTls, vacant};
 use crate::support::web::{Heard, hear};
 use crate::support::{A_WHILE, Edge, Pki, SOON, Upstream, need, until};
+
+/// SETTINGS_MAX_CONCURRENT_STREAMS 1 (RFC 9113 6.5.2).
+const ONE_STREAM: [u8; 6] = [0, 3, 0, 0, 0, 1];
+/// The error code of a stream that was not processed (RFC 9113 section 7).
+const REFUSED_STREAM: [u8; 4] = [0, 0, 0, 7];
 
 /// An edge with an upstream that chooses HTTP/2.
 struct Early {
@@ -89,6 +94,13 @@ fn greet_and_answer(tls: &mut ServerTls, streams: &[u32]) {
     let _ = tls.read_to_end(&mut Vec::new());
 }
 
+/// `:status: 204` on this stream.
+fn answer(tls: &mut ServerTls, stream: u32) {
+    let said = frame(HEADERS, END_HEADERS | END_STREAM, stream, &[0x89]);
+    tls.write_all(&said).unwrap();
+    tls.flush().unwrap();
+}
+
 /// The upstream says nothing before it has a request and what its client has pipelined behind it.
 #[test]
 fn requests_leave_before_the_upstream_speaks() {
@@ -115,6 +127,30 @@ fn what_an_upstream_refuses_is_asked_again() {
     let asked: Vec<String> = (0..9).map(|n| get(&format!("/{n}"))).collect();
     for (n, heard) in early.ask(&asked).into_iter().enumerate() {
         assert_eq!((heard.status, heard.text()), (200, format!("/{n}")), "{}", heard.head);
+    }
+}
+
+/// Two of three requests that have left early are refused. Each leaves again, and is answered.
+#[test]
+fn an_early_request_that_is_refused_leaves_again() {
+    let early = Early::by_hand(|tls| {
+        let Some(streams) = requests(tls, 3) else { return };
+        let mut said = frame(SETTINGS, 0, 0, &ONE_STREAM);
+        for refused in &streams[1..] {
+            said.extend(frame(RST_STREAM, 0, *refused, &REFUSED_STREAM));
+        }
+        said.extend(frame(HEADERS, END_HEADERS | END_STREAM, streams[0], &[0x89]));
+        tls.write_all(&said).unwrap();
+        tls.flush().unwrap();
+        while let Some(frame) = next(tls) {
+            if frame.kind == HEADERS {
+                answer(tls, frame.stream);
+            }
+        }
+    });
+    let asked: Vec<String> = (0..3).map(|n| get(&format!("/{n}"))).collect();
+    for heard in early.ask(&asked) {
+        assert_eq!(heard.status, 204, "{}", heard.head);
     }
 }
 
