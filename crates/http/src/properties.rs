@@ -181,15 +181,15 @@ fn lines_agree(head: &[u8], headers: &HeaderMap) {
     let lines = head.split(|byte| *byte == b'\n');
     let lines: Vec<&[u8]> = lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line)).collect();
     let [lines @ .., b"", b""] = &lines[..] else { panic!("no end: {}", head.escape_ascii()) };
-    // A `Connection` with one option is no field of the map: see `ConnectionOption::alone_in`.
-    let is_connection = |line: &&&[u8]| {
-        line.split(|byte| *byte == b':')
-            .next()
-            .is_some_and(|n| n.eq_ignore_ascii_case(b"connection"))
+    // A `Connection` with one of two options is no field of the map: `ConnectionOption::alone_in`.
+    let is_apart = |line: &&&[u8]| {
+        let mut halves = line.splitn(2, |byte| *byte == b':');
+        let (Some(name), Some(value)) = (halves.next(), halves.next()) else { return false };
+        let value = value.trim_ascii();
+        name.eq_ignore_ascii_case(b"connection")
+            && (value.eq_ignore_ascii_case(b"close") || value.eq_ignore_ascii_case(b"keep-alive"))
     };
-    let is_apart = !headers.contains_key(header::CONNECTION)
-        && lines.iter().filter(is_connection).count() == 1;
-    let fields = lines.len() - 1 - usize::from(is_apart);
+    let fields = lines.len() - 1 - lines.iter().filter(is_apart).count();
     assert_eq!(fields, headers.len(), "{}", head.escape_ascii());
     for line in lines {
         assert!(!line.is_empty() && !line.contains(&b'\r') && !line.contains(&0));
@@ -245,9 +245,10 @@ fn write(request: &Request) -> BytesMut {
     let mut out = BytesMut::new();
     out.extend_from_slice(format!("{} {target} HTTP/1.{minor}\r\n", parts.method).as_bytes());
     // An option that stood alone in its field is not in the map.
-    let option = if request.keep_alive { "keep-alive" } else { "close" };
+    let (option, other) =
+        if request.keep_alive { ("keep-alive", "close") } else { ("close", "keep-alive") };
     let is_default = request.keep_alive == (minor == 1);
-    if !is_default && !lists(&parts.headers, option) {
+    if !lists(&parts.headers, option) && (!is_default || lists(&parts.headers, other)) {
         out.extend_from_slice(format!("connection: {option}\r\n").as_bytes());
     }
     for (name, value) in &parts.headers {

@@ -343,7 +343,6 @@ fn no_map_is_kept_while_memory_is_short() {
     assert_eq!(kept(SPARE_MAX + 1), SPARE_MAX);
 }
 
-/// A response's head that comes after interim ones shares no memory with them.
 /// What the fuzz target starts from.
 #[test]
 fn the_seeds_are_stable() {
@@ -355,6 +354,7 @@ fn the_seeds_are_stable() {
     }
 }
 
+/// A response's head that comes after interim ones shares no memory with them.
 #[test]
 fn a_head_after_interim_ones_is_alone() {
     let interim = format!("HTTP/1.1 103 Early\r\nLink: {}\r\n\r\n", "l".repeat(14 << 10));
