@@ -130,8 +130,7 @@ impl MintAuthority {
         }
         params.subject_alt_names = alternative_names(&parsed);
         params.key_usages = key_usages(&parsed);
-        // Without this, a use of the key that the origin has, keyCertSign, would look like an
-        // authority's.
+        // Said even where the origin does not: no client may take it for an authority's.
         params.is_ca = IsCa::ExplicitNoCa;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
@@ -153,14 +152,18 @@ impl KeyKind {
     }
 }
 
-/// What the key may be used for: clients refuse a server whose key may not sign.
+/// What the key may be used for: clients refuse a server whose key may not sign. Without
+/// keyCertSign, which only an authority's certificate may have (RFC 5280 4.2.1.9). If an origin's
+/// has nothing else, cRLSign stands for it, with which clients refuse a server, too.
 fn key_usages(parsed: &X509Certificate<'_>) -> Vec<KeyUsagePurpose> {
     let Ok(Some(extension)) = parsed.key_usage() else {
         return vec![KeyUsagePurpose::DigitalSignature];
     };
     let flags = extension.value.flags;
-    let usages = KEY_USAGES.into_iter().zip(0..);
-    usages.filter(|(_, bit)| flags >> bit & 1 == 1).map(|(usage, _)| usage).collect()
+    let usages = KEY_USAGES.into_iter().zip(0..).filter(|(_, bit)| flags >> bit & 1 == 1);
+    let is_kept = |usage: &KeyUsagePurpose| *usage != KeyUsagePurpose::KeyCertSign;
+    let kept: Vec<_> = usages.map(|(usage, _)| usage).filter(is_kept).collect();
+    if kept.is_empty() { vec![KeyUsagePurpose::CrlSign] } else { kept }
 }
 
 /// The DNS names and the addresses. A client looks at no others, so others are left out.
@@ -258,10 +261,16 @@ mod tests {
             let found = parsed.key_usage().unwrap().unwrap();
             found.value.flags
         };
-        for (at, usage) in KEY_USAGES.into_iter().enumerate() {
-            assert_eq!(shown(&[usage]), 1 << at, "{usage:?}");
+        let bit = |of: KeyUsagePurpose| {
+            1 << KEY_USAGES.into_iter().position(|usage| usage == of).unwrap()
+        };
+        for usage in KEY_USAGES {
+            let is_authority = usage == KeyUsagePurpose::KeyCertSign;
+            let wanted = if is_authority { KeyUsagePurpose::CrlSign } else { usage.clone() };
+            assert_eq!(shown(std::slice::from_ref(&usage)), bit(wanted), "{usage:?}");
         }
-        assert_eq!(shown(&KEY_USAGES), (1 << KEY_USAGES.len()) - 1);
+        let all = (1 << KEY_USAGES.len()) - 1;
+        assert_eq!(shown(&KEY_USAGES), all & !bit(KeyUsagePurpose::KeyCertSign));
         assert_eq!(shown(&[]), 1, "the origin says nothing");
     }
 
