@@ -64,7 +64,7 @@ impl Worker {
             return true;
         }
         // The last eighth of the budget is for sources that have little.
-        let much = self.sources.is_over_share(source) || !self.is_served_in_few(source);
+        let much = self.has_much(source);
         let is_full = || {
             // A slot that shedding freed needs no new memory.
             let new_bytes = ACTIVE_BYTES + self.table.borrow().next_entry_bytes();
@@ -118,6 +118,35 @@ impl Worker {
             }
         }
         few && !budget.is_over(bytes)
+    }
+
+    /// Checks whether a connection may stay whose source is known only now, by a PROXY header: until
+    /// then it counted as one of the proxy, which holds nothing. Half-open ones do not end for it,
+    /// because all that come through the proxy look alike.
+    ///
+    /// # Errors
+    /// The reason to end it: only the last eighth of the budget is left, and its source has much.
+    pub fn check_source(self: &Rc<Self>, source: IpAddr) -> Result<(), Reason> {
+        let is_full = || self.process.budget.is_tight(0);
+        if !is_full() || !self.has_much(source) {
+            return Ok(());
+        }
+        for _ in 0..SHED_IDLE_A_NEW_ONE {
+            if !is_full() || !self.shed_idle(None, self.settings.get().shed_idle) {
+                break;
+            }
+        }
+        if is_full() { Err(self.why_shed(source)) } else { Ok(()) }
+    }
+
+    fn has_much(&self, source: IpAddr) -> bool {
+        self.sources.has_much(source, self.process.budget.bytes_max())
+            || !self.is_served_in_few(source)
+    }
+
+    fn why_shed(&self, source: IpAddr) -> Reason {
+        let is_over = self.sources.is_over_share(source);
+        Reason::Shed(if is_over { Shed::Excess } else { Shed::New })
     }
 
     fn is_served_in_few(&self, source: IpAddr) -> bool {
@@ -348,8 +377,8 @@ impl Worker {
     /// Ends a new connection that there is no room for.
     pub fn shed_new(&self, listener: u16, client: OwnedFd, peer: SocketAddr) {
         let info = self.info(listener, peer);
-        let reason = if self.sources.is_over_share(peer.ip()) { Shed::Excess } else { Shed::New };
-        self.emit(&info, &End { outcome: Outcome::Refused, reason: Reason::Shed(reason) });
+        let reason = self.why_shed(peer.ip());
+        self.emit(&info, &End { outcome: Outcome::Refused, reason });
         drop(client);
     }
 

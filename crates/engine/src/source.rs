@@ -44,6 +44,9 @@ const ROWS: usize = 2;
 const CELLS: usize = 512;
 /// A source is over its share when it holds more than this many times the others' average.
 const SHARE: u64 = 2;
+/// A source that holds this part of the budget on one worker has much, whatever others hold: one
+/// that is alone, or as many alike, have no share to exceed.
+const MUCH_PART: usize = 64;
 /// A connection weighs 1, plus 1 for each of these bytes that it holds: about the size of a slot.
 const WEIGHT_BYTES: usize = 256;
 
@@ -118,11 +121,21 @@ impl Sources {
         self.all.get() == 0 && self.occupied.get() == 0
     }
 
-    /// Whether the source holds more than its share. A single source has no share to exceed.
-    pub fn is_over_share(&self, ip: IpAddr) -> bool {
+    fn weight_of(&self, ip: IpAddr) -> u64 {
         let rows = self.rows.borrow();
         let own = rows.iter().zip(self.cells(ip)).map(|(row, cell)| row[cell]).min();
-        let own = u64::from(own.unwrap_or(0));
+        own.unwrap_or(0).into()
+    }
+
+    /// Whether the source holds more than its share, or much of a budget of so many bytes.
+    pub fn has_much(&self, ip: IpAddr, budget_bytes: usize) -> bool {
+        let much = (budget_bytes / MUCH_PART / WEIGHT_BYTES) as u64;
+        self.weight_of(ip) > much || self.is_over_share(ip)
+    }
+
+    /// Whether the source holds more than its share. A single source has no share to exceed.
+    pub fn is_over_share(&self, ip: IpAddr) -> bool {
+        let own = self.weight_of(ip);
         let (all, sources) = (self.all.get(), self.occupied.get());
         sources > 1 && own > SHARE * all.saturating_sub(own) / (sources - 1)
     }
@@ -172,5 +185,19 @@ mod tests {
         let sources = Sources::default();
         (0..100).for_each(|host| sources.add(six(1, host), 1 << 20));
         assert!(!sources.is_over_share(six(1, 0)));
+    }
+
+    #[test]
+    fn who_holds_much_of_the_budget_has_much_whatever_others_hold() {
+        const BUDGET: usize = 64 << 20;
+        let sources = Sources::default();
+        let each = (BUDGET / MUCH_PART / WEIGHT_BYTES) as u32;
+        for added in 1..=each {
+            (1..=12).for_each(|net| sources.add(six(net, added.into()), 0));
+        }
+        assert!(!sources.has_much(six(1, 0), BUDGET), "no more than the part");
+        (1..=12).for_each(|net| sources.add(six(net, 0), 0));
+        assert!((1..=12).all(|net| sources.has_much(six(net, 0), BUDGET)));
+        assert!(!sources.is_over_share(six(1, 0)) && !sources.has_much(four(1), BUDGET));
     }
 }

@@ -17,7 +17,7 @@ use crate::connection_handle::{ConnectionHandle, WaitError};
 use crate::fingerprint;
 use eyelet_engine::ready::CLIENT;
 use eyelet_memory::budget::CountedBuffer;
-use eyelet_telemetry::info::{Alpn, ConnectionInfo, End, TlsCompression};
+use eyelet_telemetry::info::{Alpn, ConnectionInfo, End, Outcome, TlsCompression};
 use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
 
 /// Bytes of one read: a hello is one or two segments, and an early upload need not be read.
@@ -52,7 +52,8 @@ pub async fn proxy_header(
                     info.decided.destination = Some(destination);
                 }
                 raw.consume(header.len);
-                return Ok(());
+                let room = connection.worker.engine.check_source(info.client.ip());
+                return room.map_err(|reason| End { outcome: Outcome::Refused, reason });
             }
         }
     }

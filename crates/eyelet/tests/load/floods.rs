@@ -14,7 +14,7 @@ use rustls::ClientConfig;
 use rustls::client::Resumption;
 
 use crate::support;
-use crate::support::client::{TLS13, echo};
+use crate::support::client::{TLS13, echo, handshake};
 use crate::support::crowd::{From, Manner, Multitude, each, light, many, permit, sized, stuff};
 use crate::support::edge::LISTENER;
 use crate::support::memory::{Memory, Watch, is_counted, mib};
@@ -60,7 +60,8 @@ impl Scene {
         };
         let deaf = Multitude::start(Manner::Deaf);
         let rules = format!(
-            "{LISTENER}kind = \"http_redirect\"\n{}{}{}[[rule]]\nsni = \"deaf.test\"\n\
+            "{LISTENER}kind = \"http_redirect\"\n{LISTENER}proxy_protocol_from = \"127.0.0.1\"\n\
+             {}{}{}[[rule]]\nsni = \"deaf.test\"\n\
              action = \"splice\"\nupstream = \"{}\"\n[[rule]]\nsni = \"host.test\"\n\
              action = \"splice\"\nupstream = \"{}\"\n\
              [limits]\nmemory_max = \"{memory_max}\"\n",
@@ -575,38 +576,94 @@ fn an_access_log_that_nobody_reads() {
     assert!(lost + whole <= accepted + 100, "{lost} lost and {whole} written of {accepted} lines");
 }
 
-/// One source fills the budget with connections that stay: its own new ones are shed, and those
-/// of others are not.
+/// How a client reaches the edge.
+#[derive(Clone, Copy)]
+enum Way {
+    Directly,
+    /// Behind a proxy that names each client in a PROXY header, as a load balancer does.
+    Proxied,
+}
+
+impl Scene {
+    /// A client whose source is 127.0.0.n, or 192.0.2.n behind a proxy.
+    fn client(&self, way: Way, n: u8, name: &str) -> std::io::Result<Tls> {
+        match way {
+            Way::Directly => From::loopback(n).tls(self.edge.address(), &self.config, name),
+            Way::Proxied => {
+                let mut socket = From::loopback(1).connect(self.edge.addresses()[2])?;
+                let header = format!("PROXY TCP4 192.0.2.{n} 192.0.2.200 5000 443\r\n");
+                socket.write_all(header.as_bytes())?;
+                handshake(self.config.clone(), socket, name)
+            }
+        }
+    }
+
+    /// So many greedy sources fill the budget with connections that stay, beside `before` clients
+    /// of others: their own new ones are shed, and newcomers of others are served.
+    fn outlasts(self, way: Way, greedy: u8, before: usize) {
+        const OTHERS: u8 = 100;
+        let _before =
+            many(before, |n| self.client(way, OTHERS + n as u8, "calm.app.test").unwrap());
+        let mut held = Vec::new();
+        while self.shed() == 0 {
+            assert!(held.len() < IDLE_MAX, "{} connections fit", held.len());
+            let begin = |n: usize| self.client(way, 2 + n as u8 % greedy, "idle.app.test").ok();
+            held.extend(many(500, begin).into_iter().flatten());
+        }
+        eprintln!("{} idle connections of {greedy} sources fit", held.len());
+        let (count, mut served) = (20, 0);
+        for n in 0..count {
+            let client = self.client(way, OTHERS + n % 5, "calm.app.test");
+            served += u8::from(client.is_ok_and(is_served));
+            let _ = self.client(way, 2 + n % greedy, "calm.app.test");
+        }
+        assert_eq!(served, count, "others are served");
+        let net = match way {
+            Way::Directly => "127.0.0",
+            Way::Proxied => "192.0.2",
+        };
+        let is_greedy = |line: &serde_json::Value| {
+            let client = line["client"].as_str().unwrap();
+            (2..2 + greedy).any(|n| client.starts_with(&format!("{net}.{n}:")))
+        };
+        let is_shed =
+            |line: &serde_json::Value| line["reason"].as_str().unwrap().starts_with("shed: ");
+        assert_eq!(self.edge.count(|line| is_shed(line) && !is_greedy(line)), 0, "nobody else is");
+        let share = |line: &serde_json::Value| {
+            line["reason"] == "shed: memory_max, and this source holds more than its share"
+        };
+        let told = self.edge.count(share);
+        assert!(told > 0 || greedy > 1 || before == 0, "a greedy source is told so");
+        drop(held);
+        self.accounts();
+    }
+}
+
+// With the least budget there is, idle connections alone fill it.
+
 #[test]
 fn a_greedy_source_is_shed_before_others() {
     let _permit = permit(IDLE_MAX);
-    // With the least budget there is, idle connections alone fill it.
-    let scene = Scene::with(Manner::Stalled, "16MiB");
-    let greedy = From::loopback(2);
-    let begin = |_| greedy.tls(scene.edge.address(), &scene.config, "idle.app.test").ok();
-    let _before = many(10, |n| scene.calm(From::loopback(3 + (n % 5) as u8)).unwrap());
-    let mut held = Vec::new();
-    while scene.shed() == 0 {
-        assert!(held.len() < IDLE_MAX, "{} connections fit", held.len());
-        held.extend(many(500, begin).into_iter().flatten());
-    }
-    eprintln!("{} idle connections of one source fit", held.len());
-    let count = 20;
-    let mut served = 0;
-    for n in 0..count {
-        let client = scene.calm(From::loopback(3 + n % 5));
-        served += u8::from(client.is_ok_and(is_served));
-        let _ = greedy.tls(scene.edge.address(), &scene.config, "calm.app.test");
-    }
-    assert_eq!(served, count, "others are served");
-    let share = |line: &serde_json::Value| {
-        let reason = line["reason"].as_str().unwrap_or_default();
-        reason == "shed: memory_max, and this source holds more than its share"
-    };
-    assert!(scene.edge.count(share) > 0, "a greedy source is told so");
-    let of_greedy =
-        |line: &serde_json::Value| line["client"].as_str().unwrap().starts_with("127.0.0.2:");
-    assert_eq!(scene.edge.count(|line| share(line) && !of_greedy(line)), 0, "nobody else is");
-    drop(held);
-    scene.accounts();
+    Scene::with(Manner::Stalled, "16MiB").outlasts(Way::Directly, 1, 10);
+}
+
+/// A source that is alone has no share to exceed, and leaves the last eighth all the same.
+#[test]
+fn a_greedy_source_alone_is_shed_before_others() {
+    let _permit = permit(IDLE_MAX);
+    Scene::with(Manner::Stalled, "16MiB").outlasts(Way::Directly, 1, 0);
+}
+
+/// As many alike exceed no share either.
+#[test]
+fn greedy_sources_that_are_alike_are_shed_before_others() {
+    let _permit = permit(IDLE_MAX);
+    Scene::with(Manner::Stalled, "16MiB").outlasts(Way::Directly, 12, 10);
+}
+
+/// When it is accepted, nobody knows yet whose it is.
+#[test]
+fn a_greedy_client_of_a_proxy_is_shed_before_others() {
+    let _permit = permit(IDLE_MAX);
+    Scene::with(Manner::Stalled, "16MiB").outlasts(Way::Proxied, 1, 10);
 }
