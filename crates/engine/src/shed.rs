@@ -120,9 +120,9 @@ impl Worker {
         few && !budget.is_over(bytes)
     }
 
-    /// Checks whether a connection may stay whose source is known only now, by a PROXY header: until
-    /// then it counted as one of the proxy, which holds nothing. Half-open ones do not end for it,
-    /// because all that come through the proxy look alike.
+    /// Checks whether a connection may stay whose source is known only now, by a PROXY header.
+    /// Until then it counted as one of the proxy, which holds nothing. Half-open ones do not end
+    /// for it, because all that come through the proxy look alike.
     ///
     /// # Errors
     /// The reason to end it: only the last eighth of the budget is left, and its source has much.
