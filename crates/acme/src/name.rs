@@ -28,8 +28,6 @@ const SLEEP_MAX: Duration = Duration::from_hours(1);
 /// Pauses between two looks for what another process orders; each is twice as long.
 const LOOK_MIN: Duration = Duration::from_millis(500);
 const LOOK_MAX: Duration = Duration::from_secs(30);
-/// Between two renewals by the server's advice: a server that always says "now" is not obeyed.
-const RENEWAL_MIN: Duration = Duration::from_hours(1);
 /// Accounts that are made one after the other when the server knows none of them.
 const RENEWED_ACCOUNTS_MAX: u32 = 2;
 /// How long a name that a client asked for is tried.
@@ -52,7 +50,8 @@ pub struct NameKeeper {
     /// Challenges that have failed so far: the next one uses another kind.
     tried: usize,
     looks: u32,
-    renewed: Option<Instant>,
+    /// Until then the certificate that was issued last serves, even if it looks due.
+    rests_until: Instant,
     /// A client asked for it. Such names are ordered at a bounded rate.
     permit: Option<OrderPermit>,
 }
@@ -87,7 +86,7 @@ impl NameKeeper {
             logged: String::new(),
             tried: 0,
             looks: 0,
-            renewed: None,
+            rests_until: Instant::now(),
             permit,
         }
     }
@@ -200,11 +199,9 @@ impl NameKeeper {
             held.ask_at = Instant::now() + ask(&self.issuer, held).await;
         }
         let until = held.renew_at.duration_since(now).unwrap_or_default();
-        let latest = schedule::by_lifetime(held.not_before, held.not_after, 0.0);
-        let early = latest.duration_since(now).unwrap_or_default();
-        let rests = self.renewed.is_some_and(|renewed| renewed.elapsed() < RENEWAL_MIN);
+        let rest = self.rests_until.saturating_duration_since(Instant::now());
         match until {
-            Duration::ZERO if !early.is_zero() && rests => Next::Sleep(early.min(RENEWAL_MIN)),
+            Duration::ZERO if !rest.is_zero() => Next::Sleep(rest),
             Duration::ZERO => Next::Order,
             until => Next::Sleep(until.min(held.ask_at.saturating_duration_since(Instant::now()))),
         }
@@ -228,12 +225,28 @@ impl NameKeeper {
         let held = Held::read(&text);
         let held = held.ok_or_else(|| AcmeError::Server("its certificate is not X.509".into()))?;
         self.issuer.counters.acme_issued.up();
-        tracing::info!("[acme] {}: the certificate is issued{}", self.name, held.lasts());
-        self.renewed = Some(Instant::now());
+        self.note_issued(&held);
         let stored = self.issuer.store.borrow_mut().put(Kind::Certificate, &self.name, &text);
         // It serves also if it cannot be stored: then a restart orders it again.
         self.serve(held, certificates);
         stored
+    }
+
+    /// Logs a new certificate, and decides how long nothing more is ordered.
+    fn note_issued(&mut self, held: &Held) {
+        let (lives, now) = ((held.not_before, held.not_after), SystemTime::now());
+        let rest = schedule::after_issue(lives, now);
+        self.rests_until = Instant::now() + rest;
+        if schedule::looks_old(lives, now) {
+            tracing::warn!(
+                "[acme] {}: the certificate is issued, and looks old here: the clock of this \
+                 machine is ahead. Set the clock; until then the next order is in {} s",
+                self.name,
+                rest.as_secs()
+            );
+        } else {
+            tracing::info!("[acme] {}: the certificate is issued{}", self.name, held.lasts());
+        }
     }
 
     /// The challenges that the listeners can answer, the better one first.

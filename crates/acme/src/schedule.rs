@@ -18,6 +18,12 @@ const RETRY_MAX: Duration = Duration::from_hours(4);
 /// together are not renewed together.
 const SPREAD_PART: u32 = 50;
 
+/// Between two renewals by the server's advice: a server that always says "now" is not obeyed.
+const RENEWAL_MIN: Duration = Duration::from_hours(1);
+/// The part of its lifetime that a certificate may have behind it when it is issued: servers date
+/// certificates back, by minutes or an hour. Of an older one the clock of this machine is ahead.
+const NEW_PART: u32 = 3;
+
 /// The last part of the lifetime, in which no renewal is planned: attempts may fail.
 const LAST_PART: u32 = 12;
 
@@ -39,6 +45,25 @@ pub fn by_window(
     let advised = start + end.duration_since(start).unwrap_or_default().mul_f64(chance);
     let lifetime = not_after.duration_since(not_before).unwrap_or_default();
     advised.min(not_after - lifetime / LAST_PART)
+}
+
+/// Whether a certificate that was just issued looks old, so that this machine's clock is ahead of
+/// the server's.
+pub fn looks_old((not_before, not_after): (SystemTime, SystemTime), now: SystemTime) -> bool {
+    let lifetime = not_after.duration_since(not_before).unwrap_or_default();
+    now > not_before + lifetime / NEW_PART
+}
+
+/// How long nothing more is ordered once a certificate is issued. It is measured by a clock that
+/// nobody sets. A certificate that looks old has its whole life before it: half of that is waited,
+/// and the other half is left for attempts that fail.
+pub fn after_issue(lives: (SystemTime, SystemTime), now: SystemTime) -> Duration {
+    let (not_before, not_after) = lives;
+    if looks_old(lives, now) {
+        return not_after.duration_since(not_before).unwrap_or_default() / 2;
+    }
+    let latest = by_lifetime(not_before, not_after, 0.0);
+    latest.duration_since(now).unwrap_or_default().min(RENEWAL_MIN)
 }
 
 /// How long until the server is asked again, if it says so.
@@ -96,6 +121,25 @@ mod tests {
         }
         // An end before the start: at once.
         assert_eq!(by_lifetime(start + DAY, start, 0.5), start + DAY);
+    }
+
+    /// Of two renewals, the second one may not follow at once, whatever the clock says.
+    #[test]
+    fn a_new_certificate_rests_also_where_the_clock_is_ahead() {
+        let start = SystemTime::UNIX_EPOCH + 1_000 * DAY;
+        let lives = (start, start + 6 * DAY);
+        for behind in [Duration::ZERO, Duration::from_hours(1), 900 * DAY] {
+            assert!(!looks_old(lives, start - behind));
+            assert_eq!(after_issue(lives, start - behind), RENEWAL_MIN);
+        }
+        assert_eq!(after_issue(lives, start + 2 * DAY), RENEWAL_MIN, "dated back");
+        // From before the renewal is due to long after the certificate's end.
+        for ahead in [2 * DAY + Duration::from_secs(1), 4 * DAY, 5 * DAY, 6 * DAY, 400 * DAY] {
+            assert!(looks_old(lives, start + ahead), "{ahead:?}");
+            assert_eq!(after_issue(lives, start + ahead), 3 * DAY, "{ahead:?}");
+        }
+        let short = (start, start + Duration::from_secs(42));
+        assert_eq!(after_issue(short, start), Duration::from_secs(28), "it is due before that");
     }
 
     #[test]
