@@ -1,11 +1,13 @@
 //! HTTP to the ACME server: one connection a request, with limits on time and size. It notes what
 //! the server says of its clock and of when to come back.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -34,36 +36,29 @@ const RETRY_AFTER_SECS_MAX: u64 = 7 * 24 * 3600;
 /// Where https is, without a port in the URL.
 const HTTPS_PORT: u16 = 443;
 
+tokio::task_local! {
+    /// When the server wants this task to ask again, by its answers to it. A task keeps one name,
+    /// and the server's limits differ from name to name.
+    pub static RETRY_AT: Cell<Option<SystemTime>>;
+}
+
 /// A client with what its answers said. Clones share that.
 #[derive(Clone)]
 pub struct Client {
     tls: Arc<ClientConfig>,
-    said: Arc<Mutex<Said>>,
-}
-
-/// What the answers said.
-#[derive(Clone, Copy, Debug, Default)]
-struct Said {
-    /// Not to ask again before.
-    retry_at: Option<SystemTime>,
     /// How far the server's clock is ahead of ours, in seconds.
-    ahead_secs: i64,
+    ahead_secs: Arc<AtomicI64>,
 }
 
 impl Client {
     /// A client that verifies the server by these roots.
     pub fn new(tls: Arc<ClientConfig>) -> Self {
-        Self { tls, said: Arc::default() }
-    }
-
-    /// When the server wants to be asked again, since the last call.
-    pub fn take_retry_at(&self) -> Option<SystemTime> {
-        lock(&self.said).retry_at.take()
+        Self { tls, ahead_secs: Arc::default() }
     }
 
     /// How far the server's clock is ahead of ours, in seconds.
     pub fn ahead_secs(&self) -> i64 {
-        lock(&self.said).ahead_secs
+        self.ahead_secs.load(Relaxed)
     }
 
     async fn ask(
@@ -103,22 +98,23 @@ impl Client {
     fn note(&self, parts: &http::response::Parts) {
         let now = SystemTime::now();
         let field = |name| parts.headers.get(name)?.to_str().ok();
-        let mut said = lock(&self.said);
         if let Some(date) = field(DATE).and_then(|date| httpdate::parse_http_date(date).ok()) {
-            said.ahead_secs = match date.duration_since(now) {
+            let ahead = match date.duration_since(now) {
                 Ok(ahead) => ahead.as_secs().try_into().unwrap_or(i64::MAX),
                 Err(behind) => -i64::try_from(behind.duration().as_secs()).unwrap_or(i64::MAX),
             };
+            self.ahead_secs.store(ahead, Relaxed);
         }
         let is_asked_to_wait = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE]
             .contains(&parts.status);
         if is_asked_to_wait && let Some(after) = field(RETRY_AFTER) {
-            said.retry_at = match after.trim().parse() {
+            let retry_at = match after.trim().parse() {
                 Ok(secs) => now.checked_add(Duration::from_secs(secs)),
                 Err(_) => httpdate::parse_http_date(after.trim()).ok(),
             };
             let latest = now + Duration::from_secs(RETRY_AFTER_SECS_MAX);
-            said.retry_at = said.retry_at.map(|at| at.min(latest));
+            // A change of the account's key belongs to no name: the operator repeats it.
+            let _ = RETRY_AT.try_with(|at| at.set(retry_at.map(|at| at.min(latest))));
         }
     }
 }
@@ -169,11 +165,6 @@ impl HttpClient for Client {
             }
         })
     }
-}
-
-/// No operation under this lock can panic half done.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -232,23 +223,25 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_asks_to_wait_is_obeyed_once() {
-        let in_secs = |client: &Client| {
-            let at = client.take_retry_at()?;
-            Some(at.duration_since(SystemTime::now()).unwrap_or_default().as_secs())
+    fn a_server_that_asks_to_wait_is_obeyed() {
+        let in_secs = |status, after: &str| {
+            RETRY_AT.sync_scope(Cell::default(), || {
+                answered(status, &[("retry-after", after.into())]);
+                let at = RETRY_AT.with(Cell::get)?;
+                Some(at.duration_since(SystemTime::now()).unwrap_or_default().as_secs())
+            })
         };
-        let client = answered(429, &[("retry-after", "120".into())]);
-        assert!(in_secs(&client).is_some_and(|secs| secs > 60 && secs <= 120));
-        assert_eq!(in_secs(&client), None);
+        assert!(in_secs(429, "120").is_some_and(|secs| secs > 60 && secs <= 120));
         let date = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(7200));
-        let client = answered(503, &[("retry-after", date)]);
-        assert!(in_secs(&client).is_some_and(|secs| secs > 3600));
+        assert!(in_secs(503, &date).is_some_and(|secs| secs > 3600));
         // Where an order is polled this is how often.
-        assert_eq!(in_secs(&answered(200, &[("retry-after", "5".into())])), None);
-        assert_eq!(in_secs(&answered(429, &[("retry-after", "soon".into())])), None);
+        assert_eq!(in_secs(200, "5"), None);
+        assert_eq!(in_secs(429, "soon"), None);
         for huge in [u64::MAX.to_string(), "9".repeat(30)] {
-            let secs = in_secs(&answered(429, &[("retry-after", huge)])).unwrap();
+            let secs = in_secs(429, &huge).unwrap();
             assert!(secs <= RETRY_AFTER_SECS_MAX && secs > RETRY_AFTER_SECS_MAX / 2);
         }
+        // Outside of a name's task.
+        answered(429, &[("retry-after", "120".into())]);
     }
 }

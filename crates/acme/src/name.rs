@@ -1,5 +1,6 @@
 //! The life of one name: its certificate is looked up, ordered, served, renewed.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -11,6 +12,7 @@ use instant_acme::{CertificateIdentifier, ChallengeType, Error};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
+use crate::client::RETRY_AT;
 use crate::error::AcmeError;
 use crate::issuer::Issuer;
 use crate::rate::OrderPermit;
@@ -93,7 +95,11 @@ impl NameKeeper {
 
     /// Keeps the name's certificate. It ends only for a name that a client asked for, and that
     /// cannot be had.
-    pub async fn keep(mut self) {
+    pub async fn keep(self) {
+        RETRY_AT.scope(Cell::default(), self.run()).await;
+    }
+
+    async fn run(mut self) {
         let began = Instant::now();
         loop {
             match self.step().await {
@@ -131,6 +137,8 @@ impl NameKeeper {
     /// Looks, asks and orders as far as it is due. Returns how long to sleep.
     async fn step(&mut self) -> Result<Duration, AcmeError> {
         self.began = Instant::now();
+        // What the server said in an earlier attempt is over.
+        let _ = RETRY_AT.try_with(Cell::take);
         if self.held.is_none() {
             self.look()?;
         }
@@ -284,9 +292,8 @@ impl NameKeeper {
             return Duration::ZERO;
         }
         let mut pause = schedule::pause(self.failures, error.is_verdict(), chance());
-        if let Some(at) = issuer.client.take_retry_at() {
-            let asked = at.duration_since(SystemTime::now()).unwrap_or_default();
-            pause = pause.max(asked);
+        if let Ok(Some(at)) = RETRY_AT.try_with(Cell::get) {
+            pause = pause.max(at.duration_since(SystemTime::now()).unwrap_or_default());
         }
         issuer.counters.acme_failures.up();
         let text = error.to_string();
@@ -371,4 +378,54 @@ impl Held {
 pub fn chance() -> f64 {
     let random = eyelet_sys::process::random().map_or(0, u32::from_be_bytes);
     f64::from(random) / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use eyelet_config::{AcmeNames, AcmeSettings};
+    use eyelet_telemetry::counters;
+
+    use super::*;
+    use crate::table::Acme;
+
+    /// A limit of one name is neither used up by another name that fails at the same time, nor
+    /// kept to by it.
+    #[test]
+    fn a_retry_after_is_for_the_name_that_got_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = AcmeSettings {
+            directory: "https://127.0.0.1:1/directory".into(),
+            contact: Vec::new(),
+            ca: None,
+            folder: Some(folder.path().to_owned()),
+            profile: None,
+            external_account: None,
+            wanted: AcmeNames::default(),
+        };
+        let table = Arc::new(Acme::new().unwrap().0);
+        let issuer = Issuer::new(&settings, None, &table, &counters::register()).unwrap();
+        let issuer = Rc::new(issuer);
+        let pause = async |name: &str, told_secs: Option<u64>| {
+            let mut keeper = NameKeeper::new(issuer.clone(), name.into(), None);
+            let told = told_secs.map(|secs| SystemTime::now() + Duration::from_secs(secs));
+            RETRY_AT.with(|at| at.set(told));
+            // The others are told, too, before any of them fails.
+            tokio::task::yield_now().await;
+            keeper.note_failure(&AcmeError::Slow).await.as_secs()
+        };
+        let in_task = async |name, told| RETRY_AT.scope(Cell::default(), pause(name, told)).await;
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let (first, second, other) = runtime.block_on(async {
+            tokio::join!(
+                in_task("a.test", Some(7_200)),
+                in_task("b.test", Some(3_600)),
+                in_task("c.test", None)
+            )
+        });
+        assert!((7_100..=7_200).contains(&first), "{first}");
+        assert!((3_500..=3_600).contains(&second), "{second}");
+        assert!(other <= 5, "{other}");
+    }
 }
