@@ -22,7 +22,7 @@ use eyelet_engine::park;
 use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
-use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
+use eyelet_telemetry::reason::{IoFailure, Limit, Reason, Stage, When};
 
 /// Bytes read at once: a browser's first request.
 const READ_BYTES: usize = 4 << 10;
@@ -82,21 +82,23 @@ pub async fn redirect(
             let own_port = handle.local_address().map(|address| address.port());
             let answer = match token {
                 Some(token) => answer(acme, upstream, token, &request).await,
-                None => None,
+                None => Ok(None),
             };
             match (answer, location(&request.parts.uri, (own_port, https_port))) {
-                (Some(answer), _) => {
+                (Ok(Some(answer)), _) => {
                     let reason = match is_ok(&answer) {
                         true => Reason::Validated,
                         false => Reason::ClosedAfterResponse,
                     };
                     (answer, End { outcome: Outcome::Terminated, reason })
                 }
-                (None, Some(location)) => {
-                    let end = End { outcome: Outcome::Redirected, reason: Reason::Redirected };
+                (answer, Some(location)) => {
+                    let failure = answer.err().map(|error| IoFailure::from(&error));
+                    let reason = failure.map_or(Reason::Redirected, Reason::AcmeUpstream);
+                    let end = End { outcome: Outcome::Redirected, reason };
                     (words(&request.parts.method, StatusCode::OK, Some(location)), end)
                 }
-                (None, None) => fault(RequestFault::Host),
+                (_, None) => fault(RequestFault::Host),
             }
         }
         Err(broken) => fault(broken),
@@ -132,19 +134,25 @@ fn location(uri: &http::Uri, (own_port, https_port): (Option<u16>, u16)) -> Opti
     HeaderValue::from_str(&location).ok()
 }
 
-/// The response to an ACME server: from our own order, or from another client.
+/// The response to an ACME server: from our own order, or from another client. `None`: nobody is
+/// asked.
+///
+/// # Errors
+/// If the other client cannot be asked, or gives no response.
 async fn answer(
     acme: &Acme,
     upstream: Option<SocketAddr>,
     token: &str,
     request: &Request,
-) -> Option<Vec<u8>> {
+) -> io::Result<Option<Vec<u8>>> {
     if let Some(answer) = acme.answer(token).await {
-        return Some(challenge(&answer));
+        return Ok(Some(challenge(&answer)));
     }
-    let upstream = upstream.filter(|_| request.parts.method == Method::GET)?;
+    let upstream = upstream.filter(|_| request.parts.method == Method::GET);
+    let (Some(upstream), Some(host)) = (upstream, request.parts.uri.authority()) else {
+        return Ok(None);
+    };
     let path = request.parts.uri.path();
-    let host = request.parts.uri.authority()?;
     // In HTTP/1.0 the response ends with the connection, and no body comes in chunks.
     let head = format!("GET {path} HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     let asked = async {
@@ -154,9 +162,12 @@ async fn answer(
         stream.take(UPSTREAM_BYTES_MAX).read_to_end(&mut answer).await?;
         Ok::<_, io::Error>(answer)
     };
-    // Without an answer the request is redirected like any other.
-    let answer = tokio::time::timeout(UPSTREAM_TIMEOUT, asked).await.ok()?.ok()?;
-    answer.starts_with(b"HTTP/1.").then_some(answer)
+    let answer = tokio::time::timeout(UPSTREAM_TIMEOUT, asked).await;
+    let answer = answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+    match answer.starts_with(b"HTTP/1.") {
+        true => Ok(Some(answer)),
+        false => Err(io::Error::new(io::ErrorKind::InvalidData, "no response of HTTP/1")),
+    }
 }
 
 /// Whether a response has the status 200: another client may know no answer either.

@@ -20,6 +20,9 @@ pub use parts::{
 /// Why a connection or a request ended. docs/access-log.md has a table of all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
+    /// The client was redirected to https://, because the other ACME client gave no answer to its
+    /// request.
+    AcmeUpstream(IoFailure),
     /// The request was answered without an upstream.
     Answered,
     /// The client sent this alert after its handshake.
@@ -223,7 +226,8 @@ impl Reason {
             Self::Io(Peer::Client, _) => Class::Reset,
             Self::Shed(_) => Class::Shed,
             Self::Timeout(..) => Class::Timeout,
-            Self::Dns(_)
+            Self::AcmeUpstream(_)
+            | Self::Dns(_)
             | Self::Io(Peer::Upstream, _)
             | Self::NoAddress
             | Self::UpstreamAlert(_)

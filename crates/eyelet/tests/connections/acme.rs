@@ -601,8 +601,20 @@ fn another_client_answers_challenges_behind_the_redirect() {
     // Any other path, and one whose upstream says nothing, is redirected.
     let answer = read(ask("/.well-known/other"));
     assert!(answer.contains("https://app.test/.well-known/other\r\n"), "{answer}");
+    edge.line("another path", |line| line["reason"] == "http_redirect");
+    let is_redirected = |answer: &str| {
+        assert!(answer.contains(&format!("https://app.test{path}\r\n")), "{answer}");
+    };
+    let redirected = |reason: &str| {
+        edge.line(reason, |line| line["outcome"] == "redirected" && line["reason"] == reason)
+    };
     let client = ask(path);
-    drop(upstream.accept().unwrap());
-    let answer = read(client);
-    assert!(answer.contains(&format!("https://app.test{path}\r\n")), "{answer}");
+    let (mut asked, _) = upstream.accept().unwrap();
+    crate::support::expect(&mut asked, request.as_bytes());
+    drop(asked);
+    is_redirected(&read(client));
+    redirected("acme_upstream: no response of HTTP/1");
+    drop(upstream);
+    is_redirected(&read(ask(path)));
+    redirected("acme_upstream: Connection refused (os error 111)");
 }

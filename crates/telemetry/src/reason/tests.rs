@@ -96,6 +96,7 @@ rows! {
     Reason::Http2(Peer::Client, _) => "`client: HTTP/2: …`",
     Reason::StreamFlood(_) => "`client: HTTP/2: ENHANCE_YOUR_CALM: …`",
     Reason::Request(_, _) => "`request: …`",
+    Reason::AcmeUpstream(_) => "`acme_upstream: …`",
     Reason::Dns(_) => "`upstream: DNS: …`",
     Reason::NoAddress => "`upstream: the name has no address`",
     Reason::Io(Peer::Upstream, _) => "`upstream: …` (socket)",
@@ -158,6 +159,7 @@ fn detailed_examples() -> Vec<Reason> {
     let detail = || Detail::of("why");
     let calm = |received| Http2Failure { code: 11, received };
     vec![
+        Reason::AcmeUpstream(IoFailure::Os(111)),
         Reason::ClientAlert(48),
         Reason::ClientAlert(255),
         Reason::Configuration(detail()),

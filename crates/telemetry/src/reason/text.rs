@@ -39,6 +39,7 @@ impl Reason {
     /// What it is about, without what differs from one connection to another.
     pub fn summary(&self) -> &'static str {
         match self {
+            Self::AcmeUpstream(_) => "acme_upstream: no answer",
             Self::ClientAlert(_) => "client sent an alert",
             Self::Dns(_) => "upstream: DNS",
             Self::Guarded(_) => "the name leads to an internal address",
@@ -96,6 +97,7 @@ fn write_detailed(reason: &Reason, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
 fn write_error(reason: &Reason, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match reason {
+        Reason::AcmeUpstream(error) => write!(f, "acme_upstream: {error}"),
         Reason::ClientAlert(code) => write_alert(Peer::Client, *code, f),
         Reason::Configuration(error) => write!(f, "configuration: {error}"),
         Reason::Dns(error) => write!(f, "upstream: DNS: {error}"),
