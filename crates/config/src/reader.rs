@@ -133,9 +133,11 @@ impl<'t, 'i> Section<'t, 'i> {
                 continue;
             }
             let title = self.title;
-            // A rule knows sixty keys: whoever mistyped one looks for that one only.
             let message = match nearest(name, known.iter().copied()) {
                 Some(near) => format!("unknown key `{name}` in {title}; did you mean `{near}`?"),
+                None if known.len() > KEYS_SHOWN_MAX => format!(
+                    "unknown key `{name}` in {title}; docs/configuration.md lists the known ones"
+                ),
                 None => {
                     let known = known.join(", ");
                     format!("unknown key `{name}` in {title} (known keys: {known})")
@@ -363,5 +365,7 @@ const WARNINGS_MAX: usize = 200;
 /// Where people write what they know from other programs. In other tables a key such as `path` is
 /// a mistake of another kind.
 const TASK_TITLES: [&str; 4] = ["[[listener]]", "[[rule]]", "[http]", "the file"];
+/// Most keys that a message lists. A rule knows sixty, and nobody finds one among them.
+const KEYS_SHOWN_MAX: usize = 12;
 /// Longest unknown key that is compared with the known ones, in bytes. All of those are shorter.
 const WORD_BYTES_MAX: usize = 64;

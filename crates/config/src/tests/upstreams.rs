@@ -70,6 +70,18 @@ fn keys_of_other_programs() {
         ("http3 = true", "does not speak HTTP/3"),
         ("ciphers = \"HIGH\"", "the cipher suites and groups are fixed"),
         ("websocket = true", "WebSockets need no key"),
+        ("strip_prefix = \"/api\"", "Eyelet does not route or rewrite by path"),
+        ("directory = \"/srv\"", "Eyelet does not serve files"),
+        ("forward_auth = \"http://a.example\"", "Eyelet does not authenticate users"),
+        ("error_page = \"50x.html\"", "Eyelet shows no pages of yours"),
+        ("proxy_pass = \"http://a.example\"", "`upstream` says where a rule sends"),
+        ("gzip = true", "responses are compressed without a key"),
+        ("timeout = \"1m\"", "[limits] and [http] have the timeouts"),
+        ("allow = \"10.0.0.0/8\"", "gives a rule these addresses"),
+        ("deny = \"10.0.0.0/8\"", "`action = \"refuse\"` refuses them"),
+        ("stick_table = \"ip\"", "`upstream_hash = \"client\"` keeps a client"),
+        // Any other key does not show sixty.
+        ("cookbook = 1", "unknown key `cookbook` in [[rule]]; docs/configuration.md lists the"),
     ] {
         let found = said_of_splice(&format!("upstream = \"a.example:1\"\n{key}"));
         assert!(found.len() == 1 && found[0].contains(said), "{key}: {found:#?}");
