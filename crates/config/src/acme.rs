@@ -9,6 +9,7 @@ use zeroize::Zeroizing;
 
 use crate::files::Files;
 use crate::listeners::Listeners;
+use crate::local::Permitted;
 use crate::matchers::Matchers;
 use crate::model::{Listener, ListenerKind};
 use crate::reader::{Report, Section, Text};
@@ -65,6 +66,8 @@ pub(super) struct AcmeRules {
     is_for_all: bool,
     /// The offset of the first one's value.
     first: Option<usize>,
+    /// Names that the public DNS does not have, and their offsets.
+    private: Vec<(String, usize)>,
 }
 
 /// Reads [acme].
@@ -114,6 +117,7 @@ pub(super) fn read(
     }
     let directory = section.text(report, "directory")?;
     let directory = report.keep(directory.at, directory_url(directory))?;
+    rules.check_reach(report, &directory, listeners);
     let wanted = rules.wanted(&listeners.list);
     Some(AcmeSettings { directory, contact, ca, folder, profile, external_account, wanted })
 }
@@ -134,7 +138,16 @@ impl AcmeRules {
             report.error(at, message);
         }
         let on_demand = section.flag(report, "acme_on_demand").unwrap_or(false);
+        let private = Permitted::default();
         for (text, pattern) in &matchers.sni {
+            let is_private = match pattern {
+                NamePattern::Exact(name) => private.has_name(name) || !name.contains('.'),
+                NamePattern::Suffix(name) => private.has_name(name),
+                NamePattern::Absent => false,
+            };
+            if is_private {
+                self.private.push((text.text.to_owned(), text.at));
+            }
             match pattern {
                 NamePattern::Exact(name) => self.names.push(name.clone()),
                 NamePattern::Suffix(_) if on_demand => {}
@@ -155,6 +168,26 @@ impl AcmeRules {
         on_demand
     }
 
+    /// Warns of names that a public server cannot look up, and of listeners that no server reaches.
+    fn check_reach(&self, report: &mut Report<'_>, directory: &str, all: &Listeners) {
+        let Some(first) = self.first else { return };
+        if is_public(directory) {
+            for (name, at) in &self.private {
+                let message = format!(
+                    "a public ACME server issues nothing for \"{name}\", which the public DNS does \
+                     not have; `certificate = \"local\"` signs it for this machine"
+                );
+                report.warning(*at, message);
+            }
+        }
+        let listed: &[u16] = if self.is_for_all { &[] } else { &self.listeners };
+        let has_https = all.of_rule(listed).any(|l| !is_http(l) && is_validated_at(l, HTTPS_PORT));
+        let has_http = all.list.iter().any(|l| is_http(l) && is_validated_at(l, HTTP_PORT));
+        if !has_https && !has_http && all.is_complete() {
+            report.warning(first, UNREACHED);
+        }
+    }
+
     fn wanted(mut self, all: &[Listener]) -> AcmeNames {
         self.names.sort_unstable();
         self.names.dedup();
@@ -165,7 +198,6 @@ impl AcmeRules {
         }
         let is_ours =
             |at: usize| self.listeners.is_empty() || self.listeners.contains(&(at as u16));
-        let is_http = |listener: &Listener| listener.kind == ListenerKind::HttpRedirect;
         let is_on_443 = all.iter().enumerate().any(|(at, listener)| {
             listener.address.inet().port() == HTTPS_PORT && !is_http(listener) && is_ours(at)
         });
@@ -177,6 +209,28 @@ impl AcmeRules {
             prefers_http: is_on_80 && !is_on_443,
         }
     }
+}
+
+fn is_http(listener: &Listener) -> bool {
+    listener.kind == ListenerKind::HttpRedirect
+}
+
+/// Whether a server that connects to this port may reach a listener: it has the port, or something
+/// before it leads connections of other ports to it.
+fn is_validated_at(listener: &Listener, port: u16) -> bool {
+    listener.address.inet().port() == port
+        || matches!(listener.kind, ListenerKind::Redirect | ListenerKind::Tproxy)
+        || !listener.proxy_protocol_from.is_empty()
+}
+
+/// Whether a directory is a public server's, as far as its host tells.
+fn is_public(directory: &str) -> bool {
+    let host = directory.strip_prefix("https://").and_then(|rest| rest.split(['/', ':']).next());
+    let host = host.unwrap_or_default().to_ascii_lowercase();
+    PUBLIC_SERVERS.iter().any(|domain| {
+        let above = host.strip_suffix(domain);
+        above.is_some_and(|above| above.is_empty() || above.ends_with('.'))
+    })
 }
 
 fn external_account(
@@ -239,6 +293,14 @@ const NO_NAME: &str = "a hello without a name has no certificate by ACME; give \
 
 const NAMELESS: &str = "this rule takes every name, and so would order a certificate for each name \
     that a stranger makes up: give it `sni`";
+
+const UNREACHED: &str = "an ACME server connects to port 443 or 80 of a name: no listener of these \
+    rules has port 443, and none of kind \"http_redirect\" has port 80; so nothing is issued, \
+    unless something in front of this edge translates ports";
+
+/// Domains of public servers. A server that is missing costs a warning.
+const PUBLIC_SERVERS: [&str; 5] =
+    ["buypass.com", "letsencrypt.org", "pki.goog", "ssl.com", "zerossl.com"];
 
 const ACME_KEYS: [&str; 8] = [
     "ca",

@@ -44,6 +44,11 @@ impl Listeners {
         listeners
     }
 
+    /// Whether each of them could be read.
+    pub(super) fn is_complete(&self) -> bool {
+        !self.incomplete && !self.list.is_empty()
+    }
+
     /// The index of the listener that a rule refers to by `text`: its name or its address.
     pub(super) fn find(&self, report: &mut Report<'_>, reference: Text<'_>) -> Option<u16> {
         let address = match reference.text.strip_prefix(UNIX) {

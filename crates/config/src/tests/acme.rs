@@ -34,6 +34,54 @@ fn names_are_collected_once_and_in_order() {
     assert!(away.config.acme.unwrap().wanted.prefers_http);
 }
 
+/// Whether a server can validate a name here at all.
+#[test]
+fn a_server_reaches_a_listener() {
+    let said_of = |listeners: &str, rule: &str| {
+        let text = format!("{listeners}{RULE}sni = \"app.example\"\n{rule}{SERVER}");
+        said(&read(&text).unwrap().warnings)
+    };
+    let https = |port: u16| format!("[[listener]]\naddress = \"0.0.0.0:{port}\"\n");
+    let http = |port: u16| format!("{}kind = \"http_redirect\"\n", https(port));
+    let named = |port: u16| format!("{}name = \"n{port}\"\n", https(port));
+    let behind = format!("{}proxy_protocol_from = \"10.0.0.0/8\"\n", https(8443));
+    let nat = format!("{}kind = \"redirect\"\n", https(8443));
+    for listeners in [https(443), https(8443) + &http(80), https(8443) + &https(443), behind, nat] {
+        assert_eq!(said_of(&listeners, ""), [""; 0], "{listeners}");
+    }
+    for (listeners, rule) in [
+        (https(8443), ""),
+        (https(8443) + &http(8080), ""),
+        // Port 443 is another rule's, and what is at port 80 speaks TLS.
+        (named(443) + &named(8443), "listener = \"n8443\"\n"),
+        (named(443) + &named(80), "listener = \"n80\"\n"),
+        (https(8443) + &http(443), ""),
+    ] {
+        let found = said_of(&listeners, rule);
+        let expected = "warning: an ACME server connects to port 443 or 80 of a name";
+        assert!(found.len() == 1 && found[0].contains(expected), "{listeners}: {found:#?}");
+    }
+}
+
+#[test]
+fn a_public_server_issues_no_private_names() {
+    let said_of = |sni: &str, directory: &str| {
+        said_of(&format!("sni = {sni}\n"), &SERVER.replace("acme.example", directory))
+    };
+    let names = "[\"app.corp.internal\", \"app.test\", \"printer\", \"app.example.com\"]";
+    for private in ["acme.example", "ca.internal:9000", "letsencrypt.org.ca.test", "notssl.com"] {
+        assert_eq!(said_of(names, private), [""; 0], "{private}");
+    }
+    for public in ["acme-v02.api.letsencrypt.org", "acme.ssl.com:443"] {
+        let found = said_of(names, public);
+        assert_eq!(found.len(), 3, "{found:#?}");
+        let first = "7:8: warning: a public ACME server issues nothing for \"app.corp.internal\"";
+        assert!(found[0].starts_with(first), "{found:#?}");
+    }
+    let found = said_of("\"*.app.local\"\nacme_on_demand = true", "acme.zerossl.com");
+    assert!(found.len() == 1 && found[0].contains("\"*.app.local\""), "{found:#?}");
+}
+
 #[test]
 fn names_that_cannot_be_ordered_are_mistakes() {
     let names = "sni = \"app.example\"\n";
