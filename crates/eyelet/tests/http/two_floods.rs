@@ -52,10 +52,7 @@ impl Scene {
         let pki = Pki::new();
         let app = Upstream::http();
         let rule = pki.terminate(&format!("http://{}", app.address), "");
-        let limits = format!(
-            "[limits]\nmemory_max = {MEMORY_MAX}\nhello_timeout = \"1m\"\n\
-             handshake_timeout = \"1m\"\n"
-        );
+        let limits = format!("[limits]\nmemory_max = {MEMORY_MAX}\n");
         let limits = if whole.contains("[limits]") { "" } else { &limits };
         let config = format!("workers = 1\n{LISTENER}{whole}\n{rule}{limits}");
         let edge = Edge::start_whole(&pki.folder, &config, |_| ());

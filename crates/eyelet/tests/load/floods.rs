@@ -104,7 +104,7 @@ impl Scene {
         let watch = Watch::start(self.edge.pid());
         let base = watch.base;
         let held = flood();
-        // The flood stands for a while: deadlines, settling and trimming happen under it.
+        // The flood stands for a while: settling and trimming happen under it.
         thread::sleep(Duration::from_secs(3));
         let most = watch.finish();
         let rounds = steady.finish().served;

@@ -18,7 +18,7 @@ pub const LISTENER: &str = "[[listener]]\naddress = \"127.0.0.1:0\"\n";
 
 /// What a client of a test needs for its hello or its handshake on a busy machine, where the
 /// defaults are five and ten seconds.
-const LONG_DEADLINES: &str = "\n[limits]\nhello_timeout = \"1m\"\nhandshake_timeout = \"1m\"\n";
+const LONG_DEADLINES: [&str; 2] = ["hello_timeout = \"1m\"\n", "handshake_timeout = \"1m\"\n"];
 
 pub struct Edge {
     child: Child,
@@ -34,11 +34,10 @@ impl Edge {
         Self::start_whole(folder, &format!("{LISTENER}{rules}"), |_| ())
     }
 
-    /// Starts with a whole configuration; `change` may wrap or alter the command. A test that sets
-    /// no limits has long deadlines.
+    /// Starts with a whole configuration; `change` may wrap or alter the command. A deadline that
+    /// the configuration does not set is a long one.
     pub fn start_whole(folder: &Folder, config: &str, change: impl FnOnce(&mut Command)) -> Self {
-        let limits = if config.contains("[limits]") { "" } else { LONG_DEADLINES };
-        let file = write(folder, &format!("{config}{limits}"));
+        let file = write(folder, &with_long_deadlines(config));
         let mut command = eyelet(folder);
         command.arg("serve").arg(file);
         change(&mut command);
@@ -292,6 +291,20 @@ pub fn splice(upstream: SocketAddr, more: &str) -> String {
     format!(
         "[[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"{upstream}\"\n{more}\n"
     )
+}
+
+/// Adds those of [`LONG_DEADLINES`] that a configuration does not set itself.
+pub fn with_long_deadlines(config: &str) -> String {
+    const LIMITS: &str = "[limits]\n";
+    let is_set = |deadline: &str| {
+        let (key, _) = deadline.split_once(' ').unwrap();
+        config.lines().any(|line| line.split_once(' ').is_some_and(|(set, _)| set == key))
+    };
+    let long: String = LONG_DEADLINES.into_iter().filter(|deadline| !is_set(deadline)).collect();
+    match config.split_once(LIMITS) {
+        Some((before, after)) => format!("{before}{LIMITS}{long}{after}"),
+        None => format!("{config}\n{LIMITS}{long}"),
+    }
 }
 
 /// Writes a configuration under a name of its own.
