@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -253,12 +253,13 @@ fn a_resolver_has_all_the_time_that_there_is() {
     assert_eq!(line["outcome"], "refused", "{line}");
 }
 
-/// A datagram that is lost is sent again in time, also by who has heard much bad of a resolver.
+/// A datagram that is lost is sent again in time, also by who has heard much bad of a resolver:
+/// after half of the timeout.
 #[test]
 fn a_lost_question_is_asked_again() {
     let dns = Dns::new(&[("lost.test", Says::Silence)]);
     let (folder, origin) = (Folder::new(), sink());
-    let edge = by_evidence(&folder, &dns, "dns", "[evidence]\ntimeout = \"3s\"\n");
+    let edge = by_evidence(&folder, &dns, "dns", "[evidence]\ntimeout = \"10s\"\n");
     let client = || from(&edge, "192.0.2.9", origin.address);
     for n in 0..40 {
         let (_, line) = ask(&edge, client(), &format!("n{n}.nothing.test"));
@@ -274,8 +275,15 @@ fn a_lost_question_is_asked_again() {
     });
 }
 
-/// Connections that the greedy client keeps open: those of three seconds.
+/// Connections that the greedy client opens before others come: more than there are permits of any
+/// kind.
+const GREEDY_FIRST: usize = 300;
+
+/// Connections that it keeps open: those of longer than [`GREEDY_TIMEOUT`].
 const HELD_MAX: usize = 400;
+
+/// How long a question of it hangs, and how long another client may take on a busy machine.
+const GREEDY_TIMEOUT: &str = "timeout = \"6s\"\n";
 
 /// One client that asks for what hangs, as fast as it can, and others who come meanwhile.
 fn honest_among_greedy(
@@ -286,11 +294,12 @@ fn honest_among_greedy(
 ) {
     // Its descriptors are the test's too.
     let _permit = permit(HELD_MAX);
-    let ended = AtomicBool::new(false);
+    let (ended, opened) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut held = VecDeque::new();
             for n in 0.. {
+                opened.store(n, Ordering::SeqCst);
                 if ended.load(Ordering::SeqCst) {
                     break;
                 }
@@ -298,11 +307,12 @@ fn honest_among_greedy(
                 let _ = client.write_all(&Hello::named(name).bytes());
                 held.push_back(client);
                 held.drain(..held.len().saturating_sub(HELD_MAX));
-                thread::sleep(Duration::from_millis(8));
+                thread::sleep(Duration::from_millis(if n < GREEDY_FIRST { 8 } else { 25 }));
             }
         });
-        // Until every turn would be taken.
-        thread::sleep(Duration::from_millis(1_500));
+        until("every permit would be taken", || {
+            (opened.load(Ordering::SeqCst) >= GREEDY_FIRST).then_some(())
+        });
         for n in 0..8 {
             let (client, name) = honest(n);
             let (_, line) = ask(edge, client, &name);
@@ -323,7 +333,7 @@ fn silent_but_for_eight() -> Dns {
 fn a_greedy_client_takes_no_questions_from_others() {
     let dns = silent_but_for_eight();
     let (folder, origin) = (Folder::new(), sink());
-    let edge = by_evidence(&folder, &dns, "dns", "[evidence]\ntimeout = \"2s\"\n");
+    let edge = by_evidence(&folder, &dns, "dns", &format!("[evidence]\n{GREEDY_TIMEOUT}"));
     honest_among_greedy(
         &edge,
         |n| (from(&edge, "192.0.2.66", origin.address), format!("g{n}.greedy.test")),
@@ -338,7 +348,7 @@ fn a_greedy_client_takes_no_side_handshakes_from_others() {
     let pki = Pki::new();
     let origin = Upstream::tls_echo(pki.server("origin", &["*.honest.test"], Kind::P256));
     let silent = Upstream::by_hand();
-    let truth = format!("[evidence]\ntimeout = \"2s\"\nca = \"{}\"\n", pki.text("ca.pem"));
+    let truth = format!("[evidence]\n{GREEDY_TIMEOUT}ca = \"{}\"\n", pki.text("ca.pem"));
     let edge = by_evidence(&pki.folder, &dns, "certificate", &truth);
     honest_among_greedy(
         &edge,
@@ -352,8 +362,8 @@ fn a_greedy_client_takes_no_side_handshakes_from_others() {
 fn a_greedy_client_takes_no_lookups_from_others() {
     let dns = silent_but_for_eight();
     let (folder, origin) = (Folder::new(), sink());
-    let more = "[limits]\nconnect_timeout = \"2s\"\n";
-    let edge = by_name(&folder, &dns, &origin, more);
+    let more = format!("[limits]\nconnect_{GREEDY_TIMEOUT}");
+    let edge = by_name(&folder, &dns, &origin, &more);
     honest_among_greedy(
         &edge,
         |n| (edge.connect(), format!("g{n}.greedy.test")),
