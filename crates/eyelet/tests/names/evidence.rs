@@ -3,7 +3,7 @@
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -133,7 +133,9 @@ fn one_question_however_many_wait_for_it() {
 /// Nobody is dialled for a client that is gone; one that has only sent its FIN may still listen.
 #[test]
 fn a_client_that_resets_while_evidence_is_gathered_is_not_dialled_for() {
-    let late = Says::Late(Duration::from_secs(2), vec![HOME.parse().unwrap()]);
+    let answer = Arc::new(Mutex::new(()));
+    let held = answer.lock().unwrap();
+    let late = Says::Held(answer.clone(), vec![HOME.parse().unwrap()]);
     let dns = Dns::new(&[("late.test", late)]);
     let gate = Gate::new(&(LIES_REFUSED.to_owned() + &dns_table(&[&dns])));
     let origin = sink();
@@ -145,6 +147,7 @@ fn a_client_that_resets_while_evidence_is_gathered_is_not_dialled_for() {
     let line = gate.edge.line_of(address);
     assert_eq!(line["outcome"], "left", "{line}");
     assert_eq!(line["reason"], "client reset during the evidence", "{line}");
+    drop(held);
     assert_eq!(gate.ask("late.test", origin.address).1["outcome"], "spliced");
     assert_eq!(origin.accepted(), 1);
 }
@@ -190,7 +193,7 @@ fn a_rule_by_name_waits_for_nobody() {
 const BY_CERTIFICATE: &str = "[[rule]]\nname = \"true\"\nsni_verified = true\n\
     evidence = \"certificate\"\naction = \"splice\"\nupstream = \"destination\"\n\
     [[rule]]\nname = \"lie\"\ncertificate_valid = false\naction = \"refuse\"\n\
-    [evidence]\ntimeout = \"2s\"\n";
+    [evidence]\ntimeout = \"20s\"\n";
 
 fn versioned_echo(pki: &Pki, names: &[&str], versions: Versions) -> Upstream {
     let leaf = pki.server("origin", names, Kind::P256);
@@ -313,7 +316,7 @@ fn new_roots_judge_anew_without_a_reload() {
 fn names_and_issuers_of_certificates() {
     let rules = "[[rule]]\nname = \"bank\"\ncertificate_names = \"*.bank.test\"\n\
         certificate_issuer = \"Eyelet test authority\"\naction = \"splice\"\n\
-        upstream = \"destination\"\n[evidence]\ntimeout = \"2s\"\n";
+        upstream = \"destination\"\n[evidence]\ntimeout = \"20s\"\n";
     let gate = Gate::new(rules);
     let bank = versioned_echo(&gate.pki, &["www.bank.test"], rustls::ALL_VERSIONS);
     let stranger = Pki::new();
@@ -335,7 +338,8 @@ fn names_and_issuers_of_certificates() {
 
 #[test]
 fn destinations_that_give_no_certificate() {
-    let gate = Gate::new(&BY_CERTIFICATE.replace("\"2s\"", "\"700ms\""));
+    let gate = Gate::new(BY_CERTIFICATE);
+    let impatient = Gate::new(&BY_CERTIFICATE.replace("\"20s\"", "\"700ms\""));
     let silent = Upstream::serve(|stream| {
         thread::sleep(SOON);
         drop(stream);
@@ -356,20 +360,21 @@ fn destinations_that_give_no_certificate() {
     });
     let (_port, nobody) = support::upstream::nobody();
     let own = gate.edge.address();
-    for (destination, why) in [
-        (silent.address, "certificate: no handshake in time"),
+    const LATE: &str = "certificate: no handshake in time";
+    for (gate, destination, why) in [
+        (&impatient, silent.address, LATE),
         // By FIN, or by RST where the hello was unread.
-        (closing.address, "certificate: "),
-        (talking.address, "certificate: "),
-        (endless.address, "certificate: "),
-        (huge.address, "certificate: "),
-        (nobody, "certificate: Connection refused"),
-        (own, "certificate: the destination is this edge"),
+        (&gate, closing.address, "certificate: "),
+        (&gate, talking.address, "certificate: "),
+        (&gate, endless.address, "certificate: "),
+        (&gate, huge.address, "certificate: "),
+        (&gate, nobody, "certificate: Connection refused"),
+        (&gate, own, "certificate: the destination is this edge"),
     ] {
         let (alert, line) = gate.ask("good.test", destination);
         assert_eq!((alert, &line["rule"]), (Some(ACCESS_DENIED), &"lie".into()), "{line}");
         let unknown = line["evidence"]["unknown"][0].as_str().unwrap();
-        assert!(unknown.starts_with(why), "{line}");
+        assert!(unknown.starts_with(why) && (unknown == LATE) == (why == LATE), "{line}");
         assert!(line["reason"].as_str().unwrap().contains(unknown), "{line}");
     }
     assert!(gate.edge.rss_bytes() < 200 << 20);

@@ -24,6 +24,8 @@ pub enum Says {
     Silence,
     /// Addresses, late.
     Late(Duration, Vec<IpAddr>),
+    /// Addresses, once nobody holds this.
+    Held(Arc<Mutex<()>>, Vec<IpAddr>),
     /// A response code and these records, in this order, whoever's they are.
     Exactly(u8, Vec<(&'static str, Data)>),
 }
@@ -207,6 +209,10 @@ fn answer(
             }
             Some(Says::Late(wait, addresses)) => {
                 thread::sleep(wait);
+                (addresses, 60)
+            }
+            Some(Says::Held(held, addresses)) => {
+                drop(held.lock());
                 (addresses, 60)
             }
             Some(Says::Addresses(addresses, ttl)) => (addresses, ttl),
