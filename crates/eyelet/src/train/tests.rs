@@ -186,9 +186,13 @@ fn a_live_log_is_followed() {
                 }
             }
         });
-        let visits = log::follow(&path, "app", Duration::from_secs(2));
+        // On a busy machine the writer may stand still for as long as the log is followed.
+        let follow = |_| log::follow(&path, "app", Duration::from_secs(2));
+        let has_news =
+            |visits: &io::Result<Vec<Visit>>| !matches!(visits, Ok(none) if none.is_empty());
+        let visits = (0..30).map(follow).find(has_news);
         is_over.store(true, Ordering::Relaxed);
-        visits.unwrap()
+        visits.expect("no visit in a minute").unwrap()
     });
     let visit = Visit { host: "localhost".into(), path: "/a".into() };
     assert!(!visits.is_empty() && visits.iter().all(|one| *one == visit), "{visits:?}");
