@@ -3,6 +3,8 @@
 
 use std::io::Write;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use rustix::process::Signal;
@@ -14,7 +16,7 @@ use crate::support::pki::Kind;
 use crate::support::program::{Said, Talk, output};
 use crate::support::upstream::vacant;
 use crate::support::web::{self, Web};
-use crate::support::{A_WHILE, Edge, Pki, Upstream, need, noise};
+use crate::support::{Edge, Pki, Upstream, need, noise};
 
 const APPLICATION: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/uploads.py");
 const CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/upload.py");
@@ -415,7 +417,7 @@ fn a_coded_body_that_comes_slowly_is_not_cut() {
         let said = format!("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{:09}", got.len());
         let _ = stream.write_all(said.as_bytes());
     });
-    let web = Web::with(app, "decode_requests = true", "[http]\nbody_timeout = \"2s\"\n");
+    let web = Web::with(app, "decode_requests = true", "[http]\nbody_timeout = \"5s\"\n");
     let body = text(3000);
     let mut coded = vec![0; body.len()];
     let length = zstd_safe::compress(&mut coded[..], &body, 3).unwrap();
@@ -425,10 +427,11 @@ fn a_coded_body_that_comes_slowly_is_not_cut() {
          Content-Length: {length}\r\n\r\n"
     );
     client.write_all(head.as_bytes()).unwrap();
+    // All take longer than the timeout, and each far less, also on a busy machine.
     for piece in coded[..length].chunks(length.div_ceil(12)) {
         client.write_all(piece).unwrap();
         client.flush().unwrap();
-        std::thread::sleep(A_WHILE);
+        thread::sleep(Duration::from_millis(500));
     }
     let heard = web::hear(&mut client, "POST");
     assert_eq!((heard.status, heard.text()), (200, format!("{:09}", body.len())));

@@ -18,7 +18,7 @@ use crate::support::frames::{
     frame, get, literal, next,
 };
 use crate::support::memory::{Watch, is_counted, mib};
-use crate::support::web;
+use crate::support::web::{self, Web};
 use crate::support::{A_WHILE, Edge, Pki, SOON, Tls, Upstream, Visits, settled, until};
 
 /// What a connection that floods may grow the process by, in a build without optimization.
@@ -296,17 +296,20 @@ fn our_own_answers_do_not_wait_for_ever() {
 
 #[test]
 fn a_preface_that_does_not_come_is_told() {
-    let scene = Scene::new("[http]\nhead_timeout = \"400ms\"\n");
-    let mut late = scene.connect();
-    late.write_all(&PREFACE[..10]).unwrap();
-    let line = scene.edge.line_of(late.sock.local_addr().unwrap());
+    // No scene, whose first request would have as little time.
+    let web = Web::with(Upstream::http(), "", "[http]\nhead_timeout = \"400ms\"\n");
+    let offer = Offer { alpn: &["h2"], ..Offer::new(&web.pki) };
+    let mut late = offer.connect(web.edge.address(), "app.test");
+    // On a slow machine not even these come in time.
+    let _ = late.write_all(&PREFACE[..10]);
+    let line = web.edge.line_of(late.sock.local_addr().unwrap());
     assert_eq!(line["reason"], "head_timeout", "{line}");
     assert!(line["duration_ms"].as_u64() >= Some(400), "{line}");
+    let scene = Scene::new("");
     let mut other = scene.connect();
     other.write_all(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
     let line = scene.edge.line_of(other.sock.local_addr().unwrap());
     assert!(line["reason"].as_str().unwrap().starts_with("client: "), "{line}");
-    let scene = Scene::new("");
     let mut gone = scene.connect();
     gone.write_all(&PREFACE[..10]).unwrap();
     thread::sleep(Duration::from_millis(50));
