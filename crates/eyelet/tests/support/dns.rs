@@ -22,6 +22,8 @@ pub enum Says {
     ServFail,
     /// Nothing at all.
     Silence,
+    /// Nothing to the first datagram, and addresses to those that follow.
+    Again(Vec<IpAddr>),
     /// Addresses, late.
     Late(Duration, Vec<IpAddr>),
     /// Addresses, once nobody holds this.
@@ -209,6 +211,13 @@ fn answer(
             }
             Some(Says::Late(wait, addresses)) => {
                 thread::sleep(wait);
+                (addresses, 60)
+            }
+            Some(Says::Again(addresses)) => {
+                let is_first = asked.lock().unwrap().get(&name).is_none_or(|ids| ids.len() < 2);
+                if is_first {
+                    return None;
+                }
                 (addresses, 60)
             }
             Some(Says::Held(held, addresses)) => {
