@@ -188,20 +188,22 @@ const APART: Duration = Duration::from_micros(500);
 
 /// Events that may be said until a client has heard the 100th. A coder that is not flushed holds
 /// 128 KiB of them, which are 6,000.
-const EVENTS_MAX: usize = 3_000;
+const EVENTS_MAX: usize = 5_000;
+
+/// On a busy machine the edge or the client may stand still while the upstream goes on.
+const TRIES_MAX: usize = 3;
 
 /// Nor for one that never comes.
 #[test]
 fn an_upstream_that_never_pauses_is_passed_on() {
     let scene = Scene::new("");
     for accepted in ["gzip", "br", "zstd"] {
-        // Not by the clock: what is slow here is slow for the upstream too. On a busy machine the
-        // edge or the client may stand still alone, but not each time.
-        until("the 100th event among the first", || {
-            let told = events_until_heard(&scene, accepted);
-            eprintln!("{accepted}: {told} events were said when the 100th was heard");
-            (told < EVENTS_MAX).then_some(())
-        });
+        // Not by the clock: what is slow here is slow for the upstream too.
+        let mut tries = (0..TRIES_MAX).map(|_| events_until_heard(&scene, accepted));
+        assert!(
+            tries.any(|told| told < EVENTS_MAX),
+            "{accepted}: {EVENTS_MAX} events were said when the 100th was heard"
+        );
     }
 }
 
