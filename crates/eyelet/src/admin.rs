@@ -492,7 +492,9 @@ fn few_of(soonest: &[Expiring], limit: usize) -> impl Iterator<Item = usize> + u
     (0..kept).chain((unreadable..soonest.len()).take(limit - kept))
 }
 
-/// Each certificate that is served. It is read when it is asked for.
+/// Each certificate that is served. It is read when it is asked for. Those that the local authority
+/// signs are not among them: each is signed anew before its end, so that the end of the authority
+/// is the only one to look out for.
 fn described(snapshot: Arc<Snapshot>) -> impl Iterator<Item = Origin> + Send {
     let acme = snapshot.acme.all().into_iter().map(|(name, served)| {
         let described = match served {
@@ -503,13 +505,16 @@ fn described(snapshot: Arc<Snapshot>) -> impl Iterator<Item = Origin> + Send {
         };
         ("acme", name.into(), described)
     });
+    let local = snapshot.tls.describe_local().map(|(file, described)| {
+        ("local", file.display().to_string(), described.ok_or("unreadable".into()))
+    });
     let sets = 0..snapshot.config.rules.certificates_len() as u32;
     let files = sets.flat_map(move |set| snapshot.tls.describe_set(&snapshot.config.rules, set));
     let files = files.map(|(files, described)| {
         let described = described.map_err(|why| why.to_string());
         ("file", files.certificate.display().to_string(), described)
     });
-    files.chain(acme)
+    local.into_iter().chain(files).chain(acme)
 }
 
 fn certificates(

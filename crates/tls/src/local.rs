@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use eyelet_config::certificate::{Pair, signing_key};
+use eyelet_config::certificate::{self, Description, Pair, signing_key};
 use eyelet_config::{
     Action, CertificateSource, Config, LocalNames, LocalSettings, is_loopback_name,
 };
@@ -169,6 +169,12 @@ impl LocalCertificates {
         Ok(Signed { certificates, renewed_at: leaf.end - RENEWED_BEFORE })
     }
 
+    /// The file of the authority's certificate, and what it says. `None`: it cannot be read.
+    pub(crate) fn describe(&self) -> (PathBuf, Option<Description>) {
+        let authority = lock(&self.signer).authority.clone();
+        (authority.certificate_path(), certificate::describe(authority.certificate()))
+    }
+
     /// The file of the authority.
     pub(crate) fn file(&self) -> PathBuf {
         lock(&self.signer).authority.key_path()
@@ -208,7 +214,7 @@ impl LocalCertificates {
     fn warn_of_end(&self, now: SystemTime) -> bool {
         let authority = lock(&self.signer).authority.clone();
         let left = authority.end().duration_since(now).unwrap_or_default();
-        let is_soon = left < eyelet_config::certificate::EXPIRY_WARNING;
+        let is_soon = left < certificate::EXPIRY_WARNING;
         let is_new = is_soon && !self.is_warned.swap(true, Relaxed);
         if is_new {
             let folder = authority.folder().display();

@@ -27,7 +27,7 @@ use crate::local::{LocalCertificates, LocalError};
 use crate::mint::MintedCertificates;
 use crate::provider::PROVIDER;
 use crate::tickets::{SourceId, TicketKeys, client_certificates};
-use eyelet_config::certificate::{self, AuthorityFault, CertificateError};
+use eyelet_config::certificate::{self, AuthorityFault, CertificateError, Description};
 use eyelet_config::{
     Action, CertificateFiles, CertificateSource, Config, RuleList, Terminate, UnchangedPairs,
     Version,
@@ -307,6 +307,12 @@ impl ServerConfigs {
     /// The sets have the numbers below [`RuleList::certificates_len`].
     pub fn describe_set(&self, rules: &RuleList, number: u32) -> Vec<Described> {
         self.certificates.describe_set(rules, number)
+    }
+
+    /// Describes the authority that signs certificates on the spot, with the file of its
+    /// certificate. What it signs ends before it does. `None`: no rule needs it.
+    pub fn describe_local(&self) -> Option<(PathBuf, Option<Description>)> {
+        self.local.as_ref().map(|local| local.describe())
     }
 
     /// The files that it was made from.

@@ -245,7 +245,7 @@ function showCertificates(unixSeconds) {
   rows("certificates", certificates.map((one) => {
     const names = one.names ?? [];
     const more = names.length > FEW ? ` and ${number(names.length - FEW)} more` : "";
-    const shown = names.slice(0, FEW).join(", ") + more || "–";
+    const shown = names.slice(0, FEW).join(", ") + more || (one.source === "local" ? "the local authority" : "–");
     if (one.error) return [shown, `${one.source}: ${one.from}: ${one.error}`, ["cannot be used", "n down"]];
     const left = one.not_after_unix_seconds - unixSeconds;
     const look = isUrgent(one, left) ? "n down" : left < soonSeconds(one) ? "n soon" : "n";

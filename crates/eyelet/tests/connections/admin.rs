@@ -352,6 +352,32 @@ fn the_busiest_rules_and_the_first_expiries_are_listed_alone() {
     assert_eq!(get(&socket, "/rules?limit=2").status, 400);
 }
 
+/// What it signs is signed anew in time: its own end is what an operator must know.
+#[test]
+fn the_local_authority_is_among_the_certificates() {
+    let folder = Folder::new();
+    let rules = "[[rule]]\naction = \"terminate\"\ncertificate = \"local\"\n\
+                 upstream = \"http://127.0.0.1:9\"\n[local]\nfolder = \"ca\"\n";
+    let (_edge, file, socket) = start(&folder, ADMIN, rules);
+    let document =
+        |path: &str| -> Value { serde_json::from_str(&get(&socket, path).body).unwrap() };
+    let all = document("/certificates");
+    let authority = &all["certificates"][0];
+    let path = folder.path().join("ca/ca.pem");
+    assert_eq!(authority["source"], "local", "{all}");
+    assert_eq!(authority["from"], path.to_str().unwrap(), "{all}");
+    assert_eq!(authority["names"], serde_json::json!([]), "{all}");
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
+    let end = authority["not_after_unix_seconds"].as_f64().unwrap();
+    assert!(end > now + 9.0 * 365.0 * 86_400.0, "{all}");
+    let first = document("/certificates?sort=expiry&limit=1");
+    assert_eq!((&first["certificates"][0], &first["all"]), (authority, &1.into()));
+    let shown = metrics(&get(&socket, "/metrics").body);
+    assert_eq!(shown["eyelet_certificate_soonest_expiry_timestamp_seconds"], end);
+    let said = output(edge::eyelet(&folder).args(["top", "--once"]).arg(&file));
+    assert!(said.text.contains("\nexpire next  "), "{}", said.text);
+}
+
 /// Checks each document after a connection of each rule.
 fn check_documents(edge: &Edge, socket: &Path) {
     let document = |path: &str| -> Value { serde_json::from_str(&get(socket, path).body).unwrap() };
