@@ -164,8 +164,8 @@ impl Figures {
     /// The same of one label.
     pub fn rate_of(&self, metric: &str, label: &str) -> Option<f64> {
         let base = self.base.as_ref()?;
-        let more = self.metrics.one(metric, label) - base.metrics.one(metric, label);
-        Some(more / self.seconds(base))
+        let [now, before] = [&self.metrics, &base.metrics].map(|all| all.of(metric, &[label]));
+        Some((now - before) / self.seconds(base))
     }
 
     /// Hits of a rule in a second.

@@ -6,14 +6,17 @@ use serde_json::Value;
 
 use crate::figures::{Expiry, Figures, SortOrder, number, text};
 use crate::text::{bytes, count, duration, fit, printable, rate};
+use crate::totals;
 
 /// Width of the names on the left.
 const LABEL: usize = 13;
 /// Least rows of connections, where there is room for any.
 const CONNECTION_ROWS_MIN: usize = 3;
-/// Most rows of rules, in a terminal of 24 lines; a third of a taller one.
+/// Lines of a classic terminal.
+const CLASSIC_ROWS: usize = 24;
+/// Most rows of rules in a classic terminal; and a third of the lines that a taller one has more.
 const RULE_ROWS: usize = 4;
-/// Most rows of the access log, in a terminal of 24 lines; a quarter of a taller one.
+/// Most rows of the access log in a classic terminal; and a quarter of the lines beyond that.
 const LOG_ROWS: usize = 3;
 /// Names in one line of certificates.
 const EXPIRIES: usize = 3;
@@ -78,6 +81,7 @@ pub fn draw(
     frame.ends(figures);
     frame.upstreams(figures);
     frame.certificates(figures);
+    frame.totals(figures);
     frame.rules(figures);
     frame.connections(figures, order);
     frame.log(figures);
@@ -120,14 +124,11 @@ impl Frame {
     }
 
     fn connections_line(&mut self, figures: &Figures) {
-        let states = figures.metrics.all("connections");
-        let open: f64 = states.iter().map(|(_, count)| count).sum();
+        let open = figures.metrics.sum("connections");
         let most = number(&figures.status["limits"], "connections_max");
         let mut text = format!("{} of {} open", count(open), count(most));
-        let mut states: Vec<_> = states.iter().filter(|(_, count)| *count > 0.0).collect();
-        states.sort_by(|(_, one), (_, other)| other.total_cmp(one));
-        for (state, connections) in states {
-            text += &format!("  {} {state}", count(*connections));
+        for state in totals::largest_first(figures, "connections") {
+            text += &format!("  {} {}", count(state.value), state.label());
         }
         let is_near = most > 0.0 && open >= most * CONNECTIONS_WARNING;
         let look = if is_near { Look::Warning } else { Look::Plain };
@@ -185,17 +186,7 @@ impl Frame {
 
     /// Why connections ended, the reasons with most of them first.
     fn ends(&mut self, figures: &Figures) {
-        let metric = "connection_ends_total";
-        let mut ends: Vec<_> = figures.metrics.all(metric).iter().collect();
-        ends.retain(|(_, ended)| *ended > 0.0);
-        ends.sort_by(|(_, one), (_, other)| other.total_cmp(one));
-        let ends: Vec<String> = ends
-            .iter()
-            .map(|(class, ended)| match figures.rate_of(metric, class) {
-                Some(each) if each > 0.0 => format!("{class} {} +{}/s", count(*ended), rate(each)),
-                _ => format!("{class} {}", count(*ended)),
-            })
-            .collect();
+        let ends = totals::counted(figures, "connection_ends_total");
         let ends = if ends.is_empty() { "none".into() } else { ends.join("  ") };
         self.labelled(Look::Plain, "ended by", &ends);
     }
@@ -203,7 +194,7 @@ impl Frame {
     fn upstreams(&mut self, figures: &Figures) {
         let all = figures.metrics.all("upstream_up");
         let down: Vec<&str> =
-            all.iter().filter(|(_, up)| *up == 0.0).map(|(name, _)| &**name).collect();
+            all.iter().filter(|one| one.value == 0.0).map(|one| one.label()).collect();
         match (all.len(), down.len()) {
             (0, _) => {}
             (all, 0) => self.labelled(Look::Plain, "upstreams", &format!("{all} up")),
@@ -233,6 +224,16 @@ impl Frame {
         self.labelled(look, "expire next", &text);
     }
 
+    /// What there was since the start, where rules, connections and the log leave rows for it.
+    fn totals(&mut self, figures: &Figures) {
+        let rules = RULE_ROWS.min(figures.rules.len());
+        let below = rules + CONNECTION_ROWS_MIN + 2 + self.log_rows(figures);
+        let room = self.size.rows.saturating_sub(self.lines.len() + below);
+        for (label, text) in totals::lines(figures).into_iter().take(room) {
+            self.labelled(Look::Plain, label, &text);
+        }
+    }
+
     /// The rules with most hits now, then those with most in all.
     fn rules(&mut self, figures: &Figures) {
         let mut rules: Vec<_> = figures.rules.iter().collect();
@@ -240,7 +241,7 @@ impl Frame {
         rules.sort_by(|one, other| {
             busy(other).total_cmp(&busy(one)).then(other.hits.total_cmp(&one.hits))
         });
-        let rows = RULE_ROWS.max(self.size.rows / 3).min(rules.len());
+        let rows = (RULE_ROWS + self.more_rows() / 3).min(rules.len());
         let below = CONNECTION_ROWS_MIN + 2 + self.log_rows(figures);
         let room = self.size.rows.saturating_sub(self.lines.len() + below);
         let name = self.size.columns.saturating_sub(34).clamp(8, 48);
@@ -285,9 +286,14 @@ impl Frame {
         }
     }
 
+    /// Lines beyond those of a classic terminal.
+    fn more_rows(&self) -> usize {
+        self.size.rows.saturating_sub(CLASSIC_ROWS)
+    }
+
     /// Rows of the access log and its head. Without lines it has none.
     fn log_rows(&self, figures: &Figures) -> usize {
-        let rows = LOG_ROWS.max(self.size.rows / 4).min(figures.log.len());
+        let rows = (LOG_ROWS + self.more_rows() / 4).min(figures.log.len());
         if rows > 0 { rows + 1 } else { 0 }
     }
 
@@ -332,6 +338,7 @@ mod tests {
             "closed 9,000  refused 7",
             "1 of 2 down: b.example:443",
             "x.pem ERROR  soon.example in ",
+            "handshakes   TLS 1.3: 100, 100 resumed",
             "2.0  splice",
             "LOG",
             "09:30:00 refused    b.example",
@@ -339,6 +346,15 @@ mod tests {
         ] {
             assert!(all.contains(part), "{part} is not in\n{all}");
         }
+    }
+
+    #[test]
+    fn rules_and_connections_have_their_rows_before_totals() {
+        let has_totals = |rows| texts(80, rows).iter().any(|line| line.starts_with("handshakes "));
+        // Eight lines are above them, and eleven below.
+        assert_eq!([19, 20].map(has_totals), [false, true]);
+        let listed = |rows| texts(80, rows).iter().filter(|line| line.starts_with("0-17")).count();
+        assert_eq!([19, 20, 21].map(listed), [3, 3, 4]);
     }
 
     #[test]

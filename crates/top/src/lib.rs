@@ -11,6 +11,7 @@ mod metrics;
 mod screen;
 mod source;
 mod text;
+mod totals;
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;

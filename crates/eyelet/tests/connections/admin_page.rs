@@ -67,12 +67,12 @@ impl Events {
 
 /// An edge with a parked connection that is spliced, one that is terminated for one of two
 /// upstreams, and one that was refused. The clients are open as long as this is.
-struct Busy {
+pub struct Busy {
     edge: Edge,
     _held: (TcpStream, Tls, [Upstream; 2], rustix::fd::OwnedFd),
 }
 
-fn busy(pki: &Pki, admin: &str) -> Busy {
+pub fn busy(pki: &Pki, admin: &str) -> Busy {
     let (echo, app) = (Upstream::echo(), Upstream::http());
     let (dead_socket, dead) = nobody();
     let list = format!("[\"http://{}\", \"http://{dead}\"]", app.address);

@@ -8,9 +8,10 @@ use std::thread;
 
 use serde_json::Value;
 
+use super::admin_page::busy;
 use crate::support::edge::{self, LISTENER};
 use crate::support::upstream::vacant;
-use crate::support::{Edge, Folder, Hello, Said, Upstream, expect, need, output, until};
+use crate::support::{Edge, Folder, Hello, Pki, Said, Upstream, expect, need, output, until};
 
 const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
 
@@ -87,6 +88,24 @@ fn a_frame_is_printed_for_scripts() {
         is_over.store(true, SeqCst);
         assert!(said.text.contains("  ended: "), "{}", said.text);
     });
+}
+
+#[test]
+fn a_frame_has_a_line_for_each_thing_that_there_was() {
+    let pki = Pki::new();
+    let _busy = busy(&pki, ADMIN);
+    let socket = format!("--socket={}", pki.folder.path().join("admin.sock").display());
+    let said = until("both requests", || {
+        Some(top(&["--once", &socket]))
+            .filter(|said| said.text.contains("\nrequests     over 2  failed 0"))
+    });
+    for part in [
+        "\nfaults       refused by name 1",
+        "\nhandshakes   TLS 1.3: 1, 0 resumed  X25519MLKEM768 1",
+        "\ncompression  coded 1  saved ",
+    ] {
+        assert!(said.text.contains(part), "{part} is not in\n{}", said.text);
+    }
 }
 
 #[test]
