@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -11,8 +12,10 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Frame};
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, Response, StatusCode};
+use ipnet::{IpNet, Ipv4Net};
 use tokio::sync::mpsc::Receiver;
 
+use crate::query::{QueryFault, repeated_key, unknown_key};
 use crate::routes::{Answers, Content, of_body, text, whole};
 
 /// What all paths of this file begin with.
@@ -22,6 +25,11 @@ pub(crate) const PATH: &str = "/connections";
 const SORTED_MAX: usize = 1_000;
 /// The same where the request names no limit.
 const SORTED: usize = 100;
+/// What a query may have.
+const KEYS: &str = "rule, state, sni, client, age_min, bytes_min, limit or sort";
+/// Bits that all addresses of IPv4 begin with where they are written as ones of IPv6 (RFC 4291
+/// section 2.5.5.2).
+const MAPPED_BITS: u8 = 96;
 /// While a list is sorted, what is at hand grows to so many times its length before the rest of it
 /// is dropped. Twice costs each connection a logarithmic share of one sort.
 const SORTED_TIMES: usize = 2;
@@ -74,12 +82,12 @@ pub(crate) async fn answer(
 }
 
 /// Reads a query. Each key may occur once.
-fn asked(query: &str) -> Result<Asked, &'static str> {
+fn asked(query: &str) -> Result<Asked, QueryFault> {
     let mut asked = Asked::default();
     let mut seen = Vec::new();
     for (key, value) in form_urlencoded::parse(query.as_bytes()) {
         if seen.contains(&key) {
-            return Err("a key occurs twice\n");
+            return Err(repeated_key(&key));
         }
         let filter = &mut asked.filter;
         match &*key {
@@ -102,27 +110,34 @@ fn asked(query: &str) -> Result<Asked, &'static str> {
                 asked.order = Some(match &*value {
                     "age" => Order::Age,
                     "bytes" => Order::Bytes,
-                    _ => return Err("sort: age or bytes\n"),
+                    _ => return Err("sort: age or bytes\n".into()),
                 });
             }
             "limit" => asked.limit = Some(value.parse().map_err(|_| "limit: a number\n")?),
-            _ => return Err("a key is not known\n"),
+            other => return Err(unknown_key(other, KEYS)),
         }
         seen.push(key);
     }
     if asked.order.is_some() && asked.limit.is_some_and(|limit| limit > SORTED_MAX) {
-        return Err("limit: a sorted list has at most 1000 connections\n");
+        return Err("limit: a sorted list has at most 1000 connections\n".into());
     }
     Ok(asked)
 }
 
-/// A network, or one address.
-fn net(text: &str) -> Result<ipnet::IpNet, &'static str> {
-    let address = || Some(text.parse::<std::net::IpAddr>().ok()?.into());
-    text.parse()
+/// A network, or one address. One of IPv4 that is written as one of IPv6 is one of IPv4: a filter
+/// compares with addresses in that form.
+fn net(text: &str) -> Result<IpNet, &'static str> {
+    let address = || Some(text.parse::<IpAddr>().ok()?.into());
+    let net: IpNet = text
+        .parse()
         .ok()
         .or_else(address)
-        .ok_or("client: an address or a network, such as 192.0.2.0/24\n")
+        .ok_or("client: an address or a network, such as 192.0.2.0/24\n")?;
+    let mapped = || match (net.addr().to_canonical(), net.prefix_len().checked_sub(MAPPED_BITS)?) {
+        (IpAddr::V4(address), bits) if net.addr().is_ipv6() => Ipv4Net::new(address, bits).ok(),
+        _ => None,
+    };
+    Ok(mapped().map_or(net, IpNet::V4))
 }
 
 fn list(answers: &dyn Answers, asked: Asked) -> Response<Content> {
@@ -244,5 +259,42 @@ impl Body for List {
             }
         }
         Poll::Ready(Some(Ok(Frame::data(out.into()))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_mistaken_query_is_named() {
+        let keys = "expected rule, state, sni, client, age_min, bytes_min, limit or sort";
+        for (query, why) in [
+            ("sate=parked", format!("\"sate\" is not a key; {keys}\n")),
+            ("%1b%5b=1", format!("\"\\u{{1b}}[\" is not a key; {keys}\n")),
+            ("sni=a&sni=b", "\"sni\" occurs twice\n".into()),
+            ("sort=rule", "sort: age or bytes\n".into()),
+            ("sort=age&limit=1001", "limit: a sorted list has at most 1000 connections\n".into()),
+        ] {
+            assert_eq!(asked(query), Err(why.into()), "{query}");
+        }
+    }
+
+    #[test]
+    fn a_network_of_ipv4_is_one_however_it_is_written() {
+        for (text, expected) in [
+            ("192.0.2.7", "192.0.2.7/32"),
+            ("::ffff:192.0.2.7", "192.0.2.7/32"),
+            ("192.0.2.0/24", "192.0.2.0/24"),
+            ("::ffff:192.0.2.0/120", "192.0.2.0/24"),
+            ("::ffff:0.0.0.0/96", "0.0.0.0/0"),
+            ("::/0", "::/0"),
+            ("::1", "::1/128"),
+            ("2001:db8::/32", "2001:db8::/32"),
+        ] {
+            assert_eq!(net(text), Ok(expected.parse().unwrap()), "{text}");
+        }
+        assert!(net("192.0.2.0/33").is_err() && net("a").is_err());
     }
 }

@@ -11,6 +11,7 @@ pub mod metrics;
 mod objects;
 mod page;
 pub mod process;
+mod query;
 mod routes;
 mod server;
 mod stalled;

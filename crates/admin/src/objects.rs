@@ -9,6 +9,8 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame};
 use serde_json::Value;
 
+use crate::query::{QueryFault, repeated_key, unknown_key};
+
 /// A piece begins no further object once it has so many bytes: about 100 certificates, which take
 /// about a millisecond of the server's thread. An object has a few hundred bytes; that of a
 /// certificate with many names may have as many as the largest certificate, 64 KiB.
@@ -52,24 +54,30 @@ pub struct Sorted {
 
 impl ObjectKind {
     /// The order that a query asks for. `None`: all objects, in their own order.
-    pub(crate) fn sorted(self, query: &str) -> Result<Option<Sorted>, &'static str> {
+    pub(crate) fn sorted(self, query: &str) -> Result<Option<Sorted>, QueryFault> {
         let (mut sort, mut limit) = (None, None);
         for (key, value) in form_urlencoded::parse(query.as_bytes()) {
             match &*key {
-                "sort" if sort.is_some() => return Err("a key occurs twice\n"),
+                "sort" if sort.is_some() => return Err(repeated_key("sort")),
                 "sort" => sort = Some(self.sort_key(&value)?),
-                "limit" if limit.is_some() => return Err("a key occurs twice\n"),
+                "limit" if limit.is_some() => return Err(repeated_key("limit")),
                 "limit" => limit = Some(value.parse().map_err(|_| "limit: a number\n")?),
-                _ => return Err("a key is not known\n"),
+                other => return Err(unknown_key(other, "sort or limit")),
             }
         }
         let Some(by) = sort else {
-            return if limit.is_some() { Err("limit: for a sorted list\n") } else { Ok(None) };
+            return if limit.is_some() {
+                Err("limit: for a sorted list\n".into())
+            } else {
+                Ok(None)
+            };
         };
         let limit = limit.unwrap_or(SORTED);
         match self {
-            Self::Rule if limit > BUSIEST_MAX => Err("limit: at most 1000 rules\n"),
-            Self::Certificate if limit > SOONEST_MAX => Err("limit: at most 100 certificates\n"),
+            Self::Rule if limit > BUSIEST_MAX => Err("limit: at most 1000 rules\n".into()),
+            Self::Certificate if limit > SOONEST_MAX => {
+                Err("limit: at most 100 certificates\n".into())
+            }
             Self::Rule | Self::Certificate => Ok(Some(Sorted { by, limit })),
         }
     }
@@ -234,8 +242,10 @@ mod tests {
             (rule, "sort=hits&limit=1001", "limit: at most 1000 rules\n"),
             (certificate, "sort=hits", "sort: expiry\n"),
             (certificate, "sort=expiry&limit=101", "limit: at most 100 certificates\n"),
+            (certificate, "sorted=expiry", "\"sorted\" is not a key; expected sort or limit\n"),
+            (rule, "limit=1&limit=2", "\"limit\" occurs twice\n"),
         ] {
-            assert_eq!(of.sorted(query), Err(why), "{query}");
+            assert_eq!(of.sorted(query), Err(why.into()), "{query}");
         }
     }
 

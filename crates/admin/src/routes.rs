@@ -110,8 +110,8 @@ fn metrics(answers: &dyn Answers, fields: &HeaderMap) -> Response<Content> {
 }
 
 /// A short answer in plain text.
-pub(crate) fn text(status: StatusCode, text: &'static str) -> Response<Content> {
-    let mut response = whole("text/plain; charset=utf-8", text.to_owned());
+pub(crate) fn text(status: StatusCode, text: impl Into<String>) -> Response<Content> {
+    let mut response = whole("text/plain; charset=utf-8", text.into());
     *response.status_mut() = status;
     response
 }
