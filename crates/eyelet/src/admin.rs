@@ -146,7 +146,7 @@ struct EdgeAnswers {
     /// When the last one served; 0: none has.
     reloaded_unix_ms: AtomicU64,
     /// The certificates that expire first, as they were found last.
-    soonest: Mutex<Option<Soonest>>,
+    soonest: Mutex<Option<Arc<Soonest>>>,
     /// The allocator's free bytes, and when they were counted.
     unused: Mutex<Option<(Instant, usize)>>,
 }
@@ -156,23 +156,24 @@ impl EdgeAnswers {
         Some(self.published.upgrade()?.snapshot())
     }
 
-    /// How many certificates there are, and those of [`first`].
-    fn soonest(&self, snapshot: &Arc<Snapshot>) -> (usize, Arc<[Expiring]>) {
+    fn soonest(&self, snapshot: &Arc<Snapshot>) -> Arc<Soonest> {
         let mut soonest = self.soonest.lock().unwrap_or_else(PoisonError::into_inner);
         let generation = snapshot.generation;
-        let is_new = |one: &Soonest| one.generation == generation && one.at.elapsed() < EXPIRY_TIME;
-        if let Some(one) = soonest.as_ref().filter(|one| is_new(one)) {
-            return (one.count, one.certificates.clone());
+        let is_new =
+            |one: &&Arc<Soonest>| one.generation == generation && one.at.elapsed() < EXPIRY_TIME;
+        if let Some(one) = soonest.as_ref().filter(is_new) {
+            return one.clone();
         }
-        let mut count = 0;
-        let all = described(snapshot.clone()).inspect(|_| count += 1);
-        let all = all.map(|(source, from, described)| {
-            (described.as_ref().ok().map(|one| one.not_after), (source, from, described))
+        let (mut count, mut unusable) = (0, 0);
+        let all = described(snapshot.clone()).map(|(source, from, described)| {
+            let expiry = described.as_ref().ok().map(|one| one.not_after);
+            count += 1;
+            unusable += usize::from(expiry.is_none());
+            (expiry, (source, from, described))
         });
-        let certificates: Arc<[Expiring]> = first(all).into();
+        let certificates = first(all);
         let at = Instant::now();
-        *soonest = Some(Soonest { at, generation, count, certificates: certificates.clone() });
-        (count, certificates)
+        soonest.insert(Arc::new(Soonest { at, generation, count, unusable, certificates })).clone()
     }
 
     fn allocator_unused_bytes(&self) -> usize {
@@ -212,14 +213,7 @@ impl Answers for EdgeAnswers {
             "The configuration's number.",
             snapshot.generation,
         );
-        if let Some(expiry) = self.soonest(&snapshot).1.iter().find_map(|(expiry, _)| *expiry) {
-            let help = "When the first certificate that is served expires.";
-            metrics.gauge(
-                "certificate_soonest_expiry_timestamp_seconds",
-                help,
-                Number::Seconds(expiry as f64),
-            );
-        }
+        write_certificates(metrics, &self.soonest(&snapshot));
         write_memory(metrics, &snapshot);
         write_upstreams(metrics, &snapshot);
         write_rules(metrics, &snapshot);
@@ -245,10 +239,13 @@ impl Answers for EdgeAnswers {
             (ObjectKind::Rule, _) => rules(snapshot, sorted),
             (ObjectKind::Certificate, None) => certificates(None, described(snapshot)),
             (ObjectKind::Certificate, Some(Sorted { limit, .. })) => {
-                let (count, soonest) = self.soonest(&snapshot);
-                let few = few_of(&soonest, limit);
-                let few = few.filter_map(move |at| Some(soonest.get(at)?.1.clone()));
-                certificates(Some(("all", json!(count))), few)
+                let soonest = self.soonest(&snapshot);
+                let all = Some(("all", json!(soonest.count)));
+                let few = few_of(&soonest.certificates, limit);
+                certificates(
+                    all,
+                    few.filter_map(move |at| Some(soonest.certificates.get(at)?.1.clone())),
+                )
             }
         })
     }
@@ -292,6 +289,16 @@ impl EdgeAnswers {
             },
         })
     }
+}
+
+fn write_certificates(metrics: &mut Metrics, soonest: &Soonest) {
+    if let Some(expiry) = soonest.certificates.iter().find_map(|(expiry, _)| *expiry) {
+        let help = "When the first certificate that is served expires.";
+        let name = "certificate_soonest_expiry_timestamp_seconds";
+        metrics.gauge(name, help, Number::Seconds(expiry as f64));
+    }
+    let help = "Certificates that cannot be used.";
+    metrics.gauge("unusable_certificates", help, soonest.unusable);
 }
 
 fn write_memory(metrics: &mut Metrics, snapshot: &Snapshot) {
@@ -457,7 +464,10 @@ struct Soonest {
     generation: u64,
     /// How many certificates there are in all.
     count: usize,
-    certificates: Arc<[Expiring]>,
+    /// How many of them cannot be used.
+    unusable: usize,
+    /// Those of [`first`].
+    certificates: Vec<Expiring>,
 }
 
 /// [`SOONEST_MAX`] that cannot be read, and behind them as many that expire first, in order: those

@@ -374,8 +374,29 @@ fn the_local_authority_is_among_the_certificates() {
     assert_eq!((&first["certificates"][0], &first["all"]), (authority, &1.into()));
     let shown = metrics(&get(&socket, "/metrics").body);
     assert_eq!(shown["eyelet_certificate_soonest_expiry_timestamp_seconds"], end);
+    assert_eq!(shown["eyelet_unusable_certificates"], 0.0);
     let said = output(edge::eyelet(&folder).args(["top", "--once"]).arg(&file));
     assert!(said.text.contains("\nexpire next  "), "{}", said.text);
+}
+
+/// A name without a certificate yet, beside one with a certificate.
+#[test]
+fn a_certificate_that_cannot_be_used_is_counted() {
+    let pki = Pki::new();
+    let app = pki.terminate("http://127.0.0.1:9", "");
+    // Nobody listens there.
+    let acme = "[[rule]]\nsni = \"new.test\"\naction = \"terminate\"\ncertificate = \"acme\"\n\
+                upstream = \"http://127.0.0.1:9\"\n\
+                [acme]\ndirectory = \"https://127.0.0.1:9/dir\"\nterms_agreed = true\n\
+                ca = \"ca.pem\"\nfolder = \"acme\"\n";
+    let (_edge, _, socket) = start(&pki.folder, ADMIN, &(app + acme));
+    let shown = metrics(&get(&socket, "/metrics").body);
+    assert_eq!(shown["eyelet_unusable_certificates"], 1.0);
+    assert!(shown["eyelet_certificate_soonest_expiry_timestamp_seconds"] > 1.6e9);
+    let all: Value = serde_json::from_str(&get(&socket, "/certificates?sort=expiry").body).unwrap();
+    let [broken, sound] = [0, 1].map(|at| &all["certificates"][at]);
+    assert!(broken["error"].is_string() && broken["from"] == "new.test", "{all}");
+    assert_eq!((&sound["names"][0], &all["all"]), (&"app.test".into(), &2.into()));
 }
 
 /// Checks each document after a connection of each rule.
