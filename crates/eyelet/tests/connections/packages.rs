@@ -8,27 +8,32 @@ use crate::support::{Pki, output};
 
 const CONFIGURATION: &str = include_str!("../../../../packaging/edge.toml");
 
-/// The configuration with its rules that are comments.
-fn with_rules() -> String {
-    let mut is_rule = false;
+const UNIT: &str = include_str!("../../../../packaging/eyelet.service");
+
+/// The configuration with its tables that are comments.
+fn with_tables() -> String {
+    let mut is_table = false;
     let mut text = String::new();
     for line in CONFIGURATION.lines() {
-        is_rule = line == "# [[rule]]" || is_rule && line.starts_with("# ");
-        let line = if is_rule { line.trim_start_matches("# ") } else { line };
+        is_table = line.starts_with("# [") || is_table && line.starts_with("# ");
+        let line = if is_table { line.trim_start_matches("# ") } else { line };
         text += &format!("{line}\n");
     }
     text
 }
 
 #[test]
-fn the_packaged_configuration_passes_check_and_so_do_the_rules_in_its_comments() {
-    for (text, said) in [(CONFIGURATION.to_owned(), "1 rule"), (with_rules(), "3 rules")] {
+fn the_packaged_configuration_passes_check_and_so_do_the_tables_in_its_comments() {
+    for (text, said) in [(CONFIGURATION.to_owned(), "1 rule"), (with_tables(), "3 rules")] {
         let pki = Pki::new();
         pki.server("app", &["app.example"], Kind::P256);
         let file = pki.folder.write("edge.toml", &text);
         let checked = output(Command::new(env!("CARGO_BIN_EXE_eyelet")).arg("check").arg(file));
         assert!(checked.status.success() && checked.text.contains(said), "{text}\n{checked:?}");
     }
+    // The unit makes the folder of the socket.
+    assert!(with_tables().contains("\n[admin]\naddress = \"unix:/run/eyelet/"), "{CONFIGURATION}");
+    assert!(UNIT.contains("\nRuntimeDirectory=eyelet\n"), "{UNIT}");
 }
 
 /// Collects what a manual page of this command would leave without a text.
