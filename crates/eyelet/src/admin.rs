@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
+use eyelet_acme::CertificatesOrLack;
 use eyelet_admin::metrics::{MetricKind, Metrics, Number};
 use eyelet_admin::{
     AdminError, AdminServer, Answers, Document, History, LISTED_MAX, ObjectKind, Objects,
@@ -17,6 +18,7 @@ use eyelet_engine::listing::Connections;
 use eyelet_telemetry::counters;
 use eyelet_telemetry::listing::{Filter, Slice};
 use eyelet_telemetry::rule_hits::RuleCount;
+use eyelet_tls::certificates::Described;
 use eyelet_tls::tickets::{Now, TicketKeys};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
@@ -24,7 +26,7 @@ use tokio::sync::mpsc::Receiver;
 use crate::published::Published;
 use crate::snapshot::Snapshot;
 
-/// How long the soonest expiries are remembered: finding them reads every certificate.
+/// How long the soonest expiries are remembered: finding them looks at every certificate.
 const EXPIRY_TIME: Duration = Duration::from_mins(1);
 /// How long the allocator's free bytes are remembered: to count them locks each arena, so that a
 /// worker that allocates may wait for as long as the largest heap takes.
@@ -165,13 +167,13 @@ impl EdgeAnswers {
             return one.clone();
         }
         let (mut count, mut unusable) = (0, 0);
-        let all = described(snapshot.clone()).map(|(source, from, described)| {
-            let expiry = described.as_ref().ok().map(|one| one.not_after);
+        let all = expiries(snapshot).inspect(|(expiry, _)| {
             count += 1;
             unusable += usize::from(expiry.is_none());
-            (expiry, (source, from, described))
         });
-        let certificates = first(all);
+        let found = first(all).into_iter();
+        let certificates = found.filter_map(|(expiry, of)| Some((expiry, describe(snapshot, of)?)));
+        let certificates = certificates.collect();
         let at = Instant::now();
         soonest.insert(Arc::new(Soonest { at, generation, count, unusable, certificates })).clone()
     }
@@ -472,9 +474,9 @@ struct Soonest {
 
 /// [`SOONEST_MAX`] that cannot be read, and behind them as many that expire first, in order: those
 /// do not hide these from `/metrics`. Three times [`SOONEST_MAX`] are held at a time.
-fn first(all: impl Iterator<Item = Expiring>) -> Vec<Expiring> {
+fn first<T>(all: impl Iterator<Item = (Option<i64>, T)>) -> Vec<(Option<i64>, T)> {
     let (mut kept, mut readable) = (Vec::new(), Vec::new());
-    let trim = |readable: &mut Vec<Expiring>| {
+    let trim = |readable: &mut Vec<(Option<i64>, T)>| {
         readable.sort_by_key(|(expiry, _)| *expiry);
         readable.truncate(SOONEST_MAX);
     };
@@ -490,7 +492,6 @@ fn first(all: impl Iterator<Item = Expiring>) -> Vec<Expiring> {
     }
     trim(&mut readable);
     kept.append(&mut readable);
-    kept.shrink_to_fit();
     kept
 }
 
@@ -506,25 +507,63 @@ fn few_of(soonest: &[Expiring], limit: usize) -> impl Iterator<Item = usize> + u
 /// signs are not among them: each is signed anew before its end, so that the end of the authority
 /// is the only one to look out for.
 fn described(snapshot: Arc<Snapshot>) -> impl Iterator<Item = Origin> + Send {
-    let acme = snapshot.acme.all().into_iter().map(|(name, served)| {
-        let described = match served {
-            Ok(served) => {
-                served.first().and_then(|leaf| leaf.describe()).ok_or("unreadable".into())
-            }
-            Err(lack) => Err(lack.to_string()),
-        };
-        ("acme", name.into(), described)
-    });
-    let local = snapshot.tls.describe_local().map(|(file, described)| {
-        ("local", file.display().to_string(), described.ok_or("unreadable".into()))
-    });
+    let acme = snapshot.acme.all().into_iter().map(|(name, served)| issued(name, served));
+    let local = authority(&snapshot);
     let sets = 0..snapshot.config.rules.certificates_len() as u32;
     let files = sets.flat_map(move |set| snapshot.tls.describe_set(&snapshot.config.rules, set));
-    let files = files.map(|(files, described)| {
-        let described = described.map_err(|why| why.to_string());
-        ("file", files.certificate.display().to_string(), described)
+    local.into_iter().chain(files.map(from_file)).chain(acme)
+}
+
+fn authority(snapshot: &Snapshot) -> Option<Origin> {
+    let (file, described) = snapshot.tls.describe_local()?;
+    Some(("local", file.display().to_string(), described.ok_or("unreadable".into())))
+}
+
+fn from_file((files, described): Described) -> Origin {
+    ("file", files.certificate.display().to_string(), described.map_err(|why| why.to_string()))
+}
+
+fn issued(name: Box<str>, served: CertificatesOrLack) -> Origin {
+    let described = match served {
+        Ok(served) => served.first().and_then(|leaf| leaf.describe()).ok_or("unreadable".into()),
+        Err(lack) => Err(lack.to_string()),
+    };
+    ("acme", name.into(), described)
+}
+
+/// A certificate that is not described yet.
+enum Undescribed {
+    Authority,
+    File { set: u32, index: usize },
+    Issued(Box<str>, CertificatesOrLack),
+}
+
+/// Those of [`described`], with the time when each expires. `None`: it cannot be used.
+fn expiries(snapshot: &Snapshot) -> impl Iterator<Item = (Option<i64>, Undescribed)> + '_ {
+    let acme = snapshot.acme.all().into_iter().map(|(name, served)| {
+        let leaf = served.as_ref().ok().and_then(|served| served.first());
+        (leaf.and_then(|leaf| leaf.expiry()), Undescribed::Issued(name, served))
+    });
+    let local = authority(snapshot).map(|(_, _, described)| {
+        (described.ok().map(|described| described.not_after), Undescribed::Authority)
+    });
+    let rules = &snapshot.config.rules;
+    let files = (0..rules.certificates_len() as u32).flat_map(move |set| {
+        let all = snapshot.tls.expiries(rules, set).into_iter().enumerate();
+        all.map(move |(index, expiry)| (expiry, Undescribed::File { set, index }))
     });
     local.into_iter().chain(files).chain(acme)
+}
+
+fn describe(snapshot: &Snapshot, of: Undescribed) -> Option<Origin> {
+    match of {
+        Undescribed::Authority => authority(snapshot),
+        Undescribed::File { set, index } => {
+            let all = snapshot.tls.describe_set(&snapshot.config.rules, set);
+            all.into_iter().nth(index).map(from_file)
+        }
+        Undescribed::Issued(name, served) => Some(issued(name, served)),
+    }
 }
 
 fn certificates(

@@ -6,7 +6,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
@@ -38,6 +38,9 @@ const RSA_KEY_FACTOR: usize = 24;
 /// The part of `memory_max` that such keys may take. Beyond it, those that were not used lately are
 /// dropped. Making one again takes less time than the signature of an RSA key.
 const KEYS_PART: usize = 32;
+
+/// [`Certificate::expiry`] before somebody asks: no time of X.509 is so early.
+const NOT_ASKED: i64 = i64::MIN;
 
 /// The certificates of all rules.
 pub struct CertificateStore {
@@ -87,6 +90,8 @@ pub struct Certificate {
     authority: OnceLock<Box<MintAuthority>>,
     /// Used since the hand last passed it.
     used: AtomicBool,
+    /// When it expires, in seconds since 1970, or [`NOT_ASKED`].
+    not_after: AtomicI64,
     /// The versions of its two files.
     stamps: [Stamp; 2],
     /// The path of the certificate, for the group of tickets.
@@ -195,6 +200,15 @@ impl CertificateStore {
         rules.certificates(number).enumerate().map(described).collect()
     }
 
+    /// When each certificate of a set expires, as [`Certificate::expiry`] says.
+    pub fn expiries(&self, rules: &RuleList, number: u32) -> Vec<Option<i64>> {
+        let Some(slot) = self.slots.get(number as usize) else { return Vec::new() };
+        match lock(slot).set.clone() {
+            Ok(set) => set.iter().map(Certificate::expiry).collect(),
+            Err(_) => rules.certificates(number).map(|_| None).collect(),
+        }
+    }
+
     /// Describes a certificate if its files have not changed since they were read.
     pub fn describe(&self, place: Place, files: &CertificateFiles) -> Option<Description> {
         let set = lock(self.slots.get(place.set as usize)?).set.clone().ok()?;
@@ -301,6 +315,7 @@ impl Shared {
             signing: Mutex::new(None),
             authority: OnceLock::new(),
             used: AtomicBool::new(false),
+            not_after: AtomicI64::new(NOT_ASKED),
             stamps: pair.stamps,
             source,
             shared: self.clone(),
@@ -326,6 +341,18 @@ impl Certificate {
     /// Its names and dates. `None`: they cannot be read.
     pub fn describe(&self) -> Option<Description> {
         certificate::describe(&CertificateDer::from(&*self.leaf))
+    }
+
+    /// When it expires, in seconds since 1970. It is parsed for the first who asks: of thousands
+    /// this takes seconds. `None`: it cannot be read.
+    pub fn expiry(&self) -> Option<i64> {
+        let known = self.not_after.load(Relaxed);
+        if known != NOT_ASKED {
+            return Some(known);
+        }
+        let found = self.describe()?.not_after;
+        self.not_after.store(found, Relaxed);
+        Some(found)
     }
 
     /// The key in the form that signs. It was read once, so it can be made again.
@@ -623,6 +650,9 @@ mod tests {
         let store = CertificateStore::new(&config, None).unwrap();
         let leaf = |set| store.of(set).unwrap()[0].leaf.clone();
         let before = (leaf(0), leaf(1));
+        // Parsed, and then remembered.
+        let end = store.of(0).unwrap()[0].describe().map(|one| one.not_after);
+        assert_eq!([0, 0].map(|set| store.expiries(&config.rules, set)), [[end], [end]]);
         // The files are new, so they are read again.
         assert_eq!(refreshed(&store, &config), ["0.pem false", "1.pem false"]);
         let keys = [0, 1].map(|n| fs::read(folder.join(format!("{n}.key"))).unwrap());
@@ -649,6 +679,7 @@ mod tests {
         let store = CertificateStore::new(&config, None).unwrap();
         let Err(error) = store.of(7) else { panic!("it has no certificate") };
         assert!(error.to_string().contains("7.pem has no certificate"), "{error}");
+        assert_eq!(store.expiries(&config.rules, 7), [None]);
         assert!((0..=STRICT_MAX as u32).all(|set| set == 7 || store.of(set).is_ok()));
         fs::write(folder.join("7.pem"), whole).unwrap();
         assert!(refreshed(&store, &config).contains(&"7.pem true".to_owned()));

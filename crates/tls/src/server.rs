@@ -309,6 +309,12 @@ impl ServerConfigs {
         self.certificates.describe_set(rules, number)
     }
 
+    /// When each certificate of such a set expires, in seconds since 1970. `None`: it cannot be
+    /// read. Each is parsed once.
+    pub fn expiries(&self, rules: &RuleList, number: u32) -> Vec<Option<i64>> {
+        self.certificates.expiries(rules, number)
+    }
+
     /// Describes the authority that signs certificates on the spot, with the file of its
     /// certificate. What it signs ends before it does. `None`: no rule needs it.
     pub fn describe_local(&self) -> Option<(PathBuf, Option<Description>)> {

@@ -13,7 +13,7 @@ const RATE_TIME_MIN: Duration = Duration::from_millis(500);
 /// A certificate that expires sooner is a warning, in seconds: two weeks. Of one that lives less
 /// than six weeks it is the last third, which is when it should have been renewed.
 const EXPIRY_WARNING: f64 = 14.0 * 86_400.0;
-/// How long certificates are remembered: to list them, the edge reads each one.
+/// How long certificates are remembered: the edge looks for them once a minute, too.
 const CERTIFICATES_TIME: Duration = Duration::from_mins(1);
 /// Rules that were hit last, and certificates that expire first: as many as the edge sorts. A rule
 /// that is busy now was hit just now. One that was busy once may have more hits.
