@@ -19,6 +19,10 @@ use crate::support::{
 const PAGE_BYTES_MAX: u64 = 60_000;
 /// Pixels of the page at 360 pixels, with 50 certificates that need a look: tables scroll within.
 const HEIGHT_MAX: u64 = 10_000;
+/// A rule as in the README: its authority is among the certificates.
+const LOCAL: &str = "[[rule]]\nsni = \"own.test\"\naction = \"terminate\"\n\
+                     certificate = \"local\"\nupstream = \"http://127.0.0.1:9\"\n\
+                     [local]\nfolder = \"ca\"\n";
 /// Readers of `/events` at a time.
 const READERS_MAX: usize = 8;
 
@@ -112,7 +116,7 @@ fn the_page_works_in_chromium() {
     pki.folder.write("token", TOKEN);
     let [port] = vacant().map(|address| address.port());
     let admin = format!("[admin]\naddress = \"127.0.0.1:{port}\"\ntoken_file = \"token\"\n");
-    let busy = busy(&pki, &admin);
+    let busy = busy(&pki, &format!("{admin}{LOCAL}"));
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/admin_page.py");
     let url = format!("http://localhost:{port}/");
     let mut command = Command::new("python3");
@@ -131,6 +135,7 @@ fn the_page_works_in_chromium() {
     }
     assert!(text("problems").contains("1 of 2 upstreams is down"), "{shown}");
     assert!(text("compression").contains("bytes saved"), "{shown}");
+    assert!(text("certificates").contains("the local authority"), "{shown}");
     assert!(text("kinds").contains("program") && text("edge").contains("pid"), "{shown}");
     assert!(text("handshakes").contains("X25519MLKEM768"), "{shown}");
     assert!(text("connections").contains("host.test"), "{shown}");
