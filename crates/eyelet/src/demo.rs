@@ -88,7 +88,7 @@ fn listen(port: Option<u16>) -> Result<Vec<SocketAddr>, Box<dyn Error>> {
         // The kernel would choose another port for each address.
         Some(0) => vec![SocketAddr::new(LOOPBACK[0], 0)],
         Some(port) => ports::bound(&LOOPBACK, port)?,
-        None => ports::first_free(&LOOPBACK, &[PORT], &mut { said })?,
+        None => ports::first_free(&LOOPBACK, &[PORT], &[], &mut { said })?,
     })
 }
 

@@ -58,7 +58,7 @@ pub struct ProxyArgs {
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct EdgeArgs {
     /// Where to listen; by default 443 or 8443 or the next free port, on loopback for a name
-    /// under localhost, else on all addresses; plain http on 80 or 8080 is redirected
+    /// under localhost, else on all addresses; with 443 plain http on 80 is redirected
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub(super) listen: Option<SocketAddr>,
     /// PEM file with the certificate chain; without it the local authority signs one

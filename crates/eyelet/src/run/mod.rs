@@ -10,6 +10,7 @@ pub(crate) mod ports;
 
 use std::error::Error;
 use std::future::pending;
+use std::net::Ipv4Addr;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
@@ -75,11 +76,17 @@ impl Screen<'_> {
 }
 
 fn begin_run(args: &RunArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> {
+    let listen = args.edge.listen;
+    if let (Some(listen), Some(port)) = (listen, args.port)
+        && eyelet_child::takes(listen, (Ipv4Addr::LOCALHOST, port).into())
+    {
+        return Err(format!("--listen {listen}: port {port} is the command's, by --port").into());
+    }
     let port = match args.port {
         Some(port) => ports::check_free(port)?,
         None => eyelet_child::free_port()?,
     };
-    let ports = Ports::choose(args.edge.listen, &[&args.name], |text| screen.say(text))?;
+    let ports = Ports::choose(listen, &[&args.name], &[port], |text| screen.say(text))?;
     let certificate = certificate::certificate(&args.edge, &[&args.name])?;
     let plan = Plan::of_run(args, port, &ports, &certificate);
     let application =
@@ -89,7 +96,9 @@ fn begin_run(args: &RunArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
 
 fn begin_proxy(args: &ProxyArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> {
     let names: Vec<&str> = args.sites.iter().map(|site| &*site.name).collect();
-    let ports = Ports::choose(args.edge.listen, &names, |text| screen.say(text))?;
+    let kept: Vec<u16> =
+        args.sites.iter().filter_map(|site| ports::own_port(&site.upstream)).collect();
+    let ports = Ports::choose(args.edge.listen, &names, &kept, |text| screen.say(text))?;
     let certificate = certificate::certificate(&args.edge, &names)?;
     let plan = Plan::of_proxy(args, &ports, &certificate);
     let waiting = Waiting { is_tcp: args.edge.tcp, hold: args.edge.hold };
@@ -289,7 +298,9 @@ impl Session<'_> {
         let is_six = matches!(dialled, Endpoint::Tcp(dialled) if dialled.is_ipv6());
         let (pid, six) = (self.pid, if is_six { ", by IPv6 alone" } else { "" });
         let open = if is_open { "; other machines reach it too, without TLS" } else { "" };
-        if self.plan.lead_to(dialled) {
+        // The application has its port by now, so the redirect cannot take that from it.
+        let is_new = self.plan.redirect();
+        if self.plan.lead_to(dialled) || is_new {
             let prepared = self.running.preparation().run(self.plan.config()?)?;
             self.running.reload(prepared)?;
         }

@@ -1,7 +1,8 @@
 //! What `run` and `proxy` serve, as the text of a configuration.
 
 use std::fmt::Write;
-use std::net::SocketAddr;
+use std::mem;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -10,7 +11,7 @@ use eyelet_config::{Config, Depth};
 
 use super::args::{EdgeArgs, ProxyArgs, RunArgs, Site};
 use super::certificate::{Certificate, quoted};
-use super::ports::{HTTPS, Ports};
+use super::ports::{self, HTTPS, Ports};
 
 /// What mistakes in the configuration are attributed to. Relative paths in it are relative to the
 /// working folder.
@@ -23,6 +24,8 @@ pub(super) struct Plan {
     edge: EdgeArgs,
     /// The part with the listeners.
     listeners: String,
+    /// Where plain requests may be redirected from [`Plan::redirect`] on.
+    http: Vec<IpAddr>,
     /// The part with the certificate.
     certificate: String,
     sites: Vec<Site>,
@@ -48,22 +51,21 @@ impl Plan {
     }
 
     pub(super) fn of_proxy(args: &ProxyArgs, ports: &Ports, certificate: &Certificate) -> Self {
-        Self::new(&args.edge, args.sites.clone(), ports, certificate)
+        let mut plan = Self::new(&args.edge, args.sites.clone(), ports, certificate);
+        plan.redirect();
+        plan
     }
 
     fn new(edge: &EdgeArgs, sites: Vec<Site>, ports: &Ports, certificate: &Certificate) -> Self {
         let mut listeners = String::new();
-        // Writing to a String cannot fail.
         for address in &ports.https {
+            // Writing to a String cannot fail.
             let _ = writeln!(listeners, "[[listener]]\naddress = \"{address}\"\n");
-        }
-        for address in &ports.http {
-            let kind = "kind = \"http_redirect\"";
-            let _ = writeln!(listeners, "[[listener]]\naddress = \"{address}\"\n{kind}\n");
         }
         Self {
             edge: edge.clone(),
             listeners,
+            http: if edge.tcp { Vec::new() } else { ports.http.clone() },
             certificate: certificate.keys.clone(),
             sites,
             others: Some(&[]),
@@ -99,6 +101,17 @@ impl Plan {
         let changes = self.sites.iter().any(differs);
         self.sites.iter_mut().for_each(|site| site.upstream.clone_from(&upstream));
         changes
+    }
+
+    /// Redirects plain requests from now on, if that is possible. Returns whether that is new.
+    pub(super) fn redirect(&mut self) -> bool {
+        let http = ports::free_http(&mem::take(&mut self.http));
+        for address in &http {
+            let kind = "kind = \"http_redirect\"";
+            // Writing to a String cannot fail.
+            let _ = write!(self.listeners, "[[listener]]\naddress = \"{address}\"\n{kind}\n\n");
+        }
+        !http.is_empty()
     }
 
     /// The checked configuration.

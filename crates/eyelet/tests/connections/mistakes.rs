@@ -37,6 +37,7 @@ fn a_command_line_with_a_mistake_says_what_was_expected() {
         ("explain edge.toml --listener x", 2, "expected one of \"127.0.0.1:0\""),
         ("run", 2, "<CMD>"),
         ("run --listen 8443 -- true", 2, "an address and a port, such as 127.0.0.1:8443"),
+        ("run --listen 0.0.0.0:9 --port 9 -- true", 1, "port 9 is the command's, by --port"),
         ("run --hold 5 -- true", 2, "time unit needed, for example 5sec"),
         ("run --name https://app.localhost -- true", 2, "a host name, such as app.localhost"),
         ("run --ca-folder ca --name a.example.com -- true", 1, "Or give --certificate and --key"),

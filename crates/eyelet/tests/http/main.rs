@@ -33,6 +33,7 @@ mod rebinding;
 mod requests;
 mod run;
 mod run_memory;
+mod run_ports;
 mod strict;
 mod svn;
 mod trace;
