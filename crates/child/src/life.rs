@@ -365,7 +365,14 @@ impl Life {
         let found = listening.filter(|(number, endpoint)| {
             own.contains(number) || is_port(endpoint) && !self.foreign.contains(number)
         });
-        found.map(|(_, endpoint)| endpoint).collect()
+        let located = |(number, endpoint)| match endpoint {
+            Endpoint::Unix(path) if path.is_relative() => {
+                let folders = processes::folders(&members, number);
+                sockets::located(&path, folders).map(Endpoint::Unix)
+            }
+            endpoint => Some(endpoint),
+        };
+        found.filter_map(located).collect()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Most processes of the machine that one look reads: `pid_max` of a common 32-bit number space.
 const PROCESSES_MAX: usize = 32_768;
@@ -84,6 +84,17 @@ pub(crate) fn left_behind(
 /// The numbers of the sockets that these processes hold.
 pub(crate) fn sockets(members: &HashSet<u32>) -> HashSet<u64> {
     members.iter().flat_map(|pid| sockets_of(*pid)).collect()
+}
+
+/// The working folders of those processes that hold this socket, the oldest process first, and
+/// the one of this process, in which the application was started.
+pub(crate) fn folders(members: &HashSet<u32>, socket: u64) -> impl Iterator<Item = PathBuf> {
+    let mut holders: Vec<u32> =
+        members.iter().copied().filter(|pid| sockets_of(*pid).contains(&socket)).collect();
+    holders.sort_unstable();
+    let own = std::env::current_dir().ok();
+    let folder = |pid| fs::read_link(format!("/proc/{pid}/cwd")).ok();
+    holders.into_iter().filter_map(folder).chain(own)
 }
 
 fn sockets_of(pid: u32) -> Vec<u64> {

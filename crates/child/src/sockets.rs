@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 
 /// Most listening sockets that one look reads of a table.
 const LISTENERS_MAX: usize = 4096;
@@ -19,7 +20,7 @@ const ACCEPTS: u32 = 1 << 16;
 pub enum Endpoint {
     /// An address, possibly the unspecified one.
     Tcp(SocketAddr),
-    /// A Unix socket.
+    /// A Unix socket with a path.
     Unix(PathBuf),
 }
 
@@ -95,10 +96,11 @@ fn is_here(ip: IpAddr) -> bool {
     ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
 }
 
-/// The lines of a table without its head.
+/// The lines of a table without its head. The path of a Unix socket may be any bytes.
 fn lines(path: &str) -> impl Iterator<Item = String> + use<> {
-    let lines = File::open(path).ok().map(|file| BufReader::new(file).lines());
-    lines.into_iter().flatten().map_while(Result::ok).skip(1)
+    let lines = File::open(path).ok().map(|file| BufReader::new(file).split(b'\n'));
+    let lines = lines.into_iter().flatten().map_while(Result::ok).skip(1);
+    lines.map(|line| String::from_utf8_lossy(&line).into_owned())
 }
 
 /// A listening socket in a line of /proc/net/tcp or tcp6; `None` if it does not listen.
@@ -129,14 +131,31 @@ fn six(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(Ipv6Addr::from(octets).into(), port))
 }
 
-/// A listening socket with a path in a line of /proc/net/unix. The path may contain blanks.
+/// A listening socket with a path in a line of /proc/net/unix. The path is as the process has bound
+/// it, so it may be relative to a folder that the table does not name, and may contain blanks. The
+/// kernel writes `@` before an abstract name, which is no path.
 fn unix_socket(line: &str) -> Option<(u64, Endpoint)> {
-    let mut fields = line.split_ascii_whitespace();
-    let flags = u32::from_str_radix(fields.nth(3)?, 16).ok()?;
-    let number = fields.nth(2)?;
-    let path = line.find('/').map(|at| &line[at..])?;
-    let accepts = flags & ACCEPTS != 0;
-    accepts.then(|| Some((number.parse().ok()?, Endpoint::Unix(path.into()))))?
+    let mut rest = line;
+    let mut fields = [""; 7];
+    for field in &mut fields {
+        (*field, rest) = rest.trim_start_matches(' ').split_once(' ')?;
+    }
+    let [_, _, _, flags, _, _, number] = fields;
+    let accepts = u32::from_str_radix(flags, 16).ok()? & ACCEPTS != 0;
+    let is_path = accepts && !rest.is_empty() && !rest.starts_with('@');
+    is_path.then(|| Some((number.parse().ok()?, Endpoint::Unix(rest.into()))))?
+}
+
+/// The file of a socket with a relative path that was bound in one of these folders. A process may
+/// have gone to another folder since, so the file must be there.
+pub(crate) fn located(
+    relative: &Path,
+    mut folders: impl Iterator<Item = PathBuf>,
+) -> Option<PathBuf> {
+    let is_socket =
+        |path: &PathBuf| fs::metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    // Collecting the components leaves out `.`.
+    folders.find_map(|folder| Some(folder.join(relative).components().collect()).filter(is_socket))
 }
 
 /// Chooses among the endpoints of an application that was told to listen at `port`, and had
@@ -222,12 +241,34 @@ mod tests {
         let line = "0000000000000000: 00000002 00000000 00010000 0001 01 20310 /run/a b.sock";
         assert_eq!(unix_socket(line), Some((20310, Endpoint::Unix("/run/a b.sock".into()))));
         assert_eq!(unix_socket(&line.replace("00010000", "00000000")), None, "a connection");
-        assert_eq!(unix_socket(&line.replace("/run/a b", "@abstract")), None);
+        for path in ["app.sock", "./a/b.sock", "../a/b.sock", "a@b", " /a"] {
+            let line = line.replace("/run/a b.sock", path);
+            assert_eq!(unix_socket(&line), Some((20310, Endpoint::Unix(path.into()))));
+        }
+        for none in ["@abstract", "@/tmp/x", ""] {
+            assert_eq!(unix_socket(&line.replace("/run/a b.sock", none)), None, "{none:?}");
+        }
         for bad in ["", "0:", "0: 0100007F:0BB8 0 0A", "0: zz:1 0 0A 0 0 0 0 0 7"] {
             assert_eq!(tcp_socket(bad, four), None, "{bad:?}");
             assert_eq!(unix_socket(bad), None, "{bad:?}");
         }
         assert_eq!(six("é0000000000000000000000001000000:0BB9"), None);
+    }
+
+    #[test]
+    fn a_relative_path_is_looked_for_in_folders() -> std::io::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let inner = folder.path().join("inner");
+        fs::create_dir(&inner)?;
+        let path = inner.join("a.sock");
+        let _listener = std::os::unix::net::UnixListener::bind(&path)?;
+        fs::write(folder.path().join("a.sock"), "a file")?;
+        let folders = || [folder.path().to_owned(), inner.clone()].into_iter();
+        for relative in ["a.sock", "./a.sock", "inner/./a.sock"] {
+            assert_eq!(located(Path::new(relative), folders()), Some(path.clone()), "{relative}");
+        }
+        assert_eq!(located(Path::new("b.sock"), folders()), None);
+        Ok(())
     }
 
     /// 192.0.2.1 and 2001:db8::1 are no machine's (RFC 5737, RFC 3849).

@@ -284,6 +284,27 @@ fn where_the_application_listens_is_found_and_said() {
     }
 }
 
+/// The kernel's table has the path as it was bound, and not the folder.
+#[test]
+fn a_unix_socket_with_a_relative_path_is_served() {
+    if !need("node") || !need("curl") {
+        return;
+    }
+    let folder = Folder::new();
+    let root = std::fs::canonicalize(folder.path()).unwrap();
+    std::fs::create_dir(root.join("sub")).unwrap();
+    let script = "cd \"$0\" && exec node \"$1\" unix \"$2\"";
+    let start = |path: &'static str| {
+        let app = ["sh", "-c", script, root.to_str().unwrap(), &program("app.js"), path];
+        (Run::start(&[], &app), path.trim_start_matches("./"))
+    };
+    for (mut run, path) in ["app.sock", "./other.sock", "sub/app.sock"].map(start) {
+        run.talk.hear(&format!("the command listens on unix:{} (", root.join(path).display()));
+        let answer = run.get("/");
+        assert!(answer.ends_with("200\n"), "{path}: {answer}");
+    }
+}
+
 #[test]
 fn two_ports_are_not_guessed() {
     if !need("node") {
