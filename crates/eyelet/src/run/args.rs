@@ -1,9 +1,11 @@
 //! The arguments of `eyelet run` and `eyelet proxy`, and the examples of their help.
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
+
+use super::ports::HTTPS;
 
 const RUN_EXAMPLES: &str = "\
 Examples:
@@ -114,6 +116,14 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 fn host(text: &str) -> Result<String, String> {
+    let bare = text.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(ip) = bare.parse::<IpAddr>() {
+        let listen = SocketAddr::new(ip, HTTPS[1]);
+        return Err(format!(
+            "clients send no name for an address; say --listen {listen}, with a name such as \
+             app.localhost"
+        ));
+    }
     let is_label = |label: &str| {
         !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
     };
@@ -136,6 +146,9 @@ mod tests {
         assert_eq!(found.upstream, "unix:/run/a=b.sock");
         for bad in ["app", "app=", "=127.0.0.1:1", "a b=127.0.0.1:1", "a..b=1", "\"=1"] {
             assert!(site(bad).is_err(), "{bad:?}");
+        }
+        for address in ["192.0.2.1=127.0.0.1:1", "[2001:db8::1]=127.0.0.1:1"] {
+            assert!(site(address).unwrap_err().contains("say --listen "), "{address}");
         }
         assert!(site("app=8000").unwrap_err().ends_with("such as app=127.0.0.1:8000"));
     }

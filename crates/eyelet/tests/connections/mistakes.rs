@@ -40,6 +40,8 @@ fn a_command_line_with_a_mistake_says_what_was_expected() {
         ("run --listen 0.0.0.0:9 --port 9 -- true", 1, "port 9 is the command's, by --port"),
         ("run --hold 5 -- true", 2, "time unit needed, for example 5sec"),
         ("run --name https://app.localhost -- true", 2, "a host name, such as app.localhost"),
+        ("run --name 192.168.1.5 -- true", 2, "say --listen 192.168.1.5:8443, with a name"),
+        ("run --name fd00::5 -- true", 2, "say --listen [fd00::5]:8443, with a name"),
         ("run --ca-folder ca --name a.example.com -- true", 1, "Or give --certificate and --key"),
         ("proxy app.localhost", 2, "such as app.localhost=127.0.0.1:3000"),
         ("proxy app.localhost=8000", 2, "such as app.localhost=127.0.0.1:8000"),
