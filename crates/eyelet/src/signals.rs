@@ -27,6 +27,8 @@ pub struct Signals {
     interrupt: Signal,
     hangup: Signal,
     accounts: Signal,
+    /// SIGQUIT and SIGUSR2, if there is an application that gets them.
+    passed: Option<[Signal; 2]>,
 }
 
 impl Signals {
@@ -40,7 +42,17 @@ impl Signals {
             interrupt: signal(SignalKind::interrupt())?,
             hangup: signal(SignalKind::hangup())?,
             accounts: signal(SignalKind::user_defined1())?,
+            passed: None,
         })
+    }
+
+    /// The same for a process with an application, which gets SIGQUIT and SIGUSR2, too.
+    ///
+    /// # Errors
+    /// If the system cannot install a handler.
+    pub fn with_application() -> io::Result<Self> {
+        let passed = [signal(SignalKind::quit())?, signal(SignalKind::user_defined2())?];
+        Ok(Self { passed: Some(passed), ..Self::new()? })
     }
 
     /// Waits for SIGTERM or SIGINT, and returns which.
@@ -51,13 +63,14 @@ impl Signals {
         }
     }
 
-    /// Waits for any of the four signals.
+    /// Waits for any of the signals.
     pub async fn next(&mut self) -> child::Signal {
         tokio::select! {
             _ = self.terminate.recv() => child::Signal::TERM,
             _ = self.interrupt.recv() => child::Signal::INT,
             _ = self.hangup.recv() => child::Signal::HUP,
             _ = self.accounts.recv() => child::Signal::USR1,
+            signal = next_passed(&mut self.passed) => signal,
         }
     }
 
@@ -275,6 +288,15 @@ impl StopCause {
     /// Whether a service manager that keeps descriptors gets the connections. SIGINT ends them.
     pub fn is_for_the_next_process(self) -> bool {
         self == Self::Signal("SIGTERM")
+    }
+}
+
+/// The next signal that the application gets, if there is one.
+async fn next_passed(passed: &mut Option<[Signal; 2]>) -> child::Signal {
+    let Some([quit, user]) = passed else { return std::future::pending().await };
+    tokio::select! {
+        _ = quit.recv() => child::Signal::QUIT,
+        _ = user.recv() => child::Signal::USR2,
     }
 }
 

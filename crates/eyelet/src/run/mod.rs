@@ -123,7 +123,10 @@ fn serve(
 ) -> Result<u8, Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let signals = Signals::new()?;
+        let mut signals = match work {
+            Work::Runs(_) => Signals::with_application()?,
+            Work::IsThere(..) => Signals::new()?,
+        };
         let running = serve::start(plan.config()?)?;
         let address = running.addresses().first().copied().ok_or("no listener")?;
         let urls: Vec<String> = plan.urls(address).collect();
@@ -157,7 +160,6 @@ fn serve(
             hung_up: None,
             pid: 0,
         };
-        let mut signals = signals;
         let code = session.until_over(&mut signals).await;
         if code.is_err() {
             session.end_child(&mut signals).await;
@@ -179,8 +181,9 @@ struct Session<'a> {
     lines: Option<Receiver<String>>,
     memory: Memory,
     screen: &'a Screen<'a>,
-    /// When the terminal was closed.
-    hung_up: Option<Instant>,
+    /// The signal by which the application may end, and Eyelet with it, and when it came: the
+    /// terminal was closed, or somebody typed Ctrl-\\.
+    hung_up: Option<(Signal, Instant)>,
     /// The application's process.
     pid: u32,
 }
@@ -198,9 +201,10 @@ impl Session<'_> {
                         self.screen.say(&self.memory.report());
                         return Ok(0);
                     }
-                    (Signal::HUP, Some(child)) => {
-                        child.pass(Signal::HUP);
-                        self.hung_up = Some(Instant::now());
+                    (Signal::USR2, Some(child)) => child.pass(Signal::USR2),
+                    (signal @ (Signal::HUP | Signal::QUIT), Some(child)) => {
+                        child.pass(signal);
+                        self.hung_up = Some((signal, Instant::now()));
                     }
                     (_, Some(child)) if is_ending => child.kill(),
                     (signal, Some(child)) => {
@@ -251,15 +255,15 @@ impl Session<'_> {
             ChildEvent::Ended { status, pause } => {
                 let pause = humantime::format_duration(pause);
                 let next = match self.follow_hang_up() {
-                    true => "so does Eyelet, after SIGHUP".to_owned(),
-                    false => format!("it starts in {pause}"),
+                    Some(signal) => format!("so does Eyelet, after {signal}"),
+                    None => format!("it starts in {pause}"),
                 };
                 self.screen.say(&format!("the command ended ({status}); {next}"));
             }
             ChildEvent::NotStarted { error, pause } => {
                 let next = match self.follow_hang_up() {
-                    true => "Eyelet ends, after SIGHUP".to_owned(),
-                    false => format!("next try in {}", humantime::format_duration(pause)),
+                    Some(signal) => format!("Eyelet ends, after {signal}"),
+                    None => format!("next try in {}", humantime::format_duration(pause)),
                 };
                 self.screen
                     .say(&format!("cannot start the command: {}: {error}; {next}", self.name));
@@ -269,12 +273,11 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Ends with the application, if the terminal was closed just before. Returns whether it does.
-    fn follow_hang_up(&self) -> bool {
-        let is_hung_up = self.hung_up.is_some_and(|at| at.elapsed() < STOP_TIMEOUT);
-        let Some(child) = self.child.as_ref().filter(|_| is_hung_up) else { return false };
-        child.end(Signal::HUP);
-        true
+    /// Ends with the application, if such a signal came just before. Returns its name.
+    fn follow_hang_up(&self) -> Option<&'static str> {
+        let (signal, _) = self.hung_up.filter(|(_, at)| at.elapsed() < STOP_TIMEOUT)?;
+        self.child.as_ref()?.end(signal);
+        Some(if signal == Signal::HUP { "SIGHUP" } else { "SIGQUIT" })
     }
 
     /// Ends the application after an error of the edge. A signal kills it.

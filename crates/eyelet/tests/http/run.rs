@@ -242,8 +242,12 @@ fn signals_are_passed_on_and_the_exit_status_is_the_applications() {
     }
     let mut run = Run::app(&[], "port", "");
     run.listens(1);
-    run.talk.signal(Signal::HUP);
-    run.talk.hear("app: SIGHUP");
+    for (signal, name) in
+        [(Signal::HUP, "SIGHUP"), (Signal::QUIT, "SIGQUIT"), (Signal::USR2, "SIGUSR2")]
+    {
+        run.talk.signal(signal);
+        run.talk.hear(&format!("app: {name}"));
+    }
     let said = run.end(Signal::INT);
     assert!(said.text.contains("app: SIGINT"), "{}", said.text);
     assert_eq!(said.status.code(), Some(7), "{}", said.text);
@@ -252,10 +256,13 @@ fn signals_are_passed_on_and_the_exit_status_is_the_applications() {
 
 #[test]
 fn a_hangup_that_ends_the_application_ends_eyelet_and_is_said() {
-    let run = Run::start(&[], &["sleep", "600"]);
-    let said = run.end(Signal::HUP);
-    assert!(said.text.contains("so does Eyelet, after SIGHUP"), "{}", said.text);
-    assert_eq!(said.status.code(), Some(129), "{}", said.text);
+    for (signal, name, status) in [(Signal::HUP, "SIGHUP", 129), (Signal::QUIT, "SIGQUIT", 131)] {
+        let run = Run::start(&[], &["sleep", "600"]);
+        let said = run.end(signal);
+        let ended = format!("so does Eyelet, after {name}");
+        assert!(said.text.contains(&ended), "{}", said.text);
+        assert_eq!(said.status.code(), Some(status), "{}", said.text);
+    }
 }
 
 #[test]

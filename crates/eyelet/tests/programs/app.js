@@ -57,6 +57,8 @@ function gate(options) {
 }
 
 console.log(`app: started with ${net.isIP('::1') ? mode : ''}`);
-process.on('SIGHUP', () => console.log('app: SIGHUP'));
+for (const signal of ['SIGHUP', 'SIGQUIT', 'SIGUSR2']) {
+  process.on(signal, () => console.log(`app: ${signal}`));
+}
 process.on('SIGINT', () => { console.log('app: SIGINT'); process.exit(7); });
 modes[mode]();
