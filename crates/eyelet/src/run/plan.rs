@@ -18,6 +18,9 @@ use super::ports::{self, HTTPS, Ports};
 const ORIGIN: &str = "the command line, as a configuration";
 /// How long a connection has to end after the application has.
 const DRAIN: &str = "1s";
+/// What leads to the only site beside its name: a client that asks for an address sends none. No
+/// page of another site comes so: a browser sends the name of the page.
+const NAMELESS: &[&str] = &["localhost", ""];
 
 /// A configuration whose upstream may change.
 pub(super) struct Plan {
@@ -46,12 +49,16 @@ impl Plan {
         let upstream = format!("127.0.0.1:{port}");
         let sites = vec![Site { name: args.name.clone(), upstream }];
         // A given certificate may have other names.
-        let others = certificate.local.is_some().then_some(&["localhost", ""][..]);
+        let others = certificate.local.is_some().then_some(NAMELESS);
         Self { port, others, ..Self::new(&args.edge, sites, ports, certificate) }
     }
 
     pub(super) fn of_proxy(args: &ProxyArgs, ports: &Ports, certificate: &Certificate) -> Self {
         let mut plan = Self::new(&args.edge, args.sites.clone(), ports, certificate);
+        // Of several sites none is meant without a name.
+        if let [_] = &*plan.sites {
+            plan.others = Some(NAMELESS);
+        }
         plan.redirect();
         plan
     }

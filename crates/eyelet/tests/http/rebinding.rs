@@ -39,7 +39,7 @@ fn gateway(folder: &Folder) -> Edge {
 /// request must be that of the hello.
 #[test]
 fn a_rebound_name_has_no_rule() {
-    let (run, app) = proxied(&[]);
+    let (run, app) = proxied(&["b.test=127.0.0.1:1"]);
     let address = ([127, 0, 0, 1], run.port).into();
     let refused = Offer::new(&run.pki).try_connect(address, "evil.example").unwrap_err();
     assert_eq!(alert_in(&refused), UNRECOGNIZED_NAME, "{refused}");
@@ -52,6 +52,24 @@ fn a_rebound_name_has_no_rule() {
     assert_eq!(app.accepted(), 0, "the application was not asked");
     let heard = ask(&mut client, "GET / HTTP/1.1\r\nHost: app.test\r\n\r\n");
     assert_eq!(heard.status, 200, "{heard:?}");
+}
+
+/// A client that asks for an address sends no name, and gets the only application. A page that has
+/// been led here has a name, in the hello or at least in its requests.
+#[test]
+fn the_only_application_needs_no_name() {
+    let (run, app) = proxied(&[]);
+    let address = ([127, 0, 0, 1], run.port).into();
+    let refused = Offer::new(&run.pki).try_connect(address, "evil.example").unwrap_err();
+    assert_eq!(alert_in(&refused), UNRECOGNIZED_NAME, "{refused}");
+    let mut client = Offer::new(&run.pki).connect(address, "127.0.0.1");
+    let heard = ask(&mut client, "GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+    assert_eq!((heard.status, app.accepted()), (421, 0), "{heard:?}");
+    for (name, host) in [("127.0.0.1", "127.0.0.1"), ("localhost", "localhost")] {
+        let mut client = Offer::new(&run.pki).connect(address, name);
+        let heard = ask(&mut client, &format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        assert_eq!(heard.status, 200, "{name}: {heard:?}");
+    }
 }
 
 /// A given certificate may have any names. The browser compares them with the page's.

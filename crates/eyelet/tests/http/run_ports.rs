@@ -21,7 +21,7 @@ enum Right {
 /// An `eyelet` with a network of its own.
 struct Alone {
     talk: Talk,
-    _folder: Folder,
+    folder: Folder,
 }
 
 impl Alone {
@@ -45,7 +45,7 @@ impl Alone {
         command.arg(env!("CARGO_BIN_EXE_eyelet")).args(words.next());
         command.arg("--ca-folder").arg(folder.path().join("authority")).args(words);
         command.env("XDG_RUNTIME_DIR", folder.path());
-        Some(Self { talk: Talk::start(&mut command), _folder: folder })
+        Some(Self { talk: Talk::start(&mut command), folder })
     }
 
     /// A command in the same network.
@@ -125,5 +125,26 @@ fn plain_requests_are_redirected_from_port_80_alone() {
         if let Right::User = right {
             assert!(run.is_free(8080), "{line}");
         }
+    }
+}
+
+/// What the refusal of an address as a name advises.
+#[test]
+fn an_address_is_served_by_listen_without_a_name() {
+    if !need("curl") || !need("node") {
+        return;
+    }
+    for line in [
+        format!("run --listen {OWN}:8443 -- node {} port", program("app.js")),
+        format!("proxy --listen {OWN}:8443 app.localhost=127.0.0.1:1 --hold 0s"),
+    ] {
+        let Some(mut run) = Alone::start(Right::User, &line) else { return };
+        run.talk.hear(if line.starts_with("run") { "the command listens on" } else { "at 127" });
+        let authority = run.folder.path().join("authority/ca.pem");
+        let mut curl = run.inside("curl");
+        curl.args(["-sS", "--max-time", "50", "--cacert"]).arg(authority);
+        let said = output(curl.arg(format!("https://{OWN}:8443/")));
+        let answer = if line.starts_with("run") { "pid " } else { "503" };
+        assert!(said.status.success() && said.text.contains(answer), "{line}: {said:?}");
     }
 }
