@@ -106,7 +106,9 @@ fn site(text: &str) -> Result<Site, String> {
         let port = if upstream.is_empty() { "3000" } else { upstream };
         return Err(format!("{EXPECTED} {name}=127.0.0.1:{port}"));
     }
-    Ok(Site { name: host(name)?, upstream: upstream.to_owned() })
+    // `http://127.0.0.1:3000/` is what a browser shows of it.
+    let slash = if upstream.starts_with("unix:") { None } else { upstream.strip_suffix('/') };
+    Ok(Site { name: host(name)?, upstream: slash.unwrap_or(upstream).to_owned() })
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {
@@ -144,6 +146,8 @@ mod tests {
         let found = site("App.localhost=unix:/run/a=b.sock").expect("a site");
         assert_eq!(found.name, "app.localhost");
         assert_eq!(found.upstream, "unix:/run/a=b.sock");
+        let found = site("app.localhost=http://127.0.0.1:3000/").expect("a site");
+        assert_eq!(found.upstream, "http://127.0.0.1:3000");
         for bad in ["app", "app=", "=127.0.0.1:1", "a b=127.0.0.1:1", "a..b=1", "\"=1"] {
             assert!(site(bad).is_err(), "{bad:?}");
         }
