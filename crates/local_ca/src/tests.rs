@@ -282,7 +282,12 @@ fn each_systems_store_gets_the_certificate_and_loses_it() {
         assert!(said.text.contains(&install), "{}", said.text);
         assert!(said.text.contains(&format!("sudo {}", root.path().join(program).display())));
         places.is_root = true;
-        assert!(trust::show(&authority, &places).text.contains("not trusted by"));
+        let option = folder_option(authority.folder());
+        let shown = trust::show(&authority, &places).text;
+        let installs = format!("\neyelet trust --install{option} has all");
+        assert!(shown.contains("not trusted by") && shown.contains(&installs), "{shown}");
+        let undoes = format!("eyelet trust --remove{option}\n");
+        assert!(said.text.contains(&undoes), "{}", said.text);
         for said in ["now trusted by", "trusted before by"] {
             let report = trust::change(&authority, &places, TrustChange::Install);
             assert!(report.is_complete && report.text.contains(said), "{}", report.text);

@@ -12,12 +12,12 @@ use change::Outcome;
 pub use change::TrustChange;
 
 use crate::authority::date;
-use crate::{Authority, shell_word};
+use crate::{Authority, folder_option, shell_word};
 
 /// Where stores are looked for.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// The root of the file system. `None`: the system's store is left alone.
+    /// The root of the file system. `None`: the system's store is left alone (`--user`).
     pub root: Option<PathBuf>,
     /// The user's folder. `None`: there are no databases of the user.
     pub home: Option<PathBuf>,
@@ -64,7 +64,8 @@ pub fn show(authority: &Authority, places: &Places) -> Report {
     }
     let is_complete = stores.iter().all(|store| store.is_installed(authority));
     if !is_complete {
-        text.push_str("\neyelet trust --install has all of these trust it.\n");
+        let options = options(authority, places);
+        let _ = writeln!(text, "\neyelet trust --install{options} has all of these trust it.");
     }
     text += missing_tool();
     text += &others(authority, places);
@@ -106,7 +107,8 @@ pub fn change(authority: &Authority, places: &Places, change: TrustChange) -> Re
     match change {
         TrustChange::Install => {
             text += &others(authority, places);
-            text.push_str("\nTo undo all of this: eyelet trust --remove\n");
+            let options = options(authority, places);
+            let _ = writeln!(text, "\nTo undo all of this: eyelet trust --remove{options}");
         }
         TrustChange::Remove => {
             let folder = shell_word(authority.folder());
@@ -114,6 +116,12 @@ pub fn change(authority: &Authority, places: &Places, change: TrustChange) -> Re
         }
     }
     Report { text, is_complete }
+}
+
+/// What names this authority and these stores to `eyelet trust`, with a blank before it.
+fn options(authority: &Authority, places: &Places) -> String {
+    let user = if places.root.is_none() { " --user" } else { "" };
+    folder_option(authority.folder()) + user
 }
 
 fn about(authority: &Authority) -> String {

@@ -238,7 +238,12 @@ fn chromium_trusts_what_trust_installs_until_it_is_removed() {
     let browser = browse(&folder, &url, "before");
     edge.line("an alert of Chromium's", is_refused);
     drop(browser);
-    assert!(trust(&["--install"]).contains("now trusted by    Chromium"));
+    let said = trust(&["--install"]);
+    assert!(said.contains("now trusted by    Chromium"), "{said}");
+    assert!(
+        said.contains("undo all of this: eyelet trust --remove --folder ca --user\n"),
+        "{said}"
+    );
     let browser = browse(&folder, &url, "trusting");
     edge.line("Chromium's request", |line| line["http"]["path"] == "/");
     drop(browser);
