@@ -52,5 +52,5 @@ pub use model::{
 };
 pub use rules::{RuleList, RuleNames, RuleRef};
 pub use trace::{SecretFields, TraceEndpoint, TraceSettings, trace_fields};
-pub use upstreams::UPSTREAMS_MAX;
+pub use upstreams::{UPSTREAM_WAIT_MAX, UPSTREAMS_MAX};
 pub use values::tls_version_code;

@@ -304,4 +304,6 @@ pub(super) fn wait(report: &mut Report<'_>, section: &Section<'_, '_>) -> Durati
 }
 
 /// After a longer wait the client is gone.
-const UPSTREAM_WAIT: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_mins(10);
+const UPSTREAM_WAIT: RangeInclusive<Duration> = Duration::ZERO..=UPSTREAM_WAIT_MAX;
+/// The longest `upstream_wait`.
+pub const UPSTREAM_WAIT_MAX: Duration = Duration::from_mins(10);

@@ -5,6 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use eyelet_config::UPSTREAM_WAIT_MAX;
+
 use super::ports::HTTPS;
 
 const RUN_EXAMPLES: &str = "\
@@ -75,9 +77,8 @@ pub(super) struct EdgeArgs {
     /// PEM file with authorities; clients must show a certificate that these signed
     #[arg(long, value_name = "PEM")]
     pub(super) client_ca: Option<PathBuf>,
-    /// How long requests wait while the application accepts no connection
-    #[arg(long, value_name = "DURATION", default_value = "30s",
-        value_parser = humantime::parse_duration)]
+    /// How long requests wait while the application accepts no connection; at most 10m
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = hold)]
     pub(super) hold: Duration,
     /// The application does not speak HTTP: it gets the bytes as they are, always from an address
     /// of this host (not from the client's: for that see --proxy-protocol)
@@ -115,6 +116,14 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         "expected an address and a port, such as 127.0.0.1:8443 or 0.0.0.0:443".to_owned()
     })
+}
+
+fn hold(text: &str) -> Result<Duration, String> {
+    let hold = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    match hold <= UPSTREAM_WAIT_MAX {
+        true => Ok(hold),
+        false => Err(format!("expected at most {}", humantime::format_duration(UPSTREAM_WAIT_MAX))),
+    }
 }
 
 fn host(text: &str) -> Result<String, String> {

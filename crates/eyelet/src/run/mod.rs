@@ -9,9 +9,11 @@ mod plan;
 pub(crate) mod ports;
 
 use std::error::Error;
+use std::fs;
 use std::future::pending;
 use std::net::Ipv4Addr;
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -76,6 +78,7 @@ impl Screen<'_> {
 }
 
 fn begin_run(args: &RunArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> {
+    check_folders(&args.watch)?;
     let listen = args.edge.listen;
     if let (Some(listen), Some(port)) = (listen, args.port)
         && eyelet_child::takes(listen, (Ipv4Addr::LOCALHOST, port).into())
@@ -92,6 +95,19 @@ fn begin_run(args: &RunArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     let application =
         Application { command: args.command.clone(), port, watch: args.watch.clone() };
     serve(plan, Work::Runs(application), &certificate, screen)
+}
+
+/// Whether these are folders. Without one there is nothing to serve.
+fn check_folders(watched: &[PathBuf]) -> Result<(), String> {
+    for path in watched {
+        let why = match fs::metadata(path) {
+            Ok(found) if found.is_dir() => continue,
+            Ok(_) => "it is a file; name its folder".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        return Err(format!("cannot watch {}: {why}", path.display()));
+    }
+    Ok(())
 }
 
 fn begin_proxy(args: &ProxyArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> {
@@ -131,6 +147,9 @@ fn serve(
         let address = running.addresses().first().copied().ok_or("no listener")?;
         let urls: Vec<String> = plan.urls(address).collect();
         urls.iter().for_each(|url| screen.say(&format!("serving {url}")));
+        if address.ip().is_unspecified() {
+            screen.say("listening on all addresses: other machines reach it");
+        }
         let first = (plan.first_name(), urls.first().map_or("", String::as_str));
         certificate.lines(first, address).iter().for_each(|line| screen.say(line));
         let (sender, events) = channel(EVENTS_MAX);

@@ -126,10 +126,14 @@ fn is_absent(error: &io::Error) -> bool {
 }
 
 /// The port that the application is to have, if nobody listens on it.
-pub(super) fn check_free(port: u16) -> Result<u16, ListenError> {
-    let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
-    let bound = TcpListener::bind(address);
-    bound.map(|_| port).map_err(|error| ListenError { address: address.into(), error })
+pub(super) fn check_free(port: u16) -> Result<u16, String> {
+    match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+        Ok(_) => Ok(port),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            Err(format!("the command's port {port} is taken; `ss -ltnp` shows by whom"))
+        }
+        Err(error) => Err(format!("the command cannot listen on port {port}: {error}")),
+    }
 }
 
 #[cfg(test)]

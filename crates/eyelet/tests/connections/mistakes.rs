@@ -39,6 +39,8 @@ fn a_command_line_with_a_mistake_says_what_was_expected() {
         ("run --listen 8443 -- true", 2, "an address and a port, such as 127.0.0.1:8443"),
         ("run --listen 0.0.0.0:9 --port 9 -- true", 1, "port 9 is the command's, by --port"),
         ("run --hold 5 -- true", 2, "time unit needed, for example 5sec"),
+        ("run --hold 11m -- true", 2, "expected at most 10m"),
+        ("run --watch edge.toml -- true", 1, "cannot watch edge.toml: it is a file; name its"),
         ("run --name https://app.localhost -- true", 2, "a host name, such as app.localhost"),
         ("run --name 192.168.1.5 -- true", 2, "say --listen 192.168.1.5:8443, with a name"),
         ("run --name fd00::5 -- true", 2, "say --listen [fd00::5]:8443, with a name"),

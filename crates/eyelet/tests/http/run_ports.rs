@@ -148,3 +148,15 @@ fn an_address_is_served_by_listen_without_a_name() {
         assert!(said.status.success() && said.text.contains(answer), "{line}: {said:?}");
     }
 }
+
+#[test]
+fn it_is_said_when_other_machines_reach_it() {
+    for (name, expected) in [("app.test", true), ("app.localhost", false)] {
+        let line = format!("proxy {name}=127.0.0.1:1");
+        let Some(mut run) = Alone::start(Right::User, &line) else { return };
+        run.talk.hear("nothing listens at");
+        let said = run.talk.said();
+        let is_said = said.contains("listening on all addresses: other machines reach it\n");
+        assert_eq!(is_said, expected, "{said}");
+    }
+}
