@@ -266,7 +266,7 @@ mod tests {
         };
         for usage in KEY_USAGES {
             let is_authority = usage == KeyUsagePurpose::KeyCertSign;
-            let wanted = if is_authority { KeyUsagePurpose::CrlSign } else { usage.clone() };
+            let wanted = if is_authority { KeyUsagePurpose::CrlSign } else { usage };
             assert_eq!(shown(std::slice::from_ref(&usage)), bit(wanted), "{usage:?}");
         }
         let all = (1 << KEY_USAGES.len()) - 1;
