@@ -265,6 +265,8 @@ impl FactSource {
         is_chosen: bool,
     ) {
         let (names, client) = (&connection.worker.names, info.client.ip());
+        // It does not count against the client, as for rules.
+        give_time(connection);
         let attempt = gather::by_certificate(names, client, (to, name), is_chosen, Purpose::Mint);
         let attempt = Box::pin(attempt).await;
         self.take_certificate(info, attempt);
@@ -308,19 +310,24 @@ impl FactSource {
         if info.decided.destination.is_none() {
             self.fetch(connection, info, Fact::Destination).await;
         }
-        connection
-            .handle
-            .due_in(EVIDENCE_TIMEOUTS * connection.worker.snapshot.config.evidence.timeout);
+        give_time(connection);
     }
+}
+
+/// Gives a connection the time that fetching evidence may take.
+fn give_time(connection: &ConnectionHandle) {
+    let timeout = connection.worker.snapshot.config.evidence.timeout;
+    connection.handle.due_in(EVIDENCE_TIMEOUTS * timeout);
 }
 
 fn evidence(info: &mut ConnectionInfo) -> &mut Evidence {
     info.decided.evidence.get_or_insert_default()
 }
 
-/// The connection's deadline, in multiples of the evidence's own timeout. Evidence may wait behind
-/// other queries, and the connection's deadline must not end it first.
-const EVIDENCE_TIMEOUTS: u32 = 3;
+/// The connection's deadline, in multiples of the evidence's own timeout. Evidence may wait once
+/// for the client's share, once for a permit, and once for its answer. The fourth is there so that
+/// the connection's deadline does not end it first.
+const EVIDENCE_TIMEOUTS: u32 = 4;
 
 fn rule_on(
     connection: &ConnectionHandle,

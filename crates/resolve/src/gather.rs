@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use eyelet_sys::socket;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use crate::cache::{self, Leader, SingleFlight};
 use crate::evidence::{Attempt, ByDns, DnsKey, Purpose, Visit};
@@ -92,7 +92,6 @@ async fn question(
     permit: Permit,
 ) {
     let config = &names.shared.config.evidence;
-    let deadline = Instant::now() + config.timeout;
     let evidence = &names.shared.evidence;
     let mut resolved = evidence.dns.read(hash, |known| *known == key, Arc::clone);
     if let Some(resolved) =
@@ -102,7 +101,15 @@ async fn question(
         let bytes = resolved.bytes() + key.0.len();
         return leader.land(resolved, bytes);
     }
-    let Ok(_begun) = timeout_at(deadline, permit.begin()).await else { return };
+    let Ok(_begun) = timeout(config.timeout, permit.begin()).await else {
+        // No resolver was asked, so nothing is remembered.
+        let why = format!("{} queries are under way", evidence.questions.count());
+        let now = names.engine.now_unix_ms();
+        let unasked = Resolved::failed(resolved.as_deref(), why, now, config.history);
+        return leader.publish(Arc::new(unasked));
+    };
+    // The wait for the permit takes no time from the resolvers.
+    let deadline = Instant::now() + config.timeout;
     let (name, v6) = &key;
     let mut question = match names.resolvers.ask(name, *v6, deadline) {
         Ok(question) => question,
@@ -201,9 +208,7 @@ pub async fn by_certificate(
                 SingleFlight::Mine(leader, flight) => {
                     let names = names.clone();
                     cache::spawn(async move {
-                        let attempt = side_handshake(&names, &key, hash, (&permit, purpose)).await;
-                        let bytes = attempt.bytes() + key.1.as_ref().map_or(0, |name| name.len());
-                        leader.land(attempt, bytes);
+                        visit(&names, &key, hash, leader, (&permit, purpose)).await;
                     });
                     flight
                 }
@@ -214,25 +219,41 @@ pub async fn by_certificate(
     landed.unwrap_or_else(|| Attempt::failed("the side handshake was dropped", now))
 }
 
-async fn side_handshake(
+/// Leads a flight to its end: by a side handshake, as soon as one may begin.
+async fn visit(
     names: &Names,
     key: &Visit,
     hash: u64,
+    leader: Leader<Visit, Arc<Attempt>>,
     (permit, purpose): (&Permit, Purpose),
-) -> Arc<Attempt> {
+) {
     let (evidence, config) = (&names.shared.evidence, &names.shared.config.evidence);
     let known = evidence.certificates.read(hash, |known| known == key, Arc::clone);
     let now = names.engine.now_unix_ms();
     let wall_ms = names.engine.clock.wall_ms(now);
-    if let Some(known) = known.filter(|known| known.is_fresh_for(purpose, now, wall_ms)) {
+    let attempt = match known.filter(|known| known.is_fresh_for(purpose, now, wall_ms)) {
         // Another flight ended between this one's look-up and its start.
-        return known;
-    }
+        Some(known) => known,
+        None => {
+            let Ok(_begun) = timeout(config.timeout, permit.begin()).await else {
+                // The destination was not asked, so nothing is remembered of it.
+                let why = format!("{} side handshakes are under way", evidence.handshakes.count());
+                return leader.publish(Attempt::failed(&why, names.engine.now_unix_ms()));
+            };
+            side_handshake(names, key).await
+        }
+    };
+    let bytes = attempt.bytes() + key.1.as_ref().map_or(0, |name| name.len());
+    leader.land(attempt, bytes);
+}
+
+/// A side handshake that may begin. The wait for that took none of its time.
+async fn side_handshake(names: &Names, key: &Visit) -> Arc<Attempt> {
+    let (evidence, config) = (&names.shared.evidence, &names.shared.config.evidence);
     let Some(prober) = &evidence.prober else {
         return Attempt::failed("no CA certificates were read", names.engine.now_unix_ms());
     };
     let ask = async {
-        let _begun = permit.begin().await;
         let _counted = Counted::new(&names.shared.budget, HANDSHAKE_BYTES);
         let stream = dial(names, key.0).await.map_err(|why| why.to_string())?;
         prober.ask(stream, key.0.ip(), key.1.as_deref(), names.engine.now_unix_ms()).await

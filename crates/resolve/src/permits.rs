@@ -15,6 +15,7 @@ const CLIENT_FRACTION: usize = 8;
 /// A limited number of permits.
 pub struct Permits {
     all: Semaphore,
+    count: usize,
     share: usize,
     /// The sources that hold a permit or wait for one: at most one per connection.
     sources: Mutex<HashMap<Source, Arc<Semaphore>>>,
@@ -32,7 +33,12 @@ impl Permits {
     /// `count` permits.
     pub fn new(count: usize) -> Arc<Self> {
         let (all, share) = (Semaphore::new(count), (count / CLIENT_FRACTION).max(1));
-        Arc::new(Self { all, share, sources: Mutex::default() })
+        Arc::new(Self { all, count, share, sources: Mutex::default() })
+    }
+
+    /// How many permits there are.
+    pub fn count(&self) -> usize {
+        self.count
     }
 
     /// How many permits one source may hold.

@@ -2,7 +2,7 @@
 //! resolvers and destinations that lie, hang or say too much. The resolvers are scripted.
 
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::support::gate::{
     Gate, HOME, LIES_REFUSED, addresses, dns_table, lies_refused_soon, sink,
 };
 use crate::support::pki::Kind;
-use crate::support::{Folder, Hello, Pki, SOON, Upstream, alert_of, ending};
+use crate::support::{Edge, Folder, Hello, Pki, SOON, Upstream, alert_of, ending};
 
 const ACCESS_DENIED: u8 = 49;
 
@@ -196,6 +196,11 @@ const BY_CERTIFICATE: &str = "[[rule]]\nname = \"true\"\nsni_verified = true\n\
     [evidence]\ntimeout = \"20s\"\n";
 
 fn versioned_echo(pki: &Pki, names: &[&str], versions: Versions) -> Upstream {
+    slow_echo(pki, names, versions, Duration::ZERO)
+}
+
+/// The same of a server that begins so late.
+fn slow_echo(pki: &Pki, names: &[&str], versions: Versions, wait: Duration) -> Upstream {
     let leaf = pki.server("origin", names, Kind::P256);
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider)
@@ -207,6 +212,7 @@ fn versioned_echo(pki: &Pki, names: &[&str], versions: Versions) -> Upstream {
     let config = Arc::new(config);
     Upstream::serve(move |stream| {
         use std::io::Read;
+        thread::sleep(wait);
         let session = rustls::ServerConnection::new(config.clone()).unwrap();
         let mut tls = rustls::StreamOwned::new(session, stream);
         let mut piece = [0; 4096];
@@ -378,6 +384,67 @@ fn destinations_that_give_no_certificate() {
         assert!(line["reason"].as_str().unwrap().contains(unknown), "{line}");
     }
     assert!(gate.edge.rss_bytes() < 200 << 20);
+}
+
+/// More clients than may ask at once ask a destination that is silent. Who waits behind them too
+/// long does not know the certificate, but nobody else may hear that its origin failed. Who waits
+/// less has the whole time for the handshake.
+#[test]
+fn a_wait_for_other_handshakes_is_no_fault_of_the_destination() {
+    let gate = in_order(&BY_CERTIFICATE.replace("\"20s\"", "\"10s\"\nca = \"ca.pem\""));
+    let silent = Upstream::by_hand();
+    let wait = Duration::from_secs(1);
+    let origin = slow_echo(&gate.pki, &["good.test"], rustls::ALL_VERSIONS, wait);
+    // 64 run, 64 begin after 10 seconds, and 64 give up.
+    let crowd = crowd(&gate, (24, 8), silent.address);
+    support::until("the handshakes that run", || (silent.accepted() >= 64).then_some(()));
+    let (_, line) = gate.ask("good.test", origin.address);
+    let unknown = serde_json::json!(["certificate: 64 side handshakes are under way"]);
+    assert_eq!((&line["rule"], &line["evidence"]["unknown"]), (&"lie".into(), &unknown), "{line}");
+    assert_eq!(origin.accepted(), 0, "nobody was asked");
+    let (_, line) = gate.ask("good.test", origin.address);
+    assert_eq!((&line["rule"], &line["outcome"]), (&"true".into(), &"spliced".into()), "{line}");
+    drop(crowd);
+}
+
+/// The same of a name: who has waited for other questions has the whole time for the answer.
+#[test]
+fn a_wait_for_other_questions_is_no_fault_of_the_name() {
+    let late = Says::Late(Duration::from_secs(1), vec![HOME.parse().unwrap()]);
+    let dns = Dns::new(&[("good.test", late)]);
+    let silent: Vec<String> = (0..8 * 16).map(|n| format!("n{n}.test")).collect();
+    silent.iter().for_each(|name| dns.says(name, Says::Silence));
+    let rules = LIES_REFUSED.replace("\"20s\"", "\"4s\"");
+    let gate = in_order(&(rules + &dns_table(&[&dns])));
+    let origin = sink();
+    let crowd = crowd(&gate, (8, 16), origin.address);
+    let asked = || silent.iter().all(|name| dns.asked(name) > 0);
+    support::until("the questions that run", || asked().then_some(()));
+    let (_, line) = gate.ask("good.test", origin.address);
+    assert_eq!(line["outcome"], "spliced", "{line}");
+    drop(crowd);
+}
+
+/// An edge that takes the clients in their order: it has one worker.
+fn in_order(rules: &str) -> Gate {
+    let pki = Pki::new();
+    let listener = "address = \"127.0.0.1:0\"\nproxy_protocol_from = \"127.0.0.1\"";
+    let config = format!("workers = 1\n[[listener]]\n{listener}\n{rules}\n");
+    let edge = Edge::start_whole(&pki.folder, &config, |_| ());
+    Gate { edge, pki }
+}
+
+/// So many clients, each with so many hellos for names of their own.
+fn crowd(gate: &Gate, (clients, hellos): (usize, usize), to: SocketAddr) -> Vec<TcpStream> {
+    let connect = |n: usize| {
+        let mut client = gate.edge.connect();
+        let (ip, port) = (to.ip(), to.port());
+        let header = format!("PROXY TCP4 10.0.0.{} {ip} 1024 {port}\r\n", n / hellos);
+        client.write_all(header.as_bytes()).unwrap();
+        client.write_all(&Hello::named(format!("n{n}.test")).bytes()).unwrap();
+        client
+    };
+    (0..clients * hellos).map(connect).collect()
 }
 
 /// A TLS 1.2 ServerHello, and a Certificate message of so many bytes.
