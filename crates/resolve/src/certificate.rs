@@ -22,7 +22,7 @@ use x509_parser::parse_x509_certificate;
 use crate::guard::{self, is_guarded};
 use eyelet_config::{Action, Config, UpstreamTls};
 use eyelet_telemetry::evidence::CertificateEvidence;
-use eyelet_tls::client::{ClientConfigs, Roots, is_trusted};
+use eyelet_tls::client::{self, ClientConfigs, Roots, is_trusted};
 use eyelet_tls::provider::{self, KeyOnly, PROVIDER};
 use eyelet_tls::roots::RootsError;
 
@@ -241,7 +241,7 @@ async fn shake(
         let mut unread = &buffer[..read];
         while !unread.is_empty() {
             tls.read_tls(&mut unread).map_err(io)?;
-            tls.process_new_packets().map_err(|error| error.to_string())?;
+            tls.process_new_packets().map_err(|error| client::describe(&error))?;
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{CertificateError, ClientConfig, Error, RootCertStore};
+use rustls::{CertificateError, ClientConfig, Error, InvalidMessage, RootCertStore};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::provider::PROVIDER;
@@ -181,6 +181,17 @@ pub fn is_trusted(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }
             ))
     )
+}
+
+/// Why a handshake with a server failed. rustls says of a server that speaks no TLS which part of a
+/// record's header is wrong.
+pub fn describe(error: &Error) -> String {
+    match error {
+        Error::InvalidMessage(
+            InvalidMessage::InvalidContentType | InvalidMessage::UnknownProtocolVersion,
+        ) => "the server speaks no TLS".into(),
+        other => other.to_string(),
+    }
 }
 
 /// A configuration for HTTP/1.1 to a server that is no upstream, verified by the roots of a file or

@@ -88,7 +88,8 @@ fn an_origin_that_says_no_tls_or_nothing() {
     let silent = Upstream::by_hand();
     let evidence = EVIDENCE.replace("20s", "1s");
     let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{evidence}"));
-    for (origin, why) in [(&garbage, ""), (&silent, "no handshake in time")] {
+    for (origin, why) in [(&garbage, "the server speaks no TLS"), (&silent, "no handshake in time")]
+    {
         let failed = at.towards(origin.address, &Offer::new(&at.mint)).unwrap_err();
         assert_eq!(alert_in(&failed), Some(80), "internal_error: {failed}");
         let destination = origin.address.to_string();

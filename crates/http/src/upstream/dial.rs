@@ -22,7 +22,7 @@ use eyelet_resolve::names::Names;
 use eyelet_telemetry::info::ConnectionInfo;
 use eyelet_telemetry::reason::{Detail, Limit, Peer, Reason};
 use eyelet_telemetry::upstream::OpenExchange;
-use eyelet_tls::client::{ClientConfigs, Spoken};
+use eyelet_tls::client::{self, ClientConfigs, Spoken};
 
 /// Most bytes that a TLS connection holds of what it sends.
 const SEALED_BYTES_MAX: usize = 16 << 10;
@@ -174,5 +174,9 @@ fn tls_failed(why: impl std::fmt::Display) -> Reason {
 
 /// Why a handshake failed.
 fn handshake_failure(error: &io::Error) -> Reason {
-    alert(error).map_or_else(|| tls_failed(error), Reason::UpstreamAlert)
+    if let Some(alert) = alert(error) {
+        return Reason::UpstreamAlert(alert);
+    }
+    let by_rustls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    by_rustls.map_or_else(|| tls_failed(error), |error| tls_failed(client::describe(error)))
 }
