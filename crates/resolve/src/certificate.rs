@@ -48,9 +48,20 @@ pub struct Shown {
     pub chain: Box<[CertificateDer<'static>]>,
     /// Whether a trusted root leads to the chain, whatever its names and the leaf's dates.
     pub is_trusted: bool,
-    /// The same by the roots of the upstream that was asked for last: verifying a chain costs as
-    /// much as half a handshake.
-    judged: Mutex<Option<(Roots, bool)>>,
+    /// The name or address that it must be for, if its chain is kept.
+    server: Option<ServerName<'static>>,
+    /// What the roots of the upstream that was asked for last say: verifying a chain costs as much
+    /// as half a handshake.
+    judged: Mutex<Option<(Roots, Judgement)>>,
+}
+
+/// What the roots for an upstream say of a certificate.
+#[derive(Clone, Debug)]
+pub struct Judgement {
+    /// Whether they lead to the chain, whatever its names and the leaf's dates.
+    pub is_trusted: bool,
+    /// For the access log, with the fault that they find.
+    pub logged: Arc<CertificateEvidence>,
 }
 
 /// Makes side handshakes, and trusts the same roots always.
@@ -133,6 +144,7 @@ impl Prober {
         if self.keeps_chains {
             shown.chain = witness.proven().unwrap_or_default().into();
             shown.is_trusted = is_trusted(&self.verifier, &shown.chain, UnixTime::now());
+            shown.server = Some(server);
         }
         Ok(shown)
     }
@@ -297,24 +309,32 @@ impl Shown {
     ) -> Self {
         let (logged, is_trusted) = (Arc::new(logged), certificate.trusted);
         let (chain, judged) = (Box::default(), Mutex::default());
-        Self { certificate, logged, expires_unix_ms, chain, is_trusted, judged }
+        Self { certificate, logged, expires_unix_ms, chain, is_trusted, server: None, judged }
     }
 
-    /// Whether the roots for an upstream lead to the chain, whatever its names and the leaf's
-    /// dates.
-    pub fn is_trusted_by(&self, configs: &ClientConfigs, tls: &UpstreamTls) -> bool {
-        let Some(roots) = configs.roots(tls) else { return false };
+    /// What the roots for an upstream say of it. `None`: there are no such roots.
+    pub fn judged_by(&self, configs: &ClientConfigs, tls: &UpstreamTls) -> Option<Judgement> {
+        let roots = configs.roots(tls)?;
         // No operation under this lock can panic half done. All workers share it, so nobody
         // verifies under it: two at once may verify the same.
         let judged = || self.judged.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((by, is_trusted)) = &*judged()
+        if let Some((by, judgement)) = &*judged()
             && *by == roots
         {
-            return *is_trusted;
+            return Some(judgement.clone());
         }
-        let is_trusted = configs.trusts(tls, &self.chain, UnixTime::now());
-        *judged() = Some((roots, is_trusted));
-        is_trusted
+        let now = UnixTime::now();
+        let is_trusted = configs.trusts(tls, &self.chain, now);
+        let server = self.server.as_ref();
+        let fault = server.and_then(|server| configs.fault(tls, server, &self.chain, now));
+        let fault: Option<Box<str>> = fault.map(|why| why.to_string().into());
+        let logged = match fault == self.logged.fault {
+            true => self.logged.clone(),
+            false => Arc::new(CertificateEvidence { fault, ..(*self.logged).clone() }),
+        };
+        let judgement = Judgement { is_trusted, logged };
+        *judged() = Some((roots, judgement.clone()));
+        Some(judgement)
     }
 
     /// Bytes on the heap.
@@ -322,13 +342,17 @@ impl Shown {
         let texts = |list: &[Box<str>]| -> usize {
             list.iter().map(|text| text.len() + size_of::<Box<str>>()).sum()
         };
-        size_of::<Self>()
-            + size_of::<CertificateEvidence>()
-            + texts(&self.certificate.names)
-            + texts(&self.certificate.issuer)
+        let logged = size_of::<CertificateEvidence>()
             + texts(&self.logged.names)
             + self.logged.issuer.len()
+            + self.logged.fault.as_ref().map_or(0, |fault| fault.len());
+        // The second one is a judgement's, which comes later.
+        let logged = if self.chain.is_empty() { logged } else { 2 * logged };
+        size_of::<Self>()
+            + logged
+            + self.server.as_ref().map_or(0, |server| server.to_str().len())
+            + texts(&self.certificate.names)
+            + texts(&self.certificate.issuer)
             + self.chain.iter().map(|part| size_of_val(part) + part.len()).sum::<usize>()
-            + self.logged.fault.as_ref().map_or(0, |fault| fault.len())
     }
 }

@@ -130,6 +130,18 @@ impl ClientConfigs {
         self.offers(tls).is_some_and(|offers| is_trusted(&offers.verifier, chain, now))
     }
 
+    /// What is wrong with a server's chain by the roots for an upstream.
+    pub fn fault(
+        &self,
+        tls: &UpstreamTls,
+        server: &ServerName<'_>,
+        chain: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Option<Error> {
+        let ([leaf, issuers @ ..], Some(offers)) = (chain, self.offers(tls)) else { return None };
+        offers.verifier.verify_server_cert(leaf, issuers, server, &[], now).err()
+    }
+
     /// The files that it was made from. The system's roots are not among them.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.by_files.keys().flat_map(files)

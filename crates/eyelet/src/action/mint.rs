@@ -52,7 +52,15 @@ pub async fn certificates(
     let leaf = shown.chain.first().ok_or_else(|| unreachable("the chain was not kept"))?;
     let snapshot = &connection.worker.snapshot;
     let is_trusted = match &upstream.tls {
-        Some(tls) => shown.is_trusted_by(&snapshot.http.upstream_tls, tls),
+        Some(tls) => {
+            let judged = shown.judged_by(&snapshot.http.upstream_tls, tls);
+            if let Some(judged) = &judged {
+                // The rule's roots may say otherwise than those for evidence.
+                let evidence = info.decided.evidence.get_or_insert_default();
+                evidence.note_certificate(Ok(judged.logged.clone()));
+            }
+            judged.is_some_and(|judged| judged.is_trusted)
+        }
         // An inspector dials the origin.
         None => shown.is_trusted,
     };

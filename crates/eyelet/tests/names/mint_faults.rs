@@ -9,6 +9,7 @@ use std::process::Command;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, KeyUsagePurpose, date_time_ymd};
 use rustls_pki_types::PrivatePkcs8KeyDer;
+use serde_json::Value;
 
 use crate::support::client::{Offer, alert_in, echo, handshake};
 use crate::support::edge::{eyelet, write};
@@ -109,13 +110,19 @@ fn an_origin_is_judged_by_the_roots_that_verify_it() {
     let evidence = EVIDENCE.replace("ca.pem", "others.pem");
     let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{evidence}"));
     for _ in 0..2 {
-        at.towards(origin.address, &Offer::new(&at.mint)).unwrap();
+        drop(at.towards(origin.address, &Offer::new(&at.mint)).unwrap());
     }
+    // So the log does not blame the origin for the client's end.
+    let line = at.edge.line("a connection", |line| line["outcome"] == "terminated");
+    let shown = &line["evidence"]["certificate"];
+    assert_eq!((&shown["valid"], &shown["fault"]), (&true.into(), &Value::Null), "{line}");
     let rule = MINT.replace("ca.pem", "others.pem");
     let origins = Pki::new();
     others.write_authority(&origins.folder, "others");
     let at = Minting::with(origins, &format!("{DIRECTED}{rule}{EVIDENCE}"));
     assert!(at.towards(origin.address, &Offer::new(&at.mint)).is_err());
+    let line = at.edge.line("the refusal", |line| line["event"] == "end");
+    assert_eq!(line["evidence"]["certificate"]["valid"], false, "{line}");
 }
 
 /// Who may not reach the inside does not reach it by Eyelet's own TLS, whatever other rules allow.
