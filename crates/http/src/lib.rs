@@ -18,6 +18,7 @@ mod find;
 pub mod framing;
 pub mod head;
 mod head_bytes;
+mod inspected;
 pub mod io;
 mod one;
 mod originate;

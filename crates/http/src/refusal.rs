@@ -131,7 +131,7 @@ pub fn whole_response(status: &str, fields: &str, text: &str) -> Vec<u8> {
 }
 
 /// A connection's id, as the access log writes it.
-struct Id(u64);
+pub struct Id(pub u64);
 
 impl fmt::Display for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -16,6 +16,7 @@ use http::{Method, StatusCode, header, request, response};
 use super::decoding::ClientDecoders;
 use super::fields::{self, Requester};
 use super::head::{Length, split_port};
+use super::inspected::{self, Respondent};
 use super::originate;
 use super::page::page;
 use super::refusal::ProxyRefusal;
@@ -351,6 +352,11 @@ impl ServedConnection {
     ) -> (response::Parts, Length, Bytes) {
         if let Some(originate) = self.originate() {
             return originate::page(originate, (status, method), reason);
+        }
+        if let Some(route) = self.route.as_ref().filter(|route| route.mints()) {
+            let by =
+                if route.is_to_inspector() { Respondent::Inspector } else { Respondent::Origin };
+            return inspected::page(by, (status, method), reason, self.info.id);
         }
         if !self.is_proxied {
             return page(status, method);

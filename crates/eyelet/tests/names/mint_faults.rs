@@ -6,6 +6,8 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::sync::Arc;
+use std::thread;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, KeyUsagePurpose, date_time_ymd};
 use rustls_pki_types::PrivatePkcs8KeyDer;
@@ -59,6 +61,11 @@ fn a_client_sees_the_fault_of_the_origins_certificate() {
         let said = at.curl(origin.address, "app.test", &more);
         assert!(said.text.ends_with("503"), "{what}: {}", said.text);
         assert!(!said.text.contains("GET /curl"), "{what}: {}", said.text);
+        // It is no page of the origin, and says so.
+        for part in ["from the gateway that inspects", "certificate may not", "Connection: 0-"] {
+            assert!(said.text.contains(part), "{what}: {}", said.text);
+        }
+        assert!(!said.text.contains("application"), "{what}: {}", said.text);
         let address = origin.address.to_string();
         let line = at
             .edge
@@ -99,6 +106,44 @@ fn an_origin_that_says_no_tls_or_nothing() {
         assert!(reason.starts_with("upstream: TLS: ") && reason.contains(why), "{line}");
         assert_eq!(line["outcome"], "failed", "{line}");
     }
+}
+
+/// An origin whose certificate is remembered fails the requests, and not the handshake.
+#[test]
+fn an_origin_that_speaks_no_tls_later() {
+    let origins = Pki::new();
+    let origin = Upstream::by_hand();
+    let leaf = origins.server("a", &["app.test"], Kind::P256);
+    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{EVIDENCE}"));
+    let shown = thread::scope(|scope| {
+        let served = scope.spawn(|| serve_tls(origin.take(), leaf));
+        let client = at.towards(origin.address, &Offer::new(&at.mint));
+        served.join().unwrap();
+        client
+    });
+    let mut client = shown.unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| _ = origin.take().write_all(b"SSH-2.0-x\r\n"));
+        let page = get(&mut client, "/later");
+        assert_eq!(page.status, 503);
+        assert!(page.text().contains("from the gateway that inspects"), "{}", page.text());
+    });
+    let line = at.edge.line("the request", |line| line["http"]["path"] == "/later");
+    assert_eq!(line["reason"], "upstream: TLS: the server speaks no TLS", "{line}");
+}
+
+/// One handshake as a server.
+fn serve_tls(mut stream: TcpStream, leaf: Leaf) {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![leaf.certificate], leaf.key)
+        .unwrap();
+    let mut tls = rustls::ServerConnection::new(Arc::new(config)).unwrap();
+    // The edge has seen enough before the end.
+    let _ = tls.complete_io(&mut stream);
 }
 
 /// The roots for the upstream decide, and not those for evidence.

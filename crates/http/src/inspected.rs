@@ -1,0 +1,105 @@
+//! The pages for requests of a rule that mints which have no response of an upstream. The browser
+//! shows them under the name of a stranger's server, so they say that they are not from there.
+
+use bytes::Bytes;
+use eyelet_telemetry::reason::{Limit, Peer, Reason};
+use http::{Method, StatusCode, response};
+
+use super::head::Length;
+use super::page::text_page;
+use super::refusal::Id;
+
+/// Who has given no response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Respondent {
+    /// The server that the client meant.
+    Origin,
+    /// The operator's inspector.
+    Inspector,
+}
+
+/// The page. Its reader cannot mend the cause, so it is a general one. The log line of the
+/// connection with this id has the exact one.
+pub fn page(
+    by: Respondent,
+    (status, method): (StatusCode, &Method),
+    reason: &Reason,
+    id: u64,
+) -> (response::Parts, Length, Bytes) {
+    let phrase = status.canonical_reason().unwrap_or("Error");
+    let text = format!(
+        "{} {phrase}\n\nThis page is from the gateway that inspects this connection, and not from \
+         the server.\n{}\nConnection: {}\n",
+        status.as_u16(),
+        cause(by, status, reason),
+        Id(id)
+    );
+    text_page(status, method, text.into())
+}
+
+fn cause(by: Respondent, status: StatusCode, reason: &Reason) -> &'static str {
+    match (of_upstream(reason), by) {
+        (Some(_), Respondent::Inspector) => "Its inspector gave no usable answer. Try again later.",
+        (Some(cause), Respondent::Origin) => cause,
+        (None, _) => match status {
+            StatusCode::MISDIRECTED_REQUEST => "It does not serve this name on this connection.",
+            StatusCode::REQUEST_TIMEOUT => "The request did not come in time.",
+            StatusCode::SERVICE_UNAVAILABLE => "It has no room for this request. Try again later.",
+            _ => "It cannot serve this request.",
+        },
+    }
+}
+
+/// What is wrong with the server, if anything is.
+fn of_upstream(reason: &Reason) -> Option<&'static str> {
+    Some(match reason {
+        Reason::UpstreamTls(_) => {
+            "It could make no sound TLS connection to the server. The server's certificate may not \
+             be valid."
+        }
+        Reason::UpstreamAlert(_) => {
+            "The server has ended the TLS connection. It may require a certificate of the client."
+        }
+        Reason::Timeout(Limit::Connect | Limit::Upstream | Limit::UpstreamBody, _) => {
+            "The server did not answer in time. Try again later."
+        }
+        Reason::Dns(_) | Reason::NoAddress | Reason::Io(Peer::Upstream, _) => {
+            "The server could not be reached. Try again later."
+        }
+        Reason::Guarded(_) | Reason::Loop(_) => "It may not connect to this server.",
+        Reason::Response(_)
+        | Reason::Http2(Peer::Upstream, _)
+        | Reason::UpstreamClosed
+        | Reason::UpstreamReset
+        | Reason::UpstreamUnread
+        | Reason::UpstreamWantsHttp1 => "The server gave no usable answer. Try again later.",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use eyelet_telemetry::reason::{Detail, Shed};
+
+    use super::*;
+
+    #[test]
+    fn the_cause_is_a_general_one() {
+        let tls = Reason::UpstreamTls(Detail::of("invalid peer certificate: Expired"));
+        let late = Reason::Timeout(Limit::Upstream, None);
+        let shed = Reason::Shed(Shed::Stream);
+        for (by, status, reason, expected) in [
+            (Respondent::Origin, 503, &tls, "certificate may not be valid."),
+            (Respondent::Origin, 502, &Reason::UpstreamAlert(116), "certificate of the client."),
+            (Respondent::Origin, 504, &late, "did not answer in time."),
+            (Respondent::Origin, 503, &Reason::NoAddress, "could not be reached."),
+            (Respondent::Origin, 503, &shed, "no room"),
+            (Respondent::Origin, 421, &Reason::RuleGone, "does not serve this name"),
+            (Respondent::Inspector, 503, &Reason::NoAddress, "Its inspector"),
+            (Respondent::Inspector, 400, &Reason::Trace, "It cannot serve this request."),
+        ] {
+            let status = StatusCode::from_u16(status).unwrap_or_default();
+            assert!(cause(by, status, reason).contains(expected), "{status} {reason}");
+        }
+    }
+}
