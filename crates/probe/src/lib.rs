@@ -20,6 +20,7 @@ mod target;
 mod two;
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -29,6 +30,8 @@ use clap::Args;
 use report::{Grade, ProbeReport};
 use target::ProbeTarget;
 
+/// Connections of `--memory`: as few as show what a connection costs that needs 250 bytes.
+const CONNECTIONS: usize = 5000;
 /// Exit status for a flag or a target that is wrong.
 const USAGE: u8 = 2;
 
@@ -51,12 +54,14 @@ pub struct ProbeArgs {
     /// Measure what a connection costs the process that listens there, on this machine
     #[arg(long)]
     pub memory: bool,
-    /// The same for this process and its children, such as a container's whose port is forwarded
+    /// The same for this process and its children, such as a container's whose port is forwarded.
+    /// HOST is of this machine or private, or --connections is given
     #[arg(long)]
     pub pid: Option<u32>,
-    /// Most connections that --memory holds: it opens them in ten steps, twice or three times
-    #[arg(long, default_value_t = 5000, value_name = "COUNT")]
-    pub connections: usize,
+    /// Most connections that --memory holds, 5000 if not given: it opens them in ten steps, twice
+    /// or three times
+    #[arg(long, value_name = "COUNT")]
+    pub connections: Option<usize>,
     /// Most seconds for the rounds of --memory, after a warm-up
     #[arg(long, default_value_t = 120)]
     pub seconds: u64,
@@ -122,12 +127,11 @@ fn measure(
     spoken: session::SpokenVersions,
     report: &mut ProbeReport,
 ) {
-    let found = args.pid.map_or_else(|| listener::process(target.address), Ok);
-    let pid = match found {
+    let pid = match process(args, target.address) {
         Ok(pid) => pid,
         Err(why) => return report.unknown("memory", why),
     };
-    let (connections, gets) = (args.connections.max(1), args.get);
+    let (connections, gets) = (args.connections.unwrap_or(CONNECTIONS).max(1), args.get);
     let options = memory::Options { pid, connections, seconds: args.seconds, gets };
     let Some(curve) = memory::measure(target, spoken, options, report) else { return };
     let Some(file) = &args.svg else { return };
@@ -138,9 +142,52 @@ fn measure(
     }
 }
 
+/// The process that is measured. Nobody opens thousands of connections to a stranger's server by a
+/// mistyped name: a count says that it is meant.
+fn process(args: &ProbeArgs, address: SocketAddr) -> Result<u32, &'static str> {
+    match args.pid {
+        None => listener::process(address),
+        Some(pid) if args.connections.is_some() || listener::may_be_served_here(address) => Ok(pid),
+        Some(_) => Err("the address is neither this machine's nor private; \
+                        say --connections to do it all the same"),
+    }
+}
+
 fn print(args: &ProbeArgs, report: &ProbeReport, out: &mut impl Write) -> io::Result<()> {
     match args.json {
         true => writeln!(out, "{:#}", report.to_json(&args.target)),
         false => report.write_lines(out),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        args: ProbeArgs,
+    }
+
+    fn typed(line: &str) -> Result<ProbeArgs, clap::Error> {
+        CommandLine::try_parse_from(line.split(' ')).map(|line| line.args)
+    }
+
+    /// 192.0.2.1 is for documentation (RFC 5737).
+    #[test]
+    fn a_strangers_server_gets_no_thousands_of_connections_by_mistake() {
+        for (line, address, expected) in [
+            ("probe a.test:443 --pid 7", "127.0.0.1:443", Some(7)),
+            ("probe a.test:443 --pid 7", "10.0.0.2:443", Some(7)),
+            ("probe a.test:443 --pid 7", "192.0.2.1:443", None),
+            ("probe a.test:443 --pid 7 --memory", "192.0.2.1:443", None),
+            ("probe a.test:443 --pid 7 --connections 100", "192.0.2.1:443", Some(7)),
+            ("probe a.test:443 --memory --connections 100", "192.0.2.1:443", None),
+        ] {
+            let found = process(&typed(line).unwrap(), address.parse().unwrap());
+            assert_eq!(found.ok(), expected, "{line} {address}");
+        }
     }
 }

@@ -33,6 +33,16 @@ pub fn process(address: SocketAddr) -> Result<u32, &'static str> {
         .ok_or("no process of this machine, or of this user, listens there; --pid names one")
 }
 
+/// Whether a process of this machine may answer at this address: it is this machine's, or private,
+/// such as a container's. The internet has no private ones (RFC 1918, RFC 4193).
+pub fn may_be_served_here(address: SocketAddr) -> bool {
+    let is_private = match address.ip().to_canonical() {
+        IpAddr::V4(ip) => ip.is_private(),
+        IpAddr::V6(ip) => ip.is_unique_local(),
+    };
+    is_private || is_of_this_machine(address)
+}
+
 /// A local listener may have a stranger's port. Only an address of this machine can be bound.
 fn is_of_this_machine(address: SocketAddr) -> bool {
     let mut any_port = address;
@@ -129,6 +139,23 @@ mod tests {
         for stranger in ["192.0.2.1", "2001:db8::1"] {
             let found = process(SocketAddr::new(stranger.parse().unwrap(), port));
             assert!(found.is_err_and(|why| why.contains("not one of this machine")), "{stranger}");
+        }
+    }
+
+    #[test]
+    fn containers_have_addresses_of_this_machine_or_private_ones() {
+        for (ip, is_near) in [
+            ("127.0.0.1", true),
+            ("::ffff:127.0.0.1", true),
+            ("172.17.0.2", true),
+            ("::ffff:192.168.1.2", true),
+            ("fd00::2", true),
+            ("172.32.0.2", false),
+            ("192.0.2.1", false),
+            ("2001:db8::1", false),
+        ] {
+            let address = SocketAddr::new(ip.parse().unwrap(), 443);
+            assert_eq!(may_be_served_here(address), is_near, "{ip}");
         }
     }
 
