@@ -33,13 +33,9 @@ pub fn look(target: &ProbeTarget, spoken: SpokenVersions, path: &str, report: &m
     }
     let mut found = Found::default();
     for coding in ["gzip", "br", "zstd"] {
-        if let Ok(response) = get(target, spoken, path, coding) {
-            found.take(coding, response);
-        }
+        found.take(coding, plain.status, get(target, spoken, path, coding));
     }
-    if let Some(inner) = plain.codings().is_empty().then(|| coded(&plain.body)) {
-        found.codings(report, inner.is_some() || plain.body.len() < SMALL_BYTES);
-    }
+    found.codings(report, &plain);
     found.bodies(report);
     if let Some(response) = found.coded {
         vary(report, &response);
@@ -56,6 +52,8 @@ pub fn look(target: &ProbeTarget, spoken: SpokenVersions, path: &str, report: &m
 struct Found {
     /// Codings, each with what it saved.
     given: Vec<String>,
+    /// Why a request for a coding has no answer like the plain one.
+    failed: Vec<String>,
     /// Codings whose bodies cannot be decoded.
     broken: Vec<&'static str>,
     /// Codings whose bodies are longer than what is read.
@@ -67,8 +65,16 @@ struct Found {
 }
 
 impl Found {
-    /// Looks at the answer to a request for one coding.
-    fn take(&mut self, coding: &'static str, response: ProbeResponse) {
+    /// Looks at the answer to a request for one coding. The plain answer had this status.
+    fn take(&mut self, coding: &'static str, status: u16, answer: io::Result<ProbeResponse>) {
+        let response = match answer {
+            Ok(response) if response.status == status => response,
+            Ok(other) => {
+                let why = format!("asked for {coding}: {} in place of {status}", other.status);
+                return self.failed.push(why);
+            }
+            Err(error) => return self.failed.push(format!("asked for {coding}: {error}")),
+        };
         let codings = response.codings();
         if codings.len() > 1 {
             self.twice = Some(format!("Content-Encoding: {}", codings.join(", ")));
@@ -92,8 +98,14 @@ impl Found {
         self.coded = Some(response);
     }
 
-    fn codings(&self, report: &mut ProbeReport, is_right: bool) {
+    fn codings(&self, report: &mut ProbeReport, plain: &ProbeResponse) {
+        if !self.failed.is_empty() {
+            let seen = [&*self.failed, &*self.given].concat().join(", ");
+            return report.advise("codings", Grade::Bad, seen, ADVICE_FAILED);
+        }
+        let is_right = coded(&plain.body).is_some() || plain.body.len() < SMALL_BYTES;
         match &*self.given {
+            _ if !plain.codings().is_empty() => {}
             _ if self.coded.is_some() && self.given.is_empty() => {}
             [] if is_right => report.add("codings", Grade::Good, "none, which fits this body"),
             [] => report.advise("codings", Grade::Note, "none of gzip, br, zstd", ADVICE_CODINGS),
@@ -108,10 +120,13 @@ impl Found {
         } else if !self.cut.is_empty() {
             report.unknown("decoding", format!("more than 8 MiB: {}", self.cut.join(", ")));
         }
-        let is_known = self.broken.is_empty() && self.cut.is_empty();
+        let is_read = self.broken.is_empty() && self.cut.is_empty();
         match &self.twice {
             Some(seen) => report.advise("coded-twice", Grade::Bad, seen, ADVICE_TWICE),
-            None if is_known => report.add("coded-twice", Grade::Good, "no"),
+            None if !self.failed.is_empty() => {
+                report.unknown("coded-twice", "not every coding got an answer");
+            }
+            None if is_read => report.add("coded-twice", Grade::Good, "no"),
             None => report.unknown("coded-twice", "not every body could be decoded"),
         }
     }
@@ -324,6 +339,7 @@ const SMALL_BYTES: usize = 256;
 
 const ADVICE_PATH: &str = "the findings below are of this answer; --path names a page";
 const ADVICE_DECODING: &str = "no client can read it: send what Content-Encoding says";
+const ADVICE_FAILED: &str = "clients ask for all of them: answer as without, coded or not";
 const ADVICE_CODINGS: &str = "compress text: nginx: gzip on; Eyelet: compress = true";
 const ADVICE_TWICE: &str = "leave bodies alone that have a Content-Encoding or are compressed";
 const ADVICE_VARY: &str = "send Vary: Accept-Encoding, or caches mix codings; nginx: gzip_vary on";
@@ -395,13 +411,44 @@ mod tests {
         ] {
             let fields = vec![("content-encoding".to_owned(), field.to_owned())];
             let mut found = Found::default();
-            found.take("gzip", ProbeResponse { status: 200, fields, body, is_cut });
+            found.take("gzip", 200, Ok(ProbeResponse { status: 200, fields, body, is_cut }));
             let mut report = ProbeReport::default();
             found.bodies(&mut report);
-            let json = report.to_json("a.test:443");
-            let all = json["findings"].as_array().unwrap();
-            let one = all.iter().find(|one| one["name"] == name).unwrap();
-            assert_eq!(one["grade"], grade, "{field} {json:#}");
+            assert_eq!(finding(&report, name).0, grade, "{field}");
+        }
+    }
+
+    /// The grade of a finding and what was seen.
+    fn finding(report: &ProbeReport, name: &str) -> (String, String) {
+        let json = report.to_json("a.test:443");
+        let all = json["findings"].as_array().unwrap();
+        let one = all.iter().find(|one| one["name"] == name).unwrap();
+        (one["grade"].as_str().unwrap().into(), one["seen"].as_str().unwrap().into())
+    }
+
+    #[test]
+    fn a_coding_that_breaks_the_answer_is_named() {
+        let answer = |status, coding: &str, body| {
+            let fields = vec![("content-encoding".to_owned(), coding.to_owned())];
+            ProbeResponse { status, fields, body, is_cut: false }
+        };
+        let page = b"a page ".repeat(100);
+        let plain = answer(200, "", page.clone());
+        for (br, expected) in [
+            (Err(ErrorKind::UnexpectedEof.into()), "asked for br: unexpected end of file"),
+            (Ok(answer(502, "", Vec::new())), "asked for br: 502 in place of 200"),
+            (Ok(answer(500, "br", page.clone())), "asked for br: 500 in place of 200"),
+        ] {
+            let mut found = Found::default();
+            found.take("gzip", 200, Ok(answer(200, "gzip", gzip(&page))));
+            found.take("br", 200, br);
+            let mut report = ProbeReport::default();
+            found.codings(&mut report, &plain);
+            found.bodies(&mut report);
+            let (grade, seen) = finding(&report, "codings");
+            assert_eq!((&*grade, seen.contains(expected)), ("bad", true), "{seen}");
+            assert!(seen.contains("gzip (700 to "), "{seen}");
+            assert_eq!(finding(&report, "coded-twice").0, "unknown", "{expected}");
         }
     }
 }
