@@ -37,9 +37,11 @@ pub fn look(target: &ProbeTarget, spoken: SpokenVersions, path: &str, report: &m
     }
     found.codings(report, &plain);
     found.bodies(report);
-    if let Some(response) = found.coded {
+    if let Some((coding, response)) = found.coded {
         vary(report, &response);
-        breach(target, spoken, path, &response, report);
+        let mark = if path.contains('?') { '&' } else { '?' };
+        let asked = get(target, spoken, &format!("{path}{mark}q={CANARY}"), coding);
+        breach(reflects(asked), &response, report);
     }
     match plain.field("use-as-dictionary") {
         Some(value) => report.add("dictionary", Grade::Good, format!("Use-As-Dictionary: {value}")),
@@ -60,8 +62,8 @@ struct Found {
     cut: Vec<&'static str>,
     /// Which coding is around which.
     twice: Option<String>,
-    /// The last answer with a coding.
-    coded: Option<ProbeResponse>,
+    /// The last answer with a coding, and the one that was asked for.
+    coded: Option<(&'static str, ProbeResponse)>,
 }
 
 impl Found {
@@ -78,7 +80,7 @@ impl Found {
         let codings = response.codings();
         if codings.len() > 1 {
             self.twice = Some(format!("Content-Encoding: {}", codings.join(", ")));
-            self.coded = Some(response);
+            self.coded = Some((coding, response));
             return;
         }
         if codings.first().is_none_or(|one| one != coding) {
@@ -95,7 +97,7 @@ impl Found {
             None if response.is_cut => self.cut.push(coding),
             None => self.broken.push(coding),
         }
-        self.coded = Some(response);
+        self.coded = Some((coding, response));
     }
 
     fn codings(&self, report: &mut ProbeReport, plain: &ProbeResponse) {
@@ -144,30 +146,31 @@ fn vary(report: &mut ProbeReport, response: &ProbeResponse) {
     }
 }
 
+/// Whether a coded answer has the query in it, or why that cannot be told.
+fn reflects(answer: io::Result<ProbeResponse>) -> Result<bool, String> {
+    let response = answer.map_err(|error| format!("asked with a query: {error}"))?;
+    let codings = response.codings();
+    if codings.is_empty() {
+        return Err(format!("asked with a query: {}, not coded", response.status));
+    }
+    let decoded =
+        codings.iter().rev().try_fold(response.body, |body, coding| decode(coding, &body));
+    let decoded = decoded.ok_or("asked with a query: a body that cannot be decoded")?;
+    Ok(decoded.windows(CANARY.len()).any(|part| part == CANARY.as_bytes()))
+}
+
 /// A compressed answer with a secret and with text of the attacker's (breachattack.com).
-fn breach(
-    target: &ProbeTarget,
-    spoken: SpokenVersions,
-    path: &str,
-    response: &ProbeResponse,
-    report: &mut ProbeReport,
-) {
-    let mark = if path.contains('?') { '&' } else { '?' };
-    let reflecting = get(target, spoken, &format!("{path}{mark}q={CANARY}"), "gzip");
-    let reflected = reflecting.is_ok_and(|response| {
-        let coding = response.field("content-encoding").unwrap_or_default();
-        let decoded = decode(coding, &response.body).unwrap_or_default();
-        coding == "gzip" && decoded.windows(CANARY.len()).any(|part| part == CANARY.as_bytes())
-    });
+fn breach(reflects: Result<bool, String>, response: &ProbeResponse, report: &mut ProbeReport) {
     let cookie = response.field("set-cookie").is_some();
-    match (reflected, cookie) {
-        (true, _) => {
-            report.advise("breach", Grade::Bad, "compressed with the query", ADVICE_BREACH)
+    match reflects {
+        Ok(true) => report.advise("breach", Grade::Bad, "compressed with the query", ADVICE_BREACH),
+        _ if cookie => {
+            report.advise("breach", Grade::Note, "compressed, sets a cookie", ADVICE_BREACH);
         }
-        (_, true) => {
-            report.advise("breach", Grade::Note, "compressed, sets a cookie", ADVICE_BREACH)
+        Ok(false) => {
+            report.add("breach", Grade::Good, "no query and no cookie in compressed answers");
         }
-        _ => report.add("breach", Grade::Good, "no query and no cookie in compressed answers"),
+        Err(why) => report.unknown("breach", why),
     }
 }
 
@@ -426,12 +429,33 @@ mod tests {
         (one["grade"].as_str().unwrap().into(), one["seen"].as_str().unwrap().into())
     }
 
+    fn answer(status: u16, coding: &str, body: Vec<u8>) -> ProbeResponse {
+        let fields = vec![("content-encoding".to_owned(), coding.to_owned())];
+        ProbeResponse { status, fields, body, is_cut: false }
+    }
+
+    #[test]
+    fn a_query_is_found_in_an_answer_of_any_coding() {
+        let with = [&b"a page "[..], CANARY.as_bytes()].concat();
+        let without = b"a page ";
+        for (asked, grade) in [
+            (Ok(answer(200, "gzip", gzip(&with))), "bad"),
+            (Ok(answer(404, "zstd", zstd(&with))), "bad"),
+            (Ok(answer(200, "gzip, zstd", zstd(&gzip(&with)))), "bad"),
+            (Ok(answer(200, "zstd", zstd(without))), "ok"),
+            (Ok(answer(200, "zstd", with.clone())), "unknown"),
+            (Ok(answer(200, "", with.clone())), "unknown"),
+            (Err(ErrorKind::TimedOut.into()), "unknown"),
+        ] {
+            let mut report = ProbeReport::default();
+            let seen = format!("{asked:?}");
+            breach(reflects(asked), &ProbeResponse::default(), &mut report);
+            assert_eq!(finding(&report, "breach").0, grade, "{seen}");
+        }
+    }
+
     #[test]
     fn a_coding_that_breaks_the_answer_is_named() {
-        let answer = |status, coding: &str, body| {
-            let fields = vec![("content-encoding".to_owned(), coding.to_owned())];
-            ProbeResponse { status, fields, body, is_cut: false }
-        };
         let page = b"a page ".repeat(100);
         let plain = answer(200, "", page.clone());
         for (br, expected) in [

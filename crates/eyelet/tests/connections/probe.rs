@@ -187,6 +187,22 @@ server.on("sessionError", () => {}).on("tlsClientError", () => {});
 server.listen(0, "127.0.0.1", function () { console.log("port " + this.address().port + ";"); });
 "#;
 
+/// The planted faults: an error for gzip, no answer for zstd, and the query in an answer that is
+/// compressed by br alone.
+const BROKEN: &str = r#"
+const fs = require("fs"), zlib = require("zlib"), https = require("https");
+const [certificate, key] = process.argv.slice(1);
+https.createServer({ cert: fs.readFileSync(certificate), key: fs.readFileSync(key) }, (q, a) => {
+  const page = Buffer.from("a page ".repeat(200) + q.url);
+  const coding = q.headers["accept-encoding"];
+  if (coding == "zstd") return q.socket.destroy();
+  if (coding == "gzip") return a.writeHead(500).end();
+  if (coding != "br") return a.end(page);
+  a.writeHead(200, { "Content-Encoding": "br", "Vary": "Accept-Encoding" });
+  a.end(zlib.brotliCompressSync(page));
+}).listen(0, "127.0.0.1", function () { console.log("port " + this.address().port + ";"); });
+"#;
+
 /// A script of Node with the test's certificate, and where it listens.
 fn node(pki: &Pki, script: &str) -> (Talk, SocketAddr) {
     let (certificate, key) = (pki.file("edge.pem"), pki.file("edge.key"));
@@ -228,6 +244,22 @@ fn a_body_that_is_coded_twice_is_named() {
     let (_, found) = probe(address, &LONG);
     assert_eq!(finding(&found, "coded-twice").0, "ok", "{found:#}");
     assert_eq!(finding(&found, "vary").0, "bad", "{found:#}");
+    assert_eq!(finding(&found, "breach").0, "bad", "{found:#}");
+}
+
+#[test]
+fn codings_that_fail_and_a_query_in_a_body_of_brotli_are_named() {
+    if !need("node") {
+        return;
+    }
+    let (_node, address) = node(&Pki::new(), BROKEN);
+    let (_, found) = probe(address, &LONG);
+    let (grade, seen) = finding(&found, "codings");
+    assert_eq!(grade, "bad", "{found:#}");
+    assert!(seen.starts_with("asked for gzip: 500 in place of 200, asked for zstd: "), "{seen}");
+    assert!(seen.contains(", br (1401 to "), "{seen}");
+    assert_eq!(finding(&found, "coded-twice").0, "unknown", "{found:#}");
+    assert_eq!(finding(&found, "vary").0, "ok", "{found:#}");
     assert_eq!(finding(&found, "breach").0, "bad", "{found:#}");
 }
 
