@@ -54,7 +54,8 @@ fn an_edge_is_probed() {
     assert_eq!(finding(&found, "half-close").0, "unknown", "{found:#}");
 }
 
-/// The process is found by its listening socket. 60 connections are too few for exact figures.
+/// The process is found by its listening socket. 60 connections of 250 bytes are too few for a
+/// verdict.
 #[test]
 fn the_memory_of_an_edge_is_measured() {
     let pki = Pki::new();
@@ -68,7 +69,9 @@ fn the_memory_of_an_edge_is_measured() {
     assert_eq!(found["figures"]["connections"], 60.0, "{found:#}");
     assert!(found["figures"]["full_handshake_us"].as_f64().unwrap() > 0.0, "{found:#}");
     assert!(found["figures"]["resumed_handshake_us"].as_f64().unwrap() > 0.0, "{found:#}");
-    assert_eq!(finding(&found, "creep").0, "ok", "{found:#}");
+    let (grade, seen) = finding(&found, "memory");
+    assert!(grade == "unknown" && seen.starts_with("too few connections to tell"), "{found:#}");
+    assert_eq!(finding(&found, "creep").0, "unknown", "{found:#}");
     assert!(std::fs::read_to_string(&svg).unwrap().contains("<polyline"));
 }
 
