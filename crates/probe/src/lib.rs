@@ -25,18 +25,21 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 
 use report::{Grade, ProbeReport};
 use target::ProbeTarget;
 
 /// Connections of `--memory`: as few as show what a connection costs that needs 250 bytes.
 const CONNECTIONS: usize = 5000;
+/// The flags that measure: others say how, and are a mistake without one of these.
+const MEASURES: &str = "measures";
 /// Exit status for a flag or a target that is wrong.
 const USAGE: u8 = 2;
 
 /// Arguments of `eyelet probe`.
 #[derive(Args, Clone, Debug)]
+#[command(group(ArgGroup::new(MEASURES).args(["memory", "pid"]).multiple(true)))]
 pub struct ProbeArgs {
     /// The server, such as www.example:443 or `[::1]:8443`
     #[arg(value_name = "HOST:PORT")]
@@ -60,16 +63,16 @@ pub struct ProbeArgs {
     pub pid: Option<u32>,
     /// Most connections that --memory holds, 5000 if not given: it opens them in ten steps, twice
     /// or three times
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", requires = MEASURES)]
     pub connections: Option<usize>,
     /// Most seconds for the rounds of --memory, after a warm-up
-    #[arg(long, default_value_t = 120)]
+    #[arg(long, default_value_t = 120, requires = MEASURES)]
     pub seconds: u64,
     /// One GET on each connection of --memory before it is idle
-    #[arg(long)]
+    #[arg(long, requires = MEASURES)]
     pub get: bool,
     /// Draw memory over connections, with --memory
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = MEASURES)]
     pub svg: Option<PathBuf>,
     /// Print one JSON object instead of lines
     #[arg(long)]
@@ -173,6 +176,20 @@ mod tests {
 
     fn typed(line: &str) -> Result<ProbeArgs, clap::Error> {
         CommandLine::try_parse_from(line.split(' ')).map(|line| line.args)
+    }
+
+    #[test]
+    fn a_flag_of_a_measurement_needs_one() {
+        for flag in ["--svg a.svg", "--get", "--connections 9", "--seconds 9"] {
+            let error = typed(&format!("probe a.test:443 {flag}")).unwrap_err();
+            assert_eq!(error.exit_code(), i32::from(USAGE), "{flag}");
+            assert!(error.to_string().contains("--memory"), "{error}");
+            for how in ["--memory", "--pid 7", "--memory --pid 7"] {
+                let args = typed(&format!("probe a.test:443 {flag} {how}"));
+                assert!(args.is_ok_and(|args| args.seconds > 0), "{flag} {how}");
+            }
+        }
+        assert_eq!(typed("probe a.test:443").unwrap().seconds, 120);
     }
 
     /// 192.0.2.1 is for documentation (RFC 5737).
