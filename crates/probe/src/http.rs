@@ -174,6 +174,15 @@ fn breach(reflects: Result<bool, String>, response: &ProbeResponse, report: &mut
     }
 }
 
+/// Whether the connection is of use after the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnceAnswered {
+    /// It ends. The answer may end by that.
+    Close,
+    /// It is idle.
+    Idle,
+}
+
 fn get(
     target: &ProbeTarget,
     spoken: SpokenVersions,
@@ -182,16 +191,30 @@ fn get(
 ) -> io::Result<ProbeResponse> {
     let config = session::config(spoken.version, false, &spoken.alpn())?;
     let mut tls = session::open(target, &config)?;
-    let host = target.authority();
+    ask(&mut tls, (&target.authority(), path), coding, spoken, OnceAnswered::Close)
+}
+
+/// Asks for a path on a fresh connection, and reads the answer.
+///
+/// # Errors
+/// The stream's; `InvalidData` if the answer is no HTTP or ends too early.
+pub fn ask(
+    stream: &mut (impl Read + Write),
+    (host, path): (&str, &str),
+    coding: &str,
+    spoken: SpokenVersions,
+    after: OnceAnswered,
+) -> io::Result<ProbeResponse> {
     if spoken.is_two_only {
-        return two::get(&mut tls, (&host, path), coding);
+        return two::get(stream, (host, path), coding);
     }
+    let end = if after == OnceAnswered::Close { "Connection: close\r\n" } else { "" };
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: eyelet-probe\r\n\
-         Accept-Encoding: {coding}\r\nConnection: close\r\n\r\n"
+         Accept-Encoding: {coding}\r\n{end}\r\n"
     );
-    tls.write_all(request.as_bytes())?;
-    read(&mut tls)
+    stream.write_all(request.as_bytes())?;
+    read(stream)
 }
 
 /// Reads a head, and a body to the end of the connection or of what the head announces.
@@ -241,8 +264,9 @@ fn body(
     let left = length.unwrap_or(BODY_BYTES_MAX).min(BODY_BYTES_MAX);
     let chunked = response.field("transfer-encoding").is_some();
     let mut buffer = [0; 4096];
+    // Trailers end by an empty line, too.
     let is_whole = |raw: &[u8]| {
-        chunked && raw.ends_with(b"0\r\n\r\n") && dechunk(raw, &mut Vec::new()).is_some()
+        chunked && raw.ends_with(b"\r\n\r\n") && dechunk(raw, &mut Vec::new()).is_some()
     };
     while (raw.len() as u64) < left && !is_whole(&raw) {
         match stream.read(&mut buffer) {
@@ -365,6 +389,48 @@ mod tests {
         assert_eq!(read(&mut &raw[..]).unwrap().body[..2], *b"ab");
         assert!(read(&mut &b"\x15\x03\x03garbage\r\n"[..]).is_err());
         assert_eq!(coded(b"\x1f\x8b\x08\0"), Some("gzip"));
+    }
+
+    /// A connection that never ends: a read beyond the answer is an error.
+    struct Open<'a>(&'a [u8], Vec<u8>);
+
+    impl Read for Open<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            match self.0.read(buffer)? {
+                0 => Err(ErrorKind::TimedOut.into()),
+                more => Ok(more),
+            }
+        }
+    }
+
+    impl Write for Open<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.1.write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_answer_is_read_to_its_end_on_a_connection_that_stays() {
+        let long = vec![b'a'; 100_000];
+        let sized = [&b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"[..], &long].concat();
+        let head = &b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n186a0\r\n"[..];
+        let chunked = [head, &long, b"\r\n0\r\n\r\n"].concat();
+        let trailed = [head, &long, b"\r\n0\r\nServer-Timing: a\r\n\r\n"].concat();
+        let none = b"HTTP/1.1 204 No Content\r\n\r\n".to_vec();
+        let spoken = SpokenVersions { version: &rustls::version::TLS13, is_two_only: false };
+        for (raw, length) in [(sized, 100_000), (chunked, 100_000), (trailed, 100_000), (none, 0)] {
+            let mut stream = Open(&raw, Vec::new());
+            let asked = ("a.test", "/page");
+            let answer = ask(&mut stream, asked, "identity", spoken, OnceAnswered::Idle).unwrap();
+            assert_eq!((answer.body.len(), stream.0.len()), (length, 0));
+            let request = String::from_utf8(stream.1).unwrap();
+            assert!(request.starts_with("GET /page HTTP/1.1\r\nHost: a.test\r\n"), "{request}");
+            assert!(!request.contains("close"), "{request}");
+        }
     }
 
     fn gzip(body: &[u8]) -> Vec<u8> {

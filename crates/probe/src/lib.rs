@@ -47,7 +47,7 @@ pub struct ProbeArgs {
     /// The name in hellos and requests, instead of HOST
     #[arg(long)]
     pub name: Option<String>,
-    /// The path for the findings about HTTP
+    /// The path for the findings about HTTP, and for --get
     #[arg(long, default_value = "/", value_parser = path)]
     pub path: String,
     /// Longest wait for one answer
@@ -68,7 +68,7 @@ pub struct ProbeArgs {
     /// Most seconds for the rounds of --memory, after a warm-up
     #[arg(long, default_value_t = 120, requires = MEASURES)]
     pub seconds: u64,
-    /// One GET on each connection of --memory before it is idle
+    /// One GET for --path on each connection of --memory before it is idle
     #[arg(long, requires = MEASURES)]
     pub get: bool,
     /// Draw memory over connections, with --memory
@@ -134,8 +134,9 @@ fn measure(
         Ok(pid) => pid,
         Err(why) => return report.unknown("memory", why),
     };
-    let (connections, gets) = (args.connections.unwrap_or(CONNECTIONS).max(1), args.get);
-    let options = memory::Options { pid, connections, seconds: args.seconds, gets };
+    let connections = args.connections.unwrap_or(CONNECTIONS).max(1);
+    let path = args.get.then_some(&*args.path);
+    let options = memory::Options { pid, connections, seconds: args.seconds, path };
     let Some(curve) = memory::measure(target, spoken, options, report) else { return };
     let Some(file) = &args.svg else { return };
     let picture = svg::draw("Idle TLS connections", &[(args.target.clone(), curve)]);

@@ -2,7 +2,7 @@
 //! and reads the server's memory and CPU time from /proc.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::thread;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustls::{ClientConfig, HandshakeKind};
 
+use crate::http::{self, OnceAnswered};
 use crate::procfs::{self, Cpu};
 use crate::report::{Grade, ProbeReport};
 use crate::session::{self, ProbeClient, SpokenVersions};
@@ -60,15 +61,15 @@ const ENDED_PART_MAX: f64 = 0.01;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct Options<'a> {
     /// The server's process. Its children count, too.
     pub pid: u32,
     /// Most connections held at a time.
     pub connections: usize,
     /// Most seconds for the rounds. The warm-up before them has as many.
     pub seconds: u64,
-    /// One GET on each connection before it is idle.
-    pub gets: bool,
+    /// The path of one GET on each connection before it is idle.
+    pub path: Option<&'a str>,
 }
 
 /// How long a step waits before its reading.
@@ -142,7 +143,7 @@ struct Round {
 pub fn measure(
     target: &ProbeTarget,
     spoken: SpokenVersions,
-    options: Options,
+    options: Options<'_>,
     report: &mut ProbeReport,
 ) -> Option<Curve> {
     let family = procfs::family(options.pid);
@@ -189,7 +190,7 @@ struct Probe<'a> {
     target: &'a ProbeTarget,
     config: Arc<ClientConfig>,
     spoken: SpokenVersions,
-    options: Options,
+    options: Options<'a>,
 }
 
 impl Probe<'_> {
@@ -249,16 +250,15 @@ impl Probe<'_> {
     fn finish(&self, mut tls: ProbeClient) -> io::Result<TcpStream> {
         tls.sock.wait(self.target.wait);
         session::finish(&mut tls)?;
-        if self.options.gets && self.spoken.is_two_only {
-            two::get(&mut tls, (&self.target.authority(), "/"), "identity")?;
+        if let Some(path) = self.options.path {
+            let asked = (&*self.target.authority(), path);
+            let answer = http::ask(&mut tls, asked, "identity", self.spoken, OnceAnswered::Idle)?;
+            if answer.is_cut {
+                // The server holds the rest: such a connection is not idle.
+                return Err(io::Error::other("an answer of more than 8 MiB"));
+            }
         } else if self.spoken.is_two_only {
             two::begin(&mut tls)?;
-        } else if self.options.gets {
-            let request = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", self.target.authority());
-            tls.write_all(request.as_bytes())?;
-            if tls.read(&mut [0; 4096])? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
         }
         Ok(tls.sock.stream)
     }
@@ -416,7 +416,7 @@ fn slope(points: &[(f64, f64)]) -> f64 {
 fn handshakes(
     target: &ProbeTarget,
     spoken: SpokenVersions,
-    options: Options,
+    options: Options<'_>,
     report: &mut ProbeReport,
 ) {
     let wait = target.wait;
@@ -441,7 +441,7 @@ fn handshakes(
 fn cpu(
     target: &ProbeTarget,
     spoken: SpokenVersions,
-    options: Options,
+    options: Options<'_>,
     resumes: bool,
 ) -> io::Result<(f64, usize)> {
     let config = session::config(spoken.version, resumes, &spoken.alpn())?;

@@ -190,6 +190,20 @@ server.on("sessionError", () => {}).on("tlsClientError", () => {});
 server.listen(0, "127.0.0.1", function () { console.log("port " + this.address().port + ";"); });
 "#;
 
+/// A server that counts the pages that went out whole on connections that stay. A page is longer
+/// than what sockets hold for a client that does not read.
+const PAGES: &str = r#"
+const fs = require("fs"), https = require("https");
+const [certificate, key] = process.argv.slice(1);
+const page = Buffer.alloc(7 << 20, "a");
+let pages = 0;
+https.createServer({ cert: fs.readFileSync(certificate), key: fs.readFileSync(key) }, (q, a) => {
+  const counts = q.url == "/page" && q.headers.connection != "close";
+  if (counts) a.on("finish", () => console.log("pages " + ++pages + "."));
+  a.end(q.url == "/page" ? page : "short");
+}).listen(0, "127.0.0.1", function () { console.log("port " + this.address().port + ";"); });
+"#;
+
 /// The planted faults: an error for gzip, no answer for zstd, and the query in an answer that is
 /// compressed by br alone.
 const BROKEN: &str = r#"
@@ -248,6 +262,20 @@ fn a_body_that_is_coded_twice_is_named() {
     assert_eq!(finding(&found, "coded-twice").0, "ok", "{found:#}");
     assert_eq!(finding(&found, "vary").0, "bad", "{found:#}");
     assert_eq!(finding(&found, "breach").0, "bad", "{found:#}");
+}
+
+/// A warm-up of one connection and two rounds of four. Each page is read to its end: a server that
+/// still has some of it is not idle.
+#[test]
+fn each_connection_of_a_measurement_gets_the_path_that_is_asked_for() {
+    if !need("node") {
+        return;
+    }
+    let (mut node, address) = node(&Pki::new(), PAGES);
+    let flags = ["--wait", "20", "--memory", "--get", "--path", "/page", "--connections", "4"];
+    let (_, found) = probe(address, &flags);
+    assert_eq!(found["figures"]["connections"], 4.0, "{found:#}");
+    node.hear("pages 9.");
 }
 
 #[test]
