@@ -19,15 +19,19 @@ pub mod svg;
 mod target;
 mod two;
 
+use std::fmt;
+use std::fs::File;
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 
 use report::{Grade, ProbeReport};
+use scan::Versions;
+use session::SpokenVersions;
 use target::ProbeTarget;
 
 /// Connections of `--memory`: as few as show what a connection costs that needs 250 bytes.
@@ -88,46 +92,77 @@ fn path(text: &str) -> Result<String, String> {
 }
 
 /// Probes a server. Exits with 0 if a TLS server answered, with 1 if none did, with 2 if the target
-/// is wrong.
+/// is wrong or the picture cannot be written.
 pub fn run(args: &ProbeArgs, out: &mut impl Write) -> ExitCode {
     let wait = Duration::from_secs(args.wait);
     let target = match ProbeTarget::resolve(&args.target, args.name.as_deref(), wait) {
         Ok(target) => target,
-        Err(error) => {
-            eprintln!("eyelet: {error}");
-            return ExitCode::from(USAGE);
-        }
+        Err(error) => return mistake(error),
     };
-    let mut report = ProbeReport::default();
-    let answered = look(args, &target, &mut report);
-    match print(args, &report, out) {
-        Ok(()) if answered => ExitCode::SUCCESS,
+    // A measurement takes a minute: a file that cannot be written is said before it.
+    let picture = match args.svg.as_deref().map(create).transpose() {
+        Ok(picture) => picture,
+        Err(error) => return mistake(error),
+    };
+    match look(args, &target, picture, out) {
+        Ok(true) => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
     }
 }
 
-/// Returns whether a TLS server answered.
-fn look(args: &ProbeArgs, target: &ProbeTarget, report: &mut ProbeReport) -> bool {
-    let versions = match scan::scan(target, report) {
-        Ok(versions) => versions,
-        Err(answer) => {
-            report.add("tls", Grade::Bad, answer.text());
-            return false;
-        }
-    };
-    if let Some(spoken) = session::look(target, versions, &args.path, report) {
-        http::look(target, spoken, &args.path, report);
-        if args.memory || args.pid.is_some() {
-            measure(args, target, spoken, report);
-        }
+fn mistake(why: impl fmt::Display) -> ExitCode {
+    eprintln!("eyelet: {why}");
+    ExitCode::from(USAGE)
+}
+
+fn create(path: &Path) -> Result<File, String> {
+    File::create(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Prints what it finds. Returns whether a TLS server answered.
+fn look(
+    args: &ProbeArgs,
+    target: &ProbeTarget,
+    picture: Option<File>,
+    out: &mut impl Write,
+) -> io::Result<bool> {
+    let mut report = ProbeReport::default();
+    let scanned = scan::scan(target, &mut report);
+    if let Err(answer) = &scanned {
+        report.add("tls", Grade::Bad, answer.text());
     }
-    true
+    let answered = scanned.is_ok();
+    let spoken = scanned.ok().and_then(|versions| outside(args, target, versions, &mut report));
+    if !args.json {
+        report.write_lines(out)?;
+    }
+    if let Some(spoken) = spoken.filter(|_| args.memory || args.pid.is_some()) {
+        measure(args, target, spoken, picture, &mut report);
+    }
+    match args.json {
+        true => writeln!(out, "{:#}", report.to_json(&args.target))?,
+        false => report.write_lines(out)?,
+    }
+    Ok(answered)
+}
+
+/// What handshakes and requests show. `None`: no handshake is possible.
+fn outside(
+    args: &ProbeArgs,
+    target: &ProbeTarget,
+    versions: Versions,
+    report: &mut ProbeReport,
+) -> Option<SpokenVersions> {
+    let spoken = session::look(target, versions, &args.path, report)?;
+    http::look(target, spoken, &args.path, report);
+    Some(spoken)
 }
 
 fn measure(
     args: &ProbeArgs,
     target: &ProbeTarget,
-    spoken: session::SpokenVersions,
+    spoken: SpokenVersions,
+    picture: Option<File>,
     report: &mut ProbeReport,
 ) {
     let pid = match process(args, target.address) {
@@ -138,10 +173,10 @@ fn measure(
     let path = args.get.then_some(&*args.path);
     let options = memory::Options { pid, connections, seconds: args.seconds, path };
     let Some(curve) = memory::measure(target, spoken, options, report) else { return };
-    let Some(file) = &args.svg else { return };
+    let Some((path, mut file)) = args.svg.as_ref().zip(picture) else { return };
     let picture = svg::draw("Idle TLS connections", &[(args.target.clone(), curve)]);
-    match std::fs::write(file, picture) {
-        Ok(()) => report.add("svg", Grade::Good, file.display().to_string()),
+    match file.write_all(picture.as_bytes()) {
+        Ok(()) => report.add("svg", Grade::Good, path.display().to_string()),
         Err(error) => report.unknown("svg", error),
     }
 }
@@ -154,13 +189,6 @@ fn process(args: &ProbeArgs, address: SocketAddr) -> Result<u32, &'static str> {
         Some(pid) if args.connections.is_some() || listener::may_be_served_here(address) => Ok(pid),
         Some(_) => Err("the address is neither this machine's nor private; \
                         say --connections to do it all the same"),
-    }
-}
-
-fn print(args: &ProbeArgs, report: &ProbeReport, out: &mut impl Write) -> io::Result<()> {
-    match args.json {
-        true => writeln!(out, "{:#}", report.to_json(&args.target)),
-        false => report.write_lines(out),
     }
 }
 

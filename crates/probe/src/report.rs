@@ -46,6 +46,8 @@ pub struct Finding {
 #[derive(Debug, Default)]
 pub struct ProbeReport {
     findings: Vec<Finding>,
+    /// Findings that have their lines.
+    written: usize,
     figures: Vec<(&'static str, f64)>,
 }
 
@@ -76,19 +78,20 @@ impl ProbeReport {
         self.figures.push((name, value));
     }
 
-    /// Writes a line for each finding, with its advice below.
+    /// Writes a line for each finding since the last call, with its advice below.
     ///
     /// # Errors
     /// The output's.
-    pub fn write_lines(&self, out: &mut impl Write) -> io::Result<()> {
-        for finding in &self.findings {
+    pub fn write_lines(&mut self, out: &mut impl Write) -> io::Result<()> {
+        for finding in self.findings.iter().skip(self.written) {
             let Finding { name, grade, seen, advice } = finding;
             writeln!(out, "{:<8}{name:<16} {}", grade.name(), printable(seen))?;
             if let Some(advice) = advice {
                 writeln!(out, "{:24} -> {advice}", "")?;
             }
         }
-        Ok(())
+        self.written = self.findings.len();
+        out.flush()
     }
 
     /// The findings and figures as one object.
@@ -123,6 +126,10 @@ mod tests {
         let lines = String::from_utf8(lines).unwrap();
         assert!(lines.starts_with("bad     alpn             h2?[2J\n"), "{lines}");
         assert!(lines.contains("-> offer http/1.1"), "{lines}");
+        report.add("half-close", Grade::Good, "later");
+        let mut later = Vec::new();
+        report.write_lines(&mut later).unwrap();
+        assert_eq!(later, b"ok      half-close       later\n");
         assert_eq!(report.to_json("x")["findings"][0]["grade"], "bad");
     }
 }

@@ -49,6 +49,7 @@ fn a_command_line_with_a_mistake_says_what_was_expected() {
         ("proxy app.localhost=8000", 2, "such as app.localhost=127.0.0.1:8000"),
         ("probe app.example", 2, "expected HOST:PORT, such as www.example:443 or [::1]:8443"),
         ("probe app.example:443 --get", 2, "--memory"),
+        ("probe 127.0.0.1:1 --memory --svg absent/a.svg", 2, "absent/a.svg: No such file"),
         ("top edge.toml", 2, "the configuration has no [admin]: add it, or name a --socket"),
         ("cert app.localhost --folder ca --out absent", 1, "--out names a folder that is there"),
         ("cert app.example.com --folder ca", 1, "eyelet trust --permit app.example.com --folder"),
