@@ -10,6 +10,7 @@ mod hello;
 mod http;
 mod listener;
 mod memory;
+mod pace;
 pub mod procfs;
 mod report;
 mod response;

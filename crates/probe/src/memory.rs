@@ -11,38 +11,21 @@ use std::time::{Duration, Instant};
 use rustls::{ClientConfig, HandshakeKind};
 
 use crate::http::{self, OnceAnswered};
+use crate::pace::{STEPS, STILL_BYTES, StepPace, settled};
 use crate::procfs::{self, Cpu};
 use crate::report::{Grade, ProbeReport};
 use crate::session::{self, ProbeClient, SpokenVersions};
 use crate::target::ProbeTarget;
 use crate::two;
 
-/// Steps of a round, equal ones. The warm-up is as large as the first: from there on the memory
-/// that it left is in use again, so that the slope over the steps leaves out what grows once. Ten,
-/// because the memory of a garbage collector goes up and down between them.
-const STEPS: usize = 10;
 /// Hellos that are sent before the first handshake goes on, as when many clients come back at once.
 /// Where handshakes come one by one, the heap has other holes: Node then takes 52 kB a connection
 /// instead of 37 kB.
 const BURST: usize = 64;
 /// Descriptors that this process and the server need for other things.
 const DESCRIPTORS_KEPT: usize = 100;
-/// Between the last handshake of a step and the reading: threads of the server finish. Short, since
-/// servers end what is idle, such as Node after five seconds and HAProxy after ten.
-const STEP_PAUSE: Duration = Duration::from_millis(300);
-/// A rest follows where the server still gives memory back in the last one: what only handshakes
-/// need. Eyelet does so after a second: read before, its slope was 278 bytes, and later 256.
-const REST_PAUSE: Duration = Duration::from_millis(1200);
-/// Most that the rests of a round take.
-const RESTS_MAX: Duration = REST_PAUSE.saturating_mul(STEPS as u32);
-/// The part of a round's time that rests may take: those of some steps alone would bend the slope.
-const RESTS_PART: u32 = 2;
 /// Between the last close and the reading.
 const CLOSE_PAUSE: Duration = Duration::from_secs(2);
-/// How often memory may still move after a pause.
-const PAUSES_MAX: usize = 3;
-/// Memory that moves by less stands still.
-const STILL_BYTES: f64 = 64.0 * 1024.0;
 /// Most handshakes of one figure of CPU time.
 const HANDSHAKES: usize = 100;
 /// Growth between rounds that fragmentation explains: bytes.
@@ -70,58 +53,6 @@ pub struct Options<'a> {
     pub seconds: u64,
     /// The path of one GET on each connection before it is idle.
     pub path: Option<&'a str>,
-}
-
-/// How long a step waits before its reading.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pace {
-    /// Not at all: nobody looks at the curve.
-    AtOnce,
-    /// Until the memory stands still.
-    Still,
-    /// For a rest more: the server gave memory back in the last one.
-    Rested,
-}
-
-impl Pace {
-    /// The pace of a round of so many seconds after a warm-up that ended with this one.
-    fn after_warm_up(self, seconds: u64) -> Self {
-        match self {
-            Self::Rested if RESTS_MAX * RESTS_PART > Duration::from_secs(seconds) => Self::Still,
-            pace => pace,
-        }
-    }
-
-    /// Waits and reads. A rest in which nothing is given back is the last one.
-    fn read(&mut self, memory: impl Fn() -> f64, sleep: impl Fn(Duration)) -> f64 {
-        if *self == Self::AtOnce {
-            return memory();
-        }
-        let early = settled(STEP_PAUSE, &memory, &sleep);
-        if *self == Self::Still {
-            return early;
-        }
-        sleep(REST_PAUSE);
-        let late = memory();
-        if early - late < STILL_BYTES {
-            *self = Self::Still;
-        }
-        late
-    }
-}
-
-/// Memory once it stands still: a busy server is late.
-fn settled(pause: Duration, memory: impl Fn() -> f64, sleep: impl Fn(Duration)) -> f64 {
-    let mut last = memory();
-    for _ in 0..PAUSES_MAX {
-        sleep(pause);
-        let now = memory();
-        if (now - last).abs() < STILL_BYTES {
-            return now;
-        }
-        last = now;
-    }
-    last
 }
 
 /// Bytes of anonymous memory over connections, since the warm-up.
@@ -161,16 +92,16 @@ pub fn measure(
     let most = options.connections.min(descriptors(options.pid)).max(1);
     let steps: Vec<usize> = (1..=STEPS).map(|step| (most * step).div_ceil(STEPS)).collect();
     let probe = Probe { target, config, spoken, options };
-    let mut pace = Pace::Rested;
+    let mut pace = StepPace::Rested;
     probe.round(&steps[..1], 0.0, probe.deadline(), &mut pace);
     pace = pace.after_warm_up(options.seconds);
     let base = probe.anonymous();
     let deadline = probe.deadline();
     // Only the first curve is looked at. Of later rounds what they leave is.
     let mut rounds = vec![probe.round(&steps, base, deadline, &mut pace)];
-    rounds.push(probe.round(&steps, base, deadline, &mut Pace::AtOnce));
+    rounds.push(probe.round(&steps, base, deadline, &mut StepPace::AtOnce));
     if grows(&rounds).is_some() {
-        rounds.push(probe.round(&steps, base, deadline, &mut Pace::AtOnce));
+        rounds.push(probe.round(&steps, base, deadline, &mut StepPace::AtOnce));
     }
     verdicts(&rounds, report);
     handshakes(target, spoken, options, report);
@@ -205,7 +136,7 @@ impl Probe<'_> {
     }
 
     /// Opens connections up to each step, closes them all, and waits.
-    fn round(&self, steps: &[usize], base: f64, deadline: Instant, pace: &mut Pace) -> Round {
+    fn round(&self, steps: &[usize], base: f64, deadline: Instant, pace: &mut StepPace) -> Round {
         let slab = procfs::slab_bytes();
         let (mut held, mut curve, mut error) = (Vec::new(), Vec::new(), None);
         for step in steps {
@@ -565,46 +496,6 @@ mod tests {
             let rounds =
                 [0, 1].map(|_| Round { curve: curve.clone(), kernel, ..round(5000, 0, 0.0) });
             assert_eq!(grades(&rounds), expected, "{curve:?}");
-        }
-    }
-
-    /// What a server holds `ms` after the handshakes of a step, and the time that ten steps wait.
-    fn paced(mut pace: Pace, holds: fn(u64) -> f64) -> (f64, Duration) {
-        let slept = std::cell::Cell::new(Duration::ZERO);
-        let mut read = 0.0;
-        for _ in 0..STEPS {
-            let began = slept.get();
-            let now = || holds((slept.get() - began).as_millis() as u64);
-            read = pace.read(now, |pause| slept.set(slept.get() + pause));
-        }
-        (read, slept.get())
-    }
-
-    #[test]
-    fn steps_rest_only_while_a_server_gives_memory_back() {
-        const MIB: f64 = 1024.0 * 1024.0;
-        let late = |ms| if ms < 1000 { 2.0 * MIB } else { MIB };
-        let none = |_| 2.0 * MIB;
-        assert_eq!(paced(Pace::Rested, late), (MIB, (STEP_PAUSE + REST_PAUSE) * 10));
-        assert_eq!(paced(Pace::Rested, none), (2.0 * MIB, STEP_PAUSE * 10 + REST_PAUSE));
-        // HAProxy and Node end what is idle: the handshakes take time, too.
-        let (_, waits) = paced(Pace::Still, none);
-        assert!(waits <= Duration::from_secs(3), "{waits:?}");
-        assert_eq!(paced(Pace::AtOnce, late), (2.0 * MIB, Duration::ZERO));
-        // A server that is never still.
-        let (_, waits) = paced(Pace::Rested, |ms| 1e9 - ms as f64 * MIB);
-        assert!(waits <= STEP_PAUSE * 30 + RESTS_MAX, "{waits:?}");
-    }
-
-    #[test]
-    fn rests_leave_time_for_the_handshakes() {
-        for (pace, seconds, expected) in [
-            (Pace::Rested, 120, Pace::Rested),
-            (Pace::Rested, 24, Pace::Rested),
-            (Pace::Rested, 15, Pace::Still),
-            (Pace::Still, 120, Pace::Still),
-        ] {
-            assert_eq!(pace.after_warm_up(seconds), expected, "{pace:?} {seconds}");
         }
     }
 
