@@ -2,7 +2,7 @@
 //! and reads the server's memory and CPU time from /proc.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, IsTerminal, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::thread;
@@ -89,32 +89,53 @@ pub fn measure(
             return None;
         }
     };
-    let most = options.connections.min(descriptors(options.pid)).max(1);
+    let room = Room::of(options.pid);
+    let most = options.connections.min(room.connections).max(1);
     let steps: Vec<usize> = (1..=STEPS).map(|step| (most * step).div_ceil(STEPS)).collect();
-    let probe = Probe { target, config, spoken, options };
+    let shows = io::stderr().is_terminal();
+    let probe = Probe { target, config, spoken, options, shows };
     let mut pace = StepPace::Rested;
-    probe.round(&steps[..1], 0.0, probe.deadline(), &mut pace);
+    probe.round("warm-up", &steps[..1], 0.0, probe.deadline(), &mut pace);
     pace = pace.after_warm_up(options.seconds);
     let base = probe.anonymous();
     let deadline = probe.deadline();
     // Only the first curve is looked at. Of later rounds what they leave is.
-    let mut rounds = vec![probe.round(&steps, base, deadline, &mut pace)];
-    rounds.push(probe.round(&steps, base, deadline, &mut StepPace::AtOnce));
+    let mut rounds = vec![probe.round("round 1", &steps, base, deadline, &mut pace)];
+    rounds.push(probe.round("round 2", &steps, base, deadline, &mut StepPace::AtOnce));
     if grows(&rounds).is_some() {
-        rounds.push(probe.round(&steps, base, deadline, &mut StepPace::AtOnce));
+        rounds.push(probe.round("round 3", &steps, base, deadline, &mut StepPace::AtOnce));
     }
+    shortfall(&rounds, (most < options.connections).then_some(room), report);
     verdicts(&rounds, report);
+    probe.show("CPU time of handshakes");
     handshakes(target, spoken, options, report);
     rounds.into_iter().next().map(|round| round.curve)
 }
 
-/// Connections for which both this process and the server may have descriptors. A proxy holds two.
-fn descriptors(pid: u32) -> usize {
-    let own = usize::try_from(eyelet_sys::process::raise_descriptor_limit()).unwrap_or(usize::MAX);
-    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
-    let soft = line.and_then(|rest| rest.split_whitespace().next()?.parse::<usize>().ok());
-    own.min(soft.unwrap_or(usize::MAX) / 2).saturating_sub(DESCRIPTORS_KEPT)
+/// Connections for which both this process and the server may have descriptors.
+struct Room {
+    connections: usize,
+    /// The process whose limit it is.
+    pid: u32,
+}
+
+impl Room {
+    fn of(pid: u32) -> Self {
+        let own = eyelet_sys::process::raise_descriptor_limit();
+        let own = usize::try_from(own).unwrap_or(usize::MAX).saturating_sub(DESCRIPTORS_KEPT);
+        let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
+        match server_room(&limits) {
+            Some(room) if room <= own => Self { connections: room, pid },
+            _ => Self { connections: own, pid: std::process::id() },
+        }
+    }
+}
+
+/// Connections for which a server with these limits has descriptors. A proxy needs two for each.
+fn server_room(limits: &str) -> Option<usize> {
+    let rest = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    let soft = rest.split_whitespace().next()?.parse::<usize>().ok()?;
+    Some((soft / 2).saturating_sub(DESCRIPTORS_KEPT))
 }
 
 struct Probe<'a> {
@@ -122,6 +143,8 @@ struct Probe<'a> {
     config: Arc<ClientConfig>,
     spoken: SpokenVersions,
     options: Options<'a>,
+    /// A person waits at a terminal.
+    shows: bool,
 }
 
 impl Probe<'_> {
@@ -135,13 +158,28 @@ impl Probe<'_> {
         procfs::memory(&procfs::family(self.options.pid)).anon
     }
 
+    /// A line of progress. A terminal that is gone does not end the measurement.
+    fn show(&self, text: &str) {
+        if self.shows {
+            let _ = writeln!(io::stderr(), "eyelet: {text}");
+        }
+    }
+
     /// Opens connections up to each step, closes them all, and waits.
-    fn round(&self, steps: &[usize], base: f64, deadline: Instant, pace: &mut StepPace) -> Round {
+    fn round(
+        &self,
+        name: &str,
+        steps: &[usize],
+        base: f64,
+        deadline: Instant,
+        pace: &mut StepPace,
+    ) -> Round {
         let slab = procfs::slab_bytes();
         let (mut held, mut curve, mut error) = (Vec::new(), Vec::new(), None);
         for step in steps {
             if error.is_none() {
                 error = self.open_until(*step, &mut held, deadline).err();
+                self.show(&format!("{name}: {} connections", held.len()));
                 let memory = pace.read(|| self.anonymous(), thread::sleep);
                 curve.push((held.len() as f64, memory - base));
             }
@@ -220,14 +258,28 @@ impl Round {
     }
 }
 
+/// Why the rounds have fewer connections than they should.
+fn shortfall(rounds: &[Round], room: Option<Room>, report: &mut ProbeReport) {
+    let limit = room.map(|Room { connections, pid }| {
+        let whose = match pid == std::process::id() {
+            true => "this process".to_owned(),
+            false => format!("process {pid}"),
+        };
+        format!("{connections} connections at most, by the descriptor limit of {whose}")
+    });
+    let error = rounds.iter().find_map(|round| round.error.as_ref()).map(|error| {
+        let held: Vec<String> = rounds.iter().map(|round| round.held.to_string()).collect();
+        format!("{} connections: {error}", held.join(", "))
+    });
+    let seen: Vec<String> = limit.into_iter().chain(error).collect();
+    if !seen.is_empty() {
+        report.advise("rounds", Grade::Note, seen.join("; "), ADVICE_ROUNDS);
+    }
+}
+
 fn verdicts(rounds: &[Round], report: &mut ProbeReport) {
     let [first, later @ ..] = rounds else { return };
     report.figure("connections", first.held as f64);
-    if let Some(error) = rounds.iter().find_map(|round| round.error.as_ref()) {
-        let held: Vec<String> = rounds.iter().map(|round| round.held.to_string()).collect();
-        let seen = format!("{} connections: {error}", held.join(", "));
-        report.advise("rounds", Grade::Note, seen, ADVICE_ROUNDS);
-    }
     if let Some(why) = first.doubt() {
         for name in ["memory", "kernel-memory", "creep"] {
             report.unknown(name, &why);
@@ -433,7 +485,7 @@ const ADVICE_GROWTH: &str =
 const ADVICE_RETURN: &str =
     "the allocator keeps it: no leak while a second round does not grow; malloc_trim, jemalloc";
 const ADVICE_ROUNDS: &str =
-    "raise LimitNOFILE= of the server, or --seconds; or fewer --connections";
+    "raise the limit by LimitNOFILE= or ulimit -n, or --seconds; or fewer --connections";
 
 #[cfg(test)]
 mod tests {
@@ -496,6 +548,31 @@ mod tests {
             let rounds =
                 [0, 1].map(|_| Round { curve: curve.clone(), kernel, ..round(5000, 0, 0.0) });
             assert_eq!(grades(&rounds), expected, "{curve:?}");
+        }
+    }
+
+    #[test]
+    fn a_descriptor_limit_is_named() {
+        let limits = "Max processes  9  9  processes\nMax open files  1024  4096  files\n";
+        assert_eq!(server_room(limits), Some(412));
+        assert_eq!(server_room("Max open files  64  64  files\n"), Some(0));
+        assert_eq!(server_room("Max open files  unlimited  unlimited  files\n"), None);
+        let of = |pid| Some(Room { connections: 412, pid });
+        let late = Round { error: Some(io::ErrorKind::TimedOut.into()), ..round(412, 0, 0.0) };
+        for (rounds, room, expected) in [
+            (
+                round(412, 0, 0.0),
+                of(7),
+                "412 connections at most, by the descriptor limit of process 7",
+            ),
+            (round(412, 0, 0.0), of(std::process::id()), "limit of this process"),
+            (late, of(7), "process 7; 412 connections: timed out"),
+        ] {
+            let mut report = ProbeReport::default();
+            shortfall(&[rounds], room, &mut report);
+            let json = report.to_json("a.test:443");
+            let seen = json["findings"][0]["seen"].as_str().unwrap();
+            assert!(seen.ends_with(expected), "{seen}");
         }
     }
 

@@ -223,10 +223,15 @@ https.createServer({ cert: fs.readFileSync(certificate), key: fs.readFileSync(ke
 /// A script of Node with the test's certificate, and where it listens.
 fn node(pki: &Pki, script: &str) -> (Talk, SocketAddr) {
     let (certificate, key) = (pki.file("edge.pem"), pki.file("edge.key"));
-    let mut node = Talk::start(Command::new("node").args(["-e", script]).args([certificate, key]));
-    node.hear(";");
-    let port: u16 = node.said().split(['t', ';']).nth(1).unwrap().trim().parse().unwrap();
-    (node, SocketAddr::from(([127, 0, 0, 1], port)))
+    listening(Command::new("node").args(["-e", script]).args([certificate, key]))
+}
+
+/// A server that says its port.
+fn listening(command: &mut Command) -> (Talk, SocketAddr) {
+    let mut server = Talk::start(command);
+    server.hear(";");
+    let port: u16 = server.said().split(['t', ';']).nth(1).unwrap().trim().parse().unwrap();
+    (server, SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
 #[test]
@@ -276,6 +281,40 @@ fn each_connection_of_a_measurement_gets_the_path_that_is_asked_for() {
     let (_, found) = probe(address, &flags);
     assert_eq!(found["figures"]["connections"], 4.0, "{found:#}");
     node.hear("pages 9.");
+}
+
+/// Runs a command in a terminal, and ends with its status.
+const TERMINAL: &str = "import os, pty, sys\n\
+                        sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))";
+
+/// The server's limit is for 20 connections: 100 descriptors are for other things, and a connection
+/// may need two.
+#[test]
+fn who_measures_at_a_terminal_sees_what_goes_on() {
+    if !need("python3") {
+        return;
+    }
+    let pki = Pki::new();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/buffers.py");
+    let mut server = Command::new("sh");
+    server.args(["-c", "ulimit -n 240; exec python3 \"$@\"", "sh", script]);
+    server.arg(pki.file("edge.pem")).arg(pki.file("edge.key")).arg("released");
+    let (_server, address) = listening(&mut server);
+    let mut command = Command::new("python3");
+    command.args(["-c", TERMINAL, env!("CARGO_BIN_EXE_eyelet"), "probe", &address.to_string()]);
+    let said = output(command.args(["--name", "app.test", "--wait", "60", "--memory"]));
+    assert_eq!(said.status.code(), Some(0), "{}", said.text);
+    let at = |text| said.text.find(text).unwrap_or_else(|| panic!("no {text:?}: {}", said.text));
+    let places = [
+        "ok      tls-1.3",
+        "ok      http ",
+        "eyelet: warm-up: 2 connections",
+        "eyelet: round 1: 20 connections",
+        "eyelet: round 2: 20 connections",
+        "note    rounds           20 connections at most, by the descriptor limit of process",
+    ];
+    assert!(places.map(at).is_sorted(), "{}", said.text);
+    assert_eq!(said.text.matches("tls-1.3").count(), 1, "{}", said.text);
 }
 
 #[test]
