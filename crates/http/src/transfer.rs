@@ -307,9 +307,9 @@ pub enum Broken {
 pub struct Download<'a> {
     decoder: Decoder,
     /// Bytes of the body that were read before the response was begun, and its end if that came
-    /// too.
+    /// too: its trailers, or why it broke.
     first: Bytes,
-    first_end: Option<Option<HeaderMap>>,
+    first_end: Option<Result<Option<HeaderMap>, ResponseFault>>,
     /// Boxed, because few responses have it.
     decoding: Option<Box<Decoding>>,
     coder: Option<Coder>,
@@ -367,7 +367,8 @@ impl<'a> Download<'a> {
     }
 
     /// The bytes of the body that are here already, up to [`FIRST_BYTES`], and whether the body
-    /// ends there. Pending while there are none.
+    /// ends there. Pending while there are none. A fault behind some bytes is kept until they are
+    /// passed on: the client sees the same whether it was noticed now or later.
     pub fn poll_first(
         &mut self,
         task: &mut Context<'_>,
@@ -377,22 +378,23 @@ impl<'a> Download<'a> {
             match self.poll_upstream(task, upstream, FIRST_BYTES) {
                 Poll::Pending if self.first.is_empty() => return Poll::Pending,
                 Poll::Pending => break,
-                Poll::Ready(Err(fault)) => return Poll::Ready(Err(fault)),
-                Poll::Ready(Ok(Piece::End(trailers))) => self.first_end = Some(trailers),
+                Poll::Ready(Err(fault)) if self.first.is_empty() => return Poll::Ready(Err(fault)),
+                Poll::Ready(Err(fault)) => self.first_end = Some(Err(fault)),
+                Poll::Ready(Ok(Piece::End(trailers))) => self.first_end = Some(Ok(trailers)),
                 Poll::Ready(Ok(Piece::Data(data))) if self.first.is_empty() => self.first = data,
                 Poll::Ready(Ok(Piece::Data(data))) => {
                     self.first = [&self.first[..], &data].concat().into();
                 }
             }
         }
-        Poll::Ready(Ok((self.first.clone(), self.first_end.is_some())))
+        Poll::Ready(Ok((self.first.clone(), matches!(self.first_end, Some(Ok(_))))))
     }
 
-    /// The bytes that were read before the response was begun.
-    fn take_first(&mut self) -> Option<Piece> {
+    /// What was read before the response was begun.
+    fn take_first(&mut self) -> Option<Result<Piece, ResponseFault>> {
         match self.first.is_empty() {
-            true => self.first_end.take().map(Piece::End),
-            false => Some(Piece::Data(std::mem::take(&mut self.first))),
+            true => self.first_end.take().map(|end| end.map(Piece::End)),
+            false => Some(Ok(Piece::Data(std::mem::take(&mut self.first)))),
         }
     }
 
@@ -492,6 +494,7 @@ impl<'a> Download<'a> {
                 });
                 if let Err(broken) = passed {
                     // The client sees how far the body got.
+                    let _ = self.flush_coder(stream);
                     let _ = stream.poll_flush(task);
                     return Poll::Ready(Err(broken));
                 }
@@ -658,13 +661,19 @@ impl<'a> Download<'a> {
             let sleep = self.pause.get_or_insert_with(|| Box::pin(sleep(wait)));
             ready!(sleep.as_mut().poll(task));
         }
+        Poll::Ready(self.flush_coder(stream).map_err(|CodingError { .. }| Broken::Coding))
+    }
+
+    /// Has the coder emit all that it was given. Returns whether it emitted bytes.
+    fn flush_coder(&mut self, stream: &mut Stream<'_>) -> Result<bool, CodingError> {
         (self.pause, self.unflushed) = (None, None);
+        let Some(coder) = &mut self.coder else { return Ok(false) };
         let mut out = Vec::new();
-        coder.flush(&mut out).map_err(|_| Broken::Coding)?;
+        coder.flush(&mut out)?;
         let some = !out.is_empty();
         self.given += out.len() as u64;
         stream.push(out.into());
-        Poll::Ready(Ok(some))
+        Ok(some)
     }
 
     fn poll_upstream(

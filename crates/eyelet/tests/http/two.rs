@@ -112,27 +112,40 @@ fn digests_do_not_follow_a_coded_body() {
     });
 }
 
+/// A response that ends after so many bytes by a close, or by a line that is no chunk. All of it
+/// leaves in one segment with the FIN if it fits in one: the cut is known at the first read.
+fn say_and_cut(mut stream: TcpStream) {
+    let head = head(&mut stream);
+    let mut path = head.split(' ').nth(1).unwrap().split('/').skip(1);
+    let size: usize = path.next().unwrap().parse().unwrap();
+    let last = if path.next() == Some("malformed") { "zz\r\n" } else { "" };
+    let type_and_framing = "Content-Type: text/html\r\nTransfer-Encoding: chunked";
+    let body = format!("{size:x}\r\n{}\r\n{last}", "x".repeat(size));
+    socket2::SockRef::from(&stream).set_tcp_cork(true).unwrap();
+    let _ = write!(stream, "HTTP/1.1 200 OK\r\n{type_and_framing}\r\n\r\n{body}");
+}
+
+/// Fewer bytes than are waited for to choose a coding by, and more.
+const CUT_AFTER: [usize; 3] = [5, 3_000, 8_000];
+
 /// A cut is one for the client too, behind what came before it.
 #[test]
 fn what_came_before_a_cut_is_passed_on() {
-    let web = Web::new(Upstream::serve(|mut stream| {
-        let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
-        // More than is waited for to choose a coding by.
-        let hello = format!("1f40\r\n{}\r\n", "x".repeat(8_000));
-        let said = match head(&mut stream).split(' ').nth(1) {
-            Some("/malformed") => "zz\r\n",
-            _ => "",
-        };
-        let _ = stream.write_all(format!("{chunked}{hello}{said}").as_bytes());
-    }));
+    let web = Web::new(Upstream::serve(say_and_cut));
+    let cases =
+        CUT_AFTER.map(|size| ["cut", "malformed"].map(|how| (size, format!("/{size}/{how}"))));
     run(async {
         let mut two = web.connect_two().await;
-        for _ in 0..10 {
-            for path in ["/cut", "/malformed"] {
+        for (size, path) in cases.iter().flatten().cycle().take(30) {
+            for accepted in ["identity", "gzip"] {
                 two.send = two.send.clone().ready().await.unwrap();
-                let (response, _) = two.send.send_request(get(path), true).unwrap();
+                let mut request = get(path);
+                request.headers_mut().insert("accept-encoding", accepted.parse().unwrap());
+                let (response, _) = two.send.send_request(request, true).unwrap();
                 let response = response.await.unwrap();
                 assert_eq!(response.status(), 200, "{path}");
+                let is_coded = response.headers().contains_key("content-encoding");
+                assert_eq!(is_coded, accepted == "gzip", "{path}: {response:?}");
                 let mut receive = response.into_body();
                 let mut heard = Vec::new();
                 let error = loop {
@@ -142,11 +155,26 @@ fn what_came_before_a_cut_is_passed_on() {
                         None => panic!("{path}: whole"),
                     }
                 };
-                assert_eq!(heard.len(), 8_000, "{path}");
+                let coded = heard.len();
+                if is_coded {
+                    let coded = std::mem::take(&mut heard);
+                    let _ = flate2::read::GzDecoder::new(&coded[..]).read_to_end(&mut heard);
+                }
+                assert_eq!(heard.len(), *size, "{path}, {accepted}: {coded} bytes");
                 assert!(error.is_reset(), "{path}: {error:?}");
             }
         }
     });
+    for (size, path) in cases.iter().flatten().cycle().take(30) {
+        let mut client = web.connect();
+        write!(client, "GET {path} HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+        let mut came = Vec::new();
+        client.read_to_end(&mut came).expect_err("a cut that can be seen");
+        let came = String::from_utf8(came).unwrap();
+        let (head, body) = came.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 "), "{path}: {head}");
+        assert_eq!(body.matches('x').count(), *size, "{path}");
+    }
 }
 
 /// The access line says that the client left, not which of our frames came too late for it.

@@ -17,7 +17,7 @@ impl Download<'_> {
     ) -> Poll<Result<Piece, ResponseFault>> {
         let mut decoding = self.decoding.take();
         let mut read = |task: &mut Context<'_>| match self.take_first() {
-            Some(piece) => Poll::Ready(Ok(piece)),
+            Some(piece) => Poll::Ready(piece),
             None => self.poll_upstream(task, upstream, max),
         };
         let piece = match &mut decoding {
