@@ -28,7 +28,7 @@ use eyelet_tls::client::ClientConfigs;
 use eyelet_tls::roots::RootsError;
 use eyelet_tls::server::{ServerConfigs, TlsError};
 use eyelet_tls::tickets::TicketKeys;
-use eyelet_trace::tracer::{TraceError, Tracer};
+use eyelet_trace::tracer::{PreparedTracer, TraceError};
 
 /// Descriptors of the process itself: outputs, log, signals, the control socket and its clients,
 /// inotify, files that are being read, and the channel and the pipes of an upgrade.
@@ -93,7 +93,7 @@ pub struct PreparedSnapshot {
     tls: ServerConfigs,
     upstream_tls: ClientConfigs,
     evidence: EvidenceStore,
-    trace: Option<Arc<Tracer>>,
+    trace: Option<PreparedTracer>,
 }
 
 impl PreparedSnapshot {
@@ -116,7 +116,7 @@ impl PreparedSnapshot {
             None => EvidenceStore::new(&config)?,
         };
         let tracer = earlier.and_then(|earlier| earlier.http.trace.as_ref());
-        let trace = Tracer::next(config.trace.as_ref(), tracer)?;
+        let trace = PreparedTracer::new(config.trace.as_ref(), tracer)?;
         Ok(Self { config, tls, upstream_tls, evidence, trace })
     }
 
@@ -129,7 +129,7 @@ impl PreparedSnapshot {
     /// addresses.
     ///
     /// # Errors
-    /// If dictionaries cannot be kept.
+    /// If dictionaries cannot be kept, or traces cannot be sent.
     pub fn first(
         self,
         workers: usize,
@@ -140,13 +140,13 @@ impl PreparedSnapshot {
         let process = Arc::new(Process::new(budget.clone()));
         let compress = compress.map_err(SnapshotError::Dictionaries)?;
         let kept = (process, compress, acme.clone());
-        Ok(self.finish(workers, addresses, kept, None))
+        self.finish(workers, addresses, kept, None)
     }
 
     /// The snapshot after `earlier`.
     ///
     /// # Errors
-    /// If dictionaries cannot be kept.
+    /// If dictionaries cannot be kept, or traces cannot be sent.
     pub fn next(
         self,
         workers: usize,
@@ -156,7 +156,7 @@ impl PreparedSnapshot {
         let compress = earlier.http.compress.clone();
         compress.keep(&self.config).map_err(SnapshotError::Dictionaries)?;
         let kept = (earlier.process.clone(), compress, earlier.acme.clone());
-        Ok(self.finish(workers, addresses, kept, Some(earlier)))
+        self.finish(workers, addresses, kept, Some(earlier))
     }
 
     fn finish(
@@ -165,7 +165,9 @@ impl PreparedSnapshot {
         addresses: &[SocketAddr],
         (process, compress, acme): (Arc<Process>, Arc<compress::SharedDictionaries>, Arc<Acme>),
         earlier: Option<&Snapshot>,
-    ) -> Snapshot {
+    ) -> Result<Snapshot, SnapshotError> {
+        let (budget, memory_max) = (process.budget.clone(), self.config.limits.memory_max);
+        let trace = self.trace.map(|trace| trace.start(&budget, memory_max)).transpose()?;
         if let Some(earlier) = earlier {
             self.config.rules.share_names(&earlier.config.rules);
         }
@@ -180,7 +182,6 @@ impl PreparedSnapshot {
                 && verdicts(&earlier.config) == verdicts(&config)
                 && evidence(&earlier.config) == evidence(&config)
         });
-        let budget = process.budget.clone();
         let loops = earlier.map(|earlier| &earlier.names.loops);
         let names = SharedNames {
             config: config.clone(),
@@ -202,11 +203,11 @@ impl PreparedSnapshot {
             server_tls: tls.clone(),
             rule_names: compress.rule_names(&config),
             compress,
-            trace: self.trace,
+            trace,
         };
         let begin = || RuleHits::begin(config.rules.shared_names(), workers);
         let hits = config.admin.is_some().then(begin);
-        Snapshot {
+        Ok(Snapshot {
             hits,
             generation,
             https_port: https_port(&config.listeners, addresses),
@@ -220,7 +221,7 @@ impl PreparedSnapshot {
             process,
             settings,
             _alive: Alive::new(),
-        }
+        })
     }
 }
 

@@ -61,7 +61,7 @@ pub enum Account {
     Relayed,
     /// Texts that parked connections keep for their log entries.
     Texts,
-    /// Log entries that wait to be written.
+    /// Log entries that wait to be written, and spans that wait to be sent.
     Log,
     /// HTTP: connections, streams, bodies, upstreams.
     Http,

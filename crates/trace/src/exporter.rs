@@ -32,10 +32,11 @@ pub fn start(
         let queue = &*ends.0;
         let mut exporter = Exporter { client, runtime, queue };
         while let Some(batch) = queue.next() {
-            let body = otlp::encode(&batch, &service_name);
-            let spans = batch.iter().map(|exchange| exchange.count()).sum();
+            let body = queue.count_body(otlp::encode(&batch.exchanges, &service_name));
+            let spans = batch.exchanges.iter().map(|exchange| exchange.count()).sum();
             drop(batch);
-            let refused = exporter.send(&body.into(), spans);
+            let refused = exporter.send(&body, spans);
+            drop(body);
             queue.settle(refused);
             if !queue.has_batch() {
                 exporter.hang_up();

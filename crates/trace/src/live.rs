@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use eyelet_memory::budget::Budget;
 use eyelet_telemetry::counters::{self, Counters};
 
 use crate::queue::SpanQueue;
@@ -22,11 +23,11 @@ struct Live {
 }
 
 /// A queue that the end of the process waits for.
-pub fn queue() -> Arc<SpanQueue> {
+pub fn queue(budget: Arc<Budget>, memory_max: usize) -> Arc<SpanQueue> {
     let mut live = lock();
     let made = || Arc::new(Mutex::new(counters::register()));
     let counters = live.counters.get_or_insert_with(made).clone();
-    let queue = Arc::new(SpanQueue::new(counters));
+    let queue = Arc::new(SpanQueue::new(counters, budget, memory_max));
     live.queues.retain(|queue| queue.strong_count() > 0);
     live.queues.push(Arc::downgrade(&queue));
     queue

@@ -44,7 +44,10 @@ pub fn encode(batch: &[ExchangeSpans], service_name: &str) -> Vec<u8> {
         resource_spans: [ResourceSpans { resource, scope_spans: [ScopeSpans { scope, spans }] }],
     };
     // Numbers and texts always have a JSON form.
-    serde_json::to_vec(&request).unwrap_or_default()
+    let mut body = serde_json::to_vec(&request).unwrap_or_default();
+    // It waits as long as the collector is down.
+    body.shrink_to_fit();
+    body
 }
 
 #[derive(Serialize)]

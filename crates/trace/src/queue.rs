@@ -4,12 +4,17 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use eyelet_memory::budget::{Account, Budget, Counted, CountedBuffer};
 use eyelet_telemetry::counters::Counters;
 
 use crate::span::ExchangeSpans;
 
 /// Exchanges that wait. Each has at most about 2 KiB, so that all have at most 4 MiB.
 pub const QUEUE_MAX: usize = 2_048;
+/// The part of `memory_max` that they may take, so that a collector that does not keep up leaves
+/// the rest to connections.
+const QUEUE_PART: usize = 16;
 /// Exchanges of a batch: about half a megabyte as JSON. Collectors take at least 4 MB.
 pub const BATCH_MAX: usize = 256;
 /// How long an exchange waits for others, so that an edge with few requests sends few batches.
@@ -21,10 +26,23 @@ pub struct SpanQueue {
     changed: Condvar,
     /// All queues count into the same cells, which have one writer at a time.
     counters: Arc<Mutex<Arc<Counters>>>,
+    /// Bytes of the exchanges that wait. Further ones are lost.
+    bytes_max: usize,
+    budget: Arc<Budget>,
+}
+
+/// Exchanges to send together. Their memory counts until it is dropped.
+pub struct SpanBatch {
+    /// The exchanges.
+    pub exchanges: Vec<ExchangeSpans>,
+    _counted: Counted,
 }
 
 struct Waiting {
     exchanges: Vec<ExchangeSpans>,
+    /// Bytes behind them.
+    text_bytes: usize,
+    counted: Counted,
     /// Spans that are being sent.
     in_hand: u64,
     /// Nothing more comes.
@@ -35,24 +53,60 @@ struct Waiting {
     is_reported: bool,
 }
 
+impl Waiting {
+    /// Bytes of memory of the exchanges that wait.
+    fn bytes(&self) -> usize {
+        self.exchanges.capacity() * size_of::<ExchangeSpans>() + self.text_bytes
+    }
+
+    /// The same with one more. A list that is full doubles.
+    fn bytes_with(&self, more: &ExchangeSpans) -> usize {
+        let capacity = self.exchanges.capacity();
+        let growth = if self.exchanges.len() == capacity { capacity } else { 0 };
+        self.bytes() + growth * size_of::<ExchangeSpans>() + more.text_bytes()
+    }
+
+    /// Takes the first exchanges, at most `count`.
+    fn take(&mut self, count: usize) -> Vec<ExchangeSpans> {
+        // The last ones go with the memory that others have needed.
+        let taken = match self.exchanges.len() > count {
+            true => self.exchanges.drain(..count).collect(),
+            false => std::mem::take(&mut self.exchanges),
+        };
+        self.text_bytes -= texts(&taken);
+        self.counted.set(self.bytes());
+        taken
+    }
+}
+
 impl SpanQueue {
-    /// An empty queue.
-    pub fn new(counters: Arc<Mutex<Arc<Counters>>>) -> Self {
+    /// An empty queue of a process that may use `memory_max` bytes.
+    pub fn new(
+        counters: Arc<Mutex<Arc<Counters>>>,
+        budget: Arc<Budget>,
+        memory_max: usize,
+    ) -> Self {
         let waiting = Waiting {
             exchanges: Vec::new(),
+            text_bytes: 0,
+            counted: Counted::of(&budget, Account::Log, 0),
             in_hand: 0,
             is_closed: false,
             is_over: false,
             is_reported: false,
         };
-        Self { waiting: Mutex::new(waiting), changed: Condvar::new(), counters }
+        let bytes_max = memory_max / QUEUE_PART;
+        let (waiting, changed) = (Mutex::new(waiting), Condvar::new());
+        Self { waiting, changed, counters, bytes_max, budget }
     }
 
     /// Adds an exchange, or counts it as lost. The thread is woken for the first one and for a
     /// whole batch only: waking costs a system call.
     pub fn push(&self, exchange: ExchangeSpans) {
         let mut waiting = self.lock();
-        if waiting.exchanges.len() >= QUEUE_MAX || waiting.is_closed {
+        let is_full =
+            waiting.exchanges.len() >= QUEUE_MAX || waiting.bytes_with(&exchange) > self.bytes_max;
+        if is_full || waiting.is_closed {
             let is_closed = waiting.is_closed;
             drop(waiting);
             self.count(0, exchange.count());
@@ -61,7 +115,10 @@ impl SpanQueue {
             }
             return;
         }
+        waiting.text_bytes += exchange.text_bytes();
         waiting.exchanges.push(exchange);
+        let bytes = waiting.bytes();
+        waiting.counted.set(bytes);
         let is_awaited = matches!(waiting.exchanges.len(), 1 | BATCH_MAX);
         drop(waiting);
         if is_awaited {
@@ -93,7 +150,7 @@ impl SpanQueue {
     }
 
     /// The next batch. `None`: the queue is closed and empty.
-    pub fn next(&self) -> Option<Vec<ExchangeSpans>> {
+    pub fn next(&self) -> Option<SpanBatch> {
         let mut waiting = self.lock();
         while waiting.exchanges.is_empty() {
             if waiting.is_closed {
@@ -110,10 +167,17 @@ impl SpanQueue {
             }
             waiting = self.wait(waiting, left);
         }
-        let count = waiting.exchanges.len().min(BATCH_MAX);
-        let batch: Vec<_> = waiting.exchanges.drain(..count).collect();
-        waiting.in_hand = spans(&batch);
-        Some(batch)
+        let exchanges = waiting.take(BATCH_MAX);
+        waiting.in_hand = spans(&exchanges);
+        let bytes = exchanges.capacity() * size_of::<ExchangeSpans>() + texts(&exchanges);
+        Some(SpanBatch { exchanges, _counted: Counted::of(&self.budget, Account::Log, bytes) })
+    }
+
+    /// A batch as it is sent. It counts until its last clone is dropped.
+    pub fn count_body(&self, body: Vec<u8>) -> Bytes {
+        let mut counted = CountedBuffer::of(&self.budget, Account::Log);
+        counted.edit(|empty| *empty = body);
+        counted.into_bytes()
     }
 
     /// Counts what became of the batch that was taken last.
@@ -167,7 +231,7 @@ impl SpanQueue {
             if left.is_zero() {
                 let lost = waiting.in_hand + spans(&waiting.exchanges);
                 waiting.in_hand = 0;
-                waiting.exchanges.clear();
+                drop(waiting.take(usize::MAX));
                 drop(waiting);
                 self.count(0, lost);
                 return lost;
@@ -194,6 +258,11 @@ impl SpanQueue {
 
 fn spans(exchanges: &[ExchangeSpans]) -> u64 {
     exchanges.iter().map(ExchangeSpans::count).sum()
+}
+
+/// Bytes behind these exchanges.
+fn texts(exchanges: &[ExchangeSpans]) -> usize {
+    exchanges.iter().map(ExchangeSpans::text_bytes).sum()
 }
 
 #[cfg(test)]
@@ -233,16 +302,61 @@ mod tests {
     }
 
     fn filled(count: usize) -> SpanQueue {
-        let queue = SpanQueue::new(Arc::default());
+        let queue = empty(1 << 30);
         (0..count).for_each(|_| queue.push(exchange()));
         queue
+    }
+
+    fn empty(memory_max: usize) -> SpanQueue {
+        let budget = Arc::new(Budget::new(memory_max, 0));
+        SpanQueue::new(Arc::default(), budget, memory_max)
+    }
+
+    fn with_path(length: usize) -> ExchangeSpans {
+        ExchangeSpans { path: "p".repeat(length).into(), ..exchange() }
+    }
+
+    /// Long paths take a small queue's bytes before its places.
+    #[test]
+    fn what_waits_takes_its_part_of_the_memory_at_most() {
+        const MEMORY_MAX: usize = 16 << 20;
+        for length in [500, 650, 1024] {
+            let (queue, mut pushed) = (empty(MEMORY_MAX), 0);
+            while counted(&queue).1 == 0 {
+                queue.push(with_path(length));
+                pushed += 1;
+                assert!(queue.budget.used() >= length * (pushed - 1), "{length}: {pushed}");
+                assert!(queue.budget.used() <= MEMORY_MAX / QUEUE_PART, "{length}: {pushed}");
+            }
+            assert!((BATCH_MAX + 1..QUEUE_MAX).contains(&pushed), "{length}: {pushed}");
+            assert!(queue.next().is_some());
+            queue.push(with_path(length));
+            assert_eq!(counted(&queue).1, 1, "there is room again");
+        }
+    }
+
+    #[test]
+    fn a_batch_counts_until_it_is_sent() {
+        let queue = empty(64 << 20);
+        (0..BATCH_MAX + 1).for_each(|_| queue.push(with_path(100)));
+        let before = queue.budget.used();
+        let batch = queue.next();
+        assert!(queue.budget.used() >= before);
+        let body = queue.count_body(vec![0; 5_000]);
+        assert!(queue.budget.used() >= before + 5_000);
+        drop((batch, queue.next()));
+        assert_eq!(queue.budget.used(), 5_000, "an empty queue holds nothing");
+        drop(body.slice(..1));
+        assert_eq!(queue.budget.used(), 5_000);
+        drop(body);
+        assert_eq!(queue.budget.used(), 0);
     }
 
     #[test]
     fn what_does_not_fit_is_counted() {
         let queue = filled(QUEUE_MAX + 3);
         assert_eq!(counted(&queue), (0, 3));
-        assert_eq!(queue.next().map(|batch| batch.len()), Some(BATCH_MAX));
+        assert_eq!(queue.next().map(|batch| batch.exchanges.len()), Some(BATCH_MAX));
         queue.settle(5);
         assert_eq!(counted(&queue), (BATCH_MAX as u64 - 5, 8));
         // There is room again.
@@ -274,7 +388,7 @@ mod tests {
         assert_eq!(counted(&queue), (0, 1));
         assert!(!queue.rest(Duration::from_hours(1)));
         for expected in [Some(BATCH_MAX), Some(1), None] {
-            assert_eq!(queue.next().map(|batch| batch.len()), expected);
+            assert_eq!(queue.next().map(|batch| batch.exchanges.len()), expected);
             queue.settle(0);
         }
         queue.end();

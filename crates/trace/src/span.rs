@@ -78,6 +78,12 @@ impl ExchangeSpans {
     pub fn count(&self) -> u64 {
         1 + u64::from(self.upstream.is_some())
     }
+
+    /// Bytes of memory behind it. The upstream's name is the upstream's.
+    pub fn text_bytes(&self) -> usize {
+        let len = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
+        self.method.len() + self.path.len() + len(&self.host) + len(&self.rule)
+    }
 }
 
 /// The beginning of a text, cut between characters.

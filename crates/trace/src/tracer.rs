@@ -6,10 +6,11 @@ use std::io;
 use std::sync::Arc;
 
 use eyelet_config::{SecretFields, TraceSettings, trace_fields};
+use eyelet_memory::budget::Budget;
 use eyelet_tls::client::roots_config;
 use eyelet_tls::server::TlsError;
 use eyelet_wire::traceparent::{SpanId, TraceId, TraceParent};
-use rustls::RootCertStore;
+use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::TrustAnchor;
 
 use crate::client::CollectorClient;
@@ -41,6 +42,22 @@ pub struct Tracer {
     queue: Option<Arc<SpanQueue>>,
 }
 
+/// Traces of a configuration whose files were read. Nothing is sent yet.
+pub enum PreparedTracer {
+    /// Nothing about them has changed.
+    Same(Arc<Tracer>),
+    /// A thread is to be started, if there is a collector.
+    New(Box<NewTracer>),
+}
+
+/// What is needed to begin.
+pub struct NewTracer {
+    settings: TraceSettings,
+    fields: SecretFields,
+    tls: Option<Arc<ClientConfig>>,
+    roots: Option<Arc<RootCertStore>>,
+}
+
 /// The place of an exchange in its trace.
 #[derive(Clone, Copy, Debug)]
 pub struct TracePlace {
@@ -50,15 +67,15 @@ pub struct TracePlace {
     pub parent: Option<SpanId>,
 }
 
-impl Tracer {
-    /// The tracer of a configuration: the earlier one, if nothing about it has changed.
+impl PreparedTracer {
+    /// Reads the files that the configuration names.
     ///
     /// # Errors
-    /// [`TraceError`]
-    pub fn next(
+    /// [`TraceError`], if one cannot be used.
+    pub fn new(
         settings: Option<&TraceSettings>,
-        earlier: Option<&Arc<Self>>,
-    ) -> Result<Option<Arc<Self>>, TraceError> {
+        earlier: Option<&Arc<Tracer>>,
+    ) -> Result<Option<Self>, TraceError> {
         let Some(settings) = settings else { return Ok(None) };
         let fields = match &settings.headers_file {
             Some(file) => trace_fields(file).map_err(TraceError::Fields)?,
@@ -75,21 +92,37 @@ impl Tracer {
             && (&earlier.settings, &earlier.fields) == (settings, &fields)
             && anchors(&earlier.roots) == anchors(&roots)
         {
-            return Ok(Some(earlier.clone()));
+            return Ok(Some(Self::Same(earlier.clone())));
         }
+        let new = NewTracer { settings: settings.clone(), fields, tls, roots };
+        Ok(Some(Self::New(Box::new(new))))
+    }
+
+    /// The tracer: the earlier one, if nothing about it has changed. What waits for a collector
+    /// counts in the budget of the process, which may use `memory_max` bytes.
+    ///
+    /// # Errors
+    /// [`TraceError`], if the thread cannot be started.
+    pub fn start(self, budget: &Arc<Budget>, memory_max: usize) -> Result<Arc<Tracer>, TraceError> {
+        let NewTracer { settings, fields, tls, roots } = match self {
+            Self::Same(earlier) => return Ok(earlier),
+            Self::New(new) => *new,
+        };
         let queue = match &settings.endpoint {
             Some(endpoint) => {
                 let client = CollectorClient::new(endpoint.clone(), fields.clone(), tls);
-                let queue = live::queue();
+                let queue = live::queue(budget.clone(), memory_max);
                 let name = settings.service_name.clone();
                 exporter::start(client, name, queue.clone()).map_err(TraceError::Thread)?;
                 Some(queue)
             }
             None => None,
         };
-        Ok(Some(Arc::new(Self { settings: settings.clone(), fields, roots, queue })))
+        Ok(Arc::new(Tracer { settings, fields, roots, queue }))
     }
+}
 
+impl Tracer {
     /// The place of a request with this `traceparent`, if it has a valid one. A client that is
     /// trusted says itself whether it is recorded. Others must not: they could have all of theirs
     /// recorded, and so could they by ids of their choice. Without a collector nothing is decided
@@ -167,7 +200,14 @@ mod tests {
     use super::*;
 
     fn tracer(sample: f64) -> Arc<Tracer> {
-        Tracer::next(Some(&settings(sample)), None).unwrap().unwrap()
+        next(&settings(sample), None)
+    }
+
+    fn next(settings: &TraceSettings, earlier: Option<&Arc<Tracer>>) -> Arc<Tracer> {
+        const MEMORY_MAX: usize = 64 << 20;
+        let budget = Arc::new(Budget::new(MEMORY_MAX, 0));
+        let prepared = PreparedTracer::new(Some(settings), earlier).unwrap().unwrap();
+        prepared.start(&budget, MEMORY_MAX).unwrap()
     }
 
     /// The collector is never asked: nothing is sent.
@@ -215,7 +255,7 @@ mod tests {
     #[test]
     fn without_a_collector_nothing_is_decided() {
         let settings = TraceSettings { endpoint: None, ..settings(0.0) };
-        let tracer = Tracer::next(Some(&settings), None).unwrap().unwrap();
+        let tracer = next(&settings, None);
         for is_trusted in [false, true] {
             for is_sampled in [false, true] {
                 let parent = Some(TraceParent { trace_id: [7; 16], span_id: [8; 8], is_sampled });
@@ -237,11 +277,11 @@ mod tests {
     #[test]
     fn a_reload_that_changes_nothing_keeps_the_tracer() {
         let first = tracer(0.5);
-        let same = Tracer::next(Some(&first.settings.clone()), Some(&first)).unwrap().unwrap();
+        let same = next(&first.settings.clone(), Some(&first));
         assert!(Arc::ptr_eq(&first, &same));
         let other = TraceSettings { sample: 0.6, ..first.settings.clone() };
-        let other = Tracer::next(Some(&other), Some(&first)).unwrap().unwrap();
+        let other = next(&other, Some(&first));
         assert!(!Arc::ptr_eq(&first, &other));
-        assert!(Tracer::next(None, Some(&first)).unwrap().is_none());
+        assert!(PreparedTracer::new(None, Some(&first)).unwrap().is_none());
     }
 }

@@ -320,6 +320,34 @@ fn a_collector_that_fails_costs_no_request() {
     }
 }
 
+/// Spans that wait for it take a sixteenth of `memory_max`, and the batch in hand takes less. They
+/// count, so that connections take less meanwhile.
+#[test]
+fn what_waits_for_a_stalled_collector_is_bounded_and_counted() {
+    const PART: usize = 1 << 20;
+    let stalled = Upstream::by_hand();
+    let settings = format!(
+        "[trace]\nsample = 1\nendpoint = \"http://{}/v1/traces\"\n\
+         [limits]\nmemory_max = \"16MiB\"\n",
+        stalled.address
+    );
+    let web = Web::with(Upstream::http(), "compress = \"off\"", &settings);
+    let mut client = web.connect();
+    let path = format!("/{}", "p".repeat(1_000));
+    // Twice as many as have room.
+    for _ in 0..2 * PART / path.len() {
+        assert_eq!(get(&mut client, &path).status, 200);
+    }
+    assert!(web.edge.log().contains("spans are lost"), "{}", web.edge.log());
+    web.edge.signal(Signal::USR1);
+    let counted = until("the accounts", || {
+        let log = web.edge.log();
+        let (_, log) = log.split_once(", log ")?;
+        log.split(',').next()?.parse::<usize>().ok()
+    });
+    assert!((PART / 2..2 * PART).contains(&counted), "{counted}");
+}
+
 #[test]
 fn what_a_collector_wants_later_comes_again() {
     let collector = Collector::answering(&[

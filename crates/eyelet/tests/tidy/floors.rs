@@ -173,6 +173,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         Some(&[
             "bytes",
             "eyelet-config",
+            "eyelet-memory",
             "eyelet-telemetry",
             "eyelet-tls",
             "eyelet-wire",
