@@ -1,0 +1,137 @@
+//! Tests of parking, and parked connections for those of others.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use super::*;
+use crate::relay::Flow;
+use crate::relay::terminate::Terminated;
+use crate::testing::worker;
+use crate::worker::{Program, Task, Update};
+use eyelet_record::{Role as End13, Session, Suite};
+use eyelet_telemetry::info::{Decided, Parked};
+
+/// A program with a fault in its log.
+struct Faulty;
+
+impl Program for Faulty {
+    fn accepted(self: Rc<Self>, _: Handle, _: ConnectionInfo) -> Task {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn woken(self: Rc<Self>, _: Handle, _: ConnectionInfo, _: Relay, _: Counted) -> Task {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn task_bytes(&self, _: &Decided) -> usize {
+        0
+    }
+
+    fn update(&self) -> Option<Update> {
+        None
+    }
+
+    fn take_over(&self) {}
+
+    fn is_logging(&self) -> bool {
+        true
+    }
+
+    fn log(&self, _: &ConnectionInfo, _: &End) {
+        panic!("a fault of the test");
+    }
+
+    fn flush_log(&self, _: i64) {}
+    fn tick(&self) {}
+    fn release_caches(&self) {}
+    fn close(&self) {}
+
+    fn is_resting(&self) -> bool {
+        true
+    }
+}
+
+/// Parks a terminated connection that has no upstream yet.
+pub(crate) fn terminated(worker: &Rc<Worker>) -> Key {
+    let secrets = ([1; 32], [2; 32]);
+    let suite = Suite::Aes128Gcm;
+    let session = Session::tls13(End13::Server, suite, &secrets.0, &secrets.1, 0, 0).unwrap();
+    let flow = Flow::default();
+    parked(worker, Relay::Terminate(Terminated { session, flow })).0
+}
+
+/// The same with a state of the program.
+pub(crate) fn with_state(worker: &Rc<Worker>, state: &[u8]) -> Key {
+    let secrets = ([1; 32], [2; 32]);
+    let suite = Suite::Aes128Gcm;
+    let session = Session::tls13(End13::Server, suite, &secrets.0, &secrets.1, 0, 0).unwrap();
+    let mut flow = Flow::default();
+    flow.keep_state(state.into());
+    parked(worker, Relay::Terminate(Terminated { session, flow })).0
+}
+
+/// Parks a connection. Returns its client, too.
+pub(crate) fn parked(worker: &Rc<Worker>, relay: Relay) -> (Key, OwnedFd) {
+    let (client, peer) = eyelet_sys::socket::pair().unwrap();
+    let key = worker.table.borrow_mut().insert(client, false);
+    worker.process.open.fetch_add(1, Relaxed);
+    worker.uses_descriptors(2);
+    worker.process.budget.take(Account::Connections, ACTIVE_BYTES);
+    worker.counters.connections.up();
+    let mut info = worker.info(0, ([127, 0, 0, 1], 5000).into());
+    park(&Handle::new(worker.clone(), key), &mut info, relay);
+    (key, peer)
+}
+
+#[test]
+fn a_wake_that_fails_gives_back_what_it_took() {
+    let worker = worker();
+    let key = terminated(&worker);
+    let parked = worker.process.budget.used_by(Account::Connections);
+    // It has no program: the task cannot be made.
+    dial(&worker, key);
+    assert!(worker.table.borrow().is_empty());
+    assert_eq!(worker.process.open.load(Relaxed), 0);
+    assert_eq!(worker.process.descriptors.load(Relaxed), 0);
+    assert!(worker.process.budget.used_by(Account::Connections) <= parked);
+}
+
+#[test]
+fn a_fault_at_the_end_of_a_drain_costs_one_connection() {
+    let worker = worker();
+    let program = Rc::new(Faulty);
+    worker.serve(&program);
+    for _ in 0..3 {
+        terminated(&worker);
+    }
+    let keys = worker.table.borrow().keys();
+    assert_eq!(keys.len(), 3);
+    crate::drain::cut(&worker, &keys);
+    assert!(worker.table.borrow().is_empty(), "all were cut, and none was forgotten");
+    assert_eq!(worker.process.open.load(Relaxed), 0);
+    assert_eq!(worker.process.descriptors.load(Relaxed), 0);
+}
+
+#[test]
+fn connections_of_a_removed_rule_end_in_parts() {
+    let worker = worker();
+    for _ in 0..3 * END_SLOTS_MIN {
+        terminated(&worker);
+    }
+    let cursor = Cell::new(0);
+    for left in [2, 1, 0] {
+        let is_over = end_where(&worker, &cursor, &Reason::RuleGone, |_, _| true);
+        assert_eq!(is_over, left == 0);
+        assert_eq!(worker.table.borrow().keys().len() as u32, left * END_SLOTS_MIN);
+    }
+}
+
+/// What an idle connection costs in this process: its slot, and four bytes for the slot's
+/// generation. The slot holds two descriptors (4 + 4), readiness of eight sides (4), links of
+/// the timer wheel (16), the info (64) and the relay. The relay holds secrets and sequence
+/// numbers of both directions (2 x (48 + 8)) with 16 bytes of state, a pointer to bytes in
+/// transit (8) and the states of both directions (8).
+#[test]
+fn a_slot_is_small() {
+    assert_eq!(size_of::<Parked>(), 64);
+    assert_eq!(size_of::<Terminated>(), 144);
+    assert_eq!(size_of::<Slot>(), 240);
+}
