@@ -203,7 +203,7 @@ fn serve(file: &Path, handover: bool, diagnostics: &Diagnostics) -> ExitCode {
     let warnings = lines(&loaded.warnings);
     eprint!("{warnings}");
     let predecessor = predecessor.map(|process| (process, warnings));
-    match run_edge(file, program, loaded.config, predecessor) {
+    match run_edge(file, program, loaded.config, predecessor, diagnostics) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             diagnostics.line(&format!("eyelet: {error}"));
@@ -273,14 +273,22 @@ fn run_edge(
     program: PathBuf,
     config: Config,
     predecessor: Option<(Predecessor, String)>,
+    diagnostics: &Diagnostics,
 ) -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = runtime.block_on(async { Signals::new() })?;
     let started = runtime.block_on(async { start(file, config, predecessor) });
     let (mut running, control, takeover) = started?;
     service::ready();
-    let mut edge =
-        Operated { running: &mut running, file, control, program, takeover, upgrade: None };
+    let mut edge = Operated {
+        running: &mut running,
+        diagnostics,
+        file,
+        control,
+        program,
+        takeover,
+        upgrade: None,
+    };
     let stop = runtime.block_on(signals.until_stop(&mut edge));
     // The process that replaces this one is the service then, and says what it does.
     let is_leaving = edge.is_leaving();

@@ -7,7 +7,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -16,6 +16,9 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::filter::Targets;
+
+/// Its thread, in the words of those who say that it has ended.
+pub const THREAD: &str = "the thread `diagnostics`";
 
 /// Lines that wait for a slow reader.
 const LINES_MAX: usize = 256;
@@ -109,7 +112,17 @@ impl Diagnostics {
 
     /// Writes a line unchanged.
     pub fn line(&self, text: &str) {
+        if self.has_died() {
+            // Nobody else writes any more, and this line says so.
+            let _ = writeln!(io::stderr(), "{text}");
+            return;
+        }
         self.lines.push(None, &format!("{text}\n"));
+    }
+
+    /// Whether the thread has ended before [`Diagnostics::finish`], which only a failure causes.
+    pub fn has_died(&self) -> bool {
+        matches!(self.done.try_recv(), Err(TryRecvError::Disconnected))
     }
 
     /// Waits until all lines are written, `FINISH_TIMEOUT` at most.
@@ -261,11 +274,36 @@ impl Visit for Line {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::panic, clippy::unwrap_used)]
 
     use std::io::Read;
 
     use super::*;
+
+    /// A fault of ours in the thread that writes.
+    struct Faulty;
+
+    impl Write for Faulty {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            panic!("a fault of the test");
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_is_noticed() {
+        let diagnostics = Diagnostics::new(Faulty).unwrap();
+        assert!(!diagnostics.has_died());
+        diagnostics.line("a line");
+        while !diagnostics.has_died() {
+            std::thread::yield_now();
+        }
+        // It has nobody to wait for.
+        diagnostics.finish();
+    }
 
     #[test]
     fn a_reader_that_is_stuck_stops_nobody_and_learns_what_is_lost() {

@@ -1,6 +1,7 @@
 //! Starts, reloads and drains an edge: binds its sockets, and runs its workers and its access log.
 
 use std::io;
+use std::iter;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -540,8 +541,10 @@ impl Running {
     /// missing worker suffices: its connections are gone, and so is its share of new ones.
     pub fn died(&self) -> Option<&'static str> {
         let sources = self.sources.as_ref();
+        let mut writers = iter::once(&self.writer).chain(&self.earlier_writer);
         let threads = [
             ("a worker", self.workers.iter().any(JoinHandle::is_finished)),
+            ("the thread `access-log`", writers.any(Writer::has_died)),
             ("the thread `tickets`", self.ticket_keeper.has_died()),
             ("the thread `acme`", self.acme_keeper.has_died()),
             ("the thread `sources`", sources.is_some_and(SourceWatcher::has_died)),

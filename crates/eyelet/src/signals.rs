@@ -9,6 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::check::MISTAKES;
 use crate::control::{Control, ControlRequest, Wish};
+use crate::diagnostics::{self, Diagnostics};
 use crate::reload::{ReloadOutcome, reload};
 use crate::serve::Running;
 use crate::upgrade::{Departures, Upgrade, UpgradeEvent};
@@ -138,7 +139,7 @@ impl Signals {
                     edge.running.tidy();
                     if edge.is_leaving() {
                         // Its workers end one after the other.
-                    } else if let Some(thread) = edge.running.died() {
+                    } else if let Some(thread) = edge.died() {
                         return StopCause::Died(thread);
                     }
                 }
@@ -151,6 +152,8 @@ impl Signals {
 pub struct Operated<'a> {
     /// The edge.
     pub running: &'a mut Running,
+    /// Writes what is logged of it.
+    pub diagnostics: &'a Diagnostics,
     /// Its configuration.
     pub file: &'a Path,
     /// Its control socket, if it could be opened.
@@ -172,6 +175,12 @@ pub struct Attended {
 }
 
 impl Operated<'_> {
+    /// The thread that has ended by itself, if there is one.
+    fn died(&self) -> Option<&'static str> {
+        let own = self.diagnostics.has_died().then_some(diagnostics::THREAD);
+        own.or_else(|| self.running.died())
+    }
+
     /// Whether another process has replaced this one, which only ends its connections.
     pub fn is_leaving(&self) -> bool {
         self.upgrade.as_ref().is_some_and(|upgrade| upgrade.is_leaving)

@@ -224,6 +224,11 @@ impl Writer {
         }
     }
 
+    /// Whether the thread has ended, which only a failure causes: its queue is open here.
+    pub fn has_died(&self) -> bool {
+        self.thread.as_ref().is_some_and(JoinHandle::is_finished)
+    }
+
     /// Waits until every line is written, at most a second: a stuck reader must not delay the end
     /// of the process. All workers' logs must have been dropped.
     pub fn finish(self) {
@@ -325,6 +330,8 @@ impl<W: Write> Output<W> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::panic, clippy::unwrap_used)]
+
     use super::*;
 
     /// A disk with so much room.
@@ -372,6 +379,41 @@ mod tests {
             out.write(&batch(b"e\nf\n", 2), &counters);
             assert_eq!(String::from_utf8_lossy(&out.out.text), expected, "{room}");
             assert_eq!(counters.lines_lost.value(), lost, "{room}");
+        }
+    }
+
+    /// A fault of ours in the thread that writes.
+    struct Faulty;
+
+    impl Write for Faulty {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            panic!("a fault of the test");
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_is_noticed() {
+        let text = "[[listener]]\naddress = \"127.0.0.1:0\"\n[log]\naccess = \"off\"\n";
+        let (file, depth) = (Path::new("edge.toml"), eyelet_config::Depth::Files);
+        let now = std::time::SystemTime::now();
+        let config = eyelet_config::parse(file, text, depth, now).unwrap().config;
+        let budget = Arc::new(Budget::new(64 << 20, 0));
+        let mut writer = Writer::start(&config, &budget).unwrap();
+        assert!(!writer.has_died(), "there is none to end");
+        let (queue, drain) = queue::queue(QUEUE_BYTES_MAX);
+        let body = move || write_all(Box::new(Faulty), drain, &Counters::default());
+        writer.thread = Some(std::thread::spawn(body));
+        writer.queue = Some(queue);
+        let mut log = writer.log(Arc::default());
+        assert!(!writer.has_died());
+        log.batch.extend_from_slice(b"a line\n");
+        log.flush();
+        while !writer.has_died() {
+            std::thread::yield_now();
         }
     }
 

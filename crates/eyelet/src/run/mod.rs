@@ -30,7 +30,7 @@ use self::memory::Memory;
 use self::missing::Waiting;
 use self::plan::Plan;
 use self::ports::Ports;
-use crate::diagnostics::Diagnostics;
+use crate::diagnostics::{self, Diagnostics};
 use crate::serve::{self, Running};
 use crate::signals::Signals;
 
@@ -240,7 +240,8 @@ impl Session<'_> {
                 line = next_line(&mut self.lines) => self.screen.say(&line),
                 _ = tick.tick() => {
                     self.running.tidy();
-                    if let Some(thread) = self.running.died() {
+                    let own = self.screen.0.has_died().then_some(diagnostics::THREAD);
+                    if let Some(thread) = own.or_else(|| self.running.died()) {
                         return Err(format!("{thread} has ended").into());
                     }
                 }
