@@ -128,20 +128,17 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
             return worker.closed(removed);
         }
         SlotState::Parked { info, relay } => {
-            let (held, moved) = (relay.held_bytes(), info.moved());
+            let moved = info.moved();
+            let counted = Recounted { held: relay.held_bytes(), worker, info, relay };
             let upstream = upstream.as_ref().map(AsFd::as_fd);
             let mut sockets = Sockets { client: client.as_fd(), upstream, ready };
             let buffers = &mut *worker.buffers.borrow_mut();
             buffers.piece = worker.process.budget.piece();
-            let progress = relay::run(relay, &mut sockets, info, buffers, &|state, bytes, out| {
+            let answer: relay::AnswerParked<'_> = &|state, bytes, out| {
                 worker.program().map_or(0, |program| program.answer(state, bytes, out))
-            });
-            let holds = relay.held_bytes();
-            // Most wakes leave nothing behind.
-            if holds != held {
-                worker.keeps(held, holds);
-                worker.sources.update(info.client_ip(), held, holds);
-            }
+            };
+            let progress = relay::run(counted.relay, &mut sockets, counted.info, buffers, answer);
+            drop(counted);
             if let Some(since) = relay.flow().note_holding(now)
                 && upstream.is_some()
                 && relay.flow().begins_to_hold()
@@ -174,6 +171,26 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
         Progress::Reset(end) => end_parked(worker, key, &end, Last::Reset),
         Progress::Linger(end) => end_parked(worker, key, &end, Last::Linger),
         Progress::Cut(end) => end_parked(worker, key, &end, Last::Cut),
+    }
+}
+
+/// A parked connection whose bytes are moved. When this is dropped, what it holds counts: also
+/// after a panic, because its end gives back what it holds then.
+struct Recounted<'a> {
+    held: usize,
+    worker: &'a Worker,
+    info: &'a mut Parked,
+    relay: &'a mut Relay,
+}
+
+impl Drop for Recounted<'_> {
+    fn drop(&mut self) {
+        let (held, holds) = (self.held, self.relay.held_bytes());
+        // Most wakes leave nothing behind.
+        if holds != held {
+            self.worker.keeps(held, holds);
+            self.worker.sources.update(self.info.client_ip(), held, holds);
+        }
     }
 }
 

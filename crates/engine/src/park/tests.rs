@@ -6,11 +6,13 @@ use crate::relay::Flow;
 use crate::relay::terminate::Terminated;
 use crate::testing::worker;
 use crate::worker::{Program, Task, Update};
-use eyelet_record::{Role as End13, Session, Suite};
+use eyelet_record::{Keys, Role as End13, Session, Suite};
 use eyelet_telemetry::info::{Decided, Parked};
 
-/// A program with a fault in its log.
-struct Faulty;
+/// A program with a fault in its log, or in its answers.
+struct Faulty {
+    is_logging: bool,
+}
 
 impl Program for Faulty {
     fn accepted(self: Rc<Self>, _: Handle, _: ConnectionInfo) -> Task {
@@ -32,7 +34,11 @@ impl Program for Faulty {
     fn take_over(&self) {}
 
     fn is_logging(&self) -> bool {
-        true
+        self.is_logging
+    }
+
+    fn answer(&self, _: &mut Box<[u8]>, _: &[u8], _: &mut Vec<u8>) -> usize {
+        panic!("a fault of the test");
     }
 
     fn log(&self, _: &ConnectionInfo, _: &End) {
@@ -60,12 +66,17 @@ pub(crate) fn terminated(worker: &Rc<Worker>) -> Key {
 
 /// The same with a state of the program.
 pub(crate) fn with_state(worker: &Rc<Worker>, state: &[u8]) -> Key {
+    with_state_and_client(worker, state).0
+}
+
+/// The same. Returns its client, too.
+fn with_state_and_client(worker: &Rc<Worker>, state: &[u8]) -> (Key, OwnedFd) {
     let secrets = ([1; 32], [2; 32]);
     let suite = Suite::Aes128Gcm;
     let session = Session::tls13(End13::Server, suite, &secrets.0, &secrets.1, 0, 0).unwrap();
     let mut flow = Flow::default();
     flow.keep_state(state.into());
-    parked(worker, Relay::Terminate(Terminated { session, flow })).0
+    parked(worker, Relay::Terminate(Terminated { session, flow }))
 }
 
 /// Parks a connection. Returns its client, too.
@@ -94,10 +105,32 @@ fn a_wake_that_fails_gives_back_what_it_took() {
     assert!(worker.process.budget.used_by(Account::Connections) <= parked);
 }
 
+/// What a client sent is held by then, and the end of its connection gives it back.
+#[test]
+fn a_fault_of_an_answer_leaves_nothing_counted() {
+    let worker = worker();
+    let program = Rc::new(Faulty { is_logging: false });
+    worker.serve(&program);
+    let (key, client) = with_state_and_client(&worker, &[7; 90]);
+    assert!(worker.process.budget.used_by(Account::Relayed) > 90);
+    let mut tls =
+        Session::tls13(End13::Client, Suite::Aes128Gcm, &[1; 32], &[2; 32], 0, 0).unwrap();
+    let text = [b'x'; 40];
+    let mut record = vec![0; tls.record_len(text.len())];
+    record[tls.prefix_len()..][..text.len()].copy_from_slice(&text);
+    tls.seal(&mut Keys::new(), &mut record, text.len()).unwrap();
+    eyelet_sys::socket::send(&client, &record).unwrap();
+    worker.table.borrow_mut().slot(key).unwrap().ready.add(CLIENT, READ);
+    worker.guarded(key, || wake(&worker, key));
+    assert!(worker.table.borrow().is_empty());
+    assert_eq!(worker.process.budget.used_by(Account::Relayed), 0);
+    assert_eq!(worker.counters.parked_bytes.value(), 0);
+}
+
 #[test]
 fn a_fault_at_the_end_of_a_drain_costs_one_connection() {
     let worker = worker();
-    let program = Rc::new(Faulty);
+    let program = Rc::new(Faulty { is_logging: true });
     worker.serve(&program);
     for _ in 0..3 {
         terminated(&worker);
