@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
 use eyelet_compress::fields::lists;
-use eyelet_memory::budget::{Budget, Counted};
+use eyelet_memory::budget::{Budget, Counted, CountedBuffer};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, StatusCode, Uri, Version, request, response};
@@ -134,6 +134,13 @@ pub fn take_request(
     let mut head = split_to(buffer, end);
     as_known_version(&mut head);
     read_request(head.freeze()).map(Some)
+}
+
+/// Reads a request's head of this length where it is. The memory of `received` counts as long as
+/// the request lives.
+pub fn counted_request(mut received: CountedBuffer, end: usize) -> Result<Request, RequestFault> {
+    as_known_version(&mut received[..end]);
+    read_request(received.into_bytes().slice(..end))
 }
 
 /// The length of a request's head; `None` if it is incomplete. `begun` extends the last call's.

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 use super::fault::RequestFault;
 use super::fields;
-use super::head::{Length, Request, Scanner, request_end, take_request};
+use super::head::{Length, Request, Scanner, counted_request, request_end};
 use super::page::page;
 use super::stream::write_head;
 use eyelet_acme::Acme;
@@ -65,7 +65,7 @@ pub async fn redirect(
     let mut scanner = Scanner::default();
     let request = loop {
         match request_end(&received, &mut scanner, http.head_bytes_max) {
-            Ok(Some(end)) => break whole(&received[..end], http.head_bytes_max),
+            Ok(Some(end)) => break counted_request(received, end),
             Ok(None) => {}
             Err(fault) => break Err(fault),
         }
@@ -106,12 +106,6 @@ pub async fn redirect(
     info.bytes_to_client += words.len() as u64;
     park::close_with(handle, &words);
     Err(end)
-}
-
-/// Parses a complete head.
-fn whole(head: &[u8], head_bytes_max: usize) -> Result<Request, RequestFault> {
-    let request = take_request(&mut head.into(), &mut Scanner::default(), head_bytes_max)?;
-    request.ok_or(RequestFault::Line)
 }
 
 fn fault(fault: RequestFault) -> (Vec<u8>, End) {

@@ -371,3 +371,23 @@ fn a_head_after_interim_ones_is_alone() {
     assert_eq!(last.status, 204);
     assert!(!memory.contains(&last.headers["x"].as_bytes().as_ptr()));
 }
+
+/// The values of a request share the buffer, which counts until the last of them is gone.
+#[test]
+fn a_counted_request_is_read_where_it_is() {
+    let budget = Arc::new(Budget::new(64 << 20, 0));
+    let mut received = CountedBuffer::new(&budget);
+    let head = get(&format!("X: {}", "x".repeat(10_000)));
+    received.extend_from_slice(head.replace("HTTP/1.1", "HTTP/1.7").as_bytes());
+    received.extend_from_slice(b"the next one");
+    received.shrink_to_fit();
+    let (memory, held) = (received.as_ptr_range(), budget.used());
+    let request = counted_request(received, head.len()).unwrap();
+    assert_eq!(request.parts.version, Version::HTTP_11);
+    let value = request.parts.headers["x"].as_bytes();
+    assert_eq!(value.len(), 10_000);
+    assert!(memory.contains(&value.as_ptr()), "it was copied");
+    assert_eq!(budget.used(), held);
+    drop(request);
+    assert_eq!(budget.used(), 0);
+}
