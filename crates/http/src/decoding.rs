@@ -15,6 +15,7 @@ use http::HeaderMap;
 
 use super::body::Piece;
 use super::fault::ResponseFault;
+use super::io::coded_piece;
 use crate::compress::Undone;
 use eyelet_engine::worker::Worker;
 use eyelet_memory::budget::{Account, Budget, Counted};
@@ -147,7 +148,7 @@ impl Decoding {
             self.input.advance(taken);
             self.count()?;
             if !out.is_empty() {
-                return Poll::Ready(Ok(Piece::Data(out.into())));
+                return Poll::Ready(Ok(Piece::Data(coded_piece(out))));
             }
             if let Some(trailers) = self.end.take() {
                 self.decoder.end().map_err(NotDecoded::Fault)?;

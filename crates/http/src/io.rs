@@ -8,7 +8,7 @@
 mod cleartext;
 mod write_queue;
 
-pub use write_queue::WriteQueue;
+pub use write_queue::{WriteQueue, coded_piece};
 
 use std::cell::Cell;
 use std::future::poll_fn;

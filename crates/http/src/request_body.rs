@@ -17,6 +17,7 @@ use super::exchange_error::ExchangeError;
 use super::failure::Failure;
 use super::fault::RequestFault;
 use super::head::Length;
+use super::io::coded_piece;
 use super::route::Route;
 use super::served_connection::ServedConnection;
 use super::upstream::request::UpstreamRequest;
@@ -145,7 +146,7 @@ impl RequestCoding {
                     }
                 };
                 if !out.is_empty() {
-                    return Poll::Ready(Ok(Piece::Data(out.into())));
+                    return Poll::Ready(Ok(Piece::Data(coded_piece(out))));
                 }
             },
         }
@@ -163,7 +164,7 @@ impl RequestCoding {
     pub fn flush(&mut self) -> Result<Bytes, CodingError> {
         match &mut self.work {
             Work::Decode(_) => Ok(Bytes::new()),
-            Work::Code { coder, .. } => coder.flush().map(Bytes::from),
+            Work::Code { coder, .. } => coder.flush().map(coded_piece),
         }
     }
 }

@@ -22,7 +22,7 @@ use super::decoding::Decoding;
 use super::exchange_error::ExchangeError;
 use super::fault::ResponseFault;
 use super::head::Length;
-use super::io::{PASSED_BYTES_MAX, WriteQueue};
+use super::io::{PASSED_BYTES_MAX, WriteQueue, coded_piece};
 use super::served_connection::Written;
 use super::stream::{SMALL_BYTES, Stream};
 use super::upstream::Upstream;
@@ -616,7 +616,7 @@ impl<'a> Download<'a> {
                 }
                 self.unflushed.get_or_insert_with(Instant::now);
                 self.given += out.len() as u64;
-                stream.push(out.into());
+                stream.push(coded_piece(out));
             }
             (Piece::Data(data), coder) => {
                 self.taken += data.len() as u64;
@@ -640,7 +640,7 @@ impl<'a> Download<'a> {
                     Some(_) | None => {}
                 }
                 self.given += out.len() as u64;
-                stream.push(out.into());
+                stream.push(coded_piece(out));
                 stream.finish(trailers);
             }
         }
@@ -672,7 +672,7 @@ impl<'a> Download<'a> {
         coder.flush(&mut out)?;
         let some = !out.is_empty();
         self.given += out.len() as u64;
-        stream.push(out.into());
+        stream.push(coded_piece(out));
         Ok(some)
     }
 

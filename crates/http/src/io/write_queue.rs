@@ -12,12 +12,31 @@ pub struct WriteQueue {
     /// A head, and small pieces right behind it.
     head: BytesMut,
     /// The next piece, without a list for it: most messages have one.
-    first: Bytes,
+    first: Piece,
     /// Pieces behind it. None if there is no first one.
-    more: VecDeque<Bytes>,
+    more: VecDeque<Piece>,
     /// Small pieces behind them.
     small: BytesMut,
     bytes: usize,
+    /// Memory of the pieces, but for the head and small ones.
+    pieces_held: usize,
+}
+
+/// Bytes that nothing is appended to.
+#[derive(Debug, Default)]
+struct Piece {
+    bytes: Bytes,
+    /// Bytes of memory. What was taken off the front stays with the rest.
+    held: usize,
+}
+
+/// What a coder has emitted, as a piece. It has reserved room for more, which would wait with it.
+pub fn coded_piece(mut out: Vec<u8>) -> Bytes {
+    // A small one is copied.
+    if out.len() >= SMALL_BYTES {
+        out.shrink_to_fit();
+    }
+    out.into()
 }
 
 /// A piece with fewer bytes is a small one.
@@ -33,15 +52,16 @@ impl WriteQueue {
         self.bytes += piece.len();
         if piece.len() >= SMALL_BYTES {
             self.gather();
-            return self.push_piece(piece);
+            let held = piece.len();
+            return self.push_piece(piece, held);
         }
-        if !self.first.is_empty() || !self.small.is_empty() {
+        if !self.first.bytes.is_empty() || !self.small.is_empty() {
             if self.small.len() + piece.len() > GATHERED_BYTES {
                 self.gather();
             }
             self.small.extend_from_slice(&piece);
         } else if self.head.is_empty() || self.head.len() + piece.len() > GATHERED_BYTES {
-            self.first = Bytes::copy_from_slice(&piece);
+            self.push_piece(Bytes::copy_from_slice(&piece), piece.len());
         } else {
             self.head.extend_from_slice(&piece);
         }
@@ -57,19 +77,30 @@ impl WriteQueue {
         }
     }
 
-    fn push_piece(&mut self, piece: Bytes) {
-        if self.first.is_empty() {
+    fn push_piece(&mut self, bytes: Bytes, held: usize) {
+        self.pieces_held += held;
+        let piece = Piece { bytes, held };
+        if self.first.bytes.is_empty() {
             self.first = piece;
         } else {
             self.more.push_back(piece);
         }
     }
 
+    /// Takes the whole of the first piece.
+    fn pop_piece(&mut self) -> Bytes {
+        let next = self.more.pop_front().unwrap_or_default();
+        let Piece { bytes, held } = std::mem::replace(&mut self.first, next);
+        self.pieces_held -= held;
+        bytes
+    }
+
     /// Makes one piece of the small ones.
     fn gather(&mut self) {
         if !self.small.is_empty() {
-            let small = std::mem::take(&mut self.small).freeze();
-            self.push_piece(small);
+            let small = std::mem::take(&mut self.small);
+            let held = small.capacity();
+            self.push_piece(small.freeze(), held);
         }
     }
 
@@ -80,17 +111,15 @@ impl WriteQueue {
             self.bytes -= head.len();
             return Some(head);
         }
-        if self.first.is_empty() {
+        if self.first.bytes.is_empty() {
             self.gather();
         }
-        if self.first.is_empty() {
+        if self.first.bytes.is_empty() {
             return None;
         }
-        let piece = if self.first.len() <= bytes_max {
-            let next = self.more.pop_front().unwrap_or_default();
-            std::mem::replace(&mut self.first, next)
-        } else {
-            self.first.split_to(bytes_max)
+        let piece = match self.first.bytes.len() <= bytes_max {
+            true => self.pop_piece(),
+            false => self.first.bytes.split_to(bytes_max),
         };
         self.bytes -= piece.len();
         Some(piece)
@@ -103,8 +132,7 @@ impl WriteQueue {
 
     /// Bytes of memory.
     pub fn held(&self) -> usize {
-        let spare = |buffer: &BytesMut| buffer.capacity() - buffer.len();
-        self.bytes + spare(&self.head) + spare(&self.small)
+        self.head.capacity() + self.pieces_held + self.small.capacity()
     }
 
     /// Whether it is empty.
@@ -129,8 +157,8 @@ impl WriteQueue {
 
     /// What is in it, in its order.
     fn parts(&self) -> impl Iterator<Item = &[u8]> {
-        let pieces = self.more.iter().map(|piece| &piece[..]);
-        let parts = [&self.head[..], &self.first].into_iter().chain(pieces);
+        let pieces = self.more.iter().map(|piece| &piece.bytes[..]);
+        let parts = [&self.head[..], &self.first.bytes].into_iter().chain(pieces);
         parts.chain([&self.small[..]]).filter(|part| !part.is_empty())
     }
 
@@ -150,12 +178,11 @@ impl WriteQueue {
         let of_head = written.min(self.head.len());
         self.head.advance(of_head);
         written -= of_head;
-        while !self.first.is_empty() {
-            if written < self.first.len() {
-                return self.first.advance(written);
+        while !self.first.bytes.is_empty() {
+            if written < self.first.bytes.len() {
+                return self.first.bytes.advance(written);
             }
-            written -= self.first.len();
-            self.first = self.more.pop_front().unwrap_or_default();
+            written -= self.pop_piece().len();
         }
         self.small.advance(written);
     }
@@ -210,7 +237,40 @@ mod tests {
                 }
                 assert_eq!(taken, wanted, "by {step}");
                 assert!(queue.is_empty());
+                assert_eq!(queue.pieces_held, 0);
             }
+        }
+    }
+
+    #[test]
+    fn a_piece_is_held_until_its_last_byte_is_taken() {
+        let mut queue = WriteQueue::default();
+        queue.push(vec![1; 60_000]);
+        queue.push(vec![2; 20_000]);
+        for way in 0..3 {
+            let taken = match way {
+                0 => queue.take(9_000).map_or(0, |part| part.len()),
+                1 => queue.fill(&mut [0; 9_000]),
+                _ => {
+                    queue.advance(9_000);
+                    9_000
+                }
+            };
+            assert_eq!((taken, queue.held()), (9_000, 80_000), "{way}");
+        }
+        queue.advance(60_000 - 3 * 9_000);
+        assert_eq!(queue.held(), 20_000);
+        queue.advance(20_000);
+        assert_eq!(queue.held(), 0);
+    }
+
+    #[test]
+    fn a_coded_piece_has_no_spare_memory() {
+        for (len, bound) in [(3_000, 3_000), (16 << 10, 16 << 10)] {
+            let mut out = Vec::with_capacity(32 << 10);
+            out.resize(len, b'x');
+            let memory = Vec::from(coded_piece(out)).capacity();
+            assert!((len..=bound).contains(&memory), "{memory}");
         }
     }
 }
