@@ -63,13 +63,17 @@ fn a_malformed_request_ends_alone() {
     let web = Web::new(Upstream::http());
     let mut client = connect(&web);
     let method = [literal(":method", "GET"), literal(":scheme", "https")].concat();
-    let fragment = [method, literal(":path", "/a#b"), literal(":authority", "app.test")].concat();
+    let to =
+        |path| [&method[..], &literal(":path", path), &literal(":authority", "app.test")].concat();
+    let quote = [to("/quote"), literal("x\"", "1")].concat();
     let whole = END_HEADERS | END_STREAM;
     let says = [
-        frame(HEADERS, whole, 1, &fragment),
-        frame(HEADERS, END_HEADERS, 3, &get("/trailers")),
-        frame(HEADERS, whole, 3, &literal(":path", "/other")),
-        frame(HEADERS, whole, 5, &get("/next")),
+        frame(HEADERS, whole, 1, &to("/a#b")),
+        frame(HEADERS, whole, 3, &to("/\u{e9}")),
+        frame(HEADERS, whole, 5, &quote),
+        frame(HEADERS, END_HEADERS, 7, &get("/trailers")),
+        frame(HEADERS, whole, 7, &literal(":path", "/other")),
+        frame(HEADERS, whole, 9, &get("/next")),
     ];
     client.write_all(&says.concat()).unwrap();
     let mut resets = Vec::new();
@@ -78,13 +82,19 @@ fn a_malformed_request_ends_alone() {
         match frame.kind {
             RST_STREAM => resets.push((frame.stream, word(&frame.payload, 0))),
             HEADERS => {
-                assert_eq!((frame.stream, status(&frame.payload)), (5, Some(200)));
+                assert_eq!((frame.stream, status(&frame.payload)), (9, Some(200)));
                 break;
             }
             _ => panic!("{frame:?}"),
         }
     }
-    assert_eq!(resets, [(1, PROTOCOL_ERROR), (3, PROTOCOL_ERROR)]);
+    assert_eq!(resets, [1, 3, 5, 7].map(|stream| (stream, PROTOCOL_ERROR)));
+    web.request_line("/next");
+    // They were no requests.
+    let is_malformed = |line: &serde_json::Value| {
+        line["http"]["path"].as_str().is_some_and(|path| !["/trailers", "/next"].contains(&path))
+    };
+    assert_eq!(web.edge.count(is_malformed), 0, "{:?}", web.edge.lines());
 }
 
 /// All of h2spec, strict, against the program in front of an application.
