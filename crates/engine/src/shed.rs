@@ -11,6 +11,7 @@ use std::collections::hash_map::Entry as Tasks;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::Context;
 
 use crate::connection_table::{ConnectionTable, Phase, Slot, SlotState, Waits};
@@ -121,26 +122,20 @@ impl Worker {
     }
 
     /// Checks whether a connection may stay whose source is known only now, by a PROXY header.
-    /// Until then it counted as one of the proxy, which holds nothing. Half-open ones do not end
-    /// for it, because all that come through the proxy look alike.
+    /// Until then it counted as one of the proxy, which holds nothing. Nobody else ends for it.
     ///
     /// # Errors
     /// The reason to end it: only the last eighth of the budget is left, and its source has much.
-    pub fn check_source(self: &Rc<Self>, source: IpAddr) -> Result<(), Reason> {
-        let is_full = || self.process.budget.is_tight(0);
-        if !is_full() || !self.has_much(source) {
-            return Ok(());
-        }
-        for _ in 0..SHED_IDLE_A_NEW_ONE {
-            if !is_full() || !self.shed_idle(None, self.settings.get().shed_idle) {
-                break;
-            }
-        }
-        if is_full() { Err(self.why_shed(source)) } else { Ok(()) }
+    pub fn check_source(&self, source: IpAddr) -> Result<(), Reason> {
+        let is_refused = self.process.budget.is_tight(0) && self.has_much(source);
+        if is_refused { Err(self.why_shed(source)) } else { Ok(()) }
     }
 
+    /// Whether the source may not use the last eighth of the budget. The kernel spreads its
+    /// connections over all workers, so each looks at its own part.
     fn has_much(&self, source: IpAddr) -> bool {
-        self.sources.has_much(source, self.process.budget.bytes_max())
+        let workers = self.process.workers.load(Relaxed).max(1);
+        self.sources.has_much(source, self.process.budget.bytes_max() / workers)
             || !self.is_served_in_few(source)
     }
 

@@ -44,9 +44,11 @@ const ROWS: usize = 2;
 const CELLS: usize = 512;
 /// A source is over its share when it holds more than this many times the others' average.
 const SHARE: u64 = 2;
-/// A source that holds this part of the budget on one worker has much, whatever others hold: one
-/// that is alone, or as many alike, have no share to exceed.
-const MUCH_PART: usize = 64;
+/// A source that holds this part of a worker's part of the budget has much, whatever others hold:
+/// one that is alone, or as many alike, have no share to exceed.
+const MUCH_PART: usize = 32;
+/// But never with so few connections: the least budget on many workers has small parts.
+const MUCH_WEIGHT_MIN: u64 = 32;
 /// A connection weighs 1, plus 1 for each of these bytes that it holds: about the size of a slot.
 const WEIGHT_BYTES: usize = 256;
 
@@ -127,10 +129,11 @@ impl Sources {
         own.unwrap_or(0).into()
     }
 
-    /// Whether the source holds more than its share, or much of a budget of so many bytes.
-    pub fn has_much(&self, ip: IpAddr, budget_bytes: usize) -> bool {
-        let much = (budget_bytes / MUCH_PART / WEIGHT_BYTES) as u64;
-        self.weight_of(ip) > much || self.is_over_share(ip)
+    /// Whether the source holds more than its share, or much of a worker's part of the budget,
+    /// which has so many bytes.
+    pub fn has_much(&self, ip: IpAddr, part_bytes: usize) -> bool {
+        let much = (part_bytes / MUCH_PART / WEIGHT_BYTES) as u64;
+        self.weight_of(ip) > much.max(MUCH_WEIGHT_MIN) || self.is_over_share(ip)
     }
 
     /// Whether the source holds more than its share. A single source has no share to exceed.
@@ -189,15 +192,17 @@ mod tests {
 
     #[test]
     fn who_holds_much_of_the_budget_has_much_whatever_others_hold() {
-        const BUDGET: usize = 64 << 20;
+        const PART: usize = 16 << 20;
         let sources = Sources::default();
-        let each = (BUDGET / MUCH_PART / WEIGHT_BYTES) as u32;
+        let each = (PART / MUCH_PART / WEIGHT_BYTES) as u32;
         for added in 1..=each {
             (1..=12).for_each(|net| sources.add(six(net, added.into()), 0));
         }
-        assert!(!sources.has_much(six(1, 0), BUDGET), "no more than the part");
+        assert!(!sources.has_much(six(1, 0), PART), "no more than the part");
         (1..=12).for_each(|net| sources.add(six(net, 0), 0));
-        assert!((1..=12).all(|net| sources.has_much(six(net, 0), BUDGET)));
-        assert!(!sources.is_over_share(six(1, 0)) && !sources.has_much(four(1), BUDGET));
+        assert!((1..=12).all(|net| sources.has_much(six(net, 0), PART)));
+        assert!(!sources.is_over_share(six(1, 0)) && !sources.has_much(four(1), PART));
+        (0..MUCH_WEIGHT_MIN).for_each(|_| sources.add(four(1), 0));
+        assert!(!sources.has_much(four(1), 0), "a few connections are not much");
     }
 }

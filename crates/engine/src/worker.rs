@@ -113,6 +113,8 @@ pub struct Process {
     pub budget: Arc<Budget>,
     /// Descriptors that connections hold now, in all workers.
     pub descriptors: AtomicUsize,
+    /// How many workers there are.
+    pub workers: AtomicUsize,
 }
 
 /// The program's work on a connection. It ends when the connection has ended or is parked.
@@ -285,7 +287,8 @@ pub struct Worker {
 impl Process {
     /// No connection yet.
     pub const fn new(budget: Arc<Budget>) -> Self {
-        Self { open: AtomicUsize::new(0), budget, descriptors: AtomicUsize::new(0) }
+        let [open, descriptors, workers] = [const { AtomicUsize::new(0) }; 3];
+        Self { open, budget, descriptors, workers }
     }
 }
 
@@ -299,6 +302,7 @@ impl Worker {
     ) -> io::Result<Self> {
         let shared = RefCell::new(SharedInfo::new(&process.budget));
         let table = RefCell::new(ConnectionTable::new(&process.budget)?);
+        process.workers.fetch_add(1, Relaxed);
         Ok(Self {
             index,
             process,

@@ -52,6 +52,11 @@ impl Scene {
     }
 
     fn with(manner: Manner, memory_max: &str) -> Self {
+        Self::on("", manner, memory_max)
+    }
+
+    /// The same with a line about workers, instead of one for each processor.
+    fn on(workers: &str, manner: Manner, memory_max: &str) -> Self {
         let pki = Pki::new();
         let (calm, flooded) = (Multitude::start(Manner::Echo), Multitude::start(manner));
         let terminate = |name: &str, upstream: &Multitude| {
@@ -74,7 +79,8 @@ impl Scene {
             deaf.address,
             flooded.address,
         );
-        let edge = Edge::start(&pki.folder, &rules);
+        let config = format!("{workers}{LISTENER}{rules}");
+        let edge = Edge::start_whole(&pki.folder, &config, |_| ());
         let config = light(TLS13, Resumption::disabled());
         let scene = Self { _pki: pki, _echo: calm, _flooded: flooded, _deaf: deaf, edge, config };
         echo(&mut scene.calm(From::loopback(1)).unwrap(), b"before the flood");
@@ -639,31 +645,41 @@ impl Scene {
     }
 }
 
-// With the least budget there is, idle connections alone fill it.
+/// With the least budget there is, idle connections alone fill it.
+fn least(workers: usize) -> Scene {
+    Scene::on(&format!("workers = {workers}\n"), Manner::Stalled, "16MiB")
+}
 
 #[test]
 fn a_greedy_source_is_shed_before_others() {
     let _permit = permit(IDLE_MAX);
-    Scene::with(Manner::Stalled, "16MiB").outlasts(Way::Directly, 1, 10);
+    least(2).outlasts(Way::Directly, 1, 10);
 }
 
-/// A source that is alone has no share to exceed, and leaves the last eighth all the same.
+/// A source that is alone has no share to exceed, and leaves the last eighth all the same. The
+/// kernel spreads its connections over all workers.
 #[test]
 fn a_greedy_source_alone_is_shed_before_others() {
     let _permit = permit(IDLE_MAX);
-    Scene::with(Manner::Stalled, "16MiB").outlasts(Way::Directly, 1, 0);
+    for workers in [1, 8] {
+        least(workers).outlasts(Way::Directly, 1, 0);
+    }
 }
 
 /// As many alike exceed no share either.
 #[test]
 fn greedy_sources_that_are_alike_are_shed_before_others() {
     let _permit = permit(IDLE_MAX);
-    Scene::with(Manner::Stalled, "16MiB").outlasts(Way::Directly, 12, 10);
+    for workers in [1, 8] {
+        least(workers).outlasts(Way::Directly, 12, 10);
+    }
 }
 
 /// When it is accepted, nobody knows yet whose it is.
 #[test]
 fn a_greedy_client_of_a_proxy_is_shed_before_others() {
     let _permit = permit(IDLE_MAX);
-    Scene::with(Manner::Stalled, "16MiB").outlasts(Way::Proxied, 1, 10);
+    for before in [0, 10] {
+        least(2).outlasts(Way::Proxied, 1, before);
+    }
 }
