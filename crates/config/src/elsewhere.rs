@@ -5,7 +5,7 @@ pub(super) fn sentence(key: &str) -> Option<&'static str> {
     TASKS.iter().find(|(keys, _)| keys.contains(&key)).map(|(_, sentence)| *sentence)
 }
 
-const TASKS: [(&[&str], &str); 15] = [
+const TASKS: [(&[&str], &str); 16] = [
     (
         &[
             "path",
@@ -22,7 +22,12 @@ const TASKS: [(&[&str], &str); 15] = [
          application does it, or nginx, Caddy or HAProxy as the upstream",
     ),
     (
-        &["root", "directory", "file_server", "files", "static", "index", "try_files"],
+        &["directory"],
+        "Eyelet does not serve files: the application does it, or nginx or Caddy as the upstream; \
+         an ACME server's directory stands in [acme]",
+    ),
+    (
+        &["root", "file_server", "files", "static", "index", "try_files"],
         "Eyelet does not serve files: the application does it, or nginx or Caddy as the upstream",
     ),
     (
