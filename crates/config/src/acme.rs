@@ -173,9 +173,11 @@ impl AcmeRules {
         let Some(first) = self.first else { return };
         if is_public(directory) {
             for (name, at) in &self.private {
+                let is_signed = Permitted::default().has_name(&name.to_ascii_lowercase());
+                let instead = if is_signed { LOCAL_NAME } else { LABEL };
                 let message = format!(
                     "a public ACME server issues nothing for \"{name}\", which the public DNS does \
-                     not have; `certificate = \"local\"` signs it for this machine"
+                     not have; {instead}"
                 );
                 report.warning(*at, message);
             }
@@ -293,6 +295,12 @@ const NO_NAME: &str = "a hello without a name has no certificate by ACME; give \
 
 const NAMELESS: &str = "this rule takes every name, and so would order a certificate for each name \
     that a stranger makes up: give it `sni`";
+
+const LOCAL_NAME: &str = "`certificate = \"local\"` has it signed by a local authority, which \
+    clients must trust";
+
+const LABEL: &str = "give it a name below a domain that you own, or one such as `printer.lan` with \
+    `certificate = \"local\"`";
 
 const UNREACHED: &str = "an ACME server connects to port 443 or 80 of a name: no listener of these \
     rules has port 443, and none of kind \"http_redirect\" has port 80; so nothing is issued, \

@@ -77,6 +77,12 @@ fn a_public_server_issues_no_private_names() {
         assert_eq!(found.len(), 3, "{found:#?}");
         let first = "7:8: warning: a public ACME server issues nothing for \"app.corp.internal\"";
         assert!(found[0].starts_with(first), "{found:#?}");
+        let signed = "has it signed by a local authority";
+        // The local authority signs `printer` only if [local] permits it.
+        let label = "one such as `printer.lan` with `certificate = \"local\"`";
+        for (said, instead) in found.iter().zip([signed, signed, label]) {
+            assert!(said.contains(instead), "{said}");
+        }
     }
     let found = said_of("\"*.app.local\"\nacme_on_demand = true", "acme.zerossl.com");
     assert!(found.len() == 1 && found[0].contains("\"*.app.local\""), "{found:#?}");
