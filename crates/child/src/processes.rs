@@ -86,15 +86,14 @@ pub(crate) fn sockets(members: &HashSet<u32>) -> HashSet<u64> {
     members.iter().flat_map(|pid| sockets_of(*pid)).collect()
 }
 
-/// The working folders of those processes that hold this socket, the oldest process first, and
-/// the one of this process, in which the application was started.
-pub(crate) fn folders(members: &HashSet<u32>, socket: u64) -> impl Iterator<Item = PathBuf> {
+/// Those processes that hold this socket and their working folders, the oldest process first, and
+/// this process and its own, in which the application was started.
+pub(crate) fn folders(members: &HashSet<u32>, socket: u64) -> impl Iterator<Item = (u32, PathBuf)> {
     let mut holders: Vec<u32> =
         members.iter().copied().filter(|pid| sockets_of(*pid).contains(&socket)).collect();
     holders.sort_unstable();
-    let own = std::env::current_dir().ok();
-    let folder = |pid| fs::read_link(format!("/proc/{pid}/cwd")).ok();
-    holders.into_iter().filter_map(folder).chain(own)
+    let folder = |pid| Some((pid, fs::read_link(format!("/proc/{pid}/cwd")).ok()?));
+    holders.into_iter().chain([std::process::id()]).filter_map(folder)
 }
 
 fn sockets_of(pid: u32) -> Vec<u64> {

@@ -15,6 +15,9 @@ const TCP_LISTEN: &str = "0A";
 /// The flag of a listening Unix socket in /proc/net/unix (__SO_ACCEPTCON).
 const ACCEPTS: u32 = 1 << 16;
 
+/// The longest path in the address of a Unix socket, without its NUL (unix(7)).
+const PATH_BYTES_MAX: usize = 107;
+
 /// Where an application listens.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Endpoint {
@@ -146,16 +149,22 @@ fn unix_socket(line: &str) -> Option<(u64, Endpoint)> {
     is_path.then(|| Some((number.parse().ok()?, Endpoint::Unix(rest.into()))))?
 }
 
-/// The file of a socket with a relative path that was bound in one of these folders. A process may
-/// have gone to another folder since, so the file must be there.
+/// The file of a socket with a relative path that was bound in one of these processes' folders. A
+/// process may have gone to another folder since, so the file must be there. Where the path is too
+/// long for an address, the link of /proc to the folder stands for it.
 pub(crate) fn located(
     relative: &Path,
-    mut folders: impl Iterator<Item = PathBuf>,
+    mut folders: impl Iterator<Item = (u32, PathBuf)>,
 ) -> Option<PathBuf> {
     let is_socket =
         |path: &PathBuf| fs::metadata(path).is_ok_and(|file| file.file_type().is_socket());
-    // Collecting the components leaves out `.`.
-    folders.find_map(|folder| Some(folder.join(relative).components().collect()).filter(is_socket))
+    folders.find_map(|(pid, folder)| {
+        // Collecting the components leaves out `.`.
+        let path = Some(folder.join(relative).components().collect()).filter(is_socket)?;
+        let is_short = path.as_os_str().len() <= PATH_BYTES_MAX;
+        let link = || Path::new("/proc").join(pid.to_string()).join("cwd");
+        Some(if is_short { path } else { link().join(relative).components().collect() })
+    })
 }
 
 /// Chooses among the endpoints of an application that was told to listen at `port`, and had
@@ -263,11 +272,15 @@ mod tests {
         let path = inner.join("a.sock");
         let _listener = std::os::unix::net::UnixListener::bind(&path)?;
         fs::write(folder.path().join("a.sock"), "a file")?;
-        let folders = || [folder.path().to_owned(), inner.clone()].into_iter();
+        let folders = || [(1, folder.path().to_owned()), (2, inner.clone())].into_iter();
         for relative in ["a.sock", "./a.sock", "inner/./a.sock"] {
             assert_eq!(located(Path::new(relative), folders()), Some(path.clone()), "{relative}");
         }
         assert_eq!(located(Path::new("b.sock"), folders()), None);
+        let deep = folder.path().join("d".repeat(PATH_BYTES_MAX));
+        fs::rename(&inner, &deep)?;
+        let found = located(Path::new("./a.sock"), [(7, deep)].into_iter());
+        assert_eq!(found, Some("/proc/7/cwd/a.sock".into()), "no address has room for the path");
         Ok(())
     }
 
