@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use eyelet_config::UPSTREAM_WAIT_MAX;
+use eyelet_config::{Permitted, UPSTREAM_WAIT_MAX};
 
 use super::ports::HTTPS;
 
@@ -109,7 +109,9 @@ fn site(text: &str) -> Result<Site, String> {
     }
     // `http://127.0.0.1:3000/` is what a browser shows of it.
     let slash = if upstream.starts_with("unix:") { None } else { upstream.strip_suffix('/') };
-    Ok(Site { name: host(name)?, upstream: slash.unwrap_or(upstream).to_owned() })
+    // Of several sites none is meant without a name.
+    let host = name_of(name, ", and with one application only")?;
+    Ok(Site { name: host, upstream: slash.unwrap_or(upstream).to_owned() })
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {
@@ -127,12 +129,23 @@ fn hold(text: &str) -> Result<Duration, String> {
 }
 
 fn host(text: &str) -> Result<String, String> {
+    name_of(text, "")
+}
+
+/// A name. `provided` ends the advice of how to serve an address.
+fn name_of(text: &str, provided: &str) -> Result<String, String> {
     let bare = text.trim_start_matches('[').trim_end_matches(']');
     if let Ok(ip) = bare.parse::<IpAddr>() {
         let listen = SocketAddr::new(ip, HTTPS[1]);
+        let how = match Permitted::default().has_address(ip) {
+            true => format!("say --listen {listen}"),
+            false => format!(
+                "the local authority does not sign this one: give --certificate and --key, with \
+                 --listen {listen}"
+            ),
+        };
         return Err(format!(
-            "clients send no name for an address; say --listen {listen}, with a name such as \
-             app.localhost"
+            "clients send no name for an address; {how} and a name such as app.localhost{provided}"
         ));
     }
     let is_label = |label: &str| {
@@ -160,8 +173,20 @@ mod tests {
         for bad in ["app", "app=", "=127.0.0.1:1", "a b=127.0.0.1:1", "a..b=1", "\"=1"] {
             assert!(site(bad).is_err(), "{bad:?}");
         }
-        for address in ["192.0.2.1=127.0.0.1:1", "[2001:db8::1]=127.0.0.1:1"] {
-            assert!(site(address).unwrap_err().contains("say --listen "), "{address}");
+        for (address, is_signed) in [
+            ("192.168.1.5", true),
+            ("[fd00::5]", true),
+            ("192.0.2.1", false),
+            ("[2001:db8::1]", false),
+            ("0.0.0.0", false),
+            ("::", false),
+        ] {
+            let how =
+                if is_signed { "say --listen " } else { "give --certificate and --key, with " };
+            let said = host(address).unwrap_err();
+            assert!(said.contains(how) && said.ends_with(" app.localhost"), "{said}");
+            let said = site(&format!("{address}=127.0.0.1:1")).unwrap_err();
+            assert!(said.contains(how) && said.ends_with("one application only"), "{said}");
         }
         assert!(site("app=8000").unwrap_err().ends_with("such as app=127.0.0.1:8000"));
     }
