@@ -132,7 +132,7 @@ enum Work {
 
 /// Serves until the child is over, or without a child until a signal. Returns the exit status.
 fn serve(
-    plan: Plan,
+    mut plan: Plan,
     work: Work,
     certificate: &Certificate,
     screen: &Screen<'_>,
@@ -143,7 +143,11 @@ fn serve(
             Work::Runs(_) => Signals::with_application()?,
             Work::IsThere(..) => Signals::new()?,
         };
-        let running = serve::start(plan.config()?)?;
+        let start = |plan: &Plan| Ok::<_, Box<dyn Error>>(serve::start(plan.config()?)?);
+        let running = match work {
+            Work::Runs(_) => start(&plan)?,
+            Work::IsThere(..) => plan.apply(ports::free_http, start)?,
+        };
         let address = running.addresses().first().copied().ok_or("no listener")?;
         let urls: Vec<String> = plan.urls(address).collect();
         urls.iter().for_each(|url| screen.say(&format!("serving {url}")));
@@ -234,7 +238,7 @@ impl Session<'_> {
                 },
                 event = next(&mut self.events, self.child.is_some()) => match event {
                     Some(ChildEvent::Over(over)) => return Ok(self.over(over)),
-                    Some(event) => self.obey(event)?,
+                    Some(event) => self.obey(event),
                     None => return Err("internal error: nobody watches the command".into()),
                 },
                 line = next_line(&mut self.lines) => self.screen.say(&line),
@@ -249,10 +253,10 @@ impl Session<'_> {
         }
     }
 
-    fn obey(&mut self, event: ChildEvent) -> Result<(), Box<dyn Error>> {
+    fn obey(&mut self, event: ChildEvent) {
         match event {
             ChildEvent::Started { pid } => self.pid = pid,
-            ChildEvent::Listening { bound, dialled } => self.listens(&bound, &dialled)?,
+            ChildEvent::Listening { bound, dialled } => self.listens(&bound, &dialled),
             ChildEvent::ListensNowhere => {
                 let (waited, port) = (LISTEN_TIMEOUT.as_secs(), self.plan.port());
                 self.screen.say(&format!(
@@ -290,7 +294,6 @@ impl Session<'_> {
             }
             ChildEvent::Over(_) => {}
         }
-        Ok(())
     }
 
     /// Ends with the application, if such a signal came just before. Returns its name.
@@ -315,20 +318,34 @@ impl Session<'_> {
         }
     }
 
-    /// Serves the application where it listens now.
-    fn listens(&mut self, bound: &Endpoint, dialled: &Endpoint) -> Result<(), Box<dyn Error>> {
+    /// Serves the application where it listens now. It goes on if that fails.
+    fn listens(&mut self, bound: &Endpoint, dialled: &Endpoint) {
         let is_open = matches!(bound, Endpoint::Tcp(bound) if bound.ip().is_unspecified());
         let is_six = matches!(dialled, Endpoint::Tcp(dialled) if dialled.is_ipv6());
         let (pid, six) = (self.pid, if is_six { ", by IPv6 alone" } else { "" });
         let open = if is_open { "; other machines reach it too, without TLS" } else { "" };
-        // The application has its port by now, so the redirect cannot take that from it.
-        let is_new = self.plan.redirect();
-        if self.plan.lead_to(dialled) || is_new {
-            let prepared = self.running.preparation().run(self.plan.config()?)?;
-            self.running.reload(prepared)?;
-        }
+        let fault = match self.lead_to(dialled) {
+            Ok(()) => String::new(),
+            Err(error) => format!("; requests cannot be sent there: {error}"),
+        };
         // Not before requests go there: until then they go to PORT, where anybody may listen.
-        self.screen.say(&format!("the command listens on {bound}{six} (process {pid}){open}"));
+        self.screen
+            .say(&format!("the command listens on {bound}{six} (process {pid}){open}{fault}"));
+    }
+
+    /// Sends requests to this endpoint from now on. The plan changes only if that can be done.
+    fn lead_to(&mut self, endpoint: &Endpoint) -> Result<(), Box<dyn Error>> {
+        let mut plan = self.plan.clone();
+        let changes = plan.lead_to(endpoint);
+        // The application has its port by now, so the redirect cannot take that from it.
+        if changes || plan.may_redirect() {
+            plan.apply(ports::free_http, |plan| {
+                let prepared = self.running.preparation().run(plan.config()?)?;
+                self.running.reload(prepared)?;
+                Ok::<_, Box<dyn Error>>(())
+            })?;
+        }
+        self.plan = plan;
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use eyelet_config::{Config, Depth};
 
 use super::args::{EdgeArgs, ProxyArgs, RunArgs, Site};
 use super::certificate::{Certificate, quoted};
-use super::ports::{self, HTTPS, Ports};
+use super::ports::{HTTPS, Ports};
 
 /// What mistakes in the configuration are attributed to. Relative paths in it are relative to the
 /// working folder.
@@ -23,12 +23,15 @@ const DRAIN: &str = "1s";
 const NAMELESS: &[&str] = &["localhost", ""];
 
 /// A configuration whose upstream may change.
+#[derive(Clone)]
 pub(super) struct Plan {
     edge: EdgeArgs,
     /// The part with the listeners.
     listeners: String,
-    /// Where plain requests may be redirected from [`Plan::redirect`] on.
+    /// Where plain requests may be redirected, until [`Plan::apply`] has tried that.
     http: Vec<IpAddr>,
+    /// Where they are redirected.
+    redirects: Vec<SocketAddr>,
     /// The part with the certificate.
     certificate: String,
     sites: Vec<Site>,
@@ -59,7 +62,6 @@ impl Plan {
         if let [_] = &*plan.sites {
             plan.others = Some(NAMELESS);
         }
-        plan.redirect();
         plan
     }
 
@@ -73,6 +75,7 @@ impl Plan {
             edge: edge.clone(),
             listeners,
             http: if edge.tcp { Vec::new() } else { ports.http.clone() },
+            redirects: Vec::new(),
             certificate: certificate.keys.clone(),
             sites,
             others: Some(&[]),
@@ -110,15 +113,27 @@ impl Plan {
         changes
     }
 
-    /// Redirects plain requests from now on, if that is possible. Returns whether that is new.
-    pub(super) fn redirect(&mut self) -> bool {
-        let http = ports::free_http(&mem::take(&mut self.http));
-        for address in &http {
-            let kind = "kind = \"http_redirect\"";
-            // Writing to a String cannot fail.
-            let _ = write!(self.listeners, "[[listener]]\naddress = \"{address}\"\n{kind}\n\n");
+    /// Whether [`Plan::apply`] may begin to redirect plain requests.
+    pub(super) fn may_redirect(&self) -> bool {
+        !self.http.is_empty()
+    }
+
+    /// Applies this plan by `apply`, and has plain requests redirected at those addresses that
+    /// `free` finds. Between the two another program may take the port: then the plan is applied
+    /// without redirects. They are tried once.
+    pub(super) fn apply<T, E>(
+        &mut self,
+        free: impl Fn(&[IpAddr]) -> Vec<SocketAddr>,
+        mut apply: impl FnMut(&Self) -> Result<T, E>,
+    ) -> Result<T, E> {
+        if self.may_redirect() {
+            self.redirects = free(&mem::take(&mut self.http));
+            match apply(self) {
+                Err(_) if !self.redirects.is_empty() => self.redirects.clear(),
+                applied => return applied,
+            }
         }
-        !http.is_empty()
+        apply(self)
     }
 
     /// The checked configuration.
@@ -134,6 +149,11 @@ impl Plan {
     /// The same as text.
     fn text(&self) -> String {
         let mut text = self.listeners.clone();
+        for address in &self.redirects {
+            let kind = "kind = \"http_redirect\"";
+            // Writing to a String cannot fail.
+            let _ = write!(text, "[[listener]]\naddress = \"{address}\"\n{kind}\n\n");
+        }
         for site in &self.sites {
             // Writing to a String cannot fail.
             let _ = write!(text, "{}", self.rule(site));
@@ -185,7 +205,40 @@ fn upstream(given: &str, tcp: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Typed {
+        #[command(flatten)]
+        run: RunArgs,
+    }
+
+    /// Another program takes port 80 after it was found free.
+    #[test]
+    fn redirects_that_cannot_be_had_are_left_out() {
+        let Typed { run } = Typed::parse_from(["run", "node"]);
+        let ip = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let ports = Ports { https: vec![(ip, 443).into()], http: vec![ip] };
+        let certificate = Certificate::default();
+        let free = |ips: &[IpAddr]| ips.iter().map(|ip| (*ip, 80).into()).collect();
+        let has_redirect = |plan: &Plan| plan.text().contains("http_redirect");
+        for (is_taken, expected) in [(true, &[true, false][..]), (false, &[true])] {
+            let mut plan = Plan::of_run(&run, 3000, &ports, &certificate);
+            let mut tried = Vec::new();
+            let applied = plan.apply(free, |plan| {
+                tried.push(has_redirect(plan));
+                if is_taken && has_redirect(plan) { Err(()) } else { Ok(()) }
+            });
+            assert_eq!((applied, &*tried), (Ok(()), expected));
+            assert!(!plan.may_redirect(), "it is tried once");
+            let again = plan.apply(free, |plan| Ok::<bool, ()>(has_redirect(plan)));
+            assert_eq!(again, Ok(!is_taken), "what serves goes on");
+        }
+    }
 
     #[test]
     fn upstreams() {

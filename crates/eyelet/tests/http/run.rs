@@ -312,6 +312,37 @@ fn a_unix_socket_with_a_relative_path_is_served() {
     }
 }
 
+/// The address of a Unix socket has room for 107 bytes, and a relative path needs few of them.
+#[test]
+fn a_unix_socket_in_a_deep_folder_is_served() {
+    if !need("node") || !need("curl") {
+        return;
+    }
+    let folder = Folder::new();
+    let deep = folder.path().join("d".repeat(120));
+    std::fs::create_dir(&deep).unwrap();
+    let script = "cd \"$0\" && exec node \"$1\" unix app.sock";
+    let app = ["sh", "-c", script, deep.to_str().unwrap(), &program("app.js")];
+    let mut run = Run::start(&[], &app);
+    run.talk.hear("the command listens on unix:/proc/");
+    let answer = run.get("/");
+    assert!(answer.ends_with("200\n"), "{answer}");
+}
+
+/// The configuration takes no path that begins like this.
+#[test]
+fn an_endpoint_that_cannot_be_served_ends_nothing() {
+    if !need("node") {
+        return;
+    }
+    let folder = Folder::new();
+    let path = format!("/{}", folder.path().join("app.sock").display());
+    let mut run = Run::app(&[], "unix", &path);
+    run.talk.hear("; requests cannot be sent there: ");
+    let said = run.end(Signal::INT);
+    assert_eq!(said.status.code(), Some(7), "the application's own: {}", said.text);
+}
+
 #[test]
 fn two_ports_are_not_guessed() {
     if !need("node") {
