@@ -61,6 +61,11 @@ impl Client {
         self.ahead_secs.load(Relaxed)
     }
 
+    /// What the server's clock says now, as far as its answers told.
+    pub fn server_time(&self) -> SystemTime {
+        schedule::server_time(SystemTime::now(), self.ahead_secs())
+    }
+
     async fn ask(
         self,
         mut request: Request<BodyWrapper<Bytes>>,

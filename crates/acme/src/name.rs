@@ -202,10 +202,11 @@ impl NameKeeper {
     /// Whether a certificate is to be ordered now. Asks the server if that is due.
     async fn due(&mut self) -> Next {
         let Some(held) = &mut self.held else { return Next::Order };
-        let now = SystemTime::now();
         if held.ask_at <= Instant::now() {
             held.ask_at = Instant::now() + ask(&self.issuer, held).await;
         }
+        // The server dates certificates. Its clock is known from the first answer on.
+        let now = self.issuer.client.server_time();
         let until = held.renew_at.duration_since(now).unwrap_or_default();
         let rest = self.rests_until.saturating_duration_since(Instant::now());
         match until {
@@ -217,7 +218,8 @@ impl NameKeeper {
 
     /// Orders the certificate, unless another process has done so.
     async fn order(&mut self) -> Result<(), AcmeError> {
-        if self.look()? && !self.held.as_ref().is_some_and(Held::is_over) {
+        let now = self.issuer.client.server_time();
+        if self.look()? && !self.held.as_ref().is_some_and(|held| held.renew_at <= now) {
             return Ok(());
         }
         let replaced = self.held.as_ref().and_then(|held| held.identifier.clone());
@@ -242,19 +244,10 @@ impl NameKeeper {
 
     /// Logs a new certificate, and decides how long nothing more is ordered.
     fn note_issued(&mut self, held: &Held) {
-        let (lives, now) = ((held.not_before, held.not_after), SystemTime::now());
-        let rest = schedule::after_issue(lives, now);
+        let now = self.issuer.client.server_time();
+        let rest = schedule::after_issue((held.not_before, held.not_after), now);
         self.rests_until = Instant::now() + rest;
-        if schedule::looks_old(lives, now) {
-            tracing::warn!(
-                "[acme] {}: the certificate is issued, and looks old here: the clock of this \
-                 machine is ahead. Set the clock; until then the next order is in {} s",
-                self.name,
-                rest.as_secs()
-            );
-        } else {
-            tracing::info!("[acme] {}: the certificate is issued{}", self.name, held.lasts());
-        }
+        tracing::info!("[acme] {}: the certificate is issued{}", self.name, held.lasts(now));
     }
 
     /// The challenges that the listeners can answer, the better one first.
@@ -299,7 +292,10 @@ impl NameKeeper {
         let text = error.to_string();
         if self.logged != text {
             let goes_on = match &self.held {
-                Some(held) => format!("the certificate{} stays in use", held.lasts()),
+                Some(held) => {
+                    let now = issuer.client.server_time();
+                    format!("the certificate{} stays in use", held.lasts(now))
+                }
                 None => "clients that ask for it are refused".into(),
             };
             tracing::error!(
@@ -364,12 +360,8 @@ impl Held {
         })
     }
 
-    fn is_over(&self) -> bool {
-        self.renew_at <= SystemTime::now()
-    }
-
-    fn lasts(&self) -> String {
-        let left = self.not_after.duration_since(SystemTime::now()).unwrap_or_default();
+    fn lasts(&self, now: SystemTime) -> String {
+        let left = self.not_after.duration_since(now).unwrap_or_default();
         format!(" for {} hours", left.as_secs() / 3600)
     }
 }

@@ -20,10 +20,6 @@ const SPREAD_PART: u32 = 50;
 
 /// Between two renewals by the server's advice: a server that always says "now" is not obeyed.
 const RENEWAL_MIN: Duration = Duration::from_hours(1);
-/// The part of its lifetime that a certificate may have behind it when it is issued: servers date
-/// certificates back, by minutes or an hour. Of an older one the clock of this machine is ahead.
-const NEW_PART: u32 = 3;
-
 /// The last part of the lifetime, in which no renewal is planned: attempts may fail.
 const LAST_PART: u32 = 12;
 
@@ -47,23 +43,29 @@ pub fn by_window(
     advised.min(not_after - lifetime / LAST_PART)
 }
 
-/// Whether a certificate that was just issued looks old, so that this machine's clock is ahead of
-/// the server's.
-pub fn looks_old((not_before, not_after): (SystemTime, SystemTime), now: SystemTime) -> bool {
-    let lifetime = not_after.duration_since(not_before).unwrap_or_default();
-    now > not_before + lifetime / NEW_PART
+/// What the server's clock says: it is so many seconds ahead of ours.
+pub fn server_time(now: SystemTime, ahead_secs: i64) -> SystemTime {
+    let difference = Duration::from_secs(ahead_secs.unsigned_abs());
+    let time = match ahead_secs < 0 {
+        true => now.checked_sub(difference),
+        false => now.checked_add(difference),
+    };
+    time.unwrap_or(now)
 }
 
-/// How long nothing more is ordered once a certificate is issued. It is measured by a clock that
-/// nobody sets. A certificate that looks old has its whole life before it: half of that is waited,
-/// and the other half is left for attempts that fail.
+/// How long nothing more is ordered once a certificate is issued, at this time by the server's
+/// clock. It is measured by a clock that nobody sets. A certificate that is dated back by much of
+/// its life is due soon, or from the beginning: half of what is left of it is waited at least, and
+/// the other half is left for attempts that fail. One that is over was issued by another clock: it
+/// has its whole life before it.
 pub fn after_issue(lives: (SystemTime, SystemTime), now: SystemTime) -> Duration {
     let (not_before, not_after) = lives;
-    if looks_old(lives, now) {
+    let left = not_after.duration_since(now).unwrap_or_default();
+    if left.is_zero() {
         return not_after.duration_since(not_before).unwrap_or_default() / 2;
     }
     let latest = by_lifetime(not_before, not_after, 0.0);
-    latest.duration_since(now).unwrap_or_default().min(RENEWAL_MIN)
+    latest.duration_since(now).unwrap_or_default().max(left / 2).min(RENEWAL_MIN)
 }
 
 /// How long until the server is asked again, if it says so.
@@ -125,21 +127,30 @@ mod tests {
 
     /// Of two renewals, the second one may not follow at once, whatever the clock says.
     #[test]
-    fn a_new_certificate_rests_also_where_the_clock_is_ahead() {
+    fn a_new_certificate_rests_whatever_it_is_dated() {
         let start = SystemTime::UNIX_EPOCH + 1_000 * DAY;
         let lives = (start, start + 6 * DAY);
         for behind in [Duration::ZERO, Duration::from_hours(1), 900 * DAY] {
-            assert!(!looks_old(lives, start - behind));
             assert_eq!(after_issue(lives, start - behind), RENEWAL_MIN);
         }
-        assert_eq!(after_issue(lives, start + 2 * DAY), RENEWAL_MIN, "dated back");
-        // From before the renewal is due to long after the certificate's end.
-        for ahead in [2 * DAY + Duration::from_secs(1), 4 * DAY, 5 * DAY, 6 * DAY, 400 * DAY] {
-            assert!(looks_old(lives, start + ahead), "{ahead:?}");
-            assert_eq!(after_issue(lives, start + ahead), 3 * DAY, "{ahead:?}");
+        assert_eq!(after_issue(lives, start + 5 * DAY), RENEWAL_MIN, "dated back");
+        for ahead in [6 * DAY, 400 * DAY] {
+            assert_eq!(after_issue(lives, start + ahead), 3 * DAY, "the clock is not the server's");
         }
         let short = (start, start + Duration::from_secs(42));
         assert_eq!(after_issue(short, start), Duration::from_secs(28), "it is due before that");
+        // An hour of backdating, as of a private authority whose certificates are short.
+        for left in [60, 30, 10].map(Duration::from_mins) {
+            let lives = (start - Duration::from_hours(1), start + left);
+            assert_eq!(after_issue(lives, start), left / 2, "{left:?}");
+        }
+    }
+
+    #[test]
+    fn the_time_of_the_server_is_ahead_or_behind() {
+        let now = SystemTime::UNIX_EPOCH + DAY;
+        assert_eq!(server_time(now, 60), now + Duration::from_mins(1));
+        assert_eq!(server_time(now, -60), now - Duration::from_mins(1));
     }
 
     #[test]
