@@ -13,7 +13,7 @@ use crate::connect;
 use crate::connection_handle::ConnectionHandle;
 use crate::fingerprint;
 use eyelet_resolve::dial;
-use eyelet_resolve::evidence::{Attempt, ByDns, Purpose};
+use eyelet_resolve::evidence::{Attempt, ByDns, Lack, Purpose};
 use eyelet_resolve::gather;
 use eyelet_telemetry::evidence::Evidence;
 use eyelet_telemetry::info::{ConnectionInfo, End};
@@ -294,7 +294,7 @@ impl FactSource {
 
     fn take_certificate(&mut self, info: &mut ConnectionInfo, attempt: Arc<Attempt>) -> bool {
         let shown = attempt.shown.as_ref().map(|shown| shown.logged.clone());
-        evidence(info).note_certificate(shown.map_err(|why| &**why));
+        evidence(info).note_certificate(shown.map_err(Lack::text));
         let had = attempt.certificate().is_some();
         self.shown = Some(attempt);
         had
@@ -325,9 +325,9 @@ fn evidence(info: &mut ConnectionInfo) -> &mut Evidence {
 }
 
 /// The connection's deadline, in multiples of the evidence's own timeout. Evidence may wait once
-/// for the client's share, once for a permit, and once for its answer. The fourth is there so that
-/// the connection's deadline does not end it first.
-const EVIDENCE_TIMEOUTS: u32 = 4;
+/// with another client that is refused, once for the client's share, once for a permit, and once
+/// for its answer. The fifth is there so that the connection's deadline does not end it first.
+const EVIDENCE_TIMEOUTS: u32 = 5;
 
 fn rule_on(
     connection: &ConnectionHandle,

@@ -65,8 +65,17 @@ pub enum Purpose {
 #[derive(Debug)]
 pub struct Attempt {
     /// The certificate, or why there is none.
-    pub shown: Result<Shown, Box<str>>,
+    pub shown: Result<Shown, Lack>,
     pub(crate) fresh_until_ms: u64,
+}
+
+/// Why there is no certificate.
+#[derive(Debug)]
+pub enum Lack {
+    /// The destination gave none, or may not be asked.
+    Failed(Box<str>),
+    /// Too many side handshakes were under way: the destination was not asked.
+    Unasked(Box<str>),
 }
 
 /// What DNS says about a name and an address.
@@ -204,7 +213,17 @@ impl ByDns {
 
 impl Attempt {
     pub(crate) fn failed(why: &str, now_ms: u64) -> Arc<Self> {
-        Arc::new(Self { shown: Err(why.into()), fresh_until_ms: now_ms + HANDSHAKE_RETRY_MS })
+        let shown = Err(Lack::Failed(why.into()));
+        Arc::new(Self { shown, fresh_until_ms: now_ms + HANDSHAKE_RETRY_MS })
+    }
+
+    /// The destination was not asked. Nobody may remember this of it.
+    pub(crate) fn unasked(why: &str) -> Arc<Self> {
+        Arc::new(Self { shown: Err(Lack::Unasked(why.into())), fresh_until_ms: 0 })
+    }
+
+    pub(crate) fn is_unasked(&self) -> bool {
+        matches!(self.shown, Err(Lack::Unasked(_)))
     }
 
     /// Whether it is still valid: by the steady clock, and for a certificate also by the wall
@@ -229,7 +248,16 @@ impl Attempt {
 
     pub(crate) fn bytes(&self) -> usize {
         let shown = self.shown.as_ref();
-        size_of::<Self>() + shown.map_or_else(|why| why.len(), Shown::bytes)
+        size_of::<Self>() + shown.map_or_else(|lack| lack.text().len(), Shown::bytes)
+    }
+}
+
+impl Lack {
+    /// For the access log.
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Failed(why) | Self::Unasked(why) => why,
+        }
     }
 }
 
@@ -263,7 +291,7 @@ mod tests {
         assert!(!sound.is_fresh(0, 1_000), "the wall clock was set");
         // An invalid certificate, or none, is asked for again by age alone.
         assert!(attempt(Ok(shown(false))).is_fresh(0, 2_000));
-        assert!(attempt(Err("none".into())).is_fresh(0, 2_000));
+        assert!(attempt(Err(Lack::Failed("none".into()))).is_fresh(0, 2_000));
     }
 
     #[test]

@@ -179,44 +179,70 @@ pub async fn by_certificate(
     if let Some(known) = known_for(names, (destination, name), is_chosen, purpose) {
         return known;
     }
-    let evidence = &names.shared.evidence;
-    let now = names.engine.now_unix_ms();
-    let hash = evidence.certificates.hash((destination, name));
     // A side handshake with one of our own listeners would cause another one.
     if names.shared.loops.listener_at(destination).is_some() {
-        return Attempt::failed("the destination is this edge", now);
+        return Attempt::failed("the destination is this edge", names.engine.now_unix_ms());
     }
     let key = (destination, name.map(Box::from));
-    let flight = match evidence.certificates.flight(hash, &key) {
-        Some(flight) => flight,
+    match take_part(names, client, &key, is_chosen, purpose).await {
+        // The wait that ended began before this client's, which has one of its own now.
+        (attempt, Part::Shared) if attempt.is_unasked() => {
+            take_part(names, client, &key, is_chosen, purpose).await.0
+        }
+        (attempt, _) => attempt,
+    }
+}
+
+/// Whose wait for a permit an attempt had.
+#[derive(Clone, Copy)]
+enum Part {
+    Own,
+    Shared,
+}
+
+/// Joins the flight for a certificate or leads it, and waits for its end.
+async fn take_part(
+    names: &Rc<Names>,
+    client: IpAddr,
+    key: &Visit,
+    is_chosen: bool,
+    purpose: Purpose,
+) -> (Arc<Attempt>, Part) {
+    let evidence = &names.shared.evidence;
+    let asked = (key.0, key.1.as_deref());
+    let hash = evidence.certificates.hash(asked);
+    let (flight, part) = match evidence.certificates.flight(hash, key) {
+        Some(flight) => (flight, Part::Shared),
         None => {
             let permit =
                 timeout(names.shared.config.evidence.timeout, evidence.handshakes.of(client));
             let Ok(permit) = permit.await else {
                 let share = evidence.handshakes.share();
                 let why = format!("{share} side handshakes for this client are under way");
-                return Attempt::failed(&why, now);
+                return (Attempt::unasked(&why), Part::Own);
             };
-            if let Some(known) = known_for(names, (destination, name), is_chosen, purpose) {
-                return known;
+            if let Some(known) = known_for(names, asked, is_chosen, purpose) {
+                return (known, Part::Own);
             }
-            match evidence.certificates.join(hash, &key) {
+            match evidence.certificates.join(hash, key) {
                 SingleFlight::Busy => {
-                    return Attempt::failed("too many side handshakes are under way", now);
+                    let why = "too many side handshakes are under way";
+                    return (Attempt::unasked(why), Part::Own);
                 }
-                SingleFlight::Shared(flight) => flight,
+                SingleFlight::Shared(flight) => (flight, Part::Shared),
                 SingleFlight::Mine(leader, flight) => {
-                    let names = names.clone();
+                    let (names, key) = (names.clone(), key.clone());
                     cache::spawn(async move {
                         visit(&names, &key, hash, leader, (&permit, purpose)).await;
                     });
-                    flight
+                    (flight, Part::Own)
                 }
             }
         }
     };
     let landed = cache::outcome(flight, |_| true).await;
-    landed.unwrap_or_else(|| Attempt::failed("the side handshake was dropped", now))
+    let dropped = || Attempt::failed("the side handshake was dropped", names.engine.now_unix_ms());
+    (landed.unwrap_or_else(dropped), part)
 }
 
 /// Leads a flight to its end: by a side handshake, as soon as one may begin.
@@ -238,7 +264,7 @@ async fn visit(
             let Ok(_begun) = timeout(config.timeout, permit.begin()).await else {
                 // The destination was not asked, so nothing is remembered of it.
                 let why = format!("{} side handshakes are under way", evidence.handshakes.count());
-                return leader.publish(Attempt::failed(&why, names.engine.now_unix_ms()));
+                return leader.publish(Attempt::unasked(&why));
             };
             side_handshake(names, key).await
         }

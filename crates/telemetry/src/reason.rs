@@ -47,6 +47,8 @@ pub enum Reason {
     Drained(Option<When>),
     /// An operator ended it.
     Ended,
+    /// Too much other evidence was being gathered, so the origin was not asked for its certificate.
+    EvidenceBusy(Detail),
     /// The client's name or request leads to an internal address.
     Guarded(Box<Guarded>),
     /// The handshake failed.
@@ -214,7 +216,8 @@ impl Reason {
             | Self::StreamFlood(_)
             | Self::UpstreamWantsHttp1 => Class::Protocol,
             Self::Server(ServerFault::Malformed(_) | ServerFault::ThirdHello) => Class::Protocol,
-            Self::Guarded(_)
+            Self::EvidenceBusy(_)
+            | Self::Guarded(_)
             | Self::Loop(_)
             | Self::Misdirected(_)
             | Self::Refused(_)

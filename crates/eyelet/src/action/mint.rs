@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use eyelet_config::{CertificateSource, HttpAddress, HttpUpstream, Terminate};
+use eyelet_resolve::evidence::Lack;
 use eyelet_resolve::{dial, guard};
 use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::reason::{Detail, HandshakeFault, Reason, Stage};
@@ -46,7 +47,10 @@ pub async fn certificates(
     let unreachable = |why: &str| End::failed(Reason::UpstreamTls(Detail::of(why)));
     let shown = match known.shown().map(|attempt| &attempt.shown) {
         Some(Ok(shown)) => shown,
-        Some(Err(why)) => return Err(unreachable(why)),
+        Some(Err(Lack::Failed(why))) => return Err(unreachable(why)),
+        Some(Err(Lack::Unasked(why))) => {
+            return Err(End::failed(Reason::EvidenceBusy(Detail::of(why))));
+        }
         None => return Err(unreachable("nobody was asked")),
     };
     let leaf = shown.chain.first().ok_or_else(|| unreachable("the chain was not kept"))?;

@@ -17,7 +17,7 @@ use crate::support::client::{Offer, alert_in, echo, handshake};
 use crate::support::edge::{eyelet, write};
 use crate::support::pki::{Kind, Leaf};
 use crate::support::web::{get, hear};
-use crate::support::{Pki, Talk, Upstream, need, output, until};
+use crate::support::{Hello, Pki, Talk, Upstream, need, output, until};
 
 use super::mint::{ALLOWED, CONNECT, DIRECTED, EVIDENCE, MINT, Minting};
 
@@ -106,6 +106,26 @@ fn an_origin_that_says_no_tls_or_nothing() {
         assert!(reason.starts_with("upstream: TLS: ") && reason.contains(why), "{line}");
         assert_eq!(line["outcome"], "failed", "{line}");
     }
+}
+
+/// One client asks more unknown origins than it may. Those that are not asked are not blamed.
+#[test]
+fn an_origin_that_is_not_asked_is_not_at_fault() {
+    let silent = Upstream::by_hand();
+    let evidence = EVIDENCE.replace("20s", "5s");
+    let at = Minting::with(Pki::new(), &format!("{DIRECTED}{MINT}{evidence}"));
+    // 8 are asked, and 8 after 5 seconds. The others give up then.
+    let clients: Vec<TcpStream> = (0..32)
+        .map(|n| {
+            let mut client = at.directed(silent.address);
+            client.write_all(&Hello::named(format!("n{n}.test")).bytes()).unwrap();
+            client
+        })
+        .collect();
+    let why = "evidence: 8 side handshakes for this client are under way";
+    let line = at.edge.line(why, |line| line["reason"] == why);
+    assert_eq!(line["outcome"], "failed", "{line}");
+    drop(clients);
 }
 
 /// An origin whose certificate is remembered fails the requests, and not the handshake.
