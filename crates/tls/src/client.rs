@@ -195,13 +195,16 @@ pub fn is_trusted(
     )
 }
 
+/// What is wrong with a server that answers a hello by something else than a record.
+pub const NO_TLS: &str = "the server speaks no TLS";
+
 /// Why a handshake with a server failed. rustls says of a server that speaks no TLS which part of a
 /// record's header is wrong.
 pub fn describe(error: &Error) -> String {
     match error {
         Error::InvalidMessage(
             InvalidMessage::InvalidContentType | InvalidMessage::UnknownProtocolVersion,
-        ) => "the server speaks no TLS".into(),
+        ) => NO_TLS.into(),
         other => other.to_string(),
     }
 }

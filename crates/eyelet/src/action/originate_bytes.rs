@@ -17,8 +17,9 @@ use eyelet_resolve::dial::DialTarget;
 use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::listing::State;
 use eyelet_telemetry::reason::{Detail, Limit, Reason, Stage, When};
+use eyelet_tls::client;
 use eyelet_tls::server::{TrafficSecrets, take_captured};
-use eyelet_wire::record::RecordHeader;
+use eyelet_wire::record::{APPLICATION_DATA, CHANGE_CIPHER_SPEC, RecordHeader, VERSION_MAJOR};
 use rustls::{ClientConnection, ProtocolVersion};
 use rustls_pki_types::ServerName;
 
@@ -207,6 +208,10 @@ impl Shaking {
     /// Gives rustls the next record. Returns its length, or `None` if it is not complete.
     fn feed(&mut self) -> Result<Option<usize>, End> {
         let Some(header) = RecordHeader::read(&self.incoming) else { return Ok(None) };
+        // Before its length, which is nonsense then.
+        if !is_tls(header) {
+            return Err(failed(client::NO_TLS));
+        }
         let len = header.record_len();
         if len > RECORD_BYTES_MAX {
             return Err(failed("a record is too long"));
@@ -225,7 +230,7 @@ impl Shaking {
             Err(rustls::Error::AlertReceived(alert)) => {
                 Err(End::failed(Reason::UpstreamAlert(alert.into())))
             }
-            Err(error) => Err(failed(error)),
+            Err(error) => Err(failed(client::describe(&error))),
         }
     }
 
@@ -277,6 +282,12 @@ fn session12(tls: ClientConnection) -> Option<Session> {
     let (suite, tx_key, tx_iv) = parts(tx)?;
     let (_, rx_key, rx_iv) = parts(rx)?;
     Session::tls12(Role::Client, suite, rx_key, rx_iv, tx_key, tx_iv, *rx_seq, *tx_seq).ok()
+}
+
+/// Whether it may be the header of a record: of a type that exists, and of any version.
+fn is_tls(header: RecordHeader) -> bool {
+    let is_known = matches!(header.content_type, CHANGE_CIPHER_SPEC..=APPLICATION_DATA);
+    is_known && header.version >> 8 == u16::from(VERSION_MAJOR)
 }
 
 fn failed(why: impl std::fmt::Display) -> End {

@@ -140,6 +140,22 @@ fn a_cut_stream_is_not_passed_on_as_a_whole_one() {
     assert!(line["reason"].as_str().unwrap().contains("close_notify"), "{line}");
 }
 
+/// By its first bytes, whichever length they would give a record.
+#[test]
+fn an_upstream_without_tls_is_named_so() {
+    let pki = Pki::new();
+    for said in [&b"SSH-2.0-x\r\n"[..], b"HTTP/1.1 400 Bad Request\r\n\r\n", b"220\0\0 mail\r\n"] {
+        let plain = Upstream::serve(move |mut stream| {
+            _ = stream.write_all(said);
+            _ = stream.read(&mut [0; 4096]);
+        });
+        let edge = start(&pki, &plain.address.to_string(), "");
+        let _client = edge.connect();
+        let line = edge.only_line();
+        assert_eq!(line["reason"], "upstream: TLS: the server speaks no TLS", "{line}");
+    }
+}
+
 /// The client sends without a pause, and the upstream never says a word: not even a ticket ends the
 /// time that rustls stays.
 #[test]
