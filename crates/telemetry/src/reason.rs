@@ -180,7 +180,9 @@ impl Reason {
             | Self::StreamReset
             | Self::Truncated => Class::Left,
             Self::Http2(Peer::Client, failure) if failure.is_leave() => Class::Left,
-            Self::Answered
+            // The client has its redirect. Any stranger can ask for a challenge while nobody listens.
+            Self::AcmeUpstream(_)
+            | Self::Answered
             | Self::ClientClosed(None)
             | Self::ClosedAfterResponse
             | Self::Complete
@@ -229,8 +231,7 @@ impl Reason {
             Self::Io(Peer::Client, _) => Class::Reset,
             Self::Shed(_) => Class::Shed,
             Self::Timeout(..) => Class::Timeout,
-            Self::AcmeUpstream(_)
-            | Self::Dns(_)
+            Self::Dns(_)
             | Self::Io(Peer::Upstream, _)
             | Self::NoAddress
             | Self::UpstreamAlert(_)
