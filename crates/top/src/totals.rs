@@ -21,7 +21,7 @@ pub fn lines(figures: &Figures) -> Vec<(&'static str, String)> {
 pub fn counted(figures: &Figures, metric: &str) -> Vec<String> {
     let grows = |label: &str| figures.rate_of(metric, label);
     let all = largest_first(figures, metric).into_iter();
-    all.map(|one| with_rate(one.label(), one.value, grows(one.label()))).collect()
+    all.map(|one| format!("{} {}", one.label(), with_rate(one.value, grows(one.label())))).collect()
 }
 
 /// The samples of a metric that are not 0, the largest first.
@@ -32,21 +32,20 @@ pub fn largest_first<'a>(figures: &'a Figures, metric: &str) -> Vec<&'a MetricSa
     some
 }
 
-fn with_rate(label: &str, value: f64, each_second: Option<f64>) -> String {
+fn with_rate(value: f64, each_second: Option<f64>) -> String {
     match each_second {
-        Some(each) if each > 0.0 => format!("{label} {} +{}/s", count(value), rate(each)),
-        _ => format!("{label} {}", count(value)),
+        Some(each) if each > 0.0 => format!("{} +{}/s", count(value), rate(each)),
+        _ => count(value),
     }
 }
 
 fn requests(figures: &Figures) -> Vec<String> {
-    let metrics = [("over", "requests_total"), ("failed", "failed_requests_total")];
-    if metrics.iter().all(|(_, metric)| figures.metrics.sum(metric) == 0.0) {
-        return Vec::new();
+    let [all, failed] = ["requests_total", "failed_requests_total"]
+        .map(|metric| with_rate(figures.metrics.sum(metric), figures.rate(metric)));
+    match figures.metrics.sum("requests_total") {
+        0.0 => Vec::new(),
+        _ => vec![format!("{all}, {failed} failed")],
     }
-    let shown =
-        |(label, metric)| with_rate(label, figures.metrics.sum(metric), figures.rate(metric));
-    metrics.map(shown).to_vec()
 }
 
 /// By version and resumption, then by the group of the key exchange.
@@ -117,7 +116,7 @@ mod tests {
         );
         let expected = [
             ("faults", "refused by name 7 +0.7/s  no rule for this name 3 +0.3/s"),
-            ("requests", "over 1,234 +123/s  failed 2 +0.2/s"),
+            ("requests", "1,234 +123/s, 2 +0.2/s failed"),
             (
                 "handshakes",
                 "TLS 1.3: 98, 12 resumed  TLS 1.2: 2, 0 resumed  failed 4  X25519MLKEM768 90  \

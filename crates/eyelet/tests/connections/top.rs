@@ -97,7 +97,7 @@ fn a_frame_has_a_line_for_each_thing_that_there_was() {
     let socket = format!("--socket={}", pki.folder.path().join("admin.sock").display());
     let said = until("both requests", || {
         Some(top(&["--once", &socket]))
-            .filter(|said| said.text.contains("\nrequests     over 2  failed 0"))
+            .filter(|said| said.text.contains("\nrequests     2, 0 failed"))
     });
     for part in [
         "\nfaults       refused by name 1",
