@@ -180,7 +180,7 @@ impl Reason {
             | Self::StreamReset
             | Self::Truncated => Class::Left,
             Self::Http2(Peer::Client, failure) if failure.is_leave() => Class::Left,
-            // The client has its redirect. Any stranger can ask for a challenge while nobody listens.
+            // The client has its redirect. Any stranger can ask while nobody listens.
             Self::AcmeUpstream(_)
             | Self::Answered
             | Self::ClientClosed(None)
