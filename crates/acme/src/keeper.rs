@@ -251,7 +251,7 @@ impl Thread {
     /// the store does not answer.
     fn begin(&mut self, name: &str, is_asked: bool, looks: bool) -> bool {
         if matches!(self.table.certificates(name), Err(CertificateLack::Ordered)) {
-            let entry = Entry { certificates: None, lack: CertificateLack::Ordered };
+            let entry = Entry { certificates: None, lack: CertificateLack::Ordered, is_asked };
             self.table.set(name, entry);
         }
         let Some(issuer) = &self.issuer else { return looks };
@@ -397,7 +397,7 @@ mod tests {
             let issuer = thread.issuer.clone().unwrap();
             let table = thread.table.clone();
             let lack = CertificateLack::Failed;
-            table.set("a.test", Entry { certificates: None, lack });
+            table.set("a.test", Entry { certificates: None, lack, is_asked: true });
             let kept = NameKeeper::new(issuer, "a.test".into(), Some(thread.permit.clone()));
             assert!(matches!(table.certificates("a.test"), Err(CertificateLack::Failed)));
             kept.give_up();

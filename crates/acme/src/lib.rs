@@ -20,4 +20,4 @@ mod table;
 pub use account::CHANGE_TIMEOUT;
 pub use issuer::stand_in;
 pub use keeper::AcmeKeeper;
-pub use table::{Acme, CertificatesOrLack};
+pub use table::{Acme, CertificatesOrLack, Known};

@@ -195,8 +195,9 @@ impl NameKeeper {
     fn serve(&mut self, held: Held, certificates: Arc<Certificates>) {
         self.looks = 0;
         self.held = Some(held);
-        let lack = CertificateLack::Ordered;
-        self.issuer.table.set(&self.name, Entry { certificates: Some(certificates), lack });
+        let (certificates, is_asked) = (Some(certificates), self.permit.is_some());
+        let entry = Entry { certificates, lack: CertificateLack::Ordered, is_asked };
+        self.issuer.table.set(&self.name, entry);
     }
 
     /// Whether a certificate is to be ordered now. Asks the server if that is due.
@@ -311,7 +312,8 @@ impl NameKeeper {
     }
 
     fn note_lack(&self, lack: CertificateLack) {
-        self.issuer.table.set(&self.name, Entry { certificates: None, lack });
+        let is_asked = self.permit.is_some();
+        self.issuer.table.set(&self.name, Entry { certificates: None, lack, is_asked });
     }
 }
 

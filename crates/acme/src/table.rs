@@ -40,6 +40,18 @@ pub(crate) struct Entry {
     pub(crate) certificates: Option<Arc<Certificates>>,
     /// Why there are none.
     pub(crate) lack: CertificateLack,
+    /// A client asked for it. The configuration does not name it.
+    pub(crate) is_asked: bool,
+}
+
+/// A name that certificates are ordered for.
+pub struct Known {
+    /// The name.
+    pub name: Box<str>,
+    /// What is served for it now.
+    pub served: CertificatesOrLack,
+    /// A client asked for it. The configuration does not name it.
+    pub is_asked: bool,
 }
 
 /// A question of a worker.
@@ -84,11 +96,13 @@ impl Acme {
     }
 
     /// Each name with the certificates that are served for it now, or why there are none.
-    pub fn all(&self) -> Vec<(Box<str>, CertificatesOrLack)> {
+    pub fn all(&self) -> Vec<Known> {
         let names = read(&self.names);
-        let entries = names
-            .iter()
-            .map(|(name, entry)| (name.clone(), entry.certificates.clone().ok_or(entry.lack)));
+        let entries = names.iter().map(|(name, entry)| Known {
+            name: name.clone(),
+            served: entry.certificates.clone().ok_or(entry.lack),
+            is_asked: entry.is_asked,
+        });
         entries.collect()
     }
 
@@ -174,7 +188,9 @@ impl Acme {
         let mut names = write(&self.names);
         match names.get_mut(name) {
             // A certificate is served on while its renewal fails.
-            Some(known) if entry.certificates.is_none() => known.lack = entry.lack,
+            Some(known) if entry.certificates.is_none() => {
+                (known.lack, known.is_asked) = (entry.lack, entry.is_asked);
+            }
             _ => _ = names.insert(name.into(), entry),
         }
         drop(names);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
-use eyelet_acme::CertificatesOrLack;
+use eyelet_acme::Known;
 use eyelet_admin::metrics::{MetricKind, Metrics, Number};
 use eyelet_admin::{
     AdminError, AdminServer, Answers, Document, History, LISTED_MAX, ObjectKind, Objects,
@@ -167,9 +167,9 @@ impl EdgeAnswers {
             return one.clone();
         }
         let (mut count, mut unusable) = (0, 0);
-        let all = expiries(snapshot).inspect(|(expiry, _)| {
+        let all = expiries(snapshot).inspect(|(expiry, of)| {
             count += 1;
-            unusable += usize::from(expiry.is_none());
+            unusable += usize::from(expiry.is_none() && !of.is_asked_in_vain());
         });
         let found = first(all).into_iter();
         let certificates = found.filter_map(|(expiry, of)| Some((expiry, describe(snapshot, of)?)));
@@ -507,7 +507,7 @@ fn few_of(soonest: &[Expiring], limit: usize) -> impl Iterator<Item = usize> + u
 /// signs are not among them: each is signed anew before its end, so that the end of the authority
 /// is the only one to look out for.
 fn described(snapshot: Arc<Snapshot>) -> impl Iterator<Item = Origin> + Send {
-    let acme = snapshot.acme.all().into_iter().map(|(name, served)| issued(name, served));
+    let acme = snapshot.acme.all().into_iter().map(issued);
     let local = authority(&snapshot);
     let sets = 0..snapshot.config.rules.certificates_len() as u32;
     let files = sets.flat_map(move |set| snapshot.tls.describe_set(&snapshot.config.rules, set));
@@ -523,26 +523,33 @@ fn from_file((files, described): Described) -> Origin {
     ("file", files.certificate.display().to_string(), described.map_err(|why| why.to_string()))
 }
 
-fn issued(name: Box<str>, served: CertificatesOrLack) -> Origin {
-    let described = match served {
+fn issued(known: Known) -> Origin {
+    let described = match known.served {
         Ok(served) => served.first().and_then(|leaf| leaf.describe()).ok_or("unreadable".into()),
         Err(lack) => Err(lack.to_string()),
     };
-    ("acme", name.into(), described)
+    ("acme", known.name.into(), described)
 }
 
 /// A certificate that is not described yet.
 enum Undescribed {
     Authority,
     File { set: u32, index: usize },
-    Issued(Box<str>, CertificatesOrLack),
+    Issued(Known),
+}
+
+impl Undescribed {
+    /// Strangers choose such names, so an operator is not told of them by a metric.
+    fn is_asked_in_vain(&self) -> bool {
+        matches!(self, Self::Issued(Known { served: Err(_), is_asked: true, .. }))
+    }
 }
 
 /// Those of [`described`], with the time when each expires. `None`: it cannot be used.
 fn expiries(snapshot: &Snapshot) -> impl Iterator<Item = (Option<i64>, Undescribed)> + '_ {
-    let acme = snapshot.acme.all().into_iter().map(|(name, served)| {
-        let leaf = served.as_ref().ok().and_then(|served| served.first());
-        (leaf.and_then(|leaf| leaf.expiry()), Undescribed::Issued(name, served))
+    let acme = snapshot.acme.all().into_iter().map(|known| {
+        let leaf = known.served.as_ref().ok().and_then(|served| served.first());
+        (leaf.and_then(|leaf| leaf.expiry()), Undescribed::Issued(known))
     });
     let local = authority(snapshot).map(|(_, _, described)| {
         (described.ok().map(|described| described.not_after), Undescribed::Authority)
@@ -562,7 +569,7 @@ fn describe(snapshot: &Snapshot, of: Undescribed) -> Option<Origin> {
             let all = snapshot.tls.describe_set(&snapshot.config.rules, set);
             all.into_iter().nth(index).map(from_file)
         }
-        Undescribed::Issued(name, served) => Some(issued(name, served)),
+        Undescribed::Issued(known) => Some(issued(known)),
     }
 }
 

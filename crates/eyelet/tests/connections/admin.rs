@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::support::client::{Offer, echo};
 use crate::support::edge::{self, LISTENER};
 use crate::support::upstream::vacant;
-use crate::support::{Edge, Folder, Pki, SOON, Upstream, need, output, settled, until};
+use crate::support::{Edge, Folder, Hello, Pki, SOON, Upstream, need, output, settled, until};
 
 const REFUSE: &str = "[[rule]]\nname = \"all\"\naction = \"refuse\"\n";
 pub const TOKEN: &str = "0123456789abcdef0123456789abcdef";
@@ -131,7 +131,7 @@ fn a_draining_edge_is_healthy_and_not_ready() {
     assert_eq!(get(&socket, "/readyz").status, 200);
     let mut held = edge.connect();
     // Half of a hello: the connection is busy until it ends.
-    let hello = crate::support::Hello::named("host.test").bytes();
+    let hello = Hello::named("host.test").bytes();
     held.write_all(&hello).unwrap();
     crate::support::expect(&mut held, &hello);
     edge.signal(Signal::TERM);
@@ -267,13 +267,13 @@ fn every_count_is_a_metric_and_every_document_has_its_keys() {
     let more = format!("{ADMIN}[limits]\nmemory_max = \"64MiB\"\n");
     let (edge, _, socket) = start(&pki.folder, &more, &format!("{refused}{spliced}{terminated}"));
     let mut held = edge.connect();
-    let hello = crate::support::Hello::named("host.test").bytes();
+    let hello = Hello::named("host.test").bytes();
     held.write_all(&hello).unwrap();
     crate::support::expect(&mut held, &hello);
     let mut tls = Offer::new(&pki).connect(edge.address(), "app.test");
     echo(&mut tls, b"hello");
     let mut client = edge.connect();
-    client.write_all(&crate::support::Hello::named("no.test").bytes()).unwrap();
+    client.write_all(&Hello::named("no.test").bytes()).unwrap();
     let _ = crate::support::ending(&mut client, SOON);
 
     let page = || metrics(&get(&socket, "/metrics").body);
@@ -326,7 +326,7 @@ fn the_busiest_rules_and_the_first_expiries_are_listed_alone() {
     let (edge, _, socket) = start(&pki.folder, ADMIN, &rules);
     let refused = |name: &str| {
         let mut client = edge.connect();
-        client.write_all(&crate::support::Hello::named(name).bytes()).unwrap();
+        client.write_all(&Hello::named(name).bytes()).unwrap();
         let _ = crate::support::ending(&mut client, SOON);
     };
     ["two.test", "one.test", "two.test"].into_iter().for_each(refused);
@@ -379,24 +379,31 @@ fn the_local_authority_is_among_the_certificates() {
     assert!(said.text.contains("\nexpire next  "), "{}", said.text);
 }
 
-/// A name without a certificate yet, beside one with a certificate.
+/// A name without a certificate yet, beside one with a certificate. A third one is chosen by a
+/// client, so it does not count.
 #[test]
 fn a_certificate_that_cannot_be_used_is_counted() {
     let pki = Pki::new();
     let app = pki.terminate("http://127.0.0.1:9", "");
     // Nobody listens there.
-    let acme = "[[rule]]\nsni = \"new.test\"\naction = \"terminate\"\ncertificate = \"acme\"\n\
+    let acme = "[[rule]]\nsni = [\"new.test\", \"*.new.test\"]\nacme_on_demand = true\n\
+                action = \"terminate\"\ncertificate = \"acme\"\n\
                 upstream = \"http://127.0.0.1:9\"\n\
                 [acme]\ndirectory = \"https://127.0.0.1:9/dir\"\nterms_agreed = true\n\
                 ca = \"ca.pem\"\nfolder = \"acme\"\n";
-    let (_edge, _, socket) = start(&pki.folder, ADMIN, &(app + acme));
+    let (edge, _, socket) = start(&pki.folder, ADMIN, &(app + acme));
+    let mut client = edge.connect();
+    client.write_all(&Hello::named("asked.new.test").bytes()).unwrap();
+    until("the name that was asked for", || {
+        get(&socket, "/certificates").body.contains("asked.new.test").then_some(())
+    });
     let shown = metrics(&get(&socket, "/metrics").body);
     assert_eq!(shown["eyelet_unusable_certificates"], 1.0);
     assert!(shown["eyelet_certificate_soonest_expiry_timestamp_seconds"] > 1.6e9);
     let all: Value = serde_json::from_str(&get(&socket, "/certificates?sort=expiry").body).unwrap();
-    let [broken, sound] = [0, 1].map(|at| &all["certificates"][at]);
-    assert!(broken["error"].is_string() && broken["from"] == "new.test", "{all}");
-    assert_eq!((&sound["names"][0], &all["all"]), (&"app.test".into(), &2.into()));
+    let [one, other, sound] = [0, 1, 2].map(|at| &all["certificates"][at]);
+    assert!(one["error"].is_string() && other["error"].is_string(), "{all}");
+    assert_eq!((&sound["names"][0], &all["all"]), (&"app.test".into(), &3.into()));
 }
 
 /// Checks each document after a connection of each rule.
@@ -474,7 +481,7 @@ fn a_reload_keeps_the_hits_of_a_rule_and_counts_itself() {
     let (edge, file, socket) = start(&folder, ADMIN, REFUSE);
     let hit = || {
         let mut client = edge.connect();
-        client.write_all(&crate::support::Hello::named("no.test").bytes()).unwrap();
+        client.write_all(&Hello::named("no.test").bytes()).unwrap();
         let _ = crate::support::ending(&mut client, SOON);
     };
     let hits = || metrics(&get(&socket, "/metrics").body)["eyelet_rule_hits_total{rule=\"all\"}"];
