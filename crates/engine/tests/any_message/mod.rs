@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use eyelet_engine::handover::{Detached, attach, close, detach};
@@ -108,10 +108,6 @@ fn worker() -> Option<Rc<Worker>> {
         descriptors_max: 1_000,
         may_list: false,
     };
-    let process = Process {
-        open: AtomicUsize::new(0),
-        budget: Arc::new(Budget::new(64 << 20, 0)),
-        descriptors: AtomicUsize::new(0),
-    };
+    let process = Process::new(Arc::new(Budget::new(64 << 20, 0)));
     Some(Rc::new(Worker::new(1, settings, Arc::new(process), Arc::default()).ok()?))
 }
