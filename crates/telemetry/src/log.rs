@@ -239,11 +239,16 @@ impl Writer {
         while !thread.is_finished() && Instant::now() < end {
             std::thread::park_timeout(Duration::from_millis(5));
         }
-        if !thread.is_finished() {
-            // Some lines of the batch that is being written may have been read.
-            let lines = waiting.unwritten_lines();
+        let cause = match thread.is_finished() {
+            // Lines that wait are left only where it ended by a failure.
+            true => "the access log's thread has ended",
+            false => "the access log's reader is stuck",
+        };
+        // Some lines of the batch that was being written may have been read.
+        let lines = waiting.unwritten_lines();
+        if lines > 0 {
             self.counters.lines_lost.add(lines);
-            tracing::error!("the access log's reader is stuck: up to {lines} lines are lost");
+            tracing::error!("{cause}: up to {lines} lines are lost");
         }
     }
 }
@@ -396,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_has_ended_is_noticed() {
+    fn a_thread_that_has_ended_is_noticed_and_its_lines_are_counted() {
         let text = "[[listener]]\naddress = \"127.0.0.1:0\"\n[log]\naccess = \"off\"\n";
         let (file, depth) = (Path::new("edge.toml"), eyelet_config::Depth::Files);
         let now = std::time::SystemTime::now();
@@ -411,10 +416,21 @@ mod tests {
         let mut log = writer.log(Arc::default());
         assert!(!writer.has_died());
         log.batch.extend_from_slice(b"a line\n");
+        log.lines = 1;
         log.flush();
-        while !writer.has_died() {
-            std::thread::yield_now();
+        let end = Instant::now() + Duration::from_secs(60);
+        while !writer.has_died() && Instant::now() < end {
+            std::thread::park_timeout(Duration::from_millis(5));
         }
+        assert!(writer.has_died());
+        // The queue takes them until it is full.
+        log.batch.extend_from_slice(b"a line\nanother\n");
+        log.lines = 2;
+        log.flush();
+        drop(log);
+        let counters = writer.counters.clone();
+        writer.finish();
+        assert_eq!(counters.lines_lost.value(), 3);
     }
 
     #[test]
