@@ -338,7 +338,7 @@ fn what_waits_for_a_stalled_collector_is_bounded_and_counted() {
     for _ in 0..2 * PART / path.len() {
         assert_eq!(get(&mut client, &path).status, 200);
     }
-    assert!(web.edge.log().contains("spans are lost"), "{}", web.edge.log());
+    web.edge.wait_log("spans are lost");
     web.edge.signal(Signal::USR1);
     let counted = until("the accounts", || {
         let log = web.edge.log();
