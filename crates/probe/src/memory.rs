@@ -293,13 +293,13 @@ fn verdicts(rounds: &[Round], report: &mut ProbeReport) {
     if ended > 0 {
         report.add("held", Grade::Note, format!("the server ended {ended} of them early"));
     }
-    match later.iter().find_map(Round::doubt) {
-        Some(why) => report.unknown("creep", format!("in a later round {why}")),
-        None if later.iter().any(|round| round.held != first.held) => {
+    match (later.iter().find_map(Round::doubt), cost) {
+        (Some(why), _) => report.unknown("creep", format!("in a later round {why}")),
+        (None, _) if later.iter().any(|round| round.held != first.held) => {
             report.unknown("creep", "a later round held another number of connections");
         }
-        None if cost.is_err() => report.unknown("creep", "too few connections to tell"),
-        None => creep(rounds, report),
+        (None, Err(why)) if grows(rounds).is_none() => report.unknown("creep", why),
+        (None, cost) => creep(rounds, cost.ok(), report),
     }
     let peak = first.curve.iter().map(|(_, bytes)| *bytes).fold(0.0, f64::max);
     if peak > CREEP_BYTES_MIN {
@@ -318,13 +318,15 @@ fn cost(curve: &[(f64, f64)]) -> Result<f64, String> {
     let ends = curve.first().zip(curve.last());
     let (held, grew) = ends.map_or((0.0, 0.0), |(one, other)| (other.0 - one.0, other.1 - one.1));
     let bytes = slope(curve);
-    match held > 0.0 && grew >= GROWTH_BYTES_MIN && bytes > 0.0 {
-        true => Ok(bytes),
-        false => Err(format!(
-            "too few connections to tell: {:.0} kB more by {held:.0} more connections",
-            grew / 1e3
-        )),
+    if held > 0.0 && grew >= GROWTH_BYTES_MIN && bytes > 0.0 {
+        return Ok(bytes);
     }
+    let why = match held == 0.0 || (0.0..GROWTH_BYTES_MIN).contains(&grew) {
+        true => "too few connections to tell",
+        // It shrank, or went up and down.
+        false => "the memory did not grow with the connections",
+    };
+    Err(format!("{why}: {:.0} kB more by {held:.0} more connections", grew / 1e3))
 }
 
 fn memory(cost: &Result<f64, String>, held: usize, report: &mut ProbeReport) {
@@ -362,25 +364,30 @@ fn grows(rounds: &[Round]) -> Option<f64> {
 }
 
 /// What each round leaves beyond the one before it. The third one is made only after a doubt.
-fn creep(rounds: &[Round], report: &mut ProbeReport) {
+/// Without a `cost` to compare it with, none is bad.
+fn creep(rounds: &[Round], cost: Option<f64>, report: &mut ProbeReport) {
     let [.., before, last] = rounds else { return };
-    let each = grows(rounds).unwrap_or(last.left - before.left) / last.held.max(1) as f64;
+    let growth = grows(rounds);
+    let bytes = growth.unwrap_or(last.left - before.left);
+    let each = bytes / last.held.max(1) as f64;
     report.figure("creep_bytes_a_connection", each);
-    match (grows(rounds), rounds.len()) {
+    let more = match cost {
+        Some(_) => format!("{each:.0} bytes a connection more"),
+        None => format!("{:.0} kB more", bytes / 1e3),
+    };
+    match (growth, rounds.len()) {
         (Some(_), 3..) => {
             // Of the first round's: later ones use its memory again.
-            let is_bad = each > slope(&rounds[0].curve) * CREEP_BAD;
+            let is_bad = cost.is_some_and(|cost| each > cost * CREEP_BAD);
             let grade = if is_bad { Grade::Bad } else { Grade::Note };
-            let seen = format!("each round leaves {each:.0} bytes a connection more");
-            report.advise("creep", grade, seen, ADVICE_CREEP);
+            report.advise("creep", grade, format!("each round leaves {more}"), ADVICE_CREEP);
         }
         (Some(_), _) => {
-            let seen = format!("a second round leaves {each:.0} bytes a connection more");
+            let seen = format!("a second round leaves {more}");
             report.advise("creep", Grade::Note, seen, ADVICE_GROWTH);
         }
         (None, _) => {
-            let seen = format!("the last round leaves {each:.0} bytes a connection more");
-            report.add("creep", Grade::Good, seen);
+            report.add("creep", Grade::Good, format!("the last round leaves {more}"));
         }
     }
 }
@@ -548,6 +555,35 @@ mod tests {
             let rounds =
                 [0, 1].map(|_| Round { curve: curve.clone(), kernel, ..round(5000, 0, 0.0) });
             assert_eq!(grades(&rounds), expected, "{curve:?}");
+        }
+    }
+
+    #[test]
+    fn a_leak_is_seen_where_the_memory_does_not_grow_with_the_connections() {
+        let flat = |grew: f64| vec![(500.0, 1e6), (5000.0, 1e6 + grew)];
+        let few = "too few connections to tell: ";
+        let no_growth = "the memory did not grow with the connections: ";
+        for (curve, left, expected) in [
+            (flat(1e3), [1.0, 4.0, 7.0], [few, "each round leaves 3000 kB more"]),
+            (flat(-1e6), [1.0, 4.0, 7.0], [no_growth, "each round leaves 3000 kB more"]),
+            (flat(-1e6), [1.0, 1.1, 1.2], [no_growth, no_growth]),
+            (vec![(5000.0, -1e6); 2], [1.0, 1.1, 1.2], [few, few]),
+        ] {
+            let rounds =
+                left.map(|left| Round { curve: curve.clone(), ..round(5000, 0, left * 1e6) });
+            let mut report = ProbeReport::default();
+            verdicts(&rounds, &mut report);
+            let json = report.to_json("a.test:443");
+            let find = |name| {
+                let all = json["findings"].as_array().unwrap();
+                all.iter().find(|one| one["name"] == name).unwrap()["seen"].as_str().unwrap()
+            };
+            for (name, expected) in ["memory", "creep"].into_iter().zip(expected) {
+                assert!(find(name).starts_with(expected), "{left:?}: {json:#}");
+            }
+            if left[2] > 2.0 {
+                assert_eq!(grades(&rounds)[2], "note", "{json:#}");
+            }
         }
     }
 
