@@ -108,7 +108,7 @@ enum Command {
     /// Works with any TLS server. Opens about twenty connections, one at a time, and prints a line
     /// for each finding: ok, note (a choice that costs something), bad, or unknown. Certificates
     /// are reported, not trusted. Exit status: 0 if a TLS server answered, 1 if none did, 2 if a
-    /// flag or HOST:PORT is wrong.
+    /// flag or HOST:PORT is wrong or the file of --svg cannot be written.
     Probe(Box<ProbeArgs>),
     /// Show live what an edge does, in this terminal
     ///

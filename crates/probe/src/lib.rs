@@ -11,6 +11,7 @@ mod http;
 mod listener;
 mod memory;
 mod pace;
+mod picture;
 pub mod procfs;
 mod report;
 mod response;
@@ -21,15 +22,15 @@ mod target;
 mod two;
 
 use std::fmt;
-use std::fs::File;
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 
+use picture::PictureFile;
 use report::{Grade, ProbeReport};
 use scan::Versions;
 use session::SpokenVersions;
@@ -101,7 +102,7 @@ pub fn run(args: &ProbeArgs, out: &mut impl Write) -> ExitCode {
         Err(error) => return mistake(error),
     };
     // A measurement takes a minute: a file that cannot be written is said before it.
-    let picture = match args.svg.as_deref().map(create).transpose() {
+    let picture = match args.svg.as_deref().map(PictureFile::open).transpose() {
         Ok(picture) => picture,
         Err(error) => return mistake(error),
     };
@@ -116,15 +117,11 @@ fn mistake(why: impl fmt::Display) -> ExitCode {
     ExitCode::from(USAGE)
 }
 
-fn create(path: &Path) -> Result<File, String> {
-    File::create(path).map_err(|error| format!("{}: {error}", path.display()))
-}
-
 /// Prints what it finds. Returns whether a TLS server answered.
 fn look(
     args: &ProbeArgs,
     target: &ProbeTarget,
-    picture: Option<File>,
+    picture: Option<PictureFile>,
     out: &mut impl Write,
 ) -> io::Result<bool> {
     let mut report = ProbeReport::default();
@@ -163,7 +160,7 @@ fn measure(
     args: &ProbeArgs,
     target: &ProbeTarget,
     spoken: SpokenVersions,
-    picture: Option<File>,
+    picture: Option<PictureFile>,
     report: &mut ProbeReport,
 ) {
     let pid = match process(args, target.address) {
@@ -174,16 +171,17 @@ fn measure(
     let path = args.get.then_some(&*args.path);
     let options = memory::Options { pid, connections, seconds: args.seconds, path };
     let Some(curve) = memory::measure(target, spoken, options, report) else { return };
-    let Some((path, mut file)) = args.svg.as_ref().zip(picture) else { return };
+    let Some(file) = picture else { return };
     let picture = svg::draw("Idle TLS connections", &[(args.target.clone(), curve)]);
-    match file.write_all(picture.as_bytes()) {
-        Ok(()) => report.add("svg", Grade::Good, path.display().to_string()),
+    match file.write(&picture) {
+        Ok(path) => report.add("svg", Grade::Good, path),
         Err(error) => report.unknown("svg", error),
     }
 }
 
-/// The process that is measured. Nobody opens thousands of connections to a stranger's server by a
-/// mistyped name: a count says that it is meant.
+/// The process that is measured. Nobody opens thousands of connections to a stranger's server on
+/// the internet by a mistyped name: a count says that it is meant. A machine of the own network
+/// cannot be told from a container.
 fn process(args: &ProbeArgs, address: SocketAddr) -> Result<u32, &'static str> {
     match args.pid {
         None => listener::process(address),

@@ -34,7 +34,8 @@ pub fn process(address: SocketAddr) -> Result<u32, &'static str> {
 }
 
 /// Whether a process of this machine may answer at this address: it is this machine's, or private,
-/// such as a container's. The internet has no private ones (RFC 1918, RFC 4193).
+/// such as a container's. Another machine of the own network may have a private one, too; nobody
+/// on the internet has one (RFC 1918, RFC 4193).
 pub fn may_be_served_here(address: SocketAddr) -> bool {
     let is_private = match address.ip().to_canonical() {
         IpAddr::V4(ip) => ip.is_private(),
