@@ -424,7 +424,7 @@ async fn ask<'a>(
         let FoundUpstream { mut upstream, index, chosen } = found;
         stream.was_asked();
         served.note_upstream(upstream.name());
-        record.note_sent(upstream.name());
+        record.note_sent(&upstream);
         let (head, chunked) = (upstream.head(&upstream_request), upstream.is_chunked());
         let is_coded = upstream.is_coded(&upstream_request);
         let length = if is_coded { Length::Chunked } else { length };

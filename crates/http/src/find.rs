@@ -209,7 +209,7 @@ fn note_failed(
 
 /// The failure of a request that has no connection and is not held.
 fn give_up(served: &ServedConnection, record: &mut Record, failure: DialFailure) -> Failure {
-    record.upstream = Some(failure.name.clone());
+    record.note_unreached(&failure.name);
     served.note_upstream(&failure.name);
     Failure::Answer(failure.reason)
 }

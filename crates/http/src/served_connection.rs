@@ -27,6 +27,7 @@ use crate::worker::Http;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Measured, Outcome, UpstreamName};
 use eyelet_telemetry::reason::{Class, Limit, Reason, Shed};
 use eyelet_telemetry::request::{Coded, RequestInfo};
+use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
 
 /// Paths are cut in the log, so that people can read the lines.
 const PATH_CHARS_MAX: usize = 2048;
@@ -583,7 +584,8 @@ pub struct Record {
     /// The client did not get a whole response of the upstream.
     pub failed: bool,
     /// The upstream that was asked.
-    pub upstream: Option<Arc<str>>,
+    upstream: Option<Arc<str>>,
+    upstream_tls: Option<Arc<UpstreamTlsInfo>>,
     bytes_to_upstream: u64,
     bytes_to_client: u64,
     /// Boxed: few exchanges are traced, and all pay for the size.
@@ -602,11 +604,18 @@ impl Record {
     }
 
     /// Notes the upstream that is sent the request.
-    pub fn note_sent(&mut self, upstream: &Arc<str>) {
-        self.upstream = Some(upstream.clone());
+    pub fn note_sent(&mut self, upstream: &Upstream) {
+        self.upstream = Some(upstream.name().clone());
+        self.upstream_tls = upstream.tls().cloned();
         if let Some(trace) = &mut self.trace {
             trace.note_sent();
         }
+    }
+
+    /// Notes an upstream to which there is no connection.
+    pub fn note_unreached(&mut self, name: &Arc<str>) {
+        self.upstream = Some(name.clone());
+        self.upstream_tls = None;
     }
 
     /// Notes the head of the upstream's response, and the milliseconds until it came.
@@ -631,6 +640,7 @@ impl Record {
             reason: Reason::Complete,
             failed: false,
             upstream: None,
+            upstream_tls: None,
             bytes_to_upstream: 0,
             bytes_to_client: 0,
             trace: None,
@@ -644,6 +654,7 @@ impl Record {
             status: self.status,
             upstream_ms: self.upstream_ms,
             upstream: self.upstream.as_deref(),
+            upstream_tls: self.upstream_tls.as_deref(),
             coded: self.coded,
             trace: self.trace.as_ref().map(|trace| trace.ids()),
         }

@@ -11,6 +11,7 @@ mod output;
 pub mod plain;
 pub mod request;
 pub mod socket;
+pub mod tls_info;
 pub mod two;
 pub(crate) mod windows;
 
@@ -27,6 +28,7 @@ use super::fault::ResponseFault;
 use super::fields;
 use super::head::Response;
 use super::io::WriteQueue;
+use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
 
 /// An upstream during an exchange.
 pub enum Upstream {
@@ -42,6 +44,14 @@ impl Upstream {
         match self {
             Self::One(one) => &one.name,
             Self::Two(two) => &two.connection.name,
+        }
+    }
+
+    /// What its connection has agreed on, if that is by TLS.
+    pub fn tls(&self) -> Option<&Arc<UpstreamTlsInfo>> {
+        match self {
+            Self::One(one) => one.tls.as_ref(),
+            Self::Two(two) => two.connection.tls.as_ref(),
         }
     }
 

@@ -267,6 +267,7 @@ impl<'a> DecidedV1<'a> {
             client_certificate: None,
             http2: self.http2,
             rule: self.rule.map(|(rule, _)| rule),
+            upstream_tls: None,
             counted_at: None,
             upstream: match self.upstream {
                 Some(UpstreamV1::Address(address)) => Some(UpstreamName::Address(address)),

@@ -13,6 +13,7 @@ use crate::evidence::Evidence;
 use crate::labels::Labels;
 use crate::reason::{Class, Reason};
 use crate::upstream::CountedAt;
+use crate::upstream_tls::UpstreamTlsInfo;
 use eyelet_memory::budget::Budget;
 use eyelet_memory::interner::{Heap, Interner, Name, Symbol};
 
@@ -115,6 +116,8 @@ pub struct Decided {
     pub rule: Option<u32>,
     /// The upstream that was dialled.
     pub upstream: Option<UpstreamName>,
+    /// What Eyelet and a `tls://` upstream agreed on. It stays in this process.
+    pub upstream_tls: Option<Arc<UpstreamTlsInfo>>,
     /// Where the connection is counted, if its upstream is one of several. It stays in this
     /// process: an upgrade begins with all upstreams up and nothing open at them.
     pub counted_at: Option<CountedAt>,
@@ -142,6 +145,10 @@ impl Heap for Decided {
             + text(&self.ja4)
             + upstream
             + self.client_certificate_bytes()
+            + self
+                .upstream_tls
+                .as_ref()
+                .map_or(0, |tls| ARC_BYTES + size_of::<UpstreamTlsInfo>() + tls.heap_bytes())
             + self.counted_at.as_ref().map_or(0, Heap::heap_bytes)
             + self.alpn.as_ref().map_or(0, |alpn| alpn.0.len())
             + size_of_val(&self.shadow[..])

@@ -18,3 +18,4 @@ pub mod request;
 pub mod rule_hits;
 pub mod text_counts;
 pub mod upstream;
+pub mod upstream_tls;

@@ -3,6 +3,8 @@
 use eyelet_wire::traceparent::{SpanId, TraceId};
 use serde::Serialize;
 
+use crate::upstream_tls::UpstreamTlsInfo;
+
 /// What a log entry shows of a request.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct RequestInfo<'a> {
@@ -18,6 +20,9 @@ pub struct RequestInfo<'a> {
     /// Who was asked. A connection's requests may go to different upstreams.
     #[serde(skip)]
     pub upstream: Option<&'a str>,
+    /// What the connection to it agreed on, if that is by TLS.
+    #[serde(skip)]
+    pub upstream_tls: Option<&'a UpstreamTlsInfo>,
     /// How the response's body was coded.
     #[serde(skip)]
     pub coded: Coded,

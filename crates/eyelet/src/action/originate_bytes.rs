@@ -2,6 +2,7 @@
 //! its place, and parks the pair. The server may speak first, so the client is not waited for.
 
 use std::io::ErrorKind;
+use std::sync::Arc;
 use std::time::Duration;
 
 use eyelet_config::TlsUpstream;
@@ -10,6 +11,7 @@ use eyelet_engine::park;
 use eyelet_engine::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use eyelet_engine::relay::terminate::Terminated;
 use eyelet_engine::relay::{Flow, Relay};
+use eyelet_http::upstream::tls_info::tls_info;
 use eyelet_memory::budget::{Account, CountedBuffer};
 use eyelet_record::{Keys, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, Role, Session};
 use eyelet_resolve::connect::DialOptions;
@@ -132,6 +134,7 @@ impl Shaking {
         // Its bytes pass from now on, so it is not the first to be shed.
         connection.worker.engine.enters(connection.handle.key(), Phase::Busy);
         let unknown = || failed("handover");
+        let upstream_tls = tls_info(&self.tls);
         let session = match self.tls.protocol_version() {
             Some(ProtocolVersion::TLSv1_3) => {
                 let mut session = self.session13().ok_or_else(unknown)?;
@@ -146,6 +149,7 @@ impl Shaking {
             _ => session12(self.tls).ok_or_else(unknown)?,
         };
         info.decided.tls_version = None;
+        info.decided.upstream_tls = upstream_tls.map(Arc::new);
         // This relay has the two sides exchanged: see `Terminated::is_originated`.
         let mut flow = Flow::default();
         flow.hold_partial(&self.incoming);

@@ -154,6 +154,34 @@ fn an_upstream_may_choose_http_2() {
     assert_eq!(heard.text(), format!("https://app.test:{port}/x HTTP/2.0"));
 }
 
+/// The access log shows the TLS of the upstream's own connection, whichever HTTP that speaks.
+#[test]
+fn a_request_line_has_the_tls_of_its_upstream() {
+    let one = Plain::https();
+    let two = Plain::new(
+        |pki| {
+            let leaf = pki.server("app", &["app.test"], Kind::P256);
+            two::app(100, Some(leaf), |(_, mut respond)| {
+                Box::pin(async move { say(&mut respond, String::new()) })
+            })
+        },
+        "",
+    );
+    for (plain, alpn) in [(&one, serde_json::Value::Null), (&two, "h2".into())] {
+        plain.ask(&mut plain.edge.connect(), "/first", &plain.host());
+        let line = plain.edge.line("the request", |line| line["http"]["path"] == "/first");
+        let tls = &line["upstream_tls"];
+        assert_eq!((&tls["version"], &tls["alpn"]), (&"1.3".into(), &alpn), "{line}");
+        assert!(tls["cipher_suite"].as_str().unwrap().starts_with("TLS_AES_"), "{line}");
+        assert_eq!(tls["group"], "X25519MLKEM768", "{line}");
+        assert_eq!(tls["resumed"], false, "{line}");
+    }
+    // Another client has another connection, which resumes the session of the first.
+    one.ask(&mut one.edge.connect(), "/again", &one.host());
+    let line = one.edge.line("another request", |line| line["http"]["path"] == "/again");
+    assert_eq!(line["upstream_tls"]["resumed"], true, "{line}");
+}
+
 /// A web page can make its reader's browser ask this port, under the page's own name.
 #[test]
 fn a_web_page_cannot_use_the_port() {
@@ -188,6 +216,8 @@ fn an_upstream_that_is_somebody_else_is_not_asked() {
         assert_eq!(heard.status, 503, "{heard:?}");
         assert!(heard.text().contains("certificate"), "it says why: {heard:?}");
         assert!(heard.text().contains("https://app.test"), "{heard:?}");
+        let line = plain.edge.line("the request", |line| line["http"]["path"] == "/secret");
+        assert!(line["upstream"].is_string() && line["upstream_tls"].is_null(), "{line}");
     }
 }
 

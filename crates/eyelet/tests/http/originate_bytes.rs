@@ -552,6 +552,15 @@ fn the_protocol_of_the_rule_is_offered() {
     server.hear("ALPN protocols selected: imap");
     client.write_all(b"a1 NOOP\n").unwrap();
     server.hear("a1 NOOP");
+    drop(client);
+    let line = edge.only_line();
+    let tls = &line["upstream_tls"];
+    assert_eq!((&tls["version"], &tls["alpn"]), (&"1.3".into(), &"imap".into()), "{line}");
+    assert_eq!(
+        (&tls["resumed"], &line["tls_version"]),
+        (&false.into(), &serde_json::Value::Null),
+        "{line}"
+    );
     let (_server, address) = openssl_server(&pki, &["-alpn", "imap"]);
     let edge = start(&pki, &address, "upstream_alpn = \"xmpp-client\"\n");
     assert_eq!(ending(&mut edge.connect(), SOON).0, b"");

@@ -46,6 +46,7 @@ fn upstream_connections_are_kept_and_shared() {
     assert_eq!(line["http"]["status"], 200, "{line}");
     assert_eq!(line["http"]["method"], "GET", "{line}");
     assert!(line["http"]["upstream_ms"].is_u64(), "{line}");
+    assert!(line["upstream_tls"].is_null(), "the upstream has no TLS: {line}");
 }
 
 #[test]

@@ -115,6 +115,10 @@ fn a_client_sees_the_origins_names_and_key_by_the_mints_authority() {
     assert_eq!((&line["reason"], &line["rule"]), (&reason.into(), &"mint".into()), "{line}");
     let line = at.edge.line("a request", |line| line["http"]["path"] == "/curl");
     assert_eq!(line["upstream"], ecdsa.address.to_string(), "{line}");
+    // The client's TLS and the origin's.
+    assert_eq!(line["tls_version"], "1.3", "{line}");
+    assert_eq!(line["upstream_tls"]["version"], "1.3", "{line}");
+    assert!(line["upstream_tls"]["cipher_suite"].is_string(), "{line}");
     let line = at.edge.line("a connection", |line| line["outcome"] == "terminated");
     let evidence = &line["evidence"]["certificate"];
     assert!(evidence["issuer"].as_str().unwrap().contains("Eyelet test authority"), "{line}");

@@ -20,6 +20,7 @@ use crate::fields::KEEP_ALIVE;
 use crate::head::{Response, Scanner, take_response};
 use crate::io::{WriteQueue, held_by};
 use eyelet_memory::budget::{Counted, PIECE_BYTES_MAX};
+use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
 
 /// Bytes read at once.
 const READ_BYTES: usize = 16 << 10;
@@ -42,6 +43,8 @@ pub struct Http1Connection {
     pub is_single_use: bool,
     /// The address that was dialled.
     pub name: Arc<str>,
+    /// What it has agreed on, if it is by TLS.
+    pub tls: Option<Arc<UpstreamTlsInfo>>,
     /// How long the upstream keeps the connection without a request, by its last response.
     pub said_timeout: Option<Duration>,
     /// What it says of coded bodies.
@@ -65,6 +68,7 @@ impl Http1Connection {
             reused: false,
             is_single_use: false,
             name,
+            tls: socket.tls_info(),
             said_timeout: None,
             coded_bodies: CodedBodies::default(),
             scanner: Scanner::default(),

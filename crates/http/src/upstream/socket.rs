@@ -4,6 +4,7 @@ use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
 
@@ -14,8 +15,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::client::TlsStream;
 
 use super::plain::Plain;
+use super::tls_info::tls_info;
 use eyelet_memory::budget::{UPSTREAM_BYTES, UPSTREAM_TLS_BYTES};
 use eyelet_telemetry::upstream::OpenExchange;
+use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
 
 /// Most bytes read at once from a TLS connection.
 const OPENED_BYTES_MAX: usize = 16 << 10;
@@ -62,6 +65,14 @@ impl Socket {
         match self {
             Self::Plain(_) => UPSTREAM_BYTES,
             Self::Tls(_) => UPSTREAM_TLS_BYTES,
+        }
+    }
+
+    /// What it has agreed on, if it is by TLS.
+    pub fn tls_info(&self) -> Option<Arc<UpstreamTlsInfo>> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(tls) => tls_info(tls.get_ref().1).map(Arc::new),
         }
     }
 

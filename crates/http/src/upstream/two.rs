@@ -29,6 +29,7 @@ use crate::io::WriteQueue;
 use crate::reason::http2_code;
 use eyelet_memory::budget::{Budget, Counted, UPSTREAM_HTTP2_BYTES, UPSTREAM_STREAM_BYTES};
 use eyelet_telemetry::reason::{Detail, Peer, Reason};
+use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
 
 /// Most streams on one connection, if its upstream allows so many.
 const STREAMS_MAX: usize = 100;
@@ -46,6 +47,8 @@ const IDLE_MAX: Duration = Duration::from_secs(30);
 pub struct Http2Connection {
     /// The address that was dialled.
     pub name: Arc<str>,
+    /// What it has agreed on, if it is by TLS.
+    pub tls: Option<Arc<UpstreamTlsInfo>>,
     budget: Arc<Budget>,
     link: Rc<RefCell<Link>>,
     scheme: Scheme,
@@ -74,10 +77,12 @@ impl Http2Connection {
         let early = early.filter(|_| is_by_tls);
         let budget = descriptor.0.process.budget.clone();
         let counted = Counted::new(&budget, UPSTREAM_HTTP2_BYTES + socket.bytes());
+        let tls = socket.tls_info();
         let link = Rc::new(RefCell::new(Link::new(budget.clone(), is_by_tls)));
         tokio::task::spawn_local(drive(link.clone(), socket, (descriptor, counted)));
         let connection = Self {
             name,
+            tls,
             budget,
             link,
             scheme,

@@ -10,6 +10,7 @@ use crate::info::Measured;
 use crate::info::{Alpn, Decided, Outcome, TlsCompression, UpstreamName};
 use crate::reason::Reason;
 use crate::request::{Coded, RequestInfo, TraceIds};
+use crate::upstream_tls::UpstreamTlsInfo;
 use eyelet_wire::local_peer::LocalPeer;
 use eyelet_wire::traceparent::hex;
 use eyelet_wire::version;
@@ -93,6 +94,13 @@ impl Line<'_> {
             Some(ids) => trace(out, &ids),
             None => out.extend_from_slice(NO_TRACE),
         }
+        out.extend_from_slice(br#","upstream_tls":"#);
+        let tls = match self.http {
+            Some(request) => request.upstream_tls,
+            None => decided.upstream_tls.as_deref(),
+        };
+        or_null(out, tls, upstream_tls);
+        out.extend_from_slice(b"}\n");
     }
 
     /// What the line is about.
@@ -148,23 +156,37 @@ impl Line<'_> {
     }
 }
 
-/// The end of a line that is not about a request.
+/// What a line has that is not about a request.
 const NO_REQUEST: &[u8] =
     br#","http":null,"coding":null,"bytes_identity":null,"bytes_sent":null,"why_not":null"#;
 
-/// The end of a line that is not about a traced request.
-const NO_TRACE: &[u8] = b"\",\"trace_id\":null,\"span_id\":null}\n";
+/// What a line has that is not about a traced request.
+const NO_TRACE: &[u8] = b"\",\"trace_id\":null,\"span_id\":null";
 
 fn trace(out: &mut Vec<u8>, ids: &TraceIds) {
     out.extend_from_slice(br#"","trace_id":""#);
     out.extend_from_slice(&hex::<32>(&ids.trace_id));
     out.extend_from_slice(br#"","span_id":""#);
     out.extend_from_slice(&hex::<16>(&ids.span_id));
-    out.extend_from_slice(b"\"}\n");
+    out.push(b'"');
+}
+
+fn upstream_tls(out: &mut Vec<u8>, tls: &UpstreamTlsInfo) {
+    let UpstreamTlsInfo { version, cipher_suite, group, alpn, resumed } = tls;
+    out.extend_from_slice(br#"{"version":"#);
+    or_null(out, version::number(*version), plain);
+    out.extend_from_slice(br#","cipher_suite":"#);
+    plain(out, cipher_suite);
+    out.extend_from_slice(br#","group":"#);
+    or_null(out, *group, plain);
+    out.extend_from_slice(br#","alpn":"#);
+    or_null(out, alpn.as_deref(), text);
+    out.extend_from_slice(br#","resumed":"#);
+    out.extend_from_slice(if *resumed { b"true}" } else { b"false}" });
 }
 
 fn request(out: &mut Vec<u8>, info: &RequestInfo<'_>) {
-    let RequestInfo { method, path, status, upstream_ms, upstream: _, coded, trace: _ } = *info;
+    let RequestInfo { method, path, status, upstream_ms, coded, .. } = *info;
     let Coded { coding, bytes_identity, bytes_sent, why_not } = coded;
     out.extend_from_slice(br#","http":{"method":"#);
     text(out, method);

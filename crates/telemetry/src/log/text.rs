@@ -155,6 +155,7 @@ mod tests {
             status: None,
             upstream_ms: None,
             upstream: None,
+            upstream_tls: None,
             coded: Coded::default(),
             trace: None,
         };

@@ -49,6 +49,7 @@ struct Serial<'a> {
     event: &'static str,
     trace_id: Option<String>,
     span_id: Option<String>,
+    upstream_tls: Option<&'a UpstreamTlsInfo>,
 }
 
 #[derive(Serialize)]
@@ -100,6 +101,10 @@ fn serial(line: &Line<'_>) -> Vec<u8> {
         event: line.event(),
         trace_id: trace.map(|ids| digits(&ids.trace_id)),
         span_id: trace.map(|ids| digits(&ids.span_id)),
+        upstream_tls: match http {
+            Some(request) => request.upstream_tls,
+            None => decided.upstream_tls.as_deref(),
+        },
     };
     let mut bytes = serde_json::to_vec(&serial).unwrap();
     bytes.push(b'\n');
@@ -165,6 +170,21 @@ fn evidence() -> impl Strategy<Value = Evidence> {
     })
 }
 
+fn upstream_tls() -> impl Strategy<Value = UpstreamTlsInfo> {
+    let version = prop_oneof![0x02ff..0x0306_u16, any::<u16>()];
+    let suite = prop::sample::select(vec!["TLS_AES_128_GCM_SHA256", ""]);
+    let group = option::of(prop::sample::select(vec!["X25519MLKEM768", "secp256r1"]));
+    (version, suite, group, option::of(boxed()), any::<bool>()).prop_map(
+        |(version, cipher_suite, group, alpn, resumed)| UpstreamTlsInfo {
+            version,
+            cipher_suite,
+            group,
+            alpn,
+            resumed,
+        },
+    )
+}
+
 fn decided() -> impl Strategy<Value = Decided> {
     let upstream = prop_oneof![
         any::<SocketAddr>().prop_map(UpstreamName::Address),
@@ -179,12 +199,13 @@ fn decided() -> impl Strategy<Value = Decided> {
         option::of(version),
         option::of(prop::sample::select(vec![Not, Offered, Chosen])),
     );
-    let way = (option::of(boxed()), any::<Option<SocketAddr>>(), option::of(upstream));
+    let upstream = (option::of(upstream), option::of(upstream_tls()));
+    let way = (option::of(boxed()), any::<Option<SocketAddr>>(), upstream);
     let verdict =
         (option::of(rule()), vec((rule(), outcome()), 0..3), option::of(evidence()), any::<bool>());
     (hello, way, verdict).prop_map(|(hello, way, verdict)| {
         let (sni, alpn, ja4, tls_version, tls_compression) = hello;
-        let (connect, destination, upstream) = way;
+        let (connect, destination, (upstream, upstream_tls)) = way;
         let (rule, shadow, evidence, http2) = verdict;
         Decided {
             labels: Labels::default(),
@@ -205,6 +226,7 @@ fn decided() -> impl Strategy<Value = Decided> {
             http2,
             rule,
             upstream,
+            upstream_tls: upstream_tls.map(Arc::new),
             counted_at: None,
             tls_compression,
             shadow,
@@ -242,18 +264,28 @@ fn requests() -> impl Strategy<Value = (Texts, RequestInfo<'static>)> {
             why_not,
         },
     );
-    let texts = (string(), string(), option::of(string()));
+    let upstream = (option::of(string()), option::of(upstream_tls()));
+    let texts = (string(), string(), upstream);
     let trace =
         any::<([u8; 16], [u8; 8])>().prop_map(|(trace_id, span_id)| TraceIds { trace_id, span_id });
     (texts, any::<Option<u16>>(), option::of(count()), coded, option::of(trace)).prop_map(
         |(texts, status, upstream_ms, coded, trace)| {
-            let (method, path, upstream) = ("", "", None);
-            (texts, RequestInfo { method, path, status, upstream_ms, upstream, coded, trace })
+            let rest = RequestInfo {
+                method: "",
+                path: "",
+                status,
+                upstream_ms,
+                upstream: None,
+                upstream_tls: None,
+                coded,
+                trace,
+            };
+            (texts, rest)
         },
     )
 }
 
-type Texts = (String, String, Option<String>);
+type Texts = (String, String, (Option<String>, Option<UpstreamTlsInfo>));
 
 proptest! {
     /// Two lines one after the other: the second may have the same beginning as the first.
@@ -272,8 +304,9 @@ proptest! {
         let (mut written, mut expected) = (Vec::new(), Vec::new());
         let mut opening = Opening::default();
         for measured in &measured {
-            let http = http.as_ref().map(|((method, path, upstream), rest)| {
-                RequestInfo { method, path, upstream: upstream.as_deref(), ..*rest }
+            let http = http.as_ref().map(|((method, path, (upstream, tls)), rest)| {
+                let (upstream, upstream_tls) = (upstream.as_deref(), tls.as_ref());
+                RequestInfo { method, path, upstream, upstream_tls, ..*rest }
             });
             let (reason, http) = (reason.as_ref(), http.as_ref());
             let line = Line { decided: &decided, measured, outcome, reason, http };

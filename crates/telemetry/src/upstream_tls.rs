@@ -1,0 +1,35 @@
+//! What a TLS handshake with an upstream agreed on, as the access log shows it.
+
+use serde::{Serialize, Serializer};
+
+use eyelet_memory::interner::Heap;
+use eyelet_wire::version;
+
+/// What a TLS handshake with an upstream agreed on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct UpstreamTlsInfo {
+    /// The code of the version.
+    #[serde(serialize_with = "number")]
+    pub version: u16,
+    /// The cipher suite, by its name in the IANA registry.
+    pub cipher_suite: &'static str,
+    /// The group of the key exchange, by its name there. A session of TLS 1.2 that was resumed has
+    /// none.
+    pub group: Option<&'static str>,
+    /// The protocol that the upstream chose by ALPN.
+    pub alpn: Option<Box<str>>,
+    /// Whether an earlier session was resumed: the upstream has shown no certificate.
+    pub resumed: bool,
+}
+
+impl Heap for UpstreamTlsInfo {
+    fn heap_bytes(&self) -> usize {
+        self.alpn.as_ref().map_or(0, |alpn| alpn.len())
+    }
+}
+
+// serde passes fields by reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn number<S: Serializer>(code: &u16, to: S) -> Result<S::Ok, S::Error> {
+    version::number(*code).serialize(to)
+}
