@@ -372,7 +372,7 @@ impl Life {
             }
             endpoint => Some(endpoint),
         };
-        found.filter_map(located).collect()
+        sockets::without_control(found.filter_map(located).collect())
     }
 }
 

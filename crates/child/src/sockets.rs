@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Most listening sockets that one look reads of a table.
@@ -167,6 +167,22 @@ pub(crate) fn located(
     })
 }
 
+/// Leaves out the sockets whose files give nobody but their owner any right, if another socket is
+/// left: programs are controlled by such ones, as gunicorn is.
+pub(crate) fn without_control(endpoints: Vec<Endpoint>) -> Vec<Endpoint> {
+    const OTHERS: u32 = 0o077;
+    let is_open = |endpoint: &Endpoint| match endpoint {
+        Endpoint::Tcp(_) => true,
+        Endpoint::Unix(path) => {
+            fs::metadata(path).is_ok_and(|file| file.permissions().mode() & OTHERS != 0)
+        }
+    };
+    match endpoints.iter().any(is_open) {
+        true => endpoints.into_iter().filter(is_open).collect(),
+        false => endpoints,
+    }
+}
+
 /// Chooses among the endpoints of an application that was told to listen at `port`, and had
 /// `earlier` in an earlier life. A Unix socket counts only without a TCP port: tools open such
 /// sockets for themselves.
@@ -285,6 +301,25 @@ mod tests {
     }
 
     /// 192.0.2.1 and 2001:db8::1 are no machine's (RFC 5737, RFC 3849).
+    #[test]
+    fn a_socket_for_its_owner_alone_is_left_out_beside_another() -> std::io::Result<()> {
+        let folder = std::env::temp_dir().join(format!("eyelet-sockets-{}", std::process::id()));
+        fs::create_dir_all(&folder)?;
+        let file = |name: &str, mode: u32| -> std::io::Result<Endpoint> {
+            let path = folder.join(name);
+            fs::write(&path, "")?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
+            Ok(Endpoint::Unix(path))
+        };
+        let [control, open] = [file("control", 0o600)?, file("open", 0o755)?];
+        let both = vec![control.clone(), open.clone()];
+        assert_eq!(without_control(both), [open]);
+        assert_eq!(without_control(vec![control.clone()]), std::slice::from_ref(&control));
+        let gone = Endpoint::Unix(folder.join("gone"));
+        assert_eq!(without_control(vec![control, gone]).len(), 2);
+        fs::remove_dir_all(&folder)
+    }
+
     #[test]
     fn a_socket_on_all_addresses_takes_those_of_this_machine_and_its_family() {
         for (bound, wanted, expected) in [

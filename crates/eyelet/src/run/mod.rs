@@ -269,7 +269,8 @@ impl Session<'_> {
                 let port = self.plan.port();
                 self.screen.say(&format!(
                     "the command listens on {}, and on none with PORT ({port}): say which port \
-                     is meant with --port",
+                     is meant with --port, or start it by itself and serve one of them with \
+                     `eyelet proxy`",
                     found.join(" and ")
                 ));
             }

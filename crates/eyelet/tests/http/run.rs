@@ -278,12 +278,14 @@ fn where_the_application_listens_is_found_and_said() {
         ("six", ", by IPv6 alone"),
         ("all", "other machines reach it too, without TLS"),
         ("unix", "the command listens on unix:"),
+        ("control", "app.sock.open ("),
         ("debugger", "the command listens on 127.0.0.1:"),
     ] {
         if mode == "six" && TcpListener::bind("[::1]:0").is_err() {
             continue;
         }
-        let mut run = Run::app(&[], mode, socket);
+        let socket = if mode == "control" { format!("{socket}.open") } else { socket.to_owned() };
+        let mut run = Run::app(&[], mode, &socket);
         run.listens(1);
         run.talk.hear(expected);
         let answer = run.get("/");

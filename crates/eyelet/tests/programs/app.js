@@ -36,6 +36,12 @@ const modes = {
   two: () => { listen(local(0)); listen(local(0)); },
   debugger: () => { listen(local(0)); setTimeout(() => listen(local(PORT)), 200); },
   unix: () => listen(file),
+  // The first socket controls the program, and is its owner's alone.
+  control: () => {
+    const control = `${file}.control`;
+    listen(control, () => fs.chmodSync(control, 0o600));
+    listen(file);
+  },
   nowhere: () => setInterval(() => {}, 1000),
   // After the first life it listens once the file is there.
   gate: () => gate(local(PORT)),
