@@ -239,16 +239,7 @@ fn host(text: &[u8]) -> Result<TargetHost, ConnectFault> {
     if let Ok(address) = utf8.parse() {
         return Ok(TargetHost::Ip(IpAddr::V4(address)));
     }
-    let name = HostName::new(text).map_err(ConnectFault::Host)?;
-    // A name that ends in a decimal number is no host name. In URLs, a hexadecimal last label, even
-    // `0x` alone, makes it an address, too (WHATWG URL, "ends in a number").
-    let top = name.as_str().rsplit('.').next().and_then(|top| top.strip_prefix("0x"));
-    match top {
-        Some(digits) if digits.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
-            Err(ConnectFault::Host(SniFault::NumericTopLabel))
-        }
-        _ => Ok(TargetHost::Name(name)),
-    }
+    HostName::new(text).map(TargetHost::Name).map_err(ConnectFault::Host)
 }
 
 /// Whether a `Host` field names the target. A missing port is that of https (RFC 9110 4.2.2): Java

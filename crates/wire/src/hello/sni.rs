@@ -79,8 +79,9 @@ pub enum SniFault {
     LabelTooLong,
     /// A label that starts or ends with a hyphen (RFC 952).
     LabelHyphen,
-    /// The last label is a number: no top-level domain is one (RFC 3696 2), but some spellings of
-    /// IPv4 addresses end so.
+    /// The last label is a number, also a hexadecimal one: no top-level domain is one (RFC 3696 2),
+    /// but some spellings of IPv4 addresses end so, and URLs take them (WHATWG URL, "ends in a
+    /// number").
     NumericTopLabel,
 }
 
@@ -135,7 +136,7 @@ fn sound(name: &[u8]) -> Option<Letters> {
     }
     // An IPv4 address ends in a number in every spelling; an IPv6 address has colons.
     let top = &name[label_at..];
-    (is_label(top) && !top.iter().all(u8::is_ascii_digit)).then_some(letters)
+    (is_label(top) && !is_number(top)).then_some(letters)
 }
 
 /// The class of a byte in a name.
@@ -168,6 +169,14 @@ fn is_label(label: &[u8]) -> bool {
     label.len() <= LABEL_BYTES_MAX
         && label.first().is_some_and(|&first| first != b'-')
         && label.last() != Some(&b'-')
+}
+
+/// Whether a label is a decimal number, or `0x` with hexadecimal digits or none.
+fn is_number(label: &[u8]) -> bool {
+    match label {
+        [b'0', b'x' | b'X', digits @ ..] => digits.iter().all(u8::is_ascii_hexdigit),
+        digits => digits.iter().all(u8::is_ascii_digit),
+    }
 }
 
 fn first_fault(name: &[u8]) -> Result<(), SniFault> {
@@ -204,7 +213,7 @@ fn check_labels(name: &[u8]) -> Result<(), SniFault> {
     if labels().any(|label| label.starts_with(b"-") || label.ends_with(b"-")) {
         return Err(SniFault::LabelHyphen);
     }
-    if labels().next_back().is_some_and(|label| label.iter().all(u8::is_ascii_digit)) {
+    if labels().next_back().is_some_and(is_number) {
         return Err(SniFault::NumericTopLabel);
     }
     Ok(())

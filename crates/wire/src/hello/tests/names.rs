@@ -26,7 +26,8 @@ fn names_are_lower_cased() {
         ("r3---sn-4g5e6nsk.test", "r3---sn-4g5e6nsk.test"),
         ("1.2.3.4.test", "1.2.3.4.test"),
         ("123.test", "123.test"),
-        ("a.0x7f", "a.0x7f"),
+        ("a.0x7f.test", "a.0x7f.test"),
+        ("a.0x7g", "a.0x7g"),
         (&long, &long),
     ];
     for (sent, seen) in cases {
@@ -68,6 +69,9 @@ fn each_bad_name_has_its_reason() {
         (b"1.2.3", SniFault::NumericTopLabel),
         (b"127.0.0.01", SniFault::NumericTopLabel),
         (b"2130706433", SniFault::NumericTopLabel),
+        (b"0x7f000001", SniFault::NumericTopLabel),
+        (b"127.0.0.0X1f", SniFault::NumericTopLabel),
+        (b"a.0x", SniFault::NumericTopLabel),
     ];
     for (name, fault) in cases {
         let shown = name.escape_ascii();
