@@ -72,7 +72,7 @@ fn names_agree(ours: &Sni, theirs: &Theirs) -> bool {
         (Sni::Name(ours), Theirs::Accepted(Some(theirs))) => *ours == *theirs,
         (Sni::Absent, Theirs::Accepted(None)) => true,
         (Sni::Malformed(fault), Theirs::Accepted(name)) => match fault {
-            SniFault::TrailingDot => name.as_ref().is_some_and(|name| name.ends_with('.')),
+            SniFault::TrailingDot => name.as_ref().is_some_and(|name| !name.ends_with('.')),
             SniFault::IpLiteral => name.is_none(),
             SniFault::NameType(_) => true,
             _ => false,

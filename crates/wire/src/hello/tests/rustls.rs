@@ -80,7 +80,7 @@ fn spec_with(extension: Vec<u8>) -> Vec<u8> {
 #[test]
 fn stricter_trailing_dot() {
     let raw = spec_with(sni("host.test."));
-    assert_eq!(theirs(&raw), Theirs::Accepted(Some("host.test.".into())));
+    assert_eq!(theirs(&raw), Theirs::Accepted(Some("host.test".into())));
     assert_eq!(sni_of(&raw), Sni::Malformed(SniFault::TrailingDot));
 }
 
