@@ -48,7 +48,24 @@ pub struct Interner<T> {
 
 struct Interned<T> {
     uses: u32,
+    /// The value's [`Hash32`]: a value is hashed once, whatever becomes of the table.
+    hash: Hash32,
     value: T,
+}
+
+/// A hash in 32 bits, which fit beside the count.
+#[derive(Clone, Copy)]
+struct Hash32(u32);
+
+impl Hash32 {
+    fn of(hasher: &RandomState, value: &impl Hash) -> Self {
+        Self(hasher.hash_one(value) as u32)
+    }
+
+    /// For the table, which takes the place from the low bits and a tag from the high ones.
+    fn wide(self) -> u64 {
+        u64::from(self.0) << 32 | u64::from(self.0)
+    }
 }
 
 impl<T: Eq + Hash + Heap> Interner<T> {
@@ -72,19 +89,19 @@ impl<T: Eq + Hash + Heap> Interner<T> {
     /// [`Interner::release`].
     pub fn intern(&mut self, value: T) -> Symbol {
         let Self { values, symbols, hasher, .. } = self;
-        let hash = hasher.hash_one(&value);
+        let hash = Hash32::of(hasher, &value);
         let is_equal = |symbol: &Symbol| {
             values.get(symbol.index()).is_some_and(|shared| shared.value == value)
         };
-        if let Some(symbol) = symbols.find(hash, is_equal).copied() {
+        if let Some(symbol) = symbols.find(hash.wide(), is_equal).copied() {
             if let Some(shared) = values.at(symbol.index()) {
                 shared.uses += 1;
             }
             return symbol;
         }
         self.heap_bytes += value.heap_bytes();
-        let symbol = Symbol::of(values.insert(Interned { uses: 1, value }).index);
-        symbols.insert_unique(hash, symbol, |symbol| hash_at(values, hasher, *symbol));
+        let symbol = Symbol::of(values.insert(Interned { uses: 1, hash, value }).index);
+        symbols.insert_unique(hash.wide(), symbol, |symbol| hash_at(values, *symbol));
         self.recount();
         symbol
     }
@@ -96,14 +113,14 @@ impl<T: Eq + Hash + Heap> Interner<T> {
 
     /// Ends one use of a symbol. The last use frees the value.
     pub fn release(&mut self, symbol: Symbol) {
-        let Self { values, symbols, hasher, .. } = self;
+        let Self { values, symbols, .. } = self;
         let Some(shared) = values.at(symbol.index()) else { return };
         shared.uses -= 1;
         if shared.uses > 0 {
             return;
         }
         self.heap_bytes -= shared.value.heap_bytes();
-        let hash = hasher.hash_one(&shared.value);
+        let hash = shared.hash.wide();
         if let Ok(found) = symbols.find_entry(hash, |other| *other == symbol) {
             found.remove();
         }
@@ -112,7 +129,7 @@ impl<T: Eq + Hash + Heap> Interner<T> {
         }
         // The memory of a burst's table is not kept for ever.
         if symbols.len() * 4 < symbols.capacity() {
-            symbols.shrink_to(symbols.len() * 2, |symbol| hash_at(values, hasher, *symbol));
+            symbols.shrink_to(symbols.len() * 2, |symbol| hash_at(values, *symbol));
         }
         self.recount();
     }
@@ -123,8 +140,8 @@ impl<T: Eq + Hash + Heap> Interner<T> {
     }
 }
 
-fn hash_at<T: Hash>(values: &Slab<Interned<T>>, hasher: &RandomState, symbol: Symbol) -> u64 {
-    values.get(symbol.index()).map_or(0, |shared| hasher.hash_one(&shared.value))
+fn hash_at<T>(values: &Slab<Interned<T>>, symbol: Symbol) -> u64 {
+    values.get(symbol.index()).map_or(0, |shared| shared.hash.wide())
 }
 
 /// Longest name that is stored inline, in bytes. Most host names are shorter.
@@ -142,13 +159,14 @@ pub enum Name {
 impl Name {
     /// The name as text.
     pub fn as_str(&self) -> &str {
+        // The bytes were copied from a str.
+        std::str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
+
+    fn as_bytes(&self) -> &[u8] {
         match self {
-            // The bytes were copied from a str.
-            Self::Short(len, bytes) => bytes
-                .get(..usize::from(*len))
-                .and_then(|name| std::str::from_utf8(name).ok())
-                .unwrap_or_default(),
-            Self::Long(name) => name,
+            Self::Short(len, bytes) => bytes.get(..usize::from(*len)).unwrap_or_default(),
+            Self::Long(name) => name.as_bytes(),
         }
     }
 }
@@ -184,7 +202,7 @@ impl From<Box<str>> for Name {
 
 impl PartialEq for Name {
     fn eq(&self, other: &Self) -> bool {
-        self.as_str() == other.as_str()
+        self.as_bytes() == other.as_bytes()
     }
 }
 
@@ -192,7 +210,7 @@ impl Eq for Name {}
 
 impl Hash for Name {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.as_str().hash(state);
+        self.as_bytes().hash(state);
     }
 }
 
@@ -231,6 +249,7 @@ mod tests {
     #[test]
     fn a_name_of_any_length_is_read_back() {
         assert_eq!((size_of::<Name>(), size_of::<Option<Name>>()), (48, 48));
+        assert_eq!(size_of::<Option<Interned<Name>>>(), 56, "the hash fits beside the count");
         for len in [0, 1, SHORT_BYTES, SHORT_BYTES + 1, 253] {
             let text: Box<str> = "n".repeat(len).into();
             let name = Name::from(text.clone());
