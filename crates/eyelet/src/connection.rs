@@ -242,9 +242,9 @@ fn judge(
     known: &mut FactSource,
     hello: Option<&Hello<'_>>,
 ) -> Judged {
-    let policy = &connection.worker.snapshot.config.policy;
+    let mut search = connection.worker.snapshot.config.policy.search();
     loop {
-        match (policy.decide(&known.facts(info, hello)), hello) {
+        match (search.decide(&known.facts(info, hello)), hello) {
             (Decision::Verdict(verdict), _) => {
                 let hello_bytes = hello.map_or(0, Hello::raw_len);
                 let offer = hello.map_or_else(Offer::default, Offer::of);

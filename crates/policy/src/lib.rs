@@ -38,4 +38,4 @@ pub use matcher::Matcher;
 pub use names::{NamePattern, NamePatternFault};
 pub use nets::{AddressPattern, NetSet};
 pub use refusal::Refusal;
-pub use rules::{Decision, Needs, RULES_MAX, Rule, RuleId, Rules, Verdict};
+pub use rules::{Decision, Needs, RULES_MAX, Rule, RuleId, RuleSearch, Rules, Verdict};

@@ -135,7 +135,8 @@ impl NameList {
         self.entry(name, [Form::Name, Form::NameAndBelow]).or_else(|| {
             self.depths
                 .dots(name)
-                .find_map(|at| self.entry(name.get(at + 1..)?, [Form::Below, Form::NameAndBelow]))
+                .filter_map(|at| self.entry(name.get(at + 1..)?, [Form::Below, Form::NameAndBelow]))
+                .last()
         })
     }
 

@@ -1,6 +1,7 @@
 //! A table of names that is small for a million of them, and the look-up of a name's suffixes.
 
 use std::hash::{BuildHasher, Hasher};
+use std::iter;
 
 use foldhash::fast::RandomState;
 
@@ -132,14 +133,21 @@ impl Depths {
         self.0 == 0
     }
 
-    /// The offsets of the dots of `name` after which a suffix with such a number of labels begins.
+    /// The offsets of the dots of `name` after which a suffix with such a number of labels begins,
+    /// from the last one on.
     #[inline]
     pub(crate) fn dots(self, name: &str) -> impl Iterator<Item = usize> {
-        let mut depth = labels(name);
-        name.match_indices('.').filter_map(move |(at, _)| {
-            depth -= 1;
-            let is_listed = self.0 & 1_u128.checked_shl(depth).unwrap_or(0) != 0;
-            is_listed.then_some(at)
+        let (mut rest, mut depths) = (name.as_bytes(), self.0);
+        iter::from_fn(move || {
+            // No longer suffix is listed once no bit is left.
+            while depths > 1 {
+                let dot = rest.iter().rposition(|byte| *byte == b'.')?;
+                (rest, depths) = (&rest[..dot], depths >> 1);
+                if depths & 1 == 1 {
+                    return Some(dot);
+                }
+            }
+            None
         })
     }
 }

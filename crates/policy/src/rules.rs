@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::iter::Peekable;
 
 use eyelet_wire::hello::{Hello, HostName, Sni};
 
@@ -102,6 +103,15 @@ pub struct Rules {
     fingerprint: u64,
 }
 
+/// A decision that is under way. It keeps the lists and the rules that it has found for the name,
+/// so it goes on from the rule that asked for a fact.
+pub struct RuleSearch<'a> {
+    rules: &'a Rules,
+    lists: Held,
+    /// The rules that may take the hello, if it is known.
+    candidates: Option<Peekable<Found<'a>>>,
+}
+
 /// A rule without its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Entry {
@@ -183,11 +193,26 @@ impl Rules {
     /// that is given before it is asked for changes nothing. Shadow rules ask for nothing here;
     /// [`Rules::shadowed`] returns their verdicts.
     pub fn decide(&self, facts: &Facts<'_>) -> Decision {
-        self.decide_by(facts, &self.hold_lists())
+        self.search().decide(facts)
+    }
+
+    /// Begins a decision that may need several facts.
+    pub fn search(&self) -> RuleSearch<'_> {
+        RuleSearch { rules: self, lists: self.hold_lists(), candidates: None }
     }
 
     #[inline]
     pub(crate) fn decide_by(&self, facts: &Facts<'_>, lists: &Lists) -> Decision {
+        self.go_on(facts, lists, &mut None)
+    }
+
+    #[inline]
+    fn go_on<'a>(
+        &'a self,
+        facts: &Facts<'_>,
+        lists: &Lists,
+        candidates: &mut Option<Peekable<Found<'a>>>,
+    ) -> Decision {
         if !self.hello_first {
             match self.decide_before_hello(facts, lists) {
                 Decision::Need(Fact::Hello) => {}
@@ -195,7 +220,11 @@ impl Rules {
             }
         }
         match facts.hello {
-            Some(hello) => self.decide_by_hello(hello, facts, lists),
+            Some(hello) => {
+                let candidates = candidates
+                    .get_or_insert_with(|| self.candidates(hello.sni(), lists).peekable());
+                self.decide_by_hello(hello, facts, lists, candidates)
+            }
             None if facts.unknown.contains(Fact::Hello) => no_rule(Refusal::NoHello),
             None => Decision::Need(Fact::Hello),
         }
@@ -356,18 +385,23 @@ impl Rules {
         no_rule(Refusal::Unlisted)
     }
 
-    fn decide_by_hello(&self, hello: &Hello<'_>, facts: &Facts<'_>, lists: &Lists) -> Decision {
-        let mut candidates = self.candidates(hello.sni(), lists);
-        for id in &mut candidates {
-            let Some((entry, conditions)) = self.rule(id) else { continue };
-            if entry.shadow {
-                continue;
+    /// `candidates` are left at the rule that decides, or needs a fact.
+    fn decide_by_hello(
+        &self,
+        hello: &Hello<'_>,
+        facts: &Facts<'_>,
+        lists: &Lists,
+        candidates: &mut Peekable<Found<'_>>,
+    ) -> Decision {
+        while let Some(&id) = candidates.peek() {
+            if let Some((entry, conditions)) = self.rule(id).filter(|(entry, _)| !entry.shadow) {
+                match entry.check(conditions, hello, facts, lists) {
+                    Outcome::Fails(_) => {}
+                    Outcome::Needs(fact) => return Decision::Need(fact),
+                    Outcome::Holds => return self.verdict(id, entry, Some(hello)),
+                }
             }
-            match entry.check(conditions, hello, facts, lists) {
-                Outcome::Fails(_) => {}
-                Outcome::Needs(fact) => return Decision::Need(fact),
-                Outcome::Holds => return self.verdict(id, entry, Some(hello)),
-            }
+            candidates.next();
         }
         no_rule(self.unlisted(Some(hello)))
     }
@@ -485,6 +519,13 @@ impl Rules {
     /// Rules without `sni`: those with `sni_malformed`, or the others.
     pub(crate) const fn unnamed(&self, malformed: bool) -> &[u32] {
         if malformed { &self.malformed } else { &self.unnamed }
+    }
+}
+
+impl RuleSearch<'_> {
+    /// The same as [`Rules::decide`], if all that is known of earlier facts is in these, too.
+    pub fn decide(&mut self, facts: &Facts<'_>) -> Decision {
+        self.rules.go_on(facts, &self.lists, &mut self.candidates)
     }
 }
 

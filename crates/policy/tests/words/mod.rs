@@ -136,9 +136,11 @@ impl<'a> Given<'a> {
         let mut facts = Facts::new(self.listener, client);
         facts.connect = target.as_ref();
         let (mut asked, mut in_shadow) = (Vec::new(), Vec::new());
-        let mut decided = None;
+        let (mut decided, mut search) = (None, rules.search());
         loop {
-            let fact = match rules.decide(&facts) {
+            let decision = search.decide(&facts);
+            assert_eq!(decision, rules.decide(&facts), "from the start");
+            let fact = match decision {
                 Decision::Verdict(verdict) => {
                     let verdict = *decided.get_or_insert(verdict);
                     assert_eq!(rules.decide(&facts), Decision::Verdict(verdict), "by shadows");
