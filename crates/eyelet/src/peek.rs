@@ -163,7 +163,7 @@ pub fn note_hello(connection: &ConnectionHandle, info: &mut ConnectionInfo, hell
         Sni::Malformed(_) => decided.sni_malformed = true,
         Sni::Absent => {}
     }
-    let alpn_bytes: usize = hello.alpn().map(|name| 1 + name.as_ref().len()).sum();
+    let alpn_bytes = hello.alpn_bytes();
     decided.alpn_whole = alpn_bytes == 0;
     decided.ech = hello.has_ech();
     decided.tls_version = Some(hello.version_max());

@@ -1,11 +1,13 @@
 //! Loop detection: it knows where this process listens and which sockets it has dialled.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
+
+use foldhash::fast::RandomState;
 
 use eyelet_config::{Listener, ListenerKind};
 use eyelet_sys::{interfaces, socket};
@@ -155,7 +157,7 @@ impl Loops {
 impl DialTable {
     fn new() -> Self {
         let ports = (0..=u16::MAX).map(|_| AtomicU64::new(0)).collect();
-        Self { ports, hash: RandomState::new(), began: Instant::now() }
+        Self { ports, hash: RandomState::default(), began: Instant::now() }
     }
 
     fn note(&self, from: SocketAddr, kind: Kind, hash: u64, more: u32) {

@@ -156,7 +156,8 @@ fn copy(
     let flow = &mut spliced.flow;
     if flow.is_inspected(from) {
         let mut chosen = false;
-        let name = spliced.name.as_ref().map(Name::as_str);
+        // Only a client sends a name.
+        let name = spliced.name.as_ref().filter(|_| from == CLIENT).map(Name::as_str);
         let passed = flow.pass(from, bytes, name, &mut chosen);
         info.compression_chosen |= chosen;
         // The inspection has the reason: see `run`.

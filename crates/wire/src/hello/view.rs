@@ -59,6 +59,11 @@ impl<'a> Hello<'a> {
         })
     }
 
+    /// Bytes of that list: each name, and one for its length.
+    pub fn alpn_bytes(&self) -> usize {
+        self.parts.alpn.of(&self.message).len()
+    }
+
     /// `legacy_version`: 0x0303 for every client of TLS 1.2 or 1.3.
     pub const fn legacy_version(&self) -> u16 {
         self.parts.legacy_version
