@@ -56,8 +56,11 @@ pub struct Link {
     streams: Vec<LinkStream>,
     /// The streams that wait until they may send data, in the order in which they began to.
     blocked: VecDeque<u32>,
-    /// The beginning of a frame whose rest has not arrived.
+    /// What was read and is not taken yet: the beginning of a frame whose rest has not arrived, or
+    /// all that came behind a head while memory was short.
     rest: Vec<u8>,
+    /// Whether there are whole frames in it.
+    is_paused: bool,
     /// Bytes of memory of what waits in the streams.
     arrived: usize,
     /// How wide the streams' windows are.
@@ -103,6 +106,7 @@ impl Link {
             streams: Vec::new(),
             blocked: VecDeque::new(),
             rest: Vec::new(),
+            is_paused: false,
             arrived: 0,
             windows,
             began: now,
@@ -402,7 +406,7 @@ impl Link {
 
     /// Counts the memory that it holds.
     pub fn recount(&mut self) {
-        let more = self.output.held() + self.connection.unfinished_bytes();
+        let more = self.output.held() + self.connection.unfinished_bytes() + self.rest.len();
         self.windows.recount(self.streams.len(), self.arrived, more);
     }
 
@@ -411,12 +415,22 @@ impl Link {
         (self.heard_at, self.is_heard) = (now, true);
         if self.rest.is_empty() {
             let used = self.read(input)?;
-            // Less than INPUT_BYTES_MIN.
+            // Less than INPUT_BYTES_MIN, unless it has paused.
             self.rest.extend_from_slice(input.get(used..).unwrap_or_default());
             return Ok(());
         }
-        let mut joined = std::mem::take(&mut self.rest);
-        joined.extend_from_slice(input);
+        self.rest.extend_from_slice(input);
+        self.go_on()
+    }
+
+    /// Whether the tasks of streams are to run before it goes on: they have heads to take.
+    pub fn is_paused(&self) -> bool {
+        self.is_paused
+    }
+
+    /// Goes on with what was read.
+    pub fn go_on(&mut self) -> Result<(), ConnectionFault> {
+        let joined = std::mem::take(&mut self.rest);
         let used = self.read(&joined)?;
         self.rest = joined.get(used..).unwrap_or_default().to_vec();
         Ok(())
@@ -425,12 +439,21 @@ impl Link {
     fn read(&mut self, input: &[u8]) -> Result<usize, ConnectionFault> {
         let now_ms = self.now_ms(self.heard_at);
         let mut used = 0;
+        self.is_paused = false;
         loop {
             let input = input.get(used..).unwrap_or_default();
             match self.connection.receive(input, now_ms, self.output.tail())? {
                 H2Received::Event { consumed, event } => {
                     used += consumed;
+                    let has_fields =
+                        matches!(event, H2Event::Response { .. } | H2Event::Trailers { .. });
                     self.take(event);
+                    // A few bytes may be a long head (RFC 7541 6.1). The heads of all streams would
+                    // fill the budget before the first stream can refuse its own.
+                    if has_fields && self.windows.is_tight(self.arrived) {
+                        self.is_paused = true;
+                        return Ok(used);
+                    }
                 }
                 H2Received::NeedMore { consumed, .. } => return Ok(used + consumed),
                 // The next call has another tail.

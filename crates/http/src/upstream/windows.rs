@@ -58,6 +58,11 @@ impl Windows {
         self.counted.set(promised.max(arrived) + more);
     }
 
+    /// Whether so many bytes more would take of the last eighth of the budget.
+    pub fn is_tight(&self, more: usize) -> bool {
+        self.budget.is_tight(more)
+    }
+
     fn bytes_max(&self) -> usize {
         if self.budget.is_filling(0) {
             return 0;

@@ -172,6 +172,30 @@ fn interim_responses_that_wait_are_bounded() {
     assert_eq!(end, Poll::Ready(Some(StreamEnd::Interim)));
 }
 
+/// While memory is short, the heads of many streams do not arrive before one of them is taken.
+#[test]
+fn heads_arrive_one_by_one_while_memory_is_short() {
+    let mut pair = Pair::new();
+    let ids: Vec<u32> = (0..10).map(|_| pair.ask(true)).collect();
+    let (long, mut out) = ("y".repeat(1_000), Vec::new());
+    for id in &ids {
+        let fields = [(":status", "200"), ("x", long.as_str())]
+            .map(|(name, value)| HeaderField::new(name.as_bytes(), value.as_bytes()));
+        pair.server.respond(*id, fields, true, &mut out).unwrap();
+    }
+    let held = pair.budget.bytes_max() / 8 * 7;
+    pair.budget.take(Account::Relayed, held);
+    pair.link.receive(&out, Instant::now()).unwrap();
+    for (n, id) in ids.iter().enumerate() {
+        assert!(pair.link.is_paused() && pair.counted() < 3 * out.len(), "{n}");
+        assert!(ids[n + 1..].iter().all(|id| pair.link.poll_head(*id, &Pair::task()).is_pending()));
+        assert!(pair.link.poll_head(*id, &Pair::task()).is_ready());
+        pair.link.go_on().unwrap();
+    }
+    assert!(!pair.link.is_paused() && pair.link.rest.is_empty());
+    pair.budget.give(Account::Relayed, held);
+}
+
 /// The request's end may follow the response's. Then the stream has ended, and is not reset.
 #[test]
 fn a_response_may_end_first() {
