@@ -297,7 +297,8 @@ fn responses_by_dictionaries_are_accounted() {
     let after = accounts.check("30 responses by a dictionary");
     // Each has a coder with a window, and they share the dictionary.
     assert!(after.of("compression") >= (script(1).len() + CODED * (64 << 10)) as u64);
-    after.names_all_since(&before, 0);
+    // On a slow machine coders are small, and what handshakes have left free is more than 5 %.
+    after.names_all_since(&before, LEFT_FREE);
     goes_on.store(true, SeqCst);
     crowd::each(&mut clients, |client| assert!(!web::chunks(client).is_empty()));
 }
