@@ -51,6 +51,8 @@ pub const SOON: Duration = Duration::from_secs(60);
 pub const A_WHILE: Duration = Duration::from_millis(300);
 
 const POLL: Duration = Duration::from_millis(3);
+/// Looks in [`A_WHILE`].
+const LOOKS: u128 = A_WHILE.as_millis() / POLL.as_millis();
 
 /// Polls until there is an answer; panics with `what` when there is none in [`SOON`].
 pub fn until<T>(what: &str, mut answer: impl FnMut() -> Option<T>) -> T {
@@ -65,15 +67,17 @@ pub fn until<T>(what: &str, mut answer: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Waits until a number has not changed for [`A_WHILE`]: what can move has moved, or the machine is
-/// so slow that nothing can be seen to move. Gives the number.
+/// so slow that nothing can be seen to move. Gives the number. It looks so often that a machine
+/// which has stood still shows what moves then.
 pub fn settled<T: PartialEq>(mut number: impl FnMut() -> T) -> T {
     let began = Instant::now();
-    let (mut seen, mut since) = (number(), Instant::now());
-    while since.elapsed() < A_WHILE && began.elapsed() < SOON {
+    let (mut seen, mut same) = (number(), 0);
+    while same < LOOKS && began.elapsed() < SOON {
         std::thread::sleep(POLL);
         let now = number();
+        same += 1;
         if now != seen {
-            (seen, since) = (now, Instant::now());
+            (seen, same) = (now, 0);
         }
     }
     seen
