@@ -40,6 +40,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const PORT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often this is tried.
 const PORT_STEP: Duration = Duration::from_millis(20);
+/// How often a thread that has ended is started again at most: one that ends at once each time must
+/// not fill the log.
+const RESTART_STEP: Duration = Duration::from_mins(1);
 
 /// Why there is no admin server.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +81,10 @@ pub struct AdminServer {
     /// Dropping it ends the thread.
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    answers: Arc<dyn Answers>,
+    history: Arc<History>,
+    /// When the thread was last started again.
+    restarted: Option<Instant>,
 }
 
 impl AdminServer {
@@ -94,8 +101,9 @@ impl AdminServer {
         let (access, seen) = watch::channel(Arc::new(access(settings)?));
         let (stop, stopped) = oneshot::channel();
         let (began, begun) = sync_channel(1);
-        let live = Arc::new(Live::new(history));
-        let served = Served { settings: settings.clone(), access: seen, answers, live };
+        let live = Arc::new(Live::new(history.clone()));
+        let served =
+            Served { settings: settings.clone(), access: seen, answers: answers.clone(), live };
         let body = move || {
             // Here, because a runtime may not be dropped where another one runs.
             let bound = served.begin_to_listen(start);
@@ -112,7 +120,25 @@ impl AdminServer {
         let internal = || AdminError::Thread(io::Error::other("internal error"));
         let file = begun.recv().map_err(|_| internal())??;
         let (settings, stop, thread) = (settings.clone(), Some(stop), Some(thread));
-        Ok(Self { settings, file, access, stop, thread })
+        Ok(Self { settings, file, access, stop, thread, answers, history, restarted: None })
+    }
+
+    /// Starts the thread again if it has ended, which only a failure causes.
+    pub fn tend(&mut self) {
+        let is_soon = |restarted: Instant| restarted.elapsed() < RESTART_STEP;
+        if self.lives() || self.restarted.is_some_and(is_soon) {
+            return;
+        }
+        tracing::error!("the thread `admin` has ended by itself: it is started again");
+        self.restarted = Some(Instant::now());
+        let (answers, history) = (self.answers.clone(), self.history.clone());
+        match Self::start(&self.settings, answers, history, Start::Alone) {
+            Ok(mut next) => {
+                next.restarted = self.restarted;
+                *self = next;
+            }
+            Err(error) => tracing::error!("{error}"),
+        }
     }
 
     /// Goes on by new settings, if they leave the socket as it is, and it is still served. Reads
@@ -136,10 +162,13 @@ impl AdminServer {
         Ok(keeps)
     }
 
+    fn lives(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
     /// Whether the thread lives, and who connects reaches it.
     fn is_served(&self) -> bool {
-        let lives = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
-        lives
+        self.lives()
             && match (&self.settings, self.file) {
                 (AdminSettings::Unix { path, .. }, Some(file)) => is_there(path, file),
                 _ => true,
@@ -309,9 +338,18 @@ async fn respond(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use eyelet_telemetry::listing::{Filter, Slice};
+    use serde_json::Value;
+    use tokio::sync::mpsc::Receiver;
+
     use super::*;
+    use crate::metrics::Metrics;
+    use crate::objects::{ObjectKind, Objects, Sorted};
+    use crate::routes::Document;
     use crate::routes::stand_in::Edge;
-    use std::time::Instant;
 
     #[test]
     fn a_server_whose_thread_has_ended_is_not_kept() {
@@ -336,5 +374,61 @@ mod tests {
         assert!(next.keeps(&settings).unwrap());
         server.file = next.file;
         assert!(!server.keeps(&settings).unwrap(), "the file is there, and no thread");
+    }
+
+    /// An internal error in what the thread asks, as often as `failures` says.
+    struct Failing {
+        failures: AtomicUsize,
+    }
+
+    impl Answers for Failing {
+        fn is_ready(&self) -> bool {
+            true
+        }
+
+        fn metrics(&self, _: &mut Metrics) {}
+
+        fn connections(&self, _: Filter, _: bool) -> Option<Receiver<Slice>> {
+            None
+        }
+
+        fn document(&self, document: Document) -> Option<Value> {
+            let left = self.failures.load(Relaxed);
+            assert!(left == 0 || self.failures.fetch_sub(1, Relaxed) == 0, "as the test wants");
+            Edge.document(document)
+        }
+
+        fn objects(&self, _: ObjectKind, _: Option<Sorted>) -> Option<Objects> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_thread_that_panicked_is_started_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = AdminSettings::Unix { path: folder.path().join("admin.sock"), mode: 0o600 };
+        let answers = Arc::new(Failing { failures: AtomicUsize::new(2) });
+        let mut server =
+            AdminServer::start(&settings, answers.clone(), Arc::default(), Start::Alone).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let wait_for_end = |server: &AdminServer| {
+            while server.lives() {
+                assert!(Instant::now() < deadline);
+                std::thread::yield_now();
+            }
+        };
+        wait_for_end(&server);
+        server.tend();
+        assert!(server.restarted.is_some());
+        wait_for_end(&server);
+        assert_eq!(answers.failures.load(Relaxed), 0);
+        server.tend();
+        assert!(!server.lives(), "not so soon again");
+        server.restarted = server.restarted.and_then(|at| at.checked_sub(RESTART_STEP));
+        server.tend();
+        assert!(server.keeps(&settings).unwrap());
+        let began = server.restarted;
+        server.tend();
+        assert!(server.restarted == began && server.lives(), "one that lives is left alone");
     }
 }

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
 
 use self::certificates::Soonest;
+use crate::lost_threads::lost;
 use crate::published::Published;
 use crate::snapshot::Snapshot;
 
@@ -95,6 +96,13 @@ impl AdminKeeper {
         Ok(())
     }
 
+    /// Starts the server's thread again if it has ended, which only a failure causes.
+    pub fn tend(&self) {
+        if let Some(server) = &mut *self.server() {
+            server.tend();
+        }
+    }
+
     /// Answers nothing any more.
     pub fn close(&self) {
         *self.server() = None;
@@ -156,6 +164,13 @@ impl EdgeAnswers {
         Some(self.published.upgrade()?.snapshot())
     }
 
+    /// A drain ends them.
+    fn lost_threads(&self) -> Vec<&'static str> {
+        let snapshot = self.snapshot().filter(|_| self.is_ready());
+        snapshot
+            .map_or_else(Vec::new, |snapshot| lost(&snapshot.http).map(|one| one.name).collect())
+    }
+
     fn soonest(&self, snapshot: &Arc<Snapshot>) -> Arc<Soonest> {
         let mut soonest = self.soonest.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(one) = soonest.as_ref().filter(|one| one.is_new(snapshot.generation)) {
@@ -192,6 +207,9 @@ impl Answers for EdgeAnswers {
             let (help, seconds) = ("The last reload that serves.", reloaded_ms as f64 / 1e3);
             metrics.gauge("last_reload_timestamp_seconds", help, Number::Seconds(seconds));
         }
+        let help =
+            "Threads that have ended by an internal error, and that the edge serves without.";
+        metrics.gauge("lost_threads", help, self.lost_threads().len());
         let start = self.tickets.period_start(Now::read());
         let help = "Start of the period whose key seals tickets.";
         metrics.gauge("ticket_key_period_start_timestamp_seconds", help, start);
@@ -255,6 +273,7 @@ impl EdgeAnswers {
                 (_, LogFormat::Json) => "json",
                 (_, LogFormat::Text) => "text",
             },
+            "lost_threads": self.lost_threads(),
             "workers": self.published.upgrade().map(|published| published.workers()),
             "listeners": addresses,
             "connections": {

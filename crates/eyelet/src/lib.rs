@@ -20,6 +20,7 @@ pub mod handshake;
 pub mod intercept;
 pub mod listen;
 pub mod local;
+pub mod lost_threads;
 pub mod peek;
 mod plain_http;
 pub mod program;

@@ -17,6 +17,7 @@ use crate::admin::AdminKeeper;
 use crate::listen::{
     Bound, ListenError, bind_all, follow_limits, follow_modes, listen_all, own_files, rebound,
 };
+use crate::lost_threads::{LostThreadLog, lost};
 use crate::program::Service;
 use crate::published::{Published, sockets};
 use crate::snapshot::{self, PreparedSnapshot, Snapshot, SnapshotError};
@@ -95,6 +96,7 @@ pub struct Running {
     /// `None`: the system lets no thread watch files.
     sources: Option<SourceWatcher>,
     changed: watch::Sender<ChangedSources>,
+    lost_threads: LostThreadLog,
 }
 
 /// Reads the files of a new configuration. It needs nothing of [`Running`], so it may run on
@@ -201,6 +203,7 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
         admin,
         sources: None,
         changed: watch::Sender::default(),
+        lost_threads: LostThreadLog::default(),
     };
     // Returns memory and program pages that only the start needed. From here on connections need
     // the memory.
@@ -550,6 +553,13 @@ impl Running {
             ("the thread `sources`", sources.is_some_and(SourceWatcher::has_died)),
         ];
         threads.into_iter().find(|(_, has_died)| *has_died).map(|(name, _)| name)
+    }
+
+    /// Looks after the threads that no connection needs: logs those that have ended by themselves,
+    /// and starts that of the admin server again.
+    pub fn tend(&mut self) {
+        self.lost_threads.note(lost(&self.published.snapshot().http));
+        self.admin.tend();
     }
 
     /// Stops accepting, closes idle connections, and waits for the rest, for `drain_timeout` at

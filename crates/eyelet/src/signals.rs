@@ -137,6 +137,7 @@ impl Signals {
                 _ = watch.tick() => {
                     log_drops(&mut drops);
                     edge.running.tidy();
+                    edge.running.tend();
                     if edge.is_leaving() {
                         // Its workers end one after the other.
                     } else if let Some(thread) = edge.died() {

@@ -48,7 +48,7 @@ pub fn start(
 }
 
 /// Says that the thread has ended, also by a panic: the end of the process must not wait for it.
-struct EndsQueue(Arc<SpanQueue>);
+pub struct EndsQueue(pub Arc<SpanQueue>);
 
 impl Drop for EndsQueue {
     fn drop(&mut self) {

@@ -221,6 +221,11 @@ impl SpanQueue {
         self.changed.notify_all();
     }
 
+    /// Whether the thread has ended.
+    pub fn is_over(&self) -> bool {
+        self.lock().is_over
+    }
+
     /// Waits for the end of the thread, at most so long. Returns the spans that are lost otherwise,
     /// and counts them.
     pub fn finish(&self, time: Duration) -> u64 {

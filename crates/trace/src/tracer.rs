@@ -44,7 +44,7 @@ pub struct Tracer {
 
 /// Traces of a configuration whose files were read. Nothing is sent yet.
 pub enum PreparedTracer {
-    /// Nothing about them has changed.
+    /// Nothing about them has changed, and the thread is there.
     Same(Arc<Tracer>),
     /// A thread is to be started, if there is a collector.
     New(Box<NewTracer>),
@@ -89,6 +89,7 @@ impl PreparedTracer {
             _ => (None, None),
         };
         if let Some(earlier) = earlier
+            && !earlier.has_died()
             && (&earlier.settings, &earlier.fields) == (settings, &fields)
             && anchors(&earlier.roots) == anchors(&roots)
         {
@@ -144,6 +145,12 @@ impl Tracer {
     /// Whether spans are sent anywhere.
     pub fn is_sending(&self) -> bool {
         self.queue.is_some()
+    }
+
+    /// Whether the thread has ended before this, which only a failure causes. A reload starts
+    /// another.
+    pub fn has_died(&self) -> bool {
+        self.queue.as_ref().is_some_and(|queue| queue.is_over())
     }
 
     /// Has the spans of an exchange sent.
@@ -283,5 +290,16 @@ mod tests {
         let other = next(&other, Some(&first));
         assert!(!Arc::ptr_eq(&first, &other));
         assert!(PreparedTracer::new(None, Some(&first)).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_reload_replaces_a_tracer_whose_thread_has_ended() {
+        let first = tracer(0.5);
+        assert!(!first.has_died());
+        // It says so itself when it panics.
+        drop(exporter::EndsQueue(first.queue.clone().unwrap()));
+        assert!(first.has_died());
+        let next = next(&first.settings.clone(), Some(&first));
+        assert!(!Arc::ptr_eq(&first, &next) && !next.has_died());
     }
 }

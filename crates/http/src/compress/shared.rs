@@ -50,10 +50,11 @@ pub struct SharedDictionaries {
     budget: Arc<Budget>,
 }
 
-/// The keeper's thread, and its queue.
+/// The threads, and the keeper's queue.
 struct Keeping {
     jobs: SyncSender<Job>,
-    thread: JoinHandle<()>,
+    keeper: JoinHandle<()>,
+    maker: JoinHandle<()>,
 }
 
 impl SharedDictionaries {
@@ -130,18 +131,29 @@ impl SharedDictionaries {
         // Before the first request: a client that returns after a restart finds its dictionary.
         keeper.load();
         let named = |name: &str| std::thread::Builder::new().name(name.into());
-        named("deltas").spawn(move || maker.run(&wanted))?;
-        let thread = named("dictionaries").spawn(move || keeper.run(&received))?;
-        Ok(Keeping { jobs, thread })
+        let maker = named("deltas").spawn(move || maker.run(&wanted))?;
+        let keeper = named("dictionaries").spawn(move || keeper.run(&received))?;
+        Ok(Keeping { jobs, keeper, maker })
+    }
+
+    /// Whether the thread that stores dictionaries has ended before [`Self::finish`], which only a
+    /// failure causes.
+    pub fn keeper_has_died(&self) -> bool {
+        self.keeping.get().is_some_and(|keeping| keeping.keeper.is_finished())
+    }
+
+    /// The same of the thread that makes deltas. It also ends if the other one does.
+    pub fn maker_has_died(&self) -> bool {
+        self.keeping.get().is_some_and(|keeping| keeping.maker.is_finished())
     }
 
     /// Writes to disk what is not there yet, and waits for `FINISH_TIMEOUT` at most. Call it when
     /// no worker is left, so that all jobs in the queue are done too.
     pub fn finish(&self) {
-        let Some(Keeping { jobs, thread }) = self.keeping.get() else { return };
+        let Some(Keeping { jobs, keeper, .. }) = self.keeping.get() else { return };
         let end = Instant::now() + FINISH_TIMEOUT;
         let mut is_logged = false;
-        while !thread.is_finished() {
+        while !keeper.is_finished() {
             if Instant::now() >= end {
                 let waited = FINISH_TIMEOUT.as_secs();
                 return tracing::warn!(

@@ -517,3 +517,21 @@ fn parts_and_304_vary_as_their_200() {
         }
     }
 }
+
+#[test]
+fn threads_that_have_ended_are_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = Arc::new(Budget::new(1 << 30, 0));
+    let start = |terms| SharedDictionaries::start(&config(terms, folder.path()), &memory).unwrap();
+    let shared = start(TERMS);
+    assert!(!shared.keeper_has_died() && !shared.maker_has_died());
+    // No input makes the thread panic. This ends it, too, and the other one with it.
+    shared.finish();
+    let end = Instant::now() + Duration::from_secs(60);
+    while !(shared.keeper_has_died() && shared.maker_has_died()) {
+        assert!(Instant::now() < end);
+        std::thread::yield_now();
+    }
+    let idle = start("");
+    assert!(!idle.keeper_has_died() && !idle.maker_has_died(), "they were not started");
+}
