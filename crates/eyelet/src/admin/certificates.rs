@@ -18,9 +18,17 @@ const EXPIRY_TIME: Duration = Duration::from_mins(1);
 /// A certificate: its source, where it is from, and what it says.
 type Origin = (&'static str, String, Result<Description, String>);
 
-/// When a certificate expires, in seconds since 1970, and the certificate. `None`: it cannot be
-/// read.
-type Expiring = (Option<i64>, Origin);
+/// The place of a certificate among those that expire first: in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    /// It cannot be used.
+    Unusable,
+    /// It expires then, in seconds since 1970.
+    Expires(i64),
+    /// There is none, and only a client has asked for the name. Strangers choose such names, so
+    /// they must not hide others, and an operator is not told of them by a metric.
+    AskedInVain,
+}
 
 /// The certificates that expire first, as they were found.
 pub struct Soonest {
@@ -32,19 +40,19 @@ pub struct Soonest {
     /// How many of them cannot be used.
     unusable: usize,
     /// Those of [`first`].
-    certificates: Vec<Expiring>,
+    certificates: Vec<(Place, Origin)>,
 }
 
 impl Soonest {
     /// Looks at every certificate.
     pub fn find(snapshot: &Snapshot) -> Self {
         let (mut count, mut unusable) = (0, 0);
-        let all = expiries(snapshot).inspect(|(expiry, of)| {
+        let all = expiries(snapshot).inspect(|(place, _)| {
             count += 1;
-            unusable += usize::from(expiry.is_none() && !of.is_asked_in_vain());
+            unusable += usize::from(*place == Place::Unusable);
         });
         let found = first(all).into_iter();
-        let certificates = found.filter_map(|(expiry, of)| Some((expiry, describe(snapshot, of)?)));
+        let certificates = found.filter_map(|(place, of)| Some((place, describe(snapshot, of)?)));
         let (certificates, generation) = (certificates.collect(), snapshot.generation);
         Self { at: Instant::now(), generation, count, unusable, certificates }
     }
@@ -56,7 +64,11 @@ impl Soonest {
 
     /// For Prometheus.
     pub fn write(&self, metrics: &mut Metrics) {
-        if let Some(expiry) = self.certificates.iter().find_map(|(expiry, _)| *expiry) {
+        let expiry = |(place, _): &_| match *place {
+            Place::Expires(expiry) => Some(expiry),
+            Place::Unusable | Place::AskedInVain => None,
+        };
+        if let Some(expiry) = self.certificates.iter().find_map(expiry) {
             let help = "When the first certificate that is served expires.";
             let name = "certificate_soonest_expiry_timestamp_seconds";
             metrics.gauge(name, help, Number::Seconds(expiry as f64));
@@ -78,35 +90,37 @@ pub fn soonest(soonest: Arc<Soonest>, limit: usize) -> Objects {
     certificates(all, few.filter_map(move |at| Some(soonest.certificates.get(at)?.1.clone())))
 }
 
-/// [`SOONEST_MAX`] that cannot be read, and behind them as many that expire first, in order: those
-/// do not hide these from `/metrics`. Three times [`SOONEST_MAX`] are held at a time.
-fn first<T>(all: impl Iterator<Item = (Option<i64>, T)>) -> Vec<(Option<i64>, T)> {
-    let (mut kept, mut readable) = (Vec::new(), Vec::new());
-    let trim = |readable: &mut Vec<(Option<i64>, T)>| {
-        readable.sort_by_key(|(expiry, _)| *expiry);
-        readable.truncate(SOONEST_MAX);
+/// The first [`SOONEST_MAX`] of each kind of [`Place`], in order: no kind hides another. Four times
+/// [`SOONEST_MAX`] are held at a time.
+fn first<T>(all: impl Iterator<Item = (Place, T)>) -> Vec<(Place, T)> {
+    let (mut unusable, mut expiring, mut in_vain) = (Vec::new(), Vec::new(), Vec::new());
+    let trim = |expiring: &mut Vec<(Place, T)>| {
+        expiring.sort_by_key(|(place, _)| *place);
+        expiring.truncate(SOONEST_MAX);
     };
     for one in all {
         match one.0 {
-            None if kept.len() < SOONEST_MAX => kept.push(one),
-            None => {}
-            Some(_) => readable.push(one),
+            Place::Unusable if unusable.len() < SOONEST_MAX => unusable.push(one),
+            Place::AskedInVain if in_vain.len() < SOONEST_MAX => in_vain.push(one),
+            Place::Unusable | Place::AskedInVain => {}
+            Place::Expires(_) => expiring.push(one),
         }
-        if readable.len() == 2 * SOONEST_MAX {
-            trim(&mut readable);
+        if expiring.len() == 2 * SOONEST_MAX {
+            trim(&mut expiring);
         }
     }
-    trim(&mut readable);
-    kept.append(&mut readable);
-    kept
+    trim(&mut expiring);
+    unusable.append(&mut expiring);
+    unusable.append(&mut in_vain);
+    unusable
 }
 
-/// So many of [`first`]: those that cannot be read leave half of the places to those that expire.
-fn few_of(soonest: &[Expiring], limit: usize) -> impl Iterator<Item = usize> + use<> {
-    let unreadable = soonest.partition_point(|(expiry, _)| expiry.is_none());
-    let readable = (soonest.len() - unreadable).min(limit / 2);
-    let kept = unreadable.min(limit - readable);
-    (0..kept).chain((unreadable..soonest.len()).take(limit - kept))
+/// So many of [`first`]: those that cannot be used leave half of the places to those that expire.
+fn few_of(soonest: &[(Place, Origin)], limit: usize) -> impl Iterator<Item = usize> + use<> {
+    let unusable = soonest.partition_point(|(place, _)| *place == Place::Unusable);
+    let usable = soonest.partition_point(|(place, _)| *place < Place::AskedInVain) - unusable;
+    let kept = unusable.min(limit - usable.min(limit / 2));
+    (0..kept).chain((unusable..soonest.len()).take(limit - kept))
 }
 
 /// Each certificate that is served. It is read when it is asked for. Those that the local authority
@@ -144,26 +158,24 @@ enum Undescribed {
     Issued(Known),
 }
 
-impl Undescribed {
-    /// Strangers choose such names, so an operator is not told of them by a metric.
-    fn is_asked_in_vain(&self) -> bool {
-        matches!(self, Self::Issued(Known { served: Err(_), is_asked: true, .. }))
-    }
-}
-
-/// Those of [`described`], with the time when each expires. `None`: it cannot be used.
-fn expiries(snapshot: &Snapshot) -> impl Iterator<Item = (Option<i64>, Undescribed)> + '_ {
-    let acme = snapshot.acme.all().into_iter().map(|known| {
-        let leaf = known.served.as_ref().ok().and_then(|served| served.first());
-        (leaf.and_then(|leaf| leaf.expiry()), Undescribed::Issued(known))
+/// Those of [`described`], each with its place.
+fn expiries(snapshot: &Snapshot) -> impl Iterator<Item = (Place, Undescribed)> + '_ {
+    let place = |expiry: Option<i64>| expiry.map_or(Place::Unusable, Place::Expires);
+    let acme = snapshot.acme.all().into_iter().map(move |known| {
+        let place = match &known.served {
+            Ok(served) => place(served.first().and_then(|leaf| leaf.expiry())),
+            Err(_) if known.is_asked => Place::AskedInVain,
+            Err(_) => Place::Unusable,
+        };
+        (place, Undescribed::Issued(known))
     });
     let local = authority(snapshot).map(|(_, _, described)| {
-        (described.ok().map(|described| described.not_after), Undescribed::Authority)
+        (place(described.ok().map(|described| described.not_after)), Undescribed::Authority)
     });
     let rules = &snapshot.config.rules;
     let files = (0..rules.certificates_len() as u32).flat_map(move |set| {
         let all = snapshot.tls.expiries(rules, set).into_iter().enumerate();
-        all.map(move |(index, expiry)| (expiry, Undescribed::File { set, index }))
+        all.map(move |(index, expiry)| (place(expiry), Undescribed::File { set, index }))
     });
     local.into_iter().chain(files).chain(acme)
 }
@@ -202,45 +214,58 @@ mod tests {
 
     #[test]
     fn those_that_expire_first_are_kept() {
-        let one =
-            |expiry: Option<i64>| (expiry, ("file", format!("{expiry:?}.pem"), Err(String::new())));
         // 1,000 different ones, in no order.
-        let all = (0..1_000).map(|n| one(Some(n * 617 % 1_009)));
-        let mut expected: Vec<Option<i64>> = all.clone().map(|(expiry, _)| expiry).collect();
+        let all = (0..1_000).map(|n| (Place::Expires(n * 617 % 1_009), ()));
+        let places = |kept: Vec<(Place, ())>| -> Vec<Place> {
+            kept.into_iter().map(|(place, ())| place).collect()
+        };
+        let mut expected = places(all.clone().collect());
         expected.sort_unstable();
         expected.truncate(SOONEST_MAX);
-        let expiries = |kept: Vec<Expiring>| -> Vec<Option<i64>> {
-            kept.into_iter().map(|(expiry, _)| expiry).collect()
-        };
-        assert_eq!(expiries(first(all.clone())), expected);
-        assert_eq!(first([one(Some(7))].into_iter()).len(), 1);
-        // Those that cannot be read are before them, and hide none of them.
-        let unreadable = vec![None; SOONEST_MAX];
-        let both = all.chain((0..=SOONEST_MAX).map(|_| one(None)));
-        assert_eq!(expiries(first(both)), [unreadable, expected].concat());
+        assert_eq!(places(first(all.clone())), expected);
+        assert_eq!(first([(Place::Expires(7), ())].into_iter()).len(), 1);
+        // Those of other kinds are around them, and hide none of them.
+        let [unusable, in_vain] =
+            [Place::Unusable, Place::AskedInVain].map(|place| vec![place; SOONEST_MAX]);
+        let more = |place| (0..=SOONEST_MAX).map(move |_| (place, ()));
+        let three = more(Place::AskedInVain).chain(all).chain(more(Place::Unusable));
+        assert_eq!(places(first(three)), [unusable, expected, in_vain].concat());
     }
 
     #[test]
-    fn those_that_cannot_be_read_hide_none_that_expires() {
-        let one = |expiry: Option<i64>| (expiry, ("file", String::new(), Err(String::new())));
-        for (unreadable, readable, limit, expected) in [
-            (100, 100, 50, (25, 25)),
-            (100, 1, 50, (49, 1)),
-            (2, 100, 50, (2, 48)),
-            (0, 100, 50, (0, 50)),
-            (100, 0, 50, (50, 0)),
-            (2, 3, 50, (2, 3)),
-            (1, 1, 1, (1, 0)),
-            (1, 1, 0, (0, 0)),
+    fn those_that_cannot_be_used_hide_none_that_expires() {
+        let one = |place| (place, ("file", String::new(), Err(String::new())));
+        for (there, limit, expected) in [
+            ([100, 100, 0], 50, [25, 25, 0]),
+            ([100, 1, 0], 50, [49, 1, 0]),
+            ([2, 100, 0], 50, [2, 48, 0]),
+            ([0, 100, 0], 50, [0, 50, 0]),
+            ([100, 0, 0], 50, [50, 0, 0]),
+            ([2, 3, 0], 50, [2, 3, 0]),
+            ([1, 1, 0], 1, [1, 0, 0]),
+            ([1, 1, 0], 0, [0, 0, 0]),
+            // Names that clients choose get what is left.
+            ([100, 100, 100], 50, [25, 25, 0]),
+            ([2, 3, 100], 50, [2, 3, 45]),
+            ([0, 1, 100], 1, [0, 1, 0]),
+            ([1, 0, 100], 1, [1, 0, 0]),
+            ([0, 0, 100], 50, [0, 0, 50]),
+            ([100, 0, 100], 50, [50, 0, 0]),
         ] {
-            let broken = (0..unreadable).map(|_| one(None));
-            let all: Vec<Expiring> = broken.chain((0..readable).map(|at| one(Some(at)))).collect();
-            let kept: Vec<Option<i64>> = few_of(&all, limit).map(|at| all[at].0).collect();
-            let count = |is_read| kept.iter().filter(|one| one.is_some() == is_read).count();
-            assert_eq!((count(false), count(true)), expected, "{unreadable} {readable} {limit}");
+            let [unusable, expiring, in_vain] = there;
+            let all: Vec<(Place, Origin)> = (0..unusable)
+                .map(|_| one(Place::Unusable))
+                .chain((0..expiring).map(|at| one(Place::Expires(at))))
+                .chain((0..in_vain).map(|_| one(Place::AskedInVain)))
+                .collect();
+            let kept: Vec<Place> = few_of(&all, limit).map(|at| all[at].0).collect();
+            let expiring = kept.iter().filter(|place| matches!(place, Place::Expires(_)));
+            let count = |of| kept.iter().filter(|place| **place == of).count();
+            let counts =
+                [count(Place::Unusable), expiring.clone().count(), count(Place::AskedInVain)];
+            assert_eq!(counts, expected, "{there:?} {limit}");
             // The first of them, in order.
-            let first = (0..expected.1 as i64).map(Some);
-            assert!(kept.into_iter().filter(Option::is_some).eq(first));
+            assert!(expiring.copied().eq((0..expected[1] as i64).map(Place::Expires)));
         }
     }
 }

@@ -401,8 +401,9 @@ fn a_certificate_that_cannot_be_used_is_counted() {
     assert_eq!(shown["eyelet_unusable_certificates"], 1.0);
     assert!(shown["eyelet_certificate_soonest_expiry_timestamp_seconds"] > 1.6e9);
     let all: Value = serde_json::from_str(&get(&socket, "/certificates?sort=expiry").body).unwrap();
-    let [one, other, sound] = [0, 1, 2].map(|at| &all["certificates"][at]);
-    assert!(one["error"].is_string() && other["error"].is_string(), "{all}");
+    let [broken, sound, asked] = [0, 1, 2].map(|at| &all["certificates"][at]);
+    assert!(broken["error"].is_string() && asked["error"].is_string(), "{all}");
+    assert_eq!((&broken["from"], &asked["from"]), (&"new.test".into(), &"asked.new.test".into()));
     assert_eq!((&sound["names"][0], &all["all"]), (&"app.test".into(), &3.into()));
 }
 
