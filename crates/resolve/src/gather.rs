@@ -22,6 +22,13 @@ const HANDSHAKE_BYTES: usize = 150 << 10;
 /// How soon a destination with an invalid certificate is asked again.
 const INVALID_FRESH_MS: u64 = 60_000;
 
+/// Whose wait for a permit a client has had.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Own,
+    Shared,
+}
+
 /// Whether `address` is one of `name`'s, if the cache knows.
 pub fn known_by_dns(names: &Names, name: &str, address: IpAddr) -> Option<ByDns> {
     let shared = &*names.shared;
@@ -44,31 +51,51 @@ pub async fn by_dns(names: &Rc<Names>, client: IpAddr, name: &str, address: IpAd
     if let Some(known) = known_by_dns(names, name, address) {
         return known;
     }
+    match take_part_in_question(names, client, name, address).await {
+        // The wait that ended began before this client's, which has one of its own now.
+        (by_dns, true) if by_dns.agrees.is_none() => {
+            take_part_in_question(names, client, name, address).await.0
+        }
+        (by_dns, _) => by_dns,
+    }
+}
+
+/// Joins the question for a name or begins it, and waits for its end. Returns also whether it was
+/// that of another client, and ended before a resolver was asked.
+async fn take_part_in_question(
+    names: &Rc<Names>,
+    client: IpAddr,
+    name: &str,
+    address: IpAddr,
+) -> (ByDns, bool) {
     let shared = &*names.shared;
     let (evidence, history) = (&shared.evidence, shared.config.evidence.history);
     let v6 = address.to_canonical().is_ipv6();
     let hash = evidence.dns.hash((name, v6));
     let key = (Box::from(name), v6);
-    let flight = match evidence.dns.flight(hash, &key) {
-        Some(flight) => flight,
+    let (flight, part) = match evidence.dns.flight(hash, &key) {
+        Some(flight) => (flight, Part::Shared),
         None => {
             // The permit comes before the flight, which others may join: a client that floods us
             // with names then makes only itself wait.
             let permit = timeout(shared.config.evidence.timeout, evidence.questions.of(client));
             let Ok(permit) = permit.await else {
                 let share = evidence.questions.share();
-                return ByDns::unknown(&format!("{share} queries for this client are under way"));
+                let why = format!("{share} queries for this client are under way");
+                return (ByDns::unknown(&why), false);
             };
             if let Some(known) = known_by_dns(names, name, address) {
-                return known;
+                return (known, false);
             }
             match evidence.dns.join(hash, &key) {
-                SingleFlight::Busy => return ByDns::unknown("too many queries are under way"),
-                SingleFlight::Shared(flight) => flight,
+                SingleFlight::Busy => {
+                    return (ByDns::unknown("too many queries are under way"), false);
+                }
+                SingleFlight::Shared(flight) => (flight, Part::Shared),
                 SingleFlight::Mine(leader, flight) => {
                     let names = names.clone();
                     cache::spawn(async move { question(&names, key, hash, leader, permit).await });
-                    flight
+                    (flight, Part::Own)
                 }
             }
         }
@@ -79,8 +106,11 @@ pub async fn by_dns(names: &Rc<Names>, client: IpAddr, name: &str, address: IpAd
             || resolved.has(address, names.engine.now_unix_ms(), history) == Some(true)
     };
     match cache::outcome(flight, has).await {
-        Some(resolved) => ByDns::of(&resolved, address, names.engine.now_unix_ms(), history),
-        None => ByDns::unknown("no answer in time"),
+        Some(resolved) => {
+            let by_dns = ByDns::of(&resolved, address, names.engine.now_unix_ms(), history);
+            (by_dns, part == Part::Shared && resolved.is_unasked())
+        }
+        None => (ByDns::unknown("no answer in time"), false),
     }
 }
 
@@ -105,7 +135,7 @@ async fn question(
         // No resolver was asked, so nothing is remembered.
         let why = format!("{} queries are under way", evidence.questions.count());
         let now = names.engine.now_unix_ms();
-        let unasked = Resolved::failed(resolved.as_deref(), why, now, config.history);
+        let unasked = Resolved::unasked(resolved.as_deref(), why, now, config.history);
         return leader.publish(Arc::new(unasked));
     };
     // The wait for the permit takes no time from the resolvers.
@@ -191,13 +221,6 @@ pub async fn by_certificate(
         }
         (attempt, _) => attempt,
     }
-}
-
-/// Whose wait for a permit an attempt had.
-#[derive(Clone, Copy)]
-enum Part {
-    Own,
-    Shared,
 }
 
 /// Joins the flight for a certificate or leads it, and waits for its end.

@@ -25,6 +25,8 @@ pub struct Resolved {
     fresh_until_ms: u64,
     /// Whether every resolver has answered or failed.
     complete: bool,
+    /// Whether no resolver was asked, because too many others were.
+    unasked: bool,
     /// Why one did not answer.
     fault: Option<Box<str>>,
     /// What the access log shows.
@@ -35,6 +37,17 @@ impl Resolved {
     /// The result if no resolver could be queried.
     pub fn failed(before: Option<&Self>, why: String, now_ms: u64, history: Duration) -> Self {
         merge(before, Err(why), true, now_ms, history)
+    }
+
+    /// The same because too many other questions were under way. Nobody may remember this of the
+    /// name.
+    pub fn unasked(before: Option<&Self>, why: String, now_ms: u64, history: Duration) -> Self {
+        Self { unasked: true, ..Self::failed(before, why, now_ms, history) }
+    }
+
+    /// Whether no resolver was asked, because too many others were.
+    pub fn is_unasked(&self) -> bool {
+        self.unasked
     }
 
     /// Whether the address is one of the name's. `None`: it must be queried, or, if this is
@@ -114,7 +127,8 @@ pub fn merge(
     }
     let logged = shown(same_question, &new, now_ms);
     let fresh_until_ms = fresh_until.min(now_ms + fresh_ms);
-    Resolved { addresses: addresses.into(), fresh_until_ms, complete, fault, logged }
+    let addresses = addresses.into();
+    Resolved { addresses, fresh_until_ms, complete, unasked: false, fault, logged }
 }
 
 /// What the answers to one question have said so far.

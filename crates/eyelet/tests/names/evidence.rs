@@ -431,6 +431,35 @@ fn a_wait_for_other_questions_is_no_fault_of_the_name() {
     drop(crowd);
 }
 
+/// More questions than may be asked at once are silent. Who waits behind them too long does not know
+/// the name. The one that asks later shares the wait of the other, and then waits once more for
+/// itself.
+#[test]
+fn a_shared_wait_for_other_questions_is_not_the_only_one() {
+    let dns = Dns::new(&[("good.test", addresses(&[HOME]))]);
+    let silent: Vec<String> = (0..24 * 16).map(|n| format!("n{n}.test")).collect();
+    silent.iter().for_each(|name| dns.says(name, Says::Silence));
+    let rules = LIES_REFUSED.replace("\"20s\"", "\"6s\"");
+    let gate = in_order(&(rules + &dns_table(&[&dns])));
+    let origin = sink();
+    // 128 run, 128 begin after 6 seconds, and 128 give up.
+    let crowd = crowd(&gate, (24, 16), origin.address);
+    // In the middle of that: a question is asked once more after half of the time.
+    let is_half_over = || silent.iter().any(|name| dns.questions(name) > 1);
+    support::until("half of the time", || is_half_over().then_some(()));
+    let lines = thread::scope(|scope| {
+        let ask = || gate.ask("good.test", origin.address).1;
+        let both = [scope.spawn(ask), scope.spawn(ask)];
+        both.map(|asked| asked.join().unwrap())
+    });
+    let [one, other] = lines;
+    let (first, second) = if one["rule"] == "lies" { (one, other) } else { (other, one) };
+    let unknown = serde_json::json!(["dns: 128 queries are under way"]);
+    assert_eq!((&first["rule"], &first["evidence"]["unknown"]), (&"lies".into(), &unknown));
+    assert_eq!((&second["rule"], &second["outcome"]), (&"truths".into(), &"spliced".into()));
+    drop(crowd);
+}
+
 /// An edge that takes the clients in their order: it has one worker.
 fn in_order(rules: &str) -> Gate {
     let pki = Pki::new();
