@@ -6,9 +6,9 @@ use std::future::Future;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, DATE, HOST, HeaderValue, RETRY_AFTER};
@@ -48,12 +48,14 @@ pub struct Client {
     tls: Arc<ClientConfig>,
     /// How far the server's clock is ahead of ours, in seconds.
     ahead_secs: Arc<AtomicI64>,
+    /// What it said last, and when.
+    heard: Arc<Mutex<Option<(SystemTime, Instant)>>>,
 }
 
 impl Client {
     /// A client that verifies the server by these roots.
     pub fn new(tls: Arc<ClientConfig>) -> Self {
-        Self { tls, ahead_secs: Arc::default() }
+        Self { tls, ahead_secs: Arc::default(), heard: Arc::default() }
     }
 
     /// How far the server's clock is ahead of ours, in seconds.
@@ -63,7 +65,13 @@ impl Client {
 
     /// What the server's clock says now, as far as its answers told.
     pub fn server_time(&self) -> SystemTime {
-        schedule::server_time(SystemTime::now(), self.ahead_secs())
+        let heard = self.heard().map(|(said, at)| (said, at.elapsed()));
+        schedule::server_time(SystemTime::now(), self.ahead_secs(), heard)
+    }
+
+    fn heard(&self) -> MutexGuard<'_, Option<(SystemTime, Instant)>> {
+        // A poisoned lock still holds a whole value.
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn ask(
@@ -109,13 +117,16 @@ impl Client {
                 Err(behind) => -i64::try_from(behind.duration().as_secs()).unwrap_or(i64::MAX),
             };
             self.ahead_secs.store(ahead, Relaxed);
+            *self.heard() = Some((date, Instant::now()));
         }
         let is_asked_to_wait = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE]
             .contains(&parts.status);
         if is_asked_to_wait && let Some(after) = field(RETRY_AFTER) {
             let retry_at = match after.trim().parse() {
                 Ok(secs) => now.checked_add(Duration::from_secs(secs)),
-                Err(_) => httpdate::parse_http_date(after.trim()).ok(),
+                Err(_) => httpdate::parse_http_date(after.trim())
+                    .ok()
+                    .map(|at| schedule::shifted(at, -self.ahead_secs())),
             };
             let latest = now + Duration::from_secs(RETRY_AFTER_SECS_MAX);
             // A change of the account's key belongs to no name: the operator repeats it.
@@ -239,6 +250,17 @@ mod tests {
         assert!(in_secs(429, "120").is_some_and(|secs| secs > 60 && secs <= 120));
         let date = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(7200));
         assert!(in_secs(503, &date).is_some_and(|secs| secs > 3600));
+        // By the server's clock, which is a day ahead or behind.
+        let (day, two_hours) = (Duration::from_hours(24), Duration::from_hours(2));
+        for server in [SystemTime::now() + day, SystemTime::now() - day] {
+            let secs = RETRY_AT.sync_scope(Cell::default(), || {
+                let [date, after] = [server, server + two_hours].map(httpdate::fmt_http_date);
+                answered(503, &[("date", date), ("retry-after", after)]);
+                let at = RETRY_AT.with(Cell::get).unwrap();
+                at.duration_since(SystemTime::now()).unwrap().as_secs()
+            });
+            assert!((3600..=7200).contains(&secs), "{secs}");
+        }
         // Where an order is polled this is how often.
         assert_eq!(in_secs(200, "5"), None);
         assert_eq!(in_secs(429, "soon"), None);

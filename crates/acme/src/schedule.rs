@@ -43,14 +43,27 @@ pub fn by_window(
     advised.min(not_after - lifetime / LAST_PART)
 }
 
-/// What the server's clock says: it is so many seconds ahead of ours.
-pub fn server_time(now: SystemTime, ahead_secs: i64) -> SystemTime {
+/// What the server's clock says: it was so many seconds ahead of ours when its last answer came,
+/// and it said `heard` if it is this long ago by a clock that nobody sets. The later of both: ours
+/// may have been set back since, and the other one stands still while the machine sleeps.
+pub fn server_time(
+    now: SystemTime,
+    ahead_secs: i64,
+    heard: Option<(SystemTime, Duration)>,
+) -> SystemTime {
+    let by_ours = shifted(now, ahead_secs);
+    let by_steady = heard.and_then(|(said, ago)| said.checked_add(ago));
+    by_steady.map_or(by_ours, |by_steady| by_steady.max(by_ours))
+}
+
+/// A time on a clock that is so many seconds ahead.
+pub fn shifted(time: SystemTime, ahead_secs: i64) -> SystemTime {
     let difference = Duration::from_secs(ahead_secs.unsigned_abs());
-    let time = match ahead_secs < 0 {
-        true => now.checked_sub(difference),
-        false => now.checked_add(difference),
+    let shifted = match ahead_secs < 0 {
+        true => time.checked_sub(difference),
+        false => time.checked_add(difference),
     };
-    time.unwrap_or(now)
+    shifted.unwrap_or(time)
 }
 
 /// How long nothing more is ordered once a certificate is issued, at this time by the server's
@@ -148,9 +161,17 @@ mod tests {
 
     #[test]
     fn the_time_of_the_server_is_ahead_or_behind() {
-        let now = SystemTime::UNIX_EPOCH + DAY;
-        assert_eq!(server_time(now, 60), now + Duration::from_mins(1));
-        assert_eq!(server_time(now, -60), now - Duration::from_mins(1));
+        let now = SystemTime::UNIX_EPOCH + 10 * DAY;
+        let minute = Duration::from_mins(1);
+        assert_eq!(server_time(now, 60, None), now + minute);
+        assert_eq!(server_time(now, -60, None), now - minute);
+        // An hour ago it said an hour less. Ours has been right since, is set back, or the machine
+        // has slept for a day.
+        let heard = |ago| Some((now - Duration::from_hours(1), ago));
+        let hour = Duration::from_hours(1);
+        assert_eq!(server_time(now, 0, heard(hour)), now);
+        assert_eq!(server_time(now - 2 * DAY, 0, heard(hour)), now);
+        assert_eq!(server_time(now + DAY, 0, heard(hour)), now + DAY);
     }
 
     #[test]

@@ -317,6 +317,44 @@ fn a_clock_that_is_ahead_by_a_life_causes_one_order_a_name() {
     assert_eq!((world.pebble.ordered(), world.pebble.issued()), (5, 5), "{}", edge.log());
 }
 
+/// To a clock that is behind, a certificate looks young. It is renewed in time all the same, also
+/// after a restart, and where somebody sets the clock back after the server was last asked.
+#[test]
+fn a_clock_that_is_behind_or_set_back_renews_in_time() {
+    let Some(library) = clock::library() else { return };
+    if !need("pebble") {
+        return;
+    }
+    let world = World::with(
+        "\"profiles\": {\"default\": {\"description\": \"short\", \"validityPeriod\": 40}},",
+    );
+    let config = world.config(world.tls, "sni = \"app.test\"", "folder = \"acme\"");
+    let set = |by: &str| world.pki.folder.write("clock", by);
+    let file = set("+0d");
+    let start = || {
+        Edge::start_whole(&world.pki.folder, &config, |command| {
+            clock::follow(command, &library, &file);
+        })
+    };
+    // For each certificate that it holds, an edge asks once when to renew it.
+    let asked = |times| {
+        let count = || world.pebble.log().matches("/renewalInfo/").count();
+        until("the question when to renew", || (count() == times).then_some(()));
+    };
+    let edge = start();
+    let first = serial(&world.wait(world.tls, "app.test"));
+    asked(1);
+    drop(edge);
+    set("-1d");
+    let edge = start();
+    edge.wait_log("[acme] the clock of this machine is 2");
+    asked(2);
+    set("-3d");
+    until("another certificate", || {
+        (serial(&world.wait(world.tls, "app.test")) != first).then_some(())
+    });
+}
+
 #[test]
 fn a_refused_name_harms_no_other() {
     if !need("pebble") {

@@ -20,6 +20,13 @@ pub fn library() -> Option<PathBuf> {
     found
 }
 
+/// Has the clock of a command be wrong by what this file says, such as `-1d`, from when it says so.
+pub fn follow(command: &mut Command, library: &Path, file: &Path) {
+    shift(command, library, "");
+    command.env_remove("FAKETIME");
+    command.env("FAKETIME_TIMESTAMP_FILE", file).env("FAKETIME_NO_CACHE", "1");
+}
+
 /// Has the clock of a command be wrong by this. Deadlines go by another clock.
 pub fn shift(command: &mut Command, library: &Path, by: &str) {
     command.env("LD_PRELOAD", library).env("FAKETIME", by);
