@@ -431,9 +431,9 @@ fn a_wait_for_other_questions_is_no_fault_of_the_name() {
     drop(crowd);
 }
 
-/// More questions than may be asked at once are silent. Who waits behind them too long does not know
-/// the name. The one that asks later shares the wait of the other, and then waits once more for
-/// itself.
+/// More questions than may be asked at once are silent. Who waits behind them too long does not
+/// know the name. The one that asks later shares the wait of the other, and then waits once more
+/// for itself.
 #[test]
 fn a_shared_wait_for_other_questions_is_not_the_only_one() {
     let dns = Dns::new(&[("good.test", addresses(&[HOME]))]);
