@@ -300,13 +300,11 @@ mod tests {
         Ok(())
     }
 
-    /// 192.0.2.1 and 2001:db8::1 are no machine's (RFC 5737, RFC 3849).
     #[test]
     fn a_socket_for_its_owner_alone_is_left_out_beside_another() -> std::io::Result<()> {
-        let folder = std::env::temp_dir().join(format!("eyelet-sockets-{}", std::process::id()));
-        fs::create_dir_all(&folder)?;
+        let folder = tempfile::tempdir()?;
         let file = |name: &str, mode: u32| -> std::io::Result<Endpoint> {
-            let path = folder.join(name);
+            let path = folder.path().join(name);
             fs::write(&path, "")?;
             fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
             Ok(Endpoint::Unix(path))
@@ -315,11 +313,12 @@ mod tests {
         let both = vec![control.clone(), open.clone()];
         assert_eq!(without_control(both), [open]);
         assert_eq!(without_control(vec![control.clone()]), std::slice::from_ref(&control));
-        let gone = Endpoint::Unix(folder.join("gone"));
+        let gone = Endpoint::Unix(folder.path().join("gone"));
         assert_eq!(without_control(vec![control, gone]).len(), 2);
-        fs::remove_dir_all(&folder)
+        Ok(())
     }
 
+    /// 192.0.2.1 and 2001:db8::1 are no machine's (RFC 5737, RFC 3849).
     #[test]
     fn a_socket_on_all_addresses_takes_those_of_this_machine_and_its_family() {
         for (bound, wanted, expected) in [

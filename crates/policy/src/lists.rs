@@ -127,17 +127,22 @@ impl NameList {
     /// Whether an entry matches `name`, which is lower-case.
     #[inline]
     pub fn contains(&self, name: &str) -> bool {
-        self.find(name).is_some()
+        self.own(name).is_some() || self.above(name).next().is_some()
     }
 
     /// The entry that matches `name`: the name itself, else the longest name above it.
     pub fn find(&self, name: &str) -> Option<NameEntry<'_>> {
-        self.entry(name, [Form::Name, Form::NameAndBelow]).or_else(|| {
-            self.depths
-                .dots(name)
-                .filter_map(|at| self.entry(name.get(at + 1..)?, [Form::Below, Form::NameAndBelow]))
-                .last()
-        })
+        self.own(name).or_else(|| self.above(name).last())
+    }
+
+    fn own(&self, name: &str) -> Option<NameEntry<'_>> {
+        self.entry(name, [Form::Name, Form::NameAndBelow])
+    }
+
+    /// The entries for all names below one that ends `name`, the shortest first.
+    fn above(&self, name: &str) -> impl Iterator<Item = NameEntry<'_>> {
+        let forms = [Form::Below, Form::NameAndBelow];
+        self.depths.dots(name).filter_map(move |at| self.entry(name.get(at + 1..)?, forms))
     }
 
     fn entry(&self, name: &str, forms: [Form; 2]) -> Option<NameEntry<'_>> {
@@ -313,11 +318,11 @@ mod tests {
 
     #[test]
     fn an_entry_is_found_as_it_is_written() {
-        let names = list(&["A.x", "*.b.x", ".c.x", "d.x", "*.d.x", "e.c.x", "*.c.x", "a.x"]);
+        let names = list(&["A.x", "*.b.x", ".c.x", "d.x", "*.d.x", "e.c.x", "*.c.x", "a.x", "*.x"]);
         for (name, entry) in [
             ("a.x", Some("a.x")),
-            ("z.a.x", None),
-            ("b.x", None),
+            ("z.a.x", Some("*.x")),
+            ("b.x", Some("*.x")),
             ("z.b.x", Some("*.b.x")),
             ("y.z.b.x", Some("*.b.x")),
             ("c.x", Some(".c.x")),
@@ -330,7 +335,7 @@ mod tests {
         ] {
             assert_eq!(names.find(name).map(|entry| entry.to_string()).as_deref(), entry, "{name}");
         }
-        assert_eq!(names.len(), 5, "a name is stored once, whatever its forms");
+        assert_eq!(names.len(), 6, "a name is stored once, whatever its forms");
         assert_eq!(list(&[]).find("a.x"), None);
     }
 

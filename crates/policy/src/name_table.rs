@@ -134,12 +134,12 @@ impl Depths {
     }
 
     /// The offsets of the dots of `name` after which a suffix with such a number of labels begins,
-    /// from the last one on.
+    /// the last dot first: so the shortest suffix comes first.
     #[inline]
     pub(crate) fn dots(self, name: &str) -> impl Iterator<Item = usize> {
         let (mut rest, mut depths) = (name.as_bytes(), self.0);
         iter::from_fn(move || {
-            // No longer suffix is listed once no bit is left.
+            // Without a bit above the lowest, all longer suffixes are unlisted.
             while depths > 1 {
                 let dot = rest.iter().rposition(|byte| *byte == b'.')?;
                 (rest, depths) = (&rest[..dot], depths >> 1);

@@ -103,8 +103,9 @@ pub struct Rules {
     fingerprint: u64,
 }
 
-/// A decision that is under way. It keeps the lists and the rules that it has found for the name,
-/// so it goes on from the rule that asked for a fact.
+/// A decision that is under way. It keeps the rules that it has found for the name in the hello, so
+/// it goes on from the rule that asked for a fact. It holds the lists from files: do not keep it
+/// while you wait.
 pub struct RuleSearch<'a> {
     rules: &'a Rules,
     lists: Held,
@@ -272,8 +273,9 @@ impl Rules {
         Lists::clone(&self.hold_lists())
     }
 
-    /// Replaces a list from a file by a newer version of the file. Each call that decides or
-    /// explains uses one version of all lists; those that began before finish with the earlier one.
+    /// Replaces a list from a file by a newer version of the file. Each search, and each call that
+    /// explains, uses one version of all lists; those that began before finish with the earlier
+    /// one.
     pub fn replace_list(&self, id: ListId, list: &FileList) {
         self.lists.replace(id, list);
     }
@@ -523,7 +525,8 @@ impl Rules {
 }
 
 impl RuleSearch<'_> {
-    /// The same as [`Rules::decide`], if all that is known of earlier facts is in these, too.
+    /// Decides as [`Rules::decide`] does. From one call to the next facts may be added only: those
+    /// that were there stay the same, and so does the hello.
     pub fn decide(&mut self, facts: &Facts<'_>) -> Decision {
         self.rules.go_on(facts, &self.lists, &mut self.candidates)
     }

@@ -156,7 +156,7 @@ fn copy(
     let flow = &mut spliced.flow;
     if flow.is_inspected(from) {
         let mut chosen = false;
-        // Only a client sends a name.
+        // It is compared with the client's hello, and reading it takes a check of its UTF-8.
         let name = spliced.name.as_ref().filter(|_| from == CLIENT).map(Name::as_str);
         let passed = flow.pass(from, bytes, name, &mut chosen);
         info.compression_chosen |= chosen;

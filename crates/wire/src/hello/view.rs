@@ -59,7 +59,7 @@ impl<'a> Hello<'a> {
         })
     }
 
-    /// Bytes of that list: each name, and one for its length.
+    /// Bytes of the ALPN list: those of each name, and one for its length.
     pub fn alpn_bytes(&self) -> usize {
         self.parts.alpn.of(&self.message).len()
     }
