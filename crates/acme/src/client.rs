@@ -8,9 +8,10 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use eyelet_sys::time::since_boot;
 use http::header::{CONTENT_TYPE, DATE, HOST, HeaderValue, RETRY_AFTER};
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
@@ -48,8 +49,9 @@ pub struct Client {
     tls: Arc<ClientConfig>,
     /// How far the server's clock is ahead of ours, in seconds.
     ahead_secs: Arc<AtomicI64>,
-    /// What it said last, and when.
-    heard: Arc<Mutex<Option<(SystemTime, Instant)>>>,
+    /// What it said last, and when by a clock that nobody sets, and that runs while the machine
+    /// sleeps.
+    heard: Arc<Mutex<Option<(SystemTime, Duration)>>>,
 }
 
 impl Client {
@@ -65,11 +67,11 @@ impl Client {
 
     /// What the server's clock says now, as far as its answers told.
     pub fn server_time(&self) -> SystemTime {
-        let heard = self.heard().map(|(said, at)| (said, at.elapsed()));
-        schedule::server_time(SystemTime::now(), self.ahead_secs(), heard)
+        let heard = self.heard().map(|(said, at)| (said, since_boot().saturating_sub(at)));
+        schedule::server_time(SystemTime::now(), heard)
     }
 
-    fn heard(&self) -> MutexGuard<'_, Option<(SystemTime, Instant)>> {
+    fn heard(&self) -> MutexGuard<'_, Option<(SystemTime, Duration)>> {
         // A poisoned lock still holds a whole value.
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -117,7 +119,7 @@ impl Client {
                 Err(behind) => -i64::try_from(behind.duration().as_secs()).unwrap_or(i64::MAX),
             };
             self.ahead_secs.store(ahead, Relaxed);
-            *self.heard() = Some((date, Instant::now()));
+            *self.heard() = Some((date, since_boot()));
         }
         let is_asked_to_wait = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE]
             .contains(&parts.status);
@@ -214,6 +216,8 @@ mod tests {
             assert!(said(date).abs_diff(ahead) < 60, "{ahead}");
         }
         assert_eq!(answered(200, &[]).ahead_secs(), 0);
+        let server = answered(200, &[("date", httpdate::fmt_http_date(now - day))]).server_time();
+        assert!(server < now - day / 2, "{server:?}");
     }
 
     /// The library has no window without a Retry-After.

@@ -217,10 +217,12 @@ impl NameKeeper {
         }
     }
 
-    /// Orders the certificate, unless another process has done so.
+    /// Orders the certificate, unless another process has done so, or the server has told its time
+    /// to another name meanwhile.
     async fn order(&mut self) -> Result<(), AcmeError> {
+        self.look()?;
         let now = self.issuer.client.server_time();
-        if self.look()? && self.held.as_ref().is_none_or(|held| held.renew_at > now) {
+        if self.held.as_ref().is_some_and(|held| held.renew_at > now) {
             return Ok(());
         }
         let replaced = self.held.as_ref().and_then(|held| held.identifier.clone());
