@@ -195,6 +195,14 @@ impl<K: Eq + Clone, V: Clone> Leader<K, V> {
         self.cache.keep(self.hash, self.key.clone(), value.clone(), bytes);
         self.publish(value);
     }
+
+    /// Ends the flight, then says why to those who wait. Who asks again, as soon as it knows,
+    /// finds no flight that has ended already.
+    pub fn give_up(self, value: V) {
+        let sender = self.sender.clone();
+        drop(self);
+        sender.send_replace(Some(value));
+    }
 }
 
 impl<K: Eq, V> Drop for Leader<K, V> {
@@ -224,6 +232,9 @@ pub fn spawn(flight: impl Future<Output = ()> + 'static) {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::pin::pin;
+    use std::task::{Context, Poll, Wake, Waker};
+
     use super::*;
 
     fn cache(entries: usize) -> Arc<Cache<u32, u32>> {
@@ -313,5 +324,36 @@ mod tests {
         assert_eq!(flights.len(), SINGLE_FLIGHTS_MAX);
         drop(flights);
         assert!(matches!(cache.join(hash, &1), SingleFlight::Mine(..)), "all have ended");
+    }
+
+    /// Begins another flight as soon as it is woken, as a task on another worker may.
+    struct AsksAgain {
+        cache: Arc<Cache<u32, u32>>,
+        begun: Mutex<Option<SingleFlight<u32, u32>>>,
+    }
+
+    impl Wake for AsksAgain {
+        fn wake(self: Arc<Self>) {
+            let hash = self.cache.hash(1_u32);
+            *self.begun.lock().unwrap() = Some(self.cache.join(hash, &1));
+        }
+    }
+
+    #[test]
+    fn who_hears_that_a_flight_was_given_up_begins_another_one() {
+        let cache = cache(8);
+        let hash = cache.hash(1_u32);
+        let SingleFlight::Mine(leader, flight) = cache.join(hash, &1) else { unreachable!() };
+        let asks_again = Arc::new(AsksAgain { cache: cache.clone(), begun: Mutex::default() });
+        let waker = Waker::from(asks_again.clone());
+        let mut outcome = pin!(outcome(flight, |_| true));
+        let mut context = Context::from_waker(&waker);
+        assert_eq!(outcome.as_mut().poll(&mut context), Poll::Pending);
+        leader.give_up(7);
+        assert_eq!(outcome.as_mut().poll(&mut context), Poll::Ready(Some(7)));
+        assert_eq!(read(&cache, 1), None);
+        let begun = asks_again.begun.lock().unwrap().take();
+        assert!(matches!(begun, Some(SingleFlight::Mine(..))));
+        assert!(cache.flight(hash, &1).is_some(), "the end of the first one is not its end");
     }
 }

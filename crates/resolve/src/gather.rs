@@ -136,7 +136,7 @@ async fn question(
         let why = format!("{} queries are under way", evidence.questions.count());
         let now = names.engine.now_unix_ms();
         let unasked = Resolved::unasked(resolved.as_deref(), why, now, config.history);
-        return leader.publish(Arc::new(unasked));
+        return leader.give_up(Arc::new(unasked));
     };
     // The wait for the permit takes no time from the resolvers.
     let deadline = Instant::now() + config.timeout;
@@ -287,7 +287,7 @@ async fn visit(
             let Ok(_begun) = timeout(config.timeout, permit.begin()).await else {
                 // The destination was not asked, so nothing is remembered of it.
                 let why = format!("{} side handshakes are under way", evidence.handshakes.count());
-                return leader.publish(Attempt::unasked(&why));
+                return leader.give_up(Attempt::unasked(&why));
             };
             side_handshake(names, key).await
         }
