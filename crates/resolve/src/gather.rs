@@ -22,11 +22,22 @@ const HANDSHAKE_BYTES: usize = 150 << 10;
 /// How soon a destination with an invalid certificate is asked again.
 const INVALID_FRESH_MS: u64 = 60_000;
 
-/// Whose wait for a permit a client has had.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
-    Own,
-    Shared,
+/// How a wait for evidence has ended.
+enum Waited<T> {
+    /// With evidence, or with the reason why this client gets none.
+    Final(T),
+    /// Another client's wait for a permit, which this client shared, was too long, and nobody was
+    /// asked. This client's own wait began later, and has not had its whole time.
+    ForAnother(T),
+}
+
+impl<T> Waited<T> {
+    /// What a client has after a wait that was its last one.
+    fn into_inner(self) -> T {
+        match self {
+            Self::Final(found) | Self::ForAnother(found) => found,
+        }
+    }
 }
 
 /// Whether `address` is one of `name`'s, if the cache knows.
@@ -52,29 +63,28 @@ pub async fn by_dns(names: &Rc<Names>, client: IpAddr, name: &str, address: IpAd
         return known;
     }
     match take_part_in_question(names, client, name, address).await {
-        // The wait that ended began before this client's, which has one of its own now.
-        (by_dns, true) if by_dns.agrees.is_none() => {
-            take_part_in_question(names, client, name, address).await.0
+        // Earlier answers may be enough.
+        Waited::ForAnother(by_dns) if by_dns.agrees.is_none() => {
+            take_part_in_question(names, client, name, address).await.into_inner()
         }
-        (by_dns, _) => by_dns,
+        waited => waited.into_inner(),
     }
 }
 
-/// Joins the question for a name or begins it, and waits for its end. Returns also whether it was
-/// that of another client, and ended before a resolver was asked.
+/// Joins the question for a name or begins it, and waits for its end.
 async fn take_part_in_question(
     names: &Rc<Names>,
     client: IpAddr,
     name: &str,
     address: IpAddr,
-) -> (ByDns, bool) {
+) -> Waited<ByDns> {
     let shared = &*names.shared;
     let (evidence, history) = (&shared.evidence, shared.config.evidence.history);
     let v6 = address.to_canonical().is_ipv6();
     let hash = evidence.dns.hash((name, v6));
     let key = (Box::from(name), v6);
-    let (flight, part) = match evidence.dns.flight(hash, &key) {
-        Some(flight) => (flight, Part::Shared),
+    let (flight, is_shared) = match evidence.dns.flight(hash, &key) {
+        Some(flight) => (flight, true),
         None => {
             // The permit comes before the flight, which others may join: a client that floods us
             // with names then makes only itself wait.
@@ -82,20 +92,20 @@ async fn take_part_in_question(
             let Ok(permit) = permit.await else {
                 let share = evidence.questions.share();
                 let why = format!("{share} queries for this client are under way");
-                return (ByDns::unknown(&why), false);
+                return Waited::Final(ByDns::unknown(&why));
             };
             if let Some(known) = known_by_dns(names, name, address) {
-                return (known, false);
+                return Waited::Final(known);
             }
             match evidence.dns.join(hash, &key) {
                 SingleFlight::Busy => {
-                    return (ByDns::unknown("too many queries are under way"), false);
+                    return Waited::Final(ByDns::unknown("too many queries are under way"));
                 }
-                SingleFlight::Shared(flight) => (flight, Part::Shared),
+                SingleFlight::Shared(flight) => (flight, true),
                 SingleFlight::Mine(leader, flight) => {
                     let names = names.clone();
                     cache::spawn(async move { question(&names, key, hash, leader, permit).await });
-                    (flight, Part::Own)
+                    (flight, false)
                 }
             }
         }
@@ -105,12 +115,13 @@ async fn take_part_in_question(
         resolved.is_complete()
             || resolved.has(address, names.engine.now_unix_ms(), history) == Some(true)
     };
-    match cache::outcome(flight, has).await {
-        Some(resolved) => {
-            let by_dns = ByDns::of(&resolved, address, names.engine.now_unix_ms(), history);
-            (by_dns, part == Part::Shared && resolved.is_unasked())
-        }
-        None => (ByDns::unknown("no answer in time"), false),
+    let Some(resolved) = cache::outcome(flight, has).await else {
+        return Waited::Final(ByDns::unknown("no answer in time"));
+    };
+    let by_dns = ByDns::of(&resolved, address, names.engine.now_unix_ms(), history);
+    match is_shared && resolved.is_unasked() {
+        true => Waited::ForAnother(by_dns),
+        false => Waited::Final(by_dns),
     }
 }
 
@@ -215,11 +226,10 @@ pub async fn by_certificate(
     }
     let key = (destination, name.map(Box::from));
     match take_part(names, client, &key, is_chosen, purpose).await {
-        // The wait that ended began before this client's, which has one of its own now.
-        (attempt, Part::Shared) if attempt.is_unasked() => {
-            take_part(names, client, &key, is_chosen, purpose).await.0
+        Waited::ForAnother(_) => {
+            take_part(names, client, &key, is_chosen, purpose).await.into_inner()
         }
-        (attempt, _) => attempt,
+        Waited::Final(attempt) => attempt,
     }
 }
 
@@ -230,42 +240,46 @@ async fn take_part(
     key: &Visit,
     is_chosen: bool,
     purpose: Purpose,
-) -> (Arc<Attempt>, Part) {
+) -> Waited<Arc<Attempt>> {
     let evidence = &names.shared.evidence;
     let asked = (key.0, key.1.as_deref());
     let hash = evidence.certificates.hash(asked);
-    let (flight, part) = match evidence.certificates.flight(hash, key) {
-        Some(flight) => (flight, Part::Shared),
+    let (flight, is_shared) = match evidence.certificates.flight(hash, key) {
+        Some(flight) => (flight, true),
         None => {
             let permit =
                 timeout(names.shared.config.evidence.timeout, evidence.handshakes.of(client));
             let Ok(permit) = permit.await else {
                 let share = evidence.handshakes.share();
                 let why = format!("{share} side handshakes for this client are under way");
-                return (Attempt::unasked(&why), Part::Own);
+                return Waited::Final(Attempt::unasked(&why));
             };
             if let Some(known) = known_for(names, asked, is_chosen, purpose) {
-                return (known, Part::Own);
+                return Waited::Final(known);
             }
             match evidence.certificates.join(hash, key) {
                 SingleFlight::Busy => {
                     let why = "too many side handshakes are under way";
-                    return (Attempt::unasked(why), Part::Own);
+                    return Waited::Final(Attempt::unasked(why));
                 }
-                SingleFlight::Shared(flight) => (flight, Part::Shared),
+                SingleFlight::Shared(flight) => (flight, true),
                 SingleFlight::Mine(leader, flight) => {
                     let (names, key) = (names.clone(), key.clone());
                     cache::spawn(async move {
                         visit(&names, &key, hash, leader, (&permit, purpose)).await;
                     });
-                    (flight, Part::Own)
+                    (flight, false)
                 }
             }
         }
     };
     let landed = cache::outcome(flight, |_| true).await;
     let dropped = || Attempt::failed("the side handshake was dropped", names.engine.now_unix_ms());
-    (landed.unwrap_or_else(dropped), part)
+    let attempt = landed.unwrap_or_else(dropped);
+    match is_shared && attempt.is_unasked() {
+        true => Waited::ForAnother(attempt),
+        false => Waited::Final(attempt),
+    }
 }
 
 /// Leads a flight to its end: by a side handshake, as soon as one may begin.
