@@ -52,7 +52,6 @@ pub struct EndsQueue(pub Arc<SpanQueue>);
 
 impl Drop for EndsQueue {
     fn drop(&mut self) {
-        self.0.close();
         self.0.end();
     }
 }

@@ -215,10 +215,23 @@ impl SpanQueue {
         self.changed.notify_all();
     }
 
-    /// Says that the thread has ended.
+    /// Says that the thread has ended. What it leaves is lost.
     pub fn end(&self) {
+        self.lose_rest();
         self.lock().is_over = true;
         self.changed.notify_all();
+    }
+
+    /// Takes nothing more. Drops what waits, and counts it and what is being sent as lost. Returns
+    /// the number of spans.
+    fn lose_rest(&self) -> u64 {
+        let mut waiting = self.lock();
+        waiting.is_closed = true;
+        let lost = std::mem::take(&mut waiting.in_hand) + spans(&waiting.exchanges);
+        drop(waiting.take(usize::MAX));
+        drop(waiting);
+        self.count(0, lost);
+        lost
     }
 
     /// Whether the thread has ended.
@@ -234,12 +247,8 @@ impl SpanQueue {
         while !waiting.is_over {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let lost = waiting.in_hand + spans(&waiting.exchanges);
-                waiting.in_hand = 0;
-                drop(waiting.take(usize::MAX));
                 drop(waiting);
-                self.count(0, lost);
-                return lost;
+                return self.lose_rest();
             }
             waiting = self.wait(waiting, left);
         }
@@ -277,6 +286,7 @@ mod tests {
     use eyelet_telemetry::info::Outcome;
 
     use super::*;
+    use crate::exporter::EndsQueue;
 
     fn exchange() -> ExchangeSpans {
         ExchangeSpans {
@@ -399,6 +409,20 @@ mod tests {
         queue.end();
         assert_eq!(queue.finish(Duration::from_hours(1)), 0);
         assert_eq!(counted(&queue), (BATCH_MAX as u64 + 1, 1));
+    }
+
+    #[test]
+    fn what_a_thread_leaves_is_lost() {
+        let queue = Arc::new(filled(BATCH_MAX + 2));
+        let ends = EndsQueue(queue.clone());
+        drop(queue.next());
+        drop(ends);
+        assert_eq!(counted(&queue), (0, BATCH_MAX as u64 + 2), "a batch in hand, and two");
+        assert_eq!(queue.budget.used(), 0);
+        queue.push(exchange());
+        assert_eq!(counted(&queue), (0, BATCH_MAX as u64 + 3), "nothing more is taken");
+        assert_eq!(queue.finish(Duration::from_hours(1)), 0, "nothing is counted twice");
+        assert_eq!(counted(&queue), (0, BATCH_MAX as u64 + 3));
     }
 
     #[test]
