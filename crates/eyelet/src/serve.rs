@@ -555,10 +555,13 @@ impl Running {
         threads.into_iter().find(|(_, has_died)| *has_died).map(|(name, _)| name)
     }
 
-    /// Looks after the threads that no connection needs: logs those that have ended by themselves,
-    /// and starts that of the admin server again.
-    pub fn tend(&mut self) {
+    /// Logs the threads that have ended by themselves, and that no connection needs.
+    pub fn log_lost_threads(&mut self) {
         self.lost_threads.note(lost(&self.published.snapshot().http));
+    }
+
+    /// Starts the admin server's thread again if it has ended by itself.
+    pub fn tend_admin(&self) {
         self.admin.tend();
     }
 

@@ -137,7 +137,11 @@ impl Signals {
                 _ = watch.tick() => {
                     log_drops(&mut drops);
                     edge.running.tidy();
-                    edge.running.tend();
+                    edge.running.log_lost_threads();
+                    // The process that replaces this one may have the socket already.
+                    if edge.upgrade.is_none() {
+                        edge.running.tend_admin();
+                    }
                     if edge.is_leaving() {
                         // Its workers end one after the other.
                     } else if let Some(thread) = edge.died() {

@@ -244,7 +244,8 @@ impl Session<'_> {
                 line = next_line(&mut self.lines) => self.screen.say(&line),
                 _ = tick.tick() => {
                     self.running.tidy();
-                    self.running.tend();
+                    self.running.log_lost_threads();
+                    self.running.tend_admin();
                     let own = self.screen.0.has_died().then_some(diagnostics::THREAD);
                     if let Some(thread) = own.or_else(|| self.running.died()) {
                         return Err(format!("{thread} has ended").into());
