@@ -85,6 +85,8 @@ pub struct AdminServer {
     history: Arc<History>,
     /// When the thread was last started again.
     restarted: Option<Instant>,
+    /// Why that failed, as the log says already.
+    failure: Option<String>,
 }
 
 impl AdminServer {
@@ -120,7 +122,8 @@ impl AdminServer {
         let internal = || AdminError::Thread(io::Error::other("internal error"));
         let file = begun.recv().map_err(|_| internal())??;
         let (settings, stop, thread) = (settings.clone(), Some(stop), Some(thread));
-        Ok(Self { settings, file, access, stop, thread, answers, history, restarted: None })
+        let (restarted, failure) = (None, None);
+        Ok(Self { settings, file, access, stop, thread, answers, history, restarted, failure })
     }
 
     /// Starts the thread again if it has ended, which only a failure causes.
@@ -129,15 +132,24 @@ impl AdminServer {
         if self.lives() || self.restarted.is_some_and(is_soon) {
             return;
         }
-        tracing::error!("the thread `admin` has ended by itself: it is started again");
         self.restarted = Some(Instant::now());
         let (answers, history) = (self.answers.clone(), self.history.clone());
         match Self::start(&self.settings, answers, history, Start::Alone) {
             Ok(mut next) => {
+                tracing::error!("the thread `admin` has ended by itself: it is started again");
                 next.restarted = self.restarted;
                 *self = next;
             }
-            Err(error) => tracing::error!("{error}"),
+            Err(error) => {
+                let failure = Some(error.to_string());
+                if self.failure != failure {
+                    tracing::error!(
+                        "the thread `admin` has ended by itself and cannot be started again: \
+                         {error}; Eyelet tries again each minute"
+                    );
+                    self.failure = failure;
+                }
+            }
         }
     }
 
@@ -344,6 +356,8 @@ mod tests {
     use eyelet_telemetry::listing::{Filter, Slice};
     use serde_json::Value;
     use tokio::sync::mpsc::Receiver;
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
 
     use super::*;
     use crate::metrics::Metrics;
@@ -374,6 +388,63 @@ mod tests {
         assert!(next.keeps(&settings).unwrap());
         server.file = next.file;
         assert!(!server.keeps(&settings).unwrap(), "the file is there, and no thread");
+    }
+
+    /// Counts the lines of the log.
+    struct Lines(Arc<AtomicUsize>);
+
+    impl Subscriber for Lines {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, event: &Event<'_>) {
+            let is_own = event.metadata().target().starts_with("eyelet_admin");
+            self.0.fetch_add(usize::from(is_own), Relaxed);
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn a_thread_that_cannot_be_started_again_is_one_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = folder.path().join("home");
+        std::fs::create_dir(&home).unwrap();
+        let settings = AdminSettings::Unix { path: home.join("admin.sock"), mode: 0o600 };
+        let mut server =
+            AdminServer::start(&settings, Arc::new(Edge), Arc::default(), Start::Alone).unwrap();
+        drop(server.stop.take());
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while server.lives() {
+            assert!(Instant::now() < deadline);
+            std::thread::yield_now();
+        }
+        let lines = Arc::new(AtomicUsize::new(0));
+        tracing::subscriber::with_default(Lines(lines.clone()), || {
+            let mut tend = || {
+                server.restarted = server.restarted.and_then(|at| at.checked_sub(RESTART_STEP));
+                server.tend();
+                (server.lives(), lines.load(Relaxed))
+            };
+            std::fs::remove_dir(&home).unwrap();
+            assert_eq!([tend(), tend(), tend()], [(false, 1); 3], "no folder");
+            std::fs::write(&home, "").unwrap();
+            assert_eq!([tend(), tend(), tend()], [(false, 2); 3], "a file in its place");
+            std::fs::remove_file(&home).unwrap();
+            std::fs::create_dir(&home).unwrap();
+            assert_eq!(tend(), (true, 3));
+        });
     }
 
     /// An internal error in what the thread asks, as often as `failures` says.
