@@ -436,6 +436,20 @@ fn a_wait_for_other_questions_is_no_fault_of_the_name() {
 /// for itself.
 #[test]
 fn a_shared_wait_for_other_questions_is_not_the_only_one() {
+    let unknown = serde_json::json!(["dns: 128 queries are under way"]);
+    // On a machine that stands still both may ask too late, and wait less.
+    support::until("one that is unknown, and one that waited once more", || {
+        let [one, other] = two_behind_others();
+        eprintln!("{one}\n{other}");
+        let (first, second) = if one["rule"] == "lies" { (one, other) } else { (other, one) };
+        let is_first_unknown = first["rule"] == "lies" && first["evidence"]["unknown"] == unknown;
+        let is_second_known = second["rule"] == "truths" && second["outcome"] == "spliced";
+        (is_first_unknown && is_second_known).then_some(())
+    });
+}
+
+/// The lines of two clients with one name, who ask while more questions wait than may be asked.
+fn two_behind_others() -> [Value; 2] {
     let dns = Dns::new(&[("good.test", addresses(&[HOME]))]);
     let silent: Vec<String> = (0..24 * 16).map(|n| format!("n{n}.test")).collect();
     silent.iter().for_each(|name| dns.says(name, Says::Silence));
@@ -452,12 +466,8 @@ fn a_shared_wait_for_other_questions_is_not_the_only_one() {
         let both = [scope.spawn(ask), scope.spawn(ask)];
         both.map(|asked| asked.join().unwrap())
     });
-    let [one, other] = lines;
-    let (first, second) = if one["rule"] == "lies" { (one, other) } else { (other, one) };
-    let unknown = serde_json::json!(["dns: 128 queries are under way"]);
-    assert_eq!((&first["rule"], &first["evidence"]["unknown"]), (&"lies".into(), &unknown));
-    assert_eq!((&second["rule"], &second["outcome"]), (&"truths".into(), &"spliced".into()));
     drop(crowd);
+    lines
 }
 
 /// An edge that takes the clients in their order: it has one worker.
