@@ -59,6 +59,13 @@ fn poll_link(
     is_writable: &mut bool,
     task: &mut Context<'_>,
 ) -> Poll<LinkEnd> {
+    // Since the pause the tasks of streams have run and taken their heads.
+    if link.is_paused()
+        && !link.output.is_full()
+        && let Err(fault) = link.go_on()
+    {
+        return Poll::Ready(LinkEnd::Broken(fault));
+    }
     let mut read = 0;
     loop {
         // Narrower windows are sent before the requests that required them arrive.
@@ -76,12 +83,12 @@ fn poll_link(
         if link.is_given_up() || link.is_unused() && link.output.is_empty() {
             return Poll::Ready(LinkEnd::Left);
         }
-        // The tasks of streams run before this one again.
-        if read >= READ_BYTES || link.is_paused() && read > 0 {
-            task.waker().wake_by_ref();
+        if link.output.is_full() {
             return Poll::Pending;
         }
-        if link.output.is_full() {
+        // The tasks of streams run before this one again.
+        if read >= READ_BYTES || link.is_paused() {
+            task.waker().wake_by_ref();
             return Poll::Pending;
         }
         read += match ready!(poll_read(link, socket, task)) {
@@ -96,10 +103,6 @@ fn poll_read(
     socket: &mut Socket,
     task: &mut Context<'_>,
 ) -> Poll<Result<usize, LinkEnd>> {
-    if link.is_paused() {
-        // As good as read: a pause behind it lets others run, too.
-        return Poll::Ready(link.go_on().map(|()| 1).map_err(LinkEnd::Broken));
-    }
     let mut received = Ok(());
     let read = socket.poll_recv_by(task, READ_BYTES, |bytes| {
         if !bytes.is_empty() {
