@@ -65,7 +65,7 @@ impl Program for Service {
     }
 
     fn accepted(self: Rc<Self>, handle: Handle, info: ConnectionInfo) -> Task {
-        Box::pin(connection(ConnectionHandle::new(self.worker(), handle), info))
+        Box::pin(connection(ConnectionHandle::new(self.worker(), handle), Box::new(info)))
     }
 
     fn woken(
