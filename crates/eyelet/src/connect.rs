@@ -15,6 +15,7 @@ use eyelet_engine::park;
 use eyelet_engine::ready::CLIENT;
 use eyelet_http::refusal::{ProxyRefusal, whole_response};
 use eyelet_memory::budget::CountedBuffer;
+use eyelet_memory::interner::Name;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
 use eyelet_telemetry::reason::{Limit, NotConnect, Reason, Stage, When};
 
@@ -50,7 +51,7 @@ pub async fn read_head(
     if let TargetHost::Ip(ip) = connect.target.host {
         info.decided.destination = Some(SocketAddr::new(ip, connect.target.port));
     }
-    info.decided.connect = Some(connect.target.to_string().into());
+    info.decided.connect = Some(Name::from(&*connect.target.to_string()));
     info.connect = Some(Box::new(connect.target));
     info.owes_answer = true;
     Ok(ProxyRequest::Connect)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use eyelet_policy::{Fact, FactSet, Facts, Refusal, Verdict};
 use eyelet_wire::hello::Hello;
+use eyelet_wire::ja4::Ja4;
 
 use crate::action;
 use crate::action::refuse::RefusalMessage;
@@ -49,7 +50,7 @@ impl FactSource {
             connect: info.connect.as_deref(),
             destination: info.decided.destination,
             hello,
-            ja4: info.decided.ja4.as_deref(),
+            ja4: info.decided.ja4.as_ref().map(Ja4::as_str),
             dns_agrees: self.dns_agrees,
             certificate: self.shown.as_deref().and_then(Attempt::certificate),
             unknown: self.unknown,
@@ -59,7 +60,7 @@ impl FactSource {
 
     /// Computes the fingerprint.
     pub fn fetch_ja4(&mut self, info: &mut ConnectionInfo, hello: &Hello<'_>) {
-        info.decided.ja4 = Some(fingerprint::ja4(hello).as_str().into());
+        info.decided.ja4 = Some(fingerprint::ja4(hello));
     }
 
     /// Fetches a fact that is not in the hello. A fact that cannot be had is unknown and fails
@@ -119,7 +120,7 @@ impl FactSource {
     ) -> Result<u32, (RefusalMessage, End)> {
         let act = rule_on(connection, info, verdict, hello);
         let worker = &connection.worker;
-        if let Some(evidence) = info.decided.evidence.as_deref() {
+        if let Some(evidence) = &info.decided.evidence {
             worker.engine.counters.name_evidence(evidence);
         }
         if let Some(hits) = &worker.snapshot.hits {
@@ -155,7 +156,7 @@ impl FactSource {
         info: &ConnectionInfo,
         act: Result<T, (RefusalMessage, End)>,
     ) -> Result<T, (RefusalMessage, End)> {
-        let unknown = info.decided.evidence.as_deref().map_or(&[][..], Evidence::unknown);
+        let unknown = info.decided.evidence.as_ref().map_or(&[][..], Evidence::unknown);
         act.map_err(|(answer, mut end)| {
             let no_destination = self.no_destination.take();
             if no_destination.is_some() || !unknown.is_empty() {

@@ -177,6 +177,6 @@ pub fn note_hello(connection: &ConnectionHandle, info: &mut ConnectionInfo, hell
     decided.alpn = Alpn::new(hello.alpn());
     decided.alpn_whole = decided.alpn.as_ref().map_or(0, Alpn::len_bytes) == alpn_bytes;
     if connection.worker.snapshot.config.log.ja4 {
-        decided.ja4 = Some(fingerprint::ja4(hello).as_str().into());
+        decided.ja4 = Some(fingerprint::ja4(hello));
     }
 }

@@ -18,6 +18,7 @@ use eyelet_config::{Action, Host, HostPort, HttpAddress, HttpUpstream, Splice, U
 use eyelet_engine::park;
 use eyelet_http::proxied::{self, ProxiedClient, ProxiedRequest, ProxiedRoute};
 use eyelet_memory::budget::CountedBuffer;
+use eyelet_memory::interner::Name;
 use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::listing::State;
 use eyelet_telemetry::reason::{Reason, Stage};
@@ -93,7 +94,7 @@ fn begin(info: &mut ConnectionInfo, target: Target) {
         TargetHost::Ip(ip) => (None, Some(SocketAddr::new(ip, target.port))),
     };
     proxied::forget(info);
-    info.decided.connect = Some(target.to_string().into());
+    info.decided.connect = Some(Name::from(&*target.to_string()));
     (info.decided.destination, info.decided.sni) = (destination, sni);
     info.connect = Some(Box::new(target));
 }

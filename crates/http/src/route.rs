@@ -17,6 +17,7 @@ use eyelet_resolve::gather;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, TlsCompression};
 use eyelet_wire::connect::Target;
 use eyelet_wire::hello::{HelloReader, Peek};
+use eyelet_wire::ja4::Ja4;
 
 use crate::pool::Shelf;
 use crate::worker::Http;
@@ -260,7 +261,7 @@ fn decide(
         // The client speaks no TLS.
         facts.unknown = facts.unknown.with(Fact::Hello);
     }
-    facts.ja4 = decided.ja4.as_deref();
+    facts.ja4 = decided.ja4.as_ref().map(Ja4::as_str);
     let names = &worker.dialler.names;
     let sni = decided.sni.as_deref();
     loop {

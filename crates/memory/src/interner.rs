@@ -4,6 +4,7 @@
 
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::num::NonZeroU32;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
@@ -168,6 +169,14 @@ impl Name {
             Self::Short(len, bytes) => bytes.get(..usize::from(*len)).unwrap_or_default(),
             Self::Long(name) => name.as_bytes(),
         }
+    }
+}
+
+impl Deref for Name {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        self.as_str()
     }
 }
 

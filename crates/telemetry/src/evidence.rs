@@ -8,14 +8,16 @@ use serde::Serialize;
 
 use eyelet_memory::interner::Heap;
 
-/// The evidence that one connection was decided on. Parked connections share it: the evidence for a
-/// name is one allocation as long as it is cached.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+/// The evidence that one connection was decided on. What is known of a name is one allocation for
+/// its connections and the cache, so they are the same if the allocations are. Connections that
+/// come from another process share none, so theirs are the same if the values are.
+#[derive(Clone, Debug, Default)]
 pub struct Evidence {
-    dns: Option<Same<AddressEvidence>>,
-    dns_agrees: Option<bool>,
-    certificate: Option<Same<CertificateEvidence>>,
+    dns: Option<Arc<AddressEvidence>>,
+    certificate: Option<Arc<CertificateEvidence>>,
     unknown: Vec<Box<str>>,
+    dns_agrees: Option<bool>,
+    is_imported: bool,
 }
 
 /// What a log entry shows of a name's addresses.
@@ -40,22 +42,6 @@ pub struct CertificateEvidence {
     pub at_unix_ms: u64,
 }
 
-/// Equal if both are the same allocation. Connections that come from another process share none,
-/// so theirs are equal if their values are.
-#[derive(Debug)]
-enum Same<T> {
-    Own(Arc<T>),
-    Imported(Arc<T>),
-}
-
-impl<T> Same<T> {
-    fn value(&self) -> &T {
-        match self {
-            Self::Own(value) | Self::Imported(value) => value,
-        }
-    }
-}
-
 /// Times of imported evidence are rounded to this, so that connections which come within a second
 /// share it. Nobody reads an age more exactly.
 const IMPORTED_STEP_MS: u64 = 100;
@@ -72,7 +58,7 @@ impl Heap for Evidence {
             let fault = logged.fault.as_ref().map_or(0, |fault| fault.len());
             size_of_val(logged) + texts(&logged.names) + logged.issuer.len() + fault
         });
-        size_of::<Self>() + dns + certificate + texts(&self.unknown)
+        dns + certificate + texts(&self.unknown)
     }
 }
 
@@ -85,7 +71,7 @@ impl Evidence {
         agrees: Option<bool>,
         fault: Option<&str>,
     ) {
-        self.dns = answer.map(Same::Own);
+        self.dns = answer;
         self.dns_agrees = agrees;
         self.unknown.extend(fault.map(|why| format!("dns: {why}").into()));
     }
@@ -93,7 +79,7 @@ impl Evidence {
     /// Notes the certificate that the destination has shown, or why there is none.
     pub fn note_certificate(&mut self, shown: Result<Arc<CertificateEvidence>, &str>) {
         match shown {
-            Ok(shown) => self.certificate = Some(Same::Own(shown)),
+            Ok(shown) => self.certificate = Some(shown),
             Err(why) => self.unknown.push(format!("certificate: {why}").into()),
         }
     }
@@ -115,22 +101,24 @@ impl Evidence {
         certificate: Option<Arc<CertificateEvidence>>,
         unknown: Vec<Box<str>>,
     ) -> Self {
-        let (dns, certificate) = (dns.map(Same::Imported), certificate.map(Same::Imported));
-        Self { dns, dns_agrees, certificate, unknown }
+        Self { dns, certificate, unknown, dns_agrees, is_imported: true }
     }
 
-    /// Counts the times of imported parts by another clock: `to` is the time at which that one
+    /// Counts the times by another clock, if it is imported: `to` is the time at which that one
     /// shows `from`.
     pub(crate) fn follow_clock(&mut self, from_unix_ms: u64, to_unix_ms: u64) {
+        if !self.is_imported {
+            return;
+        }
         let moved = |at_unix_ms| {
             let at = to_unix_ms.saturating_sub(from_unix_ms.saturating_sub(at_unix_ms));
             at / IMPORTED_STEP_MS * IMPORTED_STEP_MS
         };
-        if let Some(Same::Imported(dns)) = &mut self.dns {
+        if let Some(dns) = &mut self.dns {
             let dns = Arc::make_mut(dns);
             dns.at_unix_ms = moved(dns.at_unix_ms);
         }
-        if let Some(Same::Imported(shown)) = &mut self.certificate {
+        if let Some(shown) = &mut self.certificate {
             let shown = Arc::make_mut(shown);
             shown.at_unix_ms = moved(shown.at_unix_ms);
         }
@@ -138,7 +126,7 @@ impl Evidence {
 
     /// The addresses of the name.
     pub(crate) fn dns(&self) -> Option<&AddressEvidence> {
-        self.dns.as_ref().map(Same::value)
+        self.dns.as_deref()
     }
 
     /// Whether the address is the name's.
@@ -148,7 +136,7 @@ impl Evidence {
 
     /// The certificate that the destination has shown.
     pub(crate) fn certificate(&self) -> Option<&CertificateEvidence> {
-        self.certificate.as_ref().map(Same::value)
+        self.certificate.as_deref()
     }
 
     /// Its form in a log entry.
@@ -189,32 +177,35 @@ struct CertificateLine<'a> {
     age_ms: u64,
 }
 
-impl<T> Clone for Same<T> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Own(value) => Self::Own(value.clone()),
-            Self::Imported(value) => Self::Imported(value.clone()),
-        }
-    }
-}
-
-impl<T: Eq> PartialEq for Same<T> {
+impl PartialEq for Evidence {
     fn eq(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Own(own), Self::Own(other)) => Arc::ptr_eq(own, other),
-            (Self::Imported(own), Self::Imported(other)) => own == other,
-            _ => false,
+        fn is_same<T>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
+            one.map(Arc::as_ptr) == other.map(Arc::as_ptr)
         }
+        let are_shared = || {
+            is_same(self.dns.as_ref(), other.dns.as_ref())
+                && is_same(self.certificate.as_ref(), other.certificate.as_ref())
+        };
+        let are_equal = || self.dns == other.dns && self.certificate == other.certificate;
+        self.is_imported == other.is_imported
+            && self.dns_agrees == other.dns_agrees
+            && self.unknown == other.unknown
+            && if self.is_imported { are_equal() } else { are_shared() }
     }
 }
 
-impl<T: Eq> Eq for Same<T> {}
+impl Eq for Evidence {}
 
-impl<T: Hash> Hash for Same<T> {
+impl Hash for Evidence {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        match self {
-            Self::Own(value) => Arc::as_ptr(value).hash(state),
-            Self::Imported(value) => value.hash(state),
+        self.dns_agrees.hash(state);
+        self.unknown.hash(state);
+        if self.is_imported {
+            self.dns.hash(state);
+            self.certificate.hash(state);
+        } else {
+            self.dns.as_ref().map(Arc::as_ptr).hash(state);
+            self.certificate.as_ref().map(Arc::as_ptr).hash(state);
         }
     }
 }

@@ -4,6 +4,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use eyelet_memory::interner::Name;
+use eyelet_wire::ja4::Ja4;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -31,6 +33,9 @@ pub enum InfoFault {
     /// The list of protocols is not one.
     #[error("the list of protocols is malformed")]
     Alpn,
+    /// The fingerprint is not one.
+    #[error("the fingerprint is malformed")]
+    Ja4,
     /// The age is greater than any clock's time.
     #[error("an age is greater than the time since 1970")]
     Age,
@@ -221,7 +226,7 @@ impl<'a> DecidedV1<'a> {
             sni_malformed: decided.sni_malformed,
             alpn: decided.alpn.as_ref().map(Alpn::as_bytes),
             alpn_whole: decided.alpn_whole,
-            ja4: decided.ja4.as_deref(),
+            ja4: decided.ja4.as_ref().map(Ja4::as_str),
             ech: decided.ech,
             tls_version: decided.tls_version,
             client_roots: decided.client_roots,
@@ -233,7 +238,7 @@ impl<'a> DecidedV1<'a> {
             tls_compression: decided.tls_compression.map(Into::into),
             evidence: decided
                 .evidence
-                .as_deref()
+                .as_ref()
                 .map(|evidence| EvidenceV1::new(evidence, started_unix_ms)),
         }
     }
@@ -249,7 +254,7 @@ impl<'a> DecidedV1<'a> {
         Ok(Decided {
             labels,
             listener: self.listener.0,
-            connect: self.connect.map(text).transpose()?,
+            connect: self.connect.map(text).transpose()?.map(Name::from),
             is_handed: self.is_handed,
             hop_count: self.hop_count,
             destination: self.destination,
@@ -260,7 +265,7 @@ impl<'a> DecidedV1<'a> {
                 .map(|list| Alpn::from_bytes(list).ok_or(InfoFault::Alpn))
                 .transpose()?,
             alpn_whole: self.alpn_whole,
-            ja4: self.ja4.map(text).transpose()?,
+            ja4: self.ja4.map(|text| Ja4::parse(text).ok_or(InfoFault::Ja4)).transpose()?,
             ech: self.ech,
             tls_version: self.tls_version,
             client_roots: self.client_roots,
@@ -277,7 +282,7 @@ impl<'a> DecidedV1<'a> {
             tls_compression: self.tls_compression.map(Into::into),
             shadow: shadow.collect(),
             evidence: match &self.evidence {
-                Some(evidence) => Some(Box::new(evidence.evidence(started_unix_ms)?)),
+                Some(evidence) => Some(evidence.evidence(started_unix_ms)?),
                 None => None,
             },
         })
@@ -413,7 +418,7 @@ mod tests {
             connect: None,
             owes_answer: false,
             is_decided: true,
-            decided: Decided { evidence: Some(Box::new(evidence.clone())), ..Decided::default() },
+            decided: Decided { evidence: Some(evidence.clone()), ..Decided::default() },
             bytes_to_upstream: 0,
             bytes_to_client: 0,
         };
@@ -423,7 +428,10 @@ mod tests {
             [(5_010, 90_000, 770_050), (8_765, 90_020, 770_071), (9_000, 90_030, 770_079)]
         {
             let info = info(started_unix_ms);
-            let form = InfoV1::new(&info, left_unix_ms);
+            let mut form = InfoV1::new(&info, left_unix_ms);
+            form.decided.ja4 = Some("no fingerprint");
+            assert_eq!(form.info(1 << 43).err(), Some(InfoFault::Ja4));
+            form.decided.ja4 = Some("t13d1516h2_8daaf6152771_b186095e22b6");
             let mut imported = form.info(1 << 43).unwrap();
             imported.follow_clock(1 << 43, came_unix_ms);
             let age = came_unix_ms - imported.started_unix_ms();

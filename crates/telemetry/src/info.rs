@@ -7,7 +7,9 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use eyelet_wire::connect::Target;
+use eyelet_wire::ja4::Ja4;
 use serde::Serialize;
+use smallvec::SmallVec;
 
 use crate::evidence::Evidence;
 use crate::labels::Labels;
@@ -76,7 +78,8 @@ impl End {
 }
 
 /// What was decided about a connection, and by which facts. It is the same for many connections, so
-/// parked ones share it through [`SharedInfo`], except for what each keeps itself.
+/// parked ones share it through [`SharedInfo`], except for what each keeps itself. What is usual is
+/// in it and not on the heap: a small block there, written among a request's, keeps a page.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Decided {
     /// What the configuration that decided calls its listeners and rules.
@@ -84,7 +87,7 @@ pub struct Decided {
     /// Index of the listener.
     pub listener: u16,
     /// The target of its CONNECT request, as `host:port`.
-    pub connect: Option<Box<str>>,
+    pub connect: Option<Name>,
     /// Whether it came from this process: from one listener to another, or back to the same one.
     pub is_handed: bool,
     /// How often it may have come back to this process already.
@@ -100,7 +103,7 @@ pub struct Decided {
     /// Whether `alpn` is all that the hello offers, so that rules can be asked about it again.
     pub alpn_whole: bool,
     /// The fingerprint of the hello.
-    pub ja4: Option<Box<str>>,
+    pub ja4: Option<Ja4>,
     /// Whether the hello has the ECH extension.
     pub ech: bool,
     /// The highest version offered, or the negotiated one if TLS ends here.
@@ -126,7 +129,7 @@ pub struct Decided {
     /// The shadow rules that would have decided, and their outcomes.
     pub shadow: Vec<(u32, Outcome)>,
     /// The evidence that rules have asked for.
-    pub evidence: Option<Box<Evidence>>,
+    pub evidence: Option<Evidence>,
 }
 
 /// The two counts in front of what an `Arc` holds.
@@ -134,15 +137,13 @@ const ARC_BYTES: usize = 2 * size_of::<usize>();
 
 impl Heap for Decided {
     fn heap_bytes(&self) -> usize {
-        let text = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
         let upstream = match &self.upstream {
             Some(UpstreamName::Name(name)) => name.len(),
             Some(UpstreamName::Address(_)) | None => 0,
         };
         self.labels.heap_bytes()
-            + text(&self.connect)
-            + text(&self.sni)
-            + text(&self.ja4)
+            + self.connect.as_ref().map_or(0, Heap::heap_bytes)
+            + self.sni.as_ref().map_or(0, |name| name.len())
             + upstream
             + self.client_certificate_bytes()
             + self
@@ -150,9 +151,9 @@ impl Heap for Decided {
                 .as_ref()
                 .map_or(0, |tls| ARC_BYTES + size_of::<UpstreamTlsInfo>() + tls.heap_bytes())
             + self.counted_at.as_ref().map_or(0, Heap::heap_bytes)
-            + self.alpn.as_ref().map_or(0, |alpn| alpn.0.len())
+            + self.alpn.as_ref().map_or(0, Heap::heap_bytes)
             + size_of_val(&self.shadow[..])
-            + self.evidence.as_ref().map_or(0, |evidence| evidence.heap_bytes())
+            + self.evidence.as_ref().map_or(0, Heap::heap_bytes)
     }
 }
 
@@ -168,15 +169,24 @@ impl Decided {
 /// greatest length fits (RFC 7301 section 3.1).
 const ALPN_BYTES_MAX: usize = 256;
 
+/// Bytes of an ALPN list that needs no memory of its own.
+const SHORT_ALPN_BYTES: usize = 16;
+
 /// The protocols that a hello offers, each after its length. Kept as bytes, because replacement
 /// characters for invalid UTF-8 take three times as much.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Alpn(Box<[u8]>);
+pub struct Alpn(SmallVec<[u8; SHORT_ALPN_BYTES]>);
+
+impl Heap for Alpn {
+    fn heap_bytes(&self) -> usize {
+        if self.0.spilled() { self.0.capacity() } else { 0 }
+    }
+}
 
 impl Alpn {
     /// The first names that fit `ALPN_BYTES_MAX`. `None` if there are none.
     pub fn new<T: AsRef<[u8]>>(names: impl Iterator<Item = T>) -> Option<Self> {
-        let mut list = Vec::new();
+        let mut list = SmallVec::new();
         for name in names {
             let name = name.as_ref();
             let Ok(length) = u8::try_from(name.len()) else { break };
@@ -186,7 +196,7 @@ impl Alpn {
             list.push(length);
             list.extend_from_slice(name);
         }
-        (!list.is_empty()).then(|| Self(list.into()))
+        (!list.is_empty()).then_some(Self(list))
     }
 
     /// The list, as [`Alpn::as_bytes`] gave it. `None` if it is none, or longer than one is here.
@@ -533,6 +543,26 @@ mod tests {
         assert_eq!((hostile.0.len(), names(&hostile)), (256, vec!["\u{fffd}".repeat(255)]));
         let decided = Decided { alpn: Some(hostile), ..Decided::default() };
         assert_eq!(decided.heap_bytes(), 256);
+    }
+
+    /// What a connection to a further origin adds, beside its name: no block of the heap, but for
+    /// the evidence that the cache has too.
+    #[test]
+    fn what_was_decided_of_a_usual_connection_is_in_one_slot() {
+        let to = "192.0.2.1:443";
+        let decided = Decided {
+            connect: Some(to.into()),
+            destination: to.parse().ok(),
+            alpn: Alpn::new([b"h2".as_slice(), b"http/1.1"].into_iter()),
+            ja4: Ja4::parse("t13d1516h2_8daaf6152771_b186095e22b6"),
+            upstream: Some(UpstreamName::of(to)),
+            evidence: Some(Evidence::default()),
+            ..Decided::default()
+        };
+        assert!(decided.destination.is_some() && decided.ja4.is_some());
+        assert_eq!(decided.heap_bytes(), 0);
+        assert_eq!((size_of::<Evidence>(), size_of::<Option<Evidence>>()), (48, 48));
+        assert_eq!(size_of::<Decided>(), 344);
     }
 
     /// 8 id + 8 start + 16 + 2 client + 2 flags + 4 rule + 2 x 4 shared + 2 x 8 counters.

@@ -239,6 +239,13 @@ impl Text {
 }
 
 impl Ja4 {
+    /// The fingerprint that has this text, if one may.
+    pub fn parse(text: &str) -> Option<Self> {
+        let bytes = text.as_bytes().try_into().ok()?;
+        let is_one = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        is_one.then_some(Self(bytes))
+    }
+
     /// The fingerprint as text.
     pub fn as_str(&self) -> &str {
         // ASCII by construction, which the compiler cannot see: the fallback is never taken.

@@ -47,6 +47,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "memchr",
             "serde",
             "serde_json",
+            "smallvec",
             "thiserror",
             "tracing",
         ]),

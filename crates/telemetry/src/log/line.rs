@@ -11,6 +11,7 @@ use crate::info::{Alpn, Decided, Outcome, TlsCompression, UpstreamName};
 use crate::reason::Reason;
 use crate::request::{Coded, RequestInfo, TraceIds};
 use crate::upstream_tls::UpstreamTlsInfo;
+use eyelet_wire::ja4::Ja4;
 use eyelet_wire::local_peer::LocalPeer;
 use eyelet_wire::traceparent::hex;
 use eyelet_wire::version;
@@ -132,12 +133,12 @@ impl Line<'_> {
         out.extend_from_slice(br#","tls_version":"#);
         or_null(out, self.decided.tls_version.and_then(version_name), plain);
         out.extend_from_slice(br#","ja4":"#);
-        or_null(out, self.decided.ja4.as_deref(), plain);
+        or_null(out, self.decided.ja4.as_ref().map(Ja4::as_str), plain);
     }
 
     fn write_evidence(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(br#","evidence":"#);
-        or_null(out, self.decided.evidence.as_deref(), |out, evidence| {
+        or_null(out, self.decided.evidence.as_ref(), |out, evidence| {
             // Few connections have evidence, and its structure is deep. Writing into a Vec cannot
             // fail.
             let _ = serde_json::to_writer(out, &evidence.line(self.measured.started_unix_ms));

@@ -8,6 +8,7 @@ use eyelet_telemetry::evidence::{AddressEvidence, CertificateEvidence, Evidence}
 use eyelet_telemetry::export::{InfoFault, InfoV1};
 use eyelet_telemetry::info::{Alpn, Decided, NS_PER_MS, Outcome, TlsCompression, UpstreamName};
 use eyelet_telemetry::labels::Labels;
+use eyelet_wire::ja4::Ja4;
 
 use super::super::detached::{Clock, IMPORT_UNIX_MS};
 use super::*;
@@ -61,7 +62,7 @@ fn decided() -> Decided {
         sni: Some("www.a.example".into()),
         tls_version: Some(0x0304),
         rule: Some(2),
-        ja4: Some("t13d1516h2_8daaf6152771_b186095e22b6".into()),
+        ja4: Ja4::parse("t13d1516h2_8daaf6152771_b186095e22b6"),
         ..Decided::default()
     }
 }
@@ -96,7 +97,7 @@ fn everything() -> Decided {
         upstream: Some(UpstreamName::Address(SocketAddr::from(([192, 0, 2, 1], 443)))),
         tls_compression: Some(TlsCompression::Chosen),
         shadow: vec![(9, Outcome::Refused)],
-        evidence: Some(Box::new(evidence)),
+        evidence: Some(evidence),
         ..decided()
     }
 }
@@ -393,7 +394,8 @@ fn values_beyond_their_limits_are_refused() {
     let text: Box<str> = "x".repeat(70_000).into();
     let too_long = Some(ImportError::Info(InfoFault::TooLong));
     assert_eq!(with_info("tls13", &|info| info.decided.sni = Some(text.clone())), too_long);
-    assert_eq!(with_info("tls13", &|info| info.decided.ja4 = Some(text.clone())), too_long);
+    let connect = || Some(text.clone().into());
+    assert_eq!(with_info("tls13", &|info| info.decided.connect = connect()), too_long);
     let rules = || vec![(2, text.clone())];
     let labels = |rules| Labels::imported((1, "public".into()), rules);
     assert_eq!(with_info("tls13", &|info| info.decided.labels = labels(rules())), too_long);

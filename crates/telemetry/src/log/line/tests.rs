@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use serde::Serialize;
 
 use eyelet_config::RuleNames;
+use eyelet_memory::interner::Name;
 
 use super::*;
 use crate::evidence::{AddressEvidence, Evidence, EvidenceLine};
@@ -78,7 +79,7 @@ fn serial(line: &Line<'_>) -> Vec<u8> {
         sni: decided.sni.as_deref(),
         alpn: decided.alpn.as_ref().map(|alpn| alpn.names().collect()),
         tls_version: decided.tls_version.and_then(version_name),
-        ja4: decided.ja4.as_deref(),
+        ja4: decided.ja4.as_ref().map(Ja4::as_str),
         upstream: match (http, &decided.upstream) {
             (Some(request), _) => request.upstream.map(Cow::Borrowed),
             (None, Some(UpstreamName::Address(address))) => Some(address.to_string().into()),
@@ -195,7 +196,7 @@ fn decided() -> impl Strategy<Value = Decided> {
     let hello = (
         option::of(boxed()),
         option::of(vec(string(), 0..4)),
-        option::of("t1[23]d[0-9]{4}h2_[0-9a-f]{12}_[0-9a-f]{12}".prop_map(Into::into)),
+        option::of("t1[23]d[0-9]{4}h2_[0-9a-f]{12}_[0-9a-f]{12}"),
         option::of(version),
         option::of(prop::sample::select(vec![Not, Offered, Chosen])),
     );
@@ -212,11 +213,11 @@ fn decided() -> impl Strategy<Value = Decided> {
             listener: 0,
             is_handed: false,
             hop_count: 0,
-            connect,
+            connect: connect.map(Name::from),
             destination,
             sni,
             alpn: alpn.and_then(|names| Alpn::new(names.into_iter())),
-            ja4,
+            ja4: ja4.and_then(|text| Ja4::parse(&text)),
             ech: false,
             sni_malformed: false,
             alpn_whole: false,
@@ -230,7 +231,7 @@ fn decided() -> impl Strategy<Value = Decided> {
             counted_at: None,
             tls_compression,
             shadow,
-            evidence: evidence.map(Box::new),
+            evidence,
         }
     })
 }
