@@ -31,8 +31,8 @@ pub struct Options {
     /// Bumped connections instead: CPU of each, and bytes of those that rest
     #[arg(long)]
     bump: bool,
-    /// Bumped connections that rest
-    #[arg(long, default_value_t = 2000)]
+    /// Bumped connections that rest, beside the first to each origin
+    #[arg(long, default_value_t = 3000)]
     conns: usize,
     /// This process is in a namespace of its own already
     #[arg(long, hide = true)]

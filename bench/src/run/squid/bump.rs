@@ -33,7 +33,7 @@ pub async fn run(
         boards.push(cold(&scene, &places, visit, rounds).await?);
     }
     let notes = boards.iter().flat_map(ratios).collect();
-    boards.push(rest(&scene, &places, conns).await?);
+    boards.push(rest(&scene, &places, rounds, conns).await?);
     Ok(Findings { boards, notes })
 }
 
@@ -104,28 +104,37 @@ fn ratios(board: &Board) -> Vec<String> {
 }
 
 /// Memory of connections that rest after a GET.
-async fn rest(scene: &Scene<'_>, places: &[Place], conns: usize) -> io::Result<Board> {
-    let title = format!("Bumped, {conns} connections that rest after a GET");
+async fn rest(
+    scene: &Scene<'_>,
+    places: &[Place],
+    rounds: usize,
+    conns: usize,
+) -> io::Result<Board> {
+    let title = format!("Bumped, {NAMES} and {conns} connections that rest after a GET");
     let mut board = Board::new(title, &COLUMNS);
-    for place in places {
-        let server = scene.start(place)?;
-        // Every certificate is there before the first reading.
-        scene.work(place, Visit::Get, Span::Connections(NAMES)).await;
-        let sample = hold(scene, place, &server, conns).await;
-        eprintln!("{} | {}: {:.0} B", board.title(), place.row.label, sample.figures[0].1);
-        board.add(place.row.label, sample);
+    for _ in 0..rounds.min(REST_ROUNDS_MAX) {
+        for place in places {
+            let server = scene.start(place)?;
+            // Every certificate is there before the first reading.
+            scene.work(place, Visit::Get, Span::Connections(NAMES)).await;
+            let sample = hold(scene, place, &server, conns).await;
+            eprintln!("{} | {}: {:.0} B", board.title(), place.row.label, sample.figures[0].1);
+            board.add(place.row.label, sample);
+        }
     }
     Ok(board)
 }
 
-/// Opens connections in steps, and reads the server's memory after the first and the last.
+/// Holds a connection to each origin, and then so many more to the same. The server's memory is
+/// read when half of the origins have one, when all have, and at the end.
 async fn hold(scene: &Scene<'_>, place: &Place, server: &Server, conns: usize) -> Sample {
     let robot = Arc::new(scene.robot(place, Visit::Get));
     let gate = Arc::new(Semaphore::new(AT_ONCE));
-    let (mut held, mut sample, mut readings) = (Vec::new(), Sample::default(), Vec::new());
-    for step in 1..=STEPS {
+    let (mut held, mut sample) = (Vec::new(), Sample::default());
+    let mut readings = [(0.0, procfs::Memory::default()); 3];
+    for (to, reading) in [NAMES / 2, NAMES, NAMES + conns].into_iter().zip(&mut readings) {
         let mut tasks = JoinSet::new();
-        for i in held.len()..conns * step / STEPS {
+        for i in held.len()..to {
             let (gate, robot) = (Arc::clone(&gate), Arc::clone(&robot));
             tasks.spawn(async move {
                 let _permit = gate.acquire_owned().await;
@@ -142,13 +151,19 @@ async fn hold(scene: &Scene<'_>, place: &Place, server: &Server, conns: usize) -
             }
         }
         tokio::time::sleep(REST).await;
-        readings.push((held.len() as f64, procfs::memory(&server.child.family())));
+        *reading = (held.len() as f64, procfs::memory(&server.child.family()));
     }
-    if let (Some((first_n, first)), Some((n, last))) = (readings.first(), readings.last()) {
-        let slope = (last.anon - first.anon) / (n - first_n).max(1.0);
-        sample.figures =
-            vec![("anon_slope_bytes", slope), ("rss_mib", last.rss / MIB), ("held", *n)];
-    }
+    let slope = |from: usize| {
+        let [(before_n, before), (n, after)] = [readings[from], readings[from + 1]];
+        (after.anon - before.anon) / (n - before_n).max(1.0)
+    };
+    let [_, _, (n, last)] = readings;
+    sample.figures = vec![
+        ("anon_slope_bytes", slope(1)),
+        ("first_slope_bytes", slope(0)),
+        ("rss_mib", last.rss / MIB),
+        ("held", n),
+    ];
     sample
 }
 
@@ -160,17 +175,17 @@ const ROWS: [Row; 3] = [
     Row { label: "eyelet-mint", program: Program::Eyelet, step: Step::Stare },
 ];
 
-const COLUMNS: [Column; 3] = [
+const COLUMNS: [Column; 4] = [
     Column { key: "anon_slope_bytes", heading: "anon slope B", decimals: 0 },
+    Column { key: "first_slope_bytes", heading: "first of its origin B", decimals: 0 },
     Column { key: "rss_mib", heading: "RSS MiB", decimals: 1 },
     Column { key: "held", heading: "held", decimals: 0 },
 ];
 
 const MIB: f64 = 1024.0 * 1024.0;
 const COLD_ROUNDS_MAX: usize = 3;
-/// Concurrent handshakes, as in `idle`.
-const AT_ONCE: usize = 64;
-/// The slope is that of the second to the last.
-const STEPS: usize = 4;
+const REST_ROUNDS_MAX: usize = 3;
+/// Concurrent handshakes. Of a greater burst heaps keep so much that it hides the slope.
+const AT_ONCE: usize = 8;
 /// Connections to origins end, and what a burst has left goes back to the system.
 const REST: Duration = Duration::from_secs(3);
