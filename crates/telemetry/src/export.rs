@@ -190,7 +190,8 @@ impl<'a> InfoV1<'a> {
     /// The info, by a clock that shows this time.
     ///
     /// # Errors
-    /// A text or list that is too long, or no list of protocols.
+    /// A text or list that is too long, a list of protocols or a fingerprint that is none, an age
+    /// or a count that is not possible.
     pub fn info(&self, now_unix_ms: u64) -> Result<ConnectionInfo, InfoFault> {
         let started_unix_ms = now_unix_ms.checked_sub(self.age_ms).ok_or(InfoFault::Age)?;
         if self.bytes_to_upstream > MOVED_MAX || self.bytes_to_client > MOVED_MAX {
@@ -428,10 +429,7 @@ mod tests {
             [(5_010, 90_000, 770_050), (8_765, 90_020, 770_071), (9_000, 90_030, 770_079)]
         {
             let info = info(started_unix_ms);
-            let mut form = InfoV1::new(&info, left_unix_ms);
-            form.decided.ja4 = Some("no fingerprint");
-            assert_eq!(form.info(1 << 43).err(), Some(InfoFault::Ja4));
-            form.decided.ja4 = Some("t13d1516h2_8daaf6152771_b186095e22b6");
+            let form = InfoV1::new(&info, left_unix_ms);
             let mut imported = form.info(1 << 43).unwrap();
             imported.follow_clock(1 << 43, came_unix_ms);
             let age = came_unix_ms - imported.started_unix_ms();
@@ -446,5 +444,17 @@ mod tests {
         }
         parked.iter().for_each(|info| shared.forget(info));
         assert!(shared.is_empty());
+    }
+
+    #[test]
+    fn a_fingerprint_comes_back_and_another_text_is_refused() {
+        let decided = Decided::default();
+        let mut form = DecidedV1::new(&decided, 0);
+        let good = "t13d1516h2_8daaf6152771_b186095e22b6";
+        form.ja4 = Some(good);
+        let read = form.decided(0).unwrap().ja4;
+        assert_eq!(read.as_ref().map(Ja4::as_str), Some(good));
+        form.ja4 = Some("no fingerprint");
+        assert_eq!(form.decided(0).err(), Some(InfoFault::Ja4));
     }
 }

@@ -79,7 +79,8 @@ impl End {
 
 /// What was decided about a connection, and by which facts. It is the same for many connections, so
 /// parked ones share it through [`SharedInfo`], except for what each keeps itself. What is usual is
-/// in it and not on the heap: a small block there, written among a request's, keeps a page.
+/// in it and not on the heap: a small block there, written among a request's, keeps the page of
+/// its neighbours.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Decided {
     /// What the configuration that decided calls its listeners and rules.

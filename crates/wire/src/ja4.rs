@@ -239,7 +239,8 @@ impl Text {
 }
 
 impl Ja4 {
-    /// The fingerprint that has this text, if one may.
+    /// Reads a fingerprint from text. `None` unless it has 36 characters, each an ASCII letter, a
+    /// digit or `_`.
     pub fn parse(text: &str) -> Option<Self> {
         let bytes = text.as_bytes().try_into().ok()?;
         let is_one = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');

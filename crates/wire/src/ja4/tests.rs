@@ -248,3 +248,13 @@ fn both_buffer_sizes_give_the_same_fingerprint() {
         assert_eq!(*texts.borrow(), expected);
     }
 }
+
+#[test]
+fn a_fingerprint_is_read_back_and_nothing_else() {
+    let good = "t13d1516h2_8daaf6152771_b186095e22b6";
+    assert_eq!(Ja4::parse(good).as_ref().map(Ja4::as_str), Some(good));
+    let with = |part: &str| good.replacen("h2", part, 1);
+    for bad in [&good[1..], &with("h22"), &with("h\""), &with("h "), &with("\u{e9}"), ""] {
+        assert!(Ja4::parse(bad).is_none(), "{bad:?}");
+    }
+}
