@@ -28,15 +28,15 @@ impl Apache {
             "SSLEngine on\nSSLCertificateFile {folder}/app.pem\n\
              SSLCertificateKeyFile {folder}/app.key\n"
         );
-        Self::start_with(pki, &tls)
+        Self::start_with(pki, &format!("ServerName app.test\n{tls}"))
     }
 
-    /// Without TLS.
+    /// Without TLS. Its clients have TLS, by an edge.
     pub fn plain(pki: &Pki) -> Self {
-        Self::start_with(pki, "")
+        Self::start_with(pki, "ServerName https://app.test\n")
     }
 
-    fn start_with(pki: &Pki, tls: &str) -> Self {
+    fn start_with(pki: &Pki, name: &str) -> Self {
         let [address] = vacant();
         let folder = pki.folder.path().display().to_string();
         done(Command::new("svnadmin").arg("create").arg(pki.file("repository")));
@@ -53,8 +53,8 @@ impl Apache {
             .concat();
         let config = format!(
             "ServerRoot {folder}\nPidFile {folder}/apache.pid\nErrorLog {folder}/apache.log\n\
-             ServerName app.test\nDefaultRuntimeDir {folder}\nMutex pthread\n{modules}{user}\
-             Listen {address}\n{tls}\
+             DefaultRuntimeDir {folder}\nMutex pthread\n{modules}{user}\
+             Listen {address}\n{name}\
              <Location /svn>\nDAV svn\nSVNPath {folder}/repository\nRequire all granted\n\
              </Location>\n"
         );

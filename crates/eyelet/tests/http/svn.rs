@@ -110,6 +110,26 @@ fn svn_gets_a_repository_through_a_pair_of_edges() {
     }
 }
 
+/// COPY, MOVE and redirects have whole URLs. Apache has no TLS, and is told by `ServerName` that
+/// its clients have.
+#[test]
+fn svn_copies_and_moves_through_a_pair_of_edges() {
+    if !is_installed() {
+        return;
+    }
+    let repository = Repository::start();
+    let url = repository.url();
+    let base = url.strip_suffix("/trunk").unwrap();
+    let run = |words: &[&str]| repository.svn(words);
+    run(&["copy", "-q", "-m", "three", &url, &format!("{base}/branch")]);
+    run(&["move", "-q", "-m", "four", &format!("{base}/branch"), &format!("{base}/tag")]);
+    assert_eq!(run(&["list", base]), "tag/\ntrunk/\n");
+    let mut client = Offer::new(&repository.pki).connect(repository.far.address(), "app.test");
+    let heard = ask(&mut client, "GET /svn/trunk HTTP/1.1\r\nHost: app.test\r\n\r\n");
+    let location = heard.field("location");
+    assert_eq!((heard.status, location), (301, Some("https://app.test/svn/trunk/")));
+}
+
 /// mod_dav_svn chooses the version of svndiff by Accept-Encoding. An edge that learns asks for
 /// identity, which is svndiff0: text without its own compression, which the edge codes.
 #[test]
