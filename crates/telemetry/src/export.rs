@@ -14,12 +14,16 @@ use crate::info::{
     Alpn, ConnectionInfo, Decided, NS_PER_MS, Outcome, TlsCompression, UpstreamName,
 };
 use crate::labels::Labels;
+use crate::upstream_tls::UpstreamTlsInfo;
 
 /// Most bytes of a text: a listener's or a rule's name, a host name, an issuer. The longest that a
 /// peer chooses is an issuer, which has the length of a certificate at most.
 pub const TEXT_BYTES_MAX: usize = 64 << 10;
 /// Most items of a list: shadow rules of one connection, or texts of its evidence.
 pub const ITEMS_MAX: usize = 4096;
+
+/// Most bytes of a name of a cipher suite or a group: the longest registered one has 45.
+const REGISTERED_BYTES_MAX: usize = 64;
 
 /// Most bytes that a connection can have moved one way, so that no sum overflows: 4 EiB.
 const MOVED_MAX: u64 = 1 << 62;
@@ -36,6 +40,9 @@ pub enum InfoFault {
     /// The fingerprint is not one.
     #[error("the fingerprint is malformed")]
     Ja4,
+    /// A name of a cipher suite or a group is none of the IANA registry.
+    #[error("the name of a cipher suite or a group is malformed")]
+    Registered,
     /// The age is greater than any clock's time.
     #[error("an age is greater than the time since 1970")]
     Age,
@@ -172,6 +179,44 @@ pub struct CertificateV1<'a> {
     pub fault: Option<&'a str>,
     /// Its age at the connection's start, in milliseconds.
     pub age_ms: u64,
+}
+
+/// [`UpstreamTlsInfo`]. Only connections to `tls://` upstreams have it, so it is no part of
+/// [`DecidedV1`].
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+pub struct UpstreamTlsV5<'a> {
+    version: u16,
+    cipher_suite: &'a str,
+    group: Option<&'a str>,
+    alpn: Option<&'a str>,
+    resumed: bool,
+}
+
+impl<'a> UpstreamTlsV5<'a> {
+    /// The form of what was agreed on.
+    pub fn new(tls: &'a UpstreamTlsInfo) -> Self {
+        Self {
+            version: tls.version,
+            cipher_suite: &tls.cipher_suite,
+            group: tls.group.as_deref(),
+            alpn: tls.alpn.as_deref(),
+            resumed: tls.resumed,
+        }
+    }
+
+    /// What was agreed on.
+    ///
+    /// # Errors
+    /// A text that is too long, or a name that the access line could not show as it is.
+    pub fn info(&self) -> Result<UpstreamTlsInfo, InfoFault> {
+        Ok(UpstreamTlsInfo {
+            version: self.version,
+            cipher_suite: registered(self.cipher_suite)?.into(),
+            group: self.group.map(registered).transpose()?.map(Into::into),
+            alpn: self.alpn.map(text).transpose()?,
+            resumed: self.resumed,
+        })
+    }
 }
 
 impl<'a> InfoV1<'a> {
@@ -332,6 +377,15 @@ fn text(text: &str) -> Result<Box<str>, InfoFault> {
         return Err(InfoFault::TooLong);
     }
     Ok(text.into())
+}
+
+/// A name of an IANA registry: the access line has it without escapes.
+fn registered(name: &str) -> Result<String, InfoFault> {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    if name.len() > REGISTERED_BYTES_MAX || !name.bytes().all(is_part) {
+        return Err(InfoFault::Registered);
+    }
+    Ok(name.into())
 }
 
 fn texts(texts: &[&str]) -> Result<Vec<Box<str>>, InfoFault> {

@@ -120,7 +120,7 @@ pub struct Decided {
     pub rule: Option<u32>,
     /// The upstream that was dialled.
     pub upstream: Option<UpstreamName>,
-    /// What Eyelet and a `tls://` upstream agreed on. It stays in this process.
+    /// What Eyelet and a `tls://` upstream agreed on.
     pub upstream_tls: Option<Arc<UpstreamTlsInfo>>,
     /// Where the connection is counted, if its upstream is one of several. It stays in this
     /// process: an upgrade begins with all upstreams up and nothing open at them.

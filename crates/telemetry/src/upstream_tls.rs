@@ -1,5 +1,7 @@
 //! What a TLS handshake with an upstream agreed on, as the access log shows it.
 
+use std::borrow::Cow;
+
 use serde::{Serialize, Serializer};
 
 use eyelet_memory::interner::Heap;
@@ -12,10 +14,10 @@ pub struct UpstreamTlsInfo {
     #[serde(serialize_with = "number")]
     pub version: u16,
     /// The cipher suite, by its name in the IANA registry.
-    pub cipher_suite: &'static str,
+    pub cipher_suite: Cow<'static, str>,
     /// The group of the key exchange, by its name there. A session of TLS 1.2 that was resumed has
     /// none.
-    pub group: Option<&'static str>,
+    pub group: Option<Cow<'static, str>>,
     /// The protocol that the upstream chose by ALPN.
     pub alpn: Option<Box<str>>,
     /// Whether an earlier session was resumed: the upstream has shown no certificate.
@@ -24,7 +26,13 @@ pub struct UpstreamTlsInfo {
 
 impl Heap for UpstreamTlsInfo {
     fn heap_bytes(&self) -> usize {
-        self.alpn.as_ref().map_or(0, |alpn| alpn.len())
+        let name = |name: &Cow<'static, str>| match name {
+            Cow::Borrowed(_) => 0,
+            Cow::Owned(name) => name.capacity(),
+        };
+        name(&self.cipher_suite)
+            + self.group.as_ref().map_or(0, name)
+            + self.alpn.as_ref().map_or(0, |alpn| alpn.len())
     }
 }
 

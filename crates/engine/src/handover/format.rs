@@ -11,7 +11,7 @@ use thiserror::Error;
 use zeroize::Zeroizing;
 
 use eyelet_record::{EXPORT_BYTES, Role, Session};
-use eyelet_telemetry::export::{InfoFault, InfoV1};
+use eyelet_telemetry::export::{InfoFault, InfoV1, UpstreamTlsV5};
 use eyelet_telemetry::info::Decided;
 
 use super::detached::{Clock, Detached, IMPORT_UNIX_MS};
@@ -22,9 +22,9 @@ use crate::relay::terminate::Terminated;
 use crate::rest::Rest;
 
 /// The version that is written.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 /// The versions that are read.
-pub const VERSIONS_READ: [u16; 4] = [1, 2, 3, 4];
+pub const VERSIONS_READ: [u16; 5] = [1, 2, 3, 4, 5];
 /// Bytes of the version at a message's begin.
 const VERSION_BYTES: usize = 2;
 /// Most bytes of a message: what a connection holds both ways and of two first flights, and as
@@ -79,6 +79,9 @@ pub enum ImportError {
     /// A client without TLS has nothing that TLS, or an upstream of its own, would give it.
     #[error("a connection without TLS has another kind's state")]
     Cleartext,
+    /// TLS towards an upstream that this connection does not have.
+    #[error("the connection has no TLS towards its upstream")]
+    UpstreamTls,
     /// A client's certificate that is too long, or that this connection cannot have.
     #[error("the client's certificate is not one of this connection")]
     Certificate,
@@ -96,10 +99,11 @@ struct ConnectionV1<'a> {
     relay: RelayV1<'a>,
 }
 
-/// Version 4: version 3, with [`RelayV1::Cleartext`] and with sessions as a client. Version 3 is
-/// version 2, and then the last two values. Version 2 is version 1, and then `state`.
+/// Version 5: version 4, and then the last value. Version 4 is version 3, with
+/// [`RelayV1::Cleartext`] and with sessions as a client. Version 3 is version 2, and then two
+/// values. Version 2 is version 1, and then `state`.
 #[derive(Serialize)]
-struct ConnectionV3<'a> {
+struct ConnectionV5<'a> {
     first: ConnectionV1<'a>,
     /// [`crate::relay::Flow::keep_state`].
     state: Option<&'a [u8]>,
@@ -107,6 +111,8 @@ struct ConnectionV3<'a> {
     client_certificate: Option<&'a [u8]>,
     /// [`Rest::idle`].
     idle_ms: Option<u64>,
+    /// [`Decided::upstream_tls`].
+    upstream_tls: Option<UpstreamTlsV5<'a>>,
 }
 
 /// [`Relay`].
@@ -161,7 +167,9 @@ impl Detached {
         };
         let client_certificate = certificate.as_deref().map(|leaf| &**leaf);
         let idle_ms = rest.idle.map(milliseconds);
-        to_bytes(&ConnectionV3 { first, state: self.state(), client_certificate, idle_ms })
+        let upstream_tls = self.info.decided.upstream_tls.as_deref().map(UpstreamTlsV5::new);
+        let state = self.state();
+        to_bytes(&ConnectionV5 { first, state, client_certificate, idle_ms, upstream_tls })
     }
 
     /// The connection of a message and its sockets. The caller knows that both come from a process
@@ -185,6 +193,8 @@ impl Detached {
         let (state, behind) = if version >= 2 { take(behind)? } else { (None, behind) };
         let ((certificate, idle_ms), behind): ((Option<&[u8]>, Option<u64>), _) =
             if version >= 3 { take(behind)? } else { ((None, None), behind) };
+        let (upstream_tls, behind): (Option<UpstreamTlsV5<'_>>, _) =
+            if version >= 5 { take(behind)? } else { (None, behind) };
         if !behind.is_empty() {
             return Err(ImportError::Trailing(behind.len()));
         }
@@ -198,6 +208,12 @@ impl Detached {
         }
         if let Some(certificate) = certificate {
             detached.take_certificate(certificate)?;
+        }
+        if let Some(tls) = upstream_tls {
+            if !detached.relay.is_originated() {
+                return Err(ImportError::UpstreamTls);
+            }
+            detached.info.decided.upstream_tls = Some(Arc::new(tls.info()?));
         }
         Ok(detached)
     }
@@ -244,7 +260,7 @@ fn take<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(T, &'a [u8]), Import
 }
 
 /// Written into a buffer of the whole length: one that grew would leave copies of the secrets.
-fn to_bytes(connection: &ConnectionV3<'_>) -> Zeroizing<Vec<u8>> {
+fn to_bytes(connection: &ConnectionV5<'_>) -> Zeroizing<Vec<u8>> {
     // The values are plain, so neither step can fail. Empty bytes would be refused by `decode`.
     let len = postcard::experimental::serialized_size(connection).unwrap_or(0);
     let mut bytes = Zeroizing::new(vec![0; VERSION_BYTES + len]);

@@ -13,13 +13,14 @@ use eyelet_memory::budget::{Account, Budget};
 use eyelet_record::{EXPORT_BYTES, Session};
 
 /// Messages that are read. The input changes their bytes.
-const STORED: [&str; 6] = [
+const STORED: [&str; 7] = [
     include_str!("../../src/handover/v1/spliced.hex"),
     include_str!("../../src/handover/v1/inspected.hex"),
     include_str!("../../src/handover/v1/tls13.hex"),
     include_str!("../../src/handover/v1/tls12.hex"),
     include_str!("../../src/handover/v1/websocket.hex"),
     include_str!("../../src/handover/v4/cleartext.hex"),
+    include_str!("../../src/handover/v5/agreed.hex"),
 ];
 
 /// The first byte says what the others are: a session, a message, or changes of a stored message.

@@ -384,6 +384,9 @@ fn a_pair_moves_at_an_upgrade() {
     assert_eq!(ending(&mut reader, SOON), (Vec::new(), End::Fin));
     let line = edge.line_of(address);
     assert_eq!((&line["outcome"], &line["rule"]), (&"originated".into(), &"out".into()), "{line}");
+    let tls = &line["upstream_tls"];
+    assert_eq!((&tls["version"], &tls["resumed"]), (&"1.3".into(), &false.into()), "{line}");
+    assert_eq!(tls["cipher_suite"].as_str().map(|name| &name[..4]), Some("TLS_"), "{line}");
     let bytes = sent.len() + 7;
     assert_eq!(
         (&line["bytes_to_upstream"], &line["bytes_to_client"]),

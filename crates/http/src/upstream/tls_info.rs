@@ -11,8 +11,8 @@ pub fn tls_info(tls: &ClientConnection) -> Option<UpstreamTlsInfo> {
     let alpn = tls.alpn_protocol();
     Some(UpstreamTlsInfo {
         version: tls.protocol_version()?.into(),
-        cipher_suite: registered_name(suite),
-        group: group.and_then(|group| group.name().as_str()),
+        cipher_suite: registered_name(suite).into(),
+        group: group.and_then(|group| group.name().as_str()).map(Into::into),
         alpn: alpn.map(|name| String::from_utf8_lossy(name).into()),
         resumed: tls.handshake_kind() == Some(HandshakeKind::Resumed),
     })

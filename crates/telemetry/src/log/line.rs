@@ -179,7 +179,7 @@ fn upstream_tls(out: &mut Vec<u8>, tls: &UpstreamTlsInfo) {
     out.extend_from_slice(br#","cipher_suite":"#);
     plain(out, cipher_suite);
     out.extend_from_slice(br#","group":"#);
-    or_null(out, *group, plain);
+    or_null(out, group.as_deref(), plain);
     out.extend_from_slice(br#","alpn":"#);
     or_null(out, alpn.as_deref(), text);
     out.extend_from_slice(br#","resumed":"#);

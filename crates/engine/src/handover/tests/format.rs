@@ -8,6 +8,7 @@ use eyelet_telemetry::evidence::{AddressEvidence, CertificateEvidence, Evidence}
 use eyelet_telemetry::export::{InfoFault, InfoV1};
 use eyelet_telemetry::info::{Alpn, Decided, NS_PER_MS, Outcome, TlsCompression, UpstreamName};
 use eyelet_telemetry::labels::Labels;
+use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
 use eyelet_wire::ja4::Ja4;
 
 use super::super::detached::{Clock, IMPORT_UNIX_MS};
@@ -18,7 +19,8 @@ use crate::relay::export::{FlowFault, HELD_BYTES_MAX};
 
 /// What each file has, and its version. An upgrade from any release that wrote the version needs
 /// them to be read.
-const STORED: [(&str, &str); 9] = [
+const STORED: [(&str, &str); 10] = [
+    ("agreed", include_str!("../v5/agreed.hex")),
     ("originated", include_str!("../v4/originated.hex")),
     ("cleartext", include_str!("../v4/cleartext.hex")),
     ("certified", include_str!("../v3/certified.hex")),
@@ -151,12 +153,23 @@ fn originated(mut flow: Flow) -> (Decided, Relay) {
     (decided, Relay::Terminate(Terminated { session, flow }))
 }
 
+fn agreed(flow: Flow) -> (Decided, Relay) {
+    let (decided, relay) = originated(flow);
+    let upstream_tls = UpstreamTlsInfo {
+        version: 0x0304,
+        cipher_suite: "TLS_AES_128_GCM_SHA256".into(),
+        group: Some("X25519MLKEM768".into()),
+        alpn: Some("imap".into()),
+        resumed: true,
+    };
+    (Decided { upstream_tls: Some(Arc::new(upstream_tls)), ..decided }, relay)
+}
+
 /// The values that the files have.
 fn stored(name: &str) -> Detached {
     let (client, _) = eyelet_sys::socket::pair().unwrap();
     let (upstream, _) = eyelet_sys::socket::pair().unwrap();
-    let mut upstream = Some(upstream);
-    let mut flow = Flow::default();
+    let (mut upstream, mut flow) = (Some(upstream), Flow::default());
     let (decided, relay) = match name {
         "spliced" => {
             let mut decided = decided();
@@ -195,6 +208,7 @@ fn stored(name: &str) -> Detached {
         }
         "websocket" => websocket(flow),
         "originated" => originated(flow),
+        "agreed" => agreed(flow),
         _ => {
             let (key, iv) = ([0xc3; 16], [0xd4; 12]);
             let suite = Suite::Aes128Gcm;
@@ -242,8 +256,9 @@ fn shown(detached: &Detached) -> String {
     let upstream = upstream.is_some();
     let (flow, state) = (flow.export(), detached.state());
     let leaf = info.decided.client_certificate.as_deref();
+    let tls = info.decided.upstream_tls.as_deref();
     let info = InfoV1::new(info, IMPORT_UNIX_MS);
-    format!("{info:?} {leaf:?} {rest:?} {upstream} {session} {flow:?} {state:?}")
+    format!("{info:?} {leaf:?} {tls:?} {rest:?} {upstream} {session} {flow:?} {state:?}")
 }
 
 #[test]
@@ -268,16 +283,16 @@ fn stored_messages_are_read_for_ever() {
         let written = expected.encode();
         let stored = from_hex(text);
         let newest = match stored[1] {
-            // Each version is the one before, and then one or two optional values. Version 4 has
-            // a kind more.
-            1 => [&[0, 4], &stored[2..], &[0, 0, 0]].concat(),
-            2 => [&[0, 4], &stored[2..], &[0, 0]].concat(),
-            3 => [&[0, 4], &stored[2..]].concat(),
+            // Versions 2, 3 and 5 are the one before, and then one, two and one optional values.
+            // Version 4 has a kind more.
+            1 => [&[0, 5], &stored[2..], &[0, 0, 0, 0]].concat(),
+            2 => [&[0, 5], &stored[2..], &[0, 0, 0]].concat(),
+            3 | 4 => [&[0, 5], &stored[2..], &[0]].concat(),
             _ => stored,
         };
         assert!(
             *written == newest,
-            "{name}: version 4 has changed. It must not; this would be its bytes:\n{}",
+            "{name}: version 5 has changed. It must not; this would be its bytes:\n{}",
             to_hex(&written)
         );
         let read = Detached::decode(&from_hex(text), received(&expected)).unwrap();
@@ -306,7 +321,7 @@ fn a_message_has_one_length() {
 
 #[test]
 fn a_message_of_another_version_is_refused() {
-    for version in [0_u16, 5, 256, u16::MAX] {
+    for version in [0_u16, 6, 256, u16::MAX] {
         let expected = stored("tls13");
         let mut bytes = expected.encode().to_vec();
         bytes[..2].copy_from_slice(&version.to_be_bytes());
@@ -435,7 +450,32 @@ fn tls_towards_an_upstream_has_nothing_of_a_clients() {
     let value = stored("originated");
     let mut bytes = value.encode().to_vec();
     bytes[1] = 3;
+    bytes.pop();
     assert_eq!(Detached::decode(&bytes, received(&value)).err(), refused);
+}
+
+/// What was agreed on is that of a connection to a `tls://` upstream, in names that are registered.
+#[test]
+fn what_no_upstream_has_agreed_on_is_refused() {
+    let agreed = stored("agreed").info.decided.upstream_tls.unwrap();
+    let fault = |name: &str, change: &dyn Fn(&mut UpstreamTlsInfo)| {
+        let (mut value, mut tls) = (stored(name), (*agreed).clone());
+        change(&mut tls);
+        value.info.decided.upstream_tls = Some(Arc::new(tls));
+        Detached::decode(&value.encode(), received(&value)).err()
+    };
+    assert_eq!(fault("originated", &|_| ()), None);
+    for name in ["tls13", "http2", "cleartext", "spliced", "websocket"] {
+        assert_eq!(fault(name, &|_| ()), Some(ImportError::UpstreamTls), "{name}");
+    }
+    let refused = Some(ImportError::Info(InfoFault::Registered));
+    for name in ["TLS\"", "a b", "\n", &"x".repeat(65)] {
+        assert_eq!(fault("agreed", &|tls| tls.cipher_suite = name.to_owned().into()), refused);
+        assert_eq!(fault("agreed", &|tls| tls.group = Some(name.to_owned().into())), refused);
+    }
+    let too_long = Some(ImportError::Info(InfoFault::TooLong));
+    let long = || Some("x".repeat(70_000).into());
+    assert_eq!(fault("agreed", &|tls| tls.alpn = long()), too_long);
 }
 
 /// TLS and an upstream are not for a client without TLS, and versions before 4 have no such kind.
@@ -458,6 +498,7 @@ fn a_client_without_tls_has_nothing_of_it() {
     let value = stored("cleartext");
     let mut bytes = value.encode().to_vec();
     bytes[1] = 3;
+    bytes.pop();
     let fault = Detached::decode(&bytes, received(&value)).err();
     assert_eq!(fault, Some(ImportError::Malformed));
 }

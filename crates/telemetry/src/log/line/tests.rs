@@ -178,8 +178,8 @@ fn upstream_tls() -> impl Strategy<Value = UpstreamTlsInfo> {
     (version, suite, group, option::of(boxed()), any::<bool>()).prop_map(
         |(version, cipher_suite, group, alpn, resumed)| UpstreamTlsInfo {
             version,
-            cipher_suite,
-            group,
+            cipher_suite: cipher_suite.into(),
+            group: group.map(Into::into),
             alpn,
             resumed,
         },
