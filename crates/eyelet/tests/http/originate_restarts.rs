@@ -7,6 +7,7 @@ use std::process::Command;
 use rustix::process::Signal;
 
 use crate::originate_dictionaries::{application, bundle, get, near_command};
+use crate::support::edge::{self, LISTENER};
 use crate::support::pki::Kind;
 use crate::support::{Edge, Pki, Upstream, until};
 
@@ -22,12 +23,19 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
+        Self::with_far(|command| command)
+    }
+
+    fn with_far(of_far: impl FnOnce(Command) -> Command) -> Self {
         let pki = Pki::new();
         let app = Upstream::serve(|mut stream| application(&mut stream));
         pki.server("edge", &["app.test"], Kind::P256);
         let keys = "dictionary = [\"/app.*.js\", \"/other.*.js\", \"/third.*.js\"]";
         let rule = pki.terminate(&format!("http://{}", app.address), keys);
-        let far = Edge::start(&pki.folder, &rule);
+        let rule = format!("{LISTENER}{rule}[dictionary]\npath = \"store\"\n");
+        let mut command = edge::eyelet(&pki.folder);
+        command.arg("serve").arg(pki.folder.write("far.toml", rule));
+        let far = Edge::spawn(of_far(command), 1);
         Self { pki, far, _app: app }
     }
 
@@ -141,15 +149,35 @@ fn files_that_are_damaged_or_another_ones_are_removed() {
 }
 
 /// A limit for files is as a full disk: a write ends in the middle.
+fn on_full_disk(edge: &Command, blocks: u8) -> Command {
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\""));
+    command.arg(edge.get_program()).args(edge.get_args());
+    command.envs(edge.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command
+}
+
+/// Not even a difference fits, so no write succeeds between two that fail.
+#[test]
+fn a_full_disk_of_the_far_edge_is_one_line() {
+    let mut pair = Pair::with_far(|far| on_full_disk(&far, 0));
+    let near = pair.near();
+    for name in ["app", "other", "third"] {
+        assert_ne!(travels(&near, name, 1), DIFFERENCE);
+        assert_eq!(travels(&near, name, 2), DIFFERENCE, "memory has it");
+    }
+    pair.far.signal(Signal::TERM);
+    assert!(pair.far.wait_exit().success());
+    let log = pair.far.log();
+    assert_eq!(log.matches("File too large").count(), 1, "one line for all: {log}");
+    assert!(log.contains("new dictionaries stay in memory only"), "{log}");
+}
+
 #[test]
 fn a_full_disk_keeps_nobody_waiting() {
     let pair = Pair::new();
-    let edge = near_command(&pair.pki, &pair.far, FOLDER);
-    let mut command = Command::new("sh");
-    command.arg("-c").arg("trap '' XFSZ; ulimit -f 8; exec \"$0\" \"$@\"");
-    command.arg(edge.get_program()).args(edge.get_args());
-    command.env("XDG_RUNTIME_DIR", pair.pki.folder.path());
-    let mut near = Edge::spawn(command, 1);
+    let near = on_full_disk(&near_command(&pair.pki, &pair.far, FOLDER), 8);
+    let mut near = Edge::spawn(near, 1);
     for name in ["app", "other", "third"] {
         assert_ne!(travels(&near, name, 1), DIFFERENCE);
         assert_eq!(travels(&near, name, 2), DIFFERENCE, "memory has it");

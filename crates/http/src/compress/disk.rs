@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -69,6 +70,8 @@ impl FolderAt {
 pub struct DictionaryFolder {
     path: PathBuf,
     own: Arc<OwnFolder>,
+    /// Whether the last write failed: a full disk is one line in the log, not one a file.
+    is_failing: Arc<AtomicBool>,
 }
 
 impl DictionaryFolder {
@@ -78,19 +81,20 @@ impl DictionaryFolder {
     /// # Errors
     /// If it cannot be created, or another user may write to it.
     pub fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self { path: path.to_owned(), own: Arc::new(OwnFolder::open(path)?) })
+        let own = Arc::new(OwnFolder::open(path)?);
+        Ok(Self { path: path.to_owned(), own, is_failing: Arc::default() })
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(super) fn save_version(&self, version: &StoredVersion) -> io::Result<()> {
-        self.write(&stored::version_name(version.hash), &stored::encode_version(version)?)
+    pub(super) fn save_version(&self, version: &StoredVersion) -> bool {
+        self.write(&stored::version_name(version.hash), stored::encode_version(version))
     }
 
-    pub(super) fn save_delta(&self, step: Step, delta: &Delta) -> io::Result<()> {
-        self.write(&stored::delta_name(step), &stored::encode_delta(step, delta)?)
+    pub(super) fn save_delta(&self, step: Step, delta: &Delta) -> bool {
+        self.write(&stored::delta_name(step), stored::encode_delta(step, delta))
     }
 
     /// Writes a trained dictionary for a rule. Returns its path.
@@ -109,8 +113,8 @@ impl DictionaryFolder {
         Ok(self.path.join(name))
     }
 
-    pub(super) fn save_learned(&self, origin: &LearnedOrigin, learned: &Learned) -> io::Result<()> {
-        self.write(&stored::learned_name(learned.file), &stored::encode_learned(origin, learned)?)
+    pub(super) fn save_learned(&self, origin: &LearnedOrigin, learned: &Learned) -> bool {
+        self.write(&stored::learned_name(learned.file), stored::encode_learned(origin, learned))
     }
 
     pub(super) fn remove_learned(&self, file: Hash) {
@@ -176,9 +180,19 @@ impl DictionaryFolder {
 
     /// Writes under another name first, then renames: after a crash of the program there is the old
     /// file or none. A power failure may damage it, which its checksum shows: to sync a thousand
-    /// files of a tree would keep others from the disk for seconds.
-    fn write(&self, name: &str, encoded: &[u8]) -> io::Result<()> {
-        self.own.write_unsynced(name, &format!("{name}{BESIDE}"), encoded)
+    /// files of a tree would keep others from the disk for seconds. Returns whether it is written.
+    fn write(&self, name: &str, encoded: io::Result<Vec<u8>>) -> bool {
+        let write =
+            |bytes: Vec<u8>| self.own.write_unsynced(name, &format!("{name}{BESIDE}"), &bytes);
+        let written = encoded.and_then(write);
+        let was_failing = self.is_failing.swap(written.is_err(), Relaxed);
+        if let Err(error) = &written
+            && !was_failing
+        {
+            let path = self.path.display();
+            tracing::warn!("{path}: {error}: new dictionaries stay in memory only");
+        }
+        written.is_ok()
     }
 
     fn read(&self, name: &str) -> Option<Bytes> {

@@ -203,8 +203,8 @@ impl Keeper {
     fn save(&self, hash: Hash) {
         let Some(folder) = self.folder.get() else { return };
         let version = lock(&self.store).any_version(hash);
-        if let Some(Err(error)) = version.map(|version| folder.save_version(&version)) {
-            tracing::warn!("{}: {error}", folder.path().display());
+        if let Some(version) = version {
+            folder.save_version(&version);
         }
     }
 

@@ -1,7 +1,6 @@
 //! The files of what this edge has learned as a client: written and removed in the order in which
 //! the store has changed, and read at the start.
 
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -15,13 +14,11 @@ use super::jobs::LearnedOfAll;
 pub(super) struct LearnedFiles {
     learned: Arc<Mutex<LearnedOfAll>>,
     folder: Arc<FolderAt>,
-    /// Whether the last write failed: a full disk is one line in the log, not one a file.
-    is_failing: bool,
 }
 
 impl LearnedFiles {
     pub(super) fn new(learned: Arc<Mutex<LearnedOfAll>>, folder: Arc<FolderAt>) -> Self {
-        Self { learned, folder, is_failing: false }
+        Self { learned, folder }
     }
 
     pub(super) fn folder(&self) -> &Arc<FolderAt> {
@@ -42,7 +39,7 @@ impl LearnedFiles {
     }
 
     /// Writes or removes one file. Returns whether there was one to do.
-    pub(super) fn save_one(&mut self) -> bool {
+    pub(super) fn save_one(&self) -> bool {
         let change = lock_learned(&self.learned).0.next_change();
         let Some(change) = change else { return false };
         // The first one makes the folder.
@@ -52,27 +49,21 @@ impl LearnedFiles {
         };
         match change {
             LearnedChange::Dropped(file) => folder.remove_learned(file),
-            LearnedChange::Added(number) => {
-                let saved = self.save(folder, number);
-                if let Err(error) = &saved
-                    && !self.is_failing
-                {
-                    tracing::warn!("{}: {error}", folder.path().display());
-                }
-                self.is_failing = saved.is_err();
-            }
+            LearnedChange::Added(number) => self.save(folder, number),
         }
         true
     }
 
     /// Saves a dictionary, unless it has left the store or was wrong in the meantime.
-    fn save(&self, folder: &DictionaryFolder, number: u64) -> io::Result<()> {
+    fn save(&self, folder: &DictionaryFolder, number: u64) {
         let store = lock_learned(&self.learned);
         let found = store.0.numbered(number).filter(|(_, learned)| !learned.is_wrong());
         let found = found.map(|(origin, learned)| (origin.clone(), learned.clone()));
         drop(store);
-        let Some((origin, learned)) = found else { return Ok(()) };
-        folder.save_learned(&origin, &learned).inspect_err(|_| learned.not_saved())
+        let Some((origin, learned)) = found else { return };
+        if !folder.save_learned(&origin, &learned) {
+            learned.not_saved();
+        }
     }
 
     /// A file that was read at the start.

@@ -92,9 +92,7 @@ impl Maker {
     fn save(&self, step: Step) {
         let Some(folder) = self.folder.get() else { return };
         let Some(delta) = lock(&self.store).delta(step).cloned() else { return };
-        if let Err(error) = folder.save_delta(step, &delta) {
-            tracing::warn!("{}: {error}", folder.path().display());
-        }
+        folder.save_delta(step, &delta);
         if lock(&self.store).delta(step).is_none() {
             folder.remove_delta(step);
         }
