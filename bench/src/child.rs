@@ -88,9 +88,14 @@ pub fn launch(core: usize, command: &[OsString]) -> io::Error {
         rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).map_err(Into::into)
     });
     match ready {
-        Ok(()) => Command::new(program).args(arguments).exec(),
+        Ok(()) => of(program)(Command::new(program).args(arguments).exec()),
         Err(e) => e,
     }
+}
+
+/// Says which file or program an error is about.
+pub fn of(what: impl AsRef<Path>) -> impl FnOnce(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{}: {error}", what.as_ref().display()))
 }
 
 /// Binds the calling thread and its children to one core. Without such a core it does nothing.

@@ -19,6 +19,7 @@ use super::compression::replay::{self, Browser, RecordedRequest};
 use super::compression::tap::Tap;
 use super::{Findings, Meter, settle};
 use crate::board::{Board, Column, Sample};
+use crate::child::of;
 use crate::lab::{LOCALHOST, Lab, Server};
 use relay::LineCounts;
 
@@ -325,7 +326,7 @@ fn megabytes(bytes: u64) -> f64 {
 /// Both revisions, the older one first.
 fn trees(lab: &Lab, options: &Options) -> io::Result<(PathBuf, PathBuf)> {
     let (older, newer) = match (&options.older, &options.tree) {
-        (Some(older), Some(newer)) => (older.canonicalize()?, newer.canonicalize()?),
+        (Some(older), Some(newer)) => (whole(older)?, whole(newer)?),
         _ => {
             let [older, newer] = VERSIONS.map(|v| material::fetch(lab.folder(), PACKAGE, v));
             (older?, newer?)
@@ -338,6 +339,10 @@ fn trees(lab: &Lab, options: &Options) -> io::Result<(PathBuf, PathBuf)> {
             first(&newer, &lab.folder().join("newer"), count)?,
         )),
     }
+}
+
+fn whole(path: &Path) -> io::Result<PathBuf> {
+    path.canonicalize().map_err(of(path))
 }
 
 /// Copies the first files of a tree.

@@ -9,6 +9,8 @@ use std::process::Command;
 use aws_lc_rs::digest::SHA256;
 use serde_json::Value;
 
+use crate::child::of;
+
 /// Bodies by path.
 pub type Files = BTreeMap<String, Vec<u8>>;
 
@@ -97,7 +99,7 @@ pub fn files_in(root: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder)? {
+        for entry in fs::read_dir(&folder).map_err(of(&folder))? {
             let path = entry?.path();
             let kind = fs::symlink_metadata(&path)?.file_type();
             if kind.is_dir() && path.file_name().is_some_and(|name| name != ".git") {
@@ -154,7 +156,8 @@ pub fn fetch(folder: &Path, package: &str, version: &str) -> io::Result<PathBuf>
         .args(["pack", "--silent", "--pack-destination", "."])
         .arg(format!("{package}@{version}"))
         .current_dir(&into)
-        .output()?;
+        .output()
+        .map_err(of("npm"))?;
     let name = String::from_utf8_lossy(&packed.stdout).trim().to_owned();
     if !packed.status.success() || name.is_empty() {
         let said = String::from_utf8_lossy(&packed.stderr).trim().to_owned();
@@ -186,3 +189,16 @@ const WORDS: [&str; 24] = [
 ];
 
 const RECORDS: (&str, &str) = ("@mdn/browser-compat-data", "8.1.9");
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_folder_that_is_missing_is_named() {
+        let error = files_in(Path::new("/missing/tree")).unwrap_err();
+        assert!(error.to_string().contains("/missing/tree"), "{error}");
+    }
+}
