@@ -21,6 +21,7 @@ use x509_parser::parse_x509_certificate;
 
 use crate::guard::{self, is_guarded};
 use eyelet_config::{Action, Config, UpstreamTls};
+use eyelet_telemetry::clip::clip;
 use eyelet_telemetry::evidence::CertificateEvidence;
 use eyelet_tls::client::{self, ClientConfigs, Roots, is_trusted};
 use eyelet_tls::provider::{self, KeyOnly, PROVIDER};
@@ -278,7 +279,6 @@ fn describe(
     let parts = issuer.iter_common_name().chain(issuer.iter_organization());
     let parts = parts.filter_map(|part| part.as_str().ok()).map(Box::from);
     let whole: Box<str> = issuer.to_string().into();
-    let issuers = [whole.clone()].into_iter().chain(parts).collect();
     // The name is checked separately: a certificate for another name may still have a valid chain.
     let trusted = matches!(
         verified,
@@ -288,11 +288,13 @@ fn describe(
             ))
     );
     let logged = CertificateEvidence {
-        names: names.iter().take(LOGGED_MAX).cloned().collect(),
-        issuer: whole,
-        fault: verified.as_ref().err().map(|why| why.to_string().into()),
+        names: names.iter().take(LOGGED_MAX).map(clip).collect(),
+        issuer: clip(&whole),
+        // rustls lists all names of a certificate that is for others.
+        fault: verified.as_ref().err().map(clip),
         at_unix_ms: now_ms,
     };
+    let issuers = [whole].into_iter().chain(parts).collect();
     let expires = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);
     let valid = verified.is_ok();
     let certificate = eyelet_policy::CertificateFacts { names, issuer: issuers, trusted, valid };
@@ -327,7 +329,7 @@ impl Shown {
         let is_trusted = configs.trusts(tls, &self.chain, now);
         let server = self.server.as_ref();
         let fault = server.and_then(|server| configs.fault(tls, server, &self.chain, now));
-        let fault: Option<Box<str>> = fault.map(|why| why.to_string().into());
+        let fault: Option<Box<str>> = fault.map(clip);
         let logged = match fault == self.logged.fault {
             true => self.logged.clone(),
             false => Arc::new(CertificateEvidence { fault, ..(*self.logged).clone() }),

@@ -5,6 +5,7 @@
 
 pub mod causes;
 pub mod cell;
+pub mod clip;
 pub mod counters;
 pub mod evidence;
 pub mod export;

@@ -74,6 +74,27 @@ fn a_client_sees_the_fault_of_the_origins_certificate() {
     }
 }
 
+/// The origin chooses how long the fault would be: rustls lists all names.
+#[test]
+fn many_names_are_cut_in_the_log() {
+    if !need("curl") {
+        return;
+    }
+    let origins = Pki::new();
+    let names: Vec<String> = (0..900).map(|n| format!("name{n}.other.test")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let origin = Upstream::https(origins.server("many", &names, Kind::P256));
+    let at = Minting::new(origins);
+    let said = at.curl(origin.address, "app.test", &["--insecure", "--http1.1"]);
+    assert!(said.text.starts_with("503"), "{}", said.text);
+    let line = at.edge.line("the request", |line| line["http"]["path"] == "/curl");
+    let texts = [&line["reason"], &line["evidence"]["certificate"]["fault"]];
+    for text in texts.map(|text| text.as_str().unwrap()) {
+        assert!(text.contains("not valid for name \"app.test\"") && text.ends_with('…'), "{text}");
+    }
+    assert!(line.to_string().len() < 8 << 10, "{line}");
+}
+
 /// OpenSSL takes no server by a key that may sign lists of certificates alone. rustls does.
 #[test]
 fn a_client_sees_what_the_origins_key_is_for() {

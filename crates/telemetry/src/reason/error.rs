@@ -4,15 +4,17 @@
 use std::fmt;
 use std::io;
 
+use crate::clip::clip;
+
 /// A library's text about an error, for people. The type can only be displayed, so no code can
 /// depend on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Detail(Box<str>);
 
 impl Detail {
-    /// The text of an error.
+    /// The text of an error, cut if it is long: it may have what a peer has said.
     pub fn of(error: impl fmt::Display) -> Self {
-        Self(error.to_string().into())
+        Self(clip(error))
     }
 }
 
