@@ -262,6 +262,12 @@ pub enum AuthorityFault {
          two in one part: make another one with a plain subject, such as CN=Our inspection"
     )]
     Subject,
+    /// What it signs would have no issuer (RFC 5280 section 4.1.2.4).
+    #[error(
+        "the authority's subject is empty, and clients take no certificate without an issuer: \
+         make another one with a subject, such as CN=Our inspection"
+    )]
+    NoSubject,
     /// Others than the owner may read the key.
     #[error(
         "the authority's key must be readable by its owner only (mode {mode:o}): chmod go= {}",
@@ -299,6 +305,9 @@ pub fn check_authority(certificate: &CertificateDer<'_>) -> Result<(), Authority
     let usage = parsed.key_usage().map_err(|_| AuthorityFault::Unreadable)?;
     if !parsed.is_ca() || usage.is_some_and(|usage| !usage.value.key_cert_sign()) {
         return Err(AuthorityFault::NoAuthority);
+    }
+    if parsed.subject().iter().next().is_none() {
+        return Err(AuthorityFault::NoSubject);
     }
     // The library that signs writes each kind of attribute once, and one in each part.
     let mut kinds = Vec::new();

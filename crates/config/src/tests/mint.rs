@@ -2,7 +2,9 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, date_time_ymd};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, KeyPair, date_time_ymd,
+};
 
 use super::certificates::Folder;
 use super::*;
@@ -64,6 +66,7 @@ fn mistakes_in_a_rule_that_mints() {
     authority(&folder, "mint", |_| ());
     authority(&folder, "other", |_| ());
     authority(&folder, "open", |_| ());
+    authority(&folder, "nobody", |params| params.distinguished_name = DistinguishedName::new());
     let open = std::fs::Permissions::from_mode(0o640);
     std::fs::set_permissions(folder.0.join("open.key"), open).unwrap();
     folder.issue("leaf", &["a.example"]);
@@ -73,8 +76,9 @@ fn mistakes_in_a_rule_that_mints() {
     let upstream = |upstream: &str| format!("{PAIR}upstream = {upstream}");
     for (listener, keys, expected) in [
         (INTERCEPTING, "upstream = \"destination\"".to_owned(), "`mint_key` is missing"),
-        (INTERCEPTING, pair("nobody", "mint"), "cannot read"),
-        (INTERCEPTING, pair("mint", "nobody"), "cannot read"),
+        (INTERCEPTING, pair("none", "mint"), "cannot read"),
+        (INTERCEPTING, pair("mint", "none"), "cannot read"),
+        (INTERCEPTING, pair("nobody", "nobody"), "the authority's subject is empty"),
         (INTERCEPTING, pair("open", "open"), "readable by its owner only (mode 640): chmod go="),
         (INTERCEPTING, pair("leaf", "leaf"), "not the certificate of an authority"),
         (INTERCEPTING, pair("mint", "other"), "does not fit the certificate"),
