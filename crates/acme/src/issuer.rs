@@ -240,7 +240,8 @@ impl Issuer {
         params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest.as_ref())];
         let certificate = params.self_signed(&key).map_err(library)?;
         // Not compared with its key: the library that does that refuses the critical extension.
-        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let key = PrivatePkcs8KeyDer::from(key.serialize_der());
+        let key = Zeroizing::new(PrivateKeyDer::from(key));
         let signing = signing_key(&key);
         let signing =
             signing.ok_or_else(|| AcmeError::Library("a new key does not sign".into()))?;

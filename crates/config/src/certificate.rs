@@ -129,7 +129,7 @@ pub struct Pair {
     /// Both, ready to sign.
     pub certified: CertifiedKey,
     /// The key alone.
-    pub key: PrivateKeyDer<'static>,
+    pub key: Zeroizing<PrivateKeyDer<'static>>,
     /// The versions of the two files.
     pub stamps: [Stamp; 2],
 }
@@ -167,7 +167,7 @@ pub fn load_text(file: &Path, text: &[u8]) -> Result<Pair, CertificateError> {
 fn pair(
     files: &CertificateFiles,
     chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
+    key: Zeroizing<PrivateKeyDer<'static>>,
     stamps: [Stamp; 2],
 ) -> Result<Pair, CertificateError> {
     let signing = signing_key(&key).ok_or(CertificateError::BadKey { file: files.key.clone() })?;
@@ -217,7 +217,7 @@ fn chain_of(file: &Path, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, Ce
     let certificates =
         certificates.map_err(|why| CertificateError::Pem { file: file.to_owned(), why })?;
     if certificates.is_empty() {
-        let holds_key = PrivateKeyDer::from_pem_slice(text).is_ok();
+        let holds_key = PrivateKeyDer::from_pem_slice(text).map(Zeroizing::new).is_ok();
         return Err(CertificateError::NoCertificate { file: file.to_owned(), holds_key });
     }
     Ok(certificates)
@@ -379,13 +379,13 @@ pub fn check_key(file: &Path) -> Result<(), CertificateError> {
     key(file).map(drop)
 }
 
-fn key(file: &Path) -> Result<(PrivateKeyDer<'static>, Stamp), CertificateError> {
+fn key(file: &Path) -> Result<(Zeroizing<PrivateKeyDer<'static>>, Stamp), CertificateError> {
     let (text, stamp) = stamped(file)?;
     Ok((key_of(file, &text)?, stamp))
 }
 
-fn key_of(file: &Path, text: &[u8]) -> Result<PrivateKeyDer<'static>, CertificateError> {
-    PrivateKeyDer::from_pem_slice(text).map_err(|why| match why {
+fn key_of(file: &Path, text: &[u8]) -> Result<Zeroizing<PrivateKeyDer<'static>>, CertificateError> {
+    PrivateKeyDer::from_pem_slice(text).map(Zeroizing::new).map_err(|why| match why {
         // The header lines of an encrypted traditional key (RFC 1421) are not base64, so it does
         // not parse at all.
         _ if is_encrypted(text) => CertificateError::EncryptedKey { file: file.to_owned() },

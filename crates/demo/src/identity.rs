@@ -96,5 +96,5 @@ pub(crate) fn make(folder: &TemporaryFolder) -> Result<(Authority, Identity), Lo
     let authority = Authority::open(&settings)?;
     let (name, key) = (SubjectName::Dns(ORIGIN_NAME.into()), LeafKey::generate()?);
     let leaf = authority.sign(&[name], &key, LEAF_LIFETIME, SystemTime::now())?;
-    Ok((authority, Identity { certificate: leaf.certificate, key: key.der() }))
+    Ok((authority, Identity { certificate: leaf.certificate, key: key.der().clone_key() }))
 }

@@ -98,10 +98,11 @@ impl Authority {
     fn parse(folder: &Path, text: &[u8]) -> Result<Self, LocalCaError> {
         let damaged = |why: String| LocalCaError::Damaged { folder: folder.to_owned(), why };
         let key = PrivateKeyDer::from_pem_slice(text)
+            .map(Zeroizing::new)
             .map_err(|why| damaged(format!("the key in {KEY_FILE}: {why}")))?;
         let certificate = CertificateDer::from_pem_slice(text)
             .map_err(|why| damaged(format!("the certificate in {KEY_FILE}: {why}")))?;
-        let key = KeyPair::try_from(&key).map_err(|why| damaged(why.to_string()))?;
+        let key = KeyPair::try_from(&*key).map_err(|why| damaged(why.to_string()))?;
         let (_, parsed) =
             parse_x509_certificate(&certificate).map_err(|why| damaged(why.to_string()))?;
         if !parsed.is_ca() || parsed.public_key().subject_public_key.data != key.public_key_raw() {

@@ -90,8 +90,8 @@ impl LeafKey {
     }
 
     /// The key in PKCS#8.
-    pub fn der(&self) -> PrivateKeyDer<'static> {
-        PrivatePkcs8KeyDer::from(self.0.serialize_der()).into()
+    pub fn der(&self) -> Zeroizing<PrivateKeyDer<'static>> {
+        Zeroizing::new(PrivatePkcs8KeyDer::from(self.0.serialize_der()).into())
     }
 
     /// The same as PEM.

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, KeyPair, date_time_ymd,
 };
+use zeroize::ZeroizeOnDrop;
 
 use super::certificates::Folder;
 use super::*;
@@ -178,4 +179,15 @@ fn the_upstream_of_one_connection() {
         let allowed: Vec<String> = own.chosen.unwrap().iter().map(ToString::to_string).collect();
         assert_eq!(allowed, allow, "{more}");
     }
+}
+
+/// It may be the key of an authority.
+#[test]
+fn a_key_that_was_read_is_wiped() {
+    fn is_wiped(_: &impl ZeroizeOnDrop) {}
+    let folder = Folder::new();
+    authority(&folder, "mint", |_| ());
+    let [certificate, key] = ["mint.pem", "mint.key"].map(|name| folder.0.join(name));
+    let pair = certificate::load(&CertificateFiles { certificate, key }).unwrap();
+    is_wiped(&pair.key);
 }
