@@ -94,6 +94,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-local-ca",
             "eyelet-memory",
             "eyelet-sys",
+            "eyelet-wire",
             "quick_cache",
             "rustls",
             "rustls-native-certs",
