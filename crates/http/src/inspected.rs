@@ -3,11 +3,14 @@
 
 use bytes::Bytes;
 use eyelet_telemetry::reason::{Limit, Peer, Reason};
+use eyelet_wire::alert::AlertDescription;
 use http::{Method, StatusCode, response};
 
 use super::head::Length;
 use super::page::text_page;
 use super::refusal::Id;
+
+const NO_APPLICATION_PROTOCOL: u8 = AlertDescription::NoApplicationProtocol.code();
 
 /// Who has given no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +60,10 @@ fn of_upstream(reason: &Reason) -> Option<&'static str> {
             "It could make no sound TLS connection to the server. The server's certificate may not \
              be valid."
         }
+        // RFC 7301 section 3.2: as from a server of HTTP/2 alone for a client of HTTP/1.1.
+        Reason::UpstreamAlert(NO_APPLICATION_PROTOCOL) => {
+            "The server does not speak the version of HTTP that this connection has."
+        }
         Reason::UpstreamAlert(_) => {
             "The server has ended the TLS connection. It may require a certificate of the client."
         }
@@ -91,6 +98,7 @@ mod tests {
         for (by, status, reason, expected) in [
             (Respondent::Origin, 503, &tls, "certificate may not be valid."),
             (Respondent::Origin, 502, &Reason::UpstreamAlert(116), "certificate of the client."),
+            (Respondent::Origin, 502, &Reason::UpstreamAlert(120), "version of HTTP"),
             (Respondent::Origin, 504, &late, "did not answer in time."),
             (Respondent::Origin, 503, &Reason::NoAddress, "could not be reached."),
             (Respondent::Origin, 503, &shed, "no room"),

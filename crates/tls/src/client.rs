@@ -18,6 +18,7 @@ use crate::server::{Capture, TlsError};
 use eyelet_config::certificate;
 use eyelet_config::{Config, UpstreamFiles, UpstreamTls};
 use eyelet_sys::file::Stamp;
+use eyelet_wire::alert::AlertDescription;
 
 /// Which versions of HTTP are offered on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -199,12 +200,16 @@ pub fn is_trusted(
 pub const NO_TLS: &str = "the server speaks no TLS";
 
 /// Why a handshake with a server failed. rustls says of a server that speaks no TLS which part of a
-/// record's header is wrong.
+/// record's header is wrong, and has names of its own for alerts.
 pub fn describe(error: &Error) -> String {
     match error {
         Error::InvalidMessage(
             InvalidMessage::InvalidContentType | InvalidMessage::UnknownProtocolVersion,
         ) => NO_TLS.into(),
+        Error::AlertReceived(alert) => match AlertDescription::from_code((*alert).into()) {
+            Some(alert) => format!("the server sent alert {alert}"),
+            None => format!("the server sent alert {}", u8::from(*alert)),
+        },
         other => other.to_string(),
     }
 }
