@@ -39,6 +39,9 @@ use run::{
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match cli.scenario {
+        Scenario::Squid(_) if !cli.against.is_empty() => {
+            Err(io::Error::other("`squid` measures rows of its own: leave --against out"))
+        }
         Scenario::Squid(squid::Options { inside: false, .. }) => squid::enter(),
         Scenario::Peer(own) => own::serve(own),
         _ => measure(&cli),

@@ -20,23 +20,39 @@ use scene::{Place, Program, REPLY_BYTES, Row, Scene, Span, Step, Visit};
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Connections open at a time; each robot opens its next when its last has ended
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 200, value_parser = some)]
     robots: usize,
     /// Seconds a server, a kind and a round
-    #[arg(long, default_value_t = 2.0)]
+    #[arg(long, default_value_t = 2.0, value_parser = seconds)]
     seconds: f64,
     /// Rounds; each measures every server once with each kind
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = some)]
     rounds: usize,
     /// Bumped connections instead: CPU of each, and bytes of those that rest
     #[arg(long)]
     bump: bool,
     /// Bumped connections that rest, beside the first to each origin
-    #[arg(long, default_value_t = 3000)]
+    #[arg(long, default_value_t = 3000, value_parser = some)]
     conns: usize,
     /// This process is in a namespace of its own already
     #[arg(long, hide = true)]
     pub inside: bool,
+}
+
+/// Most of anything that is counted. Each robot has a socket and a port.
+const COUNT_MAX: usize = 20_000;
+/// Most seconds of one measurement: an hour.
+const SECONDS_MAX: f64 = 3600.0;
+
+/// A number of robots, rounds or connections.
+fn some(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (1..=COUNT_MAX).contains(number));
+    number.ok_or_else(|| format!("expected a number from 1 to {COUNT_MAX}"))
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| *number > 0.0 && *number <= SECONDS_MAX);
+    number.ok_or_else(|| format!("expected seconds, more than 0 and at most {SECONDS_MAX}"))
 }
 
 /// Runs this program again in a new network namespace, with the same words.
@@ -177,3 +193,15 @@ sysctl -qw net.core.somaxconn=4096 net.ipv4.tcp_max_syn_backlog=8192
 exec \"$@\"";
 /// Each starts every server anew.
 const COLD_ROUNDS_MAX: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_measured_is_an_error() {
+        assert_eq!((some("1"), some("20000"), seconds("0.5")), (Ok(1), Ok(COUNT_MAX), Ok(0.5)));
+        assert!(["0", "-1", "20001", "x", ""].iter().all(|text| some(text).is_err()));
+        assert!(["0", "-1", "nan", "inf", "3601", ""].iter().all(|text| seconds(text).is_err()));
+    }
+}
