@@ -5,6 +5,7 @@
 mod bump;
 mod scene;
 
+use std::fmt;
 use std::io;
 use std::process::Command;
 use std::time::Duration;
@@ -39,6 +40,8 @@ pub struct Options {
     pub inside: bool,
 }
 
+/// What brings a Squid that peeks.
+const INSTALL: &str = "apt-get install --no-install-recommends squid-openssl nftables iproute2";
 /// Most of anything that is counted. Each robot has a socket and a port.
 const COUNT_MAX: usize = 20_000;
 /// Most seconds of one measurement: an hour.
@@ -60,6 +63,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// # Errors
 /// It cannot be made, or the run has failed.
 pub fn enter() -> io::Result<()> {
+    version()?;
     let mut command = Command::new("unshare");
     command.args(["--net", "sh", "-ec", NAMESPACE, "sh"]).arg(std::env::current_exe()?);
     match command.args(std::env::args_os().skip(1)).arg("--inside").status()? {
@@ -127,10 +131,15 @@ async fn cold(scene: &Scene<'_>, places: &[Place], rounds: usize) -> io::Result<
     Ok(board)
 }
 
-/// Squid's own words.
+/// Squid's own words, if it is a Squid that peeks.
 fn version() -> io::Result<String> {
-    let said = Command::new("squid").arg("-v").output()?.stdout;
-    Ok(String::from_utf8_lossy(&said).lines().next().unwrap_or_default().to_owned())
+    let lacks = |why: &dyn fmt::Display| io::Error::other(format!("squid: {why}; {INSTALL}"));
+    let said = Command::new("squid").arg("-v").output().map_err(|why| lacks(&why))?.stdout;
+    let said = String::from_utf8_lossy(&said);
+    match said.contains("--with-openssl") {
+        true => Ok(said.lines().next().unwrap_or_default().to_owned()),
+        false => Err(lacks(&"it is built without OpenSSL, so it cannot peek")),
+    }
 }
 
 /// The steps as shares of splicing all, round by round: 100 % is the speed of SS1.
