@@ -97,8 +97,9 @@ fn decide<'a>(
     facts: &mut Facts<'a>,
 ) -> (Verdict, Vec<Fact>) {
     let mut asked = Vec::new();
+    let mut search = config.policy.search();
     loop {
-        let fact = match config.policy.decide(facts) {
+        let fact = match search.decide(facts) {
             Decision::Verdict(verdict) => return (verdict, asked),
             Decision::Need(fact) => fact,
         };

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use eyelet_policy::Decision;
 use eyelet_policy::sketch::HelloSketch;
 use eyelet_wire::connect::{Target, TargetHost};
-use eyelet_wire::hello::{HelloReader, Peek};
+use eyelet_wire::hello::{Hello, HelloReader, Peek};
 
 use crate::connect;
 use crate::connection_handle::ConnectionHandle;
@@ -111,10 +111,9 @@ async fn decide(
     let Peek::Hello(hello) = reader.feed(&sketch) else {
         return Err(End::failed(Reason::Internal("an unreadable sketch of a hello")));
     };
-    let policy = &connection.worker.snapshot.config.policy;
     let mut known = FactSource::default();
     loop {
-        let fact = match policy.decide(&known.facts(info, Some(&hello))) {
+        let fact = match judge(connection, info, &mut known, &hello) {
             Decision::Verdict(verdict) => {
                 let settled = known.settle(connection, info, verdict, Some(&hello));
                 shadow::note(connection, info, &mut known, Some(&hello));
@@ -124,9 +123,23 @@ async fn decide(
             }
             Decision::Need(fact) => fact,
         };
-        if !known.recall(connection, info, fact) {
-            let fetch = known.fetch_evidence(connection, info, fact);
-            Box::pin(peek::while_there(connection, fetch, Stage::Evidence)).await?;
+        let fetch = known.fetch_evidence(connection, info, fact);
+        Box::pin(peek::while_there(connection, fetch, Stage::Evidence)).await?;
+    }
+}
+
+/// Asks the rules with the facts known so far, and with the evidence in memory.
+fn judge(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+    known: &mut FactSource,
+    hello: &Hello<'_>,
+) -> Decision {
+    let mut search = connection.worker.snapshot.config.policy.search();
+    loop {
+        match search.decide(&known.facts(info, Some(hello))) {
+            Decision::Need(fact) if known.recall(connection, info, fact) => {}
+            decision => return decision,
         }
     }
 }

@@ -264,8 +264,9 @@ fn decide(
     facts.ja4 = decided.ja4.as_ref().map(Ja4::as_str);
     let names = &worker.dialler.names;
     let sni = decided.sni.as_deref();
+    let mut search = worker.shared.config.policy.search();
     loop {
-        let fact = match worker.shared.config.policy.decide(&Facts {
+        let fact = match search.decide(&Facts {
             dns_agrees: dns,
             certificate: Option::as_ref(&shown)
                 .and_then(|shown: &Arc<Attempt>| shown.certificate()),
