@@ -14,7 +14,7 @@ use crate::budget::{Account, Budget, Counted};
 use crate::slab::Slab;
 
 /// Names an interned value: its slab index plus 1, so that `Option<Symbol>` needs no more space.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Symbol(NonZeroU32);
 
 impl Symbol {
@@ -42,6 +42,8 @@ pub struct Interner<T> {
     symbols: HashTable<Symbol>,
     /// Keyed, because peers choose the names.
     hasher: RandomState,
+    /// The symbol given last. Its value may be gone.
+    last: Option<Symbol>,
     counted: Counted,
     /// The sum of all values' [`Heap::heap_bytes`].
     heap_bytes: usize,
@@ -76,6 +78,7 @@ impl<T: Eq + Hash + Heap> Interner<T> {
             values: Slab::default(),
             symbols: HashTable::new(),
             hasher: RandomState::default(),
+            last: None,
             counted: Counted::of(budget, Account::Texts, 0),
             heap_bytes: 0,
         }
@@ -89,19 +92,28 @@ impl<T: Eq + Hash + Heap> Interner<T> {
     /// The symbol of an equal value, or a new one. Each call must be matched by a call of
     /// [`Interner::release`].
     pub fn intern(&mut self, value: T) -> Symbol {
+        let last = self.last.filter(|last| self.get(*last) == Some(&value));
+        // Most connections are decided as the one before, which is found without a hash.
+        let symbol = last.unwrap_or_else(|| self.find_or_insert(value));
+        if let Some(shared) = self.values.at(symbol.index()) {
+            shared.uses += 1;
+        }
+        self.last = Some(symbol);
+        symbol
+    }
+
+    /// The symbol of an equal value, or a new one without a use.
+    fn find_or_insert(&mut self, value: T) -> Symbol {
         let Self { values, symbols, hasher, .. } = self;
         let hash = Hash32::of(hasher, &value);
         let is_equal = |symbol: &Symbol| {
             values.get(symbol.index()).is_some_and(|shared| shared.value == value)
         };
-        if let Some(symbol) = symbols.find(hash.wide(), is_equal).copied() {
-            if let Some(shared) = values.at(symbol.index()) {
-                shared.uses += 1;
-            }
-            return symbol;
+        if let Some(symbol) = symbols.find(hash.wide(), is_equal) {
+            return *symbol;
         }
         self.heap_bytes += value.heap_bytes();
-        let symbol = Symbol::of(values.insert(Interned { uses: 1, hash, value }).index);
+        let symbol = Symbol::of(values.insert(Interned { uses: 0, hash, value }).index);
         symbols.insert_unique(hash.wide(), symbol, |symbol| hash_at(values, *symbol));
         self.recount();
         symbol
@@ -129,7 +141,7 @@ impl<T: Eq + Hash + Heap> Interner<T> {
             values.remove(key);
         }
         // The memory of a burst's table is not kept for ever.
-        if symbols.len() * 4 < symbols.capacity() {
+        if symbols.capacity() > KEPT_SYMBOLS && symbols.len() * 4 < symbols.capacity() {
             symbols.shrink_to(symbols.len() * 2, |symbol| hash_at(values, *symbol));
         }
         self.recount();
@@ -144,6 +156,10 @@ impl<T: Eq + Hash + Heap> Interner<T> {
 fn hash_at<T>(values: &Slab<Interned<T>>, symbol: Symbol) -> u64 {
     values.get(symbol.index()).map_or(0, |shared| shared.hash.wide())
 }
+
+/// A table with room for so many symbols (32 buckets) is kept when it is empty: where connections
+/// come one by one, each would allocate it anew.
+const KEPT_SYMBOLS: usize = 28;
 
 /// Longest name that is stored inline, in bytes. Most host names are shorter.
 const SHORT_BYTES: usize = 46;
@@ -253,6 +269,8 @@ mod tests {
         let held = interner.values.held_bytes() + interner.symbols.allocation_size();
         assert!(budget.used() == held && held > 0, "{} of {held}", budget.used());
         assert!(interner.symbols.capacity() < 100, "{}", interner.symbols.capacity());
+        let again = interner.intern(2_499);
+        assert_eq!(interner.get(again), Some(&2_499), "the value given last was gone");
     }
 
     #[test]
