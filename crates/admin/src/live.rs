@@ -208,8 +208,8 @@ mod tests {
     fn a_reader_that_does_not_read_holds_few_documents_and_misses_the_others() {
         let live = Live::new(Arc::default());
         let mut readers: Vec<Content> =
-            (0..READERS_MAX).map(|_| live.events(&Edge).into_body()).collect();
-        assert_eq!(live.events(&Edge).status(), StatusCode::SERVICE_UNAVAILABLE);
+            (0..READERS_MAX).map(|_| live.events(&Edge(|| ())).into_body()).collect();
+        assert_eq!(live.events(&Edge(|| ())).status(), StatusCode::SERVICE_UNAVAILABLE);
         let mut reads = readers.pop().unwrap();
         assert!(next(&mut reads).unwrap().starts_with("id: 0\ndata: {"));
         for number in 1..=10 {
@@ -220,6 +220,6 @@ mod tests {
         assert_eq!((0..10).filter(|_| next(late).is_some()).count(), EVENTS_MAX);
         drop(readers);
         assert!(live.has_readers() && live.readers().queues.len() == 1);
-        assert_eq!(live.events(&Edge).status(), StatusCode::OK);
+        assert_eq!(live.events(&Edge(|| ())).status(), StatusCode::OK);
     }
 }

@@ -353,16 +353,10 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::sync::atomic::Ordering::Relaxed;
 
-    use eyelet_telemetry::listing::{Filter, Slice};
-    use serde_json::Value;
-    use tokio::sync::mpsc::Receiver;
     use tracing::span::{Attributes, Id, Record};
     use tracing::{Event, Metadata, Subscriber};
 
     use super::*;
-    use crate::metrics::Metrics;
-    use crate::objects::{ObjectKind, Objects, Sorted};
-    use crate::routes::Document;
     use crate::routes::stand_in::Edge;
 
     #[test]
@@ -372,7 +366,7 @@ mod tests {
         let settings = AdminSettings::Unix { path: path.clone(), mode: 0o600 };
         let start = || {
             let history = Arc::default();
-            AdminServer::start(&settings, Arc::new(Edge), history, Start::Alone).unwrap()
+            AdminServer::start(&settings, Arc::new(Edge(|| ())), history, Start::Alone).unwrap()
         };
         let mut server = start();
         assert!(server.keeps(&settings).unwrap());
@@ -423,7 +417,8 @@ mod tests {
         std::fs::create_dir(&home).unwrap();
         let settings = AdminSettings::Unix { path: home.join("admin.sock"), mode: 0o600 };
         let mut server =
-            AdminServer::start(&settings, Arc::new(Edge), Arc::default(), Start::Alone).unwrap();
+            AdminServer::start(&settings, Arc::new(Edge(|| ())), Arc::default(), Start::Alone)
+                .unwrap();
         drop(server.stop.take());
         let deadline = Instant::now() + Duration::from_secs(60);
         while server.lives() {
@@ -447,40 +442,20 @@ mod tests {
         });
     }
 
-    /// An internal error in what the thread asks, as often as `failures` says.
-    struct Failing {
-        failures: AtomicUsize,
-    }
-
-    impl Answers for Failing {
-        fn is_ready(&self) -> bool {
-            true
-        }
-
-        fn metrics(&self, _: &mut Metrics) {}
-
-        fn connections(&self, _: Filter, _: bool) -> Option<Receiver<Slice>> {
-            None
-        }
-
-        fn document(&self, document: Document) -> Option<Value> {
-            let left = self.failures.load(Relaxed);
-            assert!(left == 0 || self.failures.fetch_sub(1, Relaxed) == 0, "as the test wants");
-            Edge.document(document)
-        }
-
-        fn objects(&self, _: ObjectKind, _: Option<Sorted>) -> Option<Objects> {
-            None
-        }
-    }
-
     #[test]
     fn a_thread_that_panicked_is_started_again() {
         let folder = tempfile::tempdir().unwrap();
         let settings = AdminSettings::Unix { path: folder.path().join("admin.sock"), mode: 0o600 };
-        let answers = Arc::new(Failing { failures: AtomicUsize::new(2) });
+        let failures = Arc::new(AtomicUsize::new(2));
+        let left = failures.clone();
+        let fail = move || {
+            let failing = left.load(Relaxed);
+            left.store(failing.saturating_sub(1), Relaxed);
+            assert_eq!(failing, 0, "as the test wants");
+        };
         let mut server =
-            AdminServer::start(&settings, answers.clone(), Arc::default(), Start::Alone).unwrap();
+            AdminServer::start(&settings, Arc::new(Edge(fail)), Arc::default(), Start::Alone)
+                .unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
         let wait_for_end = |server: &AdminServer| {
             while server.lives() {
@@ -492,7 +467,7 @@ mod tests {
         server.tend();
         assert!(server.restarted.is_some());
         wait_for_end(&server);
-        assert_eq!(answers.failures.load(Relaxed), 0);
+        assert_eq!(failures.load(Relaxed), 0);
         server.tend();
         assert!(!server.lives(), "not so soon again");
         server.restarted = server.restarted.and_then(|at| at.checked_sub(RESTART_STEP));
