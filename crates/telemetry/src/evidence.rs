@@ -15,7 +15,7 @@ use eyelet_memory::interner::Heap;
 pub struct Evidence {
     dns: Option<Arc<AddressEvidence>>,
     certificate: Option<Arc<CertificateEvidence>>,
-    unknown: Vec<Box<str>>,
+    unknown: Box<[Box<str>]>,
     dns_agrees: Option<bool>,
     is_imported: bool,
 }
@@ -73,20 +73,24 @@ impl Evidence {
     ) {
         self.dns = answer;
         self.dns_agrees = agrees;
-        self.unknown.extend(fault.map(|why| format!("dns: {why}").into()));
+        if let Some(why) = fault {
+            self.note_unknown(&format!("dns: {why}"));
+        }
     }
 
     /// Notes the certificate that the destination has shown, or why there is none.
     pub fn note_certificate(&mut self, shown: Result<Arc<CertificateEvidence>, &str>) {
         match shown {
             Ok(shown) => self.certificate = Some(shown),
-            Err(why) => self.unknown.push(format!("certificate: {why}").into()),
+            Err(why) => self.note_unknown(&format!("certificate: {why}")),
         }
     }
 
     /// Notes evidence that could not even be asked for.
     pub fn note_unknown(&mut self, why: &str) {
-        self.unknown.push(why.into());
+        let mut unknown = std::mem::take(&mut self.unknown).into_vec();
+        unknown.push(why.into());
+        self.unknown = unknown.into();
     }
 
     /// The unknown evidence, and why it is unknown.
@@ -101,7 +105,7 @@ impl Evidence {
         certificate: Option<Arc<CertificateEvidence>>,
         unknown: Vec<Box<str>>,
     ) -> Self {
-        Self { dns, certificate, unknown, dns_agrees, is_imported: true }
+        Self { dns, certificate, unknown: unknown.into(), dns_agrees, is_imported: true }
     }
 
     /// Counts the times by another clock, if it is imported: `to` is the time at which that one

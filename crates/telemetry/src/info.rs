@@ -296,9 +296,9 @@ pub struct Parked {
     settled: bool,
     /// Whether the server has chosen TLS compression.
     pub compression_chosen: bool,
-    /// The rule's index, from 1. Not in `decided`, which fewer connections could then share.
+    /// The rule's index, from 1. Not in what is shared, which fewer connections could then share.
     rule: Option<NonZeroU32>,
-    decided: Symbol,
+    origin: Symbol,
     name: Option<Symbol>,
     /// Bytes written to the upstream.
     pub bytes_to_upstream: u64,
@@ -361,7 +361,7 @@ impl ConnectionInfo {
             settled: false,
             compression_chosen: false,
             rule,
-            decided: shared.decided.intern(self.decided),
+            origin: shared.intern(self.decided),
             name,
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
@@ -379,7 +379,7 @@ impl Parked {
 
     /// The info again, to be logged.
     pub fn info(&self, shared: &SharedInfo) -> ConnectionInfo {
-        let mut decided = shared.decided.get(self.decided).cloned().unwrap_or_default();
+        let mut decided = shared.restore(self.origin).unwrap_or_default();
         decided.sni = self.name(shared).map(Into::into);
         decided.rule = self.rule_index();
         if self.compression_chosen {
@@ -440,13 +440,13 @@ impl Parked {
 
     /// Its rule, and the names of the configuration that the rule is of.
     pub fn rule(&self, shared: &SharedInfo) -> (Labels, Option<u32>) {
-        let labels = shared.decided.get(self.decided).map(|decided| decided.labels.clone());
+        let labels = self.decided(shared).map(|decided| decided.labels.clone());
         (labels.unwrap_or_default(), self.rule_index())
     }
 
-    /// What was decided of it, but for what each connection keeps of its own.
+    /// What was decided of it, but for what it keeps of its own and what is its origin's.
     pub fn decided<'a>(&self, shared: &'a SharedInfo) -> Option<&'a Decided> {
-        shared.decided.get(self.decided)
+        shared.decided.get(shared.origins.get(self.origin)?.decided)
     }
 
     /// Bytes moved so far, both ways.
@@ -472,27 +472,80 @@ pub struct Measured {
     pub bytes_to_client: u64,
 }
 
-/// What parked connections share: one copy of each distinct [`Decided`] and of each name, as long
-/// as a connection uses it. Bounded by the number of parked connections.
+/// What parked connections share: one copy of each distinct value, as long as a connection uses it.
+/// Bounded by the number of parked connections.
 pub struct SharedInfo {
     decided: Interner<Decided>,
+    origins: Interner<Origin>,
     names: Interner<Name>,
+}
+
+/// What was decided, and what of it differs between origins: connections to many origins share the
+/// rest.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Origin {
+    /// The rest.
+    decided: Symbol,
+    connect: Option<Symbol>,
+    destination: Option<SocketAddr>,
+    /// Whether the destination is the upstream that was dialled. The rest then has none.
+    is_dialled: bool,
+    evidence: Option<Evidence>,
+}
+
+impl Heap for Origin {
+    fn heap_bytes(&self) -> usize {
+        self.evidence.as_ref().map_or(0, Heap::heap_bytes)
+    }
 }
 
 impl SharedInfo {
     /// An empty value.
     pub fn new(budget: &Arc<Budget>) -> Self {
-        Self { decided: Interner::new(budget), names: Interner::new(budget) }
+        Self {
+            decided: Interner::new(budget),
+            origins: Interner::new(budget),
+            names: Interner::new(budget),
+        }
     }
 
     /// Whether no connection uses it.
     pub fn is_empty(&self) -> bool {
-        self.decided.is_empty() && self.names.is_empty()
+        self.decided.is_empty() && self.origins.is_empty() && self.names.is_empty()
+    }
+
+    fn intern(&mut self, mut decided: Decided) -> Symbol {
+        let destination = decided.destination.take();
+        let upstream = destination.map(UpstreamName::Address);
+        let is_dialled = upstream.is_some() && upstream == decided.upstream;
+        if is_dialled {
+            decided.upstream = None;
+        }
+        let connect = decided.connect.take().map(|target| self.names.intern(target));
+        let evidence = decided.evidence.take();
+        let decided = self.decided.intern(decided);
+        self.origins.intern(Origin { decided, connect, destination, is_dialled, evidence })
+    }
+
+    fn restore(&self, origin: Symbol) -> Option<Decided> {
+        let origin = self.origins.get(origin)?;
+        let mut decided = self.decided.get(origin.decided)?.clone();
+        decided.connect = origin.connect.and_then(|target| self.names.get(target)).cloned();
+        decided.destination = origin.destination;
+        if origin.is_dialled {
+            decided.upstream = origin.destination.map(UpstreamName::Address);
+        }
+        decided.evidence.clone_from(&origin.evidence);
+        Some(decided)
     }
 
     /// Ends this connection's use of its shared values. It is about to end or to wake.
     pub fn forget(&mut self, info: &Parked) {
-        self.decided.release(info.decided);
+        if let Some(&Origin { decided, connect, .. }) = self.origins.get(info.origin) {
+            self.origins.release(info.origin);
+            self.decided.release(decided);
+            connect.into_iter().for_each(|target| self.names.release(target));
+        }
         if let Some(name) = info.name {
             self.names.release(name);
         }
@@ -502,6 +555,8 @@ impl SharedInfo {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     fn info(sni: &str, client: &str) -> ConnectionInfo {
@@ -524,10 +579,26 @@ mod tests {
         for client in ["192.0.2.1:443", "[2001:db8::1]:9"] {
             let one = info("a.example", client).park(&mut shared);
             let two = info("a.example", client).park(&mut shared);
-            assert_eq!((one.decided, one.name), (two.decided, two.name));
+            assert_eq!((one.origin, one.name), (two.origin, two.name));
             let back = one.wake(&mut shared);
             assert_eq!(format!("{back:?}"), format!("{:?}", info("a.example", client)));
             two.wake(&mut shared);
+            assert!(shared.is_empty());
+        }
+        for upstream in [None, Some("192.0.2.2:443"), Some("192.0.2.3:443"), Some("unix:/a")] {
+            let minted = |origin| {
+                let mut info = minted(origin);
+                info.decided.connect = Some("b.example:443".into());
+                info.decided.upstream = upstream.map(UpstreamName::of);
+                info
+            };
+            let origin = Ipv4Addr::new(192, 0, 2, 2).to_bits();
+            let parked = [origin, origin + 1].map(|origin| minted(origin).park(&mut shared));
+            assert_ne!(parked[0].origin, parked[1].origin);
+            for (parked, origin) in parked.into_iter().zip(origin..) {
+                let back = parked.wake(&mut shared);
+                assert_eq!(format!("{back:?}"), format!("{:?}", minted(origin)));
+            }
             assert!(shared.is_empty());
         }
     }
@@ -546,24 +617,37 @@ mod tests {
         assert_eq!(decided.heap_bytes(), 256);
     }
 
-    /// What a connection to a further origin adds, beside its name: no block of the heap, but for
-    /// the evidence that the cache has too.
-    #[test]
-    fn what_was_decided_of_a_usual_connection_is_in_one_slot() {
-        let to = "192.0.2.1:443";
-        let decided = Decided {
-            connect: Some(to.into()),
-            destination: to.parse().ok(),
+    /// That of a connection to this origin for which a certificate was minted.
+    fn minted(origin: u32) -> ConnectionInfo {
+        let to = SocketAddr::from((Ipv4Addr::from(origin), 443));
+        let mut info = info(&format!("{origin}.example"), "192.0.2.1:443");
+        info.decided = Decided {
+            destination: Some(to),
             alpn: Alpn::new([b"h2".as_slice(), b"http/1.1"].into_iter()),
             ja4: Ja4::parse("t13d1516h2_8daaf6152771_b186095e22b6"),
-            upstream: Some(UpstreamName::of(to)),
+            upstream: Some(UpstreamName::Address(to)),
             evidence: Some(Evidence::default()),
-            ..Decided::default()
+            ..info.decided
         };
-        assert!(decided.destination.is_some() && decided.ja4.is_some());
-        assert_eq!(decided.heap_bytes(), 0);
-        assert_eq!((size_of::<Evidence>(), size_of::<Option<Evidence>>()), (48, 48));
-        assert_eq!(size_of::<Decided>(), 344);
+        info
+    }
+
+    /// What the first connection to a further origin adds to its slot: 100 bytes for the origin,
+    /// 60 for its name, and 20 in tables. No block of the heap, but for evidence, which the cache
+    /// shares.
+    #[test]
+    fn a_further_origin_adds_few_bytes() {
+        let budget = Arc::new(Budget::new(64 << 20, 0));
+        let mut shared = SharedInfo::new(&budget);
+        let mut parked = Vec::new();
+        let mut used_with = |origins| {
+            let begin = u32::try_from(parked.len()).unwrap();
+            parked.extend((begin..origins).map(|n| minted(n).park(&mut shared)));
+            budget.used()
+        };
+        let (before, after) = (used_with(1 << 10), used_with(1 << 11));
+        assert_eq!((after - before) >> 10, 180);
+        assert_eq!(parked[0].decided(&shared).map(Heap::heap_bytes), Some(0));
     }
 
     /// 8 id + 8 start + 16 + 2 client + 2 flags + 4 rule + 2 x 4 shared + 2 x 8 counters.
