@@ -107,9 +107,9 @@ impl Config {
         self.rules.iter().any(|rule| mints(rule.action))
     }
 
-    /// Takes from the configuration that is served what only a restart can change. Gives the keys
+    /// Takes from the configuration that is served what a reload cannot change. Gives the keys
     /// that differ.
-    pub fn keep_until_restart(&mut self, served: &Self) -> Vec<&'static str> {
+    pub fn keep_until_upgrade(&mut self, served: &Self) -> Vec<&'static str> {
         let mut differ = Vec::new();
         if std::mem::replace(&mut self.workers, served.workers) != served.workers {
             differ.push("workers");

@@ -43,11 +43,11 @@ pub use lists::{ListFile, ListFiles, ListKind, RenewedList};
 pub use load::{Loaded, load, load_next, parse};
 pub use local::{LocalSettings, Permitted, is_loopback_name};
 pub use model::{
-    Access, Action, Balance, CertificateSource, Compression, CompressionMode, DialSource,
-    Dictionaries, Dns, EvidenceSettings, HELLO_BYTES_MAX, Host, HostPort, HttpAddress, HttpLimits,
-    HttpUpstream, Limits, Listener, ListenerKind, LocalNames, LogFormat, LogSettings, Originate,
-    ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream, Tickets,
-    TlsUpstream, UpstreamCheck, UpstreamFiles, UpstreamHttp2, UpstreamTls, Version,
+    Access, Action, Balance, CONNECTIONS_MAX, CertificateSource, Compression, CompressionMode,
+    DialSource, Dictionaries, Dns, EvidenceSettings, HELLO_BYTES_MAX, Host, HostPort, HttpAddress,
+    HttpLimits, HttpUpstream, Limits, Listener, ListenerKind, LocalNames, LogFormat, LogSettings,
+    Originate, ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream,
+    Tickets, TlsUpstream, UpstreamCheck, UpstreamFiles, UpstreamHttp2, UpstreamTls, Version,
     is_loopback_host,
 };
 pub use rules::{RuleList, RuleNames, RuleRef};

@@ -27,8 +27,8 @@ pub struct Loaded {
     pub config: Config,
     /// Only of severity `Warning`, in the order of the file.
     pub warnings: Vec<Diagnostic>,
-    /// The keys in it that only a restart can change: [`Config::keep_until_restart`].
-    pub restart_keys: Vec<&'static str>,
+    /// The keys in it that a reload cannot change: [`Config::keep_until_upgrade`].
+    pub upgrade_keys: Vec<&'static str>,
 }
 
 /// Reads a file.
@@ -131,10 +131,10 @@ fn check(
     if fatal {
         return Err(diagnostics);
     }
-    Ok(Loaded { config, warnings: diagnostics, restart_keys: restart_keys(&document) })
+    Ok(Loaded { config, warnings: diagnostics, upgrade_keys: upgrade_keys(&document) })
 }
 
-fn restart_keys(document: &Section<'_, '_>) -> Vec<&'static str> {
+fn upgrade_keys(document: &Section<'_, '_>) -> Vec<&'static str> {
     let limits = document.value("limits").and_then(|limits| limits.get_ref().as_table());
     let keys = [
         ("workers", document.value("workers").is_some()),

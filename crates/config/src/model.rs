@@ -541,8 +541,8 @@ pub struct Limits {
     pub shed_idle: bool,
     /// How long busy connections may last after SIGTERM.
     pub drain_timeout: Duration,
-    /// Most connections at once.
-    pub connections_max: usize,
+    /// Most connections at once, if the file says so: else [`CONNECTIONS_MAX`].
+    pub connections_max: Option<usize>,
     /// Most bytes of memory in all.
     pub memory_max: usize,
 }
@@ -659,7 +659,7 @@ impl Default for Limits {
             idle_timeout: Duration::from_secs(3600),
             shed_idle: false,
             drain_timeout: Duration::from_secs(5),
-            connections_max: 1_000_000,
+            connections_max: None,
             memory_max: 512 << 20,
         }
     }
@@ -686,6 +686,8 @@ impl Default for LogSettings {
     }
 }
 
+/// Most connections at once, where the file does not say how many.
+pub const CONNECTIONS_MAX: usize = 1_000_000;
 /// Most bytes of a hello. One with three post-quantum key shares has less than 8 KiB; 64 KiB leaves
 /// ample room.
 pub const HELLO_BYTES_MAX: usize = 65_536;

@@ -39,8 +39,7 @@ pub(super) fn limits(report: &mut Report<'_>, document: &Section<'_, '_>) -> Lim
         *limit = bytes(report, &section, key, &range).unwrap_or(*limit);
     }
     limits.shed_idle = section.flag(report, "shed_idle").unwrap_or(limits.shed_idle);
-    let connections = section.number(report, "connections_max", CONNECTIONS);
-    limits.connections_max = connections.unwrap_or(limits.connections_max);
+    limits.connections_max = section.number(report, "connections_max", CONNECTIONS);
     limits
 }
 

@@ -620,22 +620,22 @@ mod trace;
 mod upstreams;
 
 #[test]
-fn what_needs_a_restart_stays_and_is_named() {
+fn what_needs_an_upgrade_stays_and_is_named() {
     let config = |text: &str| read(&format!("{text}\n{LISTENER}")).unwrap().config;
     let served = config("workers = 2");
     let mut same = config("workers = 2\nreload_ends_removed = true");
-    assert!(same.keep_until_restart(&served).is_empty());
+    assert!(same.keep_until_upgrade(&served).is_empty());
     assert!(same.reload_ends_removed && !served.reload_ends_removed);
     let limits = "limits = { memory_max = \"64MiB\", idle_timeout = \"1m\" }";
     let mut other = config(&format!("{limits}\ndictionary = {{ bytes_max = \"1MiB\" }}"));
-    let kept = other.keep_until_restart(&served);
+    let kept = other.keep_until_upgrade(&served);
     assert_eq!(kept, ["workers", "limits.memory_max", "dictionary"]);
     for (text, keys) in [
         ("workers = 2", vec!["workers"]),
         ("[limits]\nmemory_max = \"64MiB\"", vec!["limits.memory_max"]),
         ("[dictionary]\n[limits]\nidle_timeout = \"1m\"", vec!["dictionary"]),
     ] {
-        assert_eq!(read(&format!("{text}\n{LISTENER}")).unwrap().restart_keys, keys);
+        assert_eq!(read(&format!("{text}\n{LISTENER}")).unwrap().upgrade_keys, keys);
     }
     assert_eq!(other.workers, served.workers);
     assert_eq!(other.limits.memory_max, served.limits.memory_max);

@@ -1,5 +1,6 @@
 //! Accepting connections, as many as there is room for.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -54,6 +55,26 @@ pub struct Accepted {
     pub peer: SocketAddr,
 }
 
+/// What leaves no room for another connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limit {
+    /// So many connections are open.
+    Connections(usize),
+    /// Connections hold, or may take, so many descriptors.
+    Descriptors(usize),
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connections(max) => write!(f, "at the limit of connections, {max}"),
+            Self::Descriptors(max) => {
+                write!(f, "at the limit of descriptors, {max} (LimitNOFILE=)")
+            }
+        }
+    }
+}
+
 impl Accepting {
     /// Nothing accepted yet.
     pub fn new(sockets: Vec<ListenerSocket>) -> Self {
@@ -67,8 +88,8 @@ impl Worker {
     /// come back: the listener is level-triggered in epoll, but the runtime sees epoll as edges.
     pub fn accept(&self, accepting: &mut Accepting, index: u16) -> bool {
         for n in 0..accepting.guess {
-            if self.is_full() {
-                self.pause(accepting, "at its connection limit");
+            if let Some(limit) = self.reached() {
+                self.pause(accepting, &limit);
                 return false;
             }
             let Some(Some(from)) = accepting.sockets.get(usize::from(index)) else { return false };
@@ -94,12 +115,8 @@ impl Worker {
                         let _ = self.table.borrow().epoll.remove(&from.socket);
                         return false;
                     }
-                    Some(Errno::MFILE | Errno::NFILE) => {
-                        self.pause(accepting, "out of descriptors");
-                        return false;
-                    }
                     _ => {
-                        self.pause(accepting, "failing to accept");
+                        self.pause(accepting, &error);
                         return false;
                     }
                 },
@@ -115,13 +132,17 @@ impl Worker {
         self.process.descriptors.load(Relaxed) <= max - max / 8
     }
 
-    fn is_full(&self) -> bool {
+    /// The limit that leaves no room for another connection.
+    fn reached(&self) -> Option<Limit> {
         let Settings { connections_max, descriptors_max, .. } = self.settings.get();
-        self.process.open.load(Relaxed) >= connections_max
-            || self.process.descriptors.load(Relaxed) + 2 > descriptors_max
+        if self.process.descriptors.load(Relaxed) + 2 > descriptors_max {
+            return Some(Limit::Descriptors(descriptors_max));
+        }
+        let is_full = self.process.open.load(Relaxed) >= connections_max;
+        is_full.then_some(Limit::Connections(connections_max))
     }
 
-    fn pause(&self, accepting: &mut Accepting, why: &str) {
+    fn pause(&self, accepting: &mut Accepting, why: &dyn fmt::Display) {
         if std::mem::replace(&mut accepting.paused, true) {
             return;
         }
@@ -136,10 +157,10 @@ impl Worker {
 
     /// Accepts again when there is room.
     pub fn resume(&self, accepting: &mut Accepting) {
-        if accepting.paused && !self.is_full() {
+        if accepting.paused && self.reached().is_none() {
             accepting.paused = false;
             let pauses = self.counters.accept_pauses.value();
-            tracing::warn!("accepting resumes (worker {}, pause {pauses})", self.index);
+            tracing::warn!("accepting resumes (worker {}, pauses so far: {pauses})", self.index);
             if let Err(error) = self.listen(accepting) {
                 tracing::error!("cannot accept connections any more: {error}");
             }

@@ -61,7 +61,7 @@ pub struct Settings {
     pub shed_idle: bool,
     /// How long a drain waits for busy connections.
     pub drain_timeout: Duration,
-    /// Connections allowed at once: the least of configuration and memory.
+    /// Connections allowed at once: the least of configuration, memory and descriptors.
     pub connections_max: usize,
     /// Descriptors that connections may hold.
     pub descriptors_max: usize,

@@ -86,14 +86,20 @@ fn print(
         write!(out, ", {}", counted(warnings, "warning"))?;
     }
     writeln!(out)?;
-    let keys = loaded.as_ref().map_or(&[][..], |loaded| &loaded.restart_keys);
+    let keys = loaded.as_ref().map_or(&[][..], |loaded| &loaded.upgrade_keys);
     if !keys.is_empty() {
-        writeln!(out, "{file}: a reload does not change {}: restart for that", keys.join(", "))?;
+        writeln!(
+            out,
+            "{file}: a reload does not change {}: `eyelet upgrade {file}` does, and keeps \
+             connections",
+            keys.join(", "),
+        )?;
     }
     Ok(())
 }
 
-fn counted(number: usize, noun: &str) -> String {
+/// The number with its noun, which has an `s` unless it is one.
+pub fn counted(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 

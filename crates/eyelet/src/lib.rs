@@ -18,6 +18,7 @@ pub mod fingerprint;
 pub mod handover;
 pub mod handshake;
 pub mod intercept;
+pub mod limits;
 pub mod listen;
 pub mod local;
 pub mod lost_threads;

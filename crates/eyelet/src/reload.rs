@@ -48,7 +48,12 @@ pub async fn reload(running: &mut Running, file: &Path) -> ReloadOutcome {
     };
     // Writing into a string cannot fail.
     for key in &reloaded.unchanged {
-        let _ = writeln!(text, "{}: `{key}` needs a restart; it stays as it was", file.display());
+        let file = file.display();
+        let _ = writeln!(
+            text,
+            "{file}: `{key}` stays as it was: `eyelet upgrade {file}` changes it and keeps \
+             connections",
+        );
     }
     let end = Instant::now() + SERVED_TIMEOUT;
     while !running.tidy() {

@@ -129,7 +129,7 @@ impl Preparation {
     /// # Errors
     /// [`StartError`], if it cannot follow the earlier configuration, or a file is at fault.
     pub fn run(self, mut config: Config) -> Result<PreparedReload, StartError> {
-        let unchanged = config.keep_until_restart(&self.earlier.config);
+        let unchanged = config.keep_until_upgrade(&self.earlier.config);
         if let Some(address) = rebound(&config, &self.known) {
             return Err(StartError::Rebound(address));
         }
@@ -143,7 +143,7 @@ impl Preparation {
 pub struct Reloaded {
     /// The number of the new configuration.
     pub generation: u64,
-    /// Keys that need a restart and keep their values.
+    /// Keys that a reload cannot change and that keep their values.
     pub unchanged: Vec<&'static str>,
 }
 

@@ -10,7 +10,6 @@ use eyelet_acme::Acme;
 use eyelet_balance::table::Table;
 use eyelet_config::{Config, ListenAddress, Listener};
 use eyelet_engine::batch::CONNECTION_DESCRIPTORS;
-use eyelet_engine::connection_table::Slot;
 use eyelet_engine::relay::PIPES_MAX;
 use eyelet_engine::transfer::BATCH_DESCRIPTORS_MAX;
 use eyelet_engine::worker::{Process, Settings};
@@ -29,6 +28,9 @@ use eyelet_tls::roots::RootsError;
 use eyelet_tls::server::{ServerConfigs, TlsError};
 use eyelet_tls::tickets::TicketKeys;
 use eyelet_trace::tracer::{PreparedTracer, TraceError};
+
+use crate::check::counted;
+use crate::limits::ConnectionLimits;
 
 /// Descriptors of the process itself: outputs, log, signals, the control socket and its clients,
 /// inotify, files that are being read, and the channel and the pipes of an upgrade.
@@ -171,7 +173,7 @@ impl PreparedSnapshot {
         if let Some(earlier) = earlier {
             self.config.rules.share_names(&earlier.config.rules);
         }
-        let settings = settings(&self.config, workers);
+        let settings = settings(&self.config, workers, &budget);
         let config = Arc::new(self.config);
         let listeners = called(&config.listeners, addresses);
         let generation = earlier.map_or(1, |earlier| earlier.generation + 1);
@@ -289,28 +291,27 @@ fn called(listeners: &[Listener], addresses: &[SocketAddr]) -> Arc<[Box<str>]> {
 }
 
 /// The limits of the event loops, from the configuration and the machine.
-fn settings(config: &Config, workers: usize) -> Settings {
+fn settings(config: &Config, workers: usize, budget: &Budget) -> Settings {
     let kept = DESCRIPTORS_KEPT
         + config.admin.as_ref().map_or(0, |_| DESCRIPTORS_OF_ADMIN)
         + batch_descriptors()
         + workers * (DESCRIPTORS_A_WORKER + config.listeners.len())
         + EvidenceStore::descriptors_max(config);
-    let descriptors_max = descriptor_limit().saturating_sub(kept).max(2);
+    let descriptor_limit = descriptor_limit();
+    let descriptors_max = descriptor_limit.saturating_sub(kept).max(2);
     let limits = &config.limits;
-    let by_memory = limits.memory_max / size_of::<Slot>();
-    let connections_max = limits.connections_max.min(by_memory).min(descriptors_max);
-    tracing::info!(
-        "{workers} workers, at most {connections_max} connections \
-         (connections_max {}, memory_max {by_memory}, descriptors {descriptors_max}; \
-         a pair takes two)",
-        limits.connections_max,
-    );
+    let bounds = ConnectionLimits::new(limits, budget, (descriptors_max, descriptor_limit));
+    let workers = counted(workers, "worker");
+    match bounds.is_short() {
+        true => tracing::warn!("{workers}, {bounds}"),
+        false => tracing::info!("{workers}, {bounds}"),
+    }
     Settings {
         idle_timeout: limits.idle_timeout,
         state_idle_timeout: config.http.http2_idle_timeout,
         shed_idle: limits.shed_idle,
         drain_timeout: limits.drain_timeout,
-        connections_max,
+        connections_max: bounds.connections_max(),
         descriptors_max,
         may_list: config.admin.is_some(),
     }

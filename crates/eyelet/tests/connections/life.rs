@@ -160,7 +160,9 @@ fn at_the_connection_limit_accepting_pauses() {
     let mut waiting = edge.connect();
     let hello = Hello::named("host.test").bytes();
     waiting.write_all(&hello).unwrap();
-    edge.wait_log("accepting pauses");
+    edge.wait_log("accepting pauses: at the limit of connections, 3; 3 connections are open");
+    let log = edge.log();
+    assert!(log.contains("at most 3 connections: connections_max; descriptors for "), "{log}");
     assert_eq!(ending(&mut waiting, A_WHILE), (vec![], End::Open), "a fourth was served");
     for client in &mut held {
         echo(client, b"the three are undisturbed");
@@ -228,16 +230,61 @@ fn each_task_that_a_drain_cuts_has_its_line() {
     drop(held);
 }
 
+/// An edge with one worker that may have so many descriptors. It splices to `upstream`.
+fn edge_with_descriptors(
+    descriptors: usize,
+    folder: &Folder,
+    upstream: &Upstream,
+    limits: &str,
+) -> Edge {
+    let rule = splice(upstream.address, &format!("[limits]\n{limits}"));
+    let file = edge::write(folder, &format!("workers = 1\n{LISTENER}{rule}"));
+    let mut command = Command::new("sh");
+    let serve = format!("ulimit -n {descriptors} && exec \"$0\" serve \"$1\"");
+    command.args(["-c", &serve, env!("CARGO_BIN_EXE_eyelet")]).arg(file);
+    Edge::spawn(command, 1)
+}
+
+/// The number behind `before`.
+fn number_after(text: &str, before: &str) -> usize {
+    let (_, rest) = text.split_once(before).unwrap_or_else(|| panic!("no {before:?} in {text}"));
+    let end = rest.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..end].parse().unwrap()
+}
+
+/// Each connection that is not parked counts two descriptors, because it may dial.
+#[test]
+fn the_limit_of_descriptors_is_named() {
+    let (folder, upstream) = (Folder::new(), Upstream::echo());
+    let limits = "connections_max = 100000\nmemory_max = \"32MiB\"\nhello_timeout = \"600s\"";
+    let edge = edge_with_descriptors(500, &folder, &upstream, limits);
+    let log = edge.log();
+    let most = number_after(&log, "1 worker, at most ");
+    assert!((100..500).contains(&most), "{log}");
+    let named = format!(
+        "at most {most} connections: descriptors allow no more (limit 500: raise LimitNOFILE= or \
+         ulimit -Hn); connections_max 100000, memory for "
+    );
+    let line = log.lines().find(|line| line.contains(&named)).expect(&log);
+    assert!(line.contains("WARN"), "{line}");
+    // The memory budget, in slots of 240 bytes.
+    edge.signal(Signal::USR1);
+    edge.wait_log(" bytes counted");
+    let log = edge.log();
+    let (_, counted) = log.split_once(" bytes resident; ").expect(&log);
+    assert_eq!(number_after(line, "memory for "), number_after(counted, " of ") / 240);
+    let _silent: Vec<TcpStream> = (0..most / 2 + 1).map(|_| edge.connect()).collect();
+    edge.wait_log(&format!(
+        "accepting pauses: at the limit of descriptors, {most} (LimitNOFILE=); {} connections are \
+         open",
+        most / 2
+    ));
+}
+
 #[test]
 fn out_of_descriptors_is_survived() {
-    let pki = Pki::new();
-    let upstream = Upstream::echo();
-    let rule = splice(upstream.address, "[limits]\nhello_timeout = \"1s\"");
-    let file = edge::write(&pki.folder, &format!("{LISTENER}{rule}"));
-    let mut command = Command::new("sh");
-    command.args(["-c", "ulimit -n 80 && exec \"$0\" serve \"$1\"", env!("CARGO_BIN_EXE_eyelet")]);
-    command.arg(file);
-    let edge = Edge::spawn(command, 1);
+    let (folder, upstream) = (Folder::new(), Upstream::echo());
+    let edge = edge_with_descriptors(80, &folder, &upstream, "hello_timeout = \"1s\"");
     let hello = Hello::named("host.test").bytes();
     let held: Vec<TcpStream> = (0..150)
         .map(|_| {

@@ -386,13 +386,16 @@ fn a_mistake_changes_nothing() {
     assert!(said.text.contains("cannot listen on"), "{}", said.text);
     assert_eq!(get(&mut held.http, "/").text(), "one");
     assert_eq!(scene.configurations(), (1, 1));
-    // What only a restart changes is named, and the rest is served.
+    // What a reload does not change is named, and the rest is served.
     scene.write_text(&text.replace("workers = 2", "workers = 1"));
     let said = scene.reload();
     assert_eq!(said.status.code(), Some(0));
-    assert!(said.text.contains("`workers` needs a restart"), "{}", said.text);
+    let file = scene.file.display();
+    let advice = format!("`workers` stays as it was: `eyelet upgrade {file}` changes it");
+    assert!(said.text.contains(&advice), "{}", said.text);
     let said = output(scene.command().arg("check").arg(&scene.file));
-    assert!(said.text.contains("a reload does not change workers"), "{}", said.text);
+    let advice = format!("a reload does not change workers: `eyelet upgrade {file}` does");
+    assert!(said.text.contains(&advice), "{}", said.text);
     assert_eq!(get(&mut held.http, "/").text(), "other");
 }
 
