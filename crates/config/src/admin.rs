@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 
 use crate::files::Files;
 use crate::fleet::fleet_secret;
-use crate::listen_address::{MODE, UNIX, file_mode, socket_path};
+use crate::listen_address::{MODE, UNIX, check_folder, file_mode, socket_path};
 use crate::reader::{Report, Section, Text};
 
 /// `[admin]`.
@@ -75,6 +75,7 @@ pub(super) fn read(
                 Some(mode)
             });
             let path = report.keep(address.at, socket_path(path, files))?;
+            check_folder(report, address.at, &path);
             Some(AdminSettings::Unix { path, mode: mode.unwrap_or(MODE) })
         }
         None => {

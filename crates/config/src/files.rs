@@ -87,7 +87,16 @@ impl Files {
             key: self.folder.join(key.text),
         };
         let certificate_mode = self.check_present(report, certificate.at, &files.certificate);
-        let key_mode = self.check_private(report, key.at, &files.key, "key");
+        let holds_no_key = || {
+            let checked = certificate::check_key(&files.key);
+            matches!(checked, Err(CertificateError::NoKey { .. }))
+        };
+        let key_mode = match self.check_present(report, key.at, &files.key) {
+            // A certificate in its place: that is the mistake, and its mode is none.
+            Some(mode) if mode & OTHERS != 0 && holds_no_key() => Some(mode),
+            Some(_) => self.check_private(report, key.at, &files.key, "key"),
+            None => None,
+        };
         if self.depth == Depth::Files || certificate_mode.is_none() || key_mode.is_none() {
             return self.is_absent(&files.certificate) && self.is_absent(&files.key);
         }

@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use crate::files::Files;
+use crate::reader::Report;
 
 /// Where clients connect.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -79,6 +80,21 @@ pub(super) fn socket_path(text: &str, files: &Files) -> Result<PathBuf, String> 
         ));
     }
     Ok(path)
+}
+
+/// Warns of a Unix socket whose folder is not there. systemd may make it at the start, so it is no
+/// error.
+pub(super) fn check_folder(report: &mut Report<'_>, at: usize, path: &Path) {
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    let folder = folder.unwrap_or(Path::new("."));
+    if !folder.is_dir() {
+        let message = format!(
+            "there is no folder {}: `serve` cannot make a socket in it; with systemd, \
+             RuntimeDirectory= makes one in /run",
+            folder.display()
+        );
+        report.warning(at, message);
+    }
 }
 
 /// Permissions as `chmod` takes them. Connecting to a socket takes the right to write.

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use crate::files::Files;
-use crate::listen_address::{ListenAddress, MODE, UNIX, file_mode, socket_path};
+use crate::listen_address::{ListenAddress, MODE, UNIX, check_folder, file_mode, socket_path};
 use crate::model::{Listener, ListenerKind};
 use crate::reader::{Report, Section, Text};
 use crate::values;
@@ -170,7 +170,11 @@ fn read_one(report: &mut Report<'_>, section: &Section<'_, '_>, files: &Files) -
         Some(path) => socket_path(path, files).map(ListenAddress::Unix),
         None => values::listen_address(address.text).map(ListenAddress::Inet),
     };
-    let address = report.keep(address.at, read)?;
+    let at = address.at;
+    let address = report.keep(at, read)?;
+    if let ListenAddress::Unix(path) = &address {
+        check_folder(report, at, path);
+    }
     let kind = kind?;
     let acme_upstream = acme_upstream(report, section, kind, address.inet());
     let mode = check_file(report, section, kind, &address);

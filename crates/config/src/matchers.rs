@@ -1,7 +1,8 @@
 //! Reads the matchers of one [[rule]], and reports those that can never match.
 
 use eyelet_policy::{
-    AddressPattern, Conditions, EvidenceKind, ListId, Matcher, NamePattern, NetSet,
+    AddressPattern, Conditions, EvidenceKind, ListId, Matcher, NamePattern, NamePatternFault,
+    NetSet,
 };
 use ipnet::IpNet;
 
@@ -300,7 +301,12 @@ fn sni<'t>(report: &mut Report<'_>, texts: Vec<Text<'t>>) -> Vec<(Text<'t>, Name
     let mut patterns = Vec::with_capacity(texts.len());
     for text in texts {
         let read = text.text.parse::<NamePattern>();
-        let read = read.map_err(|fault| format!("\"{}\": {fault}", text.text));
+        let read = read.map_err(|fault| match (fault, text.text.strip_prefix('.')) {
+            (NamePatternFault::LeadingDot, Some(name)) => format!(
+                "\".{name}\" is how a file of names says it; here write [\"{name}\", \"*.{name}\"]"
+            ),
+            _ => format!("\"{}\": {fault}", text.text),
+        });
         let Some(pattern) = report.keep(text.at, read) else { continue };
         if let NamePattern::Suffix(suffix) = &pattern
             && !suffix.contains('.')

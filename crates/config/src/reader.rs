@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use toml::Spanned;
@@ -157,10 +158,21 @@ impl<'t, 'i> Section<'t, 'i> {
     }
 
     pub(super) fn text(&self, report: &mut Report<'_>, key: &str) -> Option<Text<'t>> {
+        self.text_of(report, key, "a string")
+    }
+
+    /// A string with more than any text in it, such as a duration: a message says that it is
+    /// `expected`.
+    pub(super) fn text_of(
+        &self,
+        report: &mut Report<'_>,
+        key: &str,
+        expected: &str,
+    ) -> Option<Text<'t>> {
         let value = self.value(key)?;
         match value.get_ref() {
             DeValue::String(text) => Some(Text { text, at: value.span().start }),
-            other => wrong_type(report, key, value, other, "a string"),
+            other => wrong_type(report, key, value, other, expected),
         }
     }
 
@@ -222,7 +234,7 @@ impl<'t, 'i> Section<'t, 'i> {
         &self,
         report: &mut Report<'_>,
         key: &str,
-        range: std::ops::RangeInclusive<usize>,
+        range: RangeInclusive<usize>,
     ) -> Option<usize> {
         let value = self.value(key)?;
         let DeValue::Integer(number) = value.get_ref() else {

@@ -443,11 +443,17 @@ fn certificates<'t>(
     matchers: &Matchers<'_>,
     files: &mut Files,
 ) -> Vec<[&'t str; 2]> {
-    for (key, example) in [("certificate", "\"app.pem\""), ("key", "\"app.key\"")] {
-        if section.value(key).is_none() {
-            let message = format!("a terminate rule needs a `{key}`, such as {example}");
-            report.missing(section.at, message);
-        }
+    let needs = match (section.value("certificate"), section.value("key")) {
+        (None, None) => Some(
+            "certificate: \"local\" (signed here), \"acme\" (ordered), or \"app.pem\" with \
+             `key = \"app.key\"`",
+        ),
+        (None, Some(_)) => Some("`certificate` for its `key`, such as \"app.pem\""),
+        (Some(_), None) => Some("`key` for its `certificate`, such as \"app.key\""),
+        (Some(_), Some(_)) => None,
+    };
+    if let Some(needs) = needs {
+        report.missing(section.at, format!("a terminate rule needs a {needs}"));
     }
     let certificates = section.texts(report, "certificate").unwrap_or_default();
     let keys = section.texts(report, "key").unwrap_or_default();
@@ -605,8 +611,18 @@ const ACTION_KEYS: [(&str, &[Kind]); 41] = [
 ];
 
 /// The names of actions in other programs.
-const SYNONYMS: [(&[&str], &str); 3] = [
+const SYNONYMS: [(&[&str], &str); 5] = [
     (&["passthrough", "tunnel", "forward", "allow", "proxy"], "; \"splice\" passes bytes on"),
-    (&["bump", "intercept", "offload"], "; \"terminate\" ends TLS here"),
+    (&["offload"], "; \"terminate\" ends TLS here"),
+    (
+        &["bump", "intercept"],
+        "; \"terminate\" ends TLS here, with `certificate = \"mint\"` for servers that are not \
+         yours: docs/bump.md",
+    ),
+    (
+        &["peek", "stare"],
+        "; matchers peek: one such as `sni` at the hello, one such as `certificate_issuer` at the \
+         server's certificate",
+    ),
     (&["reject", "deny", "block", "drop", "close"], "; \"refuse\" sends an alert"),
 ];

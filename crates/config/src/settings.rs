@@ -27,10 +27,7 @@ pub(super) fn limits(report: &mut Report<'_>, document: &Section<'_, '_>) -> Lim
         ("idle_timeout", &mut limits.idle_timeout, IDLE),
         ("drain_timeout", &mut limits.drain_timeout, DRAIN),
     ] {
-        if let Some(text) = section.text(report, key) {
-            let read = values::duration(text.text, &range);
-            *limit = report.keep(text.at, read).unwrap_or(*limit);
-        }
+        *limit = duration(report, &section, key, &range).unwrap_or(*limit);
     }
     for (key, limit, range) in [
         ("hello_bytes_max", &mut limits.hello_bytes_max, HELLO_BYTES),
@@ -57,10 +54,7 @@ pub(super) fn http(
         ("upstream_timeout", &mut http.upstream_timeout),
         ("http2_idle_timeout", &mut http.http2_idle_timeout),
     ] {
-        if let Some(text) = section.text(report, key) {
-            let read = values::duration(text.text, &HTTP);
-            *limit = report.keep(text.at, read).unwrap_or(*limit);
-        }
+        *limit = duration(report, &section, key, &HTTP).unwrap_or(*limit);
     }
     let head_bytes_max = bytes(report, &section, "head_bytes_max", &HEAD_BYTES);
     http.head_bytes_max = head_bytes_max.unwrap_or(http.head_bytes_max);
@@ -146,10 +140,7 @@ pub(super) fn evidence(
     for (key, value, range) in
         [("history", &mut evidence.history, HISTORY), ("timeout", &mut evidence.timeout, SHORT)]
     {
-        if let Some(text) = section.text(report, key) {
-            let read = values::duration(text.text, &range);
-            *value = report.keep(text.at, read).unwrap_or(*value);
-        }
+        *value = duration(report, &section, key, &range).unwrap_or(*value);
     }
     evidence
 }
@@ -159,18 +150,28 @@ pub(super) fn tickets(report: &mut Report<'_>, document: &Section<'_, '_>) -> Ti
     let Some(section) = document.section(report, "tickets", "[tickets]") else { return tickets };
     section.check_keys(report, &TICKET_KEYS);
     tickets.enabled = section.flag(report, "enabled").unwrap_or(tickets.enabled);
-    if let Some(text) = section.text(report, "lifetime") {
-        let read = values::duration(text.text, &TICKET_LIFETIME).and_then(|lifetime| {
-            let is_whole = lifetime.subsec_nanos() == 0;
-            is_whole.then_some(lifetime).ok_or_else(|| "expected whole seconds".into())
-        });
-        tickets.lifetime = report.keep(text.at, read).unwrap_or(tickets.lifetime);
+    if let Some(lifetime) = duration(report, &section, "lifetime", &TICKET_LIFETIME) {
+        let is_whole = lifetime.subsec_nanos() == 0;
+        let at = section.value("lifetime").map_or(section.at, |value| value.span().start);
+        let whole = is_whole.then_some(lifetime).ok_or("expected whole seconds");
+        tickets.lifetime = report.keep(at, whole).unwrap_or(tickets.lifetime);
     }
     tickets
 }
 
 pub(super) fn workers(report: &mut Report<'_>, document: &Section<'_, '_>) -> Option<usize> {
     document.number(report, "workers", WORKERS)
+}
+
+/// A duration within `range`.
+pub(super) fn duration(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    key: &str,
+    range: &RangeInclusive<Duration>,
+) -> Option<Duration> {
+    let text = section.text_of(report, key, "a duration with its unit, as in \"30s\"")?;
+    report.keep(text.at, values::duration(text.text, range))
 }
 
 /// Bytes: a whole number, or a text with a unit.
@@ -183,8 +184,10 @@ pub(super) fn bytes(
     let value = section.value(key)?;
     let at = value.span().start;
     let bytes = match value.get_ref() {
-        DeValue::Integer(_) => return section.number(report, key, range.clone()),
-        DeValue::String(text) => report.keep(at, values::size(text))?,
+        DeValue::Integer(number) => {
+            usize::from_str_radix(number.as_str(), number.radix()).map_err(|_| number.to_string())
+        }
+        DeValue::String(text) => Ok(report.keep(at, values::size(text))?),
         other => {
             let message = format!(
                 "`{key}` is a {}; expected a size such as \"64KiB\", or a number of bytes",
@@ -194,12 +197,16 @@ pub(super) fn bytes(
             return None;
         }
     };
-    if !range.contains(&bytes) {
-        let (low, high) = (range.start(), range.end());
-        report.error(at, format!("`{key}` is {bytes} bytes; expected {low} to {high}"));
-        return None;
+    match bytes {
+        Ok(bytes) if range.contains(&bytes) => Some(bytes),
+        wrong => {
+            let wrong = wrong.map_or_else(|text| text, |bytes| bytes.to_string());
+            let [low, high] = [range.start(), range.end()].map(|end| values::shown_size(*end));
+            let message = format!("`{key}` is {wrong} bytes; expected \"{low}\" to \"{high}\"");
+            report.error(at, message);
+            None
+        }
     }
-    Some(bytes)
 }
 
 /// The keys outside of any table.

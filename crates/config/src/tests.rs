@@ -146,6 +146,16 @@ fn names() {
             hellos carry it, in its xn-- form",
         ),
         (
+            "\".App.example\"",
+            "4:7: \".App.example\" is how a file of names says it; here write [\"App.example\", \
+            \"*.App.example\"]",
+        ),
+        (
+            "\"https://a.test/\"",
+            "4:7: \"https://a.test/\": expected a host name such as \"a.test\", without scheme, \
+            port and path",
+        ),
+        (
             "\"a..b\"",
             "4:7: \"a..b\": a hello with such a name is malformed: empty label in the host \
             name",
@@ -363,6 +373,21 @@ fn matchers_of_a_rule() {
         ["4:10: \"deny\" is not an action; expected \"splice\", \"terminate\", \"originate\" \
           or \"refuse\"; \"refuse\" sends an alert"]
     );
+    for (action, advice) in [
+        (
+            "bump",
+            "\"terminate\" ends TLS here, with `certificate = \"mint\"` for servers that are not \
+             yours: docs/bump.md",
+        ),
+        (
+            "stare",
+            "matchers peek: one such as `sni` at the hello, one such as `certificate_issuer` at \
+             the server's certificate",
+        ),
+    ] {
+        let found = said_below_listener(&format!("[[rule]]\naction = \"{action}\"\n"));
+        assert!(found[0].ends_with(&format!("or \"refuse\"; {advice}")), "{found:?}");
+    }
 }
 
 const GATE: &str = "[[listener]]\naddress = \"0.0.0.0:443\"\nkind = \"redirect\"\n";
@@ -432,7 +457,11 @@ fn limits_out_of_bounds() {
     for (key, value, expected) in [
         ("idle_timeout", "\"0s\"", "\"0s\" is out of bounds; expected 1ms to 1year"),
         ("hello_timeout", "\"1day\"", "\"1day\" is out of bounds; expected 1ms to 10m"),
-        ("hello_timeout", "5", "`hello_timeout` is an integer; expected a string"),
+        (
+            "hello_timeout",
+            "5",
+            "`hello_timeout` is an integer; expected a duration with its unit, as in \"30s\"",
+        ),
         ("connections_max", "0", "`connections_max` is 0; expected 1 to 100000000"),
         ("connections_max", "-1", "`connections_max` is -1; expected 1 to 100000000"),
         ("connections_max", "\"1\"", "`connections_max` is a string; expected a whole number"),
@@ -445,16 +474,21 @@ fn limits_out_of_bounds() {
         (
             "memory_max",
             "\"1MiB\"",
-            "`memory_max` is 1048576 bytes; expected 16777216 to \
-            17592186044416",
+            "`memory_max` is 1048576 bytes; expected \"16MiB\" to \"16TiB\"",
         ),
+        ("memory_max", "64", "`memory_max` is 64 bytes; expected \"16MiB\" to \"16TiB\""),
+        ("memory_max", "-1", "`memory_max` is -1 bytes; expected \"16MiB\" to \"16TiB\""),
         (
             "memory_max",
             "\"99999999999TiB\"",
             "\"99999999999TiB\" is too large; expected a whole \
             number with its unit, as in \"64KiB\", \"512MiB\" or \"2GiB\"",
         ),
-        ("hello_bytes_max", "65537", "`hello_bytes_max` is 65537; expected 512 to 65536"),
+        (
+            "hello_bytes_max",
+            "65537",
+            "`hello_bytes_max` is 65537 bytes; expected \"512B\" to \"64KiB\"",
+        ),
         (
             "hello_bytes_max",
             "true",

@@ -11,6 +11,7 @@ use crate::files::Files;
 use crate::matchers;
 use crate::model::{Balance, Host, HttpAddress, SpliceUpstream, TerminateUpstream, UpstreamCheck};
 use crate::reader::{Report, Section, Text, repeated};
+use crate::settings::duration;
 use crate::values;
 
 /// Most upstreams of a rule: a worker remembers in 64 bits which of them it has tried.
@@ -297,10 +298,7 @@ fn certificate<'t>(
 
 /// How long requests or connections are held while the upstream accepts none.
 pub(super) fn wait(report: &mut Report<'_>, section: &Section<'_, '_>) -> Duration {
-    let text = section.text(report, "upstream_wait");
-    let read =
-        text.and_then(|text| report.keep(text.at, values::duration(text.text, &UPSTREAM_WAIT)));
-    read.unwrap_or_default()
+    duration(report, section, "upstream_wait", &UPSTREAM_WAIT).unwrap_or_default()
 }
 
 /// After a longer wait the client is gone.

@@ -122,6 +122,14 @@ pub(super) fn duration(text: &str, range: &RangeInclusive<Duration>) -> Result<D
     Err(format!("\"{text}\" is out of bounds; expected {low} to {high}"))
 }
 
+/// A number of bytes in the largest unit in which it is whole, as [`size`] reads it.
+pub(super) fn shown_size(bytes: usize) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let whole = units.into_iter().find(|(shift, _)| bytes > 0 && bytes.trailing_zeros() >= *shift);
+    let (shift, unit) = whole.unwrap_or((0, "B"));
+    format!("{}{unit}", bytes >> shift)
+}
+
 /// A number of bytes with its unit.
 pub(super) fn size(text: &str) -> Result<usize, String> {
     let expected = |why: &str| {

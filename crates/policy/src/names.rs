@@ -34,6 +34,12 @@ pub enum NamePatternFault {
     /// A name that the hello reader calls malformed.
     #[error("a hello with such a name is malformed: {0}")]
     Name(SniFault),
+    /// `.a.example`, which lists from files have for a name and all names below it.
+    #[error("a name has no dot before it; for the names below it, too, write \"*.\" before it")]
+    LeadingDot,
+    /// A URL, or a name with a port.
+    #[error("expected a host name such as \"a.test\", without scheme, port and path")]
+    Url,
     /// An internationalised name in its display form.
     #[error("the name is not ASCII; write it as hellos carry it, in its xn-- form")]
     NotAscii,
@@ -68,8 +74,12 @@ impl FromStr for NamePattern {
             None => (false, text),
         };
         // The hello reader's spelling, so that a rule and a hello cannot differ in it.
-        let name: Box<str> =
-            HostName::new(name.as_bytes()).map_err(|fault| fault_of(name, fault))?.as_str().into();
+        let read = HostName::new(name.as_bytes()).map_err(|fault| match fault {
+            // Not behind `*.`.
+            SniFault::EmptyLabel if !suffix && is_below(name) => NamePatternFault::LeadingDot,
+            fault => fault_of(name, fault),
+        });
+        let name: Box<str> = read?.as_str().into();
         Ok(if suffix { Self::Suffix(name) } else { Self::Exact(name) })
     }
 }
@@ -254,8 +264,14 @@ fn fault_of(name: &str, fault: SniFault) -> NamePatternFault {
         _ if name.contains('*') => NamePatternFault::WildcardInside,
         SniFault::NonAscii => NamePatternFault::NotAscii,
         SniFault::TrailingDot => NamePatternFault::TrailingDot,
+        SniFault::BadCharacter(b':' | b'/') => NamePatternFault::Url,
         other => NamePatternFault::Name(other),
     }
+}
+
+/// Whether it is a name with a dot before it.
+fn is_below(name: &str) -> bool {
+    name.strip_prefix('.').is_some_and(|name| HostName::new(name.as_bytes()).is_ok())
 }
 
 /// Lists without allocation: the name itself, two suffixes, and the rules without `sni`.
@@ -286,14 +302,16 @@ mod tests {
             ("*.*.b", Err(Fault::WildcardInside)),
             ("app.example.", Err(Fault::TrailingDot)),
             ("*.example.", Err(Fault::TrailingDot)),
-            (".example", Err(Fault::Name(SniFault::EmptyLabel))),
+            (".example", Err(Fault::LeadingDot)),
+            ("..example", Err(Fault::Name(SniFault::EmptyLabel))),
             ("*..example", Err(Fault::Name(SniFault::EmptyLabel))),
             ("a b", Err(Fault::Name(SniFault::BadCharacter(b' ')))),
             ("bücher.example", Err(Fault::NotAscii)),
             ("10.0.0.1", Err(Fault::IpLiteral)),
             ("::1", Err(Fault::IpLiteral)),
             ("[::1]", Err(Fault::IpLiteral)),
-            ("app.example:443", Err(Fault::Name(SniFault::BadCharacter(b':')))),
+            ("app.example:443", Err(Fault::Url)),
+            ("https://a.test/", Err(Fault::Url)),
         ] {
             assert_eq!(text.parse(), expected, "{text}");
         }

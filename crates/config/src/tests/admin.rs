@@ -98,3 +98,20 @@ fn mistakes_in_it_are_named() {
         assert_eq!(found[1..], *expected, "after the warning that no rule is there: {text}");
     }
 }
+
+#[test]
+fn a_folder_that_is_not_there_is_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let shown = folder.path().display();
+    let admin = |path: &str| format!("[admin]\naddress = \"unix:{path}\"\n");
+    assert_eq!(said_below_listener(&admin(&format!("{shown}/admin.sock"))).len(), 1, "no rule");
+    let warning = format!(
+        "4:11: warning: there is no folder {shown}/none: `serve` cannot make a socket in it; with \
+         systemd, RuntimeDirectory= makes one in /run"
+    );
+    let found = said_below_listener(&admin(&format!("{shown}/none/admin.sock")));
+    assert!(found.contains(&warning), "{found:?}");
+    let plain = format!("[[listener]]\nkind = \"plain\"\naddress = \"unix:{shown}/none/a.sock\"\n");
+    let found = said_below_listener(&plain);
+    assert!(found.contains(&warning.replace("4:11", "5:11")), "{found:?}");
+}

@@ -209,6 +209,24 @@ fn certificates_that_cannot_be_used() {
     assert!(folder.read(Depth::Files, &text).is_ok());
 }
 
+/// A swapped pair is one mistake: its certificate stands where the key should.
+#[test]
+fn a_file_without_a_key_is_not_called_a_key() {
+    let folder = Folder::new();
+    folder.issue("app", &["app.example"]);
+    let readable = |name: &str| {
+        fs::set_permissions(folder.0.join(name), fs::Permissions::from_mode(0o644)).unwrap();
+    };
+    let warns = |certificate: &str, key: &str| {
+        let said = folder.said(&terminate("\"app.example\"", certificate, key, ""));
+        said.iter().any(|line| line.contains("others may read"))
+    };
+    readable("app.pem");
+    assert!(!warns("\"app.key\"", "\"app.pem\""));
+    readable("app.key");
+    assert!(warns("\"app.pem\"", "\"app.key\""));
+}
+
 #[test]
 fn the_hint_at_local_comes_only_where_it_helps() {
     let folder = Folder::new();
@@ -273,6 +291,23 @@ fn the_breach_rule_is_turned_on_off_or_opened() {
 }
 
 #[test]
+fn a_certificate_and_its_key_come_together() {
+    let folder = Folder::new();
+    let one = |key: &str| {
+        let rule = "[[rule]]\naction = \"terminate\"\nupstream = \"http://127.0.0.1:3000\"\n";
+        folder.said(&format!("{rule}{key}\n"))
+    };
+    assert_eq!(
+        one("key = \"app.key\""),
+        ["3:1: a terminate rule needs a `certificate` for its `key`, such as \"app.pem\""]
+    );
+    assert_eq!(
+        one("certificate = \"app.pem\""),
+        ["3:1: a terminate rule needs a `key` for its `certificate`, such as \"app.key\""]
+    );
+}
+
+#[test]
 fn keys_of_terminate_rules() {
     let folder = Folder::new();
     folder.issue("app", &["app.example"]);
@@ -293,8 +328,8 @@ fn keys_of_terminate_rules() {
     assert_eq!(
         folder.said("[[rule]]\naction = \"terminate\"\n"),
         [
-            "3:1: a terminate rule needs a `certificate`, such as \"app.pem\"",
-            "3:1: a terminate rule needs a `key`, such as \"app.key\"",
+            "3:1: a terminate rule needs a certificate: \"local\" (signed here), \"acme\" \
+             (ordered), or \"app.pem\" with `key = \"app.key\"`",
             "3:1: a terminate rule needs an `upstream`, such as \"http://127.0.0.1:3000\"",
         ]
     );
