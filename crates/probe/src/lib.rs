@@ -63,8 +63,8 @@ pub struct ProbeArgs {
     /// Measure what a connection costs the process that listens there, on this machine
     #[arg(long)]
     pub memory: bool,
-    /// The same for this process and its children, such as a container's whose port is forwarded.
-    /// HOST is of this machine or private, or --connections is given
+    /// As --memory, for this process and its children: for example one in a container, if its port
+    /// is forwarded. If HOST is a public address, give --connections too
     #[arg(long)]
     pub pid: Option<u32>,
     /// Most connections that --memory holds, 5000 if not given: it opens them in ten steps, twice

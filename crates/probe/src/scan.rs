@@ -71,6 +71,8 @@ impl Scan<'_> {
     }
 
     fn versions(&self, report: &mut ProbeReport, newest: &ServerReply, old: &ServerReply) {
+        let is_nameless = self.target.sni().is_none()
+            && ![newest, old].iter().any(|answer| matches!(answer, ServerReply::Hello(..)));
         let named = [("tls-1.3", 0x0304, Some(newest)), ("tls-1.2", 0x0303, Some(old))];
         for (name, version, answer) in named.into_iter().chain([OLD_11, OLD_10]) {
             let asked;
@@ -81,6 +83,10 @@ impl Scan<'_> {
                     &asked
                 }
             };
+            if is_nameless && may_want_name(answer) {
+                report.advise(name, Grade::Unknown, answer.text(), ADVICE_WANTS_NAME);
+                continue;
+            }
             let Some(spoken) = spoken(answer, version) else {
                 match is_about_the_name(answer) {
                     true => report.advise(name, Grade::Unknown, answer.text(), ADVICE_ASK_NAME),
@@ -201,6 +207,17 @@ fn is_about_the_name(answer: &ServerReply) -> bool {
     matches!(answer, ServerReply::Alert(code) if *code == unrecognized)
 }
 
+/// Whether a server may answer so to a hello without a name because it wants one.
+fn may_want_name(answer: &ServerReply) -> bool {
+    let codes = [
+        AlertDescription::MissingExtension,
+        AlertDescription::UnrecognizedName,
+        AlertDescription::HandshakeFailure,
+    ]
+    .map(AlertDescription::code);
+    matches!(answer, ServerReply::Alert(code) if codes.contains(code))
+}
+
 /// All suites of [`crate::hello`] are ephemeral but those that exchange keys by RSA.
 fn is_ephemeral(answer: &ServerReply) -> bool {
     let static_rsa = [0x009c, 0x009d, 0x002f, 0x0035, 0x000a];
@@ -217,6 +234,7 @@ const OLD_11: Asked<'static> = ("tls-1.1", 0x0302, None);
 const OLD_10: Asked<'static> = ("tls-1.0", 0x0301, None);
 
 const ADVICE_ASK_NAME: &str = "probe with --name, and a name that the server has";
+const ADVICE_WANTS_NAME: &str = "the server may want a name, as in --name app.test";
 const ADVICE_13: &str = "enable TLS 1.3: one round trip less, and encrypted certificates";
 const ADVICE_12: &str = "right if you know all clients; others may have TLS 1.2 only";
 const ADVICE_OLD: &str = "disable it (RFC 8996); nginx: ssl_protocols TLSv1.2 TLSv1.3";
@@ -253,5 +271,8 @@ mod tests {
             assert_eq!(spoken(&answer, 0x0304), says, "{answer:?}");
         }
         assert!(is_about_the_name(&ServerReply::Alert(112)));
+        for (code, wants) in [(40, true), (109, true), (112, true), (70, false), (80, false)] {
+            assert_eq!(may_want_name(&ServerReply::Alert(code)), wants, "{code}");
+        }
     }
 }

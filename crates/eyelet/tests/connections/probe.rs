@@ -112,6 +112,26 @@ fn garbage(answer: Option<&'static [u8]>) -> SocketAddr {
     address
 }
 
+/// An address gives hellos no name, and a server may refuse them for that: this says nothing of its
+/// versions.
+#[test]
+fn a_server_that_wants_a_name_is_not_said_to_lack_a_version() {
+    // The alert handshake_failure.
+    let target = garbage(Some(&[21, 3, 3, 0, 2, 2, 40])).to_string();
+    let command = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_eyelet"));
+        output(command.args(["probe", &target, "--json"]).args(more).args(LONG))
+    };
+    let said: Value = serde_json::from_str(&command(&[]).text).unwrap();
+    for version in ["tls-1.3", "tls-1.2"] {
+        assert_eq!(finding(&said, version), ("unknown", "alert handshake_failure"), "{said:#}");
+    }
+    let advice = &said["findings"][0]["advice"];
+    assert_eq!(advice, "the server may want a name, as in --name app.test", "{said:#}");
+    let named: Value = serde_json::from_str(&command(&["--name", "app.test"]).text).unwrap();
+    assert_eq!(finding(&named, "tls-1.2").0, "note", "{named:#}");
+}
+
 /// A server that answers a first read by `answer`, and waits for the end.
 fn by_first_read(answer: fn(&[u8]) -> Vec<u8>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
