@@ -4,12 +4,22 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::Args;
-use eyelet_wire::connect::Target;
+use eyelet_wire::connect::{ConnectFault, Target};
 
 use super::evidence::EvidenceArgs;
 
+const EXAMPLES: &str = "\
+Examples:
+  eyelet explain edge.toml --sni app.example --alpn h2
+  eyelet explain edge.toml --connect packages.example:443      the hello has the same name
+  eyelet explain edge.toml --sni bank.example --destination 192.0.2.7:443 --ask
+  tail -n 1 access.log | eyelet explain edge.toml --log-line -
+
+Exit status: 0, whatever the verdict is; 2 if FILE has mistakes or a flag is wrong.";
+
 /// Arguments of `eyelet explain`.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
 pub struct ExplainArgs {
     /// The configuration
     pub file: PathBuf,
@@ -29,7 +39,7 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     pub client: IpAddr,
     /// Where the client wanted to go; by default the listener's address, if it is a single one
-    #[arg(long, value_name = "IP:PORT")]
+    #[arg(long, value_name = "IP:PORT", value_parser = address)]
     pub destination: Option<SocketAddr>,
     /// The target of the client's CONNECT
     #[arg(long, value_name = "HOST:PORT", value_parser = target)]
@@ -64,7 +74,15 @@ pub struct ExplainArgs {
 
 /// Reads the target of a CONNECT.
 pub(super) fn target(text: &str) -> Result<Target, String> {
-    Target::new(text.as_bytes()).map_err(|fault| fault.to_string())
+    Target::new(text.as_bytes()).map_err(|fault| match fault {
+        ConnectFault::Target => "expected HOST:PORT, such as app.example:443".to_owned(),
+        fault => fault.to_string(),
+    })
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let expected = |_| "expected IP:PORT, such as 192.0.2.7:443 or [2001:db8::7]:443".to_owned();
+    text.parse().map_err(expected)
 }
 
 /// Reads a TLS version.

@@ -46,11 +46,20 @@ fn take_log_line(args: &mut ExplainArgs) -> Result<Option<LoggedLine>, String> {
     } else {
         input.clone_from(line);
     }
+    if input.trim().is_empty() {
+        let from = if line == "-" { "on standard input" } else { "in this argument" };
+        return Err(format!("there is no line {from}"));
+    }
     let line = LoggedLine::read(&input).map_err(|fault| match Path::new(line).is_file() {
         true => format!(
             "{line} is a file: `tail -n 1 {line} | eyelet explain {} --log-line -` asks about its \
              newest line",
             args.file.display()
+        ),
+        // The name of a file that is not there, or of a pipe.
+        false if line != "-" && !line.contains(['{', ' ']) => format!(
+            "expected a line of an access log in JSON, or \"-\" to read one from standard input; \
+             {line} is neither"
         ),
         false => fault.to_string(),
     })?;
