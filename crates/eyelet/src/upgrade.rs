@@ -53,6 +53,9 @@ pub enum UpgradeError {
         /// Why.
         error: io::Error,
     },
+    /// The new program has ended without a word.
+    #[error("{} ended before it served (is it Eyelet?)", .0.display())]
+    Ended(PathBuf),
     /// The new process says why it cannot serve.
     #[error("{}", .0.text.trim_end())]
     Failed(Failed),
@@ -124,7 +127,7 @@ impl UpgradeError {
             Self::Failed(Failed { code, text }) => {
                 ReloadOutcome { code: *code, text: text.clone() }
             }
-            error => ReloadOutcome::failed(format_args!("{error}: this process serves on")),
+            error => ReloadOutcome::failed(format_args!("{error}; the old process serves on")),
         }
     }
 }
@@ -326,6 +329,19 @@ impl Plan {
 
     /// Sends the state of this process and waits until the new process can serve.
     fn introduce(
+        &self,
+        successor: &mut Successor,
+        within: Duration,
+    ) -> Result<HandoverReady, UpgradeError> {
+        self.try_introduce(successor, within).map_err(|error| match error {
+            UpgradeError::Handover(error) if error.is_closed() => {
+                UpgradeError::Ended(self.program.clone())
+            }
+            error => error,
+        })
+    }
+
+    fn try_introduce(
         &self,
         successor: &mut Successor,
         within: Duration,

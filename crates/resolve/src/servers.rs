@@ -97,7 +97,16 @@ async fn said(handle: &Handle, query: &Query, options: DnsRequestOptions) -> Res
         Err(NetError::Dns(DnsError::NoRecordsFound(none))) => {
             Ok(Err(none.negative_ttl.unwrap_or(0)))
         }
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(fault(&error)),
+    }
+}
+
+/// Why a question has no answer, for the log.
+fn fault(error: &NetError) -> String {
+    match error {
+        NetError::NoConnections | NetError::Timeout => "no resolver answered".into(),
+        NetError::Io(error) => format!("no resolver answered: {error}"),
+        error => error.to_string(),
     }
 }
 
@@ -132,4 +141,17 @@ fn server(address: SocketAddr) -> NameServerConfig {
         connection.port = address.port();
     }
     config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resolver_that_is_not_reached_is_said_in_plain_words() {
+        assert_eq!(fault(&NetError::NoConnections), "no resolver answered");
+        assert_eq!(fault(&NetError::Timeout), "no resolver answered");
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        assert_eq!(fault(&refused.into()), "no resolver answered: connection refused");
+    }
 }

@@ -223,7 +223,7 @@ impl Notes {
                 let known = self.faults.insert(file.to_owned(), fault.clone());
                 if known.is_none_or(|known| known != fault) {
                     self.counters.sources_refused.up();
-                    tracing::error!("{fault}; what was read before stays in use");
+                    tracing::error!("{}", with_rest(&fault));
                 }
             }
         }
@@ -236,9 +236,24 @@ impl Notes {
     }
 }
 
+/// A fault, and what follows from it at the end of its first line: lines of the file may be below.
+fn with_rest(fault: &str) -> String {
+    let (first, below) = fault.split_at(fault.find('\n').unwrap_or(fault.len()));
+    format!("{first}; what was read before stays in use{below}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_follows_from_a_fault_is_in_its_first_line() {
+        let kept = "; what was read before stays in use";
+        assert_eq!(with_rest("a.pem: no file"), format!("a.pem: no file{kept}"));
+        let shown = "\n 2 | bad name\n   | ^";
+        let fault = format!("a.txt:2:1: error: no name{shown}");
+        assert_eq!(with_rest(&fault), format!("a.txt:2:1: error: no name{kept}{shown}"));
+    }
 
     #[test]
     fn a_configuration_with_mistakes_is_tried_again_after_a_minute() {

@@ -63,7 +63,8 @@ fn a_program_that_cannot_serve_changes_nothing() {
     let missing = scene.fails(&["--binary", "/nowhere/eyelet"]);
     assert!(missing.text.contains("cannot start \"/nowhere/eyelet\""), "{}", missing.text);
     let wrong = scene.fails(&["--binary", "/bin/false"]);
-    assert!(wrong.text.contains("the other process has ended"), "{}", wrong.text);
+    let ended = "/bin/false ended before it served (is it Eyelet?); the old process serves on";
+    assert!(wrong.text.contains(ended), "{}", wrong.text);
     let good = std::fs::read_to_string(&scene.file).unwrap();
     scene.pki.folder.write("edge.toml", good.replace("sni =", "snu ="));
     let mistakes = scene.fails(&[]);
@@ -78,7 +79,7 @@ fn a_program_that_cannot_serve_changes_nothing() {
     assert!(refused.text.contains("cannot listen on"), "{}", refused.text);
     for failed in [missing, wrong] {
         assert_eq!(failed.status.code(), Some(1), "{}", failed.text);
-        assert!(failed.text.contains("this process serves on"), "{}", failed.text);
+        assert!(failed.text.contains("the old process serves on"), "{}", failed.text);
     }
     echo(&mut tls, b"still here");
     expect_echo(&mut spliced, b"still here");
@@ -104,7 +105,7 @@ fn a_wrapper_must_exec_the_program() {
     let said = scene.fails(&["--binary", &path]);
     assert_eq!(said.status.code(), Some(1), "{}", said.text);
     assert!(said.text.contains("must be exec'ed by its wrapper"), "{}", said.text);
-    assert!(said.text.contains("this process serves on"), "{}", said.text);
+    assert!(said.text.contains("the old process serves on"), "{}", said.text);
     echo(&mut tls, b"still here");
     wrapper("exec");
     let said = output(scene.command("upgrade").args(["--binary", &path]));
@@ -167,7 +168,7 @@ fn a_process_that_is_killed_takes_only_its_own_connections_along() {
         assert_eq!(lost, HELD);
         return;
     }
-    assert!(said.text.contains("this process serves on"), "{}", said.text);
+    assert!(said.text.contains("the old process serves on"), "{}", said.text);
     let log = scene.edge.log();
     println!("{lost} of {HELD} were lost\n{log}");
     echo(&mut scene.tcp(TLS13), b"new");
@@ -251,7 +252,7 @@ fn a_process_that_dies_late_leaves_the_earlier_one_whole() {
     let (mut client, mut slow) = begin_request(&scene);
     scene.upgrade();
     kill_process(scene.later[0], Signal::KILL).unwrap();
-    scene.edge.wait_log("this process serves on");
+    scene.edge.wait_log("the old process serves on");
     for _ in 0..20 {
         echo(&mut scene.tcp(TLS13), b"new");
     }
@@ -294,7 +295,7 @@ fn checks_of_upstreams_go_on_where_a_drain_is_taken_back() {
     client.flush().unwrap();
     assert_eq!(scene.upgrade(), 0, "the connection is busy");
     kill_process(scene.later[0], Signal::KILL).unwrap();
-    scene.edge.wait_log("this process serves on");
+    scene.edge.wait_log("the old process serves on");
     // Nobody else is there to make them.
     more(checks.load(Ordering::SeqCst) + 2);
 }
