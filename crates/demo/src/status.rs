@@ -84,7 +84,7 @@ fn status(seen: &CounterValues) -> String {
     let each = seen.parked_bytes.checked_div(seen.parked);
     let each = each.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
     format!(
-        "connections {}, parked {}, bytes a parked connection {each}, refused {}",
+        "connections {}, parked {} (slot and state: {each} bytes each), refused {}",
         seen.connections, seen.parked, seen.refused,
     )
 }

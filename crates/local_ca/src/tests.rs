@@ -281,8 +281,10 @@ fn each_systems_store_gets_the_certificate_and_loses_it() {
         let install = format!("sudo install -m 644 {}", authority.certificate_path().display());
         assert!(said.text.contains(&install), "{}", said.text);
         assert!(said.text.contains(&format!("sudo {}", root.path().join(program).display())));
-        places.is_root = true;
         let option = folder_option(authority.folder());
+        let shown = trust::show(&authority, &places).text;
+        assert!(shown.contains("except the system's store: for that it prints what"), "{shown}");
+        places.is_root = true;
         let shown = trust::show(&authority, &places).text;
         let installs = format!("\neyelet trust --install{option} has all");
         assert!(shown.contains("not trusted by") && shown.contains(&installs), "{shown}");

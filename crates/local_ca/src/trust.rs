@@ -65,7 +65,18 @@ pub fn show(authority: &Authority, places: &Places) -> Report {
     let is_complete = stores.iter().all(|store| store.is_installed(authority));
     if !is_complete {
         let options = options(authority, places);
-        let _ = writeln!(text, "\neyelet trust --install{options} has all of these trust it.");
+        let of_root = stores.iter().any(|store| match store {
+            Store::System(_) => !places.is_root && !store.is_installed(authority),
+            Store::Nss(_) => false,
+        });
+        let what = match of_root {
+            true => {
+                "has these trust it, except the system's store: for that it prints what root must \
+                 run"
+            }
+            false => "has all of these trust it",
+        };
+        let _ = writeln!(text, "\neyelet trust --install{options} {what}.");
     }
     text += missing_tool();
     text += &others(authority, places);

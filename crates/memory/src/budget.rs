@@ -193,7 +193,7 @@ impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let used = self.note_peak();
         let peak = self.used.peak.load(Relaxed);
-        write!(f, "{used} of {} bytes counted, {peak} at most", self.bytes_max)?;
+        write!(f, "{used} of {} bytes counted, peak {peak}", self.bytes_max)?;
         for ((account, name), before) in
             ACCOUNTS.iter().zip(iter::once(": ").chain(iter::repeat(", ")))
         {
@@ -389,7 +389,7 @@ mod tests {
         assert!(!budget.is_tight(0));
         budget.give(Account::Http, 300);
         let text = budget.to_string();
-        assert!(text.contains("400 of 41943040 bytes counted, 700 at most: "), "{text}");
+        assert!(text.contains("400 of 41943040 bytes counted, peak 700: "), "{text}");
     }
 
     /// However many connections hold a piece, the last eighth is left.

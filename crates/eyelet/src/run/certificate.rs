@@ -58,12 +58,17 @@ fn led(name: &str, address: SocketAddr) -> String {
     format!(" --resolve {name}:{}:{ip}", address.port())
 }
 
-/// The certificate of these arguments for these names.
-pub(super) fn certificate(edge: &EdgeArgs, names: &[&str]) -> Result<Certificate, Box<dyn Error>> {
+/// The certificate of these arguments for these names. `option` is the one that changes the name,
+/// if there is one.
+pub(super) fn certificate(
+    edge: &EdgeArgs,
+    names: &[&str],
+    option: Option<&str>,
+) -> Result<Certificate, Box<dyn Error>> {
     let asks_client = edge.client_ca.is_some();
     if let (Some(certificate), Some(key)) = (&edge.certificate, &edge.key) {
         let keys = format!("certificate = {}\nkey = {}", quoted(certificate), quoted(key));
-        let said = given(certificate, names);
+        let said = given(certificate, names, option);
         return Ok(Certificate { keys, local: None, said, authority: None, asks_client });
     }
     let settings = LocalSettings { folder: edge.ca_folder.clone(), ..Default::default() };
@@ -92,9 +97,9 @@ pub(super) fn certificate(edge: &EdgeArgs, names: &[&str]) -> Result<Certificate
     })
 }
 
-/// A given certificate, and that it is for other names, if it is. That it cannot be read is said of
-/// the configuration.
-fn given(file: &Path, names: &[&str]) -> String {
+/// A given certificate, and that it is for other names, if it is, with what to do about it. That it
+/// cannot be read is said of the configuration.
+fn given(file: &Path, names: &[&str], option: Option<&str>) -> String {
     let shown = file.display();
     let chain = certificate::chain(file).unwrap_or_default();
     let Some(described) = chain.first().and_then(certificate::describe) else {
@@ -108,7 +113,10 @@ fn given(file: &Path, names: &[&str]) -> String {
                 [] => "it has no DNS name".to_owned(),
                 names => format!("it is for {}", names.join(", ")),
             };
-            format!("{shown}; clients refuse it for {}: {own}", others.join(", "))
+            let better = described.names.iter().find(|name| !name.starts_with('*')).zip(option);
+            let advice = better.map(|(name, option)| format!(": start with {option} {name}"));
+            let advice = advice.unwrap_or_default();
+            format!("{shown}; clients refuse it for {}: {own}{advice}", others.join(", "))
         }
     }
 }

@@ -90,7 +90,7 @@ fn begin_run(args: &RunArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
         None => eyelet_child::free_port()?,
     };
     let ports = Ports::choose(listen, &[&args.name], &[port], |text| screen.say(text))?;
-    let certificate = certificate::certificate(&args.edge, &[&args.name])?;
+    let certificate = certificate::certificate(&args.edge, &[&args.name], Some("--name"))?;
     let plan = Plan::of_run(args, port, &ports, &certificate);
     let application =
         Application { command: args.command.clone(), port, watch: args.watch.clone() };
@@ -115,7 +115,7 @@ fn begin_proxy(args: &ProxyArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Erro
     let kept: Vec<u16> =
         args.sites.iter().filter_map(|site| ports::own_port(&site.upstream)).collect();
     let ports = Ports::choose(args.edge.listen, &names, &kept, |text| screen.say(text))?;
-    let certificate = certificate::certificate(&args.edge, &names)?;
+    let certificate = certificate::certificate(&args.edge, &names, None)?;
     let plan = Plan::of_proxy(args, &ports, &certificate);
     let waiting = Waiting { is_tcp: args.edge.tcp, hold: args.edge.hold };
     let work = Work::IsThere(args.sites.clone(), waiting);
@@ -283,7 +283,7 @@ impl Session<'_> {
                 let pause = humantime::format_duration(pause);
                 let next = match self.follow_hang_up() {
                     Some(signal) => format!("so does Eyelet, after {signal}"),
-                    None => format!("it starts in {pause}"),
+                    None => format!("it is started again in {pause}"),
                 };
                 self.screen.say(&format!("the command ended ({status}); {next}"));
             }

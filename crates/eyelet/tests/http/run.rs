@@ -621,6 +621,10 @@ fn a_certificate_for_another_name_is_said() {
     let pki = Pki::new();
     let mut talk = Talk::start(&mut command(&pki, "proxy", &["other.test=127.0.0.1:1"]));
     talk.hear("edge.pem; clients refuse it for other.test: it is for ");
+    assert!(!talk.said().contains("start with"), "{}", talk.said());
+    let mut talk = Talk::start(&mut command(&pki, "run", &["--", "sleep", "600"]));
+    talk.hear("edge.pem; clients refuse it for app.localhost: it is for ");
+    talk.hear(": start with --name app.test");
     pki.server("edge", &[], Kind::P256);
     let mut talk = Talk::start(&mut command(&pki, "proxy", &["other.test=127.0.0.1:1"]));
     talk.hear("edge.pem; clients refuse it for other.test: it has no DNS name");

@@ -81,8 +81,8 @@ const FIRST_USE_BYTES: u64 = 1 << 20;
 
 /// The most that an edge has counted at any time, as it says by SIGUSR1.
 fn counted_most(log: &str) -> u64 {
-    let lines = log.lines().filter_map(|line| line.split_once(" bytes counted, "));
-    let counted = lines.map(|(_, most)| most.split(' ').next().unwrap().parse().unwrap());
+    let lines = log.lines().filter_map(|line| line.split_once(" bytes counted, peak "));
+    let counted = lines.map(|(_, peak)| peak.split(':').next().unwrap().parse().unwrap());
     counted.max().unwrap_or_else(|| panic!("no accounts in the log:\n{log}"))
 }
 
