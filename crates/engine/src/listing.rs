@@ -38,9 +38,10 @@ pub struct Query {
     filter: Arc<Filter>,
     /// Whether those that are found are ended, and not listed.
     ends: bool,
-    slices: Sender<Slice>,
-    /// The place of its list among [`LISTS_MAX`].
+    /// The place of its list among [`LISTS_MAX`]. It is given back before the slices end: who has
+    /// read a list to its end may ask for the next one.
     _permit: Arc<OwnedSemaphorePermit>,
+    slices: Sender<Slice>,
 }
 
 /// Where a worker's queries arrive.
