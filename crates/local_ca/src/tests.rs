@@ -256,9 +256,18 @@ fn system(root: &Path, folder: &str, program: &str) -> PathBuf {
         fs::create_dir_all(root.join(parent)).unwrap();
     }
     let script = format!("#!/bin/sh\necho run $* >> {}\n", root.join("calls").display());
-    fs::write(root.join(program), script).unwrap();
-    fs::set_permissions(root.join(program), Permissions::from_mode(0o755)).unwrap();
+    write_program(root, program, &script);
     root.join(folder)
+}
+
+/// Another process writes it, so that no child of another test has it open for writing when it is
+/// started (ETXTBSY, execve(2)).
+fn write_program(root: &Path, program: &str, text: &str) {
+    let source = root.join("text");
+    fs::write(&source, text).unwrap();
+    let mut install = Command::new("install");
+    let done = install.args(["-m", "755"]).args([source, root.join(program)]).status().unwrap();
+    assert!(done.success());
 }
 
 #[test]
@@ -305,7 +314,7 @@ fn each_systems_store_gets_the_certificate_and_loses_it() {
         let fresh = if program.ends_with("certificates") { "run --fresh" } else { "run" };
         assert_eq!(calls, format!("run\n{fresh}\n"), "only after a change");
         // The program fails.
-        fs::write(root.path().join(program), "#!/bin/sh\necho full >&2\nexit 3\n").unwrap();
+        write_program(root.path(), program, "#!/bin/sh\necho full >&2\nexit 3\n");
         let report = trust::change(&authority, &places, TrustChange::Install);
         assert!(!report.is_complete && report.text.contains("full"), "{}", report.text);
     }

@@ -120,7 +120,7 @@ fn a_list_is_replaced_while_connections_are_kept() {
 #[test]
 fn names_are_taken_by_regular_expressions() {
     let (folder, upstream) = (Folder::new(), Upstream::echo());
-    let ads = folder.write("ads.txt", "# one a line\n^ads[0-9]+\\.\n(a+)+$\n");
+    folder.write("ads.txt", "# one a line\n^ads[0-9]+\\.\n(a+)+$\n");
     let rules = format!(
         "[[rule]]\nsni = {{ regex_file = \"ads.txt\" }}\naction = \"refuse\"\n\
          [[rule]]\nsni = {{ regex = ['(^|\\.)Bank[0-9]*\\.test$', '^.*pay'] }}\n\
@@ -139,20 +139,20 @@ fn names_are_taken_by_regular_expressions() {
     let label = "a".repeat(60);
     is_refused(to, &[&*label, &label, &label, "b"].join("."));
 
-    fs::write(&ads, "^bank7\\.\n").unwrap();
+    folder.write("ads.txt", "^bank7\\.\n");
     edge.wait_log("ads.txt: its new contents are in use");
     is_refused(to, "bank7.test");
     is_spliced(to, "ads12.bank.test");
     // Mistakes keep the last good list.
-    fs::write(&ads, "^ads\n(bank\n").unwrap();
+    folder.write("ads.txt", "^ads\n(bank\n");
     edge.wait_log("ads.txt:2:1: error: unclosed group");
     is_refused(to, "bank7.test");
     is_spliced(to, "ads12.bank.test");
     let many: String = (0..10_000).map(|n| format!("^ads{n}-\n")).collect();
-    fs::write(&ads, many).unwrap();
+    folder.write("ads.txt", many);
     edge.wait_log("ads.txt:513:1: error: more than 512 entries");
     is_refused(to, "bank7.test");
-    fs::write(&ads, "^www\\.\n").unwrap();
+    folder.write("ads.txt", "^www\\.\n");
     let replaced = || edge.log().matches("ads.txt: its new contents").count();
     until("the mended list", || (replaced() == 2).then_some(()));
     is_refused(to, "www.bank.test");

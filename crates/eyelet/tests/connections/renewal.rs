@@ -128,8 +128,8 @@ fn a_reload_opens_no_certificate_that_has_not_changed() {
         assert_eq!(said.status.code(), Some(0), "{}", said.text);
         opened().is_empty().then_some(())
     });
+    // The watching thread may read it before the reload does, which then opens nothing.
     pki.server("n7", &["n7.app.test"], Kind::P384);
-    opened();
     let said = output(edge::eyelet(&pki.folder).arg("reload").arg(&file));
     assert_eq!(said.status.code(), Some(0), "{}", said.text);
     let read = opened();
@@ -188,13 +188,21 @@ fn a_secret_whose_link_is_swapped_is_read() {
     let rule = pki.terminate(&format!("tcp://{}", app.address), "");
     let rule = rule.replace("edge.pem", "secret/tls.crt").replace("edge.key", "secret/tls.key");
     let edge = Edge::start(&pki.folder, &rule);
-    for number in 2..5 {
+    let mut errors = 0;
+    for number in 2..7 {
         pki.server("new", &NAMES, Kind::P256);
         version(&format!("..{number}"), pair(pki.folder.path(), "new"));
         fs::remove_dir_all(secret.join(format!("..{}", number - 1))).unwrap();
         until_shown(&pki, &edge, &pki.file("new.pem"));
+        // At its start the edge looks once more at what it has read, whatever becomes of that
+        // meanwhile, and only then waits for events: the second change is not seen by that look.
+        if number == 3 {
+            let used = || count(&edge, "tls.crt: its new contents are in use");
+            until("both changes in the log", || (used() == 2).then_some(()));
+            errors = count(&edge, "ERROR");
+        }
     }
-    assert_eq!(count(&edge, "ERROR"), 0, "{}", edge.log());
+    assert_eq!(count(&edge, "ERROR"), errors, "{}", edge.log());
 }
 
 #[test]
@@ -323,15 +331,15 @@ fn an_upstream_is_verified_by_new_roots_without_a_reload() {
     let edge = Edge::start(&pki.folder, &pki.terminate(&url, "upstream_ca = \"roots.pem\"\n"));
     let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
     assert_eq!(get(&mut client, "/").status, 200);
-    fs::write(pki.file("roots.pem"), &own[..own.len() / 2]).unwrap();
+    // In one step each time, for each fault that the edge sees is logged.
+    pki.folder.write("roots.pem", &own[..own.len() / 2]);
     edge.wait_log("upstream_ca ");
     assert_eq!(get(&mut client, "/").status, 200, "a broken file changes nothing");
-    pki.folder.write("roots.new", other);
-    fs::rename(pki.file("roots.new"), pki.file("roots.pem")).unwrap();
+    pki.folder.write("roots.pem", other);
     // Each request before the change keeps the connection to the upstream from getting too old.
     until("the new roots", || (get(&mut client, "/").status == 503).then_some(()));
     edge.wait_log("roots.pem: its new contents are in use");
-    fs::write(pki.file("roots.pem"), own).unwrap();
+    pki.folder.write("roots.pem", own);
     until("the old roots", || (get(&mut client, "/").status == 200).then_some(()));
     assert_eq!(count(&edge, "stays in use"), 1, "{}", edge.log());
 }

@@ -101,12 +101,17 @@ impl Folder {
         &self.0
     }
 
+    /// In one step: whoever looks at the file meanwhile sees the old one or the new one, and never
+    /// none or a part. The edge looks at any time, and other programs do.
     pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
         let path = self.0.join(name);
-        let _ = std::fs::remove_file(&path);
+        // Beside the folder, so that who watches that sees one change.
+        let new = self.0.with_extension(format!("{}.new", COUNT.fetch_add(1, Ordering::Relaxed)));
         // Among what is written are keys, and the edge warns of those that others can read.
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new);
         file.as_mut().unwrap().write_all(text.as_ref()).unwrap();
+        std::fs::rename(&new, &path).unwrap();
         path
     }
 }
