@@ -220,7 +220,7 @@ fn h2load_is_served() {
 fn h2spec_is_satisfied() {
     let server = Server::begin();
     let port = server.port.to_string();
-    let args = ["-h", "127.0.0.1", "-p", &port, "-S", "-o", "5"];
+    let args = ["-h", "127.0.0.1", "-p", &port, "-S", "-o", "20"];
     let Some(output) = run("h2spec_is_satisfied", "h2spec", &args) else { return };
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && text.contains("146 passed"), "{text}");

@@ -149,7 +149,7 @@ fn java() {
         let built = support::Folder::new();
         let mut build = Command::new("javac");
         build.arg("-d").arg(built.path()).arg(program("Client.java"));
-        let said = support::built(&mut build);
+        let said = support::long_output(&mut build);
         assert!(said.status.success(), "{said:?}");
         foreign(&MODES, || {
             let mut command = Command::new("java");
@@ -171,7 +171,7 @@ fn go() {
         if std::env::var_os("HOME").is_none() {
             build.env("GOCACHE", built.path().join("cache"));
         }
-        let said = support::built(&mut build);
+        let said = support::long_output(&mut build);
         assert!(said.status.success(), "{said:?}");
         foreign(&[&MODES[..], &[TWO]].concat(), || Command::new(&binary));
 

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::support::edge::eyelet;
-use crate::support::{Folder, Talk, built, need, output};
+use crate::support::{Folder, Talk, long_output, need, output};
 
 /// Bytes of the page on the wire, with its style, its script and its fields.
 const PAGE_BYTES_MAX: u64 = 60_000;
@@ -169,7 +169,8 @@ fn its_page_works_in_chromium() {
     output(eyelet(&demo.folder).env("HOME", home).args(trust).arg(demo.authority()));
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/demo_page.py");
     let count = "200";
-    let said = built(Command::new("python3").args([program, &demo.url()]).arg(home).arg(count));
+    let said =
+        long_output(Command::new("python3").args([program, &demo.url()]).arg(home).arg(count));
     let shown: Value = serde_json::from_str(said.text.trim()).expect(&said.text);
     let text = |part: &str| shown[part].as_str().unwrap_or_else(|| panic!("{part}: {shown}"));
     assert_eq!(text("name"), "app.localhost");

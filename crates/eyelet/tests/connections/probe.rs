@@ -9,13 +9,13 @@ use serde_json::Value;
 
 use crate::support::hello::server_flight;
 use crate::support::upstream::nobody;
-use crate::support::{Edge, Pki, Said, Talk, Upstream, need, output, until};
+use crate::support::{Edge, Pki, Said, Talk, Upstream, long_output, need, output, until};
 
 /// A wait for a busy machine.
 const LONG: [&str; 2] = ["--wait", "60"];
 
 fn probe(target: SocketAddr, more: &[&str]) -> (Said, Value) {
-    let said = output(
+    let said = long_output(
         Command::new(env!("CARGO_BIN_EXE_eyelet"))
             .args(["probe", &target.to_string(), "--name", "app.test", "--json"])
             .args(more),
@@ -165,7 +165,7 @@ fn a_cut_hello_is_blamed_only_if_a_whole_one_is_read() {
         false => b"\x15\x03\x03\0\x02\x02\x32".to_vec(),
     };
     for (answer, expected) in [(decode_error as fn(&[u8]) -> Vec<u8>, "unknown"), (strict, "bad")] {
-        let (_, found) = probe(by_first_read(answer), &["--wait", "2"]);
+        let (_, found) = probe(by_first_read(answer), &LONG);
         for name in ["cut-records", "cut-segments"] {
             assert_eq!(finding(&found, name).0, expected, "{found:#}");
         }
@@ -340,7 +340,7 @@ fn who_measures_at_a_terminal_sees_what_goes_on() {
     let (_server, address) = listening(&mut server);
     let mut command = Command::new("python3");
     command.args(["-c", TERMINAL, env!("CARGO_BIN_EXE_eyelet"), "probe", &address.to_string()]);
-    let said = output(command.args(["--name", "app.test", "--wait", "60", "--memory"]));
+    let said = long_output(command.args(["--name", "app.test", "--wait", "60", "--memory"]));
     assert_eq!(said.status.code(), Some(0), "{}", said.text);
     let at = |text| said.text.find(text).unwrap_or_else(|| panic!("no {text:?}: {}", said.text));
     let places = [

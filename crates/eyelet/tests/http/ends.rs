@@ -19,7 +19,7 @@ use crate::support::frames::{
 use crate::support::pki::Kind;
 use crate::support::two::run;
 use crate::support::web::{Web, get, head, hear};
-use crate::support::{A_WHILE, Pki, SOON, Talk, Tls, Upstream, built, need, until};
+use crate::support::{A_WHILE, Pki, SOON, Talk, Tls, Upstream, long_output, need, until};
 
 /// Longer than a test waits: what ends has not waited for the end of the drain.
 const LONG: &str = "[limits]\ndrain_timeout = \"10m\"\n";
@@ -259,7 +259,7 @@ fn a_websocket_of_java_hears_1001() {
     let mut web = Web::with(app, "", LONG);
     let folder = web.pki.folder.path().to_owned();
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/Chat.java");
-    let said = built(Command::new("javac").arg("-d").arg(&folder).arg(source));
+    let said = long_output(Command::new("javac").arg("-d").arg(&folder).arg(source));
     assert!(said.status.success(), "{said:?}");
     let hosts = web.pki.folder.write("hosts", "127.0.0.1 app.test\n");
     let mut java = Command::new("java");
@@ -378,12 +378,14 @@ fn a_response_that_is_due_says_that_the_connection_closes() {
         \x20   r = c.getresponse()\n\
         \x20   print(r.status, r.getheader('connection'), r.read(), r.will_close, flush=True)\n";
     let (says, said) = channel::<()>();
-    let said = Arc::new(Mutex::new(said));
+    let (asks, asked) = channel::<()>();
+    let (said, asks) = (Arc::new(Mutex::new(said)), Mutex::new(asks));
     let app = Upstream::serve(move |mut stream| {
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
         while head(&mut stream).starts_with("GET /first ") {
             stream.write_all(answer).unwrap();
         }
+        asks.lock().unwrap().send(()).unwrap();
         said.lock().unwrap().recv().unwrap();
         stream.write_all(answer).unwrap();
     });
@@ -396,6 +398,7 @@ fn a_response_that_is_due_says_that_the_connection_closes() {
     until("the first line", || {
         (web.edge.count(|line| line["http"]["path"] == "/first") == 1).then_some(())
     });
+    asked.recv_timeout(SOON).expect("the second request is with the application");
     web.edge.signal(Signal::TERM);
     // The only worker has begun to drain.
     to_the_end(&mut idle);

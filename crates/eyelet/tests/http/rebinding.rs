@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::run::Run;
 use crate::support::browser::{Browser, chromium, trust};
 use crate::support::client::{Offer, alert_in, ending};
-use crate::support::program::built;
+use crate::support::program::long_output;
 use crate::support::web::{Heard, ask, head, hear};
 use crate::support::{Edge, End, Folder, SOON, Upstream, need};
 
@@ -161,7 +161,7 @@ fn chromium_shows_a_rebound_page_nothing() {
         (format!("http://evil.example:{}/", run.port), "This port speaks TLS"),
         (format!("http://evil.example:{}/", edge.port()), "This proxy takes CONNECT"),
     ] {
-        let said = built(&mut chromium(&home, &[REBOUND, "--dump-dom", &url]));
+        let said = long_output(&mut chromium(&home, &[REBOUND, "--dump-dom", &url]));
         assert!(said.text.contains(shown), "{url}: {}", said.text);
     }
     assert_eq!(app.accepted(), 0, "the application was not asked");

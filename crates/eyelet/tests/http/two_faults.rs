@@ -109,7 +109,7 @@ fn h2spec_is_satisfied() {
     let rule = rule.replace("sni = \"app.test\"\n", "");
     let edge = Edge::start_whole(&pki.folder, &format!("workers = 1\n{LISTENER}{rule}"), |_| ());
     let port = edge.address().port().to_string();
-    let args = ["-t", "-k", "-h", "localhost", "-p", &port, "-S", "-o", "5"];
+    let args = ["-t", "-k", "-h", "localhost", "-p", &port, "-S", "-o", "20"];
     let said = output(Command::new("h2spec").args(args));
     let failed: Vec<&str> =
         said.text.lines().map(str::trim).filter(|line| line.starts_with('\u{d7}')).collect();

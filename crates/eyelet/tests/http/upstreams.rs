@@ -20,7 +20,9 @@ use crate::support::frames::{GOAWAY, HEADERS, SETTINGS, frame, next};
 use crate::support::pki::Kind;
 use crate::support::two::{self, Asked, Two, body, get, run, say};
 use crate::support::web::{Web, ask, hear, rest};
-use crate::support::{A_WHILE, Edge, Pki, Talk, Tls, Upstream, built, need, noise, settled, until};
+use crate::support::{
+    A_WHILE, Edge, Pki, Talk, Tls, Upstream, long_output, need, noise, settled, until,
+};
 
 const ON: &str = "upstream_http2 = \"on\"";
 
@@ -580,7 +582,7 @@ fn gos_server() {
     let source = pki.folder.write("app.go", GO);
     // The compiler may take its time.
     let binary = pki.file("app-server");
-    let said = built(Command::new("go").args(["build", "-o"]).arg(&binary).arg(source));
+    let said = long_output(Command::new("go").args(["build", "-o"]).arg(&binary).arg(source));
     assert!(said.status.success(), "{said:?}");
     let mut command = Command::new(binary);
     let program = Talk::start(command.args([pki.text("app.pem"), pki.text("app.key")]));

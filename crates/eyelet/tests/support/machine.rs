@@ -156,7 +156,7 @@ impl Machine {
             command.arg("-e");
         }
         command.arg("-c").arg(format!("exec 2>&1\n{PRELUDE}{script}"));
-        super::built(&mut command)
+        super::long_output(&mut command)
     }
 
     /// Gives a folder and all in it to the ordinary user.

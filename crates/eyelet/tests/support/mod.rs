@@ -40,7 +40,7 @@ pub use hello::{Hello, records};
 pub use machine::Machine;
 pub use namespaces::{Net, Place};
 pub use pki::Pki;
-pub use program::{Said, Talk, built, need, output};
+pub use program::{Said, Talk, long_output, need, output};
 pub use upstream::Upstream;
 pub use visits::{Visited, Visits};
 

@@ -60,15 +60,15 @@ pub fn output(command: &mut Command) -> Said {
     talk.finish()
 }
 
-/// Runs a compiler to its end, which may take a while the first time.
-pub fn built(command: &mut Command) -> Said {
+/// Runs a program to its end that takes its time: a measurement, or a compiler that has nothing in
+/// its cache.
+pub fn long_output(command: &mut Command) -> Said {
     let mut talk = Talk::start(command);
     talk.hang_up();
-    talk.finish_within(BUILD_MAX)
+    talk.finish_within(LONG_MAX)
 }
 
-/// How long a compiler may take that has nothing in its cache.
-const BUILD_MAX: Duration = Duration::from_mins(10);
+const LONG_MAX: Duration = Duration::from_mins(10);
 
 /// A running program.
 pub struct Talk {
