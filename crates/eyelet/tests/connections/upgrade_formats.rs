@@ -5,10 +5,10 @@ use std::net::TcpStream;
 
 use rustix::process::Pid;
 
-use crate::support::Tls;
 use crate::support::client::{TLS12, TLS13, echo};
 use crate::support::program::need;
 use crate::support::web::get;
+use crate::support::{Tls, until};
 use crate::upgrade::{Scene, expect_echo};
 
 const SUCCESSOR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/successor.py");
@@ -43,9 +43,12 @@ fn upgrade_to(scene: &mut Scene, how: &str) -> usize {
     let script = format!("#!/bin/sh\nexec python3 '{SUCCESSOR}' {how} '{program}' \"$@\"\n");
     let script = scene.pki.folder.write_program("successor", script);
     let moved = scene.upgrade_by(&["--binary", script.to_str().unwrap()]);
-    let log = scene.edge.log();
-    let (_, behind) = log.split_once("successor: process ").unwrap();
-    scene.later.push(Pid::from_raw(behind.split(' ').next().unwrap().parse().unwrap()).unwrap());
+    let successor = until("the successor's own line", || {
+        let log = scene.edge.log();
+        let (_, behind) = log.split_once("successor: process ")?;
+        Pid::from_raw(behind.split_once([' ', '\n'])?.0.parse().ok()?)
+    });
+    scene.later.push(successor);
     moved
 }
 
@@ -66,8 +69,8 @@ fn what_another_version_does_not_take_is_served_on() {
         let moved = upgrade_to(&mut scene, how);
         let log = scene.edge.log();
         assert!((moves.saturating_sub(1)..=moves).contains(&moved), "{how}: {moved}\n{log}");
-        assert!(log.contains("does not take some connections, which stay here"), "{how}: {log}");
-        assert!(log.contains(why), "{how}: {log}");
+        scene.edge.wait_log("does not take some connections, which stay here");
+        scene.edge.wait_log(why);
         held.goes_on("after");
         echo(&mut scene.tcp(TLS13), b"new");
         // The earlier process ends with the last of them.

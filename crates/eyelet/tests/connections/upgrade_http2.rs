@@ -73,7 +73,7 @@ fn an_open_stream_ends_and_its_connection_moves() {
         // Long before the drain's time is over: nothing was left there.
         assert!(scene.edge.wait_exit_alone().success());
         assert!(client.get("/after").await.unwrap().1 == noise(BODY_BYTES, 1));
-        assert_eq!(scene.upgrade(), 1);
+        scene.upgrade_whole();
         assert!(client.get("/again").await.unwrap().1 == noise(BODY_BYTES, 1));
         drop(client.send);
         assert!(client.driven.await.unwrap().is_ok(), "no GOAWAY came");
@@ -130,7 +130,7 @@ fn another_idle_timeout_makes_no_connection_older() {
         assert_eq!(client.get("/").await.unwrap().0, 200);
         for hours in [5, 1] {
             scene.write(&file(hours));
-            assert_eq!(scene.upgrade(), 2, "{}", scene.edge.log());
+            scene.upgrade_whole();
             let idle =
                 until("both connections", || idle_ms(&socket).filter(|idle| idle.len() == 2));
             assert!(idle.iter().all(|ms| *ms < HALF_AN_HOUR_MS), "{hours} hours: {idle:?}");
