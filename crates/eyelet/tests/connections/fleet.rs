@@ -247,7 +247,10 @@ fn an_edge_with_another_secret_says_so_and_serves() {
     let config = Offer::new(&fleet.pki).config();
     assert_eq!(kind(&config, fleet.edges[0].address()), Full);
     assert_eq!(kind(&config, stranger.address()), Full);
-    assert_eq!(kind(&config, stranger.address()), Resumed);
+    // This machine may be slower than a ticket is good for.
+    until("a session of the stranger's own", || {
+        (kind(&config, stranger.address()) == Resumed).then_some(())
+    });
     assert_eq!(kind(&config, fleet.edges[1].address()), Full);
     // The others are not disturbed.
     fleet.clients().over(&fleet, 2);

@@ -133,13 +133,15 @@ fn each_state_is_counted_and_each_step_is_timed() {
     let mut deciding = edge::connect(edge.addresses()[1]);
     deciding.write_all(b"PROXY TCP4 192.0.2.1 192.0.2.2 1000 443\r\n").unwrap();
     deciding.write_all(&Hello::named("lie.test").bytes()).unwrap();
-    let shown = until("one in each state, and two parked", || {
+    until("one in each state, and two parked", || {
         let shown = page_of(&socket);
         let is_there = states(&shown) == [1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 0.0];
         // An upstream may accept before the edge sees it.
         let connects = count(&shown, "upstream_connect_duration_seconds", "");
-        (is_there && connects == 2.0).then_some(shown)
+        (is_there && connects == 2.0).then_some(())
     });
+    // Nothing moves any more. The first page may have a count of before its states.
+    let shown = page_of(&socket);
     let status: Value = serde_json::from_str(&get(&socket, "/status").body).unwrap();
     assert_eq!(status["connections"]["open"], 7);
     let full = "version=\"1.3\",resumed=\"false\",";

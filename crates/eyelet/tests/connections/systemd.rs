@@ -158,6 +158,7 @@ fn a_restart_a_reload_and_an_upgrade_of_the_unit_keep_every_connection() {
     assert_eq!(scene.systemd.property("NRestarts"), "0");
     // New clients are served, at the same port, and those of before resume their sessions.
     echo(&mut scene.tls("tcp.app.test"), b"new");
+    scene.wait_log("24 connections are back", 3);
     let log = scene.systemd.log();
     assert_eq!(log.matches("24 connections are back").count(), 3, "{log}");
     assert!(!log.contains("ERROR"), "{log}");
