@@ -68,8 +68,8 @@ impl Pebble {
         self.talk.as_ref().map(Talk::said).unwrap_or_default()
     }
 
-    /// Waits until so many certificates are in its log, which comes by a pipe, and checks that there
-    /// are no more. Their orders are in the log before them.
+    /// Waits until so many certificates are in its log, which comes by a pipe, and checks that
+    /// there are no more. Their orders are in the log before them.
     #[track_caller]
     pub fn has_issued(&self, certificates: usize) {
         until("Pebble's log", || (self.issued() >= certificates).then_some(()));
