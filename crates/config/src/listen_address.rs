@@ -87,7 +87,12 @@ pub(super) fn socket_path(text: &str, files: &Files) -> Result<PathBuf, String> 
 pub(super) fn check_folder(report: &mut Report<'_>, at: usize, path: &Path) {
     let folder = path.parent().filter(|folder| *folder != Path::new(""));
     let folder = folder.unwrap_or(Path::new("."));
-    if !folder.is_dir() {
+    // A folder that this user may not enter may be there.
+    let is_missing = match std::fs::metadata(folder) {
+        Ok(found) => !found.is_dir(),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    };
+    if is_missing {
         let message = format!(
             "there is no folder {}: `serve` cannot make a socket in it; with systemd, \
              RuntimeDirectory= makes one in /run",

@@ -161,8 +161,7 @@ impl<'t, 'i> Section<'t, 'i> {
         self.text_of(report, key, "a string")
     }
 
-    /// A string with more than any text in it, such as a duration: a message says that it is
-    /// `expected`.
+    /// A string in a format, such as a duration. `expected` names the format in messages.
     pub(super) fn text_of(
         &self,
         report: &mut Report<'_>,

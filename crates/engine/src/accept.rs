@@ -58,9 +58,9 @@ pub struct Accepted {
 /// What leaves no room for another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Limit {
-    /// So many connections are open.
+    /// This many connections are open. The line at the start says which setting that is.
     Connections(usize),
-    /// Connections hold, or may take, so many descriptors.
+    /// All these descriptors are held by connections, or kept for those that dial.
     Descriptors(usize),
 }
 
@@ -69,7 +69,7 @@ impl fmt::Display for Limit {
         match self {
             Self::Connections(max) => write!(f, "at the limit of connections, {max}"),
             Self::Descriptors(max) => {
-                write!(f, "at the limit of descriptors, {max} (LimitNOFILE=)")
+                write!(f, "all {max} descriptors for connections are in use (raise LimitNOFILE=)")
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Lists the connections of all workers for another thread, and ends those that it asks for. A
 //! worker looks at a slice of its table between two iterations, and waits where nobody reads.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -279,7 +280,7 @@ fn show<T>(worker: &Worker, key: Key, then: impl FnOnce(&ConnectionView<'_>) -> 
     let Relay::Splice(spliced) = relay else { return Some(then(&view)) };
     // It keeps these itself.
     let address = spliced.upstream();
-    (view.sni, view.upstream) = (spliced.sni(), address.as_ref().or(view.upstream));
+    (view.sni, view.upstream) = (spliced.sni(), address.map(Cow::Owned).or(view.upstream));
     Some(then(&view))
 }
 

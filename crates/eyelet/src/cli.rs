@@ -97,7 +97,7 @@ enum Command {
     /// Show who trusts the local certificate authority; install it, or remove it
     ///
     /// Exit status of --install and --remove: 0, or 1 if something is left to be done, such as by
-    /// root. To show is 0, whoever trusts it.
+    /// root. Without a flag it is 0.
     Trust(local::TrustArgs),
     /// Write a certificate and its key, signed by the local certificate authority
     ///

@@ -4,10 +4,11 @@
 use std::fmt;
 
 use eyelet_config::{CONNECTIONS_MAX, Limits};
+use eyelet_engine::batch::CONNECTION_DESCRIPTORS;
 use eyelet_engine::connection_table::Slot;
 use eyelet_memory::budget::Budget;
 
-/// The three limits, each as a number of connections.
+/// The three limits. A connection with an upstream takes two descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
     /// `connections_max`, if the file sets it.
@@ -44,9 +45,11 @@ impl ConnectionLimits {
         self.configured().min(self.memory).min(self.descriptors)
     }
 
-    /// Whether the file asks for more connections than this process can hold.
+    /// Whether the file asks for more connections, with an upstream each, than this process can
+    /// hold.
     pub fn is_short(&self) -> bool {
-        self.configured.is_some_and(|configured| configured > self.connections_max())
+        let most = self.connections_max().min(self.descriptors / CONNECTION_DESCRIPTORS);
+        self.configured.is_some_and(|configured| configured > most)
     }
 
     fn configured(&self) -> usize {
@@ -103,6 +106,14 @@ mod tests {
                 1_000,
                 false,
                 format!("connections_max; descriptors for 1999321, memory for {SLOTS}"),
+            ),
+            // Without upstreams there would be room.
+            (
+                Some(15_000),
+                (19_321, 20_000),
+                15_000,
+                true,
+                format!("connections_max; descriptors for 19321, memory for {SLOTS}"),
             ),
             (
                 Some(100_000),

@@ -124,6 +124,11 @@ impl UpgradeError {
     /// The answer for who asked.
     pub fn outcome(&self) -> ReloadOutcome {
         match self {
+            // The text is of mistakes in the file, or says why the new process cannot serve.
+            Self::Failed(Failed { code: 1, text }) => {
+                let text = format!("{}; the old process serves on\n", text.trim_end());
+                ReloadOutcome { code: 1, text }
+            }
             Self::Failed(Failed { code, text }) => {
                 ReloadOutcome { code: *code, text: text.clone() }
             }

@@ -292,10 +292,10 @@ fn each_systems_store_gets_the_certificate_and_loses_it() {
         assert!(said.text.contains(&format!("sudo {}", root.path().join(program).display())));
         let option = folder_option(authority.folder());
         let shown = trust::show(&authority, &places).text;
-        assert!(shown.contains("except the system's store: for that it prints what"), "{shown}");
+        assert!(shown.contains("prints the commands by which root has the system's"), "{shown}");
         places.is_root = true;
         let shown = trust::show(&authority, &places).text;
-        let installs = format!("\neyelet trust --install{option} has all");
+        let installs = format!("\neyelet trust --install{option} makes all");
         assert!(shown.contains("not trusted by") && shown.contains(&installs), "{shown}");
         let undoes = format!("eyelet trust --remove{option}\n");
         assert!(said.text.contains(&undoes), "{}", said.text);

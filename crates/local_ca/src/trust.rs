@@ -71,10 +71,10 @@ pub fn show(authority: &Authority, places: &Places) -> Report {
         });
         let what = match of_root {
             true => {
-                "has these trust it, except the system's store: for that it prints what root must \
-                 run"
+                "makes these trust it, and prints the commands by which root has the system's \
+                 store trust it"
             }
-            false => "has all of these trust it",
+            false => "makes all of these trust it",
         };
         let _ = writeln!(text, "\neyelet trust --install{options} {what}.");
     }

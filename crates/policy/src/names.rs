@@ -35,7 +35,9 @@ pub enum NamePatternFault {
     #[error("a hello with such a name is malformed: {0}")]
     Name(SniFault),
     /// `.a.example`, which lists from files have for a name and all names below it.
-    #[error("a name has no dot before it; for the names below it, too, write \"*.\" before it")]
+    #[error(
+        "a name has no dot before it; write the name, and \"*.\" and the name for those below it"
+    )]
     LeadingDot,
     /// A URL, or a name with a port.
     #[error("expected a host name such as \"a.test\", without scheme, port and path")]

@@ -209,12 +209,8 @@ fn is_about_the_name(answer: &ServerReply) -> bool {
 
 /// Whether a server may answer so to a hello without a name because it wants one.
 fn may_want_name(answer: &ServerReply) -> bool {
-    let codes = [
-        AlertDescription::MissingExtension,
-        AlertDescription::UnrecognizedName,
-        AlertDescription::HandshakeFailure,
-    ]
-    .map(AlertDescription::code);
+    let codes = [AlertDescription::MissingExtension, AlertDescription::HandshakeFailure]
+        .map(AlertDescription::code);
     matches!(answer, ServerReply::Alert(code) if codes.contains(code))
 }
 
@@ -234,7 +230,7 @@ const OLD_11: Asked<'static> = ("tls-1.1", 0x0302, None);
 const OLD_10: Asked<'static> = ("tls-1.0", 0x0301, None);
 
 const ADVICE_ASK_NAME: &str = "probe with --name, and a name that the server has";
-const ADVICE_WANTS_NAME: &str = "the server may want a name, as in --name app.test";
+const ADVICE_WANTS_NAME: &str = "the server may want a name: try --name, and a name that it has";
 const ADVICE_13: &str = "enable TLS 1.3: one round trip less, and encrypted certificates";
 const ADVICE_12: &str = "right if you know all clients; others may have TLS 1.2 only";
 const ADVICE_OLD: &str = "disable it (RFC 8996); nginx: ssl_protocols TLSv1.2 TLSv1.3";
@@ -271,7 +267,7 @@ mod tests {
             assert_eq!(spoken(&answer, 0x0304), says, "{answer:?}");
         }
         assert!(is_about_the_name(&ServerReply::Alert(112)));
-        for (code, wants) in [(40, true), (109, true), (112, true), (70, false), (80, false)] {
+        for (code, wants) in [(40, true), (109, true), (112, false), (70, false), (80, false)] {
             assert_eq!(may_want_name(&ServerReply::Alert(code)), wants, "{code}");
         }
     }

@@ -444,7 +444,15 @@ impl Parked {
         (labels.unwrap_or_default(), self.rule_index())
     }
 
-    /// What was decided of it, but for what it keeps of its own and what is its origin's.
+    /// The upstream that was dialled.
+    pub fn upstream<'a>(&self, shared: &'a SharedInfo) -> Option<Cow<'a, UpstreamName>> {
+        let origin = shared.origins.get(self.origin)?;
+        let dialled = origin.destination.filter(|_| origin.is_dialled).map(UpstreamName::Address);
+        let decided = || self.decided(shared)?.upstream.as_ref().map(Cow::Borrowed);
+        dialled.map(Cow::Owned).or_else(decided)
+    }
+
+    /// What was decided of it, without the fields of [`Parked`] and [`Origin`].
     pub fn decided<'a>(&self, shared: &'a SharedInfo) -> Option<&'a Decided> {
         shared.decided.get(shared.origins.get(self.origin)?.decided)
     }
@@ -484,7 +492,7 @@ pub struct SharedInfo {
 /// rest.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Origin {
-    /// The rest.
+    /// The part that all origins share.
     decided: Symbol,
     connect: Option<Symbol>,
     destination: Option<SocketAddr>,
@@ -596,6 +604,8 @@ mod tests {
             let parked = [origin, origin + 1].map(|origin| minted(origin).park(&mut shared));
             assert_ne!(parked[0].origin, parked[1].origin);
             for (parked, origin) in parked.into_iter().zip(origin..) {
+                let listed = parked.upstream(&shared).map(Cow::into_owned);
+                assert_eq!(listed, upstream.map(UpstreamName::of));
                 let back = parked.wake(&mut shared);
                 assert_eq!(format!("{back:?}"), format!("{:?}", minted(origin)));
             }

@@ -1,5 +1,6 @@
 //! Open connections as a list: what is shown of each, and which ones are asked for.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -214,7 +215,7 @@ impl Seen {
 }
 
 /// A connection, as its slot knows it. Nothing is copied for one that is not asked for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ConnectionView<'a> {
     /// Its id.
     pub id: u64,
@@ -235,7 +236,7 @@ pub struct ConnectionView<'a> {
     /// The name in the hello.
     pub sni: Option<&'a str>,
     /// The upstream that it has.
-    pub upstream: Option<&'a UpstreamName>,
+    pub upstream: Option<Cow<'a, UpstreamName>>,
     /// The version of TLS that was offered or negotiated.
     pub tls_version: Option<u16>,
     /// How long no byte has moved. Only a parked connection knows.
@@ -266,7 +267,7 @@ impl<'a> ConnectionView<'a> {
             listener: decided.listener,
             rule: info.rule_index(),
             sni: info.name(shared),
-            upstream: decided.upstream.as_ref().filter(|_| has_upstream),
+            upstream: has_upstream.then(|| info.upstream(shared)).flatten(),
             tls_version: decided.tls_version,
             idle_ms: Some(idle_ms),
             bytes_to_upstream: info.bytes_to_upstream,
@@ -359,7 +360,7 @@ impl Listed {
             client: shown.client,
             sni: shown.sni.map(Into::into),
             tls_version: shown.tls_version.and_then(version::number),
-            upstream: shown.upstream.cloned(),
+            upstream: shown.upstream.as_deref().cloned(),
             age_ms: now_unix_ms.saturating_sub(shown.started_unix_ms),
             idle_ms: shown.idle_ms,
             bytes_to_upstream: shown.bytes_to_upstream,

@@ -33,8 +33,10 @@ fn many(wanted: usize, edge: &Edge) -> usize {
     let limit = getrlimit(Resource::Nofile);
     let here = limit.current.map_or(wanted as u64, |max| max.saturating_sub(SPARE_DESCRIPTORS));
     let log = edge.log();
-    let (_, at_edge) = log.split_once(", descriptors ").expect("a line with the limits");
-    let at_edge: usize = at_edge.split(';').next().unwrap().parse().unwrap();
+    // Descriptors bound it, or are named behind the limit that does.
+    let behind = |before| Some(log.split_once(before)?.1.split([' ', ',']).next()?.to_owned());
+    let at_edge = behind("descriptors for ").or_else(|| behind(", at most "));
+    let at_edge: usize = at_edge.expect("a line with the limits").parse().unwrap();
     let room = usize::try_from(here).unwrap().min(at_edge - DESCRIPTORS_OF_OTHERS);
     wanted.min(room / CONNECTION_DESCRIPTORS)
 }

@@ -277,8 +277,8 @@ fn the_limit_of_descriptors_is_named() {
     assert_eq!(number_after(line, "memory for "), number_after(counted, " of ") / 240);
     let _silent: Vec<TcpStream> = (0..most / 2 + 1).map(|_| edge.connect()).collect();
     edge.wait_log(&format!(
-        "accepting pauses: at the limit of descriptors, {most} (LimitNOFILE=); {} connections are \
-         open",
+        "accepting pauses: all {most} descriptors for connections are in use (raise \
+         LimitNOFILE=); {} connections are open",
         most / 2
     ));
 }

@@ -127,7 +127,10 @@ fn a_server_that_wants_a_name_is_not_said_to_lack_a_version() {
         assert_eq!(finding(&said, version), ("unknown", "alert handshake_failure"), "{said:#}");
     }
     let advice = &said["findings"][0]["advice"];
-    assert_eq!(advice, "the server may want a name, as in --name app.test", "{said:#}");
+    assert_eq!(
+        advice, "the server may want a name: try --name, and a name that it has",
+        "{said:#}"
+    );
     let named: Value = serde_json::from_str(&command(&["--name", "app.test"]).text).unwrap();
     assert_eq!(finding(&named, "tls-1.2").0, "note", "{named:#}");
 }

@@ -194,8 +194,8 @@ fn a_secret_whose_link_is_swapped_is_read() {
         version(&format!("..{number}"), pair(pki.folder.path(), "new"));
         fs::remove_dir_all(secret.join(format!("..{}", number - 1))).unwrap();
         until_shown(&pki, &edge, &pki.file("new.pem"));
-        // At its start the edge looks once more at what it has read, whatever becomes of that
-        // meanwhile, and only then waits for events: the second change is not seen by that look.
+        // The edge reads the files again just after its start. If this look meets the first swap
+        // halfway, it logs errors. From the third swap on, only events cause a look.
         if number == 3 {
             let used = || count(&edge, "tls.crt: its new contents are in use");
             until("both changes in the log", || (used() == 2).then_some(()));

@@ -77,7 +77,7 @@ fn a_program_that_cannot_serve_changes_nothing() {
     let refused = scene.fails(&[]);
     assert_eq!(refused.status.code(), Some(1), "{}", refused.text);
     assert!(refused.text.contains("cannot listen on"), "{}", refused.text);
-    for failed in [missing, wrong] {
+    for failed in [missing, wrong, refused] {
         assert_eq!(failed.status.code(), Some(1), "{}", failed.text);
         assert!(failed.text.contains("the old process serves on"), "{}", failed.text);
     }

@@ -58,7 +58,7 @@ fn what_another_version_does_not_take_is_served_on() {
         return;
     }
     for (how, moves, why) in [
-        ("older", 0, "it does not read version 4 of their format"),
+        ("older", 0, "it does not read version 5 of their format"),
         ("newer", Held::COUNT - 1, "the format has version 28672"),
         ("cut", 0, "a batch of connections has wrong lengths"),
         ("longer", 0, "a batch of connections has wrong lengths"),

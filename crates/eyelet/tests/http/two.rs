@@ -374,6 +374,7 @@ fn an_idle_connection_is_sent_away() {
         let came = std::time::Instant::now();
         let (two, began) = loop {
             assert!(came.elapsed() < SOON, "no request in time");
+            let connecting = std::time::Instant::now();
             let mut two = web.connect_two().await;
             // Before the answer: the edge counts from when it has sent it.
             let began = std::time::Instant::now();
@@ -382,7 +383,13 @@ fn an_idle_connection_is_sent_away() {
                     assert_eq!(status, 200);
                     break (two, began);
                 }
-                Err(late) => assert!(late.is_go_away() || late.is_io(), "{late}"),
+                Err(late) => {
+                    assert!(late.is_go_away() || late.is_io(), "{late}");
+                    assert!(
+                        connecting.elapsed() >= Duration::from_millis(400),
+                        "too early: {late}"
+                    );
+                }
             }
         };
         let ended = two.driven.await.unwrap();

@@ -70,7 +70,7 @@ impl FolderAt {
 pub struct DictionaryFolder {
     path: PathBuf,
     own: Arc<OwnFolder>,
-    /// Whether the last write failed: a full disk is one line in the log, not one a file.
+    /// Whether the last write failed: while none succeeds, a full disk is one line in the log.
     is_failing: Arc<AtomicBool>,
 }
 
