@@ -452,7 +452,7 @@ impl Parked {
         dialled.map(Cow::Owned).or_else(decided)
     }
 
-    /// What was decided of it, without the fields of [`Parked`] and [`Origin`].
+    /// What was decided of it, without what it keeps of its own and what differs between origins.
     pub fn decided<'a>(&self, shared: &'a SharedInfo) -> Option<&'a Decided> {
         shared.decided.get(shared.origins.get(self.origin)?.decided)
     }
