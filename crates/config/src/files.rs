@@ -92,7 +92,8 @@ impl Files {
             matches!(checked, Err(CertificateError::NoKey { .. }))
         };
         let key_mode = match self.check_present(report, key.at, &files.key) {
-            // A certificate in its place is reported itself. Its mode is nobody's secret.
+            // The file holds a certificate in place of a key: an error of its own. Others may read
+            // a certificate.
             Some(mode) if mode & OTHERS != 0 && holds_no_key() => Some(mode),
             Some(_) => self.check_private(report, key.at, &files.key, "key"),
             None => None,

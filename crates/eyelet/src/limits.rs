@@ -19,7 +19,7 @@ pub struct ConnectionLimits {
     memory_max: usize,
     /// Descriptors that connections may hold.
     descriptors: usize,
-    /// The process's limit of descriptors, of which that is a part.
+    /// The process's limit of descriptors. `descriptors` is a part of it.
     descriptor_limit: usize,
 }
 
@@ -57,7 +57,7 @@ impl ConnectionLimits {
     }
 }
 
-/// For an operator: the number, the limit that it comes from and how to raise it, then the others.
+/// For an operator: the number, its limit, how to raise that limit, and then the other limits.
 impl fmt::Display for ConnectionLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { memory, memory_max, descriptors, descriptor_limit, .. } = self;
