@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use eyelet_config::certificate::describe;
+use eyelet_config::pem::Pem;
 use eyelet_telemetry::reason::CertificateLack;
 use eyelet_tls::certificates::Certificates;
 use instant_acme::{CertificateIdentifier, ChallengeType, Error};
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
 
 use crate::client::RETRY_AT;
 use crate::error::AcmeError;
@@ -347,7 +346,7 @@ async fn ask(issuer: &Issuer, held: &mut Held) -> Duration {
 
 impl Held {
     fn read(text: &[u8]) -> Option<Self> {
-        let leaf = CertificateDer::from_pem_slice(text).ok()?;
+        let leaf = Pem::new(text).certificate().ok()?;
         let description = describe(&leaf)?;
         let time = |secs: i64| {
             SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(secs.try_into().ok()?))

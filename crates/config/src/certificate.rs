@@ -9,14 +9,15 @@ use std::time::{Duration, SystemTime};
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{Error as TlsError, InconsistentKeys};
-use rustls_pki_types::pem::{self, PemObject};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem};
 use thiserror::Error;
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 use zeroize::Zeroizing;
 
-use eyelet_sys::file::{Stamp, read_stamped};
+use eyelet_sys::file::{Stamp, read_stamped_text};
+
+use crate::pem::Pem;
 
 /// A certificate chain and its key, both PEM. Paths are absolute or relative to the working
 /// directory.
@@ -213,11 +214,11 @@ pub fn stamped_chain(
 }
 
 fn chain_of(file: &Path, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
-    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
+    let text = Pem::new(text);
     let certificates =
-        certificates.map_err(|why| CertificateError::Pem { file: file.to_owned(), why })?;
+        text.certificates().map_err(|why| CertificateError::Pem { file: file.to_owned(), why })?;
     if certificates.is_empty() {
-        let holds_key = PrivateKeyDer::from_pem_slice(text).map(Zeroizing::new).is_ok();
+        let holds_key = text.key().is_ok();
         return Err(CertificateError::NoCertificate { file: file.to_owned(), holds_key });
     }
     Ok(certificates)
@@ -385,7 +386,7 @@ fn key(file: &Path) -> Result<(Zeroizing<PrivateKeyDer<'static>>, Stamp), Certif
 }
 
 fn key_of(file: &Path, text: &[u8]) -> Result<Zeroizing<PrivateKeyDer<'static>>, CertificateError> {
-    PrivateKeyDer::from_pem_slice(text).map(Zeroizing::new).map_err(|why| match why {
+    Pem::new(text).key().map_err(|why| match why {
         // The header lines of an encrypted traditional key (RFC 1421) are not base64, so it does
         // not parse at all.
         _ if is_encrypted(text) => CertificateError::EncryptedKey { file: file.to_owned() },
@@ -401,15 +402,8 @@ fn is_encrypted(text: &[u8]) -> bool {
 
 /// Reads a PEM file. Opening it never blocks: it must be a regular file of at most 4 MiB. The text
 /// may contain a key, so it is wiped when dropped.
-///
-/// # Errors
-/// [`CertificateError::Unreadable`].
-pub fn read(file: &Path) -> Result<Zeroizing<Vec<u8>>, CertificateError> {
-    stamped(file).map(|(text, _)| text)
-}
-
 fn stamped(file: &Path) -> Result<(Zeroizing<Vec<u8>>, Stamp), CertificateError> {
-    read_stamped(file, FILE_BYTES_MAX)
+    read_stamped_text(file, FILE_BYTES_MAX)
         .map(|(text, stamp)| (Zeroizing::new(text), stamp))
         .map_err(|why| CertificateError::Unreadable { file: file.to_owned(), why })
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use eyelet_policy::NamePattern;
-use eyelet_sys::file::{read_regular, regular_mode};
+use eyelet_sys::file::{read_text, regular_mode};
 
 use crate::certificate::CertificateFiles;
 use crate::certificate::{self, CertificateError, Description};
@@ -251,8 +251,7 @@ fn load(files: &CertificateFiles) -> Result<Option<Description>, Fault> {
 
 /// Reads a configuration file.
 pub(super) fn read(path: &Path) -> Result<String, String> {
-    let bytes =
-        read_regular(path, FILE_BYTES_MAX).map_err(|why| format!("cannot be read: {why}"))?;
+    let bytes = read_text(path, FILE_BYTES_MAX).map_err(|why| format!("cannot be read: {why}"))?;
     String::from_utf8(bytes).map_err(|why| {
         let at = why.utf8_error().valid_up_to();
         format!("is not UTF-8, which TOML is: byte {at} cannot be read")

@@ -20,6 +20,7 @@ mod matchers;
 mod mint;
 mod model;
 mod originate;
+pub mod pem;
 mod reader;
 mod rule;
 mod rules;

@@ -10,7 +10,7 @@ use eyelet_policy::{
     EXPRESSION_LISTS_MAX, EXPRESSIONS_MAX, ExpressionFault, FileList, LISTS_MAX, List, ListId,
     Lists, NameExpressions, NameList, NetSet, Rules,
 };
-use eyelet_sys::file::read_regular;
+use eyelet_sys::file::read_text;
 use ipnet::IpNet;
 
 use crate::diagnostic::{Diagnostic, Severity, Source};
@@ -248,7 +248,7 @@ fn read(
     earlier: Option<&FileList>,
 ) -> Result<(FileList, Vec<Diagnostic>), Fault> {
     let path = &file.path;
-    let bytes = read_regular(path, LIST_BYTES_MAX)
+    let bytes = read_text(path, LIST_BYTES_MAX)
         .map_err(|why| Fault::File(format!("cannot read {}: {why}", path.display())))?;
     let fingerprint = fingerprint(&bytes);
     let name: Option<Arc<str>> = Some(name.into());

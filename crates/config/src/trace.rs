@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use eyelet_sys::file::read_regular;
+use eyelet_sys::file::read_text;
 use http::header::{HeaderName, HeaderValue};
 use toml::de::DeValue;
 use zeroize::Zeroizing;
@@ -144,7 +144,7 @@ fn sample(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<f64> {
 /// If the file cannot be read, or a line is no field. The error shows no value.
 pub fn trace_fields(file: &Path) -> Result<SecretFields, String> {
     let shown = file.display();
-    let text = read_regular(file, FIELDS_FILE_BYTES_MAX)
+    let text = read_text(file, FIELDS_FILE_BYTES_MAX)
         .map(Zeroizing::new)
         .map_err(|why| format!("cannot read {shown}: {why}"))?;
     let mut fields = SecretFields::new();

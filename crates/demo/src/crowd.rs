@@ -3,8 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
+use eyelet_config::pem::Pem;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -32,7 +31,7 @@ const TICKET_BYTES_MAX: usize = 4096;
 /// The authority cannot be read, or standard output is closed.
 pub fn crowd(target: SocketAddr, count: usize, authority: &str) -> io::Result<()> {
     eyelet_sys::process::raise_descriptor_limit();
-    let authority = CertificateDer::from_pem_file(authority).map_err(io::Error::other)?;
+    let authority = Pem::new(&std::fs::read(authority)?).certificate().map_err(io::Error::other)?;
     let connector = client::connector(&authority)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = end_of(io::stdin())?;

@@ -3,6 +3,8 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use eyelet_config::{Host, RedisAddress, certificate};
 use redis::cluster::{ClusterClient, ClusterConnection};
 use redis::{
@@ -58,8 +60,8 @@ impl RedisStore {
         }
         let info = address.into_connection_info()?.set_redis_settings(login);
         let certificates = redis.tls.as_ref().map(|tls| {
-            let ca = tls.ca.as_deref().map(certificate::read).transpose();
-            let root_cert = ca.map_err(std::io::Error::other)?.map(|pem| pem.to_vec());
+            let ca = tls.ca.as_deref().map(certificate::chain).transpose();
+            let root_cert = ca.map_err(std::io::Error::other)?.map(|chain| as_pem(&chain));
             Ok::<_, StoreError>(TlsCertificates { client_tls: None, root_cert })
         });
         let certificates = certificates.transpose()?;
@@ -188,6 +190,15 @@ impl RedisStore {
         connection.set_write_timeout(Some(COMMAND_TIMEOUT))?;
         Ok(connection)
     }
+}
+
+/// Certificates as the client library takes them. It reads no other form of a file than this one.
+fn as_pem(chain: &[impl AsRef<[u8]>]) -> Vec<u8> {
+    let section = |certificate| {
+        let text = BASE64_STANDARD.encode(certificate);
+        format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")
+    };
+    chain.iter().map(section).collect::<String>().into_bytes()
 }
 
 fn is_moved(error: &RedisError) -> bool {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::digest::{SHA256, digest};
+use eyelet_config::pem::Pem;
 use eyelet_config::{LocalSettings, Permitted};
 use eyelet_sys::file::OwnFolder;
 use eyelet_sys::process;
@@ -16,8 +17,7 @@ use rcgen::{
     ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     NameConstraints,
 };
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 use zeroize::Zeroizing;
@@ -97,10 +97,10 @@ impl Authority {
 
     fn parse(folder: &Path, text: &[u8]) -> Result<Self, LocalCaError> {
         let damaged = |why: String| LocalCaError::Damaged { folder: folder.to_owned(), why };
-        let key = PrivateKeyDer::from_pem_slice(text)
-            .map(Zeroizing::new)
-            .map_err(|why| damaged(format!("the key in {KEY_FILE}: {why}")))?;
-        let certificate = CertificateDer::from_pem_slice(text)
+        let sections = Pem::new(text);
+        let key = sections.key().map_err(|why| damaged(format!("the key in {KEY_FILE}: {why}")))?;
+        let certificate = sections
+            .certificate()
             .map_err(|why| damaged(format!("the certificate in {KEY_FILE}: {why}")))?;
         let key = KeyPair::try_from(&*key).map_err(|why| damaged(why.to_string()))?;
         let (_, parsed) =

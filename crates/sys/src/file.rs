@@ -39,14 +39,32 @@ pub fn regular_mode(path: &Path) -> io::Result<u32> {
 /// Reads a regular file of at most `bytes_max` bytes. A larger one is [`ErrorKind::FileTooLarge`].
 /// The content is read into one allocation, so that a key leaves no copies behind.
 pub fn read_regular(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-    read_stamped(path, bytes_max).map(|(content, _)| content)
+    let (file, metadata) = open_with_metadata(path)?;
+    read(&file, metadata.len(), bytes_max)
 }
 
-/// The same, with the stamp that the file had before it was read.
-pub fn read_stamped(path: &Path, bytes_max: u64) -> io::Result<(Vec<u8>, Stamp)> {
+/// Reads a text as [`read_regular`] does. A byte order mark is removed. UTF-16 is an error.
+pub fn read_text(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    read_stamped_text(path, bytes_max).map(|(text, _)| text)
+}
+
+/// Reads a text as [`read_text`] does. The stamp is the one that the file had before.
+pub fn read_stamped_text(path: &Path, bytes_max: u64) -> io::Result<(Vec<u8>, Stamp)> {
     let (file, metadata) = open_with_metadata(path)?;
     let stamp = Stamp::of(&metadata, SystemTime::now());
-    Ok((read(&file, metadata.len(), bytes_max)?, stamp))
+    let mut text = read(&file, metadata.len(), bytes_max)?;
+    match text.as_slice() {
+        [0xef, 0xbb, 0xbf, ..] => drop(text.drain(..3)),
+        // With a byte order mark, or an ASCII character first.
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [0, 1..=255, ..] | [1..=255, 0, ..] => {
+            return Err(io::Error::new(
+                ErrorKind::InvalidData,
+                "it is UTF-16; expected UTF-8: iconv -f UTF-16 -t UTF-8",
+            ));
+        }
+        _ => {}
+    }
+    Ok((text, stamp))
 }
 
 /// A version of a file, to notice that a path leads to another file or to other contents. It is a
@@ -384,6 +402,28 @@ mod tests {
         assert_eq!(kind(&folder, 9), ErrorKind::IsADirectory);
         // A file whose length is 0 although it has content.
         assert_eq!(kind(Path::new("/proc/self/status"), 9), ErrorKind::FileTooLarge);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_text_has_no_byte_order_mark() {
+        let folder = folder("mark");
+        let file = folder.join("file");
+        let read = |text: &[u8]| {
+            std::fs::write(&file, text).unwrap();
+            read_text(&file, 100)
+        };
+        for text in ["", "a", "name", "\u{fe}\u{ff}"] {
+            assert_eq!(read(text.as_bytes()).unwrap(), text.as_bytes());
+            assert_eq!(read(format!("\u{feff}{text}").as_bytes()).unwrap(), text.as_bytes());
+        }
+        let units: Vec<u16> = "name".encode_utf16().collect();
+        for units in [&units[..], &[&[0xfeff], &units[..]].concat()] {
+            for bytes in [u16::to_be_bytes, u16::to_le_bytes] {
+                let text: Vec<u8> = units.iter().flat_map(|unit| bytes(*unit)).collect();
+                assert_eq!(read(&text).unwrap_err().kind(), ErrorKind::InvalidData, "{text:x?}");
+            }
+        }
         std::fs::remove_dir_all(folder).unwrap();
     }
 

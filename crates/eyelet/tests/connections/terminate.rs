@@ -4,12 +4,15 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support;
 use crate::support::client::{Offer, TLS12, TLS13, Versions, alert_in, echo, handshake};
-use crate::support::{A_WHILE, Edge, End, Pki, SOON, Tls, Upstream, ending, noise, until};
+use crate::support::{
+    A_WHILE, Edge, End, Pki, SOON, Tls, Upstream, ending, need, noise, output, until,
+};
 
 /// An edge that terminates app.test in front of an upstream that the test plays.
 struct Front {
@@ -569,4 +572,31 @@ fn a_second_connection_resumes() {
         }
     }
     until("four lines", || (front.edge.lines().len() == 4).then_some(()));
+}
+
+/// Files as other programs write them: a byte order mark, line ends of Windows, and a certificate
+/// with OpenSSL's trust settings.
+#[test]
+fn files_that_other_programs_have_written() {
+    const MARK: &str = "\u{feff}";
+    if !need("openssl") {
+        return;
+    }
+    let (pki, upstream) = (Pki::new(), Upstream::echo());
+    let leaf = pki.client("client");
+    let trust = ["x509", "-in", &pki.text("ca.pem"), "-trustout", "-addtrust", "clientAuth"];
+    let said = output(Command::new("openssl").args(trust));
+    assert!(said.text.contains("-----BEGIN TRUSTED CERTIFICATE-----"), "{}", said.text);
+    pki.folder.write("trusted.pem", said.text);
+    for name in ["edge.pem", "edge.key", "trusted.pem"] {
+        let text = std::fs::read_to_string(pki.file(name)).unwrap();
+        pki.folder.write(name, format!("{MARK}{}", text.trim_end().replace('\n', "\r\n")));
+    }
+    pki.folder.write("names.txt", format!("{MARK}app.test\r\nother.test"));
+    let rule = pki.terminate(&format!("tcp://{}", upstream.address), "client_ca = \"trusted.pem\"");
+    let rule = rule.replace("sni = \"app.test\"", "sni = { file = \"names.txt\" }");
+    let config = format!("{MARK}[[listener]]\naddress = \"127.0.0.1:0\"\n{rule}");
+    let edge = Edge::start_whole(&pki.folder, &config.replace('\n', "\r\n"), |_| {});
+    let offer = Offer { certificate: Some(&leaf), ..Offer::new(&pki) };
+    echo(&mut offer.connect(edge.address(), "app.test"), b"behind a mark");
 }

@@ -134,7 +134,15 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     ),
     (
         "crates/fleet",
-        Some(&["aws-lc-rs", "eyelet-config", "eyelet-sys", "redis", "thiserror", "zeroize"]),
+        Some(&[
+            "aws-lc-rs",
+            "base64",
+            "eyelet-config",
+            "eyelet-sys",
+            "redis",
+            "thiserror",
+            "zeroize",
+        ]),
     ),
     (
         "crates/sources",
