@@ -43,6 +43,8 @@ pub struct Accepting {
     /// Predicted batch size. Overshooting costs one failed accept4, which is not cheap: the kernel
     /// makes a socket first.
     pub guess: usize,
+    /// The kernel's count of drops by full queues at the last look.
+    full_queue_drops: u64,
 }
 
 /// A connection that was accepted.
@@ -79,7 +81,9 @@ impl Accepting {
     /// Nothing accepted yet.
     pub fn new(sockets: Vec<ListenerSocket>) -> Self {
         let sockets = sockets.into_iter().map(Some).collect();
-        Self { sockets, paused: false, waiting: Vec::new(), guess: 1 }
+        // Where it cannot be read, no drop is known to be of a full queue.
+        let full_queue_drops = socket::full_queue_drops().unwrap_or(0);
+        Self { sockets, paused: false, waiting: Vec::new(), guess: 1, full_queue_drops }
     }
 }
 
@@ -280,14 +284,17 @@ impl Worker {
         }
     }
 
-    /// Adds the kernel's drops at this worker's listeners to the counters.
+    /// Adds what full queues have dropped at this worker's listeners to the counters.
     pub fn count_drops(&self, accepting: &mut Accepting) {
-        for listener in accepting.sockets.iter_mut().flatten() {
-            let now = socket::drops(&listener.socket).unwrap_or(listener.drops);
-            let new = now.wrapping_sub(std::mem::replace(&mut listener.drops, now));
-            if new > 0 {
-                self.counters.listen_drops.add(new.into());
-            }
+        let listeners = accepting.sockets.iter_mut().flatten();
+        let dropped: u64 = listeners.map(|listener| u64::from(listener.take_drops())).sum();
+        // A listener counts drops of any cause. Full queues are counted for all listeners of the
+        // namespace. Each bounds what full queues have dropped here.
+        let now = socket::full_queue_drops().unwrap_or(accepting.full_queue_drops);
+        let before = std::mem::replace(&mut accepting.full_queue_drops, now);
+        let by_full_queues = dropped.min(now.saturating_sub(before));
+        if by_full_queues > 0 {
+            self.counters.listen_drops.add(by_full_queues);
         }
     }
 
@@ -335,11 +342,7 @@ mod tests {
         let [stays, goes, comes] = [socket(), socket(), socket()];
         let address = |socket: &Arc<OwnedFd>| socket::local_address(socket).unwrap();
         let left = address(&goes);
-        let at = |listener, socket: &Arc<OwnedFd>| ListenerSocket {
-            listener,
-            socket: socket.clone(),
-            drops: 0,
-        };
+        let at = |listener, socket: &Arc<OwnedFd>| ListenerSocket::new(listener, socket.clone());
         let worker = worker();
         let mut accepting = Accepting::new(vec![at(0, &goes), at(1, &stays)]);
         worker.listen(&accepting).unwrap();
@@ -372,7 +375,7 @@ mod tests {
     fn a_shared_socket_that_another_worker_has_shut_down_is_no_failure() {
         let shared = socket();
         let worker = worker();
-        let listener = ListenerSocket { listener: 0, socket: shared.clone(), drops: 0 };
+        let listener = ListenerSocket::new(0, shared.clone());
         let mut accepting = Accepting::new(vec![listener]);
         worker.listen(&accepting).unwrap();
         socket::stop_listening(&shared).unwrap();
@@ -399,7 +402,7 @@ mod tests {
             let clients: Vec<_> =
                 (0..QUEUED).map(|_| TcpStream::connect(address).unwrap()).collect();
             let worker = worker();
-            let listener = ListenerSocket { listener: 0, socket, drops: 0 };
+            let listener = ListenerSocket::new(0, socket);
             let mut accepting = Accepting::new(vec![listener]);
             worker.accept_last(&mut accepting, end);
             assert_eq!(worker.counters.accepted.value(), expected as u64);

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use eyelet_sys::waker;
+use eyelet_sys::{socket, waker};
 use foldhash::fast::RandomState;
 
 use crate::clock::Clock;
@@ -92,8 +92,23 @@ pub struct ListenerSocket {
     pub listener: u16,
     /// The socket. The process has it too, for the next reload.
     pub socket: Arc<OwnedFd>,
-    /// The kernel's count of dropped connections at the last look.
-    pub drops: u32,
+    /// The kernel's count of dropped packets at the last look.
+    drops: u32,
+}
+
+impl ListenerSocket {
+    /// A listening socket. Another process may have had it before: what was dropped then is not
+    /// counted again.
+    pub fn new(listener: u16, socket: Arc<OwnedFd>) -> Self {
+        let drops = socket::drops(&socket).unwrap_or(0);
+        Self { listener, socket, drops }
+    }
+
+    /// Returns how many packets the kernel has dropped since the last look.
+    pub(crate) fn take_drops(&mut self) -> u32 {
+        let now = socket::drops(&self.socket).unwrap_or(self.drops);
+        now.wrapping_sub(std::mem::replace(&mut self.drops, now))
+    }
 }
 
 /// What a reload changes in the event loop.

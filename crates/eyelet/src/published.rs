@@ -142,7 +142,7 @@ impl Published {
 pub fn sockets(listeners: &[Bound], worker: usize, workers: usize) -> Vec<ListenerSocket> {
     let of_worker = (0..).zip(listeners).flat_map(|(listener, bound)| {
         let sockets = bound.sockets.iter().skip(worker).step_by(workers);
-        sockets.map(move |socket| ListenerSocket { listener, socket: socket.clone(), drops: 0 })
+        sockets.map(move |socket| ListenerSocket::new(listener, socket.clone()))
     });
     of_worker.collect()
 }

@@ -308,8 +308,9 @@ pub fn unsent(fd: impl AsFd) -> io::Result<usize> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(bytes.max(0) as usize) }
 }
 
-/// How many connections the kernel has dropped at a listening socket, because its queue was full or
-/// memory was short. The count wraps around. Only this listener's drops count (SO_MEMINFO).
+/// How many packets the kernel has dropped at a listening socket (SO_MEMINFO). The count wraps
+/// around. A full queue drops those of new connections, and [`full_queue_drops`] tells such drops
+/// from others: the reset of a half-open connection counts here, too (`tcp_v4_rcv`).
 pub fn drops(listener: impl AsFd) -> io::Result<u32> {
     let mut counts = [0_u32; MEMINFO_COUNTS];
     let mut len = size_of_val(&counts) as libc::socklen_t;
@@ -322,6 +323,24 @@ pub fn drops(listener: impl AsFd) -> io::Result<u32> {
     };
     if result == 0 { Ok(counts[MEMINFO_DROPS]) } else { Err(io::Error::last_os_error()) }
 }
+
+/// How many packets of new connections the kernel has dropped because a listen queue was full. It
+/// counts those of all listeners in this network namespace.
+pub fn full_queue_drops() -> io::Result<u64> {
+    let counts = std::fs::read_to_string("/proc/self/net/netstat")?;
+    parse_full_queue_drops(&counts).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn parse_full_queue_drops(netstat: &str) -> Option<u64> {
+    let mut lines = netstat.lines().filter_map(|line| line.strip_prefix("TcpExt: "));
+    let (names, counts) = (lines.next()?, lines.next()?);
+    let counts = names.split(' ').zip(counts.split(' '));
+    let of_queues = counts.filter(|(name, _)| FULL_QUEUE_COUNTS.contains(name));
+    of_queues.map(|(_, count)| count.parse::<u64>().ok()).sum()
+}
+
+/// The queue of connections to accept, and that of half-open ones where there are no SYN cookies.
+const FULL_QUEUE_COUNTS: [&str; 2] = ["ListenOverflows", "TCPReqQFullDrop"];
 
 /// Number of counts in SO_MEMINFO (linux/sock_diag.h, SK_MEMINFO_VARS), and the index of the drops.
 const MEMINFO_COUNTS: usize = 9;
@@ -346,6 +365,17 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
+
+    #[test]
+    fn full_queues_are_among_the_counts_of_the_namespace() {
+        let text = "TcpExt: SyncookiesSent ListenOverflows ListenDrops TCPReqQFullDrop\n\
+                    TcpExt: 1 20 300 4000\nIpExt: InNoRoutes\nIpExt: 7\n";
+        assert_eq!(parse_full_queue_drops(text), Some(4020));
+        for text in ["", "TcpExt: ListenOverflows\n", "TcpExt: ListenOverflows\nTcpExt: x\n"] {
+            assert_eq!(parse_full_queue_drops(text), None, "{text}");
+        }
+        assert!(full_queue_drops().is_ok());
+    }
 
     #[test]
     fn drops_are_counted_at_their_own_listener() {

@@ -16,6 +16,7 @@ mod clients;
 mod demo;
 mod ends;
 mod fleet;
+mod full_queue;
 mod half_close;
 mod handshake;
 mod hellos;
