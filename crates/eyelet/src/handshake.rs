@@ -12,31 +12,31 @@ mod incoming;
 use eyelet_record::{Role, Session, Suite};
 use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::hello::{HelloReader, Peek};
+use eyelet_wire::record::{APPLICATION_DATA, HANDSHAKE};
 use eyelet_wire::version::{TLS12, TLS13};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
 use rustls::{
-    CipherSuite, ClientConnection, ConnectionTrafficSecrets, ExtractedSecrets, HandshakeKind,
-    ProtocolVersion, SupportedCipherSuite,
+    CipherSuite, ClientConnection, ConnectionTrafficSecrets, Error, ExtractedSecrets,
+    HandshakeKind, ProtocolVersion, SupportedCipherSuite,
 };
 use rustls_pki_types::CertificateDer;
 
 use crate::connection_handle::{ConnectionHandle, WaitError};
+use alerts::{HandshakeError, SHAKING};
 use eyelet_engine::ready::CLIENT;
 use eyelet_memory::budget::{Account, Counted, CountedBuffer};
 use eyelet_telemetry::info::End;
-use eyelet_telemetry::reason::{Detail, HandshakeFault, Limit, Reason, Stage, When};
+use eyelet_telemetry::reason::{Detail, HandshakeFault, Limit, Reason};
 use eyelet_tls::provider::with_next_seq;
 use eyelet_tls::server::{Handshake, TrafficSecrets, take_captured, with_certificates};
-use incoming::{Next, is_early_data, next_record};
+use incoming::{BadRecord, EarlyData, Next, content_type, is_early_data, next_record};
 
 /// Bytes of one read: a client's second flight, with certificates, is rarely more.
 const READ_BYTES: usize = 16 << 10;
 /// Unread bytes that one handshake may hold. It is twice the largest record that rustls takes, so
 /// that rustls' own limit bounds a message of 64 KiB in several records.
 const HELD_BYTES_MAX: usize = 128 << 10;
-/// Bytes of early data that are skipped, with record headers: 2^14 as in rustls, in a few records.
-const EARLY_BYTES_MAX: usize = (16 << 10) + 1024;
 
 /// The result of a handshake.
 pub struct Handshaken {
@@ -82,15 +82,16 @@ pub async fn handshake(
     asks_certificate: bool,
 ) -> Result<Handshaken, HandshakeFailure> {
     let Handshake { config, certificates, .. } = with;
-    let tls = UnbufferedServerConnection::new(config).map_err(|error| alerts::end(&error))?;
+    let tls =
+        UnbufferedServerConnection::new(config).map_err(|error| alerts::end(&error.into()))?;
     let mut machine = Machine::new(tls, incoming, early_data);
     let budget = &connection.worker.snapshot.budget;
     machine.transcript = asks_certificate.then(|| Counted::of(budget, Account::Received, 0));
     loop {
         let step = with_certificates(&certificates, || machine.step());
         let outgoing = std::mem::take(&mut machine.outgoing);
-        if let Err(error) = step {
-            return Err(HandshakeFailure { end: alerts::end(&error), alert: outgoing });
+        if let Err(failure) = step {
+            return Err(HandshakeFailure { end: alerts::end(&failure), alert: outgoing });
         }
         if !outgoing.is_empty() {
             connection.handle.send_all(CLIENT, &outgoing).await.map_err(stopped)?;
@@ -109,8 +110,6 @@ pub async fn handshake(
         }
     }
 }
-
-const SHAKING: When = When::During(Stage::Handshake);
 
 fn stopped(wait_error: WaitError) -> End {
     End::failed(match wait_error {
@@ -168,9 +167,8 @@ struct Machine {
     /// The sequence number of our next TLS 1.3 record, as rustls counted it under the current key.
     next_seq: Option<u64>,
     secrets: TrafficSecrets,
-    /// How many bytes of early data may still be skipped. It is 0 if none was announced, or once
-    /// the client's handshake has continued.
-    skip_bytes: usize,
+    /// `None` if no early data was announced, or once the client's handshake has continued.
+    early_data: Option<EarlyData>,
     /// The transcript that rustls keeps whole, to verify the client's signature over it.
     transcript: Option<Counted>,
     /// Bytes that rustls was given.
@@ -179,15 +177,15 @@ struct Machine {
 
 impl Machine {
     fn new(tls: UnbufferedServerConnection, incoming: CountedBuffer, early_data: bool) -> Self {
-        let skip_bytes = if early_data { EARLY_BYTES_MAX } else { 0 };
+        let early_data = early_data.then(EarlyData::new);
         let (outgoing, secrets) = (Vec::new(), TrafficSecrets::default());
         let (transcript, shown, next_seq) = (None, 0, None);
-        Self { tls, incoming, fed: 0, outgoing, next_seq, secrets, skip_bytes, transcript, shown }
+        Self { tls, incoming, fed: 0, outgoing, next_seq, secrets, early_data, transcript, shown }
     }
 
     /// Runs until rustls needs more, is done, or fails. After a failure `outgoing` ends with the
     /// alert.
-    fn step(&mut self) -> Result<Step, rustls::Error> {
+    fn step(&mut self) -> Result<Step, HandshakeError> {
         loop {
             let Self { tls, incoming, fed, outgoing, next_seq, secrets, .. } = self;
             // This call seals records. Later states only encode sealed ones.
@@ -213,8 +211,8 @@ impl Machine {
                     incoming.consume(discard);
                     return Ok(Step::Done);
                 }
-                Ok(_) => return Err(rustls::Error::General("the client closed".into())),
-                Err(error) => return Err(self.failed(error)),
+                Ok(_) => return Err(HandshakeError::Closed),
+                Err(error) => return Err(self.failed(error).into()),
             };
             incoming.consume(discard);
             *fed -= discard;
@@ -224,22 +222,26 @@ impl Machine {
         }
     }
 
-    /// Gives rustls the next record, or skips it. Returns `false` if none is complete yet.
-    fn feed(&mut self) -> Result<bool, rustls::Error> {
+    /// Gives rustls the next record. Returns `false` if none is complete yet.
+    fn feed(&mut self) -> Result<bool, HandshakeError> {
+        self.feed_record().map_err(|bad| {
+            self.append_alert(bad.alert());
+            bad.into()
+        })
+    }
+
+    fn feed_record(&mut self) -> Result<bool, BadRecord> {
         loop {
-            let sealed = !self.secrets.server.is_empty();
-            let end = match next_record(&self.incoming, self.fed, sealed) {
+            let is_sealed = !self.secrets.server.is_empty();
+            let end = match next_record(&self.incoming, self.fed, is_sealed) {
                 Next::NeedMore => return Ok(false),
                 Next::Record(end) => end,
                 // This alert must be sealed, and only rustls can seal it, so rustls finds the error
                 // itself.
-                Next::Refused(..) if self.tls12_is_sealed() => self.incoming.len(),
-                Next::Refused(alert, what) => {
-                    self.append_alert(alert);
-                    return Err(rustls::Error::General(what.into()));
-                }
+                Next::Refused(_) if self.tls12_is_sealed() => self.incoming.len(),
+                Next::Refused(bad) => return Err(bad),
             };
-            if !(sealed && self.skips(end)) {
+            if !self.skips(end)? {
                 self.shown += end - self.fed;
                 if let Some(transcript) = &mut self.transcript {
                     // The transcript's buffer grows by doubling.
@@ -253,24 +255,37 @@ impl Machine {
         }
     }
 
-    /// Whether the record that ends at `end` is early data to skip.
-    fn skips(&mut self, end: usize) -> bool {
+    /// Whether the record that ends at `end` is early data to skip (RFC 8446 section 4.2.10).
+    /// rustls would skip less after a HelloRetryRequest: it counts what sealing adds, too.
+    fn skips(&mut self, end: usize) -> Result<bool, BadRecord> {
+        let Some(early_data) = &mut self.early_data else { return Ok(false) };
         let record = &self.incoming[self.fed..end];
-        if self.skip_bytes == 0 || !incoming::is_application_data(record) {
-            return false;
+        let is_sealed = !self.secrets.server.is_empty();
+        let is_retried =
+            self.tls.handshake_kind() == Some(HandshakeKind::FullWithHelloRetryRequest);
+        let (is_early, too_much) = match content_type(record) {
+            // "discarding records which fail deprotection"
+            Some(APPLICATION_DATA) if is_sealed => {
+                let secret = &self.secrets.client_handshake;
+                let suite = suite_of(&self.tls);
+                let is_early = suite.is_some_and(|suite| is_early_data(suite, secret, record));
+                (is_early, BadRecord::Undecryptable)
+            }
+            // "skipping all records with an external content type of "application_data""
+            Some(APPLICATION_DATA) if is_retried => (true, BadRecord::EarlyData),
+            // None may follow the second hello.
+            Some(HANDSHAKE) if is_retried => (false, BadRecord::EarlyData),
+            _ => return Ok(false),
+        };
+        if !is_early {
+            self.early_data = None;
+            return Ok(false);
         }
-        // After a HelloRetryRequest no early data may follow (RFC 8446 section 4.2.10).
-        let retried = self.tls.handshake_kind() == Some(HandshakeKind::FullWithHelloRetryRequest);
-        let skipped = !retried
-            && suite_of(&self.tls)
-                .is_some_and(|suite| is_early_data(suite, &self.secrets.client_handshake, record));
-        let left = self.skip_bytes.checked_sub(record.len()).filter(|_| skipped);
-        self.skip_bytes = left.unwrap_or(0);
-        left.is_some()
+        if early_data.skip(record.len()) { Ok(true) } else { Err(too_much) }
     }
 
     /// Queues an alert in `outgoing` after rustls failed: rustls' own or ours.
-    fn failed(&mut self, error: rustls::Error) -> rustls::Error {
+    fn failed(&mut self, error: Error) -> Error {
         let said = drain_alert(&mut self.tls, &mut self.outgoing);
         let tls12 = self.tls.protocol_version() == Some(ProtocolVersion::TLSv1_2);
         // rustls does not discard the bytes that it fails on, so a hello is here from its first
@@ -339,7 +354,7 @@ impl Machine {
 fn append(
     outgoing: &mut Vec<u8>,
     mut encode: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>,
-) -> Result<(), rustls::Error> {
+) -> Result<(), Error> {
     /// Room for most records of a flight. rustls reports what a longer certificate chain needs.
     const ROOM_BYTES: usize = 512;
     /// A whole flight with a small chain, so that the buffer need not grow twice.
@@ -359,7 +374,7 @@ fn append(
             Err(EncodeError::InsufficientSize(needed)) if needed.required_size > room => {
                 room = needed.required_size;
             }
-            Err(error) => return Err(rustls::Error::General(error.to_string())),
+            Err(error) => return Err(Error::General(error.to_string())),
         }
     }
 }

@@ -5,8 +5,27 @@ use eyelet_wire::alert::AlertDescription;
 use rustls::{Error, InvalidMessage, PeerIncompatible, PeerMisbehaved};
 
 use eyelet_telemetry::info::End;
-use eyelet_telemetry::reason::{Detail, HandshakeFault, Reason};
+use eyelet_telemetry::reason::{Detail, HandshakeFault, Reason, Stage, When};
 use eyelet_tls::server::TrafficSecrets;
+
+use super::incoming::BadRecord;
+
+/// When a client leaves, or is cut.
+pub const SHAKING: When = When::During(Stage::Handshake);
+
+/// Why a handshake cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum HandshakeError {
+    /// rustls says so.
+    #[error("{0}")]
+    Tls(#[from] Error),
+    /// A record that rustls is not given.
+    #[error("{0}")]
+    Record(#[from] BadRecord),
+    /// The client has sent close_notify.
+    #[error("closed")]
+    Closed,
+}
 
 /// Our own alert if rustls sends none (`said` is false) or not the RFC's. `lacking`: the hello
 /// lacks an extension that TLS 1.3 requires.
@@ -44,11 +63,16 @@ pub fn ours(error: &Error, tls12: bool, lacking: bool, said: bool) -> Option<Ale
     }
 }
 
-/// The end of a connection whose handshake failed with this error.
-pub fn end(error: &Error) -> End {
-    End::failed(Reason::Handshake(fault(error), Detail::of(error)))
+/// The end of a connection whose handshake failed.
+pub fn end(failure: &HandshakeError) -> End {
+    End::failed(match failure {
+        HandshakeError::Tls(error) => Reason::Handshake(fault(error), Detail::of(error)),
+        HandshakeError::Record(bad) => Reason::Handshake(HandshakeFault::Protocol, Detail::of(bad)),
+        HandshakeError::Closed => Reason::ClientClosed(Some(SHAKING)),
+    })
 }
 
+/// Whose fault an error of rustls is. A client can cause the errors of the first four arms only.
 fn fault(error: &Error) -> HandshakeFault {
     match error {
         Error::AlertReceived(alert) => HandshakeFault::Alert(u8::from(*alert)),
@@ -61,9 +85,21 @@ fn fault(error: &Error) -> HandshakeFault {
         | Error::InappropriateHandshakeMessage { .. }
         | Error::PeerMisbehaved(_)
         | Error::PeerSentOversizedRecord
-        | Error::DecryptError
-        // Errors that our own reader finds before rustls reads the record, and a close_notify.
-        | Error::General(_) => HandshakeFault::Protocol,
+        | Error::DecryptError => HandshakeFault::Protocol,
+        // Keys that cannot sign, and random bytes or the time that the system does not give.
+        Error::General(_)
+        | Error::Other(_)
+        | Error::InconsistentKeys(_)
+        | Error::FailedToGetCurrentTime
+        | Error::FailedToGetRandomBytes
+        | Error::EncryptError
+        | Error::HandshakeNotComplete
+        | Error::BadMaxFragmentSize => HandshakeFault::Internal,
+        // Clients of rustls and lists of revoked certificates have these. We use neither here.
+        Error::InvalidEncryptedClientHello(_)
+        | Error::UnsupportedNameType
+        | Error::InvalidCertRevocationList(_) => HandshakeFault::Internal,
+        // The enum is non-exhaustive.
         _ => HandshakeFault::Internal,
     }
 }
@@ -85,4 +121,66 @@ pub fn append_sealed(
     let sealed = Session::tls13(Role::Server, suite, &secrets.client, &secrets.server, 0, tx_seq)
         .and_then(|mut session| session.seal_alert(&mut Keys::new(), alert.code(), &mut record));
     outgoing.extend_from_slice(&record[..sealed.unwrap_or(0)]);
+}
+
+#[cfg(test)]
+mod tests {
+    use eyelet_telemetry::reason::Party;
+    use rustls::{AlertDescription as Alert, CertificateError, InconsistentKeys, OtherError};
+
+    use super::*;
+
+    /// What a client can cause is the client's fault, and no other error is.
+    #[test]
+    fn each_error_blames_the_right_side() {
+        let (expect_types, got_type) = (Vec::new(), rustls::ContentType::Heartbeat);
+        let inappropriate = Error::InappropriateMessage { expect_types, got_type };
+        let (expect_types, got_type) = (Vec::new(), rustls::HandshakeType::Finished);
+        let of_client = [
+            inappropriate,
+            Error::InappropriateHandshakeMessage { expect_types, got_type },
+            InvalidMessage::InvalidCcs.into(),
+            InvalidMessage::UnknownProtocolVersion.into(),
+            PeerMisbehaved::IncorrectBinder.into(),
+            PeerIncompatible::NoCipherSuitesInCommon.into(),
+            Error::InvalidCertificate(CertificateError::UnknownIssuer),
+            Error::InvalidCertificate(CertificateError::Other(OtherError(std::sync::Arc::new(
+                std::fmt::Error,
+            )))),
+            Error::NoCertificatesPresented,
+            Error::AlertReceived(Alert::UnknownCA),
+            Error::NoApplicationProtocol,
+            Error::PeerSentOversizedRecord,
+            Error::DecryptError,
+        ];
+        let of_edge = [
+            Error::General("signing failed".into()),
+            Error::Other(OtherError(std::sync::Arc::new(std::fmt::Error))),
+            InconsistentKeys::KeyMismatch.into(),
+            Error::FailedToGetCurrentTime,
+            Error::FailedToGetRandomBytes,
+            Error::EncryptError,
+            Error::HandshakeNotComplete,
+            Error::BadMaxFragmentSize,
+        ];
+        let whose = |failure: HandshakeError| end(&failure).reason.whose();
+        for error in of_client {
+            let text = error.to_string();
+            assert_eq!(whose(error.into()), Party::Client, "{text}");
+        }
+        for error in of_edge {
+            let text = error.to_string();
+            assert_eq!(whose(error.into()), Party::Eyelet, "{text}");
+        }
+        for bad in [
+            BadRecord::Type(99),
+            BadRecord::Length(u16::MAX),
+            BadRecord::ChangeCipherSpec,
+            BadRecord::EarlyData,
+            BadRecord::Undecryptable,
+        ] {
+            assert_eq!(whose(bad.into()), Party::Client, "{bad}");
+        }
+        assert_eq!(whose(HandshakeError::Closed), Party::Client);
+    }
 }

@@ -6,6 +6,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
 
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection, StreamOwned};
 
@@ -25,14 +27,14 @@ const PROTOCOL_VERSION: u8 = 70;
 const MISSING_EXTENSION: u8 = 109;
 
 /// An edge that terminates app.test in front of an echo.
-struct Front {
-    edge: Edge,
+pub struct Front {
+    pub edge: Edge,
     _upstream: Upstream,
-    pki: Pki,
+    pub pki: Pki,
 }
 
 impl Front {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let (pki, upstream) = (Pki::new(), Upstream::echo());
         let rule = pki.terminate(&format!("tcp://{}", upstream.address), "");
         let edge = Edge::start(&pki.folder, &rule);
@@ -40,7 +42,7 @@ impl Front {
     }
 
     /// The alert that a client gets for these bytes in the place of its second flight.
-    fn alert_for(&self, versions: Versions, slipped_in: &[u8]) -> u8 {
+    pub fn alert_for(&self, versions: Versions, slipped_in: &[u8]) -> u8 {
         let config = Offer { versions, ..Offer::new(&self.pki) }.config();
         let mut client = ClientConnection::new(config, "app.test".try_into().unwrap()).unwrap();
         let mut socket = self.edge.connect();
@@ -62,7 +64,9 @@ impl Front {
         };
         assert_eq!(ending(&mut socket, SOON), (Vec::new(), End::Fin));
         let line = self.edge.line_of(address);
-        assert!(line["reason"].as_str().unwrap().starts_with("handshake: "), "{line}");
+        let reason = line["reason"].as_str().unwrap();
+        assert!(reason.starts_with("handshake: "), "{line}");
+        assert!(!reason.contains("unexpected error"), "blames the edge: {line}");
         alert
     }
 
@@ -73,7 +77,7 @@ impl Front {
         ending(&mut socket, SOON).0
     }
 
-    fn still_serves(&self) {
+    pub fn still_serves(&self) {
         let mut client = Offer::new(&self.pki).connect(self.edge.address(), "app.test");
         echo(&mut client, b"still there");
         let log = self.edge.log();
@@ -82,7 +86,7 @@ impl Front {
 }
 
 /// The alert that ends a handshake, as a rustls client reads it.
-fn alert_to(client: &mut ClientConnection, socket: &mut TcpStream) -> u8 {
+pub fn alert_to(client: &mut ClientConnection, socket: &mut TcpStream) -> u8 {
     loop {
         assert_ne!(client.read_tls(socket).unwrap(), 0, "no alert");
         match client.process_new_packets() {
@@ -93,7 +97,7 @@ fn alert_to(client: &mut ClientConnection, socket: &mut TcpStream) -> u8 {
     }
 }
 
-fn record(kind: u8, fragment: &[u8]) -> Vec<u8> {
+pub fn record(kind: u8, fragment: &[u8]) -> Vec<u8> {
     let length = u16::try_from(fragment.len()).unwrap().to_be_bytes();
     [&[kind, 3, 3], &length[..], fragment].concat()
 }
@@ -256,7 +260,7 @@ fn a_chain_has_no_empty_certificate() {
 #[test]
 fn a_finished_whose_second_record_does_not_decrypt() {
     let front = Front::new();
-    let other = other_server(&front.pki);
+    let other = other_server(&front.pki, default_provider());
     for has_early_data in [false, true] {
         let mut config = Arc::unwrap_or_clone(Offer::new(&front.pki).config());
         config.enable_early_data = true;
@@ -296,7 +300,7 @@ fn a_finished_whose_second_record_does_not_decrypt() {
 #[test]
 fn early_data_for_another_server_is_skipped() {
     let front = Front::new();
-    let other = other_server(&front.pki);
+    let other = other_server(&front.pki, default_provider());
     for cuts in [&[4096][..], &[8000], &[4000, 4000], &[16_000], &[1000; 16]] {
         let mut config = Arc::unwrap_or_clone(Offer::new(&front.pki).config());
         config.enable_early_data = true;
@@ -315,22 +319,20 @@ fn early_data_for_another_server_is_skipped() {
     front.still_serves();
 }
 
-fn stream(config: &Arc<ClientConfig>, address: SocketAddr) -> Tls {
+pub fn stream(config: &Arc<ClientConfig>, address: SocketAddr) -> Tls {
     let client = ClientConnection::new(config.clone(), "app.test".try_into().unwrap()).unwrap();
     Tls::new(client, connect(address))
 }
 
 /// Another server of that name, which takes early data and greets each client with a byte.
-fn other_server(pki: &Pki) -> SocketAddr {
+pub fn other_server(pki: &Pki, provider: CryptoProvider) -> SocketAddr {
     let leaf = pki.server("other", &["app.test"], Kind::P256);
-    let mut config = ServerConfig::builder_with_provider(Arc::new(
-        rustls::crypto::aws_lc_rs::default_provider(),
-    ))
-    .with_safe_default_protocol_versions()
-    .unwrap()
-    .with_no_client_auth()
-    .with_single_cert(vec![leaf.certificate], leaf.key)
-    .unwrap();
+    let mut config = ServerConfig::builder_with_provider(Arc::new(provider))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![leaf.certificate], leaf.key)
+        .unwrap();
     config.max_early_data_size = 1 << 14;
     let config = Arc::new(config);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
