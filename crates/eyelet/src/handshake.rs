@@ -18,7 +18,7 @@ use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
 use rustls::{
     CipherSuite, ClientConnection, ConnectionTrafficSecrets, Error, ExtractedSecrets,
-    HandshakeKind, ProtocolVersion, SupportedCipherSuite,
+    HandshakeKind, PeerIncompatible, ProtocolVersion, SupportedCipherSuite,
 };
 use rustls_pki_types::CertificateDer;
 
@@ -29,7 +29,7 @@ use eyelet_memory::budget::{Account, Counted, CountedBuffer};
 use eyelet_telemetry::info::End;
 use eyelet_telemetry::reason::{Detail, HandshakeFault, Limit, Reason};
 use eyelet_tls::provider::with_next_seq;
-use eyelet_tls::server::{Handshake, TrafficSecrets, take_captured, with_certificates};
+use eyelet_tls::server::{Handshake, TrafficSecrets, take_captured, take_unfit, with_certificates};
 use incoming::{BadRecord, EarlyData, Next, content_type, is_early_data, next_record};
 
 /// Bytes of one read: a client's second flight, with certificates, is rarely more.
@@ -192,6 +192,7 @@ impl Machine {
             let (UnbufferedStatus { discard, state }, counted) =
                 with_next_seq(|| tls.process_tls_records(&mut incoming[..*fed]));
             *next_seq = counted.or(*next_seq);
+            let is_unfit = take_unfit();
             let captured = take_captured();
             if !captured.client.is_empty() {
                 *secrets = captured;
@@ -212,6 +213,11 @@ impl Machine {
                     return Ok(Step::Done);
                 }
                 Ok(_) => return Err(HandshakeError::Closed),
+                // rustls finds this in TLS 1.2 when it is about to sign.
+                Err(Error::General(_)) if is_unfit => {
+                    let error = PeerIncompatible::NoSignatureSchemesInCommon;
+                    return Err(self.failed(error.into()).into());
+                }
                 Err(error) => return Err(self.failed(error).into()),
             };
             incoming.consume(discard);
@@ -286,7 +292,14 @@ impl Machine {
 
     /// Queues an alert in `outgoing` after rustls failed: rustls' own or ours.
     fn failed(&mut self, error: Error) -> Error {
-        let said = drain_alert(&mut self.tls, &mut self.outgoing);
+        let mut said = drain_alert(&mut self.tls, &mut self.outgoing);
+        let is_sealed = |at: usize| content_type(&self.outgoing[at..]) == Some(APPLICATION_DATA);
+        if self.secrets.server.is_empty() && said.is_some_and(is_sealed) {
+            // rustls fails between its ServerHello and its Finished. Nothing of such a flight was
+            // sent, so the client learns of the failure by an alert in the clear, and of no more.
+            self.outgoing.clear();
+            said = None;
+        }
         let tls12 = self.tls.protocol_version() == Some(ProtocolVersion::TLSv1_2);
         // rustls does not discard the bytes that it fails on, so a hello is here from its first
         // record on.

@@ -1,10 +1,14 @@
-//! Client certificates: a check that rustls omits of the chain that a client sends.
+//! Client certificates: a check that rustls omits of the chain that a client sends, and an error of
+//! its signature.
 
 use std::sync::Arc;
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{DigitallySignedStruct, DistinguishedName, Error, InvalidMessage, SignatureScheme};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, InvalidMessage,
+    PeerMisbehaved, SignatureScheme,
+};
 use rustls_pki_types::{CertificateDer, UnixTime};
 
 /// Refuses a chain with an empty certificate. RFC 5246 section 7.4.2 (`ASN.1Cert<1..2^24-1>`) and
@@ -49,7 +53,7 @@ impl ClientCertVerifier for NoneEmpty {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, certificate, signed)
+        self.0.verify_tls12_signature(message, certificate, signed).map_err(own_fault)
     }
 
     fn verify_tls13_signature(
@@ -58,10 +62,22 @@ impl ClientCertVerifier for NoneEmpty {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, certificate, signed)
+        self.0.verify_tls13_signature(message, certificate, signed).map_err(own_fault)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.supported_verify_schemes()
+    }
+}
+
+/// A scheme that does not fit the key breaks TLS, so its alert is `illegal_parameter` (RFC 8446
+/// section 4.4.3, RFC 5246 section 7.4.8). rustls would say `decrypt_error`, as for a signature
+/// that does not verify.
+fn own_fault(error: Error) -> Error {
+    match error {
+        Error::InvalidCertificate(
+            CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. },
+        ) => PeerMisbehaved::SignedKxWithWrongAlgorithm.into(),
+        other => other,
     }
 }

@@ -2,7 +2,7 @@
 //! they were made from may change: what was read from them is replaced.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -550,8 +550,11 @@ impl ResolvesServerCert for Chosen {
                 let key = certificate.signing_key();
                 key.is_some_and(|key| key.choose_scheme(hello.signature_schemes()).is_some())
             };
-            // If none fits, the first one makes rustls report why.
-            chosen.iter().find(fits).or(chosen.first()).and_then(Certificate::certified)
+            let fitting = chosen.iter().find(fits);
+            UNFIT.set(fitting.is_none());
+            // A resumed session needs no certificate. In other handshakes rustls fails when it is
+            // about to sign.
+            fitting.or(chosen.first()).and_then(Certificate::certified)
         })
     }
 }
@@ -621,6 +624,13 @@ thread_local! {
     /// Filled while rustls runs: it calls its key log synchronously, inside our call.
     static CAPTURED: RefCell<TrafficSecrets> = RefCell::default();
     static CHOSEN: RefCell<Option<Arc<Certificates>>> = const { RefCell::new(None) };
+    /// The last hello that was resolved has no signature scheme in common with its certificates.
+    static UNFIT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether rustls has just resolved a hello that has no signature scheme for any certificate.
+pub fn take_unfit() -> bool {
+    UNFIT.take()
 }
 
 /// Takes the secrets that the key log received since the last call on this thread.

@@ -59,6 +59,7 @@ pub fn ours(error: &Error, tls12: bool, lacking: bool, said: bool) -> Option<Ale
         | Error::InappropriateHandshakeMessage { .. } => Some(AlertDescription::UnexpectedMessage),
         // The client sent an alert itself, so it gets none.
         Error::AlertReceived(_) => None,
+        Error::NoApplicationProtocol => Some(AlertDescription::NoApplicationProtocol),
         _ => Some(AlertDescription::InternalError),
     }
 }

@@ -8,10 +8,13 @@ use std::thread;
 
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::default_provider;
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection, StreamOwned};
+use rustls::sign::{CertifiedKey, Signer, SigningKey, SingleCertAndKey};
+use rustls::{
+    ClientConfig, ClientConnection, ServerConfig, ServerConnection, SignatureAlgorithm,
+    SignatureScheme, StreamOwned,
+};
 
-use crate::support::client::{Offer, TLS12, TLS13, Versions, echo};
+use crate::support::client::{Offer, TLS12, TLS13, Versions, alert_in, echo};
 use crate::support::edge::connect;
 use crate::support::pki::Kind;
 use crate::support::{
@@ -21,10 +24,13 @@ use crate::support::{
 const UNEXPECTED_MESSAGE: u8 = 10;
 const BAD_RECORD_MAC: u8 = 20;
 const RECORD_OVERFLOW: u8 = 22;
+const HANDSHAKE_FAILURE: u8 = 40;
 const ILLEGAL_PARAMETER: u8 = 47;
 const DECODE_ERROR: u8 = 50;
+const DECRYPT_ERROR: u8 = 51;
 const PROTOCOL_VERSION: u8 = 70;
 const MISSING_EXTENSION: u8 = 109;
+const NO_APPLICATION_PROTOCOL: u8 = 120;
 
 /// An edge that terminates app.test in front of an echo.
 pub struct Front {
@@ -35,8 +41,13 @@ pub struct Front {
 
 impl Front {
     pub fn new() -> Self {
+        Self::with("")
+    }
+
+    /// With more keys in the rule.
+    fn with(more: &str) -> Self {
         let (pki, upstream) = (Pki::new(), Upstream::echo());
-        let rule = pki.terminate(&format!("tcp://{}", upstream.address), "");
+        let rule = pki.terminate(&format!("tcp://{}", upstream.address), more);
         let edge = Edge::start(&pki.folder, &rule);
         Self { edge, _upstream: upstream, pki }
     }
@@ -213,6 +224,95 @@ fn rustls_decodes_extensions_that_nobody_uses() {
         assert_eq!(alert_of(&answer), Some(alert), "extension {kind}: {answer:x?}");
     }
     front.still_serves();
+}
+
+/// A handshake that cannot be done ends by an alert alone, before any ServerHello.
+#[test]
+fn nothing_in_common_is_told_at_once() {
+    let front = Front::with("alpn_select = [\"h2\"]");
+    let named = || Hello::named("app.test");
+    let schemes = |scheme: [u8; 2]| [&[0, 2][..], &scheme].concat();
+    let unfit = |scheme| named().without(13).extension(13, &schemes(scheme));
+    let other_protocol = |hello: Hello| hello.extension(16, b"\0\x05\x04http");
+    let (ed25519, p384) = ([8, 7], [5, 3]);
+    for (what, hello, alert) in [
+        ("ALPN, TLS 1.3", other_protocol(named()), NO_APPLICATION_PROTOCOL),
+        ("ALPN, TLS 1.2", other_protocol(named()).tls12(), NO_APPLICATION_PROTOCOL),
+        ("another kind of key, TLS 1.3", unfit(ed25519), HANDSHAKE_FAILURE),
+        ("another kind of key, TLS 1.2", unfit(ed25519).tls12(), HANDSHAKE_FAILURE),
+        ("another curve, TLS 1.3", unfit(p384), HANDSHAKE_FAILURE),
+        ("another curve, TLS 1.2", unfit(p384).tls12(), HANDSHAKE_FAILURE),
+    ] {
+        let mut socket = front.edge.connect();
+        let address = socket.local_addr().unwrap();
+        socket.write_all(&hello.bytes()).unwrap();
+        assert_eq!(ending(&mut socket, SOON).0, [21, 3, 3, 0, 2, 2, alert], "{what}");
+        let line = front.edge.line_of(address);
+        let reason = line["reason"].as_str().unwrap();
+        assert!(reason.starts_with("handshake: "), "{what}: {line}");
+        assert!(!reason.contains("unexpected error"), "{what} blames the edge: {line}");
+    }
+    front.still_serves();
+}
+
+/// A signer that says another scheme than it signs with.
+#[derive(Debug)]
+struct Liar(Arc<dyn SigningKey>, SignatureScheme);
+
+#[derive(Debug)]
+struct Lie(Box<dyn Signer>, SignatureScheme);
+
+impl SigningKey for Liar {
+    fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
+        Some(Box::new(Lie(self.0.choose_scheme(offered)?, self.1)))
+    }
+
+    fn algorithm(&self) -> SignatureAlgorithm {
+        self.0.algorithm()
+    }
+}
+
+impl Signer for Lie {
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rustls::Error> {
+        self.0.sign(message)
+    }
+
+    fn scheme(&self) -> SignatureScheme {
+        self.1
+    }
+}
+
+/// RFC 8446 section 4.4.3, RFC 5246 section 7.4.8: the scheme of a CertificateVerify fits the key.
+#[test]
+fn a_scheme_that_does_not_fit_the_key() {
+    let front = Front::with("client_ca = \"ca.pem\"");
+    let leaf = front.pki.client("client");
+    let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&leaf.key).unwrap();
+    for versions in [TLS12, TLS13] {
+        for (scheme, expected) in [
+            (SignatureScheme::RSA_PSS_SHA256, ILLEGAL_PARAMETER),
+            (SignatureScheme::ED25519, ILLEGAL_PARAMETER),
+            // TLS 1.2 leaves the curve open (RFC 5246 section 7.4.1.4.1).
+            (
+                SignatureScheme::ECDSA_NISTP384_SHA384,
+                [DECRYPT_ERROR, ILLEGAL_PARAMETER][usize::from(versions == TLS13)],
+            ),
+            (SignatureScheme::from(0x0909), ILLEGAL_PARAMETER),
+        ] {
+            let mut config = Arc::unwrap_or_clone(
+                Offer { versions, certificate: Some(&leaf), ..Offer::new(&front.pki) }.config(),
+            );
+            let liar = Arc::new(Liar(key.clone(), scheme));
+            let certified = CertifiedKey::new(vec![leaf.certificate.clone()], liar);
+            config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(certified));
+            let mut client = stream(&Arc::new(config), front.edge.address());
+            let address = client.sock.local_addr().unwrap();
+            let error = client.write_all(b"x").and_then(|()| client.read_exact(&mut [0]));
+            assert_eq!(alert_in(&error.unwrap_err()), Some(expected), "{scheme:?} {versions:?}");
+            let line = front.edge.line_of(address);
+            assert!(line["reason"].as_str().unwrap().starts_with("handshake: "), "{line}");
+        }
+    }
 }
 
 /// RFC 5246 section 7.4.2, RFC 8446 section 4.4.2: no certificate of a chain is empty.
