@@ -37,7 +37,7 @@ pub async fn read_head(
     raw: &mut CountedBuffer,
 ) -> Result<ProxyRequest, End> {
     // The destination that a PROXY header names is this proxy itself.
-    info.decided.destination = None;
+    (info.decided.destination, info.decided.is_told) = (None, false);
     let mut reader = ConnectReader::new();
     let connect = loop {
         match reader.feed(raw) {

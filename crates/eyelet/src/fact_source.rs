@@ -183,7 +183,7 @@ impl FactSource {
                 gather::known_by_dns(names, name, to.ip()).map(|found| self.take_dns(info, &found))
             }
             (Fact::Certificate, name) => {
-                gather::known_by_certificate(names, to, name, info.connect.is_some())
+                gather::known_by_certificate(names, to, name, info.decided.is_chosen())
                     .map(|attempt| self.take_certificate(info, attempt))
             }
             _ => None,
@@ -249,7 +249,7 @@ impl FactSource {
         };
         let name = info.decided.sni.clone();
         let (names, client) = (&connection.worker.names, info.client.ip());
-        let (to, is_chosen) = ((to, name.as_deref()), info.connect.is_some());
+        let (to, is_chosen) = ((to, name.as_deref()), info.decided.is_chosen());
         let attempt = gather::by_certificate(names, client, to, is_chosen, Purpose::Rules);
         let attempt = Box::pin(attempt).await;
         self.take_certificate(info, attempt)

@@ -50,6 +50,7 @@ pub async fn proxy_header(
                 if let Command::Proxy { client, destination } = header.command {
                     info.client = client;
                     info.decided.destination = Some(destination);
+                    info.decided.is_told = true;
                 }
                 raw.consume(header.len);
                 let room = connection.worker.engine.check_source(info.client.ip());

@@ -120,7 +120,7 @@ fn gather(connection: &ConnectionHandle, info: &ConnectionInfo, fact: Fact) {
             let _begun = gather::by_dns(names, client, name, to.ip()).now_or_never();
         }
         (Fact::Certificate, Some(to), name) => {
-            let is_chosen = info.connect.is_some();
+            let is_chosen = info.decided.is_chosen();
             let asked =
                 gather::by_certificate(names, client, (to, name), is_chosen, Purpose::Rules);
             let _begun = asked.now_or_never();

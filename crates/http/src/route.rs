@@ -97,7 +97,7 @@ impl Route {
             HttpAddress::Destination => {
                 let decided = &info.decided;
                 let named = (decided.destination?, decided.sni.as_deref());
-                let is_chosen = decided.connect.is_some();
+                let is_chosen = decided.is_chosen();
                 Some(Box::new(upstream.of_connection(named, is_chosen, decided.http2)?))
             }
             HttpAddress::Tcp(_) | HttpAddress::Unix(_) => None,
@@ -287,7 +287,7 @@ fn decide(
                 dns.is_some()
             }
             (Fact::Certificate, Some(to)) => {
-                shown = gather::known_by_certificate(names, to, sni, connect.is_some());
+                shown = gather::known_by_certificate(names, to, sni, decided.is_chosen());
                 Option::as_ref(&shown).is_some_and(|shown| shown.certificate().is_some())
             }
             _ => false,

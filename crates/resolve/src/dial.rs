@@ -26,9 +26,9 @@ const SLOW_DNS: Reason = Reason::Timeout(Limit::Connect, Some(When::During(Stage
 /// Whom to dial.
 #[derive(Debug)]
 pub enum DialTarget<'a> {
-    /// The destination of an intercepted connection.
+    /// The destination of an intercepted connection, as the kernel knows it.
     Address(SocketAddr),
-    /// An address that the client chose freely.
+    /// An address that the client, or who names it in a PROXY header, chose freely.
     Chosen(SocketAddr, Guard<'a>),
     /// What the administrator wrote.
     Configured(&'a HostPort),

@@ -1,4 +1,5 @@
-//! Which addresses a client may not make us dial: internal ones, and our own.
+//! Which addresses a client, or who names a destination in a PROXY header, may not make us dial:
+//! internal ones, and our own.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -35,6 +36,11 @@ fn is_special(ip: IpAddr) -> bool {
     }
 }
 
+/// Azure's host, which has credentials and DNS for the virtual machine that asks. It is a public
+/// address that leads nowhere else. Other clouds have such hosts at link-local, shared (RFC 6598)
+/// or unique local addresses.
+const AZURE_HOST: Ipv4Addr = Ipv4Addr::new(168, 63, 129, 16);
+
 fn is_special_v4(ip: Ipv4Addr) -> bool {
     let [a, b, c, _] = ip.octets();
     ip.is_loopback()
@@ -49,6 +55,7 @@ fn is_special_v4(ip: Ipv4Addr) -> bool {
         || matches!((a, b, c), (192, 0, 0 | 2) | (198, 18 | 19, _))
         || matches!((a, b, c), (198, 51, 100) | (203, 0, 113) | (192, 88, 99))
         || a >= 240
+        || ip == AZURE_HOST
 }
 
 /// Other addresses that are not on the public Internet: IPv4-compatible (RFC 4291), IPv4-translated
@@ -115,6 +122,14 @@ mod tests {
             "64:ff9b::a9fe:a9fe",
             "2002:7f00:1::",
             "192.88.99.1",
+            "168.63.129.16",
+            "::ffff:168.63.129.16",
+            "100.100.100.200",
+            "fd00:ec2::254",
+            "::ffff:0.0.0.0",
+            "::ffff:169.254.169.254",
+            "64:ff9b::",
+            "2002:a00:1::",
             "::ffff:0:8.8.8.8",
             "::ffff:0:7f00:1",
             "2001:2::1",
@@ -129,6 +144,7 @@ mod tests {
             "172.15.0.1",
             "100.63.255.255",
             "192.88.98.1",
+            "168.63.129.17",
             "2001:4860:4860::8888",
             "2001:2:1::1",
             "3fff:1000::1",

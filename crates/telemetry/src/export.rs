@@ -304,6 +304,8 @@ impl<'a> DecidedV1<'a> {
             is_handed: self.is_handed,
             hop_count: self.hop_count,
             destination: self.destination,
+            // The process that decided has checked it: see `guard.rs` of `resolve`.
+            is_told: false,
             sni: self.sni.map(text).transpose()?,
             sni_malformed: self.sni_malformed,
             alpn: self

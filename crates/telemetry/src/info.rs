@@ -95,6 +95,8 @@ pub struct Decided {
     pub hop_count: u8,
     /// The client's destination, if a rule asked for it.
     pub destination: Option<SocketAddr>,
+    /// Whether a PROXY header named the destination.
+    pub is_told: bool,
     /// The name in the hello.
     pub sni: Option<Box<str>>,
     /// Whether the hello has a `server_name` extension without a usable name.
@@ -159,6 +161,12 @@ impl Heap for Decided {
 }
 
 impl Decided {
+    /// Whether somebody chose the destination freely, by CONNECT or in a PROXY header. Such a
+    /// destination may lead where the kernel would route no packet of theirs, as to loopback.
+    pub fn is_chosen(&self) -> bool {
+        self.connect.is_some() || self.is_told
+    }
+
     /// Bytes that the client's certificate holds.
     pub fn client_certificate_bytes(&self) -> usize {
         let leaf = self.client_certificate.as_ref();

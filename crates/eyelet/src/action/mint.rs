@@ -85,7 +85,7 @@ async fn fetch(
         HttpAddress::Tcp(origin) if upstream.tls.is_some() => {
             (dial::destination(&connection.worker.names, info, origin).await?, false)
         }
-        _ => (known.fetch_origin(connection, info).await?, info.connect.is_some()),
+        _ => (known.fetch_origin(connection, info).await?, info.decided.is_chosen()),
     };
     let configured = upstream.tls.as_ref().map(|tls| tls.name.as_str());
     let name: Option<Box<str>> = match configured.filter(|name| !name.is_empty()) {

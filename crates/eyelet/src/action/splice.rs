@@ -125,13 +125,13 @@ fn target<'a>(info: &ConnectionInfo, rule: &'a Splice) -> Option<DialTarget<'a>>
     }
 }
 
-/// Where the client meant to go. A client of CONNECT chose it freely, so it is guarded as a name
-/// is.
+/// Where the client meant to go. A destination that somebody chose freely is guarded as a name is.
+/// One of the kernel is not: the client's packets were routed there before they were intercepted.
 fn destination<'a>(info: &ConnectionInfo, rule: &'a Splice) -> Option<DialTarget<'a>> {
     let guard = Guard { allow: &rule.upstream_allow };
-    match (info.decided.destination, &info.connect) {
-        (Some(destination), None) => Some(DialTarget::Address(destination)),
-        (Some(destination), Some(_)) => Some(DialTarget::Chosen(destination, guard)),
+    match (info.decided.destination, info.decided.is_chosen()) {
+        (Some(destination), false) => Some(DialTarget::Address(destination)),
+        (Some(destination), true) => Some(DialTarget::Chosen(destination, guard)),
         (None, _) => Some(DialTarget::Named(connect::host_port(info)?, guard)),
     }
 }

@@ -248,3 +248,94 @@ fn a_header_of_a_stranger_is_not_believed() {
     let line = edge.line_of(address);
     assert!(line["rule"].is_null(), "{line}");
 }
+
+/// A rule that needs no hello, and one that does.
+const BY_ADDRESS: &str = "[[rule]]\naction = \"splice\"\nupstream = \"destination\"\n";
+const BY_NAME: &str =
+    "[[rule]]\nsni = \"app.test\"\naction = \"splice\"\nupstream = \"destination\"\n";
+
+/// Who may send a header may name any destination. It is guarded as that of a CONNECT is.
+#[test]
+fn a_destination_inside_is_refused() {
+    let (folder, inside) = (Folder::new(), Upstream::by_hand());
+    let port = inside.address.port();
+    let mut from = SocketAddr::from(([192, 0, 2, 7], 5_000));
+    for rule in [BY_ADDRESS, BY_NAME] {
+        let edge = Edge::start_whole(&folder, &format!("{BELIEVING}{rule}"), |_| ());
+        let mut is_refused = |label: &str, header: &dyn Fn(SocketAddr) -> Vec<u8>| {
+            from.set_port(from.port() + 1);
+            let mut client = edge.connect();
+            client.write_all(&header(from)).unwrap();
+            // Without a hello the edge may have closed already.
+            let _ = client.write_all(&Hello::named("app.test").bytes());
+            let (said, end) = ending(&mut client, SOON);
+            assert_ne!(end, End::Open, "{label}");
+            assert_eq!(said.is_empty(), rule == BY_ADDRESS, "{label}: {said:?}");
+            let of = |line: &serde_json::Value| {
+                let client = line["client"].as_str().unwrap_or_default();
+                client.ends_with(&format!(":{}", from.port()))
+            };
+            let line = edge.line(label, of);
+            assert_eq!(line["outcome"], "refused", "{label}: {line}");
+            let reason = line["reason"].as_str().unwrap();
+            assert!(reason.ends_with("which upstream_allow does not list"), "{label}: {line}");
+        };
+        for ip in ["127.0.0.1", "127.8.9.1", "0.0.0.0", "10.0.0.1", "192.168.1.1", "100.64.0.1"] {
+            let v1 = |from: SocketAddr| {
+                format!("PROXY TCP4 192.0.2.7 {ip} {} {port}\r\n", from.port()).into_bytes()
+            };
+            is_refused(ip, &v1);
+            let to = SocketAddr::new(ip.parse().unwrap(), port);
+            is_refused(ip, &|from| v2_tcp4(from, to));
+        }
+        for ip in ["169.254.169.254", "168.63.129.16"] {
+            let to = SocketAddr::new(ip.parse().unwrap(), 80);
+            is_refused(ip, &|from| v2_tcp4(from, to));
+        }
+        for ip in ["::1", "::", "::ffff:127.0.0.1", "fe80::1", "fd00:ec2::254", "64:ff9b::a00:1"] {
+            let v1 = |from: SocketAddr| {
+                format!("PROXY TCP6 2001:db8::7 {ip} {} {port}\r\n", from.port()).into_bytes()
+            };
+            is_refused(ip, &v1);
+        }
+    }
+    assert_eq!(inside.accepted(), 0);
+}
+
+#[test]
+fn a_destination_inside_passes_where_a_rule_allows_it() {
+    let (folder, echo) = (Folder::new(), Upstream::echo());
+    let port = echo.address.port();
+    for (rule, family, to) in [
+        (BY_ADDRESS, "TCP4 192.0.2.7", "127.0.0.1"),
+        (BY_NAME, "TCP4 192.0.2.7", "127.0.0.1"),
+        (BY_NAME, "TCP6 2001:db8::7", "::ffff:127.0.0.1"),
+    ] {
+        let allow = "upstream_allow = \"127.0.0.0/8\"\n";
+        let edge = Edge::start_whole(&folder, &format!("{BELIEVING}{rule}{allow}"), |_| ());
+        let mut client = edge.connect();
+        client.write_all(format!("PROXY {family} {to} 5000 {port}\r\n").as_bytes()).unwrap();
+        let hello = Hello::named("app.test").bytes();
+        client.write_all(&hello).unwrap();
+        support::expect(&mut client, &hello);
+    }
+}
+
+/// Who may not reach the inside does not learn by our handshakes what is open there.
+#[test]
+fn no_certificate_is_asked_for_at_a_destination_inside() {
+    let (folder, inside) = (Folder::new(), Upstream::by_hand());
+    let rule = "[[rule]]\nsni_verified = true\nevidence = \"certificate\"\naction = \"splice\"\n\
+                upstream = \"destination\"\n";
+    let edge = Edge::start_whole(&folder, &format!("{BELIEVING}{rule}"), |_| ());
+    let mut client = edge.connect();
+    let to = inside.address;
+    let header = format!("PROXY TCP4 192.0.2.7 {} 5000 {}\r\n", to.ip(), to.port());
+    client.write_all(header.as_bytes()).unwrap();
+    client.write_all(&Hello::named("app.test").bytes()).unwrap();
+    assert_eq!(support::alert_of(&ending(&mut client, SOON).0), Some(49), "access_denied");
+    let line = edge.line("the refusal", |line| line["event"] == "end");
+    let unknown = "certificate: 127.0.0.1 is an internal address that upstream_allow does not list";
+    assert_eq!(line["evidence"]["unknown"][0], unknown, "{line}");
+    assert_eq!(inside.accepted(), 0);
+}

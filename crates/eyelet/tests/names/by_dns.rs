@@ -49,7 +49,8 @@ fn by_evidence(folder: &Folder, dns: &Dns, evidence: &str, more: &str) -> Edge {
         "workers = 1\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
          proxy_protocol_from = \"127.0.0.1\"\n[[rule]]\nname = \"lies\"\n\
          sni_verified = false\nevidence = \"{evidence}\"\naction = \"refuse\"\n[[rule]]\n\
-         action = \"splice\"\nupstream = \"destination\"\n[dns]\nservers = \"{}\"\n{more}",
+         action = \"splice\"\nupstream = \"destination\"\nupstream_allow = \"127.0.0.0/8\"\n\
+         [dns]\nservers = \"{}\"\n{more}",
         dns.address
     );
     Edge::start_whole(folder, &rules, |_| ())

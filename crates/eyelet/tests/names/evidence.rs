@@ -179,7 +179,8 @@ fn a_rule_by_name_waits_for_nobody() {
         "[[rule]]\nname = \"evil\"\nsni = \"evil.test\"\naction = \"refuse\"\n\
          [[rule]]\nsni = \"*.checked.test\"\nsni_verified = false\nevidence = \"dns\"\n\
          action = \"refuse\"\n\
-         [[rule]]\nname = \"rest\"\naction = \"splice\"\nupstream = \"destination\"\n{}",
+         [[rule]]\nname = \"rest\"\naction = \"splice\"\nupstream = \"destination\"\n\
+         upstream_allow = \"127.0.0.0/8\"\n{}",
         dns_table(&[&dns])
     );
     let gate = Gate::new(&rules);
@@ -192,6 +193,7 @@ fn a_rule_by_name_waits_for_nobody() {
 
 const BY_CERTIFICATE: &str = "[[rule]]\nname = \"true\"\nsni_verified = true\n\
     evidence = \"certificate\"\naction = \"splice\"\nupstream = \"destination\"\n\
+    upstream_allow = \"127.0.0.0/8\"\n\
     [[rule]]\nname = \"lie\"\ncertificate_valid = false\naction = \"refuse\"\n\
     [evidence]\ntimeout = \"20s\"\n";
 
@@ -322,7 +324,8 @@ fn new_roots_judge_anew_without_a_reload() {
 fn names_and_issuers_of_certificates() {
     let rules = "[[rule]]\nname = \"bank\"\ncertificate_names = \"*.bank.test\"\n\
         certificate_issuer = \"Eyelet test authority\"\naction = \"splice\"\n\
-        upstream = \"destination\"\n[evidence]\ntimeout = \"20s\"\n";
+        upstream = \"destination\"\nupstream_allow = \"127.0.0.0/8\"\n\
+        [evidence]\ntimeout = \"20s\"\n";
     let gate = Gate::new(rules);
     let bank = versioned_echo(&gate.pki, &["www.bank.test"], rustls::ALL_VERSIONS);
     let stranger = Pki::new();

@@ -190,7 +190,7 @@ fn one_list_splices_some_origins_and_mints_for_the_others() {
 fn no_two_clients_share_a_connection_to_an_origin() {
     let origins = Pki::new();
     let origin = Upstream::counting(origins.server("a", &["app.test"], Kind::P256));
-    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{EVIDENCE}"));
+    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{ALLOWED}{EVIDENCE}"));
     let offer = Offer::new(&at.mint);
     let [mut one, mut other] = [(); 2].map(|()| at.towards(origin.address, &offer).unwrap());
     let (first, second) = (get(&mut one, "/").text(), get(&mut other, "/").text());
@@ -210,7 +210,7 @@ fn no_two_clients_share_a_connection_to_an_origin() {
 fn a_connection_rests_without_its_origin_and_asks_again() {
     let origins = Pki::new();
     let origin = Upstream::counting(origins.server("a", &["app.test"], Kind::P256));
-    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{EVIDENCE}"));
+    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{ALLOWED}{EVIDENCE}"));
     let mut client = at.towards(origin.address, &Offer::new(&at.mint)).unwrap();
     let before = at.edge.sockets();
     let first = get(&mut client, "/").text();
@@ -223,7 +223,7 @@ fn a_connection_rests_without_its_origin_and_asks_again() {
 fn a_reload_and_another_authority_find_the_same_origin() {
     let origins = Pki::new();
     let origin = Upstream::counting(origins.server("a", &["app.test"], Kind::P256));
-    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{EVIDENCE}"));
+    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{ALLOWED}{EVIDENCE}"));
     let folder = &at.origins.folder;
     let mut client = at.towards(origin.address, &Offer::new(&at.mint)).unwrap();
     get(&mut client, "/");
@@ -256,7 +256,7 @@ impl Drop for Successor {
 fn a_connection_at_rest_passes_an_upgrade() {
     let origins = Pki::new();
     let origin = Upstream::counting(origins.server("a", &["app.test"], Kind::P256));
-    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{EVIDENCE}"));
+    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{ALLOWED}{EVIDENCE}"));
     let mut client = at.towards(origin.address, &Offer::new(&at.mint)).unwrap();
     let before = at.edge.sockets();
     get(&mut client, "/");
@@ -292,7 +292,7 @@ fn protocols_agree_on_both_sides() {
         tls.flush().unwrap();
         let _ = tls.read(&mut frame);
     });
-    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{EVIDENCE}"));
+    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{ALLOWED}{EVIDENCE}"));
     let config = Offer { alpn: &["h2"], ..Offer::new(&at.mint) }.config();
     let socket = at.directed(origin.address);
     socket.set_nonblocking(true).unwrap();
@@ -316,7 +316,7 @@ fn protocols_agree_on_both_sides() {
 }
 
 #[test]
-fn an_origin_by_name_and_an_inspector_in_the_clear() {
+fn an_origin_by_name() {
     let origins = Pki::new();
     let origin = Upstream::https(origins.server("a", &["127.0.0.1", "app.test"], Kind::P256));
     let rule = MINT.replace("destination", &format!("https://{}", origin.address));
@@ -324,19 +324,50 @@ fn an_origin_by_name_and_an_inspector_in_the_clear() {
     let at = Minting::with(origins, &format!("{plain}{rule}{EVIDENCE}"));
     let mut client = Offer::new(&at.mint).connect(at.edge.address(), "app.test");
     assert!(get(&mut client, "/named").text().contains("GET /named HTTP/1.1"));
+}
 
+/// A rule that leads to this inspector. It passes on what an origin says, and no field of a rule.
+fn inspecting(inspector: &Upstream) -> String {
+    let rule = MINT.replace("destination", &format!("http://{}", inspector.address));
+    rule.replace("upstream_ca = \"ca.pem\"\n", "headers = { X-Own = \"1\" }\n")
+}
+
+/// An inspector dials by itself, so nobody may name an origin inside for it.
+#[test]
+fn an_inspector_gets_no_destination_inside() {
     let (origins, inspector) = (Pki::new(), Upstream::http());
     let origin = Upstream::https(origins.server("a", &["app.test"], Kind::P256));
-    let rule = MINT.replace("destination", &format!("http://{}", inspector.address));
-    let rule = rule.replace("upstream_ca = \"ca.pem\"\n", "headers = { X-Own = \"1\" }\n");
-    let at = Minting::with(origins, &format!("{DIRECTED}{rule}{EVIDENCE}"));
-    let mut client = at.towards(origin.address, &Offer::new(&at.mint)).unwrap();
+    let at = Minting::with(origins, &format!("{DIRECTED}{}{EVIDENCE}", inspecting(&inspector)));
+    at.towards(origin.address, &Offer::new(&at.mint)).unwrap_err();
+    let line = at.edge.line("the refusal", |line| line["event"] == "end");
+    assert!(line["reason"].as_str().unwrap().contains("upstream_allow does not list"), "{line}");
+    assert_eq!((origin.accepted(), inspector.accepted()), (0, 0));
+}
+
+#[test]
+fn an_inspector_in_the_clear() {
+    if !need("openssl") {
+        return;
+    }
+    let Some(net) = Net::new() else { return };
+    net.nft(REDIRECTED);
+    let (origins, mint) = (Pki::new(), Pki::new());
+    origins.server("web", &["app.test"], Kind::P256);
+    mint.write_authority(&origins.folder, "mint");
+    let inspector = net.at(Place::Gateway, Upstream::http);
+    let listener = "[[listener]]\naddress = \"0.0.0.0:8443\"\nkind = \"redirect\"\n";
+    let rule = inspecting(&inspector);
+    let _edge = net.edge(&origins.folder, &format!("{listener}{rule}{EVIDENCE}"));
+    let address = socket_address(SERVER[0], 443);
+    let _server = serve_web(&net, &origins, address);
+    let client = net.connect(Place::Client, address);
+    let mut client = handshake(Offer::new(&mint).config(), client, "app.test").unwrap();
     let heard = get(&mut client, "/seen");
     // The inspector passes on what a stranger has said.
     assert!(!heard.head.to_ascii_lowercase().contains("x-own"), "{}", heard.head);
     let said = heard.text().to_ascii_lowercase();
     assert!(said.contains("get /seen") && said.contains("x-forwarded-proto: https"), "{said}");
-    assert_eq!((origin.accepted(), inspector.accepted()), (1, 1));
+    assert_eq!(inspector.accepted(), 1);
     // An inspector would go on to wherever a request says.
     client.write_all(b"GET / HTTP/1.1\r\nHost: evil.test\r\n\r\n").unwrap();
     assert_eq!(hear(&mut client, "GET").status, 421);
@@ -360,6 +391,24 @@ fn a_real_server_of_openssl_is_minted_for() {
     assert!(said.status.success() && said.text.contains("s_server"), "{}", said.text);
 }
 
+const REDIRECTED: &str = "table inet eyelet {
+      chain prerouting {
+        type nat hook prerouting priority dstnat
+        iifname \"lan0\" tcp dport 443 redirect to :8443
+      }
+    }";
+
+/// A server of openssl in the network, with the certificate `web.pem`.
+fn serve_web(net: &Net, origins: &Pki, address: SocketAddr) -> Talk {
+    let mut serve = Command::new("ip");
+    serve.args(["netns", "exec", &net.namespace(Place::Server), "openssl"]);
+    serve.args(["s_server", "-quiet", "-www", "-accept", &address.to_string()]);
+    serve.args(["-cert", &origins.text("web.pem"), "-key", &origins.text("web.key")]);
+    let server = Talk::start(&mut serve);
+    until("the server", || net.at(Place::Server, || TcpStream::connect(address).ok()));
+    server
+}
+
 /// For real: netfilter redirects a client that knows nothing of Eyelet, and the origin is
 /// elsewhere.
 #[test]
@@ -368,14 +417,7 @@ fn a_redirected_client_is_minted_for() {
         return;
     }
     let Some(net) = Net::new() else { return };
-    net.nft(
-        "table inet eyelet {
-           chain prerouting {
-             type nat hook prerouting priority dstnat
-             iifname \"lan0\" tcp dport 443 redirect to :8443
-           }
-         }",
-    );
+    net.nft(REDIRECTED);
     let (origins, mint) = (Pki::new(), Pki::new());
     origins.server("web", &["app.test"], Kind::P256);
     mint.write_authority(&origins.folder, "mint");
@@ -384,17 +426,9 @@ fn a_redirected_client_is_minted_for() {
     let edge = net.edge(&origins.folder, &format!("{}{MINT}{EVIDENCE}", listeners.concat()));
     for server in SERVER {
         let address = socket_address(server, 443);
-        let run = |place, program: &str| {
-            let mut command = Command::new("ip");
-            command.args(["netns", "exec", &net.namespace(place), program]);
-            command
-        };
-        let mut serve = run(Place::Server, "openssl");
-        serve.args(["s_server", "-quiet", "-www", "-accept", &address.to_string()]);
-        serve.args(["-cert", &origins.text("web.pem"), "-key", &origins.text("web.key")]);
-        let _server = Talk::start(&mut serve);
-        until("the server", || net.at(Place::Server, || TcpStream::connect(address).ok()));
-        let mut curl = run(Place::Client, "curl");
+        let _server = serve_web(&net, &origins, address);
+        let mut curl = Command::new("ip");
+        curl.args(["netns", "exec", &net.namespace(Place::Client), "curl"]);
         let resolve = format!("app.test:443:{}", server);
         curl.args(["-sS", "--http1.1", "--resolve", &resolve, "--cacert"]);
         let said = output(curl.arg(origins.text("mint.pem")).arg("https://app.test/"));

@@ -123,7 +123,7 @@ fn an_origin_that_says_no_tls_or_nothing() {
         (&silent, "1s", "no handshake in time"),
     ] {
         let evidence = EVIDENCE.replace("20s", timeout);
-        let at = Minting::with(Pki::new(), &format!("{DIRECTED}{MINT}{evidence}"));
+        let at = Minting::with(Pki::new(), &format!("{DIRECTED}{MINT}{ALLOWED}{evidence}"));
         let failed = at.towards(origin.address, &Offer::new(&at.mint)).unwrap_err();
         assert_eq!(alert_in(&failed), Some(80), "internal_error: {failed}");
         let destination = origin.address.to_string();
@@ -139,7 +139,7 @@ fn an_origin_that_says_no_tls_or_nothing() {
 fn an_origin_that_is_not_asked_is_not_at_fault() {
     let silent = Upstream::by_hand();
     let evidence = EVIDENCE.replace("20s", "5s");
-    let at = Minting::with(Pki::new(), &format!("{DIRECTED}{MINT}{evidence}"));
+    let at = Minting::with(Pki::new(), &format!("{DIRECTED}{MINT}{ALLOWED}{evidence}"));
     // 8 are asked, and 8 after 5 seconds. The others give up then.
     let clients: Vec<TcpStream> = (0..32)
         .map(|n| {
@@ -160,7 +160,7 @@ fn an_origin_that_speaks_no_tls_later() {
     let origins = Pki::new();
     let origin = Upstream::by_hand();
     let leaf = origins.server("a", &["app.test"], Kind::P256);
-    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{EVIDENCE}"));
+    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{ALLOWED}{EVIDENCE}"));
     let shown = thread::scope(|scope| {
         let served = scope.spawn(|| serve_tls(origin.take(), leaf));
         let client = at.towards(origin.address, &Offer::new(&at.mint));
@@ -199,7 +199,7 @@ fn an_origin_is_judged_by_the_roots_that_verify_it() {
     others.write_authority(&origins.folder, "others");
     let origin = Upstream::https(origins.server("a", &["app.test"], Kind::P256));
     let evidence = EVIDENCE.replace("ca.pem", "others.pem");
-    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{evidence}"));
+    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{ALLOWED}{evidence}"));
     for _ in 0..2 {
         drop(at.towards(origin.address, &Offer::new(&at.mint)).unwrap());
     }
@@ -210,7 +210,7 @@ fn an_origin_is_judged_by_the_roots_that_verify_it() {
     let rule = MINT.replace("ca.pem", "others.pem");
     let origins = Pki::new();
     others.write_authority(&origins.folder, "others");
-    let at = Minting::with(origins, &format!("{DIRECTED}{rule}{EVIDENCE}"));
+    let at = Minting::with(origins, &format!("{DIRECTED}{rule}{ALLOWED}{EVIDENCE}"));
     assert!(at.towards(origin.address, &Offer::new(&at.mint)).is_err());
     let line = at.edge.line("the refusal", |line| line["event"] == "end");
     assert_eq!(line["evidence"]["certificate"]["valid"], false, "{line}");
@@ -260,7 +260,10 @@ fn an_origin_that_asks_for_a_certificate_is_spliced_by_rule() {
         until("the server", || TcpStream::connect(address).ok());
         let splice =
             "[[rule]]\nsni = \"own.test\"\naction = \"splice\"\nupstream = \"destination\"\n";
-        let at = Minting::with(origins, &format!("{DIRECTED}{splice}{MINT}{EVIDENCE}"));
+        let at = Minting::with(
+            origins,
+            &format!("{DIRECTED}{splice}{ALLOWED}{MINT}{ALLOWED}{EVIDENCE}"),
+        );
         let offer = Offer { certificate: Some(&own), ..Offer::new(&at.origins) };
         let mut client = handshake(offer.config(), at.directed(address), "own.test").unwrap();
         assert_eq!(get(&mut client, "/").status, 200, "{version}");
@@ -282,7 +285,8 @@ fn other_protocols_are_spliced_by_rule() {
     let origins = Pki::new();
     let mail = Upstream::tls_echo(origins.server("a", &["app.test"], Kind::P256));
     let splice = "[[rule]]\nalpn = \"imap\"\naction = \"splice\"\nupstream = \"destination\"\n";
-    let at = Minting::with(origins, &format!("{DIRECTED}{splice}{MINT}{EVIDENCE}"));
+    let at =
+        Minting::with(origins, &format!("{DIRECTED}{splice}{ALLOWED}{MINT}{ALLOWED}{EVIDENCE}"));
     let offer = Offer { alpn: &["imap"], ..Offer::new(&at.origins) };
     echo(&mut at.towards(mail.address, &offer).unwrap(), b"a1 NOOP\r\n");
     let offer = Offer { alpn: &["pop3"], ..Offer::new(&at.mint) };
@@ -305,7 +309,7 @@ fn an_expired_authority_harms_its_own_rule_alone() {
     let key = KeyPair::generate().unwrap();
     origins.folder.write("old.pem", params.self_signed(&key).unwrap().pem());
     origins.folder.write("old.key", key.serialize_pem());
-    let at = Minting::with(origins, &format!("{DIRECTED}{own}{mint}{EVIDENCE}"));
+    let at = Minting::with(origins, &format!("{DIRECTED}{own}{ALLOWED}{mint}{ALLOWED}{EVIDENCE}"));
     assert!(at.towards(origin.address, &Offer::new(&at.mint)).is_err());
     let line = at.edge.line("the refusal", |line| line["rule"] == "mint");
     let reason = line["reason"].as_str().unwrap();
@@ -322,7 +326,7 @@ fn a_new_pair_replaces_the_authority_only_if_it_is_one() {
     open.write_authority(&origins.folder, "open");
     let readable = PermissionsExt::from_mode(0o644);
     std::fs::set_permissions(origins.file("open.key"), readable).unwrap();
-    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{EVIDENCE}"));
+    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{ALLOWED}{EVIDENCE}"));
     let faults = [("open", "by its owner only"), ("leaf", "not the certificate of an authority")];
     for (name, fault) in faults {
         for part in ["pem", "key"] {

@@ -171,7 +171,7 @@ fn a_rule_in_shadow_waits_for_no_evidence() {
              action = \"refuse\"\n\
              [[rule]]\nname = \"evil\"\nsni = \"evil.test\"\naction = \"refuse\"\n\
              [[rule]]\nname = \"rest\"\naction = \"splice\"\nupstream = \"destination\"\n\
-             [evidence]\ntimeout = \"2m\"\n{}",
+             upstream_allow = \"127.0.0.0/8\"\n[evidence]\ntimeout = \"2m\"\n{}",
             dns_table(&[&dns])
         );
         let gate = Gate::new(&rules);

@@ -69,7 +69,7 @@ pub fn sink() -> Upstream {
 pub const LIES_REFUSED: &str = "[[rule]]\nname = \"lies\"\nsni_verified = false\n\
     evidence = \"dns\"\naction = \"refuse\"\n\
     [[rule]]\nname = \"truths\"\naction = \"splice\"\nupstream = \"destination\"\n\
-    [evidence]\ntimeout = \"20s\"\n";
+    upstream_allow = \"127.0.0.0/8\"\n[evidence]\ntimeout = \"20s\"\n";
 
 /// The same where an answer does not come, and is waited for.
 pub fn lies_refused_soon() -> String {
