@@ -478,7 +478,7 @@ async fn wait_for_head(
 ) -> Result<Response, NoHead> {
     let upstream_timeout = served.worker.shared.config.http.upstream_timeout;
     let (mut began, mut was_polled, mut has_interim) = (Instant::now(), false, false);
-    for _ in 0..=INTERIM_MAX {
+    for interim_left in (0..=INTERIM_MAX).rev() {
         let mut wait = |task: &mut Context<'_>| {
             let (was_done, before) = (upload.done, upload.moved());
             if let Poll::Ready(Err(exchange_error)) = upload.poll(task, stream, upstream) {
@@ -506,7 +506,7 @@ async fn wait_for_head(
             record.note_answered(response.parts.status, ms);
             return Ok(response);
         }
-        if stream.takes_interim() {
+        if interim_left > 0 && stream.takes_interim() {
             inform(served, stream, response.parts).await?;
             // Interim heads do not extend the upstream's timeout.
             let left = upstream_timeout.saturating_sub(began.elapsed());

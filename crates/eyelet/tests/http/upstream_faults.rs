@@ -15,7 +15,7 @@ use crate::support::frames::{
     WINDOW_UPDATE, frame, literal, next,
 };
 use crate::support::two::{self, Two, run};
-use crate::support::web::{Web, get};
+use crate::support::web::{Web, get, hear};
 use crate::support::{Edge, Pki, SOON, Tls, Upstream, until};
 
 /// `:status: 200` in the static table.
@@ -352,4 +352,39 @@ fn a_connection_that_takes_nothing_more_is_not_used_again() {
         });
         drop(edge);
     });
+}
+
+/// As by HTTP/1.1: one that is too many is not passed on.
+#[test]
+fn interim_responses_come_to_an_end() {
+    let app = two::app(100, None, |(request, mut respond)| {
+        Box::pin(async move {
+            let count = request.uri().path()[1..].parse().unwrap();
+            for _ in 0..count {
+                let hints = http::Response::builder().status(103).body(()).unwrap();
+                if respond.send_informational(hints).is_err() {
+                    return;
+                }
+                // The edge takes them one by one.
+                tokio::task::yield_now().await;
+            }
+            let _ = respond.send_response(http::Response::new(()), true);
+        })
+    });
+    let web = web(app);
+    for (count, status) in [(100, 200), (101, 502)] {
+        let mut client = web.connect();
+        client
+            .write_all(format!("GET /{count} HTTP/1.1\r\nHost: app.test\r\n\r\n").as_bytes())
+            .unwrap();
+        let mut passed = 0;
+        let last = loop {
+            let heard = hear(&mut client, "GET");
+            if heard.status != 103 {
+                break heard.status;
+            }
+            passed += 1;
+        };
+        assert_eq!((passed, last), (100, status), "{count}");
+    }
 }
