@@ -74,11 +74,19 @@ pub fn start(level: Level) -> io::Result<Diagnostics> {
     // A descriptor of its own: a write that is stuck must not hold the lock of std's stderr.
     let out = File::from(io::stderr().as_fd().try_clone_to_owned()?);
     let diagnostics = Diagnostics::new(out)?;
-    let wanted = std::env::var("EYELET_LOG").ok().and_then(|wanted| wanted.parse().ok());
-    let filter = wanted.unwrap_or_else(|| Targets::new().with_target(PROGRAM, level));
+    let wanted = std::env::var_os(FILTER);
+    let read = wanted.as_deref().and_then(|wanted| wanted.to_str()?.parse().ok());
+    let is_unread = wanted.is_some() && read.is_none();
+    let filter = read.unwrap_or_else(|| Targets::new().with_target(PROGRAM, level));
     // Only a second call fails, and the first one's lines go on.
     let printer = Printer { lines: diagnostics.lines.clone(), filter };
     let _ = tracing::subscriber::set_global_default(printer);
+    if is_unread {
+        tracing::warn!(
+            "{FILTER} cannot be read and does not count; expected a level, or one for each target, \
+             as in \"debug\" or \"eyelet=debug,rustls=info\""
+        );
+    }
     let lines = diagnostics.lines.clone();
     std::panic::set_hook(Box::new(move |panic| {
         let thread = std::thread::current();
@@ -93,6 +101,8 @@ pub fn start(level: Level) -> io::Result<Diagnostics> {
     Ok(diagnostics)
 }
 
+/// The variable that says what is logged.
+const FILTER: &str = "EYELET_LOG";
 /// The kind of all panics.
 const PANIC: Kind = "a panic";
 

@@ -18,7 +18,7 @@ use http::{Method, StatusCode, Version, request, response};
 use memchr::memchr;
 
 use super::fault::RequestFault;
-use super::framing::{self, is_framing_alias, speaks_of_others, write_fields};
+use super::framing::{self, is_framing_alias, number, speaks_of_others, write_fields};
 use super::head::{FIELDS_MAX, Length};
 
 /// The description of the client for the upstream. The values are parts of one text.
@@ -178,8 +178,8 @@ pub fn ends_here(request: &mut request::Parts) -> bool {
     if request.method != Method::OPTIONS {
         return false;
     }
-    let hops = request.headers.get(header::MAX_FORWARDS).and_then(|hops| hops.to_str().ok());
-    match hops.and_then(|hops| hops.parse::<u32>().ok()) {
+    let hops = request.headers.get(header::MAX_FORWARDS);
+    match hops.and_then(|hops| number(hops.as_bytes())) {
         None => false,
         Some(0) => true,
         Some(hops) => {

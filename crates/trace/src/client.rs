@@ -199,9 +199,11 @@ fn refused(body: &[u8]) -> (u64, String) {
 
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    match text.parse() {
-        Ok(secs) => Some(Duration::from_secs(secs)),
-        Err(_) => {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match is_number {
+        // One that does not fit is no shorter wait.
+        true => Some(Duration::from_secs(text.parse().unwrap_or(u64::MAX))),
+        false => {
             let date = httpdate::parse_http_date(text).ok()?;
             Some(date.duration_since(SystemTime::now()).unwrap_or_default())
         }
@@ -331,9 +333,13 @@ mod tests {
             let sent = answered(status, Some("5"), "");
             assert!(matches!(sent, Sent::Refused(_)), "{status}: {sent:?}");
         }
-        for (after, expected) in
-            [("7", Some(7)), ("soon", None), ("Sun, 06 Nov 1994 08:49:37 GMT", Some(0))]
-        {
+        for (after, expected) in [
+            ("7", Some(7)),
+            ("99999999999999999999", Some(u64::MAX)),
+            ("+7", None),
+            ("soon", None),
+            ("Sun, 06 Nov 1994 08:49:37 GMT", Some(0)),
+        ] {
             let sent = answered(503, Some(after), "");
             let expected = expected.map(Duration::from_secs);
             assert!(matches!(&sent, Sent::Later(_, at) if *at == expected), "{after}: {sent:?}");

@@ -43,10 +43,10 @@ impl<'a> Source<'a> {
         let (status, headers, body) = split(&answer)?;
         let length = Some(body.len() as u64);
         let declared =
-            headers.get(CONTENT_LENGTH).and_then(|declared| declared.to_str().ok()?.parse().ok());
+            headers.get(CONTENT_LENGTH).map(|declared| declared.to_str().ok()?.parse().ok());
         // A truncated body would train on half a response. If the length is unknown, only a proper
-        // end of TLS shows that the body is whole.
-        let whole = declared.map_or(is_closed, |declared: u64| Some(declared) == length)
+        // end of TLS shows that the body is whole. One that cannot be read is not unknown.
+        let whole = declared.map_or(is_closed, |declared: Option<u64>| declared == length)
             && body.len() <= BODY_BYTES_MAX
             && !headers.contains_key(TRANSFER_ENCODING);
         let public = offer::may_be_sample(status, &headers);

@@ -124,3 +124,18 @@ fn no_help_has_escapes_that_are_for_rustdoc() {
     let bad: Vec<&String> = found.iter().filter(|text| text.contains('\\')).collect();
     assert!(found.len() > 12 && bad.is_empty(), "{bad:?}");
 }
+
+/// A filter with a mistake would silently be another one.
+#[test]
+fn a_filter_of_messages_with_a_mistake_is_named() {
+    let folder = Folder::new();
+    folder.write("edge.toml", REFUSES);
+    for (filter, is_fine) in [("eyelet=loud", false), ("eyelet=debug", true), ("warn", true)] {
+        let mut command = eyelet(&folder);
+        command.current_dir(folder.path()).args(["check", "edge.toml"]).env("EYELET_LOG", filter);
+        let said = output(&mut command);
+        assert!(said.status.success(), "{filter}: {}", said.text);
+        let warning = "EYELET_LOG cannot be read and does not count; expected a level";
+        assert_eq!(said.text.contains(warning), !is_fine, "{filter}: {}", said.text);
+    }
+}

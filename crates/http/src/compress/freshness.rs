@@ -4,6 +4,8 @@ use std::time::SystemTime;
 
 use http::header::{AGE, CACHE_CONTROL, EXPIRES, HeaderMap, HeaderValue};
 
+use crate::framing::number;
+
 /// Seconds since 1970.
 pub(super) fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
@@ -19,10 +21,14 @@ pub(super) fn fresh_seconds(headers: &HeaderMap) -> Option<u64> {
         .collect();
     let seconds = |name: &str| {
         let mut found = directives.iter().filter(|(found, _)| found.eq_ignore_ascii_case(name));
-        found.next().map(|(_, value)| value.trim_matches('"').parse::<u64>().unwrap_or(0))
+        // RFC 9111 section 4.2.1: what cannot be read is stale.
+        found.next().map(|(_, value)| number(value.trim_matches('"').as_bytes()).unwrap_or(0))
     };
     let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);
-    let age = headers.get(AGE).and_then(text).and_then(|age| age.trim().parse::<u64>().ok());
+    // RFC 9111 section 5.1: the first member of a list counts. What cannot be read does not.
+    let first =
+        |age: &HeaderValue| number(age.as_bytes().split(|byte| *byte == b',').next()?.trim_ascii());
+    let age = headers.get(AGE).and_then(first);
     let lifetime = match seconds("s-maxage").or_else(|| seconds("max-age")) {
         Some(seconds) => seconds,
         None => {
@@ -54,6 +60,11 @@ mod tests {
             (&[("cache-control", "max-age=x")], None),
             (&[("cache-control", "public")], None),
             (&[("cache-control", "max-age=99999999999999")], Some(LIFETIME_SECONDS_MAX)),
+            (&[("cache-control", "max-age=99999999999999999999")], Some(LIFETIME_SECONDS_MAX)),
+            (&[("cache-control", "max-age=+60")], None),
+            (&[("cache-control", "max-age=60"), ("age", "99999999999999999999")], None),
+            (&[("cache-control", "max-age=60"), ("age", "50, 10")], Some(10)),
+            (&[("cache-control", "max-age=60"), ("age", "x")], Some(60)),
             (&[("expires", "Mon, 01 Jan 2024 00:00:00 GMT")], None),
             (&[], None),
         ] {
