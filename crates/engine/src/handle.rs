@@ -226,6 +226,13 @@ impl Handle {
         }
     }
 
+    /// Sends the client a FIN: nothing more is written to it.
+    pub fn end_client(&self) -> io::Result<()> {
+        let mut table = self.worker.table.borrow_mut();
+        let slot = table.slot(self.key).ok_or(io::ErrorKind::NotConnected)?;
+        socket::shutdown_write(&slot.client)
+    }
+
     /// Waits until the client has sent something or has ended its stream. Its bytes stay in the
     /// socket.
     pub async fn first_byte(&self) -> Result<(), WaitError> {

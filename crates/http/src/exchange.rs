@@ -277,7 +277,10 @@ async fn ask_and_pass(
         return Ok(None);
     }
     let _counted = room::take_response(served, &parts)?;
-    let chosen = switch.and_then(|asked| fields::chosen(asked, &parts));
+    let chosen = switch.and_then(|wanted| fields::chosen(wanted, &parts));
+    if chosen.is_some() && stream.as_one().is_none() {
+        websocket::check(&asked.parts.headers, &parts)?;
+    }
     fields::to_client(&mut parts);
     originate::to_client(origin, &mut parts.headers);
     if parts.status == StatusCode::SWITCHING_PROTOCOLS {

@@ -90,6 +90,9 @@ impl RequestFault {
 /// already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResponseFault {
+    /// A 101 to a WebSocket whose `Sec-WebSocket-Accept` does not fit the key.
+    #[error("wrong or missing Sec-WebSocket-Accept")]
+    Accept,
     /// A chunk's size, its end or a trailer.
     #[error("malformed chunk")]
     Chunk,
@@ -111,6 +114,9 @@ pub enum ResponseFault {
     /// Memory is too short to decode the body.
     #[error("no memory to decode the response")]
     NoRoom,
+    /// A 101 whose `Connection` does not list `upgrade`.
+    #[error("switched protocols without Connection: upgrade")]
+    NoUpgrade,
     /// A field line.
     #[error("malformed field line")]
     Field,
@@ -132,4 +138,7 @@ pub enum ResponseFault {
     /// A 101 that was not requested.
     #[error("switched protocols without being asked")]
     Unasked,
+    /// A 101 to a WebSocket with an extension or a subprotocol that its client did not offer.
+    #[error("chose an extension or a subprotocol that was not offered")]
+    Unoffered,
 }

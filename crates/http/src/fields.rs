@@ -165,7 +165,8 @@ pub fn upgrade(request: &request::Parts, length: Length) -> Option<HeaderValue> 
 
 /// The protocol that a 101 switches to, if the request asked for it (RFC 9110 7.8).
 pub fn chosen(asked: &HeaderValue, response: &response::Parts) -> Option<HeaderValue> {
-    let chosen = response.headers.get(header::UPGRADE)?;
+    let mut said = response.headers.get_all(header::UPGRADE).iter();
+    let (Some(chosen), None) = (said.next(), said.next()) else { return None };
     let asked = asked.to_str().ok()?;
     let name = chosen.to_str().ok()?.trim();
     let known = asked.split(',').any(|one| one.trim().eq_ignore_ascii_case(name));

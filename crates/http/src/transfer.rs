@@ -104,9 +104,14 @@ impl<'a> Upload<'a> {
         self.boundary = boundary;
     }
 
-    /// Whether it is followed, and between two frames.
-    pub fn is_between_frames(&self) -> bool {
-        !self.read && self.boundary.is_between_frames()
+    /// Whether all of it has come: nothing is read any more.
+    pub fn has_ended(&self) -> bool {
+        self.read
+    }
+
+    /// Whether it is followed, and may end here: between two frames, or at its end.
+    pub fn may_end(&self) -> bool {
+        self.read || self.boundary.is_between_frames()
     }
 
     /// Ends the body before its client does, with these bytes.
@@ -418,9 +423,9 @@ impl<'a> Download<'a> {
         self.boundary = boundary;
     }
 
-    /// Whether it is followed, and between two frames.
-    pub fn is_between_frames(&self) -> bool {
-        !self.ended && self.boundary.is_between_frames()
+    /// Whether it is followed, and may end here: between two frames, or at its end.
+    pub fn may_end(&self) -> bool {
+        self.ended || self.boundary.is_between_frames()
     }
 
     /// Ends the body before its upstream does, with these bytes.

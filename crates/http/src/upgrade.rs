@@ -136,16 +136,19 @@ fn why_leave(client: &ClientStream, served: &ServedConnection) -> Option<Reason>
     why_end.or_else(|| served.is_removed().then_some(Reason::RuleGone))
 }
 
-/// Ends both directions of a WebSocket by close frames if both are between frames. Returns whether
-/// it did.
+/// Ends the open directions of a WebSocket by close frames if each is between two frames. Returns
+/// whether it did.
 fn leave(up: &mut Way, down: &mut Way) -> bool {
-    if !up.boundary.is_between_frames() || !down.boundary.is_between_frames() {
+    if !up.may_end() || !down.may_end() {
         return false;
     }
     let Some(mask) = eyelet_sys::process::random() else { return false };
-    up.queue.push(close_to_server(mask).to_vec());
-    down.queue.push(&CLOSE_TO_CLIENT[..]);
-    (up.ended, down.ended) = (true, true);
+    if !std::mem::replace(&mut up.ended, true) {
+        up.queue.push(close_to_server(mask).to_vec());
+    }
+    if !std::mem::replace(&mut down.ended, true) {
+        down.queue.push(&CLOSE_TO_CLIENT[..]);
+    }
     true
 }
 
@@ -161,6 +164,11 @@ struct Way {
 impl Way {
     fn new(boundary: Boundary) -> Self {
         Self { queue: WriteQueue::default(), boundary, ended: false, shut_down: false, moved: 0 }
+    }
+
+    /// Whether it has ended, or may end here.
+    fn may_end(&self) -> bool {
+        self.ended || self.boundary.is_between_frames()
     }
 
     fn push(&mut self, bytes: BytesMut) {
@@ -216,12 +224,12 @@ fn poll_down(
         }
         match ready!(upstream.poll_fill(task)) {
             Ok(0) => {
-                if !client.has_tls() {
-                    // Only the end of both directions can say it.
-                    return Poll::Ready(Err(Reason::UpstreamClosed));
+                // Either ends that direction only.
+                match client.has_tls() {
+                    true => client.seal_alert(eyelet_record::alert::CLOSE_NOTIFY),
+                    // All before it is sent. A client that is gone is noticed by the next read.
+                    false => _ = client.handle.end_client(),
                 }
-                // close_notify ends that direction only.
-                client.seal_alert(eyelet_record::alert::CLOSE_NOTIFY);
                 way.ended = true;
             }
             Ok(read) => way.moved += read as u64,

@@ -7,7 +7,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use base64::Engine;
 use bytes::Bytes;
 use http::Request;
 use rustix::process::Signal;
@@ -18,13 +17,13 @@ use crate::support::frames::{
 };
 use crate::support::pki::Kind;
 use crate::support::two::run;
-use crate::support::web::{Web, get, head, hear};
+use crate::support::web::{Web, get, head, hear, switched};
 use crate::support::{A_WHILE, Pki, SOON, Talk, Tls, Upstream, long_output, need, until};
 
 /// Longer than a test waits: what ends has not waited for the end of the drain.
 const LONG: &str = "[limits]\ndrain_timeout = \"10m\"\n";
-const SWITCHED: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n\
-                        Upgrade: websocket\r\nSec-WebSocket-Accept: x\r\n\r\n";
+/// The application answers as a WebSocket's.
+const WEBSOCKET: &str = "websocket";
 const EVENTS: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
                       Transfer-Encoding: chunked\r\n\r\n";
 const CHAT: &[u8] = b"GET /chat HTTP/1.1\r\nHost: app.test\r\nConnection: Upgrade\r\n\
@@ -55,8 +54,12 @@ struct Play {
 impl Play {
     /// `poll` sets how long a read may take.
     fn run<S: Read + Write>(&self, stream: &mut S, poll: impl Fn(&S, Option<Duration>)) {
-        head(stream);
-        stream.write_all(self.first.as_bytes()).and_then(|()| stream.flush()).unwrap();
+        let asked = head(stream);
+        let first = match self.first {
+            WEBSOCKET => switched(&asked),
+            first => first.to_owned(),
+        };
+        stream.write_all(first.as_bytes()).and_then(|()| stream.flush()).unwrap();
         poll(stream, Some(Duration::from_millis(10)));
         let mut piece = [0; 4096];
         loop {
@@ -141,7 +144,7 @@ fn unmasked(heard: &[u8]) -> Vec<u8> {
 #[test]
 fn a_drain_ends_a_websocket_with_1001() {
     for scheme in ["http", "https"] {
-        let mut script = Script::new(scheme, SWITCHED, LONG);
+        let mut script = Script::new(scheme, WEBSOCKET, LONG);
         let mut client = script.chat();
         client.write_all(&HELLO).unwrap();
         assert_eq!(script.heard(HELLO.len()), HELLO);
@@ -166,7 +169,7 @@ fn a_drain_ends_a_websocket_with_1001() {
 fn a_websocket_in_the_middle_of_a_frame_is_not_ended_before_its_end() {
     for scheme in ["http", "https"] {
         for from_client in [true, false] {
-            let mut script = Script::new(scheme, SWITCHED, LONG);
+            let mut script = Script::new(scheme, WEBSOCKET, LONG);
             let mut client = script.chat();
             let cut = 4;
             match from_client {
@@ -207,7 +210,7 @@ fn a_websocket_in_the_middle_of_a_frame_is_not_ended_before_its_end() {
 #[test]
 fn a_websocket_without_a_rule_ends_with_1001() {
     for scheme in ["http", "https"] {
-        let script = Script::new(scheme, SWITCHED, LONG);
+        let script = Script::new(scheme, WEBSOCKET, LONG);
         let mut client = script.chat();
         let folder = std::fs::read_dir(script.web.pki.folder.path()).unwrap();
         let mut files = folder.map(|entry| entry.unwrap().path());
@@ -224,20 +227,10 @@ fn a_websocket_without_a_rule_ends_with_1001() {
     }
 }
 
-/// Answers a WebSocket's handshake (RFC 6455 4.2.2), then the frame "Hello", and reads to the end.
+/// Answers a WebSocket's handshake, then the frame "Hello", and reads to the end.
 fn greet(stream: &mut (impl Read + Write)) -> Vec<u8> {
     let asked = head(stream);
-    let key = asked.lines().find_map(|line| {
-        let (name, value) = line.split_once(": ")?;
-        name.eq_ignore_ascii_case("sec-websocket-key").then(|| value.to_owned())
-    });
-    let text = key.unwrap() + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-    let hash = &aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY;
-    let hash = aws_lc_rs::digest::digest(hash, text.as_bytes());
-    let accept = base64::engine::general_purpose::STANDARD.encode(hash);
-    stream
-        .write_all(SWITCHED.replace("Accept: x", &format!("Accept: {accept}")).as_bytes())
-        .unwrap();
+    stream.write_all(switched(&asked).as_bytes()).unwrap();
     stream.write_all(&HELLO_BACK).unwrap();
     stream.flush().unwrap();
     let mut heard = Vec::new();
@@ -279,7 +272,7 @@ fn a_websocket_of_java_hears_1001() {
 /// A side that has sent a close frame gets none, and the closing handshake goes on.
 #[test]
 fn a_closing_handshake_is_left_alone() {
-    let mut script = Script::new("http", SWITCHED, LONG);
+    let mut script = Script::new("http", WEBSOCKET, LONG);
     let mut client = script.chat();
     let close = [0x88, 0x82, 1, 2, 3, 4, 0x03 ^ 1, 0xe8 ^ 2];
     client.write_all(&close).unwrap();
@@ -302,7 +295,7 @@ fn a_closing_handshake_is_left_alone() {
 /// RFC 8441: the stream ends, and so does its connection.
 #[test]
 fn a_drain_ends_a_websocket_over_http2_with_1001() {
-    let mut script = Script::new("http", SWITCHED, LONG);
+    let mut script = Script::new("http", WEBSOCKET, LONG);
     run(async {
         let mut two = script.web.connect_two().await;
         while !two.send.is_extended_connect_protocol_enabled() {

@@ -43,6 +43,7 @@ mod two_clients;
 mod two_faults;
 mod two_floods;
 mod two_parked;
+mod two_websocket;
 mod upstream_faults;
 mod upstreams;
 mod versions;

@@ -16,7 +16,7 @@ use crate::support::frames::{
     next,
 };
 use crate::support::two::{Two, body, get, run};
-use crate::support::web::{Web, answer, chunks, head};
+use crate::support::web::{Web, answer, chunks, head, switched};
 use crate::support::{A_WHILE, SOON, Upstream};
 
 #[test]
@@ -280,9 +280,7 @@ fn a_websocket_is_a_stream_of_its_connection() {
         let lower = asked.to_ascii_lowercase();
         assert!(lower.contains("upgrade: websocket\r\n"), "{asked}");
         assert!(lower.contains("sec-websocket-key: "), "{asked}");
-        let switched = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n\
-                            Upgrade: websocket\r\nSec-WebSocket-Accept: x\r\n\r\nwelcome";
-        stream.write_all(switched.as_bytes()).unwrap();
+        stream.write_all((switched(&asked) + "welcome").as_bytes()).unwrap();
         let mut ping = [0; 4];
         while stream.read_exact(&mut ping).is_ok() {
             stream.write_all(b"pong").unwrap();

@@ -513,11 +513,13 @@ package main
 
 import (
 	"bufio"
+	"crypto/sha1"
 	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
 	"io"
-	"net/http"
 	"net"
+	"net/http"
 	"os"
 )
 
@@ -542,7 +544,11 @@ func main() {
 		}
 		conn, rw, _ := hijacker.Hijack()
 		rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n")
-		rw.WriteString("Upgrade: " + r.Header.Get("Upgrade") + "\r\n\r\n")
+		rw.WriteString("Upgrade: " + r.Header.Get("Upgrade") + "\r\n")
+		key := r.Header.Get("Sec-WebSocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+		hash := sha1.Sum([]byte(key))
+		accept := base64.StdEncoding.EncodeToString(hash[:])
+		rw.WriteString("Sec-WebSocket-Accept: " + accept + "\r\n\r\n")
 		rw.Flush()
 		line, _ := bufio.NewReader(rw).ReadString('\n')
 		rw.WriteString(line)

@@ -4,6 +4,8 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
+use base64::Engine;
+
 use super::client::Offer;
 use super::edge::LISTENER;
 use super::two::Two;
@@ -82,6 +84,22 @@ pub fn head(stream: &mut impl Read) -> String {
         }
     }
     String::from_utf8(head).unwrap()
+}
+
+/// The head of a 101 to this request for a WebSocket (RFC 6455 4.2.2).
+pub fn switched(asked: &str) -> String {
+    let key = asked.lines().find_map(|line| {
+        let (name, value) = line.split_once(": ")?;
+        name.eq_ignore_ascii_case("sec-websocket-key").then(|| value.to_owned())
+    });
+    let text = key.unwrap() + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+    let hash = &aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY;
+    let hash = aws_lc_rs::digest::digest(hash, text.as_bytes());
+    let accept = base64::engine::general_purpose::STANDARD.encode(hash);
+    format!(
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Accept: {accept}\r\n\r\n"
+    )
 }
 
 /// Reads a response; its body by Content-Length or chunks, else to the end.

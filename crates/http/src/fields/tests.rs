@@ -121,3 +121,26 @@ fn an_upstream_may_want_one_of_several_protocols() {
         assert_eq!(left, wanted, "{status}");
     }
 }
+
+/// A hop names one protocol, of those that were asked for.
+#[test]
+fn a_101_names_the_protocol_that_was_asked_for() {
+    for (asked, said, expected) in [
+        ("websocket", &["websocket"][..], Some("websocket")),
+        ("websocket", &["WebSocket"], Some("WebSocket")),
+        ("a, b", &["b"], Some("b")),
+        ("websocket", &[], None),
+        ("websocket", &["h2c"], None),
+        ("websocket", &["websocket, h2c"], None),
+        ("websocket", &["websocket", "h2c"], None),
+        ("websocket", &["websocket", "websocket"], None),
+    ] {
+        let mut head = http::Response::builder().status(101);
+        for said in said {
+            head = head.header(header::UPGRADE, *said);
+        }
+        let (head, ()) = head.body(()).unwrap().into_parts();
+        let chosen = chosen(&HeaderValue::from_static(asked), &head);
+        assert_eq!(chosen.as_ref().map(|chosen| chosen.to_str().unwrap()), expected, "{said:?}");
+    }
+}
