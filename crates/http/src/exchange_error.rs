@@ -6,7 +6,7 @@ use super::fault::RequestFault;
 use super::io::ClientLost;
 use eyelet_compress::CodingError;
 use eyelet_engine::handle::WaitError;
-use eyelet_telemetry::reason::{Http2Failure, Peer, Reason};
+use eyelet_telemetry::reason::{Http2Failure, Peer, Reason, Stage, When};
 
 /// Why an exchange cannot continue.
 #[derive(Debug)]
@@ -15,6 +15,8 @@ pub enum ExchangeError {
     ClientLost(ClientLost),
     /// The request's body could not be coded.
     Coding,
+    /// The client has ended its stream, and the HTTP/2 response waits for a WINDOW_UPDATE.
+    NoWindow,
     /// The request is malformed.
     Request(RequestFault),
     /// The HTTP/2 stream was reset, or its connection has failed.
@@ -54,6 +56,7 @@ impl ExchangeError {
         match self {
             Self::ClientLost(client_lost) => client_lost.reason(),
             Self::Coding => Reason::CodingFailed,
+            Self::NoWindow => Reason::ClientClosed(Some(When::During(Stage::Window))),
             Self::Request(fault) => (*fault).into(),
             Self::Reset(failure) => Reason::Http2(Peer::Client, *failure),
         }

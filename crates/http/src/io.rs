@@ -53,8 +53,6 @@ pub enum ClientLost {
     Fault(RecordFault),
     /// Its socket failed, or a deadline passed.
     Wait(WaitError),
-    /// Its stream ended without close_notify (RFC 8446 section 6.1).
-    Truncated,
 }
 
 impl From<WaitError> for ClientLost {
@@ -98,7 +96,6 @@ impl ClientLost {
             Self::Wait(wait_error) => {
                 wait_error.reason(Limit::Taking, When::During(Stage::Request))
             }
-            Self::Truncated => Reason::Truncated,
         }
     }
 }

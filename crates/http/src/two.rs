@@ -12,6 +12,7 @@ mod streams;
 mod tasks;
 
 use std::future::poll_fn;
+use std::io::ErrorKind;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -32,8 +33,10 @@ use clock::{ms, now_ms};
 use eyelet_engine::connection_table::Phase;
 use eyelet_engine::handle::WaitError;
 use eyelet_engine::park;
+use eyelet_engine::ready::CLIENT;
 use eyelet_engine::shed::Serving;
 use eyelet_memory::budget::{Counted, HELLO_BYTES, PIECE_BYTES_MIN, STREAM_BYTES};
+use eyelet_sys::epoll::FAILED;
 use eyelet_telemetry::info::{End, Outcome};
 use eyelet_telemetry::reason::{Http2Failure, Limit, Peer, Reason, Shed, StreamFlood};
 use head::read_request;
@@ -155,6 +158,8 @@ struct ServedStreams {
     going_away: Option<Reason>,
     /// What the client said when it ended the connection.
     client_code: ErrorCode,
+    /// Whether the client has ended its stream: its whole requests are still answered.
+    has_client_ended: bool,
     was_busy: bool,
     /// The connection is half-open until its first stream.
     has_served: bool,
@@ -181,6 +186,7 @@ impl ServedStreams {
             streams: Rc::new(streams),
             going_away: None,
             client_code: ErrorCode::NO_ERROR,
+            has_client_ended: false,
             was_busy: false,
             rest_at_ms: u64::MAX,
             pass_bytes_max: READ_BYTES,
@@ -206,7 +212,10 @@ impl ServedStreams {
         if let Some(fault) = self.streams.fault() {
             return Poll::Ready(Over::End(Last::Close(reason(fault))));
         }
-        if self.streams.is_done() {
+        if self.has_client_ended {
+            self.streams.end_blocked();
+        }
+        if self.streams.is_done() || self.has_client_ended && !self.is_busy() {
             return Poll::Ready(Over::End(self.closed()));
         }
         self.note_busy();
@@ -290,6 +299,9 @@ impl ServedStreams {
 
     /// Reads what has arrived, and begins streams. Ready if there may be more.
     fn poll_read(&mut self, task: &mut Context<'_>) -> Poll<Result<(), Last>> {
+        if self.has_client_ended {
+            return self.poll_reset(task);
+        }
         let (before, mut is_full) = (self.client.plain.len(), false);
         while !is_full && self.may_decode(task) {
             match self.receive()? {
@@ -318,11 +330,26 @@ impl ServedStreams {
                 WaitError::Late | WaitError::Drained | WaitError::Ended | WaitError::Shed,
             )) => Poll::Pending,
             Err(lost) => Poll::Ready(Err(Last::Cut(lost_reason(&lost)))),
-            Ok(0) if self.client.is_truncated() => {
-                Poll::Ready(Err(Last::Cut(ClientLost::Truncated.reason())))
+            Ok(0) => {
+                // All that came before was decoded.
+                self.has_client_ended = true;
+                self.streams.end_requests();
+                self.poll_reset(task)
             }
-            Ok(0) => Poll::Ready(Err(self.closed())),
             Ok(_) => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Waits for the reset of a client that has ended its stream. It may still read: see
+    /// `poll_closed` of `stream.rs` in `http`, which does the same for HTTP/1.1.
+    fn poll_reset(&self, task: &mut Context<'_>) -> Poll<Result<(), Last>> {
+        match ready!(self.client.handle.poll_ready(task, &[CLIENT], FAILED)) {
+            Ok(()) => {
+                let error = ErrorKind::ConnectionReset.into();
+                Poll::Ready(Err(Last::Cut(Reason::client_io(&error, None))))
+            }
+            // `poll_stop` handles it.
+            Err(_) => Poll::Pending,
         }
     }
 
@@ -431,6 +458,7 @@ impl ServedStreams {
     /// Why a connection ends that nobody ended by force.
     fn closed(&mut self) -> Last {
         let by_client = match self.client_code {
+            _ if self.client.is_truncated() => return Last::Close(Reason::Truncated),
             ErrorCode::NO_ERROR => Reason::ClientClosed(None),
             ErrorCode(code) => Reason::Http2(Peer::Client, Http2Failure { code, received: true }),
         };

@@ -1,7 +1,7 @@
 //! HTTP/2 connections without streams are parked: what clients see of it when they go on, and how
 //! such connections end.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use crate::support::client::Offer;
 use crate::support::frames::{
     DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, PING, PREFACE, PRIORITY, SETTINGS,
-    WINDOW_UPDATE, frame, next, status,
+    WINDOW_UPDATE, frame, get as get_block, next, status,
 };
 use crate::support::two::{get, run};
 use crate::support::web::Web;
@@ -28,6 +28,35 @@ fn wait_parked(edge: &Edge) {
         });
         (relayed > 0).then_some(())
     });
+}
+
+/// With nothing open, the end of its stream ends a parked connection.
+#[test]
+fn a_parked_client_that_ends_its_stream_is_answered_by_close_notify() {
+    for says_goodbye in [true, false] {
+        let web = Web::new(Upstream::http());
+        let offer = Offer { alpn: &["h2"], ..Offer::new(&web.pki) };
+        let mut client = offer.connect(web.edge.address(), "app.test");
+        client.write_all(PREFACE).unwrap();
+        client.write_all(&frame(SETTINGS, 0, 0, &[])).unwrap();
+        client.write_all(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &get_block("/"))).unwrap();
+        while next(&mut client).unwrap().flags & END_STREAM == 0 {}
+        client.write_all(&frame(SETTINGS, 1, 0, &[])).unwrap();
+        wait_parked(&web.edge);
+        match says_goodbye {
+            true => {
+                client.conn.send_close_notify();
+                client.flush().unwrap();
+            }
+            false => client.sock.shutdown(std::net::Shutdown::Write).unwrap(),
+        }
+        while next(&mut client).is_some() {}
+        assert_eq!(client.read(&mut [0]).unwrap(), 0, "close_notify");
+        let line = web.edge.line("the connection", |line| line["http"].is_null());
+        let reason =
+            if says_goodbye { "client closed" } else { "client closed without close_notify" };
+        assert_eq!(line["reason"], reason, "{line}");
+    }
 }
 
 /// The h2 crate keeps tables of fields in both directions. With a table that differs from the

@@ -42,8 +42,12 @@ pub enum ReadStep {
 pub enum Left {
     /// The connection has ended.
     Closed,
+    /// The client has ended its stream before the request's body.
+    Cut,
     /// The stream was reset, or the connection has failed.
     Failed(Http2Failure),
+    /// The client has ended its stream, and the window is shut.
+    NoWindow,
     /// All of it was written.
     Written,
 }
@@ -177,6 +181,12 @@ impl StreamState {
     pub fn leaves(&mut self, how: Left) {
         self.left.get_or_insert(how);
         self.wake();
+    }
+
+    /// Whether a part of its body waits for the client's window.
+    pub fn wants_room(&self) -> bool {
+        let has_more = !self.queue.is_empty() || self.download.is_some() || self.waits_for_room;
+        self.is_answered && !self.has_ended && has_more
     }
 
     /// Whether all that was queued is sealed, the end included if that was queued.

@@ -16,6 +16,7 @@ use super::state::Left;
 use super::streams::Streams;
 use crate::body::Piece;
 use crate::exchange_error::ExchangeError;
+use crate::fault::RequestFault;
 use crate::head::{Length, has_no_body};
 use crate::upstream::plain::Plain;
 use eyelet_memory::budget::STREAM_QUEUE_BYTES;
@@ -68,7 +69,7 @@ impl Two {
     pub fn runs(&self) -> Option<Reason> {
         Some(match self.streams.runs(self.id)? {
             Left::Failed(failure) if !failure.received => Reason::Http2(Peer::Client, failure),
-            Left::Closed | Left::Failed(_) | Left::Written => Reason::StreamReset,
+            _ => Reason::StreamReset,
         })
     }
 
@@ -269,7 +270,9 @@ impl Drop for Two {
 
 fn why(left: Left) -> ExchangeError {
     match left {
+        Left::Cut => ExchangeError::Request(RequestFault::Cut),
         Left::Failed(failure) => ExchangeError::Reset(failure),
+        Left::NoWindow => ExchangeError::NoWindow,
         Left::Closed | Left::Written => ExchangeError::closed(),
     }
 }

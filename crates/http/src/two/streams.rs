@@ -61,6 +61,8 @@ struct State {
     fault: Option<ConnectionFault>,
     /// Whether streams that have no end of their own are to end.
     ends: bool,
+    /// Whether the client has ended its stream: it sends no frame any more.
+    has_client_ended: bool,
     /// Whether reading was put off because streams hold too much.
     is_held_back: bool,
     /// The connection's task.
@@ -86,6 +88,7 @@ impl Streams {
             due_ms: u64::MAX,
             fault: None,
             ends: false,
+            has_client_ended: false,
             is_held_back: false,
             driver: None,
             counted,
@@ -243,6 +246,24 @@ impl Streams {
         }
     }
 
+    /// Notes that the client has ended its stream. A request is cut if a part of it is missing.
+    pub fn end_requests(&self) {
+        let state = &mut *self.state.borrow_mut();
+        state.has_client_ended = true;
+        state.streams.iter_mut().for_each(StreamState::wake);
+    }
+
+    /// Ends the streams whose responses wait for a window that their client has shut. It has ended
+    /// its stream, so that no WINDOW_UPDATE can come.
+    pub fn end_blocked(&self) {
+        let State { h2, streams, .. } = &mut *self.state.borrow_mut();
+        for stream in streams.iter_mut().filter(|stream| stream.wants_room()) {
+            if h2.window(stream.id) == 0 {
+                stream.leaves(Left::NoWindow);
+            }
+        }
+    }
+
     /// Notes that the connection has ended.
     pub fn closes(&self, why: Option<Http2Failure>) {
         let state = &mut *self.state.borrow_mut();
@@ -309,6 +330,7 @@ impl Streams {
         self.edit(|state| {
             let Some(stream) = state.find(id) else { return };
             stream.queue.push(piece);
+            stream.waits_for_room = false;
             if stream.is_answered {
                 state.h2.set_wants_to_send(id, true);
             }
@@ -374,6 +396,7 @@ impl Streams {
     /// Takes what has arrived of a request's body.
     pub fn poll_body(&self, id: u32, task: &Context<'_>) -> Poll<Result<Bytes, Left>> {
         let state = &mut *self.state.borrow_mut();
+        let has_client_ended = state.has_client_ended;
         let Some(stream) = state.find(id) else { return Poll::Ready(Err(Left::Closed)) };
         let capacity = stream.body.capacity();
         if let Some(body) = stream.take_body() {
@@ -384,6 +407,7 @@ impl Streams {
         match stream.left {
             _ if stream.has_body_ended => Poll::Ready(Ok(Bytes::new())),
             Some(left) => Poll::Ready(Err(left)),
+            None if has_client_ended => Poll::Ready(Err(Left::Cut)),
             None => {
                 stream.waits(task);
                 Poll::Pending

@@ -183,6 +183,8 @@ pub enum Stage {
     RequestHead,
     /// Sending the response.
     Response,
+    /// Waiting for room in the client's flow-control window.
+    Window,
 }
 
 impl fmt::Display for Stage {
@@ -200,6 +202,7 @@ impl fmt::Display for Stage {
             Self::Request => "a request",
             Self::RequestHead => "a request's head",
             Self::Response => "the response",
+            Self::Window => "a response that waits for WINDOW_UPDATE",
         })
     }
 }

@@ -38,7 +38,8 @@ impl Streams {
     /// When [`Streams::expire`] may have something to do.
     pub fn due_ms(&self) -> u64 {
         let state = self.state.borrow();
-        state.h2.due_ms().map_or(state.due_ms, |due_ms| due_ms.min(state.due_ms))
+        let of_h2 = state.h2.due_ms().filter(|_| !state.has_client_ended);
+        of_h2.map_or(state.due_ms, |due_ms| due_ms.min(state.due_ms))
     }
 
     /// Does what is due.
@@ -52,6 +53,10 @@ impl Streams {
             } else {
                 state.due_ms = state.due_ms.min(stream.due_ms);
             }
+        }
+        if state.has_client_ended {
+            // It acknowledges nothing any more, neither SETTINGS nor the PING of a GOAWAY.
+            return Ok(());
         }
         state.h2.expire(now_ms, &mut state.out.frames)
     }

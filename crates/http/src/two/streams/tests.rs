@@ -473,3 +473,22 @@ fn each_stream_is_late_at_its_own_deadline() {
     let settings_ms = pair.streams.due_ms();
     assert!(settings_ms > 2_000, "{settings_ms} is of no stream");
 }
+
+/// A client that has ended its stream acknowledges no SETTINGS, and that is no fault. Its request
+/// is cut if a part of it is missing.
+#[test]
+fn a_client_that_has_ended_its_stream_is_waited_for_no_more() {
+    let mut pair = Pair::new();
+    let task = Context::from_waker(Waker::noop());
+    let id = pair.request();
+    pair.data(id, 10);
+    pair.read();
+    assert!(pair.streams.due_ms() < u64::MAX, "our SETTINGS");
+    let Poll::Ready(Ok(body)) = pair.streams.poll_body(id, &task) else { panic!("no body") };
+    assert_eq!(body.len(), 10);
+    assert!(pair.streams.poll_body(id, &task).is_pending());
+    pair.streams.end_requests();
+    assert_eq!(pair.streams.due_ms(), u64::MAX);
+    assert_eq!(pair.streams.expire(u64::MAX), Ok(()));
+    assert_eq!(pair.streams.poll_body(id, &task), Poll::Ready(Err(Left::Cut)));
+}
