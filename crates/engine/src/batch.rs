@@ -292,7 +292,7 @@ pub fn admit(
     let mut batch_read = BatchRead::default();
     let mut connections = Vec::new();
     for (index, decoded) in decode(batch)?.into_iter().enumerate() {
-        let decoded = decoded.and_then(|detached| check_state(worker, detached));
+        let decoded = decoded.and_then(|detached| pack_state(worker, detached));
         let taken = decoded.map_err(RefusalReason::from).and_then(|mut detached| {
             let has_room = reserve(worker, &mut detached);
             if has_room || !may_go_back {
@@ -311,13 +311,14 @@ pub fn admit(
     Ok((batch_read, connections))
 }
 
-/// Only the program can tell whether a state is one that it reads.
-fn check_state(worker: &Worker, detached: Detached) -> Result<Detached, ImportError> {
-    let is_read = detached.state().is_none_or(|state| {
-        let decided = &detached.info.decided;
-        worker.program().is_some_and(|program| program.reads_state(decided, state))
-    });
-    if is_read { Ok(detached) } else { Err(ImportError::State) }
+/// Has the program pack the state, which is whole as it was read. Only the program can tell whether
+/// it reads it.
+fn pack_state(worker: &Worker, mut detached: Detached) -> Result<Detached, ImportError> {
+    let Some(state) = detached.state() else { return Ok(detached) };
+    let decided = &detached.info.decided;
+    let packed = worker.program().and_then(|program| program.pack_state(decided, state.first()));
+    detached.keep_state(packed.ok_or(ImportError::State)?)?;
+    Ok(detached)
 }
 
 /// Reads all connections of a batch.

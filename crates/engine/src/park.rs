@@ -537,7 +537,8 @@ pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
             }
             // RFC 8446 6.1: close_notify tells the client that this is no truncation.
             let last = terminated.flow.state().zip(worker.program());
-            let last = last.map(|(state, program)| program.last_bytes(state)).unwrap_or_default();
+            let last =
+                last.map(|(state, program)| program.last_bytes(state.first())).unwrap_or_default();
             let records = relay::terminate::final_records(terminated, &last);
             // If its receive window is full, the client sees only the FIN.
             let _ = socket::send(client.as_fd(), &records);

@@ -26,6 +26,7 @@ use crate::relay::{Buffers, Relay};
 use crate::source::{Source, Sources};
 use crate::transfer::Departure;
 use eyelet_memory::budget::{Account, Budget, Counted};
+use eyelet_memory::packed::{PackedBytes, SharedPieces};
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::counters::Counters;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome, Parked, SharedInfo};
@@ -161,22 +162,22 @@ pub trait Program {
     fn task_bytes(&self, decided: &Decided) -> usize;
 
     /// Answers what the client of a parked connection has sent, if that needs no task. `state` is
-    /// what the program keeps of it. Appends to `out`. Returns how many bytes are answered; a task
-    /// gets the others.
-    fn answer(&self, _state: &mut Box<[u8]>, _bytes: &[u8], _out: &mut Vec<u8>) -> usize {
+    /// what the program keeps of it, up to the first shared piece. Appends to `out`. Returns how
+    /// many bytes are answered; a task gets the others.
+    fn answer(&self, _state: &mut [u8], _bytes: &[u8], _out: &mut Vec<u8>) -> usize {
         0
     }
 
     /// What the client of a parked connection gets before its close_notify: at most one record.
-    /// `state` is what the program keeps of it.
+    /// `state` is what the program keeps of it, up to the first shared piece.
     fn last_bytes(&self, _state: &[u8]) -> Vec<u8> {
         Vec::new()
     }
 
-    /// Whether a state that comes from another process is one that this program reads, of a
-    /// connection that was decided so.
-    fn reads_state(&self, _decided: &Decided, _state: &[u8]) -> bool {
-        false
+    /// Packs a state that comes from another process. `None`: this program does not read it, or not
+    /// of a connection that was decided so.
+    fn pack_state(&self, _decided: &Decided, _state: &[u8]) -> Option<PackedBytes> {
+        None
     }
 
     /// What the newest configuration changes, if it is newer than the one that is served.
@@ -242,6 +243,8 @@ pub struct Worker {
     pub buffers: RefCell<Buffers>,
     /// Texts that parked connections share.
     pub shared: RefCell<SharedInfo>,
+    /// Pieces that their states share.
+    pub pieces: Rc<SharedPieces>,
     /// Its counters.
     pub counters: Arc<Counters>,
     /// Half-open connections that hold much, oldest first. Some positions are stale.
@@ -316,6 +319,7 @@ impl Worker {
         counters: Arc<Counters>,
     ) -> io::Result<Self> {
         let shared = RefCell::new(SharedInfo::new(&process.budget));
+        let pieces = Rc::new(SharedPieces::new(&process.budget));
         let table = RefCell::new(ConnectionTable::new(&process.budget)?);
         process.workers.fetch_add(1, Relaxed);
         Ok(Self {
@@ -326,6 +330,7 @@ impl Worker {
             table,
             buffers: RefCell::default(),
             shared,
+            pieces,
             counters,
             again: RefCell::default(),
             ending: RefCell::default(),

@@ -12,6 +12,7 @@ use eyelet_engine::transfer::Departure;
 use eyelet_engine::worker::{Handle, Program, Task, Update};
 use eyelet_http::check;
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
+use eyelet_memory::packed::PackedBytes;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
 use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::reason::Reason;
@@ -91,7 +92,7 @@ impl Program for Service {
         }
     }
 
-    fn answer(&self, state: &mut Box<[u8]>, bytes: &[u8], out: &mut Vec<u8>) -> usize {
+    fn answer(&self, state: &mut [u8], bytes: &[u8], out: &mut Vec<u8>) -> usize {
         eyelet_http::answer_parked(state, bytes, out)
     }
 
@@ -99,8 +100,9 @@ impl Program for Service {
         eyelet_http::last_bytes(state)
     }
 
-    fn reads_state(&self, decided: &Decided, state: &[u8]) -> bool {
-        decided.http2 && eyelet_http::reads_state(state)
+    fn pack_state(&self, decided: &Decided, state: &[u8]) -> Option<PackedBytes> {
+        let pieces = &self.worker.borrow().engine.pieces;
+        decided.http2.then(|| eyelet_http::pack_state(state, pieces)).flatten()
     }
 
     fn update(&self) -> Option<Update> {

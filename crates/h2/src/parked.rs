@@ -5,12 +5,15 @@
 //! tables of fields as header blocks.
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::bucket::Bucket;
 use crate::code::ErrorCode;
 use crate::connection::{FrameState, H2Connection, Leaving, Resets};
 use crate::frame::{self, FRAME_HEAD_BYTES, FrameHead, STREAM_BITS, flag, kind, setting};
-use crate::hpack::{ENCODER_TABLE_BYTES, HpackDecoder, HpackEncoder, TABLE_BYTES_MAX};
+use crate::hpack::{
+    ENCODER_TABLE_BYTES, HpackDecoder, HpackEncoder, TABLE_BYTES_MAX, common_entries,
+};
 use crate::limits::{
     CONTROL_FRAMES_MAX, CONTROL_FRAMES_PER_SECOND, DROPS_MAX, H2Limits, INPUT_BYTES_MIN,
     OUTPUT_BYTES_MAX,
@@ -338,13 +341,24 @@ impl ParkedConnection {
     }
 
     /// The bytes.
-    pub fn into_bytes(self) -> Box<[u8]> {
-        self.bytes
-    }
-
-    /// The bytes, for another process.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// The places of fields in the bytes that many connections have, behind the numbers, in
+    /// ascending order. None of them is a secret, so equal ones may be stored once for all
+    /// connections.
+    pub fn common_fields(&self) -> Vec<Range<usize>> {
+        let Ok(fixed) = Fixed::read(&self.bytes) else { return Vec::new() };
+        let mut places = Vec::new();
+        let mut begin = PARKED_FIXED_BYTES;
+        for len in fixed.table_bytes.map(usize::from) {
+            let block = self.bytes.get(begin..begin + len).unwrap_or_default();
+            let entries = common_entries(block).into_iter();
+            places.extend(entries.map(|entry| begin + entry.start..begin + entry.end));
+            begin += len;
+        }
+        places
     }
 
     /// A parked connection of another process.

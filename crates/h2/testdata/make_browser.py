@@ -1,4 +1,5 @@
-"""Writes browser.txt: the header blocks of 20 requests as Chromium sends them, and of one by curl.
+"""Writes browser.txt: the header blocks of 20 requests as Chromium sends them, and of one each by
+curl, httpx and Go.
 
 Python's `hpack` inserts what Chromium inserts: all fields but `:path`. Each line is `name HEX`.
 Run: python3 make_browser.py > browser.txt
@@ -6,7 +7,6 @@ Run: python3 make_browser.py > browser.txt
 
 from hpack import Encoder
 
-TABLE_BYTES = 2048
 AGENT = ("Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) "
          "Chrome/140.0.0.0 Safari/537.36")
 KINDS = {
@@ -26,12 +26,18 @@ def encode(encoder, fields):
 
 def main():
     curl = Encoder()
-    curl.header_table_size = TABLE_BYTES
     fields = [(":method", "GET"), (":path", "/"), (":scheme", "https"),
               (":authority", "www.example.com"), ("user-agent", "curl/7.88.1"), ("accept", "*/*")]
     print("curl", encode(curl, fields).hex())
+    fields = [(":method", "GET"), (":authority", "www.example.com"), (":scheme", "https"),
+              (":path", "/"), ("accept", "*/*"), ("accept-encoding", "gzip, deflate, br, zstd"),
+              ("user-agent", "python-httpx/0.28.1")]
+    print("httpx", encode(Encoder(), fields).hex())
+    fields = [(":authority", "www.example.com"), (":method", "GET"), (":path", "/"),
+              (":scheme", "https"), ("accept-encoding", "gzip"),
+              ("user-agent", "Go-http-client/2.0")]
+    print("go", encode(Encoder(), fields).hex())
     chromium = Encoder()
-    chromium.header_table_size = TABLE_BYTES
     order = ["document"] + ["style"] * 3 + ["script"] * 5 + ["image"] * 8 + ["empty"] * 3
     for number, kind in enumerate(order):
         accept, mode, priority = KINDS[kind]

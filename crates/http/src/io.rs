@@ -29,6 +29,7 @@ use eyelet_engine::relay::terminate::{Terminated, whole_records};
 use eyelet_engine::relay::{Flow, Relay, WebSocketFrames};
 use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::{Counted, HELLO_BYTES};
+use eyelet_memory::packed::PackedBytes;
 use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
 
 /// Bytes read at once: four records. An upload's memory is a small multiple of this.
@@ -148,7 +149,7 @@ pub struct ClientStream {
 impl ClientStream {
     /// Takes over a connection that was parked. Also returns the PROXY header for its upstream, and
     /// the state of HTTP/2, if any.
-    pub fn new(handle: Handle, terminated: Terminated) -> (Self, Vec<u8>, Option<Box<[u8]>>) {
+    pub fn new(handle: Handle, terminated: Terminated) -> (Self, Vec<u8>, Option<PackedBytes>) {
         let Terminated { session, flow } = terminated;
         let rest = flow.into_rest();
         let counted = Counted::new(&handle.worker.process.budget, 0);
@@ -173,7 +174,7 @@ impl ClientStream {
 
     /// Turns it back into what the table keeps. It must be at rest: nothing unread, nothing unsent,
     /// not ended. `state` is HTTP/2's.
-    pub fn into_parked(self, preface: Vec<u8>, state: Option<Box<[u8]>>) -> (Rc<Handle>, Relay) {
+    pub fn into_parked(self, preface: Vec<u8>, state: Option<PackedBytes>) -> (Rc<Handle>, Relay) {
         let mut flow = Flow::default();
         if let Some(state) = state {
             flow.keep_state(state);

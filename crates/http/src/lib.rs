@@ -45,7 +45,7 @@ pub mod upstream;
 mod websocket;
 pub mod worker;
 
-pub use two::{answer_parked, last_bytes, reads_state};
+pub use two::{answer_parked, last_bytes, pack_state};
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -55,6 +55,7 @@ use eyelet_engine::relay::Flow;
 use eyelet_engine::relay::terminate::Terminated;
 use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::{Budget, Counted, HTTP2_BYTES};
+use eyelet_memory::packed::PackedBytes;
 use eyelet_telemetry::info::ConnectionInfo;
 
 use io::ClientStream;
@@ -95,7 +96,7 @@ pub fn serve_cleartext(
 
 fn begin(
     worker: Rc<Http>,
-    (client, preface, state): (ClientStream, Vec<u8>, Option<Box<[u8]>>),
+    (client, preface, state): (ClientStream, Vec<u8>, Option<PackedBytes>),
     mut info: ConnectionInfo,
     mut counted: Counted,
 ) -> Served {

@@ -4,6 +4,7 @@
 mod clock;
 pub mod head;
 mod output;
+mod parked;
 mod pass;
 mod serve_stream;
 mod state;
@@ -19,8 +20,7 @@ use std::time::Duration;
 
 use bytes::Buf;
 use eyelet_h2::{
-    ConnectionFault, ErrorCode, Flood, H2Connection, H2Limits, H2Role, ParkedAnswer,
-    ParkedConnection, ParkedFault,
+    ConnectionFault, ErrorCode, Flood, H2Connection, H2Limits, ParkedConnection, ParkedFault,
 };
 use http::request;
 
@@ -37,14 +37,17 @@ use eyelet_engine::ready::CLIENT;
 use eyelet_engine::shed::Serving;
 use eyelet_memory::budget::{Counted, HELLO_BYTES, PIECE_BYTES_MIN, STREAM_BYTES};
 use eyelet_sys::epoll::FAILED;
+use eyelet_memory::packed::PackedBytes;
 use eyelet_telemetry::info::{End, Outcome};
 use eyelet_telemetry::reason::{Http2Failure, Limit, Peer, Reason, Shed, StreamFlood};
 use head::read_request;
+use parked::pack;
 use state::{Arrived, ReadStep};
 use stream::Two;
 use streams::Streams;
 use tasks::StreamJob;
 
+pub use parked::{answer_parked, last_bytes, pack_state};
 pub use tasks::end_unused_tasks;
 
 /// Concurrent streams: the least that RFC 9113 6.5.2 recommends.
@@ -63,41 +66,17 @@ const ROUNDS_MAX: usize = 4;
 /// engine's relay. The last step may exceed it by 256 KiB.
 const TURN_BYTES: u64 = PASSED_QUOTA_BYTES;
 
-/// Answers frames of a parked connection's client that begin no stream, such as PING. Returns how
-/// many bytes are answered.
-pub fn answer_parked(state: &mut Box<[u8]>, bytes: &[u8], out: &mut Vec<u8>) -> usize {
-    let mut parked = ParkedConnection::new(std::mem::take(state));
-    let answer = parked.answer(bytes, now_ms(), out);
-    *state = parked.into_bytes();
-    match answer {
-        ParkedAnswer::NeedMore { consumed, .. }
-        | ParkedAnswer::OutputFull { consumed }
-        | ParkedAnswer::Wake { consumed } => consumed,
-    }
-}
-
-/// What the client of a parked connection gets before close_notify: GOAWAY with its last stream.
-pub fn last_bytes(state: &[u8]) -> Vec<u8> {
-    let mut frame = Vec::new();
-    ParkedConnection::go_away(state, &mut frame);
-    frame
-}
-
-/// Whether another process has written this state of a connection to a client.
-pub fn reads_state(state: &[u8]) -> bool {
-    ParkedConnection::from_bytes(state).is_ok_and(|parked| parked.role() == Some(H2Role::Server))
-}
-
 /// Serves a connection until it is parked or has ended. `state` is that of one that was parked.
 pub async fn serve(
     client: ClientStream,
     served: ServedConnection,
-    state: Option<Box<[u8]>>,
+    state: Option<PackedBytes>,
     counted: Counted,
     _serving: Serving,
 ) {
     let mut out = Vec::new();
-    let h2 = match state.map(ParkedConnection::new) {
+    let state = state.map(|state| ParkedConnection::new(state.whole().into()));
+    let h2 = match state {
         None => H2Connection::server(limits(&served), now_ms(), &mut out),
         Some(parked) => match H2Connection::import(&parked, now_ms()) {
             Ok(h2) => h2,
@@ -580,6 +559,7 @@ impl ServedStreams {
             return self.end(Last::Close(reason));
         };
         let Self { client, served, is_unused, .. } = self;
+        let state = pack(&state, &served.worker.engine.pieces);
         if is_unused {
             // Its client only sent what is no request: the time until GOAWAY goes on.
             client.handle.stays_idle();

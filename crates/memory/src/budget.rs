@@ -59,7 +59,7 @@ pub enum Account {
     Received,
     /// Bytes that parked connections hold because a peer does not read.
     Relayed,
-    /// Texts that parked connections keep for their log entries.
+    /// Texts that parked connections keep for their log entries, and fields of HTTP/2 that they share.
     Texts,
     /// Log entries that wait to be written, and spans that wait to be sent.
     Log,

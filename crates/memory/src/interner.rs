@@ -2,6 +2,7 @@
 //! their own, because a long-lived value among a handshake's allocations would keep a page of the
 //! heap.
 
+use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::num::NonZeroU32;
 use std::ops::Deref;
@@ -18,12 +19,12 @@ use crate::slab::Slab;
 pub struct Symbol(NonZeroU32);
 
 impl Symbol {
-    fn of(index: u32) -> Self {
+    pub(crate) fn of(index: u32) -> Self {
         // 2^32 - 1 slots would need more than any memory.
         Self(NonZeroU32::MIN.saturating_add(index))
     }
 
-    fn index(self) -> u32 {
+    pub(crate) fn index(self) -> u32 {
         self.0.get() - 1
     }
 }
@@ -32,6 +33,12 @@ impl Symbol {
 pub trait Heap {
     /// Bytes on the heap that it holds.
     fn heap_bytes(&self) -> usize;
+}
+
+impl Heap for Box<[u8]> {
+    fn heap_bytes(&self) -> usize {
+        self.len()
+    }
 }
 
 /// Values with their reference counts. These count against the budget: the chunks of slots, the
@@ -61,7 +68,7 @@ struct Interned<T> {
 struct Hash32(u32);
 
 impl Hash32 {
-    fn of(hasher: &RandomState, value: &impl Hash) -> Self {
+    fn of(hasher: &RandomState, value: &(impl Hash + ?Sized)) -> Self {
         Self(hasher.hash_one(value) as u32)
     }
 
@@ -94,28 +101,45 @@ impl<T: Eq + Hash + Heap> Interner<T> {
     pub fn intern(&mut self, value: T) -> Symbol {
         let last = self.last.filter(|last| self.get(*last) == Some(&value));
         // Most connections are decided as the one before, which is found without a hash.
-        let symbol = last.unwrap_or_else(|| self.find_or_insert(value));
-        if let Some(shared) = self.values.at(symbol.index()) {
-            shared.uses += 1;
-        }
+        let symbol = last.unwrap_or_else(|| {
+            let hash = Hash32::of(&self.hasher, &value);
+            self.find(hash, |other| *other == value).unwrap_or_else(|| self.insert(hash, value))
+        });
         self.last = Some(symbol);
-        symbol
+        self.count_use(symbol)
     }
 
-    /// The symbol of an equal value, or a new one without a use.
-    fn find_or_insert(&mut self, value: T) -> Symbol {
-        let Self { values, symbols, hasher, .. } = self;
-        let hash = Hash32::of(hasher, &value);
-        let is_equal = |symbol: &Symbol| {
-            values.get(symbol.index()).is_some_and(|shared| shared.value == value)
-        };
-        if let Some(symbol) = symbols.find(hash.wide(), is_equal) {
-            return *symbol;
-        }
+    /// As [`Interner::intern`], but the value is made only if there is no equal one.
+    pub fn intern_ref<Q>(&mut self, value: &Q) -> Symbol
+    where
+        T: Borrow<Q> + for<'a> From<&'a Q>,
+        Q: Eq + Hash + ?Sized,
+    {
+        let hash = Hash32::of(&self.hasher, value);
+        let found = self.find(hash, |other| other.borrow() == value);
+        let symbol = found.unwrap_or_else(|| self.insert(hash, value.into()));
+        self.count_use(symbol)
+    }
+
+    fn find(&self, hash: Hash32, is_equal: impl Fn(&T) -> bool) -> Option<Symbol> {
+        let is_it = |symbol: &Symbol| self.get(*symbol).is_some_and(&is_equal);
+        self.symbols.find(hash.wide(), is_it).copied()
+    }
+
+    /// A new symbol without a use.
+    fn insert(&mut self, hash: Hash32, value: T) -> Symbol {
+        let Self { values, symbols, .. } = self;
         self.heap_bytes += value.heap_bytes();
         let symbol = Symbol::of(values.insert(Interned { uses: 0, hash, value }).index);
         symbols.insert_unique(hash.wide(), symbol, |symbol| hash_at(values, *symbol));
         self.recount();
+        symbol
+    }
+
+    fn count_use(&mut self, symbol: Symbol) -> Symbol {
+        if let Some(shared) = self.values.at(symbol.index()) {
+            shared.uses += 1;
+        }
         symbol
     }
 

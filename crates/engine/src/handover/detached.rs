@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use eyelet_memory::budget::Counted;
+use eyelet_memory::packed::PackedBytes;
 use eyelet_telemetry::info::{ConnectionInfo, NS_PER_MS};
 
 use crate::relay::Relay;
@@ -77,7 +78,7 @@ impl Detached {
     }
 
     /// What the program keeps of it: [`crate::relay::Flow::keep_state`].
-    pub(crate) fn state(&self) -> Option<&[u8]> {
+    pub(crate) fn state(&self) -> Option<&PackedBytes> {
         match &self.relay {
             Relay::Cleartext(_) | Relay::Splice(_) => None,
             Relay::Terminate(terminated) => terminated.flow.state(),

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
+use eyelet_memory::packed::PackedBytes;
 use eyelet_record::{EXPORT_BYTES, Role, Session};
 use eyelet_telemetry::export::{InfoFault, InfoV1, UpstreamTlsV5};
 use eyelet_telemetry::info::Decided;
@@ -168,7 +169,8 @@ impl Detached {
         let client_certificate = certificate.as_deref().map(|leaf| &**leaf);
         let idle_ms = rest.idle.map(milliseconds);
         let upstream_tls = self.info.decided.upstream_tls.as_deref().map(UpstreamTlsV5::new);
-        let state = self.state();
+        let state = self.state().map(|state| Zeroizing::new(state.whole()));
+        let state = state.as_ref().map(|state| &state[..]);
         to_bytes(&ConnectionV5 { first, state, client_certificate, idle_ms, upstream_tls })
     }
 
@@ -204,7 +206,7 @@ impl Detached {
         }
         detached.rest.idle = idle_ms.map(Duration::from_millis);
         if let Some(state) = state {
-            detached.take_state(state)?;
+            detached.keep_state(PackedBytes::own(state))?;
         }
         if let Some(certificate) = certificate {
             detached.take_certificate(certificate)?;
@@ -230,12 +232,12 @@ impl Detached {
 
     /// Only a terminated connection without an upstream has a state. Whether the program reads it
     /// is for the program to say.
-    fn take_state(&mut self, state: &[u8]) -> Result<(), ImportError> {
+    pub(crate) fn keep_state(&mut self, state: PackedBytes) -> Result<(), ImportError> {
         match &mut self.relay {
             Relay::Terminate(terminated)
-                if self.upstream.is_none() && state.len() <= STATE_BYTES_MAX =>
+                if self.upstream.is_none() && state.whole_len() <= STATE_BYTES_MAX =>
             {
-                terminated.flow.keep_state(state.into());
+                terminated.flow.keep_state(state);
                 Ok(())
             }
             _ => Err(ImportError::State),

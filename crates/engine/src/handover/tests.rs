@@ -19,6 +19,7 @@ use crate::relay::{Flow, Relay};
 use crate::testing::worker;
 use crate::worker::Handle;
 use eyelet_memory::budget::ACTIVE_BYTES;
+use eyelet_memory::packed::PackedBytes;
 use eyelet_telemetry::info::{ConnectionInfo, NS_PER_MS};
 
 mod format;
@@ -357,7 +358,8 @@ fn a_connection_with_a_state_leaves_with_it() {
     assert_eq!(old.process.budget.used_by(Account::Relayed), 0);
     assert!(new.process.budget.used_by(Account::Relayed) >= STATE_BYTES);
     let keys = new.table.borrow().keys();
-    assert_eq!(detach(&new, keys[0]).unwrap().state(), Some(&[7; STATE_BYTES][..]));
+    let moved = detach(&new, keys[0]).unwrap();
+    assert_eq!(moved.state().map(PackedBytes::whole), Some(vec![7; STATE_BYTES]));
 }
 
 /// What the importer would not read does not leave.

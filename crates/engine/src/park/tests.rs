@@ -6,6 +6,7 @@ use crate::relay::Flow;
 use crate::relay::terminate::Terminated;
 use crate::testing::worker;
 use crate::worker::{Program, Task, Update};
+use eyelet_memory::packed::PackedBytes;
 use eyelet_record::{Keys, Role as End13, Session, Suite};
 use eyelet_telemetry::info::{Decided, Parked};
 
@@ -37,7 +38,7 @@ impl Program for Faulty {
         self.is_logging
     }
 
-    fn answer(&self, _: &mut Box<[u8]>, _: &[u8], _: &mut Vec<u8>) -> usize {
+    fn answer(&self, _: &mut [u8], _: &[u8], _: &mut Vec<u8>) -> usize {
         panic!("a fault of the test");
     }
 
@@ -75,7 +76,7 @@ fn with_state_and_client(worker: &Rc<Worker>, state: &[u8]) -> (Key, OwnedFd) {
     let suite = Suite::Aes128Gcm;
     let session = Session::tls13(End13::Server, suite, &secrets.0, &secrets.1, 0, 0).unwrap();
     let mut flow = Flow::default();
-    flow.keep_state(state.into());
+    flow.keep_state(PackedBytes::own(state));
     parked(worker, Relay::Terminate(Terminated { session, flow }))
 }
 

@@ -1,5 +1,6 @@
 //! A flow in a form for another process: docs/handover-format.md describes it.
 
+use eyelet_memory::packed::PackedBytes;
 use eyelet_wire::websocket::{EXPORT_BYTES, FrameReader};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -117,7 +118,7 @@ impl Flow {
     /// Whether nothing that it holds is a reason to stay: bytes beyond the limits, or a flight that
     /// is refused and about to end the connection.
     pub(crate) fn may_leave(&self) -> bool {
-        let state_bytes = self.state().map_or(0, <[u8]>::len);
+        let state_bytes = self.state().map_or(0, PackedBytes::whole_len);
         state_bytes <= STATE_BYTES_MAX && !self.is_refused() && self.export().check().is_ok()
     }
 

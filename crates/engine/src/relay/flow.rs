@@ -7,6 +7,7 @@ use super::direction::{ClientEnd, Direction, Mode, UpstreamEnd};
 use super::frames::WebSocketFrames;
 use super::partial_flight::PartialFlight;
 use crate::ready::{CLIENT, Side, UPSTREAM};
+use eyelet_memory::packed::PackedBytes;
 use eyelet_telemetry::reason::Reason;
 
 /// What a connection holds between two wakes, besides its keys.
@@ -45,7 +46,7 @@ struct Kept {
     /// Bytes in transit.
     pending: Option<Box<Pending>>,
     /// What the program keeps of a connection that has no upstream.
-    state: Option<Box<[u8]>>,
+    state: Option<PackedBytes>,
 }
 
 /// Bytes that were read but cannot be written, or opened, yet.
@@ -85,7 +86,7 @@ pub struct Rest {
     /// A PROXY header for the upstream.
     pub preface: Vec<u8>,
     /// See [`Flow::keep_state`].
-    pub state: Option<Box<[u8]>>,
+    pub state: Option<PackedBytes>,
 }
 
 /// Bytes held for one socket, in memory or in a pipe.
@@ -145,18 +146,19 @@ impl Flow {
 
     /// Keeps what the program needs when the client's next bytes come. The connection has no
     /// upstream.
-    pub fn keep_state(&mut self, state: Box<[u8]>) {
+    pub fn keep_state(&mut self, state: PackedBytes) {
         self.kept.get_or_insert_default().state = Some(state);
     }
 
     /// What the program keeps.
-    pub(crate) fn state(&self) -> Option<&[u8]> {
-        self.kept.as_ref()?.state.as_deref()
+    pub(crate) fn state(&self) -> Option<&PackedBytes> {
+        self.kept.as_ref()?.state.as_ref()
     }
 
     /// Answers the bytes that wait for an upstream, in place of one. `answer` gets what the program
-    /// keeps, and returns how many bytes are answered. Returns whether none is left.
-    pub(super) fn answer(&mut self, answer: impl FnOnce(&mut Box<[u8]>, &[u8]) -> usize) -> bool {
+    /// keeps up to its first shared piece, and returns how many bytes are answered. Returns whether
+    /// none is left.
+    pub(super) fn answer(&mut self, answer: impl FnOnce(&mut [u8], &[u8]) -> usize) -> bool {
         let Some(Kept { state: Some(state), pending: Some(pending) }) = self.kept.as_deref_mut()
         else {
             return false;
@@ -165,7 +167,7 @@ impl Flow {
         if held.sent > 0 || held.pipe.is_some() {
             return false;
         }
-        let answered = answer(state, &held.bytes).min(held.bytes.len());
+        let answered = answer(state.first_mut(), &held.bytes).min(held.bytes.len());
         held.bytes.drain(..answered);
         if held.bytes.is_empty() {
             held.bytes = Vec::new();
@@ -250,7 +252,7 @@ impl Flow {
     /// Bytes of memory held.
     pub fn held_bytes(&self) -> usize {
         let Some(kept) = &self.kept else { return 0 };
-        let state = kept.state.as_ref().map_or(0, |state| state.len());
+        let state = kept.state.as_ref().map_or(0, PackedBytes::held_bytes);
         let transit = kept.pending.as_ref().map_or(0, |pending| {
             size_of::<Pending>()
                 + pending.to_client.bytes.capacity()

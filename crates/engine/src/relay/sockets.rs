@@ -12,9 +12,9 @@ use crate::ready::{CLIENT, READ, Ready, Side, UPSTREAM, WRITE};
 use crate::socket;
 
 /// Answers what the client of a connection without an upstream has sent. It gets what the program
-/// keeps of the connection, the bytes, and where to append the answers. It returns how many bytes
-/// are answered.
-pub type AnswerParked<'a> = &'a dyn Fn(&mut Box<[u8]>, &[u8], &mut Vec<u8>) -> usize;
+/// keeps of the connection up to the first shared piece, the bytes, and where to append the
+/// answers. It returns how many bytes are answered.
+pub type AnswerParked<'a> = &'a dyn Fn(&mut [u8], &[u8], &mut Vec<u8>) -> usize;
 
 /// The two sockets of a connection and their known readiness.
 pub struct Sockets<'a> {

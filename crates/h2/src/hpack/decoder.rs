@@ -33,16 +33,16 @@ enum BlockPlace {
 
 /// A string as it was sent.
 #[derive(Clone, Copy)]
-struct CodedString<'a> {
-    bytes: &'a [u8],
-    is_huffman: bool,
+pub(super) struct CodedString<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) is_huffman: bool,
 }
 
 /// A literal field (RFC 7541 section 6.2).
-struct LiteralField<'a> {
+pub(super) struct LiteralField<'a> {
     /// Index of the name; 0: the name is `name`.
-    index: usize,
-    name: CodedString<'a>,
+    pub(super) index: usize,
+    pub(super) name: CodedString<'a>,
     value: CodedString<'a>,
 }
 
@@ -217,7 +217,10 @@ fn entry(table: &DynamicTable, index: usize) -> Result<(&[u8], &[u8]), HpackFaul
 
 /// A literal field, and the bytes that it takes. `None` if it is incomplete. Nothing is decoded
 /// before all of it is there, so many pieces cost no more than one.
-fn read_literal(input: &[u8], bits: u8) -> Result<Option<(LiteralField<'_>, usize)>, HpackFault> {
+pub(super) fn read_literal(
+    input: &[u8],
+    bits: u8,
+) -> Result<Option<(LiteralField<'_>, usize)>, HpackFault> {
     let Some((index, mut at)) = integer::read(input, bits)? else { return Ok(None) };
     let mut name = CodedString { bytes: &[], is_huffman: false };
     if index == 0 {

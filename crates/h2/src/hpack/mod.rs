@@ -8,12 +8,14 @@ mod export;
 mod fault;
 mod huffman;
 mod integer;
+mod shared_fields;
 mod static_table;
 mod table;
 
 pub use decoder::HpackDecoder;
 pub use encoder::{ENCODER_TABLE_BYTES, HpackEncoder};
 pub use fault::HpackFault;
+pub(crate) use shared_fields::common_entries;
 pub use table::TABLE_BYTES_MAX;
 
 /// Bytes that a field counts besides its texts, in tables and in the size of a head (RFC 7541 4.1,

@@ -10,7 +10,9 @@ use std::mem;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use eyelet_h2::{ConnectionFault, ErrorCode, H2Connection, H2Event, HeaderFields, MessageHead};
+use eyelet_h2::{
+    ConnectionFault, ErrorCode, H2Connection, H2Event, HeaderFields, MessageHead, ParkedConnection,
+};
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
 use eyelet_telemetry::reason::Http2Failure;
 use http::header::HeaderMap;
@@ -130,8 +132,8 @@ impl Streams {
     }
 
     /// The connection as bytes. `None` unless it can be parked.
-    pub fn export(&self) -> Option<Box<[u8]>> {
-        Some(self.state.borrow().h2.export()?.into_bytes())
+    pub fn export(&self) -> Option<ParkedConnection> {
+        self.state.borrow().h2.export()
     }
 
     /// Streams that are served.

@@ -120,7 +120,7 @@ fn http2(mut flow: Flow) -> (Decided, Relay) {
     let secrets = ([0x17; 32], [0x28; 32]);
     let suite = Suite::Aes128Gcm;
     let session = Session::tls13(Role::Server, suite, &secrets.0, &secrets.1, 9, 8).unwrap();
-    flow.keep_state((0..200).collect());
+    flow.keep_state(PackedBytes::own(&(0..200).collect::<Vec<u8>>()));
     let decided = Decided { http2: true, ..decided() };
     (decided, Relay::Terminate(Terminated { session, flow }))
 }
@@ -254,7 +254,7 @@ fn shown(detached: &Detached) -> String {
         }
     };
     let upstream = upstream.is_some();
-    let (flow, state) = (flow.export(), detached.state());
+    let (flow, state) = (flow.export(), detached.state().map(PackedBytes::whole));
     let leaf = info.decided.client_certificate.as_deref();
     let tls = info.decided.upstream_tls.as_deref();
     let info = InfoV1::new(info, IMPORT_UNIX_MS);
@@ -394,9 +394,9 @@ fn values_beyond_their_limits_are_refused() {
         let fault = with_flow(name, &|flow| flow.hold_preface(vec![0; 70_000]));
         assert_eq!(fault, too_long(70_000));
     }
-    let has_state = with_flow("tls13", &|flow| flow.keep_state([7; 90].into()));
+    let has_state = with_flow("tls13", &|flow| flow.keep_state(PackedBytes::own(&[7; 90])));
     assert_eq!(has_state, Some(ImportError::State), "it has an upstream");
-    let has_state = with_flow("http2", &|flow| flow.keep_state(vec![7; 40 << 10].into()));
+    let has_state = with_flow("http2", &|flow| flow.keep_state(PackedBytes::own(&[7; 40 << 10])));
     assert_eq!(has_state, Some(ImportError::State), "it is too long");
     let inspected = with_flow("tls13", &|flow| flow.inspect(false));
     assert_eq!(inspected, Some(ImportError::Flow(FlowFault::Mode)));
@@ -445,7 +445,7 @@ fn tls_towards_an_upstream_has_nothing_of_a_clients() {
         value.info.decided.client_certificate = Some(Arc::new([0x30].into()));
     };
     assert_eq!(fault(&certified), Some(ImportError::Certificate));
-    let has_state = fault(&|value| value.relay.flow().keep_state([7; 90].into()));
+    let has_state = fault(&|value| value.relay.flow().keep_state(PackedBytes::own(&[7; 90])));
     assert_eq!(has_state, Some(ImportError::State));
     let value = stored("originated");
     let mut bytes = value.encode().to_vec();
