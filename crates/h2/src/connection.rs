@@ -12,8 +12,8 @@ use crate::frame::{self, PREFACE, STREAM_BITS};
 use crate::head::{HeadReader, MessageHead};
 use crate::hpack::{HpackDecoder, HpackEncoder};
 use crate::limits::{
-    CONTROL_FRAMES_MAX, CONTROL_FRAMES_PER_SECOND, DROPS_MAX, DROPS_PER_SECOND, H2Limits,
-    RESETS_KEPT, SETTINGS_MS_MAX, SHUTDOWN_MS_MAX,
+    CONTROL_FRAMES_MAX, CONTROL_FRAMES_PER_SECOND, DROPS_MAX, DROPS_PER_SECOND, EARLY_REFUSALS_MAX,
+    H2Limits, RESETS_KEPT, SETTINGS_MS_MAX, SHUTDOWN_MS_MAX,
 };
 use crate::priority::Priority;
 use crate::role::H2Role;
@@ -54,6 +54,8 @@ pub struct H2Connection {
     pub(crate) last_sent: u32,
     pub(crate) control: Bucket,
     pub(crate) drops: Bucket,
+    /// Streams beyond our limit, of a client that had not acknowledged it.
+    pub(crate) early_refusals: u16,
     /// Late data that is not counted yet.
     pub(crate) late_bytes: u32,
     pub(crate) leaving: Leaving,
@@ -67,8 +69,8 @@ pub struct H2Connection {
 pub(crate) struct SentSettings {
     pub(crate) sent_ms: u64,
     pub(crate) stream_window: u32,
-    /// The table size of the first SETTINGS.
-    pub(crate) table_bytes: Option<u16>,
+    /// Whether they are the first, so that the client may not know how many streams it may have.
+    pub(crate) is_first: bool,
 }
 
 /// How far the current frame is read.
@@ -218,7 +220,7 @@ impl H2Connection {
             unacknowledged: Some(SentSettings {
                 sent_ms: now_ms,
                 stream_window: limits.stream_window,
-                table_bytes: Some(limits.table_bytes),
+                is_first: true,
             }),
             send_window: SendWindow::new(WINDOW_FIRST),
             receive_window: ReceiveWindow::new(limits.connection_window, WINDOW_FIRST),
@@ -229,6 +231,7 @@ impl H2Connection {
             last_sent: 0,
             control: Bucket::new(now_ms),
             drops: Bucket::new(now_ms),
+            early_refusals: 0,
             late_bytes: 0,
             leaving: Leaving::No,
             peer_leaves: None,
@@ -341,7 +344,7 @@ impl H2Connection {
             return Err(SendFault::SettingsPending);
         }
         let bytes = bytes.min(i32::MAX as u32);
-        let sent = SentSettings { sent_ms: now_ms, stream_window: bytes, table_bytes: None };
+        let sent = SentSettings { sent_ms: now_ms, stream_window: bytes, is_first: false };
         self.unacknowledged = Some(sent);
         self.limits.stream_window = bytes;
         settings::write_window(bytes, out);
@@ -393,9 +396,19 @@ impl H2Connection {
         fault: StreamFault,
         out: &mut Vec<u8>,
     ) -> Result<H2Event<'static>, ConnectionFault> {
-        self.count_drop()?;
+        self.count_fault(fault)?;
         self.end_by_reset(stream, fault.code(), out);
         Ok(H2Event::Failed { stream, fault })
+    }
+
+    /// Counts a stream that fails. A client that does not know our limit yet may exceed it.
+    fn count_fault(&mut self, fault: StreamFault) -> Result<(), ConnectionFault> {
+        let is_early = self.unacknowledged.is_some_and(|sent| sent.is_first);
+        if fault != StreamFault::TooMany || !is_early || self.early_refusals >= EARLY_REFUSALS_MAX {
+            return self.count_drop();
+        }
+        self.early_refusals += 1;
+        Ok(())
     }
 
     /// Resets a stream. Its frames that are still on the way are ignored.

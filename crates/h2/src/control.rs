@@ -259,9 +259,6 @@ impl H2Connection {
     /// The peer follows our SETTINGS from here on.
     pub(crate) fn acknowledged<'a>(&mut self, out: &mut Vec<u8>) -> Option<H2Event<'a>> {
         let sent = self.unacknowledged.take()?;
-        if let Some(table_bytes) = sent.table_bytes {
-            self.decoder.set_limit(table_bytes);
-        }
         self.stream_window = sent.stream_window;
         for stream in self.streams.iter_mut() {
             stream.receive_window.resize(sent.stream_window);

@@ -1,7 +1,5 @@
 //! What a peer may do, how much of it, and how a connection is sized.
 
-use crate::hpack::TABLE_BYTES_MAX;
-
 /// Frames that move nothing, as a bucket: PING, SETTINGS, PRIORITY, PRIORITY_UPDATE, WINDOW_UPDATE,
 /// unknown frames, empty DATA, RST_STREAM for ended streams, interim responses, and each 128 KiB of
 /// late data. CVE-2019-9512, -9515, -9518 and relatives. A peer that reads much sends two
@@ -25,6 +23,10 @@ pub(crate) const LATE_FRAME_BYTES: u32 = 2 << 10;
 pub const DROPS_MAX: u16 = 500;
 /// They also drain so fast: a person who moves through a film drops a few a minute.
 pub const DROPS_PER_SECOND: u16 = 1;
+/// Streams beyond our limit that are refused without being counted as drops, until the client has
+/// acknowledged our SETTINGS: it may begin any number before it has seen the limit (RFC 9113
+/// 6.5.3). So many small requests, of 32 bytes, fit into a first flight of 64 KiB.
+pub const EARLY_REFUSALS_MAX: u16 = 2048;
 /// CONTINUATION frames of a header block (CVE-2024-27316). 64 KiB take 4 full ones.
 pub const CONTINUATIONS_MAX: u16 = 32;
 /// Most bytes of a header block, as a multiple of `head_bytes_max`. Up to there it is decoded, so
@@ -63,8 +65,6 @@ pub struct H2Limits {
     pub connection_window: u32,
     /// Bytes of a head, each field counted with 32 more (RFC 9113 6.5.2).
     pub head_bytes_max: u32,
-    /// Size of the peer's table of fields, which we keep.
-    pub table_bytes: u16,
     /// Whether a request may be an extended CONNECT (RFC 8441).
     pub connect_protocol: bool,
 }
@@ -76,7 +76,6 @@ impl Default for H2Limits {
             stream_window: 64 << 10,
             connection_window: 1 << 20,
             head_bytes_max: 64 << 10,
-            table_bytes: 2048,
             connect_protocol: false,
         }
     }
@@ -88,7 +87,6 @@ impl H2Limits {
         Self {
             stream_window: self.stream_window.min(i32::MAX as u32),
             connection_window: self.connection_window.clamp(65_535, i32::MAX as u32),
-            table_bytes: self.table_bytes.min(TABLE_BYTES_MAX),
             ..self
         }
     }

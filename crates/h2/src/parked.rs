@@ -300,7 +300,6 @@ impl H2Connection {
             stream_window,
             connection_window,
             head_bytes_max,
-            table_bytes: table_limit,
             connect_protocol: fixed.has(TAKES_CONNECT),
         };
         let [send, left] = fixed.windows;
@@ -326,6 +325,7 @@ impl H2Connection {
             last_sent: 0,
             control: Bucket { level: fixed.levels[0], at_ms: control_ms.min(now_ms) },
             drops: Bucket { level: fixed.levels[1], at_ms: drops_ms.min(now_ms) },
+            early_refusals: 0,
             late_bytes: 0,
             leaving: if fixed.has(HAS_LEFT) { Leaving::Said { last: said } } else { Leaving::No },
             peer_leaves: fixed.has(PEER_LEAVES).then_some(peer_said),

@@ -73,7 +73,8 @@ pub(crate) fn read(input: &[u8]) -> Option<(u16, u32)> {
     Some((u16::from_be_bytes([a, b]), u32::from_be_bytes([c, d, e, f])))
 }
 
-/// Appends the SETTINGS that a connection begins with.
+/// Appends the SETTINGS that a connection begins with. The peer's table of fields keeps the size
+/// that HTTP/2 begins with: many encoders never follow another one.
 pub(crate) fn write_first(limits: &H2Limits, role: H2Role, out: &mut Vec<u8>) {
     let of_role: &[(u16, u32)] = match role {
         H2Role::Client => &[(id::ENABLE_PUSH, 0)],
@@ -84,7 +85,6 @@ pub(crate) fn write_first(limits: &H2Limits, role: H2Role, out: &mut Vec<u8>) {
         ],
     };
     let of_both = [
-        (id::HEADER_TABLE_SIZE, limits.table_bytes.into()),
         (id::INITIAL_WINDOW_SIZE, limits.stream_window),
         (id::MAX_HEADER_LIST_SIZE, limits.head_bytes_max),
     ];

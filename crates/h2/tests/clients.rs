@@ -56,8 +56,7 @@ fn serve(socket: &mut TcpStream, wakes: &AtomicUsize) -> std::io::Result<()> {
     socket.set_read_timeout(Some(SILENCE_MAX))?;
     socket.set_nodelay(true)?;
     let mut out = Vec::new();
-    // h2spec takes for granted that the table may have the size that HTTP/2 begins with.
-    let limits = H2Limits { table_bytes: 4096, connect_protocol: true, ..H2Limits::default() };
+    let limits = H2Limits { connect_protocol: true, ..H2Limits::default() };
     let connection = H2Connection::server(limits, 0, &mut out);
     let mut end = End { is_strict: false, ..End::echo(connection, out, Random(7)) };
     let mut parked: Option<ParkedConnection> = None;

@@ -190,7 +190,7 @@ impl Seen {
 
 fn ours(bytes: &[u8]) -> Seen {
     let (mut seen, mut out, mut rest) = (Seen::default(), Vec::new(), bytes);
-    let limits = H2Limits { connect_protocol: true, table_bytes: 4096, ..H2Limits::default() };
+    let limits = H2Limits { connect_protocol: true, ..H2Limits::default() };
     let mut connection = H2Connection::server(limits, 0, &mut out);
     loop {
         out.clear();

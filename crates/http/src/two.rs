@@ -98,7 +98,6 @@ fn limits(served: &ServedConnection) -> H2Limits {
         connection_window: CONNECTION_WINDOW_BYTES,
         head_bytes_max: u32::try_from(head_bytes_max).unwrap_or(u32::MAX),
         connect_protocol: true,
-        ..H2Limits::default()
     }
 }
 

@@ -122,3 +122,24 @@ fn idle_connection(program: &str, open: fn(&Folder, &str) -> Browser) {
     eprintln!("a connection of {program} after {asked} requests: {bytes} bytes beside its slot");
     assert!(bytes + SLOT_BYTES_MAX <= IDLE_BYTES_MAX, "{bytes} bytes");
 }
+
+/// A client whose encoder keeps the table that HTTP/2 begins with, and fills it, loses no request.
+#[test]
+fn a_client_that_never_shrinks_its_table_is_served() {
+    let Some(python) = python_with("httpx, h2") else { return };
+    let program =
+        |file: &str| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(file);
+    let app = Talk::start(Command::new(python).arg(program("uploads.py")));
+    let upstream = until("the application's port", || {
+        let said = app.said();
+        let (port, _) = said.split_once("listening on ")?.1.split_once('.')?;
+        port.parse::<u16>().ok()
+    });
+    let pki = Pki::new();
+    let rule = pki.terminate(&format!("http://127.0.0.1:{upstream}"), "");
+    let edge = Edge::start_whole(&pki.folder, &format!("workers = 1\n{LISTENER}{rule}"), |_| ());
+    let mut client = Command::new(python);
+    client.arg(program("full_table.py")).arg(edge.port().to_string());
+    let said = output(client.args([&pki.text("ca.pem"), "200"]));
+    assert!(said.text.ends_with("200 of 200\n"), "{said:?}");
+}

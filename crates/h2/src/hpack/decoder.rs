@@ -15,7 +15,8 @@ const SCRATCH_BYTES_KEPT: usize = 512;
 /// Decodes what one peer sends. It keeps the dynamic table between blocks.
 pub struct HpackDecoder {
     table: DynamicTable,
-    /// What the peer may choose: SETTINGS_HEADER_TABLE_SIZE as acknowledged.
+    /// What the peer may choose: the size that HTTP/2 begins with, or less on a connection that an
+    /// earlier version has announced less on.
     limit: u16,
     /// How far the current block is.
     place: BlockPlace,
@@ -80,15 +81,6 @@ impl HpackDecoder {
 
     pub(super) fn into_table(self) -> DynamicTable {
         self.table
-    }
-
-    /// Changes what the peer may choose: it has acknowledged this SETTINGS_HEADER_TABLE_SIZE. The
-    /// table becomes smaller at once, also if the peer does not say so at the next block, as many
-    /// do that use no table. Indexes count from the newest entry, so none gets another meaning: an
-    /// index of an entry that only the peer still has is a fault.
-    pub fn set_limit(&mut self, limit: u16) {
-        self.limit = limit.min(TABLE_BYTES_MAX);
-        self.table.set_size_max(self.table.size_max().min(self.limit));
     }
 
     /// What the peer may choose.

@@ -63,6 +63,12 @@ impl DynamicTable {
         self.entries.len()
     }
 
+    /// Bytes of memory of its texts.
+    #[cfg(test)]
+    pub(crate) fn held_texts(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     pub(crate) fn size_max(&self) -> u16 {
         self.size_max
     }
@@ -125,16 +131,19 @@ impl DynamicTable {
         }
     }
 
-    /// Moves the texts to the front if the buffer would grow, and frees evicted ones. So it never
-    /// has more than twice the largest table's bytes.
+    /// Moves the texts to the front if the buffer would grow, and frees evicted ones. What is left
+    /// fits into the table with `more`, so the buffer never has more bytes than the largest table,
+    /// whose size is a power of two.
     fn make_room(&mut self, more: usize) {
-        let first = self.entries.front().map_or(self.bytes.len(), |oldest| oldest.at as usize);
-        if first == 0 || self.bytes.len() + more <= self.bytes.capacity() {
+        if self.bytes.len() + more <= self.bytes.capacity() {
             return;
         }
+        let first = self.entries.front().map_or(self.bytes.len(), |oldest| oldest.at as usize);
         self.bytes.drain(..first);
         for entry in &mut self.entries {
             entry.at -= first as u32;
         }
+        let whole = (self.bytes.len() + more).next_power_of_two();
+        self.bytes.reserve_exact(whole - self.bytes.len());
     }
 }

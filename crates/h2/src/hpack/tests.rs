@@ -155,7 +155,8 @@ fn blocks_of_another_implementation_decode() {
         }
         match word {
             "case" => decoder = HpackDecoder::new(),
-            "table" => decoder.set_limit(rest.parse().unwrap()),
+            // The next block says the size of the table.
+            "table" => assert!(rest.parse::<u16>().unwrap() <= TABLE_BYTES_MAX),
             "block" => block = Some(bytes(rest)),
             _ => {}
         }
@@ -186,20 +187,31 @@ fn broken_blocks_are_refused() {
 #[test]
 fn a_smaller_table_evicts_at_once() {
     let authority = fields(&[(":authority", "www.example.com")]);
-    for (limit, block, wanted) in [
-        (100, "be", Ok(authority.clone())),
-        (100, "3f45 be", Ok(authority.clone())),
-        (57, "be", Ok(authority)),
-        (56, "be", Err(HpackFault::Index)),
-        (100, "3f46 be", Err(HpackFault::TableSize)),
+    for (block, wanted) in [
+        ("be", Ok(authority.clone())),
+        // 100, and as many bytes as the entry has, and one less.
+        ("3f45 be", Ok(authority.clone())),
+        ("3f1a be", Ok(authority)),
+        ("3f19 be", Err(HpackFault::Index)),
+        ("3f46 be", Err(HpackFault::TableSize)),
         // Zero, and then 100 again: the entry is gone.
-        (100, "20 3f45 be", Err(HpackFault::Index)),
+        ("20 3f45 be", Err(HpackFault::Index)),
     ] {
-        let mut decoder = HpackDecoder::new();
+        let mut decoder = HpackDecoder::import(100, 100, &[]).unwrap();
         decode(&mut decoder, &bytes(APPENDIX[0].2[0])).unwrap();
-        decoder.set_limit(limit);
-        assert_eq!(decode(&mut decoder, &bytes(block)), wanted, "{limit}, {block}");
+        assert_eq!(decode(&mut decoder, &bytes(block)), wanted, "{block}");
     }
+}
+
+/// Entries of any size come and go, and the memory of their texts stays within the table's size.
+#[test]
+fn a_table_holds_no_more_memory_than_its_size() {
+    let mut table = table::DynamicTable::new(TABLE_BYTES_MAX);
+    for nth in 0..5_000 {
+        table.insert(b"name", &vec![b'x'; nth * 7919 % 4_060]);
+        assert!(table.held_texts() <= TABLE_BYTES_MAX.into(), "{}", table.held_texts());
+    }
+    assert!(table.len() > 0);
 }
 
 #[test]
@@ -308,7 +320,6 @@ proptest! {
             // The limit of the first blocks is larger, so that entries stay.
             let limit = if limit < 1000 { TABLE_BYTES_MAX } else { limit - 1000 };
             encoder.set_limit(limit.into());
-            decoder.set_limit(limit);
             let fields: Vec<_> = all
                 .iter()
                 .map(|(name, value, sensitive)| HeaderField { name, value, sensitive: *sensitive })
@@ -325,7 +336,8 @@ proptest! {
             decoder.export(&mut theirs);
             prop_assert_eq!(&ours, &theirs);
             encoder = HpackEncoder::import(encoder.table_sizes(), &ours).unwrap();
-            decoder = HpackDecoder::import(decoder.table_size(), limit, &theirs).unwrap();
+            decoder =
+                HpackDecoder::import(decoder.table_size(), decoder.limit(), &theirs).unwrap();
         }
     }
 

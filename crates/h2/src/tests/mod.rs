@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod client;
+mod defaults;
 mod floods;
 mod parked;
 mod sending;

@@ -41,7 +41,6 @@ impl Random {
             streams_max: 1 + self.below(50) as u32,
             stream_window: [1, 100, 16_384, 65_535, 1 << 20][self.below(5)],
             connection_window: [65_535, 100_000, 1 << 20][self.below(3)],
-            table_bytes: [0, 100, 2048, 4096][self.below(4)],
             ..H2Limits::default()
         }
     }

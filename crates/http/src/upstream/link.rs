@@ -24,8 +24,6 @@ use crate::head::RESPONSE_HEAD_BYTES_MAX;
 /// other responses. It is never made narrower, because bytes that those clients hold would count
 /// against it. Each stream's window bounds the bytes in transit.
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
-/// Size of the table for the upstream's fields: what HTTP/2 begins with (RFC 9113 6.5.2).
-const TABLE_BYTES: u16 = 4096;
 /// How long a connection may be silent before a request has it pinged.
 const PING_FIRST_AFTER: Duration = Duration::from_secs(1);
 /// Most pings without a response between them; a request may add one. gRPC's servers end a
@@ -96,7 +94,6 @@ impl Link {
             stream_window: windows.told,
             connection_window: CONNECTION_WINDOW_BYTES,
             head_bytes_max: RESPONSE_HEAD_BYTES_MAX as u32,
-            table_bytes: TABLE_BYTES,
             ..H2Limits::default()
         };
         let (mut output, now) = (Output::default(), Instant::now());
