@@ -24,11 +24,17 @@ use super::served_connection::{Record, ServedConnection};
 use super::stream::Stream;
 use super::upstream::Upstream;
 use super::upstream::dial::{self, DialFailure, DialTerms, Dialled, spoken};
-use super::upstream::request::{NoAnswer, UpstreamRequest};
+use super::upstream::request::UpstreamRequest;
 use super::worker::Http;
+
+/// Dials of the only upstream of a rule while each new connection ends by GOAWAY before a stream.
+/// As many as a request has tries: a server that stops says so, and the next one listens already.
+const UNREAD_DIALS_MAX: u32 = 3;
 
 /// A route has an HTTP upstream. Other connections are not served here.
 const NO_UPSTREAM: Reason = Reason::Internal("no HTTP upstream");
+/// A new connection has taken no stream.
+const UNREAD: Reason = Reason::UpstreamUnread;
 
 /// Which connection a request may have.
 #[derive(Clone, Copy)]
@@ -99,7 +105,7 @@ pub async fn find(
             Some((worker, route)) => (worker, route),
             None => (&served.worker, served.route().map_err(Failure::Answer)?),
         };
-        let index = choose(served, route, *tried).ok_or(Failure::Answer(Reason::UpstreamUnread))?;
+        let index = choose(served, route, *tried).ok_or(Failure::Answer(UNREAD))?;
         let target = route.target(index).ok_or(Failure::Answer(NO_UPSTREAM))?;
         let (shelf, spoken) = (target.shelf, spoken(target.to, upstream_request.by_one));
         let found = |upstream| {
@@ -129,15 +135,15 @@ pub async fn find(
                 connection.is_single_use = newer.is_some();
                 return Ok(found(Upstream::One(connection)));
             }
-            Ok(Dialled::Two(connection)) => {
-                let asked = connection.ask(upstream_request).map(Box::new).map(Upstream::Two);
-                return asked.map(found).ok_or_else(|| NoAnswer::Unread.into());
-            }
+            Ok(Dialled::Two(connection)) => match connection.ask(upstream_request) {
+                Some(asked) => return Ok(found(Upstream::Two(Box::new(asked)))),
+                None => DialFailure { name: connection.name.clone(), reason: UNREAD },
+            },
             Err(failure) => failure,
         };
-        let is_over = note_failed(worker, &target, (index, tried), (&failure, share));
-        let in_time = dials.passed(Instant::now()) < limit;
-        if is_over && in_time && tried.count() < route.upstreams() {
+        let has_next = note_failed(worker, &target, (index, tried), (&failure, share))
+            || dials.may_repeat(&target, &failure.reason);
+        if has_next && dials.passed(Instant::now()) < limit {
             continue;
         }
         let is_loop = matches!(failure.reason, Reason::Loop(_));
@@ -173,6 +179,8 @@ struct Dials {
     /// The vain dials of the upstream with this index when the request came to it. Each upstream
     /// has a count of its own.
     vain: Option<(usize, u64)>,
+    /// How many connections have taken no stream.
+    unread: u32,
     /// When the first began. `None` again after a hold: the time of the hold is not the dials'.
     began: Option<Instant>,
 }
@@ -184,14 +192,22 @@ impl Dials {
         in_vain
     }
 
+    /// Whether the same upstream is dialled again at once after a dial that ended so: it is the
+    /// only one.
+    fn may_repeat(&mut self, target: &RouteTarget<'_>, reason: &Reason) -> bool {
+        let is_again = target.balanced.is_none() && *reason == UNREAD;
+        self.unread += u32::from(is_again);
+        is_again && self.unread < UNREAD_DIALS_MAX
+    }
+
     /// The time since the first, which begins now if there was none.
     fn passed(&mut self, now: Instant) -> Duration {
         now.saturating_duration_since(*self.began.get_or_insert(now))
     }
 }
 
-/// Notes a failed dial of an upstream whose health is known. Returns whether another one may be
-/// dialled.
+/// Notes a failed dial of an upstream whose health is known. Returns whether another one is left
+/// that may be dialled.
 fn note_failed(
     worker: &Http,
     target: &RouteTarget<'_>,
@@ -199,12 +215,12 @@ fn note_failed(
     (failure, share): (&DialFailure, DialTime),
 ) -> bool {
     let is_over = may_dial_another(&failure.reason);
-    let Some((_, member)) = target.balanced.filter(|_| is_over) else { return false };
+    let Some((group, member)) = target.balanced.filter(|_| is_over) else { return false };
     if share.says_down(&failure.reason) {
         member.health.failed(worker.engine.now_unix_ms(), &failure.reason);
     }
     tried.add(index);
-    true
+    tried.count() < group.members.len()
 }
 
 /// The failure of a request that has no connection and is not held.

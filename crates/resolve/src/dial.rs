@@ -160,6 +160,7 @@ pub fn may_dial_another(reason: &Reason) -> bool {
             | Reason::NoAddress
             | Reason::UpstreamAlert(_)
             | Reason::UpstreamTls(_)
+            | Reason::UpstreamUnread
     )
 }
 

@@ -43,6 +43,8 @@ pub enum LinkEnd {
     Failed(Arc<std::io::Error>),
     /// The upstream seems to be gone, or nobody needs the connection.
     Left,
+    /// The upstream has taken no stream before its GOAWAY.
+    Unread,
 }
 
 /// A connection.
@@ -157,10 +159,13 @@ impl Link {
         Poll::Pending
     }
 
-    /// Ready once the upstream's SETTINGS say how many streams may begin.
+    /// Ready once the upstream's SETTINGS say that a stream may begin, or its GOAWAY that none may.
     pub fn poll_open(&mut self, task: &Context<'_>) -> Poll<Result<(), LinkEnd>> {
         if let Some(end) = &self.end {
             return Poll::Ready(Err(end.clone()));
+        }
+        if self.is_retired {
+            return Poll::Ready(Err(LinkEnd::Unread));
         }
         if self.is_greeted() && self.connection.can_open() {
             return Poll::Ready(Ok(()));
@@ -481,13 +486,12 @@ impl Link {
             H2Event::Writable => self.wake_blocked(),
             H2Event::Settings => {
                 self.wake_blocked();
-                if let Some(opener) = self.opener.take() {
-                    opener.wake();
-                }
+                self.wake_opener();
             }
             H2Event::Pong(_) => self.is_ping_open = false,
             H2Event::GoAway { last, .. } => {
                 self.is_retired = true;
+                self.wake_opener();
                 // Streams beyond the last one were not processed (RFC 9113 8.7).
                 for stream in self.streams.iter_mut().filter(|stream| stream.id > last) {
                     stream.ends(StreamEnd::Unprocessed);
@@ -515,21 +519,25 @@ impl Link {
         }
     }
 
+    fn wake_opener(&mut self) {
+        if let Some(opener) = self.opener.take() {
+            opener.wake();
+        }
+    }
+
     /// Ends all streams with the connection.
     pub fn end(&mut self, end: LinkEnd) {
         let of_streams = match &end {
             LinkEnd::Broken(fault) => StreamEnd::Broken(*fault),
             LinkEnd::Failed(error) => alert(error).map_or(StreamEnd::Lost, StreamEnd::Alert),
-            LinkEnd::Closed | LinkEnd::Left => StreamEnd::Lost,
+            LinkEnd::Closed | LinkEnd::Left | LinkEnd::Unread => StreamEnd::Lost,
         };
         self.is_retired = true;
         self.end = Some(end);
         for stream in &mut self.streams {
             stream.ends(of_streams);
         }
-        if let Some(opener) = self.opener.take() {
-            opener.wake();
-        }
+        self.wake_opener();
         if !self.is_unused {
             self.connection.close(ErrorCode::NO_ERROR, self.output.tail());
         }

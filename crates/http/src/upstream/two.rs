@@ -311,6 +311,7 @@ fn why_ended(end: &LinkEnd) -> Reason {
         LinkEnd::Closed | LinkEnd::Left => {
             Reason::Response(Detail::of("HTTP/2: closed before its SETTINGS"))
         }
+        LinkEnd::Unread => Reason::UpstreamUnread,
     }
 }
 

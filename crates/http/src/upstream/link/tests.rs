@@ -9,6 +9,16 @@ use eyelet_memory::budget::Account;
 
 use super::*;
 
+/// Whether a task was woken.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A link with its upstream.
 struct Pair {
     link: Link,
@@ -251,14 +261,8 @@ fn bodies_wait_in_turns() {
 /// A request to a silent upstream has it pinged, also while earlier bytes wait for the socket.
 #[test]
 fn a_wanted_ping_wakes_the_task() {
-    struct Woken(AtomicBool);
-    impl Wake for Woken {
-        fn wake(self: Arc<Self>) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
     let mut pair = Pair::new();
-    let woken = Arc::new(Woken(AtomicBool::new(false)));
+    let woken = Arc::new(Woken::default());
     let fields = [(":method", "GET"), (":scheme", "http"), (":path", "/")]
         .map(|(name, value)| HeaderField::new(name.as_bytes(), value.as_bytes()));
     pair.link.request(fields, RequestKind::Other, true).unwrap();
@@ -323,5 +327,27 @@ fn frames_may_arrive_in_any_pieces() {
         }
         assert_eq!((body, pair.data(id)), (3, Poll::Ready(Ok(None))));
         assert!(pair.link.rest.is_empty());
+    }
+}
+
+/// Who waits for the first stream of a new connection waits no longer once GOAWAY has come:
+/// together with SETTINGS, or behind some that allow no stream.
+#[test]
+fn a_connection_that_takes_no_stream_is_not_waited_for() {
+    for (streams_max, is_later) in [(100, false), (0, false), (0, true)] {
+        let (mut link, mut out) = (Link::new(Arc::new(Budget::new(1 << 30, 0)), false), Vec::new());
+        let limits = H2Limits { streams_max, ..H2Limits::default() };
+        let mut server = H2Connection::server(limits, 0, &mut out);
+        if is_later {
+            link.receive(&std::mem::take(&mut out), Instant::now()).unwrap();
+        }
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        assert!(link.poll_open(&Context::from_waker(&waker)).is_pending());
+        server.close(ErrorCode::NO_ERROR, &mut out);
+        link.receive(&out, Instant::now()).unwrap();
+        assert!(woken.0.load(Ordering::Relaxed), "{streams_max} {is_later}");
+        let opened = link.poll_open(&Pair::task());
+        assert!(matches!(opened, Poll::Ready(Err(LinkEnd::Unread))), "{opened:?}");
     }
 }
