@@ -66,7 +66,15 @@ fn poll_link(
     {
         return Poll::Ready(LinkEnd::Broken(fault));
     }
-    let mut read = 0;
+    // An end that has arrived is seen before more requests are written, which it would cost.
+    let mut read = match link.output.is_empty() || link.output.is_full() || link.is_paused() {
+        true => 0,
+        false => match poll_read(link, socket, task) {
+            Poll::Ready(Ok(bytes)) => bytes,
+            Poll::Ready(Err(end)) => return Poll::Ready(end),
+            Poll::Pending => 0,
+        },
+    };
     loop {
         // Narrower windows are sent before the requests that required them arrive.
         link.tell_window();

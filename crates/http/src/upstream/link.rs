@@ -227,9 +227,9 @@ impl Link {
         kind: RequestKind,
         is_last: bool,
     ) -> Result<u32, SendFault> {
-        let was_empty = self.output.is_empty();
+        let (was_empty, begin) = (self.output.is_empty(), self.output.end_position());
         let id = self.connection.request(fields, kind, is_last, self.output.tail())?;
-        self.streams.push(LinkStream::new(id));
+        self.streams.push(LinkStream::new(id, begin));
         if self.pings <= PINGS_MAX && self.heard_at.elapsed() >= PING_FIRST_AFTER {
             self.wants_ping = true;
             self.wake();
@@ -535,7 +535,8 @@ impl Link {
         self.is_retired = true;
         self.end = Some(end);
         for stream in &mut self.streams {
-            stream.ends(of_streams);
+            let is_sent = self.output.has_written(stream.begin);
+            stream.ends(if is_sent { of_streams } else { StreamEnd::Unprocessed });
         }
         self.wake_opener();
         if !self.is_unused {

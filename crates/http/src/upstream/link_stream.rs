@@ -33,7 +33,7 @@ pub enum StreamEnd {
     Lost,
     /// The upstream has reset it.
     Reset(ErrorCode),
-    /// The upstream has left it out by GOAWAY.
+    /// The upstream has left it out by GOAWAY, or nothing of it was written.
     Unprocessed,
 }
 
@@ -41,6 +41,8 @@ pub enum StreamEnd {
 pub struct LinkStream {
     /// Its identifier.
     pub id: u32,
+    /// Position of its first byte in the connection's output.
+    pub begin: u64,
     /// Heads, and whether the message ends there.
     heads: VecDeque<(MessageHead, bool)>,
     data: VecDeque<Vec<u8>>,
@@ -60,10 +62,11 @@ pub struct LinkStream {
 }
 
 impl LinkStream {
-    /// A new stream.
-    pub fn new(id: u32) -> Self {
+    /// A new stream that begins at this position of the output.
+    pub fn new(id: u32, begin: u64) -> Self {
         Self {
             id,
+            begin,
             heads: VecDeque::new(),
             data: VecDeque::new(),
             trailers: None,

@@ -37,6 +37,8 @@ pub struct Output {
     tail: Vec<u8>,
     /// Bytes of `tail` that were written.
     tail_written: usize,
+    /// Bytes that were written of all that ever waited.
+    written: u64,
 }
 
 /// Bytes that nothing is appended to.
@@ -91,6 +93,16 @@ impl Output {
         self.pieces_len + self.tail.len() - self.tail_written
     }
 
+    /// Position behind what waits, among all bytes of the connection.
+    pub fn end_position(&self) -> u64 {
+        self.written + self.len() as u64
+    }
+
+    /// Whether the byte at a position was written. Bytes that were dropped were not.
+    pub fn has_written(&self, position: u64) -> bool {
+        position < self.written
+    }
+
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -113,7 +125,7 @@ impl Output {
 
     /// Drops all that waits: nobody reads it.
     pub fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self { written: self.written, ..Self::default() };
     }
 
     /// Writes all that waits.
@@ -138,7 +150,8 @@ impl Output {
     #[cfg(test)]
     pub fn take_all(&mut self) -> Vec<u8> {
         self.seal();
-        let all = self.pieces.iter().flat_map(|piece| &piece.bytes[..]).copied().collect();
+        let all: Vec<u8> = self.pieces.iter().flat_map(|piece| &piece.bytes[..]).copied().collect();
+        self.written += all.len() as u64;
         self.clear();
         all
     }
@@ -156,6 +169,7 @@ impl Output {
 
     /// Drops bytes that were written.
     fn advance(&mut self, mut written: usize) {
+        self.written += written as u64;
         while let Some(piece) = self.pieces.front_mut() {
             let len = piece.bytes.len().min(written);
             piece.bytes.advance(len);
@@ -216,6 +230,25 @@ mod tests {
             assert_eq!(written, wanted, "{step}");
             assert!(output.is_empty() && output.held() <= KEPT_BYTES, "{}", output.held());
         }
+    }
+
+    /// What is dropped was never written, and neither is what comes after it.
+    #[test]
+    fn it_is_known_what_was_written() {
+        let mut output = Output::default();
+        output.tail().extend_from_slice(&[1; 30]);
+        output.push_data(HEAD, vec![0; COPIED_BYTES].into());
+        let begin = output.end_position();
+        output.tail().extend_from_slice(&[2; 30]);
+        assert!(!output.has_written(0));
+        output.advance(begin as usize);
+        assert!(output.has_written(0) && output.has_written(begin - 1));
+        assert!(!output.has_written(begin));
+        output.clear();
+        assert!(output.has_written(begin - 1) && !output.has_written(output.end_position()));
+        output.tail().push(3);
+        output.advance(1);
+        assert!(output.has_written(begin));
     }
 
     #[test]

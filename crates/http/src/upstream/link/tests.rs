@@ -351,3 +351,20 @@ fn a_connection_that_takes_no_stream_is_not_waited_for() {
         assert!(matches!(opened, Poll::Ready(Err(LinkEnd::Unread))), "{opened:?}");
     }
 }
+
+/// An upstream cannot have processed what was never written to it.
+#[test]
+fn a_request_that_was_not_written_is_unprocessed() {
+    let mut pair = Pair::new();
+    let sent = pair.ask(false);
+    let fields = [(":method", "POST"), (":scheme", "http"), (":path", "/")]
+        .map(|(name, value)| HeaderField::new(name.as_bytes(), value.as_bytes()));
+    let unsent = pair.link.request(fields, RequestKind::Other, true).unwrap();
+    pair.link.end(LinkEnd::Closed);
+    let end = |pair: &mut Pair, id| match pair.link.poll_head(id, &Pair::task()) {
+        Poll::Ready(Err(end)) => Some(end),
+        Poll::Ready(Ok(_)) | Poll::Pending => None,
+    };
+    assert_eq!(end(&mut pair, sent), Some(StreamEnd::Lost));
+    assert_eq!(end(&mut pair, unsent), Some(StreamEnd::Unprocessed));
+}
