@@ -185,7 +185,7 @@ fn head(to: &HttpUpstream, path: &str) -> Result<(request::Parts, String), Check
 fn failed(why: NoAnswer) -> CheckError {
     match Failure::from(why) {
         Failure::Answer(reason) | Failure::Cut(reason) => CheckError::Failed(reason),
-        Failure::Client(_) => CheckError::Failed(Reason::UpstreamUnread),
+        Failure::Client(_) | Failure::Unprocessed => CheckError::Failed(Reason::UpstreamUnread),
     }
 }
 

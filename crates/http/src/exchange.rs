@@ -21,6 +21,7 @@ use super::io::ClientLost;
 use super::originate::{self, Translation};
 use super::prepare::{check, may_be_sent_again};
 use super::request_body::{self, RequestCoding};
+use super::retry::Tries;
 use super::room;
 use super::served_connection::{Record, RequestLogEntry, ServedConnection, Written};
 use super::stream::Stream;
@@ -31,14 +32,11 @@ use super::upstream::request::{BodyCodings, NoAnswer, UpstreamRequest};
 use super::upstream::{Upstream, one};
 use super::websocket;
 use crate::compress::RequestCodings;
-use eyelet_balance::group::Tried;
 use eyelet_engine::event_loop::others_first;
 use eyelet_engine::handle::WaitError;
 use eyelet_telemetry::reason::{Detail, Limit, Reason};
 use eyelet_telemetry::request::Coded;
 
-/// How often a request is sent, if sending it again does no harm.
-const TRIES_MAX: u32 = 3;
 /// Interim responses to one request: each is a TLS record to the client.
 const INTERIM_MAX: usize = 100;
 
@@ -115,6 +113,13 @@ async fn fail(
             record.reason = reason;
             stream.cut();
             return ExchangeEnd { client_lost: true, ..ExchangeEnd::default() };
+        }
+        Failure::Unprocessed => {
+            record.reason = Reason::UpstreamUnread;
+            if stream.refuse() {
+                return ExchangeEnd { client_lost: true, ..ExchangeEnd::default() };
+            }
+            status(&record.reason)
         }
     };
     if record.status.is_some() {
@@ -412,62 +417,51 @@ async fn ask<'a>(
         others_first().await;
     }
     let UpstreamRequest { parts, length, .. } = upstream_request;
-    let (is_harmless_twice, mut tried) = (upstream_request.again, Tried::default());
-    let (mut tries, mut is_answered) = (1, true);
+    let mut tries = Tries::new(&upstream_request);
     loop {
-        let want = (Want { idle: tries == 1, hold: is_answered }, &mut tried);
-        let found = match stream.take_asked() {
+        let want = Want { idle: tries.is_first(), hold: tries.may_hold() };
+        let mut found = match stream.take_asked() {
             Some(upstream) => FoundUpstream::asked(served, upstream),
-            None => match find(served, stream, &upstream_request, want, record).await {
-                // The upstream is gone, and this request may be what ended it.
-                Err(Failure::Answer(_)) if !is_answered => return Err(NoAnswer::Dead.into()),
-                found => found?,
-            },
+            None => {
+                let want = (want, &mut tries.tried);
+                match find(served, stream, &upstream_request, want, record).await {
+                    // The upstream is gone, and this request may be what ended it.
+                    Err(Failure::Answer(_)) if !tries.may_hold() => {
+                        return Err(NoAnswer::Dead.into());
+                    }
+                    found => found?,
+                }
+            }
         };
-        let FoundUpstream { mut upstream, index, chosen } = found;
         stream.was_asked();
+        let upstream = &mut found.upstream;
         served.note_upstream(upstream.name());
-        record.note_sent(&upstream);
+        record.note_sent(upstream);
         let (head, chunked) = (upstream.head(&upstream_request), upstream.is_chunked());
         let is_coded = upstream.is_coded(&upstream_request);
         let length = if is_coded { Length::Chunked } else { length };
         let mut upload = Upload::new(&served.worker, written, head, length, chunked);
         upload.recode(RequestCoding::of(served, &upstream_request, is_coded)?);
+        upload.taken = tries.take_body(upstream);
         let method = &parts.method;
-        let waited = wait_for_head(served, stream, &mut upstream, &mut upload, method, record);
+        let waited = wait_for_head(served, stream, upstream, &mut upload, method, record);
         let why = match waited.await {
             Ok(response) => {
-                if let Some(Chosen { member, .. }) = &chosen {
+                upload.taken.end_tries();
+                if let Some(Chosen { member, .. }) = &found.chosen {
                     member.health.answered(served.worker.engine.now_unix_ms());
                 }
                 if served.originate().is_some() {
                     upstream.note_coded_bodies(&response.parts, is_coded);
                 }
+                let FoundUpstream { upstream, index, chosen } = found;
                 return Ok(Answered { upstream, index, chosen, upload, response });
             }
             Err(NoHead::Failure(failure)) => return Err(failure),
             Err(NoHead::Upstream(why)) => why,
         };
-        let harmless = match why {
-            // It may have closed it before the request came.
-            NoAnswer::Dead | NoAnswer::Alert(_) if upstream.is_reused() => upstream_request.again,
-            NoAnswer::Dead | NoAnswer::Alert(_) => {
-                let another = chosen.is_some_and(|at| at.note_dead(served, index, &mut tried));
-                let is_silent = matches!(why, NoAnswer::Dead) && upstream.is_silent();
-                let same = !another && is_silent && upstream_request.again;
-                tried = if same { Tried::default() } else { tried };
-                is_harmless_twice && (another || same) && tries < TRIES_MAX
-            }
-            NoAnswer::Unread | NoAnswer::OneWanted => !upload.taken && tries < TRIES_MAX,
-            NoAnswer::Broken(_) | NoAnswer::Fault(_) | NoAnswer::NoRoom => false,
-        };
-        if !harmless {
-            return Err(why.into());
-        }
-        tries += 1;
-        is_answered = !matches!(why, NoAnswer::Dead | NoAnswer::Alert(_));
-        upstream_request.again = false;
-        upstream_request.by_one |= matches!(why, NoAnswer::OneWanted);
+        tries.body = std::mem::take(&mut upload.taken);
+        tries.go_on(why, served, &found, &mut upstream_request)?;
     }
 }
 
@@ -480,7 +474,8 @@ async fn wait_for_head(
     record: &mut Record,
 ) -> Result<Response, NoHead> {
     let upstream_timeout = served.worker.shared.config.http.upstream_timeout;
-    let (mut began, mut was_polled, mut has_interim) = (Instant::now(), false, false);
+    let (mut began, mut was_polled) = (Instant::now(), false);
+    let (mut has_continue, mut has_interim) = (false, false);
     for interim_left in (0..=INTERIM_MAX).rev() {
         let mut wait = |task: &mut Context<'_>| {
             let (was_done, before) = (upload.done, upload.moved());
@@ -499,8 +494,12 @@ async fn wait_for_head(
             }
             poll_too_late(task, served, stream, upload, upstream, began).map(Err)
         };
-        let response = poll_fn(&mut wait).await.map_err(|no_head| no_head.after(has_interim))?;
-        has_interim = true;
+        let waited = poll_fn(&mut wait).await;
+        // A client that was asked for its body knows of no response yet.
+        let is_begun = has_interim || has_continue && !upload.taken.is_whole();
+        let response = waited.map_err(|no_head| no_head.after(is_begun))?;
+        let is_continue = response.parts.status == StatusCode::CONTINUE;
+        (has_continue, has_interim) = (has_continue || is_continue, has_interim || !is_continue);
         if !response.parts.status.is_informational()
             || response.parts.status == StatusCode::SWITCHING_PROTOCOLS
         {

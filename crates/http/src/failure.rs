@@ -15,6 +15,9 @@ pub enum Failure {
     Answer(Reason),
     /// The response was cut after its head.
     Cut(Reason),
+    /// The upstream has not processed the request, and Eyelet cannot send it again. A client of
+    /// HTTP/2 can.
+    Unprocessed,
 }
 
 impl Failure {

@@ -32,6 +32,7 @@ pub mod reason;
 pub mod redirect;
 pub mod refusal;
 mod request_body;
+mod retry;
 mod room;
 mod route;
 pub mod served_connection;

@@ -287,6 +287,15 @@ impl<'a> Stream<'a> {
         }
     }
 
+    /// Refuses an HTTP/2 request that nothing was done for, so that its client may send it again
+    /// (RFC 9113 8.7). Returns whether it could.
+    pub fn refuse(&mut self) -> bool {
+        match self {
+            Self::One(_) => false,
+            Self::Two(two) => two.refuse(),
+        }
+    }
+
     /// Cuts the response, so that the client does not take it for complete.
     pub fn cut(&mut self) {
         match self {

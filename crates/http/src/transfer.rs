@@ -2,7 +2,9 @@
 //! bounded buffers.
 
 mod decoded;
+mod lent;
 mod recoded;
+mod taken;
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
@@ -31,6 +33,8 @@ use crate::worker::Http;
 use eyelet_memory::budget::{Counted, PIECE_BYTES_MIN};
 use eyelet_telemetry::request::Coded;
 
+pub use taken::TakenBody;
+
 /// Bytes in flight in one direction. At this limit the source is not read.
 const QUEUED_BYTES_MAX: usize = 64 << 10;
 /// Bytes of a body that one poll may pass on unchanged: as many as a wake of the engine's relay.
@@ -49,8 +53,8 @@ pub struct Upload<'a> {
     /// The upstream takes no more bytes, but may still answer.
     pub broken: bool,
     read: bool,
-    /// Some of the body was read from the client, so the request cannot be sent again.
-    pub taken: bool,
+    /// What was taken of the body from the client.
+    pub taken: TakenBody,
     /// Bytes written.
     pub written: u64,
     counts: &'a Written<'a>,
@@ -87,7 +91,7 @@ impl<'a> Upload<'a> {
             done: false,
             broken: false,
             read,
-            taken: false,
+            taken: TakenBody::default(),
             written: 0,
             counts,
             worker: worker.clone(),
@@ -150,7 +154,9 @@ impl<'a> Upload<'a> {
         upstream: &mut Upstream,
     ) -> Poll<Result<(), ExchangeError>> {
         self.count_passed();
+        self.taken.give_way(task, &self.worker.engine, self.read);
         if self.broken {
+            self.taken.lose();
             // The client waits for window to send the rest, and would not read the answer.
             let _ = stream.poll_rest(task);
         }
@@ -172,7 +178,11 @@ impl<'a> Upload<'a> {
         upstream: &mut Upstream,
     ) -> Poll<Result<(), ExchangeError>> {
         let quota = self.written + PASSED_QUOTA_BYTES;
-        while self.queue.is_empty() && self.encoder == Encoder::Plain && !self.read {
+        while self.queue.is_empty()
+            && self.encoder == Encoder::Plain
+            && !self.read
+            && !self.taken.has_more()
+        {
             match (&mut *stream, &mut *upstream) {
                 (Stream::One(from), Upstream::One(to))
                     if to.is_plain() && from.left_to_pass().is_some() => {}
@@ -197,7 +207,7 @@ impl<'a> Upload<'a> {
                     Poll::Ready(Ok(written)) => written,
                     Poll::Ready(Err(_)) | Poll::Pending => 0,
                 };
-                self.taken = true;
+                self.taken.lose();
                 pass_max = next_pass_max(written == bytes.len());
                 written
             });
@@ -207,26 +217,6 @@ impl<'a> Upload<'a> {
             ready!(passed)?;
         }
         Poll::Ready(Ok(()))
-    }
-
-    /// Counts what the task of an HTTP/2 connection has written.
-    fn count_passed(&mut self) {
-        let Some(passed) = self.passed.as_ref().map(|passed| passed.take()) else { return };
-        self.written += passed as u64;
-        self.counts.add(passed);
-    }
-
-    /// Has the task of an HTTP/2 connection write the rest of the body as it arrives, where its
-    /// framing permits. All before it is written.
-    fn lend(&mut self, stream: &Stream<'_>, upstream: &Upstream) {
-        if let (Stream::Two(from), Upstream::One(to)) = (stream, upstream)
-            && self.encoder == Encoder::Plain
-            && matches!(self.boundary, Boundary::Unknown)
-            && let Some(socket) = to.lend()
-        {
-            self.taken = true;
-            from.write_to(socket, self.passed.get_or_insert_default());
-        }
     }
 
     fn poll_up(
@@ -245,16 +235,15 @@ impl<'a> Upload<'a> {
                 self.worker.engine.wants_memory(task);
             }
             while !self.read && (self.queue.len() < room || !stream.waits_to_be_read()) {
-                match stream.poll_piece(task, room.saturating_sub(self.queue.len())) {
+                let max = room.saturating_sub(self.queue.len());
+                match self.taken.poll_piece(task, stream, max, &self.worker.engine) {
                     Poll::Pending => break,
                     Poll::Ready(Err(exchange_error)) => return Poll::Ready(Err(exchange_error)),
                     Poll::Ready(Ok(Piece::Data(data))) => {
-                        self.taken = true;
                         self.boundary.read(&data);
                         self.encoder.push(data, &mut self.queue);
                     }
                     Poll::Ready(Ok(Piece::End(trailers))) => {
-                        self.taken |= trailers.is_some();
                         self.encoder.finish(trailers.as_ref(), &mut self.queue);
                         upstream.end(trailers);
                         self.read = true;

@@ -93,13 +93,13 @@ impl Upload<'_> {
     ) -> Poll<Result<Piece, ExchangeError>> {
         let Some(coding) = &mut self.recoded else { return Poll::Pending };
         let (taken, mut unreleased) = (&mut self.taken, coding.unreleased);
+        let engine = &self.worker.engine;
         let piece = coding.poll(task, |task| {
             // It has taken all that came before.
             stream.release(std::mem::take(&mut unreleased));
-            let piece = ready!(stream.poll_piece(task, max))?;
-            match &piece {
-                Piece::Data(data) => (*taken, unreleased) = (true, data.len()),
-                Piece::End(trailers) => *taken |= trailers.is_some(),
+            let piece = ready!(taken.poll_piece(task, stream, max, engine))?;
+            if let Piece::Data(data) = &piece {
+                unreleased = data.len();
             }
             Poll::Ready(Ok(piece))
         });

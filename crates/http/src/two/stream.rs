@@ -250,6 +250,14 @@ impl Two {
         }
     }
 
+    /// Refuses a request that nothing was done for. Returns whether nothing of a response was sent.
+    pub fn refuse(&mut self) -> bool {
+        if !self.responded {
+            self.streams.refuse(self.id);
+        }
+        !self.responded
+    }
+
     /// Cuts the response, so that the client does not take it for complete.
     pub fn cut(&mut self) {
         self.streams.cut(self.id);
