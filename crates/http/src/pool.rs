@@ -28,9 +28,12 @@ const KEPT_MAX: Duration = Duration::from_secs(30);
 /// the upstream counts from when it sent its response.
 const KEPT_MARGIN: Duration = Duration::from_secs(1);
 /// A connection that was idle this long is checked by a system call before it is used: its end may
-/// have come since the last iteration. No upstream closes one earlier. A busy pool never makes this
-/// check.
+/// have come since the last iteration. A busy pool makes this check only for requests that must not
+/// be sent twice: the others are sent again if it was closed.
 const LOOKED_AT_AFTER: Duration = Duration::from_millis(500);
+/// An upstream that closes right after its response has done so by then, and its end has arrived. A
+/// request that must not be sent twice takes a connection that has rested so long if there is one.
+const SETTLED_AFTER: Duration = Duration::from_millis(20);
 /// HTTP/1.1 connections kept for one upstream: as many as five clients of HTTP/2 ask by at once.
 /// With fewer, a burst of streams dials for each request that finds none, which costs more than all
 /// else of a small request. Only connections that were busy at the same time are kept.
@@ -123,9 +126,9 @@ impl Idle {
         rested < self.connection.said_timeout.map_or(unsaid, kept)
     }
 
-    /// Whether the upstream still seems connected.
-    fn is_fresh(&mut self, rested: Duration) -> bool {
-        self.connection.is_fresh(rested >= LOOKED_AT_AFTER)
+    /// Whether the upstream still seems connected. With `look` the kernel is asked at once.
+    fn is_fresh(&mut self, rested: Duration, look: bool) -> bool {
+        self.connection.is_fresh(look || rested >= LOOKED_AT_AFTER)
     }
 }
 
@@ -133,6 +136,20 @@ impl Idle {
 fn kept(said: Duration) -> Duration {
     let margin = KEPT_MARGIN.min(said / 2);
     (said - margin).min(KEPT_MAX)
+}
+
+/// The connection for a request that is sent once: the most recently used one that has settled, or
+/// else the most recently used one. `None`: it is kept for other requests, and so are the earlier
+/// ones.
+fn for_once(ones: &[Idle], now: Instant) -> Option<usize> {
+    let last = ones.len().checked_sub(1)?;
+    let rested = |idle: &Idle| now.saturating_duration_since(idle.since);
+    let is_young =
+        |at: usize, once| ones.get(at).is_some_and(|idle| idle.is_young(rested(idle), once));
+    let settled = ones.partition_point(|idle| rested(idle) >= SETTLED_AFTER);
+    let at = settled.checked_sub(1).filter(|at| is_young(*at, true)).unwrap_or(last);
+    // One that is too old for any request is taken to be closed.
+    (is_young(at, true) || !is_young(at, false)).then_some(at)
 }
 
 impl Shelf {
@@ -151,18 +168,17 @@ impl Shelf {
         if idle { self.take_idle(!upstream_request.again).map(Upstream::One) } else { None }
     }
 
-    /// The most recently used idle connection, if it suits a request that is sent `once` or again.
+    /// The most recently used idle connection that suits a request that is sent `once` or again.
     fn take_idle(&self, once: bool) -> Option<Box<one::Http1Connection>> {
         let mut ones = self.ones.borrow_mut();
         loop {
-            let last = ones.last()?;
-            let rested = last.since.elapsed();
-            if once && last.is_young(rested, false) && !last.is_young(rested, true) {
-                // It is kept for other requests. Earlier ones have been idle longer.
-                return None;
-            }
-            let mut last = ones.pop()?;
-            if last.is_young(rested, once) && last.is_fresh(rested) {
+            let at = match once {
+                true => for_once(&ones, Instant::now())?,
+                false => ones.len().checked_sub(1)?,
+            };
+            let rested = ones.get(at)?.since.elapsed();
+            let mut last = ones.remove(at);
+            if last.is_young(rested, once) && last.is_fresh(rested, once) {
                 last.connection.reused = true;
                 return Some(last.connection);
             }
@@ -237,7 +253,7 @@ impl Shelf {
         let (mut ones, mut twos) = (self.ones.borrow_mut(), self.twos.borrow_mut());
         ones.retain_mut(|idle| {
             let rested = idle.since.elapsed();
-            idle.is_young(rested, false) && idle.is_fresh(rested)
+            idle.is_young(rested, false) && idle.is_fresh(rested, false)
         });
         if ones.first().is_some_and(|idle| !idle.connection.has_plenty()) {
             // The first ones were not used for the longest time.
@@ -340,9 +356,15 @@ async fn sweep(shelf: Weak<Shelf>) {
 #[cfg(test)]
 mod tests {
     use std::future::Future;
+    use std::os::unix::net::UnixStream;
     use std::pin::Pin;
+    use std::sync::Arc;
     use std::task::{Context, Waker};
 
+    use eyelet_engine::worker::Worker;
+
+    use super::super::upstream::plain::tests::{connected, worker};
+    use super::super::upstream::socket::{Descriptor, Socket};
     use super::*;
 
     type Waiting<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
@@ -411,6 +433,66 @@ mod tests {
             (secs(u64::MAX), KEPT_MAX),
         ] {
             assert_eq!(kept(said), expected, "{said:?}");
+        }
+    }
+
+    /// A kept connection that has rested so long, and its upstream's end.
+    fn idle(worker: &Rc<Worker>, rested: Duration) -> (UnixStream, Idle) {
+        let (upstream, socket) = connected(worker);
+        let name = format!("{} ms", rested.as_millis()).into();
+        let descriptor = Descriptor::new(worker, None);
+        let connection =
+            Box::new(one::Http1Connection::new(Socket::Plain(socket), name, descriptor));
+        (upstream, Idle { connection, since: Instant::now() - rested })
+    }
+
+    /// The connections that requests which are sent once get at this moment.
+    fn taken_once(shelf: &Shelf, now: Instant) -> Vec<Arc<str>> {
+        let mut ones = shelf.ones.borrow_mut();
+        let next = || for_once(&ones, now).map(|at| ones.remove(at).connection.name.clone());
+        std::iter::from_fn(next).collect()
+    }
+
+    /// The connections that requests get, one after the other. `None`: a new one.
+    fn taken(shelf: &Shelf, once: bool) -> Vec<Arc<str>> {
+        std::iter::from_fn(|| shelf.take_idle(once)).map(|one| one.name.clone()).collect()
+    }
+
+    /// The event loop does not run, so that only the kernel knows of the end.
+    #[test]
+    fn an_end_that_has_just_come_costs_no_request_that_is_sent_once() {
+        let (worker, shelf) = (worker(), Shelf::default());
+        for (once, expected) in [(true, 0), (false, 1)] {
+            let (upstream, idle) = idle(&worker, Duration::ZERO);
+            shelf.ones.borrow_mut().push(idle);
+            drop(upstream);
+            assert_eq!(taken(&shelf, once).len(), expected, "{once}");
+        }
+    }
+
+    #[test]
+    fn a_request_that_is_sent_once_has_a_connection_that_has_settled() {
+        let (worker, ms) = (worker(), Duration::from_millis);
+        let cases: &[(&[u64], bool, &[&str])] = &[
+            (&[900, 300, 0], true, &["300 ms", "900 ms", "0 ms"]),
+            (&[900, 300, 0], false, &["0 ms", "300 ms", "900 ms"]),
+            (&[0], true, &["0 ms"]),
+            (&[], true, &[]),
+            // Those in the middle are for requests that may be sent twice.
+            (&[9_000, 3_000, 0], true, &["0 ms"]),
+            (&[9_000, 3_000, 0], false, &["0 ms", "3000 ms"]),
+        ];
+        for (rested, once, expected) in cases {
+            let (shelf, now) = (Shelf::default(), Instant::now());
+            let (_upstreams, idle): (Vec<_>, Vec<_>) =
+                rested.iter().map(|rested| idle(&worker, ms(*rested))).unzip();
+            shelf.ones.borrow_mut().extend(idle);
+            let taken = match once {
+                true => taken_once(&shelf, now),
+                false => taken(&shelf, false),
+            };
+            let taken: Vec<&str> = taken.iter().map(|name| &**name).collect();
+            assert_eq!(taken, *expected, "{rested:?} {once}");
         }
     }
 }
