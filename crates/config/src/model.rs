@@ -193,7 +193,7 @@ pub enum SpliceUpstream {
 pub enum Host {
     /// An address.
     Ip(IpAddr),
-    /// A name in lower-case ASCII, resolved at each dial.
+    /// A name in lower-case ASCII, resolved at each dial. A dot at its end makes it absolute.
     Name(String),
 }
 
@@ -215,6 +215,13 @@ pub struct HostPort {
     pub host: Host,
     /// The port, never 0.
     pub port: u16,
+}
+
+impl HostPort {
+    /// As a request names it: its host has no dot at the end.
+    pub fn authority(&self) -> String {
+        self.to_string().replacen(".:", ":", 1)
+    }
 }
 
 impl fmt::Display for HostPort {

@@ -171,7 +171,7 @@ pub(super) fn splice_upstream(text: &str) -> Result<SpliceUpstream, String> {
             rest.trim_end_matches('/')
         ));
     }
-    host_port(text).map(SpliceUpstream::HostPort)
+    upstream_host_port(text).map(SpliceUpstream::HostPort)
 }
 
 /// The upstream of a terminate rule.
@@ -194,7 +194,7 @@ pub(super) fn terminate_upstream(text: &str) -> Result<TerminateUpstream, String
         return Ok(TerminateUpstream::Http(http_upstream(address, None)));
     }
     match text.split_once("://") {
-        Some(("tcp", rest)) => host_port(rest).map(TerminateUpstream::Tcp),
+        Some(("tcp", rest)) => upstream_host_port(rest).map(TerminateUpstream::Tcp),
         Some(("http", rest)) => {
             let address = HttpAddress::Tcp(http_host_port("http", rest)?);
             Ok(TerminateUpstream::Http(http_upstream(address, None)))
@@ -215,7 +215,7 @@ pub(super) fn terminate_upstream(text: &str) -> Result<TerminateUpstream, String
 fn verified_by_host(to: &HostPort) -> UpstreamTls {
     let name = match &to.host {
         Host::Ip(ip) => ip.to_string(),
-        Host::Name(name) => name.clone(),
+        Host::Name(name) => name.strip_suffix('.').unwrap_or(name).to_owned(),
     };
     UpstreamTls { name, files: UpstreamFiles::default() }
 }
@@ -223,7 +223,7 @@ fn verified_by_host(to: &HostPort) -> UpstreamTls {
 /// The upstream of an originate rule.
 pub(super) fn originate_upstream(text: &str) -> Result<TerminateUpstream, String> {
     if let Some(rest) = text.strip_prefix("tls://") {
-        let address = host_port(rest)?;
+        let address = upstream_host_port(rest)?;
         let tls = verified_by_host(&address);
         return Ok(TerminateUpstream::Tls(TlsUpstream { address, tls, alpn: Vec::new() }));
     }
@@ -270,6 +270,17 @@ pub(super) fn upstream_http2(text: &str) -> Result<UpstreamHttp2, String> {
 
 fn http_upstream(address: HttpAddress, tls: Option<UpstreamTls>) -> HttpUpstream {
     HttpUpstream { address, tls, http2: UpstreamHttp2::Alpn, chosen: None }
+}
+
+/// `host:port` of an upstream. A dot at the end of a name makes it absolute: no search list
+/// applies.
+fn upstream_host_port(text: &str) -> Result<HostPort, String> {
+    let Some((name, port)) = text.rsplit_once(".:") else { return host_port(text) };
+    let to = host_port(&format!("{name}:{port}"))?;
+    match to.host {
+        Host::Name(name) => Ok(HostPort { host: Host::Name(name + "."), ..to }),
+        Host::Ip(ip) => Err(format!("\"{text}\": the address {ip} has a dot at its end")),
+    }
 }
 
 /// `host:port`. An IPv6 address is in brackets.
@@ -399,7 +410,7 @@ fn http_host_port(scheme: &str, rest: &str) -> Result<HostPort, String> {
             \"{scheme}://{authority}:{port}\""
         ));
     }
-    host_port(authority)
+    upstream_host_port(authority)
 }
 
 fn port(text: &str) -> Result<u16, String> {

@@ -174,7 +174,7 @@ async fn ask(
 fn head(to: &HttpUpstream, path: &str) -> Result<(request::Parts, String), CheckError> {
     let host = match (&to.address, &to.tls) {
         (HttpAddress::Unix(_) | HttpAddress::Destination, _) => "localhost".to_owned(),
-        (HttpAddress::Tcp(to), _) => to.to_string(),
+        (HttpAddress::Tcp(to), _) => to.authority(),
     };
     let uri = format!("http://{host}{path}");
     let request = Request::get(uri).header(header::USER_AGENT, "eyelet-check").body(());

@@ -172,3 +172,29 @@ fn a_rule_may_do_without_hsts() {
         assert_eq!(terminate.no_hsts, expected, "{more}");
     }
 }
+
+#[test]
+fn a_dot_at_the_end_of_a_name_makes_it_absolute() {
+    let no_name: &[&str] = &["5:12: \"a.example.\" is not a host: host name ends in a dot"];
+    let no_address: &[&str] =
+        &["5:12: \"192.0.2.1.:1\": the address 192.0.2.1 has a dot at its end"];
+    for (upstream, expected) in [
+        ("a.example.:1", &[][..]),
+        ("app.:1", &[]),
+        ("a.example..:1", no_name),
+        ("192.0.2.1.:1", no_address),
+    ] {
+        assert_eq!(said_of_splice(&format!("upstream = \"{upstream}\"")), *expected, "{upstream}");
+    }
+    let upstream = values::terminate_upstream("https://App.example.:443").unwrap();
+    let Some(HttpUpstream { address: HttpAddress::Tcp(to), tls: Some(tls), .. }) =
+        upstream.as_http()
+    else {
+        panic!("{upstream:?}")
+    };
+    assert_eq!(
+        (to.to_string(), to.authority()),
+        ("app.example.:443".into(), "app.example:443".into())
+    );
+    assert_eq!(tls.name, "app.example");
+}
