@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use hickory_resolver::proto::op::{DnsResponse, Query, ResponseCode};
 use hickory_resolver::proto::rr::domain::usage::{INVALID, LOCALHOST, ONION};
-use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
+use hickory_resolver::proto::rr::{DNSClass, Name, RData, Record, RecordType};
 
 /// Most seconds that an answer is valid, as in hickory's cache.
 pub const TTL_SECS_MAX: u32 = 24 * 60 * 60;
@@ -64,9 +64,21 @@ impl Question {
         Ok(Query::query(self.name.clone(), kind))
     }
 
-    /// The answer if the name does not exist, or has no address.
-    pub fn nothing(&self, negative_ttl_secs: u32) -> Answer {
-        Answer::new(vec![], self.ttl_secs.min(negative_ttl_secs))
+    /// The answer of a response that says that the name does not exist, or has no address.
+    ///
+    /// # Errors
+    /// The server is lame: it neither has the zone nor asks others, so it does not know.
+    fn nothing(&self, response: &DnsResponse) -> Result<Answer, String> {
+        let is_referral = || {
+            let has = |kind| response.authorities.iter().any(|record| record.record_type() == kind);
+            has(RecordType::NS) && !has(RecordType::SOA)
+        };
+        let may_know = response.authoritative || response.recursion_available && !is_referral();
+        if !may_know {
+            return Err("lame answer: neither authority nor recursion".to_owned());
+        }
+        let negative_ttl_secs = response.negative_ttl().unwrap_or(0);
+        Ok(Answer::new(vec![], self.ttl_secs.min(negative_ttl_secs)))
     }
 
     /// Reads the response to [`Question::query`]. `None`: the aliases lead on, and
@@ -75,6 +87,9 @@ impl Question {
     /// # Errors
     /// Why the addresses cannot be known.
     pub fn read(&mut self, response: &DnsResponse) -> Result<Option<Answer>, String> {
+        if response.answers.iter().any(|record| record.dns_class != DNSClass::IN) {
+            return Err("malformed answer: a record of another class".to_owned());
+        }
         // The order of the records means nothing.
         let mut end = self.name.clone();
         while let Some((target, its_ttl_secs)) = alias(response, &end) {
@@ -85,12 +100,11 @@ impl Question {
                 return Err(format!("more than {ALIASES_MAX} aliases"));
             }
         }
-        let negative_ttl_secs = response.negative_ttl().unwrap_or(0);
         match response.response_code {
             ResponseCode::NoError => {}
             // NXDOMAIN is about the end of the aliases (RFC 6604). That name then has no records
             // (RFC 8020), whatever else the response contains.
-            ResponseCode::NXDomain => return Ok(Some(self.nothing(negative_ttl_secs))),
+            ResponseCode::NXDomain => return self.nothing(response).map(Some),
             code => return Err(format!("error response: {code}")),
         }
         let found: Vec<&Record> = response.answers.iter().filter(|r| r.name == end).collect();
@@ -100,7 +114,7 @@ impl Question {
             return Ok(Some(Answer::new(addresses, least)));
         }
         if end == self.name {
-            return Ok(Some(self.nothing(negative_ttl_secs)));
+            return self.nothing(response).map(Some);
         }
         self.name = end;
         Ok(None)

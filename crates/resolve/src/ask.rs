@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::net::TcpStream;
@@ -31,7 +32,9 @@ pub fn now<T>(question: impl Future<Output = T>) -> io::Result<T> {
 /// # Errors
 /// Why there is none.
 pub async fn addresses(config: &Config, name: &str) -> Result<Vec<IpAddr>, String> {
-    let (four, six) = (resolve(config, name, false).await?, resolve(config, name, true).await?);
+    // If one family fails, the other is enough.
+    let (four, six) = tokio::join!(resolve(config, name, false), resolve(config, name, true));
+    let (four, six) = (four?, six?);
     let all = four.logged.addresses.iter().chain(&six.logged.addresses).copied();
     let all: Vec<IpAddr> = all.collect();
     let fault = four.fault().or(six.fault()).unwrap_or("the name has no address");
@@ -76,7 +79,7 @@ pub async fn certificate(
 
 async fn resolve(config: &Config, name: &str, v6: bool) -> Result<Resolved, String> {
     let wait = config.evidence.timeout;
-    let resolvers = Resolvers::new(&config.dns, wait);
+    let resolvers = Resolvers::new(&config.dns, wait, Arc::default());
     let mut question = resolvers.ask(name, v6, Instant::now() + wait)?;
     let mut resolved = question.next(None, now_ms, config.evidence.history).await;
     while !resolved.is_complete() {

@@ -10,6 +10,7 @@ use crate::certificate::{Prober, Shown};
 use crate::permits::Permits;
 use crate::resolved::Resolved;
 use crate::resolver::{DialledName, Found};
+use crate::server::ServerMemory;
 use eyelet_config::{Config, Dns};
 use eyelet_telemetry::evidence::AddressEvidence;
 use eyelet_tls::roots::{EvidenceRoots, RootsError};
@@ -41,6 +42,8 @@ pub struct EvidenceStore {
     pub(crate) certificates: Arc<Cache<Visit, Arc<Attempt>>>,
     /// Addresses of names that are dialled.
     pub dialled: Arc<Cache<DialledName, Arc<Found>>>,
+    /// What is remembered of DNS servers.
+    pub(crate) servers: Arc<ServerMemory>,
     pub(crate) prober: Option<Prober>,
     /// What the next prober trusts, if a rule asks for a certificate.
     roots: Option<Arc<EvidenceRoots>>,
@@ -101,6 +104,7 @@ impl EvidenceStore {
             dns: Arc::new(Cache::new(bytes_max)),
             certificates: Arc::new(Cache::new(bytes_max)),
             dialled: Arc::new(Cache::new(bytes_max)),
+            servers: Arc::default(),
             prober,
             roots,
             dns_settings: config.dns.clone(),
@@ -134,6 +138,7 @@ impl EvidenceStore {
             dns,
             certificates,
             dialled,
+            servers: Arc::default(),
             prober,
             roots,
             dns_settings: config.dns.clone(),

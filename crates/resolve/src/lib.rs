@@ -21,6 +21,7 @@ mod properties;
 pub mod resolved;
 pub mod resolver;
 pub mod resolvers;
+pub mod server;
 pub mod servers;
 pub mod share;
 pub mod system;

@@ -48,8 +48,9 @@ impl Names {
     /// The state before the first query. No file is read.
     pub fn new(shared: Arc<SharedNames>, engine: Rc<Worker>) -> Self {
         let config = &shared.config;
-        let resolver = Rc::new(Resolver::new(&config.dns));
-        let resolvers = Rc::new(Resolvers::new(&config.dns, config.evidence.timeout));
+        let servers = || shared.evidence.servers.clone();
+        let resolver = Rc::new(Resolver::new(&config.dns, servers()));
+        let resolvers = Rc::new(Resolvers::new(&config.dns, config.evidence.timeout, servers()));
         let system = shared.system.version();
         Self { shared, engine, resolver, resolvers, system }
     }

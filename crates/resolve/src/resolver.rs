@@ -3,12 +3,14 @@
 
 use std::cell::OnceCell;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use hickory_resolver::Hosts;
 use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, RecordType};
 
 use crate::answer::{Answer, FAULT_FRESH_MS, TTL_SECS_MAX};
+use crate::server::ServerMemory;
 use crate::servers::{Servers, configured, name};
 use eyelet_config::Dns;
 
@@ -19,6 +21,7 @@ const ADDRESSES_MAX: usize = 64;
 /// Looks up names that a worker dials. Set up at the first name.
 pub struct Resolver {
     dns: Dns,
+    memory: Arc<ServerMemory>,
     made: OnceCell<Made>,
 }
 
@@ -60,8 +63,8 @@ impl Found {
 
 impl Resolver {
     /// A resolver for `dns`; nothing is read yet.
-    pub fn new(dns: &Dns) -> Self {
-        Self { dns: dns.clone(), made: OnceCell::new() }
+    pub fn new(dns: &Dns, memory: Arc<ServerMemory>) -> Self {
+        Self { dns: dns.clone(), memory, made: OnceCell::new() }
     }
 
     fn made(&self) -> Result<&Made, String> {
@@ -72,7 +75,7 @@ impl Resolver {
         let (domain, search, servers) = config.into_parts();
         let ndots = options.ndots;
         let made = Made {
-            servers: Servers::new(servers, options)?,
+            servers: Servers::new(servers, &options, &self.memory)?,
             hosts: Hosts::from_system().unwrap_or_default(),
             search: domain.into_iter().chain(search).collect(),
             ndots,

@@ -1,8 +1,10 @@
 //! Queries for evidence: whether an address is one of a name's. Every configured resolver is
-//! queried separately, because a CDN answers each of them differently.
+//! queried separately, because a CDN answers each of them differently. None speaks for another one:
+//! if one fails, an address that the others do not have is unknown.
 
 use std::cell::OnceCell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -10,24 +12,26 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::answer::Answer;
 use crate::resolved::{Resolved, merge};
-use crate::servers::{self, Servers};
+use crate::server::{DnsServer, ServerMemory};
+use crate::servers;
 use eyelet_config::Dns;
 
 /// The resolvers of a worker. Set up at the first name.
 pub struct Resolvers {
     dns: Dns,
     timeout: Duration,
-    made: OnceCell<Result<Vec<Rc<Servers>>, String>>,
+    memory: Arc<ServerMemory>,
+    made: OnceCell<Result<Vec<Rc<DnsServer>>, String>>,
 }
 
 impl Resolvers {
     /// Resolvers for `dns`; nothing is read yet.
-    pub fn new(dns: &Dns, timeout: Duration) -> Self {
-        Self { dns: dns.clone(), timeout, made: OnceCell::new() }
+    pub fn new(dns: &Dns, timeout: Duration, memory: Arc<ServerMemory>) -> Self {
+        Self { dns: dns.clone(), timeout, memory, made: OnceCell::new() }
     }
 
-    fn servers(&self) -> Result<&[Rc<Servers>], &str> {
-        let made = self.made.get_or_init(|| make(&self.dns, self.timeout));
+    fn servers(&self) -> Result<&[Rc<DnsServer>], &str> {
+        let made = self.made.get_or_init(|| make(&self.dns, self.timeout, &self.memory));
         made.as_deref().map_err(String::as_str)
     }
 
@@ -72,11 +76,14 @@ impl PendingQuery {
     }
 }
 
-fn make(dns: &Dns, timeout: Duration) -> Result<Vec<Rc<Servers>>, String> {
+fn make(
+    dns: &Dns,
+    timeout: Duration,
+    memory: &Arc<ServerMemory>,
+) -> Result<Vec<Rc<DnsServer>>, String> {
     let (config, mut options) = servers::configured(dns)?;
-    // One attempt takes the whole timeout: a late answer still counts.
+    // A query takes the whole timeout: a late answer still counts.
     options.timeout = timeout;
-    options.attempts = 1;
-    let make = |server| Servers::new(vec![server], options.clone()).map(Rc::new);
+    let make = |server| DnsServer::new(server, &options, memory).map(Rc::new);
     config.into_parts().2.into_iter().map(make).collect()
 }

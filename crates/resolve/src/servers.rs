@@ -1,113 +1,125 @@
-//! DNS servers. A query is sent a second time if the first answer is late, and aliases are followed
-//! to their end.
+//! The configured DNS servers, in their order: the first one that answers decides.
 
 use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hickory_resolver::config::{NameServerConfig, ResolverConfig, ResolverOpts};
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use hickory_resolver::net::xfer::{DnsHandle, FirstAnswer, RetryDnsHandle};
-use hickory_resolver::net::{DnsError, NetError};
-use hickory_resolver::proto::op::{DnsRequestOptions, DnsResponse, Query};
 use hickory_resolver::proto::rr::Name;
-use hickory_resolver::{NameServerPool, PoolContext, TlsConfig};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::answer::{Answer, Question};
+use crate::answer::Answer;
+use crate::server::{DnsServer, ServerMemory};
 use eyelet_config::Dns;
 
-/// Most queries under way on one connection to a resolver.
-const QUESTIONS_A_CONNECTION: usize = 256;
+/// How long a server is waited for before the next one is asked, too. A server nearby answers from
+/// its cache in a few milliseconds, and asks others in about 100.
+const NEXT_AFTER: Duration = Duration::from_millis(250);
+/// How long an earlier server is preferred to a later one that has addresses. Then it is silent.
+const ADDRESSES_AFTER: Duration = Duration::from_secs(1);
+/// How long an earlier server is preferred to a later one that knows no address. It is longer,
+/// because the first of two often knows internal names that the second, a public one, does not.
+const NOTHING_AFTER: Duration = Duration::from_secs(2);
 
-/// One resolver, or several of which the first answer counts.
+/// Servers in the order in which they count, as in resolv.conf(5).
 pub struct Servers {
-    first: Handle,
-    /// A second handle, because one handle merges equal queries.
-    again: Handle,
-    again_after: Duration,
-    options: DnsRequestOptions,
+    all: Vec<Rc<DnsServer>>,
+    attempts: usize,
 }
 
-type Handle = RetryDnsHandle<NameServerPool<TokioRuntimeProvider>>;
-
-/// A response, or the negative TTL if there are no records.
-type Said = Result<DnsResponse, u32>;
+type Asked<'a> = Pin<Box<dyn Future<Output = Result<Answer, String>> + 'a>>;
 
 impl Servers {
     /// Sets `servers` up. Nothing is sent yet.
     ///
     /// # Errors
-    /// Only resolvers over TLS can fail here, and there are none.
-    pub fn new(servers: Vec<NameServerConfig>, mut options: ResolverOpts) -> Result<Self, String> {
-        options.max_active_requests = QUESTIONS_A_CONNECTION;
-        let mut asked = DnsRequestOptions::default();
-        asked.use_edns = options.edns0;
-        let handle = || {
-            let tls = TlsConfig::new().map_err(|error| error.to_string())?;
-            let context = Arc::new(PoolContext::new(options.clone(), tls));
-            let provider = TokioRuntimeProvider::default();
-            let pool = NameServerPool::from_config(servers.clone(), context, provider);
-            Ok::<_, String>(RetryDnsHandle::new(pool, options.attempts))
-        };
-        let (first, again, again_after) = (handle()?, handle()?, options.timeout / 2);
-        Ok(Self { first, again, again_after, options: asked })
+    /// See [`DnsServer::new`].
+    pub fn new(
+        servers: Vec<NameServerConfig>,
+        options: &ResolverOpts,
+        memory: &Arc<ServerMemory>,
+    ) -> Result<Self, String> {
+        let server = |config| DnsServer::new(config, options, memory).map(Rc::new);
+        let all = servers.into_iter().map(server).collect::<Result<_, _>>()?;
+        Ok(Self { all, attempts: options.attempts })
     }
 
-    /// Sends a query. A datagram may be lost, and hickory's backoff grows with recent timeouts. So
-    /// after half of the time the query is sent once more, and the first answer to either counts.
-    async fn ask(&self, query: &Query) -> Result<Said, String> {
-        let first = said(&self.first, query, self.options);
-        let again = async {
-            tokio::time::sleep(self.again_after).await;
-            said(&self.again, query, self.options).await
-        };
-        tokio::pin!(first);
-        tokio::select! {
-            said = &mut first => said,
-            Ok(said) = again => Ok(said),
-        }
-    }
-
-    /// The addresses of a name, of one family.
+    /// The addresses of a name, of one family. If no server knows them, all are asked again.
     ///
     /// # Errors
-    /// Why they are unknown.
+    /// Why they are unknown, by the first server.
     pub async fn look_up(&self, name: &Name, v6: bool) -> Result<Answer, String> {
-        let mut question = Question::new(name.clone(), v6);
-        loop {
-            let query = match question.query() {
-                Ok(query) => query,
-                Err(answer) => return Ok(answer),
-            };
-            let answer = match self.ask(&query).await? {
-                Ok(response) => question.read(&response)?,
-                Err(negative_ttl_secs) => Some(question.nothing(negative_ttl_secs)),
-            };
-            if let Some(answer) = answer {
+        for _ in 1..self.attempts {
+            if let Ok(answer) = self.ask(name, v6).await {
                 return Ok(answer);
             }
+            sleep(NEXT_AFTER).await;
+        }
+        self.ask(name, v6).await
+    }
+
+    /// Asks all that have answered lately, in their order. Of the silent ones each is probed by one
+    /// question at a time. Nobody waits for them, except shortly for a name that the others do not
+    /// know: a server may have been silent about another name only.
+    async fn ask(&self, name: &Name, v6: bool) -> Result<Answer, String> {
+        let (silent, others): (Vec<_>, Vec<_>) =
+            self.all.iter().cloned().partition(|server| server.is_silent());
+        if silent.is_empty() || others.is_empty() {
+            return in_order(&self.all, (name, v6)).await;
+        }
+        silent.iter().for_each(|server| server.probe(name, v6));
+        let answer = in_order(&others, (name, v6)).await;
+        if answer.as_ref().is_ok_and(|answer| !answer.addresses.is_empty()) {
+            return answer;
+        }
+        sleep(NEXT_AFTER).await;
+        match silent.iter().all(|server| server.is_silent()) {
+            true => answer,
+            false => in_order(&self.all, (name, v6)).await,
         }
     }
 }
 
-async fn said(handle: &Handle, query: &Query, options: DnsRequestOptions) -> Result<Said, String> {
-    match handle.lookup(query.clone(), options).first_answer().await {
-        Ok(response) => Ok(Ok(response)),
-        // A missing name, or one without an address, is an answer.
-        Err(NetError::Dns(DnsError::NoRecordsFound(none))) => {
-            Ok(Err(none.negative_ttl.unwrap_or(0)))
+/// Asks the first of `servers`, and the others if it fails or is late. An answer of theirs counts
+/// once the first has failed, or has had its time.
+fn in_order<'a>(servers: &'a [Rc<DnsServer>], question: (&'a Name, bool)) -> Asked<'a> {
+    Box::pin(async move {
+        let Some((first, others)) = servers.split_first() else {
+            return Err("no resolver".to_owned());
+        };
+        let (began, answers) = (Instant::now(), first.answers());
+        let mut asked = pin!(first.look_up(question.0, question.1));
+        if others.is_empty() {
+            return asked.await;
         }
-        Err(error) => Err(fault(&error)),
-    }
-}
-
-/// Why a question has no answer, for the log.
-fn fault(error: &NetError) -> String {
-    match error {
-        NetError::NoConnections | NetError::Timeout => "no resolver answered".into(),
-        NetError::Io(error) => format!("no resolver answered: {error}"),
-        error => error.to_string(),
-    }
+        match timeout(NEXT_AFTER, &mut asked).await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(why)) => return in_order(others, question).await.map_err(|_| why),
+            Err(_) => {}
+        }
+        let mut next = in_order(others, question);
+        let mut later: Option<Result<Answer, String>> = None;
+        loop {
+            let preferred = match &later {
+                Some(Ok(answer)) if answer.addresses.is_empty() => NOTHING_AFTER,
+                _ => ADDRESSES_AFTER,
+            };
+            tokio::select! {
+                said = &mut asked => return match (said, later) {
+                    (Ok(answer), _) => Ok(answer),
+                    (Err(why), Some(later)) => later.map_err(|_| why),
+                    (Err(why), None) => next.await.map_err(|_| why),
+                },
+                said = &mut next, if later.is_none() => later = Some(said),
+                () = sleep_until(began + preferred), if matches!(later, Some(Ok(_))) => {
+                    first.missed(answers);
+                    return later.unwrap_or_else(|| Err("no resolver".to_owned()));
+                }
+            }
+        }
+    })
 }
 
 /// Parses a name without restricting its characters (RFC 2181 section 11): underscores and bad
@@ -141,17 +153,4 @@ fn server(address: SocketAddr) -> NameServerConfig {
         connection.port = address.port();
     }
     config
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_resolver_that_is_not_reached_is_said_in_plain_words() {
-        assert_eq!(fault(&NetError::NoConnections), "no resolver answered");
-        assert_eq!(fault(&NetError::Timeout), "no resolver answered");
-        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-        assert_eq!(fault(&refused.into()), "no resolver answered: connection refused");
-    }
 }

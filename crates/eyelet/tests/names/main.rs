@@ -15,4 +15,5 @@ mod many;
 mod mint;
 mod mint_faults;
 mod plain_http;
+mod resolvers;
 mod shadow;

@@ -18,12 +18,26 @@ pub enum Says {
     Alias(&'static str),
     /// That there is no such name.
     NxDomain,
+    /// The same, with an SOA record that allows to remember it for so many seconds.
+    Denied(u32),
+    /// Nothing, as a server without the zone that asks nobody.
+    Lame,
+    /// Nothing but which server to ask.
+    Referral,
+    /// A message that ends before its record.
+    Malformed,
+    /// FORMERR to a question with EDNS, and addresses to one without.
+    NoEdns(Vec<IpAddr>),
+    /// Addresses of this family (IPv6 or not), and nothing at all about the other.
+    OneFamily(bool, Vec<IpAddr>),
     /// That it failed.
     ServFail,
     /// Nothing at all.
     Silence,
     /// Nothing to the first datagram, and addresses to those that follow.
     Again(Vec<IpAddr>),
+    /// Addresses, the IPv6 ones late.
+    SixLate(Duration, Vec<IpAddr>),
     /// Addresses, late.
     Late(Duration, Vec<IpAddr>),
     /// Addresses, once nobody holds this.
@@ -181,15 +195,21 @@ fn answer(
     let mut name = read_name(asked_for);
     asked.lock().unwrap().entry(name.clone()).or_default().push([question[0], question[1]]);
     let v6 = asked_for[asked_for.len() - 4..][..2] == [0, 28];
+    let says_of = |name: &str| {
+        let script = script.lock().unwrap();
+        script.get(name).or_else(|| script.get(ANY)).cloned()
+    };
+    if let Some(out) = says_of(&name).and_then(|says| odd_answer(&says, question, asked_for)) {
+        return Some(out);
+    }
     let mut records = Vec::new();
     let mut count = 0_u16;
     let code = loop {
-        let says = {
-            let script = script.lock().unwrap();
-            script.get(&name).or_else(|| script.get(ANY)).cloned()
-        };
-        let (addresses, ttl) = match says {
+        let (addresses, ttl) = match says_of(&name) {
             None | Some(Says::NxDomain) => break 3,
+            Some(Says::Denied(_) | Says::Lame | Says::Referral | Says::Malformed) => break 2,
+            Some(Says::OneFamily(six, _)) if six != v6 => return None,
+            Some(Says::OneFamily(_, addresses) | Says::NoEdns(addresses)) => (addresses, 60),
             Some(Says::ServFail) => break 2,
             Some(Says::Silence) => return None,
             Some(Says::Alias(to)) => {
@@ -209,7 +229,8 @@ fn answer(
                 }
                 break code;
             }
-            Some(Says::Late(wait, addresses)) => {
+            Some(Says::SixLate(_, addresses)) if !v6 => (addresses, 60),
+            Some(Says::SixLate(wait, addresses) | Says::Late(wait, addresses)) => {
                 thread::sleep(wait);
                 (addresses, 60)
             }
@@ -232,13 +253,39 @@ fn answer(
         }
         break 0;
     };
-    let mut out = question[..2].to_vec();
-    out.extend([0x81, 0x80 | code, 0, 1]);
-    out.extend(count.to_be_bytes());
-    out.extend([0, 0, 0, 0]);
-    out.extend(asked_for);
-    out.extend(records);
-    Some(out)
+    Some(message(question, asked_for, (0x80 | code, [count, 0]), &records))
+}
+
+/// An answer that has no addresses, and more than a response code.
+fn odd_answer(says: &Says, question: &[u8], asked_for: &[u8]) -> Option<Vec<u8>> {
+    let of_zone = |kind, data: &[u8]| {
+        let length = u16::try_from(data.len()).unwrap().to_be_bytes();
+        [&write_name("test")[..], &[0, kind, 0, 1, 0, 1, 0x51, 0x80], &length, data].concat()
+    };
+    let (flags, counts, records) = match says {
+        Says::Denied(ttl) => {
+            let names = [write_name("ns.test"), write_name("root.test")].concat();
+            let data = [&names[..], &[0; 16], &ttl.to_be_bytes()].concat();
+            (0x83, [0, 1], of_zone(6, &data))
+        }
+        Says::Lame => (0, [0, 0], vec![]),
+        Says::Referral => (0x80, [0, 1], of_zone(2, &write_name("ns.test"))),
+        Says::Malformed => (0x80, [1, 0], vec![0xc0]),
+        Says::NoEdns(_) if question[10..12] != [0, 0] => (0x81, [0, 0], vec![]),
+        _ => return None,
+    };
+    Some(message(question, asked_for, (flags, counts), &records))
+}
+
+/// A response with so many records in its answer and its authority.
+fn message(
+    question: &[u8],
+    asked_for: &[u8],
+    (flags, [answers, authorities]): (u8, [u16; 2]),
+    records: &[u8],
+) -> Vec<u8> {
+    let counts = [1, answers, authorities, 0].map(u16::to_be_bytes).concat();
+    [&question[..2], &[0x81, flags], &counts, asked_for, records].concat()
 }
 
 fn record(owner: &str, data: &Data, ttl: u32) -> Vec<u8> {

@@ -1,0 +1,165 @@
+//! Several resolvers, those that fail or are silent, and names whose answers change while they are
+//! dialled and while connections are kept.
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use crate::support::client::Offer;
+use crate::support::dns::{Data, Dns, Says};
+use crate::support::edge::LISTENER;
+use crate::support::gate::dns_table;
+use crate::support::pki::Kind;
+use crate::support::web::get;
+use crate::support::{Edge, Folder, Hello, Pki, SOON, Upstream, ending};
+
+const HOME: &str = "127.0.0.1";
+/// Nobody listens there.
+const AWAY: &str = "127.0.0.77";
+
+fn ips(list: &[&str]) -> Vec<IpAddr> {
+    list.iter().map(|ip| ip.parse().unwrap()).collect()
+}
+
+fn home() -> Says {
+    Says::Addresses(ips(&[HOME]), 3_600)
+}
+
+/// Somebody who takes a hello, says nothing and closes.
+fn sink() -> Upstream {
+    Upstream::serve(|mut stream| {
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+    })
+}
+
+/// An edge that dials the name in the hello, for a configured name a rule each.
+fn by_name(folder: &Folder, servers: &[&Dns], origin: SocketAddr, names: &[String]) -> Edge {
+    let rules = names.iter().map(|name| {
+        format!(
+            "[[rule]]\nsni = \"{name}\"\naction = \"splice\"\nupstream = \"{name}:{}\"\n",
+            origin.port()
+        )
+    });
+    let rules: String = rules.collect();
+    let config = format!("workers = 1\n{LISTENER}{rules}{}", dns_table(servers));
+    Edge::start_whole(folder, &config, |_| ())
+}
+
+/// What becomes of a hello, and how long that takes.
+fn ask(edge: &Edge, name: &str) -> (String, Duration) {
+    let (mut client, began) = (edge.connect(), Instant::now());
+    client.write_all(&Hello::named(name).bytes()).unwrap();
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    let address = client.local_addr().unwrap();
+    ending(&mut client, SOON);
+    let took = began.elapsed();
+    let line = edge.line_of(address);
+    (format!("{} {}", line["outcome"].as_str().unwrap(), line["reason"].as_str().unwrap()), took)
+}
+
+fn is_spliced(edge: &Edge, name: &str) -> bool {
+    ask(edge, name).0.starts_with("spliced")
+}
+
+#[test]
+fn the_first_resolver_in_order_that_answers_decides() {
+    let (one, two) = (Dns::new(&[]), Dns::new(&[]));
+    let late = Says::Late(Duration::from_millis(100), ips(&[HOME]));
+    let exactly = |code| Says::Exactly(code, vec![]);
+    let table = [
+        ("servfail.test", Says::ServFail, home(), true),
+        ("refused.test", exactly(5), home(), true),
+        ("notimp.test", exactly(4), home(), true),
+        ("formerr.test", exactly(1), home(), true),
+        ("lame.test", Says::Lame, home(), true),
+        ("referral.test", Says::Referral, home(), true),
+        ("malformed.test", Says::Malformed, home(), true),
+        ("silent.test", Says::Silence, home(), true),
+        // A later one says something else, and sooner.
+        ("internal.test", late, Says::NxDomain, true),
+        ("healthy.test", home(), Says::ServFail, true),
+        ("elsewhere.test", home(), Says::Addresses(ips(&[AWAY]), 60), true),
+        ("gone.test", Says::NxDomain, home(), false),
+        ("empty.test", exactly(0), home(), false),
+        // Only what the second says is known.
+        ("denied.test", Says::ServFail, Says::NxDomain, false),
+        ("neither.test", Says::ServFail, exactly(5), false),
+    ];
+    let mut names = Vec::new();
+    for (name, first, second, _) in &table {
+        one.says(name, first.clone());
+        two.says(name, second.clone());
+        names.push((*name).to_owned());
+    }
+    let (folder, origin) = (Folder::new(), sink());
+    let edge = by_name(&folder, &[&one, &two], origin.address, &names);
+    for (name, .., expected) in &table {
+        let (said, _) = ask(&edge, name);
+        assert_eq!(said.starts_with("spliced"), *expected, "{name}: {said}");
+        if !expected {
+            let why = if *name == "neither.test" { "error response" } else { "no address" };
+            assert!(said.contains(why), "{name}: {said}");
+        }
+    }
+    let asked = |dns: &Dns| dns.asked("healthy.test");
+    assert_eq!((asked(&one) > 0, asked(&two)), (true, 0));
+}
+
+#[test]
+fn a_silent_resolver_is_not_waited_for_once_a_name() {
+    let names: Vec<String> = (0..30).map(|n| format!("n{n}.test")).collect();
+    let (one, two) = (Dns::new(&[]), Dns::new(&[]));
+    for name in &names {
+        one.says(name, Says::Silence);
+        two.says(name, home());
+    }
+    let (folder, origin) = (Folder::new(), sink());
+    let edge = by_name(&folder, &[&one, &two], origin.address, &names);
+    let began = Instant::now();
+    for name in &names {
+        assert!(is_spliced(&edge, name));
+    }
+    // The first name waits for it, and later it is asked by one question in five seconds.
+    let waited = names.iter().filter(|name| one.asked(name) > 0).count();
+    let probes = began.elapsed().as_secs() as usize / 5 + 1;
+    assert!(waited <= 1 + probes, "{waited} of 30, {probes} probes");
+    // It counts again as soon as it answers.
+    one.says("n0.test", Says::NxDomain);
+    one.says("back.test", home());
+    two.says("back.test", Says::Addresses(ips(&[AWAY]), 0));
+    let edge = by_name(&folder, &[&one, &two], origin.address, &["back.test".to_owned()]);
+    assert!(is_spliced(&edge, "back.test"));
+}
+
+#[test]
+fn edns_is_left_out_for_a_server_that_does_not_know_it() {
+    let names: Vec<String> = (0..4).map(|n| format!("n{n}.test")).collect();
+    let dns = Dns::new(&[]);
+    names.iter().for_each(|name| dns.says(name, Says::NoEdns(ips(&[HOME]))));
+    let (folder, origin) = (Folder::new(), sink());
+    let edge = by_name(&folder, &[&dns], origin.address, &names);
+    for name in &names {
+        let (said, _) = ask(&edge, name);
+        assert!(said.starts_with("spliced"), "{said}");
+    }
+    assert!(dns.questions("n0.test") > 2, "with and without");
+    assert_eq!(dns.questions("n3.test"), 2, "it is remembered: one question a family");
+    // FORMERR to both stays an error.
+    dns.says("broken.test", Says::Exactly(1, vec![("broken.test", Data::Alias("x.test"))]));
+    let edge = by_name(&folder, &[&dns], origin.address, &["broken.test".to_owned()]);
+    assert!(ask(&edge, "broken.test").0.contains("error response"));
+}
+
+#[test]
+fn a_dot_at_the_end_of_an_upstreams_name_is_no_part_of_it_elsewhere() {
+    let pki = Pki::new();
+    let leaf = pki.server("origin", &["dotted.test"], Kind::P256);
+    let origin = Upstream::https(leaf);
+    let dns = Dns::new(&[("dotted.test", home())]);
+    let upstream = format!("https://dotted.test.:{}", origin.address.port());
+    let rule = pki.terminate(&upstream, &format!("upstream_ca = \"{}\"", pki.text("ca.pem")));
+    let config = format!("workers = 1\n{LISTENER}{}\n{rule}", dns_table(&[&dns]));
+    let edge = Edge::start_whole(&pki.folder, &config, |_| ());
+    let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+    assert_eq!(get(&mut client, "/").status, 200);
+}
