@@ -451,7 +451,7 @@ impl Running {
         }
         let verdicts_hold = !(changed.lists || changed.dns || changed.evidence_roots);
         if !verdicts_hold || changed.upstream_roots {
-            self.decide_anew(verdicts_hold);
+            self.decide_anew(verdicts_hold, changed.dns);
         }
         // A reload since then may have read it.
         let differs = |file: &WatchedFile| changed.configuration.is_some_and(|n| n != file.digest);
@@ -460,10 +460,10 @@ impl Running {
 
     /// Has the next request of each HTTP connection find its upstream again, after something that
     /// the newest configuration was made from was replaced. Unless `verdicts_hold`, the rules also
-    /// decide it again.
-    fn decide_anew(&mut self, verdicts_hold: bool) {
+    /// decide it again. With `new_dns` the addresses of names are forgotten.
+    fn decide_anew(&mut self, verdicts_hold: bool, new_dns: bool) {
         let earlier = self.published.snapshot();
-        let snapshot = Arc::new(earlier.decided_anew(verdicts_hold));
+        let snapshot = Arc::new(earlier.decided_anew(verdicts_hold, new_dns));
         let generation = snapshot.generation;
         self.published.publish(snapshot, self.published.listeners(), self.writer.lines());
         self.earlier.push(earlier);

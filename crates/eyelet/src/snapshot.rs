@@ -230,10 +230,13 @@ impl PreparedSnapshot {
 impl Snapshot {
     /// The same configuration as the next generation, for when a source of it was replaced. Unless
     /// `verdicts_hold`, those of earlier generations no longer hold for the next request of a
-    /// connection. No file is read.
-    pub fn decided_anew(&self, verdicts_hold: bool) -> Self {
+    /// connection. With `new_dns` the addresses of names are forgotten. No file is read.
+    pub fn decided_anew(&self, verdicts_hold: bool, new_dns: bool) -> Self {
         let generation = self.generation + 1;
         let mut names = SharedNames::clone(&self.names);
+        if new_dns {
+            names.evidence = names.evidence.by_newest_resolvers(&self.config);
+        }
         match names.evidence.by_newest_roots(&self.config) {
             Ok(evidence) => names.evidence = evidence,
             Err(error) => tracing::error!("[evidence] ca: {error}; the old roots stay in use"),

@@ -9,24 +9,29 @@ use hickory_resolver::proto::rr::{DNSClass, Name, RData, Record, RecordType};
 
 /// Most seconds that an answer is valid, as in hickory's cache.
 pub const TTL_SECS_MAX: u32 = 24 * 60 * 60;
+/// Most seconds that "no such name" or "no address" is valid: a name that was made or mended counts
+/// soon, whatever the SOA record allows.
+const NEGATIVE_TTL_SECS_MAX: u32 = 5;
 /// How soon DNS is asked again for a name after a query failed.
 pub const FAULT_FRESH_MS: u64 = 2_000;
 /// Most aliases followed from a name to its addresses. Sound names have a few. This ends loops.
 const ALIASES_MAX: usize = 16;
 
 /// The answer of DNS for a name and one address family. It may have no addresses.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The addresses of the name at the end of the aliases.
     pub addresses: Vec<IpAddr>,
     /// The least TTL along the aliases, in milliseconds.
     pub fresh_ms: u64,
+    /// Whether no family is missing.
+    pub is_whole: bool,
 }
 
 impl Answer {
     /// Addresses that are valid for `ttl_secs`.
     pub fn new(addresses: Vec<IpAddr>, ttl_secs: u32) -> Self {
-        Self { addresses, fresh_ms: u64::from(ttl_secs) * 1000 }
+        Self { addresses, fresh_ms: u64::from(ttl_secs) * 1000, is_whole: true }
     }
 }
 
@@ -77,7 +82,7 @@ impl Question {
         if !may_know {
             return Err("lame answer: neither authority nor recursion".to_owned());
         }
-        let negative_ttl_secs = response.negative_ttl().unwrap_or(0);
+        let negative_ttl_secs = response.negative_ttl().unwrap_or(0).min(NEGATIVE_TTL_SECS_MAX);
         Ok(Answer::new(vec![], self.ttl_secs.min(negative_ttl_secs)))
     }
 

@@ -185,6 +185,11 @@ impl<K, V> Cache<K, V> {
 }
 
 impl<K: Eq + Clone, V: Clone> Leader<K, V> {
+    /// The value that is stored, from the flight before.
+    pub fn before(&self) -> Option<V> {
+        self.cache.read(self.hash, |known| *known == self.key, V::clone)
+    }
+
     /// Publishes what is known so far to those who wait.
     pub fn publish(&self, value: V) {
         self.sender.send_replace(Some(value));

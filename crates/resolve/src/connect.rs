@@ -1,10 +1,12 @@
 //! Connects to the first of several addresses that answers (RFC 8305).
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -17,7 +19,8 @@ use eyelet_engine::worker::{Handle, Worker};
 use eyelet_sys::epoll::{FAILED, WRITABLE};
 use eyelet_sys::{Errno, socket, transparent};
 use eyelet_telemetry::reason::IoFailure;
-use tokio::time::{sleep, timeout};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::loops::{DialMark, Loops};
 
@@ -173,6 +176,14 @@ pub async fn connect_unix<O: Owner>(
     }
 }
 
+/// Where a dial gets more addresses from while it is under way.
+pub struct LaterAddresses<'a> {
+    /// Told when all addresses so far have failed.
+    pub doubts: &'a Notify,
+    /// Resolves to addresses that are not tried yet.
+    pub found: Pin<&'a mut dyn Future<Output = Vec<SocketAddr>>>,
+}
+
 /// A dial of one or several addresses, which are tried in their order.
 pub struct Dial<'a, O> {
     /// The owner of its sockets.
@@ -185,14 +196,40 @@ pub struct Dial<'a, O> {
     pub to_listener: bool,
 }
 
+/// What a dial of several addresses goes on with.
+enum Next {
+    /// This attempt has ended.
+    Ended(usize),
+    /// There may be more addresses.
+    Found(Vec<SocketAddr>),
+    /// The last attempt has had its time.
+    Due,
+}
+
+/// A dial of the only address, begun.
+enum Begun<R> {
+    Connected(Connected<R>),
+    Attempt(Attempt<R>),
+}
+
 impl<O: Owner> Dial<'_, O> {
     /// Connects to the only address.
     ///
     /// # Errors
     /// Why it failed, or why the owner waits no more.
-    pub async fn one(&self, address: &SocketAddr) -> Result<Connected<O::Registration>, WaitError> {
+    pub async fn one(&self, address: SocketAddr) -> Result<Connected<O::Registration>, WaitError> {
+        match self.begin_only(address).await? {
+            Begun::Connected(connected) => Ok(connected),
+            Begun::Attempt(attempt) => {
+                poll_fn(|task| self.owner.poll_ended(task, &attempt.registration)).await?;
+                Ok(self.finish(attempt)?)
+            }
+        }
+    }
+
+    async fn begin_only(&self, address: SocketAddr) -> Result<Begun<O::Registration>, WaitError> {
         let (socket, at_once) = loop {
-            match self.start(*address, self.options.fast_open) {
+            match self.start(address, self.options.fast_open) {
                 // Others will close descriptors; the deadline bounds the retries.
                 Err(error) if is_out_of_descriptors(&error) => {
                     self.owner.in_time()?;
@@ -205,52 +242,66 @@ impl<O: Owner> Dial<'_, O> {
         if (at_once || address.ip().is_loopback())
             && let Some(sent) = send_first(&socket, self.options.first)?
         {
-            return Ok(Connected { address: Some(*address), socket, registration: None, sent });
+            let address = Some(address);
+            return Ok(Begun::Connected(Connected { address, socket, registration: None, sent }));
         }
         let registration = self.owner.register(&socket, 0)?;
-        poll_fn(|task| self.owner.poll_ended(task, &registration)).await?;
-        Ok(self.finish(Attempt { address: *address, socket, registration })?)
+        Ok(Begun::Attempt(Attempt { address, socket, registration }))
     }
 
     /// Connects to one of several. Begins an attempt each time the last has failed or
-    /// 250 ms has passed; the first that connects wins.
+    /// 250 ms has passed; the first that connects wins. Addresses that are found `later` are tried
+    /// after the others.
     ///
     /// # Errors
     /// Why the last attempt failed, or why the owner waits no more.
     pub async fn any(
         &self,
         addresses: &[SocketAddr],
+        mut later: Option<LaterAddresses<'_>>,
     ) -> Result<Connected<O::Registration>, WaitError> {
-        let mut waiting = addresses.iter().copied().take(ATTEMPTS_MAX).zip(0..);
-        let mut attempts = Vec::new();
+        let mut waiting: VecDeque<SocketAddr> = addresses.iter().copied().collect();
+        let (mut begun, mut attempts) = (0, Vec::new());
         let mut last = io::Error::from(io::ErrorKind::NotConnected);
+        let mut due = Instant::now();
         loop {
-            let next = waiting.next();
-            let exhausted = next.is_none();
-            if let Some((address, number)) = next {
-                match self.begin(address, number) {
-                    Ok(attempt) => attempts.push(attempt),
-                    Err(error) => {
+            if usize::from(begun) >= ATTEMPTS_MAX {
+                waiting.clear();
+            }
+            if (attempts.is_empty() || Instant::now() >= due)
+                && let Some(address) = waiting.pop_front()
+            {
+                due = Instant::now() + ATTEMPT_DELAY;
+                let is_only = begun == 0 && waiting.is_empty();
+                begun += 1;
+                match self.begin(address, (begun - 1, is_only)).await {
+                    Ok(Begun::Connected(connected)) => return Ok(connected),
+                    Ok(Begun::Attempt(attempt)) => attempts.push(attempt),
+                    Err(WaitError::Io(error)) => {
                         self.note_failed(address, &error);
-                        last = error;
+                        (last, due) = (error, Instant::now());
                     }
+                    Err(wait_error) => return Err(wait_error),
                 }
             }
-            if attempts.is_empty() {
-                if exhausted {
-                    return Err(last.into());
-                }
+            if attempts.is_empty() && waiting.is_empty() {
+                let Some(later) = &later else { return Err(last.into()) };
+                later.doubts.notify_one();
+            }
+            if attempts.is_empty() && !waiting.is_empty() {
                 continue;
             }
-            let ended = poll_fn(|task| self.poll_any(task, &attempts));
-            let at = if exhausted {
-                ended.await?
-            } else {
-                match timeout(ATTEMPT_DELAY, ended).await {
-                    Ok(ended) => ended?,
-                    Err(_) => continue,
-                }
-            };
+            let at =
+                match self.next(&attempts, &mut later, (!waiting.is_empty()).then_some(due)).await?
+                {
+                    Next::Ended(at) => at,
+                    Next::Due => continue,
+                    Next::Found(found) => {
+                        later = None;
+                        waiting.extend(found);
+                        continue;
+                    }
+                };
             let attempt = attempts.remove(at);
             let address = attempt.address;
             match self.finish(attempt) {
@@ -260,9 +311,31 @@ impl<O: Owner> Dial<'_, O> {
                 }
                 Err(error) => {
                     self.note_failed(address, &error);
-                    last = error;
+                    (last, due) = (error, Instant::now());
                 }
             }
+        }
+    }
+
+    /// Waits until an attempt has ended, more addresses are known, or the next attempt is `due`.
+    async fn next(
+        &self,
+        attempts: &[Attempt<O::Registration>],
+        later: &mut Option<LaterAddresses<'_>>,
+        due: Option<Instant>,
+    ) -> Result<Next, WaitError> {
+        let ended = poll_fn(|task| self.poll_any(task, attempts));
+        let found = async {
+            match later {
+                Some(later) => later.found.as_mut().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            ended = ended => ended.map(Next::Ended),
+            found = found => Ok(Next::Found(found)),
+            () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => Ok(Next::Due),
         }
     }
 
@@ -306,12 +379,19 @@ impl<O: Owner> Dial<'_, O> {
         Ok((socket, at_once))
     }
 
-    /// Begins one of several attempts. By fast open the first would seem to answer, whether it
-    /// does or not.
-    fn begin(&self, address: SocketAddr, number: Side) -> io::Result<Attempt<O::Registration>> {
+    /// Begins an attempt. One of several has no fast open: by that the first would seem to answer,
+    /// whether it does or not.
+    async fn begin(
+        &self,
+        address: SocketAddr,
+        (number, is_only): (Side, bool),
+    ) -> Result<Begun<O::Registration>, WaitError> {
+        if is_only {
+            return self.begin_only(address).await;
+        }
         let (socket, _) = self.start(address, false)?;
         let registration = self.owner.register(&socket, number)?;
-        Ok(Attempt { address, socket, registration })
+        Ok(Begun::Attempt(Attempt { address, socket, registration }))
     }
 
     /// Waits until one of the attempts has ended: which.

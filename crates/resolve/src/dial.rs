@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::pin::pin;
 use std::rc::Rc;
 
 use eyelet_config::{Host, HostPort};
@@ -11,12 +12,14 @@ use eyelet_sys::interfaces;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, UpstreamName};
 use eyelet_telemetry::reason::{Detail, Guarded, Limit, Loop, Peer, Reason, Shed, Stage, When};
 use ipnet::IpNet;
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::connect::{
-    ATTEMPTS_MAX, Connected, Dial, DialOptions, Owner, connect_unix, is_own_shortage,
+    ATTEMPTS_MAX, Connected, Dial, DialOptions, LaterAddresses, Owner, connect_unix,
+    is_own_shortage,
 };
-use crate::dialled;
+use crate::dialled::Lookup;
 use crate::guard::is_guarded;
 use crate::names::Names;
 
@@ -96,49 +99,120 @@ pub async fn dial<O: Owner>(
     target: &DialTarget<'_>,
     options: &DialOptions<'_>,
 ) -> Result<Connected<O::Registration>, Undialled> {
-    let (one, found);
     // What most connections do not need is boxed, so that their tasks stay small.
-    let addresses = match target {
+    let address = match target {
         DialTarget::Unix(path) => {
             let connected = Box::pin(connect_unix(owner, path)).await;
             return connected.map_err(|wait_error| failed(wait_error).into());
         }
-        DialTarget::Address(address) => std::slice::from_ref(address),
+        DialTarget::Address(address) => *address,
         DialTarget::Chosen(address, guard) => {
             check_guard(&address.ip().to_string(), &[address.ip()], *guard)?;
-            std::slice::from_ref(address)
+            *address
+        }
+        DialTarget::Named(HostPort { host: Host::Ip(ip), port }, guard) => {
+            check_guard(&ip.to_string(), &[*ip], *guard)?;
+            SocketAddr::new(*ip, *port)
         }
         DialTarget::Configured(HostPort { host: Host::Ip(ip), port }) => {
-            one = SocketAddr::new(*ip, *port);
-            std::slice::from_ref(&one)
+            SocketAddr::new(*ip, *port)
         }
-        DialTarget::Configured(host_port) => {
-            let all = Box::pin(resolve(names, info, host_port, None)).await?;
-            found = match options.balanced {
-                Some(balanced) if all.len() > 1 => balanced.order(&all, info.client.ip()),
-                _ => all,
-            };
-            &found
+        DialTarget::Configured(HostPort { host: Host::Name(name), port }) => {
+            let name = DialledName { name, port: *port, guard: None };
+            return Box::pin(name.dial(names, (owner, info), options)).await;
         }
-        DialTarget::Named(host_port, guard) => {
-            found = Box::pin(resolve(names, info, host_port, Some(*guard))).await?;
-            &found
+        DialTarget::Named(HostPort { host: Host::Name(name), port }, guard) => {
+            let name = DialledName { name, port: *port, guard: Some(*guard) };
+            return Box::pin(name.dial(names, (owner, info), options)).await;
         }
     };
-    let mut to_listener = false;
-    for address in addresses {
-        let configured = matches!(target, DialTarget::Configured(_));
-        to_listener |= check_loop(names, info, *address, configured)?;
-    }
+    let configured = matches!(target, DialTarget::Configured(_));
+    let to_listener = check_loop(names, info, address, configured)?;
     let dial = Dial { owner, loops: &names.shared.loops, options, to_listener };
-    let connected = match addresses {
-        [] => Err(End::failed(Reason::NoAddress)),
-        _ if is_of_other_family(addresses, options) => Err(End::failed(Reason::MixedFamilies)),
-        [address] => dial.one(address).await.map_err(failed),
-        _ => Box::pin(dial.any(addresses)).await.map_err(failed),
+    let connected = match is_of_other_family(&[address], options) {
+        true => Err(End::failed(Reason::MixedFamilies)),
+        false => dial.one(address).await.map_err(failed),
     };
-    // Of several addresses the last reason is logged, and the first address for them all.
-    connected.map_err(|end| Undialled { end, address: addresses.first().copied() })
+    connected.map_err(|end| Undialled { end, address: Some(address) })
+}
+
+/// A name to dial.
+struct DialledName<'a> {
+    name: &'a str,
+    port: u16,
+    /// A client chose it.
+    guard: Option<Guard<'a>>,
+}
+
+impl DialledName<'_> {
+    async fn dial<O: Owner>(
+        &self,
+        names: &Rc<Names>,
+        (owner, info): (&O, &ConnectionInfo),
+        options: &DialOptions<'_>,
+    ) -> Result<Connected<O::Registration>, Undialled> {
+        let client = self.guard.map(|_| info.client.ip());
+        let (lookup, found) = look_up(names, client, self.name).await.map_err(End::failed)?;
+        if let Some(guard) = self.guard {
+            check_guard(self.name, &found, guard)?;
+        }
+        let addresses = self.in_order(&found, options, info);
+        let mut to_listener = false;
+        for address in &addresses {
+            to_listener |= check_loop(names, info, *address, self.guard.is_none())?;
+        }
+        let dial = Dial { owner, loops: &names.shared.loops, options, to_listener };
+        let doubts = Notify::new();
+        let mut later = pin!(async {
+            let found = lookup.later(names, &doubts).await;
+            self.others(names, info, (&addresses, self.in_order(&found, options, info)))
+        });
+        let later = LaterAddresses { doubts: &doubts, found: later.as_mut() };
+        let is_other_family = is_of_other_family(&addresses, options);
+        let connected = match &*addresses {
+            [] => Err(End::failed(Reason::NoAddress)),
+            _ if is_other_family && !lookup.is_partial() => Err(End::failed(Reason::MixedFamilies)),
+            _ if is_other_family => dial.any(&[], Some(later)).await.map_err(failed),
+            _ => dial.any(&addresses, Some(later)).await.map_err(failed),
+        };
+        // Of several addresses the last reason is logged, and the first address for them all.
+        connected.map_err(|end| Undialled { end, address: addresses.first().copied() })
+    }
+
+    /// Addresses of the name in the order in which they are tried.
+    fn in_order(
+        &self,
+        found: &[IpAddr],
+        options: &DialOptions<'_>,
+        info: &ConnectionInfo,
+    ) -> Vec<SocketAddr> {
+        let all: Vec<_> = found.iter().map(|ip| SocketAddr::new(*ip, self.port)).collect();
+        match options.balanced.filter(|_| self.guard.is_none() && all.len() > 1) {
+            Some(balanced) => balanced.order(&all, info.client.ip()),
+            None => all,
+        }
+    }
+
+    /// Those of the addresses that were found later that are not `tried`. There is none if the
+    /// client may not be led to one of them, and none that leads back to this process.
+    fn others(
+        &self,
+        names: &Names,
+        info: &ConnectionInfo,
+        (tried, mut found): (&[SocketAddr], Vec<SocketAddr>),
+    ) -> Vec<SocketAddr> {
+        let is_guarded_one =
+            |guard: Guard<'_>| found.iter().any(|address| is_guarded(address.ip(), guard.allow));
+        if self.guard.is_some_and(is_guarded_one) {
+            return Vec::new();
+        }
+        let is_configured = self.guard.is_none();
+        found.retain(|address| {
+            let is_loop = || check_loop(names, info, *address, is_configured).unwrap_or(true);
+            !tried.contains(address) && !is_loop()
+        });
+        found
+    }
 }
 
 /// Whether a dial that ended so says that the upstream is down.
@@ -178,7 +252,7 @@ pub async fn destination(
         Host::Ip(ip) => return Ok(SocketAddr::new(*ip, host_port.port)),
         Host::Name(name) => name,
     };
-    let found = look_up(names, Some(info.client.ip()), name).await?;
+    let (_, found) = look_up(names, Some(info.client.ip()), name).await?;
     let routed = found.iter().find(|ip| interfaces::has_route(**ip));
     let ip = routed.or(found.first()).ok_or(Reason::NoAddress)?;
     Ok(SocketAddr::new(*ip, host_port.port))
@@ -203,43 +277,23 @@ fn failed(wait_error: WaitError) -> End {
     })
 }
 
-async fn resolve(
-    names: &Rc<Names>,
-    info: &ConnectionInfo,
-    host_port: &HostPort,
-    guard: Option<Guard<'_>>,
-) -> Result<Vec<SocketAddr>, End> {
-    let port = host_port.port;
-    let name = match &host_port.host {
-        // What the administrator wrote as an address is not a client's lie.
-        Host::Ip(ip) => return Ok(vec![SocketAddr::new(*ip, port)]),
-        Host::Name(name) => name,
-    };
-    let client = guard.map(|_| info.client.ip());
-    let found = look_up(names, client, name).await.map_err(End::failed)?;
-    if let Some(guard) = guard {
-        check_guard(name, &found, guard)?;
-    }
-    Ok(found.into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
-}
-
 /// The addresses of a name that the administrator wrote, or those that are tried of one that
 /// `client` chose.
-async fn look_up(
+async fn look_up<'a>(
     names: &Rc<Names>,
     client: Option<IpAddr>,
-    name: &str,
-) -> Result<Vec<IpAddr>, Reason> {
+    name: &'a str,
+) -> Result<(Lookup<'a>, Vec<IpAddr>), Reason> {
     let wait = names.shared.config.limits.connect_timeout;
-    let mut found = match timeout(wait, dialled::addresses(names, client, name)).await {
-        Err(_) => return Err(SLOW_DNS),
-        Ok(found) => found.map_err(|error| Reason::Dns(Detail::of(error)))?,
-    };
+    let lookup = timeout(wait, Lookup::new(names, client, name)).await.map_err(|_| SLOW_DNS)?;
+    let unknown = |error| Reason::Dns(Detail::of(error));
+    let lookup = lookup.map_err(unknown)?;
+    let mut found = lookup.addresses().map_err(unknown)?;
     // What is not tried need not be looked at. Of a configured name, others are tried next time.
     if client.is_some() {
         found.truncate(ATTEMPTS_MAX);
     }
-    Ok(found)
+    Ok((lookup, found))
 }
 
 /// One guarded address is enough: a name that mixes them is the rebinding attack.

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use crate::cache::Cache;
 use crate::certificate::{Prober, Shown};
+use crate::found::Found;
 use crate::permits::Permits;
 use crate::resolved::Resolved;
-use crate::resolver::{DialledName, Found};
+use crate::resolver::DialledName;
 use crate::server::ServerMemory;
 use eyelet_config::{Config, Dns};
 use eyelet_telemetry::evidence::AddressEvidence;
@@ -114,8 +115,8 @@ impl EvidenceStore {
         })
     }
 
-    /// The same under a new configuration. It forgets certificates that other roots have judged,
-    /// and addresses that other resolvers gave.
+    /// The same under a new configuration. It forgets the addresses of dialled names, certificates
+    /// that other roots have judged, and evidence that other resolvers gave.
     ///
     /// # Errors
     /// If the roots cannot be read.
@@ -130,14 +131,14 @@ impl EvidenceStore {
             false => Arc::new(Cache::new(config.limits.memory_max / MEMORY_PARTS)),
         };
         let bytes_max = config.limits.memory_max / MEMORY_PARTS;
-        let (dns, dialled) = match self.dns_settings == config.dns {
-            true => (self.dns.clone(), self.dialled.clone()),
-            false => (Arc::new(Cache::new(bytes_max)), Arc::new(Cache::new(bytes_max))),
+        let dns = match self.dns_settings == config.dns {
+            true => self.dns.clone(),
+            false => Arc::new(Cache::new(bytes_max)),
         };
         Ok(Self {
             dns,
             certificates,
-            dialled,
+            dialled: Arc::new(Cache::new(bytes_max)),
             servers: Arc::default(),
             prober,
             roots,
@@ -163,6 +164,14 @@ impl EvidenceStore {
         let prober = Some(Prober::new(config, store)?);
         let certificates = Arc::new(Cache::new(config.limits.memory_max / MEMORY_PARTS));
         Ok(Self { certificates, prober, ..self.clone() })
+    }
+
+    /// The same after the system's resolvers or hosts have changed: it forgets the addresses of
+    /// dialled names.
+    #[must_use]
+    pub fn by_newest_resolvers(&self, config: &Config) -> Self {
+        let dialled = Arc::new(Cache::new(config.limits.memory_max / MEMORY_PARTS));
+        Self { dialled, servers: Arc::default(), ..self.clone() }
     }
 
     /// The roots that side handshakes trust, as a file that may change.

@@ -11,6 +11,7 @@ pub mod connect;
 pub mod dial;
 pub mod dialled;
 pub mod evidence;
+pub mod found;
 pub mod gather;
 pub mod guard;
 pub mod loops;

@@ -3,20 +3,28 @@
 
 use std::cell::OnceCell;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hickory_resolver::Hosts;
 use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, RecordType};
+use tokio::time::timeout;
 
 use crate::answer::{Answer, FAULT_FRESH_MS, TTL_SECS_MAX};
+use crate::found::{ADDRESSES_MAX, Found};
 use crate::server::ServerMemory;
 use crate::servers::{Servers, configured, name};
 use eyelet_config::Dns;
 
-/// Most addresses kept of a dialled name. An answer of 512 bytes by UDP has about 30, and balancing
-/// one name over more than 64 hosts is done by several names.
-const ADDRESSES_MAX: usize = 64;
+/// Resolution Delay (RFC 8305 section 3): how long the addresses of one family wait for the other
+/// family, whichever comes first, so that balancing mostly sees all of them.
+const RESOLUTION_DELAY: Duration = Duration::from_millis(50);
+
+/// How long a family may be late once the other one is in use. It is enough for a second server
+/// after a silent one. Then the look-up ends, so that the name can be asked for again.
+const LATE_FAMILY: Duration = Duration::from_secs(3);
 
 /// Looks up names that a worker dials. Set up at the first name.
 pub struct Resolver {
@@ -35,31 +43,6 @@ struct Made {
 /// A name that is dialled, and whether a client chose it: then it is complete, and no search list
 /// applies.
 pub type DialledName = (Box<str>, bool);
-
-/// The result for such a name.
-pub struct Found {
-    /// At most [`ADDRESSES_MAX`], IPv6 and IPv4 alternating (RFC 8305 section 4); or why there is
-    /// none.
-    addresses: Result<Box<[IpAddr]>, Box<str>>,
-    /// Until when it is valid, by the steady clock.
-    pub fresh_until_ms: u64,
-}
-
-impl Found {
-    /// The addresses, or why there is none.
-    ///
-    /// # Errors
-    /// The reason, as text for the log.
-    pub fn addresses(&self) -> Result<Vec<IpAddr>, String> {
-        self.addresses.as_deref().map(<[IpAddr]>::to_vec).map_err(ToString::to_string)
-    }
-
-    /// Bytes of memory.
-    pub fn bytes(&self) -> usize {
-        let addresses = self.addresses.as_ref();
-        size_of::<Self>() + addresses.map_or_else(|why| why.len(), |all| size_of_val(&**all))
-    }
-}
 
 impl Resolver {
     /// A resolver for `dns`; nothing is read yet.
@@ -83,29 +66,31 @@ impl Resolver {
         Ok(self.made.get_or_init(|| made))
     }
 
-    /// Looks a name up. `now` is called when the answer has arrived.
-    pub async fn find(&self, (name, absolute): &DialledName, now: impl Fn() -> u64) -> Found {
-        let found = self.first_of(name, *absolute).await;
-        let now = now();
-        match found {
-            Ok(answer) => Found {
-                addresses: match answer.addresses.is_empty() {
-                    true => Err("the name has no address".into()),
-                    false => Ok(answer.addresses.into()),
-                },
-                fresh_until_ms: now + answer.fresh_ms,
-            },
-            Err(why) => Found { addresses: Err(why.into()), fresh_until_ms: now },
-        }
+    /// Looks a name up. `now` is called when an answer has arrived. `partly` is given the addresses
+    /// of one family if the other family's do not come soon.
+    pub async fn find(
+        &self,
+        (name, absolute): &DialledName,
+        now: impl Fn() -> u64,
+        partly: impl Fn(Found),
+    ) -> Found {
+        let partly = |answer| partly(Found::new(Ok(answer), now()).partial());
+        let found = self.first_of(name, *absolute, partly).await;
+        Found::new(found, now())
     }
 
     /// The answer for the first of the candidate names that has one.
-    async fn first_of(&self, text: &str, absolute: bool) -> Result<Answer, String> {
+    async fn first_of(
+        &self,
+        text: &str,
+        absolute: bool,
+        partly: impl Fn(Answer),
+    ) -> Result<Answer, String> {
         let made = self.made()?;
         let name = name(text)?;
         let mut last = Err("no name".to_owned());
         for name in made.candidates(name, absolute) {
-            last = made.both(&name).await;
+            last = made.both(&name, &partly).await;
             if last.as_ref().is_ok_and(|answer| !answer.addresses.is_empty()) {
                 break;
             }
@@ -116,7 +101,8 @@ impl Resolver {
 
 impl Made {
     /// The names to try. A client's name is complete: the search list of this host must not extend
-    /// it. A configured name is looked up as resolv.conf(5) says.
+    /// it. A configured name is looked up as resolv.conf(5) says: with a dot at its end it is
+    /// complete, too.
     fn candidates(&self, mut name: Name, absolute: bool) -> Vec<Name> {
         let is_whole = absolute || name.is_fqdn();
         let searched =
@@ -129,8 +115,9 @@ impl Made {
         candidates
     }
 
-    /// The addresses of both families, alternating. If one family fails, the other is enough.
-    async fn both(&self, name: &Name) -> Result<Answer, String> {
+    /// The addresses of both families, alternating. If one family fails, the other is enough. If
+    /// one is late, `partly` gets the other.
+    async fn both(&self, name: &Name, partly: impl Fn(Answer)) -> Result<Answer, String> {
         let six = self.hosts.lookup_static_host(&Query::query(name.clone(), RecordType::AAAA));
         let four = self.hosts.lookup_static_host(&Query::query(name.clone(), RecordType::A));
         if six.is_some() || four.is_some() {
@@ -138,36 +125,106 @@ impl Made {
             let [six, four] = records.map(|records| records.filter_map(|r| r.data.ip_addr()));
             return Ok(Answer::new(in_order(six, four), TTL_SECS_MAX));
         }
-        let (six, four) =
-            tokio::join!(self.servers.look_up(name, true), self.servers.look_up(name, false));
-        let fresh_ms = match (&six, &four) {
-            (Err(_), _) | (_, Err(_)) => FAULT_FRESH_MS,
-            (Ok(six), Ok(four)) if six.addresses.is_empty() => four.fresh_ms,
-            (Ok(six), Ok(four)) if four.addresses.is_empty() => six.fresh_ms,
-            (Ok(six), Ok(four)) => six.fresh_ms.min(four.fresh_ms),
+        let mut six = pin!(self.servers.look_up(name, true));
+        let mut four = pin!(self.servers.look_up(name, false));
+        let (one, mut rest) = tokio::select! {
+            one = &mut six => (one, four),
+            one = &mut four => (one, six),
         };
-        let [six, four] = match (six, four) {
-            (Err(why), Err(_)) => return Err(why),
-            (Ok(had), Err(why)) | (Err(why), Ok(had)) if had.addresses.is_empty() => {
-                return Err(why);
+        let other = match &one {
+            Ok(answer) if !answer.addresses.is_empty() => {
+                match timeout(RESOLUTION_DELAY, &mut rest).await {
+                    Ok(other) => other,
+                    Err(_) => {
+                        partly(answer.clone());
+                        let late = timeout(LATE_FAMILY, rest).await;
+                        late.unwrap_or_else(|_| Err("no answer in time".to_owned()))
+                    }
+                }
             }
-            (six, four) => [six, four].map(|found| found.map_or(vec![], |found| found.addresses)),
+            _ => rest.await,
         };
-        let addresses = in_order(six.into_iter(), four.into_iter());
-        Ok(Answer { addresses, fresh_ms })
+        merged(one, other)
     }
+}
+
+/// The addresses of two families.
+fn merged(one: Result<Answer, String>, other: Result<Answer, String>) -> Result<Answer, String> {
+    let (one, other) = match (one, other) {
+        (Ok(one), Ok(other)) => (one, other),
+        (Err(why), Err(_)) => return Err(why),
+        (Ok(had), Err(why)) | (Err(why), Ok(had)) if had.addresses.is_empty() => return Err(why),
+        // The family that failed is asked again soon.
+        (Ok(had), Err(_)) | (Err(_), Ok(had)) => {
+            return Ok(Answer { is_whole: false, fresh_ms: FAULT_FRESH_MS, ..had });
+        }
+    };
+    let fresh_ms = match (one.addresses.is_empty(), other.addresses.is_empty()) {
+        (true, false) => other.fresh_ms,
+        (false, true) => one.fresh_ms,
+        _ => one.fresh_ms.min(other.fresh_ms),
+    };
+    let all = [one.addresses, other.addresses].concat();
+    let (six, four): (Vec<IpAddr>, Vec<IpAddr>) = all.into_iter().partition(IpAddr::is_ipv6);
+    let addresses = in_order(six.into_iter(), four.into_iter());
+    Ok(Answer { addresses, fresh_ms, is_whole: true })
 }
 
 fn in_order(
     mut one: impl Iterator<Item = IpAddr>,
     mut other: impl Iterator<Item = IpAddr>,
 ) -> Vec<IpAddr> {
-    let mut hop_count = Vec::new();
-    while hop_count.len() < ADDRESSES_MAX {
+    let mut alternating = Vec::new();
+    while alternating.len() < ADDRESSES_MAX {
         match (one.next(), other.next()) {
             (None, None) => break,
-            (one, other) => hop_count.extend(one.into_iter().chain(other)),
+            (one, other) => alternating.extend(one.into_iter().chain(other)),
         }
     }
-    hop_count
+    alternating
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use hickory_resolver::config::ResolverOpts;
+
+    use super::*;
+
+    #[test]
+    fn the_search_list_is_for_relative_names_of_the_configuration() {
+        let options = ResolverOpts::default();
+        let made = Made {
+            servers: Servers::new(vec![], &options, &Arc::default()).unwrap(),
+            hosts: Hosts::default(),
+            search: vec![name("corp.example.").unwrap()],
+            ndots: options.ndots,
+        };
+        for (text, is_chosen, expected) in [
+            ("app", false, &["app.corp.example.", "app."][..]),
+            ("app.", false, &["app."]),
+            ("a.b.c", false, &["a.b.c.", "a.b.c.corp.example."]),
+            ("a.b.c.", false, &["a.b.c."]),
+            ("app", true, &["app."]),
+        ] {
+            let candidates = made.candidates(name(text).unwrap(), is_chosen);
+            let candidates: Vec<String> = candidates.iter().map(Name::to_ascii).collect();
+            assert_eq!(candidates, *expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_family_that_failed_is_asked_for_again_soon() {
+        let address = |last| IpAddr::from([192, 0, 2, last]);
+        let had = |ttl_secs| Ok(Answer::new(vec![address(1)], ttl_secs));
+        let none = |ttl_secs| Ok(Answer::new(vec![], ttl_secs));
+        let failed = || Err("why".to_owned());
+        let fresh_ms = |one, other| merged(one, other).map(|both| (both.fresh_ms, both.is_whole));
+        assert_eq!(fresh_ms(had(60), none(5)), Ok((60_000, true)));
+        assert_eq!(fresh_ms(none(5), had(60)), Ok((60_000, true)));
+        assert_eq!(fresh_ms(none(5), none(3)), Ok((3_000, true)));
+        assert_eq!(fresh_ms(had(60), failed()), Ok((FAULT_FRESH_MS, false)));
+        assert_eq!(fresh_ms(none(5), failed()), Err("why".into()), "it may have an address");
+        assert_eq!(fresh_ms(failed(), failed()), Err("why".into()));
+    }
 }

@@ -2,8 +2,11 @@
 //! dialled and while connections are kept.
 
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
 
 use crate::support::client::Offer;
 use crate::support::dns::{Data, Dns, Says};
@@ -11,7 +14,7 @@ use crate::support::edge::LISTENER;
 use crate::support::gate::dns_table;
 use crate::support::pki::Kind;
 use crate::support::web::get;
-use crate::support::{Edge, Folder, Hello, Pki, SOON, Upstream, ending};
+use crate::support::{Edge, Folder, Hello, Pki, SOON, Upstream, ending, until};
 
 const HOME: &str = "127.0.0.1";
 /// Nobody listens there.
@@ -129,6 +132,105 @@ fn a_silent_resolver_is_not_waited_for_once_a_name() {
     two.says("back.test", Says::Addresses(ips(&[AWAY]), 0));
     let edge = by_name(&folder, &[&one, &two], origin.address, &["back.test".to_owned()]);
     assert!(is_spliced(&edge, "back.test"));
+}
+
+#[test]
+fn a_family_that_is_not_answered_is_not_waited_for() {
+    let dns = Dns::new(&[
+        ("four.test", Says::OneFamily(false, ips(&[HOME]))),
+        ("six.test", Says::OneFamily(true, ips(&["::1"]))),
+    ]);
+    let folder = Folder::new();
+    let origin = sink();
+    let edge = by_name(&folder, &[&dns], origin.address, &["four.test".to_owned()]);
+    // The resolver's own time is five seconds, twice.
+    let (said, took) = ask(&edge, "four.test");
+    assert!(said.starts_with("spliced") && took < Duration::from_secs(5), "{said} {took:?}");
+    let Ok(listener) = TcpListener::bind("[::1]:0") else {
+        eprintln!("skipped: a_family_that_is_not_answered_is_not_waited_for: no IPv6");
+        return;
+    };
+    let to = listener.local_addr().unwrap();
+    let edge = by_name(&folder, &[&dns], to, &["six.test".to_owned()]);
+    let taken = thread::spawn(move || drop(listener.accept()));
+    let (said, took) = ask(&edge, "six.test");
+    assert!(said.starts_with("spliced") && took < Duration::from_secs(5), "{said} {took:?}");
+    taken.join().unwrap();
+}
+
+#[test]
+fn a_late_family_joins_the_dial() {
+    let Ok(listener) = TcpListener::bind("[::1]:0") else {
+        eprintln!("skipped: a_late_family_joins_the_dial: no IPv6");
+        return;
+    };
+    let to = listener.local_addr().unwrap();
+    let late = Says::SixLate(Duration::from_millis(500), ips(&[AWAY, "::1"]));
+    let dns = Dns::new(&[("late.test", late)]);
+    let folder = Folder::new();
+    let edge = by_name(&folder, &[&dns], to, &["late.test".to_owned()]);
+    let taken = thread::spawn(move || (0..2).for_each(|_| drop(listener.accept())));
+    // The IPv4 address refuses before the other is known.
+    assert!(is_spliced(&edge, "late.test"));
+    // Both are in the cache.
+    assert!(is_spliced(&edge, "late.test"));
+    assert_eq!(dns.questions("late.test"), 2, "one question a family");
+    taken.join().unwrap();
+}
+
+#[test]
+fn no_such_name_is_soon_asked_again() {
+    let dns = Dns::new(&[("new.test", Says::Denied(3_600))]);
+    let (folder, origin) = (Folder::new(), sink());
+    let edge = by_name(&folder, &[&dns], origin.address, &["new.test".to_owned()]);
+    assert!(ask(&edge, "new.test").0.contains("no address"));
+    let asked = dns.questions("new.test");
+    assert!(ask(&edge, "new.test").0.contains("no address"));
+    assert_eq!(dns.questions("new.test"), asked, "it is remembered for some seconds");
+    dns.says("new.test", home());
+    until("another answer", || is_spliced(&edge, "new.test").then_some(()));
+}
+
+#[test]
+fn a_name_whose_addresses_fail_is_asked_again() {
+    let dns = Dns::new(&[("moved.test", Says::Addresses(ips(&[AWAY, "127.0.0.78"]), 3_600))]);
+    dns.says("single.test", Says::Addresses(ips(&[AWAY]), 3_600));
+    let (folder, origin) = (Folder::new(), sink());
+    let names = ["moved.test".to_owned(), "single.test".to_owned()];
+    let edge = by_name(&folder, &[&dns], origin.address, &names);
+    for name in &names {
+        assert!(ask(&edge, name).0.starts_with("failed"));
+        dns.says(name, home());
+        // One answer holds for a second, whatever fails.
+        until("the new address", || is_spliced(&edge, name).then_some(()));
+        assert!(is_spliced(&edge, name), "it is remembered");
+    }
+    // It is no more than one question a family each second.
+    dns.says("down.test", Says::Addresses(ips(&[AWAY]), 3_600));
+    let edge = by_name(&folder, &[&dns], origin.address, &["down.test".to_owned()]);
+    let began = Instant::now();
+    for _ in 0..50 {
+        assert!(ask(&edge, "down.test").0.starts_with("failed"));
+    }
+    let most = 2 * (began.elapsed().as_secs() as usize + 2);
+    assert!(dns.questions("down.test") <= most, "{} of {most}", dns.questions("down.test"));
+}
+
+#[test]
+fn a_reload_forgets_addresses() {
+    let origin = sink();
+    let dns = Dns::new(&[("app.test", home())]);
+    let folder = Folder::new();
+    let edge = by_name(&folder, &[&dns], origin.address, &["app.test".to_owned()]);
+    assert!(is_spliced(&edge, "app.test"));
+    assert!(is_spliced(&edge, "app.test"));
+    let asked = dns.questions("app.test");
+    assert_eq!(asked, 2, "one question a family");
+    edge.signal(Signal::HUP);
+    until("a question after the reload", || {
+        ask(&edge, "app.test");
+        (dns.questions("app.test") > asked).then_some(())
+    });
 }
 
 #[test]
