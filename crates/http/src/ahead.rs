@@ -154,7 +154,7 @@ fn ask(served: &ServedConnection, request: &Request) -> Option<AskedAhead> {
     let (sent, again, by_one) = (&parts, true, false);
     let asked =
         UpstreamRequest { parts: sent, body, host, forwarded, length, trailers, again, by_one };
-    match target.shelf.take(&asked, false)? {
+    match target.take(&served.worker, &asked, false)? {
         Upstream::Two(upstream) => Some(AskedAhead { upstream, sent: Some((parts, codings)) }),
         Upstream::One(_) => None,
     }

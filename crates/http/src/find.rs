@@ -113,7 +113,7 @@ pub async fn find(
             FoundUpstream { upstream, index, chosen: target.balanced.map(Chosen::new) }
         };
         let in_vain = dials.in_vain(index, shelf);
-        if let Some(kept) = shelf.take(upstream_request, want.idle) {
+        if let Some(kept) = target.take(worker, upstream_request, want.idle) {
             return Ok(found(kept));
         }
         // One deadline for other requests' dials and for its own.

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
@@ -46,6 +47,8 @@ const IDLE_TIGHT_MAX: usize = 64;
 const HELD_MAX: usize = 1024;
 /// Time between dials to an upstream for which requests are held. One of them dials.
 const PROBE_STEP: Duration = Duration::from_millis(100);
+/// How often the addresses of an upstream's name are compared with those of its connections.
+const COMPARED_STEP: Duration = Duration::from_secs(1);
 /// How often expired connections are closed.
 const SWEEP: Duration = Duration::from_secs(1);
 
@@ -106,6 +109,9 @@ pub struct Shelf {
     chose_one: Cell<bool>,
     settled: Notify,
     sweeping: Cell<bool>,
+    /// When the name's addresses were compared last, and those whose connections may be used.
+    /// `None`: all may.
+    usable: RefCell<Option<(Instant, Option<Vec<IpAddr>>)>>,
     /// Requests that are held.
     held: Cell<usize>,
     /// Whether one of them dials again and again.
@@ -153,6 +159,29 @@ fn for_once(ones: &[Idle], now: Instant) -> Option<usize> {
 }
 
 impl Shelf {
+    /// Gives connections to an address that is not `usable` no more requests. They end with those
+    /// that they have. Later connections are not judged by these addresses.
+    pub fn compare(&self, usable: impl FnOnce() -> Option<Vec<IpAddr>>) {
+        let now = Instant::now();
+        let last = self.usable.borrow().as_ref().map(|(at, _)| *at);
+        if last.is_some_and(|last| now.duration_since(last) < COMPARED_STEP) {
+            return;
+        }
+        let usable = usable();
+        *self.usable.borrow_mut() = Some((now, usable));
+        self.ones.borrow_mut().retain(|idle| self.is_usable(idle.connection.dialled));
+        let twos = self.twos.borrow();
+        twos.iter().filter(|two| !self.is_usable(two.dialled.get())).for_each(|two| two.retire());
+    }
+
+    fn is_usable(&self, dialled: Option<(IpAddr, Instant)>) -> bool {
+        let usable = self.usable.borrow();
+        let (Some((compared, Some(usable))), Some((ip, dialled))) = (&*usable, dialled) else {
+            return true;
+        };
+        dialled >= *compared || usable.contains(&ip)
+    }
+
     /// A stream of a shared connection. With `idle` also the most recently used idle connection.
     pub fn take(&self, upstream_request: &UpstreamRequest<'_>, idle: bool) -> Option<Upstream> {
         if !upstream_request.by_one {
@@ -188,7 +217,7 @@ impl Shelf {
     /// Keeps the connection of a response that has ended.
     pub fn keep(self: &Rc<Self>, upstream: Upstream) {
         let Upstream::One(mut connection) = upstream else { return };
-        if !connection.goes_on() {
+        if !connection.goes_on() || !self.is_usable(connection.dialled) {
             return;
         }
         // All that it has read was consumed, so its buffer is freed.

@@ -8,18 +8,21 @@ use std::time::Duration;
 
 use eyelet_balance::group::{Group, Member, Tried};
 use eyelet_config::{
-    Action, CertificateSource, HttpAddress, HttpUpstream, Originate, Terminate, TerminateUpstream,
+    Action, CertificateSource, Host, HostPort, HttpAddress, HttpUpstream, Originate, Terminate,
+    TerminateUpstream,
 };
 use eyelet_policy::sketch::HelloSketch;
 use eyelet_policy::{Decision, Fact, Facts, Verdict};
 use eyelet_resolve::evidence::Attempt;
-use eyelet_resolve::gather;
+use eyelet_resolve::{dialled, gather};
 use eyelet_telemetry::info::{ConnectionInfo, Decided, TlsCompression};
 use eyelet_wire::connect::Target;
 use eyelet_wire::hello::{HelloReader, Peek};
 use eyelet_wire::ja4::Ja4;
 
 use crate::pool::Shelf;
+use crate::upstream::Upstream;
+use crate::upstream::request::UpstreamRequest;
 use crate::worker::Http;
 
 /// Bytes of a hello that is rebuilt from kept facts: 256 of ALPN names, 253 of SNI.
@@ -48,6 +51,24 @@ pub struct RouteTarget<'a> {
     pub shelf: &'a Rc<Shelf>,
     /// Its load and health.
     pub balanced: Option<(&'a Arc<Group>, &'a Arc<Member>)>,
+}
+
+impl RouteTarget<'_> {
+    /// A kept connection for a request, see [`Shelf::take`]. It is none to an address that has left
+    /// the upstream's name.
+    pub fn take(
+        &self,
+        worker: &Http,
+        upstream_request: &UpstreamRequest<'_>,
+        idle: bool,
+    ) -> Option<Upstream> {
+        if let HttpAddress::Tcp(HostPort { host: Host::Name(name), .. }) = &self.to.address
+            && self.to.chosen.is_none()
+        {
+            self.shelf.compare(|| dialled::usable(&worker.dialler.names, name));
+        }
+        self.shelf.take(upstream_request, idle)
+    }
 }
 
 impl Route {

@@ -1,8 +1,10 @@
 //! Several resolvers, those that fail or are silent, and names whose answers change while they are
 //! dialled and while connections are kept.
 
-use std::io::Write;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +15,7 @@ use crate::support::dns::{Data, Dns, Says};
 use crate::support::edge::LISTENER;
 use crate::support::gate::dns_table;
 use crate::support::pki::Kind;
+use crate::support::two::{self, Two};
 use crate::support::web::get;
 use crate::support::{Edge, Folder, Hello, Pki, SOON, Upstream, ending, until};
 
@@ -264,4 +267,88 @@ fn a_dot_at_the_end_of_an_upstreams_name_is_no_part_of_it_elsewhere() {
     let edge = Edge::start_whole(&pki.folder, &config, |_| ());
     let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
     assert_eq!(get(&mut client, "/").status, 200);
+}
+
+/// An application at this address that answers each request on a connection with its tag.
+fn app(ip: &str, port: u16, tag: u8) -> u16 {
+    let listener = TcpListener::bind((ip, port)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let response = [&b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n"[..], &[tag]].concat();
+    let serve = move |stream: TcpStream| {
+        let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        // A head without a body ends in an empty line.
+        for _ in lines.map_while(Result::ok).filter(String::is_empty) {
+            if (&stream).write_all(&response).is_err() {
+                return;
+            }
+        }
+    };
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (stream, serve) = (stream.unwrap(), serve.clone());
+            thread::spawn(move || serve(stream));
+        }
+    });
+    port
+}
+
+#[test]
+fn kept_connections_follow_a_name_under_constant_load() {
+    let pki = Pki::new();
+    let port = app(HOME, 0, b'1');
+    app("127.0.0.2", port, b'2');
+    let dns = Dns::new(&[("moving.test", Says::Addresses(ips(&[HOME]), 1))]);
+    let rule = pki.terminate(&format!("http://moving.test:{port}"), "");
+    let config = format!("workers = 1\n{LISTENER}{}\n{rule}", dns_table(&[&dns]));
+    let edge = Edge::start_whole(&pki.folder, &config, |_| ());
+    let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+    let mut ask = || {
+        let heard = get(&mut client, "/");
+        assert_eq!(heard.status, 200, "{heard:?}");
+        heard.body
+    };
+    assert_eq!(ask(), b"1");
+    dns.says("moving.test", Says::Addresses(ips(&["127.0.0.2"]), 1));
+    // No dial needs the name meanwhile, for the old address goes on answering.
+    until("a request at the new address", || {
+        let body = ask();
+        thread::sleep(Duration::from_millis(20));
+        (body == b"2").then_some(())
+    });
+}
+
+/// The held request is on the old connection when that gets no more, and is answered there.
+#[test]
+fn an_http2_connection_to_an_address_that_has_left_gets_no_more_streams() {
+    let pki = Pki::new();
+    let held = Arc::new(AtomicBool::new(true));
+    let released = held.clone();
+    let app = two::app(100, None, move |(request, mut respond)| {
+        let held = held.clone();
+        Box::pin(async move {
+            while request.uri().path() == "/held" && held.load(Ordering::SeqCst) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            two::say(&mut respond, "here");
+        })
+    });
+    let dns = Dns::new(&[("moving.test", Says::Addresses(ips(&[HOME]), 1))]);
+    let upstream = format!("http://moving.test:{}", app.address.port());
+    let rule = pki.terminate(&upstream, "upstream_http2 = \"on\"");
+    let config = format!("workers = 1\n{LISTENER}{}\n{rule}", dns_table(&[&dns]));
+    let edge = Edge::start_whole(&pki.folder, &config, |_| ());
+    two::run(async {
+        let mut client = Two::connect(&pki, edge.address()).await;
+        let mut other = Two::connect(&pki, edge.address()).await;
+        let held = tokio::spawn(async move { other.get("/held").await });
+        assert_eq!(client.get("/").await.unwrap().0, 200);
+        dns.says("moving.test", Says::Addresses(ips(&[AWAY]), 1));
+        // Nobody is at the new address.
+        while client.get("/").await.unwrap().0 == 200 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        released.store(false, Ordering::SeqCst);
+        let (status, body) = held.await.unwrap().unwrap();
+        assert_eq!((status, &body[..]), (200, &b"here"[..]));
+    });
 }

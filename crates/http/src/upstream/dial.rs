@@ -1,9 +1,10 @@
 //! Dials an upstream: names, addresses, TLS, and the version of HTTP.
 
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::uri::Scheme;
 use rustls_pki_types::ServerName;
@@ -87,21 +88,29 @@ pub async fn dial(
     terms: DialTerms<'_>,
     info: &ConnectionInfo,
 ) -> Result<Dialled, DialFailure> {
-    let mut name: Arc<str> = to.address.to_string().into();
+    let mut address = None;
+    let name = |address: Option<SocketAddr>| -> Arc<str> {
+        address.map_or_else(|| to.address.to_string(), |address| address.to_string()).into()
+    };
     let engine = &dialler.engine;
     let began = engine.begins();
     let begun = async {
         let begins = (spoken, preface, terms.balanced);
-        let (socket, http2, open) = connect(dialler, to, begins, info, &mut name).await?;
+        let (socket, http2, open) = connect(dialler, to, begins, info, &mut address).await?;
         let descriptor = Descriptor::new(engine, open);
+        let dialled = address.map(|address| (address.ip().to_canonical(), Instant::now()));
+        let name = name(address);
         if !http2 {
-            let connection = one::Http1Connection::new(socket, name.clone(), descriptor);
+            let mut connection = one::Http1Connection::new(socket, name, descriptor);
+            connection.dialled = dialled;
             return Ok(Dialled::One(Box::new(connection)));
         }
         let scheme = if to.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
         let early = terms.is_early.then_some(terms.wait);
-        let begun = two::Http2Connection::begin(socket, name.clone(), scheme, descriptor, early);
-        begun.await.map(Dialled::Two)
+        let begun = two::Http2Connection::begin(socket, name, scheme, descriptor, early);
+        let connection = begun.await?;
+        connection.dialled.set(dialled);
+        Ok(Dialled::Two(connection))
     };
     let reason = match timeout(terms.wait, begun).await {
         Ok(Ok(dialled)) => {
@@ -111,7 +120,7 @@ pub async fn dial(
         Ok(Err(failure)) => failure,
         Err(_) => Reason::Timeout(Limit::Connect, None),
     };
-    Err(DialFailure { name, reason })
+    Err(DialFailure { name: name(address), reason })
 }
 
 /// A socket on which HTTP may begin, and whether it speaks HTTP/2. Counts it at its address.
@@ -120,7 +129,7 @@ async fn connect(
     to: &HttpUpstream,
     (spoken, preface, balanced): (Spoken, &[u8], Option<Balanced<'_>>),
     info: &ConnectionInfo,
-    name: &mut Arc<str>,
+    address: &mut Option<SocketAddr>,
 ) -> Result<(Socket, bool, Option<OpenExchange>), Reason> {
     let by_knowledge = spoken == Spoken::Two;
     let failed = |error: io::Error| Reason::Io(Peer::Upstream, (&error).into());
@@ -138,8 +147,8 @@ async fn connect(
     let dialled = dial_target(&dialler.names, &dialler.engine, info, &target, &options).await;
     let connected = dialled.map_err(|undialled| undialled.end.reason)?;
     let mut open = None;
+    *address = connected.address;
     if let Some(address) = connected.address {
-        *name = address.to_string().into();
         let counters = balanced.and_then(|balanced| balanced.member.address_counters(address));
         open = counters.as_ref().map(OpenExchange::new);
     }

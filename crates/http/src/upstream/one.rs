@@ -1,11 +1,12 @@
 //! A connection to an upstream that speaks HTTP/1.1: one exchange after another.
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use http::{HeaderMap, Method};
@@ -43,6 +44,8 @@ pub struct Http1Connection {
     pub is_single_use: bool,
     /// The address that was dialled.
     pub name: Arc<str>,
+    /// The same address, and when it was dialled. `None`: a Unix socket.
+    pub dialled: Option<(IpAddr, Instant)>,
     /// What it has agreed on, if it is by TLS.
     pub tls: Option<Arc<UpstreamTlsInfo>>,
     /// How long the upstream keeps the connection without a request, by its last response.
@@ -68,6 +71,7 @@ impl Http1Connection {
             reused: false,
             is_single_use: false,
             name,
+            dialled: None,
             tls: socket.tls_info(),
             said_timeout: None,
             coded_bodies: CodedBodies::default(),

@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -47,6 +48,8 @@ const IDLE_MAX: Duration = Duration::from_secs(30);
 pub struct Http2Connection {
     /// The address that was dialled.
     pub name: Arc<str>,
+    /// The same address, and when it was dialled. `None`: a Unix socket.
+    pub dialled: Cell<Option<(IpAddr, Instant)>>,
     /// What it has agreed on, if it is by TLS.
     pub tls: Option<Arc<UpstreamTlsInfo>>,
     budget: Arc<Budget>,
@@ -82,6 +85,7 @@ impl Http2Connection {
         tokio::task::spawn_local(drive(link.clone(), socket, (descriptor, counted)));
         let connection = Self {
             name,
+            dialled: Cell::new(None),
             tls,
             budget,
             link,
@@ -127,6 +131,11 @@ impl Http2Connection {
         let link = self.link.borrow();
         let is_idle = link.streams() == 0 && self.used.get().elapsed() > IDLE_MAX;
         !link.is_retired() && !is_idle
+    }
+
+    /// Gives it no more streams.
+    pub fn retire(&self) {
+        self.link.borrow_mut().retire();
     }
 
     /// Whether a stream for this request is allowed now.
@@ -281,7 +290,7 @@ impl Http2Exchange {
 
     /// Gives the connection no more streams: it may be dead.
     pub fn distrust(&self) {
-        self.connection.link.borrow_mut().retire();
+        self.connection.retire();
     }
 }
 
