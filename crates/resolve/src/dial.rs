@@ -118,11 +118,11 @@ pub async fn dial<O: Owner>(
             SocketAddr::new(*ip, *port)
         }
         DialTarget::Configured(HostPort { host: Host::Name(name), port }) => {
-            let name = DialledName { name, port: *port, guard: None };
+            let name = NamedTarget { name, port: *port, guard: None };
             return Box::pin(name.dial(names, (owner, info), options)).await;
         }
         DialTarget::Named(HostPort { host: Host::Name(name), port }, guard) => {
-            let name = DialledName { name, port: *port, guard: Some(*guard) };
+            let name = NamedTarget { name, port: *port, guard: Some(*guard) };
             return Box::pin(name.dial(names, (owner, info), options)).await;
         }
     };
@@ -137,14 +137,14 @@ pub async fn dial<O: Owner>(
 }
 
 /// A name to dial.
-struct DialledName<'a> {
+struct NamedTarget<'a> {
     name: &'a str,
     port: u16,
     /// A client chose it.
     guard: Option<Guard<'a>>,
 }
 
-impl DialledName<'_> {
+impl NamedTarget<'_> {
     async fn dial<O: Owner>(
         &self,
         names: &Rc<Names>,
