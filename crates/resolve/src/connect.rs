@@ -217,27 +217,37 @@ impl<O: Owner> Dial<'_, O> {
     ///
     /// # Errors
     /// Why it failed, or why the owner waits no more.
-    pub async fn one(&self, address: SocketAddr) -> Result<Connected<O::Registration>, WaitError> {
-        match self.begin_only(address).await? {
-            Begun::Connected(connected) => Ok(connected),
-            Begun::Attempt(attempt) => {
-                poll_fn(|task| self.owner.poll_ended(task, &attempt.registration)).await?;
-                Ok(self.finish(attempt)?)
+    pub async fn one(&self, address: &SocketAddr) -> Result<Connected<O::Registration>, WaitError> {
+        // Boxed, as all that few dials need: a connection's task is as large as what it awaits.
+        let attempt = match self.begin_only(*address) {
+            Ok(Begun::Connected(connected)) => return Ok(connected),
+            Ok(Begun::Attempt(attempt)) => attempt,
+            Err(error) if is_out_of_descriptors(&error) => {
+                match Box::pin(self.begin_later(*address)).await? {
+                    Begun::Connected(connected) => return Ok(connected),
+                    Begun::Attempt(attempt) => attempt,
+                }
+            }
+            Err(error) => return Err(error.into()),
+        };
+        poll_fn(|task| self.owner.poll_ended(task, &attempt.registration)).await?;
+        Ok(self.finish(attempt)?)
+    }
+
+    /// Begins once others have closed descriptors. The deadline bounds the retries.
+    async fn begin_later(&self, address: SocketAddr) -> Result<Begun<O::Registration>, WaitError> {
+        loop {
+            self.owner.in_time()?;
+            sleep(RETRY_DELAY).await;
+            match self.begin_only(address) {
+                Err(error) if is_out_of_descriptors(&error) => {}
+                begun => return Ok(begun?),
             }
         }
     }
 
-    async fn begin_only(&self, address: SocketAddr) -> Result<Begun<O::Registration>, WaitError> {
-        let (socket, at_once) = loop {
-            match self.start(address, self.options.fast_open) {
-                // Others will close descriptors; the deadline bounds the retries.
-                Err(error) if is_out_of_descriptors(&error) => {
-                    self.owner.in_time()?;
-                    Box::pin(sleep(RETRY_DELAY)).await;
-                }
-                started => break started?,
-            }
-        };
+    fn begin_only(&self, address: SocketAddr) -> io::Result<Begun<O::Registration>> {
+        let (socket, at_once) = self.start(address, self.options.fast_open)?;
         // Within this host the handshake is over when the connect returns.
         if (at_once || address.ip().is_loopback())
             && let Some(sent) = send_first(&socket, self.options.first)?
@@ -387,7 +397,10 @@ impl<O: Owner> Dial<'_, O> {
         (number, is_only): (Side, bool),
     ) -> Result<Begun<O::Registration>, WaitError> {
         if is_only {
-            return self.begin_only(address).await;
+            return match self.begin_only(address) {
+                Err(error) if is_out_of_descriptors(&error) => self.begin_later(address).await,
+                begun => Ok(begun?),
+            };
         }
         let (socket, _) = self.start(address, false)?;
         let registration = self.owner.register(&socket, number)?;

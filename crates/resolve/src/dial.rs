@@ -131,7 +131,7 @@ pub async fn dial<O: Owner>(
     let dial = Dial { owner, loops: &names.shared.loops, options, to_listener };
     let connected = match is_of_other_family(&[address], options) {
         true => Err(End::failed(Reason::MixedFamilies)),
-        false => dial.one(address).await.map_err(failed),
+        false => dial.one(&address).await.map_err(failed),
     };
     connected.map_err(|end| Undialled { end, address: Some(address) })
 }
