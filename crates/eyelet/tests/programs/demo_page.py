@@ -31,8 +31,9 @@ def visit(browser, url, count, shots):
     shown["explained"] = browser.text("explained")
     shown["wire_bytes"] = wire_bytes(browser)
     shown["paint_ms"] = browser.value("""new Promise((resolve) =>
-        new PerformanceObserver((list) => resolve(Math.round(list.getEntriesByName(
-            "first-contentful-paint")[0]?.startTime))).observe({ type: "paint", buffered: true }))
+        new PerformanceObserver((list) => list.getEntriesByName("first-contentful-paint")
+            .forEach((paint) => resolve(Math.round(paint.startTime))))
+            .observe({ type: "paint", buffered: true }))
     """)
     shown["style"] = browser.value("getComputedStyle(document.querySelector('section')).borderRadius")
     browser.until("log", lambda text: "/page.js" in text)
