@@ -252,8 +252,14 @@ pub async fn destination(
         Host::Ip(ip) => return Ok(SocketAddr::new(*ip, host_port.port)),
         Host::Name(name) => name,
     };
-    let (_, found) = look_up(names, Some(info.client.ip()), name).await?;
-    let routed = found.iter().find(|ip| interfaces::has_route(**ip));
+    let (lookup, mut found) = look_up(names, Some(info.client.ip()), name).await?;
+    let is_routed = |ip: &&IpAddr| interfaces::has_route(**ip);
+    // The family that has not answered yet may be the one that this host has.
+    if lookup.is_partial() && !found.iter().any(|ip| is_routed(&ip)) {
+        let wait = names.shared.config.limits.connect_timeout;
+        found.extend(timeout(wait, lookup.later(names, &Notify::new())).await.unwrap_or_default());
+    }
+    let routed = found.iter().find(is_routed);
     let ip = routed.or(found.first()).ok_or(Reason::NoAddress)?;
     Ok(SocketAddr::new(*ip, host_port.port))
 }

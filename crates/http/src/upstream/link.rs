@@ -187,6 +187,7 @@ impl Link {
     /// Gives it no more streams.
     pub fn retire(&mut self) {
         self.is_retired = true;
+        self.wake_opener();
     }
 
     /// Has its task end it: the upstream has not spoken in time.
