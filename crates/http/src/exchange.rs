@@ -283,7 +283,8 @@ async fn ask_and_pass(
     }
     let _counted = room::take_response(served, &parts)?;
     let chosen = switch.and_then(|wanted| fields::chosen(wanted, &parts));
-    if chosen.is_some() && stream.as_one().is_none() {
+    let is_switch = parts.status == StatusCode::SWITCHING_PROTOCOLS && chosen.is_some();
+    if is_switch && stream.as_one().is_none() {
         websocket::check(&asked.parts.headers, &parts)?;
     }
     fields::to_client(&mut parts);

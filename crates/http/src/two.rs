@@ -193,7 +193,9 @@ impl ServedStreams {
         if self.has_client_ended {
             self.streams.end_blocked();
         }
-        if self.streams.is_done() || self.has_client_ended && !self.is_busy() {
+        // What is sealed or queued is owed, too: an end drops what the socket has no room for.
+        let is_written = self.client.unsent_bytes() == 0 && self.streams.is_written();
+        if self.streams.is_done() || self.has_client_ended && !self.is_busy() && is_written {
             return Poll::Ready(Over::End(self.closed()));
         }
         self.note_busy();
