@@ -218,7 +218,7 @@ pub struct HostPort {
 }
 
 impl HostPort {
-    /// As a request names it: its host has no dot at the end.
+    /// Returns the authority as a request names it: its host has no dot at the end.
     pub fn authority(&self) -> String {
         self.to_string().replacen(".:", ":", 1)
     }

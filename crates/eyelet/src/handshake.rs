@@ -261,7 +261,7 @@ impl Machine {
         }
     }
 
-    /// Whether the record that ends at `end` is early data to skip (RFC 8446 section 4.2.10).
+    /// Says if the record that ends at `end` is early data to skip (RFC 8446 section 4.2.10).
     /// rustls would skip less after a HelloRetryRequest: it counts what sealing adds, too.
     fn skips(&mut self, end: usize) -> Result<bool, BadRecord> {
         let Some(early_data) = &mut self.early_data else { return Ok(false) };

@@ -69,7 +69,7 @@ pub struct H2Connection {
 pub(crate) struct SentSettings {
     pub(crate) sent_ms: u64,
     pub(crate) stream_window: u32,
-    /// Whether they are the first, so that the client may not know how many streams it may have.
+    /// They are the first: until they are acknowledged the client may not know our stream limit.
     pub(crate) is_first: bool,
 }
 

@@ -28,7 +28,7 @@ use super::upstream::request::UpstreamRequest;
 use super::worker::Http;
 
 /// Dials of the only upstream of a rule while each new connection ends by GOAWAY before a stream.
-/// As many as a request has tries: a server that stops says so, and the next one listens already.
+/// A request has as many tries: a server that stops says so, and the next one listens already.
 const UNREAD_DIALS_MAX: u32 = 3;
 
 /// A route has an HTTP upstream. Other connections are not served here.
@@ -179,7 +179,7 @@ struct Dials {
     /// The vain dials of the upstream with this index when the request came to it. Each upstream
     /// has a count of its own.
     vain: Option<(usize, u64)>,
-    /// How many connections have taken no stream.
+    /// Number of connections that have taken no stream.
     unread: u32,
     /// When the first began. `None` again after a hold: the time of the hold is not the dials'.
     began: Option<Instant>,
@@ -192,7 +192,7 @@ impl Dials {
         in_vain
     }
 
-    /// Whether the same upstream is dialled again at once after a dial that ended so: it is the
+    /// Says if the same upstream is dialled again at once after a dial that ended so: it is the
     /// only one.
     fn may_repeat(&mut self, target: &RouteTarget<'_>, reason: &Reason) -> bool {
         let is_again = target.balanced.is_none() && *reason == UNREAD;

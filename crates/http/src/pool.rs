@@ -132,7 +132,7 @@ impl Idle {
         rested < self.connection.said_timeout.map_or(unsaid, kept)
     }
 
-    /// Whether the upstream still seems connected. With `look` the kernel is asked at once.
+    /// Says if the upstream still seems connected. With `look` the kernel is asked at once.
     fn is_fresh(&mut self, rested: Duration, look: bool) -> bool {
         self.connection.is_fresh(look || rested >= LOOKED_AT_AFTER)
     }

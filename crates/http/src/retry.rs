@@ -1,5 +1,5 @@
-//! Whether a request that got no response is sent again: where that does no harm (RFC 9110 section
-//! 9.2.2), or where the upstream has certainly not processed it (RFC 9113 section 8.7).
+//! Decides if a request that got no response is sent again: where that does no harm (RFC 9110
+//! section 9.2.2), or the upstream has certainly not processed it (RFC 9113 section 8.7).
 
 use eyelet_balance::group::Tried;
 
@@ -21,7 +21,7 @@ pub struct Tries {
     /// The body as far as the last try has taken it.
     pub body: TakenBody,
     is_harmless_twice: bool,
-    /// Whether the last try may have ended the upstream.
+    /// The last try may have ended the upstream.
     was_dead: bool,
 }
 
@@ -37,12 +37,12 @@ impl Tries {
         }
     }
 
-    /// Whether the first one is next.
+    /// Says if the next try is the first.
     pub fn is_first(&self) -> bool {
         self.count == 1
     }
 
-    /// Whether the request may be held while its upstream accepts no connection.
+    /// Says if the request may be held while its upstream accepts no connection.
     pub fn may_hold(&self) -> bool {
         !self.was_dead
     }

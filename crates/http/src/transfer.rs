@@ -53,7 +53,7 @@ pub struct Upload<'a> {
     /// The upstream takes no more bytes, but may still answer.
     pub broken: bool,
     read: bool,
-    /// What was taken of the body from the client.
+    /// The part of the body that was taken from the client.
     pub taken: TakenBody,
     /// Bytes written.
     pub written: u64,
@@ -108,12 +108,12 @@ impl<'a> Upload<'a> {
         self.boundary = boundary;
     }
 
-    /// Whether all of it has come: nothing is read any more.
+    /// Says if all of it has come: nothing is read any more.
     pub fn has_ended(&self) -> bool {
         self.read
     }
 
-    /// Whether it is followed, and may end here: between two frames, or at its end.
+    /// Says if its frames are followed and it may end here: between two of them, or at its end.
     pub fn may_end(&self) -> bool {
         self.read || self.boundary.is_between_frames()
     }
@@ -412,7 +412,7 @@ impl<'a> Download<'a> {
         self.boundary = boundary;
     }
 
-    /// Whether it is followed, and may end here: between two frames, or at its end.
+    /// Says if its frames are followed and it may end here: between two of them, or at its end.
     pub fn may_end(&self) -> bool {
         self.ended || self.boundary.is_between_frames()
     }

@@ -136,7 +136,7 @@ struct ServedStreams {
     going_away: Option<Reason>,
     /// What the client said when it ended the connection.
     client_code: ErrorCode,
-    /// Whether the client has ended its stream: its whole requests are still answered.
+    /// The client has ended its stream. Its whole requests are still answered.
     has_client_ended: bool,
     was_busy: bool,
     /// The connection is half-open until its first stream.

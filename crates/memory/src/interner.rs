@@ -109,7 +109,7 @@ impl<T: Eq + Hash + Heap> Interner<T> {
         self.count_use(symbol)
     }
 
-    /// As [`Interner::intern`], but the value is made only if there is no equal one.
+    /// Interns a value that is made only if there is no equal one.
     pub fn intern_ref<Q>(&mut self, value: &Q) -> Symbol
     where
         T: Borrow<Q> + for<'a> From<&'a Q>,

@@ -35,7 +35,7 @@ impl SharedPieces {
         Self(RefCell::new(Interner::new(budget)))
     }
 
-    /// Whether no value shares a piece.
+    /// Says if no value shares a piece.
     pub fn is_empty(&self) -> bool {
         self.0.borrow().is_empty()
     }
@@ -113,7 +113,7 @@ impl PackedBytes {
         }
     }
 
-    /// The same, to be changed.
+    /// The first run, to be changed in place.
     pub fn first_mut(&mut self) -> &mut [u8] {
         let len = self.first().len();
         let head = read_number(&self.runs).map_or(0, |(_, head)| head);

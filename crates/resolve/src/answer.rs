@@ -24,7 +24,7 @@ pub struct Answer {
     pub addresses: Vec<IpAddr>,
     /// The least TTL along the aliases, in milliseconds.
     pub fresh_ms: u64,
-    /// Whether no family is missing.
+    /// No family is missing.
     pub is_whole: bool,
 }
 

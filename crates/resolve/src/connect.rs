@@ -196,7 +196,7 @@ pub struct Dial<'a, O> {
     pub to_listener: bool,
 }
 
-/// What a dial of several addresses goes on with.
+/// The event that a dial of several addresses goes on with.
 enum Next {
     /// This attempt has ended.
     Ended(usize),

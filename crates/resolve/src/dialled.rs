@@ -68,7 +68,7 @@ impl<'a> Lookup<'a> {
         self.found.addresses()
     }
 
-    /// Whether the addresses of one family are under way.
+    /// Says if the addresses of one family are under way.
     pub fn is_partial(&self) -> bool {
         self.flight.is_some()
     }

@@ -43,7 +43,7 @@ pub struct EvidenceStore {
     pub(crate) certificates: Arc<Cache<Visit, Arc<Attempt>>>,
     /// Addresses of names that are dialled.
     pub dialled: Arc<Cache<DialledName, Arc<Found>>>,
-    /// What is remembered of DNS servers.
+    /// Silent servers, and those that know no EDNS.
     pub(crate) servers: Arc<ServerMemory>,
     pub(crate) prober: Option<Prober>,
     /// What the next prober trusts, if a rule asks for a certificate.
@@ -115,7 +115,7 @@ impl EvidenceStore {
         })
     }
 
-    /// The same under a new configuration. It forgets the addresses of dialled names, certificates
+    /// The store under a new configuration. It forgets the addresses of dialled names, certificates
     /// that other roots have judged, and evidence that other resolvers gave.
     ///
     /// # Errors
@@ -166,7 +166,7 @@ impl EvidenceStore {
         Ok(Self { certificates, prober, ..self.clone() })
     }
 
-    /// The same after the system's resolvers or hosts have changed: it forgets the addresses of
+    /// The store after the system's resolvers or hosts have changed: it forgets the addresses of
     /// dialled names.
     #[must_use]
     pub fn by_newest_resolvers(&self, config: &Config) -> Self {

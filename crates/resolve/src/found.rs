@@ -10,8 +10,8 @@ pub const ADDRESSES_MAX: usize = 64;
 /// How long connections to an address that has left its name are used. A deployment that changes
 /// the name and then stops the old host mostly waits longer.
 const USED_ON_MS: u64 = 5_000;
-/// The same for a name whose addresses have come back: it gives another part of them each time, and
-/// the others are not gone. Within ten minutes a TTL of 60 s brings ten parts.
+/// How long they are used where addresses of the name have come back before: it gives another part
+/// of them each time, and the others are not gone. Within ten minutes a TTL of 60 s brings ten parts.
 const ROTATING_MS: u64 = 10 * 60 * 1000;
 
 /// The result of a look-up.
@@ -24,19 +24,19 @@ pub struct Found {
     pub asked_ms: u64,
     /// Until when it is valid, by the steady clock.
     pub fresh_until_ms: u64,
-    /// Whether the other family's answer is under way.
+    /// The other family's answer is under way.
     pub is_partial: bool,
-    /// Whether both families were answered.
+    /// Both families were answered.
     is_whole: bool,
     /// Addresses of earlier answers that this one lacks, and when the first answer lacked them. At
     /// most [`ADDRESSES_MAX`].
     left: Box<[(IpAddr, u64)]>,
-    /// Whether one of these has come back before.
+    /// One of these has come back before.
     rotates: bool,
 }
 
 impl Found {
-    /// What an answer comes to that has arrived now.
+    /// The addresses of an answer that has arrived now.
     pub fn new(answer: Result<Answer, String>, now_ms: u64) -> Self {
         let (fresh_ms, is_whole) =
             answer.as_ref().map_or((0, false), |answer| (answer.fresh_ms, answer.is_whole));
@@ -55,13 +55,13 @@ impl Found {
         }
     }
 
-    /// The same while the other family's answer is under way.
+    /// Marks that the other family's answer is under way.
     #[must_use]
     pub fn partial(self) -> Self {
         Self { is_partial: true, ..self }
     }
 
-    /// The same with what is known of the name from the answer before it.
+    /// Adds the addresses that the answer before this one is remembered for.
     #[must_use]
     pub fn after(self, before: &Self) -> Self {
         let (now_ms, current) = (self.asked_ms, self.current());
@@ -84,7 +84,7 @@ impl Found {
         Self { left, rotates, ..self }
     }
 
-    /// Whether DNS has answered the question, and the answer may be kept.
+    /// Says if DNS has answered the question, and the answer may be kept.
     pub fn is_answered(&self) -> bool {
         self.is_whole || self.addresses.is_ok()
     }

@@ -1,4 +1,4 @@
-//! Which addresses a client, or who names a destination in a PROXY header, may not make us dial:
+//! Addresses that a client, or who names a destination in a PROXY header, may not make us dial:
 //! internal ones, and our own.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -22,7 +22,7 @@ use crate::cache;
 /// How long a server that did not answer is left out. Each question that it misses extends this,
 /// and any answer ends it.
 const SILENT_FOR: Duration = Duration::from_secs(30);
-/// How many questions with EDNS in a row may be answered only without it. The next ones have none:
+/// Questions with EDNS in a row that may be answered only without it. The next ones have none:
 /// a box on the way drops it, or the server's FORMERR has no question and cannot be told from a
 /// forgery.
 const EDNS_MISSES_MAX: u8 = 3;
@@ -32,7 +32,7 @@ const SENT_AGAIN: u32 = 4;
 /// forgotten by the next reload.
 const REMEMBERED_MAX: usize = 256;
 
-/// What is remembered of servers. All workers share it.
+/// Memory of servers that are silent or know no EDNS. All workers share it.
 #[derive(Default)]
 pub struct ServerMemory(Mutex<HashMap<SocketAddr, Remembered>>);
 
@@ -126,7 +126,7 @@ impl DnsServer {
         });
     }
 
-    /// Whether it has not answered lately.
+    /// Says if it has not answered lately.
     pub fn is_silent(&self) -> bool {
         self.memory.of(self.address).silent_until.is_some_and(|until| Instant::now() < until)
     }
@@ -227,7 +227,7 @@ impl DnsServer {
     }
 }
 
-/// Whether a response may say that EDNS is unknown: FORMERR (RFC 6891 section 7), or NOTIMP (RFC
+/// Says if a response may mean that EDNS is unknown: FORMERR (RFC 6891 section 7), or NOTIMP (RFC
 /// 2671 section 5.3).
 fn refuses_edns(response: &DnsResponse) -> bool {
     matches!(response.response_code, ResponseCode::FormErr | ResponseCode::NotImp)

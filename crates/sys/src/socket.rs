@@ -308,7 +308,7 @@ pub fn unsent(fd: impl AsFd) -> io::Result<usize> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(bytes.max(0) as usize) }
 }
 
-/// How many packets the kernel has dropped at a listening socket (SO_MEMINFO). The count wraps
+/// Number of packets that the kernel has dropped at a listening socket (SO_MEMINFO). It wraps
 /// around. A full queue drops those of new connections, and [`full_queue_drops`] tells such drops
 /// from others: the reset of a half-open connection counts here, too (`tcp_v4_rcv`).
 pub fn drops(listener: impl AsFd) -> io::Result<u32> {
@@ -324,7 +324,7 @@ pub fn drops(listener: impl AsFd) -> io::Result<u32> {
     if result == 0 { Ok(counts[MEMINFO_DROPS]) } else { Err(io::Error::last_os_error()) }
 }
 
-/// How many packets of new connections the kernel has dropped because a listen queue was full. It
+/// Number of packets of new connections that the kernel has dropped at full listen queues. It
 /// counts those of all listeners in this network namespace.
 pub fn full_queue_drops() -> io::Result<u64> {
     let counts = std::fs::read_to_string("/proc/self/net/netstat")?;

@@ -95,7 +95,7 @@ pub struct Decided {
     pub hop_count: u8,
     /// The client's destination, if a rule asked for it.
     pub destination: Option<SocketAddr>,
-    /// Whether a PROXY header named the destination.
+    /// A PROXY header named the destination.
     pub is_told: bool,
     /// The name in the hello.
     pub sni: Option<Box<str>>,
@@ -161,7 +161,7 @@ impl Heap for Decided {
 }
 
 impl Decided {
-    /// Whether somebody chose the destination freely, by CONNECT or in a PROXY header. Such a
+    /// Says if somebody chose the destination freely, by CONNECT or in a PROXY header. Such a
     /// destination may lead where the kernel would route no packet of theirs, as to loopback.
     pub fn is_chosen(&self) -> bool {
         self.connect.is_some() || self.is_told

@@ -628,7 +628,7 @@ thread_local! {
     static UNFIT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether rustls has just resolved a hello that has no signature scheme for any certificate.
+/// Says if rustls has just resolved a hello that has no signature scheme for any certificate.
 pub fn take_unfit() -> bool {
     UNFIT.take()
 }

@@ -131,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    /// What a client can cause is the client's fault, and no other error is.
+    /// An error that a client can cause is the client's fault, and no other error is.
     #[test]
     fn each_error_blames_the_right_side() {
         let (expect_types, got_type) = (Vec::new(), rustls::ContentType::Heartbeat);

@@ -71,7 +71,7 @@ impl EarlyData {
     /// Bytes of a record beside its content: the header, the content type, and the tag.
     const OVERHEAD_BYTES: usize = HEADER_BYTES + 1 + 16;
 
-    /// As much as any client may send.
+    /// A budget for as much as any client may send.
     pub fn new() -> Self {
         Self(Self::BYTES_MAX)
     }

@@ -17,7 +17,7 @@ const UNEXPECTED_MESSAGE: u8 = 10;
 const BAD_RECORD_MAC: u8 = 20;
 const RECORD_OVERFLOW: u8 = 22;
 
-/// What TLS 1.3 adds to a record's content: its type and a tag.
+/// Bytes that TLS 1.3 adds to a record's content: its type and a tag.
 const SEALED_BYTES: usize = 1 + 16;
 
 /// A client with a ticket of `other`, whose hello announces early data.

@@ -18,7 +18,7 @@ const PROTOCOL_VERSION: u8 = 70;
 /// The header of a record, which alone says that it is too long.
 const OVERLONG: [u8; 5] = [23, 3, 3, 0x48, 1];
 
-/// What is sent, by name.
+/// The bytes that are sent, by name.
 fn foreign() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("a CCS with another byte", record(20, &[2])),

@@ -1,5 +1,5 @@
-//! What the kernel drops at a listener: a scan is no full queue. In a network namespace, because
-//! full queues are counted for all listeners of one.
+//! A scan of half-open connections is no full queue. The tests run in a network namespace, because
+//! the kernel counts full queues for all listeners of one.
 
 use std::fs;
 use std::net::TcpStream;

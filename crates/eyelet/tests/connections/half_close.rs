@@ -138,7 +138,7 @@ fn post(stream: u32, path: &str, length: usize, is_last: bool) -> Vec<u8> {
     [frame(HEADERS, END_HEADERS, stream, &block), frame(DATA, flags, stream, b"hi")].concat()
 }
 
-/// What came for a stream: the status, the bytes of its body, and the frame that ended it.
+/// Reads a stream: returns the status, the bytes of its body, and the frame that ended it.
 fn hear_two(client: &mut Tls, stream: u32) -> (Option<u16>, Vec<u8>, u8) {
     let (mut said, mut body) = (None, Vec::new());
     loop {
@@ -212,7 +212,7 @@ fn a_client_of_http2_that_ends_its_stream_behind_a_request_is_answered() {
     }
 }
 
-/// What is cut is no request, and harms no other.
+/// A request whose body is cut is none, and harms no other.
 #[test]
 fn a_body_that_is_cut_by_http2_is_no_request() {
     let web = Web::new(Upstream::by_hand());

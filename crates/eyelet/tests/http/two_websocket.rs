@@ -176,7 +176,7 @@ async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) ->
     take.await.unwrap()
 }
 
-/// What is still to come, as text.
+/// Reads the rest of the stream as text.
 async fn rest(receive: &mut RecvStream) -> String {
     let mut heard = Vec::new();
     while let Some(piece) = receive.data().await {

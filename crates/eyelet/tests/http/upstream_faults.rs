@@ -354,7 +354,7 @@ fn a_connection_that_takes_nothing_more_is_not_used_again() {
     });
 }
 
-/// As by HTTP/1.1: one that is too many is not passed on.
+/// One interim response too many is not passed on, as by HTTP/1.1.
 #[test]
 fn interim_responses_come_to_an_end() {
     let app = two::app(100, None, |(request, mut respond)| {

@@ -51,7 +51,7 @@ fn by_name(folder: &Folder, servers: &[&Dns], origin: SocketAddr, names: &[Strin
     Edge::start_whole(folder, &config, |_| ())
 }
 
-/// What becomes of a hello, and how long that takes.
+/// Sends a hello. Returns what becomes of it, and how long that takes.
 fn ask(edge: &Edge, name: &str) -> (String, Duration) {
     let (mut client, began) = (edge.connect(), Instant::now());
     client.write_all(&Hello::named(name).bytes()).unwrap();

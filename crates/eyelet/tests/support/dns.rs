@@ -18,7 +18,7 @@ pub enum Says {
     Alias(&'static str),
     /// That there is no such name.
     NxDomain,
-    /// The same, with an SOA record that allows to remember it for so many seconds.
+    /// NXDOMAIN with an SOA record that allows to remember it for so many seconds.
     Denied(u32),
     /// Nothing, as a server without the zone that asks nobody.
     Lame,

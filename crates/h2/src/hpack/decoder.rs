@@ -15,7 +15,7 @@ const SCRATCH_BYTES_KEPT: usize = 512;
 /// Decodes what one peer sends. It keeps the dynamic table between blocks.
 pub struct HpackDecoder {
     table: DynamicTable,
-    /// What the peer may choose: the size that HTTP/2 begins with, or less on a connection that an
+    /// Largest size that the peer may choose: the one that HTTP/2 begins with, or less where an
     /// earlier version has announced less on.
     limit: u16,
     /// How far the current block is.

@@ -1,5 +1,5 @@
-//! What a client may do until it has seen our SETTINGS: all that HTTP/2 allows without them (RFC
-//! 9113 6.5.3), though our limits are lower.
+//! Until a client has seen our SETTINGS it may do all that HTTP/2 allows without them (RFC 9113
+//! 6.5.3), though our limits are lower.
 
 use super::*;
 use crate::Flood;

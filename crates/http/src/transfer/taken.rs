@@ -1,5 +1,5 @@
-//! What was taken of a request's body from its client, kept while the request may have to be sent
-//! again: an upstream may say that it has not processed it (RFC 9113 section 8.7).
+//! Keeps the part of a request's body that was taken from its client while the request may have to
+//! be sent again: an upstream may say that it has not processed it (RFC 9113 section 8.7).
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -22,7 +22,7 @@ const KEPT_BYTES_MAX: usize = 64 << 10;
 #[derive(Default)]
 pub struct TakenBody {
     kept: Kept,
-    /// Whether the request may have to be sent again.
+    /// The request may have to be sent again.
     is_wanted: bool,
 }
 
@@ -39,9 +39,9 @@ enum Kept {
 
 /// The beginning of a body. Large pieces share the memory of the queue to the upstream.
 struct KeptBody {
-    /// What this try has sent, in its order.
+    /// Bytes that this try has sent, in their order.
     sent: WriteQueue,
-    /// What an earlier try has sent, and this one has not.
+    /// Bytes that an earlier try has sent, and this one has not.
     again: WriteQueue,
     trailers: Option<HeaderMap>,
     /// Memory of the trailers.
@@ -75,7 +75,7 @@ impl KeptBody {
         self.counted.set(self.held());
     }
 
-    /// Whether this try has sent all of it.
+    /// Says if this try has sent all of it.
     fn is_sent(&self, is_read: bool) -> bool {
         self.again.is_empty() && (self.trailers.is_none() || is_read)
     }
@@ -98,12 +98,12 @@ impl TakenBody {
         self.is_wanted = false;
     }
 
-    /// Whether all that was taken can be sent again.
+    /// Says if all that was taken can be sent again.
     pub fn is_whole(&self) -> bool {
         !matches!(self.kept, Kept::Lost)
     }
 
-    /// Whether the client's next bytes come behind some that are sent again.
+    /// Says if the client's next bytes come behind some that are sent again.
     pub fn has_more(&self) -> bool {
         matches!(&self.kept, Kept::All(kept) if !kept.again.is_empty())
     }
@@ -206,7 +206,7 @@ mod tests {
         }
     }
 
-    /// What is sent again before the client's next byte.
+    /// Bytes that are sent again before the client's next one.
     fn again(body: &mut TakenBody) -> Vec<u8> {
         let mut all = Vec::new();
         while let Some(Piece::Data(data)) = body.next_again() {

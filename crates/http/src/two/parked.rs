@@ -1,5 +1,5 @@
-//! What the worker keeps of a connection without streams: the state of HTTP/2, whose fields are
-//! stored once where many connections have them.
+//! The state of HTTP/2 that the worker keeps of a connection without streams. Fields that many
+//! connections have are stored once.
 
 use std::rc::Rc;
 
@@ -21,7 +21,7 @@ pub fn answer_parked(state: &mut [u8], bytes: &[u8], out: &mut Vec<u8>) -> usize
     }
 }
 
-/// What the client of a parked connection gets before close_notify: GOAWAY with its last stream.
+/// Bytes for the client of a parked connection before close_notify: GOAWAY with its last stream.
 /// `state` has the numbers of the state.
 pub fn last_bytes(state: &[u8]) -> Vec<u8> {
     let mut frame = Vec::new();
@@ -142,7 +142,7 @@ mod tests {
         assert!(!common.windows(cookie.len()).any(|bytes| bytes == cookie));
     }
 
-    /// What another process has sent is packed like one's own, and is answered in place.
+    /// A state of another process is packed like one's own, and is answered in place.
     #[test]
     fn a_state_of_another_process_is_packed() {
         let pieces = Rc::new(SharedPieces::new(&Arc::new(Budget::new(64 << 20, 0))));

@@ -63,7 +63,7 @@ struct State {
     fault: Option<ConnectionFault>,
     /// Whether streams that have no end of their own are to end.
     ends: bool,
-    /// Whether the client has ended its stream: it sends no frame any more.
+    /// The client has ended its stream: it sends no frame any more.
     has_client_ended: bool,
     /// Whether reading was put off because streams hold too much.
     is_held_back: bool,

@@ -44,7 +44,7 @@ pub struct Http1Connection {
     pub is_single_use: bool,
     /// The address that was dialled.
     pub name: Arc<str>,
-    /// The same address, and when it was dialled. `None`: a Unix socket.
+    /// The IP address that was dialled, and when. `None`: a Unix socket.
     pub dialled: Option<(IpAddr, Instant)>,
     /// What it has agreed on, if it is by TLS.
     pub tls: Option<Arc<UpstreamTlsInfo>>,

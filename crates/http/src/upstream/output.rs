@@ -98,7 +98,7 @@ impl Output {
         self.written + self.len() as u64
     }
 
-    /// Whether the byte at a position was written. Bytes that were dropped were not.
+    /// Says if the byte at a position was written. Bytes that were dropped were not.
     pub fn has_written(&self, position: u64) -> bool {
         position < self.written
     }
@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// What is dropped was never written, and neither is what comes after it.
+    /// Bytes that are dropped were never written, and those after them are not either.
     #[test]
     fn it_is_known_what_was_written() {
         let mut output = Output::default();

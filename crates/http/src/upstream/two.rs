@@ -48,7 +48,7 @@ const IDLE_MAX: Duration = Duration::from_secs(30);
 pub struct Http2Connection {
     /// The address that was dialled.
     pub name: Arc<str>,
-    /// The same address, and when it was dialled. `None`: a Unix socket.
+    /// The IP address that was dialled, and when. `None`: a Unix socket.
     pub dialled: Cell<Option<(IpAddr, Instant)>>,
     /// What it has agreed on, if it is by TLS.
     pub tls: Option<Arc<UpstreamTlsInfo>>,

@@ -9,7 +9,7 @@ use eyelet_memory::budget::Account;
 
 use super::*;
 
-/// Whether a task was woken.
+/// A waker that notes that it was called.
 #[derive(Default)]
 struct Woken(AtomicBool);
 
