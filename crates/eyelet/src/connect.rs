@@ -16,7 +16,7 @@ use eyelet_engine::ready::CLIENT;
 use eyelet_http::refusal::{ProxyRefusal, whole_response};
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_memory::interner::Name;
-use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
+use eyelet_telemetry::info::{ConnectionInfo, DestinationSource, End, Outcome};
 use eyelet_telemetry::reason::{Limit, NotConnect, Reason, Stage, When};
 
 /// RFC 9110 section 9.3.6: any 2xx, and no Content-Length.
@@ -37,7 +37,8 @@ pub async fn read_head(
     raw: &mut CountedBuffer,
 ) -> Result<ProxyRequest, End> {
     // The destination that a PROXY header names is this proxy itself.
-    (info.decided.destination, info.decided.is_told) = (None, false);
+    info.decided.destination = None;
+    info.decided.destination_source = DestinationSource::Kernel;
     let mut reader = ConnectReader::new();
     let connect = loop {
         match reader.feed(raw) {

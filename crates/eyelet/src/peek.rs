@@ -17,7 +17,9 @@ use crate::connection_handle::{ConnectionHandle, WaitError};
 use crate::fingerprint;
 use eyelet_engine::ready::CLIENT;
 use eyelet_memory::budget::CountedBuffer;
-use eyelet_telemetry::info::{Alpn, ConnectionInfo, End, Outcome, TlsCompression};
+use eyelet_telemetry::info::{
+    Alpn, ConnectionInfo, DestinationSource, End, Outcome, TlsCompression,
+};
 use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
 
 /// Bytes of one read: a hello is one or two segments, and an early upload need not be read.
@@ -50,7 +52,7 @@ pub async fn proxy_header(
                 if let Command::Proxy { client, destination } = header.command {
                     info.client = client;
                     info.decided.destination = Some(destination);
-                    info.decided.is_told = true;
+                    info.decided.destination_source = DestinationSource::ProxyHeader;
                 }
                 raw.consume(header.len);
                 let room = connection.worker.engine.check_source(info.client.ip());

@@ -84,14 +84,14 @@ impl Route {
         let shared = &worker.shared;
         let decided_by = info.decided.labels.generation();
         if decided_by == shared.generation {
-            return Self::new(worker, info, info.decided.rule?);
+            return Self::new(worker, info, (info.decided.listener, info.decided.rule?));
         }
         let (listener, rule) = if decided_by >= shared.rules_since {
             (info.decided.listener, info.decided.rule?)
         } else {
             decide(worker, info, local)?
         };
-        let route = Self::new(worker, info, rule)?;
+        let route = Self::new(worker, info, (listener, rule))?;
         let roots = shared.server_tls.client_roots(&shared.config.rules, rule);
         let is_fit = match (route.originate(), info.decided.tls_version) {
             (None, Some(_)) => is_fit(route.requests()?, roots, info, has_preface),
@@ -110,7 +110,7 @@ impl Route {
         Some(route)
     }
 
-    fn new(worker: &Http, info: &ConnectionInfo, rule: u32) -> Option<Self> {
+    fn new(worker: &Http, info: &ConnectionInfo, (listener, rule): (u16, u32)) -> Option<Self> {
         let action = worker.shared.config.rules.shared_action(rule)?;
         let terminate = action.requests()?;
         let TerminateUpstream::Http(upstream) = &terminate.upstream else { return None };
@@ -118,7 +118,9 @@ impl Route {
             HttpAddress::Destination => {
                 let decided = &info.decided;
                 let named = (decided.destination?, decided.sni.as_deref());
-                let is_chosen = decided.is_chosen();
+                let listener = worker.shared.config.listeners.get(usize::from(listener));
+                let accepts = listener.is_none_or(|of| !of.proxy_protocol_from.is_empty());
+                let is_chosen = decided.may_be_chosen(accepts);
                 Some(Box::new(upstream.of_connection(named, is_chosen, decided.http2)?))
             }
             HttpAddress::Tcp(_) | HttpAddress::Unix(_) => None,

@@ -11,7 +11,8 @@ use thiserror::Error;
 
 use crate::evidence::{AddressEvidence, CertificateEvidence, Evidence};
 use crate::info::{
-    Alpn, ConnectionInfo, Decided, NS_PER_MS, Outcome, TlsCompression, UpstreamName,
+    Alpn, ConnectionInfo, Decided, DestinationSource, NS_PER_MS, Outcome, TlsCompression,
+    UpstreamName,
 };
 use crate::labels::Labels;
 use crate::upstream_tls::UpstreamTlsInfo;
@@ -304,8 +305,7 @@ impl<'a> DecidedV1<'a> {
             is_handed: self.is_handed,
             hop_count: self.hop_count,
             destination: self.destination,
-            // The process that decided has checked it: see `guard.rs` of `resolve`.
-            is_told: false,
+            destination_source: DestinationSource::Imported,
             sni: self.sni.map(text).transpose()?,
             sni_malformed: self.sni_malformed,
             alpn: self

@@ -77,6 +77,18 @@ impl End {
     }
 }
 
+/// Who named a connection's destination.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum DestinationSource {
+    /// The kernel: the client's packets were routed there before they were intercepted.
+    #[default]
+    Kernel,
+    /// The handover of another process, which does not say who.
+    Imported,
+    /// A PROXY header.
+    ProxyHeader,
+}
+
 /// What was decided about a connection, and by which facts. It is the same for many connections, so
 /// parked ones share it through [`SharedInfo`], except for what each keeps itself. What is usual is
 /// in it and not on the heap: a small block there, written among a request's, keeps the page of
@@ -95,8 +107,8 @@ pub struct Decided {
     pub hop_count: u8,
     /// The client's destination, if a rule asked for it.
     pub destination: Option<SocketAddr>,
-    /// A PROXY header named the destination.
-    pub is_told: bool,
+    /// Who named the destination.
+    pub destination_source: DestinationSource,
     /// The name in the hello.
     pub sni: Option<Box<str>>,
     /// Whether the hello has a `server_name` extension without a usable name.
@@ -164,7 +176,14 @@ impl Decided {
     /// Says if somebody chose the destination freely, by CONNECT or in a PROXY header. Such a
     /// destination may lead where the kernel would route no packet of theirs, as to loopback.
     pub fn is_chosen(&self) -> bool {
-        self.connect.is_some() || self.is_told
+        self.connect.is_some() || self.destination_source == DestinationSource::ProxyHeader
+    }
+
+    /// Says if the destination may be chosen freely. `accepts_proxy_headers`: the listener of the
+    /// connection takes PROXY headers, so another process may have read the destination from one.
+    pub fn may_be_chosen(&self, accepts_proxy_headers: bool) -> bool {
+        let is_unknown = self.destination_source == DestinationSource::Imported;
+        self.is_chosen() || is_unknown && accepts_proxy_headers
     }
 
     /// Bytes that the client's certificate holds.
@@ -672,5 +691,27 @@ mod tests {
     #[test]
     fn a_parked_info_is_small() {
         assert_eq!(size_of::<Parked>(), 64);
+    }
+
+    /// Another process does not say who named a destination: a PROXY header, where the listener
+    /// takes them.
+    #[test]
+    fn an_imported_destination_may_be_of_a_proxy_header() {
+        use DestinationSource::{Imported, Kernel, ProxyHeader};
+        let connect = || Some(Name::from(Box::<str>::from("a.example:443")));
+        for (destination_source, connect, accepts_proxy_headers, wanted) in [
+            (Kernel, None, true, false),
+            (Imported, None, false, false),
+            (Imported, None, true, true),
+            (ProxyHeader, None, false, true),
+            (Kernel, connect(), false, true),
+        ] {
+            let decided = Decided { destination_source, connect, ..Decided::default() };
+            assert_eq!(
+                decided.may_be_chosen(accepts_proxy_headers),
+                wanted,
+                "{destination_source:?}"
+            );
+        }
     }
 }

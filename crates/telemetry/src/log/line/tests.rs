@@ -215,7 +215,7 @@ fn decided() -> impl Strategy<Value = Decided> {
             hop_count: 0,
             connect: connect.map(Name::from),
             destination,
-            is_told: false,
+            destination_source: crate::info::DestinationSource::Kernel,
             sni,
             alpn: alpn.and_then(|names| Alpn::new(names.into_iter())),
             ja4: ja4.and_then(|text| Ja4::parse(&text)),
