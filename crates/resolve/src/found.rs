@@ -11,7 +11,8 @@ pub const ADDRESSES_MAX: usize = 64;
 /// the name and then stops the old host mostly waits longer.
 const USED_ON_MS: u64 = 5_000;
 /// How long they are used where addresses of the name have come back before: it gives another part
-/// of them each time, and the others are not gone. Within ten minutes a TTL of 60 s brings ten parts.
+/// of them each time, and the others are not gone. Within ten minutes a TTL of 60 s brings ten
+/// parts.
 const ROTATING_MS: u64 = 10 * 60 * 1000;
 
 /// The result of a look-up.

@@ -1,0 +1,122 @@
+//! Tests of what is known of a connection: its size, what it shares, what an import leaves open.
+#![allow(clippy::unwrap_used)]
+use std::net::Ipv4Addr;
+
+use super::*;
+
+fn info(sni: &str, client: &str) -> ConnectionInfo {
+    ConnectionInfo {
+        id: 7,
+        started_unix_ns: 1,
+        client: client.parse().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0))),
+        connect: None,
+        owes_answer: false,
+        is_decided: true,
+        decided: Decided { sni: Some(sni.into()), rule: Some(0), ..Decided::default() },
+        bytes_to_upstream: 2,
+        bytes_to_client: 3,
+    }
+}
+
+#[test]
+fn a_parked_info_comes_back_whole_and_the_table_empties() {
+    let mut shared = SharedInfo::new(&Arc::new(Budget::new(64 << 20, 0)));
+    for client in ["192.0.2.1:443", "[2001:db8::1]:9"] {
+        let one = info("a.example", client).park(&mut shared);
+        let two = info("a.example", client).park(&mut shared);
+        assert_eq!((one.origin, one.name), (two.origin, two.name));
+        let back = one.wake(&mut shared);
+        assert_eq!(format!("{back:?}"), format!("{:?}", info("a.example", client)));
+        two.wake(&mut shared);
+        assert!(shared.is_empty());
+    }
+    for upstream in [None, Some("192.0.2.2:443"), Some("192.0.2.3:443"), Some("unix:/a")] {
+        let minted = |origin| {
+            let mut info = minted(origin);
+            info.decided.connect = Some("b.example:443".into());
+            info.decided.upstream = upstream.map(UpstreamName::of);
+            info
+        };
+        let origin = Ipv4Addr::new(192, 0, 2, 2).to_bits();
+        let parked = [origin, origin + 1].map(|origin| minted(origin).park(&mut shared));
+        assert_ne!(parked[0].origin, parked[1].origin);
+        for (parked, origin) in parked.into_iter().zip(origin..) {
+            let listed = parked.upstream(&shared).map(Cow::into_owned);
+            assert_eq!(listed, upstream.map(UpstreamName::of));
+            let back = parked.wake(&mut shared);
+            assert_eq!(format!("{back:?}"), format!("{:?}", minted(origin)));
+        }
+        assert!(shared.is_empty());
+    }
+}
+
+/// One name of the greatest length fits, and as many short ones. Invalid UTF-8 takes no more
+/// space.
+#[test]
+fn a_list_of_protocols_is_kept_in_few_bytes() {
+    let names = |alpn: &Alpn| alpn.names().map(Cow::into_owned).collect::<Vec<_>>();
+    assert_eq!(Alpn::new(std::iter::empty::<&[u8]>()), None);
+    let usual = Alpn::new([b"h2".as_slice(), b"http/1.1"].into_iter()).unwrap();
+    assert_eq!(names(&usual), ["h2", "http/1.1"]);
+    let hostile = Alpn::new([[0xff_u8; 255]; 16].into_iter()).unwrap();
+    assert_eq!((hostile.0.len(), names(&hostile)), (256, vec!["\u{fffd}".repeat(255)]));
+    let decided = Decided { alpn: Some(hostile), ..Decided::default() };
+    assert_eq!(decided.heap_bytes(), 256);
+}
+
+/// That of a connection to this origin for which a certificate was minted.
+fn minted(origin: u32) -> ConnectionInfo {
+    let to = SocketAddr::from((Ipv4Addr::from(origin), 443));
+    let mut info = info(&format!("{origin}.example"), "192.0.2.1:443");
+    info.decided = Decided {
+        destination: Some(to),
+        alpn: Alpn::new([b"h2".as_slice(), b"http/1.1"].into_iter()),
+        ja4: Ja4::parse("t13d1516h2_8daaf6152771_b186095e22b6"),
+        upstream: Some(UpstreamName::Address(to)),
+        evidence: Some(Evidence::default()),
+        ..info.decided
+    };
+    info
+}
+
+/// What the first connection to a further origin adds to its slot: 100 bytes for the origin,
+/// 60 for its name, and 20 in tables. No block of the heap, but for evidence, which the cache
+/// shares.
+#[test]
+fn a_further_origin_adds_few_bytes() {
+    let budget = Arc::new(Budget::new(64 << 20, 0));
+    let mut shared = SharedInfo::new(&budget);
+    let mut parked = Vec::new();
+    let mut used_with = |origins| {
+        let begin = u32::try_from(parked.len()).unwrap();
+        parked.extend((begin..origins).map(|n| minted(n).park(&mut shared)));
+        budget.used()
+    };
+    let (before, after) = (used_with(1 << 10), used_with(1 << 11));
+    assert_eq!((after - before) >> 10, 180);
+    assert_eq!(parked[0].decided(&shared).map(Heap::heap_bytes), Some(0));
+}
+
+/// 8 id + 8 start + 16 + 2 client + 2 flags + 4 rule + 2 x 4 shared + 2 x 8 counters.
+#[test]
+fn a_parked_info_is_small() {
+    assert_eq!(size_of::<Parked>(), 64);
+}
+
+/// Another process does not say who named a destination: a PROXY header, where the listener
+/// takes them.
+#[test]
+fn an_imported_destination_may_be_of_a_proxy_header() {
+    use DestinationSource::{Imported, Kernel, ProxyHeader};
+    let connect = || Some(Name::from(Box::<str>::from("a.example:443")));
+    for (destination_source, connect, accepts_proxy_headers, wanted) in [
+        (Kernel, None, true, false),
+        (Imported, None, false, false),
+        (Imported, None, true, true),
+        (ProxyHeader, None, false, true),
+        (Kernel, connect(), false, true),
+    ] {
+        let decided = Decided { destination_source, connect, ..Decided::default() };
+        assert_eq!(decided.may_be_chosen(accepts_proxy_headers), wanted, "{destination_source:?}");
+    }
+}
