@@ -14,7 +14,7 @@ pub mod certificate;
 pub mod list;
 
 /// Files of the dictionary store.
-#[path = "../../crates/http/src/compress"]
+#[path = "../../crates/recoding/src"]
 pub mod dictionaries {
     /// The crate has SHA-256 from another library.
     mod hash {

@@ -1,4 +1,4 @@
-//! Header fields that several decisions read: elements of lists, and digests of the body.
+//! Header fields that several decisions read: elements of lists, numbers, and digests of the body.
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
@@ -10,6 +10,19 @@ pub(crate) static DIGESTS: [HeaderName; 4] = [
     HeaderName::from_static("digest"),
     HeaderName::from_static("repr-digest"),
 ];
+
+/// Reads a decimal number, without a sign. One that does not fit is the greatest that does: a
+/// recipient may limit what it supports (RFC 9110 section 7.6.2, RFC 9111 section 1.2.2).
+#[must_use]
+pub fn number(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() {
+        return None;
+    }
+    digits.iter().try_fold(0_u64, |number, digit| match digit {
+        b'0'..=b'9' => Some(number.saturating_mul(10).saturating_add(u64::from(digit - b'0'))),
+        _ => None,
+    })
+}
 
 /// Whether each line of a field is text. An unreadable line may contain anything.
 pub(crate) fn are_readable(headers: &HeaderMap, field: &HeaderName) -> bool {

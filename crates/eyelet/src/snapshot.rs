@@ -13,10 +13,10 @@ use eyelet_engine::batch::CONNECTION_DESCRIPTORS;
 use eyelet_engine::relay::PIPES_MAX;
 use eyelet_engine::transfer::BATCH_DESCRIPTORS_MAX;
 use eyelet_engine::worker::{Process, Settings};
-use eyelet_http::compress;
 use eyelet_http::redirect::https_port;
 use eyelet_http::worker::SharedHttp;
 use eyelet_memory::budget::Budget;
+use eyelet_recoding::SharedDictionaries;
 use eyelet_resolve::evidence::EvidenceStore;
 use eyelet_resolve::loops::Loops;
 use eyelet_resolve::names::SharedNames;
@@ -138,7 +138,7 @@ impl PreparedSnapshot {
         addresses: &[SocketAddr],
         (budget, acme): (&Arc<Budget>, &Arc<Acme>),
     ) -> Result<Snapshot, SnapshotError> {
-        let compress = compress::SharedDictionaries::start(&self.config, budget);
+        let compress = SharedDictionaries::start(&self.config, budget);
         let process = Arc::new(Process::new(budget.clone()));
         let compress = compress.map_err(SnapshotError::Dictionaries)?;
         let kept = (process, compress, acme.clone());
@@ -165,7 +165,7 @@ impl PreparedSnapshot {
         mut self,
         workers: usize,
         addresses: &[SocketAddr],
-        (process, compress, acme): (Arc<Process>, Arc<compress::SharedDictionaries>, Arc<Acme>),
+        (process, compress, acme): (Arc<Process>, Arc<SharedDictionaries>, Arc<Acme>),
         earlier: Option<&Snapshot>,
     ) -> Result<Snapshot, SnapshotError> {
         let (budget, memory_max) = (process.budget.clone(), self.config.limits.memory_max);

@@ -18,7 +18,7 @@ use eyelet_compress::dictionary::train;
 use eyelet_config::{
     self, Access, Action, Config, Depth, HttpUpstream, Terminate, TerminateUpstream,
 };
-use eyelet_http::compress::disk::DictionaryFolder;
+use eyelet_recoding::disk::DictionaryFolder;
 
 use log::Visit;
 

@@ -20,7 +20,7 @@ use super::served_connection::{Record, ServedConnection};
 use super::upstream::Upstream;
 use super::upstream::request::{BodyCodings, UpstreamRequest};
 use super::upstream::two::Http2Exchange;
-use crate::compress::RequestCodings;
+use eyelet_recoding::RequestCodings;
 
 /// Most requests that are asked before their turn. Each may hold its stream's window until then.
 /// svn has four connections, so 64 fill a round trip of 50 ms if a response takes a millisecond.

@@ -18,8 +18,8 @@ use super::served_connection::ServedConnection;
 use super::stream::Stream;
 use super::transfer::Download;
 use super::upstream::Upstream;
-use crate::compress::{BodyInfo, RequestCodings};
 use eyelet_engine::handle::WaitError;
+use eyelet_recoding::{BodyInfo, RequestCodings};
 
 /// How long a response's head waits for the first bytes of its body.
 const FIRST_WAIT: Duration = Duration::from_millis(100);

@@ -16,9 +16,9 @@ use http::HeaderMap;
 use super::body::Piece;
 use super::fault::ResponseFault;
 use super::io::coded_piece;
-use crate::compress::Undone;
 use eyelet_engine::worker::Worker;
 use eyelet_memory::budget::{Account, Budget, Counted};
+use eyelet_recoding::Undone;
 
 /// Coded bytes that may come to nothing before other tasks run: empty blocks, members and frames.
 const FRUITLESS_BYTES_MAX: usize = 64 << 10;

@@ -31,9 +31,9 @@ use super::upgrade::Switched;
 use super::upstream::request::{BodyCodings, NoAnswer, UpstreamRequest};
 use super::upstream::{Upstream, one};
 use super::websocket;
-use crate::compress::RequestCodings;
 use eyelet_engine::event_loop::others_first;
 use eyelet_engine::handle::WaitError;
+use eyelet_recoding::RequestCodings;
 use eyelet_telemetry::reason::{Detail, Limit, Reason};
 use eyelet_telemetry::request::Coded;
 

@@ -12,13 +12,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
-use eyelet_compress::fields::lists;
+use eyelet_compress::fields::{lists, number};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode, Version, request, response};
 use memchr::memchr;
 
 use super::fault::RequestFault;
-use super::framing::{self, is_framing_alias, number, speaks_of_others, write_fields};
+use super::framing::{self, is_framing_alias, speaks_of_others, write_fields};
 use super::head::{FIELDS_MAX, Length};
 
 /// The description of the client for the upstream. The values are parts of one text.

@@ -24,18 +24,6 @@ fn is_any(name: &[u8], known: [&[u8; 10]; 2]) -> bool {
     known.iter().any(|known| name.eq_ignore_ascii_case(*known))
 }
 
-/// Reads a decimal number, without a sign. One that does not fit is the greatest that does: a
-/// recipient may limit what it supports (RFC 9110 section 7.6.2, RFC 9111 section 1.2.2).
-pub fn number(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() {
-        return None;
-    }
-    digits.iter().try_fold(0_u64, |number, digit| match digit {
-        b'0'..=b'9' => Some(number.saturating_mul(10).saturating_add(u64::from(digit - b'0'))),
-        _ => None,
-    })
-}
-
 /// Whether a field may be a trailer. Fields that frame or route a message, change how or by whom it
 /// is read, or say who sent it may not (RFC 9110 6.5.1): the recipient may have acted on the head
 /// already.

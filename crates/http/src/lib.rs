@@ -7,7 +7,6 @@ pub mod body;
 mod boundary;
 pub mod check;
 mod coding;
-pub mod compress;
 mod decoding;
 mod exchange;
 mod exchange_error;

@@ -21,7 +21,7 @@ use super::io::coded_piece;
 use super::route::Route;
 use super::served_connection::ServedConnection;
 use super::upstream::request::UpstreamRequest;
-use crate::compress::{Compressors, Undone, UploadCoder};
+use eyelet_recoding::{Compressors, Undone, UploadCoder};
 
 /// A body whose coding changes on its way.
 pub struct RequestCoding {
@@ -244,7 +244,7 @@ mod tests {
     use eyelet_memory::budget::Budget;
 
     use super::*;
-    use crate::compress::SharedDictionaries;
+    use eyelet_recoding::SharedDictionaries;
 
     const PIECE_BYTES: usize = 16 << 10;
 

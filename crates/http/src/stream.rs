@@ -22,9 +22,9 @@ use super::io::{ClientLost, ClientStream, PASSED_RECORDS_MAX, WriteQueue};
 use super::served_connection::ServedConnection;
 use super::two::stream::Two;
 use super::upstream::Upstream;
-use crate::compress::RequestCodings;
 use eyelet_engine::handle::WaitError;
 use eyelet_memory::budget::{PIECE_BYTES_MIN, STREAM_QUEUE_BYTES};
+use eyelet_recoding::RequestCodings;
 
 /// Bytes in flight in one direction that are counted for every active connection.
 pub const SMALL_BYTES: usize = 2 << 10;

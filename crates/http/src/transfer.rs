@@ -28,9 +28,9 @@ use super::io::{PASSED_BYTES_MAX, WriteQueue, coded_piece};
 use super::served_connection::Written;
 use super::stream::{SMALL_BYTES, Stream};
 use super::upstream::Upstream;
-use crate::compress::Coder;
 use crate::worker::Http;
 use eyelet_memory::budget::{Counted, PIECE_BYTES_MIN};
+use eyelet_recoding::Coder;
 use eyelet_telemetry::request::Coded;
 
 pub use taken::TakenBody;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use eyelet_config::Config;
 use eyelet_engine::worker::Worker;
+use eyelet_recoding::{Compressors, DictionaryRules, SharedDictionaries};
 use eyelet_resolve::names::Names;
 use eyelet_telemetry::info::{Decided, End, Measured};
 use eyelet_telemetry::labels::Labels;
@@ -15,7 +16,6 @@ use eyelet_tls::client::ClientConfigs;
 use eyelet_tls::server::ServerConfigs;
 use eyelet_trace::tracer::Tracer;
 
-use crate::compress::{self, Compressors};
 use crate::pool::UpstreamPool;
 use crate::upstream::dial::Dialler;
 
@@ -33,9 +33,9 @@ pub struct SharedHttp {
     /// TLS configurations for clients.
     pub server_tls: Arc<ServerConfigs>,
     /// Dictionaries.
-    pub compress: Arc<compress::SharedDictionaries>,
+    pub compress: Arc<SharedDictionaries>,
     /// The rules that may have dictionaries.
-    pub rule_names: Arc<compress::DictionaryRules>,
+    pub rule_names: Arc<DictionaryRules>,
     /// Traces, with `[trace]`.
     pub trace: Option<Arc<Tracer>>,
 }

@@ -203,6 +203,23 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         ]),
     ),
     (
+        "crates/recoding",
+        Some(&[
+            "aws-lc-rs",
+            "base64",
+            "bytes",
+            "eyelet-compress",
+            "eyelet-config",
+            "eyelet-memory",
+            "eyelet-sys",
+            "http",
+            "httpdate",
+            "serde",
+            "serde_json",
+            "tracing",
+        ]),
+    ),
+    (
         "crates/http",
         Some(&[
             "aws-lc-rs",
@@ -216,6 +233,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-h2",
             "eyelet-memory",
             "eyelet-policy",
+            "eyelet-recoding",
             "eyelet-record",
             "eyelet-resolve",
             "eyelet-sys",

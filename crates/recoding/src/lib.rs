@@ -1,5 +1,7 @@
-//! Compression of responses: the changes to a request, to its response, and the coder of the body;
-//! and for originate rules which coding is asked for and undone, and the coder of requests' bodies.
+//! Codes bodies as they pass: the changes to a request and its response, the coder of each body, and
+//! the dictionaries that are learned from responses and kept on disk. Threads make dictionaries.
+
+#![forbid(unsafe_code)]
 
 mod coder;
 mod compressors;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use eyelet_compress::Coding;
 
 use super::*;
-use crate::compress::hash::hash;
+use crate::hash::hash;
 
 /// A fixed effort: the choice must not depend on how busy the machine is.
 const TERMS: &str = "compress_effort = \"small\"\ndictionary = [\"/assets/app.*.js\"]\n\

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use http::header::{AGE, CACHE_CONTROL, EXPIRES, HeaderMap, HeaderValue};
 
-use crate::framing::number;
+use eyelet_compress::fields::number;
 
 /// Seconds since 1970.
 pub(super) fn now() -> u64 {
