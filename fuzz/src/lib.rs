@@ -13,25 +13,6 @@ pub mod certificate;
 #[path = "../../crates/config/tests/any_text/list.rs"]
 pub mod list;
 
-/// Files of the dictionary store.
-#[path = "../../crates/recoding/src"]
-pub mod dictionaries {
-    /// The crate has SHA-256 from another library.
-    mod hash {
-        use eyelet_compress::dictionary::Hash;
-        use ring::digest;
-
-        pub fn hash(content: &[u8]) -> Hash {
-            let mut hash = [0; 32];
-            hash.copy_from_slice(digest::digest(&digest::SHA256, content).as_ref());
-            Hash(hash)
-        }
-    }
-    #[allow(dead_code)] // What only the folder uses.
-    mod stored;
-    pub mod stored_properties;
-}
-
 /// Sealed values of a fleet. The crate has a client of Redis, too.
 #[path = "../../crates/fleet/src"]
 pub mod fleet {
@@ -44,26 +25,6 @@ pub mod fleet {
 pub mod tls {
     pub mod properties;
     pub mod tickets;
-}
-
-/// Heads and bodies of HTTP/1.1. The files alone: the program around them takes minutes to
-/// instrument.
-#[path = "../../crates/http/src"]
-pub mod http1 {
-    pub mod body;
-    pub mod fault;
-    pub mod framing;
-    pub mod head;
-    mod spares;
-    /// Where `body.rs` puts what it frames again, which nothing here looks at.
-    mod io {
-        pub struct WriteQueue;
-
-        impl WriteQueue {
-            pub fn push(&mut self, _: impl Into<bytes::Bytes>) {}
-        }
-    }
-    pub mod properties;
 }
 
 /// Hellos and the PROXY header.

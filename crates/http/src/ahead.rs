@@ -10,17 +10,17 @@ use eyelet_memory::budget::Counted;
 use eyelet_telemetry::reason::Reason;
 use http::{Method, Version, header, request};
 
-use super::fields;
-use super::head::{Length, Request, Scanner, request_end, take_request};
-use super::head_bytes::request_bytes;
 use super::io::ClientStream;
 use super::originate;
 use super::prepare::check;
 use super::served_connection::{Record, ServedConnection};
-use super::upstream::Upstream;
-use super::upstream::request::{BodyCodings, UpstreamRequest};
-use super::upstream::two::Http2Exchange;
+use eyelet_http1::fields;
+use eyelet_http1::head::{Length, Request, Scanner, request_end, take_request};
+use eyelet_http1::head_bytes::request_bytes;
 use eyelet_recoding::RequestCodings;
+use eyelet_upstream::Upstream;
+use eyelet_upstream::http2::Http2Exchange;
+use eyelet_upstream::request::{BodyCodings, UpstreamRequest};
 
 /// Most requests that are asked before their turn. Each may hold its stream's window until then.
 /// svn has four connections, so 64 fill a round trip of 50 ms if a response takes a millisecond.

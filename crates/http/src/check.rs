@@ -19,12 +19,12 @@ use http::{Request, header, request};
 use tokio::time::{sleep, timeout};
 
 use crate::failure::Failure;
-use crate::head::Length;
-use crate::io::WriteQueue;
-use crate::upstream::Upstream;
-use crate::upstream::dial::{DialTerms, Dialled, dial, spoken};
-use crate::upstream::request::{BodyCodings, NoAnswer, UpstreamRequest};
 use crate::worker::{Http, Newest};
+use eyelet_http1::head::Length;
+use eyelet_http1::write_queue::WriteQueue;
+use eyelet_upstream::Upstream;
+use eyelet_upstream::dial::{DialTerms, Dialled, dial, spoken};
+use eyelet_upstream::request::{BodyCodings, NoAnswer, UpstreamRequest};
 
 /// Time from the end of one check to the next. A failure is noticed after two of them, and an
 /// application answers a request in two seconds without noticing.

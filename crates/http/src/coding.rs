@@ -7,19 +7,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{header, response};
 
-use super::boundary::Boundary;
 use super::decoding::Decoding;
 use super::exchange_error::ExchangeError;
 use super::failure::Failure;
-use super::fault::ResponseFault;
-use super::head::Length;
 use super::io::ClientLost;
 use super::served_connection::ServedConnection;
 use super::stream::Stream;
 use super::transfer::Download;
-use super::upstream::Upstream;
 use eyelet_engine::handle::WaitError;
+use eyelet_http1::boundary::Boundary;
+use eyelet_http1::fault::ResponseFault;
+use eyelet_http1::head::Length;
 use eyelet_recoding::{BodyInfo, RequestCodings};
+use eyelet_upstream::Upstream;
 
 /// How long a response's head waits for the first bytes of its body.
 const FIRST_WAIT: Duration = Duration::from_millis(100);

@@ -13,10 +13,10 @@ use eyelet_compress::validators::without_digests;
 use eyelet_compress::{ContentDecoder, DecodingFault};
 use http::HeaderMap;
 
-use super::body::Piece;
-use super::fault::ResponseFault;
-use super::io::coded_piece;
 use eyelet_engine::worker::Worker;
+use eyelet_http1::body::Piece;
+use eyelet_http1::fault::ResponseFault;
+use eyelet_http1::write_queue::coded_piece;
 use eyelet_memory::budget::{Account, Budget, Counted};
 use eyelet_recoding::Undone;
 

@@ -11,15 +11,14 @@ use eyelet_compress::fields::lists;
 use http::{Method, StatusCode, header, request, response};
 
 use super::coding::choose;
+use super::date::to_client;
 use super::exchange_error::ExchangeError;
 use super::failure::{Failure, NoHead, status};
-use super::fault::{RequestFault, ResponseFault};
-use super::fields;
 use super::find::{Chosen, FoundUpstream, Want, find};
-use super::head::{Length, Response, SPARE_FIELDS_MAX, give_back};
 use super::io::ClientLost;
 use super::originate::{self, Translation};
 use super::prepare::{check, may_be_sent_again};
+use super::reason::request_reason;
 use super::request_body::{self, RequestCoding};
 use super::retry::Tries;
 use super::room;
@@ -28,14 +27,17 @@ use super::stream::Stream;
 use super::transfer::{Broken, Download, Upload};
 use super::two::head::asks_for_websocket;
 use super::upgrade::Switched;
-use super::upstream::request::{BodyCodings, NoAnswer, UpstreamRequest};
-use super::upstream::{Upstream, one};
 use super::websocket;
 use eyelet_engine::event_loop::others_first;
 use eyelet_engine::handle::WaitError;
+use eyelet_http1::fault::{RequestFault, ResponseFault};
+use eyelet_http1::fields;
+use eyelet_http1::head::{Length, Response, SPARE_FIELDS_MAX, give_back};
 use eyelet_recoding::RequestCodings;
 use eyelet_telemetry::reason::{Detail, Limit, Reason};
 use eyelet_telemetry::request::Coded;
+use eyelet_upstream::request::{BodyCodings, NoAnswer, UpstreamRequest};
+use eyelet_upstream::{Upstream, http1};
 
 /// Interim responses to one request: each is a TLS record to the client.
 const INTERIM_MAX: usize = 100;
@@ -100,7 +102,7 @@ async fn fail(
             status(&record.reason)
         }
         Failure::Client(ExchangeError::Request(fault)) => {
-            record.reason = fault.into();
+            record.reason = request_reason(fault);
             stream.close_after();
             fault.status()
         }
@@ -144,7 +146,7 @@ pub async fn answer(
         stream.close_after();
     }
     let (mut head, length, body) = served.page(status, method, &record.reason);
-    fields::to_client(&mut head);
+    to_client(&mut head);
     respond(served, stream, head, length, record);
     stream.push(body);
     if length != Length::Empty {
@@ -287,7 +289,7 @@ async fn ask_and_pass(
     if is_switch && stream.as_one().is_none() {
         websocket::check(&asked.parts.headers, &parts)?;
     }
-    fields::to_client(&mut parts);
+    to_client(&mut parts);
     originate::to_client(origin, &mut parts.headers);
     if parts.status == StatusCode::SWITCHING_PROTOCOLS {
         let end = Box::pin(switched(served, stream, parts, upstream, chosen, record, written));
@@ -373,7 +375,7 @@ async fn answer_own(
     written: &Written<'_>,
 ) -> Result<ExchangeEnd, Failure> {
     let (mut head, body) = own.into_parts();
-    fields::to_client(&mut head);
+    to_client(&mut head);
     if !stream.is_request_done() {
         stream.close_after();
     }
@@ -527,7 +529,7 @@ async fn inform(
     mut head: response::Parts,
 ) -> Result<(), Failure> {
     let _counted = room::wait_for_interim(served, stream, &head).await?;
-    fields::to_client(&mut head);
+    to_client(&mut head);
     stream.inform(head);
     flush(served, stream).await
 }
@@ -683,7 +685,7 @@ async fn over_two(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
     mut head: response::Parts,
-    upstream: Box<one::Http1Connection>,
+    upstream: Box<http1::Http1Connection>,
     record: &mut Record,
     written: &Written<'_>,
 ) -> Result<ExchangeEnd, Failure> {

@@ -2,10 +2,11 @@
 //! stream was reset.
 
 use super::decoding::NotDecoded;
-use super::fault::RequestFault;
 use super::io::ClientLost;
+use super::reason::request_reason;
 use eyelet_compress::CodingError;
 use eyelet_engine::handle::WaitError;
+use eyelet_http1::fault::RequestFault;
 use eyelet_telemetry::reason::{Http2Failure, Peer, Reason, Stage, When};
 
 /// Why an exchange cannot continue.
@@ -57,7 +58,7 @@ impl ExchangeError {
             Self::ClientLost(client_lost) => client_lost.reason(),
             Self::Coding => Reason::CodingFailed,
             Self::NoWindow => Reason::ClientClosed(Some(When::During(Stage::Window))),
-            Self::Request(fault) => (*fault).into(),
+            Self::Request(fault) => request_reason(*fault),
             Self::Reset(failure) => Reason::Http2(Peer::Client, *failure),
         }
     }

@@ -3,9 +3,9 @@
 use http::StatusCode;
 
 use super::exchange_error::ExchangeError;
-use super::fault::ResponseFault;
-use super::upstream::request::NoAnswer;
+use eyelet_http1::fault::ResponseFault;
 use eyelet_telemetry::reason::{Detail, Reason, Shed};
+use eyelet_upstream::request::NoAnswer;
 
 /// Why there is no response from the upstream to pass on.
 pub enum Failure {

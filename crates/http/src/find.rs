@@ -17,15 +17,15 @@ use eyelet_tls::client::Spoken;
 
 use super::exchange_error::ExchangeError;
 use super::failure::Failure;
-use super::pool::{HeldRequest, Shelf};
 use super::room;
 use super::route::{Route, RouteTarget};
 use super::served_connection::{Record, ServedConnection};
 use super::stream::Stream;
-use super::upstream::Upstream;
-use super::upstream::dial::{self, DialFailure, DialTerms, Dialled, spoken};
-use super::upstream::request::UpstreamRequest;
 use super::worker::Http;
+use eyelet_upstream::Upstream;
+use eyelet_upstream::dial::{self, DialFailure, DialTerms, Dialled, spoken};
+use eyelet_upstream::pool::{HeldRequest, Shelf};
+use eyelet_upstream::request::UpstreamRequest;
 
 /// Dials of the only upstream of a rule while each new connection ends by GOAWAY before a stream.
 /// A request has as many tries: a server that stops says so, and the next one listens already.

@@ -6,9 +6,9 @@ use eyelet_telemetry::reason::{Limit, Peer, Reason};
 use eyelet_wire::alert::AlertDescription;
 use http::{Method, StatusCode, response};
 
-use super::head::Length;
 use super::page::text_page;
 use super::refusal::Id;
+use eyelet_http1::head::Length;
 
 const NO_APPLICATION_PROTOCOL: u8 = AlertDescription::NoApplicationProtocol.code();
 

@@ -3,31 +3,22 @@
 #![forbid(unsafe_code)]
 
 mod ahead;
-pub mod body;
-mod boundary;
 pub mod check;
 mod coding;
+mod date;
 mod decoding;
 mod exchange;
 mod exchange_error;
 pub mod failure;
-mod fault;
-pub mod fields;
 mod find;
-pub mod framing;
-pub mod head;
-mod head_bytes;
 mod inspected;
 pub mod io;
 mod one;
 mod originate;
 mod page;
-pub mod pool;
 mod prepare;
-#[cfg(test)]
-mod properties;
 pub mod proxied;
-pub mod reason;
+mod reason;
 pub mod redirect;
 pub mod refusal;
 mod request_body;
@@ -35,13 +26,11 @@ mod retry;
 mod room;
 mod route;
 pub mod served_connection;
-mod spares;
 mod stream;
 mod trace;
 mod transfer;
 mod two;
 mod upgrade;
-pub mod upstream;
 mod websocket;
 pub mod worker;
 
@@ -66,7 +55,7 @@ use worker::Http;
 /// stays.
 pub fn forget_unused(budget: &Arc<Budget>) {
     two::end_unused_tasks();
-    head::forget_unused(budget);
+    eyelet_http1::head::forget_unused(budget);
 }
 
 /// Serves a connection whose client has sent its first bytes, until it is parked or has ended.

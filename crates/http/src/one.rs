@@ -9,9 +9,8 @@ use http::Method;
 
 use super::ahead::{AskedAhead, Pipeline};
 use super::exchange::{ExchangeEnd, answer, exchange};
-use super::fault::RequestFault;
-use super::head::{Length, Request, Scanner, take_request};
 use super::io::{ClientLost, ClientStream, READ_BYTES};
+use super::reason::request_reason;
 use super::served_connection::{Record, RequestLogEntry, ServedConnection};
 use super::stream::Stream;
 use super::upgrade;
@@ -20,6 +19,8 @@ use eyelet_engine::connection_table::{LARGE_BYTES, Phase};
 use eyelet_engine::handle::WaitError;
 use eyelet_engine::park;
 use eyelet_engine::shed::Serving;
+use eyelet_http1::fault::RequestFault;
+use eyelet_http1::head::{Length, Request, Scanner, take_request};
 use eyelet_memory::budget::HELLO_BYTES;
 use eyelet_telemetry::info::End;
 use eyelet_telemetry::reason::{Reason, Stage, When};
@@ -94,7 +95,7 @@ pub async fn serve(mut client: ClientStream, mut served: ServedConnection, _serv
             NextRequest::Rest => return rest(client, served),
             NextRequest::Fault(fault) => {
                 refuse(&mut client, &served, fault).await;
-                break (fault.into(), Last::Close);
+                break (request_reason(fault), Last::Close);
             }
             NextRequest::End(reason) => break (reason, Last::Close),
             NextRequest::ClientLost(client_lost) => break (client_lost.reason(), Last::Cut),
@@ -227,7 +228,7 @@ pub async fn refuse(client: &mut ClientStream, served: &ServedConnection, fault:
     let mut log_entry = RequestLogEntry::new(served, Record::unread(served), stream.sent());
     let record = &mut log_entry.record;
     record.failed = true;
-    record.reason = fault.into();
+    record.reason = request_reason(fault);
     // The result is dropped: a client that does not read this gets no other answer.
     answer(served, &mut stream, fault.status(), &Method::GET, record).await;
     log_entry.end();

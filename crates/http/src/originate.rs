@@ -16,8 +16,8 @@ use http::header::{
 use http::uri::Authority;
 use http::{Method, StatusCode, request, response};
 
-use super::head::Length;
 use super::page::text_page;
+use eyelet_http1::head::Length;
 
 /// Fields of a request with one URL. WebDAV has the second (RFC 4918 section 10.3).
 const OF_REQUEST: [HeaderName; 3] = [REFERER, HeaderName::from_static("destination"), ORIGIN];

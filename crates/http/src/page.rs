@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{Method, StatusCode, response};
 
-use super::head::Length;
+use eyelet_http1::head::Length;
 
 /// The methods that are passed on: all except CONNECT and TRACE. These are the common ones.
 pub const ALLOW: HeaderValue =

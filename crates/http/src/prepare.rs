@@ -5,9 +5,9 @@ use http::{Method, request};
 
 use super::exchange_error::ExchangeError;
 use super::failure::Failure;
-use super::fault::RequestFault;
-use super::head::Length;
 use super::served_connection::ServedConnection;
+use eyelet_http1::fault::RequestFault;
+use eyelet_http1::head::Length;
 use eyelet_telemetry::reason::Reason;
 
 /// Checks that every request must pass before an upstream is asked. Returns its host.

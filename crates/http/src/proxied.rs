@@ -21,15 +21,16 @@ use http::header::{self, HeaderName};
 use http::uri::{Authority, Scheme};
 
 use super::exchange::{answer, exchange};
-use super::fault::RequestFault;
-use super::head::Request;
 use super::io::ClientStream;
 use super::one::{self, NextRequest};
-use super::pool::Shelf;
+use super::reason::request_reason;
 use super::route::Route;
 use super::served_connection::{Record, RequestLogEntry, ServedConnection};
 use super::stream::Stream;
 use super::worker::Http;
+use eyelet_http1::fault::RequestFault;
+use eyelet_http1::head::Request;
+use eyelet_upstream::pool::Shelf;
 
 /// How long a client may take to ask again. Its task stays, because only a connection with TLS or
 /// an upstream of its own is parked. A program that downloads asks within a round trip.
@@ -115,7 +116,7 @@ impl ProxiedClient {
         forget(info);
         let served = self.served(worker, info, None, Vec::new());
         one::refuse(&mut self.client, &served, fault).await;
-        Err(End { outcome: Outcome::Refused, reason: fault.into() })
+        Err(End { outcome: Outcome::Refused, reason: request_reason(fault) })
     }
 
     /// Passes a request on, and its response back.

@@ -10,16 +10,17 @@ use http::{Method, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::fault::RequestFault;
-use super::fields;
-use super::head::{Length, Request, Scanner, counted_request, request_end};
+use super::date::stamp;
 use super::page::page;
+use super::reason::request_reason;
 use super::stream::write_head;
 use eyelet_acme::Acme;
 use eyelet_config::{Listener, ListenerKind};
 use eyelet_engine::handle::WaitError;
 use eyelet_engine::park;
 use eyelet_engine::worker::Handle;
+use eyelet_http1::fault::RequestFault;
+use eyelet_http1::head::{Length, Request, Scanner, counted_request, request_end};
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
 use eyelet_telemetry::reason::{IoFailure, Limit, Reason, Stage, When};
@@ -110,7 +111,7 @@ pub async fn redirect(
 
 fn fault(fault: RequestFault) -> (Vec<u8>, End) {
     let words = words(&Method::GET, fault.status(), None);
-    (words, End { outcome: Outcome::Refused, reason: fault.into() })
+    (words, End { outcome: Outcome::Refused, reason: request_reason(fault) })
 }
 
 /// The same URL with https://. It has the port of https, unless the client came to the port of this
@@ -176,7 +177,7 @@ fn challenge(answer: &str) -> Vec<u8> {
     head.headers.insert(header::CONTENT_TYPE, octets);
     head.headers.insert(header::CONTENT_LENGTH, answer.len().into());
     head.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-    fields::stamp(&mut head);
+    stamp(&mut head);
     [&write_head(&head)[..], answer.as_bytes()].concat()
 }
 
@@ -192,7 +193,7 @@ fn words(method: &Method, status: StatusCode, location: Option<HeaderValue>) -> 
         head.headers.insert(header::LOCATION, location);
     }
     head.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-    fields::stamp(&mut head);
+    stamp(&mut head);
     let mut words = write_head(&head).to_vec();
     if length != Length::Empty {
         words.extend_from_slice(&body);

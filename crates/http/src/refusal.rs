@@ -9,8 +9,8 @@ use eyelet_telemetry::reason::{Class, Limit, Peer, Reason, Stage, When};
 use http::header::{HeaderName, HeaderValue};
 use http::{Method, StatusCode, response};
 
-use super::head::Length;
 use super::page::text_page;
+use eyelet_http1::head::Length;
 
 const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
 /// Most characters of a reason in a field or a status line. A name has 253 at most.

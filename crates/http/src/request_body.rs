@@ -11,17 +11,17 @@ use eyelet_engine::worker::Worker;
 use http::header::ACCEPT_ENCODING;
 use http::{HeaderMap, StatusCode, request::Parts, response};
 
-use super::body::Piece;
 use super::decoding::Decoding;
 use super::exchange_error::ExchangeError;
 use super::failure::Failure;
-use super::fault::RequestFault;
-use super::head::Length;
-use super::io::coded_piece;
 use super::route::Route;
 use super::served_connection::ServedConnection;
-use super::upstream::request::UpstreamRequest;
+use eyelet_http1::body::Piece;
+use eyelet_http1::fault::RequestFault;
+use eyelet_http1::head::Length;
+use eyelet_http1::write_queue::coded_piece;
 use eyelet_recoding::{Compressors, Undone, UploadCoder};
+use eyelet_upstream::request::UpstreamRequest;
 
 /// A body whose coding changes on its way.
 pub struct RequestCoding {

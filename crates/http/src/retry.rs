@@ -7,8 +7,8 @@ use super::failure::Failure;
 use super::find::FoundUpstream;
 use super::served_connection::ServedConnection;
 use super::transfer::TakenBody;
-use super::upstream::Upstream;
-use super::upstream::request::{NoAnswer, UpstreamRequest};
+use eyelet_upstream::Upstream;
+use eyelet_upstream::request::{NoAnswer, UpstreamRequest};
 
 /// How often a request is sent, if sending it again does no harm.
 const TRIES_MAX: u32 = 3;

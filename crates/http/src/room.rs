@@ -9,17 +9,17 @@ use http::{request, response};
 
 use super::exchange_error::ExchangeError;
 use super::failure::Failure;
-use super::head_bytes::{map_bytes, request_bytes, text_bytes};
 use super::io::ClientLost;
 use super::served_connection::ServedConnection;
 use super::stream::Stream;
-use super::upstream::windows::STREAM_WINDOW_BYTES;
 use eyelet_config::HttpUpstream;
 use eyelet_engine::handle::WaitError;
+use eyelet_http1::head_bytes::{map_bytes, request_bytes, text_bytes};
 use eyelet_memory::budget::{
     Counted, UPSTREAM_HTTP2_BYTES, UPSTREAM_STREAM_BYTES, UPSTREAM_TLS_BYTES,
 };
 use eyelet_telemetry::reason::Shed;
+use eyelet_upstream::windows::STREAM_WINDOW_BYTES;
 
 /// What a new connection by TLS to an upstream may take a moment later: its state, and the first
 /// window of its response. Many are dialled at once, and none of them holds this yet.

@@ -20,10 +20,10 @@ use eyelet_wire::connect::Target;
 use eyelet_wire::hello::{HelloReader, Peek};
 use eyelet_wire::ja4::Ja4;
 
-use crate::pool::Shelf;
-use crate::upstream::Upstream;
-use crate::upstream::request::UpstreamRequest;
 use crate::worker::Http;
+use eyelet_upstream::Upstream;
+use eyelet_upstream::pool::Shelf;
+use eyelet_upstream::request::UpstreamRequest;
 
 /// Bytes of a hello that is rebuilt from kept facts: 256 of ALPN names, 253 of SNI.
 const SKETCH_BYTES_MAX: usize = 4 << 10;

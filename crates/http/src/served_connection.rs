@@ -14,20 +14,20 @@ use http::uri::{Authority, PathAndQuery};
 use http::{Method, StatusCode, header, request, response};
 
 use super::decoding::ClientDecoders;
-use super::fields::{self, Requester};
-use super::head::{Length, split_port};
 use super::inspected::{self, Respondent};
 use super::originate;
 use super::page::page;
 use super::refusal::ProxyRefusal;
 use super::route::Route;
 use super::trace::{EndedExchange, ExchangeTrace};
-use super::upstream::Upstream;
 use crate::worker::Http;
+use eyelet_http1::fields::{self, Requester};
+use eyelet_http1::head::{Length, split_port};
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Measured, Outcome, UpstreamName};
 use eyelet_telemetry::reason::{Class, Limit, Reason, Shed};
 use eyelet_telemetry::request::{Coded, RequestInfo};
 use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
+use eyelet_upstream::Upstream;
 
 /// Paths are cut in the log, so that people can read the lines.
 const PATH_CHARS_MAX: usize = 2048;

@@ -13,18 +13,19 @@ use http::header::{self, HeaderMap, HeaderValue};
 use http::{StatusCode, Version, request, response};
 
 use super::ahead::{AskedAhead, Pipeline};
-use super::body::{Decoder, Encoder, Piece};
 use super::exchange_error::ExchangeError;
-use super::fault::RequestFault;
-use super::framing::write_fields;
-use super::head::{Length, give_back};
-use super::io::{ClientLost, ClientStream, PASSED_RECORDS_MAX, WriteQueue};
+use super::io::{ClientLost, ClientStream, PASSED_RECORDS_MAX};
 use super::served_connection::ServedConnection;
 use super::two::stream::Two;
-use super::upstream::Upstream;
 use eyelet_engine::handle::WaitError;
+use eyelet_http1::body::{Decoder, Encoder, Piece};
+use eyelet_http1::fault::RequestFault;
+use eyelet_http1::framing::write_fields;
+use eyelet_http1::head::{Length, give_back};
+use eyelet_http1::write_queue::WriteQueue;
 use eyelet_memory::budget::{PIECE_BYTES_MIN, STREAM_QUEUE_BYTES};
 use eyelet_recoding::RequestCodings;
+use eyelet_upstream::Upstream;
 
 /// Bytes in flight in one direction that are counted for every active connection.
 pub const SMALL_BYTES: usize = 2 << 10;

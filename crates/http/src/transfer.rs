@@ -18,20 +18,21 @@ use eyelet_compress::validators::without_digests;
 use http::HeaderMap;
 use tokio::time::{Sleep, sleep};
 
-use super::body::{Decoder, Encoder, Piece};
-use super::boundary::Boundary;
 use super::decoding::Decoding;
 use super::exchange_error::ExchangeError;
-use super::fault::ResponseFault;
-use super::head::Length;
-use super::io::{PASSED_BYTES_MAX, WriteQueue, coded_piece};
+use super::io::PASSED_BYTES_MAX;
 use super::served_connection::Written;
 use super::stream::{SMALL_BYTES, Stream};
-use super::upstream::Upstream;
 use crate::worker::Http;
+use eyelet_http1::body::{Decoder, Encoder, Piece};
+use eyelet_http1::boundary::Boundary;
+use eyelet_http1::fault::ResponseFault;
+use eyelet_http1::head::Length;
+use eyelet_http1::write_queue::{WriteQueue, coded_piece};
 use eyelet_memory::budget::{Counted, PIECE_BYTES_MIN};
 use eyelet_recoding::Coder;
 use eyelet_telemetry::request::Coded;
+use eyelet_upstream::Upstream;
 
 pub use taken::TakenBody;
 

@@ -9,17 +9,18 @@ use bytes::BytesMut;
 use eyelet_wire::websocket::{CLOSE_TO_CLIENT, close_to_server};
 use http::HeaderValue;
 
-use super::boundary::Boundary;
-use super::io::{ClientLost, ClientStream, WriteQueue, send_all};
+use super::io::{ClientLost, ClientStream, send_all};
 use super::served_connection::ServedConnection;
-use super::upstream::one::Http1Connection;
 use eyelet_engine::handle::WaitError;
 use eyelet_engine::park;
 use eyelet_engine::relay::{Relay, WebSocketFrames};
+use eyelet_http1::boundary::Boundary;
+use eyelet_http1::write_queue::WriteQueue;
 use eyelet_memory::budget::PIECE_BYTES_MIN;
 use eyelet_telemetry::info::End;
 use eyelet_telemetry::reason::{Limit, Reason};
 use eyelet_telemetry::upstream::{CountedAt, UpstreamCounters};
+use eyelet_upstream::http1::Http1Connection;
 
 /// The upstream of a connection that has switched protocols.
 pub struct Switched {

@@ -15,16 +15,16 @@ use eyelet_wire::websocket::{CLOSE_TO_CLIENT, close_to_server};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode, request, response};
 
-use super::boundary::Boundary;
+use super::date::stamp;
 use super::exchange_error::ExchangeError;
-use super::fault::{RequestFault, ResponseFault};
-use super::fields;
-use super::head::Length;
 use super::served_connection::{ServedConnection, Written};
 use super::stream::Stream;
 use super::transfer::{Broken, Download, Upload};
-use super::upstream::Upstream;
+use eyelet_http1::boundary::Boundary;
+use eyelet_http1::fault::{RequestFault, ResponseFault};
+use eyelet_http1::head::Length;
 use eyelet_telemetry::reason::{Limit, Reason};
+use eyelet_upstream::Upstream;
 
 const ACCEPT: HeaderName = header::SEC_WEBSOCKET_ACCEPT;
 const KEY: HeaderName = header::SEC_WEBSOCKET_KEY;
@@ -100,7 +100,7 @@ pub fn to_ok(head: &mut response::Parts) {
     head.headers.remove(header::CONNECTION);
     head.headers.remove(header::UPGRADE);
     head.headers.remove(ACCEPT);
-    fields::stamp(head);
+    stamp(head);
 }
 
 /// Ends the directions that are open by close frames, if each is between two frames.

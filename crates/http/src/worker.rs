@@ -16,8 +16,8 @@ use eyelet_tls::client::ClientConfigs;
 use eyelet_tls::server::ServerConfigs;
 use eyelet_trace::tracer::Tracer;
 
-use crate::pool::UpstreamPool;
-use crate::upstream::dial::Dialler;
+use eyelet_upstream::dial::Dialler;
+use eyelet_upstream::pool::UpstreamPool;
 
 /// What all workers share under one configuration.
 pub struct SharedHttp {

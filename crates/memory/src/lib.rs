@@ -5,6 +5,8 @@
 #![forbid(unsafe_code)]
 
 pub mod budget;
+pub mod buffer;
 pub mod interner;
 pub mod packed;
 pub mod slab;
+pub mod spares;

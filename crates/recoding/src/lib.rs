@@ -19,8 +19,8 @@ mod request;
 mod response;
 mod shared;
 mod stored;
-#[cfg(test)]
-mod stored_properties;
+#[cfg(any(test, fuzzing))]
+pub mod stored_properties;
 mod tags;
 #[cfg(test)]
 mod tests;

@@ -3,9 +3,9 @@
 use std::task::{Context, Poll};
 
 use super::Download;
-use crate::body::Piece;
-use crate::fault::ResponseFault;
-use crate::upstream::Upstream;
+use eyelet_http1::body::Piece;
+use eyelet_http1::fault::ResponseFault;
+use eyelet_upstream::Upstream;
 
 impl Download<'_> {
     /// The next piece of the body, decoded if need be.

@@ -1,10 +1,10 @@
 //! The upload of a body that the task of an HTTP/2 connection writes itself.
 
 use super::Upload;
-use crate::body::Encoder;
-use crate::boundary::Boundary;
 use crate::stream::Stream;
-use crate::upstream::Upstream;
+use eyelet_http1::body::Encoder;
+use eyelet_http1::boundary::Boundary;
+use eyelet_upstream::Upstream;
 
 impl Upload<'_> {
     /// Counts what the task of an HTTP/2 connection has written.

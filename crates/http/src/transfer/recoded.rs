@@ -3,11 +3,11 @@
 use std::task::{Context, Poll, ready};
 
 use super::{QUEUED_BYTES_MAX, QUOTA_BYTES, Upload};
-use crate::body::Piece;
 use crate::exchange_error::ExchangeError;
 use crate::request_body::RequestCoding;
 use crate::stream::Stream;
-use crate::upstream::Upstream;
+use eyelet_http1::body::Piece;
+use eyelet_upstream::Upstream;
 
 impl Upload<'_> {
     /// Has the body pass through this coding.

@@ -8,11 +8,11 @@ use eyelet_engine::worker::Worker;
 use eyelet_memory::budget::{Budget, Counted};
 use http::HeaderMap;
 
-use crate::body::Piece;
 use crate::exchange_error::ExchangeError;
-use crate::head_bytes::{map_bytes, text_bytes};
-use crate::io::WriteQueue;
 use crate::stream::{SMALL_BYTES, Stream};
+use eyelet_http1::body::Piece;
+use eyelet_http1::head_bytes::{map_bytes, text_bytes};
+use eyelet_http1::write_queue::WriteQueue;
 
 /// Most bytes of a body that are kept. An upstream gets no more before it opens a window (RFC 9113
 /// section 6.9.2), and it refuses a request before it reads on.
@@ -193,7 +193,7 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
-    use crate::upstream::plain::tests::worker;
+    use eyelet_upstream::testing::worker;
 
     fn piece(byte: u8, bytes: usize) -> Piece {
         Piece::Data(vec![byte; bytes].into())

@@ -7,9 +7,9 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, Parts, PathAndQuery, Scheme};
 use http::{Method, Request, Uri, Version, request, response};
 
-use crate::fault::RequestFault;
-use crate::fields;
-use crate::head::{
+use eyelet_http1::fault::RequestFault;
+use eyelet_http1::fields;
+use eyelet_http1::head::{
     Length, METHOD_BYTES_MAX, TARGET_BYTES_MAX, read_authority, read_shared_authority, spare_fields,
 };
 

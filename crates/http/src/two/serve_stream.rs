@@ -10,9 +10,10 @@ use http::request;
 use super::head::{AskedRequest, asks_for_websocket};
 use super::stream::Two;
 use crate::exchange::{answer, exchange};
-use crate::fault::RequestFault;
+use crate::reason::request_reason;
 use crate::served_connection::{Record, RequestLogEntry, ServedConnection};
 use crate::stream::Stream;
+use eyelet_http1::fault::RequestFault;
 
 /// How long the rest of a request's body is discarded after the answer, and how long without a byte
 /// of it. On a slow line a client needs that long to notice the answer. The stream's memory is held
@@ -54,7 +55,7 @@ async fn refuse_malformed(
     let mut log_entry = RequestLogEntry::new(served, Record::new(served, parts), stream.sent());
     let record = &mut log_entry.record;
     record.failed = true;
-    record.reason = fault.into();
+    record.reason = request_reason(fault);
     let taken = answer(served, stream, fault.status(), &parts.method, record).await;
     log_entry.end();
     taken

@@ -10,8 +10,8 @@ use eyelet_telemetry::reason::Http2Failure;
 use http::header::HeaderMap;
 use http::response;
 
-use crate::io::WriteQueue;
-use crate::upstream::plain::Plain;
+use eyelet_http1::write_queue::WriteQueue;
+use eyelet_upstream::plain::Plain;
 
 /// A request that has arrived.
 pub struct Arrived {

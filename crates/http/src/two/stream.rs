@@ -14,13 +14,13 @@ use http::{StatusCode, response};
 use super::clock::{ms, now_ms};
 use super::state::Left;
 use super::streams::Streams;
-use crate::body::Piece;
 use crate::exchange_error::ExchangeError;
-use crate::fault::RequestFault;
-use crate::head::{Length, has_no_body};
-use crate::upstream::plain::Plain;
+use eyelet_http1::body::Piece;
+use eyelet_http1::fault::RequestFault;
+use eyelet_http1::head::{Length, has_no_body};
 use eyelet_memory::budget::STREAM_QUEUE_BYTES;
 use eyelet_telemetry::reason::{Peer, Reason};
+use eyelet_upstream::plain::Plain;
 
 /// Most bytes of a request's body that are read and dropped when the upstream does not want them.
 /// This covers most uploads that meet a login page or a limit. A client whose stream is reset

@@ -21,8 +21,8 @@ use http::response;
 use super::head::map;
 use super::output::SealedOutput;
 use super::state::{Arrived, FinalHead, Left, ReadStep, StreamState};
-use crate::body::keep_trailers;
-use crate::head_bytes::{map_bytes, text_bytes};
+use eyelet_http1::body::keep_trailers;
+use eyelet_http1::head_bytes::{map_bytes, text_bytes};
 
 /// While memory is short, a connection that holds more bytes of bodies is not read: those of one
 /// stream.

@@ -13,7 +13,7 @@ use super::head::AskedRequest;
 use super::serve_stream::serve_stream;
 use super::stream::Two;
 use crate::served_connection::ServedConnection;
-use crate::spares::Spares;
+use eyelet_memory::spares::Spares;
 
 /// Tasks of a worker that wait: as many as ten connections with all their streams need. More would
 /// take more than 10 MiB.

@@ -13,7 +13,7 @@ use super::{State, Streams};
 use crate::io::PASSED_RECORDS_MAX;
 use crate::two::CONNECTION_WINDOW_BYTES;
 use crate::two::state::{BodySource, BodyTarget, ReadStep, StreamState};
-use crate::upstream::plain::Plain;
+use eyelet_upstream::plain::Plain;
 
 /// Bytes that a client may send ahead on a stream whose upstream takes all that comes. With less,
 /// every second read of a fast client would have to be answered by a WINDOW_UPDATE.

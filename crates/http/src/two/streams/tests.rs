@@ -16,7 +16,7 @@ use http::Response;
 
 use super::*;
 use crate::two::CONNECTION_WINDOW_BYTES;
-use crate::upstream::plain::tests::{connected, look, worker};
+use eyelet_upstream::testing::{connected, look, worker};
 
 /// A client and the server's side of its connection.
 struct Pair {

@@ -2,9 +2,9 @@
 //! order of their priorities.
 
 use super::State;
-use crate::head::give_back;
 use crate::two::head::{header_fields, response_fields};
 use crate::two::state::FinalHead;
+use eyelet_http1::head::give_back;
 
 impl State {
     /// Writes the next head, end, or piece of data. `false`: there is none, or the client must

@@ -1,13 +1,11 @@
 //! Changes the fields of messages that are passed on: removes hop-by-hop fields (RFC 9110 7.6.1),
 //! and describes the client to the upstream (RFC 7239).
 
-use std::cell::RefCell;
 use std::fmt;
 use std::io::Write;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::rc::Rc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -257,7 +255,8 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Turns an upstream's response into the client's.
+/// Removes from a response what is not for the client: hop-by-hop fields, and a length that none may
+/// have.
 pub fn to_client(response: &mut response::Parts) {
     // RFC 9110 15.5.22: a 426 names the protocols that it requires.
     let headers = &mut response.headers;
@@ -273,39 +272,6 @@ pub fn to_client(response: &mut response::Parts) {
     if response.status.is_informational() || response.status == StatusCode::NO_CONTENT {
         headers.remove(header::CONTENT_LENGTH);
     }
-    if !response.status.is_informational() {
-        stamp(response);
-    }
-}
-
-/// Adds a missing Date to a response (RFC 9110 6.6.1).
-pub fn stamp(response: &mut response::Parts) {
-    let headers = &mut response.headers;
-    if !headers.contains_key(header::DATE)
-        && let Some(now) = date()
-    {
-        headers.insert(header::DATE, now);
-    }
-}
-
-/// The current time as a field's value.
-fn date() -> Option<HeaderValue> {
-    thread_local! {
-        /// Written once a second: formatting costs as much as all other fields of a small response.
-        static LAST: RefCell<Option<(u64, HeaderValue)>> = const { RefCell::new(None) };
-    }
-    let now = SystemTime::now();
-    let second = now.duration_since(UNIX_EPOCH).ok()?.as_secs();
-    LAST.with_borrow_mut(|last| {
-        if let Some((of, value)) = last
-            && *of == second
-        {
-            return Some(value.clone());
-        }
-        let value = HeaderValue::from_str(&httpdate::fmt_http_date(now)).ok()?;
-        *last = Some((second, value.clone()));
-        Some(value)
-    })
 }
 
 /// Removes hop-by-hop fields. Most messages have none of them or `Connection` alone, and looking

@@ -14,7 +14,7 @@ use tokio_rustls::TlsConnector;
 
 use super::plain::Plain;
 use super::socket::{Descriptor, Socket, alert};
-use super::{one, two};
+use super::{http1, http2};
 use eyelet_config::{HttpAddress, HttpUpstream, UpstreamHttp2, UpstreamTls};
 use eyelet_engine::worker::Worker;
 use eyelet_resolve::connect::{Balanced, DialOptions};
@@ -54,9 +54,9 @@ pub struct DialTerms<'a> {
 /// A new connection.
 pub enum Dialled {
     /// It speaks HTTP/1.1, for one request at a time.
-    One(Box<one::Http1Connection>),
+    One(Box<http1::Http1Connection>),
     /// It speaks HTTP/2.
-    Two(Rc<two::Http2Connection>),
+    Two(Rc<http2::Http2Connection>),
 }
 
 /// Why there is no connection.
@@ -101,13 +101,13 @@ pub async fn dial(
         let dialled = address.map(|address| (address.ip().to_canonical(), Instant::now()));
         let name = name(address);
         if !http2 {
-            let mut connection = one::Http1Connection::new(socket, name, descriptor);
+            let mut connection = http1::Http1Connection::new(socket, name, descriptor);
             connection.dialled = dialled;
             return Ok(Dialled::One(Box::new(connection)));
         }
         let scheme = if to.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
         let early = terms.is_early.then_some(terms.wait);
-        let begun = two::Http2Connection::begin(socket, name, scheme, descriptor, early);
+        let begun = http2::Http2Connection::begin(socket, name, scheme, descriptor, early);
         let connection = begun.await?;
         connection.dialled.set(dialled);
         Ok(Dialled::Two(connection))

@@ -222,8 +222,8 @@ mod tests {
     use rustls_pki_types::ServerName;
     use tokio_rustls::TlsConnector;
 
-    use super::super::plain::tests::{connected, look, worker};
     use super::*;
+    use crate::testing::{connected, look, worker};
 
     /// Lets the server's session send and read all that it can now.
     fn serve(server: &mut ServerConnection, stream: &mut UnixStream) {

@@ -15,12 +15,13 @@ use tokio::io::AsyncWrite;
 use super::plain::Plain;
 use super::request::{CodedBodies, NoAnswer};
 use super::socket::{Descriptor, Socket, alert};
-use crate::body::{Decoder, Piece};
-use crate::fault::ResponseFault;
-use crate::fields::KEEP_ALIVE;
-use crate::head::{Response, Scanner, take_response};
-use crate::io::{WriteQueue, held_by};
+use eyelet_http1::body::{Decoder, Piece};
+use eyelet_http1::fault::ResponseFault;
+use eyelet_http1::fields::KEEP_ALIVE;
+use eyelet_http1::head::{Response, Scanner, take_response};
+use eyelet_http1::write_queue::WriteQueue;
 use eyelet_memory::budget::{Counted, PIECE_BYTES_MAX};
+use eyelet_memory::buffer::held_by;
 use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
 
 /// Bytes read at once.

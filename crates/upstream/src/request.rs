@@ -4,9 +4,9 @@ use eyelet_compress::{Coding, request as request_body};
 use http::header::ACCEPT_ENCODING;
 use http::{StatusCode, request, response};
 
-use crate::fault::ResponseFault;
-use crate::fields::ForwardedFields;
-use crate::head::Length;
+use eyelet_http1::fault::ResponseFault;
+use eyelet_http1::fields::ForwardedFields;
+use eyelet_http1::head::Length;
 use eyelet_telemetry::reason::Reason;
 
 /// A request to an upstream.

@@ -9,8 +9,8 @@ use http::uri::PathAndQuery;
 use http::{Method, StatusCode, Version, response};
 
 use super::request::{CodedBodies, UpstreamRequest};
-use crate::fault::ResponseFault;
-use crate::head::{Length, RESPONSE_FIELDS_MAX, content_length, has_no_body, spare_fields};
+use eyelet_http1::fault::ResponseFault;
+use eyelet_http1::head::{Length, RESPONSE_FIELDS_MAX, content_length, has_no_body, spare_fields};
 
 /// A request's head, for an upstream that has `said` this of coded bodies. The scheme is that of
 /// the connection to the upstream; the client's is in X-Forwarded-Proto.

@@ -8,7 +8,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::framing::{is_trailer, write_fields};
 use super::head::{Length, Scanner, is_token, split_to};
-use super::io::WriteQueue;
+use super::write_queue::WriteQueue;
 
 /// Bytes of a chunk's first line: 16 hexadecimal digits and the extensions in use.
 const CHUNK_LINE_BYTES_MAX: usize = 256;

@@ -11,9 +11,10 @@ use tokio::sync::Notify;
 use eyelet_config::HttpUpstream;
 use eyelet_tls::client::Roots;
 
-use super::upstream::dial::Dialled;
-use super::upstream::request::UpstreamRequest;
-use super::upstream::{Upstream, one, two};
+use super::dial::Dialled;
+use super::request::UpstreamRequest;
+use super::upstream::Upstream;
+use super::{http1, http2};
 
 /// How long an HTTP/1.1 connection is kept if its upstream gives no timeout: below the five seconds
 /// of uvicorn and of Node.js before 8.
@@ -100,7 +101,7 @@ impl UpstreamPool {
 #[derive(Default)]
 pub struct Shelf {
     ones: RefCell<Vec<Idle>>,
-    twos: RefCell<Vec<Rc<two::Http2Connection>>>,
+    twos: RefCell<Vec<Rc<http2::Http2Connection>>>,
     /// Dials in progress that may bring shared connections.
     dialling: Cell<usize>,
     /// How many dials have brought no shared connection.
@@ -121,7 +122,7 @@ pub struct Shelf {
 }
 
 struct Idle {
-    connection: Box<one::Http1Connection>,
+    connection: Box<http1::Http1Connection>,
     since: Instant,
 }
 
@@ -198,7 +199,7 @@ impl Shelf {
     }
 
     /// The most recently used idle connection that suits a request that is sent `once` or again.
-    fn take_idle(&self, once: bool) -> Option<Box<one::Http1Connection>> {
+    fn take_idle(&self, once: bool) -> Option<Box<http1::Http1Connection>> {
         let mut ones = self.ones.borrow_mut();
         loop {
             let at = match once {
@@ -392,9 +393,9 @@ mod tests {
 
     use eyelet_engine::worker::Worker;
 
-    use super::super::upstream::plain::tests::{connected, worker};
-    use super::super::upstream::socket::{Descriptor, Socket};
     use super::*;
+    use crate::socket::{Descriptor, Socket};
+    use crate::testing::{connected, worker};
 
     type Waiting<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
@@ -471,7 +472,7 @@ mod tests {
         let name = format!("{} ms", rested.as_millis()).into();
         let descriptor = Descriptor::new(worker, None);
         let connection =
-            Box::new(one::Http1Connection::new(Socket::Plain(socket), name, descriptor));
+            Box::new(http1::Http1Connection::new(Socket::Plain(socket), name, descriptor));
         (upstream, Idle { connection, since: Instant::now() - rested })
     }
 

@@ -18,7 +18,7 @@ use super::link_stream::{LinkStream, StreamEnd};
 use super::output::Output;
 use super::socket::alert;
 use super::windows::{STREAM_WINDOW_BYTES, Windows};
-use crate::head::RESPONSE_HEAD_BYTES_MAX;
+use eyelet_http1::head::RESPONSE_HEAD_BYTES_MAX;
 
 /// More than all streams' windows together, however wide: clients that do not read must not stop
 /// other responses. It is never made narrower, because bytes that those clients hold would count

@@ -1,20 +1,6 @@
 //! The upstream's side of an exchange, by HTTP/1.1 or HTTP/2: the request is written to it, the
 //! response is read from it.
 
-pub mod dial;
-mod driver;
-mod link;
-mod link_stream;
-mod message;
-pub mod one;
-mod output;
-pub mod plain;
-pub mod request;
-pub mod socket;
-pub mod tls_info;
-pub mod two;
-pub(crate) mod windows;
-
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -22,20 +8,21 @@ use bytes::BytesMut;
 use http::header::HeaderMap;
 use http::{Method, response};
 
-use self::request::{Closed, CodedBodies, NoAnswer, UpstreamRequest};
-use super::body::{Decoder, Piece};
-use super::fault::ResponseFault;
-use super::fields;
-use super::head::Response;
-use super::io::WriteQueue;
+use super::request::{Closed, CodedBodies, NoAnswer, UpstreamRequest};
+use super::{http1, http2};
+use eyelet_http1::body::{Decoder, Piece};
+use eyelet_http1::fault::ResponseFault;
+use eyelet_http1::fields;
+use eyelet_http1::head::Response;
+use eyelet_http1::write_queue::WriteQueue;
 use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
 
 /// An upstream during an exchange.
 pub enum Upstream {
     /// By HTTP/1.1: the exchange has the connection for itself.
-    One(Box<one::Http1Connection>),
+    One(Box<http1::Http1Connection>),
     /// By HTTP/2: one of several streams.
-    Two(Box<two::Http2Exchange>),
+    Two(Box<http2::Http2Exchange>),
 }
 
 impl Upstream {

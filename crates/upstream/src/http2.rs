@@ -23,11 +23,11 @@ use super::message::{header_map, length, request_fields, response_parts, trailer
 use super::request::{Closed, CodedBodies, NoAnswer, UpstreamRequest};
 use super::socket::{Descriptor, Socket, alert};
 use super::windows::Bursts;
-use crate::body::{Piece, keep_trailers};
-use crate::fault::ResponseFault;
-use crate::head::{Length, Response};
-use crate::io::WriteQueue;
 use crate::reason::http2_code;
+use eyelet_http1::body::{Piece, keep_trailers};
+use eyelet_http1::fault::ResponseFault;
+use eyelet_http1::head::{Length, Response};
+use eyelet_http1::write_queue::WriteQueue;
 use eyelet_memory::budget::{Budget, Counted, UPSTREAM_HTTP2_BYTES, UPSTREAM_STREAM_BYTES};
 use eyelet_telemetry::reason::{Detail, Peer, Reason};
 use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;

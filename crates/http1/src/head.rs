@@ -15,7 +15,7 @@ use memchr::memchr;
 
 use super::fault::{RequestFault, ResponseFault};
 use super::framing::{is_framing_alias, is_hop_by_hop};
-use super::spares::Spares;
+use eyelet_memory::spares::Spares;
 
 /// Most fields of a request: Apache and hyper allow as many.
 pub const FIELDS_MAX: usize = 100;

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 
 use eyelet_h2::{ConnectionFault, ErrorCode, FieldSpan, HeaderFields, MessageHead, StreamFault};
 
-use crate::head::RESPONSE_HEAD_BYTES_MAX;
+use eyelet_http1::head::RESPONSE_HEAD_BYTES_MAX;
 
 /// Most bytes of memory of heads that wait: the final one and one like it before. More interim
 /// responses than fit are a flood.
