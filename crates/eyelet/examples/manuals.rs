@@ -14,9 +14,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = PathBuf::from(folder);
     let pages = folder.join("man1");
     fs::create_dir_all(&pages)?;
-    clap_mangen::generate_to(eyelet::cli::definition(), &pages)?;
+    clap_mangen::generate_to(eyelet::command::cli::definition(), &pages)?;
     for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
-        clap_complete::generate_to(shell, &mut eyelet::cli::definition(), "eyelet", &folder)?;
+        clap_complete::generate_to(
+            shell,
+            &mut eyelet::command::cli::definition(),
+            "eyelet",
+            &folder,
+        )?;
     }
     Ok(())
 }

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    eyelet::cli::run()
+    eyelet::command::cli::run()
 }

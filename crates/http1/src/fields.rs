@@ -255,8 +255,8 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes from a response what is not for the client: hop-by-hop fields, and a length that none may
-/// have.
+/// Removes from a response what is not for the client: hop-by-hop fields, and a length where no
+/// body follows.
 pub fn to_client(response: &mut response::Parts) {
     // RFC 9110 15.5.22: a 426 names the protocols that it requires.
     let headers = &mut response.headers;

@@ -1,5 +1,5 @@
-//! HTTP/1.1 as bytes and values: heads, bodies and their framing, with one reading only; the fields that
-//! a gateway adds and takes away; bytes that wait to be written.
+//! HTTP/1.1 as bytes and values: heads, bodies and their framing, with one reading only; the fields
+//! that a gateway adds and takes away; bytes that wait to be written.
 //!
 //! Sans-IO: no socket, clock or thread.
 

@@ -1,5 +1,5 @@
-//! Memory that a buffer of received bytes holds: more than its bytes, because what was taken off its
-//! front stays until it is freed.
+//! Memory that a buffer of received bytes holds: more than its bytes, because what was taken off
+//! its front stays until it is freed.
 
 use bytes::BytesMut;
 

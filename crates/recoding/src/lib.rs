@@ -1,5 +1,6 @@
-//! Codes bodies as they pass: the changes to a request and its response, the coder of each body, and
-//! the dictionaries that are learned from responses and kept on disk. Threads make dictionaries.
+//! Codes bodies as they pass: the changes to a request and its response, the coder of each body,
+//! and the dictionaries that are learned from responses and kept on disk. Threads of its own make
+//! dictionaries.
 
 #![forbid(unsafe_code)]
 

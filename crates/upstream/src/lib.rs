@@ -1,5 +1,5 @@
-//! The client side of HTTP: upstreams are dialled, asked by HTTP/1.1 or HTTP/2, and kept for the next
-//! request. Knows nothing of clients and their exchanges.
+//! The client side of HTTP: upstreams are dialled, asked by HTTP/1.1 or HTTP/2, and kept for the
+//! next request. Knows nothing of clients and their exchanges.
 
 #![forbid(unsafe_code)]
 

@@ -120,7 +120,7 @@ fn no_help_has_escapes_that_are_for_rustdoc() {
         command.get_subcommands_mut().for_each(|inner| helps(inner, found));
     }
     let mut found = Vec::new();
-    helps(&mut eyelet::cli::definition(), &mut found);
+    helps(&mut eyelet::command::cli::definition(), &mut found);
     let bad: Vec<&String> = found.iter().filter(|text| text.contains('\\')).collect();
     assert!(found.len() > 12 && bad.is_empty(), "{bad:?}");
 }

@@ -53,7 +53,7 @@ fn without_text(command: &clap::Command, found: &mut Vec<String>) {
 
 #[test]
 fn every_command_and_option_has_a_text_for_its_manual_page() {
-    let definition = eyelet::cli::definition();
+    let definition = eyelet::command::cli::definition();
     definition.clone().debug_assert();
     let mut found = Vec::new();
     without_text(&definition, &mut found);

@@ -1,0 +1,8 @@
+//! The subcommands. `cli.rs` reads the command line and calls one.
+
+pub mod cli;
+pub mod demo;
+pub mod explain;
+pub mod local;
+pub mod run;
+pub mod train;

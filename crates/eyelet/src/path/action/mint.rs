@@ -1,0 +1,124 @@
+//! Mint: asks the origin for its certificate, and has one like it signed for the client. What the
+//! origin then gets is encrypted again, by `http`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use eyelet_config::{CertificateSource, HttpAddress, HttpUpstream, Terminate};
+use eyelet_resolve::evidence::Lack;
+use eyelet_resolve::{dial, guard};
+use eyelet_telemetry::info::{ConnectionInfo, End};
+use eyelet_telemetry::reason::{Detail, HandshakeFault, Reason, Stage};
+use eyelet_tls::certificates::Certificates;
+use eyelet_wire::alert::AlertDescription;
+
+use crate::path::connection_handle::ConnectionHandle;
+use crate::path::fact_source::FactSource;
+use crate::path::peek;
+
+/// Alerts of clients that do not take a certificate (RFC 8446 section 6.2). A client that trusts
+/// one certificate alone, or not the authority of the rule, ends the handshake by one of them.
+const REFUSALS: [AlertDescription; 6] = [
+    AlertDescription::BadCertificate,
+    AlertDescription::UnsupportedCertificate,
+    AlertDescription::CertificateRevoked,
+    AlertDescription::CertificateExpired,
+    AlertDescription::CertificateUnknown,
+    AlertDescription::UnknownCa,
+];
+
+/// The certificate to show to a client.
+///
+/// # Errors
+/// If the origin shows none, none can be signed, or the client is gone.
+pub async fn certificates(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+    rule: u32,
+    terminate: &Terminate,
+) -> Result<Arc<Certificates>, End> {
+    const NO_HTTP: Reason = Reason::Internal("a rule that mints has no HTTP upstream");
+    let upstream = terminate.upstream.as_http().ok_or_else(|| End::failed(NO_HTTP))?;
+    let mut known = FactSource::default();
+    let mut fetched = Ok(());
+    let fetch = async { fetched = fetch(connection, info, &mut known, upstream).await };
+    peek::while_there(connection, fetch, Stage::Evidence).await?;
+    fetched.map_err(End::failed)?;
+    let unreachable = |why: &str| End::failed(Reason::UpstreamTls(Detail::of(why)));
+    let shown = match known.shown().map(|attempt| &attempt.shown) {
+        Some(Ok(shown)) => shown,
+        Some(Err(Lack::Failed(why))) => return Err(unreachable(why)),
+        Some(Err(Lack::Unasked(why))) => {
+            return Err(End::failed(Reason::EvidenceBusy(Detail::of(why))));
+        }
+        None => return Err(unreachable("nobody was asked")),
+    };
+    let leaf = shown.chain.first().ok_or_else(|| unreachable("the chain was not kept"))?;
+    let snapshot = &connection.worker.snapshot;
+    let is_trusted = match &upstream.tls {
+        Some(tls) => {
+            let judged = shown.judged_by(&snapshot.http.upstream_tls, tls);
+            if let Some(judged) = &judged {
+                // The rule's roots may say otherwise than those for evidence.
+                let evidence = info.decided.evidence.get_or_insert_default();
+                evidence.note_certificate(Ok(judged.logged.clone()));
+            }
+            judged.is_some_and(|judged| judged.is_trusted)
+        }
+        // An inspector dials the origin.
+        None => shown.is_trusted,
+    };
+    connection.handle.due_in(snapshot.config.limits.handshake_timeout);
+    let origin = (leaf, is_trusted);
+    let minted = snapshot.tls.mint(&snapshot.config.rules, rule, origin, &snapshot.budget);
+    minted.map_err(|error| End::failed(Reason::Configuration(Detail::of(error))))
+}
+
+/// Fetches the certificate of the origin, from memory or by a handshake with it.
+async fn fetch(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+    known: &mut FactSource,
+    upstream: &HttpUpstream,
+) -> Result<(), Reason> {
+    let (to, is_chosen): (SocketAddr, bool) = match &upstream.address {
+        HttpAddress::Tcp(origin) if upstream.tls.is_some() => {
+            (dial::destination(&connection.worker.names, info, origin).await?, false)
+        }
+        _ => (known.fetch_origin(connection, info).await?, info.decided.is_chosen()),
+    };
+    let configured = upstream.tls.as_ref().map(|tls| tls.name.as_str());
+    let name: Option<Box<str>> = match configured.filter(|name| !name.is_empty()) {
+        // Nobody asks for an address by name (RFC 6066 section 3).
+        Some(name) if name.parse::<IpAddr>().is_ok() => None,
+        Some(name) => Some(name.into()),
+        None => info.decided.sni.clone(),
+    };
+    let own = upstream.chosen.as_deref().unwrap_or_default();
+    // Side handshakes are allowed what any rule allows, because they come before the decision. Now
+    // the rule is known. An inspector is allowed nothing.
+    if is_chosen && guard::is_guarded(to.ip(), own) {
+        return Err(Reason::UpstreamTls(Detail::of(guard::fault(to.ip()))));
+    }
+    known.fetch_certificate_to_mint(connection, info, to, name.as_deref(), is_chosen).await;
+    Ok(())
+}
+
+/// Says of a handshake that failed whether the client did not take the minted certificate.
+pub fn explain(terminate: &Terminate, end: End) -> End {
+    match end.reason {
+        Reason::Handshake(HandshakeFault::Alert(code), _)
+            if terminate.certificates == CertificateSource::Mint =>
+        {
+            let said = AlertDescription::from_code(code).filter(|said| REFUSALS.contains(said));
+            let detail = match said {
+                Some(said) => {
+                    Detail::of(format_args!("client refused the minted certificate: {said}"))
+                }
+                None => return end,
+            };
+            End { reason: Reason::Handshake(HandshakeFault::Alert(code), detail), ..end }
+        }
+        _ => end,
+    }
+}

@@ -1,0 +1,8 @@
+//! What a verdict does: splice, terminate or originate; and the answer to an ACME server.
+
+pub mod mint;
+pub mod originate;
+pub mod originate_bytes;
+pub mod splice;
+pub mod terminate;
+pub mod validate;

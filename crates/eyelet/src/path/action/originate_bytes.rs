@@ -1,0 +1,311 @@
+//! Originate for any protocol: dials a `tls://` upstream for a client without TLS, shakes hands in
+//! its place, and parks the pair. The server may speak first, so the client is not waited for.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
+
+use eyelet_config::TlsUpstream;
+use eyelet_engine::connection_table::Phase;
+use eyelet_engine::park;
+use eyelet_engine::ready::{CLIENT, READ, UPSTREAM, WRITE};
+use eyelet_engine::relay::terminate::Terminated;
+use eyelet_engine::relay::{Flow, Relay};
+use eyelet_memory::budget::{Account, CountedBuffer};
+use eyelet_record::{Keys, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, Role, Session};
+use eyelet_resolve::connect::DialOptions;
+use eyelet_resolve::dial::DialTarget;
+use eyelet_telemetry::info::{ConnectionInfo, End};
+use eyelet_telemetry::listing::State;
+use eyelet_telemetry::reason::{Detail, Limit, Reason, Stage, When};
+use eyelet_tls::client;
+use eyelet_tls::server::{TrafficSecrets, take_captured};
+use eyelet_upstream::tls_info::tls_info;
+use eyelet_wire::record::{APPLICATION_DATA, CHANGE_CIPHER_SPEC, RecordHeader, VERSION_MAJOR};
+use rustls::{ClientConnection, ProtocolVersion};
+use rustls_pki_types::ServerName;
+
+use crate::path::connection_handle::{ConnectionHandle, WaitError};
+use crate::path::handshake::{parts, tls13_suite};
+use crate::path::upstream;
+
+/// Bytes of one read: a server's flight with its chain is rarely more.
+const READ_BYTES: usize = 16 << 10;
+/// How long rustls stays for a ticket after a handshake by TLS 1.3 (RFC 8446 section 4.6.1). A
+/// server sends it with its first answer or before that, so most connections wait for less.
+const TICKET_WAIT: Duration = Duration::from_secs(1);
+
+/// Originates the connection. A client whose upstream cannot be had reads nothing but the end.
+pub async fn originate(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+    to: &TlsUpstream,
+) -> Result<(), End> {
+    let shaken = match begin(connection, info, to).await {
+        Ok(shaken) => shaken,
+        Err(end) => {
+            park::close_with(&connection.handle, &[]);
+            return Err(end);
+        }
+    };
+    match shaken.finish(connection, info).await {
+        Ok(originated) => {
+            park::park(&connection.handle, info, Relay::Terminate(originated));
+            Ok(())
+        }
+        Err(end) => {
+            // It has no TLS, so a FIN would end its stream as a whole one.
+            connection.handle.reset_client();
+            Err(end)
+        }
+    }
+}
+
+async fn begin(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+    to: &TlsUpstream,
+) -> Result<Shaking, End> {
+    let target = DialTarget::Configured(&to.address);
+    upstream::dial(connection, info, &target, &DialOptions::default()).await?;
+    connection.handle.no_delay();
+    connection.handle.see(State::Handshaking, info);
+    connection.handle.due_in(connection.worker.snapshot.config.limits.handshake_timeout);
+    let mut shaking = Shaking::new(connection, to)?;
+    shaking.shake(connection).await?;
+    Ok(shaking)
+}
+
+/// A handshake as a client, and what follows it until a ticket may have come.
+struct Shaking {
+    tls: ClientConnection,
+    /// Received. In the handshake without the records that rustls has: it gets one at a time.
+    incoming: CountedBuffer,
+    /// Sealed, and not sent yet.
+    sealed: CountedBuffer,
+    secrets: TrafficSecrets,
+}
+
+impl Shaking {
+    fn new(connection: &ConnectionHandle, to: &TlsUpstream) -> Result<Self, End> {
+        let snapshot = &connection.worker.snapshot;
+        let config = snapshot.http.upstream_tls.of_bytes(&to.tls);
+        let config = config.ok_or_else(|| failed("no configuration"))?;
+        let name = ServerName::try_from(to.tls.name.clone()).map_err(failed)?;
+        let tls = ClientConnection::new_with_alpn(config, name, to.alpn.clone()).map_err(failed)?;
+        let buffer = || CountedBuffer::of(&snapshot.budget, Account::Received);
+        let (incoming, sealed) = (buffer(), buffer());
+        Ok(Self { tls, incoming, sealed, secrets: TrafficSecrets::default() })
+    }
+
+    async fn shake(&mut self, connection: &ConnectionHandle) -> Result<(), End> {
+        loop {
+            let sent = self.send_from_rustls(connection).await;
+            sent.map_err(|wait_error| stopped(&wait_error))?;
+            if !self.tls.is_handshaking() {
+                return Ok(());
+            }
+            match self.feed() {
+                Ok(Some(len)) => {
+                    self.incoming.consume(len);
+                    continue;
+                }
+                Ok(None) => {}
+                Err(end) => {
+                    // Tells the upstream by an alert why it fails, if the upstream still reads.
+                    let _ = self.send_from_rustls(connection).await;
+                    return Err(end);
+                }
+            }
+            match connection.handle.recv_from(UPSTREAM, &mut self.incoming, READ_BYTES).await {
+                Ok(0) => return Err(closed()),
+                Ok(_) => {}
+                Err(wait_error) => return Err(stopped(&wait_error)),
+            }
+        }
+    }
+
+    /// Waits for a ticket, if one may come, and leaves the rest to the record layer.
+    async fn finish(
+        mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+    ) -> Result<Terminated, End> {
+        // Its bytes pass from now on, so it is not the first to be shed.
+        connection.worker.engine.enters(connection.handle.key(), Phase::Busy);
+        let unknown = || failed("handover");
+        let upstream_tls = tls_info(&self.tls);
+        let session = match self.tls.protocol_version() {
+            Some(ProtocolVersion::TLSv1_3) => {
+                let mut session = self.session13().ok_or_else(unknown)?;
+                connection.handle.due_in(TICKET_WAIT);
+                match self.await_ticket(connection, info, &mut session).await {
+                    // Nothing is lost: what is not sent yet is held.
+                    Ok(()) | Err(Waited::Stopped(WaitError::Late)) => session,
+                    Err(Waited::Stopped(wait_error)) => return Err(stopped(&wait_error)),
+                    Err(Waited::Failed(end)) => return Err(end),
+                }
+            }
+            _ => session12(self.tls).ok_or_else(unknown)?,
+        };
+        info.decided.tls_version = None;
+        info.decided.upstream_tls = upstream_tls.map(Arc::new);
+        // This relay has the two sides exchanged: see `Terminated::is_originated`.
+        let mut flow = Flow::default();
+        flow.hold_partial(&self.incoming);
+        flow.hold(CLIENT, &self.sealed);
+        Ok(Terminated { session, flow })
+    }
+
+    /// The record layer's session of a TLS 1.3 connection whose handshake has just ended. Each
+    /// direction begins with the number 0: rustls was given no record that followed the upstream's
+    /// Finished, and has sealed none after its own.
+    fn session13(&self) -> Option<Session> {
+        let (suite, TrafficSecrets { client, server, .. }) =
+            (tls13_suite(self.tls.negotiated_cipher_suite()?)?, &self.secrets);
+        Session::tls13(Role::Client, suite, client, server, 0, 0).ok()
+    }
+
+    /// Passes the client's bytes, until the upstream has sent a whole record or its end, or the
+    /// time for a ticket is over. rustls gets a copy of that record, for the ticket in it. The
+    /// record layer opens it too: a KeyUpdate, an alert or a part of a message must change its
+    /// state, and would be lost with rustls.
+    async fn await_ticket(
+        &mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+        session: &mut Session,
+    ) -> Result<(), Waited> {
+        let handle = &connection.handle;
+        // A record that rustls does not take is the record layer's to judge.
+        while let Ok(None) = self.feed() {
+            // A side that is readable is not looked at for its deadline.
+            handle.in_time()?;
+            handle.ready(&[CLIENT, UPSTREAM], READ).await?;
+            let of_client = |error| Waited::Failed(End::failed(Reason::client_io(&error, None)));
+            let prefix = session.prefix_len();
+            let mut slot = CountedBuffer::of(&connection.worker.snapshot.budget, Account::Received);
+            slot.edit(|slot| slot.resize(prefix, 0));
+            match handle.recv_into(CLIENT, &mut slot, PAYLOAD_BYTES_MAX).map_err(of_client)? {
+                // The relay reads this end again, and passes it on.
+                Some(0) => return Ok(()),
+                Some(read) => {
+                    let len = session.record_len(read);
+                    slot.edit(|slot| slot.resize(len, 0));
+                    let sealed = slot.edit(|slot| session.seal(&mut Keys::new(), slot, read));
+                    sealed.map_err(|fault| Waited::Failed(failed(fault)))?;
+                    self.sealed = slot;
+                    info.bytes_to_upstream += read as u64;
+                    self.send_sealed(connection).await?;
+                }
+                None => drop(slot),
+            }
+            let of_upstream = |error| Waited::Failed(End::failed(Reason::upstream_io(&error)));
+            let read = handle.recv_into(UPSTREAM, &mut self.incoming, READ_BYTES);
+            if read.map_err(of_upstream)? == Some(0) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives rustls the next record. Returns its length, or `None` if it is not complete.
+    fn feed(&mut self) -> Result<Option<usize>, End> {
+        let Some(header) = RecordHeader::read(&self.incoming) else { return Ok(None) };
+        // Before its length, which is nonsense then.
+        if !is_tls(header) {
+            return Err(failed(client::NO_TLS));
+        }
+        let len = header.record_len();
+        if len > RECORD_BYTES_MAX {
+            return Err(failed("a record is too long"));
+        }
+        let Some(mut record) = self.incoming.get(..len) else { return Ok(None) };
+        while !record.is_empty() {
+            self.tls.read_tls(&mut record).map_err(failed)?;
+        }
+        let processed = self.tls.process_new_packets();
+        let captured = take_captured();
+        if !captured.client.is_empty() {
+            self.secrets = captured;
+        }
+        match processed {
+            Ok(_) => Ok(Some(len)),
+            Err(rustls::Error::AlertReceived(alert)) => {
+                Err(End::failed(Reason::UpstreamAlert(alert.into())))
+            }
+            Err(error) => Err(failed(client::describe(&error))),
+        }
+    }
+
+    /// Sends what rustls has sealed, as long as the handshake lasts. From then on the record layer
+    /// seals by the same key and from the same number, so nothing of rustls may be sent any more:
+    /// it would be a second record under one nonce (RFC 8446 section 5.3).
+    async fn send_from_rustls(&mut self, connection: &ConnectionHandle) -> Result<(), WaitError> {
+        while self.tls.wants_write() {
+            let Self { tls, sealed, .. } = self;
+            sealed.edit(|sealed| tls.write_tls(sealed))?;
+        }
+        self.send_sealed(connection).await
+    }
+
+    /// Sends what was sealed. What is not sent at an error stays.
+    async fn send_sealed(&mut self, connection: &ConnectionHandle) -> Result<(), WaitError> {
+        while !self.sealed.is_empty() {
+            match connection.handle.send(UPSTREAM, &self.sealed) {
+                Ok(sent) => self.sealed.consume(sent),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    connection.handle.ready(&[UPSTREAM], WRITE).await?;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why the wait for a ticket ended without one.
+enum Waited {
+    /// A wait did.
+    Stopped(WaitError),
+    /// A side has failed.
+    Failed(End),
+}
+
+impl From<WaitError> for Waited {
+    fn from(wait_error: WaitError) -> Self {
+        Self::Stopped(wait_error)
+    }
+}
+
+/// The session of a TLS 1.2 connection, at the numbers where rustls stopped.
+fn session12(tls: ClientConnection) -> Option<Session> {
+    let keys = tls.dangerous_extract_secrets().ok()?;
+    let ((tx_seq, tx), (rx_seq, rx)) = (&keys.tx, &keys.rx);
+    let (suite, tx_key, tx_iv) = parts(tx)?;
+    let (_, rx_key, rx_iv) = parts(rx)?;
+    Session::tls12(Role::Client, suite, rx_key, rx_iv, tx_key, tx_iv, *rx_seq, *tx_seq).ok()
+}
+
+/// Whether it may be the header of a record: of a type that exists, and of any version.
+fn is_tls(header: RecordHeader) -> bool {
+    let is_known = matches!(header.content_type, CHANGE_CIPHER_SPEC..=APPLICATION_DATA);
+    is_known && header.version >> 8 == u16::from(VERSION_MAJOR)
+}
+
+fn failed(why: impl std::fmt::Display) -> End {
+    End::failed(Reason::UpstreamTls(Detail::of(why)))
+}
+
+fn closed() -> End {
+    failed("the upstream has closed during the handshake")
+}
+
+fn stopped(wait_error: &WaitError) -> End {
+    let when = When::During(Stage::Handshake);
+    End::failed(match wait_error {
+        WaitError::Io(error) => Reason::upstream_io(error),
+        other => other.reason(Limit::Handshake, when),
+    })
+}

@@ -1,0 +1,132 @@
+//! The client's side of HTTP CONNECT: reads its head and answers it. Refusals before the 200 are
+//! HTTP responses. After the 200 the client speaks TLS.
+
+use std::net::SocketAddr;
+
+use eyelet_wire::alert::AlertDescription;
+use eyelet_wire::connect::{ConnectPeek, ConnectReader, TargetHost};
+use eyelet_wire::record::HANDSHAKE;
+
+use crate::path::connection_handle::ConnectionHandle;
+use crate::path::peek;
+use crate::path::refuse::{self, RefusalMessage};
+use eyelet_config::{Action, HostPort};
+use eyelet_engine::park;
+use eyelet_engine::ready::CLIENT;
+use eyelet_http::refusal::{ProxyRefusal, whole_response};
+use eyelet_memory::budget::CountedBuffer;
+use eyelet_memory::interner::Name;
+use eyelet_telemetry::info::{ConnectionInfo, DestinationSource, End, Outcome};
+use eyelet_telemetry::reason::{Limit, NotConnect, Reason, Stage, When};
+
+/// RFC 9110 section 9.3.6: any 2xx, and no Content-Length.
+const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
+
+/// What a client asks of a proxy.
+pub enum ProxyRequest {
+    /// A CONNECT, which was read.
+    Connect,
+    /// An `http://` URL. Nothing was taken off the received bytes.
+    PlainHttp,
+}
+
+/// Reads the head of a CONNECT. Bytes behind it stay in `raw` and are peeked at first.
+pub async fn read_head(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+    raw: &mut CountedBuffer,
+) -> Result<ProxyRequest, End> {
+    // The destination that a PROXY header names is this proxy itself.
+    info.decided.destination = None;
+    info.decided.destination_source = DestinationSource::Kernel;
+    let mut reader = ConnectReader::new();
+    let connect = loop {
+        match reader.feed(raw) {
+            ConnectPeek::NeedMore => peek::more(connection, raw, Stage::ConnectRequest).await?,
+            ConnectPeek::Connect(connect) => break connect,
+            ConnectPeek::PlainHttp => return Ok(ProxyRequest::PlainHttp),
+            other => return Err(unreadable(connection, raw, &other)),
+        }
+    };
+    raw.consume(connect.len);
+    if let TargetHost::Ip(ip) = connect.target.host {
+        info.decided.destination = Some(SocketAddr::new(ip, connect.target.port));
+    }
+    info.decided.connect = Some(Name::from(&*connect.target.to_string()));
+    info.connect = Some(Box::new(connect.target));
+    info.owes_answer = true;
+    Ok(ProxyRequest::Connect)
+}
+
+/// Answers bytes that are no CONNECT request, in the protocol that they seem to be.
+fn unreadable(connection: &ConnectionHandle, raw: &[u8], peek: &ConnectPeek) -> End {
+    let (answer, reason) = match peek {
+        ConnectPeek::Malformed(fault) => {
+            let said = format!("This CONNECT request is malformed: {fault}.\n");
+            (whole_response("400 Bad Request", "", &said), Reason::MalformedConnect(*fault))
+        }
+        ConnectPeek::OtherMethod => {
+            let said = "This proxy takes CONNECT requests and http:// URLs only.\n";
+            let answer = whole_response("405 Method Not Allowed", "Allow: CONNECT\r\n", said);
+            (answer, Reason::NotConnect(NotConnect::Method))
+        }
+        _ if raw.first() == Some(&HANDSHAKE) => {
+            let alert = AlertDescription::UnexpectedMessage.fatal_record();
+            (alert.into(), Reason::NotConnect(NotConnect::Tls))
+        }
+        _ => (Vec::new(), Reason::NotConnect(NotConnect::NotHttp)),
+    };
+    park::close_with(&connection.handle, &answer);
+    End { outcome: Outcome::Refused, reason }
+}
+
+/// Sends the 200 if the client waits for it.
+pub async fn establish(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+) -> Result<(), End> {
+    if !std::mem::take(&mut info.owes_answer) {
+        return Ok(());
+    }
+    // The client could not send its hello before the 200, so the hello gets its own timeout.
+    connection.handle.due_in(connection.worker.snapshot.config.limits.hello_timeout);
+    let sent = connection.handle.send_all(CLIENT, ESTABLISHED).await;
+    let when = When::During(Stage::ConnectAnswer);
+    sent.map_err(|wait_error| End::failed(wait_error.reason(Limit::Hello, when)))
+}
+
+/// Ends a connection. The answer is HTTP while the client waits for the answer to its CONNECT.
+/// Later it is `answer`.
+pub fn end(
+    connection: &ConnectionHandle,
+    info: &ConnectionInfo,
+    answer: &RefusalMessage,
+    end: End,
+) -> Result<(), End> {
+    if !info.owes_answer {
+        return refuse::refuse(connection, answer, end);
+    }
+    let message = message(connection, info);
+    let refusal = ProxyRefusal::new(info, end.outcome, &end.reason, message);
+    park::close_with(&connection.handle, &refusal.response());
+    Err(end)
+}
+
+/// The line of the rule for a client that it refuses.
+pub fn message<'a>(connection: &'a ConnectionHandle, info: &ConnectionInfo) -> Option<&'a str> {
+    let rules = &connection.worker.snapshot.config.rules;
+    match info.decided.rule.map(|rule| rules.at(rule).action) {
+        Some(Action::Refuse(refuse)) => refuse.message.as_deref(),
+        _ => None,
+    }
+}
+
+/// The target of the CONNECT, as something to dial.
+pub fn host_port(info: &ConnectionInfo) -> Option<HostPort> {
+    let target = info.connect.as_deref()?;
+    let host = match target.host {
+        TargetHost::Name(name) => eyelet_config::Host::Name(name.as_str().to_owned()),
+        TargetHost::Ip(ip) => eyelet_config::Host::Ip(ip),
+    };
+    Some(HostPort { host, port: target.port })
+}

@@ -1,0 +1,296 @@
+//! The path of a connection: accept, peek, decide, act. Each step is one file.
+
+use std::panic::AssertUnwindSafe;
+
+use eyelet_policy::{Decision, Fact, Rules};
+use eyelet_wire::hello::{Hello, HelloReader, Peek};
+use futures_util::FutureExt;
+
+use crate::path::action;
+use crate::path::action::terminate::Offer;
+use crate::path::connect;
+use crate::path::connection_handle::ConnectionHandle;
+use crate::path::fact_source::FactSource;
+use crate::path::intercept;
+use crate::path::peek;
+use crate::path::refuse;
+use crate::path::refuse::RefusalMessage;
+use crate::path::shadow;
+use eyelet_config::{Action, ListenerKind, Originate, TerminateUpstream};
+use eyelet_http::redirect::redirect;
+use eyelet_memory::budget::{Account, CountedBuffer};
+use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
+use eyelet_telemetry::listing::State;
+use eyelet_telemetry::reason::{Reason, Stage};
+use eyelet_tls::server::Handshake;
+
+/// accept -> peek -> decide -> act. Then the connection is parked, or this function logs its end.
+/// The info is boxed, because a task with it would be larger than what the allocator caches.
+// An `async fn` would keep its arguments twice and make every task that much larger.
+#[allow(clippy::manual_async_fn)]
+pub fn connection(
+    connection: ConnectionHandle,
+    mut info: Box<ConnectionInfo>,
+) -> impl Future<Output = ()> {
+    async move {
+        let served = AssertUnwindSafe(serve(&connection, &mut info)).catch_unwind().await;
+        // An internal error ends this connection only. It gets its access line like any other.
+        if let Err(end) = served.unwrap_or_else(|_| Err(End::failed(Reason::Internal("a panic")))) {
+            connection.worker.engine.emit(&info, &end);
+        }
+    }
+}
+
+async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Result<(), End> {
+    let snapshot = &connection.worker.snapshot;
+    connection.handle.due_in(snapshot.config.limits.hello_timeout);
+    let local = || connection.handle.local_address();
+    info.decided.is_handed =
+        snapshot.names.loops.is_handed(info.client, local, || connection.handle.is_connected());
+    // All bytes that the client has sent so far. The upstream gets them byte for byte.
+    let mut peeked = CountedBuffer::of(&snapshot.budget, Account::Received);
+    if peek::must_name_client(connection, info) {
+        // Boxed, as the handshake below: a task is as large as its largest branch, and few
+        // connections take this one.
+        Box::pin(peek::proxy_header(connection, info, &mut peeked)).await?;
+    }
+    let listener = intercept::listener_of(connection, info);
+    match listener.kind {
+        ListenerKind::Direct | ListenerKind::Plain => {}
+        ListenerKind::HttpRedirect => {
+            let redirects = (&*snapshot.acme, listener.acme_upstream, snapshot.https_port);
+            let http = &snapshot.config.http;
+            return Box::pin(redirect(&connection.handle, http, redirects, info, peeked)).await;
+        }
+        _ => Box::pin(intercept::arrive(connection, info, &mut peeked)).await?,
+    }
+    let (rule, hello_bytes, offer) = match decide(connection, info, &mut peeked).await? {
+        Ruling::Act { rule, hello_bytes, offer } => (rule, hello_bytes, offer),
+        Ruling::Validate(with) => {
+            return Box::pin(action::validate::validate(connection, with, peeked)).await;
+        }
+        Ruling::Refuse(_, end) if connection.is_plain(info) => {
+            return action::originate::refuse(connection, info, end);
+        }
+        Ruling::Refuse(answer, end) => return connect::end(connection, info, &answer, end),
+    };
+    let action = snapshot.config.rules.at(rule).action;
+    let hello = peeked.get(..hello_bytes).unwrap_or_default();
+    if let Err(end) = intercept::check_return(connection, info, hello, action) {
+        return refuse::refuse(connection, &RefusalMessage::of(&end.reason), end);
+    }
+    emit_decision(connection, info, action);
+    match action {
+        Action::Originate(Originate { requests, .. }) => match &requests.upstream {
+            TerminateUpstream::Tls(to) => {
+                Box::pin(action::originate_bytes::originate(connection, info, to)).await
+            }
+            _ => action::originate::originate(connection, info).await,
+        },
+        Action::Splice(splice) => {
+            action::splice::splice(connection, info, splice, &mut peeked, hello_bytes).await
+        }
+        Action::Terminate(terminate) => {
+            connection.handle.see(State::Handshaking, info);
+            let peeked = (peeked, offer);
+            Box::pin(action::terminate::terminate(connection, info, rule, terminate, peeked)).await
+        }
+        // `decide` returns a refusal for a refuse rule, never its action.
+        Action::Refuse(_) => Err(End::failed(Reason::Internal("refused without a reason"))),
+    }
+}
+
+/// Writes the line of the decision if all are wanted, or if a rule in shadow would have refused:
+/// the connection's own line may come in a day.
+fn emit_decision(connection: &ConnectionHandle, info: &ConnectionInfo, action: &Action) {
+    let is_shadowed = info.decided.shadow.iter().any(|(_, would)| *would == Outcome::Refused);
+    if !is_shadowed && !connection.worker.snapshot.config.log.decided {
+        return;
+    }
+    let outcome = match action {
+        Action::Originate(_) => Outcome::Originated,
+        Action::Splice(_) => Outcome::Spliced,
+        Action::Terminate(_) => Outcome::Terminated,
+        Action::Refuse(_) => Outcome::Refused,
+    };
+    let now = connection.worker.engine.now_unix_ms();
+    connection.worker.log.borrow_mut().decided(info, outcome, now);
+}
+
+/// The result of `decide`.
+enum Ruling {
+    /// Take the action of this rule.
+    Act {
+        /// The rule's index.
+        rule: u32,
+        /// How many of the peeked bytes are the hello; 0 if none was read.
+        hello_bytes: usize,
+        /// Facts of that hello for a terminator.
+        offer: Offer,
+    },
+    /// Answer an ACME server that validates the name.
+    Validate(Handshake),
+    /// Refuse with this message and this end.
+    Refuse(RefusalMessage, End),
+}
+
+/// Asks the rules. Reads as much of the hello as they need, fetches each fact that they ask for,
+/// and asks again until there is a verdict. From a client without TLS nothing is read.
+async fn decide(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+    peeked: &mut CountedBuffer,
+) -> Result<Ruling, End> {
+    let mut known = FactSource::of(connection, info);
+    loop {
+        let ruling = match judge(connection, info, &mut known, None) {
+            Judged::Ruling(ruling) => ruling,
+            Judged::Need(Fact::Hello) => match known.settle_target(connection, info) {
+                Some((answer, end)) => Ruling::Refuse(answer, end),
+                None => break,
+            },
+            Judged::Validation => break,
+            Judged::Need(fact) => {
+                let fetch = known.fetch(connection, info, fact);
+                Box::pin(peek::while_there(connection, fetch, Stage::Destination)).await?;
+                connection.handle.see(State::Peeking, info);
+                continue;
+            }
+        };
+        if connection.worker.snapshot.config.policy.has_shadows() {
+            Box::pin(shadow::look(connection, info, &mut known, peeked)).await?;
+        }
+        return Ok(match ruling {
+            Ruling::Refuse(answer, end) if connection.takes_alert(info) => {
+                let answer = Box::pin(peek::fit(connection, peeked, answer)).await;
+                Ruling::Refuse(answer, end)
+            }
+            ruling => ruling,
+        });
+    }
+    if info.owes_answer {
+        Box::pin(connect::establish(connection, info)).await?;
+    }
+    let mut reader = HelloReader::new(connection.worker.snapshot.config.limits.hello_bytes_max);
+    let mut is_logged = false;
+    loop {
+        // Nothing that was read is held over a wait, so a waiting task stays small.
+        let needed = match reader.feed(peeked) {
+            Peek::NeedMore { .. } => None,
+            Peek::Hello(hello) => {
+                let is_first = !std::mem::replace(&mut is_logged, true);
+                match judge_hello(connection, info, &mut known, &hello, is_first) {
+                    Judged::Ruling(ruling) => return Ok(ruling),
+                    Judged::Need(fact) => Some(Some(fact)),
+                    Judged::Validation => Some(None),
+                }
+            }
+            unreadable => {
+                let (answer, end) = refuse::unreadable(&unreadable);
+                return Ok(Ruling::Refuse(answer, end));
+            }
+        };
+        match needed {
+            Some(Some(fact)) => {
+                let fetch = known.fetch_evidence(connection, info, fact);
+                Box::pin(peek::while_there(connection, fetch, Stage::Evidence)).await?;
+            }
+            Some(None) => {
+                let found = Box::pin(action::validate::find(connection, info)).await?;
+                if let Some(with) = found {
+                    return Ok(Ruling::Validate(with));
+                }
+            }
+            None => peek::more(connection, peeked, Stage::Hello).await?,
+        }
+    }
+}
+
+/// The rules' answer.
+enum Judged {
+    /// A verdict.
+    Ruling(Ruling),
+    /// The rules need a fact that costs something.
+    Need(Fact),
+    /// An ACME server may ask to validate the name. The rules were not asked.
+    Validation,
+}
+
+/// Asks the rules with a hello, which is noted when it is first read.
+fn judge_hello(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+    known: &mut FactSource,
+    hello: &Hello<'_>,
+    is_first: bool,
+) -> Judged {
+    if is_first {
+        peek::note_hello(connection, info, hello);
+        if action::validate::is_asked(connection, info, hello) {
+            return Judged::Validation;
+        }
+    }
+    let judged = judge(connection, info, known, Some(hello));
+    if let Judged::Ruling(_) = judged {
+        shadow::note(connection, info, known, Some(hello));
+    }
+    judged
+}
+
+/// Asks the rules with the facts known so far.
+fn judge(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+    known: &mut FactSource,
+    hello: Option<&Hello<'_>>,
+) -> Judged {
+    let mut search = connection.worker.snapshot.config.policy.search();
+    loop {
+        match (search.decide(&known.facts(info, hello)), hello) {
+            (Decision::Verdict(verdict), _) => {
+                let hello_bytes = hello.map_or(0, Hello::raw_len);
+                let offer = hello.map_or_else(Offer::default, Offer::of);
+                return Judged::Ruling(match known.settle(connection, info, verdict, hello) {
+                    Ok(rule) => Ruling::Act { rule, hello_bytes, offer },
+                    Err((answer, end)) => Ruling::Refuse(answer, end),
+                });
+            }
+            (Decision::Need(Fact::Destination), _)
+                if known.recall_destination(connection, info) => {}
+            (Decision::Need(Fact::Ja4), Some(hello)) => known.fetch_ja4(info, hello),
+            (Decision::Need(fact), Some(_)) if known.recall(connection, info, fact) => {}
+            (Decision::Need(fact), _) => return Judged::Need(fact),
+        }
+    }
+}
+
+/// Compile-time check: all workers share the rules, so they must be `Sync`.
+const _: fn() = || {
+    fn shared<T: Send + Sync>() {}
+    shared::<Rules>();
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A task and its info fit the blocks of glibc's per-thread cache, below 1032 bytes.
+    #[test]
+    fn a_connections_task_is_small() {
+        fn size<A, B, F: Future>(_: impl Fn(A, B) -> F) -> usize {
+            size_of::<F>()
+        }
+        let (task, info) = (size(connection), size_of::<ConnectionInfo>());
+        assert!(task <= 768 && info <= 448, "{task} and {info}");
+    }
+    /// This future is a second allocation beside the task, counted with it
+    /// (`budget::ACTIVE_BYTES`).
+    #[test]
+    fn what_is_awaited_of_a_handshake_is_small() {
+        fn size<A, B, C, D, E, F: Future>(_: impl Fn(A, B, C, D, E) -> F) -> usize {
+            size_of::<F>()
+        }
+        let size = size(action::terminate::terminate);
+        assert!(size <= 2048, "{size}");
+    }
+}

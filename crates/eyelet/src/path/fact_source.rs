@@ -1,0 +1,348 @@
+//! Fetches the facts of one connection as the rules ask for them, and turns the verdict into a
+//! refusal or an action.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use eyelet_policy::{Fact, FactSet, Facts, Refusal, Verdict};
+use eyelet_wire::hello::Hello;
+use eyelet_wire::ja4::Ja4;
+
+use crate::path::connect;
+use crate::path::connection_handle::ConnectionHandle;
+use crate::path::fingerprint;
+use crate::path::refuse::{self, RefusalMessage};
+use eyelet_resolve::dial;
+use eyelet_resolve::evidence::{Attempt, ByDns, Lack, Purpose};
+use eyelet_resolve::gather;
+use eyelet_telemetry::evidence::Evidence;
+use eyelet_telemetry::info::{ConnectionInfo, End};
+use eyelet_telemetry::listing::State;
+use eyelet_telemetry::reason::{LacksFacts, Reason};
+
+/// Facts that were fetched, beside those in the info.
+#[derive(Default)]
+pub struct FactSource {
+    unknown: FactSet,
+    /// Why the destination is unknown, if it was asked for.
+    no_destination: Option<Reason>,
+    dns_agrees: Option<bool>,
+    shown: Option<Arc<Attempt>>,
+}
+
+impl FactSource {
+    /// Nothing is known yet. A client without TLS sends no hello.
+    pub fn of(connection: &ConnectionHandle, info: &ConnectionInfo) -> Self {
+        match connection.is_plain(info) {
+            true => Self { unknown: FactSet::EMPTY.with(Fact::Hello), ..Self::default() },
+            false => Self::default(),
+        }
+    }
+
+    /// The facts known so far, for the rules.
+    pub fn facts<'a>(
+        &'a self,
+        info: &'a ConnectionInfo,
+        hello: Option<&'a Hello<'a>>,
+    ) -> Facts<'a> {
+        Facts {
+            connect: info.connect.as_deref(),
+            destination: info.decided.destination,
+            hello,
+            ja4: info.decided.ja4.as_ref().map(Ja4::as_str),
+            dns_agrees: self.dns_agrees,
+            certificate: self.shown.as_deref().and_then(Attempt::certificate),
+            unknown: self.unknown,
+            ..Facts::new(info.decided.listener, info.client.ip())
+        }
+    }
+
+    /// Computes the fingerprint.
+    pub fn fetch_ja4(&mut self, info: &mut ConnectionInfo, hello: &Hello<'_>) {
+        info.decided.ja4 = Some(fingerprint::ja4(hello));
+    }
+
+    /// Fetches a fact that is not in the hello. A fact that cannot be had is unknown and fails
+    /// closed.
+    pub async fn fetch(
+        &mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+        fact: Fact,
+    ) {
+        if fact != Fact::Destination {
+            self.unknown = self.unknown.with(fact);
+            return;
+        }
+        if self.recall_destination(connection, info) {
+            return;
+        }
+        let Some(host_port) = connect::host_port(info) else { return };
+        connection.handle.see(State::Deciding, info);
+        connection.handle.due_in(connection.worker.snapshot.config.limits.connect_timeout);
+        let found = dial::destination(&connection.worker.names, info, &host_port).await;
+        self.take_destination(info, found);
+    }
+
+    /// Takes the destination from the socket, where nothing must be awaited: without a CONNECT
+    /// request. Returns whether that is so.
+    pub fn recall_destination(
+        &mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+    ) -> bool {
+        if connect::host_port(info).is_some() {
+            return false;
+        }
+        let found = connection.handle.local_address().ok_or(Reason::ClientReset(None));
+        self.take_destination(info, found);
+        true
+    }
+
+    fn take_destination(&mut self, info: &mut ConnectionInfo, found: Result<SocketAddr, Reason>) {
+        match found {
+            Ok(destination) => info.decided.destination = Some(destination),
+            Err(why) => {
+                self.no_destination = Some(why);
+                self.unknown = self.unknown.with(Fact::Destination);
+            }
+        }
+    }
+
+    /// Turns a verdict into a rule's index or a refusal, and notes it in the info.
+    pub fn settle(
+        &mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+        verdict: Verdict,
+        hello: Option<&Hello<'_>>,
+    ) -> Result<u32, (RefusalMessage, End)> {
+        let act = rule_on(connection, info, verdict, hello);
+        let worker = &connection.worker;
+        if let Some(evidence) = &info.decided.evidence {
+            worker.engine.counters.name_evidence(evidence);
+        }
+        if let Some(hits) = &worker.snapshot.hits {
+            let now_ns = worker.engine.now_unix_ns();
+            if let Some(rule) = info.decided.rule {
+                hits.hit(worker.engine.index(), rule, now_ns);
+            }
+            if !std::mem::replace(&mut info.is_decided, true) {
+                let took_ns = now_ns.saturating_sub(info.started_unix_ns);
+                worker.engine.counters.decisions.observe_ns(took_ns);
+            }
+        }
+        self.blame(info, act)
+    }
+
+    /// The refusal of a CONNECT that no hello could change.
+    pub fn settle_target(
+        &mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+    ) -> Option<(RefusalMessage, End)> {
+        if !info.owes_answer {
+            return None;
+        }
+        let policy = &connection.worker.snapshot.config.policy;
+        let verdict = policy.refuses_target(&self.facts(info, None))?;
+        self.settle(connection, info, verdict, None).err()
+    }
+
+    /// Adds the facts that could not be had to the reason of a refusal.
+    fn blame<T>(
+        &mut self,
+        info: &ConnectionInfo,
+        act: Result<T, (RefusalMessage, End)>,
+    ) -> Result<T, (RefusalMessage, End)> {
+        let unknown = info.decided.evidence.as_ref().map_or(&[][..], Evidence::unknown);
+        act.map_err(|(answer, mut end)| {
+            let no_destination = self.no_destination.take();
+            if no_destination.is_some() || !unknown.is_empty() {
+                let (refusal, unknown) = (end.reason, unknown.into());
+                let lacks = LacksFacts { refusal, no_destination, unknown };
+                end.reason = Reason::LacksFacts(Box::new(lacks));
+            }
+            (answer, end)
+        })
+    }
+
+    /// Takes evidence for or against the hello's name from memory. Returns whether memory had it.
+    /// It mostly does: earlier connections had the same name and address.
+    pub fn recall(
+        &mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+        fact: Fact,
+    ) -> bool {
+        let Some(to) = info.decided.destination else { return false };
+        let (names, name) = (&connection.worker.names, info.decided.sni.as_deref());
+        let had = match (fact, name) {
+            (Fact::DnsEvidence, Some(name)) => {
+                gather::known_by_dns(names, name, to.ip()).map(|found| self.take_dns(info, &found))
+            }
+            (Fact::Certificate, name) => {
+                gather::known_by_certificate(names, to, name, info.decided.is_chosen())
+                    .map(|attempt| self.take_certificate(info, attempt))
+            }
+            _ => None,
+        };
+        // Memory also holds that evidence cannot be had.
+        if had == Some(false) {
+            self.unknown = self.unknown.with(fact);
+        }
+        had.is_some()
+    }
+
+    /// Fetches evidence for or against the hello's name.
+    pub async fn fetch_evidence(
+        &mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+        fact: Fact,
+    ) {
+        connection.handle.see(State::Deciding, info);
+        let had = match fact {
+            Fact::DnsEvidence => self.fetch_dns(connection, info).await,
+            Fact::Certificate => self.fetch_certificate(connection, info).await,
+            _ => return self.fetch(connection, info, fact).await,
+        };
+        if !had {
+            self.unknown = self.unknown.with(fact);
+        }
+    }
+
+    async fn fetch_dns(
+        &mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+    ) -> bool {
+        self.fetch_destination(connection, info).await;
+        let (Some(to), Some(name)) = (info.decided.destination, info.decided.sni.as_deref()) else {
+            evidence(info).note_unknown("dns: there is no destination");
+            return false;
+        };
+        // Boxed: few connections wait here, and the room would be in every connection's task.
+        let found =
+            Box::pin(gather::by_dns(&connection.worker.names, info.client.ip(), name, to.ip()))
+                .await;
+        self.take_dns(info, &found)
+    }
+
+    fn take_dns(&mut self, info: &mut ConnectionInfo, found: &ByDns) -> bool {
+        self.dns_agrees = found.agrees;
+        let (answer, fault) = (found.logged.clone(), found.fault.as_deref());
+        evidence(info).note_dns(answer, found.agrees, fault);
+        found.agrees.is_some()
+    }
+
+    async fn fetch_certificate(
+        &mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+    ) -> bool {
+        self.fetch_destination(connection, info).await;
+        let Some(to) = info.decided.destination else {
+            evidence(info).note_unknown("certificate: there is no destination");
+            return false;
+        };
+        let name = info.decided.sni.clone();
+        let (names, client) = (&connection.worker.names, info.client.ip());
+        let (to, is_chosen) = ((to, name.as_deref()), info.decided.is_chosen());
+        let attempt = gather::by_certificate(names, client, to, is_chosen, Purpose::Rules);
+        let attempt = Box::pin(attempt).await;
+        self.take_certificate(info, attempt)
+    }
+
+    /// Fetches the certificate that an address shows for a name, to make one after it. If the
+    /// client chose the address, it may be one that must not be asked.
+    pub async fn fetch_certificate_to_mint(
+        &mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+        to: SocketAddr,
+        name: Option<&str>,
+        is_chosen: bool,
+    ) {
+        let (names, client) = (&connection.worker.names, info.client.ip());
+        // It does not count against the client, as for rules.
+        give_time(connection);
+        let attempt = gather::by_certificate(names, client, (to, name), is_chosen, Purpose::Mint);
+        let attempt = Box::pin(attempt).await;
+        self.take_certificate(info, attempt);
+    }
+
+    /// The certificate that was fetched last, or why there is none.
+    pub fn shown(&self) -> Option<&Attempt> {
+        self.shown.as_deref()
+    }
+
+    /// Fetches the destination, if it is not known. Fetching evidence has its own timeout, which
+    /// does not count against the client.
+    ///
+    /// # Errors
+    /// Why it cannot be had.
+    pub async fn fetch_origin(
+        &mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+    ) -> Result<SocketAddr, Reason> {
+        self.fetch_destination(connection, info).await;
+        let why = || self.no_destination.clone().unwrap_or(Reason::NoDestination);
+        info.decided.destination.ok_or_else(why)
+    }
+
+    fn take_certificate(&mut self, info: &mut ConnectionInfo, attempt: Arc<Attempt>) -> bool {
+        let shown = attempt.shown.as_ref().map(|shown| shown.logged.clone());
+        evidence(info).note_certificate(shown.map_err(Lack::text));
+        let had = attempt.certificate().is_some();
+        self.shown = Some(attempt);
+        had
+    }
+
+    /// Evidence concerns the address that the client meant. Fetching it has its own timeout, which
+    /// does not count against the client.
+    async fn fetch_destination(
+        &mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+    ) {
+        if info.decided.destination.is_none() {
+            self.fetch(connection, info, Fact::Destination).await;
+        }
+        give_time(connection);
+    }
+}
+
+/// Gives a connection the time that fetching evidence may take.
+fn give_time(connection: &ConnectionHandle) {
+    let timeout = connection.worker.snapshot.config.evidence.timeout;
+    connection.handle.due_in(EVIDENCE_TIMEOUTS * timeout);
+}
+
+fn evidence(info: &mut ConnectionInfo) -> &mut Evidence {
+    info.decided.evidence.get_or_insert_default()
+}
+
+/// The connection's deadline, in multiples of the evidence's own timeout. Evidence may wait once
+/// with another client that is refused, once for the client's share, once for a permit, and once
+/// for its answer. The fifth is there so that the connection's deadline does not end it first.
+const EVIDENCE_TIMEOUTS: u32 = 5;
+
+fn rule_on(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+    verdict: Verdict,
+    hello: Option<&Hello<'_>>,
+) -> Result<u32, (RefusalMessage, End)> {
+    info.decided.rule = verdict.rule.map(|rule| rule.0);
+    match (verdict.rule, verdict.refuse) {
+        (Some(rule), None) => Ok(rule.0),
+        (None, None) => Err(refuse::by_rule(None, Refusal::Unlisted, hello)),
+        (rule, Some(refusal)) => {
+            let rules = &connection.worker.snapshot.config.rules;
+            let action = rule.map(|rule| rules.at(rule.0).action);
+            Err(refuse::by_rule(action, refusal, hello))
+        }
+    }
+}

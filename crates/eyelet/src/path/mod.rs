@@ -1,0 +1,17 @@
+//! The path of a connection: accept, peek, decide, act. `connection.rs` shows it in one function.
+
+mod action;
+pub mod connect;
+pub mod connection;
+pub mod connection_handle;
+pub mod fact_source;
+pub mod fingerprint;
+pub mod handshake;
+pub mod intercept;
+pub mod peek;
+mod plain_http;
+pub mod program;
+pub mod proxy_protocol;
+pub mod refuse;
+pub mod shadow;
+pub mod upstream;

@@ -1,0 +1,185 @@
+//! Reads what precedes a decision: the PROXY header of trusted sources, and the hello.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use eyelet_sys::epoll::FAILED;
+use eyelet_wire::hello::{Hello, HelloReader, NotTls, Peek, Sni};
+use eyelet_wire::proxy::{self, Command, ProxyPeek};
+use futures_util::future::{Either, select};
+use tokio::time::Instant;
+
+use crate::path::connection_handle::{ConnectionHandle, WaitError};
+use crate::path::fingerprint;
+use crate::path::refuse::RefusalMessage;
+use eyelet_engine::ready::CLIENT;
+use eyelet_memory::budget::CountedBuffer;
+use eyelet_telemetry::info::{
+    Alpn, ConnectionInfo, DestinationSource, End, Outcome, TlsCompression,
+};
+use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
+
+/// Bytes of one read: a hello is one or two segments, and an early upload need not be read.
+const READ_BYTES: usize = 16 << 10;
+
+/// How long to wait for a client's first bytes only to answer in its own protocol.
+const FIRST_BYTES_WAIT: Duration = Duration::from_millis(100);
+
+/// Whether the client is a source that must send a PROXY header.
+pub fn must_name_client(connection: &ConnectionHandle, info: &ConnectionInfo) -> bool {
+    let listener = &connection.worker.snapshot.config.listeners[usize::from(info.decided.listener)];
+    let client = info.client.ip();
+    listener.proxy_protocol_from.iter().any(|net| net.contains(&client))
+}
+
+/// Reads the PROXY header. Bytes behind it stay in `raw`.
+pub async fn proxy_header(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+    raw: &mut CountedBuffer,
+) -> Result<(), End> {
+    loop {
+        match proxy::read(raw) {
+            ProxyPeek::NeedMore { .. } => more(connection, raw, Stage::ProxyHeader).await?,
+            ProxyPeek::NotProxy => return Err(End::failed(Reason::NoProxyHeader)),
+            ProxyPeek::Malformed(fault) => {
+                return Err(End::failed(Reason::MalformedProxyHeader(fault)));
+            }
+            ProxyPeek::Header(header) => {
+                if let Command::Proxy { client, destination } = header.command {
+                    info.client = client;
+                    info.decided.destination = Some(destination);
+                    info.decided.destination_source = DestinationSource::ProxyHeader;
+                }
+                raw.consume(header.len);
+                let room = connection.worker.engine.check_source(info.client.ip());
+                return room.map_err(|reason| End { outcome: Outcome::Refused, reason });
+            }
+        }
+    }
+}
+
+/// Reads more bytes. `stage` is what they belong to.
+pub async fn more(
+    connection: &ConnectionHandle,
+    raw: &mut CountedBuffer,
+    stage: Stage,
+) -> Result<(), End> {
+    let received = connection.handle.recv(raw, READ_BYTES).await;
+    let when = When::reading(stage, raw);
+    match received {
+        Ok(0) => Err(End::failed(Reason::ClientClosed(Some(when)))),
+        Ok(_) => Ok(()),
+        Err(wait_error) => Err(End::failed(wait_error.reason(Limit::Hello, when))),
+    }
+}
+
+/// Fetches a fact while the client is connected. A client that sent FIN may still read, as
+/// half-close and close look the same. A client that was reset does not.
+pub async fn while_there(
+    connection: &ConnectionHandle,
+    fetch: impl Future<Output = ()>,
+    stage: Stage,
+) -> Result<(), End> {
+    let engine = &connection.worker.engine;
+    let began = engine.begins().filter(|_| stage != Stage::Handshake);
+    let wait_error =
+        match select(pin!(fetch), pin!(connection.handle.ready(&[CLIENT], FAILED))).await {
+            Either::Left(_) => {
+                engine.ends(&engine.counters.evidence, began);
+                return Ok(());
+            }
+            Either::Right((Ok(()), _)) => io::Error::from(io::ErrorKind::ConnectionReset).into(),
+            Either::Right((Err(wait_error), _)) => wait_error,
+        };
+    Err(End::failed(wait_error.reason(Limit::Hello, When::During(stage))))
+}
+
+/// Reads more until a deadline, for a caller that does not need it. Returns whether bytes arrived.
+/// A client that closed counts as silent. A client that was reset is an error: its bytes would be
+/// forwarded as if they were whole.
+pub async fn glance(
+    connection: &ConnectionHandle,
+    raw: &mut CountedBuffer,
+    until: Instant,
+) -> Result<bool, End> {
+    match tokio::time::timeout_at(until, connection.handle.recv(raw, READ_BYTES)).await {
+        Ok(Ok(1..)) => return Ok(true),
+        Ok(Err(wait_error @ (WaitError::Io(_) | WaitError::Unregistered(_)))) => {
+            return Err(unseen(&wait_error, raw));
+        }
+        _ => {}
+    }
+    match connection.handle.in_time() {
+        Err(wait_error @ (WaitError::Shed | WaitError::Ended | WaitError::Drained)) => {
+            Err(unseen(&wait_error, raw))
+        }
+        _ => Ok(false),
+    }
+}
+
+fn unseen(wait_error: &WaitError, raw: &[u8]) -> End {
+    End::failed(wait_error.reason(Limit::Hello, When::reading(Stage::Hello, raw)))
+}
+
+/// The answer to a client that is refused without its hello. A client that speaks HTTP gets HTTP. A
+/// client that stays silent gets the alert.
+pub async fn fit(
+    connection: &ConnectionHandle,
+    raw: &mut CountedBuffer,
+    answer: RefusalMessage,
+) -> RefusalMessage {
+    if raw.is_empty() {
+        let read = connection.handle.recv(raw, READ_BYTES);
+        // The refusal stands, whatever this read returns.
+        let _ = tokio::time::timeout(FIRST_BYTES_WAIT, read).await;
+    }
+    match HelloReader::new(READ_BYTES).feed(raw) {
+        Peek::NotTls(NotTls::Http) => RefusalMessage::BadRequest,
+        _ => answer,
+    }
+}
+
+/// Sees each hello that is read, on the worker's thread.
+pub type HelloObserver = Box<dyn Fn(SocketAddr, &Hello<'_>) + Send + Sync>;
+
+/// Unset in a server, where it costs a hello one load.
+static OBSERVER: OnceLock<HelloObserver> = OnceLock::new();
+
+/// Shows each hello from now on to this observer, as the demo's page does. Only the first counts.
+pub fn observe(observer: HelloObserver) {
+    let _ = OBSERVER.set(observer);
+}
+
+/// Copies facts of a hello into the info. Facts for the access line only are skipped if there is no
+/// log.
+pub fn note_hello(connection: &ConnectionHandle, info: &mut ConnectionInfo, hello: &Hello<'_>) {
+    if let Some(observe) = OBSERVER.get() {
+        observe(info.client, hello);
+    }
+    let decided = &mut info.decided;
+    match hello.sni() {
+        Sni::Name(name) => decided.sni = Some((&**name).into()),
+        Sni::Malformed(_) => decided.sni_malformed = true,
+        Sni::Absent => {}
+    }
+    let alpn_bytes = hello.alpn_bytes();
+    decided.alpn_whole = alpn_bytes == 0;
+    decided.ech = hello.has_ech();
+    decided.tls_version = Some(hello.version_max());
+    decided.tls_compression = Some(match hello.offers_compression() {
+        true => TlsCompression::Offered,
+        false => TlsCompression::None,
+    });
+    if !connection.worker.engine.logs() {
+        return;
+    }
+    decided.alpn = Alpn::new(hello.alpn());
+    decided.alpn_whole = decided.alpn.as_ref().map_or(0, Alpn::len_bytes) == alpn_bytes;
+    if connection.worker.snapshot.config.log.ja4 {
+        decided.ja4 = Some(fingerprint::ja4(hello));
+    }
+}

@@ -1,0 +1,169 @@
+//! Requests for `http://` URLs on a `connect` listener. Each is decided anew, with the URL's host
+//! as the name, and passes by a rule with `plain_http` only: cleartext is never opened silently.
+
+use std::net::SocketAddr;
+
+use eyelet_policy::Decision;
+use eyelet_policy::sketch::HelloSketch;
+use eyelet_wire::connect::{Target, TargetHost};
+use eyelet_wire::hello::{Hello, HelloReader, Peek};
+
+use crate::path::connect;
+use crate::path::connection_handle::ConnectionHandle;
+use crate::path::fact_source::FactSource;
+use crate::path::peek;
+use crate::path::proxy_protocol;
+use crate::path::shadow;
+use eyelet_config::{Action, Host, HostPort, HttpAddress, HttpUpstream, Splice, UpstreamHttp2};
+use eyelet_engine::park;
+use eyelet_http::proxied::{self, ProxiedClient, ProxiedRequest, ProxiedRoute};
+use eyelet_memory::budget::CountedBuffer;
+use eyelet_memory::interner::Name;
+use eyelet_telemetry::info::{ConnectionInfo, End};
+use eyelet_telemetry::listing::State;
+use eyelet_telemetry::reason::{Reason, Stage};
+
+/// Bytes of a hello with a name of at most 253 bytes.
+const SKETCH_BYTES_MAX: usize = 1 << 10;
+const NO_RULE: Reason = Reason::Refused("no rule with plain_http for this name");
+const NOT_PLAIN: Reason = Reason::Refused("the rule has no plain_http");
+
+/// Serves a client that has sent the beginning of such a request.
+pub async fn serve(
+    accepted: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+    raw: &mut CountedBuffer,
+) -> Result<(), End> {
+    let lent = || accepted.handle.lend();
+    let mut client = ProxiedClient::new(&accepted.worker.http, lent(), info.client.ip(), raw);
+    raw.consume(raw.len());
+    client.count_live(info);
+    let mut connection = ConnectionHandle::new(accepted.worker.clone(), lent());
+    let end = loop {
+        let request = match client.next(&connection.worker.http, info).await {
+            Ok(request) => request,
+            Err(end) => break end,
+        };
+        if let Some(newest) = connection.worker.newer() {
+            let listener = info.decided.labels.listener(info.decided.listener);
+            let Some(listener) = newest.labels().listener_called(listener) else {
+                break End::failed(Reason::RuleGone);
+            };
+            info.decided.listener = listener;
+            info.decided.labels = newest.labels().clone();
+            connection = ConnectionHandle::new(newest, lent());
+        }
+        if let Err(end) = Box::pin(pass(&connection, info, &mut client, request)).await {
+            break end;
+        }
+    };
+    park::close_with(&accepted.handle, &client.end(info));
+    Err(end)
+}
+
+/// Decides a request, and passes it on or refuses it.
+async fn pass(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+    client: &mut ProxiedClient,
+    request: ProxiedRequest,
+) -> Result<(), End> {
+    let http = &connection.worker.http;
+    begin(info, request.target);
+    let refused = match decide(connection, info).await? {
+        Ok(rule) => match connection.worker.snapshot.config.rules.at(rule).action {
+            Action::Splice(splice) if splice.plain_http => {
+                let Some(to) = route(connection, info, rule, splice) else {
+                    return Err(End::failed(Reason::NoDestination));
+                };
+                connection.handle.see(State::Serving, info);
+                return client.pass(http, info, request, to).await;
+            }
+            _ => NOT_PLAIN,
+        },
+        Err(Reason::Refused(_)) if info.decided.rule.is_none() => NO_RULE,
+        Err(reason) => reason,
+    };
+    client.refuse(http, info, request, (refused, connect::message(connection, info))).await
+}
+
+/// Notes what is known of a request, and forgets the one before.
+fn begin(info: &mut ConnectionInfo, target: Target) {
+    let (sni, destination) = match target.host {
+        TargetHost::Name(name) => (Some(name.as_str().into()), None),
+        TargetHost::Ip(ip) => (None, Some(SocketAddr::new(ip, target.port))),
+    };
+    proxied::forget(info);
+    info.decided.connect = Some(Name::from(&*target.to_string()));
+    (info.decided.destination, info.decided.sni) = (destination, sni);
+    info.connect = Some(Box::new(target));
+}
+
+/// The rule's index, or why it refuses. The rules are asked as by a hello with the URL's host.
+async fn decide(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+) -> Result<Result<u32, Reason>, End> {
+    let sni = info.decided.sni.clone();
+    let sni = sni.as_deref().map(str::as_bytes);
+    let sketch = HelloSketch { sni, ..HelloSketch::named("") }.to_records();
+    let mut reader = HelloReader::new(SKETCH_BYTES_MAX);
+    let Peek::Hello(hello) = reader.feed(&sketch) else {
+        return Err(End::failed(Reason::Internal("an unreadable sketch of a hello")));
+    };
+    let mut known = FactSource::default();
+    loop {
+        let fact = match judge(connection, info, &mut known, &hello) {
+            Decision::Verdict(verdict) => {
+                let settled = known.settle(connection, info, verdict, Some(&hello));
+                shadow::note(connection, info, &mut known, Some(&hello));
+                // The fingerprint of a sketch is no client's.
+                info.decided.ja4 = None;
+                return Ok(settled.map_err(|(_, end)| end.reason));
+            }
+            Decision::Need(fact) => fact,
+        };
+        let fetch = known.fetch_evidence(connection, info, fact);
+        Box::pin(peek::while_there(connection, fetch, Stage::Evidence)).await?;
+    }
+}
+
+/// Asks the rules with the facts known so far, and with the evidence in memory.
+fn judge(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+    known: &mut FactSource,
+    hello: &Hello<'_>,
+) -> Decision {
+    let mut search = connection.worker.snapshot.config.policy.search();
+    loop {
+        match search.decide(&known.facts(info, Some(hello))) {
+            Decision::Need(fact) if known.recall(connection, info, fact) => {}
+            decision => return decision,
+        }
+    }
+}
+
+/// Where the request goes: to the address that the rules were asked about, or to the URL's host.
+fn route(
+    connection: &ConnectionHandle,
+    info: &ConnectionInfo,
+    rule: u32,
+    splice: &Splice,
+) -> Option<ProxiedRoute> {
+    let address = match info.decided.destination {
+        Some(at) => HostPort { host: Host::Ip(at.ip()), port: at.port() },
+        None => connect::host_port(info)?,
+    };
+    let upstream = HttpUpstream {
+        address: HttpAddress::Tcp(address),
+        tls: None,
+        http2: UpstreamHttp2::Off,
+        chosen: Some(splice.upstream_allow.clone()),
+    };
+    let preface = match splice.proxy_protocol {
+        Some(_) => proxy_protocol::header(connection, info, None),
+        None => Vec::new(),
+    };
+    Some(ProxiedRoute { rule, upstream, preface })
+}

@@ -1,0 +1,94 @@
+//! Refuses a connection so that the client learns why: by an alert, or by a line of HTTP.
+
+use eyelet_policy::Refusal;
+use eyelet_wire::alert::AlertDescription;
+use eyelet_wire::hello::{Hello, NotTls, Peek};
+use eyelet_wire::version::TLS12;
+
+use crate::path::connection_handle::ConnectionHandle;
+use eyelet_config::Action;
+use eyelet_engine::park;
+use eyelet_telemetry::info::{End, Outcome};
+use eyelet_telemetry::reason::Reason;
+
+/// What a browser shows that came by http:// to a TLS port.
+const BAD_REQUEST: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
+    Content-Type: text/plain; charset=utf-8\r\n\
+    Content-Length: 36\r\n\
+    Connection: close\r\n\
+    \r\n\
+    This port speaks TLS: use https://.\n";
+
+/// What a refused client is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalMessage {
+    /// A fatal alert.
+    Alert(AlertDescription),
+    /// A 400 response, for a client that spoke HTTP.
+    BadRequest,
+    /// Nothing: the client would not understand it.
+    Nothing,
+}
+
+/// Refuses by a rule, or because no rule matched.
+pub fn by_rule(
+    action: Option<&Action>,
+    refusal: Refusal,
+    hello: Option<&Hello<'_>>,
+) -> (RefusalMessage, End) {
+    // Such a client does not know missing_extension.
+    let tls12_client = hello.is_some_and(|hello| hello.version_max() <= TLS12);
+    let given = match action {
+        Some(Action::Refuse(refuse)) => refuse.alert,
+        _ => None,
+    };
+    let alert = given.unwrap_or_else(|| refusal.alert(tls12_client));
+    let end = End { outcome: Outcome::Refused, reason: reason(refusal) };
+    (RefusalMessage::Alert(alert), end)
+}
+
+/// Refuses a client that sent no readable hello.
+pub fn unreadable(peek: &Peek<'_>) -> (RefusalMessage, End) {
+    let reason = match peek {
+        Peek::NotTls(not_tls) => Reason::NotTls(*not_tls),
+        Peek::Malformed(malformed) => Reason::MalformedHello(*malformed),
+        Peek::NeedMore { .. } | Peek::Hello(_) => Reason::Internal("refused a readable hello"),
+    };
+    (RefusalMessage::of(&reason), End { outcome: Outcome::Refused, reason })
+}
+
+fn reason(refusal: Refusal) -> Reason {
+    match refusal {
+        Refusal::MalformedName(fault) => Reason::MalformedName(fault),
+        other => Reason::Refused(other.text()),
+    }
+}
+
+impl RefusalMessage {
+    /// The message to a client whose connection ends for this reason before its handshake is done.
+    pub fn of(reason: &Reason) -> Self {
+        match reason {
+            Reason::NotTls(NotTls::Http) => Self::BadRequest,
+            other => other.alert().map_or(Self::Nothing, Self::Alert),
+        }
+    }
+}
+
+/// Sends the message. The connection lingers so that the client can read it. The caller emits the
+/// access line.
+pub fn refuse(connection: &ConnectionHandle, answer: &RefusalMessage, end: End) -> Result<(), End> {
+    match answer {
+        RefusalMessage::Alert(alert) => park::close_with(&connection.handle, &alert.fatal_record()),
+        RefusalMessage::BadRequest => park::close_with(&connection.handle, BAD_REQUEST),
+        RefusalMessage::Nothing => park::close_with(&connection.handle, &[]),
+    }
+    Err(end)
+}
+
+/// Ends a connection whose rule could not be carried out. The alert is `internal_error`: the fault
+/// is ours.
+pub fn fail(connection: &ConnectionHandle, end: End) -> Result<(), End> {
+    let alert = AlertDescription::InternalError.fatal_record();
+    park::close_with(&connection.handle, &alert);
+    Err(end)
+}

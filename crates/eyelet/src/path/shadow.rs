@@ -1,0 +1,130 @@
+//! The outcomes of shadow rules. They are computed after the decision. Only `look` waits for them.
+
+use std::time::Duration;
+
+use eyelet_policy::{Decision, Fact, FactSet, Facts};
+use eyelet_wire::hello::{Hello, HelloReader, Peek};
+use futures_util::FutureExt;
+use tokio::time::Instant;
+
+use crate::path::connection_handle::ConnectionHandle;
+use crate::path::fact_source::FactSource;
+use crate::path::peek;
+use eyelet_config::Action;
+use eyelet_memory::budget::CountedBuffer;
+use eyelet_resolve::evidence::Purpose;
+use eyelet_resolve::gather;
+use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
+
+/// How long a client may take to send its hello if only shadow rules ask for it. A TLS client sends
+/// it right after TCP's handshake, so it is mostly here already. A client that waits for the server
+/// to speak first waits this much longer.
+const HELLO_WAIT: Duration = Duration::from_millis(100);
+
+/// Reads the hello of a connection that was decided without it, if shadow rules ask for it.
+/// Whatever the client sends, the connection continues, and `peeked` has all bytes read.
+pub async fn look(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+    known: &mut FactSource,
+    peeked: &mut CountedBuffer,
+) -> Result<(), End> {
+    if !note(connection, info, known, None) {
+        return Ok(());
+    }
+    let snapshot = &connection.worker.snapshot;
+    let until = Instant::now() + HELLO_WAIT;
+    let mut reader = HelloReader::new(snapshot.config.limits.hello_bytes_max);
+    loop {
+        match reader.feed(peeked) {
+            // Before the 200 to a CONNECT only bytes that came with its head are here.
+            Peek::NeedMore { .. } if !info.owes_answer => {}
+            Peek::Hello(hello) => {
+                peek::note_hello(connection, info, &hello);
+                // The decision did not use the hello, so the server is not held to it either.
+                info.decided.tls_compression = None;
+                note(connection, info, known, Some(&hello));
+                return Ok(());
+            }
+            _ => return Ok(()),
+        }
+        if !peek::glance(connection, peeked, until).await? {
+            return Ok(());
+        }
+    }
+}
+
+/// Notes the shadow rules' outcomes from known facts and remembered evidence. Returns whether the
+/// hello would say more. Evidence that is missing is gathered for later connections.
+pub fn note(
+    connection: &ConnectionHandle,
+    info: &mut ConnectionInfo,
+    known: &mut FactSource,
+    hello: Option<&Hello<'_>>,
+) -> bool {
+    let config = &connection.worker.snapshot.config;
+    if !config.policy.has_shadows() {
+        return false;
+    }
+    let mut tried = FactSet::EMPTY;
+    // Not stored in the info: what only shadow rules asked for must not become the dialled address.
+    let mut destination = info.decided.destination;
+    let mut outcomes = Vec::new();
+    loop {
+        outcomes.clear();
+        let facts = Facts { destination, ..known.facts(info, hello) };
+        let mut wish = None;
+        for (rule, comes_to) in config.policy.shadowed(&facts) {
+            match comes_to {
+                Decision::Need(fact) if tried.contains(fact) => {}
+                Decision::Need(fact) => {
+                    wish = Some(fact);
+                    break;
+                }
+                Decision::Verdict(verdict) => {
+                    let outcome = match config.rules.at(rule.0).action {
+                        _ if verdict.refuse.is_some() => Outcome::Refused,
+                        Action::Originate(_) => Outcome::Originated,
+                        Action::Splice(_) => Outcome::Spliced,
+                        Action::Terminate(_) => Outcome::Terminated,
+                        Action::Refuse(_) => Outcome::Refused,
+                    };
+                    outcomes.push((rule.0, outcome));
+                }
+            }
+        }
+        let Some(fact) = wish else { break };
+        tried = tried.with(fact);
+        match (fact, hello) {
+            // A CONNECT's name is not resolved here: that would wait, and fix where the connection
+            // leads.
+            (Fact::Destination, _) if info.connect.is_none() => {
+                destination = connection.handle.local_address();
+            }
+            (Fact::Ja4, Some(hello)) => known.fetch_ja4(info, hello),
+            (_, Some(_)) if !known.recall(connection, info, fact) => gather(connection, info, fact),
+            _ => {}
+        }
+    }
+    info.decided.shadow = outcomes;
+    tried.contains(Fact::Hello)
+}
+
+/// Begins to gather evidence, unless a query for it is running. The first poll starts the query,
+/// which then runs without a waiting caller, within the limits of all queries. If there is no room,
+/// no caller waits for it.
+fn gather(connection: &ConnectionHandle, info: &ConnectionInfo, fact: Fact) {
+    let (names, client) = (&connection.worker.names, info.client.ip());
+    match (fact, info.decided.destination, info.decided.sni.as_deref()) {
+        (Fact::DnsEvidence, Some(to), Some(name)) => {
+            let _begun = gather::by_dns(names, client, name, to.ip()).now_or_never();
+        }
+        (Fact::Certificate, Some(to), name) => {
+            let is_chosen = info.decided.is_chosen();
+            let asked =
+                gather::by_certificate(names, client, (to, name), is_chosen, Purpose::Rules);
+            let _begun = asked.now_or_never();
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,374 @@
+//! The control socket. `eyelet reload FILE` and other commands use it to find the process that
+//! serves FILE. A request is one line; the answer is a status and lines.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream as StdStream;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::digest::{SHA256, digest};
+use eyelet_sys::file::OwnFolder;
+use eyelet_sys::process;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::time::{sleep, timeout};
+
+use crate::process::reload::ReloadOutcome;
+
+/// The folder of the sockets if the user has no runtime folder. systemd makes it for a service with
+/// `RuntimeDirectory=eyelet`.
+const SYSTEM_FOLDER: &str = "/run/eyelet";
+/// The requests. The path of a program may follow "upgrade" after a blank.
+const RELOAD: &[u8] = b"reload";
+const UPGRADE: &[u8] = b"upgrade";
+const CHANGE_KEY: &[u8] = b"acme rollover";
+/// Bytes of a request: the longest path (PATH_MAX) and the word before it.
+const REQUEST_BYTES_MAX: usize = 4096 + 16;
+/// How long a client of the socket may take to send its request, and to read the answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the answer may take: more than the time limits of the steps of an upgrade together, and
+/// than that of a change of the account's key.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
+const _: () = assert!(eyelet_acme::CHANGE_TIMEOUT.as_secs() < ANSWER_TIMEOUT.as_secs());
+/// How long two processes may be seen while one replaces the other: the old one closes its socket
+/// at once after the new one has opened its own.
+const TWO_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often this is checked.
+const TWO_STEP: Duration = Duration::from_millis(50);
+/// How long accepting pauses after an error, such as no free descriptor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Bytes of an answer: more than all mistakes that are printed.
+const ANSWER_BYTES_MAX: u64 = 4 << 20;
+/// Requests that wait while one is answered. More wait in the socket's queue.
+const REQUESTS_MAX: usize = 1;
+/// Most files of a folder that are examined.
+const ENTRIES_MAX: usize = 4096;
+/// Bytes of a file's digest in the socket's name.
+const NAME_BYTES: usize = 8;
+
+/// An open control socket. Dropping it removes its file.
+pub struct Control {
+    path: PathBuf,
+    requests: Receiver<ControlRequest>,
+}
+
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// To read the file again.
+    Reload,
+    /// To hand everything over to this program, or to the one at the path of this process.
+    Upgrade(Option<PathBuf>),
+    /// To give the account at the ACME server another key.
+    ChangeAccountKey,
+}
+
+/// A permitted client and what it asks for.
+pub struct ControlRequest {
+    /// What it asks for.
+    pub wish: Wish,
+    stream: UnixStream,
+}
+
+impl Control {
+    /// Opens the socket of the process that serves `file`. Call it within a tokio runtime.
+    ///
+    /// # Errors
+    /// If there is no folder that only this user can write to.
+    pub fn open(file: &Path) -> io::Result<Self> {
+        let folder = own_folder();
+        // The folder must be ours: a user who can write to it could answer in our place.
+        OwnFolder::open(&folder).map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", folder.display()))
+        })?;
+        remove_dead(&folder);
+        let [real, given] = names(file)?;
+        let path = folder.join(format!("{real}.{given}.{}.sock", std::process::id()));
+        // It has our process id: a process with the same one has left it, in a container the first.
+        let _ = fs::remove_file(&path);
+        let listener = UnixListener::bind(&path)?;
+        let (sender, requests) = channel(REQUESTS_MAX);
+        let control = Self { path, requests };
+        fs::set_permissions(&control.path, fs::Permissions::from_mode(0o600))?;
+        tokio::spawn(accept(listener, sender));
+        Ok(control)
+    }
+
+    /// The next request.
+    pub async fn next(&mut self) -> Option<ControlRequest> {
+        self.requests.recv().await
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // Clients find the socket by its file. A client that is connected already gets no answer.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl ControlRequest {
+    /// Answers the request. A client that does not read loses its answer.
+    pub async fn answer(mut self, outcome: &ReloadOutcome) {
+        let text = format!("{}\n{}", outcome.code, outcome.text);
+        let _ = timeout(REQUEST_TIMEOUT, self.stream.write_all(text.as_bytes())).await;
+    }
+}
+
+async fn accept(listener: UnixListener, requests: Sender<ControlRequest>) {
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!("control socket: {error}");
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let user = stream.peer_cred().map(|peer| peer.uid());
+        if !user.as_ref().is_ok_and(|user| may_ask(*user)) {
+            tracing::warn!("control socket: user {user:?} is not allowed to connect");
+            continue;
+        }
+        let Ok(Ok(request)) = timeout(REQUEST_TIMEOUT, read(stream)).await else { continue };
+        if requests.send(request).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Whether this user may ask: the user of the process, or root.
+fn may_ask(user: u32) -> bool {
+    user == process::user() || user == 0
+}
+
+async fn read(mut stream: UnixStream) -> io::Result<ControlRequest> {
+    let mut said = Vec::new();
+    loop {
+        match stream.read_u8().await? {
+            b'\n' => break,
+            _ if said.len() == REQUEST_BYTES_MAX => return Err(io::ErrorKind::InvalidData.into()),
+            byte => said.push(byte),
+        }
+    }
+    let wish = wish(&said).ok_or(io::ErrorKind::InvalidData)?;
+    Ok(ControlRequest { wish, stream })
+}
+
+fn wish(said: &[u8]) -> Option<Wish> {
+    if said == CHANGE_KEY {
+        return Some(Wish::ChangeAccountKey);
+    }
+    match said.split(|byte| *byte == b' ').next()? {
+        RELOAD if said == RELOAD => Some(Wish::Reload),
+        UPGRADE if said == UPGRADE => Some(Wish::Upgrade(None)),
+        UPGRADE => {
+            let path = Path::new(OsStr::from_bytes(said.get(UPGRADE.len() + 1..)?));
+            path.is_absolute().then(|| Wish::Upgrade(Some(path.to_owned())))
+        }
+        _ => None,
+    }
+}
+
+/// Asks the process that serves `file` for a reload, and prints what it says.
+pub fn reload(file: &Path) -> ExitCode {
+    print(&ask(file, RELOAD))
+}
+
+/// Asks the process that serves `file` to hand everything over to a new program, and prints what it
+/// says.
+pub fn upgrade(file: &Path, program: Option<&Path>) -> ExitCode {
+    let said = match program.map(std::path::absolute).transpose() {
+        Ok(None) => ask(file, UPGRADE),
+        Ok(Some(path)) => {
+            let path = path.as_os_str().as_bytes();
+            if path.contains(&b'\n') {
+                Err(String::from("--binary: the path has a line break"))
+            } else {
+                ask(file, &[UPGRADE, b" ", path].concat())
+            }
+        }
+        Err(error) => Err(format!("--binary: {error}")),
+    };
+    print(&said)
+}
+
+/// Asks the process that serves `file` for another key of its ACME account, and prints what it
+/// says.
+pub fn change_account_key(file: &Path) -> ExitCode {
+    print(&ask(file, CHANGE_KEY))
+}
+
+fn print(said: &Result<ReloadOutcome, String>) -> ExitCode {
+    let failed;
+    let outcome = match said {
+        Ok(outcome) => outcome,
+        Err(why) => {
+            failed = ReloadOutcome::failed(format_args!("eyelet: {why}"));
+            &failed
+        }
+    };
+    // If an output is closed, the exit code still gives the result.
+    let _ = match outcome.code {
+        0 => io::stdout().write_all(outcome.text.as_bytes()),
+        _ => io::stderr().write_all(outcome.text.as_bytes()),
+    };
+    ExitCode::from(outcome.code)
+}
+
+fn ask(file: &Path, request: &[u8]) -> Result<ReloadOutcome, String> {
+    let shown = file.display();
+    let names = names(file).map_err(|error| format!("{shown}: {error}"))?;
+    let end = Instant::now() + TWO_TIMEOUT;
+    let mut found = search(&names)?;
+    while found.len() > 1 && Instant::now() < end {
+        std::thread::park_timeout(TWO_STEP);
+        found = search(&names)?;
+    }
+    match found.len() {
+        0 => Err(format!(
+            "no process of this user serves {shown}: `eyelet serve {shown}` starts one; ask \
+             another user's as that user, or as root"
+        )),
+        1 => found.pop().map_or(Err(String::new()), |(_, pid, stream)| {
+            converse(stream, request).map_err(|error| format!("process {pid}: {error}"))
+        }),
+        _ => {
+            let pids: Vec<String> = found.iter().map(|(_, pid, _)| pid.to_string()).collect();
+            let pids = pids.join(", ");
+            Err(format!("more than one process serves {shown} ({pids}): send SIGHUP to one"))
+        }
+    }
+}
+
+/// The processes that serve a file, each with the folder of its socket.
+fn search(names: &[String; 2]) -> Result<Vec<(PathBuf, u32, StdStream)>, String> {
+    let mut found: Vec<(PathBuf, u32, StdStream)> = Vec::new();
+    for folder in [own_folder(), SYSTEM_FOLDER.into()] {
+        if found.iter().all(|(known, _, _)| *known != folder) {
+            found
+                .extend(live(&folder, names)?.into_iter().map(|(pid, s)| (folder.clone(), pid, s)));
+        }
+    }
+    Ok(found)
+}
+
+fn converse(mut stream: StdStream, request: &[u8]) -> io::Result<ReloadOutcome> {
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.write_all(&[request, b"\n"].concat())?;
+    let mut said = String::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut said)?;
+    let (code, text) = said.split_once('\n').ok_or(io::ErrorKind::UnexpectedEof)?;
+    let code = code.parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+    Ok(ReloadOutcome { code, text: text.to_owned() })
+}
+
+/// The processes behind a file's sockets in one folder.
+fn live(folder: &Path, names: &[String; 2]) -> Result<Vec<(u32, StdStream)>, String> {
+    let Ok(metadata) = fs::metadata(folder) else { return Ok(Vec::new()) };
+    // The owner of the folder could answer in the process's place.
+    if ![process::user(), 0].contains(&metadata.uid()) && process::user() != 0 {
+        return Ok(Vec::new());
+    }
+    let mut found = Vec::new();
+    for path in entries(folder) {
+        let Some((known, pid)) = parts(&path) else { continue };
+        if !known.iter().zip(names).any(|(known, name)| known == name) {
+            continue;
+        }
+        match StdStream::connect(&path) {
+            Ok(stream) => found.push((pid, stream)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(format!("process {pid} is another user's: {error}"));
+            }
+            // The process has ended without removing its socket.
+            Err(_) => {}
+        }
+    }
+    Ok(found)
+}
+
+/// Removes the sockets of processes that were killed. A socket that refuses a connection may also
+/// belong to a process that has not begun to listen.
+fn remove_dead(folder: &Path) {
+    let is_dead = |path: &Path| {
+        let is_socket =
+            || fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+        parts(path).is_some_and(|(_, pid)| {
+            !Path::new("/proc").join(pid.to_string()).exists() && is_socket()
+        })
+    };
+    for path in entries(folder) {
+        if is_dead(&path) {
+            // Another process may have removed it.
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().take(ENTRIES_MAX);
+    entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
+}
+
+/// The parts of `REAL.GIVEN.PID.sock`: [`names`] and the process.
+fn parts(path: &Path) -> Option<([&str; 2], u32)> {
+    let mut parts = path.file_name()?.to_str()?.strip_suffix(".sock")?.split('.');
+    let names = [parts.next()?, parts.next()?];
+    let is_digest =
+        |name: &&str| name.len() == 2 * NAME_BYTES && name.bytes().all(|b| b.is_ascii_hexdigit());
+    let pid = parts.next()?.parse().ok()?;
+    (parts.next().is_none() && names.iter().all(is_digest)).then_some((names, pid))
+}
+
+/// The names of a configuration file: by its real path, which is the same for each link to it, and
+/// by the absolute path as given, which stays the same when a link on the way is switched.
+fn names(file: &Path) -> io::Result<[String; 2]> {
+    Ok([name(&file.canonicalize()?), name(&std::path::absolute(file)?)])
+}
+
+fn name(path: &Path) -> String {
+    let digest = digest(&SHA256, path.as_os_str().as_bytes());
+    let mut name = String::new();
+    // Writing into a string cannot fail.
+    digest.as_ref().iter().take(NAME_BYTES).for_each(|byte| _ = write!(name, "{byte:02x}"));
+    name
+}
+
+fn own_folder() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(folder) if !folder.is_empty() => PathBuf::from(folder).join("eyelet"),
+        _ => SYSTEM_FOLDER.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_requests_are_understood() {
+        let upgrade = |path: Option<&str>| Some(Wish::Upgrade(path.map(PathBuf::from)));
+        for (said, expected) in [
+            ("reload", Some(Wish::Reload)),
+            ("upgrade", upgrade(None)),
+            ("upgrade /opt/new eyelet", upgrade(Some("/opt/new eyelet"))),
+            ("upgrade eyelet", None),
+            ("upgrade ", None),
+            ("acme rollover", Some(Wish::ChangeAccountKey)),
+            ("acme", None),
+            ("reload now", None),
+            ("reloaded", None),
+            ("", None),
+        ] {
+            assert_eq!(wish(said.as_bytes()), expected, "{said:?}");
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! What the two processes of an upgrade say to each other before connections move.
+//!
+//! ```text
+//! earlier process                       new process
+//! HELLO, SOCKETS, TICKETS, BEGIN ->     reads its file, binds, warms up
+//!                                <-     READY, or FAILED with the reason
+//! SERVE                          ->     accepts
+//!                                <-     SERVING
+//! BATCH                          ->     reads the connections and does not touch them
+//!                                <-     RECEIVED with those that it has dropped, or REFUSED
+//! COMMIT                         ->     owns the others from now on
+//! END                            ->
+//! ```
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use eyelet_config::ListenAddress;
+use eyelet_engine::transfer::BATCH_DESCRIPTORS_MAX;
+use eyelet_sys::channel::{Channel, DESCRIPTORS_MAX, Received};
+use eyelet_sys::socket_file::Identity;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use crate::snapshot::listen::{Asked, Bound, text};
+
+/// Kinds of messages.
+pub mod kind {
+    /// [`HandoverHello`](super::HandoverHello).
+    pub const HELLO: u8 = 1;
+    /// Listening sockets, in the order of the hello.
+    pub const SOCKETS: u8 = 2;
+    /// The keys of session tickets, which are secret.
+    pub const TICKETS: u8 = 3;
+    /// The state of the earlier process is complete.
+    pub const BEGIN: u8 = 4;
+    /// [`HandoverReady`](super::HandoverReady).
+    pub const READY: u8 = 5;
+    /// [`Failed`](super::Failed).
+    pub const FAILED: u8 = 6;
+    /// [`Serve`](super::Serve).
+    pub const SERVE: u8 = 7;
+    /// The new process accepts.
+    pub const SERVING: u8 = 8;
+    /// Connections.
+    pub const BATCH: u8 = 9;
+    /// [`HandoverReceived`](super::HandoverReceived).
+    pub const RECEIVED: u8 = 10;
+    /// The connections cannot be read, for this reason. All are dropped.
+    pub const REFUSED: u8 = 11;
+    /// Those that were not refused are the new process's.
+    pub const COMMIT: u8 = 12;
+    /// Nothing follows.
+    pub const END: u8 = 13;
+}
+
+/// How long one message may take to be sent, and the answer to a short one. The other process has
+/// nothing else to do, but the machine may be busy.
+pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The state of the earlier process.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct HandoverHello {
+    /// The version of the earlier program, for messages.
+    pub program: String,
+    /// Its listeners.
+    pub listeners: Vec<Handed>,
+}
+
+/// A listener of the earlier process.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Handed {
+    /// Its address; port 0 is resolved.
+    #[serde(with = "text")]
+    pub address: ListenAddress,
+    /// The purpose of its sockets.
+    pub asked: Asked,
+    /// Device and inode of a Unix socket's file. Earlier programs have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<Identity>,
+    /// How many sockets it has.
+    pub sockets: usize,
+}
+
+/// The new process can serve.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct HandoverReady {
+    /// The listeners that it accepts from, by their index in the hello.
+    pub kept: Vec<usize>,
+    /// The versions of the format of connections that it reads. Earlier programs do not say it.
+    #[serde(default = "first_format")]
+    pub formats: Vec<u16>,
+    /// Most descriptors of a batch: so many stay free for one. Earlier programs do not say it.
+    #[serde(default = "largest_batch")]
+    pub batch_descriptors: usize,
+    /// Its process id. Earlier programs do not say it.
+    #[serde(default)]
+    pub pid: Option<u32>,
+    /// Warnings about the file, in whole lines.
+    pub warnings: String,
+}
+
+fn first_format() -> Vec<u16> {
+    vec![1]
+}
+
+fn largest_batch() -> usize {
+    BATCH_DESCRIPTORS_MAX
+}
+
+/// The new process has read a batch.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HandoverReceived {
+    /// The indexes of the connections that it does not take, in ascending order. It has dropped
+    /// them: they stay the earlier process's.
+    pub refused: Vec<usize>,
+    /// Why it does not take the first of them.
+    pub why: Option<String>,
+}
+
+/// The new process cannot serve, and ends.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Failed {
+    /// Its exit status: 2 if the file has mistakes.
+    pub code: u8,
+    /// The mistakes or the reason, in whole lines.
+    pub text: String,
+}
+
+/// The new process may accept.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Serve {
+    /// The number of the first connection of each worker.
+    pub first_id: u64,
+}
+
+/// Why the two processes do not understand each other.
+#[derive(Debug, thiserror::Error)]
+pub enum HandoverError {
+    /// The channel is closed or too slow, or something else is wrong with it.
+    #[error("{}", say(.0))]
+    Channel(#[from] io::Error),
+    /// What a service manager keeps cannot be written or read.
+    #[error("{}", say_stored(.0))]
+    Stored(io::Error),
+    /// The other process says something that does not come now.
+    #[error("message {0} came, and another was due")]
+    Kind(u8),
+    /// A message is not as it should be.
+    #[error("message {kind} cannot be read: {why}")]
+    Content {
+        /// Its kind.
+        kind: u8,
+        /// Why.
+        why: String,
+    },
+}
+
+impl HandoverError {
+    /// The same error where no other process is at fault, but what a service manager keeps.
+    pub fn of_store(self) -> Self {
+        match self {
+            Self::Channel(error) => Self::Stored(error),
+            other => other,
+        }
+    }
+
+    /// Whether the other process has closed its end of the channel.
+    pub fn is_closed(&self) -> bool {
+        matches!(self, Self::Channel(error) if is_closed(error))
+    }
+}
+
+fn is_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    // A process that ends without reading all that was sent resets the channel.
+    [UnexpectedEof, BrokenPipe, ConnectionReset].contains(&error.kind())
+}
+
+fn say(error: &io::Error) -> String {
+    match error.kind() {
+        _ if is_closed(error) => "the other process has ended".into(),
+        io::ErrorKind::TimedOut => "the other process is too slow".into(),
+        _ => error.to_string(),
+    }
+}
+
+fn say_stored(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => "the state ends too early".into(),
+        io::ErrorKind::TimedOut => "a socket that holds others is too slow".into(),
+        _ => error.to_string(),
+    }
+}
+
+/// A message and its body, which may be secret.
+pub type Message = (Received, Zeroizing<Vec<u8>>);
+
+/// Sends a message whose body is a value.
+///
+/// # Errors
+/// [`HandoverError`].
+pub fn tell(channel: &mut Channel, kind: u8, value: &impl Serialize) -> Result<(), HandoverError> {
+    Ok(channel.send(kind, &body(kind, value)?, &[], MESSAGE_TIMEOUT)?)
+}
+
+/// The body of a message of this kind whose body is a value.
+///
+/// # Errors
+/// [`HandoverError`].
+pub fn body(kind: u8, value: &impl Serialize) -> Result<Vec<u8>, HandoverError> {
+    let content =
+        |error: serde_json::Error| HandoverError::Content { kind, why: error.to_string() };
+    serde_json::to_vec(value).map_err(content)
+}
+
+/// Sends a message without a body.
+///
+/// # Errors
+/// [`HandoverError`].
+pub fn signal(channel: &mut Channel, kind: u8) -> Result<(), HandoverError> {
+    Ok(channel.send(kind, &[], &[], MESSAGE_TIMEOUT)?)
+}
+
+/// Sends what a process has besides connections: HELLO, SOCKETS, TICKETS.
+///
+/// # Errors
+/// [`HandoverError`].
+pub fn hand_state(
+    listeners: &[Bound],
+    tickets: &[u8],
+    mut send: impl FnMut(u8, &[u8], &[BorrowedFd<'_>]) -> io::Result<()>,
+) -> Result<(), HandoverError> {
+    let handed = listeners.iter().map(|bound| Handed {
+        address: bound.address.clone(),
+        asked: bound.asked.clone(),
+        file: bound.file.as_ref().map(|file| file.identity()),
+        sockets: bound.distinct().count(),
+    });
+    let program = String::from(env!("CARGO_PKG_VERSION"));
+    send(
+        kind::HELLO,
+        &body(kind::HELLO, &HandoverHello { program, listeners: handed.collect() })?,
+        &[],
+    )?;
+    for bound in listeners {
+        let sockets: Vec<BorrowedFd<'_>> = bound.distinct().map(|s| s.as_fd()).collect();
+        for sockets in sockets.chunks(DESCRIPTORS_MAX) {
+            send(kind::SOCKETS, &[], sockets)?;
+        }
+    }
+    Ok(send(kind::TICKETS, tickets, &[])?)
+}
+
+/// Receives the next message and its body.
+///
+/// # Errors
+/// [`HandoverError`].
+pub fn receive(channel: &mut Channel, within: Option<Duration>) -> Result<Message, HandoverError> {
+    let mut body = Zeroizing::default();
+    let received = channel.receive(&mut body, within)?;
+    Ok((received, body))
+}
+
+/// Receives a message of this kind without a body.
+///
+/// # Errors
+/// [`HandoverError`].
+pub fn expect(channel: &mut Channel, kind: u8, within: Duration) -> Result<(), HandoverError> {
+    match receive(channel, Some(within))? {
+        (received, _) if received.kind == kind => Ok(()),
+        (received, _) => Err(HandoverError::Kind(received.kind)),
+    }
+}
+
+/// The value in a message's body.
+///
+/// # Errors
+/// [`HandoverError`].
+pub fn read<T: DeserializeOwned>(
+    received: &Received,
+    kind: u8,
+    body: &[u8],
+) -> Result<T, HandoverError> {
+    if received.kind != kind {
+        return Err(HandoverError::Kind(received.kind));
+    }
+    // RECEIVED of earlier programs has no body.
+    let body = if kind == kind::RECEIVED && body.is_empty() { b"{}" } else { body };
+    serde_json::from_slice(body)
+        .map_err(|error| HandoverError::Content { kind, why: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// An upgrade may begin in a program of before.
+    #[test]
+    fn what_earlier_programs_do_not_say_has_a_default() {
+        let received = |kind| Received { kind, descriptors: Vec::new() };
+        let body = br#"{"kept":[2],"warnings":""}"#;
+        let ready: HandoverReady = read(&received(kind::READY), kind::READY, body).unwrap();
+        assert_eq!((ready.formats, ready.pid), (vec![1], None));
+        assert_eq!(ready.batch_descriptors, BATCH_DESCRIPTORS_MAX);
+        for body in ["", "{}"] {
+            let kind = kind::RECEIVED;
+            let taken: HandoverReceived = read(&received(kind), kind, body.as_bytes()).unwrap();
+            assert_eq!((taken.refused, taken.why), (vec![], None));
+        }
+        assert!(read::<Serve>(&received(kind::SERVE), kind::SERVE, b"").is_err());
+    }
+}

@@ -1,0 +1,355 @@
+//! The operator's signals to a running edge, and the warnings that the edge logs by itself.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::process::control::{Control, ControlRequest, Wish};
+use crate::process::diagnostics::{self, Diagnostics};
+use crate::process::reload::{ReloadOutcome, reload};
+use crate::process::serve::Running;
+use crate::process::upgrade::{Departures, Upgrade, UpgradeEvent};
+use crate::snapshot::check::MISTAKES;
+use eyelet_sys::{child, service};
+use eyelet_telemetry::counters;
+
+/// The process that the kernel starts first, in a container too.
+const FIRST_PROCESS: u32 = 1;
+/// How often the workers and their counts are checked.
+const WATCH: Duration = Duration::from_secs(1);
+
+/// Handlers for the signals. They are installed first, so that no signal meets the default action,
+/// which ends the process.
+pub struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+    accounts: Signal,
+    /// SIGQUIT and SIGUSR2, if there is an application that gets them.
+    passed: Option<[Signal; 2]>,
+}
+
+impl Signals {
+    /// Installs the handlers. Call it within a tokio runtime.
+    ///
+    /// # Errors
+    /// If the system cannot install a handler.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+            accounts: signal(SignalKind::user_defined1())?,
+            passed: None,
+        })
+    }
+
+    /// The same for a process with an application, which gets SIGQUIT and SIGUSR2, too.
+    ///
+    /// # Errors
+    /// If the system cannot install a handler.
+    pub fn with_application() -> io::Result<Self> {
+        let passed = [signal(SignalKind::quit())?, signal(SignalKind::user_defined2())?];
+        Ok(Self { passed: Some(passed), ..Self::new()? })
+    }
+
+    /// Waits for SIGTERM or SIGINT, and returns which.
+    pub async fn until_terminated(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+
+    /// Waits for any of the signals.
+    pub async fn next(&mut self) -> child::Signal {
+        tokio::select! {
+            _ = self.terminate.recv() => child::Signal::TERM,
+            _ = self.interrupt.recv() => child::Signal::INT,
+            _ = self.hangup.recv() => child::Signal::HUP,
+            _ = self.accounts.recv() => child::Signal::USR1,
+            signal = next_passed(&mut self.passed) => signal,
+        }
+    }
+
+    /// Reloads, unless a signal comes first that ends the process.
+    async fn reload(&mut self, edge: &mut Operated<'_>) -> Result<ReloadOutcome, StopCause> {
+        tokio::select! {
+            outcome = edge.reload() => Ok(outcome),
+            signal = self.until_terminated() => Err(StopCause::Signal(signal)),
+        }
+    }
+
+    /// Waits for SIGTERM, SIGINT, the end of a worker or the end of an upgrade, and returns which.
+    /// SIGHUP and the control socket reload the file; the socket also begins an upgrade. SIGUSR1
+    /// logs what is counted against `memory_max`.
+    pub async fn until_stop(&mut self, edge: &mut Operated<'_>) -> StopCause {
+        let mut drops = 0;
+        let mut watch = tokio::time::interval(WATCH);
+        let mut changed = edge.running.changed();
+        let mut known = None;
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return StopCause::Signal("SIGTERM"),
+                _ = self.interrupt.recv() => return StopCause::Signal("SIGINT"),
+                _ = self.hangup.recv() => match self.reload(edge).await {
+                    Ok(outcome) => log("reload", &outcome),
+                    Err(stop) => return stop,
+                },
+                // An order to the workers would hide the one to leave.
+                Ok(()) = changed.changed(), if edge.upgrade.is_none() => {
+                    if !edge.running.take_changed() {
+                        continue;
+                    }
+                    let outcome = match self.reload(edge).await {
+                        Ok(outcome) => outcome,
+                        Err(stop) => return stop,
+                    };
+                    // A file with mistakes is tried again each minute.
+                    if known.as_ref() != Some(&outcome) {
+                        log("reload", &outcome);
+                    }
+                    known = (outcome.code != 0).then_some(outcome);
+                }
+                Some(request) = next(&mut edge.control) => match &request.wish {
+                    Wish::Reload => match self.reload(edge).await {
+                        Ok(outcome) => {
+                            log("reload", &outcome);
+                            request.answer(&outcome).await;
+                        }
+                        Err(stop) => return stop,
+                    },
+                    Wish::Upgrade(program) => {
+                        let program = program.clone().unwrap_or_else(|| edge.program.clone());
+                        edge.begin_upgrade(request, program).await;
+                    }
+                    Wish::ChangeAccountKey => edge.change_account_key(request),
+                },
+                event = next_event(&mut edge.upgrade) => {
+                    if edge.upgraded(event).await {
+                        return StopCause::HandedOver;
+                    }
+                }
+                _ = self.accounts.recv() => tracing::info!("{}", edge.running.accounts()),
+                _ = watch.tick() => {
+                    log_drops(&mut drops);
+                    edge.running.tidy();
+                    edge.running.log_lost_threads();
+                    // The process that replaces this one may have the socket already.
+                    if edge.upgrade.is_none() {
+                        edge.running.tend_admin();
+                    }
+                    if edge.is_leaving() {
+                        // Its workers end one after the other.
+                    } else if let Some(thread) = edge.died() {
+                        return StopCause::Died(thread);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A running edge, and what its operator does with it.
+pub struct Operated<'a> {
+    /// The edge.
+    pub running: &'a mut Running,
+    /// Writes what is logged of it.
+    pub diagnostics: &'a Diagnostics,
+    /// Its configuration.
+    pub file: &'a Path,
+    /// Its control socket, if it could be opened.
+    pub control: Option<Control>,
+    /// The program that an upgrade starts if it names none.
+    pub program: PathBuf,
+    /// The thread that takes connections over, if this process has replaced another.
+    pub takeover: Option<JoinHandle<()>>,
+    /// The upgrade that is under way.
+    pub upgrade: Option<Attended>,
+}
+
+/// An upgrade that is under way.
+pub struct Attended {
+    upgrade: Upgrade,
+    /// Who asked for it, until the answer.
+    request: Option<ControlRequest>,
+    is_leaving: bool,
+}
+
+impl Operated<'_> {
+    /// The thread that has ended by itself, if there is one.
+    fn died(&self) -> Option<&'static str> {
+        let own = self.diagnostics.has_died().then_some(diagnostics::THREAD);
+        own.or_else(|| self.running.died())
+    }
+
+    /// Whether another process has replaced this one, which only ends its connections.
+    pub fn is_leaving(&self) -> bool {
+        self.upgrade.as_ref().is_some_and(|upgrade| upgrade.is_leaving)
+    }
+
+    async fn reload(&mut self) -> ReloadOutcome {
+        match self.upgrade {
+            Some(_) => ReloadOutcome::failed("an upgrade is under way: nothing has changed"),
+            None => {
+                service::reloading();
+                let outcome = reload(self.running, self.file).await;
+                service::ready();
+                self.running.note_reload(outcome.code == 0);
+                outcome
+            }
+        }
+    }
+
+    /// Has the account at the ACME server get another key. That takes minutes where orders are
+    /// under way, so nothing waits for it.
+    fn change_account_key(&self, request: ControlRequest) {
+        let acme = self.running.acme();
+        tokio::spawn(async move {
+            let outcome = match acme.change_key().await {
+                Ok(account) => ReloadOutcome {
+                    code: 0,
+                    text: format!("the account {account} has a new key\n"),
+                },
+                Err(why) => ReloadOutcome::failed(format_args!("[acme] no new key: {why}")),
+            };
+            log("acme rollover", &outcome);
+            request.answer(&outcome).await;
+        });
+    }
+
+    async fn begin_upgrade(&mut self, request: ControlRequest, program: PathBuf) {
+        let is_taking = self.takeover.as_ref().is_some_and(|thread| !thread.is_finished());
+        let refused = if std::process::id() == FIRST_PROCESS {
+            ReloadOutcome::failed(
+                "process 1 cannot be replaced, because all others end with it: run eyelet under an \
+                 init",
+            )
+        } else if self.upgrade.is_some() {
+            ReloadOutcome::failed("an upgrade is under way")
+        } else if is_taking {
+            ReloadOutcome::failed("the process before this one still hands over connections")
+        } else {
+            tracing::info!("upgrade: starting {program:?}");
+            match Upgrade::begin(self.running, self.file, program) {
+                Ok(upgrade) => {
+                    let request = Some(request);
+                    self.upgrade = Some(Attended { upgrade, request, is_leaving: false });
+                    return;
+                }
+                Err(error) => ReloadOutcome::failed(error),
+            }
+        };
+        log("upgrade", &refused);
+        request.answer(&refused).await;
+    }
+
+    /// Goes on with an upgrade. Returns whether this process has nothing more to do.
+    async fn upgraded(&mut self, event: UpgradeEvent) -> bool {
+        let Some(attended) = &mut self.upgrade else { return false };
+        let outcome = match event {
+            UpgradeEvent::Serving(Departures { pid, departures }) => {
+                tracing::info!("upgrade: process {pid} accepts connections");
+                attended.is_leaving = true;
+                // From now on the manager's signals go to the process that accepts.
+                service::main_process(pid);
+                // The new process has one of its own.
+                self.control = None;
+                self.running.close_admin();
+                self.running.hand_over(departures);
+                return false;
+            }
+            UpgradeEvent::Over => return true,
+            UpgradeEvent::Passed(passed) => passed.outcome(self.file),
+            UpgradeEvent::Failed(error) => error.outcome(),
+        };
+        log("upgrade", &outcome);
+        if let Some(request) = attended.request.take() {
+            request.answer(&outcome).await;
+        }
+        if outcome.code != 0 {
+            if self.is_leaving() {
+                self.running.open_admin();
+                service::main_process(std::process::id());
+            }
+            self.upgrade = None;
+            if self.control.is_none() {
+                let control = Control::open(self.file).inspect_err(|error| {
+                    tracing::warn!("no control socket: {error}; only SIGHUP reloads");
+                });
+                self.control = control.ok();
+            }
+        }
+        false
+    }
+}
+
+/// Why a running edge stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopCause {
+    /// This signal arrived.
+    Signal(&'static str),
+    /// Another process has replaced this one.
+    HandedOver,
+    /// This thread has ended, so the process must be restarted.
+    Died(&'static str),
+}
+
+impl StopCause {
+    /// Whether a service manager that keeps descriptors gets the connections. SIGINT ends them.
+    pub fn is_for_the_next_process(self) -> bool {
+        self == Self::Signal("SIGTERM")
+    }
+}
+
+/// The next signal that the application gets, if there is one.
+async fn next_passed(passed: &mut Option<[Signal; 2]>) -> child::Signal {
+    let Some([quit, user]) = passed else { return std::future::pending().await };
+    tokio::select! {
+        _ = quit.recv() => child::Signal::QUIT,
+        _ = user.recv() => child::Signal::USR2,
+    }
+}
+
+/// The next request at the control socket, if the socket is open.
+async fn next(control: &mut Option<Control>) -> Option<ControlRequest> {
+    match control {
+        Some(control) => control.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The next event of the upgrade that is under way.
+async fn next_event(upgrade: &mut Option<Attended>) -> UpgradeEvent {
+    match upgrade {
+        Some(attended) => attended.upgrade.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn log(what: &str, outcome: &ReloadOutcome) {
+    for line in outcome.text.lines() {
+        match outcome.code {
+            0 => tracing::info!("{what}: {line}"),
+            _ => tracing::error!("{what}: {line}"),
+        }
+    }
+    if outcome.code == MISTAKES {
+        tracing::error!("{what}: nothing has changed");
+    }
+}
+
+/// Logs how many connections the kernel has dropped since `known`.
+fn log_drops(known: &mut u64) {
+    let drops = counters::snapshot().listen_drops;
+    let new = drops - std::mem::replace(known, drops);
+    if new > 0 {
+        tracing::warn!(
+            "the kernel dropped {new} connections ({drops} since the start): a listen queue was \
+             full (net.core.somaxconn, or accepting paused)"
+        );
+    }
+}

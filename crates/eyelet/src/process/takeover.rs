@@ -1,0 +1,223 @@
+//! The new process of an upgrade: it takes over the listening sockets of the process that started
+//! it, and then the connections.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+
+use eyelet_config::ListenAddress;
+use eyelet_engine::batch::{Arrivals, deliver};
+use eyelet_engine::handover::VERSIONS_READ;
+use eyelet_engine::transfer::ConnectionBatch;
+use eyelet_sys::channel::{Channel, DESCRIPTORS_MAX};
+use eyelet_sys::socket_file::SocketFile;
+use eyelet_tls::tickets::Now;
+use zeroize::Zeroizing;
+
+use crate::process::handover::{
+    Failed, HandoverError, HandoverHello, HandoverReady, HandoverReceived, MESSAGE_TIMEOUT,
+    Message, Serve, expect, kind, read, receive, signal, tell,
+};
+use crate::process::reload::{SERVED_STEP, SERVED_TIMEOUT};
+use crate::process::serve::Running;
+use crate::snapshot;
+use crate::snapshot::listen::{Bound, own_files};
+
+/// Most listeners that are taken over, and most sockets of each. They bound what a hello may ask
+/// for.
+const LISTENERS_MAX: usize = 4096;
+const SOCKETS_MAX: usize = 4096;
+
+/// The process that started this one.
+pub struct Predecessor {
+    channel: Channel,
+    /// Its listeners.
+    pub listeners: Vec<Bound>,
+    tickets: Zeroizing<Vec<u8>>,
+}
+
+impl Predecessor {
+    /// Meets it at the other end of the standard input. Receives its listening sockets.
+    ///
+    /// # Errors
+    /// [`HandoverError`], such as another user at the other end.
+    pub fn meet() -> Result<Self, HandoverError> {
+        let socket = io::stdin().as_fd().try_clone_to_owned()?;
+        // The end of this process must close the channel, and nothing else may read from it.
+        eyelet_sys::process::close_stdin()?;
+        let mut channel = Channel::over(socket)?;
+        let (listeners, tickets) = state(|| receive(&mut channel, Some(MESSAGE_TIMEOUT)))?;
+        expect(&mut channel, kind::BEGIN, MESSAGE_TIMEOUT)?;
+        Ok(Self { channel, listeners, tickets })
+    }
+
+    /// Says why this process ends.
+    pub fn fail(mut self, code: u8, text: String) {
+        // Without an answer the other process sees only the end of this one.
+        let _ = tell(&mut self.channel, kind::FAILED, &Failed { code, text });
+    }
+
+    /// Serves in place of the other process from now on. The other one stops accepting after this
+    /// one has begun.
+    ///
+    /// # Errors
+    /// [`HandoverError`]. The other process then serves on, and this one must end.
+    pub fn replace(
+        mut self,
+        running: &Running,
+        warnings: String,
+    ) -> Result<Handover, HandoverError> {
+        if let Err(error) = running.ticket_keys().import(&self.tickets, Now::read()) {
+            tracing::warn!("clients cannot resume their sessions: {error}");
+        }
+        let listeners = running.listeners();
+        let is_kept = |known: &Bound| listeners.iter().any(|bound| bound.holds(known));
+        let known = self.listeners.iter().enumerate();
+        let kept = known.filter(|(_, known)| is_kept(known)).map(|(index, _)| index).collect();
+        let (formats, batch_descriptors) = (VERSIONS_READ.into(), snapshot::batch_descriptors());
+        let pid = Some(std::process::id());
+        let ready = HandoverReady { kept, formats, batch_descriptors, pid, warnings };
+        tell(&mut self.channel, kind::READY, &ready)?;
+        // The sockets of listeners that are gone are the other process's to close.
+        self.listeners.clear();
+        let (received, body) = receive(&mut self.channel, Some(MESSAGE_TIMEOUT))?;
+        let serve: Serve = read(&received, kind::SERVE, &body)?;
+        running.serve(serve.first_id).map_err(io::Error::other)?;
+        for _ in 0..SERVED_TIMEOUT.as_millis() / SERVED_STEP.as_millis() {
+            if running.is_served(1) {
+                break;
+            }
+            thread::park_timeout(SERVED_STEP);
+        }
+        Ok(Handover { channel: self.channel, workers: running.arrivals(), listeners })
+    }
+}
+
+/// What an earlier process has besides connections: its listeners, and the keys of its tickets.
+///
+/// # Errors
+/// [`HandoverError`].
+pub fn state(
+    mut next: impl FnMut() -> Result<Message, HandoverError>,
+) -> Result<(Vec<Bound>, Zeroizing<Vec<u8>>), HandoverError> {
+    let (received, body) = next()?;
+    let hello: HandoverHello = read(&received, kind::HELLO, &body)?;
+    tracing::info!("taking over from version {}", hello.program);
+    let listeners = listeners(&mut next, hello)?;
+    let (received, tickets) = next()?;
+    if received.kind != kind::TICKETS {
+        return Err(HandoverError::Kind(received.kind));
+    }
+    Ok((listeners, tickets))
+}
+
+/// The listeners of a hello with their sockets.
+fn listeners(
+    next: &mut impl FnMut() -> Result<Message, HandoverError>,
+    hello: HandoverHello,
+) -> Result<Vec<Bound>, HandoverError> {
+    let is_too_much = hello.listeners.iter().any(|handed| handed.sockets > SOCKETS_MAX);
+    if is_too_much || hello.listeners.len() > LISTENERS_MAX {
+        let why = String::from("it has too many listeners");
+        return Err(HandoverError::Content { kind: kind::HELLO, why });
+    }
+    let mut sockets: Vec<Arc<OwnedFd>> = Vec::new();
+    let mut bound = Vec::new();
+    for handed in hello.listeners {
+        for _ in 0..handed.sockets.div_ceil(DESCRIPTORS_MAX) {
+            let (received, _) = next()?;
+            if received.kind != kind::SOCKETS {
+                return Err(HandoverError::Kind(received.kind));
+            }
+            sockets.extend(received.descriptors.into_iter().map(Arc::new));
+        }
+        let own: Arc<[Arc<OwnedFd>]> = sockets.drain(..).collect();
+        if own.len() == handed.sockets && !own.is_empty() {
+            let file = match (&handed.address, handed.file) {
+                (ListenAddress::Unix(path), Some(file)) => Some(SocketFile::of_other(path, file)),
+                _ => None,
+            };
+            let file = file.map(Arc::new);
+            bound.push(Bound { address: handed.address, sockets: own, asked: handed.asked, file });
+        } else {
+            tracing::warn!("the sockets at {} are lost and bound anew", handed.address);
+        }
+    }
+    Ok(bound)
+}
+
+/// The connections that are still to come.
+pub struct Handover {
+    channel: Channel,
+    workers: Arrivals,
+    /// The listeners of this process.
+    listeners: Arc<[Bound]>,
+}
+
+impl Handover {
+    /// Says that this process serves, and takes over the connections on a thread of its own.
+    ///
+    /// # Errors
+    /// If the other process is gone, or no thread can be started. This process serves in any case.
+    pub fn begin(mut self) -> Result<thread::JoinHandle<()>, HandoverError> {
+        signal(&mut self.channel, kind::SERVING)?;
+        let body = move || {
+            let mut taken = 0;
+            let over = self.take_over(&mut taken);
+            // Until then the other process may end this one, and serve on at the same files.
+            if over.as_ref().map_or_else(HandoverError::is_closed, |()| true) {
+                own_files(&self.listeners);
+            }
+            match over {
+                Ok(()) => tracing::info!("{taken} connections are taken over"),
+                Err(error) => {
+                    tracing::error!("stopped after {taken} connections: {error}");
+                }
+            }
+        };
+        Ok(thread::Builder::new().name("takeover".into()).spawn(body)?)
+    }
+
+    /// Receives batch after batch. There is no limit for the wait between them: the other process
+    /// ends by its own `drain_timeout`, and its end closes the channel.
+    fn take_over(&mut self, taken: &mut usize) -> Result<(), HandoverError> {
+        loop {
+            let (received, states) = receive(&mut self.channel, None)?;
+            match received.kind {
+                kind::END => return Ok(()),
+                kind::BATCH => {}
+                other => return Err(HandoverError::Kind(other)),
+            }
+            let sockets = received.descriptors;
+            *taken += self.receive_batch(ConnectionBatch { states, sockets })?;
+        }
+    }
+
+    /// Returns how many connections are taken over.
+    fn receive_batch(&mut self, batch: ConnectionBatch) -> Result<usize, HandoverError> {
+        let (batch, commit) = match deliver(&self.workers, batch, true, MESSAGE_TIMEOUT)? {
+            Ok(delivered) => delivered,
+            Err(why) => {
+                tracing::error!("{why}");
+                self.channel.send(kind::REFUSED, why.as_bytes(), &[], MESSAGE_TIMEOUT)?;
+                return Ok(0);
+            }
+        };
+        // No time limit: the other process commits, or ends this one, or is dead.
+        let why = batch.why.map(|why| why.to_string());
+        let received = HandoverReceived { refused: batch.refused, why };
+        let told = tell(&mut self.channel, kind::RECEIVED, &received);
+        match told.and_then(|()| receive(&mut self.channel, None)) {
+            Ok((received, _)) if received.kind == kind::COMMIT => {}
+            Ok((received, _)) => return Err(HandoverError::Kind(received.kind)),
+            // It closes the channel only after it has ended this process. So it is dead, and nobody
+            // else has the connections.
+            Err(error) if error.is_closed() => {}
+            Err(error) => return Err(error),
+        }
+        // A worker that has ended has closed them.
+        let _ = commit.send(());
+        Ok(batch.taken)
+    }
+}

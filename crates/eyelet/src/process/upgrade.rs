@@ -1,0 +1,551 @@
+//! The earlier process of an upgrade: starts the new program, hands over the listening sockets, and
+//! then the connections that the workers detach.
+//!
+//! A connection has one owner at any time, because two would use the same AEAD nonces. The batch
+//! that is on its way belongs to nobody until it is committed. If the new process fails before
+//! that, it is killed first, and only then the workers take the batch back.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::RecvTimeoutError;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use eyelet_engine::handover::VERSION;
+use eyelet_engine::transfer::{
+    BatchAnswer, Departing, Departure, Leaving, LeavingBatch, departures,
+};
+use eyelet_sys::channel::Channel;
+use tokio::sync::mpsc::{self, channel};
+use zeroize::Zeroizing;
+
+use crate::process::handover::{
+    Failed, HandoverError, HandoverReady, HandoverReceived, MESSAGE_TIMEOUT, Serve, expect,
+    hand_state, kind, read, receive, signal, tell,
+};
+use crate::process::reload::{ReloadOutcome, SERVED_TIMEOUT};
+use crate::process::serve::Running;
+use crate::snapshot::listen::Bound;
+
+/// How long the new process may take to read its files, to bind and to warm up.
+const START_TIMEOUT: Duration = Duration::from_secs(100);
+/// How often a waiting thread looks whether the new process lives, and whether the upgrade is off.
+const STEP: Duration = Duration::from_millis(50);
+/// How long an upgrade that is off may take to kill the new process, and how often this is looked
+/// at. It is seen at the next [`STEP`].
+const KILL_TIMEOUT: Duration = Duration::from_secs(1);
+const KILL_STEP: Duration = Duration::from_millis(5);
+/// Events that wait for the main thread. It takes each at once.
+const EVENTS_MAX: usize = 4;
+
+/// Why an upgrade has failed.
+#[derive(Debug, thiserror::Error)]
+pub enum UpgradeError {
+    /// The new program cannot be started.
+    #[error("cannot start {program:?}: {error}")]
+    Start {
+        /// Its path.
+        program: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// The new program has ended without a word.
+    #[error("{} ended before it served (is it Eyelet?)", .0.display())]
+    Ended(PathBuf),
+    /// The new process says why it cannot serve.
+    #[error("{}", .0.text.trim_end())]
+    Failed(Failed),
+    /// The new process did something else.
+    #[error("the new process: {0}")]
+    Handover(#[from] HandoverError),
+    /// The new process is not the one that was started, so nothing could end it for certain.
+    #[error("the program must be exec'ed by its wrapper: a child of it wants to serve")]
+    Wrapped,
+    /// The new process was too slow.
+    #[error("the new process does not serve after {} s", START_TIMEOUT.as_secs())]
+    Slow,
+    /// This process drains.
+    #[error("this process ends")]
+    Over,
+}
+
+/// What the main thread hears of an upgrade.
+pub enum UpgradeEvent {
+    /// The new process accepts: the workers may leave.
+    Serving(Departures),
+    /// Everything that was parked has left.
+    Passed(Passed),
+    /// All workers have left. This process has nothing more to do.
+    Over,
+    /// This process serves on.
+    Failed(UpgradeError),
+}
+
+/// The new process accepts.
+pub struct Departures {
+    /// Its process id.
+    pub pid: u32,
+    /// How each worker leaves.
+    pub departures: Vec<Departure>,
+}
+
+/// The result when everything that was parked has left.
+pub struct Passed {
+    /// The new process.
+    pub pid: u32,
+    /// How many connections it has got.
+    pub connections: usize,
+    /// How long that took from its start, and from its first accept.
+    pub took: [Duration; 2],
+    /// Its warnings about the file.
+    pub warnings: String,
+}
+
+impl Passed {
+    /// The answer for who asked.
+    pub fn outcome(&self, file: &Path) -> ReloadOutcome {
+        let Self { pid, connections, took: [all, moved], warnings } = self;
+        let text = format!(
+            "{warnings}{}: process {pid} serves, {} ms after the start; {connections} \
+             connections were handed over in {} ms\n",
+            file.display(),
+            (*all - *moved).as_millis(),
+            moved.as_millis(),
+        );
+        ReloadOutcome { code: 0, text }
+    }
+}
+
+impl UpgradeError {
+    /// The answer for who asked.
+    pub fn outcome(&self) -> ReloadOutcome {
+        match self {
+            // The text is of mistakes in the file, or says why the new process cannot serve.
+            Self::Failed(Failed { code: 1, text }) => {
+                let text = format!("{}; the old process serves on\n", text.trim_end());
+                ReloadOutcome { code: 1, text }
+            }
+            Self::Failed(Failed { code, text }) => {
+                ReloadOutcome { code: *code, text: text.clone() }
+            }
+            error => ReloadOutcome::failed(format_args!("{error}; the old process serves on")),
+        }
+    }
+}
+
+/// An upgrade that is under way. Dropping it ends it, unless connections have begun to move.
+pub struct Upgrade {
+    events: mpsc::Receiver<UpgradeEvent>,
+    is_off: Arc<AtomicBool>,
+    thread: thread::JoinHandle<()>,
+    /// The new process accepts.
+    is_serving: bool,
+}
+
+/// What the thread of an upgrade knows of this process.
+struct Plan {
+    program: PathBuf,
+    file: PathBuf,
+    listeners: Arc<[Bound]>,
+    workers: usize,
+    first_id: u64,
+    tickets: Zeroizing<Vec<u8>>,
+    is_off: Arc<AtomicBool>,
+}
+
+/// The program to start if none is named: the one that runs, by the path as it was called. A new
+/// version at this path, or behind a link in it, is thus found. Call it at the start, because the
+/// kernel's own answer changes when the file is replaced.
+pub fn own_program() -> PathBuf {
+    let running = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
+    let is_running = |path: &PathBuf| {
+        path.canonicalize().is_ok_and(|path| running.canonicalize().is_ok_and(|own| own == path))
+    };
+    let called = PathBuf::from(std::env::args_os().next().unwrap_or_default());
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&folders).filter(|_| called.components().count() == 1);
+    let mut candidates = folders.map(|folder| folder.join(&called)).chain([called.clone()]);
+    let found = candidates.find(is_running).unwrap_or(running);
+    std::path::absolute(&found).unwrap_or(found)
+}
+
+impl Upgrade {
+    /// Starts `program` on a thread of its own, to serve `file` in place of this process.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn begin(running: &Running, file: &Path, program: PathBuf) -> io::Result<Self> {
+        let (events, heard) = channel(EVENTS_MAX);
+        let is_off = Arc::<AtomicBool>::default();
+        let plan = Plan {
+            program,
+            file: file.to_owned(),
+            listeners: running.listeners(),
+            workers: running.workers(),
+            first_id: running.next_first_id(),
+            tickets: running.ticket_keys().export(),
+            is_off: is_off.clone(),
+        };
+        let body = move || {
+            let event = match plan.hand_over(&events) {
+                Ok(()) => UpgradeEvent::Over,
+                Err(error) => {
+                    plan.listeners.iter().for_each(Bound::put_file_back);
+                    UpgradeEvent::Failed(error)
+                }
+            };
+            // The main thread has left: this process drains.
+            let _ = events.blocking_send(event);
+        };
+        let thread = thread::Builder::new().name("handover".into()).spawn(body)?;
+        Ok(Self { events: heard, is_off, thread, is_serving: false })
+    }
+
+    /// The next event.
+    pub async fn next(&mut self) -> UpgradeEvent {
+        let event = self.events.recv().await;
+        self.is_serving |= matches!(event, Some(UpgradeEvent::Serving(_)));
+        event.unwrap_or(UpgradeEvent::Failed(UpgradeError::Over))
+    }
+}
+
+impl Drop for Upgrade {
+    fn drop(&mut self) {
+        self.is_off.store(true, Relaxed);
+        // A process that hangs must not outlive this one.
+        let end = Instant::now() + KILL_TIMEOUT;
+        while !self.is_serving && !self.thread.is_finished() && Instant::now() < end {
+            thread::park_timeout(KILL_STEP);
+        }
+    }
+}
+
+impl Plan {
+    fn hand_over(&self, events: &mpsc::Sender<UpgradeEvent>) -> Result<(), UpgradeError> {
+        let began = Instant::now();
+        // Dropped after `successor`: the end of the answers lets workers take connections back, so
+        // the new process must be dead by then.
+        let answers;
+        let mut successor = self.start()?;
+        let ready = self.introduce(&mut successor, START_TIMEOUT)?;
+        successor.reads_connections = ready.formats.contains(&VERSION);
+        tell(&mut successor.channel, kind::SERVE, &Serve { first_id: self.first_id })?;
+        expect(&mut successor.channel, kind::SERVING, SERVED_TIMEOUT + MESSAGE_TIMEOUT)?;
+        let (pid, served) = (successor.child.id(), Instant::now());
+        let (departures, leaving);
+        (departures, answers, leaving) = self.departures(&ready);
+        self.left(&ready).for_each(Bound::put_file_aside);
+        if events.blocking_send(UpgradeEvent::Serving(Departures { pid, departures })).is_err() {
+            return Err(UpgradeError::Over);
+        }
+        let mut connections = 0;
+        // Workers with something parked, and those with anything.
+        let (mut parking, mut active) = (self.workers, self.workers);
+        while active > 0 {
+            match leaving.recv_timeout(STEP) {
+                Ok(Leaving::Batch { worker, connections: count, batch }) => {
+                    let (answer, end) = successor.move_batch(batch);
+                    if let Some(BatchAnswer::Committed { refused }) = &answer {
+                        connections += count.saturating_sub(refused.len());
+                    }
+                    if let (Some(answer), Some(worker)) = (answer, answers.get(worker)) {
+                        // The worker waits for it, or it has ended.
+                        let _ = worker.try_send(answer);
+                    }
+                    end?;
+                    continue;
+                }
+                Ok(Leaving::Passed) => parking = parking.saturating_sub(1),
+                Ok(Leaving::Left) => {
+                    active = active.saturating_sub(1);
+                    continue;
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    if successor.has_ended(parking == 0)? {
+                        break;
+                    }
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if parking == 0 {
+                let took = [began.elapsed(), served.elapsed()];
+                self.left(&ready).for_each(Bound::remove_file);
+                // The main thread drains, and hears no more.
+                let _ = events.blocking_send(UpgradeEvent::Passed(Passed {
+                    pid,
+                    connections,
+                    took,
+                    warnings: ready.warnings.clone(),
+                }));
+            }
+        }
+        successor.is_on_its_own = true;
+        self.kept(&ready).for_each(Bound::leave_file);
+        for worker in &answers {
+            // One that drains does not wait for it.
+            let _ = worker.try_send(BatchAnswer::Over);
+        }
+        tracing::info!("{connections} connections are handed over to process {pid}");
+        // It notices the end of this process, too.
+        let _ = signal(&mut successor.channel, kind::END);
+        Ok(())
+    }
+
+    /// The listeners that the new process accepts from.
+    fn kept<'a>(&'a self, ready: &'a HandoverReady) -> impl Iterator<Item = &'a Bound> {
+        ready.kept.iter().filter_map(|index| self.listeners.get(*index))
+    }
+
+    /// The listeners that nobody accepts from any more.
+    fn left<'a>(&'a self, ready: &'a HandoverReady) -> impl Iterator<Item = &'a Bound> {
+        let all = self.listeners.iter().enumerate();
+        all.filter(|(index, _)| !ready.kept.contains(index)).map(|(_, bound)| bound)
+    }
+
+    fn departures(&self, ready: &HandoverReady) -> Departing {
+        let kept = self.kept(ready).flat_map(Bound::distinct).cloned().collect();
+        departures(self.workers, &kept, ready.batch_descriptors, Duration::MAX)
+    }
+
+    fn start(&self) -> Result<Successor, UpgradeError> {
+        let failed = |error| UpgradeError::Start { program: self.program.clone(), error };
+        let (channel, theirs) = Channel::pair().map_err(failed)?;
+        let mut command = Command::new(&self.program);
+        command.arg("serve").arg(&self.file).arg("--handover").stdin(Stdio::from(theirs));
+        let child = command.spawn().map_err(failed)?;
+        // The command also holds the other end, so the end of the new process would go unnoticed.
+        drop(command);
+        let (reads_connections, is_on_its_own) = (false, false);
+        let (has_refused, answer_timeout) = (false, MESSAGE_TIMEOUT);
+        Ok(Successor {
+            child,
+            channel,
+            reads_connections,
+            has_refused,
+            answer_timeout,
+            is_on_its_own,
+        })
+    }
+
+    /// Sends the state of this process and waits until the new process can serve.
+    fn introduce(
+        &self,
+        successor: &mut Successor,
+        within: Duration,
+    ) -> Result<HandoverReady, UpgradeError> {
+        self.try_introduce(successor, within).map_err(|error| match error {
+            UpgradeError::Handover(error) if error.is_closed() => {
+                UpgradeError::Ended(self.program.clone())
+            }
+            error => error,
+        })
+    }
+
+    fn try_introduce(
+        &self,
+        successor: &mut Successor,
+        within: Duration,
+    ) -> Result<HandoverReady, UpgradeError> {
+        let end = Instant::now() + within;
+        let channel = &mut successor.channel;
+        hand_state(&self.listeners, &self.tickets, |kind, body, sockets| {
+            channel.send(kind, body, sockets, MESSAGE_TIMEOUT)
+        })?;
+        signal(channel, kind::BEGIN)?;
+        loop {
+            if self.is_off.load(Relaxed) {
+                return Err(UpgradeError::Over);
+            }
+            if Instant::now() >= end {
+                return Err(UpgradeError::Slow);
+            }
+            match receive(&mut successor.channel, Some(STEP)) {
+                Ok((received, body)) if received.kind == kind::FAILED => {
+                    return Err(UpgradeError::Failed(read(&received, kind::FAILED, &body)?));
+                }
+                Ok((received, body)) => {
+                    let ready: HandoverReady = read(&received, kind::READY, &body)?;
+                    let is_other = ready.pid.is_some_and(|pid| pid != successor.child.id());
+                    return if is_other { Err(UpgradeError::Wrapped) } else { Ok(ready) };
+                }
+                Err(HandoverError::Channel(error)) if error.kind() == ErrorKind::TimedOut => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// The new process. Unless it is on its own, it is killed when this is dropped.
+struct Successor {
+    child: Child,
+    channel: Channel,
+    /// It reads the format that this process writes.
+    reads_connections: bool,
+    /// It has refused a connection, which is logged.
+    has_refused: bool,
+    /// How long it may take to read a batch.
+    answer_timeout: Duration,
+    is_on_its_own: bool,
+}
+
+impl Successor {
+    /// Hands over a batch. Without an answer the worker takes it back.
+    fn move_batch(
+        &mut self,
+        batch: LeavingBatch,
+    ) -> (Option<BatchAnswer>, Result<(), HandoverError>) {
+        if !self.reads_connections {
+            self.note_refusal(&format!("it does not read version {VERSION} of their format"));
+            return (Some(BatchAnswer::Refused), Ok(()));
+        }
+        let answer = match self.offer(&batch) {
+            Ok(answer) => answer,
+            Err(error) => return (None, Err(error)),
+        };
+        // The worker uses the sockets of those that stay.
+        drop(batch);
+        let end = match answer {
+            // Even if this fails: the new process may have read it.
+            BatchAnswer::Committed { .. } => signal(&mut self.channel, kind::COMMIT),
+            BatchAnswer::Refused | BatchAnswer::Over => Ok(()),
+        };
+        (Some(answer), end)
+    }
+
+    /// Sends a batch and waits until the new process has read it.
+    fn offer(&mut self, batch: &LeavingBatch) -> Result<BatchAnswer, HandoverError> {
+        let sockets: Vec<BorrowedFd<'_>> = batch.sockets.iter().map(|s| s.as_fd()).collect();
+        self.channel.send(kind::BATCH, &batch.states, &sockets, MESSAGE_TIMEOUT)?;
+        let (received, body) = receive(&mut self.channel, Some(self.answer_timeout))?;
+        match received.kind {
+            kind::RECEIVED => {
+                let HandoverReceived { refused, why } = read(&received, kind::RECEIVED, &body)?;
+                if !refused.is_empty() {
+                    self.note_refusal(&why.unwrap_or_default());
+                }
+                Ok(BatchAnswer::Committed { refused })
+            }
+            kind::REFUSED => {
+                self.note_refusal(&String::from_utf8_lossy(&body));
+                Ok(BatchAnswer::Refused)
+            }
+            other => Err(HandoverError::Kind(other)),
+        }
+    }
+
+    fn note_refusal(&mut self, why: &str) {
+        if !std::mem::replace(&mut self.has_refused, true) {
+            tracing::error!(
+                "the new process does not take some connections, which stay here: {why}"
+            );
+        }
+    }
+
+    /// Whether it was stopped after it had got everything that was parked.
+    ///
+    /// # Errors
+    /// It has ended otherwise.
+    fn has_ended(&mut self, has_all: bool) -> Result<bool, HandoverError> {
+        match self.child.try_wait()? {
+            None => Ok(false),
+            Some(status) if has_all && status.success() => Ok(true),
+            Some(_) => Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
+        }
+    }
+}
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        if !self.is_on_its_own {
+            // It may have ended already. It is reaped, so it touches no connection after this.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::os::fd::OwnedFd;
+    use std::os::unix::fs::PermissionsExt;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    use super::*;
+
+    /// One test at a time: a program cannot be started while another test's child has it open for
+    /// writing (ETXTBSY), which it inherits for a moment.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    /// A plan to start a program that does nothing.
+    fn hanging(folder: &Path) -> (Plan, MutexGuard<'static, ()>) {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let program = folder.join("hangs");
+        std::fs::write(&program, "#!/bin/sh\nexec sleep 1000\n").unwrap();
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        let plan = Plan {
+            program,
+            file: PathBuf::from("edge.toml"),
+            listeners: Arc::new([]),
+            workers: 1,
+            first_id: 1,
+            tickets: Zeroizing::default(),
+            is_off: Arc::default(),
+        };
+        (plan, alone)
+    }
+
+    /// It is dead before anybody hears of it and takes the connections back.
+    #[test]
+    fn a_process_that_does_not_answer_a_batch_is_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (plan, _alone) = hanging(folder.path());
+        let mut successor = plan.start().unwrap();
+        let process = PathBuf::from(format!("/proc/{}", successor.child.id()));
+        (successor.reads_connections, successor.answer_timeout) = (true, STEP);
+        let socket = Arc::new(OwnedFd::from(std::net::UdpSocket::bind("127.0.0.1:0").unwrap()));
+        let sockets = vec![socket.clone()];
+        let batch = LeavingBatch { states: Zeroizing::default(), sockets };
+        let (answer, end) = successor.move_batch(batch);
+        assert_eq!(answer, None);
+        assert_eq!(end.unwrap_err().to_string(), "the other process is too slow");
+        assert_eq!(Arc::strong_count(&socket), 1, "the worker is the only one that has it");
+        assert!(process.exists());
+        drop(successor);
+        assert!(!process.exists(), "it is killed and reaped");
+    }
+
+    #[test]
+    fn a_process_that_reads_another_format_gets_no_connection() {
+        let folder = tempfile::tempdir().unwrap();
+        let (plan, _alone) = hanging(folder.path());
+        let mut successor = plan.start().unwrap();
+        let batch = LeavingBatch { states: Zeroizing::default(), sockets: Vec::new() };
+        let (answer, end) = successor.move_batch(batch);
+        assert_eq!(answer, Some(BatchAnswer::Refused));
+        end.unwrap();
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (plan, _alone) = hanging(folder.path());
+        let mut successor = plan.start().unwrap();
+        let process = PathBuf::from(format!("/proc/{}", successor.child.id()));
+        let error = plan.introduce(&mut successor, STEP).unwrap_err();
+        assert!(matches!(error, UpgradeError::Slow), "{error}");
+        assert!(process.exists());
+        drop(successor);
+        assert!(!process.exists(), "it is killed and reaped");
+        plan.is_off.store(true, Relaxed);
+        let mut successor = plan.start().unwrap();
+        let error = plan.introduce(&mut successor, START_TIMEOUT).unwrap_err();
+        assert!(matches!(error, UpgradeError::Over), "{error}");
+    }
+}

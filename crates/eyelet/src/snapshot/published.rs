@@ -1,0 +1,148 @@
+//! Passes the newest configuration from the thread that reloads to the workers.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use eyelet_engine::transfer::Departure;
+use eyelet_engine::worker::{ListenerSocket, Update};
+use eyelet_telemetry::log::Lines;
+
+use crate::snapshot::Snapshot;
+use crate::snapshot::listen::Bound;
+
+/// The newest configuration, and the generation that each worker serves by. The lock is taken only
+/// at a reload.
+pub struct Published {
+    newest: Mutex<Newest>,
+    served: Box<[AtomicU64]>,
+    /// How each worker leaves for the process that replaces this one. Each takes its own.
+    departures: Mutex<Vec<Option<Departure>>>,
+    first_id: AtomicU64,
+}
+
+/// What a reload passes to all workers.
+struct Newest {
+    snapshot: Arc<Snapshot>,
+    listeners: Arc<[Bound]>,
+    lines: Lines,
+}
+
+/// What a reload passes to one worker.
+pub struct News {
+    /// The configuration.
+    pub snapshot: Arc<Snapshot>,
+    /// Where its access lines go.
+    pub lines: Lines,
+    listeners: Arc<[Bound]>,
+    workers: usize,
+}
+
+impl News {
+    /// The changes for a worker's event loop.
+    pub fn update(&self, worker: usize) -> Update {
+        Update {
+            settings: self.snapshot.settings,
+            sockets: sockets(&self.listeners, worker, self.workers),
+        }
+    }
+}
+
+impl Published {
+    /// The first configuration, by which this many workers serve.
+    pub fn new(
+        snapshot: Arc<Snapshot>,
+        listeners: Arc<[Bound]>,
+        lines: Lines,
+        workers: usize,
+    ) -> Self {
+        let served = (0..workers).map(|_| AtomicU64::new(0)).collect();
+        let newest = Mutex::new(Newest { snapshot, listeners, lines });
+        Self { newest, served, departures: Mutex::default(), first_id: AtomicU64::new(1) }
+    }
+
+    /// Makes a configuration the newest.
+    pub fn publish(&self, snapshot: Arc<Snapshot>, listeners: Arc<[Bound]>, lines: Lines) {
+        let earlier = {
+            let mut newest = self.newest();
+            std::mem::replace(&mut *newest, Newest { snapshot, listeners, lines })
+        };
+        // This may be the last reference to the earlier configuration, and freeing it takes time.
+        drop(earlier);
+    }
+
+    /// The newest configuration.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.newest().snapshot.clone()
+    }
+
+    /// Its listeners.
+    pub fn listeners(&self) -> Arc<[Bound]> {
+        self.newest().listeners.clone()
+    }
+
+    /// The number of workers.
+    pub fn workers(&self) -> usize {
+        self.served.len()
+    }
+
+    /// The newest configuration, if it is newer than `generation`.
+    pub fn news(&self, generation: u64) -> Option<News> {
+        let newest = self.newest();
+        if newest.snapshot.generation <= generation {
+            return None;
+        }
+        let Newest { snapshot, listeners, lines } = &*newest;
+        let (snapshot, listeners, lines) = (snapshot.clone(), listeners.clone(), lines.clone());
+        Some(News { snapshot, lines, listeners, workers: self.served.len() })
+    }
+
+    /// Notes that a worker serves by a configuration.
+    pub fn note_served(&self, worker: usize, generation: u64) {
+        if let Some(served) = self.served.get(worker) {
+            served.store(generation, Relaxed);
+        }
+    }
+
+    /// Whether all workers serve by this configuration, or by a newer one.
+    pub fn is_served(&self, generation: u64) -> bool {
+        self.served.iter().all(|served| served.load(Relaxed) >= generation)
+    }
+
+    /// Sets the number of the first connection, before the workers serve.
+    pub fn set_first_id(&self, id: u64) {
+        self.first_id.store(id, Relaxed);
+    }
+
+    /// The number of the first connection of each worker.
+    pub fn first_id(&self) -> u64 {
+        self.first_id.load(Relaxed)
+    }
+
+    /// Lets each worker leave.
+    pub fn depart(&self, departures: Vec<Departure>) {
+        *self.departures() = departures.into_iter().map(Some).collect();
+    }
+
+    /// How this worker leaves.
+    pub fn departure(&self, worker: usize) -> Option<Departure> {
+        self.departures().get_mut(worker)?.take()
+    }
+
+    fn departures(&self) -> MutexGuard<'_, Vec<Option<Departure>>> {
+        self.departures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn newest(&self) -> MutexGuard<'_, Newest> {
+        // A poisoned lock still holds a whole value: each is replaced in one step.
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One worker's sockets, of so many workers.
+pub fn sockets(listeners: &[Bound], worker: usize, workers: usize) -> Vec<ListenerSocket> {
+    let of_worker = (0..).zip(listeners).flat_map(|(listener, bound)| {
+        let sockets = bound.sockets.iter().skip(worker).step_by(workers);
+        sockets.map(move |socket| ListenerSocket::new(listener, socket.clone()))
+    });
+    of_worker.collect()
+}
