@@ -18,12 +18,49 @@ struct Crate<'a> {
 /// Re-exports of re-exports that are followed.
 const REEXPORTS_MAX: usize = 8;
 
-/// Each group of files under `folder` that import each other in a circle, as module paths.
+/// Depth of the folders below `src` that are looked at.
+const FOLDER_DEPTH_MAX: usize = 3;
+
+/// Each group of files under `folder` that import each other in a circle, as module paths. A folder
+/// counts as one file, too: two folders, or a folder and a file beside it, must not import each
+/// other.
 pub fn circles(files: &[File], folder: &str) -> Vec<BTreeSet<String>> {
     let all = Crate::read(files, folder);
     let imports: BTreeMap<Path<'_>, BTreeSet<Path<'_>>> =
         all.modules.keys().map(|at| (at.clone(), all.imported(at))).collect();
-    let reached: BTreeMap<_, _> = imports.keys().map(|at| (at, reached(&imports, at))).collect();
+    let mut found = circles_of(&imports);
+    for depth in 1..=FOLDER_DEPTH_MAX {
+        for circle in circles_of(&folders(&imports, depth)) {
+            // A circle of files is one of their folders, too.
+            if !found.iter().any(|known| circle.is_subset(known)) {
+                found.push(circle);
+            }
+        }
+    }
+    found
+}
+
+/// The imports of folders at a depth: what lies deeper is a part of its folder. A file that only
+/// leads to the folder of its name is a part of that.
+fn folders<'a>(
+    imports: &BTreeMap<Path<'a>, BTreeSet<Path<'a>>>,
+    depth: usize,
+) -> BTreeMap<Path<'a>, BTreeSet<Path<'a>>> {
+    let cut = |path: &Path<'a>| path[..path.len().min(depth)].to_vec();
+    let mut all: BTreeMap<Path<'a>, BTreeSet<Path<'a>>> = BTreeMap::new();
+    for (at, imported) in imports {
+        let (at, imported) = (cut(at), imported.iter().map(cut));
+        // A parent and its child are looked at as files.
+        let other = imported.filter(|of| !of.starts_with(&at) && !at.starts_with(of));
+        all.entry(at.clone()).or_default().extend(other.collect::<Vec<_>>());
+    }
+    let names: Vec<_> = all.keys().cloned().collect();
+    all.values_mut().for_each(|of| of.retain(|of| names.contains(of)));
+    all
+}
+
+fn circles_of(imports: &BTreeMap<Path<'_>, BTreeSet<Path<'_>>>) -> Vec<BTreeSet<String>> {
+    let reached: BTreeMap<_, _> = imports.keys().map(|at| (at, reached(imports, at))).collect();
     let mut found: Vec<BTreeSet<String>> = Vec::new();
     for (at, _) in reached.iter().filter(|(at, reached)| reached.contains(**at)) {
         let circle = reached[at].iter().filter(|other| reached[other].contains(*at));
@@ -182,6 +219,15 @@ fn a_circle_is_found_through_groups_parents_children_and_reexports() {
     assert_eq!(circles(&files, "k/src"), [circle(&["a", "b", "b::inner", "c", "d"])]);
     files[5] = file("k/src/d.rs", "");
     assert_eq!(circles(&files, "k/src"), [] as [BTreeSet<String>; 0]);
+    let rooms = [
+        file("k/src/lib.rs", "mod a; mod b;"),
+        file("k/src/a/mod.rs", "mod x; mod y;"),
+        file("k/src/a/x.rs", "use crate::b::y::Y;"),
+        file("k/src/a/y.rs", ""),
+        file("k/src/b/mod.rs", "mod y;"),
+        file("k/src/b/y.rs", "use crate::a::y::Y;"),
+    ];
+    assert_eq!(circles(&rooms, "k/src"), [circle(&["a", "b"])]);
     let parent = [
         file("k/src/p.rs", "mod child; pub use child::C; pub struct P;"),
         file("k/src/p/child.rs", "use super::P;"),
