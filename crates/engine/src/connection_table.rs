@@ -85,14 +85,10 @@ pub enum SlotState {
     Active {
         /// What resumes it.
         waits: Waits,
-        /// Its deadline has passed, or it must end for another reason.
-        late: bool,
-        /// Its memory was given to others.
-        shed: bool,
-        /// The drain has come to it: it ends once its exchange permits.
-        ends: bool,
-        /// An operator has ended it.
-        ended: bool,
+        /// Its deadline has passed. A new deadline undoes that.
+        is_late: bool,
+        /// Why it is to end, whatever its deadline.
+        end: Option<EndCause>,
         /// How far it is.
         phase: Phase,
         /// What a list shows of it. `None`: nobody may ask.
@@ -166,18 +162,21 @@ impl Waits {
     }
 }
 
+/// Why an active connection is to end. A later variant replaces an earlier one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EndCause {
+    /// The drain has come to it: it ends once its exchange permits.
+    Drained,
+    /// An operator has ended it.
+    Ended,
+    /// Its memory was given to others.
+    Shed,
+}
+
 impl SlotState {
     /// An active connection whose future does not wait yet.
     pub fn active(phase: Phase) -> Self {
-        Self::Active {
-            waits: Waits::No,
-            late: false,
-            shed: false,
-            ends: false,
-            ended: false,
-            phase,
-            seen: None,
-        }
+        Self::Active { waits: Waits::No, is_late: false, end: None, phase, seen: None }
     }
 }
 
@@ -194,7 +193,7 @@ impl Slot {
     /// being shed has given them back already.
     pub fn active_bytes(&self) -> usize {
         match self.state {
-            SlotState::Active { shed: false, .. } => ACTIVE_BYTES,
+            SlotState::Active { end, .. } if end != Some(EndCause::Shed) => ACTIVE_BYTES,
             _ => 0,
         }
     }

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::connection_table::{Slot, SlotState};
+use crate::connection_table::{EndCause, Slot, SlotState};
 use crate::drain_pace::{COUNT_TICKS, DrainPace};
 use crate::park;
 use crate::rest;
@@ -85,7 +85,7 @@ fn count(worker: &Rc<Worker>, pairs: bool) -> u32 {
     let mut table = worker.table.borrow_mut();
     let keys = table.keys();
     let ends = |slot: &mut Slot| match &mut slot.state {
-        SlotState::Active { ends, .. } => !*ends,
+        SlotState::Active { end, .. } => end.is_none(),
         SlotState::Parked { relay, .. } => pairs || !relay.is_pair(),
         SlotState::Lingering => false,
     };
@@ -98,9 +98,9 @@ fn visit(worker: &Rc<Worker>, key: Key, pairs: bool) -> Turn {
     let mut table = worker.table.borrow_mut();
     let (info, relay) = match table.slot(key).map(|slot| &mut slot.state) {
         Some(SlotState::Parked { info, relay }) => (info, relay),
-        Some(SlotState::Active { waits, ends, .. }) => {
-            let turn = if *ends { Turn::Not } else { Turn::Now };
-            *ends = true;
+        Some(SlotState::Active { waits, end, .. }) => {
+            let turn = if end.is_some() { Turn::Not } else { Turn::Now };
+            *end = end.or(Some(EndCause::Drained));
             waits.look(worker, key);
             return turn;
         }

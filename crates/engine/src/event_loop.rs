@@ -144,8 +144,8 @@ impl Worker {
         let mut table = self.table.borrow_mut();
         let Some(slot) = table.slot(key) else { return };
         match &mut slot.state {
-            SlotState::Active { waits, late, .. } => {
-                *late = true;
+            SlotState::Active { waits, is_late, .. } => {
+                *is_late = true;
                 let future = waits.over();
                 drop(table);
                 future.into_iter().for_each(|future| self.advance(key, future));

@@ -11,7 +11,7 @@ use std::time::Duration;
 use eyelet_sys::epoll::ENDED;
 use eyelet_sys::transparent;
 
-use crate::connection_table::{LARGE_BYTES, Phase, SlotState, Waits};
+use crate::connection_table::{EndCause, LARGE_BYTES, Phase, SlotState, Waits};
 use crate::ready::{CLIENT, READ, Side, WRITE};
 use crate::socket;
 use crate::worker::Handle;
@@ -48,11 +48,10 @@ impl Handle {
     pub fn due_in(&self, wait: Duration) {
         let mut table = self.worker.table.borrow_mut();
         table.due_in(self.key, wait);
-        if let Some(SlotState::Active { late, shed, ended, .. }) =
+        if let Some(SlotState::Active { is_late, .. }) =
             table.slot(self.key).map(|slot| &mut slot.state)
         {
-            // After shedding, the memory belongs to others: no new deadline undoes it.
-            *late = *shed || *ended;
+            *is_late = false;
         }
     }
 
@@ -101,10 +100,10 @@ impl Handle {
             return Poll::Ready(Ok(()));
         }
         match &mut slot.state {
-            SlotState::Active { late: true, shed, ended, .. } => {
-                Poll::Ready(Err(self.why_late(*shed, *ended)))
-            }
-            SlotState::Active { waits, .. } => {
+            SlotState::Active { waits, is_late, end, .. } => {
+                if let Some(over) = self.over(*is_late, *end) {
+                    return Poll::Ready(Err(over));
+                }
                 match waits {
                     Waits::Task(known) if known.will_wake(task.waker()) => {}
                     // Not stored: the event loop stores the future itself and polls it again.
@@ -130,8 +129,9 @@ impl Handle {
     pub fn in_time(&self) -> Result<(), WaitError> {
         let mut table = self.worker.table.borrow_mut();
         match table.slot(self.key).map(|slot| &slot.state) {
-            Some(SlotState::Active { late: false, .. }) => Ok(()),
-            Some(SlotState::Active { shed, ended, .. }) => Err(self.why_late(*shed, *ended)),
+            Some(SlotState::Active { is_late, end, .. }) => {
+                self.over(*is_late, *end).map_or(Ok(()), Err)
+            }
             _ => Err(WaitError::Late),
         }
     }
@@ -149,18 +149,25 @@ impl Handle {
         }
         let mut table = self.worker.table.borrow_mut();
         match table.slot(self.key).map(|slot| &slot.state) {
-            Some(SlotState::Active { ended: true, .. }) => Some(Reason::Ended),
-            Some(SlotState::Active { ends: true, .. }) => Some(Reason::Drained(None)),
+            Some(SlotState::Active { end: Some(EndCause::Ended), .. }) => Some(Reason::Ended),
+            Some(SlotState::Active { end: Some(EndCause::Drained), .. }) => {
+                Some(Reason::Drained(None))
+            }
             _ => self.worker.is_cutting.get().then_some(Reason::Drained(None)),
         }
     }
 
-    fn why_late(&self, shed: bool, ended: bool) -> WaitError {
-        match (shed, ended, self.worker.is_cutting.get()) {
-            (true, ..) => WaitError::Shed,
-            (false, true, _) => WaitError::Ended,
-            (false, false, true) => WaitError::Drained,
-            (false, false, false) => WaitError::Late,
+    /// Why no wait of the connection goes on, if none does. After shedding, its memory belongs to
+    /// others, and no new deadline undoes that.
+    fn over(&self, is_late: bool, end: Option<EndCause>) -> Option<WaitError> {
+        match end {
+            Some(EndCause::Shed) => Some(WaitError::Shed),
+            Some(EndCause::Ended) => Some(WaitError::Ended),
+            Some(EndCause::Drained) | None if !is_late => None,
+            Some(EndCause::Drained) | None if self.worker.is_cutting.get() => {
+                Some(WaitError::Drained)
+            }
+            Some(EndCause::Drained) | None => Some(WaitError::Late),
         }
     }
 

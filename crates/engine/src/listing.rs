@@ -17,7 +17,7 @@ use eyelet_telemetry::reason::Reason;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::connection_table::{Slot, SlotState};
+use crate::connection_table::{EndCause, Slot, SlotState};
 use crate::park;
 use crate::relay::Relay;
 use crate::rest;
@@ -288,11 +288,11 @@ fn show<T>(worker: &Worker, key: Key, then: impl FnOnce(&ConnectionView<'_>) -> 
 fn end(worker: &Rc<Worker>, key: Key) {
     let mut table = worker.table.borrow_mut();
     let Some(slot) = table.slot(key) else { return };
-    let SlotState::Active { waits, late, ended, .. } = &mut slot.state else {
+    let SlotState::Active { waits, end, .. } = &mut slot.state else {
         drop(table);
         return park::close(worker, key, Reason::Ended);
     };
-    (*late, *ended) = (true, true);
+    *end = (*end).max(Some(EndCause::Ended));
     // Its future logs the end.
     waits.look(worker, key);
     worker.has_ended.set(true);

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Context;
 
-use crate::connection_table::{ConnectionTable, Phase, Slot, SlotState, Waits};
+use crate::connection_table::{ConnectionTable, EndCause, Phase, Slot, SlotState, Waits};
 use crate::park;
 use crate::queues::{Holder, IdleKind, IdlePosition, STALE_MAX, ShedPosition, ShedQueue, queue};
 use crate::source::{self, Source};
@@ -347,16 +347,15 @@ impl Worker {
 
     fn shed_active(&self, key: Key, of: Phase) -> bool {
         let mut table = self.table.borrow_mut();
-        let Some(Slot { state: SlotState::Active { waits, late, shed, phase, .. }, .. }) =
-            table.slot(key)
+        let Some(Slot { state: SlotState::Active { waits, end, phase, .. }, .. }) = table.slot(key)
         else {
             return false;
         };
-        if *shed || *phase != of {
+        if *end == Some(EndCause::Shed) || *phase != of {
             return false;
         }
         // These bytes count as free now; received bytes do when the future has been resumed.
-        (*late, *shed) = (true, true);
+        *end = Some(EndCause::Shed);
         self.process.budget.give(Account::Connections, ACTIVE_BYTES);
         match waits {
             Waits::No => {}
@@ -514,7 +513,10 @@ mod tests {
 
     fn is_shed(worker: &Worker, key: Key) -> bool {
         let mut table = worker.table.borrow_mut();
-        matches!(table.slot(key).unwrap().state, SlotState::Active { shed: true, .. })
+        matches!(
+            table.slot(key).unwrap().state,
+            SlotState::Active { end: Some(EndCause::Shed), .. }
+        )
     }
 
     #[test]
