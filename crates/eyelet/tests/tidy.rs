@@ -93,7 +93,7 @@ const EMPTY_NAMES: &[&str] =
     &["common", "context", "helper", "helpers", "manager", "misc", "util", "utilities", "utils"];
 
 /// Crates whose files or folders still import each other in a circle.
-const CIRCLES_LEFT: &[&str] = &["crates/http"];
+const CIRCLES_LEFT: &[&str] = &[];
 
 /// The crates without clock, randomness, files, sockets and threads: these are arguments there.
 const PURE: &[&str] = &[

@@ -2,39 +2,18 @@
 
 #![forbid(unsafe_code)]
 
-mod ahead;
 pub mod check;
-mod coding;
-mod date;
-mod decoding;
+mod client;
+mod connection;
 mod exchange;
-mod exchange_error;
-pub mod failure;
-mod find;
-mod inspected;
-pub mod io;
-mod one;
-mod originate;
-mod page;
-mod prepare;
+mod http1;
+mod http2;
 pub mod proxied;
-mod reason;
 pub mod redirect;
-pub mod refusal;
-mod request_body;
-mod retry;
-mod room;
-mod route;
-pub mod served_connection;
-mod stream;
-mod trace;
-mod transfer;
-mod two;
-mod upgrade;
-mod websocket;
-pub mod worker;
 
-pub use two::{answer_parked, last_bytes, pack_state};
+pub use client::io;
+pub use connection::{refusal, worker};
+pub use http2::{answer_parked, last_bytes, pack_state};
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -47,14 +26,14 @@ use eyelet_memory::budget::{Budget, Counted, HTTP2_BYTES};
 use eyelet_memory::packed::PackedBytes;
 use eyelet_telemetry::info::ConnectionInfo;
 
-use io::ClientStream;
-use served_connection::ServedConnection;
-use worker::Http;
+use client::io::ClientStream;
+use connection::served_connection::ServedConnection;
+use connection::worker::Http;
 
 /// Frees what no message has needed since the last call: it is of an earlier burst. Counts what
 /// stays.
 pub fn forget_unused(budget: &Arc<Budget>) {
-    two::end_unused_tasks();
+    http2::end_unused_tasks();
     eyelet_http1::head::forget_unused(budget);
 }
 
@@ -102,8 +81,8 @@ fn begin(
     let live = (&served.bytes_to_upstream, &client.bytes_to_client);
     client.handle.count_live(&served.info, live);
     match http2 {
-        true => Box::pin(two::serve(client, served, state, counted, serving)),
-        false => Box::pin(one::serve(client, served, serving)),
+        true => Box::pin(http2::serve(client, served, state, counted, serving)),
+        false => Box::pin(http1::serve(client, served, serving)),
     }
 }
 

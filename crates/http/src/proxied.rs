@@ -20,14 +20,14 @@ use eyelet_wire::connect::Target;
 use http::header::{self, HeaderName};
 use http::uri::{Authority, Scheme};
 
-use super::exchange::{answer, exchange};
-use super::io::ClientStream;
-use super::one::{self, NextRequest};
-use super::reason::request_reason;
-use super::route::Route;
-use super::served_connection::{Record, RequestLogEntry, ServedConnection};
-use super::stream::Stream;
-use super::worker::Http;
+use crate::client::io::ClientStream;
+use crate::client::stream::Stream;
+use crate::connection::reason::request_reason;
+use crate::connection::route::Route;
+use crate::connection::served_connection::{Record, RequestLogEntry, ServedConnection};
+use crate::connection::worker::Http;
+use crate::exchange::{answer, exchange};
+use crate::http1::{self, NextRequest};
 use eyelet_http1::fault::RequestFault;
 use eyelet_http1::head::Request;
 use eyelet_upstream::pool::Shelf;
@@ -103,7 +103,7 @@ impl ProxiedClient {
             Some(outcome) => End { outcome, reason },
             None => End::failed(reason),
         };
-        let fault = match one::next(&mut self.client, worker, AWAKE).await {
+        let fault = match http1::next(&mut self.client, worker, AWAKE).await {
             NextRequest::Request(request) => match target(&request) {
                 Ok(target) => return Ok(ProxiedRequest { request, target }),
                 Err(fault) => fault,
@@ -115,7 +115,7 @@ impl ProxiedClient {
         };
         forget(info);
         let served = self.served(worker, info, None, Vec::new());
-        one::refuse(&mut self.client, &served, fault).await;
+        http1::refuse(&mut self.client, &served, fault).await;
         Err(End { outcome: Outcome::Refused, reason: request_reason(fault) })
     }
 

@@ -10,10 +10,10 @@ use http::{Method, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::date::stamp;
-use super::page::page;
-use super::reason::request_reason;
-use super::stream::write_head;
+use crate::client::stream::write_head;
+use crate::connection::date::stamp;
+use crate::connection::page::page;
+use crate::connection::reason::request_reason;
 use eyelet_acme::Acme;
 use eyelet_config::{Listener, ListenerKind};
 use eyelet_engine::handle::WaitError;

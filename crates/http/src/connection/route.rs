@@ -1,0 +1,339 @@
+//! The rule that serves a connection's requests. After a reload the newest rules decide again, from
+//! the facts kept of the hello.
+
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use eyelet_balance::group::{Group, Member, Tried};
+use eyelet_config::{
+    Action, CertificateSource, Host, HostPort, HttpAddress, HttpUpstream, Originate, Terminate,
+    TerminateUpstream,
+};
+use eyelet_policy::sketch::HelloSketch;
+use eyelet_policy::{Decision, Fact, Facts, Verdict};
+use eyelet_resolve::evidence::Attempt;
+use eyelet_resolve::{dialled, gather};
+use eyelet_telemetry::info::{ConnectionInfo, Decided, TlsCompression};
+use eyelet_wire::connect::Target;
+use eyelet_wire::hello::{HelloReader, Peek};
+use eyelet_wire::ja4::Ja4;
+
+use super::worker::Http;
+use eyelet_upstream::Upstream;
+use eyelet_upstream::pool::Shelf;
+use eyelet_upstream::request::UpstreamRequest;
+
+/// Bytes of a hello that is rebuilt from kept facts: 256 of ALPN names, 253 of SNI.
+const SKETCH_BYTES_MAX: usize = 4 << 10;
+
+/// The rule that serves a connection's requests.
+pub struct Route {
+    /// Its index.
+    pub rule: u32,
+    action: Arc<Action>,
+    /// Connections to its upstream, or to the first of several, that are kept for its requests.
+    pub shelf: Rc<Shelf>,
+    /// The same for the others.
+    others: Box<[Rc<Shelf>]>,
+    /// Load and health of its upstreams, where there is something to choose from.
+    group: Option<Arc<Group>>,
+    /// The client's destination, if that is the upstream.
+    destination: Option<Box<HttpUpstream>>,
+}
+
+/// One of a route's upstreams.
+pub struct RouteTarget<'a> {
+    /// Whom to dial.
+    pub to: &'a HttpUpstream,
+    /// Connections that are kept.
+    pub shelf: &'a Rc<Shelf>,
+    /// Its load and health.
+    pub balanced: Option<(&'a Arc<Group>, &'a Arc<Member>)>,
+}
+
+impl RouteTarget<'_> {
+    /// A kept connection for a request, see [`Shelf::take`]. It is none to an address that has left
+    /// the upstream's name.
+    pub fn take(
+        &self,
+        worker: &Http,
+        upstream_request: &UpstreamRequest<'_>,
+        idle: bool,
+    ) -> Option<Upstream> {
+        if let HttpAddress::Tcp(HostPort { host: Host::Name(name), .. }) = &self.to.address
+            && self.to.chosen.is_none()
+        {
+            self.shelf.compare(|| dialled::usable(&worker.dialler.names, name));
+        }
+        self.shelf.take(upstream_request, idle)
+    }
+}
+
+impl Route {
+    /// The rule of the worker's configuration that serves a connection. If another configuration
+    /// decided it, `info` is updated to this one. `None`: this configuration would not serve it, or
+    /// would require another handshake.
+    pub fn of(
+        worker: &Http,
+        info: &mut ConnectionInfo,
+        has_preface: bool,
+        local: impl FnOnce() -> Option<SocketAddr>,
+    ) -> Option<Self> {
+        let shared = &worker.shared;
+        let decided_by = info.decided.labels.generation();
+        if decided_by == shared.generation {
+            return Self::new(worker, info, (info.decided.listener, info.decided.rule?));
+        }
+        let (listener, rule) = if decided_by >= shared.rules_since {
+            (info.decided.listener, info.decided.rule?)
+        } else {
+            decide(worker, info, local)?
+        };
+        let route = Self::new(worker, info, (listener, rule))?;
+        let roots = shared.server_tls.client_roots(&shared.config.rules, rule);
+        let is_fit = match (route.originate(), info.decided.tls_version) {
+            (None, Some(_)) => is_fit(route.requests()?, roots, info, has_preface),
+            // There was no handshake, and none is wanted.
+            (Some(_), None) => true,
+            _ => false,
+        };
+        if !is_fit {
+            return None;
+        }
+        info.decided.labels = worker.labels.clone();
+        info.decided.listener = listener;
+        info.decided.rule = Some(rule);
+        // These are rule indexes of the other configuration.
+        info.decided.shadow.clear();
+        Some(route)
+    }
+
+    fn new(worker: &Http, info: &ConnectionInfo, (listener, rule): (u16, u32)) -> Option<Self> {
+        let action = worker.shared.config.rules.shared_action(rule)?;
+        let terminate = action.requests()?;
+        let TerminateUpstream::Http(upstream) = &terminate.upstream else { return None };
+        let destination = match upstream.address {
+            HttpAddress::Destination => {
+                let decided = &info.decided;
+                let named = (decided.destination?, decided.sni.as_deref());
+                let listener = worker.shared.config.listeners.get(usize::from(listener));
+                let accepts = listener.is_none_or(|of| !of.proxy_protocol_from.is_empty());
+                let is_chosen = decided.may_be_chosen(accepts);
+                Some(Box::new(upstream.of_connection(named, is_chosen, decided.http2)?))
+            }
+            HttpAddress::Tcp(_) | HttpAddress::Unix(_) => None,
+        };
+        let roots = upstream.tls.as_ref().and_then(|tls| worker.shared.upstream_tls.roots(tls));
+        let shelf = |upstream| match terminate.proxy_protocol {
+            // A connection that came from this edge dials its own upstream connection, so that the
+            // dial is checked for a loop: a shared one could lead to a listener of this edge.
+            None if info.decided.is_handed => Rc::default(),
+            // An origin may know a client by its connection, as with NTLM.
+            None if terminate.certificates == CertificateSource::Mint => Rc::default(),
+            None if action.as_originate().is_some() => Rc::default(),
+            None => worker.pool.shelf(upstream, roots.as_ref()),
+            // The upstream was told the client's address, so only this client may use the
+            // connection.
+            Some(_) => Rc::default(),
+        };
+        let others = terminate.others.iter().filter_map(TerminateUpstream::as_http);
+        let (shelf, others) = (shelf(upstream), others.map(shelf).collect());
+        let group = worker.dialler.names.shared.upstreams.of(rule).cloned();
+        Some(Self { rule, action, shelf, others, group, destination })
+    }
+
+    /// The upstream for a request of this client that was at those of `tried`. `None`: it was at
+    /// all.
+    pub fn choose(
+        &self,
+        client: IpAddr,
+        now_ms: impl FnOnce() -> u64,
+        tried: Tried,
+    ) -> Option<usize> {
+        match &self.group {
+            None => Some(0),
+            Some(group) => group.choose(client, now_ms(), tried),
+        }
+    }
+
+    /// How many upstreams there are.
+    pub fn upstreams(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    /// An upstream by its index in the rule.
+    pub fn target(&self, index: usize) -> Option<RouteTarget<'_>> {
+        let terminate = self.requests()?;
+        let (upstream, shelf) = match index.checked_sub(1) {
+            None => (&terminate.upstream, &self.shelf),
+            Some(other) => (terminate.others.get(other)?, self.others.get(other)?),
+        };
+        let group = self.group.as_ref();
+        let balanced = group.and_then(|group| Some((group, group.members.get(index)?)));
+        let to = match &self.destination {
+            Some(destination) => destination,
+            None => upstream.as_http()?,
+        };
+        Some(RouteTarget { to, shelf, balanced })
+    }
+
+    /// The route of one request of a proxy's client.
+    pub fn proxied(rule: u32, action: Arc<Action>, shelf: Rc<Shelf>) -> Self {
+        Self { rule, action, shelf, others: Box::default(), group: None, destination: None }
+    }
+
+    /// Whether bodies of requests are decoded for the application.
+    pub fn decodes_requests(&self) -> bool {
+        self.requests().is_some_and(|terminate| terminate.compression.decode_requests)
+    }
+
+    /// Whether the rule mints: responses are those of a stranger's origin, and stay as they are.
+    pub fn mints(&self) -> bool {
+        self.requests().is_some_and(|rule| rule.certificates == CertificateSource::Mint)
+    }
+
+    /// Whether the upstream is a stranger's origin, which is told nothing of the client.
+    pub fn is_to_stranger(&self) -> bool {
+        self.mints() && self.has_tls()
+    }
+
+    /// Whether requests go in the clear to an inspector, which goes on by their `Host`.
+    pub fn is_to_inspector(&self) -> bool {
+        self.mints() && !self.has_tls()
+    }
+
+    fn has_tls(&self) -> bool {
+        let http = self.requests().and_then(|rule| rule.upstream.as_http());
+        http.is_some_and(|http| http.tls.is_some())
+    }
+
+    /// How the rule's action serves requests.
+    pub fn requests(&self) -> Option<&Terminate> {
+        self.action.requests()
+    }
+
+    /// The rule's action, if it begins TLS.
+    pub fn originate(&self) -> Option<&Originate> {
+        self.action.as_originate()
+    }
+
+    /// How long its requests are held while the upstream is down.
+    pub fn wait(&self) -> Duration {
+        self.requests().map_or(Duration::ZERO, |terminate| terminate.upstream_wait)
+    }
+}
+
+/// Whether the handshake meets the requirements of the rule.
+fn is_fit(
+    terminate: &Terminate,
+    client_roots: u64,
+    info: &ConnectionInfo,
+    has_preface: bool,
+) -> bool {
+    let decided = &info.decided;
+    (client_roots == 0 || client_roots == decided.client_roots)
+        && decided.tls_version >= Some(terminate.tls_version_min.code())
+        && selects(terminate, decided)
+        // Only the handshake knew the certificate and the other facts of the PROXY header.
+        && (!terminate.client_cert_header || decided.client_certificate.is_some())
+        && terminate.proxy_protocol.is_some() == has_preface
+}
+
+/// Whether the rule would have chosen the protocol that the connection speaks.
+fn selects(terminate: &Terminate, decided: &Decided) -> bool {
+    let lists = |wanted: &[u8]| terminate.alpn_select.iter().any(|name| name == wanted);
+    // A client that offered no protocol speaks HTTP/1.1.
+    let offered_none = decided.alpn_whole && decided.alpn.is_none();
+    match decided.http2 {
+        true => lists(b"h2"),
+        false => offered_none || terminate.alpn_select.is_empty() || lists(b"http/1.1"),
+    }
+}
+
+/// The rules' decision without the hello. A fact that was not kept is unknown and fails closed.
+fn decide(
+    worker: &Http,
+    info: &ConnectionInfo,
+    local: impl FnOnce() -> Option<SocketAddr>,
+) -> Option<(u16, u32)> {
+    let decided = &info.decided;
+    // The hello could not be written again as it was: the rules might take it for another one.
+    if decided.sni_malformed || (!decided.alpn_whole && worker.shared.config.policy.asks_alpn()) {
+        return None;
+    }
+    let listener = worker.labels.listener_called(decided.labels.listener(decided.listener))?;
+    let sketch = decided.tls_version.map(|version| sketch(decided, version));
+    let mut reader = HelloReader::new(SKETCH_BYTES_MAX);
+    let hello = match &sketch {
+        Some(sketch) => match reader.feed(sketch) {
+            Peek::Hello(hello) => Some(hello),
+            _ => return None,
+        },
+        None => None,
+    };
+    let connect = decided.connect.as_deref().and_then(|text| Target::new(text.as_bytes()).ok());
+    let mut local = Some(local);
+    let (mut dns, mut shown) = (None, None);
+    let mut facts = Facts::new(listener, info.client.ip());
+    facts.connect = connect.as_ref();
+    facts.destination = decided.destination;
+    facts.hello = hello.as_ref();
+    if hello.is_none() {
+        // The client speaks no TLS.
+        facts.unknown = facts.unknown.with(Fact::Hello);
+    }
+    facts.ja4 = decided.ja4.as_ref().map(Ja4::as_str);
+    let names = &worker.dialler.names;
+    let sni = decided.sni.as_deref();
+    let mut search = worker.shared.config.policy.search();
+    loop {
+        let fact = match search.decide(&Facts {
+            dns_agrees: dns,
+            certificate: Option::as_ref(&shown)
+                .and_then(|shown: &Arc<Attempt>| shown.certificate()),
+            ..facts
+        }) {
+            Decision::Verdict(Verdict { rule, refuse: None }) => return Some((listener, rule?.0)),
+            Decision::Verdict(_) => return None,
+            Decision::Need(fact) => fact,
+        };
+        let had = match (fact, facts.destination) {
+            (Fact::Destination, None) if connect.is_none() => {
+                facts.destination = local.take().and_then(|local| local());
+                facts.destination.is_some()
+            }
+            (Fact::DnsEvidence, Some(to)) => {
+                let known = sni.and_then(|name| gather::known_by_dns(names, name, to.ip()));
+                dns = known.and_then(|known| known.agrees);
+                dns.is_some()
+            }
+            (Fact::Certificate, Some(to)) => {
+                shown = gather::known_by_certificate(names, to, sni, decided.is_chosen());
+                Option::as_ref(&shown).is_some_and(|shown| shown.certificate().is_some())
+            }
+            _ => false,
+        };
+        if !had {
+            facts.unknown = facts.unknown.with(fact);
+        }
+    }
+}
+
+/// The hello again, from the facts that were kept of it.
+fn sketch(decided: &Decided, version_max: u16) -> Vec<u8> {
+    let alpn: Vec<Box<[u8]>> =
+        decided.alpn.iter().flat_map(|alpn| alpn.raw_names()).map(Into::into).collect();
+    let alpn: Vec<&[u8]> = alpn.iter().map(|name| &**name).collect();
+    HelloSketch {
+        sni: decided.sni.as_deref().map(str::as_bytes),
+        alpn: &alpn,
+        // The handshake chose the highest version of both sides, and this edge supports the
+        // highest.
+        version_max,
+        ech: decided.ech,
+        compression: !matches!(decided.tls_compression, None | Some(TlsCompression::None)),
+    }
+    .to_records()
+}

@@ -1,0 +1,311 @@
+//! Finds an upstream connection for a request: a kept one, or a new one. Holds the request while
+//! the upstream accepts no connection.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use eyelet_balance::group::{Group, Member, Tried};
+use eyelet_resolve::connect::Balanced;
+use eyelet_resolve::dial::may_dial_another;
+use eyelet_resolve::share::{DialTime, share};
+use eyelet_telemetry::reason::Reason;
+use eyelet_telemetry::upstream::OpenExchange;
+use eyelet_tls::client::Spoken;
+
+use super::room;
+use crate::client::exchange_error::ExchangeError;
+use crate::client::failure::Failure;
+use crate::client::stream::Stream;
+use crate::connection::route::{Route, RouteTarget};
+use crate::connection::served_connection::{Record, ServedConnection};
+use crate::connection::worker::Http;
+use eyelet_upstream::Upstream;
+use eyelet_upstream::dial::{self, DialFailure, DialTerms, Dialled, spoken};
+use eyelet_upstream::pool::{HeldRequest, Shelf};
+use eyelet_upstream::request::UpstreamRequest;
+
+/// Dials of the only upstream of a rule while each new connection ends by GOAWAY before a stream.
+/// A request has as many tries: a server that stops says so, and the next one listens already.
+const UNREAD_DIALS_MAX: u32 = 3;
+
+/// A route has an HTTP upstream. Other connections are not served here.
+const NO_UPSTREAM: Reason = Reason::Internal("no HTTP upstream");
+/// A new connection has taken no stream.
+const UNREAD: Reason = Reason::UpstreamUnread;
+
+/// Which connection a request may have.
+#[derive(Clone, Copy)]
+pub struct Want {
+    /// Whether a kept connection of HTTP/1.1 will do.
+    pub idle: bool,
+    /// Whether it may be held for `upstream_wait`.
+    pub hold: bool,
+}
+
+/// A connection for a request, and where it leads.
+pub struct FoundUpstream {
+    /// The connection.
+    pub upstream: Upstream,
+    /// The index of its upstream in the rule.
+    pub index: usize,
+    /// Its upstream, if there is something to choose from.
+    pub chosen: Option<Chosen>,
+}
+
+impl FoundUpstream {
+    /// The stream of a request that was asked before its turn. Its route has one upstream.
+    pub fn asked(served: &ServedConnection, upstream: Upstream) -> Self {
+        let balanced = served.route().ok().and_then(|route| route.target(0)?.balanced);
+        Self { upstream, index: 0, chosen: balanced.map(Chosen::new) }
+    }
+}
+
+/// An upstream whose load and health are known, and the exchange that is open at it.
+pub struct Chosen {
+    /// The upstream.
+    pub member: Arc<Member>,
+    /// The group that it was chosen from.
+    pub group: Arc<Group>,
+    _open: OpenExchange,
+}
+
+impl Chosen {
+    fn new((group, member): (&Arc<Group>, &Arc<Member>)) -> Self {
+        let open = OpenExchange::new(&member.health.counters);
+        Self { member: member.clone(), group: group.clone(), _open: open }
+    }
+
+    /// Notes that it closed a new connection without a response. `index` is its own in the rule.
+    /// Returns whether another upstream is left.
+    pub fn note_dead(&self, served: &ServedConnection, index: usize, tried: &mut Tried) -> bool {
+        let why = "it closed a new connection without a response";
+        self.member.health.failed(served.worker.engine.now_unix_ms(), &why);
+        tried.add(index);
+        tried.count() < self.group.members.len()
+    }
+}
+
+/// An upstream connection for the request: a kept one, one that another request dials, or a new
+/// one. An upstream of `tried` is not chosen; one that could not be dialled is added.
+pub async fn find(
+    served: &ServedConnection,
+    stream: &mut Stream<'_>,
+    upstream_request: &UpstreamRequest<'_>,
+    (want, tried): (Want, &mut Tried),
+    record: &mut Record,
+) -> Result<FoundUpstream, Failure> {
+    // A reload while the request is held may have changed the upstream.
+    let mut newer: Option<(_, Route)> = None;
+    let (mut dials, mut arrived, mut held) = (Dials::default(), None, None::<HeldRequest>);
+    loop {
+        let (worker, route) = match &newer {
+            Some((worker, route)) => (worker, route),
+            None => (&served.worker, served.route().map_err(Failure::Answer)?),
+        };
+        let index = choose(served, route, *tried).ok_or(Failure::Answer(UNREAD))?;
+        let target = route.target(index).ok_or(Failure::Answer(NO_UPSTREAM))?;
+        let (shelf, spoken) = (target.shelf, spoken(target.to, upstream_request.by_one));
+        let found = |upstream| {
+            wake(&route.shelf, held.as_ref());
+            FoundUpstream { upstream, index, chosen: target.balanced.map(Chosen::new) }
+        };
+        let in_vain = dials.in_vain(index, shelf);
+        if let Some(kept) = target.take(worker, upstream_request, want.idle) {
+            return Ok(found(kept));
+        }
+        // One deadline for other requests' dials and for its own.
+        let give_up_at = *arrived.get_or_insert_with(Instant::now) + route.wait();
+        if spoken != Spoken::One && shelf.is_dialled(in_vain) {
+            // A dial has its own timeouts.
+            stream.due_in(served.worker.shared.config.limits.connect_timeout + route.wait());
+            Box::pin(while_here(stream, shelf.settled())).await?;
+            continue;
+        }
+        let limit = worker.dialler.connect_timeout;
+        let is_last = tried.count() + 1 >= route.upstreams();
+        let share = share(limit, dials.passed(Instant::now()), is_last);
+        let begins = (spoken, share.wait, may_leave_early(served, route, upstream_request));
+        let dialled = Box::pin(reach(served, stream, (worker, route, &target), begins)).await?;
+        let failure = match dialled {
+            Ok(Dialled::One(mut connection)) => {
+                // The connection's own route keeps connections to its own upstream only.
+                connection.is_single_use = newer.is_some();
+                return Ok(found(Upstream::One(connection)));
+            }
+            Ok(Dialled::Two(connection)) => match connection.ask(upstream_request) {
+                Some(asked) => return Ok(found(Upstream::Two(Box::new(asked)))),
+                None => DialFailure { name: connection.name.clone(), reason: UNREAD },
+            },
+            Err(failure) => failure,
+        };
+        let has_next = note_failed(worker, &target, (index, tried), (&failure, share))
+            || dials.may_repeat(&target, &failure.reason);
+        if has_next && dials.passed(Instant::now()) < limit {
+            continue;
+        }
+        let is_loop = matches!(failure.reason, Reason::Loop(_));
+        let is_late = Instant::now() >= give_up_at || worker.engine.is_draining();
+        if held.is_none() && want.hold && !is_loop && !is_late {
+            held = route.shelf.hold();
+        }
+        let Some(held) = held.as_mut().filter(|_| !is_loop && !is_late) else {
+            return Err(give_up(served, record, failure));
+        };
+        *tried = Tried::default();
+        Box::pin(while_here(stream, held.wait(give_up_at))).await?;
+        dials.began = None;
+        newer = served.newer_route().or(newer);
+    }
+}
+
+/// Whether the request may leave before the upstream has spoken HTTP/2: it does no harm twice, and
+/// an upstream that never speaks costs it neither another upstream nor a wait for this one. That
+/// saves a client behind a long way a round trip.
+fn may_leave_early(
+    served: &ServedConnection,
+    route: &Route,
+    request: &UpstreamRequest<'_>,
+) -> bool {
+    let is_only = route.upstreams() == 1 && route.wait().is_zero();
+    request.again && is_only && served.originate().is_some()
+}
+
+/// The dials for a request.
+#[derive(Default)]
+struct Dials {
+    /// The vain dials of the upstream with this index when the request came to it. Each upstream
+    /// has a count of its own.
+    vain: Option<(usize, u64)>,
+    /// Number of connections that have taken no stream.
+    unread: u32,
+    /// When the first began. `None` again after a hold: the time of the hold is not the dials'.
+    began: Option<Instant>,
+}
+
+impl Dials {
+    fn in_vain(&mut self, index: usize, shelf: &Shelf) -> u64 {
+        let known = self.vain.filter(|(of, _)| *of == index);
+        let (_, in_vain) = *self.vain.insert(known.unwrap_or_else(|| (index, shelf.in_vain())));
+        in_vain
+    }
+
+    /// Says if the same upstream is dialled again at once after a dial that ended so: it is the
+    /// only one.
+    fn may_repeat(&mut self, target: &RouteTarget<'_>, reason: &Reason) -> bool {
+        let is_again = target.balanced.is_none() && *reason == UNREAD;
+        self.unread += u32::from(is_again);
+        is_again && self.unread < UNREAD_DIALS_MAX
+    }
+
+    /// The time since the first, which begins now if there was none.
+    fn passed(&mut self, now: Instant) -> Duration {
+        now.saturating_duration_since(*self.began.get_or_insert(now))
+    }
+}
+
+/// Notes a failed dial of an upstream whose health is known. Returns whether another one is left
+/// that may be dialled.
+fn note_failed(
+    worker: &Http,
+    target: &RouteTarget<'_>,
+    (index, tried): (usize, &mut Tried),
+    (failure, share): (&DialFailure, DialTime),
+) -> bool {
+    let is_over = may_dial_another(&failure.reason);
+    let Some((group, member)) = target.balanced.filter(|_| is_over) else { return false };
+    if share.says_down(&failure.reason) {
+        member.health.failed(worker.engine.now_unix_ms(), &failure.reason);
+    }
+    tried.add(index);
+    tried.count() < group.members.len()
+}
+
+/// The failure of a request that has no connection and is not held.
+fn give_up(served: &ServedConnection, record: &mut Record, failure: DialFailure) -> Failure {
+    record.note_unreached(&failure.name);
+    served.note_upstream(&failure.name);
+    Failure::Answer(failure.reason)
+}
+
+/// The upstream for a request that was at those of `tried`.
+fn choose(served: &ServedConnection, route: &Route, tried: Tried) -> Option<usize> {
+    let now_ms = || served.worker.engine.now_unix_ms();
+    route.choose(served.info.client.ip(), now_ms, tried)
+}
+
+/// The upstream accepts connections: wakes the requests that are held. Those of a rule with several
+/// upstreams wait at the first. After a reload a held
+/// request may have its connection from another shelf than those that wait with it.
+fn wake(shelf: &Shelf, held: Option<&HeldRequest>) {
+    shelf.wake();
+    if let Some(held) = held {
+        held.wake();
+    }
+}
+
+/// Waits for a future, while the client is connected.
+async fn while_here<T>(
+    stream: &mut Stream<'_>,
+    wanted: impl Future<Output = T>,
+) -> Result<T, ExchangeError> {
+    let mut wanted = pin!(wanted);
+    poll_fn(|task| match wanted.as_mut().poll(task) {
+        Poll::Ready(done) => Poll::Ready(Ok(done)),
+        Poll::Pending => stream.poll_closed(task).map(Err),
+    })
+    .await
+}
+
+/// Dials for at most `wait`, while the client is connected.
+async fn reach(
+    served: &ServedConnection,
+    stream: &mut Stream<'_>,
+    (worker, route, target): (&Http, &Route, &RouteTarget<'_>),
+    (spoken, wait, is_early): (Spoken, Duration, bool),
+) -> Result<Result<Dialled, DialFailure>, Failure> {
+    let _counted = room::take_upstream(served, target.to)?;
+    // The dial has its own timeouts.
+    stream.due_in(served.worker.shared.config.limits.connect_timeout + route.wait());
+    let dialling = (spoken != Spoken::One).then(|| target.shelf.dials());
+    let now_ms = worker.engine.now_unix_ms();
+    let balanced = target.balanced.map(|(group, member)| Balanced { group, member, now_ms });
+    let (begins, terms) = ((spoken, &*served.preface), DialTerms { wait, balanced, is_early });
+    let dialled = dial::dial(&worker.dialler, target.to, begins, terms, &served.info);
+    let dialled = while_here(stream, dialled).await?;
+    if let Some(dialling) = dialling {
+        dialling.over(dialled.as_ref().ok());
+    }
+    Ok(dialled)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+
+    #[test]
+    fn each_upstream_has_its_own_count_of_vain_dials() {
+        let (shelf, other) = (Rc::<Shelf>::default(), Rc::<Shelf>::default());
+        let mut dials = Dials::default();
+        assert_eq!(dials.in_vain(0, &shelf), 0);
+        shelf.dials().over(None);
+        assert_eq!(dials.in_vain(0, &shelf), 0, "as it was when the request came");
+        other.dials().over(None);
+        assert_eq!(dials.in_vain(1, &other), 1);
+        assert_eq!(dials.in_vain(0, &shelf), 1);
+    }
+
+    #[test]
+    fn the_clock_begins_anew_after_a_hold() {
+        let (mut dials, now) = (Dials::default(), Instant::now());
+        let second = Duration::from_secs(1);
+        assert_eq!(dials.passed(now), Duration::ZERO);
+        assert_eq!(dials.passed(now + 6 * second), 6 * second);
+        dials.began = None;
+        assert_eq!(dials.passed(now + 7 * second), Duration::ZERO);
+    }
+}

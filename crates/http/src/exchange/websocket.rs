@@ -1,0 +1,227 @@
+//! WebSocket over HTTP/2 (RFC 8441): the upstream gets the request by HTTP/1.1, and after its 101
+//! bytes are copied.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::BytesMut;
+use eyelet_compress::CodingError;
+use eyelet_compress::fields::lists;
+use eyelet_wire::websocket::{CLOSE_TO_CLIENT, close_to_server};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, StatusCode, request, response};
+
+use super::transfer::{Broken, Download, Upload};
+use crate::client::exchange_error::ExchangeError;
+use crate::client::stream::Stream;
+use crate::connection::date::stamp;
+use crate::connection::served_connection::{ServedConnection, Written};
+use eyelet_http1::boundary::Boundary;
+use eyelet_http1::fault::{RequestFault, ResponseFault};
+use eyelet_http1::head::Length;
+use eyelet_telemetry::reason::{Limit, Reason};
+use eyelet_upstream::Upstream;
+
+const ACCEPT: HeaderName = header::SEC_WEBSOCKET_ACCEPT;
+const KEY: HeaderName = header::SEC_WEBSOCKET_KEY;
+
+/// Turns an extended CONNECT into the GET that an HTTP/1.1 upstream knows (RFC 6455 4.1). Returns
+/// the protocol to ask for.
+pub fn to_get(request: &mut request::Parts) -> Option<HeaderValue> {
+    let mut nonce = [0; 16];
+    aws_lc_rs::rand::fill(&mut nonce).ok()?;
+    let key = STANDARD.encode(nonce);
+    request.method = Method::GET;
+    request.headers.insert(KEY, HeaderValue::from_str(&key).ok()?);
+    Some(HeaderValue::from_static("websocket"))
+}
+
+/// Checks the 101 of an upstream that has switched to `websocket`, as RFC 6455 section 4.1 has its
+/// client do it. An HTTP/2 client cannot: it has sent no key, and it does not see the fields of the
+/// hop. `asked` are the fields that the upstream got.
+pub fn check(asked: &HeaderMap, head: &response::Parts) -> Result<(), ResponseFault> {
+    let said = &head.headers;
+    if !lists(said, &header::CONNECTION, "upgrade") {
+        return Err(ResponseFault::NoUpgrade);
+    }
+    let key = asked.get(KEY).map(HeaderValue::as_bytes).unwrap_or_default();
+    let mut accepts = said.get_all(ACCEPT).iter();
+    match (accepts.next(), accepts.next()) {
+        (Some(accept), None) if accept.as_bytes() == accept_of(key).as_bytes() => {}
+        _ => return Err(ResponseFault::Accept),
+    }
+    let offered = |field| elements(asked, field).collect::<Vec<_>>();
+    let protocols = said.get_all(header::SEC_WEBSOCKET_PROTOCOL);
+    let offered_protocols = offered(&header::SEC_WEBSOCKET_PROTOCOL);
+    let mut chosen = protocols.iter().map(HeaderValue::as_bytes);
+    if chosen.next().is_some_and(|chosen| !offered_protocols.contains(&chosen))
+        || chosen.next().is_some()
+    {
+        return Err(ResponseFault::Unoffered);
+    }
+    let extensions = offered(&header::SEC_WEBSOCKET_EXTENSIONS);
+    let is_offered = |chosen: &[u8]| {
+        extensions.iter().any(|one| name_of(one).eq_ignore_ascii_case(name_of(chosen)))
+    };
+    match elements(said, &header::SEC_WEBSOCKET_EXTENSIONS).all(is_offered) {
+        true => Ok(()),
+        false => Err(ResponseFault::Unoffered),
+    }
+}
+
+/// The value that proves that the upstream has read this key as that of a WebSocket.
+fn accept_of(key: &[u8]) -> String {
+    let text = [key, b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"].concat();
+    STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, &text))
+}
+
+/// The elements of a field's lines. A parameter's value is a token, also within quotes, so that it
+/// has no comma (RFC 6455 section 9.1).
+fn elements<'a>(
+    headers: &'a HeaderMap,
+    field: &'a HeaderName,
+) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    let lines = headers.get_all(field).iter().map(HeaderValue::as_bytes);
+    lines.flat_map(|line| line.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
+}
+
+/// An extension without its parameters.
+fn name_of(extension: &[u8]) -> &[u8] {
+    extension.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii()
+}
+
+/// Turns the upstream's 101 into HTTP/2's form, which is a final response.
+pub fn to_ok(head: &mut response::Parts) {
+    head.status = StatusCode::OK;
+    head.headers.remove(header::CONNECTION);
+    head.headers.remove(header::UPGRADE);
+    head.headers.remove(ACCEPT);
+    stamp(head);
+}
+
+/// Ends the directions that are open by close frames, if each is between two frames.
+fn leave(
+    stream: &mut Stream<'_>,
+    up: &mut Upload<'_>,
+    down: &mut Download<'_>,
+) -> Result<(), CodingError> {
+    if !up.may_end() || !down.may_end() {
+        return Ok(());
+    }
+    if !up.has_ended()
+        && let Some(mask) = eyelet_sys::process::random()
+    {
+        up.end_with(&close_to_server(mask));
+    }
+    if !down.has_ended() {
+        down.end_with(&CLOSE_TO_CLIENT, stream)?;
+    }
+    Ok(())
+}
+
+/// Why a copy ended before both directions had.
+pub enum CopyEnd {
+    /// By the client.
+    Client(ExchangeError),
+    /// By the upstream, or after `idle_timeout` without a byte.
+    Other(Reason),
+}
+
+/// Copies both ways until both have ended: END_STREAM of one side becomes the FIN of the other.
+pub async fn copy(
+    served: &ServedConnection,
+    stream: &mut Stream<'_>,
+    mut upstream: Upstream,
+    written: &Written<'_>,
+) -> Result<(), CopyEnd> {
+    let idle_timeout = served.worker.shared.config.limits.idle_timeout;
+    let mut up = Upload::new(&served.worker, written, BytesMut::new(), Length::UntilClose, false);
+    let mut down = Download::new(&served.worker, written, Length::UntilClose);
+    up.follow(Boundary::of_frames());
+    down.follow(Boundary::of_frames());
+    let (mut up_over, mut down_over, mut moved) = (false, false, Instant::now());
+    let progress_wait = served.progress_wait().min(idle_timeout);
+    stream.due_in(progress_wait);
+    poll_fn(|task| {
+        if (stream.poll_ends(task).is_ready() || served.is_removed())
+            && leave(stream, &mut up, &mut down).is_err()
+        {
+            return Poll::Ready(Err(CopyEnd::Other(Reason::CodingFailed)));
+        }
+        let before = (up.written, down.taken);
+        // What an upstream does not take any more is read and dropped.
+        if !up_over || up.broken {
+            up_over = match poll_up(task, stream, &mut upstream, &mut up) {
+                // The client has all that the upstream had to say.
+                Poll::Ready(Err(_)) if down_over => true,
+                Poll::Ready(Err(exchange_error)) => {
+                    return Poll::Ready(Err(CopyEnd::Client(exchange_error)));
+                }
+                passed => passed.is_ready(),
+            };
+        }
+        if !down_over {
+            down_over = match down.poll(task, stream, &mut upstream) {
+                Poll::Ready(Err(Broken::Client(exchange_error))) => {
+                    return Poll::Ready(Err(CopyEnd::Client(exchange_error)));
+                }
+                Poll::Ready(Err(_)) => {
+                    return Poll::Ready(Err(CopyEnd::Other(Reason::UpstreamReset)));
+                }
+                passed => passed.is_ready(),
+            };
+        }
+        if up_over && down_over {
+            return Poll::Ready(Ok(()));
+        }
+        if before != (up.written, down.taken) {
+            moved = Instant::now();
+            stream.due_in(progress_wait);
+        }
+        if let Poll::Ready(exchange_error) = stream.poll_closed(task) {
+            return Poll::Ready(Err(CopyEnd::Client(exchange_error)));
+        }
+        while stream.poll_late(task).is_ready() {
+            if moved.elapsed() >= idle_timeout {
+                return Poll::Ready(Err(CopyEnd::Other(Reason::Timeout(Limit::Idle, None))));
+            }
+            // Treated like a body that does not move. A silent connection without held bytes is
+            // fine.
+            let is_leaving = stream.is_leaving() && !down_over;
+            let holds = stream.queued() > 0 || is_leaving || up.is_stalled();
+            if holds && let Some(reason) = served.gives_up(moved) {
+                return Poll::Ready(Err(CopyEnd::Other(reason)));
+            }
+            stream.due_in(progress_wait.min(idle_timeout.saturating_sub(moved.elapsed())));
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Moves the client's bytes, and passes their end on. Ready when that is done, or when the upstream
+/// takes no more.
+fn poll_up(
+    task: &mut Context<'_>,
+    stream: &mut Stream<'_>,
+    upstream: &mut Upstream,
+    up: &mut Upload<'_>,
+) -> Poll<Result<(), ExchangeError>> {
+    loop {
+        match ready!(up.poll(task, stream, upstream)) {
+            // The end of the client's stream ends this direction, as by HTTP/1.1.
+            Err(ExchangeError::Request(RequestFault::Cut)) => up.end_with(b""),
+            Err(exchange_error) => return Poll::Ready(Err(exchange_error)),
+            Ok(()) if up.broken => return Poll::Ready(Ok(())),
+            // An error does not matter: nothing follows.
+            Ok(()) => return upstream.poll_shutdown(task).map(Ok),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

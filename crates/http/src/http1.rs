@@ -1,0 +1,236 @@
+//! HTTP/1.1 on a terminated connection: serves one request after another, and parks the connection
+//! when no more arrive.
+
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
+use http::Method;
+
+use crate::client::ahead::{AskedAhead, Pipeline};
+use crate::client::io::{ClientLost, ClientStream, READ_BYTES};
+use crate::client::stream::Stream;
+use crate::connection::reason::request_reason;
+use crate::connection::served_connection::{Record, RequestLogEntry, ServedConnection};
+use crate::connection::worker::Http;
+use crate::exchange::end::ExchangeEnd;
+use crate::exchange::switched;
+use crate::exchange::{answer, exchange};
+use eyelet_engine::connection_table::{LARGE_BYTES, Phase};
+use eyelet_engine::handle::WaitError;
+use eyelet_engine::park;
+use eyelet_engine::shed::Serving;
+use eyelet_http1::fault::RequestFault;
+use eyelet_http1::head::{Length, Request, Scanner, take_request};
+use eyelet_memory::budget::HELLO_BYTES;
+use eyelet_telemetry::info::End;
+use eyelet_telemetry::reason::{Reason, Stage, When};
+
+/// How long the task waits for the next request before the connection is parked. A page's next
+/// request arrives within a round trip or two. Parking and waking cost about as much as a request's
+/// AEAD.
+pub const AWAKE: Duration = Duration::from_millis(200);
+/// The same where the client has a connection to the upstream of its own, which ends when the
+/// client's is parked: making another one takes three round trips, often of a long line. svn rests
+/// while it stores what came.
+const AWAKE_ORIGINATE: Duration = Duration::from_secs(2);
+/// The stage of a connection that has sent part of a head.
+const HEAD: When = When::During(Stage::RequestHead);
+
+/// The next event of a connection.
+// Moving the largest variant costs less than a box for each request.
+#[allow(clippy::large_enum_variant)]
+pub enum NextRequest {
+    /// A request.
+    Request(Request),
+    /// No request for now.
+    Rest,
+    /// An invalid request.
+    Fault(RequestFault),
+    /// The connection ends.
+    End(Reason),
+    /// The connection to the client is lost.
+    ClientLost(ClientLost),
+}
+
+/// How a connection ends.
+enum Last {
+    /// By close_notify; unread bytes are drained.
+    Close,
+    /// Without close_notify: the last response is truncated.
+    Cut,
+}
+
+/// Serves a connection until it is parked or has ended.
+pub async fn serve(mut client: ClientStream, mut served: ServedConnection, _serving: Serving) {
+    let mut pipeline = Pipeline::default();
+    let (reason, last) = loop {
+        let (next, mut asked) = match pipeline.pop() {
+            Some(waiting) => (in_turn(&client, waiting.request), waiting.asked),
+            None => {
+                let wait = if served.originate().is_some() { AWAKE_ORIGINATE } else { AWAKE };
+                (next(&mut client, &served.worker, wait).await, None)
+            }
+        };
+        match next {
+            NextRequest::Request(request) => {
+                if let Some(newer) = served.reloaded(|| client.handle.local_address()) {
+                    (served, asked) = (newer, None);
+                    pipeline.forget_asked();
+                }
+                pipeline.begin(&request);
+                let ahead = (&mut pipeline, asked);
+                let Step { close, done } = step(&mut client, &served, request, ahead).await;
+                if let Some(switched) = done.switched {
+                    return switched::switch(client, served, switched).await;
+                }
+                match (done.client_lost, close) {
+                    (true, _) => break (Reason::Cut, Last::Cut),
+                    (false, true) => {
+                        let why = served.why_last().unwrap_or(Reason::ClosedAfterResponse);
+                        break (why, Last::Close);
+                    }
+                    (false, false) => {}
+                }
+            }
+            NextRequest::Rest => return rest(client, served),
+            NextRequest::Fault(fault) => {
+                refuse(&mut client, &served, fault).await;
+                break (request_reason(fault), Last::Close);
+            }
+            NextRequest::End(reason) => break (reason, Last::Close),
+            NextRequest::ClientLost(client_lost) => break (client_lost.reason(), Last::Cut),
+        }
+    };
+    pipeline.end(&served, &reason);
+    end(client, served, reason, &last);
+}
+
+/// A request that was read before its turn, which has come.
+fn in_turn(client: &ClientStream, request: Request) -> NextRequest {
+    match client.handle.in_time() {
+        Err(shed @ WaitError::Shed) => NextRequest::ClientLost(shed.into()),
+        _ => NextRequest::Request(request),
+    }
+}
+
+/// Ends a connection and writes its line.
+fn end(mut client: ClientStream, served: ServedConnection, reason: Reason, last: &Last) {
+    let words = match last {
+        Last::Close => client.close_notify(),
+        Last::Cut => client.unsent(),
+    };
+    park::close_with(&client.handle, &words);
+    let worker = served.worker.clone();
+    let outcome = served.outcome();
+    worker.engine.emit(&served.end(), &End { outcome, reason });
+}
+
+/// Parks the connection, without an upstream or a buffer.
+fn rest(client: ClientStream, mut served: ServedConnection) {
+    let (handle, relay) = client.into_parked(std::mem::take(&mut served.preface), None);
+    let mut info = served.end();
+    park::park(&handle, &mut info, relay);
+}
+
+/// Waits for a request, for so long.
+pub async fn next(client: &mut ClientStream, worker: &Http, wait: Duration) -> NextRequest {
+    let http = &worker.shared.config.http;
+    let engine = &worker.engine;
+    if client.plain.is_empty() {
+        if engine.is_draining() {
+            return NextRequest::End(Reason::Drained(None));
+        }
+        client.handle.due_in(wait);
+        let filled = poll_fn(|task| match client.poll_fill(task, READ_BYTES) {
+            Poll::Pending if client.handle.is_to_end() => {
+                Poll::Ready(Err(ClientLost::Wait(WaitError::Drained)))
+            }
+            // Only a parked connection can leave for another process.
+            Poll::Pending if engine.is_leaving() => {
+                Poll::Ready(Err(ClientLost::Wait(WaitError::Late)))
+            }
+            filled => filled,
+        });
+        match filled.await {
+            Ok(0) if client.is_truncated() => {
+                return NextRequest::End(Reason::Truncated);
+            }
+            Ok(0) => return NextRequest::End(Reason::ClientClosed(None)),
+            Ok(_) => {}
+            Err(ClientLost::Wait(WaitError::Drained)) => {
+                return NextRequest::End(Reason::Drained(None));
+            }
+            Err(ClientLost::Wait(WaitError::Ended)) => return NextRequest::End(Reason::Ended),
+            Err(ClientLost::Wait(WaitError::Late)) => return NextRequest::Rest,
+            Err(client_lost) => return NextRequest::ClientLost(client_lost),
+        }
+    }
+    let (mut scanner, mut is_bounded) = (Scanner::default(), false);
+    loop {
+        match take_request(&mut client.plain, &mut scanner, http.head_bytes_max) {
+            Ok(Some(request)) => {
+                engine.enters(client.handle.key(), Phase::Busy);
+                if let Err(shed @ WaitError::Shed) = client.handle.in_time() {
+                    return NextRequest::ClientLost(shed.into());
+                }
+                return NextRequest::Request(request);
+            }
+            Ok(None) => {}
+            Err(fault) => return NextRequest::Fault(fault),
+        }
+        // Most heads arrive whole, and their exchange sets its own deadlines.
+        if !std::mem::replace(&mut is_bounded, true) {
+            client.handle.due_in(http.head_timeout);
+        }
+        // Until its head is complete the connection can be shed as half-open.
+        let is_large = client.plain.len() > LARGE_BYTES;
+        let phase = if is_large { Phase::Large } else { Phase::HalfOpen };
+        engine.enters(client.handle.key(), phase);
+        if client.plain.len() > HELLO_BYTES && !engine.relieve(client.plain.len()) {
+            return NextRequest::ClientLost(ClientLost::Wait(WaitError::Shed));
+        }
+        match poll_fn(|task| client.poll_fill(task, READ_BYTES)).await {
+            Ok(0) => return NextRequest::End(Reason::ClientClosed(Some(HEAD))),
+            Ok(_) => {}
+            Err(ClientLost::Wait(WaitError::Late)) => {
+                return NextRequest::Fault(RequestFault::SlowHead);
+            }
+            Err(client_lost) => return NextRequest::ClientLost(client_lost),
+        }
+    }
+}
+
+struct Step {
+    close: bool,
+    done: ExchangeEnd,
+}
+
+async fn step(
+    client: &mut ClientStream,
+    served: &ServedConnection,
+    request: Request,
+    (pipeline, asked): (&mut Pipeline, Option<Box<AskedAhead>>),
+) -> Step {
+    let Request { mut parts, length, keep_alive } = request;
+    let close = !keep_alive || served.why_last().is_some();
+    let mut stream = Stream::one(client, length, parts.version, close);
+    stream.has_asked(asked, (pipeline, served));
+    // Not boxed: the box would exceed what the allocator caches, and allocating it for each request
+    // costs more than the memory while the connection is awake.
+    let done = exchange(served, &mut stream, &mut parts, length).await;
+    let close = stream.as_one().is_none_or(|one| one.close);
+    Step { close, done }
+}
+
+/// Answers an invalid request.
+pub async fn refuse(client: &mut ClientStream, served: &ServedConnection, fault: RequestFault) {
+    let mut stream = Stream::one(client, Length::Empty, http::Version::HTTP_11, true);
+    let mut log_entry = RequestLogEntry::new(served, Record::unread(served), stream.sent());
+    let record = &mut log_entry.record;
+    record.failed = true;
+    record.reason = request_reason(fault);
+    // The result is dropped: a client that does not read this gets no other answer.
+    answer(served, &mut stream, fault.status(), &Method::GET, record).await;
+    log_entry.end();
+}

@@ -1,0 +1,93 @@
+//! One stream of an HTTP/2 connection from its request to the end of its response: the task that
+//! serves it.
+
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use http::request;
+
+use crate::client::head::{AskedRequest, asks_for_websocket};
+use crate::client::http2::Two;
+use crate::client::stream::Stream;
+use crate::connection::reason::request_reason;
+use crate::connection::served_connection::{Record, RequestLogEntry, ServedConnection};
+use crate::exchange::{answer, exchange};
+use eyelet_http1::fault::RequestFault;
+
+/// How long the rest of a request's body is discarded after the answer, and how long without a byte
+/// of it. On a slow line a client needs that long to notice the answer. The stream's memory is held
+/// meanwhile.
+const REST_WAIT: Duration = Duration::from_secs(30);
+const REST_SILENCE: Duration = Duration::from_secs(5);
+
+/// Serves a request, or refuses it if it is malformed.
+pub async fn serve_stream(served: &ServedConnection, asked: &mut AskedRequest, two: Two) {
+    let AskedRequest { parts, length, fault } = asked;
+    if let Some(reason) = two.runs() {
+        let mut record = Record::new(served, parts);
+        record.failed = true;
+        record.reason = reason;
+        return served.emit(&record);
+    }
+    let is_websocket = asks_for_websocket(parts);
+    if fault.is_some() {
+        // Counts like a reset, as it is as cheap for its sender.
+        two.count_malformed();
+    }
+    let mut stream = Stream::Two(two);
+    let client_lost = match fault {
+        None => exchange(served, &mut stream, parts, *length).await.client_lost,
+        Some(fault) => !Box::pin(refuse_malformed(served, &mut stream, parts, *fault)).await,
+    };
+    if !client_lost && !is_websocket {
+        drop_rest(served, &mut stream).await;
+    }
+}
+
+/// Answers a malformed request. Returns whether the client took the answer.
+async fn refuse_malformed(
+    served: &ServedConnection,
+    stream: &mut Stream<'_>,
+    parts: &request::Parts,
+    fault: RequestFault,
+) -> bool {
+    let mut log_entry = RequestLogEntry::new(served, Record::new(served, parts), stream.sent());
+    let record = &mut log_entry.record;
+    record.failed = true;
+    record.reason = request_reason(fault);
+    let taken = answer(served, stream, fault.status(), &parts.method, record).await;
+    log_entry.end();
+    taken
+}
+
+/// Reads and discards the rest of a request's body after its response has ended. Dropping the
+/// stream would reset it (NO_ERROR), and clients then lose the answer.
+async fn drop_rest(served: &ServedConnection, stream: &mut Stream<'_>) {
+    if stream.is_request_done() {
+        return;
+    }
+    stream.refuse_rest();
+    let began = Instant::now();
+    let (mut moved, mut before) = (began, stream.dropped());
+    let progress_wait = served.progress_wait().min(REST_SILENCE);
+    stream.due_in(progress_wait);
+    poll_fn(|task| {
+        // Scarce memory is for requests without an answer yet.
+        if stream.poll_rest(task).is_ready() || served.worker.engine.process.budget.is_tight(0) {
+            return Poll::Ready(());
+        }
+        if stream.dropped() != before {
+            (moved, before) = (Instant::now(), stream.dropped());
+        }
+        while stream.poll_late(task).is_ready() {
+            let over = began.elapsed() >= REST_WAIT || moved.elapsed() >= REST_SILENCE;
+            if over || served.gives_up(moved).is_some() {
+                return Poll::Ready(());
+            }
+            stream.due_in(progress_wait);
+        }
+        Poll::Pending
+    })
+    .await;
+}
