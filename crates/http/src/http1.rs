@@ -5,17 +5,15 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
-use http::Method;
-
 use crate::client::ahead::{AskedAhead, Pipeline};
 use crate::client::io::{ClientLost, ClientStream, READ_BYTES};
 use crate::client::stream::Stream;
 use crate::connection::reason::request_reason;
-use crate::connection::served_connection::{Record, RequestLogEntry, ServedConnection};
+use crate::connection::served_connection::ServedConnection;
 use crate::connection::worker::Http;
 use crate::exchange::end::ExchangeEnd;
+use crate::exchange::serve::{Refusal, exchange, refuse as refuse_request};
 use crate::exchange::switched;
-use crate::exchange::{answer, exchange};
 use eyelet_engine::connection_table::{LARGE_BYTES, Phase};
 use eyelet_engine::handle::WaitError;
 use eyelet_engine::park;
@@ -226,11 +224,7 @@ async fn step(
 /// Answers an invalid request.
 pub async fn refuse(client: &mut ClientStream, served: &ServedConnection, fault: RequestFault) {
     let mut stream = Stream::one(client, Length::Empty, http::Version::HTTP_11, true);
-    let mut log_entry = RequestLogEntry::new(served, Record::unread(served), stream.sent());
-    let record = &mut log_entry.record;
-    record.failed = true;
-    record.reason = request_reason(fault);
+    let refusal = Refusal { status: fault.status(), reason: request_reason(fault) };
     // The result is dropped: a client that does not read this gets no other answer.
-    answer(served, &mut stream, fault.status(), &Method::GET, record).await;
-    log_entry.end();
+    refuse_request(served, &mut stream, None, refusal).await;
 }

@@ -24,9 +24,9 @@ use crate::client::io::ClientStream;
 use crate::client::stream::Stream;
 use crate::connection::reason::request_reason;
 use crate::connection::route::Route;
-use crate::connection::served_connection::{Record, RequestLogEntry, ServedConnection};
+use crate::connection::served_connection::ServedConnection;
 use crate::connection::worker::Http;
-use crate::exchange::{answer, exchange};
+use crate::exchange::serve::{Refusal, exchange, refuse};
 use crate::http1::{self, NextRequest};
 use eyelet_http1::fault::RequestFault;
 use eyelet_http1::head::Request;
@@ -175,14 +175,8 @@ impl ProxiedClient {
         served.message = message.map(Into::into);
         let Request { parts, length, keep_alive } = request.request;
         let mut stream = Stream::one(&mut self.client, length, parts.version, !keep_alive);
-        let record = Record::new(&served, &parts);
-        let mut log_entry = RequestLogEntry::new(&served, record, stream.sent());
-        let record = &mut log_entry.record;
-        record.failed = true;
-        record.reason = reason.clone();
-        let is_taken =
-            answer(&served, &mut stream, http::StatusCode::FORBIDDEN, &parts.method, record).await;
-        log_entry.end();
+        let refusal = Refusal { status: http::StatusCode::FORBIDDEN, reason: reason.clone() };
+        let is_taken = refuse(&served, &mut stream, Some(&parts), refusal).await;
         let close = stream.as_one().is_none_or(|one| one.close);
         let end = End { outcome: Outcome::Refused, reason };
         if is_taken && !close { Ok(()) } else { Err(end) }

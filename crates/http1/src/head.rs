@@ -282,7 +282,7 @@ pub fn give_back(mut fields: HeaderMap) {
     }
     fields.clear();
     SPARE.with_borrow_mut(|spare| {
-        let count = spare.maps.len() + 1;
+        let count = spare.maps.count() + 1;
         // Those since the last tick are not counted yet. Before the first tick none is kept.
         let fits = |counted: &Counted| counted.may_be(count * SPARE_MAP_BYTES);
         if count <= SPARE_MAX && spare.counted.as_ref().is_some_and(fits) {
@@ -305,7 +305,7 @@ pub fn spare_fields(count: usize) -> HeaderMap {
 pub fn forget_unused(budget: &Arc<Budget>) {
     SPARE.with_borrow_mut(|spare| {
         drop(spare.maps.take_unused());
-        let bytes = spare.maps.len() * SPARE_MAP_BYTES;
+        let bytes = spare.maps.count() * SPARE_MAP_BYTES;
         spare.counted.get_or_insert_with(|| Counted::new(budget, 0)).set(bytes);
     });
 }

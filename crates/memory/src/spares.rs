@@ -8,6 +8,12 @@ pub struct Spares<T> {
     fewest: usize,
 }
 
+impl<T> Default for Spares<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T> Spares<T> {
     /// None.
     pub const fn new() -> Self {
@@ -15,7 +21,7 @@ impl<T> Spares<T> {
     }
 
     /// How many there are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.kept.len()
     }
 

@@ -1,5 +1,7 @@
 //! Heads between HTTP/2 and the types of the `http` crate.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use eyelet_h2::hpack::HeaderField;
 use eyelet_h2::{FieldSpan, HeaderFields, MessageHead, TextSpan};
@@ -25,6 +27,20 @@ struct WebSocketAsked;
 /// Whether a CONNECT asks for a WebSocket (RFC 8441 section 5).
 pub fn asks_for_websocket(request: &request::Parts) -> bool {
     request.method == Method::CONNECT && request.extensions.get::<WebSocketAsked>().is_some()
+}
+
+/// Turns an extended CONNECT into the GET that an HTTP/1.1 upstream knows (RFC 6455 4.1). Returns
+/// the protocol to ask for. `None`: it asks for no WebSocket.
+pub fn to_websocket_get(request: &mut request::Parts) -> Option<HeaderValue> {
+    if !asks_for_websocket(request) {
+        return None;
+    }
+    let mut nonce = [0; 16];
+    aws_lc_rs::rand::fill(&mut nonce).ok()?;
+    let key = STANDARD.encode(nonce);
+    request.method = Method::GET;
+    request.headers.insert(header::SEC_WEBSOCKET_KEY, HeaderValue::from_str(&key).ok()?);
+    Some(HeaderValue::from_static("websocket"))
 }
 
 /// A request as it is served.

@@ -14,12 +14,14 @@ use http::{StatusCode, Version, request, response};
 
 use super::ahead::{AskedAhead, Pipeline};
 use super::exchange_error::ExchangeError;
+use super::head::to_websocket_get;
 use super::http2::Two;
 use super::io::{ClientLost, ClientStream, PASSED_RECORDS_MAX};
 use crate::connection::served_connection::ServedConnection;
 use eyelet_engine::handle::WaitError;
 use eyelet_http1::body::{Decoder, Encoder, Piece};
 use eyelet_http1::fault::RequestFault;
+use eyelet_http1::fields;
 use eyelet_http1::framing::write_fields;
 use eyelet_http1::head::{Length, give_back};
 use eyelet_http1::write_queue::WriteQueue;
@@ -109,6 +111,19 @@ impl<'a> Stream<'a> {
     pub fn take_asked(&mut self) -> Option<Upstream> {
         let asked = self.as_one()?.asked.take()?;
         Some(Upstream::Two(asked.upstream))
+    }
+
+    /// Whether the connection has other exchanges at once.
+    pub fn is_multiplexed(&self) -> bool {
+        matches!(self, Self::Two(_))
+    }
+
+    /// The protocols that the client asks to switch to. An extended CONNECT becomes a GET.
+    pub fn switch(&self, request: &mut request::Parts, length: Length) -> Option<HeaderValue> {
+        match self {
+            Self::One(_) => fields::upgrade(request, length),
+            Self::Two(_) => to_websocket_get(request),
+        }
     }
 
     /// Whether pieces of the request's body are read only on demand. HTTP/2's have arrived already,

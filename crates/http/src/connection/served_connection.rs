@@ -497,6 +497,11 @@ pub struct Written<'a> {
 }
 
 impl Written<'_> {
+    /// The worker of the exchange.
+    pub fn worker(&self) -> &Rc<Http> {
+        &self.served.worker
+    }
+
     /// Adds bytes that a socket has taken.
     pub fn add(&self, bytes: usize) {
         self.bytes.update(|written| written + bytes as u64);

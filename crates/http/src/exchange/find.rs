@@ -15,12 +15,12 @@ use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::upstream::OpenExchange;
 use eyelet_tls::client::Spoken;
 
-use super::room;
+use super::{Exchange, room};
 use crate::client::exchange_error::ExchangeError;
 use crate::client::failure::Failure;
 use crate::client::stream::Stream;
 use crate::connection::route::{Route, RouteTarget};
-use crate::connection::served_connection::{Record, ServedConnection};
+use crate::connection::served_connection::ServedConnection;
 use crate::connection::worker::Http;
 use eyelet_upstream::Upstream;
 use eyelet_upstream::dial::{self, DialFailure, DialTerms, Dialled, spoken};
@@ -88,76 +88,136 @@ impl Chosen {
     }
 }
 
-/// An upstream connection for the request: a kept one, one that another request dials, or a new
-/// one. An upstream of `tried` is not chosen; one that could not be dialled is added.
-pub async fn find(
-    served: &ServedConnection,
-    stream: &mut Stream<'_>,
-    upstream_request: &UpstreamRequest<'_>,
-    (want, tried): (Want, &mut Tried),
-    record: &mut Record,
-) -> Result<FoundUpstream, Failure> {
-    // A reload while the request is held may have changed the upstream.
-    let mut newer: Option<(_, Route)> = None;
-    let (mut dials, mut arrived, mut held) = (Dials::default(), None, None::<HeldRequest>);
-    loop {
-        let (worker, route) = match &newer {
-            Some((worker, route)) => (worker, route),
-            None => (&served.worker, served.route().map_err(Failure::Answer)?),
-        };
-        let index = choose(served, route, *tried).ok_or(Failure::Answer(UNREAD))?;
-        let target = route.target(index).ok_or(Failure::Answer(NO_UPSTREAM))?;
-        let (shelf, spoken) = (target.shelf, spoken(target.to, upstream_request.by_one));
-        let found = |upstream| {
-            wake(&route.shelf, held.as_ref());
-            FoundUpstream { upstream, index, chosen: target.balanced.map(Chosen::new) }
-        };
-        let in_vain = dials.in_vain(index, shelf);
-        if let Some(kept) = target.take(worker, upstream_request, want.idle) {
-            return Ok(found(kept));
-        }
-        // One deadline for other requests' dials and for its own.
-        let give_up_at = *arrived.get_or_insert_with(Instant::now) + route.wait();
-        if spoken != Spoken::One && shelf.is_dialled(in_vain) {
-            // A dial has its own timeouts.
-            stream.due_in(served.worker.shared.config.limits.connect_timeout + route.wait());
-            Box::pin(while_here(stream, shelf.settled())).await?;
-            continue;
-        }
-        let limit = worker.dialler.connect_timeout;
-        let is_last = tried.count() + 1 >= route.upstreams();
-        let share = share(limit, dials.passed(Instant::now()), is_last);
-        let begins = (spoken, share.wait, may_leave_early(served, route, upstream_request));
-        let dialled = Box::pin(reach(served, stream, (worker, route, &target), begins)).await?;
-        let failure = match dialled {
-            Ok(Dialled::One(mut connection)) => {
-                // The connection's own route keeps connections to its own upstream only.
-                connection.is_single_use = newer.is_some();
-                return Ok(found(Upstream::One(connection)));
+/// A dial of an upstream of a route.
+struct Dial<'r> {
+    /// The worker of the configuration that the route is of.
+    worker: &'r Http,
+    route: &'r Route,
+    target: &'r RouteTarget<'r>,
+    /// The index of the upstream in the rule.
+    index: usize,
+    time: DialTime,
+}
+
+impl Exchange<'_, '_> {
+    /// An upstream connection for the request: a kept one, one that another request dials, or a new
+    /// one. An upstream of `tried` is not chosen; one that could not be dialled is added.
+    pub(super) async fn find(
+        &mut self,
+        request: &UpstreamRequest<'_>,
+        want: Want,
+        tried: &mut Tried,
+    ) -> Result<FoundUpstream, Failure> {
+        let served = self.served;
+        // A reload while the request is held may have changed the upstream.
+        let mut newer: Option<(_, Route)> = None;
+        let (mut dials, mut arrived, mut held) = (Dials::default(), None, None::<HeldRequest>);
+        loop {
+            let (worker, route) = match &newer {
+                Some((worker, route)) => (worker, route),
+                None => (&served.worker, served.route().map_err(Failure::Answer)?),
+            };
+            let index = choose(served, route, *tried).ok_or(Failure::Answer(UNREAD))?;
+            let target = route.target(index).ok_or(Failure::Answer(NO_UPSTREAM))?;
+            let shelf = target.shelf;
+            let found = |upstream| {
+                wake(&route.shelf, held.as_ref());
+                FoundUpstream { upstream, index, chosen: target.balanced.map(Chosen::new) }
+            };
+            let in_vain = dials.in_vain(index, shelf);
+            if let Some(kept) = target.take(worker, request, want.idle) {
+                return Ok(found(kept));
             }
-            Ok(Dialled::Two(connection)) => match connection.ask(upstream_request) {
-                Some(asked) => return Ok(found(Upstream::Two(Box::new(asked)))),
-                None => DialFailure { name: connection.name.clone(), reason: UNREAD },
-            },
-            Err(failure) => failure,
-        };
-        let has_next = note_failed(worker, &target, (index, tried), (&failure, share))
-            || dials.may_repeat(&target, &failure.reason);
-        if has_next && dials.passed(Instant::now()) < limit {
-            continue;
+            // One deadline for other requests' dials and for its own.
+            let give_up_at = *arrived.get_or_insert_with(Instant::now) + route.wait();
+            if spoken(target.to, request.by_one) != Spoken::One && shelf.is_dialled(in_vain) {
+                // A dial has its own timeouts.
+                let limit = served.worker.shared.config.limits.connect_timeout;
+                self.stream.due_in(limit + route.wait());
+                Box::pin(while_here(self.stream, shelf.settled())).await?;
+                continue;
+            }
+            let limit = worker.dialler.connect_timeout;
+            let is_last = tried.count() + 1 >= route.upstreams();
+            let time = share(limit, dials.passed(Instant::now()), is_last);
+            let dial = Dial { worker, route, target: &target, index, time };
+            let failure = match Box::pin(self.dial(&dial, request)).await? {
+                Ok(Dialled::One(mut connection)) => {
+                    // The connection's own route keeps connections to its own upstream only.
+                    connection.is_single_use = newer.is_some();
+                    return Ok(found(Upstream::One(connection)));
+                }
+                Ok(Dialled::Two(connection)) => match connection.ask(request) {
+                    Some(asked) => return Ok(found(Upstream::Two(Box::new(asked)))),
+                    None => DialFailure { name: connection.name.clone(), reason: UNREAD },
+                },
+                Err(failure) => failure,
+            };
+            let has_next = dial.note_failed(&failure.reason, tried)
+                || dials.may_repeat(&target, &failure.reason);
+            if has_next && dials.passed(Instant::now()) < limit {
+                continue;
+            }
+            let is_loop = matches!(failure.reason, Reason::Loop(_));
+            let is_late = Instant::now() >= give_up_at || worker.engine.is_draining();
+            if held.is_none() && want.hold && !is_loop && !is_late {
+                held = route.shelf.hold();
+            }
+            let Some(held) = held.as_mut().filter(|_| !is_loop && !is_late) else {
+                return Err(self.give_up(failure));
+            };
+            *tried = Tried::default();
+            Box::pin(while_here(self.stream, held.wait(give_up_at))).await?;
+            dials.began = None;
+            newer = served.newer_route().or(newer);
         }
-        let is_loop = matches!(failure.reason, Reason::Loop(_));
-        let is_late = Instant::now() >= give_up_at || worker.engine.is_draining();
-        if held.is_none() && want.hold && !is_loop && !is_late {
-            held = route.shelf.hold();
+    }
+
+    /// Dials, while the client is connected.
+    async fn dial(
+        &mut self,
+        dial: &Dial<'_>,
+        request: &UpstreamRequest<'_>,
+    ) -> Result<Result<Dialled, DialFailure>, Failure> {
+        let Dial { worker, route, target, time, .. } = *dial;
+        let served = self.served;
+        let _counted = room::take_upstream(served, target.to)?;
+        // The dial has its own timeouts.
+        self.stream.due_in(served.worker.shared.config.limits.connect_timeout + route.wait());
+        let spoken = spoken(target.to, request.by_one);
+        let dialling = (spoken != Spoken::One).then(|| target.shelf.dials());
+        let now_ms = worker.engine.now_unix_ms();
+        let balanced = target.balanced.map(|(group, member)| Balanced { group, member, now_ms });
+        let is_early = may_leave_early(served, route, request);
+        let terms = DialTerms { wait: time.wait, balanced, is_early };
+        let begins = (spoken, &*served.preface);
+        let dialled = dial::dial(&worker.dialler, target.to, begins, terms, &served.info);
+        let dialled = while_here(self.stream, dialled).await?;
+        if let Some(dialling) = dialling {
+            dialling.over(dialled.as_ref().ok());
         }
-        let Some(held) = held.as_mut().filter(|_| !is_loop && !is_late) else {
-            return Err(give_up(served, record, failure));
-        };
-        *tried = Tried::default();
-        Box::pin(while_here(stream, held.wait(give_up_at))).await?;
-        dials.began = None;
-        newer = served.newer_route().or(newer);
+        Ok(dialled)
+    }
+
+    /// The failure of a request that has no connection and is not held.
+    fn give_up(&mut self, failure: DialFailure) -> Failure {
+        self.record.note_unreached(&failure.name);
+        self.served.note_upstream(&failure.name);
+        Failure::Answer(failure.reason)
+    }
+}
+
+impl Dial<'_> {
+    /// Notes that it failed, if the health of the upstream is known. Returns whether another one is
+    /// left that may be dialled.
+    fn note_failed(&self, reason: &Reason, tried: &mut Tried) -> bool {
+        let is_over = may_dial_another(reason);
+        let Some((group, member)) = self.target.balanced.filter(|_| is_over) else { return false };
+        if self.time.says_down(reason) {
+            member.health.failed(self.worker.engine.now_unix_ms(), reason);
+        }
+        tried.add(self.index);
+        tried.count() < group.members.len()
     }
 }
 
@@ -206,30 +266,6 @@ impl Dials {
     }
 }
 
-/// Notes a failed dial of an upstream whose health is known. Returns whether another one is left
-/// that may be dialled.
-fn note_failed(
-    worker: &Http,
-    target: &RouteTarget<'_>,
-    (index, tried): (usize, &mut Tried),
-    (failure, share): (&DialFailure, DialTime),
-) -> bool {
-    let is_over = may_dial_another(&failure.reason);
-    let Some((group, member)) = target.balanced.filter(|_| is_over) else { return false };
-    if share.says_down(&failure.reason) {
-        member.health.failed(worker.engine.now_unix_ms(), &failure.reason);
-    }
-    tried.add(index);
-    tried.count() < group.members.len()
-}
-
-/// The failure of a request that has no connection and is not held.
-fn give_up(served: &ServedConnection, record: &mut Record, failure: DialFailure) -> Failure {
-    record.note_unreached(&failure.name);
-    served.note_upstream(&failure.name);
-    Failure::Answer(failure.reason)
-}
-
 /// The upstream for a request that was at those of `tried`.
 fn choose(served: &ServedConnection, route: &Route, tried: Tried) -> Option<usize> {
     let now_ms = || served.worker.engine.now_unix_ms();
@@ -257,28 +293,6 @@ async fn while_here<T>(
         Poll::Pending => stream.poll_closed(task).map(Err),
     })
     .await
-}
-
-/// Dials for at most `wait`, while the client is connected.
-async fn reach(
-    served: &ServedConnection,
-    stream: &mut Stream<'_>,
-    (worker, route, target): (&Http, &Route, &RouteTarget<'_>),
-    (spoken, wait, is_early): (Spoken, Duration, bool),
-) -> Result<Result<Dialled, DialFailure>, Failure> {
-    let _counted = room::take_upstream(served, target.to)?;
-    // The dial has its own timeouts.
-    stream.due_in(served.worker.shared.config.limits.connect_timeout + route.wait());
-    let dialling = (spoken != Spoken::One).then(|| target.shelf.dials());
-    let now_ms = worker.engine.now_unix_ms();
-    let balanced = target.balanced.map(|(group, member)| Balanced { group, member, now_ms });
-    let (begins, terms) = ((spoken, &*served.preface), DialTerms { wait, balanced, is_early });
-    let dialled = dial::dial(&worker.dialler, target.to, begins, terms, &served.info);
-    let dialled = while_here(stream, dialled).await?;
-    if let Some(dialling) = dialling {
-        dialling.over(dialled.as_ref().ok());
-    }
-    Ok(dialled)
 }
 
 #[cfg(test)]

@@ -14,7 +14,8 @@ use eyelet_upstream::request::{NoAnswer, UpstreamRequest};
 const TRIES_MAX: u32 = 3;
 
 /// The tries of a request.
-pub struct Tries {
+pub struct Tries<'a> {
+    served: &'a ServedConnection,
     count: u32,
     /// The upstreams of its rule that gave no response.
     pub tried: Tried,
@@ -25,10 +26,11 @@ pub struct Tries {
     was_dead: bool,
 }
 
-impl Tries {
+impl<'a> Tries<'a> {
     /// The first try is next.
-    pub fn new(request: &UpstreamRequest<'_>) -> Self {
+    pub fn new(served: &'a ServedConnection, request: &UpstreamRequest<'_>) -> Self {
         Self {
+            served,
             count: 1,
             tried: Tried::default(),
             body: TakenBody::default(),
@@ -62,7 +64,6 @@ impl Tries {
     pub fn go_on(
         &mut self,
         why: NoAnswer,
-        served: &ServedConnection,
         found: &FoundUpstream,
         request: &mut UpstreamRequest<'_>,
     ) -> Result<(), Failure> {
@@ -74,7 +75,7 @@ impl Tries {
             NoAnswer::Dead | NoAnswer::Alert(_) => {
                 let at = found.chosen.as_ref();
                 let has_other =
-                    at.is_some_and(|at| at.note_dead(served, found.index, &mut self.tried));
+                    at.is_some_and(|at| at.note_dead(self.served, found.index, &mut self.tried));
                 let is_silent = matches!(why, NoAnswer::Dead) && found.upstream.is_silent();
                 let is_same = !has_other && is_silent && request.again;
                 self.tried = if is_same { Tried::default() } else { self.tried };

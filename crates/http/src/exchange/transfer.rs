@@ -73,13 +73,8 @@ pub struct Upload<'a> {
 impl<'a> Upload<'a> {
     /// A request with this head, and a body of this length. The body is chunked if nothing else
     /// frames it.
-    pub fn new(
-        worker: &Rc<Http>,
-        counts: &'a Written<'a>,
-        head: BytesMut,
-        length: Length,
-        chunked: bool,
-    ) -> Self {
+    pub fn new(counts: &'a Written<'a>, head: BytesMut, length: Length, chunked: bool) -> Self {
+        let worker = counts.worker();
         let mut queue = WriteQueue::default();
         queue.push_head(head);
         let chunked = chunked && length == Length::Chunked;
@@ -328,7 +323,8 @@ pub struct Download<'a> {
 
 impl<'a> Download<'a> {
     /// A body of this length.
-    pub fn new(worker: &Rc<Http>, counts: &'a Written<'a>, length: Length) -> Self {
+    pub fn new(counts: &'a Written<'a>, length: Length) -> Self {
+        let worker = counts.worker();
         Self {
             decoder: Decoder::new(length),
             first: Bytes::new(),
@@ -361,14 +357,14 @@ impl<'a> Download<'a> {
         room
     }
 
-    /// The bytes of the body that are here already, up to [`FIRST_BYTES`], and whether the body
-    /// ends there. Pending while there are none. A fault behind some bytes is kept until they are
-    /// passed on: the client sees the same whether it was noticed now or later.
+    /// Reads the bytes of the body that are here already, up to [`FIRST_BYTES`]. Pending while there
+    /// are none. A fault behind some bytes is kept until they are passed on: the client sees the
+    /// same whether it was noticed now or later.
     pub fn poll_first(
         &mut self,
         task: &mut Context<'_>,
         upstream: &mut Upstream,
-    ) -> Poll<Result<(Bytes, bool), ResponseFault>> {
+    ) -> Poll<Result<(), ResponseFault>> {
         while self.first_end.is_none() && self.first.len() < FIRST_BYTES {
             match self.poll_upstream(task, upstream, FIRST_BYTES) {
                 Poll::Pending if self.first.is_empty() => return Poll::Pending,
@@ -382,7 +378,17 @@ impl<'a> Download<'a> {
                 }
             }
         }
-        Poll::Ready(Ok((self.first.clone(), matches!(self.first_end, Some(Ok(_))))))
+        Poll::Ready(Ok(()))
+    }
+
+    /// The first bytes, as far as they were read before the response was begun.
+    pub fn first(&self) -> &[u8] {
+        &self.first
+    }
+
+    /// Whether the first bytes are the whole body.
+    pub fn is_first_all(&self) -> bool {
+        matches!(self.first_end, Some(Ok(_)))
     }
 
     /// What was read before the response was begun.

@@ -13,10 +13,11 @@ use eyelet_compress::CodingError;
 use eyelet_compress::fields::lists;
 use eyelet_wire::websocket::{CLOSE_TO_CLIENT, close_to_server};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::{Method, StatusCode, request, response};
+use http::{StatusCode, response};
 
 use super::transfer::{Broken, Download, Upload};
 use crate::client::exchange_error::ExchangeError;
+use crate::client::failure::Failure;
 use crate::client::stream::Stream;
 use crate::connection::date::stamp;
 use crate::connection::served_connection::{ServedConnection, Written};
@@ -28,17 +29,6 @@ use eyelet_upstream::Upstream;
 
 const ACCEPT: HeaderName = header::SEC_WEBSOCKET_ACCEPT;
 const KEY: HeaderName = header::SEC_WEBSOCKET_KEY;
-
-/// Turns an extended CONNECT into the GET that an HTTP/1.1 upstream knows (RFC 6455 4.1). Returns
-/// the protocol to ask for.
-pub fn to_get(request: &mut request::Parts) -> Option<HeaderValue> {
-    let mut nonce = [0; 16];
-    aws_lc_rs::rand::fill(&mut nonce).ok()?;
-    let key = STANDARD.encode(nonce);
-    request.method = Method::GET;
-    request.headers.insert(KEY, HeaderValue::from_str(&key).ok()?);
-    Some(HeaderValue::from_static("websocket"))
-}
 
 /// Checks the 101 of an upstream that has switched to `websocket`, as RFC 6455 section 4.1 has its
 /// client do it. An HTTP/2 client cannot: it has sent no key, and it does not see the fields of the
@@ -123,24 +113,16 @@ fn leave(
     Ok(())
 }
 
-/// Why a copy ended before both directions had.
-pub enum CopyEnd {
-    /// By the client.
-    Client(ExchangeError),
-    /// By the upstream, or after `idle_timeout` without a byte.
-    Other(Reason),
-}
-
 /// Copies both ways until both have ended: END_STREAM of one side becomes the FIN of the other.
 pub async fn copy(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
     mut upstream: Upstream,
     written: &Written<'_>,
-) -> Result<(), CopyEnd> {
+) -> Result<(), Failure> {
     let idle_timeout = served.worker.shared.config.limits.idle_timeout;
-    let mut up = Upload::new(&served.worker, written, BytesMut::new(), Length::UntilClose, false);
-    let mut down = Download::new(&served.worker, written, Length::UntilClose);
+    let mut up = Upload::new(written, BytesMut::new(), Length::UntilClose, false);
+    let mut down = Download::new(written, Length::UntilClose);
     up.follow(Boundary::of_frames());
     down.follow(Boundary::of_frames());
     let (mut up_over, mut down_over, mut moved) = (false, false, Instant::now());
@@ -150,7 +132,7 @@ pub async fn copy(
         if (stream.poll_ends(task).is_ready() || served.is_removed())
             && leave(stream, &mut up, &mut down).is_err()
         {
-            return Poll::Ready(Err(CopyEnd::Other(Reason::CodingFailed)));
+            return Poll::Ready(Err(Failure::Cut(Reason::CodingFailed)));
         }
         let before = (up.written, down.taken);
         // What an upstream does not take any more is read and dropped.
@@ -159,7 +141,7 @@ pub async fn copy(
                 // The client has all that the upstream had to say.
                 Poll::Ready(Err(_)) if down_over => true,
                 Poll::Ready(Err(exchange_error)) => {
-                    return Poll::Ready(Err(CopyEnd::Client(exchange_error)));
+                    return Poll::Ready(Err(exchange_error.into()));
                 }
                 passed => passed.is_ready(),
             };
@@ -167,10 +149,10 @@ pub async fn copy(
         if !down_over {
             down_over = match down.poll(task, stream, &mut upstream) {
                 Poll::Ready(Err(Broken::Client(exchange_error))) => {
-                    return Poll::Ready(Err(CopyEnd::Client(exchange_error)));
+                    return Poll::Ready(Err(exchange_error.into()));
                 }
                 Poll::Ready(Err(_)) => {
-                    return Poll::Ready(Err(CopyEnd::Other(Reason::UpstreamReset)));
+                    return Poll::Ready(Err(Failure::Cut(Reason::UpstreamReset)));
                 }
                 passed => passed.is_ready(),
             };
@@ -183,18 +165,18 @@ pub async fn copy(
             stream.due_in(progress_wait);
         }
         if let Poll::Ready(exchange_error) = stream.poll_closed(task) {
-            return Poll::Ready(Err(CopyEnd::Client(exchange_error)));
+            return Poll::Ready(Err(exchange_error.into()));
         }
         while stream.poll_late(task).is_ready() {
             if moved.elapsed() >= idle_timeout {
-                return Poll::Ready(Err(CopyEnd::Other(Reason::Timeout(Limit::Idle, None))));
+                return Poll::Ready(Err(Failure::Cut(Reason::Timeout(Limit::Idle, None))));
             }
             // Treated like a body that does not move. A silent connection without held bytes is
             // fine.
             let is_leaving = stream.is_leaving() && !down_over;
             let holds = stream.queued() > 0 || is_leaving || up.is_stalled();
             if holds && let Some(reason) = served.gives_up(moved) {
-                return Poll::Ready(Err(CopyEnd::Other(reason)));
+                return Poll::Ready(Err(Failure::Cut(reason)));
             }
             stream.due_in(progress_wait.min(idle_timeout.saturating_sub(moved.elapsed())));
         }

@@ -5,15 +5,12 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use http::request;
-
 use crate::client::head::{AskedRequest, asks_for_websocket};
 use crate::client::http2::Two;
 use crate::client::stream::Stream;
 use crate::connection::reason::request_reason;
-use crate::connection::served_connection::{Record, RequestLogEntry, ServedConnection};
-use crate::exchange::{answer, exchange};
-use eyelet_http1::fault::RequestFault;
+use crate::connection::served_connection::{Record, ServedConnection};
+use crate::exchange::serve::{Refusal, exchange, refuse};
 
 /// How long the rest of a request's body is discarded after the answer, and how long without a byte
 /// of it. On a slow line a client needs that long to notice the answer. The stream's memory is held
@@ -38,27 +35,14 @@ pub async fn serve_stream(served: &ServedConnection, asked: &mut AskedRequest, t
     let mut stream = Stream::Two(two);
     let client_lost = match fault {
         None => exchange(served, &mut stream, parts, *length).await.client_lost,
-        Some(fault) => !Box::pin(refuse_malformed(served, &mut stream, parts, *fault)).await,
+        Some(fault) => {
+            let refusal = Refusal { status: fault.status(), reason: request_reason(*fault) };
+            !Box::pin(refuse(served, &mut stream, Some(parts), refusal)).await
+        }
     };
     if !client_lost && !is_websocket {
         drop_rest(served, &mut stream).await;
     }
-}
-
-/// Answers a malformed request. Returns whether the client took the answer.
-async fn refuse_malformed(
-    served: &ServedConnection,
-    stream: &mut Stream<'_>,
-    parts: &request::Parts,
-    fault: RequestFault,
-) -> bool {
-    let mut log_entry = RequestLogEntry::new(served, Record::new(served, parts), stream.sent());
-    let record = &mut log_entry.record;
-    record.failed = true;
-    record.reason = request_reason(fault);
-    let taken = answer(served, stream, fault.status(), &parts.method, record).await;
-    log_entry.end();
-    taken
 }
 
 /// Reads and discards the rest of a request's body after its response has ended. Dropping the

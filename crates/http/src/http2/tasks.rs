@@ -108,7 +108,7 @@ async fn serve_streams(job: StreamJob) {
 /// Waits for the next stream. `None`: the task is not needed.
 async fn wait(seat: &Rc<Seat>) -> Option<StreamJob> {
     let has_room = IDLE.with_borrow_mut(|idle| {
-        let has_room = idle.len() < IDLE_MAX;
+        let has_room = idle.count() < IDLE_MAX;
         if has_room {
             idle.push(IdleTask(Rc::downgrade(seat)));
         }
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(waiting, [false, false, true], "one was taken");
         drop(taken);
         assert!(!is_waiting(&mut tasks[2].1));
-        assert!(IDLE.with_borrow(|idle| idle.len() == 0));
+        assert!(IDLE.with_borrow(|idle| idle.count() == 0));
     }
 
     /// A task that is gone with its worker is not waited for.

@@ -1,0 +1,232 @@
+//! Asks an upstream for a response: finds a connection, sends the request on it, and waits for the
+//! response's head. Asks again where that can do nothing twice.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use http::{Method, StatusCode, response};
+
+use super::find::{Chosen, FoundUpstream, Want};
+use super::request_body::RequestCoding;
+use super::retry::Tries;
+use super::transfer::Upload;
+use super::{Exchange, room};
+use crate::client::exchange_error::ExchangeError;
+use crate::client::failure::{Failure, NoHead};
+use crate::connection::date::to_client;
+use eyelet_engine::event_loop::others_first;
+use eyelet_http1::fault::{RequestFault, ResponseFault};
+use eyelet_http1::head::{Length, Response};
+use eyelet_telemetry::reason::{Limit, Reason};
+use eyelet_upstream::Upstream;
+use eyelet_upstream::request::{NoAnswer, UpstreamRequest};
+
+/// Interim responses to one request: each is a TLS record to the client.
+const INTERIM_MAX: usize = 100;
+
+/// A request on its way to an upstream.
+pub struct Asked<'a> {
+    /// The upstream.
+    pub found: FoundUpstream,
+    /// The request's head and body.
+    pub upload: Upload<'a>,
+    /// Whether its body is coded for this upstream.
+    is_coded: bool,
+}
+
+/// A request whose response has begun.
+pub struct Answered<'a> {
+    /// The request, which may still be on its way.
+    pub asked: Asked<'a>,
+    /// The response's head.
+    pub response: Response,
+}
+
+impl<'a> Exchange<'a, '_> {
+    /// Finds a connection, sends the request and waits for the response's head. Tries another
+    /// connection if the upstream certainly has not processed the request. Also does so if a second
+    /// try can do nothing twice, and a kept connection was dead or another upstream is left.
+    pub(super) async fn ask(
+        &mut self,
+        mut request: UpstreamRequest<'_>,
+    ) -> Result<Answered<'a>, Failure> {
+        // Others run first, so that an upstream's end is seen. Streams of HTTP/2 began behind them.
+        if !self.stream.is_multiplexed() {
+            others_first().await;
+        }
+        let method = &request.parts.method;
+        let mut tries = Tries::new(self.served, &request);
+        loop {
+            let want = Want { idle: tries.is_first(), hold: tries.may_hold() };
+            let found = match self.stream.take_asked() {
+                Some(upstream) => FoundUpstream::asked(self.served, upstream),
+                None => match self.find(&request, want, &mut tries.tried).await {
+                    // The upstream is gone, and this request may be what ended it.
+                    Err(Failure::Answer(_)) if !tries.may_hold() => {
+                        return Err(NoAnswer::Dead.into());
+                    }
+                    found => found?,
+                },
+            };
+            self.stream.was_asked();
+            let mut asked = self.send(found, &request, &mut tries)?;
+            let why = match self.wait_for_head(&mut asked, method).await {
+                Ok(response) => {
+                    self.note_answered(&mut asked, &response);
+                    return Ok(Answered { asked, response });
+                }
+                Err(NoHead::Failure(failure)) => return Err(failure),
+                Err(NoHead::Upstream(why)) => why,
+            };
+            tries.body = std::mem::take(&mut asked.upload.taken);
+            tries.go_on(why, &asked.found, &mut request)?;
+        }
+    }
+
+    /// Makes a request ready to be sent on this connection.
+    fn send(
+        &mut self,
+        mut found: FoundUpstream,
+        request: &UpstreamRequest<'_>,
+        tries: &mut Tries<'_>,
+    ) -> Result<Asked<'a>, Failure> {
+        let upstream = &mut found.upstream;
+        self.served.note_upstream(upstream.name());
+        self.record.note_sent(upstream);
+        let (head, chunked) = (upstream.head(request), upstream.is_chunked());
+        let is_coded = upstream.is_coded(request);
+        let length = if is_coded { Length::Chunked } else { request.length };
+        let mut upload = Upload::new(self.written, head, length, chunked);
+        upload.recode(RequestCoding::of(self.served, request, is_coded)?);
+        upload.taken = tries.take_body(upstream);
+        Ok(Asked { found, upload, is_coded })
+    }
+
+    /// Notes that a response has come.
+    fn note_answered(&self, asked: &mut Asked<'_>, response: &Response) {
+        asked.upload.taken.end_tries();
+        if let Some(Chosen { member, .. }) = &asked.found.chosen {
+            member.health.answered(self.served.worker.engine.now_unix_ms());
+        }
+        if self.served.originate().is_some() {
+            asked.found.upstream.note_coded_bodies(&response.parts, asked.is_coded);
+        }
+    }
+
+    async fn wait_for_head(
+        &mut self,
+        asked: &mut Asked<'_>,
+        method: &Method,
+    ) -> Result<Response, NoHead> {
+        let upstream_timeout = self.served.worker.shared.config.http.upstream_timeout;
+        let (mut began, mut was_polled) = (Instant::now(), false);
+        let (mut has_continue, mut has_interim) = (false, false);
+        for interim_left in (0..=INTERIM_MAX).rev() {
+            let mut wait = |task: &mut Context<'_>| {
+                let Asked { found, upload, .. } = &mut *asked;
+                let (was_done, before) = (upload.done, upload.moved());
+                let upstream = &mut found.upstream;
+                if let Poll::Ready(Err(exchange_error)) = upload.poll(task, self.stream, upstream) {
+                    return Poll::Ready(Err(exchange_error.into()));
+                }
+                // Most requests are written at once, and reading the clock costs.
+                let again = std::mem::replace(&mut was_polled, true);
+                if !again || upload.moved() > before || upload.done && !was_done {
+                    began = if again { Instant::now() } else { began };
+                    self.due_in(upload, upstream_timeout);
+                }
+                let head = self.poll_head(task, upstream, method);
+                if head.is_ready() {
+                    return head;
+                }
+                self.poll_too_late(task, asked, began).map(Err)
+            };
+            let waited = poll_fn(&mut wait).await;
+            // A client that was asked for its body knows of no response yet.
+            let is_begun = has_interim || has_continue && !asked.upload.taken.is_whole();
+            let response = waited.map_err(|no_head| no_head.after(is_begun))?;
+            let status = response.parts.status;
+            let is_continue = status == StatusCode::CONTINUE;
+            has_continue |= is_continue;
+            has_interim |= !is_continue;
+            if !status.is_informational() || status == StatusCode::SWITCHING_PROTOCOLS {
+                let logs = self.served.worker.is_logging();
+                let ms = logs.then(|| began.elapsed().as_millis() as u64);
+                self.record.note_answered(status, ms);
+                return Ok(response);
+            }
+            if interim_left > 0 && self.stream.takes_interim() {
+                self.inform(response.parts).await?;
+                // Interim heads do not extend the upstream's timeout.
+                self.due_in(&asked.upload, upstream_timeout.saturating_sub(began.elapsed()));
+            }
+        }
+        Err(Failure::from(ResponseFault::Interim).into())
+    }
+
+    /// Sets the deadline of a wait for a response: the upstream has this long once it has the
+    /// request.
+    fn due_in(&mut self, upload: &Upload<'_>, upstream_wait: Duration) {
+        let wait = if upload.done { upstream_wait } else { self.served.progress_wait() };
+        self.stream.due_in(wait);
+    }
+
+    /// Passes an interim response on. It is written before the next head is read, so a client that
+    /// does not read holds up one head, not a hundred.
+    async fn inform(&mut self, mut head: response::Parts) -> Result<(), Failure> {
+        let _counted = room::wait_for_interim(self.served, self.stream, &head).await?;
+        to_client(&mut head);
+        self.stream.inform(head);
+        self.flush().await
+    }
+
+    /// The next response head, interim ones included.
+    fn poll_head(
+        &mut self,
+        task: &mut Context<'_>,
+        upstream: &mut Upstream,
+        method: &Method,
+    ) -> Poll<Result<Response, NoHead>> {
+        if let Poll::Ready(head) = upstream.poll_head(task, method) {
+            return Poll::Ready(head.map_err(NoHead::Upstream));
+        }
+        if let Poll::Ready(exchange_error) = self.stream.poll_closed(task) {
+            return Poll::Ready(Err(exchange_error.into()));
+        }
+        Poll::Pending
+    }
+
+    /// Waits until the upstream's timeout ends, or the request's body has not moved for too long.
+    /// An upstream that stalled is no longer trusted: it may have vanished.
+    fn poll_too_late(
+        &mut self,
+        task: &mut Context<'_>,
+        asked: &mut Asked<'_>,
+        moved: Instant,
+    ) -> Poll<NoHead> {
+        let Asked { found: FoundUpstream { upstream, .. }, upload, .. } = asked;
+        while self.stream.poll_late(task).is_ready() {
+            if upload.done {
+                upstream.distrust();
+                let failure = Failure::Answer(Reason::Timeout(Limit::Upstream, None));
+                return Poll::Ready(failure.into());
+            }
+            let failure = match self.served.gives_up(moved) {
+                None => {
+                    self.stream.due_in(self.served.progress_wait());
+                    continue;
+                }
+                Some(reason @ Reason::Shed(_)) => Failure::Answer(reason),
+                // Its socket may have taken the last bytes, but not it.
+                Some(_) if upload.is_stalled() || !upstream.takes() => {
+                    upstream.distrust();
+                    Failure::Answer(Reason::Timeout(Limit::UpstreamBody, None))
+                }
+                Some(_) => Failure::Client(ExchangeError::Request(RequestFault::SlowBody)),
+            };
+            return Poll::Ready(failure.into());
+        }
+        Poll::Pending
+    }
+}

@@ -1,0 +1,148 @@
+//! Passes a response on: its body down, with the rest of the request's body going up, or what both
+//! sides say after they have switched protocols.
+
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Instant;
+
+use http::{HeaderValue, StatusCode, header, response};
+
+use super::Exchange;
+use super::end::ExchangeEnd;
+use super::switched::Switched;
+use super::transfer::{Broken, Download, Upload};
+use super::websocket;
+use crate::client::failure::Failure;
+use eyelet_engine::event_loop::others_first;
+use eyelet_http1::fault::ResponseFault;
+use eyelet_http1::head::Length;
+use eyelet_telemetry::reason::{Detail, Reason};
+use eyelet_upstream::Upstream;
+use eyelet_upstream::http1::Http1Connection;
+
+/// An exchange whose response is passed on.
+pub struct Passing<'a> {
+    /// The upstream.
+    pub upstream: Upstream,
+    /// The rest of the request.
+    pub upload: Upload<'a>,
+    /// The response's body.
+    pub download: Download<'a>,
+}
+
+/// Progress of a response.
+#[derive(PartialEq, Eq)]
+enum Passed {
+    /// The rest no longer needs the upstream.
+    Queued,
+    /// The client's socket has taken all of it.
+    Written,
+}
+
+impl<'a> Exchange<'a, '_> {
+    /// Passes a response on whose head is final. `index` is that of its upstream in the rule.
+    pub(super) async fn pass(
+        &mut self,
+        mut passing: Passing<'a>,
+        (head, length): (response::Parts, Length),
+        index: usize,
+    ) -> Result<ExchangeEnd, Failure> {
+        // Other tasks run before the head is written, so that in HTTP/2 it is sent together with
+        // the body. If some of the body is here, the task of the connection finds both anyway.
+        if !self.stream.is_multiplexed() || passing.download.waits_for_first() {
+            others_first().await;
+        }
+        self.respond(head, length);
+        let passed = self.pass_down(&mut passing).await?;
+        if passing.upload.done && passing.download.is_whole() {
+            self.served.keep(passing.upstream, index);
+        }
+        if passed == Passed::Queued {
+            self.flush().await?;
+        }
+        Ok(ExchangeEnd::default())
+    }
+
+    /// Passes the response's body down, and the rest of the request's body up. It returns before
+    /// the client has all of it if the upstream is done: other requests can use the upstream
+    /// meanwhile.
+    async fn pass_down(&mut self, passing: &mut Passing<'_>) -> Result<Passed, Failure> {
+        let Passing { upstream, upload, download } = passing;
+        // Most responses are complete already, and reading the clock costs.
+        let mut moved = None;
+        poll_fn(|task| {
+            let before = (download.taken, self.stream.queued(), upload.moved());
+            // A request body that fails affects only this request.
+            if let Poll::Ready(Err(_)) = upload.poll(task, self.stream, upstream) {
+                upload.breaks(self.stream);
+            }
+            match download.poll(task, self.stream, upstream) {
+                Poll::Ready(Ok(())) => return Poll::Ready(Ok(Passed::Written)),
+                Poll::Pending if upload.done && download.has_ended() => {
+                    return Poll::Ready(Ok(Passed::Queued));
+                }
+                Poll::Ready(Err(broken)) => return Poll::Ready(Err(broken.into())),
+                Poll::Pending => {}
+            }
+            if before != (download.taken, self.stream.queued(), upload.moved()) {
+                moved = None;
+            }
+            if moved.is_none() {
+                self.stream.due_in(self.served.progress_wait());
+            }
+            if let Poll::Ready(exchange_error) = self.stream.poll_closed(task) {
+                return Poll::Ready(Err(exchange_error.into()));
+            }
+            let moved = *moved.get_or_insert_with(Instant::now);
+            self.poll_stalled(task, moved).map(Err)
+        })
+        .await
+    }
+
+    /// Handles an upstream that has switched protocols. Only a client that asked for it may get
+    /// the 101: it has `chosen` this one.
+    pub(super) async fn switched(
+        &mut self,
+        mut head: response::Parts,
+        upstream: Upstream,
+        chosen: Option<HeaderValue>,
+    ) -> Result<ExchangeEnd, Failure> {
+        // HTTP/2 has no 101 (RFC 9113 8.6).
+        let (Some(protocol), Upstream::One(upstream)) = (chosen, upstream) else {
+            return Err(ResponseFault::Unasked.into());
+        };
+        self.record.status = Some(StatusCode::SWITCHING_PROTOCOLS.as_u16());
+        self.record.reason = Reason::SwitchedProtocols;
+        let Some(one) = self.stream.as_one() else {
+            return self.copy_websocket(head, upstream).await;
+        };
+        head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        let switched = Some(Switched::new(upstream, &protocol));
+        head.headers.insert(header::UPGRADE, protocol);
+        one.switch(&head);
+        self.flush().await?;
+        Ok(ExchangeEnd { switched, ..ExchangeEnd::default() })
+    }
+
+    async fn copy_websocket(
+        &mut self,
+        mut head: response::Parts,
+        upstream: Box<Http1Connection>,
+    ) -> Result<ExchangeEnd, Failure> {
+        websocket::to_ok(&mut head);
+        self.respond(head, Length::UntilClose);
+        let upstream = Upstream::One(upstream);
+        websocket::copy(self.served, self.stream, upstream, self.written).await?;
+        Ok(ExchangeEnd::default())
+    }
+}
+
+impl From<Broken> for Failure {
+    fn from(broken: Broken) -> Self {
+        match broken {
+            Broken::Client(exchange_error) => exchange_error.into(),
+            Broken::Coding => Self::Cut(Reason::CodingFailed),
+            Broken::Upstream(fault) => Self::Cut(Reason::Response(Detail::of(fault))),
+        }
+    }
+}

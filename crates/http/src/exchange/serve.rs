@@ -1,0 +1,299 @@
+//! Serves one request, for either version of HTTP: checks it, passes it to the upstream, returns the
+//! response, and writes the access line.
+
+use bytes::Bytes;
+use eyelet_compress::fields::lists;
+use http::{Method, StatusCode, header, request, response};
+
+use super::ask::{Answered, Asked};
+use super::end::ExchangeEnd;
+use super::find::FoundUpstream;
+use super::pass::Passing;
+use super::transfer::Download;
+use super::{Exchange, request_body, room, websocket};
+use crate::client::exchange_error::ExchangeError;
+use crate::client::failure::{Failure, status};
+use crate::client::request_check::{check, may_be_sent_again};
+use crate::client::stream::Stream;
+use crate::connection::date::to_client;
+use crate::connection::originate::{self, Translation};
+use crate::connection::page;
+use crate::connection::reason::request_reason;
+use crate::connection::served_connection::{Record, RequestLogEntry, ServedConnection};
+use eyelet_http1::fault::ResponseFault;
+use eyelet_http1::fields;
+use eyelet_http1::head::{Length, SPARE_FIELDS_MAX, give_back};
+use eyelet_recoding::RequestCodings;
+use eyelet_telemetry::reason::Reason;
+use eyelet_telemetry::request::Coded;
+use eyelet_upstream::request::{BodyCodings, UpstreamRequest};
+
+/// A request that was made as its client makes it has a response that fits.
+const NO_FIT: Failure = Failure::Answer(Reason::Internal("a response was to be asked for twice"));
+
+/// Runs one exchange to its end, and writes its access line. It takes the fields of the request.
+/// The request stays where it is, because a move into each future would be a copy.
+pub async fn exchange(
+    served: &ServedConnection,
+    stream: &mut Stream<'_>,
+    request: &mut request::Parts,
+    length: Length,
+) -> ExchangeEnd {
+    let mut log_entry = RequestLogEntry::new(served, Record::new(served, request), stream.sent());
+    let RequestLogEntry { record, written, .. } = &mut log_entry;
+    // Counted before cookies are joined: joining reduces the fields but keeps their memory.
+    let spare = request.headers.len() <= SPARE_FIELDS_MAX;
+    let mut exchange = Exchange { served, stream, record, written };
+    let end = match exchange.serve(request, length).await {
+        Ok(end) => end,
+        // Boxed, as all rare branches: an exchange is as large as its largest branch.
+        Err(failure) => Box::pin(exchange.fail(&request.method, failure)).await,
+    };
+    if spare {
+        give_back(std::mem::take(&mut request.headers));
+    }
+    log_entry.end();
+    end
+}
+
+/// Why a request is refused before any rule or upstream is asked.
+pub struct Refusal {
+    /// The status of the answer.
+    pub status: StatusCode,
+    /// Why, for the access line.
+    pub reason: Reason,
+}
+
+/// Answers a request that is refused, and writes its access line. `request` is `None` if it could
+/// not be read. Returns whether the client took the answer.
+pub async fn refuse(
+    served: &ServedConnection,
+    stream: &mut Stream<'_>,
+    request: Option<&request::Parts>,
+    refusal: Refusal,
+) -> bool {
+    let record = request.map_or_else(|| Record::unread(served), |head| Record::new(served, head));
+    let mut log_entry = RequestLogEntry::new(served, record, stream.sent());
+    let RequestLogEntry { record, written, .. } = &mut log_entry;
+    record.failed = true;
+    record.reason = refusal.reason;
+    let method = request.map_or(&Method::GET, |head| &head.method);
+    let mut exchange = Exchange { served, stream, record, written };
+    let is_taken = exchange.answer(refusal.status, method).await;
+    log_entry.end();
+    is_taken
+}
+
+/// What the response of a request must fit.
+struct Terms<'r> {
+    /// The codings that the client and the edge accept.
+    wanted: &'r RequestCodings,
+    /// How names of the origin are translated.
+    origin: Option<&'r Translation<'r>>,
+    /// The protocols that the client wants to switch to.
+    switch: Option<&'r http::HeaderValue>,
+}
+
+impl<'a> Exchange<'a, '_> {
+    async fn serve(
+        &mut self,
+        request: &mut request::Parts,
+        length: Length,
+    ) -> Result<ExchangeEnd, Failure> {
+        let served = self.served;
+        let route = served.route().map_err(Failure::Answer)?;
+        let host = check(served, request)?;
+        let origin =
+            originate::begin(served.originate(), &host, request).map_err(Failure::Answer)?;
+        let host = origin.as_ref().map_or(host.as_str(), |origin| origin.authority());
+        let compressors = &served.worker.compressors;
+        let own = compressors.answer(route.rule, request);
+        if let Some(own) = own.or_else(|| fields::ends_here(request).then(options)) {
+            return Box::pin(self.answer_own(&request.method, own)).await;
+        }
+        let switch = self.stream.switch(request, length);
+        let trailers = lists(&request.headers, &header::TE, "trailers");
+        let (length, decoded_from) = self.to_upstream(request, length, switch.clone())?;
+        let forwarded = &served.identify_requester(host, request);
+        let Some(terminate) = route.requests() else { return Ok(ExchangeEnd::default()) };
+        let by_one = switch.is_some();
+        let again = may_be_sent_again(request, length) && !by_one;
+        let mut wanted = match (self.stream.take_sent(), served.originate()) {
+            (Some((sent, wanted)), _) => {
+                *request = sent;
+                wanted
+            }
+            (None, Some(_)) => {
+                let is_tied = served.is_tied(&request.headers);
+                compressors.request_near(route.rule, terminate, (host, is_tied, again), request)
+            }
+            (None, None) => compressors.request(route.rule, terminate, host, request),
+        };
+        let coded = request_body::coded(served, request, length, host);
+        let body = BodyCodings { coded: coded.as_deref(), decoded_from };
+        let asked = UpstreamRequest {
+            parts: request,
+            body,
+            host,
+            forwarded,
+            length,
+            trailers,
+            again,
+            by_one,
+        };
+        let _counted = room::take_request(served, self.stream, request)?;
+        let (origin, switch) = (origin.as_ref(), switch.as_ref());
+        let end = self.ask_and_pass(asked, Terms { wanted: &wanted, origin, switch }).await?;
+        if let Some(end) = end {
+            return Ok(end);
+        }
+        let Some(parts) = compressors.again(&mut wanted, request) else { return Err(NO_FIT) };
+        let asked = UpstreamRequest { parts: &parts, ..asked };
+        let again = self.ask_and_pass(asked, Terms { wanted: &wanted, origin, switch });
+        Box::pin(again).await?.ok_or(NO_FIT)
+    }
+
+    /// Asks an upstream and passes its response on. `None`: nothing was passed on, because the
+    /// response does not fit the client; the request may be made again.
+    async fn ask_and_pass(
+        &mut self,
+        request: UpstreamRequest<'_>,
+        Terms { wanted, origin, switch }: Terms<'_>,
+    ) -> Result<Option<ExchangeEnd>, Failure> {
+        let served = self.served;
+        let Answered { asked, mut response } = self.ask(request).await?;
+        let Asked { found, upload, .. } = asked;
+        // The exchange counts as open at its upstream as long as `at` lives.
+        let FoundUpstream { upstream, index, chosen: at } = found;
+        if served.worker.compressors.is_unfit(wanted, &response.parts) {
+            return Ok(None);
+        }
+        let _counted = room::take_response(served, &response.parts)?;
+        let head = &mut response.parts;
+        let chosen = switch.and_then(|wanted| fields::chosen(wanted, head));
+        let is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
+        let is_multiplexed = self.stream.is_multiplexed();
+        if is_switch && chosen.is_some() && is_multiplexed {
+            websocket::check(&request.parts.headers, head)?;
+        }
+        to_client(head);
+        originate::to_client(origin, &mut head.headers);
+        if is_switch {
+            let end = Box::pin(self.switched(response.parts, upstream, chosen)).await?;
+            return Ok(Some(end.counted_at(at.as_ref())));
+        }
+        if is_multiplexed && switch.is_some() && head.status.is_success() {
+            // A 2xx would tell an HTTP/2 client that the protocols were switched.
+            return Err(ResponseFault::Unasked.into());
+        }
+        if !upload.done || served.why_last().is_some() {
+            self.stream.close_after();
+        }
+        let download = Download::new(self.written, response.length);
+        let mut passing = Passing { upstream, upload, download };
+        let coding = self.choose_coding(&mut passing, wanted, &mut response).await?;
+        let Some(length) = coding else { return Ok(None) };
+        self.pass(passing, (response.parts, length), index).await.map(Some)
+    }
+
+    async fn fail(&mut self, method: &Method, failure: Failure) -> ExchangeEnd {
+        let lost = || ExchangeEnd { client_lost: true, ..ExchangeEnd::default() };
+        self.record.failed = true;
+        let status = match failure {
+            Failure::Answer(reason) => {
+                self.record.reason = reason;
+                status(&self.record.reason)
+            }
+            Failure::Client(ExchangeError::Request(fault)) => {
+                self.record.reason = request_reason(fault);
+                self.stream.close_after();
+                fault.status()
+            }
+            Failure::Client(exchange_error) => {
+                self.record.reason = exchange_error.reason();
+                self.stream.cut();
+                return lost();
+            }
+            Failure::Cut(reason) => {
+                self.record.reason = reason;
+                self.stream.cut();
+                return lost();
+            }
+            Failure::Unprocessed => {
+                self.record.reason = Reason::UpstreamUnread;
+                if self.stream.refuse() {
+                    return lost();
+                }
+                status(&self.record.reason)
+            }
+        };
+        if self.record.status.is_some() {
+            self.stream.cut();
+            return lost();
+        }
+        // The rest of the request's body was dropped already, so it is no longer counted.
+        self.stream.refuse_rest();
+        let client_lost = !self.answer(status, method).await;
+        ExchangeEnd { client_lost, ..ExchangeEnd::default() }
+    }
+
+    /// Answers with a page of Eyelet. Returns whether the client took it.
+    async fn answer(&mut self, status: StatusCode, method: &Method) -> bool {
+        let (head, length, body) = self.served.page(status, method, &self.record.reason);
+        let flushed = self.send_own(head, length, body).await;
+        if let Err(Failure::Cut(reason)) = &flushed {
+            self.record.reason = reason.clone();
+        }
+        if flushed.is_err() {
+            self.stream.cut();
+        }
+        flushed.is_ok()
+    }
+
+    /// Sends an answer of Eyelet that is no page: a dictionary.
+    async fn answer_own(
+        &mut self,
+        method: &Method,
+        own: http::Response<Bytes>,
+    ) -> Result<ExchangeEnd, Failure> {
+        let (head, body) = own.into_parts();
+        self.record.reason = Reason::Answered;
+        let length = match *method {
+            Method::HEAD => Length::Empty,
+            _ => {
+                let bytes_sent = body.len() as u64;
+                self.written.note_coded(Coded { bytes_sent, ..Coded::default() });
+                Length::Known(bytes_sent)
+            }
+        };
+        self.send_own(head, length, body).await?;
+        Ok(ExchangeEnd::default())
+    }
+
+    /// Sends a response that has no upstream. A body of length `Empty` is not sent.
+    async fn send_own(
+        &mut self,
+        mut head: response::Parts,
+        length: Length,
+        body: Bytes,
+    ) -> Result<(), Failure> {
+        if !self.stream.is_request_done() {
+            self.stream.close_after();
+        }
+        to_client(&mut head);
+        self.respond(head, length);
+        if length != Length::Empty {
+            self.stream.push(body);
+            self.stream.finish(None);
+        }
+        self.flush().await
+    }
+}
+
+/// The answer to `OPTIONS *`: the allowed methods.
+fn options() -> http::Response<Bytes> {
+    let mut response = http::Response::new(Bytes::new());
+    response.headers_mut().insert(header::ALLOW, page::ALLOW);
+    response.headers_mut().insert(header::CONTENT_LENGTH, 0.into());
+    response
+}
