@@ -22,6 +22,8 @@ mod properties;
 pub mod resolved;
 pub mod resolver;
 pub mod resolvers;
+#[cfg(test)]
+mod scripted;
 pub mod server;
 pub mod servers;
 pub mod share;

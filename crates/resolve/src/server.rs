@@ -19,9 +19,12 @@ use tokio::time::timeout;
 use crate::answer::{Answer, Question};
 use crate::cache;
 
-/// How long a server that did not answer is left out. Each question that it misses extends this,
-/// and any answer ends it.
+/// How long a server is left out for names that it did not answer. Each question that it misses
+/// extends this, and any answer ends it.
 const SILENT_FOR: Duration = Duration::from_secs(30);
+/// Different names in a row that a server misses before it is left out for all names. One or two may
+/// be lost on the way, or the servers of their zone are slow.
+const MISSED_NAMES_MAX: usize = 3;
 /// Questions with EDNS in a row that may be answered only without it. The next ones have none:
 /// a box on the way drops it, or the server's FORMERR has no question and cannot be told from a
 /// forgery.
@@ -36,10 +39,13 @@ const REMEMBERED_MAX: usize = 256;
 #[derive(Default)]
 pub struct ServerMemory(Mutex<HashMap<SocketAddr, Remembered>>);
 
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct Remembered {
     /// The number of its answers so far.
     answers: u64,
+    /// The names that it has missed since its last answer, at most [`MISSED_NAMES_MAX`].
+    missed: Vec<Name>,
+    /// Until when it is left out for these names, or for all if it has missed so many.
     silent_until: Option<Instant>,
     /// Until when it has a probe, and needs no other.
     probed_until: Option<Instant>,
@@ -52,8 +58,11 @@ impl ServerMemory {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn of(&self, server: SocketAddr) -> Remembered {
-        self.known().get(&server).copied().unwrap_or_default()
+    fn read<T>(&self, server: SocketAddr, read: impl FnOnce(&Remembered) -> T) -> T {
+        match self.known().get(&server) {
+            Some(known) => read(known),
+            None => read(&Remembered::default()),
+        }
     }
 
     fn change<T>(&self, server: SocketAddr, change: impl FnOnce(&mut Remembered) -> T) -> T {
@@ -72,10 +81,13 @@ pub struct DnsServer {
     connections: Vec<ConnectionConfig>,
     context: PoolContext,
     memory: Arc<ServerMemory>,
+    /// Names that it misses are remembered.
+    notes_misses: bool,
 }
 
 impl DnsServer {
     /// Sets a server up. Nothing is sent yet. It has the timeout of `options` for each query.
+    /// `notes_misses` is for a timeout that is long enough to tell a silent server from a slow one.
     ///
     /// # Errors
     /// Only resolvers over TLS can fail here, and there are none.
@@ -83,6 +95,7 @@ impl DnsServer {
         config: NameServerConfig,
         options: &ResolverOpts,
         memory: &Arc<ServerMemory>,
+        notes_misses: bool,
     ) -> Result<Self, String> {
         let tls = TlsConfig::new().map_err(|error| error.to_string())?;
         let port = config.connections.first().map_or(0, |connection| connection.port);
@@ -91,6 +104,7 @@ impl DnsServer {
             connections: config.connections,
             context: PoolContext::new(options.clone(), tls),
             memory: memory.clone(),
+            notes_misses,
         })
     }
 
@@ -105,7 +119,14 @@ impl DnsServer {
                 Ok(query) => query,
                 Err(answer) => return Ok(answer),
             };
-            if let Some(answer) = question.read(&self.ask(&query).await?)? {
+            let answers = self.answers();
+            let response = self.ask(&query).await.map_err(|error| {
+                if matches!(error, NetError::Timeout) {
+                    self.missed(name, answers);
+                }
+                fault(&error)
+            })?;
+            if let Some(answer) = question.read(&response)? {
                 return Ok(answer);
             }
         }
@@ -113,22 +134,32 @@ impl DnsServer {
 
     /// The number of its answers until now.
     pub fn answers(&self) -> u64 {
-        self.memory.of(self.address).answers
+        self.memory.read(self.address, |known| known.answers)
     }
 
-    /// Notes that a question has waited long enough. The server is silent if it has answered none
-    /// since there were so many `answers`: some servers drop one type, or one name.
-    pub fn missed(&self, answers: u64) {
+    /// Notes that a question for this name has waited long enough. It counts if the server has
+    /// answered none since there were so many `answers`: some servers drop one type, or one name.
+    pub fn missed(&self, name: &Name, answers: u64) {
+        if !self.notes_misses {
+            return;
+        }
         self.memory.change(self.address, |known| {
-            if known.answers == answers {
-                known.silent_until = Some(Instant::now() + SILENT_FOR);
+            if known.answers != answers {
+                return;
             }
+            if known.missed.len() < MISSED_NAMES_MAX && !known.missed.contains(name) {
+                known.missed.push(name.clone());
+            }
+            known.silent_until = Some(Instant::now() + SILENT_FOR);
         });
     }
 
-    /// Says if it has not answered lately.
-    pub fn is_silent(&self) -> bool {
-        self.memory.of(self.address).silent_until.is_some_and(|until| Instant::now() < until)
+    /// Says if it has not answered lately: for this name, or for several others.
+    pub fn is_silent(&self, name: &Name) -> bool {
+        self.memory.read(self.address, |known| {
+            known.silent_until.is_some_and(|until| Instant::now() < until)
+                && (known.missed.len() >= MISSED_NAMES_MAX || known.missed.contains(name))
+        })
     }
 
     /// Asks a silent server, in a task of its own, unless it is being asked.
@@ -150,30 +181,23 @@ impl DnsServer {
     }
 
     /// Sends a query.
-    async fn ask(&self, query: &Query) -> Result<DnsResponse, String> {
-        let known = self.memory.of(self.address);
+    async fn ask(&self, query: &Query) -> Result<DnsResponse, NetError> {
         let options = &self.context.options;
-        let with_edns = options.edns0 && known.edns_misses < EDNS_MISSES_MAX;
+        let edns_misses = self.memory.read(self.address, |known| known.edns_misses);
+        let with_edns = options.edns0 && edns_misses < EDNS_MISSES_MAX;
         let asked = async {
             match with_edns {
                 true => self.ask_with_edns(query).await,
                 false => self.exchange(query, false).await,
             }
         };
-        match timeout(options.timeout, asked).await {
-            Ok(Ok(response)) => {
-                self.memory.change(self.address, |known| {
-                    known.answers += 1;
-                    known.silent_until = None;
-                });
-                Ok(response)
-            }
-            Ok(Err(error)) if !matches!(error, NetError::Timeout) => Err(fault(&error)),
-            Err(_) | Ok(Err(_)) => {
-                self.missed(known.answers);
-                Err(fault(&NetError::Timeout))
-            }
-        }
+        let response = timeout(options.timeout, asked).await.unwrap_or(Err(NetError::Timeout))?;
+        self.memory.change(self.address, |known| {
+            known.answers += 1;
+            known.missed.clear();
+            known.silent_until = None;
+        });
+        Ok(response)
     }
 
     /// Sends a query with EDNS, and without it if the server refuses that (RFC 6891 section 7) or
@@ -244,7 +268,58 @@ fn fault(error: &NetError) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::scripted;
+
+    const ADDRESS: [u8; 4] = [192, 0, 2, 1];
+
+    fn server(
+        address: SocketAddr,
+        memory: &Arc<ServerMemory>,
+        wait_ms: u64,
+        notes_misses: bool,
+    ) -> DnsServer {
+        let mut config = NameServerConfig::udp(address.ip());
+        config.connections.iter_mut().for_each(|udp| udp.port = address.port());
+        let mut options = ResolverOpts::default();
+        options.timeout = Duration::from_millis(wait_ms);
+        DnsServer::new(config, &options, memory, notes_misses).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_server_is_left_out_for_a_name_that_it_misses_and_after_some_for_all() {
+        let address = scripted::serve(|query| match query.name() == "up.test" {
+            true => vec![query.response(0, &[ADDRESS])],
+            false => vec![],
+        });
+        let address = address.await;
+        let [one, two, three, other, up] =
+            ["one.test.", "two.test.", "three.test.", "other.test.", "up.test."]
+                .map(|name| Name::from_ascii(name).unwrap());
+        let memory = Arc::default();
+        let dialling = server(address, &memory, 100, true);
+        for name in [&one, &one, &two] {
+            assert!(dialling.look_up(name, false).await.is_err());
+            assert!(dialling.is_silent(name));
+            assert!(!dialling.is_silent(&three), "lost names are no silent server");
+        }
+        assert!(dialling.look_up(&three, false).await.is_err());
+        assert!(dialling.is_silent(&other));
+        // Any answer is enough, also a late one to another question.
+        let answers = dialling.answers();
+        assert!(server(address, &memory, 10_000, true).look_up(&up, false).await.is_ok());
+        assert!([&one, &two, &three, &other].iter().all(|name| !dialling.is_silent(name)));
+        dialling.missed(&one, answers);
+        assert!(!dialling.is_silent(&one), "it has answered meanwhile");
+        // Evidence may wait for less time than a sound answer takes.
+        let evidence = server(address, &Arc::default(), 100, false);
+        for name in [&one, &two, &three] {
+            assert!(evidence.look_up(name, false).await.is_err());
+            assert!(!evidence.is_silent(name));
+        }
+        assert!(!evidence.is_silent(&other));
+    }
 
     #[test]
     fn a_resolver_that_is_not_reached_is_said_in_plain_words() {

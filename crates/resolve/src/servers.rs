@@ -41,7 +41,7 @@ impl Servers {
         options: &ResolverOpts,
         memory: &Arc<ServerMemory>,
     ) -> Result<Self, String> {
-        let server = |config| DnsServer::new(config, options, memory).map(Rc::new);
+        let server = |config| DnsServer::new(config, options, memory, true).map(Rc::new);
         let all = servers.into_iter().map(server).collect::<Result<_, _>>()?;
         Ok(Self { all, attempts: options.attempts })
     }
@@ -62,10 +62,10 @@ impl Servers {
 
     /// Asks all that have answered lately, in their order. Of the silent ones each is probed by one
     /// question at a time. Nobody waits for them, except shortly for a name that the others do not
-    /// know: a server may have been silent about another name only.
+    /// know: a server may have been silent about other names only.
     async fn ask(&self, name: &Name, v6: bool) -> Result<Answer, String> {
         let (silent, others): (Vec<_>, Vec<_>) =
-            self.all.iter().cloned().partition(|server| server.is_silent());
+            self.all.iter().cloned().partition(|server| server.is_silent(name));
         if silent.is_empty() || others.is_empty() {
             return in_order(&self.all, (name, v6)).await;
         }
@@ -75,7 +75,7 @@ impl Servers {
             return answer;
         }
         sleep(NEXT_AFTER).await;
-        match silent.iter().all(|server| server.is_silent()) {
+        match silent.iter().all(|server| server.is_silent(name)) {
             true => answer,
             false => in_order(&self.all, (name, v6)).await,
         }
@@ -114,7 +114,7 @@ fn in_order<'a>(servers: &'a [Rc<DnsServer>], question: (&'a Name, bool)) -> Ask
                 },
                 said = &mut next, if later.is_none() => later = Some(said),
                 () = sleep_until(began + preferred), if matches!(later, Some(Ok(_))) => {
-                    first.missed(answers);
+                    first.missed(question.0, answers);
                     return later.unwrap_or_else(|| Err("no resolver".to_owned()));
                 }
             }
