@@ -204,31 +204,42 @@ impl DnsServer {
     /// does not answer soon.
     async fn ask_with_edns(&self, query: &Query) -> Result<DnsResponse, NetError> {
         let mut with = pin!(self.exchange(query, true));
+        // Nothing is sent before it is awaited.
+        let mut without = pin!(self.exchange(query, false));
         let soon = timeout(self.context.options.timeout / SENT_AGAIN, &mut with).await;
-        let (without, misses) = match soon {
-            Ok(Ok(response)) if refuses_edns(&response) => {
-                (self.exchange(query, false).await?, EDNS_MISSES_MAX)
-            }
-            Ok(said) => return self.has_edns(said),
+        let (said, failed) = match soon {
+            Ok(said) => (said, None),
             Err(_) => tokio::select! {
-                said = &mut with => return self.has_edns(said),
-                Ok(without) = self.exchange(query, false) => (without, 1),
+                biased;
+                said = &mut with => (said, None),
+                answer = &mut without => match answer {
+                    Ok(answer) => return Ok(self.lacks_edns(answer, 1)),
+                    Err(error) => (with.await, Some(error)),
+                },
             },
         };
-        if !refuses_edns(&without) {
+        match (said, failed) {
+            (Ok(said), None) if refuses_edns(&said) => {
+                Ok(self.lacks_edns(without.await?, EDNS_MISSES_MAX))
+            }
+            (Ok(said), Some(error)) if refuses_edns(&said) => Err(error),
+            (said, _) => {
+                if said.is_ok() {
+                    self.memory.change(self.address, |known| known.edns_misses = 0);
+                }
+                said
+            }
+        }
+    }
+
+    /// Notes an answer to a query without EDNS, beside one with it that missed.
+    fn lacks_edns(&self, answer: DnsResponse, misses: u8) -> DnsResponse {
+        if !refuses_edns(&answer) {
             self.memory.change(self.address, |known| {
                 known.edns_misses = known.edns_misses.saturating_add(misses);
             });
         }
-        Ok(without)
-    }
-
-    /// Notes that a query with EDNS was answered.
-    fn has_edns(&self, said: Result<DnsResponse, NetError>) -> Result<DnsResponse, NetError> {
-        if said.is_ok() {
-            self.memory.change(self.address, |known| known.edns_misses = 0);
-        }
-        said
+        answer
     }
 
     /// Sends a query by UDP, and by TCP if the answer was truncated.
@@ -319,6 +330,29 @@ mod tests {
             assert!(!evidence.is_silent(name));
         }
         assert!(!evidence.is_silent(&other));
+    }
+
+    #[tokio::test]
+    async fn a_late_refusal_of_edns_is_no_answer() {
+        let (mut with, mut without) = (None, 0);
+        let address = scripted::serve(move |query| {
+            if query.has_edns() {
+                with.get_or_insert(query);
+                return vec![];
+            }
+            without += 1;
+            // It is sent without EDNS after a part of the timeout, and again after as long.
+            match (without, &with) {
+                (1, Some(with)) => vec![with.response(1, &[])],
+                _ => vec![query.response(0, &[ADDRESS])],
+            }
+        });
+        let server = server(address.await, &Arc::default(), 4_000, true);
+        let name = Name::from_ascii("late.test.").unwrap();
+        let answer = server.look_up(&name, false).await;
+        assert_eq!(answer.map(|answer| answer.addresses), Ok(vec![ADDRESS.into()]));
+        let misses = server.memory.read(server.address, |known| known.edns_misses);
+        assert_eq!(misses, EDNS_MISSES_MAX, "the next query has none");
     }
 
     #[test]
