@@ -79,7 +79,8 @@ impl Resolver {
         Found::new(found, now())
     }
 
-    /// The answer for the first of the candidate names that has one.
+    /// The addresses of the first of the candidate names that has any. That there are none is known
+    /// only if no look-up of a candidate has failed.
     async fn first_of(
         &self,
         text: &str,
@@ -88,14 +89,18 @@ impl Resolver {
     ) -> Result<Answer, String> {
         let made = self.made()?;
         let name = name(text)?;
-        let mut last = Err("no name".to_owned());
+        let (mut nothing, mut fault) = (None, None);
         for name in made.candidates(name, absolute) {
-            last = made.both(&name, &partly).await;
-            if last.as_ref().is_ok_and(|answer| !answer.addresses.is_empty()) {
-                break;
+            match made.both(&name, &partly).await {
+                Ok(answer) if !answer.addresses.is_empty() => return Ok(answer),
+                Ok(answer) => nothing = Some(answer),
+                Err(why) => fault = fault.or(Some(why)),
             }
         }
-        last
+        match (fault, nothing) {
+            (None, Some(nothing)) => Ok(nothing),
+            (fault, _) => Err(fault.unwrap_or_else(|| "no name".to_owned())),
+        }
     }
 }
 
@@ -187,9 +192,10 @@ fn in_order(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use hickory_resolver::config::ResolverOpts;
+    use hickory_resolver::config::{NameServerConfig, ResolverOpts};
 
     use super::*;
+    use crate::scripted;
 
     #[test]
     fn the_search_list_is_for_relative_names_of_the_configuration() {
@@ -211,6 +217,40 @@ mod tests {
             let candidates: Vec<String> = candidates.iter().map(Name::to_ascii).collect();
             assert_eq!(candidates, *expected, "{text}");
         }
+    }
+
+    /// A failed candidate may have addresses: that a later one has none says nothing about it.
+    #[tokio::test]
+    async fn no_candidate_has_an_address_only_if_none_has_failed() {
+        const NO_ERROR: u8 = 0;
+        const SERVFAIL: u8 = 2;
+        const NXDOMAIN: u8 = 3;
+        let address = scripted::serve(|query| {
+            let (code, addresses) = match &*query.name() {
+                "failed.corp.example" | "found.corp.example" => (SERVFAIL, &[][..]),
+                "found" => (NO_ERROR, &[[192, 0, 2, 1]][..]),
+                _ => (NXDOMAIN, &[][..]),
+            };
+            vec![query.response(code, addresses)]
+        });
+        let address = address.await;
+        let mut config = NameServerConfig::udp(address.ip());
+        config.connections.iter_mut().for_each(|udp| udp.port = address.port());
+        let options = ResolverOpts::default();
+        let made = Made {
+            servers: Servers::new(vec![config], &options, &Arc::default()).unwrap(),
+            hosts: Hosts::default(),
+            search: vec![name("corp.example.").unwrap()],
+            ndots: options.ndots,
+        };
+        let resolver =
+            Resolver { dns: Dns::default(), memory: Arc::default(), made: OnceCell::from(made) };
+        let find = async |text| resolver.first_of(text, false, |_| ()).await;
+        assert_eq!(find("failed").await, Err("error response: Server Failure".to_owned()));
+        let nothing = find("absent").await.map(|answer| answer.addresses);
+        assert_eq!(nothing, Ok(vec![]));
+        let found = find("found").await.map(|answer| answer.addresses);
+        assert_eq!(found, Ok(vec![IpAddr::from([192, 0, 2, 1])]), "it is enough, as for glibc");
     }
 
     #[test]
