@@ -37,7 +37,7 @@ type Entries<K, V> = sync::Cache<Keyed<K>, Weighted<V>, Bytes, RandomState>;
 type SingleFlights<K, V> = HashMap<u64, (K, watch::Receiver<Option<V>>)>;
 
 /// A key with its hash. The caller may have computed the hash from parts of a key.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 struct Keyed<K> {
     hash: u64,
     key: K,
@@ -145,6 +145,12 @@ impl<K: Eq + Clone, V: Clone> Cache<K, V> {
         let bytes = bytes + ENTRY_BYTES;
         let entries = self.entries.get_or_init(|| self.empty());
         entries.insert(Keyed { hash, key }, Weighted { value, bytes });
+    }
+
+    /// The entries at this moment.
+    pub fn entries(&self) -> impl Iterator<Item = (K, V)> {
+        let all = self.entries.get().into_iter().flat_map(Entries::iter);
+        all.map(|(keyed, kept)| (keyed.key, kept.value))
     }
 
     /// The running flight for a key, if any.

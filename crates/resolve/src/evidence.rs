@@ -115,8 +115,8 @@ impl EvidenceStore {
         })
     }
 
-    /// The store under a new configuration. It forgets the addresses of dialled names, certificates
-    /// that other roots have judged, and evidence that other resolvers gave.
+    /// The store under a new configuration. It has the addresses of dialled names asked anew, and
+    /// forgets certificates that other roots have judged, and evidence that other resolvers gave.
     ///
     /// # Errors
     /// If the roots cannot be read.
@@ -138,7 +138,7 @@ impl EvidenceStore {
         Ok(Self {
             dns,
             certificates,
-            dialled: Arc::new(Cache::new(bytes_max)),
+            dialled: self.stale(config),
             servers: Arc::default(),
             prober,
             roots,
@@ -166,12 +166,24 @@ impl EvidenceStore {
         Ok(Self { certificates, prober, ..self.clone() })
     }
 
-    /// The store after the system's resolvers or hosts have changed: it forgets the addresses of
-    /// dialled names.
+    /// The store after the system's resolvers or hosts have changed: it has the addresses of dialled
+    /// names asked anew.
     #[must_use]
     pub fn by_newest_resolvers(&self, config: &Config) -> Self {
-        let dialled = Arc::new(Cache::new(config.limits.memory_max / MEMORY_PARTS));
-        Self { dialled, servers: Arc::default(), ..self.clone() }
+        Self { dialled: self.stale(config), servers: Arc::default(), ..self.clone() }
+    }
+
+    /// The configured names, with the addresses through which each rotates: kept connections follow
+    /// these. No connection that is kept leads to a name that a client chose.
+    fn stale(&self, config: &Config) -> Arc<Cache<DialledName, Arc<Found>>> {
+        let stale = Cache::new(config.limits.memory_max / MEMORY_PARTS);
+        for ((name, is_chosen), found) in self.dialled.entries().filter(|((_, chosen), _)| !chosen)
+        {
+            let hash = stale.hash((&*name, is_chosen));
+            let bytes = found.bytes() + name.len();
+            stale.keep(hash, (name, is_chosen), Arc::new(found.stale()), bytes);
+        }
+        Arc::new(stale)
     }
 
     /// The roots that side handshakes trust, as a file that may change.
@@ -277,9 +289,45 @@ impl Lack {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::path::Path;
+    use std::time::SystemTime;
+
+    use eyelet_config::{Depth, parse};
     use eyelet_telemetry::evidence::CertificateEvidence;
 
     use super::*;
+    use crate::answer::Answer;
+
+    #[test]
+    fn a_reload_asks_anew_and_remembers_what_a_name_rotates_through() {
+        let text = "[[listener]]\naddress = \"127.0.0.1:0\"\n[[rule]]\naction = \"refuse\"\n";
+        let now = SystemTime::UNIX_EPOCH;
+        let config = parse(Path::new("a.toml"), text, Depth::Files, now).unwrap().config;
+        let ip = |last| IpAddr::from([192, 0, 2, last]);
+        let found = |last, now_ms| Found::new(Ok(Answer::new(vec![ip(last)], 60)), now_ms);
+        let second = found(2, 2_000).after(&found(1, 1_000));
+        let rotates = found(1, 3_000).after(&second);
+        let store = EvidenceStore::new(&config).unwrap();
+        let of = |store: &EvidenceStore, is_chosen| {
+            let hash = store.dialled.hash(("app.test", is_chosen));
+            let key = (Box::from("app.test"), is_chosen);
+            (hash, key.clone(), store.dialled.read(hash, |known| *known == key, Arc::clone))
+        };
+        let rotates = Arc::new(rotates);
+        for is_chosen in [false, true] {
+            let (hash, key, _) = of(&store, is_chosen);
+            store.dialled.keep(hash, key, rotates.clone(), rotates.bytes());
+        }
+        for next in [store.reloaded(&config).unwrap(), store.by_newest_resolvers(&config)] {
+            let kept = of(&next, false).2.unwrap();
+            assert_eq!((kept.asked_ms, kept.fresh_until_ms), (0, 0), "it is asked anew");
+            assert_eq!(kept.usable(4_000), Some(vec![ip(1), ip(2)]));
+            let asked = found(3, 4_000).after(&kept);
+            assert_eq!(asked.usable(400_000), Some(vec![ip(3), ip(1), ip(2)]));
+            assert!(of(&next, true).2.is_none(), "no connection that is kept needs it");
+        }
+    }
 
     #[test]
     fn a_certificate_does_not_outlive_its_end_by_the_wall_clock() {

@@ -16,7 +16,7 @@ const USED_ON_MS: u64 = 5_000;
 const ROTATING_MS: u64 = 10 * 60 * 1000;
 
 /// The result of a look-up.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Found {
     /// At most [`ADDRESSES_MAX`], IPv6 and IPv4 alternating (RFC 8305 section 4); or why there is
     /// none.
@@ -60,6 +60,12 @@ impl Found {
     #[must_use]
     pub fn partial(self) -> Self {
         Self { is_partial: true, ..self }
+    }
+
+    /// What was known under another configuration: DNS is asked again before an address is dialled.
+    #[must_use]
+    pub fn stale(&self) -> Self {
+        Self { asked_ms: 0, fresh_until_ms: 0, ..self.clone() }
     }
 
     /// Adds the addresses that the answer before this one is remembered for.
