@@ -87,6 +87,9 @@ pub trait Owner {
     /// Whether an ended connect has failed, as far as its event says.
     fn has_failed(&self, registration: &Self::Registration) -> bool;
 
+    /// Waits until the owner must not wait any more: why.
+    fn poll_late(&self, task: &mut Context<'_>) -> Poll<WaitError>;
+
     /// Fails once the owner's deadline has passed.
     ///
     /// # Errors
@@ -112,6 +115,14 @@ impl Owner for Handle {
         self.has(*side, FAILED)
     }
 
+    fn poll_late(&self, task: &mut Context<'_>) -> Poll<WaitError> {
+        match self.poll_ready(task, &[], WRITABLE) {
+            Poll::Ready(Err(why)) => Poll::Ready(why),
+            // No side was asked about.
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+        }
+    }
+
     fn in_time(&self) -> Result<(), WaitError> {
         Handle::in_time(self)
     }
@@ -134,6 +145,10 @@ impl Owner for Rc<Worker> {
 
     fn has_failed(&self, registration: &Registration) -> bool {
         registration.socket_state.is_ready(FAILED)
+    }
+
+    fn poll_late(&self, _: &mut Context<'_>) -> Poll<WaitError> {
+        Poll::Pending
     }
 
     fn in_time(&self) -> Result<(), WaitError> {
@@ -277,6 +292,7 @@ impl<O: Owner> Dial<'_, O> {
         loop {
             if usize::from(begun) >= ATTEMPTS_MAX {
                 waiting.clear();
+                later = None;
             }
             if (attempts.is_empty() || Instant::now() >= due)
                 && let Some(address) = waiting.pop_front()
@@ -407,7 +423,8 @@ impl<O: Owner> Dial<'_, O> {
         Ok(Begun::Attempt(Attempt { address, socket, registration }))
     }
 
-    /// Waits until one of the attempts has ended: which.
+    /// Waits until one of the attempts has ended: which. The owner's deadline ends this also while
+    /// there is none.
     fn poll_any(
         &self,
         task: &mut Context<'_>,
@@ -418,7 +435,7 @@ impl<O: Owner> Dial<'_, O> {
                 return Poll::Ready(ended.map(|()| at));
             }
         }
-        Poll::Pending
+        self.owner.poll_late(task).map(Err)
     }
 
     /// Takes the result of an attempt that has ended.

@@ -486,7 +486,7 @@ fn a_blind_rule_passes_other_protocols() {
 }
 
 /// Connections that the gateway has opened with bytes in the SYN.
-fn fast_opened(net: &Net) -> u64 {
+pub fn fast_opened(net: &Net) -> u64 {
     let statistics = net
         .at(Place::Gateway, || std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap());
     let mut lines = statistics.lines().filter(|line| line.starts_with("TcpExt:"));

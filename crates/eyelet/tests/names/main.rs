@@ -10,6 +10,7 @@ mod asked;
 mod by_dns;
 mod connect;
 mod evidence;
+mod families;
 mod gateway;
 mod many;
 mod mint;

@@ -19,11 +19,11 @@ use crate::support::two::{self, Two};
 use crate::support::web::get;
 use crate::support::{Edge, Folder, Hello, Pki, SOON, Upstream, ending, until};
 
-const HOME: &str = "127.0.0.1";
+pub const HOME: &str = "127.0.0.1";
 /// Nobody listens there.
-const AWAY: &str = "127.0.0.77";
+pub const AWAY: &str = "127.0.0.77";
 
-fn ips(list: &[&str]) -> Vec<IpAddr> {
+pub fn ips(list: &[&str]) -> Vec<IpAddr> {
     list.iter().map(|ip| ip.parse().unwrap()).collect()
 }
 
@@ -32,14 +32,14 @@ fn home() -> Says {
 }
 
 /// Somebody who takes a hello, says nothing and closes.
-fn sink() -> Upstream {
+pub fn sink() -> Upstream {
     Upstream::serve(|mut stream| {
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
     })
 }
 
 /// An edge that dials the name in the hello, for a configured name a rule each.
-fn by_name(folder: &Folder, servers: &[&Dns], origin: SocketAddr, names: &[String]) -> Edge {
+pub fn by_name(folder: &Folder, servers: &[&Dns], origin: SocketAddr, names: &[String]) -> Edge {
     let rules = names.iter().map(|name| {
         format!(
             "[[rule]]\nsni = \"{name}\"\naction = \"splice\"\nupstream = \"{name}:{}\"\n",
@@ -52,7 +52,7 @@ fn by_name(folder: &Folder, servers: &[&Dns], origin: SocketAddr, names: &[Strin
 }
 
 /// Sends a hello. Returns what becomes of it, and how long that takes.
-fn ask(edge: &Edge, name: &str) -> (String, Duration) {
+pub fn ask(edge: &Edge, name: &str) -> (String, Duration) {
     let (mut client, began) = (edge.connect(), Instant::now());
     client.write_all(&Hello::named(name).bytes()).unwrap();
     client.shutdown(std::net::Shutdown::Write).unwrap();
@@ -180,7 +180,7 @@ fn a_late_family_joins_the_dial() {
         return;
     };
     let to = listener.local_addr().unwrap();
-    let late = Says::SixLate(Duration::from_millis(500), ips(&[AWAY, "::1"]));
+    let late = Says::FamilyLate(true, Duration::from_millis(500), ips(&[AWAY, "::1"]));
     let dns = Dns::new(&[("late.test", late)]);
     let folder = Folder::new();
     let edge = by_name(&folder, &[&dns], to, &["late.test".to_owned()]);

@@ -36,8 +36,8 @@ pub enum Says {
     Silence,
     /// Nothing to the first datagram, and addresses to those that follow.
     Again(Vec<IpAddr>),
-    /// Addresses, the IPv6 ones late.
-    SixLate(Duration, Vec<IpAddr>),
+    /// Addresses, those of this family (IPv6 or not) late.
+    FamilyLate(bool, Duration, Vec<IpAddr>),
     /// Addresses, late.
     Late(Duration, Vec<IpAddr>),
     /// Addresses, once nobody holds this.
@@ -229,8 +229,8 @@ fn answer(
                 }
                 break code;
             }
-            Some(Says::SixLate(_, addresses)) if !v6 => (addresses, 60),
-            Some(Says::SixLate(wait, addresses) | Says::Late(wait, addresses)) => {
+            Some(Says::FamilyLate(six, _, addresses)) if six != v6 => (addresses, 60),
+            Some(Says::FamilyLate(_, wait, addresses) | Says::Late(wait, addresses)) => {
                 thread::sleep(wait);
                 (addresses, 60)
             }
