@@ -195,6 +195,8 @@ pub async fn connect_unix<O: Owner>(
 pub struct LaterAddresses<'a> {
     /// Told when all addresses so far have failed.
     pub doubts: &'a Notify,
+    /// The addresses of one family are on their way.
+    pub is_partial: bool,
     /// Resolves to addresses that are not tried yet.
     pub found: Pin<&'a mut dyn Future<Output = Vec<SocketAddr>>>,
 }
@@ -234,11 +236,11 @@ impl<O: Owner> Dial<'_, O> {
     /// Why it failed, or why the owner waits no more.
     pub async fn one(&self, address: &SocketAddr) -> Result<Connected<O::Registration>, WaitError> {
         // Boxed, as all that few dials need: a connection's task is as large as what it awaits.
-        let attempt = match self.begin_only(*address) {
+        let attempt = match self.begin_only(*address, self.options.fast_open) {
             Ok(Begun::Connected(connected)) => return Ok(connected),
             Ok(Begun::Attempt(attempt)) => attempt,
             Err(error) if is_out_of_descriptors(&error) => {
-                match Box::pin(self.begin_later(*address)).await? {
+                match Box::pin(self.begin_later(*address, self.options.fast_open)).await? {
                     Begun::Connected(connected) => return Ok(connected),
                     Begun::Attempt(attempt) => attempt,
                 }
@@ -250,19 +252,27 @@ impl<O: Owner> Dial<'_, O> {
     }
 
     /// Begins once others have closed descriptors. The deadline bounds the retries.
-    async fn begin_later(&self, address: SocketAddr) -> Result<Begun<O::Registration>, WaitError> {
+    async fn begin_later(
+        &self,
+        address: SocketAddr,
+        fast_open: bool,
+    ) -> Result<Begun<O::Registration>, WaitError> {
         loop {
             self.owner.in_time()?;
             sleep(RETRY_DELAY).await;
-            match self.begin_only(address) {
+            match self.begin_only(address, fast_open) {
                 Err(error) if is_out_of_descriptors(&error) => {}
                 begun => return Ok(begun?),
             }
         }
     }
 
-    fn begin_only(&self, address: SocketAddr) -> io::Result<Begun<O::Registration>> {
-        let (socket, at_once) = self.start(address, self.options.fast_open)?;
+    fn begin_only(
+        &self,
+        address: SocketAddr,
+        fast_open: bool,
+    ) -> io::Result<Begun<O::Registration>> {
+        let (socket, at_once) = self.start(address, fast_open)?;
         // Within this host the handshake is over when the connect returns.
         if (at_once || address.ip().is_loopback())
             && let Some(sent) = send_first(&socket, self.options.first)?
@@ -289,6 +299,7 @@ impl<O: Owner> Dial<'_, O> {
         let (mut begun, mut attempts) = (0, Vec::new());
         let mut last = io::Error::from(io::ErrorKind::NotConnected);
         let mut due = Instant::now();
+        let fast_open = self.options.fast_open && !later.as_ref().is_some_and(|l| l.is_partial);
         loop {
             if usize::from(begun) >= ATTEMPTS_MAX {
                 waiting.clear();
@@ -300,7 +311,7 @@ impl<O: Owner> Dial<'_, O> {
                 due = Instant::now() + ATTEMPT_DELAY;
                 let is_only = begun == 0 && waiting.is_empty();
                 begun += 1;
-                match self.begin(address, (begun - 1, is_only)).await {
+                match self.begin(address, (begun - 1, is_only), fast_open).await {
                     Ok(Begun::Connected(connected)) => return Ok(connected),
                     Ok(Begun::Attempt(attempt)) => attempts.push(attempt),
                     Err(WaitError::Io(error)) => {
@@ -405,16 +416,19 @@ impl<O: Owner> Dial<'_, O> {
         Ok((socket, at_once))
     }
 
-    /// Begins an attempt. One of several has no fast open: by that the first would seem to answer,
-    /// whether it does or not.
+    /// Begins an attempt. One of several has no fast open, nor has the first address while the other
+    /// family is on its way: it would seem to answer, whether it does or not.
     async fn begin(
         &self,
         address: SocketAddr,
         (number, is_only): (Side, bool),
+        fast_open: bool,
     ) -> Result<Begun<O::Registration>, WaitError> {
         if is_only {
-            return match self.begin_only(address) {
-                Err(error) if is_out_of_descriptors(&error) => self.begin_later(address).await,
+            return match self.begin_only(address, fast_open) {
+                Err(error) if is_out_of_descriptors(&error) => {
+                    self.begin_later(address, fast_open).await
+                }
                 begun => Ok(begun?),
             };
         }

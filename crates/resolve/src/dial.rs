@@ -167,11 +167,12 @@ impl NamedTarget<'_> {
             let found = lookup.later(names, &doubts).await;
             self.others(names, info, (&addresses, self.in_order(&found, options, info)))
         });
-        let later = LaterAddresses { doubts: &doubts, found: later.as_mut() };
+        let is_partial = lookup.is_partial();
+        let later = LaterAddresses { doubts: &doubts, is_partial, found: later.as_mut() };
         let is_other_family = is_of_other_family(&addresses, options);
         let connected = match &*addresses {
             [] => Err(End::failed(Reason::NoAddress)),
-            _ if is_other_family && !lookup.is_partial() => Err(End::failed(Reason::MixedFamilies)),
+            _ if is_other_family && !is_partial => Err(End::failed(Reason::MixedFamilies)),
             _ if is_other_family => dial.any(&[], Some(later)).await.map_err(failed),
             _ => dial.any(&addresses, Some(later)).await.map_err(failed),
         };

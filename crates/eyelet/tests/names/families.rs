@@ -5,6 +5,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::gateway::fast_opened;
 use crate::resolvers::{AWAY, ask, by_name, ips, sink};
 use crate::support::dns::{Dns, Says};
 use crate::support::edge::LISTENER;
@@ -68,6 +69,44 @@ fn a_dial_that_may_try_no_more_addresses_waits_for_none() {
     assert!(said.contains("Connection refused"), "{said}");
     // The other family would be waited for three seconds.
     assert!(took < LATE, "{took:?}");
+}
+
+#[test]
+fn the_only_address_so_far_has_no_fast_open() {
+    let Some(net) = Net::new() else { return };
+    net.script(Place::Server, "sysctl -qw net.ipv4.tcp_fastopen=1027");
+    net.script(Place::Gateway, "sysctl -qw net.ipv4.tcp_fastopen=1");
+    let late = || Says::FamilyLate(true, LATE, ips(&[SERVER[0]]));
+    let whole = || Says::Addresses(ips(&[SERVER[0]]), 60);
+    let names = ["a.test", "b.test", "c.test", "d.test", "e.test"];
+    let script: Vec<(&str, Says)> =
+        names.map(|name| (name, if name < "d" { late() } else { whole() })).into();
+    let dns = DnsThere::new(&net, &script);
+    let rules = names.map(|name| {
+        format!(
+            "[[rule]]\nsni = \"{name}\"\naction = \"splice\"\nupstream = \"{name}:443\"\n\
+             fast_open = true\n"
+        )
+    });
+    let config = format!(
+        "workers = 1\n[[listener]]\naddress = \"{}\"\n{}{}",
+        there(),
+        rules.concat(),
+        dns.table()
+    );
+    let folder = Folder::new();
+    let _edge = net.edge(&folder, &config);
+    let origin = net.listen(Place::Server, socket_address(SERVER[0], 443));
+    for name in names {
+        // The first that may use it asks for the cookie.
+        let expected = u64::from(name == "e.test");
+        let mut client = net.connect(Place::Client, there());
+        let hello = Hello::named(name).bytes();
+        client.write_all(&hello).unwrap();
+        let (mut server, _) = origin.take();
+        expect(&mut server, &hello);
+        assert_eq!(fast_opened(&net), expected, "{name}");
+    }
 }
 
 #[test]
