@@ -1,6 +1,7 @@
 //! Dials an upstream. Looks a name up, checks that the client may be led to its addresses and that
 //! they do not lead back to this process, and connects to one of them.
 
+use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::pin::pin;
@@ -152,7 +153,11 @@ impl NamedTarget<'_> {
         options: &DialOptions<'_>,
     ) -> Result<Connected<O::Registration>, Undialled> {
         let client = self.guard.map(|_| info.client.ip());
-        let (lookup, found) = look_up(names, client, self.name).await.map_err(End::failed)?;
+        let (lookup, found) = tokio::select! {
+            biased;
+            found = look_up(names, client, self.name) => found.map_err(End::failed)?,
+            why = poll_fn(|task| owner.poll_late(task)) => return Err(late(why, Stage::Dns).into()),
+        };
         if let Some(guard) = self.guard {
             check_guard(self.name, &found, guard)?;
         }
@@ -273,11 +278,17 @@ fn is_of_other_family(addresses: &[SocketAddr], options: &DialOptions<'_>) -> bo
 }
 
 fn failed(wait_error: WaitError) -> End {
-    let when = When::During(Stage::Dial);
+    late(wait_error, Stage::Dial)
+}
+
+/// The end of a wait during this stage.
+fn late(wait_error: WaitError, stage: Stage) -> End {
+    let when = When::During(stage);
     End::failed(match wait_error {
         WaitError::Drained => Reason::Drained(Some(when)),
         WaitError::Ended => Reason::Ended,
         WaitError::Shed => Reason::Shed(Shed::Unfinished(when)),
+        WaitError::Late if stage == Stage::Dns => SLOW_DNS,
         WaitError::Late => Reason::Timeout(Limit::Connect, None),
         WaitError::Io(error) => Reason::Io(Peer::Upstream, (&error).into()),
         WaitError::Unregistered(error) => Reason::Unregistered((&error).into()),

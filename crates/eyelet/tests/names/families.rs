@@ -6,13 +6,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::gateway::fast_opened;
-use crate::resolvers::{AWAY, ask, by_name, ips, sink};
+use crate::resolvers::{AWAY, ask, by_name, home, ips, sink};
 use crate::support::dns::{Dns, Says};
 use crate::support::edge::LISTENER;
 use crate::support::gate::dns_table;
 use crate::support::hello::server_flight;
 use crate::support::namespaces::{GATEWAY, SERVER, socket_address};
-use crate::support::{Edge, Folder, Hello, Net, Place, expect};
+use crate::support::{Edge, Folder, Hello, Net, Place, expect, until};
 
 /// Later than an answer is on a busy machine, sooner than the other family stops waiting.
 const LATE: Duration = Duration::from_millis(2_500);
@@ -69,6 +69,26 @@ fn a_dial_that_may_try_no_more_addresses_waits_for_none() {
     assert!(said.contains("Connection refused"), "{said}");
     // The other family would be waited for three seconds.
     assert!(took < LATE, "{took:?}");
+}
+
+/// Each of several upstreams has a third of `connect_timeout`, for DNS, too.
+#[test]
+fn a_name_that_is_not_answered_leaves_time_for_the_other_upstreams() {
+    let dns = Dns::new(&[("silent.test", Says::Silence), ("home.test", home())]);
+    let (folder, origin) = (Folder::new(), sink());
+    let config = format!(
+        "workers = 1\n{LISTENER}[[rule]]\nsni = \"app.test\"\naction = \"splice\"\n\
+         upstream = [\"silent.test:9\", \"home.test:{}\"]\n[limits]\nconnect_timeout = \"3s\"\n{}",
+        origin.address.port(),
+        dns_table(&[&dns])
+    );
+    let edge = Edge::start_whole(&folder, &config, |_| ());
+    // Either may be chosen first.
+    until("the silent name", || {
+        let (said, _) = ask(&edge, "app.test");
+        assert!(said.starts_with("spliced"), "{said}");
+        (dns.asked("silent.test") > 0).then_some(())
+    });
 }
 
 #[test]

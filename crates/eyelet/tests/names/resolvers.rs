@@ -27,7 +27,7 @@ pub fn ips(list: &[&str]) -> Vec<IpAddr> {
     list.iter().map(|ip| ip.parse().unwrap()).collect()
 }
 
-fn home() -> Says {
+pub fn home() -> Says {
     Says::Addresses(ips(&[HOME]), 3_600)
 }
 
