@@ -416,8 +416,8 @@ impl<O: Owner> Dial<'_, O> {
         Ok((socket, at_once))
     }
 
-    /// Begins an attempt. One of several has no fast open, nor has the first address while the other
-    /// family is on its way: it would seem to answer, whether it does or not.
+    /// Begins an attempt. One of several has no fast open, nor has the first address while the
+    /// other family is on its way: it would seem to answer, whether it does or not.
     async fn begin(
         &self,
         address: SocketAddr,

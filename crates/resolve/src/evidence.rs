@@ -166,8 +166,8 @@ impl EvidenceStore {
         Ok(Self { certificates, prober, ..self.clone() })
     }
 
-    /// The store after the system's resolvers or hosts have changed: it has the addresses of dialled
-    /// names asked anew.
+    /// The store after the system's resolvers or hosts have changed: it has the addresses of
+    /// dialled names asked anew.
     #[must_use]
     pub fn by_newest_resolvers(&self, config: &Config) -> Self {
         Self { dialled: self.stale(config), servers: Arc::default(), ..self.clone() }
@@ -177,8 +177,8 @@ impl EvidenceStore {
     /// these. No connection that is kept leads to a name that a client chose.
     fn stale(&self, config: &Config) -> Arc<Cache<DialledName, Arc<Found>>> {
         let stale = Cache::new(config.limits.memory_max / MEMORY_PARTS);
-        for ((name, is_chosen), found) in self.dialled.entries().filter(|((_, chosen), _)| !chosen)
-        {
+        let configured = self.dialled.entries().filter(|((_, is_chosen), _)| !is_chosen);
+        for ((name, is_chosen), found) in configured {
             let hash = stale.hash((&*name, is_chosen));
             let bytes = found.bytes() + name.len();
             stale.keep(hash, (name, is_chosen), Arc::new(found.stale()), bytes);

@@ -1,4 +1,5 @@
-//! A DNS server of a test, over UDP.
+//! A DNS server for tests, over UDP: a closure gives the responses to each query.
+
 #![allow(clippy::unwrap_used)]
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -9,18 +10,18 @@ use tokio::net::UdpSocket;
 const HEADER: usize = 12;
 
 /// A query, and who sent it.
-pub struct Query {
+pub struct ScriptedQuery {
     from: SocketAddr,
     bytes: Vec<u8>,
 }
 
 /// A datagram to a client.
-pub struct Response {
+pub struct ScriptedResponse {
     to: SocketAddr,
     bytes: Vec<u8>,
 }
 
-impl Query {
+impl ScriptedQuery {
     /// The name without the dot at its end, in lower case.
     pub fn name(&self) -> String {
         let labels = self.bytes[HEADER..self.question_end() - 5].chunk_by(|_, next| *next > b' ');
@@ -34,7 +35,7 @@ impl Query {
     }
 
     /// An authoritative response with this code, and these addresses if the query is for IPv4.
-    pub fn response(&self, code: u8, addresses: &[[u8; 4]]) -> Response {
+    pub fn response(&self, code: u8, addresses: &[[u8; 4]]) -> ScriptedResponse {
         let question = &self.bytes[HEADER..self.question_end()];
         let is_v4 = question.ends_with(&[0, 1, 0, 1]);
         let addresses = if is_v4 { addresses } else { &[] };
@@ -46,7 +47,7 @@ impl Query {
             bytes.extend([0xc0, 0x0c, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
             bytes.extend(address);
         }
-        Response { to: self.from, bytes }
+        ScriptedResponse { to: self.from, bytes }
     }
 
     fn question_end(&self) -> usize {
@@ -59,13 +60,15 @@ impl Query {
 }
 
 /// Serves as long as the runtime lives. `respond` gives the datagrams that follow a query.
-pub async fn serve(mut respond: impl FnMut(Query) -> Vec<Response> + Send + 'static) -> SocketAddr {
+pub async fn serve(
+    mut respond: impl FnMut(ScriptedQuery) -> Vec<ScriptedResponse> + Send + 'static,
+) -> SocketAddr {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = socket.local_addr().unwrap();
     tokio::spawn(async move {
         let mut bytes = [0; 1500];
         while let Ok((length, from)) = socket.recv_from(&mut bytes).await {
-            for response in respond(Query { from, bytes: bytes[..length].to_vec() }) {
+            for response in respond(ScriptedQuery { from, bytes: bytes[..length].to_vec() }) {
                 socket.send_to(&response.bytes, response.to).await.unwrap();
             }
         }

@@ -22,8 +22,8 @@ use crate::cache;
 /// How long a server is left out for names that it did not answer. Each question that it misses
 /// extends this, and any answer ends it.
 const SILENT_FOR: Duration = Duration::from_secs(30);
-/// Different names in a row that a server misses before it is left out for all names. One or two may
-/// be lost on the way, or the servers of their zone are slow.
+/// Different names in a row that a server misses before it is left out for all names. One or two
+/// may be lost on the way, or the servers of their zone are slow.
 const MISSED_NAMES_MAX: usize = 3;
 /// Questions with EDNS in a row that may be answered only without it. The next ones have none:
 /// a box on the way drops it, or the server's FORMERR has no question and cannot be told from a
