@@ -67,7 +67,8 @@ fn prepare(worker: &Rc<Worker>, key: Key) -> Option<Rest> {
     let holds = relay.held_bytes();
     if holds != held {
         worker.keeps(held, holds);
-        worker.sources.update(info.client_ip(), held, holds);
+        let new = relay.flow().new_bytes();
+        worker.sources.update(info.client_ip(), held + new, holds + new);
     }
     let is_settled = info.is_settled();
     let wait = rest::idle_for(worker, relay, is_settled);

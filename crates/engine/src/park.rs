@@ -51,7 +51,7 @@ pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
         worker.process.budget.give(Account::Connections, slot.active_bytes());
         let rests = is_quiet && !slot.ready.readable() && matches!(relay, Relay::Splice(_));
         let mut info = info.take().park(&mut worker.shared.borrow_mut());
-        worker.sources.add(info.client_ip(), held);
+        worker.sources.add(info.client_ip(), relay.charged_bytes());
         let wait = rest::wait_of(active, (&mut info, &mut relay), &table);
         let Some(slot) = table.slot(active.key()) else { return };
         worker.set_state(&mut slot.state, SlotState::Parked { info, relay });
@@ -85,7 +85,7 @@ pub(crate) fn place(
     worker.uses_descriptors(1 + isize::from(upstream.is_some()));
     worker.counters.connections.up();
     worker.counters.parked.up();
-    worker.sources.add(info.client_ip(), held);
+    worker.sources.add(info.client_ip(), relay.charged_bytes());
     worker.holds(0, size_of::<Slot>());
     worker.keeps(0, held);
     let mut table = worker.table.borrow_mut();
@@ -189,7 +189,9 @@ impl Drop for Recounted<'_> {
         // Most wakes leave nothing behind.
         if holds != held {
             self.worker.keeps(held, holds);
-            self.worker.sources.update(self.info.client_ip(), held, holds);
+            // A wake changes no piece of a state.
+            let new = self.relay.flow().new_bytes();
+            self.worker.sources.update(self.info.client_ip(), held + new, holds + new);
         }
     }
 }
@@ -285,7 +287,7 @@ fn uncount(worker: &Worker, info: &Parked, relay: &mut Relay) {
     worker.counters.parked.down();
     worker.holds(size_of::<Slot>(), 0);
     worker.keeps(relay.held_bytes(), 0);
-    worker.sources.remove(info.client_ip(), relay.held_bytes());
+    worker.sources.remove(info.client_ip(), relay.charged_bytes());
 }
 
 /// Ends a connection after a panic of ours.

@@ -67,16 +67,16 @@ pub(crate) fn terminated(worker: &Rc<Worker>) -> Key {
 
 /// The same with a state of the program.
 pub(crate) fn with_state(worker: &Rc<Worker>, state: &[u8]) -> Key {
-    with_state_and_client(worker, state).0
+    with_state_and_client(worker, PackedBytes::own(state)).0
 }
 
 /// The same. Returns its client, too.
-fn with_state_and_client(worker: &Rc<Worker>, state: &[u8]) -> (Key, OwnedFd) {
+fn with_state_and_client(worker: &Rc<Worker>, state: PackedBytes) -> (Key, OwnedFd) {
     let secrets = ([1; 32], [2; 32]);
     let suite = Suite::Aes128Gcm;
     let session = Session::tls13(End13::Server, suite, &secrets.0, &secrets.1, 0, 0).unwrap();
     let mut flow = Flow::default();
-    flow.keep_state(PackedBytes::own(state));
+    flow.keep_state(state);
     parked(worker, Relay::Terminate(Terminated { session, flow }))
 }
 
@@ -91,6 +91,28 @@ pub(crate) fn parked(worker: &Rc<Worker>, relay: Relay) -> (Key, OwnedFd) {
     let mut info = worker.info(0, ([127, 0, 0, 1], 5000).into());
     park(&Handle::new(worker.clone(), key), &mut info, relay);
     (key, peer)
+}
+
+/// The second connection, of the first one's source, has the same fields: they are paid once.
+#[test]
+fn fields_that_nobody_else_has_are_charged_to_their_source() {
+    let worker = worker();
+    let (own, other) = ([127, 0, 0, 1].into(), [192, 0, 2, 1].into());
+    let bytes: Vec<u8> = (0..8_u16 << 10).map(|at| (at >> 6) as u8).collect();
+    let places: Vec<_> = (0..32).map(|nth| nth * 256..nth * 256 + 256).collect();
+    let weight = bytes.len() / 256;
+    (0..weight / 3).for_each(|_| worker.sources.add(other, 0));
+    let keys = [(); 2].map(|()| {
+        let state = PackedBytes::pack(&bytes, &places, &worker.pieces);
+        let (key, _client) = with_state_and_client(&worker, state);
+        assert!(worker.sources.is_over_share(own));
+        key
+    });
+    (0..weight / 2).for_each(|_| worker.sources.add(other, 0));
+    assert!(!worker.sources.is_over_share(own), "no byte is charged twice");
+    keys.iter().for_each(|key| abandon(&worker, *key));
+    (0..weight / 3 + weight / 2).for_each(|_| worker.sources.remove(other, 0));
+    assert!(worker.sources.is_empty() && worker.pieces.is_empty());
 }
 
 #[test]
@@ -112,7 +134,7 @@ fn a_fault_of_an_answer_leaves_nothing_counted() {
     let worker = worker();
     let program = Rc::new(Faulty { is_logging: false });
     worker.serve(&program);
-    let (key, client) = with_state_and_client(&worker, &[7; 90]);
+    let (key, client) = with_state_and_client(&worker, PackedBytes::own(&[7; 90]));
     assert!(worker.process.budget.used_by(Account::Relayed) > 90);
     let mut tls =
         Session::tls13(End13::Client, Suite::Aes128Gcm, &[1; 32], &[2; 32], 0, 0).unwrap();

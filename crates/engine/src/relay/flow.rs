@@ -267,6 +267,12 @@ impl Flow {
         size_of::<Kept>() + state + transit
     }
 
+    /// Bytes of the shared pieces that its state was the first to have. The budget counts them with
+    /// the pieces.
+    pub fn new_bytes(&self) -> usize {
+        self.state().map_or(0, PackedBytes::new_bytes)
+    }
+
     /// To be called after each wake, at tick `now`. Returns the tick since which the slowest peer
     /// has not taken the bytes that are held for it.
     pub fn note_holding(&mut self, now: u32) -> Option<u32> {

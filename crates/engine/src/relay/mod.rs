@@ -69,6 +69,11 @@ impl Relay {
         };
         name + self.flow().held_bytes()
     }
+
+    /// Bytes of memory that its client's source is charged for.
+    pub(crate) fn charged_bytes(&mut self) -> usize {
+        self.held_bytes() + self.flow().new_bytes()
+    }
 }
 
 /// Moves what can be moved. `info` counts the bytes.
