@@ -1,5 +1,5 @@
 //! `eyelet explain`: prints which rule decides a connection, and why no earlier rule does. It
-//! writes a hello, reads it and asks `decide`, as an edge does. Only `--ask` opens a socket.
+//! writes a hello, reads it and asks `decide`, as an edge does. Only `--ask` sends a packet.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -80,6 +80,8 @@ fn answer(args: &ExplainArgs, config: &Config, out: &mut impl Write) -> io::Resu
     }
     let (verdict, asked) = decide(args, config, &hello, shown.as_ref(), &mut facts);
     let in_shadow = decide_shadows(args, config, &hello, shown.as_ref(), facts);
+    // The action may need it where no rule does.
+    facts.destination = facts.destination.or(args.destination);
     print(config, &facts, &asked, &hello, verdict, out)?;
     evidence::print_shadows(config, &in_shadow, out)?;
     // An early refusal reads the names without a hello. The rules before it are explained by them.
@@ -200,6 +202,7 @@ fn print(
             writeln!(out, "action:  {}", action(rule.action, facts, verdict.refuse))?;
             if verdict.refuse.is_none() {
                 upstreams::print(rule.action, out)?;
+                guard::print(rule.action, facts, config, out)?;
             }
             if let Action::Splice(splice) = rule.action
                 && splice.plain_http
@@ -424,6 +427,7 @@ const MISSES_SHOWN: usize = 20;
 mod args;
 mod evidence;
 mod given;
+mod guard;
 #[cfg(test)]
 mod tests;
 mod upstreams;

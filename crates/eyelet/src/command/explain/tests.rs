@@ -258,6 +258,43 @@ fn facts_that_no_flag_gives_fail_closed() {
     assert_eq!(code, ExitCode::from(2));
 }
 
+/// The kernel's destination is not guarded, and neither is one of the public Internet.
+#[test]
+fn a_destination_that_is_guarded_is_said() {
+    let file = std::env::temp_dir().join(format!("eyelet-guard-{}.toml", std::process::id()));
+    let listener = |name: &str, port: u16, key: &str| {
+        format!("[[listener]]\nname = \"{name}\"\naddress = \"[::1]:{port}\"\n{key}\n")
+    };
+    let rule = "[[rule]]\naction = \"splice\"\nupstream = \"destination\"\n\
+        upstream_allow = \"10.1.0.0/16\"\n";
+    let text = [
+        listener("proxy", 1, "kind = \"connect\""),
+        listener("header", 2, "proxy_protocol_from = \"192.0.2.1\""),
+        listener("redirect", 3, "kind = \"redirect\""),
+        rule.to_owned(),
+    ];
+    std::fs::write(&file, text.concat()).unwrap();
+    let fault = "10.0.0.1 is an internal address that upstream_allow does not list\n";
+    let by_header = "--listener header --destination";
+    for (flags, expected) in [
+        ("--connect 10.0.0.1:443".to_owned(), format!("guard:   refused: {fault}")),
+        ("--connect 10.1.0.1:443".to_owned(), String::new()),
+        (
+            format!("{by_header} 10.0.0.1:443"),
+            format!("guard:   refused if a PROXY header names it: {fault}"),
+        ),
+        (format!("{by_header} 10.1.0.1:443"), String::new()),
+        (format!("{by_header} 8.8.8.8:443"), String::new()),
+        ("--listener redirect --destination 10.0.0.1:443".to_owned(), String::new()),
+    ] {
+        let (out, code) = run(&file, &flags);
+        assert!(out.contains("action:  splice to the destination, "), "{flags}: {out}");
+        let said: String = out.split_inclusive('\n').filter(|l| l.starts_with("guard")).collect();
+        assert_eq!((said, code), (expected, ExitCode::SUCCESS), "{flags}: {out}");
+    }
+    std::fs::remove_file(&file).unwrap();
+}
+
 /// A CONNECT has a name of its own, and a client that asks for one that no rule lists hears so at
 /// once.
 #[test]
