@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use h2::{RecvStream, SendStream};
 use http::Request;
+use rustix::process::Signal;
 
 use crate::support::pki::Kind;
 use crate::support::two::{Two, run};
 use crate::support::upstream::ServerTls;
-use crate::support::web::{Web, head, hear, switched};
+use crate::support::web::{Web, answer, head, hear, switched};
 use crate::support::{A_WHILE, Edge, Pki, SOON, Upstream, expect, until};
 
 const CHAT: &str = "GET /chat HTTP/1.1\r\nHost: app.test\r\nConnection: Upgrade\r\n\
@@ -88,6 +89,25 @@ fn a_101_is_checked_for_a_client_of_http2() {
                 assert!(is_gone || status != 200, "{gone}: {to:?} for {from:?}");
             }
             assert!(parts.headers.contains_key("date"), "RFC 9110 6.6.1");
+        });
+    }
+}
+
+/// A response without a switch that says which protocol it would take, as a 426 must (RFC 9110
+/// section 15.5.22), is the client's.
+#[test]
+fn a_refusal_that_names_websocket_reaches_a_client_of_http2() {
+    for (said, status) in [("426 Upgrade Required", 426), ("403 Forbidden", 403)] {
+        let web = Web::new(Upstream::serve(move |mut stream| {
+            let fields = "Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 2";
+            answer(&mut stream, &format!("HTTP/1.1 {said}\r\n{fields}\r\n\r\nno"));
+        }));
+        run(async {
+            let mut two = web.connect_two().await;
+            let (parts, mut receive, _send) = chat(&mut two, &[]).await;
+            assert_eq!(parts.status, status);
+            assert!(!parts.headers.contains_key("upgrade"), "RFC 9113 8.2.2");
+            assert_eq!(rest(&mut receive).await, "no");
         });
     }
 }
@@ -246,6 +266,32 @@ fn a_client_of_http2_that_leaves_behind_the_end_lets_its_upstream_go() {
             assert_eq!(heard, "");
         });
     }
+}
+
+/// Its client has sent a part of a frame, and nothing more comes: no close frame can end it.
+#[test]
+fn a_drain_does_not_wait_for_a_websocket_whose_upstream_has_ended() {
+    // The beginning of a masked text of five bytes (RFC 6455 section 5.2).
+    const PART: &str = "\u{1}\u{5}";
+    let whole = "[limits]\ndrain_timeout = \"10m\"\n[http]\nbody_timeout = \"400ms\"\n";
+    let pki = Pki::new();
+    let (app, peers) = application(&pki, "http");
+    let mut web = Web::at(pki, "http", app, "", whole);
+    run(async {
+        let mut two = web.connect_two().await;
+        let (_, mut receive, mut send) = chat(&mut two, &[]).await;
+        let mut peer = peers.recv_timeout(SOON).unwrap();
+        peer.end();
+        assert_eq!(rest(&mut receive).await, "");
+        send.send_data(PART.into(), false).unwrap();
+        // Longer than `body_timeout`: a client may pause where nothing ends.
+        tokio::time::sleep(6 * A_WHILE).await;
+        web.edge.signal(Signal::TERM);
+        assert_eq!(beside(move || peer.read_rest()).await, PART);
+    });
+    assert!(web.edge.wait_exit().success());
+    let line = web.request_line("/chat");
+    assert_eq!(line["reason"], "body_timeout", "{line}");
 }
 
 /// By HTTP/1.1 likewise, as a pair of the connection table, or as a task if the upstream has TLS.

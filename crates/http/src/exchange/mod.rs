@@ -45,7 +45,7 @@ pub struct Exchange<'a, 's> {
 impl Exchange<'_, '_> {
     /// Turns the client's request into the upstream's. Returns the length of its body, and the
     /// coding that it is decoded from.
-    fn to_upstream(
+    fn translate(
         &mut self,
         request: &mut request::Parts,
         length: Length,

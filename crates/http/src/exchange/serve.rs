@@ -113,7 +113,7 @@ impl<'a> Exchange<'a, '_> {
         }
         let switch = self.stream.switch(request, length);
         let trailers = lists(&request.headers, &header::TE, "trailers");
-        let (length, decoded_from) = self.to_upstream(request, length, switch.clone())?;
+        let (length, decoded_from) = self.translate(request, length, switch.clone())?;
         let forwarded = &served.identify_requester(host, request);
         let Some(terminate) = route.requests() else { return Ok(ExchangeEnd::default()) };
         let by_one = switch.is_some();

@@ -129,9 +129,8 @@ pub async fn copy(
     let progress_wait = served.progress_wait().min(idle_timeout);
     stream.due_in(progress_wait);
     poll_fn(|task| {
-        if (stream.poll_ends(task).is_ready() || served.is_removed())
-            && leave(stream, &mut up, &mut down).is_err()
-        {
+        let is_to_end = stream.poll_ends(task).is_ready() || served.is_removed();
+        if is_to_end && leave(stream, &mut up, &mut down).is_err() {
             return Poll::Ready(Err(Failure::Cut(Reason::CodingFailed)));
         }
         let before = (up.written, down.taken);
@@ -172,9 +171,10 @@ pub async fn copy(
                 return Poll::Ready(Err(Failure::Cut(Reason::Timeout(Limit::Idle, None))));
             }
             // Treated like a body that does not move. A silent connection without held bytes is
-            // fine.
+            // fine, unless it is to end and waits for its client alone.
             let is_leaving = stream.is_leaving() && !down_over;
-            let holds = stream.queued() > 0 || is_leaving || up.is_stalled();
+            let holds =
+                stream.queued() > 0 || is_leaving || up.is_stalled() || is_to_end && down_over;
             if holds && let Some(reason) = served.gives_up(moved) {
                 return Poll::Ready(Err(Failure::Cut(reason)));
             }
