@@ -186,9 +186,9 @@ impl ServedStreams {
         if self.has_client_ended {
             self.streams.end_blocked();
         }
+        let is_over = self.streams.is_done() || self.has_client_ended && !self.is_busy();
         // What is sealed or queued is owed, too: an end drops what the socket has no room for.
-        let is_written = self.client.unsent_bytes() == 0 && self.streams.is_written();
-        if self.streams.is_done() || self.has_client_ended && !self.is_busy() && is_written {
+        if is_over && self.client.unsent_bytes() == 0 && self.streams.is_written() {
             return Poll::Ready(Over::End(self.closed()));
         }
         self.note_busy();
@@ -275,18 +275,23 @@ impl ServedStreams {
         if self.has_client_ended {
             return self.poll_reset(task);
         }
-        let (before, mut is_full) = (self.client.plain.len(), false);
-        while !is_full && self.may_decode(task) {
-            match self.receive()? {
-                ReadStep::NeedMore => break,
-                step => is_full = matches!(step, ReadStep::OutputFull),
+        let before = self.client.plain.len();
+        let waits = loop {
+            // Asked once a frame: other workers may free memory meanwhile.
+            if !self.may_decode(task) {
+                break true;
             }
-        }
+            match self.receive()? {
+                ReadStep::NeedMore => break false,
+                ReadStep::OutputFull => break true,
+                _ => {}
+            }
+        };
         if self.client.plain.len() < before {
             // A connection that is quiet afterwards does not keep the buffer.
             self.client.recount();
         }
-        if is_full {
+        if waits {
             return Poll::Pending;
         }
         let is_short = self.served.worker.engine.process.budget.piece().is_none();

@@ -7,9 +7,10 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use crate::support::client::{Offer, TLS12, TLS13, Versions, close, reset};
+use crate::support::crowd::From;
 use crate::support::frames::{
-    DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, RST_STREAM, SETTINGS, frame, get, literal,
-    next, status,
+    DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM, SETTINGS, frame, get,
+    literal, next, status,
 };
 use crate::support::web::{Web, answer, head, hear};
 use crate::support::{A_WHILE, Tls, Upstream, need};
@@ -276,6 +277,39 @@ fn a_response_that_waits_for_a_window_ends() {
             _ => "client closed during a response that waits for WINDOW_UPDATE",
         };
         assert_eq!(line["reason"], reason, "{line}");
+    }
+}
+
+/// A part of the response waits in the edge, because the socket has no room for it. A client may
+/// also say by GOAWAY that nothing follows (RFC 9113 section 6.8).
+#[test]
+fn a_client_of_http2_that_reads_late_gets_all_bytes_behind_its_end() {
+    /// More than the sockets of a client with small segments take, and less than the window.
+    const BYTES: usize = 60_000;
+    let web = Web::new(Upstream::by_hand());
+    let config = Offer { alpn: &["h2"], ..Offer::new(&web.pki) }.config();
+    for says_goaway in [false, true] {
+        let from = From::loopback(1).small();
+        let mut client = from.tls(web.edge.address(), &config, "app.test").unwrap();
+        let ask = frame(HEADERS, END_HEADERS | END_STREAM, 1, &get("/late"));
+        let mut says = [PREFACE, &frame(SETTINGS, 0, 0, &[]), &ask].concat();
+        if says_goaway {
+            says.extend(frame(GOAWAY, 0, 0, &[0; 8]));
+        }
+        client.write_all(&says).unwrap();
+        if !says_goaway {
+            end(&mut client, true);
+        }
+        let mut app = web.app.take();
+        head(&mut app);
+        write!(app, "HTTP/1.1 200 OK\r\nContent-Length: {BYTES}\r\n\r\n").unwrap();
+        app.write_all(&[b'x'; BYTES]).unwrap();
+        // The response ends for the edge, long before its client reads.
+        thread::sleep(3 * A_WHILE);
+        let (said, body, by) = hear_two(&mut client, 1);
+        assert_eq!((said, body.len(), by), (Some(200), BYTES, DATA), "GOAWAY: {says_goaway}");
+        while next(&mut client).is_some() {}
+        assert_eq!(client.read(&mut [0]).unwrap(), 0, "GOAWAY: {says_goaway}");
     }
 }
 
