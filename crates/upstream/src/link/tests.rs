@@ -130,6 +130,19 @@ fn an_upstream_that_allows_no_more_streams_has_greeted() {
     assert_eq!(lost.poll_greeted(&Pair::task()), Poll::Ready(false));
 }
 
+/// Nothing may come from the upstream, so that nothing else wakes who waits.
+#[test]
+fn who_waits_for_a_stream_of_a_retired_connection_is_woken() {
+    let mut link = Link::new(Arc::new(Budget::new(1 << 30, 0)), false);
+    let woken = Arc::new(Woken::default());
+    let waker = woken.clone().into();
+    let task = Context::from_waker(&waker);
+    assert!(link.poll_open(&task).is_pending());
+    link.retire();
+    assert!(woken.0.load(Ordering::Relaxed));
+    assert!(matches!(link.poll_open(&task), Poll::Ready(Err(LinkEnd::Unread))));
+}
+
 /// The memory of frames is near their bytes, however small they are, and taking them frees it and
 /// the window.
 #[test]
