@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::net::TcpStream;
-use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -49,36 +48,26 @@ impl Scene {
         let rule = splice(socket_address(GATEWAY[0], 1), "");
         let listener = format!("[[listener]]\naddress = \"{}:{PORT}\"\n", GATEWAY[0]);
         let file = edge::write(&folder, &format!("workers = 1\n{listener}{rule}"));
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &net.namespace(Place::Gateway)]);
-        command.arg(env!("CARGO_BIN_EXE_eyelet")).arg("serve").arg(&file);
-        command.env("XDG_RUNTIME_DIR", folder.path());
+        let mut command = net.command(Place::Gateway, env!("CARGO_BIN_EXE_eyelet"));
+        command.arg("serve").arg(&file).env("XDG_RUNTIME_DIR", folder.path());
         let edge = Edge::spawn(command, 1);
         Some(Self { net, folder, file, edge, later: None })
     }
 
     /// Packets that the kernel has dropped at listeners so far, for any reason.
     fn dropped(&self) -> u64 {
-        let said = self.at_gateway(&["ss", "-tlnmH"]);
-        let (_, rest) = said.split_once(",d").unwrap();
-        rest.split(')').next().unwrap().parse().unwrap()
-    }
-
-    fn at_gateway(&self, program: &[&str]) -> String {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.net.namespace(Place::Gateway)]).args(program);
-        let said = output(&mut command);
+        let said = output(self.net.command(Place::Gateway, "ss").arg("-tlnmH"));
         assert!(said.status.success(), "{}", said.text);
-        said.text
+        let (_, rest) = said.text.split_once(",d").unwrap();
+        rest.split(')').next().unwrap().parse().unwrap()
     }
 
     /// Half-open connections that are reset, until the kernel has counted them as drops.
     fn scan(&self) {
         let before = self.dropped();
         let script = self.folder.write("scan.py", include_str!("../programs/scan.py"));
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.net.namespace(Place::Client), "python3"]).arg(script);
-        command.args([CLIENT[0], GATEWAY[0], &PORT.to_string(), &SCANNED.to_string()]);
+        let mut command = self.net.command(Place::Client, "python3");
+        command.arg(script).args([CLIENT[0], GATEWAY[0], &PORT.to_string(), &SCANNED.to_string()]);
         let said = output(&mut command);
         assert!(said.status.success(), "{}", said.text);
         until("the resets to count as drops", || {
@@ -112,25 +101,27 @@ impl Scene {
             rest.split(' ').next()?.parse().ok()
         })
     }
+
+    /// Scans, and fills the queue of this process: its warning, the nth, is of the second alone.
+    fn tells_apart(&self, edge: Pid, nth: usize) {
+        self.scan();
+        self.fill(edge);
+        // What the kernel counts in the meantime is in the same warning or in none.
+        let counted = self.warned(nth);
+        assert!((1..SCANNED / 2).contains(&counted), "{counted}: {}", self.edge.log());
+    }
 }
 
 /// Neither in a process that has listened all the time, nor in one that has inherited the listener.
 #[test]
 fn a_scan_is_no_full_queue() {
     let Some(mut scene) = Scene::new() else { return };
-    scene.scan();
-    scene.fill(scene.edge.pid());
-    // What the kernel counts in the meantime is in the same warning or in none.
-    let counted = scene.warned(1);
-    assert!((1..SCANNED / 2).contains(&counted), "{counted}: {}", scene.edge.log());
+    scene.tells_apart(scene.edge.pid(), 1);
 
     let mut upgrade = edge::eyelet(&scene.folder);
     let said = output(upgrade.arg("upgrade").arg(&scene.file));
     assert!(said.status.success(), "{}\n{}", said.text, scene.edge.log());
     let later = pid_in(&said);
     scene.later = Some(later);
-    scene.scan();
-    scene.fill(later);
-    let counted = scene.warned(2);
-    assert!((1..SCANNED / 2).contains(&counted), "{counted}: {}", scene.edge.log());
+    scene.tells_apart(later, 2);
 }

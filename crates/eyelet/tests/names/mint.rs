@@ -52,6 +52,23 @@ impl Minting {
         Self { edge, origins, mint }
     }
 
+    /// For directed clients of one origin, which says which of its connections has the request.
+    fn counting() -> (Self, Upstream) {
+        let origins = Pki::new();
+        let origin = Upstream::counting(origins.server("a", &["app.test"], Kind::P256));
+        (Self::with(origins, &format!("{DIRECTED}{MINT}{ALLOWED}{EVIDENCE}")), origin)
+    }
+
+    /// A client at rest behind its first response, which is returned, too.
+    fn rested(&self, origin: &Upstream) -> (Tls, String) {
+        let mut client = self.towards(origin.address, &Offer::new(&self.mint)).unwrap();
+        let before = self.edge.sockets();
+        let first = get(&mut client, "/").text();
+        // The connection to the origin ends when the client's is parked.
+        self.edge.wait_sockets(before);
+        (client, first)
+    }
+
     /// The edge's configuration.
     fn file(&self) -> PathBuf {
         let files = std::fs::read_dir(self.origins.folder.path()).unwrap();
@@ -188,9 +205,7 @@ fn one_list_splices_some_origins_and_mints_for_the_others() {
 
 #[test]
 fn no_two_clients_share_a_connection_to_an_origin() {
-    let origins = Pki::new();
-    let origin = Upstream::counting(origins.server("a", &["app.test"], Kind::P256));
-    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{ALLOWED}{EVIDENCE}"));
+    let (at, origin) = Minting::counting();
     let offer = Offer::new(&at.mint);
     let [mut one, mut other] = [(); 2].map(|()| at.towards(origin.address, &offer).unwrap());
     let (first, second) = (get(&mut one, "/").text(), get(&mut other, "/").text());
@@ -208,22 +223,14 @@ fn no_two_clients_share_a_connection_to_an_origin() {
 
 #[test]
 fn a_connection_rests_without_its_origin_and_asks_again() {
-    let origins = Pki::new();
-    let origin = Upstream::counting(origins.server("a", &["app.test"], Kind::P256));
-    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{ALLOWED}{EVIDENCE}"));
-    let mut client = at.towards(origin.address, &Offer::new(&at.mint)).unwrap();
-    let before = at.edge.sockets();
-    let first = get(&mut client, "/").text();
-    // The connection to the origin ends when the client's is parked.
-    at.edge.wait_sockets(before);
+    let (at, origin) = Minting::counting();
+    let (mut client, first) = at.rested(&origin);
     assert_ne!(get(&mut client, "/again").text(), first);
 }
 
 #[test]
 fn a_reload_and_another_authority_find_the_same_origin() {
-    let origins = Pki::new();
-    let origin = Upstream::counting(origins.server("a", &["app.test"], Kind::P256));
-    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{ALLOWED}{EVIDENCE}"));
+    let (at, origin) = Minting::counting();
     let folder = &at.origins.folder;
     let mut client = at.towards(origin.address, &Offer::new(&at.mint)).unwrap();
     get(&mut client, "/");
@@ -254,22 +261,25 @@ impl Drop for Successor {
 
 #[test]
 fn a_connection_at_rest_passes_an_upgrade() {
-    let origins = Pki::new();
-    let origin = Upstream::counting(origins.server("a", &["app.test"], Kind::P256));
-    let at = Minting::with(origins, &format!("{DIRECTED}{MINT}{ALLOWED}{EVIDENCE}"));
-    let mut client = at.towards(origin.address, &Offer::new(&at.mint)).unwrap();
-    let before = at.edge.sockets();
-    get(&mut client, "/");
-    at.edge.wait_sockets(before);
+    let (at, origin) = Minting::counting();
+    let (mut client, _) = at.rested(&origin);
     let said = output(eyelet(&at.origins.folder).arg("upgrade").arg(at.file()));
     let pid = said.text.split(": process ").nth(1).and_then(|rest| rest.split(' ').next());
     let pid = pid.and_then(|pid| Pid::from_raw(pid.parse().ok()?));
-    let _successor = Successor(pid.unwrap_or_else(|| panic!("{}", said.text)));
+    let successor = Successor(pid.unwrap_or_else(|| panic!("{}", said.text)));
     assert!(said.text.contains("; 1 connections were handed over"), "{}", said.text);
     // The new process finds the rule, the origin and its certificate.
     assert_eq!(get(&mut client, "/again").status, 200);
     // It has other keys, and the same authority.
     at.towards(origin.address, &Offer::new(&at.mint)).unwrap();
+    // A PROXY header may have named the origin, which is inside: the new rule does not allow that.
+    let text = std::fs::read_to_string(at.file()).unwrap();
+    std::fs::write(at.file(), text.replace(ALLOWED, "")).unwrap();
+    kill_process(successor.0, Signal::HUP).unwrap();
+    at.edge.wait_log("configuration 2 serves");
+    assert_eq!(get(&mut client, "/inside").status, 502);
+    let line = at.edge.line("a request", |line| line["http"]["path"] == "/inside");
+    assert!(line["reason"].as_str().unwrap().contains("upstream_allow does not list"), "{line}");
 }
 
 #[test]
@@ -400,8 +410,7 @@ const REDIRECTED: &str = "table inet eyelet {
 
 /// A server of openssl in the network, with the certificate `web.pem`.
 fn serve_web(net: &Net, origins: &Pki, address: SocketAddr) -> Talk {
-    let mut serve = Command::new("ip");
-    serve.args(["netns", "exec", &net.namespace(Place::Server), "openssl"]);
+    let mut serve = net.command(Place::Server, "openssl");
     serve.args(["s_server", "-quiet", "-www", "-accept", &address.to_string()]);
     serve.args(["-cert", &origins.text("web.pem"), "-key", &origins.text("web.key")]);
     let server = Talk::start(&mut serve);
@@ -427,8 +436,7 @@ fn a_redirected_client_is_minted_for() {
     for server in SERVER {
         let address = socket_address(server, 443);
         let _server = serve_web(&net, &origins, address);
-        let mut curl = Command::new("ip");
-        curl.args(["netns", "exec", &net.namespace(Place::Client), "curl"]);
+        let mut curl = net.command(Place::Client, "curl");
         let resolve = format!("app.test:443:{}", server);
         curl.args(["-sS", "--http1.1", "--resolve", &resolve, "--cacert"]);
         let said = output(curl.arg(origins.text("mint.pem")).arg("https://app.test/"));

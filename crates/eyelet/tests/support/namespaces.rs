@@ -88,7 +88,7 @@ impl Net {
     }
 
     /// As `ip netns` calls it.
-    pub fn namespace(&self, place: Place) -> String {
+    fn namespace(&self, place: Place) -> String {
         format!("{}-{place:?}", self.name).to_lowercase()
     }
 
@@ -97,11 +97,17 @@ impl Net {
         shell(&format!("ip netns exec {} sh -ec '{script}'", self.namespace(place)));
     }
 
+    /// A program at a place.
+    pub fn command(&self, place: Place, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.namespace(place), program]);
+        command
+    }
+
     /// Loads nft rules at the gateway.
     pub fn nft(&self, rules: &str) {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.namespace(Place::Gateway), "nft", "-f", "-"]);
-        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+        let mut command = self.command(Place::Gateway, "nft");
+        let mut child = command.args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(rules.as_bytes()).unwrap();
         assert!(child.wait().unwrap().success(), "nft refuses:\n{rules}");
     }
@@ -152,9 +158,8 @@ impl Net {
     /// An edge at the gateway.
     pub fn edge(&self, folder: &Folder, config: &str) -> Edge {
         let file = edge::write(folder, config);
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.namespace(Place::Gateway)]);
-        command.arg(env!("CARGO_BIN_EXE_eyelet")).arg("serve").arg(file);
+        let mut command = self.command(Place::Gateway, env!("CARGO_BIN_EXE_eyelet"));
+        command.arg("serve").arg(file);
         Edge::spawn(command, config.matches("[[listener]]").count())
     }
 }
