@@ -1,5 +1,8 @@
 //! Properties of heads and bodies, for any bytes. Fuzz targets and property tests assert them.
 
+// A broken property is a finding of the test or the fuzz target that asked for it.
+#![allow(clippy::expect_used, clippy::panic)]
+
 use bytes::BytesMut;
 use http::{HeaderMap, Method, Version, header};
 

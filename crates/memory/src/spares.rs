@@ -59,7 +59,7 @@ mod tests {
         assert!(spares.take_unused().is_empty(), "they came since the last tick");
         assert_eq!(spares.pop(), Some(2));
         spares.push(2);
-        assert_eq!((spares.take_unused(), spares.len()), (vec![0, 1], 1));
-        assert_eq!((spares.take_unused(), spares.len()), (vec![2], 0));
+        assert_eq!((spares.take_unused(), spares.count()), (vec![0, 1], 1));
+        assert_eq!((spares.take_unused(), spares.count()), (vec![2], 0));
     }
 }

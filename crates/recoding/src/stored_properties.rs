@@ -1,6 +1,9 @@
 //! Properties of reading files of the dictionary store, for any names and bytes. A fuzz target and
 //! the property tests assert them.
 
+// A broken property is a finding of the test or the fuzz target that asked for it.
+#![allow(clippy::expect_used, clippy::panic)]
+
 use bytes::Bytes;
 use eyelet_compress::Coding;
 use eyelet_compress::dictionary::learned::{LearnedStore, Lesson};
