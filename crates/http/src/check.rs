@@ -134,8 +134,9 @@ async fn ask(
         false => 0,
     };
     let preface = room.get(..length).unwrap_or_default();
-    let terms = DialTerms { wait: LIMIT, balanced: None, is_early: false };
-    let dialled = dial(&http.dialler, to, (spoken(to, false), preface), terms, &info()).await;
+    let spoken = spoken(to, false);
+    let terms = DialTerms { spoken, preface, wait: LIMIT, balanced: None, is_early: false };
+    let dialled = dial(&http.dialler, to, terms, &info()).await;
     let (parts, host) = head(to, path)?;
     let request = UpstreamRequest {
         parts: &parts,

@@ -59,14 +59,19 @@ const ROUNDS_MAX: usize = 4;
 /// engine's relay. The last step may exceed it by 256 KiB.
 const TURN_BYTES: u64 = PASSED_QUOTA_BYTES;
 
-/// Serves a connection until it is parked or has ended. `state` is that of one that was parked.
-pub async fn serve(
-    client: ClientStream,
-    served: ServedConnection,
-    state: Option<PackedBytes>,
-    counted: Counted,
-    _serving: Serving,
-) {
+/// What a connection brings that begins, or was parked.
+pub struct Resumed {
+    /// Its state if it was parked.
+    pub state: Option<PackedBytes>,
+    /// The memory that is counted for it.
+    pub counted: Counted,
+    /// Counts it at its source.
+    pub _serving: Serving,
+}
+
+/// Serves a connection until it is parked or has ended.
+pub async fn serve(client: ClientStream, served: ServedConnection, resumed: Resumed) {
+    let Resumed { state, counted, _serving } = resumed;
     let mut out = Vec::new();
     let state = state.map(|state| ParkedConnection::new(state.whole().into()));
     let h2 = match state {

@@ -23,12 +23,12 @@ use eyelet_engine::relay::Flow;
 use eyelet_engine::relay::terminate::Terminated;
 use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::{Budget, Counted, HTTP2_BYTES};
-use eyelet_memory::packed::PackedBytes;
 use eyelet_telemetry::info::ConnectionInfo;
 
-use client::io::ClientStream;
-use connection::served_connection::ServedConnection;
+use client::io::{ClientStream, OpenedClient};
+use connection::served_connection::{ByteCounts, ClientInfo, ServedConnection};
 use connection::worker::Http;
+use http2::Resumed;
 
 /// Frees what no message has needed since the last call: it is of an earlier burst. Counts what
 /// stays.
@@ -37,34 +37,35 @@ pub fn forget_unused(budget: &Arc<Budget>) {
     eyelet_http1::head::forget_unused(budget);
 }
 
+/// A parked connection that an event has woken.
+pub struct WokenConnection {
+    /// Its sockets.
+    pub handle: Handle,
+    /// Its info.
+    pub info: ConnectionInfo,
+    /// The memory that was counted for what it does first.
+    pub counted: Counted,
+}
+
 /// Serves a connection whose client has sent its first bytes, until it is parked or has ended.
 ///
 /// The future is boxed before anything waits. A task that kept its arguments, or both versions of
 /// HTTP, would be twice as large.
-pub fn serve(
-    worker: Rc<Http>,
-    handle: Handle,
-    info: ConnectionInfo,
-    terminated: Terminated,
-    counted: Counted,
-) -> Served {
-    begin(worker, ClientStream::new(handle, terminated), info, counted)
+pub fn serve(worker: Rc<Http>, woken: WokenConnection, terminated: Terminated) -> Served {
+    let WokenConnection { handle, info, counted } = woken;
+    begin(worker, OpenedClient::new(handle, terminated), info, counted)
 }
 
-/// The same for a client without TLS.
-pub fn serve_cleartext(
-    worker: Rc<Http>,
-    handle: Handle,
-    info: ConnectionInfo,
-    flow: Flow,
-    counted: Counted,
-) -> Served {
-    begin(worker, (ClientStream::woken(handle, flow), Vec::new(), None), info, counted)
+/// Serves a connection like [`serve`], but of a client without TLS.
+pub fn serve_cleartext(worker: Rc<Http>, woken: WokenConnection, flow: Flow) -> Served {
+    let WokenConnection { handle, info, counted } = woken;
+    let client = ClientStream::woken(handle, flow);
+    begin(worker, OpenedClient { client, preface: Vec::new(), state: None }, info, counted)
 }
 
 fn begin(
     worker: Rc<Http>,
-    (client, preface, state): (ClientStream, Vec<u8>, Option<PackedBytes>),
+    OpenedClient { client, preface, state }: OpenedClient,
     mut info: ConnectionInfo,
     mut counted: Counted,
 ) -> Served {
@@ -76,12 +77,14 @@ fn begin(
     info.bytes_to_upstream = info.bytes_to_upstream.saturating_sub(first);
     let serving = worker.engine.serves(info.client.ip());
     let local = || client.handle.local_address();
-    let served =
-        ServedConnection::new(worker, info, preface, client.bytes_to_client.clone(), local);
-    let live = (&served.bytes_to_upstream, &client.bytes_to_client);
+    let counts = ByteCounts::of(&client.bytes_to_client);
+    let served = ServedConnection::new(worker, ClientInfo { info, preface, counts }, local);
+    let live = (&served.counts.to_upstream, &client.bytes_to_client);
     client.handle.count_live(&served.info, live);
     match http2 {
-        true => Box::pin(http2::serve(client, served, state, counted, serving)),
+        true => {
+            Box::pin(http2::serve(client, served, Resumed { state, counted, _serving: serving }))
+        }
         false => Box::pin(http1::serve(client, served, serving)),
     }
 }

@@ -24,7 +24,7 @@ use crate::client::io::ClientStream;
 use crate::client::stream::Stream;
 use crate::connection::reason::request_reason;
 use crate::connection::route::Route;
-use crate::connection::served_connection::ServedConnection;
+use crate::connection::served_connection::{ByteCounts, ClientInfo, ServedConnection};
 use crate::connection::worker::Http;
 use crate::exchange::serve::{Refusal, exchange, refuse};
 use crate::http1::{self, NextRequest};
@@ -196,8 +196,10 @@ impl ProxiedClient {
         route: Option<Route>,
         preface: Vec<u8>,
     ) -> ServedConnection {
-        let counts = (self.bytes_to_upstream.clone(), self.client.bytes_to_client.clone());
-        ServedConnection::proxied(worker.clone(), info.copy(), route, preface, counts)
+        let to_upstream = self.bytes_to_upstream.clone();
+        let counts = ByteCounts { to_upstream, to_client: self.client.bytes_to_client.clone() };
+        let client = ClientInfo { info: info.copy(), preface, counts };
+        ServedConnection::proxied(worker.clone(), client, route)
     }
 }
 

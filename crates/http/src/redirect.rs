@@ -54,11 +54,22 @@ pub fn https_port(listeners: &[Listener], addresses: &[SocketAddr]) -> u16 {
     }
 }
 
+/// What a listener of this kind answers by.
+pub struct Redirects<'a> {
+    /// The limits of a request's head.
+    pub http: &'a eyelet_config::HttpLimits,
+    /// The answers to challenges.
+    pub acme: &'a Acme,
+    /// Another ACME client that may have the answer.
+    pub upstream: Option<SocketAddr>,
+    /// The port that clients are sent to, see [`https_port`].
+    pub https_port: u16,
+}
+
 /// Serves a connection.
 pub async fn redirect(
+    Redirects { http, acme, upstream, https_port }: Redirects<'_>,
     handle: &Handle,
-    http: &eyelet_config::HttpLimits,
-    (acme, upstream, https_port): (&Acme, Option<SocketAddr>, u16),
     info: &mut ConnectionInfo,
     mut received: CountedBuffer,
 ) -> Result<(), End> {

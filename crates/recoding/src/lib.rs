@@ -31,6 +31,6 @@ mod upload;
 pub use coder::Coder;
 pub use compressors::{BodyInfo, CodingInfo, Compressors};
 pub use learning::Undone;
-pub use request::RequestCodings;
+pub use request::{NearRequest, RequestCodings};
 pub use shared::{DictionaryRules, SharedDictionaries};
 pub use upload::UploadCoder;

@@ -76,16 +76,22 @@ enum Fate {
     Unwanted,
 }
 
+/// What decides how a request may be asked.
+pub(super) struct NearTerms<'a> {
+    /// The index of its rule.
+    pub rule: u32,
+    /// The authority of the request.
+    pub host: &'a str,
+    /// The BREACH rule forbids a coding.
+    pub is_attackable: bool,
+    /// A second request has no effect, and has the same rights.
+    pub can_repeat: bool,
+}
+
 impl Near {
     /// Asks for Eyelet's own codings, unless that could change what the response means.
-    /// `is_attackable`: the BREACH rule forbids a coding. `can_repeat`: a second request has no
-    /// effect, and has the same rights.
-    pub(super) fn ask(
-        inner: &Inner,
-        (rule, host): (u32, &str),
-        head: &mut Parts,
-        (is_attackable, can_repeat): (bool, bool),
-    ) -> Self {
+    pub(super) fn ask(inner: &Inner, terms: NearTerms<'_>, head: &mut Parts) -> Self {
+        let NearTerms { rule, host, is_attackable, can_repeat } = terms;
         let has_credentials = use_as::has_credentials(&head.headers);
         let headers = &mut head.headers;
         let accepted = AcceptedCodings::read(headers);

@@ -12,7 +12,7 @@ use http::header::{
 use http::{Method, request::Parts, response, uri::PathAndQuery};
 
 use super::compressors::Compressors;
-use super::near::Near;
+use super::near::{Near, NearTerms};
 use eyelet_config::{Compression, CompressionMode, Terminate};
 
 /// What a response needs to know about its request.
@@ -48,6 +48,19 @@ pub(super) struct Wanted {
     pub(super) available: Option<Hash>,
     /// The fields that decide who may use or become a dictionary, if any.
     pub(super) fields: HeaderMap,
+}
+
+/// A request to the upstream of a rule that begins TLS.
+#[derive(Clone, Copy)]
+pub struct NearRequest<'a> {
+    /// The index of its rule.
+    pub rule: u32,
+    /// The authority of the request.
+    pub host: &'a str,
+    /// The connection to the upstream says who the client is.
+    pub is_tied: bool,
+    /// It may be sent again after a failure.
+    pub is_harmless: bool,
 }
 
 impl Compressors {
@@ -119,14 +132,11 @@ impl Compressors {
         RequestCodings { rule, near: None, wanted: Some(wanted) }
     }
 
-    /// The same for a rule that begins TLS: Eyelet is the client that accepts codings. `is_tied`:
-    /// the connection to the upstream says who the client is. `is_harmless`: the request may be
-    /// sent again after a failure.
+    /// Prepares a request for a rule that begins TLS: Eyelet is the client that accepts codings.
     pub fn request_near(
         &self,
-        rule: u32,
+        NearRequest { rule, host, is_tied, is_harmless }: NearRequest<'_>,
         terminate: &Terminate,
-        (host, is_tied, is_harmless): (&str, bool, bool),
         head: &mut Parts,
     ) -> RequestCodings {
         let terms = &terminate.compression;
@@ -138,8 +148,8 @@ impl Compressors {
         // A request that has succeeded is repeated only if it changes nothing. A repeat has another
         // connection, which authenticates nobody.
         let can_repeat = is_harmless && head.method.is_safe() && !is_tied;
-        let terms = (is_attackable, can_repeat);
-        let mut near = Near::ask(&self.inner, (rule, host), head, terms);
+        let terms = NearTerms { rule, host, is_attackable, can_repeat };
+        let mut near = Near::ask(&self.inner, terms, head);
         near.has_credentials |= is_tied;
         RequestCodings { rule, near: Some(Box::new(near)), wanted: None }
     }

@@ -42,6 +42,10 @@ pub struct Dialler {
 /// How long one dial may take, and the health of the addresses.
 #[derive(Clone, Copy)]
 pub struct DialTerms<'a> {
+    /// The versions of HTTP to offer, see [`spoken`].
+    pub spoken: Spoken,
+    /// What is sent first, before TLS: a PROXY header, or nothing.
+    pub preface: &'a [u8],
     /// TLS included.
     pub wait: Duration,
     /// For an upstream whose health is known.
@@ -79,12 +83,10 @@ pub fn spoken(to: &HttpUpstream, by_one: bool) -> Spoken {
     }
 }
 
-/// Dials once for a request of the client that `info` describes. `preface` is sent first, before
-/// TLS.
+/// Dials once for a request of the client that `info` describes.
 pub async fn dial(
     dialler: &Dialler,
     to: &HttpUpstream,
-    (spoken, preface): (Spoken, &[u8]),
     terms: DialTerms<'_>,
     info: &ConnectionInfo,
 ) -> Result<Dialled, DialFailure> {
@@ -95,8 +97,8 @@ pub async fn dial(
     let engine = &dialler.engine;
     let began = engine.begins();
     let begun = async {
-        let begins = (spoken, preface, terms.balanced);
-        let (socket, http2, open) = connect(dialler, to, begins, info, &mut address).await?;
+        let dial = OneDial { dialler, to, terms: &terms, info };
+        let (socket, http2, open) = dial.connect(&mut address).await?;
         let descriptor = Descriptor::new(engine, open);
         let dialled = address.map(|address| (address.ip().to_canonical(), Instant::now()));
         let name = name(address);
@@ -123,40 +125,50 @@ pub async fn dial(
     Err(DialFailure { name: name(address), reason })
 }
 
-/// A socket on which HTTP may begin, and whether it speaks HTTP/2. Counts it at its address.
-async fn connect(
-    dialler: &Dialler,
-    to: &HttpUpstream,
-    (spoken, preface, balanced): (Spoken, &[u8], Option<Balanced<'_>>),
-    info: &ConnectionInfo,
-    address: &mut Option<SocketAddr>,
-) -> Result<(Socket, bool, Option<OpenExchange>), Reason> {
-    let by_knowledge = spoken == Spoken::Two;
-    let failed = |error: io::Error| Reason::Io(Peer::Upstream, (&error).into());
-    let target = match &to.address {
-        HttpAddress::Unix(path) => DialTarget::Unix(path),
-        HttpAddress::Tcp(host_port) => match &to.chosen {
-            None => DialTarget::Configured(host_port),
-            Some(allow) => DialTarget::chosen(host_port, Guard { allow }),
-        },
-        // The route has put the connection's own destination in its place.
-        HttpAddress::Destination => return Err(Reason::NoDestination),
-    };
-    // A relay's writes are the client's: with first bytes a small one would wait for an answer.
-    let options = DialOptions { balanced: balanced.as_ref(), ..DialOptions::default() };
-    let dialled = dial_target(&dialler.names, &dialler.engine, info, &target, &options).await;
-    let connected = dialled.map_err(|undialled| undialled.end.reason)?;
-    let mut open = None;
-    *address = connected.address;
-    if let Some(address) = connected.address {
-        let counters = balanced.and_then(|balanced| balanced.member.address_counters(address));
-        open = counters.as_ref().map(OpenExchange::new);
+/// A dial of an upstream for a client.
+struct OneDial<'a> {
+    dialler: &'a Dialler,
+    to: &'a HttpUpstream,
+    terms: &'a DialTerms<'a>,
+    info: &'a ConnectionInfo,
+}
+
+impl OneDial<'_> {
+    /// A socket on which HTTP may begin, and whether it speaks HTTP/2. Counts it at its `address`, which
+    /// is also set if the dial fails later.
+    async fn connect(
+        self,
+        address: &mut Option<SocketAddr>,
+    ) -> Result<(Socket, bool, Option<OpenExchange>), Reason> {
+        let Self { dialler, to, info, terms } = self;
+        let DialTerms { spoken, preface, balanced, .. } = *terms;
+        let by_knowledge = spoken == Spoken::Two;
+        let failed = |error: io::Error| Reason::Io(Peer::Upstream, (&error).into());
+        let target = match &to.address {
+            HttpAddress::Unix(path) => DialTarget::Unix(path),
+            HttpAddress::Tcp(host_port) => match &to.chosen {
+                None => DialTarget::Configured(host_port),
+                Some(allow) => DialTarget::chosen(host_port, Guard { allow }),
+            },
+            // The route has put the connection's own destination in its place.
+            HttpAddress::Destination => return Err(Reason::NoDestination),
+        };
+        // A relay's writes are the client's: with first bytes a small one would wait for an answer.
+        let options = DialOptions { balanced: balanced.as_ref(), ..DialOptions::default() };
+        let dialled = dial_target(&dialler.names, &dialler.engine, info, &target, &options).await;
+        let connected = dialled.map_err(|undialled| undialled.end.reason)?;
+        let mut open = None;
+        *address = connected.address;
+        if let Some(address) = connected.address {
+            let counters = balanced.and_then(|balanced| balanced.member.address_counters(address));
+            open = counters.as_ref().map(OpenExchange::new);
+        }
+        let mut plain = Plain::new(&dialler.engine, connected).map_err(failed)?;
+        plain.write_all(preface).await.map_err(failed)?;
+        let Some(tls) = &to.tls else { return Ok((Socket::Plain(plain), by_knowledge, open)) };
+        let (socket, http2) = secure(dialler, tls, spoken, plain).await?;
+        Ok((socket, http2, open))
     }
-    let mut plain = Plain::new(&dialler.engine, connected).map_err(failed)?;
-    plain.write_all(preface).await.map_err(failed)?;
-    let Some(tls) = &to.tls else { return Ok((Socket::Plain(plain), by_knowledge, open)) };
-    let (socket, http2) = secure(dialler, tls, spoken, plain).await?;
-    Ok((socket, http2, open))
 }
 
 async fn secure(

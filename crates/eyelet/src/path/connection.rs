@@ -17,7 +17,7 @@ use crate::path::refuse;
 use crate::path::refuse::RefusalMessage;
 use crate::path::shadow;
 use eyelet_config::{Action, ListenerKind, Originate, TerminateUpstream};
-use eyelet_http::redirect::redirect;
+use eyelet_http::redirect::{Redirects, redirect};
 use eyelet_memory::budget::{Account, CountedBuffer};
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
 use eyelet_telemetry::listing::State;
@@ -58,9 +58,13 @@ async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Resu
     match listener.kind {
         ListenerKind::Direct | ListenerKind::Plain => {}
         ListenerKind::HttpRedirect => {
-            let redirects = (&*snapshot.acme, listener.acme_upstream, snapshot.https_port);
-            let http = &snapshot.config.http;
-            return Box::pin(redirect(&connection.handle, http, redirects, info, peeked)).await;
+            let redirects = Redirects {
+                http: &snapshot.config.http,
+                acme: &snapshot.acme,
+                upstream: listener.acme_upstream,
+                https_port: snapshot.https_port,
+            };
+            return Box::pin(redirect(redirects, &connection.handle, info, peeked)).await;
         }
         _ => Box::pin(intercept::arrive(connection, info, &mut peeked)).await?,
     }

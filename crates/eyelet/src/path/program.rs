@@ -10,7 +10,7 @@ use eyelet_engine::park;
 use eyelet_engine::relay::Relay;
 use eyelet_engine::transfer::Departure;
 use eyelet_engine::worker::{Handle, Program, Task, Update};
-use eyelet_http::check;
+use eyelet_http::{WokenConnection, check};
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
 use eyelet_memory::packed::PackedBytes;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
@@ -79,10 +79,12 @@ impl Program for Service {
         let worker = self.worker();
         match relay {
             Relay::Terminate(terminated) => {
-                eyelet_http::serve(worker.http.clone(), handle, info, terminated, counted)
+                let woken = WokenConnection { handle, info, counted };
+                eyelet_http::serve(worker.http.clone(), woken, terminated)
             }
             Relay::Cleartext(flow) => {
-                eyelet_http::serve_cleartext(worker.http.clone(), handle, info, flow, counted)
+                let woken = WokenConnection { handle, info, counted };
+                eyelet_http::serve_cleartext(worker.http.clone(), woken, flow)
             }
             Relay::Splice(_) => {
                 let reason = Reason::Internal("a spliced connection without an upstream");

@@ -17,7 +17,7 @@ use crate::connection::served_connection::{Record, ServedConnection};
 use eyelet_http1::fields;
 use eyelet_http1::head::{Length, Request, Scanner, request_end, take_request};
 use eyelet_http1::head_bytes::request_bytes;
-use eyelet_recoding::RequestCodings;
+use eyelet_recoding::{NearRequest, RequestCodings};
 use eyelet_upstream::Upstream;
 use eyelet_upstream::http2::Http2Exchange;
 use eyelet_upstream::request::{BodyCodings, UpstreamRequest};
@@ -149,7 +149,8 @@ fn ask(served: &ServedConnection, request: &Request) -> Option<AskedAhead> {
     let trailers = lists(&parts.headers, &header::TE, "trailers");
     fields::to_upstream(&mut parts, Length::Empty, None);
     let forwarded = &served.identify_requester(host, &mut parts);
-    let codings = compressors.request_near(route.rule, terminate, (host, false, true), &mut parts);
+    let near = NearRequest { rule: route.rule, host, is_tied: false, is_harmless: true };
+    let codings = compressors.request_near(near, terminate, &mut parts);
     let (length, body) = (Length::Empty, BodyCodings::default());
     let (sent, again, by_one) = (&parts, true, false);
     let asked =

@@ -88,7 +88,8 @@ fn fill(parts: &mut request::Parts, head: &mut MessageHead) -> Result<(), Reques
     let target = PathAndQuery::from_maybe_shared(slice(&text, path));
     let authority = authority.map(|authority| slice(&text, authority));
     let fields = (&text, &head.fields.fields[..]);
-    let authority = match read_head(parts, fields, authority, is_too_large) {
+    let read = || read_head(parts, fields, authority);
+    let authority = match if is_too_large { Err(RequestFault::TooLong) } else { read() } {
         Ok(_) if is_method_too_long => Err(RequestFault::Line),
         Ok(_) if !has_scheme => Err(RequestFault::Target),
         Ok(_) if is_too_long => Err(RequestFault::TargetTooLong),
@@ -116,11 +117,7 @@ fn read_head(
     parts: &mut request::Parts,
     (text, fields): (&Bytes, &[FieldSpan]),
     authority: Option<Bytes>,
-    is_too_large: bool,
 ) -> Result<Authority, RequestFault> {
-    if is_too_large {
-        return Err(RequestFault::TooLong);
-    }
     if parts.method == Method::CONNECT && !asks_for_websocket(parts) {
         return Err(RequestFault::Connect);
     }

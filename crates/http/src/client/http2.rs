@@ -14,7 +14,7 @@ use http::{StatusCode, response};
 use super::clock::{ms, now_ms};
 use super::exchange_error::ExchangeError;
 use super::state::Left;
-use super::streams::Streams;
+use super::streams::{LentBody, Streams};
 use eyelet_http1::body::Piece;
 use eyelet_http1::fault::RequestFault;
 use eyelet_http1::head::{Length, has_no_body};
@@ -192,8 +192,8 @@ impl Two {
         socket: &Plain,
         left: NonZeroU64,
     ) -> Poll<()> {
-        let from = (socket, left.get());
-        let cut = self.streams.poll_read_from(self.id, task, from, &self.sent);
+        let body = LentBody { socket, left: left.get(), sent: &self.sent };
+        let cut = self.streams.poll_read_from(self.id, task, body);
         self.streams.stalls(&mut self.stalled, self.streams.is_shut(self.id));
         cut
     }

@@ -23,7 +23,7 @@ use eyelet_engine::connection_table::Slot;
 use eyelet_engine::handle::WaitError;
 use eyelet_engine::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use eyelet_engine::relay::terminate::{Terminated, whole_records};
-use eyelet_engine::relay::{Flow, Relay, WebSocketFrames};
+use eyelet_engine::relay::{Flow, Relay, Rest, WebSocketFrames};
 use eyelet_engine::worker::Handle;
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_memory::budget::{Counted, HELLO_BYTES};
@@ -123,12 +123,28 @@ pub struct ClientStream {
     truncated: bool,
 }
 
+/// A parked connection that a task takes over.
+pub struct OpenedClient {
+    /// Its client.
+    pub client: ClientStream,
+    /// The PROXY header for its upstream; empty if none.
+    pub preface: Vec<u8>,
+    /// The state of HTTP/2.
+    pub state: Option<PackedBytes>,
+}
+
+impl OpenedClient {
+    /// Takes a connection over.
+    pub fn new(handle: Handle, terminated: Terminated) -> Self {
+        let mut rest = terminated.flow.into_rest();
+        let client = ClientStream::parked(handle, terminated.session, &mut rest);
+        Self { client, preface: rest.preface, state: rest.state }
+    }
+}
+
 impl ClientStream {
-    /// Takes over a connection that was parked. Also returns the PROXY header for its upstream, and
-    /// the state of HTTP/2, if any.
-    pub fn new(handle: Handle, terminated: Terminated) -> (Self, Vec<u8>, Option<PackedBytes>) {
-        let Terminated { session, flow } = terminated;
-        let rest = flow.into_rest();
+    /// The side of a connection that was parked. Takes what was left of its bytes.
+    fn parked(handle: Handle, session: Session, rest: &mut Rest) -> Self {
         let counted = Counted::new(&handle.worker.process.budget, 0);
         let mut client = Self {
             handle: Rc::new(handle),
@@ -140,13 +156,13 @@ impl ClientStream {
             session: Some(session),
             keys: Keys::new(),
             fresh: !rest.partial.is_empty(),
-            partial: rest.partial,
-            sealed: rest.to_client,
+            partial: std::mem::take(&mut rest.partial),
+            sealed: std::mem::take(&mut rest.to_client),
             sent: 0,
             truncated: false,
         };
         client.recount();
-        (client, rest.preface, rest.state)
+        client
     }
 
     /// Turns it back into what the table keeps. It must be at rest: nothing unread, nothing unsent,

@@ -4,6 +4,12 @@
 //! The connection's task reads and writes. A stream's task leaves heads and pieces here, and wakes
 //! it. All that is held for the client is counted here, or by the exchange that holds it.
 
+mod deadlines;
+mod pass;
+#[cfg(test)]
+mod tests;
+mod write;
+
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::mem;
@@ -21,6 +27,8 @@ use http::response;
 use super::head::map;
 use super::output::SealedOutput;
 use super::state::{Arrived, FinalHead, Left, ReadStep, StreamState};
+pub use pass::LentBody;
+
 use eyelet_http1::body::keep_trailers;
 use eyelet_http1::head_bytes::{map_bytes, text_bytes};
 
@@ -618,9 +626,3 @@ impl State {
         }
     }
 }
-
-mod deadlines;
-mod pass;
-#[cfg(test)]
-mod tests;
-mod write;

@@ -38,6 +38,32 @@ const STALLED: Duration = Duration::from_secs(3);
 /// one would outlive the count of its head.
 const HOST_BYTES_KEPT: usize = 260;
 
+/// Bytes of a connection since it woke, which are counted as they move.
+#[derive(Clone, Default)]
+pub struct ByteCounts {
+    /// Written to upstreams.
+    pub to_upstream: Rc<Cell<u64>>,
+    /// Written to the client.
+    pub to_client: Rc<Cell<u64>>,
+}
+
+impl ByteCounts {
+    /// Those of a client whose bytes are counted here.
+    pub fn of(to_client: &Rc<Cell<u64>>) -> Self {
+        Self { to_upstream: Rc::default(), to_client: to_client.clone() }
+    }
+}
+
+/// What is known of a client when its connection wakes.
+pub struct ClientInfo {
+    /// Its info.
+    pub info: ConnectionInfo,
+    /// The PROXY header that a new upstream connection gets first; empty if none.
+    pub preface: Vec<u8>,
+    /// What it moves.
+    pub counts: ByteCounts,
+}
+
 /// A connection that serves requests.
 pub struct ServedConnection {
     /// Its worker.
@@ -48,10 +74,8 @@ pub struct ServedConnection {
     pub preface: Vec<u8>,
     /// The rule that serves its requests; `None` if a reload removed it.
     route: Option<Route>,
-    /// Bytes written to upstreams since it woke.
-    pub bytes_to_upstream: Rc<Cell<u64>>,
-    /// Bytes written to the client since it woke.
-    sent: Rc<Cell<u64>>,
+    /// What it has moved since it woke.
+    pub counts: ByteCounts,
     /// What the decoders of its bodies hold.
     pub decoders: ClientDecoders,
     /// Its info is written, or was passed on.
@@ -70,23 +94,20 @@ pub struct ServedConnection {
 }
 
 impl ServedConnection {
-    /// Takes the info. `sent` counts the bytes written to the client. `local` is the address that
-    /// the client connected to.
+    /// A connection that wakes. `local` is the address that the client connected to.
     pub fn new(
         worker: Rc<Http>,
-        mut info: ConnectionInfo,
-        preface: Vec<u8>,
-        sent: Rc<Cell<u64>>,
+        client: ClientInfo,
         local: impl FnOnce() -> Option<SocketAddr>,
     ) -> Self {
+        let ClientInfo { mut info, preface, counts } = client;
         let route = Route::of(&worker, &mut info, !preface.is_empty(), local);
         Self {
             worker,
             info,
             preface,
             route,
-            bytes_to_upstream: Rc::default(),
-            sent,
+            counts,
             decoders: ClientDecoders::default(),
             is_over: Cell::new(false),
             is_tied: Cell::new(false),
@@ -98,22 +119,15 @@ impl ServedConnection {
         }
     }
 
-    /// One request of a proxy's client. Its connection writes its own line. `counts` are the bytes
-    /// to upstreams and to the client.
-    pub fn proxied(
-        worker: Rc<Http>,
-        info: ConnectionInfo,
-        route: Option<Route>,
-        preface: Vec<u8>,
-        (bytes_to_upstream, sent): (Rc<Cell<u64>>, Rc<Cell<u64>>),
-    ) -> Self {
+    /// One request of a proxy's client. Its connection writes its own line.
+    pub fn proxied(worker: Rc<Http>, client: ClientInfo, route: Option<Route>) -> Self {
+        let ClientInfo { info, preface, counts } = client;
         Self {
             worker,
             info,
             preface,
             route,
-            bytes_to_upstream,
-            sent,
+            counts,
             decoders: ClientDecoders::default(),
             is_over: Cell::new(true),
             is_tied: Cell::new(false),
@@ -131,9 +145,8 @@ impl ServedConnection {
         let worker = self.worker.newer()?;
         let info =
             ConnectionInfo { decided: self.info.decided.clone(), connect: None, ..self.info };
-        let sent = self.sent.clone();
-        let mut next = Self::new(worker, info, self.preface.clone(), sent, local);
-        next.bytes_to_upstream = self.bytes_to_upstream.clone();
+        let (preface, counts) = (self.preface.clone(), self.counts.clone());
+        let mut next = Self::new(worker, ClientInfo { info, preface, counts }, local);
         (next.upstream, next.decoders) = (self.upstream.clone(), self.decoders.clone());
         self.is_over.set(true);
         Some(next)
@@ -375,8 +388,8 @@ impl ServedConnection {
     fn take_info(&mut self) -> ConnectionInfo {
         self.is_over.set(true);
         let mut info = self.info.take();
-        info.bytes_to_upstream += self.bytes_to_upstream.get();
-        info.bytes_to_client += self.sent.get();
+        info.bytes_to_upstream += self.counts.to_upstream.get();
+        info.bytes_to_client += self.counts.to_client.get();
         if let Some(name) = self.upstream.take() {
             info.decided.upstream = Some(UpstreamName::of(&name));
         }
@@ -394,8 +407,8 @@ impl ServedConnection {
             owes_answer: false,
             is_decided: true,
             decided: self.info.decided.clone(),
-            bytes_to_upstream: self.info.bytes_to_upstream + self.bytes_to_upstream.get(),
-            bytes_to_client: self.info.bytes_to_client + self.sent.get(),
+            bytes_to_upstream: self.info.bytes_to_upstream + self.counts.to_upstream.get(),
+            bytes_to_client: self.info.bytes_to_client + self.counts.to_client.get(),
         };
         if let Some(name) = &*self.upstream.borrow() {
             info.decided.upstream = Some(UpstreamName::of(name));
@@ -505,7 +518,7 @@ impl Written<'_> {
     /// Adds bytes that a socket has taken.
     pub fn add(&self, bytes: usize) {
         self.bytes.update(|written| written + bytes as u64);
-        self.served.bytes_to_upstream.update(|written| written + bytes as u64);
+        self.served.counts.to_upstream.update(|written| written + bytes as u64);
     }
 
     /// Notes how the response's body was coded, as far as it got.

@@ -189,9 +189,9 @@ impl Exchange<'_, '_> {
         let now_ms = worker.engine.now_unix_ms();
         let balanced = target.balanced.map(|(group, member)| Balanced { group, member, now_ms });
         let is_early = may_leave_early(served, route, request);
-        let terms = DialTerms { wait: time.wait, balanced, is_early };
-        let begins = (spoken, &*served.preface);
-        let dialled = dial::dial(&worker.dialler, target.to, begins, terms, &served.info);
+        let preface = &*served.preface;
+        let terms = DialTerms { spoken, preface, wait: time.wait, balanced, is_early };
+        let dialled = dial::dial(&worker.dialler, target.to, terms, &served.info);
         let dialled = while_here(self.stream, dialled).await?;
         if let Some(dialling) = dialling {
             dialling.over(dialled.as_ref().ok());

@@ -23,7 +23,7 @@ use crate::connection::served_connection::{Record, RequestLogEntry, ServedConnec
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::fields;
 use eyelet_http1::head::{Length, SPARE_FIELDS_MAX, give_back};
-use eyelet_recoding::RequestCodings;
+use eyelet_recoding::{NearRequest, RequestCodings};
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::request::Coded;
 use eyelet_upstream::request::{BodyCodings, UpstreamRequest};
@@ -125,7 +125,8 @@ impl<'a> Exchange<'a, '_> {
             }
             (None, Some(_)) => {
                 let is_tied = served.is_tied(&request.headers);
-                compressors.request_near(route.rule, terminate, (host, is_tied, again), request)
+                let near = NearRequest { rule: route.rule, host, is_tied, is_harmless: again };
+                compressors.request_near(near, terminate, request)
             }
             (None, None) => compressors.request(route.rule, terminate, host, request),
         };

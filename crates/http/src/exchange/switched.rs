@@ -58,7 +58,7 @@ pub async fn switch(mut client: ClientStream, mut served: ServedConnection, swit
         Err(client_lost) => client_lost.reason(),
         Ok(()) if upstream.is_plain() => match pair(&client, *upstream) {
             Ok(()) => {
-                served.bytes_to_upstream.update(|bytes| bytes + client.plain.len() as u64);
+                served.counts.to_upstream.update(|bytes| bytes + client.plain.len() as u64);
                 let frames = up.boundary.frames().zip(down.boundary.frames());
                 let frames = frames.map(|(up, down)| WebSocketFrames { up, down });
                 let Some((handle, terminated)) = client.into_pair(frames) else { return };
@@ -69,7 +69,7 @@ pub async fn switch(mut client: ClientStream, mut served: ServedConnection, swit
         },
         Ok(()) => {
             up.queue.push(client.plain.split());
-            copy(&mut client, &served, upstream, (up, down)).await
+            copy(&mut client, &served, upstream, Ways { up, down }).await
         }
     };
     let words = client.close_notify();
@@ -85,13 +85,20 @@ fn pair(client: &ClientStream, upstream: Http1Connection) -> std::io::Result<()>
     Ok(())
 }
 
+/// Both ways of a connection that is copied.
+struct Ways {
+    up: Way,
+    down: Way,
+}
+
 /// Copies both directions until both have ended, one fails, or we end them. Returns the reason.
 async fn copy(
     client: &mut ClientStream,
     served: &ServedConnection,
     mut upstream: Box<Http1Connection>,
-    (mut up, mut down): (Way, Way),
+    ways: Ways,
 ) -> Reason {
+    let Ways { mut up, mut down } = ways;
     let idle_timeout = served.worker.shared.config.limits.idle_timeout;
     let mut leaving = None;
     poll_fn(|task| {
@@ -99,7 +106,7 @@ async fn copy(
             let before = (up.moved, down.moved);
             let upward = poll_up(task, client, &mut upstream, &mut up);
             let downward = poll_down(task, client, &mut upstream, &mut down);
-            served.bytes_to_upstream.update(|bytes| bytes + up.moved - before.0);
+            served.counts.to_upstream.update(|bytes| bytes + up.moved - before.0);
             if before != (up.moved, down.moved) {
                 client.handle.due_in(idle_timeout);
             }

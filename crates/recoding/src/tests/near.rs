@@ -7,7 +7,7 @@ use http::header::ACCEPT_ENCODING;
 use http::response;
 
 use super::super::compressors::Inner;
-use super::super::near::Near;
+use super::super::near::{Near, NearTerms};
 use super::*;
 
 fn inner() -> Rc<Inner> {
@@ -17,6 +17,12 @@ fn inner() -> Rc<Inner> {
 
 fn head_of(status: u16, fields: Fields<'_>) -> response::Parts {
     Answer { status, fields, pieces: &[], known: false }.head()
+}
+
+/// Asks for a rule's first page, `is_attackable` and `can_repeat` given.
+fn ask(inner: &Inner, head: &mut Parts, (is_attackable, can_repeat): (bool, bool)) -> Near {
+    let terms = NearTerms { rule: 0, host: "app.example", is_attackable, can_repeat };
+    Near::ask(inner, terms, head)
 }
 
 fn undone_of(near: &Near, inner: &Inner, head: &mut response::Parts) -> Option<Coding> {
@@ -46,13 +52,13 @@ fn own_codings_are_asked_for_beside_the_clients_others() {
         (&[("accept-encoding", "gzip, *;q=0")], "gzip, *;q=0"),
     ] {
         let mut head = request_head("GET", "/", fields);
-        Near::ask(&inner, (0, "app.example"), &mut head, (false, true));
+        ask(&inner, &mut head, (false, true));
         let lines = head.headers.get_all(ACCEPT_ENCODING).iter().map(|line| line.to_str().unwrap());
         let asked = lines.collect::<Vec<_>>().join("; ");
         assert_eq!(if asked.is_empty() { "none" } else { &asked }, line, "{fields:?}");
     }
     let mut head = request_head("GET", "/", &[("accept-encoding", "gzip")]);
-    Near::ask(&inner, (0, "app.example"), &mut head, (true, true));
+    ask(&inner, &mut head, (true, true));
     assert_eq!(head.headers[ACCEPT_ENCODING], "identity", "the BREACH rule");
 }
 
@@ -82,7 +88,7 @@ fn only_what_the_client_does_not_accept_is_undone() {
         ("", 304, &[ZSTD], None),
     ] {
         let mut head = request_head("GET", "/", &[("accept-encoding", accept)]);
-        let near = Near::ask(&inner, (0, "app.example"), &mut head, (false, true));
+        let near = ask(&inner, &mut head, (false, true));
         let mut response = head_of(status, fields);
         let told = format!("{accept:?} {status} {fields:?}");
         assert_eq!(undone_of(&near, &inner, &mut response), undone, "{told}");
@@ -90,7 +96,7 @@ fn only_what_the_client_does_not_accept_is_undone() {
     }
     // It was not asked for.
     let mut head = request_head("GET", "/", &[("range", "bytes=0-")]);
-    let near = Near::ask(&inner, (0, "app.example"), &mut head, (false, true));
+    let near = ask(&inner, &mut head, (false, true));
     assert_eq!(undone_of(&near, &inner, &mut head_of(200, &[ZSTD])), None);
 }
 
@@ -104,7 +110,7 @@ fn what_must_not_be_transformed_is_asked_for_once_more() {
         (&[("accept-encoding", "zstd")], false, Some("zstd")),
     ] {
         let mut head = request_head("GET", "/", accept);
-        let mut near = Near::ask(&inner, (0, "app.example"), &mut head, (false, true));
+        let mut near = ask(&inner, &mut head, (false, true));
         assert!(!near.is_unfit(&head_of(200, &[ZSTD])));
         assert_eq!(near.is_unfit(&fixed), unfit, "{accept:?}");
         let head = near.again(&head);
@@ -121,7 +127,7 @@ fn what_must_not_be_transformed_is_asked_for_once_more() {
 fn what_cannot_be_asked_for_once_more_is_decoded() {
     let inner = inner();
     let mut head = request_head("REPORT", "/", &[]);
-    let near = Near::ask(&inner, (0, "app.example"), &mut head, (false, false));
+    let near = ask(&inner, &mut head, (false, false));
     let mut fixed = head_of(200, &[ZSTD, ("cache-control", "no-transform")]);
     assert!(!near.is_unfit(&fixed) && !near.can_repeat());
     assert_eq!(undone_of(&near, &inner, &mut fixed), Some(Coding::Zstd));
@@ -134,7 +140,7 @@ fn fields_of_dictionaries_do_not_pass() {
     for own in [("accept", "*/*"), ("range", "bytes=0-9"), ("cache-control", "no-transform")] {
         let named = [own, ("available-dictionary", ":AAAA:"), ("dictionary-id", "\"a\"")];
         let mut head = request_head("GET", "/", &named);
-        let near = Near::ask(&inner, (0, "app.example"), &mut head, (false, true));
+        let near = ask(&inner, &mut head, (false, true));
         assert!(!head.headers.contains_key("available-dictionary"), "{own:?}");
         assert!(!head.headers.contains_key("dictionary-id"), "{own:?}");
         for status in [200, 206, 304] {
@@ -149,7 +155,7 @@ fn fields_of_dictionaries_do_not_pass() {
 fn a_weakened_tag_is_given_back() {
     let inner = inner();
     let mut head = request_head("GET", "/", &[("if-none-match", "W/\"a\"")]);
-    let near = Near::ask(&inner, (0, "app.example"), &mut head, (false, true));
+    let near = ask(&inner, &mut head, (false, true));
     assert_eq!(head.headers["if-none-match"], "\"a\"");
     let mut response = head_of(304, &[("etag", "\"a\"")]);
     assert_eq!(undone_of(&near, &inner, &mut response), None);

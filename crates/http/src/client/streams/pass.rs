@@ -21,6 +21,16 @@ const WIDE_WINDOW_BYTES: u32 = 256 << 10;
 /// the connection's to the others.
 const WIDE_STREAMS_MAX: usize = (CONNECTION_WINDOW_BYTES / 2 / WIDE_WINDOW_BYTES) as usize;
 
+/// The rest of a response's body, which the task of the connection reads.
+pub struct LentBody<'a> {
+    /// Where it comes from.
+    pub socket: &'a Plain,
+    /// Its bytes.
+    pub left: u64,
+    /// Counts what the client was sent of it.
+    pub sent: &'a Rc<Cell<u64>>,
+}
+
 impl Streams {
     // The tasks of streams.
 
@@ -49,16 +59,14 @@ impl Streams {
         })
     }
 
-    /// Has the connection's task read the rest of a response's body, `left` bytes, from this socket
-    /// as the client takes it, and count it in `sent`. The stream's task is woken where the socket
+    /// Has the connection's task read the rest of a response's body as the client takes it. The stream's task is woken where the socket
     /// has no more, where the client's window is shut, and at the body's end. Ready if the upstream
     /// has ended before that.
     pub fn poll_read_from(
         &self,
         id: u32,
         task: &mut Context<'_>,
-        (socket, left): (&Plain, u64),
-        sent: &Rc<Cell<u64>>,
+        LentBody { socket, left, sent }: LentBody<'_>,
     ) -> Poll<()> {
         let state = &mut *self.state.borrow_mut();
         let is_shut = state.h2.window(id) == 0;

@@ -14,8 +14,8 @@ use eyelet_h2::{FRAME_BYTES_MAX, FRAME_HEAD_BYTES, H2Limits, H2Received, Request
 use eyelet_memory::budget::Budget;
 use http::Response;
 
-use super::CONNECTION_WINDOW_BYTES;
 use super::*;
+use super::{CONNECTION_WINDOW_BYTES, LentBody};
 use eyelet_upstream::testing::{connected, look, worker};
 
 /// A client and the server's side of its connection.
@@ -370,8 +370,8 @@ fn the_more_urgent_of_two_lent_responses_comes_first() {
         look(&worker);
         let mut task = Context::from_waker(Waker::noop());
         for (id, (_, socket)) in ids.into_iter().zip(&upstreams) {
-            let (from, sent) = ((socket, BODY as u64), Rc::default());
-            assert!(pair.streams.poll_read_from(id, &mut task, from, &sent).is_pending());
+            let body = LentBody { socket, left: BODY as u64, sent: &Rc::default() };
+            assert!(pair.streams.poll_read_from(id, &mut task, body).is_pending());
         }
         assert_eq!(pass_all(&mut pair), (order.to_vec(), 2 * BODY), "{first} and {second}");
     }
@@ -394,8 +394,8 @@ fn the_task_of_a_lent_response_learns_that_its_window_opens() {
     let waker = Waker::from(woken.clone());
     let mut task = Context::from_waker(&waker);
     let mut lend = |pair: &Pair, left: usize| {
-        let from = (&socket, left as u64);
-        assert!(pair.streams.poll_read_from(id, &mut task, from, &sent).is_pending());
+        let body = LentBody { socket: &socket, left: left as u64, sent: &sent };
+        assert!(pair.streams.poll_read_from(id, &mut task, body).is_pending());
     };
     lend(&pair, BODY);
     let window = pass(&mut pair);
