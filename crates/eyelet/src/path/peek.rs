@@ -154,8 +154,8 @@ pub fn observe(observer: HelloObserver) {
     let _ = OBSERVER.set(observer);
 }
 
-/// Copies facts of a hello into the info. Facts for the access line only are skipped if there is no
-/// log.
+/// Copies facts of a hello into the info: what rules may ask again after a reload, and the
+/// fingerprint if the log shows it.
 pub fn note_hello(connection: &ConnectionHandle, info: &mut ConnectionInfo, hello: &Hello<'_>) {
     if let Some(observe) = OBSERVER.get() {
         observe(info.client, hello);
@@ -166,20 +166,16 @@ pub fn note_hello(connection: &ConnectionHandle, info: &mut ConnectionInfo, hell
         Sni::Malformed(_) => decided.sni_malformed = true,
         Sni::Absent => {}
     }
-    let alpn_bytes = hello.alpn_bytes();
-    decided.alpn_whole = alpn_bytes == 0;
+    decided.alpn = Alpn::new(hello.alpn());
+    let kept_bytes = decided.alpn.as_ref().map_or(0, Alpn::len_bytes);
+    decided.alpn_whole = kept_bytes == hello.alpn_bytes();
     decided.ech = hello.has_ech();
     decided.tls_version = Some(hello.version_max());
     decided.tls_compression = Some(match hello.offers_compression() {
         true => TlsCompression::Offered,
         false => TlsCompression::None,
     });
-    if !connection.worker.engine.logs() {
-        return;
-    }
-    decided.alpn = Alpn::new(hello.alpn());
-    decided.alpn_whole = decided.alpn.as_ref().map_or(0, Alpn::len_bytes) == alpn_bytes;
-    if connection.worker.snapshot.config.log.ja4 {
+    if connection.worker.engine.logs() && connection.worker.snapshot.config.log.ja4 {
         decided.ja4 = Some(fingerprint::ja4(hello));
     }
 }

@@ -239,16 +239,29 @@ fn a_connection_without_a_rule_is_answered_421_and_closed() {
 fn what_was_not_kept_of_a_hello_does_not_help_its_client() {
     const REFUSE: &str = "[[rule]]\nalpn = [\"http/1.1\"]\naction = \"refuse\"\n";
     let long = "x".repeat(250);
-    let offers: [(&str, &[&str]); 2] =
-        [("[log]\naccess = \"off\"\n", &["http/1.1"]), ("", &[&long, "http/1.1"])];
-    for (log, alpn) in offers {
-        let scene = Scene::with(log);
-        let offer = Offer { alpn, ..Offer::new(&scene.pki) };
+    let scene = Scene::new();
+    let offer = Offer { alpn: &[&long, "http/1.1"], ..Offer::new(&scene.pki) };
+    let mut client = offer.connect(scene.edge.address(), "app.test");
+    assert_eq!(get(&mut client, "/").status, 200);
+    scene.write(&scene.one, "http", REFUSE);
+    scene.reload_well();
+    assert_eq!(get(&mut client, "/").status, 421);
+}
+
+/// Rules may ask for it again, so it is kept whether it is logged or not.
+#[test]
+fn alpn_is_kept_without_an_access_log() {
+    const OFF: &str = "[log]\naccess = \"off\"\n";
+    for (refused, status) in [("h2", 200), ("http/1.1", 421)] {
+        let scene = Scene::with(OFF);
+        let offer = Offer { alpn: &["http/1.1"], ..Offer::new(&scene.pki) };
         let mut client = offer.connect(scene.edge.address(), "app.test");
         assert_eq!(get(&mut client, "/").status, 200);
-        scene.write(&scene.one, "http", &format!("{log}{REFUSE}"));
+        let refuse = format!("{OFF}[[rule]]\nalpn = [\"{refused}\"]\naction = \"refuse\"\n");
+        let app = rules(&scene.pki, scene.tcp.address, &scene.one, "http", &refuse);
+        scene.write_text(&format!("{app}alpn = [\"acme\", \"http/1.1\"]\n"));
         scene.reload_well();
-        assert_eq!(get(&mut client, "/").status, 421, "{alpn:?}");
+        assert_eq!(get(&mut client, "/").status, status, "{refused}");
     }
 }
 
