@@ -9,10 +9,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::support::client::{Offer, handshake};
 use crate::support::edge::connect;
 use crate::support::hello::server_flight;
 use crate::support::pki::Kind;
 use crate::support::upstream::{dns, nobody};
+use crate::support::web::ask;
 use crate::support::{
     A_WHILE, Edge, End, Folder, Hello, Pki, SOON, Upstream, alert_of, ending, expect, need, output,
     until,
@@ -562,4 +564,27 @@ fn a_target_is_taken_by_regular_expressions() {
     edge.wait_log("banks.txt: its new contents are in use");
     refused("bank.test:443", Value::Null);
     passes(&edge, &origin, "vault.test:443", &hello);
+}
+
+/// A request for another name of the rule is served only if no earlier rule would take that name
+/// with the same CONNECT.
+#[test]
+fn a_rule_on_connect_counts_for_each_host() {
+    let pki = Pki::new();
+    let app = Upstream::serve(|mut stream| {
+        crate::support::web::head(&mut stream);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    });
+    let served = pki.terminate(&format!("http://{}", app.address), "");
+    let served = served.replace("\"app.test\"", "[\"app.test\", \"other.test\"]");
+    for (connect, status) in [("*:443", 421), ("*:8443", 200)] {
+        let refuse = "[[rule]]\nsni = \"other.test\"\naction = \"refuse\"\n";
+        let edge = edge(&pki.folder, &format!("{refuse}connect = \"{connect}\"\n{served}"));
+        let mut client = edge.connect();
+        client.write_all(&head("app.test:443")).unwrap();
+        expect(&mut client, ESTABLISHED);
+        let mut client = handshake(Offer::new(&pki).config(), client, "app.test").unwrap();
+        let request = "GET / HTTP/1.1\r\nHost: other.test\r\n\r\n";
+        assert_eq!(ask(&mut client, request).status, status, "{connect}");
+    }
 }

@@ -273,7 +273,7 @@ fn decide(
         },
         None => None,
     };
-    let connect = decided.connect.as_deref().and_then(|text| Target::new(text.as_bytes()).ok());
+    let connect = connect_target(decided);
     let mut local = Some(local);
     let (mut dns, mut shown) = (None, None);
     let mut facts = Facts::new(listener, info.client.ip());
@@ -319,6 +319,11 @@ fn decide(
             facts.unknown = facts.unknown.with(fact);
         }
     }
+}
+
+/// The target of the connection's CONNECT.
+pub fn connect_target(decided: &Decided) -> Option<Target> {
+    decided.connect.as_deref().and_then(|text| Target::new(text.as_bytes()).ok())
 }
 
 /// The hello again, from the facts that were kept of it.

@@ -18,7 +18,7 @@ use super::inspected::{self, Respondent};
 use super::originate;
 use super::page::page;
 use super::refusal::ProxyRefusal;
-use super::route::Route;
+use super::route::{Route, connect_target};
 use super::trace::{EndedExchange, ExchangeTrace};
 use super::worker::Http;
 use eyelet_http1::fields::{self, Requester};
@@ -350,7 +350,9 @@ impl ServedConnection {
         if sni == Some(&*name) {
             return true;
         }
+        let connect = connect_target(&self.info.decided);
         let facts = Facts {
+            connect: connect.as_ref(),
             destination: self.info.decided.destination,
             ..Facts::new(self.info.decided.listener, self.info.client.ip())
         };
