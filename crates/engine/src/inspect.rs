@@ -221,7 +221,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    use eyelet_policy::sketch::HelloSketch;
+    use crate::testing::client_hello;
 
     const BYTES_MAX: usize = 65_536;
 
@@ -247,8 +247,8 @@ mod tests {
     fn a_second_hello_passes_only_with_the_name_of_the_first() {
         let ccs = [20, 3, 3, 0, 1, 1];
         let early = [&[23, 3, 3, 0, 30][..], &[7; 30]].concat();
-        let hello = HelloSketch::named("a.example").to_records();
-        let nameless = HelloSketch { sni: None, ..HelloSketch::named("") }.to_records();
+        let hello = client_hello(Some("a.example"));
+        let nameless = client_hello(None);
         let other_name = || never(SecondHello::Name("a.example".into()));
         for piece in [1, 2, 3, 5, 7, 64, 4096] {
             for before in [vec![], ccs.to_vec(), [&early[..], &ccs, &early].concat()] {
@@ -328,7 +328,7 @@ mod tests {
     /// The fuzz target's properties, on flights that a fuzzer would not soon find.
     #[test]
     fn flights_are_inspected_however_they_are_cut() {
-        let hello = HelloSketch::named("a.example").to_records();
+        let hello = client_hello(Some("a.example"));
         let early = [&[23, 3, 3, 0, 30][..], &[7; 30]].concat();
         let alert = [21, 3, 3, 0, 2, 1, 112];
         let mut noise = 1_u32;

@@ -1,7 +1,7 @@
 //! The matchers of a rule other than its names: whether they hold for given facts, and whether one
 //! rule's matchers cover another's.
 
-use eyelet_wire::hello::Hello;
+use eyelet_wire::hello::{HelloFacts, protocol_names};
 use eyelet_wire::version;
 
 use crate::connect::{ConnectPattern, ConnectSet};
@@ -278,21 +278,21 @@ impl Conditions {
     /// Checks the matchers on the hello. The caller checks its name, and `sni_malformed`.
     pub(crate) fn check_hello(
         &self,
-        hello: &Hello<'_>,
+        hello: &HelloFacts<'_>,
         facts: &Facts<'_>,
         refuse: bool,
     ) -> Outcome {
-        if self.tls_version_max.is_some_and(|max| hello.version_max() > max) {
+        if self.tls_version_max.is_some_and(|max| hello.version_max > max) {
             return Outcome::Fails(Matcher::TlsVersionMax);
         }
-        if self.ech.is_some_and(|ech| hello.has_ech() != ech) {
+        if self.ech.is_some_and(|ech| hello.ech != ech) {
             return Outcome::Fails(Matcher::Ech);
         }
-        if !self.alpn.is_empty() && !hello.alpn().any(|protocol| self.lists_alpn(protocol.as_ref()))
-        {
+        let mut offered = protocol_names(hello.alpn);
+        if !self.alpn.is_empty() && !offered.any(|name| self.lists_alpn(name.as_bytes())) {
             return Outcome::Fails(Matcher::Alpn);
         }
-        if self.tls_compression && !hello.offers_compression() {
+        if self.tls_compression && !hello.compression {
             return Outcome::Fails(Matcher::TlsCompression);
         }
         let by_ja4 = match facts.ja4 {

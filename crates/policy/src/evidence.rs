@@ -2,7 +2,7 @@
 //! destination shows.
 
 use eyelet_wire::connect::{Target, TargetHost};
-use eyelet_wire::hello::{Hello, Sni};
+use eyelet_wire::hello::{HelloFacts, HelloName};
 
 use crate::facts::{CertificateFacts, Fact, Facts};
 use crate::matcher::{Matcher, Outcome, covers_list, listed, missing, sorted};
@@ -79,9 +79,9 @@ impl Asked {
     }
 
     /// Checked from cheap to expensive, like all matchers.
-    pub(crate) fn check(&self, hello: &Hello<'_>, facts: &Facts<'_>, refuse: bool) -> Outcome {
+    pub(crate) fn check(&self, hello: &HelloFacts<'_>, facts: &Facts<'_>, refuse: bool) -> Outcome {
         if let Some((wanted, evidence)) = &self.sni_verified {
-            match sni_verdict(hello.sni(), evidence, facts) {
+            match sni_verdict(hello.name, evidence, facts) {
                 SniVerdict::Known(known) if known == *wanted => {}
                 SniVerdict::Unknown if refuse => {}
                 SniVerdict::Known(_) | SniVerdict::Unknown => {
@@ -166,10 +166,10 @@ impl Asked {
 
 /// A name is verified as soon as one kind of evidence confirms it, and not verified when all have
 /// been asked and none does. A hello without a name, or with a malformed one, has no verified name.
-fn sni_verdict(sni: &Sni<'_>, evidence: &[EvidenceKind], facts: &Facts<'_>) -> SniVerdict {
-    let Sni::Name(name) = sni else { return SniVerdict::Known(false) };
+fn sni_verdict(name: HelloName<'_>, evidence: &[EvidenceKind], facts: &Facts<'_>) -> SniVerdict {
+    let HelloName::Name(name) = name else { return SniVerdict::Known(false) };
     let is_name =
-        |target: &Target| matches!(&target.host, TargetHost::Name(host) if **host == **name);
+        |target: &Target| matches!(&target.host, TargetHost::Name(host) if **host == *name);
     let mut unknown = false;
     for evidence in evidence {
         let (known, fact) = match evidence {

@@ -1,7 +1,5 @@
 //! Why the rules before the deciding one did not match. It reads the same matchers as the decision.
 
-use eyelet_wire::hello::Sni;
-
 use crate::facts::Facts;
 use crate::lists::{ListedBy, Lists};
 use crate::matcher::{Matcher, Outcome, joined, listed};
@@ -28,7 +26,7 @@ impl Rules {
         };
         let end = end.unwrap_or(u32::try_from(self.len()).unwrap_or(u32::MAX));
         // Candidates are ascending like the rules, so one pass over both is enough.
-        let candidates = facts.hello.map(|hello| self.candidates(hello.sni(), &lists).peekable());
+        let candidates = facts.hello.map(|hello| self.candidates(hello.name, &lists).peekable());
         let mut candidates = candidates;
         let first_peek = self.first_peek(facts, &lists);
         (0..end).filter_map(move |rule| {
@@ -65,10 +63,9 @@ impl Rules {
     pub fn listed_by(&self, rule: RuleId, facts: &Facts<'_>) -> Vec<(Matcher, ListedBy)> {
         let Some((_, conditions)) = self.rule(rule.0) else { return Vec::new() };
         let lists = self.hold_lists();
-        let by_name = facts.hello.and_then(|hello| match hello.sni() {
-            Sni::Name(name) => self.lists_of(rule.0).find_map(|id| lists.find_name(id, name)),
-            Sni::Absent | Sni::Malformed(_) => None,
-        });
+        let name = facts.hello.and_then(|hello| hello.host_name());
+        let by_name =
+            name.and_then(|name| self.lists_of(rule.0).find_map(|id| lists.find_name(id, name)));
         let others = [Matcher::Client, Matcher::Connect, Matcher::Destination];
         let others = others.into_iter().filter_map(|matcher| {
             Some((matcher, conditions.files().listed_by(matcher, facts, &lists)?))
@@ -93,7 +90,7 @@ impl Rules {
         if let Outcome::Fails(matcher) = before_hello {
             return Some(matcher);
         }
-        let hello = facts.hello?;
+        let hello = facts.hello.as_ref()?;
         if !by_name {
             // A rule without `sni` fails to be a candidate only because the name is, or is not,
             // malformed.

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use eyelet_wire::connect::Target;
-use eyelet_wire::hello::Hello;
+use eyelet_wire::hello::HelloFacts;
 
 /// Facts about a connection. A fact that is `None` was not fetched yet, or is also in `unknown`.
 #[derive(Clone, Copy, Debug)]
@@ -16,9 +16,9 @@ pub struct Facts<'a> {
     pub connect: Option<&'a Target>,
     /// The client's destination.
     pub destination: Option<SocketAddr>,
-    /// The peeked hello.
-    pub hello: Option<&'a Hello<'a>>,
-    /// The fingerprint of `hello`.
+    /// What the hello says.
+    pub hello: Option<HelloFacts<'a>>,
+    /// The fingerprint of the hello.
     pub ja4: Option<&'a str>,
     /// Whether the destination is among the addresses of the name in the hello.
     pub dns_agrees: Option<bool>,

@@ -24,7 +24,7 @@ mod names;
 mod nets;
 mod refusal;
 mod rules;
-pub mod sketch;
+mod source;
 
 pub use conditions::Conditions;
 pub use connect::{ConnectPattern, ConnectPatternFault};
@@ -39,3 +39,4 @@ pub use names::{NamePattern, NamePatternFault};
 pub use nets::{AddressPattern, NetSet};
 pub use refusal::Refusal;
 pub use rules::{Decision, Needs, RULES_MAX, Rule, RuleId, RuleSearch, Rules, Verdict};
+pub use source::FactSource;

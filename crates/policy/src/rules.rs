@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::iter::Peekable;
 
-use eyelet_wire::hello::{Hello, HostName, Sni};
+use eyelet_wire::hello::{HelloFacts, HelloName, HostName};
 
 use crate::conditions::Conditions;
 use crate::facts::{Fact, Facts};
@@ -220,10 +220,10 @@ impl Rules {
                 decided => return decided,
             }
         }
-        match facts.hello {
+        match &facts.hello {
             Some(hello) => {
-                let candidates = candidates
-                    .get_or_insert_with(|| self.candidates(hello.sni(), lists).peekable());
+                let candidates =
+                    candidates.get_or_insert_with(|| self.candidates(hello.name, lists).peekable());
                 self.decide_by_hello(hello, facts, lists, candidates)
             }
             None if facts.unknown.contains(Fact::Hello) => no_rule(Refusal::NoHello),
@@ -336,7 +336,7 @@ impl Rules {
         facts: &'a Facts<'a>,
         lists: Held,
     ) -> impl Iterator<Item = (RuleId, Decision)> + 'a {
-        let candidates = facts.hello.map(|hello| self.candidates(hello.sni(), &lists).peekable());
+        let candidates = facts.hello.map(|hello| self.candidates(hello.name, &lists).peekable());
         let mut candidates = candidates;
         let first_peek = self.first_peek(facts, &lists);
         shadows.iter().filter_map(move |&id| {
@@ -349,7 +349,7 @@ impl Rules {
             let outcome = match conditions.check_before_hello(facts, &lists, entry.refuse) {
                 Outcome::Holds if is_blind => Outcome::Holds,
                 _ if !by_name && !is_blind => return None,
-                Outcome::Holds => match facts.hello {
+                Outcome::Holds => match &facts.hello {
                     Some(hello) => conditions.check_hello(hello, facts, entry.refuse),
                     None if facts.unknown.contains(Fact::Hello) => return None,
                     None => Outcome::Needs(Fact::Hello),
@@ -357,7 +357,9 @@ impl Rules {
                 other => other,
             };
             match outcome {
-                Outcome::Holds => Some((RuleId(id), self.verdict(id, entry, facts.hello))),
+                Outcome::Holds => {
+                    Some((RuleId(id), self.verdict(id, entry, facts.hello.map(|hello| hello.name))))
+                }
                 Outcome::Needs(fact) => Some((RuleId(id), Decision::Need(fact))),
                 Outcome::Fails(_) => None,
             }
@@ -390,7 +392,7 @@ impl Rules {
     /// `candidates` are left at the rule that decides, or needs a fact.
     fn decide_by_hello(
         &self,
-        hello: &Hello<'_>,
+        hello: &HelloFacts<'_>,
         facts: &Facts<'_>,
         lists: &Lists,
         candidates: &mut Peekable<Found<'_>>,
@@ -400,21 +402,21 @@ impl Rules {
                 match entry.check(conditions, hello, facts, lists) {
                     Outcome::Fails(_) => {}
                     Outcome::Needs(fact) => return Decision::Need(fact),
-                    Outcome::Holds => return self.verdict(id, entry, Some(hello)),
+                    Outcome::Holds => return self.verdict(id, entry, Some(hello.name)),
                 }
             }
             candidates.next();
         }
-        no_rule(self.unlisted(Some(hello)))
+        no_rule(self.unlisted(Some(hello.name)))
     }
 
     /// The rules whose `sni` and `sni_malformed` hold, ascending.
-    pub(crate) fn candidates(&self, sni: &Sni<'_>, lists: &Lists) -> Found<'_> {
+    pub(crate) fn candidates(&self, name: HelloName<'_>, lists: &Lists) -> Found<'_> {
         let mut found = Found::new();
-        let name = match sni {
-            Sni::Absent => Some(""),
-            Sni::Name(name) => Some(&**name),
-            Sni::Malformed(_) => None,
+        let name = match name {
+            HelloName::Absent => Some(""),
+            HelloName::Name(name) => Some(name),
+            HelloName::Malformed(_) => None,
         };
         if let Some(name) = name {
             self.find_named(name, lists, &mut found);
@@ -452,11 +454,13 @@ impl Rules {
         at.and_then(|at| self.by_list.get(at)).map_or(&[], |(_, rules)| rules)
     }
 
-    fn verdict(&self, id: u32, entry: Entry, hello: Option<&Hello<'_>>) -> Decision {
-        let refuse = match hello.map(Hello::sni) {
-            _ if entry.refuse => Some(self.reason(id, entry, hello)),
-            Some(Sni::Malformed(fault)) if entry.needs_name => Some(Refusal::MalformedName(*fault)),
-            Some(Sni::Absent) if entry.needs_name => Some(Refusal::NoName),
+    fn verdict(&self, id: u32, entry: Entry, name: Option<HelloName<'_>>) -> Decision {
+        let refuse = match name {
+            _ if entry.refuse => Some(self.reason(id, entry, name)),
+            Some(HelloName::Malformed(fault)) if entry.needs_name => {
+                Some(Refusal::MalformedName(fault))
+            }
+            Some(HelloName::Absent) if entry.needs_name => Some(Refusal::NoName),
             _ => None,
         };
         Decision::Verdict(Verdict { rule: Some(RuleId(id)), refuse })
@@ -464,11 +468,11 @@ impl Rules {
 
     /// The reason for a refuse rule: its matcher that is least likely to be shared with connections
     /// that are served. A rule with no matcher, or only a listener, is a catch-all.
-    fn reason(&self, id: u32, entry: Entry, hello: Option<&Hello<'_>>) -> Refusal {
+    fn reason(&self, id: u32, entry: Entry, name: Option<HelloName<'_>>) -> Refusal {
         let asks = |matcher| self.rule(id).is_some_and(|(_, asked)| asked.asks(matcher));
         let is_lie = || self.rule(id).is_some_and(|(_, asked)| asked.asks_untrue_name());
-        match hello.map(Hello::sni) {
-            Some(Sni::Malformed(fault)) => Refusal::MalformedName(*fault),
+        match name {
+            Some(HelloName::Malformed(fault)) => Refusal::MalformedName(fault),
             _ if is_lie() => Refusal::NameNotVerified,
             _ if OF_CERTIFICATE.into_iter().any(asks) => Refusal::ByCertificate,
             _ if asks(Matcher::TlsCompression) => Refusal::ByCompression,
@@ -478,17 +482,17 @@ impl Rules {
             _ if asks(Matcher::Connect) => Refusal::ByConnect,
             _ if asks(Matcher::Alpn) => Refusal::ByProtocol,
             _ if asks(Matcher::Ech) => Refusal::ByEch,
-            Some(Sni::Name(_)) if entry.named => Refusal::ByName,
-            _ => self.unlisted(hello),
+            Some(HelloName::Name(_)) if entry.named => Refusal::ByName,
+            _ => self.unlisted(name),
         }
     }
 
     /// Why a connection without a matching rule is refused.
-    fn unlisted(&self, hello: Option<&Hello<'_>>) -> Refusal {
-        match hello.map(Hello::sni) {
-            Some(Sni::Malformed(fault)) => Refusal::MalformedName(*fault),
-            Some(Sni::Absent) if self.asks_names => Refusal::NoName,
-            Some(Sni::Name(_)) if self.asks_names => Refusal::NoRule,
+    fn unlisted(&self, name: Option<HelloName<'_>>) -> Refusal {
+        match name {
+            Some(HelloName::Malformed(fault)) => Refusal::MalformedName(fault),
+            Some(HelloName::Absent) if self.asks_names => Refusal::NoName,
+            Some(HelloName::Name(_)) if self.asks_names => Refusal::NoRule,
             _ => Refusal::Unlisted,
         }
     }
@@ -550,7 +554,7 @@ impl Entry {
     fn check(
         self,
         conditions: &Conditions,
-        hello: &Hello<'_>,
+        hello: &HelloFacts<'_>,
         facts: &Facts<'_>,
         lists: &Lists,
     ) -> Outcome {

@@ -11,7 +11,7 @@ use eyelet_policy::{
     EvidenceKind, Fact, Facts, FileList, List, ListId, Lists, Matcher, NameList, NamePattern,
     Needs, NetSet, Rule, RuleId, Rules,
 };
-use eyelet_wire::hello::{HelloReader, Peek, Sni};
+use eyelet_wire::hello::HelloName;
 use proptest::prelude::*;
 use words::{Given, Words, refuse, rule};
 
@@ -262,11 +262,10 @@ proptest! {
     ) {
         let list: Vec<Rule> = rules.iter().map(|written| written.rule.clone()).collect();
         let index = Rules::with_lists(&list, lists_of_files());
-        let raw = given.records();
-        let mut reader = HelloReader::new(65_536);
-        let Peek::Hello(hello) = reader.feed(&raw) else { panic!("not a hello") };
+        let spelled = given.spelled();
+        let hello = given.hello(&spelled);
         let mut facts = Facts::new(given.listener, given.client.parse().unwrap());
-        facts.hello = Some(&hello);
+        facts.hello = Some(hello);
         facts.ja4 = given.ja4;
         facts.dns_agrees = given.dns;
         for fact in [Fact::Destination, Fact::Ja4, Fact::DnsEvidence] {
@@ -277,7 +276,7 @@ proptest! {
         };
         let (verdict, _) = given.ask(&index);
         prop_assert_eq!(verdict, all_known);
-        prop_assert!(!matches!(hello.sni(), Sni::Malformed(_)) || given.sni == Some(b"a..x"));
+        prop_assert!(!matches!(hello.name, HelloName::Malformed(_)) || given.sni == Some(b"a..x"));
     }
 }
 

@@ -7,6 +7,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use eyelet_wire::connect::Target;
+use eyelet_wire::hello::protocol_names;
 use eyelet_wire::ja4::Ja4;
 use serde::Serialize;
 use smallvec::SmallVec;
@@ -193,7 +194,7 @@ impl Decided {
     }
 }
 
-/// Most bytes of a hello's ALPN list that a log entry shows. A browser's has 12. One name of the
+/// Most bytes of a hello's ALPN list that are kept. A browser's has 12. One name of the
 /// greatest length fits (RFC 7301 section 3.1).
 const ALPN_BYTES_MAX: usize = 256;
 
@@ -230,12 +231,12 @@ impl Alpn {
     /// The list, as [`Alpn::as_bytes`] gave it. `None` if it is none, or longer than one is here.
     pub(crate) fn from_bytes(list: &[u8]) -> Option<Self> {
         let alpn = Self(list.into());
-        let whole = alpn.raw_names().map(|name| 1 + name.len()).sum::<usize>();
+        let whole = protocol_names(list).map(|name| 1 + name.as_bytes().len()).sum::<usize>();
         (whole == list.len() && (1..=ALPN_BYTES_MAX).contains(&whole)).then_some(alpn)
     }
 
     /// The list.
-    pub(crate) fn as_bytes(&self) -> &[u8] {
+    pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
@@ -246,18 +247,7 @@ impl Alpn {
 
     /// The names, with U+FFFD for invalid UTF-8.
     pub fn names(&self) -> impl Iterator<Item = Cow<'_, str>> {
-        self.raw_names().map(String::from_utf8_lossy)
-    }
-
-    /// The names as they were offered.
-    pub fn raw_names(&self) -> impl Iterator<Item = &[u8]> {
-        let mut rest = &self.0[..];
-        std::iter::from_fn(move || {
-            let (length, behind) = rest.split_first()?;
-            let (name, behind) = behind.split_at_checked(usize::from(*length))?;
-            rest = behind;
-            Some(name)
-        })
+        protocol_names(&self.0).map(|name| String::from_utf8_lossy(name.as_bytes()))
     }
 }
 

@@ -5,9 +5,8 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use eyelet_policy::sketch::HelloSketch;
 use eyelet_policy::{Decision, Facts, List, Lists, Matcher, NameList, RuleId};
-use eyelet_wire::hello::{HelloReader, Peek};
+use eyelet_wire::hello::HelloFacts;
 
 use super::certificates::Folder;
 use super::*;
@@ -40,11 +39,8 @@ fn a_line_of_a_megabyte_is_one_mistake() {
 
 /// The rule that takes a hello with `name`.
 fn rule_for(config: &Config, name: &str) -> Option<u32> {
-    let raw = HelloSketch::named(name).to_records();
-    let mut reader = HelloReader::new(65_536);
-    let Peek::Hello(hello) = reader.feed(&raw) else { panic!("{name}") };
     let mut facts = Facts::new(0, IpAddr::V4(Ipv4Addr::LOCALHOST));
-    facts.hello = Some(&hello);
+    facts.hello = Some(HelloFacts::named(Some(name)));
     match config.policy.decide(&facts) {
         Decision::Verdict(verdict) => verdict.rule.map(|rule| rule.0),
         Decision::Need(fact) => panic!("{fact:?}"),
@@ -219,11 +215,8 @@ fn a_rule_takes_names_by_regular_expressions() {
     }
     let text = config.policy.matcher_text(RuleId(0), Matcher::Sni);
     assert_eq!(text, r#""a.example", regex "^b[0-9]\.", regex_file "ads.txt""#);
-    let raw = HelloSketch { sni: None, ..HelloSketch::named("") }.to_records();
-    let mut reader = HelloReader::new(65_536);
-    let Peek::Hello(hello) = reader.feed(&raw) else { panic!() };
     let mut facts = Facts::new(0, IpAddr::V4(Ipv4Addr::LOCALHOST));
-    facts.hello = Some(&hello);
+    facts.hello = Some(HelloFacts::named(None));
     let Decision::Verdict(verdict) = config.policy.decide(&facts) else { panic!() };
     assert_eq!(verdict.rule, None, "a hello without a name has none that could match");
     assert_eq!(config.lists.iter().count(), 1, "one of the lists is from a file");

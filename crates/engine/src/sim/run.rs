@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use eyelet_memory::budget::Account;
-use eyelet_policy::sketch::HelloSketch;
 use eyelet_sys::epoll::Events;
 use fastrand::Rng;
 
@@ -23,7 +22,7 @@ use super::{tls, verdict};
 use crate::accept::{Accepted, Accepting};
 use crate::drain;
 use crate::ready::{CLIENT, UPSTREAM};
-use crate::testing::{SETTINGS, worker_with};
+use crate::testing::{SETTINGS, client_hello, worker_with};
 use crate::timer_wheel::TICK_MS;
 use crate::worker::{Settings, Worker};
 
@@ -447,18 +446,14 @@ fn flight(rng: &mut Rng, client: bool) -> Vec<u8> {
     match (rng.u8(..5), client) {
         (0, _) => Vec::new(),
         (1, _) => alert.to_vec(),
-        (2, true) => [&[20, 3, 3, 0, 1, 1][..], &nameless()].concat(),
-        (3, true) => HelloSketch::named("other.example").to_records(),
-        (_, true) => nameless(),
+        (2, true) => [&[20, 3, 3, 0, 1, 1][..], &client_hello(None)].concat(),
+        (3, true) => client_hello(Some("other.example")),
+        // It has the name of the first: none.
+        (_, true) => client_hello(None),
         (2, false) => server_hello(1, false),
         (3, false) => [server_hello(0, true), server_hello(0, false)].concat(),
         (_, false) => [&alert[..], &server_hello(0, false)].concat(),
     }
-}
-
-/// A second hello with the same name as the first: none.
-fn nameless() -> Vec<u8> {
-    HelloSketch { sni: None, ..HelloSketch::named("") }.to_records()
 }
 
 fn server_hello(compression: u8, retry: bool) -> Vec<u8> {

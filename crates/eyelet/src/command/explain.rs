@@ -1,17 +1,16 @@
-//! `eyelet explain`: prints which rule decides a connection, and why no earlier rule does. It
-//! writes a hello, reads it and asks `decide`, as an edge does. Only `--ask` sends a packet.
+//! `eyelet explain`: prints which rule decides a connection, and why no earlier rule does. It has
+//! the rules decide as an edge does, by facts from flags. Only `--ask` sends a packet.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use crate::snapshot::check;
-use eyelet_policy::sketch::HelloSketch;
 use eyelet_policy::{
-    CertificateFacts, Decision, Fact, FactSet, Facts, Matcher, Miss, Refusal, Verdict,
+    CertificateFacts, Decision, Fact, FactSource, Facts, Matcher, Miss, Refusal, Verdict,
 };
 use eyelet_wire::connect::{self, Target};
-use eyelet_wire::hello::{Hello, HelloReader, Peek, Sni};
+use eyelet_wire::hello::{HelloFacts, HelloName, HostName, SniFault, protocol_names};
 use eyelet_wire::version::{self, TLS12};
 
 use eyelet_config::{
@@ -45,31 +44,28 @@ fn answer(args: &ExplainArgs, config: &Config, out: &mut impl Write) -> io::Resu
         writeln!(out, "no listener is called \"{wanted}\"; expected one of {known}")?;
         return Ok(false);
     };
-    let alpn: Vec<&[u8]> = args.alpn.iter().map(String::as_bytes).collect();
-    let sni = match args.sni.as_deref() {
-        _ if args.sni_malformed => Some(&b"\0"[..]),
+    let name = match args.sni.as_deref() {
+        // As of an extension whose name is one NUL byte.
+        _ if args.sni_malformed => Some(Err(SniFault::Nul)),
         Some("") | None => None,
-        Some(name) => Some(name.as_bytes()),
+        Some(name) => Some(HostName::new(name.as_bytes())),
     };
-    let version_max = args.tls_version_max;
-    let (ech, compression) = (args.ech, args.tls_compression);
-    let raw = HelloSketch { sni, alpn: &alpn, version_max, ech, compression }.to_records();
-    let mut reader = HelloReader::new(config.limits.hello_bytes_max);
-    let hello = match reader.feed(&raw) {
-        Peek::Hello(hello) => hello,
-        Peek::Malformed(why) => {
-            writeln!(out, "these flags make no hello: {why}")?;
-            return Ok(false);
-        }
-        Peek::NeedMore { .. } | Peek::NotTls(_) => {
-            writeln!(out, "these flags make no hello that `hello_bytes_max` would let in")?;
-            return Ok(false);
-        }
+    let Some(alpn) = given::alpn_list(&args.alpn) else {
+        writeln!(out, "--alpn: a protocol has 1 to 255 bytes")?;
+        return Ok(false);
     };
-    let name = match hello.sni() {
-        Sni::Name(name) => Some(&**name),
-        _ => None,
+    let hello = HelloFacts {
+        name: match &name {
+            None => HelloName::Absent,
+            Some(Ok(name)) => HelloName::Name(name),
+            Some(Err(fault)) => HelloName::Malformed(*fault),
+        },
+        alpn: &alpn,
+        version_max: args.tls_version_max,
+        ech: args.ech,
+        compression: args.tls_compression,
     };
+    let name = hello.host_name();
     let asked_now = if args.ask { given::gather(args, config, name, out)? } else { None };
     let args = &*args;
     let shown = asked_now.or_else(|| args.evidence.certificate(name));
@@ -78,103 +74,77 @@ fn answer(args: &ExplainArgs, config: &Config, out: &mut impl Write) -> io::Resu
     if let Some(Target { host: connect::TargetHost::Ip(ip), port }) = args.connect {
         facts.destination = Some(SocketAddr::new(ip, port));
     }
-    let (verdict, asked) = decide(args, config, &hello, shown.as_ref(), &mut facts);
-    let in_shadow = decide_shadows(args, config, &hello, shown.as_ref(), facts);
-    // The action may need it where no rule does.
-    facts.destination = facts.destination.or(args.destination);
-    print(config, &facts, &asked, &hello, verdict, out)?;
+    let shown = shown.as_ref();
+    let mut given =
+        Given { args, config, hello, shown, facts, asked: Vec::new(), in_shadow: false };
+    // Nothing is waited for: a fact that no flag gives is unknown.
+    let Decision::Verdict(verdict) = config.policy.decide_from(&mut given) else {
+        return Ok(false);
+    };
+    print(&given, verdict, out)?;
+    given.in_shadow = true;
+    config.policy.fetch_for_shadows(&mut given);
+    let in_shadow = given.facts;
     evidence::print_shadows(config, &in_shadow, out)?;
     // An early refusal reads the names without a hello. The rules before it are explained by them.
-    let hello = in_shadow.hello.or(config.policy.refuses_target(&in_shadow).map(|_| &hello));
+    let hello = in_shadow.hello.or(config.policy.refuses_target(&in_shadow).map(|_| hello));
     print_misses(config, &Facts { hello, ..in_shadow }, verdict, out)?;
     Ok(true)
 }
 
-/// The loop of an edge: ask the rules, fetch the fact that they need, ask again.
-fn decide<'a>(
+/// The facts that flags give, as a source of facts.
+struct Given<'a> {
     args: &'a ExplainArgs,
-    config: &Config,
-    hello: &'a Hello<'a>,
+    config: &'a Config,
+    hello: HelloFacts<'a>,
     shown: Option<&'a CertificateFacts>,
-    facts: &mut Facts<'a>,
-) -> (Verdict, Vec<Fact>) {
-    let mut asked = Vec::new();
-    let mut search = config.policy.search();
-    loop {
-        let fact = match search.decide(facts) {
-            Decision::Verdict(verdict) => return (verdict, asked),
-            Decision::Need(fact) => fact,
+    /// Those that were asked for.
+    facts: Facts<'a>,
+    asked: Vec<Fact>,
+    /// Shadow rules ask. A running edge waits for no fact for them, so a missing one stays so.
+    in_shadow: bool,
+}
+
+impl FactSource for Given<'_> {
+    fn facts(&self) -> Facts<'_> {
+        self.facts
+    }
+
+    fn fetch(&mut self, fact: Fact) -> bool {
+        let Self { args, config, facts, .. } = self;
+        if !matches!(fact, Fact::Hello | Fact::Ja4) {
+            facts.destination = destination(args, config, facts);
+        }
+        let had = match fact {
+            Fact::Destination => facts.destination.is_some(),
+            Fact::Hello => {
+                let listener = config.listeners.get(usize::from(facts.listener));
+                // A client without TLS sends none.
+                let is_sent = listener.is_none_or(|of| of.kind != ListenerKind::Plain);
+                facts.hello = is_sent.then_some(self.hello);
+                is_sent
+            }
+            Fact::Ja4 => {
+                facts.ja4 = args.ja4.as_deref();
+                args.ja4.is_some()
+            }
+            Fact::DnsEvidence => {
+                facts.dns_agrees = args.evidence.dns();
+                facts.dns_agrees.is_some()
+            }
+            Fact::Certificate => {
+                facts.certificate = self.shown;
+                self.shown.is_some()
+            }
+            _ => false,
         };
-        if fact == Fact::Hello
-            && let Some(verdict) = config.policy.refuses_target(facts)
-        {
-            return (verdict, asked);
+        if !self.in_shadow {
+            self.asked.push(fact);
+            if !had {
+                facts.unknown = facts.unknown.with(fact);
+            }
         }
-        asked.push(fact);
-        if !given(fact, args, config, hello, shown, facts) {
-            facts.unknown = facts.unknown.with(fact);
-        }
-    }
-}
-
-/// Adds the fact if a flag gives it.
-fn given<'a>(
-    fact: Fact,
-    args: &'a ExplainArgs,
-    config: &Config,
-    hello: &'a Hello<'a>,
-    shown: Option<&'a CertificateFacts>,
-    facts: &mut Facts<'a>,
-) -> bool {
-    match fact {
-        Fact::Destination => {
-            facts.destination = destination(args, config, facts);
-            facts.destination.is_some()
-        }
-        Fact::Hello => {
-            let listener = config.listeners.get(usize::from(facts.listener));
-            // A client without TLS sends none.
-            let is_sent = listener.is_none_or(|listener| listener.kind != ListenerKind::Plain);
-            facts.hello = is_sent.then_some(hello);
-            is_sent
-        }
-        Fact::Ja4 => {
-            facts.ja4 = args.ja4.as_deref();
-            args.ja4.is_some()
-        }
-        Fact::DnsEvidence => {
-            facts.destination = destination(args, config, facts);
-            facts.dns_agrees = args.evidence.dns();
-            facts.dns_agrees.is_some()
-        }
-        Fact::Certificate => {
-            facts.destination = destination(args, config, facts);
-            facts.certificate = shown;
-            shown.is_some()
-        }
-        _ => false,
-    }
-}
-
-/// Adds the verdicts of shadow rules. A running edge waits for no fact for them, and they decide
-/// nothing.
-fn decide_shadows<'a>(
-    args: &'a ExplainArgs,
-    config: &Config,
-    hello: &'a Hello<'a>,
-    shown: Option<&'a CertificateFacts>,
-    mut facts: Facts<'a>,
-) -> Facts<'a> {
-    let mut missing = FactSet::EMPTY;
-    loop {
-        let wish = config.policy.shadowed(&facts).find_map(|(_, comes_to)| match comes_to {
-            Decision::Need(fact) if !missing.contains(fact) => Some(fact),
-            _ => None,
-        });
-        let Some(fact) = wish else { return facts };
-        if !given(fact, args, config, hello, shown, &mut facts) {
-            missing = missing.with(fact);
-        }
+        true
     }
 }
 
@@ -188,14 +158,11 @@ fn destination(args: &ExplainArgs, config: &Config, facts: &Facts<'_>) -> Option
     facts.destination.or(args.destination).or(single)
 }
 
-fn print(
-    config: &Config,
-    facts: &Facts<'_>,
-    asked: &[Fact],
-    hello: &Hello<'_>,
-    verdict: Verdict,
-    out: &mut impl Write,
-) -> io::Result<()> {
+fn print(given: &Given<'_>, verdict: Verdict, out: &mut impl Write) -> io::Result<()> {
+    let (args, config) = (given.args, given.config);
+    // The action may need the destination where no rule does.
+    let destination = given.facts.destination.or(args.destination);
+    let facts = &Facts { destination, ..given.facts };
     match verdict.rule.and_then(|id| config.rules.get(id.0 as usize).map(|rule| (id, rule))) {
         Some((id, rule)) => {
             writeln!(out, "rule:    {}", evidence::label(id, rule.name))?;
@@ -225,14 +192,14 @@ fn print(
             Some(Action::Refuse(refuse)) => refuse.alert,
             _ => None,
         };
-        let alert = own.unwrap_or_else(|| why.alert(hello.version_max() <= TLS12));
+        let alert = own.unwrap_or_else(|| why.alert(given.hello.version_max <= TLS12));
         writeln!(out, "reason:  {why}")?;
         match facts.connect {
             Some(_) if facts.hello.is_none() => writeln!(out, "answer:  403, before the hello")?,
             _ => writeln!(out, "alert:   {} ({})", alert.name(), alert.code())?,
         }
-    } else if let (Some(Action::Splice(splice)), Some(Sni::Name(name))) =
-        (rule.map(|rule| rule.action), facts.hello.map(Hello::sni))
+    } else if let (Some(Action::Splice(splice)), Some(name)) =
+        (rule.map(|rule| rule.action), facts.hello.and_then(|hello| hello.host_name()))
         && splice.upstream == SpliceUpstream::Destination
         && facts.dns_agrees != Some(true)
         && !facts.certificate.is_some_and(|shown| shown.valid)
@@ -242,7 +209,7 @@ fn print(
     let peeked =
         if facts.hello.is_some() { "the hello was read" } else { "the hello was not read" };
     writeln!(out, "asked:   {peeked}{}", unknown_facts(facts))?;
-    evidence::print_asked(asked, facts, out)
+    evidence::print_asked(&given.asked, facts, out)
 }
 
 fn print_misses(
@@ -280,10 +247,10 @@ fn action(action: &Action, facts: &Facts<'_>, refused: Option<Refusal>) -> Strin
             SpliceUpstream::HostPort(_) => {
                 format!("splice to {}", upstreams::one_of(splice.others.len(), &splice.upstream))
             }
-            SpliceUpstream::Sni { port } => match facts.hello.map(Hello::sni) {
-                Some(Sni::Name(name)) => format!("splice to {name}:{port}"),
-                _ => format!("splice to {{sni}}:{port}"),
-            },
+            SpliceUpstream::Sni { port } => {
+                let name = facts.hello.and_then(|hello| hello.host_name());
+                format!("splice to {}:{port}", name.unwrap_or("{sni}"))
+            }
             SpliceUpstream::Destination => match (facts.destination, facts.connect) {
                 (Some(destination), _) => format!("splice to the destination, {destination}"),
                 (None, Some(target)) => format!("splice to the destination, {target}"),
@@ -339,21 +306,21 @@ fn fact_text(matcher: Matcher, facts: &Facts<'_>, config: &Config) -> String {
         Matcher::Destination => {
             facts.destination.map_or_else(|| "an unknown destination".to_owned(), |d| d.to_string())
         }
-        Matcher::Sni | Matcher::SniMalformed => match hello.map(Hello::sni) {
-            Some(Sni::Name(name)) => format!("\"{name}\""),
-            Some(Sni::Malformed(fault)) => format!("a malformed name ({fault})"),
-            Some(Sni::Absent) | None => "a hello without a name".to_owned(),
+        Matcher::Sni | Matcher::SniMalformed => match hello.map(|hello| hello.name) {
+            Some(HelloName::Name(name)) => format!("\"{name}\""),
+            Some(HelloName::Malformed(fault)) => format!("a malformed name ({fault})"),
+            Some(HelloName::Absent) | None => "a hello without a name".to_owned(),
         },
         Matcher::TlsVersionMax => {
-            let number = version::number(hello.map_or(0, Hello::version_max));
+            let number = version::number(hello.map_or(0, |hello| hello.version_max));
             format!("TLS {}", number.unwrap_or("1.3"))
         }
-        Matcher::Ech => match hello.is_some_and(Hello::has_ech) {
+        Matcher::Ech => match hello.is_some_and(|hello| hello.ech) {
             true => "a hello with ECH".to_owned(),
             false => "a hello without ECH".to_owned(),
         },
         Matcher::Alpn => {
-            let offered = hello.into_iter().flat_map(|hello| hello.alpn());
+            let offered = hello.into_iter().flat_map(|hello| protocol_names(hello.alpn));
             let offered: Vec<String> = offered.map(|name| format!("\"{name}\"")).collect();
             if offered.is_empty() { "a hello without ALPN".to_owned() } else { offered.join(", ") }
         }
@@ -361,9 +328,9 @@ fn fact_text(matcher: Matcher, facts: &Facts<'_>, config: &Config) -> String {
             .ja4
             .map_or_else(|| "an unknown fingerprint".to_owned(), |ja4| format!("\"{ja4}\"")),
         Matcher::TlsCompression => "a hello without TLS compression".to_owned(),
-        Matcher::SniVerified => match hello.map(Hello::sni) {
-            Some(Sni::Name(name)) => format!("\"{name}\""),
-            _ => "a hello without a name".to_owned(),
+        Matcher::SniVerified => match hello.and_then(|hello| hello.host_name()) {
+            Some(name) => format!("\"{name}\""),
+            None => "a hello without a name".to_owned(),
         },
         Matcher::CertificateValid | Matcher::CertificateNames | Matcher::CertificateIssuer => {
             certificate_text(matcher, facts)

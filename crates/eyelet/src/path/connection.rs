@@ -10,7 +10,7 @@ use crate::path::action;
 use crate::path::action::terminate::Offer;
 use crate::path::connect;
 use crate::path::connection_handle::ConnectionHandle;
-use crate::path::fact_source::FactSource;
+use crate::path::fact_source::KnownFacts;
 use crate::path::intercept;
 use crate::path::peek;
 use crate::path::refuse;
@@ -145,22 +145,9 @@ async fn decide(
     info: &mut ConnectionInfo,
     peeked: &mut CountedBuffer,
 ) -> Result<Ruling, End> {
-    let mut known = FactSource::of(connection, info);
-    loop {
-        let ruling = match judge(connection, info, &mut known, None) {
-            Judged::Ruling(ruling) => ruling,
-            Judged::Need(Fact::Hello) => match known.settle_target(connection, info) {
-                Some((answer, end)) => Ruling::Refuse(answer, end),
-                None => break,
-            },
-            Judged::Validation => break,
-            Judged::Need(fact) => {
-                let fetch = known.fetch(connection, info, fact);
-                Box::pin(peek::while_there(connection, fetch, Stage::Destination)).await?;
-                connection.handle.see(State::Peeking, info);
-                continue;
-            }
-        };
+    let mut known = KnownFacts::of(connection, info);
+    if let Some(verdict) = known.ask_without_hello(connection, info).await? {
+        let ruling = ruling(known.settle(connection, info, verdict), None);
         if connection.worker.snapshot.config.policy.has_shadows() {
             Box::pin(shadow::look(connection, info, &mut known, peeked)).await?;
         }
@@ -195,10 +182,7 @@ async fn decide(
             }
         };
         match needed {
-            Some(Some(fact)) => {
-                let fetch = known.fetch_evidence(connection, info, fact);
-                Box::pin(peek::while_there(connection, fetch, Stage::Evidence)).await?;
-            }
+            Some(Some(fact)) => Box::pin(known.wait_for(connection, info, fact)).await?,
             Some(None) => {
                 let found = Box::pin(action::validate::find(connection, info)).await?;
                 if let Some(with) = found {
@@ -224,7 +208,7 @@ enum Judged {
 fn judge_hello(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
-    known: &mut FactSource,
+    known: &mut KnownFacts,
     hello: &Hello<'_>,
     is_first: bool,
 ) -> Judged {
@@ -234,37 +218,22 @@ fn judge_hello(
             return Judged::Validation;
         }
     }
-    let judged = judge(connection, info, known, Some(hello));
-    if let Judged::Ruling(_) = judged {
-        shadow::note(connection, info, known, Some(hello));
+    match known.ask(connection, info, Some(hello)) {
+        Decision::Need(fact) => Judged::Need(fact),
+        Decision::Verdict(verdict) => {
+            let settled = known.settle(connection, info, verdict);
+            shadow::note(connection, info, known, Some(hello));
+            Judged::Ruling(ruling(settled, Some(hello)))
+        }
     }
-    judged
 }
 
-/// Asks the rules with the facts known so far.
-fn judge(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
-    known: &mut FactSource,
-    hello: Option<&Hello<'_>>,
-) -> Judged {
-    let mut search = connection.worker.snapshot.config.policy.search();
-    loop {
-        match (search.decide(&known.facts(info, hello)), hello) {
-            (Decision::Verdict(verdict), _) => {
-                let hello_bytes = hello.map_or(0, Hello::raw_len);
-                let offer = hello.map_or_else(Offer::default, Offer::of);
-                return Judged::Ruling(match known.settle(connection, info, verdict, hello) {
-                    Ok(rule) => Ruling::Act { rule, hello_bytes, offer },
-                    Err((answer, end)) => Ruling::Refuse(answer, end),
-                });
-            }
-            (Decision::Need(Fact::Destination), _)
-                if known.recall_destination(connection, info) => {}
-            (Decision::Need(Fact::Ja4), Some(hello)) => known.fetch_ja4(info, hello),
-            (Decision::Need(fact), Some(_)) if known.recall(connection, info, fact) => {}
-            (Decision::Need(fact), _) => return Judged::Need(fact),
-        }
+fn ruling(settled: Result<u32, (RefusalMessage, End)>, hello: Option<&Hello<'_>>) -> Ruling {
+    let hello_bytes = hello.map_or(0, Hello::raw_len);
+    let offer = hello.map_or_else(Offer::default, Offer::of);
+    match settled {
+        Ok(rule) => Ruling::Act { rule, hello_bytes, offer },
+        Err((answer, end)) => Ruling::Refuse(answer, end),
     }
 }
 

@@ -4,13 +4,14 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use eyelet_policy::{Fact, FactSet, Facts, Refusal, Verdict};
-use eyelet_wire::hello::Hello;
+use eyelet_policy::{Decision, Fact, FactSet, FactSource, Facts, Refusal, Verdict};
+use eyelet_wire::hello::{Hello, HelloFacts};
 use eyelet_wire::ja4::Ja4;
 
 use crate::path::connect;
 use crate::path::connection_handle::ConnectionHandle;
 use crate::path::fingerprint;
+use crate::path::peek;
 use crate::path::refuse::{self, RefusalMessage};
 use eyelet_resolve::dial;
 use eyelet_resolve::evidence::{Attempt, ByDns, Lack, Purpose};
@@ -18,19 +19,46 @@ use eyelet_resolve::gather;
 use eyelet_telemetry::evidence::Evidence;
 use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::listing::State;
-use eyelet_telemetry::reason::{LacksFacts, Reason};
+use eyelet_telemetry::reason::{LacksFacts, Reason, Stage};
 
 /// Facts that were fetched, beside those in the info.
 #[derive(Default)]
-pub struct FactSource {
+pub struct KnownFacts {
     unknown: FactSet,
     /// Why the destination is unknown, if it was asked for.
     no_destination: Option<Reason>,
     dns_agrees: Option<bool>,
     shown: Option<Arc<Attempt>>,
+    /// Whether a URL gives the name, as if a hello had it.
+    is_of_url: bool,
 }
 
-impl FactSource {
+/// A connection as a source of facts: what it has, and what is in memory.
+struct Source<'a> {
+    connection: &'a ConnectionHandle,
+    info: &'a mut ConnectionInfo,
+    known: &'a mut KnownFacts,
+    hello: Option<&'a Hello<'a>>,
+}
+
+impl FactSource for Source<'_> {
+    fn facts(&self) -> Facts<'_> {
+        self.known.facts(self.info, self.hello)
+    }
+
+    fn fetch(&mut self, fact: Fact) -> bool {
+        match (fact, self.hello) {
+            (Fact::Destination, _) => self.known.recall_destination(self.connection, self.info),
+            (Fact::Ja4, Some(hello)) => {
+                self.info.decided.ja4 = Some(fingerprint::ja4(hello));
+                true
+            }
+            _ => self.known.recall(self.connection, self.info, fact),
+        }
+    }
+}
+
+impl KnownFacts {
     /// Nothing is known yet. A client without TLS sends no hello.
     pub fn of(connection: &ConnectionHandle, info: &ConnectionInfo) -> Self {
         match connection.is_plain(info) {
@@ -39,16 +67,22 @@ impl FactSource {
         }
     }
 
+    /// Nothing is known but the name in the info, which a URL gives.
+    pub fn of_url() -> Self {
+        Self { is_of_url: true, ..Self::default() }
+    }
+
     /// The facts known so far, for the rules.
     pub fn facts<'a>(
         &'a self,
         info: &'a ConnectionInfo,
         hello: Option<&'a Hello<'a>>,
     ) -> Facts<'a> {
+        let of_url = || self.is_of_url.then(|| HelloFacts::named(info.decided.sni.as_deref()));
         Facts {
             connect: info.connect.as_deref(),
             destination: info.decided.destination,
-            hello,
+            hello: hello.map(HelloFacts::from).or_else(of_url),
             ja4: info.decided.ja4.as_ref().map(Ja4::as_str),
             dns_agrees: self.dns_agrees,
             certificate: self.shown.as_deref().and_then(Attempt::certificate),
@@ -57,28 +91,74 @@ impl FactSource {
         }
     }
 
-    /// Computes the fingerprint.
-    pub fn fetch_ja4(&mut self, info: &mut ConnectionInfo, hello: &Hello<'_>) {
-        info.decided.ja4 = Some(fingerprint::ja4(hello));
+    /// Asks the rules with what is known and in memory: the verdict, or the fact to wait for.
+    pub fn ask(
+        &mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+        hello: Option<&Hello<'_>>,
+    ) -> Decision {
+        let policy = &connection.worker.snapshot.config.policy;
+        policy.decide_from(&mut Source { connection, info, known: self, hello })
     }
 
-    /// Fetches a fact that is not in the hello. A fact that cannot be had is unknown and fails
+    /// Asks the rules without a hello, and waits for the facts that they need. `None`: they need
+    /// the hello.
+    pub async fn ask_without_hello(
+        &mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+    ) -> Result<Option<Verdict>, End> {
+        loop {
+            match self.ask(connection, info, None) {
+                Decision::Verdict(verdict) => return Ok(Some(verdict)),
+                Decision::Need(Fact::Hello) => return Ok(None),
+                Decision::Need(fact) => {
+                    Box::pin(self.wait_for(connection, info, fact)).await?;
+                    connection.handle.see(State::Peeking, info);
+                }
+            }
+        }
+    }
+
+    /// Fetches a fact while the client is there. One that cannot be had is unknown, and fails
     /// closed.
-    pub async fn fetch(
+    pub async fn wait_for(
+        &mut self,
+        connection: &ConnectionHandle,
+        info: &mut ConnectionInfo,
+        fact: Fact,
+    ) -> Result<(), End> {
+        connection.handle.see(State::Deciding, info);
+        let stage = match fact {
+            Fact::Destination => Stage::Destination,
+            _ => Stage::Evidence,
+        };
+        peek::while_there(connection, self.fetch(connection, info, fact), stage).await
+    }
+
+    async fn fetch(
         &mut self,
         connection: &ConnectionHandle,
         info: &mut ConnectionInfo,
         fact: Fact,
     ) {
-        if fact != Fact::Destination {
+        let had = match fact {
+            Fact::Destination => return self.find_destination(connection, info).await,
+            Fact::DnsEvidence => self.fetch_dns(connection, info).await,
+            Fact::Certificate => self.fetch_certificate(connection, info).await,
+            _ => false,
+        };
+        if !had {
             self.unknown = self.unknown.with(fact);
-            return;
         }
+    }
+
+    async fn find_destination(&mut self, connection: &ConnectionHandle, info: &mut ConnectionInfo) {
         if self.recall_destination(connection, info) {
             return;
         }
         let Some(host_port) = connect::host_port(info) else { return };
-        connection.handle.see(State::Deciding, info);
         connection.handle.due_in(connection.worker.snapshot.config.limits.connect_timeout);
         let found = dial::destination(&connection.worker.names, info, &host_port).await;
         self.take_destination(info, found);
@@ -86,7 +166,7 @@ impl FactSource {
 
     /// Takes the destination from the socket, where nothing must be awaited: without a CONNECT
     /// request. Returns whether that is so.
-    pub fn recall_destination(
+    fn recall_destination(
         &mut self,
         connection: &ConnectionHandle,
         info: &mut ConnectionInfo,
@@ -115,9 +195,8 @@ impl FactSource {
         connection: &ConnectionHandle,
         info: &mut ConnectionInfo,
         verdict: Verdict,
-        hello: Option<&Hello<'_>>,
     ) -> Result<u32, (RefusalMessage, End)> {
-        let act = rule_on(connection, info, verdict, hello);
+        let act = rule_on(connection, info, verdict);
         let worker = &connection.worker;
         if let Some(evidence) = &info.decided.evidence {
             worker.engine.counters.name_evidence(evidence);
@@ -133,20 +212,6 @@ impl FactSource {
             }
         }
         self.blame(info, act)
-    }
-
-    /// The refusal of a CONNECT that no hello could change.
-    pub fn settle_target(
-        &mut self,
-        connection: &ConnectionHandle,
-        info: &mut ConnectionInfo,
-    ) -> Option<(RefusalMessage, End)> {
-        if !info.owes_answer {
-            return None;
-        }
-        let policy = &connection.worker.snapshot.config.policy;
-        let verdict = policy.refuses_target(&self.facts(info, None))?;
-        self.settle(connection, info, verdict, None).err()
     }
 
     /// Adds the facts that could not be had to the reason of a refusal.
@@ -192,24 +257,6 @@ impl FactSource {
             self.unknown = self.unknown.with(fact);
         }
         had.is_some()
-    }
-
-    /// Fetches evidence for or against the hello's name.
-    pub async fn fetch_evidence(
-        &mut self,
-        connection: &ConnectionHandle,
-        info: &mut ConnectionInfo,
-        fact: Fact,
-    ) {
-        connection.handle.see(State::Deciding, info);
-        let had = match fact {
-            Fact::DnsEvidence => self.fetch_dns(connection, info).await,
-            Fact::Certificate => self.fetch_certificate(connection, info).await,
-            _ => return self.fetch(connection, info, fact).await,
-        };
-        if !had {
-            self.unknown = self.unknown.with(fact);
-        }
     }
 
     async fn fetch_dns(
@@ -308,7 +355,8 @@ impl FactSource {
         info: &mut ConnectionInfo,
     ) {
         if info.decided.destination.is_none() {
-            self.fetch(connection, info, Fact::Destination).await;
+            connection.handle.see(State::Deciding, info);
+            self.find_destination(connection, info).await;
         }
         give_time(connection);
     }
@@ -333,16 +381,16 @@ fn rule_on(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
     verdict: Verdict,
-    hello: Option<&Hello<'_>>,
 ) -> Result<u32, (RefusalMessage, End)> {
     info.decided.rule = verdict.rule.map(|rule| rule.0);
+    let version_max = info.decided.tls_version;
     match (verdict.rule, verdict.refuse) {
         (Some(rule), None) => Ok(rule.0),
-        (None, None) => Err(refuse::by_rule(None, Refusal::Unlisted, hello)),
+        (None, None) => Err(refuse::by_rule(None, Refusal::Unlisted, version_max)),
         (rule, Some(refusal)) => {
             let rules = &connection.worker.snapshot.config.rules;
             let action = rule.map(|rule| rules.at(rule.0).action);
-            Err(refuse::by_rule(action, refusal, hello))
+            Err(refuse::by_rule(action, refusal, version_max))
         }
     }
 }

@@ -168,7 +168,7 @@ pub fn note_hello(connection: &ConnectionHandle, info: &mut ConnectionInfo, hell
     }
     decided.alpn = Alpn::new(hello.alpn());
     let kept_bytes = decided.alpn.as_ref().map_or(0, Alpn::len_bytes);
-    decided.alpn_whole = kept_bytes == hello.alpn_bytes();
+    decided.alpn_whole = kept_bytes == hello.alpn_list().len();
     decided.ech = hello.has_ech();
     decided.tls_version = Some(hello.version_max());
     decided.tls_compression = Some(match hello.offers_compression() {

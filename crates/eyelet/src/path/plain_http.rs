@@ -3,15 +3,11 @@
 
 use std::net::SocketAddr;
 
-use eyelet_policy::Decision;
-use eyelet_policy::sketch::HelloSketch;
 use eyelet_wire::connect::{Target, TargetHost};
-use eyelet_wire::hello::{Hello, HelloReader, Peek};
 
 use crate::path::connect;
 use crate::path::connection_handle::ConnectionHandle;
-use crate::path::fact_source::FactSource;
-use crate::path::peek;
+use crate::path::fact_source::KnownFacts;
 use crate::path::proxy_protocol;
 use crate::path::shadow;
 use eyelet_config::{Action, Host, HostPort, HttpAddress, HttpUpstream, Splice, UpstreamHttp2};
@@ -21,10 +17,8 @@ use eyelet_memory::budget::CountedBuffer;
 use eyelet_memory::interner::Name;
 use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::listing::State;
-use eyelet_telemetry::reason::{Reason, Stage};
+use eyelet_telemetry::reason::Reason;
 
-/// Bytes of a hello with a name of at most 253 bytes.
-const SKETCH_BYTES_MAX: usize = 1 << 10;
 const NO_RULE: Reason = Reason::Refused("no rule with plain_http for this name");
 const NOT_PLAIN: Reason = Reason::Refused("the rule has no plain_http");
 
@@ -104,44 +98,13 @@ async fn decide(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
 ) -> Result<Result<u32, Reason>, End> {
-    let sni = info.decided.sni.clone();
-    let sni = sni.as_deref().map(str::as_bytes);
-    let sketch = HelloSketch { sni, ..HelloSketch::named("") }.to_records();
-    let mut reader = HelloReader::new(SKETCH_BYTES_MAX);
-    let Peek::Hello(hello) = reader.feed(&sketch) else {
-        return Err(End::failed(Reason::Internal("an unreadable sketch of a hello")));
+    let mut known = KnownFacts::of_url();
+    let Some(verdict) = known.ask_without_hello(connection, info).await? else {
+        return Err(End::failed(Reason::Internal("a URL without a name or its absence")));
     };
-    let mut known = FactSource::default();
-    loop {
-        let fact = match judge(connection, info, &mut known, &hello) {
-            Decision::Verdict(verdict) => {
-                let settled = known.settle(connection, info, verdict, Some(&hello));
-                shadow::note(connection, info, &mut known, Some(&hello));
-                // The fingerprint of a sketch is no client's.
-                info.decided.ja4 = None;
-                return Ok(settled.map_err(|(_, end)| end.reason));
-            }
-            Decision::Need(fact) => fact,
-        };
-        let fetch = known.fetch_evidence(connection, info, fact);
-        Box::pin(peek::while_there(connection, fetch, Stage::Evidence)).await?;
-    }
-}
-
-/// Asks the rules with the facts known so far, and with the evidence in memory.
-fn judge(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
-    known: &mut FactSource,
-    hello: &Hello<'_>,
-) -> Decision {
-    let mut search = connection.worker.snapshot.config.policy.search();
-    loop {
-        match search.decide(&known.facts(info, Some(hello))) {
-            Decision::Need(fact) if known.recall(connection, info, fact) => {}
-            decision => return decision,
-        }
-    }
+    let settled = known.settle(connection, info, verdict);
+    shadow::note(connection, info, &mut known, None);
+    Ok(settled.map_err(|(_, end)| end.reason))
 }
 
 /// Where the request goes: to the address that the rules were asked about, or to the URL's host.

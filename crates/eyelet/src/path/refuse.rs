@@ -2,7 +2,7 @@
 
 use eyelet_policy::Refusal;
 use eyelet_wire::alert::AlertDescription;
-use eyelet_wire::hello::{Hello, NotTls, Peek};
+use eyelet_wire::hello::{NotTls, Peek};
 use eyelet_wire::version::TLS12;
 
 use crate::path::connection_handle::ConnectionHandle;
@@ -30,14 +30,14 @@ pub enum RefusalMessage {
     Nothing,
 }
 
-/// Refuses by a rule, or because no rule matched.
+/// Refuses by a rule, or because no rule matched. `version_max`: the highest version in the hello.
 pub fn by_rule(
     action: Option<&Action>,
     refusal: Refusal,
-    hello: Option<&Hello<'_>>,
+    version_max: Option<u16>,
 ) -> (RefusalMessage, End) {
     // Such a client does not know missing_extension.
-    let tls12_client = hello.is_some_and(|hello| hello.version_max() <= TLS12);
+    let tls12_client = version_max.is_some_and(|offered| offered <= TLS12);
     let given = match action {
         Some(Action::Refuse(refuse)) => refuse.alert,
         _ => None,

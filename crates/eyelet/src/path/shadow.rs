@@ -1,14 +1,16 @@
 //! The outcomes of shadow rules. They are computed after the decision. Only `look` waits for them.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use eyelet_policy::{Decision, Fact, FactSet, Facts};
+use eyelet_policy::{Decision, Fact, FactSource, Facts};
 use eyelet_wire::hello::{Hello, HelloReader, Peek};
 use futures_util::FutureExt;
 use tokio::time::Instant;
 
 use crate::path::connection_handle::ConnectionHandle;
-use crate::path::fact_source::FactSource;
+use crate::path::fact_source::KnownFacts;
+use crate::path::fingerprint;
 use crate::path::peek;
 use eyelet_config::Action;
 use eyelet_memory::budget::CountedBuffer;
@@ -26,7 +28,7 @@ const HELLO_WAIT: Duration = Duration::from_millis(100);
 pub async fn look(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
-    known: &mut FactSource,
+    known: &mut KnownFacts,
     peeked: &mut CountedBuffer,
 ) -> Result<(), End> {
     if !note(connection, info, known, None) {
@@ -59,55 +61,62 @@ pub async fn look(
 pub fn note(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
-    known: &mut FactSource,
+    known: &mut KnownFacts,
     hello: Option<&Hello<'_>>,
 ) -> bool {
     let config = &connection.worker.snapshot.config;
     if !config.policy.has_shadows() {
         return false;
     }
-    let mut tried = FactSet::EMPTY;
-    // Not stored in the info: what only shadow rules asked for must not become the dialled address.
-    let mut destination = info.decided.destination;
-    let mut outcomes = Vec::new();
-    loop {
-        outcomes.clear();
-        let facts = Facts { destination, ..known.facts(info, hello) };
-        let mut wish = None;
-        for (rule, comes_to) in config.policy.shadowed(&facts) {
-            match comes_to {
-                Decision::Need(fact) if tried.contains(fact) => {}
-                Decision::Need(fact) => {
-                    wish = Some(fact);
-                    break;
-                }
-                Decision::Verdict(verdict) => {
-                    let outcome = match config.rules.at(rule.0).action {
-                        _ if verdict.refuse.is_some() => Outcome::Refused,
-                        Action::Originate(_) => Outcome::Originated,
-                        Action::Splice(_) => Outcome::Spliced,
-                        Action::Terminate(_) => Outcome::Terminated,
-                        Action::Refuse(_) => Outcome::Refused,
-                    };
-                    outcomes.push((rule.0, outcome));
-                }
-            }
-        }
-        let Some(fact) = wish else { break };
-        tried = tried.with(fact);
-        match (fact, hello) {
+    let destination = info.decided.destination;
+    let mut source = Remembered { connection, info, known, hello, destination };
+    let asked = config.policy.fetch_for_shadows(&mut source);
+    let facts = source.facts();
+    let outcomes = config.policy.shadowed(&facts).filter_map(|(rule, comes_to)| {
+        let Decision::Verdict(verdict) = comes_to else { return None };
+        let outcome = match config.rules.at(rule.0).action {
+            _ if verdict.refuse.is_some() => Outcome::Refused,
+            Action::Originate(_) => Outcome::Originated,
+            Action::Splice(_) => Outcome::Spliced,
+            Action::Terminate(_) => Outcome::Terminated,
+            Action::Refuse(_) => Outcome::Refused,
+        };
+        Some((rule.0, outcome))
+    });
+    let outcomes = outcomes.collect();
+    info.decided.shadow = outcomes;
+    asked.contains(Fact::Hello)
+}
+
+/// A connection as a source of facts for shadow rules: it waits for nothing.
+struct Remembered<'a> {
+    connection: &'a ConnectionHandle,
+    info: &'a mut ConnectionInfo,
+    known: &'a mut KnownFacts,
+    hello: Option<&'a Hello<'a>>,
+    /// Not stored in the info: what only shadow rules asked for must not become the dialled
+    /// address.
+    destination: Option<SocketAddr>,
+}
+
+impl FactSource for Remembered<'_> {
+    fn facts(&self) -> Facts<'_> {
+        Facts { destination: self.destination, ..self.known.facts(self.info, self.hello) }
+    }
+
+    fn fetch(&mut self, fact: Fact) -> bool {
+        match (fact, self.hello) {
             // A CONNECT's name is not resolved here: that would wait, and fix where the connection
             // leads.
-            (Fact::Destination, _) if info.connect.is_none() => {
-                destination = connection.handle.local_address();
+            (Fact::Destination, _) if self.info.connect.is_none() => {
+                self.destination = self.connection.handle.local_address();
             }
-            (Fact::Ja4, Some(hello)) => known.fetch_ja4(info, hello),
-            (_, Some(_)) if !known.recall(connection, info, fact) => gather(connection, info, fact),
-            _ => {}
+            (Fact::Ja4, Some(hello)) => self.info.decided.ja4 = Some(fingerprint::ja4(hello)),
+            _ if self.known.recall(self.connection, self.info, fact) => {}
+            _ => gather(self.connection, self.info, fact),
         }
+        true
     }
-    info.decided.shadow = outcomes;
-    tried.contains(Fact::Hello)
 }
 
 /// Begins to gather evidence, unless a query for it is running. The first poll starts the query,

@@ -11,22 +11,19 @@ use eyelet_config::{
     Action, CertificateSource, Host, HostPort, HttpAddress, HttpUpstream, Originate, Terminate,
     TerminateUpstream,
 };
-use eyelet_policy::sketch::HelloSketch;
-use eyelet_policy::{Decision, Fact, Facts, Verdict};
+use eyelet_policy::{Decision, Fact, FactSet, FactSource, Facts, Verdict};
 use eyelet_resolve::evidence::Attempt;
+use eyelet_resolve::names::Names;
 use eyelet_resolve::{dialled, gather};
-use eyelet_telemetry::info::{ConnectionInfo, Decided, TlsCompression};
+use eyelet_telemetry::info::{Alpn, ConnectionInfo, Decided, TlsCompression};
 use eyelet_wire::connect::Target;
-use eyelet_wire::hello::{HelloReader, Peek};
+use eyelet_wire::hello::HelloFacts;
 use eyelet_wire::ja4::Ja4;
 
 use super::worker::Http;
 use eyelet_upstream::Upstream;
 use eyelet_upstream::pool::Shelf;
 use eyelet_upstream::request::UpstreamRequest;
-
-/// Bytes of a hello that is rebuilt from kept facts: 256 of ALPN names, 253 of SNI.
-const SKETCH_BYTES_MAX: usize = 4 << 10;
 
 /// The rule that serves a connection's requests.
 pub struct Route {
@@ -252,93 +249,105 @@ fn selects(terminate: &Terminate, decided: &Decided) -> bool {
     }
 }
 
-/// The rules' decision without the hello. A fact that was not kept is unknown and fails closed.
+/// The rules' decision without the hello: the listener's index and the rule's. A fact that was not
+/// kept is unknown and fails closed.
 fn decide(
     worker: &Http,
     info: &ConnectionInfo,
     local: impl FnOnce() -> Option<SocketAddr>,
 ) -> Option<(u16, u32)> {
-    let decided = &info.decided;
-    // The hello could not be written again as it was: the rules might take it for another one.
-    if decided.sni_malformed || (!decided.alpn_whole && worker.shared.config.policy.asks_alpn()) {
+    let (decided, policy) = (&info.decided, &worker.shared.config.policy);
+    // The hello is not known as it was: the rules might take it for another one.
+    if decided.sni_malformed || (!decided.alpn_whole && policy.asks_alpn()) {
         return None;
     }
     let listener = worker.labels.listener_called(decided.labels.listener(decided.listener))?;
-    let sketch = decided.tls_version.map(|version| sketch(decided, version));
-    let mut reader = HelloReader::new(SKETCH_BYTES_MAX);
-    let hello = match &sketch {
-        Some(sketch) => match reader.feed(sketch) {
-            Peek::Hello(hello) => Some(hello),
-            _ => return None,
-        },
-        None => None,
+    let hello = decided.tls_version.map(|version_max| HelloFacts {
+        alpn: decided.alpn.as_ref().map_or(&[], Alpn::as_bytes),
+        // The handshake chose the highest version of both sides, and this edge supports the
+        // highest.
+        version_max,
+        ech: decided.ech,
+        compression: !matches!(decided.tls_compression, None | Some(TlsCompression::None)),
+        ..HelloFacts::named(decided.sni.as_deref())
+    });
+    let unknown = match hello {
+        Some(_) => FactSet::EMPTY,
+        // The client speaks no TLS.
+        None => FactSet::EMPTY.with(Fact::Hello),
     };
     let connect = connect_target(decided);
-    let mut local = Some(local);
-    let (mut dns, mut shown) = (None, None);
-    let mut facts = Facts::new(listener, info.client.ip());
-    facts.connect = connect.as_ref();
-    facts.destination = decided.destination;
-    facts.hello = hello.as_ref();
-    if hello.is_none() {
-        // The client speaks no TLS.
-        facts.unknown = facts.unknown.with(Fact::Hello);
+    let mut kept = Kept {
+        names: &worker.dialler.names,
+        info,
+        listener,
+        hello,
+        destination: decided.destination,
+        local: Some(local).filter(|_| connect.is_none()),
+        connect,
+        dns_agrees: None,
+        shown: None,
+        unknown,
+    };
+    match policy.decide_from(&mut kept) {
+        Decision::Verdict(Verdict { rule, refuse: None }) => Some((listener, rule?.0)),
+        Decision::Verdict(_) | Decision::Need(_) => None,
     }
-    facts.ja4 = decided.ja4.as_ref().map(Ja4::as_str);
-    let names = &worker.dialler.names;
-    let sni = decided.sni.as_deref();
-    let mut search = worker.shared.config.policy.search();
-    loop {
-        let fact = match search.decide(&Facts {
-            dns_agrees: dns,
-            certificate: Option::as_ref(&shown)
-                .and_then(|shown: &Arc<Attempt>| shown.certificate()),
-            ..facts
-        }) {
-            Decision::Verdict(Verdict { rule, refuse: None }) => return Some((listener, rule?.0)),
-            Decision::Verdict(_) => return None,
-            Decision::Need(fact) => fact,
-        };
-        let had = match (fact, facts.destination) {
-            (Fact::Destination, None) if connect.is_none() => {
-                facts.destination = local.take().and_then(|local| local());
-                facts.destination.is_some()
+}
+
+/// The facts that were kept of a connection, and the evidence in memory.
+struct Kept<'a, L> {
+    names: &'a Names,
+    info: &'a ConnectionInfo,
+    listener: u16,
+    hello: Option<HelloFacts<'a>>,
+    connect: Option<Target>,
+    destination: Option<SocketAddr>,
+    /// The address that the client has connected to. `None`: it does not say the destination.
+    local: Option<L>,
+    dns_agrees: Option<bool>,
+    shown: Option<Arc<Attempt>>,
+    unknown: FactSet,
+}
+
+impl<L: FnOnce() -> Option<SocketAddr>> FactSource for Kept<'_, L> {
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            connect: self.connect.as_ref(),
+            destination: self.destination,
+            hello: self.hello,
+            ja4: self.info.decided.ja4.as_ref().map(Ja4::as_str),
+            dns_agrees: self.dns_agrees,
+            certificate: self.shown.as_deref().and_then(Attempt::certificate),
+            unknown: self.unknown,
+            ..Facts::new(self.listener, self.info.client.ip())
+        }
+    }
+
+    fn fetch(&mut self, fact: Fact) -> bool {
+        let decided = &self.info.decided;
+        let name = decided.sni.as_deref();
+        match (fact, self.destination) {
+            (Fact::Destination, None) => {
+                self.destination = self.local.take().and_then(|local| local());
             }
             (Fact::DnsEvidence, Some(to)) => {
-                let known = sni.and_then(|name| gather::known_by_dns(names, name, to.ip()));
-                dns = known.and_then(|known| known.agrees);
-                dns.is_some()
+                let known = name.and_then(|name| gather::known_by_dns(self.names, name, to.ip()));
+                self.dns_agrees = known.and_then(|known| known.agrees);
             }
             (Fact::Certificate, Some(to)) => {
-                shown = gather::known_by_certificate(names, to, sni, decided.is_chosen());
-                Option::as_ref(&shown).is_some_and(|shown| shown.certificate().is_some())
+                let is_chosen = decided.is_chosen();
+                self.shown = gather::known_by_certificate(self.names, to, name, is_chosen);
             }
-            _ => false,
-        };
-        if !had {
-            facts.unknown = facts.unknown.with(fact);
+            _ => {}
         }
+        // Of a fact that is there this says nothing.
+        self.unknown = self.unknown.with(fact);
+        true
     }
 }
 
 /// The target of the connection's CONNECT.
 pub fn connect_target(decided: &Decided) -> Option<Target> {
     decided.connect.as_deref().and_then(|text| Target::new(text.as_bytes()).ok())
-}
-
-/// The hello again, from the facts that were kept of it.
-fn sketch(decided: &Decided, version_max: u16) -> Vec<u8> {
-    let alpn: Vec<Box<[u8]>> =
-        decided.alpn.iter().flat_map(|alpn| alpn.raw_names()).map(Into::into).collect();
-    let alpn: Vec<&[u8]> = alpn.iter().map(|name| &**name).collect();
-    HelloSketch {
-        sni: decided.sni.as_deref().map(str::as_bytes),
-        alpn: &alpn,
-        // The handshake chose the highest version of both sides, and this edge supports the
-        // highest.
-        version_max,
-        ech: decided.ech,
-        compression: !matches!(decided.tls_compression, None | Some(TlsCompression::None)),
-    }
-    .to_records()
 }

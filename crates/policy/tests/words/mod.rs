@@ -5,13 +5,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use eyelet_policy::sketch::HelloSketch;
 use eyelet_policy::{
     AddressPattern, CertificateFacts, Conditions, Decision, Fact, Facts, Needs, Rule, Rules,
     Verdict,
 };
 use eyelet_wire::connect::{Target, TargetHost};
-use eyelet_wire::hello::{HelloReader, HostName, Peek};
+use eyelet_wire::hello::{HelloFacts, HelloName, HostName, SniFault};
 
 /// A rule that takes everything.
 pub fn rule() -> Rule {
@@ -110,14 +109,31 @@ impl Default for Given<'_> {
     }
 }
 
+/// What a [`HelloFacts`] borrows.
+pub struct Spelled {
+    name: Option<Result<HostName, SniFault>>,
+    alpn: Vec<u8>,
+}
+
 impl<'a> Given<'a> {
     pub fn named(name: &'a str) -> Self {
         Self { sni: Some(name.as_bytes()), ..Self::default() }
     }
 
-    pub fn records(&self) -> Vec<u8> {
-        let Self { sni, alpn, version_max, ech, compression, .. } = *self;
-        HelloSketch { sni, alpn, version_max, ech, compression }.to_records()
+    /// Its name as the hello reader spells it, and its ALPN list.
+    pub fn spelled(&self) -> Spelled {
+        let alpn = self.alpn.iter().flat_map(|name| [&[name.len() as u8], *name].concat());
+        Spelled { name: self.sni.map(HostName::new), alpn: alpn.collect() }
+    }
+
+    pub fn hello<'s>(&self, spelled: &'s Spelled) -> HelloFacts<'s> {
+        let name = match &spelled.name {
+            None => HelloName::Absent,
+            Some(Ok(name)) => HelloName::Name(name),
+            Some(Err(fault)) => HelloName::Malformed(*fault),
+        };
+        let Self { version_max, ech, compression, .. } = *self;
+        HelloFacts { name, alpn: &spelled.alpn, version_max, ech, compression }
     }
 
     /// The verdict, and the facts that were asked for.
@@ -127,9 +143,7 @@ impl<'a> Given<'a> {
 
     /// As `ask`. Also calls `show` with the facts that decided it, those for shadow rules included.
     pub fn ask_with(&self, rules: &Rules, show: impl Fn(&Facts<'_>)) -> (Verdict, Vec<Fact>) {
-        let raw = self.records();
-        let mut reader = HelloReader::new(65_536);
-        let Peek::Hello(hello) = reader.feed(&raw) else { panic!("not a hello: {self:?}") };
+        let spelled = self.spelled();
         let client: IpAddr = self.client.parse().unwrap();
         let host = |name: &str| TargetHost::Name(HostName::new(name.as_bytes()).unwrap());
         let target = self.connect.map(|name| Target { host: host(name), port: 443 });
@@ -167,7 +181,7 @@ impl<'a> Given<'a> {
                     facts.destination = self.destination.map(|d| d.parse::<SocketAddr>().unwrap());
                     facts.destination.is_some()
                 }
-                Fact::Hello => facts.hello.replace(&hello).is_none(),
+                Fact::Hello => facts.hello.replace(self.hello(&spelled)).is_none(),
                 Fact::Ja4 => {
                     facts.ja4 = self.ja4;
                     self.ja4.is_some()

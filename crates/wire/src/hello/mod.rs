@@ -1,6 +1,7 @@
 //! The ClientHello. [`HelloReader`] finds, frames and checks it; [`Hello`] reads it in place.
 
 mod extensions;
+mod facts;
 mod not_tls;
 mod parse;
 mod peek;
@@ -10,10 +11,11 @@ mod spans;
 mod view;
 
 pub use crate::fault::{Fault, Field, Malformed};
+pub use facts::{HelloFacts, HelloName};
 pub use peek::{NotTls, Peek};
 pub use reader::{HelloReader, raw_bytes_max};
 pub use sni::{HOST_NAME_BYTES_MAX, HostName, LABEL_BYTES_MAX, Sni, SniFault};
-pub use view::{Hello, ProtocolName, is_grease};
+pub use view::{Hello, ProtocolName, is_grease, protocol_names};
 
 /// Parts that the ServerHello's reader shares.
 pub(crate) mod parts {

@@ -53,6 +53,22 @@ fn a_browsers_hello_is_read_whole() {
     assert_eq!(hello.session_id_len(), 32);
     assert!(hello.has_ech() && !hello.offers_compression());
     assert!(!hello.has_session_ticket() && !hello.has_psk() && !hello.has_early_data());
+    let alpn = b"\x02h2\x08http/1.1";
+    let named = HelloFacts::named(Some("www.browser.test"));
+    assert_eq!(HelloFacts::from(&hello), HelloFacts { alpn, ech: true, ..named });
+}
+
+#[test]
+fn rules_see_a_name_its_absence_and_its_fault() {
+    let facts = |raw: &[u8]| {
+        let hello = hello(raw);
+        let facts = HelloFacts::from(&hello);
+        (facts.host_name().map(std::string::String::from), facts.name == HelloName::Absent)
+    };
+    assert_eq!(facts(&Spec::with(&[sni("A.example")]).raw()), (Some("a.example".into()), false));
+    assert_eq!(facts(&Spec::with(&[]).raw()), (None, true));
+    assert_eq!(facts(&Spec::with(&[sni("a..example")]).raw()), (None, false));
+    assert_eq!(protocol_names(b"\x01a\x03bc").count(), 1, "the second is cut");
 }
 
 #[test]
@@ -66,7 +82,7 @@ fn resumption_and_early_data_are_seen() {
 #[test]
 fn offered_compression_is_seen() {
     let raw = Spec { compression_methods: [1, 0].to_vec(), ..Spec::default() }.raw();
-    assert!(hello(&raw).offers_compression());
+    assert!(hello(&raw).offers_compression() && HelloFacts::from(&hello(&raw)).compression);
     assert_eq!(hello(&raw).compression_methods().collect::<Vec<_>>(), [1, 0]);
 }
 

@@ -1,7 +1,7 @@
 //! A checked hello, read in place from the received bytes.
 
 use super::sni::{self, Sni};
-use super::spans::{ALPN, KEY_SHARE, Parts, RANDOM_LEN};
+use super::spans::{KEY_SHARE, Parts, RANDOM_LEN};
 use crate::cursor::Span;
 use crate::fault::Field;
 use crate::version::{SSL30, TLS12};
@@ -33,6 +33,17 @@ pub const fn is_grease(value: u16) -> bool {
     high == low && low & 0x0f == 0x0a
 }
 
+/// The names of a list in which each follows its length, as in the ALPN extension. It ends before a
+/// name that is cut.
+pub fn protocol_names(mut list: &[u8]) -> impl Iterator<Item = ProtocolName<'_>> + Clone {
+    core::iter::from_fn(move || {
+        let (length, behind) = list.split_first()?;
+        let (name, behind) = behind.split_at_checked(usize::from(*length))?;
+        list = behind;
+        Some(ProtocolName(name))
+    })
+}
+
 impl<'a> Hello<'a> {
     /// `message` includes its header; `raw_len` is the length of the records that carried it.
     #[inline(always)]
@@ -52,16 +63,12 @@ impl<'a> Hello<'a> {
 
     /// The application protocols that the client offers, in its order; empty without ALPN.
     pub fn alpn(&self) -> impl Iterator<Item = ProtocolName<'_>> + Clone {
-        let mut list = self.parts.alpn.cursor(&self.message);
-        core::iter::from_fn(move || {
-            let name = list.vec8_filled(Field::Extension(ALPN)).ok()?;
-            Some(ProtocolName(name.left()))
-        })
+        protocol_names(self.alpn_list())
     }
 
-    /// Bytes of the ALPN list: those of each name, and one for its length.
-    pub fn alpn_bytes(&self) -> usize {
-        self.parts.alpn.of(&self.message).len()
+    /// The ALPN list: each name after its length.
+    pub fn alpn_list(&self) -> &[u8] {
+        self.parts.alpn.of(&self.message)
     }
 
     /// `legacy_version`: 0x0303 for every client of TLS 1.2 or 1.3.

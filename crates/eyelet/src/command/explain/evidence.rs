@@ -5,7 +5,6 @@ use std::io::{self, Write};
 
 use clap::Args;
 use eyelet_policy::{CertificateFacts, Decision, EvidenceKind, Fact, Facts, RuleId, Verdict};
-use eyelet_wire::hello::{Hello, Sni};
 
 use eyelet_config::{Action, Config};
 
@@ -64,10 +63,7 @@ impl EvidenceArgs {
 
 /// Prints a line for each question that an edge would have asked.
 pub fn print_asked(asked: &[Fact], facts: &Facts<'_>, out: &mut impl Write) -> io::Result<()> {
-    let name = match facts.hello.map(Hello::sni) {
-        Some(Sni::Name(name)) => name.to_string(),
-        _ => "no name".to_owned(),
-    };
+    let name = facts.hello.and_then(|hello| hello.host_name()).unwrap_or("no name");
     for fact in asked {
         let (question, flags) = match (fact, facts.destination) {
             (Fact::DnsEvidence, Some(to)) => {

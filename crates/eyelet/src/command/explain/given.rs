@@ -36,6 +36,16 @@ pub(super) fn complete(
     Ok(Ok(()))
 }
 
+/// The protocols as an ALPN list. `None`: one of them is none.
+pub(super) fn alpn_list(protocols: &[String]) -> Option<Vec<u8>> {
+    let mut list = Vec::new();
+    for name in protocols {
+        list.push(u8::try_from(name.len()).ok().filter(|length| *length > 0)?);
+        list.extend_from_slice(name.as_bytes());
+    }
+    Some(list)
+}
+
 /// Takes the facts of the access line, if one is given.
 fn take_log_line(args: &mut ExplainArgs) -> Result<Option<LoggedLine>, String> {
     let Some(line) = &args.log_line else { return Ok(None) };

@@ -13,7 +13,7 @@ use eyelet_tls::certificates::Certificates;
 use eyelet_wire::alert::AlertDescription;
 
 use crate::path::connection_handle::ConnectionHandle;
-use crate::path::fact_source::FactSource;
+use crate::path::fact_source::KnownFacts;
 use crate::path::peek;
 
 /// Alerts of clients that do not take a certificate (RFC 8446 section 6.2). A client that trusts
@@ -39,7 +39,7 @@ pub async fn certificates(
 ) -> Result<Arc<Certificates>, End> {
     const NO_HTTP: Reason = Reason::Internal("a rule that mints has no HTTP upstream");
     let upstream = terminate.upstream.as_http().ok_or_else(|| End::failed(NO_HTTP))?;
-    let mut known = FactSource::default();
+    let mut known = KnownFacts::default();
     let mut fetched = Ok(());
     let fetch = async { fetched = fetch(connection, info, &mut known, upstream).await };
     peek::while_there(connection, fetch, Stage::Evidence).await?;
@@ -78,7 +78,7 @@ pub async fn certificates(
 async fn fetch(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
-    known: &mut FactSource,
+    known: &mut KnownFacts,
     upstream: &HttpUpstream,
 ) -> Result<(), Reason> {
     let (to, is_chosen): (SocketAddr, bool) = match &upstream.address {
