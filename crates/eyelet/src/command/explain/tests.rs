@@ -181,6 +181,12 @@ fn every_matcher_has_a_flag() {
     );
     assert!(out.contains("reason:  malformed name: NUL in the host name"), "{out}");
     assert!(out.contains("rule 3 \"acme\": sni_malformed = false does not hold for"), "{out}");
+    let (out, code) = run(
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/many-names.toml"),
+        "--no-sni --alpn h2,,http/1.1",
+    );
+    assert_eq!(out, "--alpn: a protocol has 1 to 255 bytes\n");
+    assert_eq!(code, ExitCode::from(2));
 }
 
 #[test]
