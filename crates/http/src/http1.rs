@@ -12,7 +12,7 @@ use crate::connection::reason::request_reason;
 use crate::connection::served_connection::ServedConnection;
 use crate::connection::worker::Http;
 use crate::exchange::end::ExchangeEnd;
-use crate::exchange::serve::{Refusal, exchange, refuse as refuse_request};
+use crate::exchange::serve::{RequestRefusal, exchange, refuse as refuse_request};
 use crate::exchange::switched;
 use eyelet_engine::connection_table::{LARGE_BYTES, Phase};
 use eyelet_engine::handle::WaitError;
@@ -224,7 +224,7 @@ async fn step(
 /// Answers an invalid request.
 pub async fn refuse(client: &mut ClientStream, served: &ServedConnection, fault: RequestFault) {
     let mut stream = Stream::one(client, Length::Empty, http::Version::HTTP_11, true);
-    let refusal = Refusal { status: fault.status(), reason: request_reason(fault) };
+    let refusal = RequestRefusal { status: fault.status(), reason: request_reason(fault) };
     // The result is dropped: a client that does not read this gets no other answer.
     refuse_request(served, &mut stream, None, refusal).await;
 }

@@ -26,7 +26,7 @@ use crate::connection::reason::request_reason;
 use crate::connection::route::Route;
 use crate::connection::served_connection::{ByteCounts, ClientInfo, ServedConnection};
 use crate::connection::worker::Http;
-use crate::exchange::serve::{Refusal, exchange, refuse};
+use crate::exchange::serve::{RequestRefusal, exchange, refuse};
 use crate::http1::{self, NextRequest};
 use eyelet_http1::fault::RequestFault;
 use eyelet_http1::head::Request;
@@ -175,7 +175,8 @@ impl ProxiedClient {
         served.message = message.map(Into::into);
         let Request { parts, length, keep_alive } = request.request;
         let mut stream = Stream::one(&mut self.client, length, parts.version, !keep_alive);
-        let refusal = Refusal { status: http::StatusCode::FORBIDDEN, reason: reason.clone() };
+        let refusal =
+            RequestRefusal { status: http::StatusCode::FORBIDDEN, reason: reason.clone() };
         let is_taken = refuse(&served, &mut stream, Some(&parts), refusal).await;
         let close = stream.as_one().is_none_or(|one| one.close);
         let end = End { outcome: Outcome::Refused, reason };

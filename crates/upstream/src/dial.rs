@@ -134,8 +134,8 @@ struct OneDial<'a> {
 }
 
 impl OneDial<'_> {
-    /// A socket on which HTTP may begin, and whether it speaks HTTP/2. Counts it at its `address`, which
-    /// is also set if the dial fails later.
+    /// A socket on which HTTP may begin, and whether it speaks HTTP/2. Counts it at its `address`,
+    /// which is also set if the dial fails later.
     async fn connect(
         self,
         address: &mut Option<SocketAddr>,

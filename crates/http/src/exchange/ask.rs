@@ -26,7 +26,7 @@ use eyelet_upstream::request::{NoAnswer, UpstreamRequest};
 const INTERIM_MAX: usize = 100;
 
 /// A request on its way to an upstream.
-pub struct Asked<'a> {
+pub struct SentRequest<'a> {
     /// The upstream.
     pub found: FoundUpstream,
     /// The request's head and body.
@@ -38,7 +38,7 @@ pub struct Asked<'a> {
 /// A request whose response has begun.
 pub struct Answered<'a> {
     /// The request, which may still be on its way.
-    pub asked: Asked<'a>,
+    pub asked: SentRequest<'a>,
     /// The response's head.
     pub response: Response,
 }
@@ -90,7 +90,7 @@ impl<'a> Exchange<'a, '_> {
         mut found: FoundUpstream,
         request: &UpstreamRequest<'_>,
         tries: &mut Tries<'_>,
-    ) -> Result<Asked<'a>, Failure> {
+    ) -> Result<SentRequest<'a>, Failure> {
         let upstream = &mut found.upstream;
         self.served.note_upstream(upstream.name());
         self.record.note_sent(upstream);
@@ -100,11 +100,11 @@ impl<'a> Exchange<'a, '_> {
         let mut upload = Upload::new(self.written, head, length, chunked);
         upload.recode(RequestCoding::of(self.served, request, is_coded)?);
         upload.taken = tries.take_body(upstream);
-        Ok(Asked { found, upload, is_coded })
+        Ok(SentRequest { found, upload, is_coded })
     }
 
     /// Notes that a response has come.
-    fn note_answered(&self, asked: &mut Asked<'_>, response: &Response) {
+    fn note_answered(&self, asked: &mut SentRequest<'_>, response: &Response) {
         asked.upload.taken.end_tries();
         if let Some(Chosen { member, .. }) = &asked.found.chosen {
             member.health.answered(self.served.worker.engine.now_unix_ms());
@@ -116,7 +116,7 @@ impl<'a> Exchange<'a, '_> {
 
     async fn wait_for_head(
         &mut self,
-        asked: &mut Asked<'_>,
+        asked: &mut SentRequest<'_>,
         method: &Method,
     ) -> Result<Response, NoHead> {
         let upstream_timeout = self.served.worker.shared.config.http.upstream_timeout;
@@ -124,7 +124,7 @@ impl<'a> Exchange<'a, '_> {
         let (mut has_continue, mut has_interim) = (false, false);
         for interim_left in (0..=INTERIM_MAX).rev() {
             let mut wait = |task: &mut Context<'_>| {
-                let Asked { found, upload, .. } = &mut *asked;
+                let SentRequest { found, upload, .. } = &mut *asked;
                 let (was_done, before) = (upload.done, upload.moved());
                 let upstream = &mut found.upstream;
                 if let Poll::Ready(Err(exchange_error)) = upload.poll(task, self.stream, upstream) {
@@ -202,10 +202,10 @@ impl<'a> Exchange<'a, '_> {
     fn poll_too_late(
         &mut self,
         task: &mut Context<'_>,
-        asked: &mut Asked<'_>,
+        asked: &mut SentRequest<'_>,
         moved: Instant,
     ) -> Poll<NoHead> {
-        let Asked { found: FoundUpstream { upstream, .. }, upload, .. } = asked;
+        let SentRequest { found: FoundUpstream { upstream, .. }, upload, .. } = asked;
         while self.stream.poll_late(task).is_ready() {
             if upload.done {
                 upstream.distrust();

@@ -1,11 +1,11 @@
-//! Serves one request, for either version of HTTP: checks it, passes it to the upstream, returns the
-//! response, and writes the access line.
+//! Serves one request, for either version of HTTP: checks it, passes it to the upstream, returns
+//! the response, and writes the access line.
 
 use bytes::Bytes;
 use eyelet_compress::fields::lists;
 use http::{Method, StatusCode, header, request, response};
 
-use super::ask::{Answered, Asked};
+use super::ask::{Answered, SentRequest};
 use super::end::ExchangeEnd;
 use super::find::FoundUpstream;
 use super::pass::Passing;
@@ -57,7 +57,7 @@ pub async fn exchange(
 }
 
 /// Why a request is refused before any rule or upstream is asked.
-pub struct Refusal {
+pub struct RequestRefusal {
     /// The status of the answer.
     pub status: StatusCode,
     /// Why, for the access line.
@@ -70,7 +70,7 @@ pub async fn refuse(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
     request: Option<&request::Parts>,
-    refusal: Refusal,
+    refusal: RequestRefusal,
 ) -> bool {
     let record = request.map_or_else(|| Record::unread(served), |head| Record::new(served, head));
     let mut log_entry = RequestLogEntry::new(served, record, stream.sent());
@@ -163,7 +163,7 @@ impl<'a> Exchange<'a, '_> {
     ) -> Result<Option<ExchangeEnd>, Failure> {
         let served = self.served;
         let Answered { asked, mut response } = self.ask(request).await?;
-        let Asked { found, upload, .. } = asked;
+        let SentRequest { found, upload, .. } = asked;
         // The exchange counts as open at its upstream as long as `at` lives.
         let FoundUpstream { upstream, index, chosen: at } = found;
         if served.worker.compressors.is_unfit(wanted, &response.parts) {

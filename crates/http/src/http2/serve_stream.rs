@@ -10,7 +10,7 @@ use crate::client::http2::Two;
 use crate::client::stream::Stream;
 use crate::connection::reason::request_reason;
 use crate::connection::served_connection::{Record, ServedConnection};
-use crate::exchange::serve::{Refusal, exchange, refuse};
+use crate::exchange::serve::{RequestRefusal, exchange, refuse};
 
 /// How long the rest of a request's body is discarded after the answer, and how long without a byte
 /// of it. On a slow line a client needs that long to notice the answer. The stream's memory is held
@@ -36,7 +36,7 @@ pub async fn serve_stream(served: &ServedConnection, asked: &mut AskedRequest, t
     let client_lost = match fault {
         None => exchange(served, &mut stream, parts, *length).await.client_lost,
         Some(fault) => {
-            let refusal = Refusal { status: fault.status(), reason: request_reason(*fault) };
+            let refusal = RequestRefusal { status: fault.status(), reason: request_reason(*fault) };
             !Box::pin(refuse(served, &mut stream, Some(parts), refusal)).await
         }
     };

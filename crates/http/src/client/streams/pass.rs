@@ -59,9 +59,9 @@ impl Streams {
         })
     }
 
-    /// Has the connection's task read the rest of a response's body as the client takes it. The stream's task is woken where the socket
-    /// has no more, where the client's window is shut, and at the body's end. Ready if the upstream
-    /// has ended before that.
+    /// Has the connection's task read the rest of a response's body as the client takes it. The
+    /// stream's task is woken where the socket has no more, where the client's window is shut, and
+    /// at the body's end. Ready if the upstream has ended before that.
     pub fn poll_read_from(
         &self,
         id: u32,
