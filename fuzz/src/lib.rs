@@ -33,11 +33,13 @@ pub mod wire;
 
 /// The watch over first flights. The crate it is of is a program, and has more to build than a
 /// fuzz target needs.
-#[path = "../../crates/engine/src/inspect.rs"]
-pub mod inspect;
+#[path = "../../crates/engine/src/relay"]
+pub mod relay {
+    pub mod inspect;
+}
 
 /// What must hold of it.
-#[path = "../../crates/engine/src/inspect/properties.rs"]
+#[path = "../../crates/engine/src/relay/inspect/properties.rs"]
 pub mod watch_properties;
 
 /// What DNS responses say.

@@ -1,33 +1,28 @@
 //! The event loop. It owns connections, time, bytes and memory. The program decides about
 //! connections and speaks their protocols; the event loop calls it through the trait
 //! [`worker::Program`].
+//!
+//! What follows in this list imports only what is above it:
+//! - [`ready`]: sides of a connection, and what their sockets are ready for.
+//! - [`relay`]: moves bytes between two sockets.
+//! - [`table`]: the connections of a worker, their deadlines and registrations.
+//! - [`departure`]: what is said while connections move to another process.
+//! - [`worker`]: the state of a worker, its handle on a connection, and the program that it calls.
+//! - [`park`]: connections between two events.
+//! - [`listing`], [`shedding`], [`moving`]: shows, ends and moves connections.
+//! - [`iteration`]: the event loop.
 
 #![forbid(unsafe_code)]
 
-pub mod accept;
-pub mod batch;
-pub mod clock;
-pub mod connection_table;
-mod drain;
-mod drain_pace;
-pub mod event_loop;
-pub mod handle;
-pub mod handover;
-mod idle;
-pub mod inspect;
+pub mod departure;
+pub mod iteration;
 pub mod listing;
-mod memory_wait;
+pub mod moving;
 pub mod park;
-mod queues;
 pub mod ready;
-pub mod registration;
 pub mod relay;
-mod rest;
-mod search;
-pub mod shed;
-pub mod source;
-pub mod timer_wheel;
-pub mod transfer;
+pub mod shedding;
+pub mod table;
 pub mod worker;
 
 #[cfg(test)]

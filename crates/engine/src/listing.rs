@@ -17,10 +17,10 @@ use eyelet_telemetry::reason::Reason;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::connection_table::{EndCause, Slot, SlotState};
 use crate::park;
+use crate::park::rest;
 use crate::relay::Relay;
-use crate::rest;
+use crate::table::{EndCause, Slot, SlotState};
 use crate::worker::Worker;
 
 /// Slots that a worker looks at between two iterations. To copy what it shows of one takes about a
@@ -304,12 +304,12 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::connection_table::Phase;
-    use crate::handle::WaitError;
     use crate::park::tests::{parked, terminated};
     use crate::relay::Flow;
     use crate::relay::splice::Spliced;
+    use crate::table::Phase;
     use crate::testing::{SETTINGS, worker};
+    use crate::worker::WaitError;
     use crate::worker::{Handle, Settings};
     use eyelet_telemetry::info::Decided;
     use eyelet_telemetry::listing::ConnectionId;

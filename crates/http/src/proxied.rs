@@ -11,8 +11,8 @@ use eyelet_config::{
     Action, Balance, CertificateSource, Compression, CompressionMode, Fields, HttpUpstream,
     Terminate, TerminateUpstream, Version,
 };
-use eyelet_engine::connection_table::Phase;
-use eyelet_engine::shed::Serving;
+use eyelet_engine::shedding::Serving;
+use eyelet_engine::table::Phase;
 use eyelet_engine::worker::Handle;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome};
 use eyelet_telemetry::reason::{Limit, Reason};

@@ -12,9 +12,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use eyelet_balance::group::{Group, Member};
-use eyelet_engine::handle::WaitError;
 use eyelet_engine::ready::{SIDES, Side, UPSTREAM};
-use eyelet_engine::registration::Registration;
+use eyelet_engine::worker::Registration;
+use eyelet_engine::worker::WaitError;
 use eyelet_engine::worker::{Handle, Worker};
 use eyelet_sys::epoll::{FAILED, WRITABLE};
 use eyelet_sys::{Errno, socket, transparent};

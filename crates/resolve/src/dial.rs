@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use eyelet_config::{Host, HostPort};
-use eyelet_engine::handle::WaitError;
+use eyelet_engine::worker::WaitError;
 use eyelet_sys::interfaces;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, UpstreamName};
 use eyelet_telemetry::reason::{Detail, Guarded, Limit, Loop, Peer, Reason, Shed, Stage, When};

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
-use eyelet_engine::source::Source;
+use eyelet_engine::worker::source::Source;
 
 /// One source has at most an eighth of the permits.
 const CLIENT_FRACTION: usize = 8;

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop;
 
 use eyelet_engine::ready::{READ, WRITE};
-use eyelet_engine::registration::Registration;
+use eyelet_engine::worker::Registration;
 use eyelet_engine::worker::Worker;
 use eyelet_resolve::connect::Connected;
 

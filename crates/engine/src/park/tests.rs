@@ -160,7 +160,7 @@ fn a_fault_at_the_end_of_a_drain_costs_one_connection() {
     }
     let keys = worker.table.borrow().keys();
     assert_eq!(keys.len(), 3);
-    crate::drain::cut(&worker, &keys);
+    crate::shedding::drain::cut(&worker, &keys);
     assert!(worker.table.borrow().is_empty(), "all were cut, and none was forgotten");
     assert_eq!(worker.process.open.load(Relaxed), 0);
     assert_eq!(worker.process.descriptors.load(Relaxed), 0);

@@ -10,8 +10,8 @@ use super::direction::{ClientEnd, Direction, Mode, UpstreamEnd};
 use super::flow::{Flow, Held, Partial, Pending};
 use super::frames::WebSocketFrames;
 use super::partial_flight::PartialFlight;
-use crate::inspect::FlightInspection;
-use crate::inspect::export::InspectionV1;
+use crate::relay::inspect::FlightInspection;
+use crate::relay::inspect::export::InspectionV1;
 
 /// Most bytes that one direction of a connection takes along. It holds at most a buffer of sealed
 /// records (260 KiB) and a pipe (1 MiB).

@@ -4,8 +4,8 @@
 use super::direction::{Direction, Mode};
 use super::flow::Flow;
 use super::partial_flight::{HELLO_BYTES_MAX, Never, PartialFlight};
-use crate::inspect::{FlightInspection, Pass};
 use crate::ready::{CLIENT, Side, UPSTREAM};
+use crate::relay::inspect::{FlightInspection, Pass};
 use eyelet_telemetry::info::Parked;
 use eyelet_telemetry::reason::Reason;
 

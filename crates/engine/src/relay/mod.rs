@@ -8,6 +8,7 @@ mod direction;
 pub mod export;
 mod flow;
 mod frames;
+pub mod inspect;
 mod inspected;
 mod originate;
 mod partial_flight;

@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU32;
 
-use crate::inspect::FlightInspection;
 use crate::ready::{CLIENT, Side};
+use crate::relay::inspect::FlightInspection;
 use eyelet_telemetry::reason::Reason;
 
 /// Most bytes of a hello that are held back: no listener takes a longer one.

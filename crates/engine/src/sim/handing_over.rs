@@ -7,7 +7,7 @@ use eyelet_memory::slab::Key;
 use fastrand::Rng;
 
 use super::kernel;
-use crate::handover::{Detached, attach, close, detach};
+use crate::moving::handover::{Detached, attach, close, detach};
 use crate::relay::Relay;
 use crate::worker::Worker;
 

@@ -12,12 +12,12 @@ use fastrand::Rng;
 
 use super::peer::Peer;
 use super::stream::Stream;
-use crate::handle::WaitError;
 use crate::park;
 use crate::ready::{CLIENT, Side, UPSTREAM};
 use crate::relay::splice::Spliced;
 use crate::relay::terminate::{Terminated, final_alert};
 use crate::relay::{Flow, Relay};
+use crate::worker::WaitError;
 use crate::worker::{Handle, Program, Task, Update};
 use std::time::Duration;
 

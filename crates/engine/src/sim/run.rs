@@ -19,11 +19,11 @@ use super::program::{Connection, LogEntry, Plan, REFUSAL, Simulated};
 use super::stream::Stream;
 use super::verdict::Weather;
 use super::{tls, verdict};
-use crate::accept::{Accepted, Accepting};
-use crate::drain;
+use crate::iteration::accept::{Accepted, Accepting};
 use crate::ready::{CLIENT, UPSTREAM};
+use crate::shedding::drain;
+use crate::table::timer_wheel::TICK_MS;
 use crate::testing::{SETTINGS, client_hello, worker_with};
-use crate::timer_wheel::TICK_MS;
 use crate::worker::{Settings, Worker};
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);

@@ -7,20 +7,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use eyelet_engine::handover::{Detached, attach, close, detach};
+use eyelet_engine::moving::handover::{Detached, attach, close, detach};
 use eyelet_engine::worker::{Process, Settings, Worker};
 use eyelet_memory::budget::{Account, Budget};
 use eyelet_record::{EXPORT_BYTES, Session};
 
 /// Messages that are read. The input changes their bytes.
 const STORED: [&str; 7] = [
-    include_str!("../../src/handover/v1/spliced.hex"),
-    include_str!("../../src/handover/v1/inspected.hex"),
-    include_str!("../../src/handover/v1/tls13.hex"),
-    include_str!("../../src/handover/v1/tls12.hex"),
-    include_str!("../../src/handover/v1/websocket.hex"),
-    include_str!("../../src/handover/v4/cleartext.hex"),
-    include_str!("../../src/handover/v5/agreed.hex"),
+    include_str!("../../src/moving/handover/v1/spliced.hex"),
+    include_str!("../../src/moving/handover/v1/inspected.hex"),
+    include_str!("../../src/moving/handover/v1/tls13.hex"),
+    include_str!("../../src/moving/handover/v1/tls12.hex"),
+    include_str!("../../src/moving/handover/v1/websocket.hex"),
+    include_str!("../../src/moving/handover/v4/cleartext.hex"),
+    include_str!("../../src/moving/handover/v5/agreed.hex"),
 ];
 
 /// The first byte says what the others are: a session, a message, or changes of a stored message.

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use eyelet_config::ListenerKind;
-pub use eyelet_engine::handle::WaitError;
 use eyelet_engine::worker::Handle;
+pub use eyelet_engine::worker::WaitError;
 use eyelet_telemetry::info::ConnectionInfo;
 
 use crate::snapshot::worker::Worker;

@@ -6,9 +6,9 @@ use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use eyelet_engine::departure::Departure;
 use eyelet_engine::park;
 use eyelet_engine::relay::Relay;
-use eyelet_engine::transfer::Departure;
 use eyelet_engine::worker::{Handle, Program, Task, Update};
 use eyelet_http::{WokenConnection, check};
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};

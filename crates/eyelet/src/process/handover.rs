@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use eyelet_config::ListenAddress;
-use eyelet_engine::transfer::BATCH_DESCRIPTORS_MAX;
+use eyelet_engine::departure::BATCH_DESCRIPTORS_MAX;
 use eyelet_sys::channel::{Channel, DESCRIPTORS_MAX, Received};
 use eyelet_sys::socket_file::Identity;
 use serde::de::DeserializeOwned;

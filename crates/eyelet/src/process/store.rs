@@ -29,8 +29,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use eyelet_engine::batch::{Arrivals, count, deliver};
-use eyelet_engine::transfer::{Collected, ConnectionBatch, collect, departures};
+use eyelet_engine::departure::{Collected, ConnectionBatch, collect, departures};
+use eyelet_engine::moving::batch::{Arrivals, count, deliver};
 use eyelet_sys::recording::{Recorder, Recording};
 use eyelet_sys::service;
 use eyelet_tls::tickets::Now;

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::thread;
 
 use eyelet_config::ListenAddress;
-use eyelet_engine::batch::{Arrivals, deliver};
-use eyelet_engine::handover::VERSIONS_READ;
-use eyelet_engine::transfer::ConnectionBatch;
+use eyelet_engine::departure::ConnectionBatch;
+use eyelet_engine::moving::batch::{Arrivals, deliver};
+use eyelet_engine::moving::handover::VERSIONS_READ;
 use eyelet_sys::channel::{Channel, DESCRIPTORS_MAX};
 use eyelet_sys::socket_file::SocketFile;
 use eyelet_tls::tickets::Now;

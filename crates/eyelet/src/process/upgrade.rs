@@ -15,10 +15,10 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use eyelet_engine::handover::VERSION;
-use eyelet_engine::transfer::{
+use eyelet_engine::departure::{
     BatchAnswer, Departing, Departure, Leaving, LeavingBatch, departures,
 };
+use eyelet_engine::moving::handover::VERSION;
 use eyelet_sys::channel::Channel;
 use tokio::sync::mpsc::{self, channel};
 use zeroize::Zeroizing;

@@ -4,8 +4,8 @@
 use std::fmt;
 
 use eyelet_config::{CONNECTIONS_MAX, Limits};
-use eyelet_engine::batch::CONNECTION_DESCRIPTORS;
-use eyelet_engine::connection_table::Slot;
+use eyelet_engine::moving::batch::CONNECTION_DESCRIPTORS;
+use eyelet_engine::table::Slot;
 use eyelet_memory::budget::Budget;
 
 /// The three limits. A connection with an upstream takes two descriptors.

@@ -7,7 +7,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use eyelet_config::{Config, Limits, ListenAddress, Listener, ListenerKind};
-use eyelet_engine::accept::{BACKLOG, KEEPALIVE_IDLE};
+use eyelet_engine::iteration::accept::BACKLOG;
+use eyelet_engine::park::KEEPALIVE_IDLE;
 use eyelet_sys::service;
 use eyelet_sys::socket::{self, Listen};
 use eyelet_sys::socket_file::{self, SocketFile};

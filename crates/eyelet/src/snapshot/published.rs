@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use eyelet_engine::transfer::Departure;
+use eyelet_engine::departure::Departure;
 use eyelet_engine::worker::{ListenerSocket, Update};
 use eyelet_telemetry::log::Lines;
 

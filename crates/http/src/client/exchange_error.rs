@@ -5,7 +5,7 @@ use super::io::ClientLost;
 use crate::connection::decoding::NotDecoded;
 use crate::connection::reason::request_reason;
 use eyelet_compress::CodingError;
-use eyelet_engine::handle::WaitError;
+use eyelet_engine::worker::WaitError;
 use eyelet_http1::fault::RequestFault;
 use eyelet_telemetry::reason::{Http2Failure, Peer, Reason, Stage, When};
 

@@ -19,12 +19,12 @@ use eyelet_record::{Keys, OpenFailure, PAYLOAD_BYTES_MAX, RecordFault, Session, 
 use eyelet_sys::epoll::FAILED;
 use eyelet_sys::socket;
 
-use eyelet_engine::connection_table::Slot;
-use eyelet_engine::handle::WaitError;
 use eyelet_engine::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use eyelet_engine::relay::terminate::{Terminated, whole_records};
 use eyelet_engine::relay::{Flow, Relay, Rest, WebSocketFrames};
+use eyelet_engine::table::Slot;
 use eyelet_engine::worker::Handle;
+use eyelet_engine::worker::WaitError;
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_memory::budget::{Counted, HELLO_BYTES};
 use eyelet_memory::buffer::held_by;

@@ -18,7 +18,7 @@ use super::head::to_websocket_get;
 use super::http2::Two;
 use super::io::{ClientLost, ClientStream, PASSED_RECORDS_MAX};
 use crate::connection::served_connection::ServedConnection;
-use eyelet_engine::handle::WaitError;
+use eyelet_engine::worker::WaitError;
 use eyelet_http1::body::{Decoder, Encoder, Piece};
 use eyelet_http1::fault::RequestFault;
 use eyelet_http1::fields;

@@ -15,7 +15,7 @@ use super::{Exchange, room};
 use crate::client::exchange_error::ExchangeError;
 use crate::client::failure::{Failure, NoHead};
 use crate::connection::date::to_client;
-use eyelet_engine::event_loop::others_first;
+use eyelet_engine::iteration::others_first;
 use eyelet_http1::fault::{RequestFault, ResponseFault};
 use eyelet_http1::head::{Length, Response};
 use eyelet_telemetry::reason::{Limit, Reason};

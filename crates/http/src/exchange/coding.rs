@@ -13,7 +13,7 @@ use crate::client::exchange_error::ExchangeError;
 use crate::client::failure::Failure;
 use crate::client::io::ClientLost;
 use crate::connection::decoding::Decoding;
-use eyelet_engine::handle::WaitError;
+use eyelet_engine::worker::WaitError;
 use eyelet_http1::boundary::Boundary;
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::head::{Length, Response};

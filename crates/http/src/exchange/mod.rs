@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use eyelet_compress::Coding;
-use eyelet_engine::handle::WaitError;
+use eyelet_engine::worker::WaitError;
 use eyelet_http1::fields;
 use eyelet_http1::head::Length;
 use http::{HeaderValue, request, response};

@@ -13,7 +13,7 @@ use super::switched::Switched;
 use super::transfer::{Broken, Download, Upload};
 use super::websocket;
 use crate::client::failure::Failure;
-use eyelet_engine::event_loop::others_first;
+use eyelet_engine::iteration::others_first;
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::head::Length;
 use eyelet_telemetry::reason::{Detail, Reason};

@@ -13,7 +13,7 @@ use crate::client::io::ClientLost;
 use crate::client::stream::Stream;
 use crate::connection::served_connection::ServedConnection;
 use eyelet_config::HttpUpstream;
-use eyelet_engine::handle::WaitError;
+use eyelet_engine::worker::WaitError;
 use eyelet_http1::head_bytes::{map_bytes, request_bytes, text_bytes};
 use eyelet_memory::budget::{
     Counted, UPSTREAM_HTTP2_BYTES, UPSTREAM_STREAM_BYTES, UPSTREAM_TLS_BYTES,

@@ -11,9 +11,9 @@ use http::HeaderValue;
 
 use crate::client::io::{ClientLost, ClientStream, send_all};
 use crate::connection::served_connection::ServedConnection;
-use eyelet_engine::handle::WaitError;
 use eyelet_engine::park;
 use eyelet_engine::relay::{Relay, WebSocketFrames};
+use eyelet_engine::worker::WaitError;
 use eyelet_http1::boundary::Boundary;
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_memory::budget::PIECE_BYTES_MIN;

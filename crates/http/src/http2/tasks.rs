@@ -6,7 +6,7 @@ use std::future::poll_fn;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
-use eyelet_engine::shed::Serving;
+use eyelet_engine::shedding::Serving;
 use eyelet_memory::budget::Counted;
 
 use super::serve_stream::serve_stream;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eyelet_config::TlsUpstream;
-use eyelet_engine::connection_table::Phase;
 use eyelet_engine::park;
 use eyelet_engine::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use eyelet_engine::relay::terminate::Terminated;
 use eyelet_engine::relay::{Flow, Relay};
+use eyelet_engine::table::Phase;
 use eyelet_memory::budget::{Account, CountedBuffer};
 use eyelet_record::{Keys, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, Role, Session};
 use eyelet_resolve::connect::DialOptions;

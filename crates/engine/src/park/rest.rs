@@ -6,8 +6,8 @@ use std::time::Duration;
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::info::Parked;
 
-use crate::connection_table::{ConnectionTable, SlotState};
 use crate::relay::{Flow, Relay};
+use crate::table::{ConnectionTable, SlotState};
 use crate::worker::{Handle, Settings, Worker};
 
 /// Connections that have been idle for longer than a shorter `idle_timeout` end over this time:

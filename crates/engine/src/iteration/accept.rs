@@ -12,14 +12,11 @@ use std::time::{Duration, Instant};
 use eyelet_sys::{Errno, socket};
 
 use crate::ready::Token;
-use crate::source;
+use crate::worker::source;
 use crate::worker::{ListenerSocket, Settings, Worker};
 
 /// Connections that the kernel queues while accepting is busy. It caps this at net.core.somaxconn.
 pub const BACKLOG: i32 = 65_535;
-/// Idle time after which the kernel probes a connection: below the five minutes after which
-/// common NATs forget one.
-pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(240);
 /// Connections accepted per listener in one iteration, so that a flood of new ones does not starve
 /// the others.
 pub const ACCEPTS: usize = 64;
@@ -322,6 +319,7 @@ mod tests {
     use eyelet_sys::socket::Listen;
 
     use super::*;
+    use crate::park::KEEPALIVE_IDLE;
     use crate::testing::worker;
 
     fn socket() -> Arc<OwnedFd> {

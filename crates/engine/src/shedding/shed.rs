@@ -14,12 +14,14 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Context;
 
-use crate::connection_table::{ConnectionTable, EndCause, Phase, Slot, SlotState, Waits};
 use crate::park;
-use crate::queues::{Holder, IdleKind, IdlePosition, STALE_MAX, ShedPosition, ShedQueue, queue};
-use crate::source::{self, Source};
-use crate::timer_wheel::TICK_MS;
+use crate::table::timer_wheel::TICK_MS;
+use crate::table::{ConnectionTable, EndCause, Phase, Slot, SlotState, Waits};
 use crate::worker::Worker;
+use crate::worker::queues::{
+    Holder, IdleKind, IdlePosition, STALE_MAX, ShedPosition, ShedQueue, queue,
+};
+use crate::worker::source::{self, Source};
 use eyelet_memory::budget::{ACTIVE_BYTES, Account};
 use eyelet_memory::slab::Key;
 use eyelet_sys::socket;
@@ -469,12 +471,12 @@ mod tests {
     use eyelet_telemetry::info::Decided;
 
     use super::*;
-    use crate::connection_table::LARGE_BYTES;
-    use crate::queues::STALE_MAX;
     use crate::ready::CLIENT;
     use crate::relay::splice::Spliced;
     use crate::relay::{Flow, Relay};
+    use crate::table::LARGE_BYTES;
     use crate::testing::worker;
+    use crate::worker::queues::STALE_MAX;
 
     /// A parked connection whose client does not take a byte.
     fn park_holder(worker: &Worker, client: OwnedFd) -> Key {

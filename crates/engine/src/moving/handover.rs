@@ -15,9 +15,9 @@ use eyelet_memory::budget::{Account, Counted};
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::reason::{Reason, Shed};
 
-use crate::connection_table::{Slot, SlotState};
 use crate::park;
-use crate::rest::{self, Rest};
+use crate::park::rest::{self, Rest};
+use crate::table::{Slot, SlotState};
 use crate::worker::Worker;
 
 mod detached;

@@ -9,8 +9,8 @@ use eyelet_memory::budget::Counted;
 use eyelet_memory::packed::PackedBytes;
 use eyelet_telemetry::info::{ConnectionInfo, NS_PER_MS};
 
+use crate::park::rest::Rest;
 use crate::relay::Relay;
-use crate::rest::Rest;
 use crate::worker::Process;
 
 /// The time that a decoded connection counts from until a worker's clock is known: 278 years, more

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
-use crate::connection_table::SharedSocket;
+use crate::table::SharedSocket;
 use crate::worker::Worker;
 use eyelet_memory::slab::Key;
 

@@ -5,11 +5,11 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::connection_table::{EndCause, Slot, SlotState};
-use crate::drain_pace::{COUNT_TICKS, DrainPace};
 use crate::park;
-use crate::rest;
+use crate::park::rest;
+use crate::table::{EndCause, Slot, SlotState};
 use crate::worker::Worker;
+use crate::worker::drain_pace::{COUNT_TICKS, DrainPace};
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::reason::Reason;
 
@@ -142,11 +142,11 @@ pub fn cut(worker: &Rc<Worker>, keys: &[Key]) {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::drain_pace::ENDS_PER_TICK_MIN;
     use crate::park::tests::{parked, terminated};
     use crate::relay::splice::Spliced;
     use crate::relay::{Flow, Relay};
     use crate::testing::worker;
+    use crate::worker::drain_pace::ENDS_PER_TICK_MIN;
     use eyelet_telemetry::info::Decided;
 
     /// Moves the clock to this tick.

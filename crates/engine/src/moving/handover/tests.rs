@@ -11,7 +11,7 @@ use eyelet_sys::epoll::Events;
 
 use super::format::CERTIFICATE_BYTES_MAX;
 use super::*;
-use crate::accept::Accepting;
+use crate::iteration::accept::Accepting;
 use crate::relay::export::STATE_BYTES_MAX;
 use crate::relay::splice::Spliced;
 use crate::relay::terminate::Terminated;

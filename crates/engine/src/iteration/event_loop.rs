@@ -19,19 +19,19 @@ use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Interval, MissedTickBehavior};
 
-use crate::accept::{ACCEPTS, Accepted, Accepting, LAST_ACCEPT_TIME};
-use crate::batch::{self, PLACED_AT_ONCE};
-use crate::connection_table::{SlotState, Waiting, Waits};
-use crate::drain;
-use crate::drain_pace;
-use crate::handover::Detached;
-use crate::idle;
+use crate::departure::{BatchAnswer, Departure};
+use crate::iteration::accept::{ACCEPTS, Accepted, Accepting, LAST_ACCEPT_TIME};
+use crate::moving::batch::{self, PLACED_AT_ONCE};
+use crate::moving::handover::Detached;
+use crate::moving::search::Search;
 use crate::park;
-use crate::queues;
+use crate::park::timeouts;
 use crate::ready::{CLIENT, Token};
-use crate::search::Search;
-use crate::timer_wheel::TICK_MS;
-use crate::transfer::{BatchAnswer, Departure};
+use crate::shedding::drain;
+use crate::table::timer_wheel::TICK_MS;
+use crate::table::{SlotState, Waiting, Waits};
+use crate::worker::drain_pace;
+use crate::worker::queues;
 use crate::worker::{Handle, ListenerSocket, Order, Program, Update, Worker};
 
 /// Events taken in one iteration, so that a tick is never far away.
@@ -371,7 +371,7 @@ impl Worker {
         let Some(Update { settings, sockets }) = program.update() else { return };
         self.unlisten(accepting, &sockets, end);
         program.take_over();
-        idle::take_settings(self, settings);
+        timeouts::take_settings(self, settings);
         self.relisten(accepting, sockets);
     }
 }

@@ -3,8 +3,8 @@
 
 use std::rc::Rc;
 
-use crate::connection_table::SlotState;
-use crate::rest::{self, wait_for};
+use crate::park::rest::{self, wait_for};
+use crate::table::SlotState;
 use crate::worker::{Settings, Worker};
 
 /// Takes the limits of a new configuration.
@@ -35,8 +35,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::park::rest::idle_for;
     use crate::park::tests::terminated;
-    use crate::rest::idle_for;
     use crate::testing::worker;
 
     const MINUTE: Duration = Duration::from_secs(60);

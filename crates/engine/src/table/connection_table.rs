@@ -14,7 +14,7 @@ use eyelet_sys::epoll::{ENDED, Epoll};
 
 use crate::ready::{CLIENT, READ, Ready, SIDES, Side, Token, UPSTREAM, WRITE};
 use crate::relay::Relay;
-use crate::timer_wheel::{Linked, Links, TICK_MS, TimerWheel};
+use crate::table::timer_wheel::{Linked, Links, TICK_MS, TimerWheel};
 use eyelet_memory::budget::{ACTIVE_BYTES, Account, Budget, Counted};
 use eyelet_memory::slab::{Key, Slab};
 use eyelet_telemetry::info::Parked;

@@ -11,9 +11,9 @@ use std::time::Duration;
 use eyelet_sys::epoll::ENDED;
 use eyelet_sys::transparent;
 
-use crate::connection_table::{EndCause, LARGE_BYTES, Phase, SlotState, Waits};
 use crate::ready::{CLIENT, READ, Side, WRITE};
 use crate::socket;
+use crate::table::{EndCause, LARGE_BYTES, Phase, SlotState, Waits};
 use crate::worker::Handle;
 use eyelet_memory::budget::{CountedBuffer, HELLO_BYTES};
 use eyelet_telemetry::info::ConnectionInfo;

@@ -18,9 +18,11 @@ use tokio::sync::mpsc::{Receiver, Sender};
 use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
-use crate::connection_table::{Slot, SlotState};
-use crate::handover::{self, Detached, ImportError, MESSAGE_BYTES_MAX, attach, detach, reserve};
-use crate::transfer::{BATCH_BYTES, ConnectionBatch, LeavingBatch};
+use crate::departure::{BATCH_BYTES, ConnectionBatch, LeavingBatch};
+use crate::moving::handover::{
+    self, Detached, ImportError, MESSAGE_BYTES_MAX, attach, detach, reserve,
+};
+use crate::table::{Slot, SlotState};
 use crate::worker::Worker;
 
 /// Descriptors of one connection: the client's and the upstream's. The smallest batch has so many.
@@ -348,7 +350,7 @@ mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
     use super::*;
-    use crate::event_loop::run;
+    use crate::iteration::run;
     use crate::park::tests::{parked, terminated, with_state};
     use crate::relay::terminate::Terminated;
     use crate::relay::{Flow, Relay};

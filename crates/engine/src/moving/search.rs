@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use eyelet_memory::slab::Key;
 
-use crate::batch::{self, CONNECTION_DESCRIPTORS, Detachment, SearchResult};
-use crate::handover::Detached;
-use crate::timer_wheel::TICK_MS;
-use crate::transfer::{BATCH_DESCRIPTORS_MAX, Leaving};
+use crate::departure::{BATCH_DESCRIPTORS_MAX, Leaving};
+use crate::moving::batch::{self, CONNECTION_DESCRIPTORS, Detachment, SearchResult};
+use crate::moving::handover::Detached;
+use crate::table::timer_wheel::TICK_MS;
 use crate::worker::Worker;
 
 /// The search for parked connections that leave.

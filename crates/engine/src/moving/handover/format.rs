@@ -16,11 +16,11 @@ use eyelet_telemetry::export::{InfoFault, InfoV1, UpstreamTlsV5};
 use eyelet_telemetry::info::Decided;
 
 use super::detached::{Clock, Detached, IMPORT_UNIX_MS};
+use crate::park::rest::Rest;
 use crate::relay::Relay;
 use crate::relay::export::{FlowFault, FlowV1, HELD_BYTES_MAX, STATE_BYTES_MAX};
 use crate::relay::splice::Spliced;
 use crate::relay::terminate::Terminated;
-use crate::rest::Rest;
 
 /// The version that is written.
 pub const VERSION: u16 = 5;

@@ -17,14 +17,14 @@ use std::time::Duration;
 use eyelet_sys::{socket, waker};
 use foldhash::fast::RandomState;
 
-use crate::clock::Clock;
-use crate::connection_table::{ConnectionTable, Slot};
-use crate::drain_pace::DrainPace;
-use crate::memory_wait::MemoryWait;
-use crate::queues::{Holders, IdlePosition, ShedQueue};
+use crate::departure::Departure;
 use crate::relay::{Buffers, Relay};
-use crate::source::{Source, Sources};
-use crate::transfer::Departure;
+use crate::table::{ConnectionTable, Slot};
+use crate::worker::clock::Clock;
+use crate::worker::drain_pace::DrainPace;
+use crate::worker::memory_wait::MemoryWait;
+use crate::worker::queues::{Holders, IdlePosition, ShedQueue};
+use crate::worker::source::{Source, Sources};
 use eyelet_memory::budget::{Account, Budget, Counted};
 use eyelet_memory::packed::{PackedBytes, SharedPieces};
 use eyelet_memory::slab::Key;
@@ -32,6 +32,17 @@ use eyelet_telemetry::counters::Counters;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome, Parked, SharedInfo};
 use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::reason::{Class, Reason};
+
+pub(crate) mod clock;
+pub(crate) mod drain_pace;
+mod handle;
+pub(crate) mod memory_wait;
+pub(crate) mod queues;
+mod registration;
+pub mod source;
+
+pub use handle::WaitError;
+pub use registration::Registration;
 
 /// Connections that came and went since memory was last returned to the kernel.
 #[derive(Clone, Copy, Debug, Default)]
@@ -201,7 +212,7 @@ pub trait Program {
     /// connections are timed by.
     fn flush_log(&self, ahead_ms: i64);
 
-    /// A tick has passed (every [`crate::timer_wheel::TICK_MS`]).
+    /// A tick has passed (every [`crate::table::timer_wheel::TICK_MS`]).
     fn tick(&self);
 
     /// Whether no body is being compressed, so that idle compressors may be freed.

@@ -9,13 +9,12 @@ use std::time::Duration;
 
 use eyelet_sys::epoll::ENDED;
 
-use crate::accept::KEEPALIVE_IDLE;
-use crate::connection_table::{Phase, Slot, SlotState};
-use crate::queues::{self, IdleKind};
+use self::rest::{Rest, SETTLE, idle_for, idle_timeout};
 use crate::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use crate::relay::{self, Progress, Relay, Sockets};
-use crate::rest::{self, Rest, SETTLE, idle_for, idle_timeout};
 use crate::socket;
+use crate::table::{Phase, Slot, SlotState};
+use crate::worker::queues::{self, IdleKind};
 use crate::worker::{Handle, Worker};
 use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted, TASK_BYTES_MAX};
 use eyelet_memory::slab::Key;
@@ -26,6 +25,9 @@ use eyelet_telemetry::listing::State;
 use eyelet_telemetry::reason::{Class, Limit, Reason, Shed, Stage, When};
 use eyelet_wire::websocket::close_to_server;
 
+/// Idle time after which the kernel probes a connection: below the five minutes after which
+/// common NATs forget one.
+pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(240);
 /// How long a lingering client may take to read the last bytes and close.
 const LINGER: Duration = Duration::from_secs(2);
 /// Reads of a lingering client's bytes in one wake.
@@ -559,5 +561,7 @@ pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
     end_parked(worker, key, &End { outcome, reason }, last);
 }
 
+pub(crate) mod rest;
 #[cfg(test)]
 pub(crate) mod tests;
+pub(crate) mod timeouts;
