@@ -46,7 +46,7 @@ pub fn look(worker: &Worker) {
     table.epoll.poll(&mut events).unwrap();
     for event in events.iter() {
         if let Token::Shared(key) = Token::decode(event.token) {
-            table.note_watched(key, event.ready);
+            table.note_shared(key, event.ready);
         }
     }
 }

@@ -227,7 +227,7 @@ impl Worker {
         // Requests above are read before the responses here: these sockets are shared upstreams.
         for event in events.iter() {
             if let Token::Shared(key) = Token::decode(event.token) {
-                let waiting = self.table.borrow_mut().note_watched(key, event.ready);
+                let waiting = self.table.borrow_mut().note_shared(key, event.ready);
                 waiting.into_iter().for_each(Waker::wake);
             }
         }

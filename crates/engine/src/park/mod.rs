@@ -99,8 +99,8 @@ pub(crate) fn place(
 
 /// Registers the sockets that must be waited for, if they are not registered yet.
 pub(crate) fn register(worker: &Rc<Worker>, key: Key) {
-    let shared_socket = worker.table.borrow_mut().register(key);
-    if let Err(error) = shared_socket {
+    let registered = worker.table.borrow_mut().register(key);
+    if let Err(error) = registered {
         give_up(worker, key, Reason::Unregistered((&error).into()));
     }
 }

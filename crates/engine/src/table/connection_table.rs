@@ -3,218 +3,27 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::pin::Pin;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use std::time::Duration;
 
-use eyelet_sys::epoll::{ENDED, Epoll};
+use eyelet_sys::epoll::Epoll;
 
 use crate::ready::{CLIENT, READ, Ready, SIDES, Side, Token, UPSTREAM, WRITE};
-use crate::relay::Relay;
-use crate::table::timer_wheel::{Linked, Links, TICK_MS, TimerWheel};
-use eyelet_memory::budget::{ACTIVE_BYTES, Account, Budget, Counted};
+use crate::table::shared_socket::SharedSocket;
+use crate::table::slot::{Slot, SlotState};
+use crate::table::timer_wheel::{TICK_MS, TimerWheel};
+use eyelet_memory::budget::{Account, Budget, Counted};
 use eyelet_memory::slab::{Key, Slab};
-use eyelet_telemetry::info::Parked;
-use eyelet_telemetry::listing::Seen;
-
-/// Readiness of a socket that belongs to no slot, and the one task that waits for it.
-pub struct SharedSocket {
-    ready: Cell<u8>,
-    waker: Cell<Option<Waker>>,
-}
-
-impl SharedSocket {
-    /// Whether any of the bits was reported and is not used up.
-    pub fn is_ready(&self, bits: u8) -> bool {
-        self.ready.get() & bits != 0
-    }
-
-    /// Waits for any of the bits.
-    pub fn poll_ready(&self, task: &mut Context<'_>, bits: u8) -> Poll<()> {
-        if self.is_ready(bits) {
-            return Poll::Ready(());
-        }
-        let known = self.waker.take().filter(|known| known.will_wake(task.waker()));
-        self.waker.set(known.or_else(|| Some(task.waker().clone())));
-        Poll::Pending
-    }
-
-    /// Drops the waiting task's waker, which would keep the task alive.
-    pub fn forget(&self) {
-        self.waker.take();
-    }
-
-    /// Clears bits after a call that would have blocked.
-    pub fn clear(&self, bits: u8) {
-        self.ready.update(|ready| ready & !bits);
-    }
-
-    /// Notes that a read got less than it had room for. After the peer's end one more read is due.
-    pub fn all_read(&self) {
-        if !self.is_ready(ENDED) {
-            self.clear(READ);
-        }
-    }
-}
-
-/// A connection's slot. Its size is what an idle connection costs; see `park::tests`.
-pub struct Slot {
-    /// The client's socket.
-    pub client: OwnedFd,
-    /// The upstream's socket, if any.
-    pub upstream: Option<OwnedFd>,
-    /// Reported readiness that is not used up.
-    pub ready: Ready,
-    /// A bit for each side that is registered in epoll.
-    shared_socket: u8,
-    /// A bit for each of them that is also registered for writability.
-    watched_for_room: u8,
-    /// Sequence number of its newest position in the shed queues. Older positions are stale.
-    pub position: u16,
-    links: Links,
-    /// Who moves its bytes.
-    pub state: SlotState,
-}
-
-/// Who moves a connection's bytes.
-pub enum SlotState {
-    /// Its future owns it: the connection is being peeked at, decided, dialled or served.
-    Active {
-        /// What resumes it.
-        waits: Waits,
-        /// Its deadline has passed. A new deadline undoes that.
-        is_late: bool,
-        /// Why it is to end, whatever its deadline.
-        end: Option<EndCause>,
-        /// How far it is.
-        phase: Phase,
-        /// What a list shows of it. `None`: nobody may ask.
-        seen: Option<Seen>,
-    },
-    /// The event loop, at an event: the usual state.
-    Parked {
-        /// What its log entry will need.
-        info: Parked,
-        /// How its bytes are moved.
-        relay: Relay,
-    },
-    /// It is logged and its last bytes are sent. What the client still sends is read and dropped,
-    /// so that a reset does not overtake the alert (RFC 1122 4.2.2.13).
-    Lingering,
-}
-
-/// A connection's future between two waits.
-pub type Waiting = Pin<Box<dyn Future<Output = ()>>>;
-
-/// What resumes an active connection when its wait is over.
-pub enum Waits {
-    /// It does not wait.
-    No,
-    /// Its future, which waits only for its own sockets and its deadline. It needs no task: most
-    /// connections wait only so.
-    Here(Waiting),
-    /// A task.
-    Task(Waker),
-}
-
-/// A half-open connection that has sent more than this of an unfinished message is shed before
-/// smaller ones, however new it is. A hello with two post-quantum key shares and ECH takes about 4
-/// KiB, a certificate chain with RSA keys 5 KiB.
-pub const LARGE_BYTES: usize = 8 << 10;
-
-/// How far an active connection is. It decides in which order connections are shed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Its handshake, or the head of its request, is unfinished.
-    HalfOpen,
-    /// The same, and it has sent more than [`LARGE_BYTES`] of an unfinished message.
-    Large,
-    /// HTTP/2 without a stream.
-    Idle,
-    /// It is being served.
-    Busy,
-}
-
-impl Linked for Slot {
-    fn links(&mut self) -> &mut Links {
-        &mut self.links
-    }
-}
-
-impl Waits {
-    /// The wait is over: wakes the task, or returns the future to be resumed.
-    pub fn over(&mut self) -> Option<Waiting> {
-        match self {
-            Self::No => None,
-            Self::Here(_) => match std::mem::replace(self, Self::No) {
-                Self::Here(future) => Some(future),
-                _ => None,
-            },
-            // It stays: cloning it for each wait would cost more than one wake in vain.
-            Self::Task(waker) => {
-                waker.wake_by_ref();
-                None
-            }
-        }
-    }
-}
-
-/// Why an active connection is to end. A later variant replaces an earlier one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum EndCause {
-    /// The drain has come to it: it ends once its exchange permits.
-    Drained,
-    /// An operator has ended it.
-    Ended,
-    /// Its memory was given to others.
-    Shed,
-}
-
-impl SlotState {
-    /// An active connection whose future does not wait yet.
-    pub fn active(phase: Phase) -> Self {
-        Self::Active { waits: Waits::No, is_late: false, end: None, phase, seen: None }
-    }
-}
-
-impl Slot {
-    /// The socket of one side.
-    pub fn socket(&self, side: Side) -> Option<BorrowedFd<'_>> {
-        match side {
-            CLIENT => Some(self.client.as_fd()),
-            _ => self.upstream.as_ref().map(AsFd::as_fd),
-        }
-    }
-
-    /// Bytes that the slot's connection counts in the budget besides the slot. A connection that is
-    /// being shed has given them back already.
-    pub fn active_bytes(&self) -> usize {
-        match self.state {
-            SlotState::Active { end, .. } if end != Some(EndCause::Shed) => ACTIVE_BYTES,
-            _ => 0,
-        }
-    }
-
-    /// Descriptors that the connection holds, or may be about to take.
-    pub fn descriptors(&self) -> usize {
-        match self.state {
-            SlotState::Active { .. } => 2,
-            SlotState::Parked { .. } | SlotState::Lingering => {
-                1 + usize::from(self.upstream.is_some())
-            }
-        }
-    }
-}
 
 /// The table.
 pub struct ConnectionTable {
     /// The epoll instance in which all its sockets are registered.
     pub epoll: Epoll,
     slots: Slab<Slot>,
-    shared_socket: Slab<Rc<SharedSocket>>,
+    shared_sockets: Slab<Rc<SharedSocket>>,
     wheel: TimerWheel,
     /// Memory of the slots' slab.
     counted: Counted,
@@ -226,7 +35,7 @@ impl ConnectionTable {
         Ok(Self {
             epoll: Epoll::new()?,
             slots: Slab::default(),
-            shared_socket: Slab::default(),
+            shared_sockets: Slab::default(),
             wheel: TimerWheel::default(),
             counted: Counted::of(budget, Account::Connections, 0),
         })
@@ -247,16 +56,7 @@ impl ConnectionTable {
     pub fn insert(&mut self, client: OwnedFd, is_early: bool) -> Key {
         let mut ready = Ready::default();
         ready.add(CLIENT, if is_early { READ | WRITE } else { WRITE });
-        let key = self.slots.insert(Slot {
-            client,
-            upstream: None,
-            ready,
-            shared_socket: 0,
-            watched_for_room: 0,
-            position: 0,
-            links: Links::default(),
-            state: SlotState::active(Phase::HalfOpen),
-        });
+        let key = self.slots.insert(Slot::accepted(client, ready));
         self.counted.set(self.slots.held_bytes());
         key
     }
@@ -269,18 +69,18 @@ impl ConnectionTable {
         let Some(slot) = self.slots.slot(key) else { return Ok(()) };
         for side in [CLIENT, UPSTREAM] {
             let room = !slot.ready.any(side, WRITE);
-            let (is_inspected, bit) = (slot.shared_socket & 1 << side != 0, 1 << side);
-            if is_inspected && (!room || slot.watched_for_room & bit != 0) {
+            let (is_registered, bit) = (slot.registered & 1 << side != 0, 1 << side);
+            if is_registered && (!room || slot.watched_for_room & bit != 0) {
                 continue;
             }
             let Some(socket) = slot.socket(side) else { continue };
             let token = Token::Connection(key, side).encode();
-            if is_inspected {
+            if is_registered {
                 self.epoll.change_stream(socket, token, room)?;
             } else {
                 self.epoll.add_stream(socket, token, room)?;
             }
-            slot.shared_socket |= bit;
+            slot.registered |= bit;
             slot.watched_for_room |= if room { bit } else { 0 };
         }
         Ok(())
@@ -356,7 +156,7 @@ impl ConnectionTable {
     pub(crate) fn remove_open(&mut self, key: Key) -> Option<Slot> {
         let slot = self.remove(key)?;
         for side in [CLIENT, UPSTREAM] {
-            if slot.shared_socket & 1 << side != 0
+            if slot.registered & 1 << side != 0
                 && let Some(socket) = slot.socket(side)
             {
                 // An error means that it is not registered, which is the aim.
@@ -420,29 +220,25 @@ impl ConnectionTable {
         }
     }
 
-    /// Registers a socket that belongs to no slot, until [`ConnectionTable::unwatch_shared`].
+    /// Registers a socket that belongs to no slot, until [`ConnectionTable::unregister_shared`].
     pub fn register_shared(&mut self, socket: impl AsFd) -> io::Result<(Key, Rc<SharedSocket>)> {
-        // A connected socket is writable; if it is not, the first write shows it.
-        let shared_socket =
-            Rc::new(SharedSocket { ready: Cell::new(WRITE), waker: Cell::default() });
-        let key = self.shared_socket.insert(shared_socket.clone());
+        let shared_socket = Rc::new(SharedSocket::connected());
+        let key = self.shared_sockets.insert(shared_socket.clone());
         if let Err(error) = self.epoll.add_stream(socket, Token::Shared(key).encode(), true) {
-            self.shared_socket.remove(key);
+            self.shared_sockets.remove(key);
             return Err(error);
         }
         Ok((key, shared_socket))
     }
 
     /// Forgets such a socket. Its registration ends when it is closed.
-    pub fn unwatch_shared(&mut self, key: Key) {
-        self.shared_socket.remove(key);
+    pub fn unregister_shared(&mut self, key: Key) {
+        self.shared_sockets.remove(key);
     }
 
     /// Notes an event for such a socket. Returns the waker of the task that waits for it.
-    pub fn note_watched(&mut self, key: Key, bits: u8) -> Option<Waker> {
-        let shared_socket = self.shared_socket.slot(key)?;
-        shared_socket.ready.update(|ready| ready | bits);
-        shared_socket.waker.take()
+    pub fn note_shared(&mut self, key: Key, bits: u8) -> Option<Waker> {
+        self.shared_sockets.slot(key)?.note(bits)
     }
 
     /// Registers a socket that may become the upstream.
@@ -450,7 +246,7 @@ impl ConnectionTable {
         let Some(slot) = self.slots.slot(key) else { return Ok(()) };
         slot.ready.clear(side, 15);
         self.epoll.add_stream(socket, Token::Connection(key, side).encode(), true)?;
-        slot.shared_socket |= 1 << side;
+        slot.registered |= 1 << side;
         slot.watched_for_room |= 1 << side;
         Ok(())
     }
@@ -462,7 +258,7 @@ impl ConnectionTable {
             let token = Token::Connection(key, UPSTREAM).encode();
             self.epoll.change_stream(&socket, token, true)?;
             slot.ready.rename(side, UPSTREAM);
-            slot.shared_socket |= 1 << UPSTREAM;
+            slot.registered |= 1 << UPSTREAM;
             slot.watched_for_room |= 1 << UPSTREAM;
         }
         slot.upstream = Some(socket);
@@ -474,7 +270,7 @@ impl ConnectionTable {
         let Some(slot) = self.slots.slot(key) else { return };
         slot.ready.clear(UPSTREAM, 15);
         slot.ready.add(UPSTREAM, WRITE);
-        slot.shared_socket &= !(1 << UPSTREAM);
+        slot.registered &= !(1 << UPSTREAM);
         slot.watched_for_room &= !(1 << UPSTREAM);
         slot.upstream = Some(socket);
     }

@@ -1,8 +1,10 @@
 //! The connections of a worker, their deadlines and their registrations.
 
 mod connection_table;
+mod shared_socket;
+mod slot;
 pub mod timer_wheel;
 
-pub use connection_table::{
-    ConnectionTable, EndCause, LARGE_BYTES, Phase, SharedSocket, Slot, SlotState, Waiting, Waits,
-};
+pub use connection_table::ConnectionTable;
+pub use shared_socket::SharedSocket;
+pub use slot::{EndCause, LARGE_BYTES, Phase, Slot, SlotState, Waiting, Waits};

@@ -40,6 +40,6 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.worker.table.borrow_mut().unwatch_shared(self.key);
+        self.worker.table.borrow_mut().unregister_shared(self.key);
     }
 }
