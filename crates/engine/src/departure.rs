@@ -51,7 +51,7 @@ pub enum Leaving {
     },
     /// Everything that was parked has left, or the other process takes no more. What is still
     /// active follows when it is parked.
-    Passed,
+    ParkedMoved,
     /// This worker has no connection left, or drains what it has. It waits for
     /// [`BatchAnswer::Over`], unless it drains.
     Left,
@@ -167,7 +167,7 @@ pub fn collect(
                     let _ = worker.try_send(answer);
                 }
             }
-            Ok(Leaving::Passed) => {}
+            Ok(Leaving::ParkedMoved) => {}
             Ok(Leaving::Left) => active -= 1,
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => return collected.stopped_by(CollectError::Slow),
@@ -197,7 +197,7 @@ mod tests {
         let none: Arc<[Arc<OwnedFd>]> = Arc::new([]);
         let (mut workers, answers, leaving) = departures(2, &none, 100, Duration::ZERO);
         let ((first, kept), (second, back)) = (batch(0, 3), batch(1, 2));
-        for leaving in [first, second, Leaving::Passed, Leaving::Left, Leaving::Left] {
+        for leaving in [first, second, Leaving::ParkedMoved, Leaving::Left, Leaving::Left] {
             workers[0].batches.try_send(leaving).unwrap();
         }
         let mut room = [true, false].into_iter();

@@ -417,7 +417,7 @@ impl ServedStreams {
         engine.enters(handle.key(), Phase::Busy);
         // Counted before the next stream is read, which is before this stream's task runs.
         let (counted, serving) =
-            (Counted::new(&engine.process.budget, bytes), engine.serves(source));
+            (Counted::new(&engine.process.budget, bytes), engine.count_task(source));
         let two = Two::new(self.streams.clone(), id, is_last);
         tasks::begin(StreamJob { served: self.served.clone(), asked, two, counted, serving });
         Ok(())

@@ -75,7 +75,7 @@ fn begin(
     // The first bytes were counted as bytes to the upstream when they were opened.
     let first = client.plain.len() as u64;
     info.bytes_to_upstream = info.bytes_to_upstream.saturating_sub(first);
-    let serving = worker.engine.serves(info.client.ip());
+    let serving = worker.engine.count_task(info.client.ip());
     let local = || client.handle.local_address();
     let counts = ByteCounts::of(&client.bytes_to_client);
     let served = ServedConnection::new(worker, ClientInfo { info, preface, counts }, local);

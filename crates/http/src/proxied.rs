@@ -74,7 +74,7 @@ impl ProxiedClient {
             bytes_to_upstream: Rc::default(),
             last: None,
             outcome: None,
-            _serving: worker.engine.serves(client),
+            _serving: worker.engine.count_task(client),
         }
     }
 

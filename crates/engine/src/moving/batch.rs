@@ -122,7 +122,7 @@ pub fn next(
             false if taken.is_full(descriptors_max) => break,
             false => {}
         }
-        let key = worker.table.borrow().next_keys(&worker.leaving_cursor, 1).next();
+        let key = worker.table.borrow().next_keys(&worker.moving.cursor, 1).next();
         let key = key.filter(|key| !staying.contains(key));
         let detached = key.and_then(|key| detach(worker, key));
         detached.into_iter().for_each(|detached| taken.add(detached));
@@ -154,7 +154,7 @@ pub fn wake_active(worker: &Rc<Worker>) {
         if let Some(Slot { state: SlotState::Active { waits, .. }, .. }) =
             worker.table.borrow_mut().slot(key)
         {
-            waits.look(worker, key);
+            worker.run_queue.wake(waits, key);
         }
     }
 }
@@ -219,13 +219,13 @@ pub async fn arrive(worker: Rc<Worker>, mut arrivals: Receiver<Arrival>) {
             Err(error) => (Err(error.to_string()), Vec::new()),
         };
         // Counted before the commit, which may come while the worker ends.
-        worker.unplaced.set(connections.len());
+        worker.moving.unplaced.set(connections.len());
         // The other end of this queue is the thread that waits for it, or it is gone.
         let is_heard = read.try_send(said).is_ok();
         if is_heard && committed.await.is_ok() {
             place(&worker, connections).await;
         }
-        worker.unplaced.set(0);
+        worker.moving.unplaced.set(0);
     }
 }
 
@@ -235,10 +235,10 @@ pub async fn arrive(worker: Rc<Worker>, mut arrivals: Receiver<Arrival>) {
 async fn place(worker: &Rc<Worker>, connections: Vec<Detached>) {
     let mut connections = connections.into_iter();
     while connections.len() > 0 {
-        let ends = worker.is_draining() || worker.is_cutting.get();
+        let ends = worker.is_draining() || worker.is_cutting();
         let count = if ends { usize::MAX } else { PLACED_AT_ONCE };
         put_back(worker, connections.by_ref().take(count));
-        worker.unplaced.set(connections.len());
+        worker.moving.unplaced.set(connections.len());
         tokio::task::yield_now().await;
     }
 }

@@ -68,7 +68,7 @@ fn prepare(worker: &Rc<Worker>, key: Key) -> Option<Rest> {
     if holds != held {
         worker.keeps(held, holds);
         let new = relay.flow().new_bytes();
-        worker.sources.update(info.client_ip(), held + new, holds + new);
+        worker.shedding.sources.update(info.client_ip(), held + new, holds + new);
     }
     let is_settled = info.is_settled();
     let wait = rest::idle_for(worker, relay, is_settled);

@@ -35,7 +35,7 @@ enum Searching {
     /// a request were woken, and park their connections before the second.
     Empty(u32),
     /// All that was parked has left. It goes on for what is parked later.
-    Passed,
+    ParkedMoved,
     /// The other process takes no more.
     Stopped,
     /// The other side knows that this worker has nothing left.
@@ -72,7 +72,7 @@ impl Search {
             return Vec::new();
         }
         let slots = worker.table.borrow().slots();
-        let slots_max = if self.has_passed() { LATE_SLOTS_MAX } else { slots };
+        let slots_max = if self.has_moved_parked() { LATE_SLOTS_MAX } else { slots };
         let slots_left = slots_max.saturating_sub(self.looked);
         let end = now + BATCH_TIME;
         match batch::next(worker, self.descriptors_max, slots_left, end, &self.staying) {
@@ -84,7 +84,7 @@ impl Search {
             }
             SearchResult::NotThrough(looked) => {
                 self.looked += looked;
-                worker.is_searching.set(true);
+                worker.moving.is_searching.set(true);
                 return Vec::new();
             }
             SearchResult::Nothing => self.looked = 0,
@@ -93,21 +93,21 @@ impl Search {
         if let Searching::Empty(times) = self.state {
             self.state = Searching::Empty(times + 1);
             if times + 1 == EMPTY_SEARCHES {
-                self.pass(Searching::Passed);
+                self.end_for_parked(Searching::ParkedMoved);
             }
         }
         Vec::new()
     }
 
     /// Whether all that was parked has left, or stays.
-    pub fn has_passed(&self) -> bool {
+    pub fn has_moved_parked(&self) -> bool {
         !matches!(self.state, Searching::Empty(_))
     }
 
     /// Notes that all that was parked has left, or stays.
-    fn pass(&mut self, state: Searching) {
-        if !self.has_passed() {
-            self.say(Leaving::Passed);
+    fn end_for_parked(&mut self, state: Searching) {
+        if !self.has_moved_parked() {
+            self.say(Leaving::ParkedMoved);
         }
         self.state = state;
     }
@@ -122,13 +122,13 @@ impl Search {
 
     /// The other process takes no more.
     pub fn stop(&mut self) {
-        self.pass(Searching::Stopped);
+        self.end_for_parked(Searching::Stopped);
     }
 
     /// This worker has nothing left, or drains what it has.
     pub fn leave(&mut self) {
         if self.state != Searching::Left {
-            self.pass(Searching::Left);
+            self.end_for_parked(Searching::Left);
             self.say(Leaving::Left);
         }
     }

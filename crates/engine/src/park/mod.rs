@@ -53,7 +53,7 @@ pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
         worker.process.budget.give(Account::Connections, slot.active_bytes());
         let rests = is_quiet && !slot.ready.readable() && matches!(relay, Relay::Splice(_));
         let mut info = info.take().park(&mut worker.shared.borrow_mut());
-        worker.sources.add(info.client_ip(), relay.charged_bytes());
+        worker.shedding.sources.add(info.client_ip(), relay.charged_bytes());
         let wait = rest::wait_of(active, (&mut info, &mut relay), &table);
         let Some(slot) = table.slot(active.key()) else { return };
         worker.set_state(&mut slot.state, SlotState::Parked { info, relay });
@@ -87,7 +87,7 @@ pub(crate) fn place(
     worker.uses_descriptors(1 + isize::from(upstream.is_some()));
     worker.counters.connections.up();
     worker.counters.parked.up();
-    worker.sources.add(info.client_ip(), relay.charged_bytes());
+    worker.shedding.sources.add(info.client_ip(), relay.charged_bytes());
     worker.holds(0, size_of::<Slot>());
     worker.keeps(0, held);
     let mut table = worker.table.borrow_mut();
@@ -112,7 +112,7 @@ const MESSAGE_BYTES_MIN: usize = 5 + 18 + 16;
 /// Handles an event for a parked connection: moves what can be moved, and parks it again.
 pub fn wake(worker: &Rc<Worker>, key: Key) {
     if is_to_wait(worker, key) {
-        return worker.later.borrow_mut().push(key);
+        return worker.run_queue.push_next_tick(key);
     }
     let mut table = worker.table.borrow_mut();
     let now = table.now();
@@ -166,8 +166,8 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
     }
     match progress {
         Progress::Rest => {}
-        Progress::Again => worker.go_on_later(key),
-        Progress::Later => worker.later.borrow_mut().push(key),
+        Progress::Again => worker.run_queue.push_next_iteration(key),
+        Progress::Later => worker.run_queue.push_next_tick(key),
         Progress::Dial => dial(worker, key),
         Progress::Closed(end) => end_parked(worker, key, &end, Last::Close),
         Progress::Reset(end) => end_parked(worker, key, &end, Last::Reset),
@@ -193,7 +193,7 @@ impl Drop for Recounted<'_> {
             self.worker.keeps(held, holds);
             // A wake changes no piece of a state.
             let new = self.relay.flow().new_bytes();
-            self.worker.sources.update(self.info.client_ip(), held + new, holds + new);
+            self.worker.shedding.sources.update(self.info.client_ip(), held + new, holds + new);
         }
     }
 }
@@ -204,7 +204,7 @@ fn dial(worker: &Rc<Worker>, key: Key) {
     let Some((info, mut relay)) = unpark(worker, key, SlotState::active(Phase::Busy)) else {
         return;
     };
-    worker.see(key, State::Serving, &info);
+    worker.note_state(key, State::Serving, &info);
     worker.uses_descriptors(1);
     worker.process.budget.take(Account::Connections, ACTIVE_BYTES);
     // From here on a failure drops it, and what the connection took is given back.
@@ -249,7 +249,7 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
 /// Queues a connection as half-open if it holds a request, or a part of one, that is not served.
 fn note_waiting(worker: &Worker, key: Key, position: &mut u16, relay: &mut Relay) {
     if relay.flow().begins_to_wait() {
-        queues::queue(&worker.half_open, key, position);
+        queues::queue(&worker.shedding.half_open, key, position);
     }
 }
 
@@ -289,7 +289,7 @@ fn uncount(worker: &Worker, info: &Parked, relay: &mut Relay) {
     worker.counters.parked.down();
     worker.holds(size_of::<Slot>(), 0);
     worker.keeps(relay.held_bytes(), 0);
-    worker.sources.remove(info.client_ip(), relay.charged_bytes());
+    worker.shedding.sources.remove(info.client_ip(), relay.charged_bytes());
 }
 
 /// Ends a connection after a panic of ours.
@@ -503,7 +503,7 @@ pub fn end_where(
                 is_gone(&labels, rule)
             }
             Some(SlotState::Active { waits, .. }) => {
-                waits.look(worker, key);
+                worker.run_queue.wake(waits, key);
                 false
             }
             _ => false,

@@ -32,7 +32,7 @@ impl Program for Faulty {
         None
     }
 
-    fn take_over(&self) {}
+    fn apply_update(&self) {}
 
     fn is_logging(&self) -> bool {
         self.is_logging
@@ -101,18 +101,18 @@ fn fields_that_nobody_else_has_are_charged_to_their_source() {
     let bytes: Vec<u8> = (0..8_u16 << 10).map(|at| (at >> 6) as u8).collect();
     let places: Vec<_> = (0..32).map(|nth| nth * 256..nth * 256 + 256).collect();
     let weight = bytes.len() / 256;
-    (0..weight / 3).for_each(|_| worker.sources.add(other, 0));
+    (0..weight / 3).for_each(|_| worker.shedding.sources.add(other, 0));
     let keys = [(); 2].map(|()| {
         let state = PackedBytes::pack(&bytes, &places, &worker.pieces);
         let (key, _client) = with_state_and_client(&worker, state);
-        assert!(worker.sources.is_over_share(own));
+        assert!(worker.shedding.sources.is_over_share(own));
         key
     });
-    (0..weight / 2).for_each(|_| worker.sources.add(other, 0));
-    assert!(!worker.sources.is_over_share(own), "no byte is charged twice");
+    (0..weight / 2).for_each(|_| worker.shedding.sources.add(other, 0));
+    assert!(!worker.shedding.sources.is_over_share(own), "no byte is charged twice");
     keys.iter().for_each(|key| abandon(&worker, *key));
-    (0..weight / 3 + weight / 2).for_each(|_| worker.sources.remove(other, 0));
-    assert!(worker.sources.is_empty() && worker.pieces.is_empty());
+    (0..weight / 3 + weight / 2).for_each(|_| worker.shedding.sources.remove(other, 0));
+    assert!(worker.shedding.sources.is_empty() && worker.pieces.is_empty());
 }
 
 #[test]

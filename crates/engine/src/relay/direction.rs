@@ -8,7 +8,7 @@ pub(super) enum Direction<E> {
     /// The peer has ended its stream, and all of it was read. The end follows the held bytes.
     Ended(E),
     /// The end was passed on.
-    Passed(E),
+    EndPassed(E),
 }
 
 /// How the bytes of an open direction are moved.
@@ -59,7 +59,7 @@ impl<E: Copy> Direction<E> {
     pub(super) fn mode(&mut self) -> Option<&mut Mode> {
         match self {
             Self::Open(mode) => Some(mode),
-            Self::Ended(_) | Self::Passed(_) => None,
+            Self::Ended(_) | Self::EndPassed(_) => None,
         }
     }
 
@@ -78,19 +78,19 @@ impl<E: Copy> Direction<E> {
     /// Notes that the end was passed on.
     pub(super) fn pass_end(&mut self) {
         if let Self::Ended(how) = *self {
-            *self = Self::Passed(how);
+            *self = Self::EndPassed(how);
         }
     }
 
-    pub(super) fn is_passed(&self) -> bool {
-        matches!(self, Self::Passed(_))
+    pub(super) fn is_end_passed(&self) -> bool {
+        matches!(self, Self::EndPassed(_))
     }
 
     /// How the stream ended, if it did.
     pub(super) fn how_ended(&self) -> Option<E> {
         match *self {
             Self::Open(_) => None,
-            Self::Ended(how) | Self::Passed(how) => Some(how),
+            Self::Ended(how) | Self::EndPassed(how) => Some(how),
         }
     }
 }

@@ -68,7 +68,7 @@ struct WebSocketV1 {
 enum DirectionV1<E> {
     Open(ModeV1),
     Ended(E),
-    Passed(E),
+    EndPassed(E),
 }
 
 /// [`Mode`].
@@ -288,7 +288,7 @@ impl<V: Copy> DirectionV1<V> {
                 Mode::Inspect { forbid_compression } => ModeV1::Inspect { forbid_compression },
             }),
             Direction::Ended(how) => Self::Ended(how.into()),
-            Direction::Passed(how) => Self::Passed(how.into()),
+            Direction::EndPassed(how) => Self::EndPassed(how.into()),
         }
     }
 
@@ -300,7 +300,7 @@ impl<V: Copy> DirectionV1<V> {
                 ModeV1::Inspect { forbid_compression } => Mode::Inspect { forbid_compression },
             }),
             Self::Ended(how) => Direction::Ended(how.into()),
-            Self::Passed(how) => Direction::Passed(how.into()),
+            Self::EndPassed(how) => Direction::EndPassed(how.into()),
         }
     }
 }

@@ -393,7 +393,7 @@ impl Flow {
 
     /// Whether both ends were passed on.
     pub(super) fn is_over(&self) -> bool {
-        self.up.is_passed() && self.down.is_passed()
+        self.up.is_end_passed() && self.down.is_end_passed()
     }
 
     /// Whether the client may still send bytes that are never read.

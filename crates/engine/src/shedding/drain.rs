@@ -32,19 +32,19 @@ enum Turn {
 /// Begins to end the connections of a worker.
 pub fn begin(worker: &Rc<Worker>) {
     let now = worker.table.borrow().now();
-    worker.drain.set(Some(DrainPace::new(now, worker.settings.get().drain_timeout)));
+    worker.ending.drain.set(Some(DrainPace::new(now, worker.settings.get().drain_timeout)));
     tick(worker);
 }
 
 /// Begins to end what an upgrade has left, in the last part of the time that it has for that.
 pub fn begin_last(worker: &Rc<Worker>) {
     let now = worker.table.borrow().now();
-    worker.drain.set(Some(DrainPace::last_of(now, worker.settings.get().drain_timeout)));
+    worker.ending.drain.set(Some(DrainPace::last_of(now, worker.settings.get().drain_timeout)));
 }
 
 /// Ends the connections whose turn it is.
 pub fn tick(worker: &Rc<Worker>) {
-    let Some(mut drain) = worker.drain.get() else { return };
+    let Some(mut drain) = worker.ending.drain.get() else { return };
     let now = worker.table.borrow().now();
     drain.follow(now);
     let slots = worker.table.borrow().slots();
@@ -55,7 +55,7 @@ pub fn tick(worker: &Rc<Worker>) {
         }
     }
     if drain.left == 0 {
-        return worker.drain.set(Some(drain));
+        return worker.ending.drain.set(Some(drain));
     }
     let (mut ends, cursor) = (drain.ends(now), Cell::new(drain.cursor));
     for _ in 0..slots.div_ceil(ROUND_TICKS_MIN) {
@@ -77,7 +77,7 @@ pub fn tick(worker: &Rc<Worker>) {
         }
     }
     drain.cursor = cursor.get();
-    worker.drain.set(Some(drain));
+    worker.ending.drain.set(Some(drain));
 }
 
 /// The connections that are to end in a round.
@@ -101,7 +101,7 @@ fn visit(worker: &Rc<Worker>, key: Key, pairs: bool) -> Turn {
         Some(SlotState::Active { waits, end, .. }) => {
             let turn = if end.is_some() { Turn::Not } else { Turn::Now };
             *end = end.or(Some(EndCause::Drained));
-            waits.look(worker, key);
+            worker.run_queue.wake(waits, key);
             return turn;
         }
         Some(SlotState::Lingering) | None => return Turn::Not,

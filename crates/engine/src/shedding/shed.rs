@@ -137,12 +137,12 @@ impl Worker {
     /// connections over all workers, so each looks at its own part.
     fn has_much(&self, source: IpAddr) -> bool {
         let workers = self.process.workers.load(Relaxed).max(1);
-        self.sources.has_much(source, self.process.budget.bytes_max() / workers)
+        self.shedding.sources.has_much(source, self.process.budget.bytes_max() / workers)
             || !self.is_served_in_few(source)
     }
 
     fn why_shed(&self, source: IpAddr) -> Reason {
-        let is_over = self.sources.is_over_share(source);
+        let is_over = self.shedding.sources.is_over_share(source);
         Reason::Shed(if is_over { Shed::Excess } else { Shed::New })
     }
 
@@ -151,19 +151,19 @@ impl Worker {
     }
 
     fn is_served_in_few_of(&self, source: Source) -> bool {
-        self.serving.borrow().get(&source).copied().unwrap_or(0) < FEW
+        self.shedding.tasks.borrow().get(&source).copied().unwrap_or(0) < FEW
     }
 
     /// Counts a task that serves `source`, until the returned value is dropped.
-    pub fn serves(self: &Rc<Self>, source: IpAddr) -> Serving {
+    pub fn count_task(self: &Rc<Self>, source: IpAddr) -> Serving {
         let source = Source::of(source);
-        *self.serving.borrow_mut().entry(source).or_default() += 1;
+        *self.shedding.tasks.borrow_mut().entry(source).or_default() += 1;
         Serving { worker: self.clone(), source }
     }
 
     /// Wakes a task that waits for memory at the next tick.
     pub fn wants_memory(&self, task: &Context<'_>) {
-        self.waiting_for_memory.add(task.waker());
+        self.shedding.memory_wait.add(task.waker());
     }
 
     /// Notes how far an active connection is, and queues it accordingly.
@@ -177,9 +177,9 @@ impl Worker {
             return;
         }
         match to {
-            Phase::HalfOpen => queue(&self.half_open, key, position),
-            Phase::Large => queue(&self.large, key, position),
-            Phase::Idle => queue(&self.unused, key, position),
+            Phase::HalfOpen => queue(&self.shedding.half_open, key, position),
+            Phase::Large => queue(&self.shedding.large, key, position),
+            Phase::Idle => queue(&self.shedding.unused, key, position),
             Phase::Busy => {}
         }
     }
@@ -204,15 +204,15 @@ impl Worker {
     /// HTTP/2, or of any kind if `any` is set. The connection of `spared` is not ended.
     fn shed_idle(self: &Rc<Self>, spared: Option<Key>, any: bool) -> bool {
         let may_end = |idle: &mut IdlePosition| any || idle.kind < IdleKind::Plain;
-        while !self.idle.borrow_mut().last_mut().is_some_and(may_end) {
-            if self.looks.get() == LOOKS_A_TICK {
+        while !self.shedding.idle.borrow_mut().last_mut().is_some_and(may_end) {
+            if self.shedding.idle_searches.get() == LOOKS_A_TICK {
                 return false;
             }
-            self.looks.update(|looks| looks + 1);
+            self.shedding.idle_searches.update(|looks| looks + 1);
             self.look_for_idle();
         }
         loop {
-            let Some(idle) = self.idle.borrow_mut().pop_if(may_end) else { return false };
+            let Some(idle) = self.shedding.idle.borrow_mut().pop_if(may_end) else { return false };
             let IdlePosition { key, due, kind } = idle;
             // A deadline that moved means that it was not idle.
             let is_idle = spared != Some(key) && self.table.borrow_mut().due(key) == due;
@@ -224,10 +224,10 @@ impl Worker {
 
     /// Finds the longest idle ones among the next [`IDLE_LOOKS`] connections.
     fn look_for_idle(&self) {
-        let mut idle = self.idle.borrow_mut();
+        let mut idle = self.shedding.idle.borrow_mut();
         let mut table = self.table.borrow_mut();
         let kind = IdleKind::Plain;
-        let keys = table.next_keys(&self.idle_cursor, IDLE_LOOKS);
+        let keys = table.next_keys(&self.shedding.idle_cursor, IDLE_LOOKS);
         // Those of an earlier search that nobody could use.
         idle.clear();
         idle.extend(keys.map(|key| IdlePosition { key, due: 0, kind }));
@@ -253,7 +253,7 @@ impl Worker {
 
     /// Queues a parked connection that starts to hold bytes for a peer.
     pub fn queue_holder(&self, key: Key, since: u32) {
-        self.holders.borrow_mut().positions.push_back(Holder { key, since });
+        self.shedding.holders.borrow_mut().positions.push_back(Holder { key, since });
     }
 
     /// While memory is short, ends connections whose peer left bytes in our memory for
@@ -261,9 +261,11 @@ impl Worker {
     /// time starts anew only when it has taken all.
     fn give_up_slow(self: &Rc<Self>) {
         let now = self.table.borrow().now();
-        let looks = self.holders.borrow().positions.len() / HOLDERS_PART;
+        let looks = self.shedding.holders.borrow().positions.len() / HOLDERS_PART;
         for _ in 0..looks.clamp(HOLDERS_LOOKS, HOLDERS_LOOKS_MAX) {
-            let Some(first) = self.holders.borrow_mut().positions.pop_front() else { break };
+            let Some(first) = self.shedding.holders.borrow_mut().positions.pop_front() else {
+                break;
+            };
             match park::holds_since(self, first.key) {
                 None => {}
                 Some(since) if since > first.since => self.queue_holder(first.key, since),
@@ -271,7 +273,7 @@ impl Worker {
                 Some(since) => {
                     let is_slow = now.saturating_sub(since) >= STALLED_TICKS;
                     if !is_slow || !self.process.budget.is_filling(0) {
-                        self.holders.borrow_mut().positions.push_front(first);
+                        self.shedding.holders.borrow_mut().positions.push_front(first);
                         break;
                     }
                     park::give_up_slow(self, first.key);
@@ -290,11 +292,11 @@ impl Worker {
     fn shed_oldest(self: &Rc<Self>, spared: Option<Key>, crowded: bool) -> bool {
         let shed_half_open = || match crowded {
             true => self.shed_crowded(),
-            false => self.shed_first(&self.half_open, Phase::HalfOpen, spared),
+            false => self.shed_first(&self.shedding.half_open, Phase::HalfOpen, spared),
         };
-        self.shed_first(&self.large, Phase::Large, spared)
+        self.shed_first(&self.shedding.large, Phase::Large, spared)
             || shed_half_open()
-            || self.shed_first(&self.unused, Phase::Idle, spared)
+            || self.shed_first(&self.shedding.unused, Phase::Idle, spared)
     }
 
     /// Ends the oldest half-open connection of a source that is served in many tasks, or that has
@@ -302,7 +304,7 @@ impl Worker {
     /// the oldest.
     fn shed_crowded(self: &Rc<Self>) -> bool {
         let oldest: Vec<(Key, Option<Source>)> = {
-            let mut positions = self.half_open.positions.borrow_mut();
+            let mut positions = self.shedding.half_open.positions.borrow_mut();
             let mut table = self.table.borrow_mut();
             let mut counts = |at: &ShedPosition| is_queued(&mut table, at, Phase::HalfOpen);
             while positions.pop_front_if(|first| !counts(first)).is_some() {}
@@ -363,7 +365,7 @@ impl Worker {
             Waits::No => {}
             // Not at once: another connection's future may be running now.
             Waits::Here(_) => {
-                self.end_later(key);
+                self.run_queue.push_shed(key);
             }
             Waits::Task(waker) => waker.wake_by_ref(),
         }
@@ -380,14 +382,14 @@ impl Worker {
 
     /// The work of each tick. Its cost does not grow with the number of connections.
     pub fn tidy_queues(self: &Rc<Self>) {
-        self.tidy(&self.large, Phase::Large);
-        self.tidy(&self.half_open, Phase::HalfOpen);
-        self.tidy(&self.unused, Phase::Idle);
-        self.looks.set(0);
+        self.tidy(&self.shedding.large, Phase::Large);
+        self.tidy(&self.shedding.half_open, Phase::HalfOpen);
+        self.tidy(&self.shedding.unused, Phase::Idle);
+        self.shedding.idle_searches.set(0);
         self.give_up_slow();
         // While the first one holds its bytes, those behind it are not looked at. Most of them may
         // be stale.
-        let mut holders = self.holders.borrow_mut();
+        let mut holders = self.shedding.holders.borrow_mut();
         holders.tidy(|holder| park::holds_since(self, holder.key).is_some());
     }
 
@@ -402,9 +404,9 @@ impl Worker {
     /// memory of its handshakes, and would keep those pages. Long queues are tidied at each tick.
     pub(crate) fn release_queues(&self) {
         let queues = [
-            (&self.large, Phase::Large),
-            (&self.half_open, Phase::HalfOpen),
-            (&self.unused, Phase::Idle),
+            (&self.shedding.large, Phase::Large),
+            (&self.shedding.half_open, Phase::HalfOpen),
+            (&self.shedding.unused, Phase::Idle),
         ];
         for (queue, of) in queues {
             if queue.positions.borrow().len() < STALE_MAX {
@@ -412,7 +414,7 @@ impl Worker {
                 queue.positions.borrow_mut().shrink_to_fit();
             }
         }
-        self.to_resume.borrow_mut().shrink_to_fit();
+        self.run_queue.ready.borrow_mut().shrink_to_fit();
     }
 
     /// Drops stale positions: of connections that ended or moved on, and all but the newest of
@@ -451,7 +453,7 @@ pub struct Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        let mut serving = self.worker.serving.borrow_mut();
+        let mut serving = self.worker.shedding.tasks.borrow_mut();
         if let Tasks::Occupied(mut tasks) = serving.entry(self.source) {
             *tasks.get_mut() -= 1;
             if *tasks.get() == 0 {
@@ -505,7 +507,7 @@ mod tests {
         let mut table = worker.table.borrow_mut();
         let key = table.insert(client, false);
         let slot = table.slot(key).unwrap();
-        queue(&worker.half_open, key, &mut slot.position);
+        queue(&worker.shedding.half_open, key, &mut slot.position);
         if let SlotState::Active { waits, .. } = &mut slot.state {
             *waits = Waits::Here(Box::pin(async move { drop(held) }));
         }
@@ -554,7 +556,7 @@ mod tests {
             peers.push(peer);
             half_open_of(&worker, 1, socket)
         });
-        let _serving: Vec<Serving> = (0..FEW).map(|_| worker.serves(much)).collect();
+        let _serving: Vec<Serving> = (0..FEW).map(|_| worker.count_task(much)).collect();
         for (expected, others) in [(first, &[newcomer, second, own][..]), (second, &[newcomer])] {
             assert!(worker.shed_oldest(None, true));
             assert!(is_shed(&worker, expected));
@@ -632,7 +634,7 @@ mod tests {
         let is_open = |key| worker.table.borrow_mut().slot(key).is_some();
         assert!(!worker.shed_idle(Some(first), false) || is_open(first));
         assert!(is_open(first) && !is_open(second));
-        worker.looks.set(0);
+        worker.shedding.idle_searches.set(0);
         let mut counted = Counted::new(&worker.process.budget, 0);
         let mut bytes = 0;
         while !worker.process.budget.is_over(0) {
@@ -641,7 +643,7 @@ mod tests {
         }
         assert!(worker.relieve(64));
         assert!(!is_open(first), "it makes room for whoever asks");
-        worker.looks.set(0);
+        worker.shedding.idle_searches.set(0);
         assert!(!worker.shed_idle(None, false));
         assert!(is_open(plain));
     }
@@ -656,10 +658,10 @@ mod tests {
             let key = park_holder(&worker, client());
             drop(worker.table.borrow_mut().remove(key));
             worker.tidy_queues();
-            let length = worker.holders.borrow().positions.len();
+            let length = worker.shedding.holders.borrow().positions.len();
             assert!(length <= STALE_MAX, "{length} positions for one holder");
         }
-        let holders = worker.holders.borrow();
+        let holders = worker.shedding.holders.borrow();
         assert_eq!(holders.positions.front().map(|first| first.key), Some(stays));
         assert!(holders.positions.capacity() <= 4 * STALE_MAX);
     }

@@ -233,7 +233,7 @@ impl Program for Simulated {
         None
     }
 
-    fn take_over(&self) {}
+    fn apply_update(&self) {}
 
     fn is_logging(&self) -> bool {
         true

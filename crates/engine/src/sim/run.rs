@@ -396,7 +396,7 @@ impl Simulation {
     async fn give_up(&mut self) {
         if self.weather.drains && self.rng.bool() {
             for worker in &self.workers {
-                worker.is_cutting.set(true);
+                worker.ending.is_cutting.set(true);
                 let keys = worker.table.borrow().keys();
                 drain::cut(worker, &keys);
             }

@@ -148,7 +148,7 @@ pub fn check_worker(worker: Rc<Worker>) {
     assert_eq!(worker.counters.parked_bytes.value(), 0, "bytes of parked connections");
     assert_eq!(worker.buffers.borrow().pipes_lent(), 0, "pipes");
     assert!(worker.shared.borrow().is_empty(), "texts of parked connections");
-    assert!(worker.sources.is_empty(), "sources of parked connections");
+    assert!(worker.shedding.sources.is_empty(), "sources of parked connections");
     assert_eq!(Rc::strong_count(&worker), 1, "the worker is kept");
 }
 

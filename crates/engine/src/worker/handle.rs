@@ -56,8 +56,8 @@ impl Handle {
     }
 
     /// Notes what a list of connections shows of this one.
-    pub fn see(&self, state: State, info: &ConnectionInfo) {
-        self.worker.see(self.key, state, info);
+    pub fn note_state(&self, state: State, info: &ConnectionInfo) {
+        self.worker.note_state(self.key, state, info);
     }
 
     /// Notes that its upstream is connected, and since [`State::Dialling`] the dial has waited.
@@ -144,7 +144,7 @@ impl Handle {
 
     /// Why it is to end, if it is.
     pub fn why_end(&self) -> Option<Reason> {
-        if !self.worker.is_draining() && !self.worker.has_ended.get() {
+        if !self.worker.is_draining() && !self.worker.ending.has_operator_ended.get() {
             return None;
         }
         let mut table = self.worker.table.borrow_mut();
@@ -153,7 +153,7 @@ impl Handle {
             Some(SlotState::Active { end: Some(EndCause::Drained), .. }) => {
                 Some(Reason::Drained(None))
             }
-            _ => self.worker.is_cutting.get().then_some(Reason::Drained(None)),
+            _ => self.worker.is_cutting().then_some(Reason::Drained(None)),
         }
     }
 
@@ -164,9 +164,7 @@ impl Handle {
             Some(EndCause::Shed) => Some(WaitError::Shed),
             Some(EndCause::Ended) => Some(WaitError::Ended),
             Some(EndCause::Drained) | None if !is_late => None,
-            Some(EndCause::Drained) | None if self.worker.is_cutting.get() => {
-                Some(WaitError::Drained)
-            }
+            Some(EndCause::Drained) | None if self.worker.is_cutting() => Some(WaitError::Drained),
             Some(EndCause::Drained) | None => Some(WaitError::Late),
         }
     }

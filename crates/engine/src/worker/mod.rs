@@ -1,148 +1,47 @@
-//! The state of a worker, what workers share, and [`Program`], the trait through which the event
-//! loop calls the program.
+//! The state of a worker, its handle on a connection, and [`Program`], the trait through which the
+//! event loop calls the program.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
-use eyelet_sys::{socket, waker};
-use foldhash::fast::RandomState;
+use eyelet_sys::waker;
 
 use crate::departure::Departure;
 use crate::relay::{Buffers, Relay};
-use crate::table::{ConnectionTable, Slot};
+use crate::table::ConnectionTable;
 use crate::worker::clock::Clock;
-use crate::worker::drain_pace::DrainPace;
-use crate::worker::memory_wait::MemoryWait;
-use crate::worker::queues::{Holders, IdlePosition, ShedQueue};
-use crate::worker::source::{Source, Sources};
-use eyelet_memory::budget::{Account, Budget, Counted};
+use crate::worker::run_queue::RunQueue;
+use crate::worker::state::{Burst, EndingState, MovingState, SheddingState};
+use eyelet_memory::budget::Counted;
 use eyelet_memory::packed::{PackedBytes, SharedPieces};
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::counters::Counters;
-use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome, Parked, SharedInfo};
+use eyelet_telemetry::info::{ConnectionInfo, Decided, End, SharedInfo};
 use eyelet_telemetry::labels::Labels;
-use eyelet_telemetry::reason::{Class, Reason};
 
 pub(crate) mod clock;
+mod counting;
 pub(crate) mod drain_pace;
 mod handle;
+mod listed;
 pub(crate) mod memory_wait;
+mod process;
 pub(crate) mod queues;
 mod registration;
+mod run_queue;
 pub mod source;
+mod state;
 
 pub use handle::WaitError;
+pub use process::{ListenerSocket, Order, Process, Settings, Update};
 pub use registration::Registration;
-
-/// Connections that came and went since memory was last returned to the kernel.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Burst {
-    /// Peak of open connections.
-    pub(crate) peak: usize,
-    /// Connections open at the last tick.
-    pub(crate) open: usize,
-    /// Ticks since that number changed.
-    pub(crate) quiet: u32,
-    /// All ticks.
-    pub(crate) ticks: u32,
-    /// Ticks since a compressor was last used.
-    pub(crate) rested: u32,
-    /// Whether there may be memory to return: handshakes leave some, also for connections that
-    /// stay, and so do freed compressors.
-    pub(crate) dirty: bool,
-}
-
-/// Limits that the configuration sets for the event loop. A reload may change them.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// How long a connection may move no byte.
-    pub idle_timeout: Duration,
-    /// The same for one with a state of the program: [`crate::relay::Flow::keep_state`].
-    pub state_idle_timeout: Duration,
-    /// Whether idle connections are ended for new ones when memory is short.
-    pub shed_idle: bool,
-    /// How long a drain waits for busy connections.
-    pub drain_timeout: Duration,
-    /// Connections allowed at once: the least of configuration, memory and descriptors.
-    pub connections_max: usize,
-    /// Descriptors that connections may hold.
-    pub descriptors_max: usize,
-    /// Whether somebody may ask for a list of connections: [`crate::listing`].
-    pub may_list: bool,
-}
-
-/// What the process wants of its workers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
-    /// Serve by the configuration that the process was started with.
-    #[default]
-    Serve,
-    /// Serve by the newest one, which has this generation: [`Program::update`] gives it.
-    Reload(u64),
-    /// Accept nothing yet: the process that this one replaces still serves.
-    Hold,
-    /// Leave: the process that replaces this one accepts from now on and gets the connections.
-    /// [`Program::departure`] says how.
-    HandOver,
-    /// End: accept no more, and let the connections end.
-    Drain,
-}
-
-/// A listening socket of one worker.
-pub struct ListenerSocket {
-    /// Index of the listener in the configuration.
-    pub listener: u16,
-    /// The socket. The process has it too, for the next reload.
-    pub socket: Arc<OwnedFd>,
-    /// The kernel's count of dropped packets at the last look.
-    drops: u32,
-}
-
-impl ListenerSocket {
-    /// A listening socket. Another process may have had it before: what was dropped then is not
-    /// counted again.
-    pub fn new(listener: u16, socket: Arc<OwnedFd>) -> Self {
-        let drops = socket::drops(&socket).unwrap_or(0);
-        Self { listener, socket, drops }
-    }
-
-    /// Returns how many packets the kernel has dropped since the last look.
-    pub(crate) fn take_drops(&mut self) -> u32 {
-        let now = socket::drops(&self.socket).unwrap_or(self.drops);
-        now.wrapping_sub(std::mem::replace(&mut self.drops, now))
-    }
-}
-
-/// What a reload changes in the event loop.
-pub struct Update {
-    /// Its bounds.
-    pub settings: Settings,
-    /// Where it listens from now on, those before included that stay.
-    pub sockets: Vec<ListenerSocket>,
-}
-
-/// State that the workers of a process share.
-#[derive(Debug)]
-pub struct Process {
-    /// Connections open now, in all workers.
-    pub open: AtomicUsize,
-    /// Memory that connections hold, in all workers.
-    pub budget: Arc<Budget>,
-    /// Descriptors that connections hold now, in all workers.
-    pub descriptors: AtomicUsize,
-    /// How many workers there are.
-    pub workers: AtomicUsize,
-}
 
 /// The program's work on a connection. It ends when the connection has ended or is parked.
 pub type Task = Pin<Box<dyn Future<Output = ()>>>;
@@ -195,7 +94,7 @@ pub trait Program {
     fn update(&self) -> Option<Update>;
 
     /// Serves by the configuration that [`Program::update`] gave.
-    fn take_over(&self);
+    fn apply_update(&self);
 
     /// How the worker leaves after [`Order::HandOver`], once.
     fn departure(&self) -> Option<Departure> {
@@ -258,67 +157,22 @@ pub struct Worker {
     pub pieces: Rc<SharedPieces>,
     /// Its counters.
     pub counters: Arc<Counters>,
-    /// Half-open connections that hold much, oldest first. Some positions are stale.
-    pub(crate) large: ShedQueue,
-    /// Half-open connections, oldest first. Some positions are stale.
-    pub(crate) half_open: ShedQueue,
-    /// HTTP/2 connections without a stream, longest idle first. Some positions are stale.
-    pub(crate) unused: ShedQueue,
-    /// Tasks that serve parked connections, by source.
-    pub(crate) serving: RefCell<HashMap<Source, usize, RandomState>>,
-    /// Tasks that wait for memory.
-    pub(crate) waiting_for_memory: MemoryWait,
-    /// Memory that parked connections hold, by source.
-    pub(crate) sources: Sources,
-    /// Parked connections that hold bytes for a peer, longest first. Some positions are stale.
-    pub(crate) holders: RefCell<Holders>,
-    /// Searches of the table for idle connections since the last tick.
-    pub(crate) looks: Cell<u32>,
-    /// Where that search goes on.
-    pub(crate) idle_cursor: Cell<u32>,
-    /// Where the search for connections to hand over goes on.
-    pub(crate) leaving_cursor: Cell<u32>,
-    /// Parked connections that may have more to move but found memory short. Tried again at each
-    /// tick.
-    pub(crate) later: RefCell<Vec<Key>>,
-    /// Idle connections that the search found, the longest idle last.
-    pub(crate) idle: RefCell<Vec<IdlePosition>>,
-    /// Connections to resume in the next iteration without an event: those that used up their share
-    /// of this one, and those that must end.
-    pub(crate) again: RefCell<Vec<Key>>,
-    /// Shed connections whose futures are still in their slots. They are resumed, and so freed,
-    /// before the next connection runs: its need for memory must not shed others.
-    pub(crate) ending: RefCell<Vec<Key>>,
-    /// Starts an iteration for `again` or `ending`.
-    loop_waker: Cell<Option<Waker>>,
-    /// Connections whose future is stored in its slot and whose wait is over.
-    pub(crate) to_resume: RefCell<Vec<Key>>,
+    /// What load shedding uses.
+    pub(crate) shedding: SheddingState,
+    /// Connections that are resumed without an event.
+    pub(crate) run_queue: RunQueue,
+    /// The count in the id of the next connection.
     next_id: Cell<u64>,
-    pub(crate) drain: Cell<Option<DrainPace>>,
-    /// Connections that arrive from another process, which may have given them up, and have no slot
-    /// yet.
-    pub(crate) unplaced: Cell<usize>,
-    /// Whether the search for what leaves goes on after an iteration.
-    pub(crate) is_searching: Cell<bool>,
-    /// Whether its connections leave for another process.
-    pub(crate) leaving: Cell<bool>,
-    /// Whether an operator has ever ended an active connection here.
-    pub(crate) has_ended: Cell<bool>,
-    /// Whether the drain's time is over.
-    pub is_cutting: Cell<bool>,
+    /// How and why its connections end.
+    pub(crate) ending: EndingState,
+    /// What it knows of connections that move to another process, or come from one.
+    pub(crate) moving: MovingState,
+    /// Connections that came and went.
     pub(crate) burst: Cell<Burst>,
     /// Counting waker for futures stored in slots.
     pub(crate) counting_waker: Waker,
     /// Its clocks.
     pub clock: Clock,
-}
-
-impl Process {
-    /// No connection yet.
-    pub const fn new(budget: Arc<Budget>) -> Self {
-        let [open, descriptors, workers] = [const { AtomicUsize::new(0) }; 3];
-        Self { open, budget, descriptors, workers }
-    }
 }
 
 impl Worker {
@@ -343,29 +197,11 @@ impl Worker {
             shared,
             pieces,
             counters,
-            again: RefCell::default(),
-            ending: RefCell::default(),
-            loop_waker: Cell::default(),
-            to_resume: RefCell::default(),
-            later: RefCell::default(),
-            sources: Sources::default(),
-            holders: RefCell::default(),
-            looks: Cell::default(),
-            idle_cursor: Cell::default(),
-            leaving_cursor: Cell::default(),
-            idle: RefCell::default(),
-            large: ShedQueue::default(),
-            half_open: ShedQueue::default(),
-            unused: ShedQueue::default(),
-            serving: RefCell::default(),
-            waiting_for_memory: MemoryWait::default(),
+            shedding: SheddingState::default(),
+            run_queue: RunQueue::default(),
             next_id: Cell::new(1),
-            drain: Cell::default(),
-            unplaced: Cell::new(0),
-            is_searching: Cell::new(false),
-            leaving: Cell::new(false),
-            has_ended: Cell::new(false),
-            is_cutting: Cell::new(false),
+            ending: EndingState::default(),
+            moving: MovingState::default(),
             burst: Cell::default(),
             counting_waker: waker::counting_waker(),
             clock: Clock::new(),
@@ -404,113 +240,33 @@ impl Worker {
         self.program().is_some_and(|program| program.is_logging())
     }
 
-    /// Logs the end of a connection and counts its outcome.
-    pub fn emit(&self, info: &ConnectionInfo, end: &End) {
-        self.count(end, info.bytes_to_client, info.bytes_to_upstream);
-        if let Some(counted_at) = &info.decided.counted_at {
-            counted_at.closed();
-        }
-        if let Some(program) = self.program() {
-            program.log(info, end);
-        }
-    }
-
-    /// The same for a parked connection.
-    pub(crate) fn emit_parked(&self, info: &Parked, relay: &Relay, end: &End) {
-        if self.logs() {
-            let mut info = info.info(&self.shared.borrow());
-            if let Relay::Splice(spliced) = relay {
-                spliced.restore(&mut info.decided);
-            }
-            self.emit(&info, end);
-        } else {
-            self.count(end, info.bytes_to_client, info.bytes_to_upstream);
-            let shared = self.shared.borrow();
-            let counted_at = info.decided(&shared).and_then(|decided| decided.counted_at.as_ref());
-            if let Some(counted_at) = counted_at {
-                counted_at.closed();
-            }
-        }
-        self.shared.borrow_mut().forget(info);
-    }
-
-    /// Counts an end that lack of memory caused.
-    pub fn count_shed(&self, reason: &Reason) {
-        if reason.class() == Class::Shed {
-            self.counters.shed.up();
-        }
-    }
-
-    fn count(&self, end: &End, to_client: u64, to_upstream: u64) {
-        self.count_shed(&end.reason);
-        self.counters.fault(end);
-        self.counters.bytes_to_client.add(to_client);
-        self.counters.bytes_to_upstream.add(to_upstream);
-        if let Some(ended) = self.counters.ended.get(end.reason.class() as usize) {
-            ended.up();
-        }
-        match end.outcome {
-            Outcome::Failed => self.counters.failed.up(),
-            Outcome::Left => self.counters.left.up(),
-            Outcome::Originated => self.counters.originated.up(),
-            Outcome::Redirected => self.counters.redirected.up(),
-            Outcome::Refused => self.counters.refused.up(),
-            Outcome::Spliced => self.counters.spliced.up(),
-            Outcome::Terminated => self.counters.terminated.up(),
-        }
-    }
-
-    /// Counts a slot as freed. Dropping it closes its sockets.
-    pub(crate) fn closed(&self, slot: Option<Slot>) {
-        if let Some(slot) = slot {
-            self.uncount(&slot);
-        }
-    }
-
-    /// Counts a slot as freed whose sockets may stay open.
-    pub(crate) fn uncount(&self, slot: &Slot) {
-        self.process.open.fetch_sub(1, Relaxed);
-        self.process.budget.give(Account::Connections, slot.active_bytes());
-        self.process.descriptors.fetch_sub(slot.descriptors(), Relaxed);
-        self.counters.connections.down();
-        self.count_state(&slot.state, eyelet_telemetry::cell::Cell::down);
-    }
-
-    /// Counts descriptors that connections took, or returned where `n` is negative. An active
-    /// connection counts two from the start, because it may dial.
-    pub(crate) fn uses_descriptors(&self, n: isize) {
-        self.process.descriptors.fetch_add(n.cast_unsigned(), Relaxed);
-    }
-
-    /// Notes that the bytes in transit of one connection changed from `before` to `after`.
-    pub(crate) fn keeps(&self, before: usize, after: usize) {
-        self.holds(before, after);
-        if after > before {
-            self.process.budget.take(Account::Relayed, after - before);
-        } else if before > after {
-            self.process.budget.give(Account::Relayed, before - after);
-        }
-    }
-
-    /// Notes that a parked connection's memory changed from `before` to `after` bytes.
-    pub(crate) fn holds(&self, before: usize, after: usize) {
-        let bytes = self.counters.parked_bytes.value().wrapping_add(after as u64);
-        self.counters.parked_bytes.set(bytes.wrapping_sub(before as u64));
-    }
-
     /// Whether the worker drains.
     pub fn is_draining(&self) -> bool {
-        self.drain.get().is_some()
+        self.ending.drain.get().is_some()
     }
 
     /// Whether it has no connection, and none arrives.
     pub(crate) fn is_empty(&self) -> bool {
-        self.unplaced.get() == 0 && self.table.borrow().is_empty()
+        self.moving.unplaced.get() == 0 && self.table.borrow().is_empty()
     }
 
     /// Whether its parked connections leave for another process.
     pub fn is_leaving(&self) -> bool {
-        self.leaving.get()
+        self.moving.is_leaving.get()
+    }
+
+    /// Ready when connections go on, or end, without an event.
+    pub(crate) fn poll_later(&self, task: &Context<'_>) -> Poll<()> {
+        if self.run_queue.has_more() || self.moving.is_searching.take() {
+            return Poll::Ready(());
+        }
+        self.run_queue.register(task);
+        Poll::Pending
+    }
+
+    /// Whether the drain's time is over.
+    pub fn is_cutting(&self) -> bool {
+        self.ending.is_cutting.get()
     }
 
     /// Whether a connection that cannot be parked should end as soon as it can: the worker drains,
@@ -546,35 +302,6 @@ impl Worker {
     /// passed that already stays.
     pub fn set_next_id(&self, count: u64) {
         self.next_id.update(|own| own.max(count));
-    }
-
-    /// Resumes a connection in the next iteration, which then starts without an event.
-    pub(crate) fn go_on_later(&self, key: Key) {
-        self.again.borrow_mut().push(key);
-        self.wake_loop();
-    }
-
-    /// Has the event loop end a connection that was shed, before it resumes another.
-    pub(crate) fn end_later(&self, key: Key) {
-        self.ending.borrow_mut().push(key);
-        self.wake_loop();
-    }
-
-    fn wake_loop(&self) {
-        if let Some(waker) = self.loop_waker.take() {
-            waker.wake();
-        }
-    }
-
-    /// Ready when connections go on, or end, without an event.
-    pub(crate) fn poll_later(&self, task: &mut Context<'_>) -> Poll<()> {
-        let has_more = !self.again.borrow().is_empty() || !self.ending.borrow().is_empty();
-        if has_more || self.is_searching.take() {
-            return Poll::Ready(());
-        }
-        let known = self.loop_waker.take().filter(|known| known.will_wake(task.waker()));
-        self.loop_waker.set(known.or_else(|| Some(task.waker().clone())));
-        Poll::Pending
     }
 }
 

@@ -267,7 +267,7 @@ fn restart(config: Config) -> Result<Running, Box<dyn Error>> {
     let listeners = listen::restarted(&config, activated, earlier);
     let running = serve::start_after(config, &listeners, Order::Hold)?;
     drop(listeners);
-    stored.take_over(&running)?;
+    stored.serve(&running)?;
     Ok(running)
 }
 

@@ -95,7 +95,7 @@ async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Resu
             action::splice::splice(connection, info, splice, &mut peeked, hello_bytes).await
         }
         Action::Terminate(terminate) => {
-            connection.handle.see(State::Handshaking, info);
+            connection.handle.note_state(State::Handshaking, info);
             let peeked = (peeked, offer);
             Box::pin(action::terminate::terminate(connection, info, rule, terminate, peeked)).await
         }

@@ -115,7 +115,7 @@ impl KnownFacts {
                 Decision::Need(Fact::Hello) => return Ok(None),
                 Decision::Need(fact) => {
                     Box::pin(self.wait_for(connection, info, fact)).await?;
-                    connection.handle.see(State::Peeking, info);
+                    connection.handle.note_state(State::Peeking, info);
                 }
             }
         }
@@ -129,7 +129,7 @@ impl KnownFacts {
         info: &mut ConnectionInfo,
         fact: Fact,
     ) -> Result<(), End> {
-        connection.handle.see(State::Deciding, info);
+        connection.handle.note_state(State::Deciding, info);
         let stage = match fact {
             Fact::Destination => Stage::Destination,
             _ => Stage::Evidence,
@@ -355,7 +355,7 @@ impl KnownFacts {
         info: &mut ConnectionInfo,
     ) {
         if info.decided.destination.is_none() {
-            connection.handle.see(State::Deciding, info);
+            connection.handle.note_state(State::Deciding, info);
             self.find_destination(connection, info).await;
         }
         give_time(connection);

@@ -70,7 +70,7 @@ async fn pass(
                 let Some(to) = route(connection, info, rule, splice) else {
                     return Err(End::failed(Reason::NoDestination));
                 };
-                connection.handle.see(State::Serving, info);
+                connection.handle.note_state(State::Serving, info);
                 return client.pass(http, info, request, to).await;
             }
             _ => NOT_PLAIN,

@@ -19,7 +19,7 @@ use eyelet_telemetry::reason::Reason;
 
 use crate::path::connection::connection;
 use crate::path::connection_handle::ConnectionHandle;
-use crate::snapshot::published::{News, Published};
+use crate::snapshot::published::{Published, SnapshotUpdate};
 use crate::snapshot::worker::Worker;
 
 /// The program of one event loop. New connections get the newest configuration.
@@ -28,7 +28,7 @@ pub struct Service {
     worker: RefCell<Rc<Worker>>,
     published: Arc<Published>,
     /// A newer snapshot that no connection is served by yet.
-    news: RefCell<Option<News>>,
+    pending: RefCell<Option<SnapshotUpdate>>,
     /// Where the search for connections whose rule is gone goes on in the table.
     removal: Cell<Option<u32>>,
 }
@@ -37,8 +37,8 @@ impl Service {
     /// The program of the worker with this index, which has warmed up.
     pub fn new(index: usize, worker: Worker, published: Arc<Published>) -> Self {
         let worker = RefCell::new(worker.publish());
-        let (news, removal) = (RefCell::default(), Cell::default());
-        Self { index, worker, published, news, removal }
+        let (pending, removal) = (RefCell::default(), Cell::default());
+        Self { index, worker, published, pending, removal }
     }
 
     fn worker(&self) -> Rc<Worker> {
@@ -109,14 +109,14 @@ impl Program for Service {
 
     fn update(&self) -> Option<Update> {
         let served = self.worker.borrow().snapshot.generation;
-        let news = self.published.news(served)?;
-        let update = news.update(self.index);
-        *self.news.borrow_mut() = Some(news);
+        let pending = self.published.newer_than(served)?;
+        let update = pending.of_worker(self.index);
+        *self.pending.borrow_mut() = Some(pending);
         Some(update)
     }
 
-    fn take_over(&self) {
-        let Some(News { snapshot, lines, .. }) = self.news.take() else { return };
+    fn apply_update(&self) {
+        let Some(SnapshotUpdate { snapshot, lines, .. }) = self.pending.take() else { return };
         let generation = snapshot.generation;
         let worker = self.worker().reloaded(snapshot);
         worker.log.borrow_mut().write_to(lines);

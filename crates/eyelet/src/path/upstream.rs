@@ -51,7 +51,7 @@ pub fn dial(
                 let polled = dialling.as_mut().poll(task);
                 // A list shows the dial once it waits. Before that nobody can ask.
                 if polled.is_pending() && !std::mem::replace(&mut waited, true) {
-                    connection.handle.see(State::Dialling, info);
+                    connection.handle.note_state(State::Dialling, info);
                 }
                 polled
             })

@@ -61,7 +61,7 @@ pub struct Control {
 
 /// What a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum ControlCommand {
     /// To read the file again.
     Reload,
     /// To hand everything over to this program, or to the one at the path of this process.
@@ -73,7 +73,7 @@ pub enum Wish {
 /// A permitted client and what it asks for.
 pub struct ControlRequest {
     /// What it asks for.
-    pub wish: Wish,
+    pub command: ControlCommand,
     stream: UnixStream,
 }
 
@@ -158,20 +158,20 @@ async fn read(mut stream: UnixStream) -> io::Result<ControlRequest> {
             byte => said.push(byte),
         }
     }
-    let wish = wish(&said).ok_or(io::ErrorKind::InvalidData)?;
-    Ok(ControlRequest { wish, stream })
+    let command = parse(&said).ok_or(io::ErrorKind::InvalidData)?;
+    Ok(ControlRequest { command, stream })
 }
 
-fn wish(said: &[u8]) -> Option<Wish> {
+fn parse(said: &[u8]) -> Option<ControlCommand> {
     if said == CHANGE_KEY {
-        return Some(Wish::ChangeAccountKey);
+        return Some(ControlCommand::ChangeAccountKey);
     }
     match said.split(|byte| *byte == b' ').next()? {
-        RELOAD if said == RELOAD => Some(Wish::Reload),
-        UPGRADE if said == UPGRADE => Some(Wish::Upgrade(None)),
+        RELOAD if said == RELOAD => Some(ControlCommand::Reload),
+        UPGRADE if said == UPGRADE => Some(ControlCommand::Upgrade(None)),
         UPGRADE => {
             let path = Path::new(OsStr::from_bytes(said.get(UPGRADE.len() + 1..)?));
-            path.is_absolute().then(|| Wish::Upgrade(Some(path.to_owned())))
+            path.is_absolute().then(|| ControlCommand::Upgrade(Some(path.to_owned())))
         }
         _ => None,
     }
@@ -355,20 +355,20 @@ mod tests {
 
     #[test]
     fn only_whole_requests_are_understood() {
-        let upgrade = |path: Option<&str>| Some(Wish::Upgrade(path.map(PathBuf::from)));
+        let upgrade = |path: Option<&str>| Some(ControlCommand::Upgrade(path.map(PathBuf::from)));
         for (said, expected) in [
-            ("reload", Some(Wish::Reload)),
+            ("reload", Some(ControlCommand::Reload)),
             ("upgrade", upgrade(None)),
             ("upgrade /opt/new eyelet", upgrade(Some("/opt/new eyelet"))),
             ("upgrade eyelet", None),
             ("upgrade ", None),
-            ("acme rollover", Some(Wish::ChangeAccountKey)),
+            ("acme rollover", Some(ControlCommand::ChangeAccountKey)),
             ("acme", None),
             ("reload now", None),
             ("reloaded", None),
             ("", None),
         ] {
-            assert_eq!(wish(said.as_bytes()), expected, "{said:?}");
+            assert_eq!(parse(said.as_bytes()), expected, "{said:?}");
         }
     }
 }

@@ -28,7 +28,7 @@ use eyelet_acme::{Acme, AcmeKeeper};
 use eyelet_admin::{AdminError, Start};
 use eyelet_config::{Access, Config, UnchangedPairs, WatchedFile};
 use eyelet_engine::departure::Departure;
-use eyelet_engine::iteration::{LetGo, run};
+use eyelet_engine::iteration::{DropFutures, run};
 use eyelet_engine::listing::{self, Connections, Queries};
 use eyelet_engine::moving::batch::{self, Arrival, Arrivals};
 use eyelet_engine::worker::{ListenerSocket, Order};
@@ -609,7 +609,7 @@ fn serve(
     let service = Rc::new(Service::new(index, worker, published.clone()));
     let tasks = LocalSet::new();
     engine.serve(&service);
-    let last = LetGo(engine.clone());
+    let last = DropFutures(engine.clone());
     let life = async {
         // A process that ends before it has served must not touch the other process's queues.
         match ordered.wait_for(|order| *order != Order::Hold).await {

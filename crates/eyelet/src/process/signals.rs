@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::process::control::{Control, ControlRequest, Wish};
+use crate::process::control::{Control, ControlCommand, ControlRequest};
 use crate::process::diagnostics::{self, Diagnostics};
 use crate::process::reload::{ReloadOutcome, reload};
 use crate::process::serve::Running;
@@ -114,19 +114,19 @@ impl Signals {
                     }
                     known = (outcome.code != 0).then_some(outcome);
                 }
-                Some(request) = next(&mut edge.control) => match &request.wish {
-                    Wish::Reload => match self.reload(edge).await {
+                Some(request) = next(&mut edge.control) => match &request.command {
+                    ControlCommand::Reload => match self.reload(edge).await {
                         Ok(outcome) => {
                             log("reload", &outcome);
                             request.answer(&outcome).await;
                         }
                         Err(stop) => return stop,
                     },
-                    Wish::Upgrade(program) => {
+                    ControlCommand::Upgrade(program) => {
                         let program = program.clone().unwrap_or_else(|| edge.program.clone());
                         edge.begin_upgrade(request, program).await;
                     }
-                    Wish::ChangeAccountKey => edge.change_account_key(request),
+                    ControlCommand::ChangeAccountKey => edge.change_account_key(request),
                 },
                 event = next_event(&mut edge.upgrade) => {
                     if edge.upgraded(event).await {
@@ -263,7 +263,7 @@ impl Operated<'_> {
                 return false;
             }
             UpgradeEvent::Over => return true,
-            UpgradeEvent::Passed(passed) => passed.outcome(self.file),
+            UpgradeEvent::ParkedMoved(report) => report.outcome(self.file),
             UpgradeEvent::Failed(error) => error.outcome(),
         };
         log("upgrade", &outcome);

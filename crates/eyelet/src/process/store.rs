@@ -176,7 +176,7 @@ impl Stored {
     ///
     /// # Errors
     /// If a socket cannot listen.
-    pub fn take_over(self, running: &Running) -> Result<(), ListenError> {
+    pub fn serve(self, running: &Running) -> Result<(), ListenError> {
         let Self { recording, tickets, first_id, .. } = self;
         if let Err(error) = running.ticket_keys().import(&tickets, Now::read()) {
             tracing::warn!("clients cannot resume their sessions: {error}");

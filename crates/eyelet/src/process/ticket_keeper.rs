@@ -33,7 +33,7 @@ pub struct TicketKeeper {
 
 /// What the thread is told.
 struct Orders {
-    newest: Mutex<Order>,
+    latest: Mutex<Order>,
     is_new: Condvar,
 }
 
@@ -52,8 +52,8 @@ impl TicketKeeper {
     /// If no thread can be started.
     pub fn start(config: &Config) -> io::Result<Self> {
         let keys = Arc::new(TicketKeys::new(config.tickets.lifetime));
-        let newest = Mutex::new(Order::configure(config));
-        let orders = Arc::new(Orders { newest, is_new: Condvar::new() });
+        let latest = Mutex::new(Order::configure(config));
+        let orders = Arc::new(Orders { latest, is_new: Condvar::new() });
         let (has_keys, made) = sync_channel(1);
         let thread = std::thread::Builder::new().name("tickets".into());
         let (known, heard) = (keys.clone(), orders.clone());
@@ -100,7 +100,7 @@ impl Drop for TicketKeeper {
 impl Orders {
     fn lock(&self) -> MutexGuard<'_, Order> {
         // A poisoned lock still holds a whole value: each is replaced in one step.
-        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for an order, but not longer than this.

@@ -78,7 +78,7 @@ pub enum UpgradeEvent {
     /// The new process accepts: the workers may leave.
     Serving(Departures),
     /// Everything that was parked has left.
-    Passed(Passed),
+    ParkedMoved(UpgradeReport),
     /// All workers have left. This process has nothing more to do.
     Over,
     /// This process serves on.
@@ -94,7 +94,7 @@ pub struct Departures {
 }
 
 /// The result when everything that was parked has left.
-pub struct Passed {
+pub struct UpgradeReport {
     /// The new process.
     pub pid: u32,
     /// How many connections it has got.
@@ -105,7 +105,7 @@ pub struct Passed {
     pub warnings: String,
 }
 
-impl Passed {
+impl UpgradeReport {
     /// The answer for who asked.
     pub fn outcome(&self, file: &Path) -> ReloadOutcome {
         let Self { pid, connections, took: [all, moved], warnings } = self;
@@ -259,7 +259,7 @@ impl Plan {
                     end?;
                     continue;
                 }
-                Ok(Leaving::Passed) => parking = parking.saturating_sub(1),
+                Ok(Leaving::ParkedMoved) => parking = parking.saturating_sub(1),
                 Ok(Leaving::Left) => {
                     active = active.saturating_sub(1);
                     continue;
@@ -276,7 +276,7 @@ impl Plan {
                 let took = [began.elapsed(), served.elapsed()];
                 self.left(&ready).for_each(Bound::remove_file);
                 // The main thread drains, and hears no more.
-                let _ = events.blocking_send(UpgradeEvent::Passed(Passed {
+                let _ = events.blocking_send(UpgradeEvent::ParkedMoved(UpgradeReport {
                     pid,
                     connections,
                     took,

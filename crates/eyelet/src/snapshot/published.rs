@@ -13,7 +13,7 @@ use crate::snapshot::listen::Bound;
 /// The newest configuration, and the generation that each worker serves by. The lock is taken only
 /// at a reload.
 pub struct Published {
-    newest: Mutex<Newest>,
+    latest: Mutex<Publication>,
     served: Box<[AtomicU64]>,
     /// How each worker leaves for the process that replaces this one. Each takes its own.
     departures: Mutex<Vec<Option<Departure>>>,
@@ -21,14 +21,14 @@ pub struct Published {
 }
 
 /// What a reload passes to all workers.
-struct Newest {
+struct Publication {
     snapshot: Arc<Snapshot>,
     listeners: Arc<[Bound]>,
     lines: Lines,
 }
 
 /// What a reload passes to one worker.
-pub struct News {
+pub struct SnapshotUpdate {
     /// The configuration.
     pub snapshot: Arc<Snapshot>,
     /// Where its access lines go.
@@ -37,9 +37,9 @@ pub struct News {
     workers: usize,
 }
 
-impl News {
+impl SnapshotUpdate {
     /// The changes for a worker's event loop.
-    pub fn update(&self, worker: usize) -> Update {
+    pub fn of_worker(&self, worker: usize) -> Update {
         Update {
             settings: self.snapshot.settings,
             sockets: sockets(&self.listeners, worker, self.workers),
@@ -56,15 +56,15 @@ impl Published {
         workers: usize,
     ) -> Self {
         let served = (0..workers).map(|_| AtomicU64::new(0)).collect();
-        let newest = Mutex::new(Newest { snapshot, listeners, lines });
-        Self { newest, served, departures: Mutex::default(), first_id: AtomicU64::new(1) }
+        let latest = Mutex::new(Publication { snapshot, listeners, lines });
+        Self { latest, served, departures: Mutex::default(), first_id: AtomicU64::new(1) }
     }
 
     /// Makes a configuration the newest.
     pub fn publish(&self, snapshot: Arc<Snapshot>, listeners: Arc<[Bound]>, lines: Lines) {
         let earlier = {
-            let mut newest = self.newest();
-            std::mem::replace(&mut *newest, Newest { snapshot, listeners, lines })
+            let mut latest = self.latest();
+            std::mem::replace(&mut *latest, Publication { snapshot, listeners, lines })
         };
         // This may be the last reference to the earlier configuration, and freeing it takes time.
         drop(earlier);
@@ -72,12 +72,12 @@ impl Published {
 
     /// The newest configuration.
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.newest().snapshot.clone()
+        self.latest().snapshot.clone()
     }
 
     /// Its listeners.
     pub fn listeners(&self) -> Arc<[Bound]> {
-        self.newest().listeners.clone()
+        self.latest().listeners.clone()
     }
 
     /// The number of workers.
@@ -86,14 +86,14 @@ impl Published {
     }
 
     /// The newest configuration, if it is newer than `generation`.
-    pub fn news(&self, generation: u64) -> Option<News> {
-        let newest = self.newest();
-        if newest.snapshot.generation <= generation {
+    pub fn newer_than(&self, generation: u64) -> Option<SnapshotUpdate> {
+        let latest = self.latest();
+        if latest.snapshot.generation <= generation {
             return None;
         }
-        let Newest { snapshot, listeners, lines } = &*newest;
+        let Publication { snapshot, listeners, lines } = &*latest;
         let (snapshot, listeners, lines) = (snapshot.clone(), listeners.clone(), lines.clone());
-        Some(News { snapshot, lines, listeners, workers: self.served.len() })
+        Some(SnapshotUpdate { snapshot, lines, listeners, workers: self.served.len() })
     }
 
     /// Notes that a worker serves by a configuration.
@@ -132,9 +132,9 @@ impl Published {
         self.departures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn newest(&self) -> MutexGuard<'_, Newest> {
+    fn latest(&self) -> MutexGuard<'_, Publication> {
         // A poisoned lock still holds a whole value: each is replaced in one step.
-        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

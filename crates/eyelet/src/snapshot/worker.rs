@@ -27,7 +27,8 @@ pub struct Worker {
     pub http: Rc<Http>,
     /// The access log.
     pub log: Rc<RefCell<Log>>,
-    newest: Rc<RefCell<Weak<Self>>>,
+    /// The worker that decides from now on. All of one event loop share it.
+    successor: Rc<RefCell<Weak<Self>>>,
 }
 
 impl Worker {
@@ -44,7 +45,7 @@ impl Worker {
         let log = Rc::new(RefCell::new(log));
         let (shared, labels) = (snapshot.http.clone(), snapshot.labels());
         let http = Http::new(shared, labels, engine.clone(), names.clone(), log.clone());
-        Ok(Self { snapshot, engine, names, http, log, newest: Rc::default() })
+        Ok(Self { snapshot, engine, names, http, log, successor: Rc::default() })
     }
 
     /// The same worker under a new configuration.
@@ -53,21 +54,21 @@ impl Worker {
         let names = Rc::new(self.names.reloaded(snapshot.names.clone()));
         let http = self.http.reload(snapshot.http.clone(), snapshot.labels(), names.clone());
         let (engine, log) = (self.engine.clone(), self.log.clone());
-        Self { snapshot, engine, names, http, log, newest: self.newest.clone() }
+        Self { snapshot, engine, names, http, log, successor: self.successor.clone() }
     }
 
     /// Makes this the worker that decides from now on.
     #[must_use]
     pub fn publish(self) -> Rc<Self> {
         let worker = Rc::new(self);
-        *worker.newest.borrow_mut() = Rc::downgrade(&worker);
+        *worker.successor.borrow_mut() = Rc::downgrade(&worker);
         worker
     }
 
     /// The worker under the newest configuration, if that is not this one.
     pub fn newer(&self) -> Option<Rc<Self>> {
-        let newest = self.newest.borrow().upgrade();
-        newest.filter(|newest| newest.snapshot.generation != self.snapshot.generation)
+        let successor = self.successor.borrow().upgrade();
+        successor.filter(|successor| successor.snapshot.generation != self.snapshot.generation)
     }
 
     /// The names of its rules and listeners for access lines.

@@ -271,7 +271,7 @@ impl ServedConnection {
     /// The reason to give up an exchange whose bodies have not moved since then, if there is one.
     pub fn gives_up(&self, moved: Instant) -> Option<Reason> {
         if moved.elapsed() >= self.worker.shared.config.http.body_timeout
-            || self.worker.engine.is_cutting.get()
+            || self.worker.engine.is_cutting()
         {
             return Some(Reason::Timeout(Limit::Body, None));
         }

@@ -89,7 +89,7 @@ fn check_empty(worker: &Worker) {
     assert_eq!(worker.counters.parked.value(), 0);
     assert_eq!(worker.counters.parked_bytes.value(), 0);
     assert_eq!(worker.process.budget.used_by(Account::Relayed), 0);
-    assert!(worker.shared.borrow().is_empty() && worker.sources.is_empty());
+    assert!(worker.shared.borrow().is_empty() && worker.shedding.sources.is_empty());
 }
 
 #[test]

@@ -69,7 +69,7 @@ async fn begin(
     let target = DialTarget::Configured(&to.address);
     upstream::dial(connection, info, &target, &DialOptions::default()).await?;
     connection.handle.no_delay();
-    connection.handle.see(State::Handshaking, info);
+    connection.handle.note_state(State::Handshaking, info);
     connection.handle.due_in(connection.worker.snapshot.config.limits.handshake_timeout);
     let mut shaking = Shaking::new(connection, to)?;
     shaking.shake(connection).await?;

@@ -93,7 +93,7 @@ pub async fn terminate(
         Err(failure) => return Err(mint::explain(terminate, give_up(connection, failure))),
     };
     let kind = (done.version == TLS13, done.resumed);
-    connection.worker.engine.shaken(kind, began);
+    connection.worker.engine.count_handshake(kind, began);
     info.decided.client_roots = client_roots;
     if terminate.client_cert_header {
         info.decided.client_certificate =
@@ -204,7 +204,7 @@ async fn hold(
     target: &DialTarget<'_>,
     wait: Duration,
 ) -> Result<usize, End> {
-    connection.handle.see(State::Dialling, info);
+    connection.handle.note_state(State::Dialling, info);
     let end = Instant::now() + wait;
     let mut step = WAIT_STEP_MIN;
     loop {

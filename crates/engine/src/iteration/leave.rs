@@ -1,0 +1,136 @@
+//! A worker leaves: another process gets its listeners and its connections.
+
+use std::future::ready;
+use std::io;
+use std::pin::pin;
+use std::time::Instant;
+
+use eyelet_memory::slab::Key;
+use tokio::sync::mpsc::error::TryRecvError;
+use tokio::sync::{mpsc, watch};
+
+use crate::departure::{BatchAnswer, Departure};
+use crate::iteration::accept::LAST_ACCEPT_TIME;
+use crate::iteration::event_loop::{Iterations, cut_all, others_first};
+use crate::moving::batch::{self, PLACED_AT_ONCE};
+use crate::moving::handover::Detached;
+use crate::moving::search::Search;
+use crate::shedding::drain;
+use crate::worker::{Order, drain_pace};
+
+/// What a worker that leaves is told.
+enum HandoverEvent {
+    /// The answer to its batch. `None`: the other process is dead.
+    Answer(Option<BatchAnswer>),
+    Order(Order),
+}
+
+impl Iterations {
+    /// Leaves: the other process accepts, and gets what is parked and what is parked later. Returns
+    /// whether this worker serves on because the other process has died. If not, what is left
+    /// drains: it cannot leave, or an order came.
+    pub(super) async fn hand_over(
+        &mut self,
+        orders: &mut watch::Receiver<Order>,
+    ) -> io::Result<bool> {
+        let worker = self.worker.clone();
+        let departure = worker.program().and_then(|program| program.departure());
+        let Some(departure) = departure else { return Ok(false) };
+        let Departure { kept, batches, descriptors_max, mut answers, active_max } = departure;
+        let now = Instant::now();
+        let drain_timeout = worker.settings.get().drain_timeout;
+        let end = now + drain_timeout.min(active_max);
+        // If `active_max` is over before that, what is left is cut together.
+        let last_part = now + drain_timeout - drain_pace::last_part(drain_timeout);
+        let sockets = worker.leave(&mut self.accepting, &kept, now + LAST_ACCEPT_TIME);
+        worker.moving.is_leaving.set(true);
+        batch::wake_active(&worker);
+        let mut search = Search::new(batches, descriptors_max);
+        let (mut waiting, mut must_drain) = (Vec::new(), false);
+        loop {
+            if waiting.is_empty() && !must_drain {
+                waiting = search.next(&worker);
+            }
+            if waiting.is_empty() {
+                // The others may still need this worker: the process serves on if the new one dies.
+                if search.has_moved_parked() && worker.is_empty() {
+                    search.leave();
+                }
+                if !worker.is_draining() && Instant::now() >= last_part {
+                    drain::begin_last(&worker);
+                }
+                if Instant::now() >= end {
+                    cut_all(&worker).await;
+                    must_drain = true;
+                }
+                if must_drain {
+                    search.leave();
+                    return Ok(false);
+                }
+            }
+            match self.next_event(&mut answers, orders).await? {
+                None => {}
+                Some(HandoverEvent::Order(order)) => must_drain |= order == Order::Drain,
+                Some(HandoverEvent::Answer(Some(BatchAnswer::Committed { refused }))) => {
+                    let sent = std::mem::take(&mut waiting).into_iter().enumerate();
+                    let back = sent.filter(|(index, _)| refused.binary_search(index).is_ok());
+                    let back = back.map(|(_, connection)| connection).collect();
+                    search.keep(self.put_back(back).await?);
+                }
+                Some(HandoverEvent::Answer(Some(BatchAnswer::Refused))) => {
+                    self.put_back(std::mem::take(&mut waiting)).await?;
+                    // Those that are left end here, at the latest when the time is over.
+                    search.stop();
+                }
+                Some(HandoverEvent::Answer(Some(BatchAnswer::Over))) => return Ok(false),
+                Some(HandoverEvent::Answer(None)) => {
+                    self.put_back(waiting).await?;
+                    if must_drain {
+                        return Ok(false);
+                    }
+                    worker.moving.is_leaving.set(false);
+                    worker.ending.drain.set(None);
+                    worker.come_back(&mut self.accepting, sockets);
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
+    /// Places connections that have not left, a few in each iteration. Returns their keys.
+    async fn put_back(&mut self, connections: Vec<Detached>) -> io::Result<Vec<Key>> {
+        let (mut connections, mut keys) = (connections.into_iter(), Vec::new());
+        while connections.len() > 0 {
+            keys.extend(batch::put_back(&self.worker, connections.by_ref().take(PLACED_AT_ONCE)));
+            self.next(pin!(ready(()))).await?;
+        }
+        Ok(keys)
+    }
+
+    /// The answer to a batch, or an order. `None`: neither, after an iteration.
+    async fn next_event(
+        &mut self,
+        answers: &mut mpsc::Receiver<BatchAnswer>,
+        orders: &mut watch::Receiver<Order>,
+    ) -> io::Result<Option<HandoverEvent>> {
+        if self.worker.moving.is_searching.get() {
+            others_first().await;
+        }
+        // A worker that always has events polls what follows only at a tick.
+        match answers.try_recv() {
+            Err(TryRecvError::Empty) => {}
+            answer => return Ok(Some(HandoverEvent::Answer(answer.ok()))),
+        }
+        let next_event = pin!(async {
+            tokio::select! {
+                answer = answers.recv() => HandoverEvent::Answer(answer),
+                // Without a sender the process is going.
+                changed = orders.changed() => HandoverEvent::Order(match changed {
+                    Ok(()) => *orders.borrow_and_update(),
+                    Err(_) => Order::Drain,
+                }),
+            }
+        });
+        self.next(next_event).await
+    }
+}

@@ -1,0 +1,47 @@
+//! Returns free memory to the kernel once a burst of connections is over, or while memory is short.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::iteration::accept::Accepting;
+use crate::worker::{Program, Worker};
+
+/// A burst of fewer connections leaves too little memory to be worth returning while others come
+/// and go.
+const BURST: usize = 1000;
+/// Ticks (1 s) after which a number that did not change counts as settled.
+const QUIET_TICKS: u32 = 10;
+
+impl Worker {
+    /// Returns free memory to the kernel once a burst of connections is over: when half of the peak
+    /// are gone, or when nothing came or went for [`QUIET_TICKS`]. While memory is short it does so
+    /// every [`QUIET_TICKS`]. Compressors that were idle for so long are freed.
+    pub(super) fn give_memory_back(&self, program: &dyn Program, accepting: &mut Accepting) {
+        let open = self.process.open.load(Relaxed);
+        let mut burst = self.burst.get();
+        burst.quiet = if open == burst.open { burst.quiet.saturating_add(1) } else { 0 };
+        burst.dirty |= open != burst.open;
+        burst.open = open;
+        burst.peak = burst.peak.max(open);
+        burst.rested = if program.is_resting() { burst.rested.saturating_add(1) } else { 0 };
+        if burst.rested >= QUIET_TICKS {
+            // This does not depend on connections. The next trim returns what it frees.
+            program.release_caches();
+            (burst.rested, burst.dirty) = (0, true);
+        }
+        let halved = burst.peak >= BURST && open <= burst.peak / 2;
+        let settled = burst.dirty && burst.quiet >= QUIET_TICKS;
+        burst.ticks = burst.ticks.wrapping_add(1);
+        let short = burst.ticks.is_multiple_of(QUIET_TICKS) && self.process.budget.is_filling(0);
+        if halved || settled || short {
+            program.release_caches();
+            self.release_queues();
+            accepting.waiting.shrink_to_fit();
+            eyelet_sys::memory::trim();
+            if settled && self.index == 0 {
+                eyelet_sys::memory::forget_code();
+            }
+            (burst.peak, burst.dirty) = (open, false);
+        }
+        self.burst.set(burst);
+    }
+}

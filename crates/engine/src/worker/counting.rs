@@ -1,0 +1,106 @@
+//! What a worker counts of its connections, and what is logged at their end.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::relay::Relay;
+use crate::table::Slot;
+use crate::worker::Worker;
+use eyelet_memory::budget::Account;
+use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, Parked};
+use eyelet_telemetry::reason::{Class, Reason};
+
+impl Worker {
+    /// Logs the end of a connection and counts its outcome.
+    pub fn emit(&self, info: &ConnectionInfo, end: &End) {
+        self.count(end, info.bytes_to_client, info.bytes_to_upstream);
+        if let Some(counted_at) = &info.decided.counted_at {
+            counted_at.closed();
+        }
+        if let Some(program) = self.program() {
+            program.log(info, end);
+        }
+    }
+
+    /// The same for a parked connection.
+    pub(crate) fn emit_parked(&self, info: &Parked, relay: &Relay, end: &End) {
+        if self.logs() {
+            let mut info = info.info(&self.shared.borrow());
+            if let Relay::Splice(spliced) = relay {
+                spliced.restore(&mut info.decided);
+            }
+            self.emit(&info, end);
+        } else {
+            self.count(end, info.bytes_to_client, info.bytes_to_upstream);
+            let shared = self.shared.borrow();
+            let counted_at = info.decided(&shared).and_then(|decided| decided.counted_at.as_ref());
+            if let Some(counted_at) = counted_at {
+                counted_at.closed();
+            }
+        }
+        self.shared.borrow_mut().forget(info);
+    }
+
+    /// Counts an end that lack of memory caused.
+    pub fn count_shed(&self, reason: &Reason) {
+        if reason.class() == Class::Shed {
+            self.counters.shed.up();
+        }
+    }
+
+    fn count(&self, end: &End, to_client: u64, to_upstream: u64) {
+        self.count_shed(&end.reason);
+        self.counters.fault(end);
+        self.counters.bytes_to_client.add(to_client);
+        self.counters.bytes_to_upstream.add(to_upstream);
+        if let Some(ended) = self.counters.ended.get(end.reason.class() as usize) {
+            ended.up();
+        }
+        match end.outcome {
+            Outcome::Failed => self.counters.failed.up(),
+            Outcome::Left => self.counters.left.up(),
+            Outcome::Originated => self.counters.originated.up(),
+            Outcome::Redirected => self.counters.redirected.up(),
+            Outcome::Refused => self.counters.refused.up(),
+            Outcome::Spliced => self.counters.spliced.up(),
+            Outcome::Terminated => self.counters.terminated.up(),
+        }
+    }
+
+    /// Counts a slot as freed. Dropping it closes its sockets.
+    pub(crate) fn closed(&self, slot: Option<Slot>) {
+        if let Some(slot) = slot {
+            self.uncount(&slot);
+        }
+    }
+
+    /// Counts a slot as freed whose sockets may stay open.
+    pub(crate) fn uncount(&self, slot: &Slot) {
+        self.process.open.fetch_sub(1, Relaxed);
+        self.process.budget.give(Account::Connections, slot.active_bytes());
+        self.process.descriptors.fetch_sub(slot.descriptors(), Relaxed);
+        self.counters.connections.down();
+        self.count_state(&slot.state, eyelet_telemetry::cell::Cell::down);
+    }
+
+    /// Counts descriptors that connections took, or returned where `n` is negative. An active
+    /// connection counts two from the start, because it may dial.
+    pub(crate) fn uses_descriptors(&self, n: isize) {
+        self.process.descriptors.fetch_add(n.cast_unsigned(), Relaxed);
+    }
+
+    /// Notes that the bytes in transit of one connection changed from `before` to `after`.
+    pub(crate) fn keeps(&self, before: usize, after: usize) {
+        self.holds(before, after);
+        if after > before {
+            self.process.budget.take(Account::Relayed, after - before);
+        } else if before > after {
+            self.process.budget.give(Account::Relayed, before - after);
+        }
+    }
+
+    /// Notes that a parked connection's memory changed from `before` to `after` bytes.
+    pub(crate) fn holds(&self, before: usize, after: usize) {
+        let bytes = self.counters.parked_bytes.value().wrapping_add(after as u64);
+        self.counters.parked_bytes.set(bytes.wrapping_sub(before as u64));
+    }
+}

@@ -1,0 +1,79 @@
+//! Parts of a worker's state, by who uses them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+
+use crate::worker::drain_pace::DrainPace;
+use crate::worker::memory_wait::MemoryWait;
+use crate::worker::queues::{Holders, IdlePosition, ShedQueue};
+use crate::worker::source::{Source, Sources};
+
+/// What load shedding uses.
+#[derive(Default)]
+pub(crate) struct SheddingState {
+    /// Half-open connections that hold much, oldest first. Some positions are stale.
+    pub large: ShedQueue,
+    /// Half-open connections, oldest first. Some positions are stale.
+    pub half_open: ShedQueue,
+    /// HTTP/2 connections without a stream, longest idle first. Some positions are stale.
+    pub unused: ShedQueue,
+    /// Parked connections that hold bytes for a peer, longest first. Some positions are stale.
+    pub holders: RefCell<Holders>,
+    /// Idle connections that the search found, the longest idle last.
+    pub idle: RefCell<Vec<IdlePosition>>,
+    /// Where that search goes on.
+    pub idle_cursor: Cell<u32>,
+    /// Searches of the table for idle connections since the last tick.
+    pub idle_searches: Cell<u32>,
+    /// Tasks that serve parked connections, by source.
+    pub tasks: RefCell<HashMap<Source, usize, RandomState>>,
+    /// Memory that parked connections hold, by source.
+    pub sources: Sources,
+    /// Tasks that wait for memory.
+    pub memory_wait: MemoryWait,
+}
+
+/// What moves connections to another process, and takes those that come from one.
+#[derive(Default)]
+pub(crate) struct MovingState {
+    /// Whether its connections leave for another process.
+    pub is_leaving: Cell<bool>,
+    /// Where the search for connections to hand over goes on.
+    pub cursor: Cell<u32>,
+    /// Whether that search goes on after an iteration.
+    pub is_searching: Cell<bool>,
+    /// Connections that arrive from another process, which may have given them up, and have no slot
+    /// yet.
+    pub unplaced: Cell<usize>,
+}
+
+/// How and why a worker's connections end.
+#[derive(Default)]
+pub(crate) struct EndingState {
+    /// The drain, if there is one.
+    pub drain: Cell<Option<DrainPace>>,
+    /// Whether the drain's time is over.
+    pub is_cutting: Cell<bool>,
+    /// Whether an operator has ever ended an active connection here.
+    pub has_operator_ended: Cell<bool>,
+}
+
+/// Connections that came and went since memory was last returned to the kernel.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Burst {
+    /// Peak of open connections.
+    pub(crate) peak: usize,
+    /// Connections open at the last tick.
+    pub(crate) open: usize,
+    /// Ticks since that number changed.
+    pub(crate) quiet: u32,
+    /// All ticks.
+    pub(crate) ticks: u32,
+    /// Ticks since a compressor was last used.
+    pub(crate) rested: u32,
+    /// Whether there may be memory to return: handshakes leave some, also for connections that
+    /// stay, and so do freed compressors.
+    pub(crate) dirty: bool,
+}
