@@ -1,6 +1,9 @@
 //! Ends connections before their peers do: where memory is short, and when the process ends.
 
 pub(crate) mod drain;
+mod idle;
 mod shed;
+mod slow;
+mod tidy;
 
 pub use shed::Serving;

@@ -6,7 +6,6 @@
 //! parked connections that hold nothing stay, unless `shed_idle` is set. Those that hold bytes for
 //! a slow peer end after three seconds.
 
-use std::cmp::Reverse;
 use std::collections::hash_map::Entry as Tasks;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -15,12 +14,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::Context;
 
 use crate::park;
-use crate::table::timer_wheel::TICK_MS;
+use crate::shedding::tidy::is_queued;
 use crate::table::{ConnectionTable, EndCause, Phase, Slot, SlotState, Waits};
 use crate::worker::Worker;
-use crate::worker::queues::{
-    Holder, IdleKind, IdlePosition, STALE_MAX, ShedPosition, ShedQueue, queue,
-};
+use crate::worker::queues::{ShedPosition, ShedQueue, queue};
 use crate::worker::source::{self, Source};
 use eyelet_memory::budget::{ACTIVE_BYTES, Account};
 use eyelet_memory::slab::Key;
@@ -39,25 +36,12 @@ const SHED_IDLE_A_NEW_ONE: usize = NEW_BYTES / size_of::<Slot>();
 /// Most parked connections that are ended for a task or a stream. Each frees a slot and a state,
 /// 330 bytes at least, so this many make room for a stream of 16 KiB.
 const SHED_PARKED_MAX: usize = 50;
-/// Most connections that one search for the longest idle ones looks at. It costs as much as a
-/// hundred small requests.
-const IDLE_LOOKS: u32 = 1024;
-/// Most such searches in a tick of 100 ms. Where few connections may end, a worker finds those of
-/// 16,384 slots in a tick.
-const LOOKS_A_TICK: u32 = 16;
-/// How long a peer may leave bytes in our memory while memory is short: as long as an HTTP body may
-/// stall then.
-const STALLED_TICKS: u32 = (3_000 / TICK_MS) as u32;
-/// Holders looked at per tick: this many, or this part of the queue if that is more.
-const HOLDERS_LOOKS: usize = 64;
-const HOLDERS_PART: usize = 4;
-/// Upper bound of that, so that a tick stays short: each costs a cache miss or two.
-const HOLDERS_LOOKS_MAX: usize = 4096;
 /// A source with fewer tasks than this still gets new ones while memory is short.
 const FEW: usize = 4;
 /// Positions that a search for crowded half-open connections looks at. Each costs a system call,
 /// and in a flood of half-open connections the oldest ones have their sources in common.
 const CROWDED_LOOKS: usize = 32;
+
 impl Worker {
     /// Makes room for a new connection from `source`. Returns whether there is room. A source that
     /// has much ends no handshake of one that has little: see `Worker::shed_oldest`.
@@ -200,88 +184,6 @@ impl Worker {
         !self.process.budget.is_over(bytes)
     }
 
-    /// Ends the parked connection that is idle longest: with a state of the program, which is
-    /// HTTP/2, or of any kind if `any` is set. The connection of `spared` is not ended.
-    fn shed_idle(self: &Rc<Self>, spared: Option<Key>, any: bool) -> bool {
-        let may_end = |idle: &mut IdlePosition| any || idle.kind < IdleKind::Plain;
-        while !self.shedding.idle.borrow_mut().last_mut().is_some_and(may_end) {
-            if self.shedding.idle_searches.get() == LOOKS_A_TICK {
-                return false;
-            }
-            self.shedding.idle_searches.update(|looks| looks + 1);
-            self.look_for_idle();
-        }
-        loop {
-            let Some(idle) = self.shedding.idle.borrow_mut().pop_if(may_end) else { return false };
-            let IdlePosition { key, due, kind } = idle;
-            // A deadline that moved means that it was not idle.
-            let is_idle = spared != Some(key) && self.table.borrow_mut().due(key) == due;
-            if is_idle && park::shed(self, key, kind) {
-                return true;
-            }
-        }
-    }
-
-    /// Finds the longest idle ones among the next [`IDLE_LOOKS`] connections.
-    fn look_for_idle(&self) {
-        let mut idle = self.shedding.idle.borrow_mut();
-        let mut table = self.table.borrow_mut();
-        let kind = IdleKind::Plain;
-        let keys = table.next_keys(&self.shedding.idle_cursor, IDLE_LOOKS);
-        // Those of an earlier search that nobody could use.
-        idle.clear();
-        idle.extend(keys.map(|key| IdlePosition { key, due: 0, kind }));
-        idle.retain_mut(|position| {
-            position.due = table.due(position.key);
-            let Some(Slot { state: SlotState::Parked { info, relay }, .. }) =
-                table.slot(position.key)
-            else {
-                return false;
-            };
-            position.kind = match (relay.flow().state(), info.is_settled()) {
-                (Some(_), true) => IdleKind::StateSettled,
-                (Some(_), false) => IdleKind::StateNew,
-                (None, true) => IdleKind::Plain,
-                (None, false) => return false,
-            };
-            relay.flow().is_quiet()
-        });
-        // The nearest deadline is the longest idleness. It is sorted last, because `pop_if` takes
-        // the last.
-        idle.sort_unstable_by_key(|position| Reverse((position.kind, position.due)));
-    }
-
-    /// Queues a parked connection that starts to hold bytes for a peer.
-    pub fn queue_holder(&self, key: Key, since: u32) {
-        self.shedding.holders.borrow_mut().positions.push_back(Holder { key, since });
-    }
-
-    /// While memory is short, ends connections whose peer left bytes in our memory for
-    /// [`STALLED_TICKS`], the slowest first. A peer that takes a little counts as slow, too: the
-    /// time starts anew only when it has taken all.
-    fn give_up_slow(self: &Rc<Self>) {
-        let now = self.table.borrow().now();
-        let looks = self.shedding.holders.borrow().positions.len() / HOLDERS_PART;
-        for _ in 0..looks.clamp(HOLDERS_LOOKS, HOLDERS_LOOKS_MAX) {
-            let Some(first) = self.shedding.holders.borrow_mut().positions.pop_front() else {
-                break;
-            };
-            match park::holds_since(self, first.key) {
-                None => {}
-                Some(since) if since > first.since => self.queue_holder(first.key, since),
-                // All others in the queue have held theirs for a shorter time.
-                Some(since) => {
-                    let is_slow = now.saturating_sub(since) >= STALLED_TICKS;
-                    if !is_slow || !self.process.budget.is_filling(0) {
-                        self.shedding.holders.borrow_mut().positions.push_front(first);
-                        break;
-                    }
-                    park::give_up_slow(self, first.key);
-                }
-            }
-        }
-    }
-
     /// Ends the oldest half-open connection. One that waits to be served with what it received
     /// counts as half-open, too. If there is none, ends the HTTP/2 connection that has a task and
     /// is without a stream longest. Returns `false` if there is neither.
@@ -378,64 +280,6 @@ impl Worker {
         let reason = self.why_shed(peer.ip());
         self.emit(&info, &End { outcome: Outcome::Refused, reason });
         drop(client);
-    }
-
-    /// The work of each tick. Its cost does not grow with the number of connections.
-    pub fn tidy_queues(self: &Rc<Self>) {
-        self.tidy(&self.shedding.large, Phase::Large);
-        self.tidy(&self.shedding.half_open, Phase::HalfOpen);
-        self.tidy(&self.shedding.unused, Phase::Idle);
-        self.shedding.idle_searches.set(0);
-        self.give_up_slow();
-        // While the first one holds its bytes, those behind it are not looked at. Most of them may
-        // be stale.
-        let mut holders = self.shedding.holders.borrow_mut();
-        holders.tidy(|holder| park::holds_since(self, holder.key).is_some());
-    }
-
-    /// Tidies a queue when it has doubled, so that each position is looked at twice at most.
-    fn tidy(&self, queue: &ShedQueue, of: Phase) {
-        if queue.positions.borrow().len() >= STALE_MAX.max(2 * queue.kept.get()) {
-            self.drop_stale(queue, of);
-        }
-    }
-
-    /// Frees the memory of short queues that a burst has left: what it had to hold lies amid the
-    /// memory of its handshakes, and would keep those pages. Long queues are tidied at each tick.
-    pub(crate) fn release_queues(&self) {
-        let queues = [
-            (&self.shedding.large, Phase::Large),
-            (&self.shedding.half_open, Phase::HalfOpen),
-            (&self.shedding.unused, Phase::Idle),
-        ];
-        for (queue, of) in queues {
-            if queue.positions.borrow().len() < STALE_MAX {
-                self.drop_stale(queue, of);
-                queue.positions.borrow_mut().shrink_to_fit();
-            }
-        }
-        self.run_queue.ready.borrow_mut().shrink_to_fit();
-    }
-
-    /// Drops stale positions: of connections that ended or moved on, and all but the newest of
-    /// each.
-    fn drop_stale(&self, queue: &ShedQueue, of: Phase) {
-        let (mut positions, mut table) = (queue.positions.borrow_mut(), self.table.borrow_mut());
-        positions.retain(|at| is_queued(&mut table, at, of));
-        // The memory of a flood's queue is not kept for ever.
-        let kept = positions.len();
-        queue.kept.set(kept);
-        positions.shrink_to(2 * kept);
-    }
-}
-
-/// Whether a position is its connection's newest one, and the connection is still as far.
-fn is_queued(table: &mut ConnectionTable, at: &ShedPosition, of: Phase) -> bool {
-    match table.slot(at.key) {
-        Some(slot) if slot.position != at.position => false,
-        Some(Slot { state: SlotState::Active { phase, .. }, .. }) => *phase == of,
-        Some(slot) => of == Phase::HalfOpen && park::waits(slot),
-        None => false,
     }
 }
 
