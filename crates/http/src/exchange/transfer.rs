@@ -358,8 +358,8 @@ impl<'a> Download<'a> {
     }
 
     /// Reads the bytes of the body that are here already, up to [`FIRST_BYTES`]. Pending while
-    /// there are none. A fault behind some bytes is kept until they are passed on: the client sees the
-    /// same whether it was noticed now or later.
+    /// there are none. A fault behind some bytes is kept until they are passed on: the client sees
+    /// the same, noticed now or later.
     pub fn poll_first(
         &mut self,
         task: &mut Context<'_>,
