@@ -42,7 +42,7 @@ pub enum WhyNot {
     NoCompressorFree,
     /// An originate rule passes responses on, and codes none.
     Passed,
-    /// The upstream's coding was undone for a client that does not accept it.
+    /// The upstream's coding was decoded_coding for a client that does not accept it.
     Decoded(Coding),
 }
 

@@ -146,13 +146,13 @@ async fn ask(
         length: Length::Empty,
         trailers: false,
         again: false,
-        by_one: false,
+        needs_http1: false,
     };
     let mut upstream = match dialled.map_err(|failure| CheckError::Failed(failure.reason))? {
-        Dialled::One(connection) => Upstream::One(connection),
-        Dialled::Two(connection) => {
+        Dialled::Http1(connection) => Upstream::Http1(connection),
+        Dialled::Http2(connection) => {
             let asked = connection.ask(&request).ok_or_else(|| failed(NoAnswer::Unread))?;
-            Upstream::Two(Box::new(asked))
+            Upstream::Http2(Box::new(asked))
         }
     };
     let mut queue = WriteQueue::default();

@@ -217,7 +217,7 @@ async fn step(
     // Not boxed: the box would exceed what the allocator caches, and allocating it for each request
     // costs more than the memory while the connection is awake.
     let done = exchange(served, &mut stream, &mut parts, length).await;
-    let close = stream.as_one().is_none_or(|one| one.close);
+    let close = stream.as_http1().is_none_or(|one| one.close);
     Step { close, done }
 }
 

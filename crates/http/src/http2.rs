@@ -20,7 +20,7 @@ use http::request;
 
 use crate::client::clock::{ms, now_ms};
 use crate::client::head::read_request;
-use crate::client::http2::Two;
+use crate::client::http2::Http2Stream;
 use crate::client::io::{ClientLost, ClientStream, READ_BYTES};
 use crate::client::state::{Arrived, ReadStep};
 use crate::client::streams::{CONNECTION_WINDOW_BYTES, Streams};
@@ -418,7 +418,7 @@ impl ServedStreams {
         // Counted before the next stream is read, which is before this stream's task runs.
         let (counted, serving) =
             (Counted::new(&engine.process.budget, bytes), engine.count_task(source));
-        let two = Two::new(self.streams.clone(), id, is_last);
+        let two = Http2Stream::new(self.streams.clone(), id, is_last);
         tasks::begin(StreamJob { served: self.served.clone(), asked, two, counted, serving });
         Ok(())
     }

@@ -148,7 +148,7 @@ impl ProxiedClient {
         let close = !keep_alive || served.why_last().is_some();
         let mut stream = Stream::one(&mut self.client, length, parts.version, close);
         let done = exchange(&served, &mut stream, &mut parts, length).await;
-        let close = stream.as_one().is_none_or(|one| one.close);
+        let close = stream.as_http1().is_none_or(|one| one.close);
         match (done.client_lost, close) {
             (true, _) => Err(End { outcome: Outcome::Spliced, reason: Reason::Cut }),
             (false, true) => {
@@ -178,7 +178,7 @@ impl ProxiedClient {
         let refusal =
             RequestRefusal { status: http::StatusCode::FORBIDDEN, reason: reason.clone() };
         let is_taken = refuse(&served, &mut stream, Some(&parts), refusal).await;
-        let close = stream.as_one().is_none_or(|one| one.close);
+        let close = stream.as_http1().is_none_or(|one| one.close);
         let end = End { outcome: Outcome::Refused, reason };
         if is_taken && !close { Ok(()) } else { Err(end) }
     }

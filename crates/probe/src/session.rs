@@ -133,8 +133,8 @@ pub fn look(
     first(target, &tls, report);
     let chose_two = tls.conn.alpn_protocol() == Some(H2.as_bytes());
     drop(tls);
-    let by_one = answered(target, version, path, false);
-    let spoken = SpokenVersions { version, is_two_only: chose_two && is_refusal(&by_one) };
+    let needs_http1 = answered(target, version, path, false);
+    let spoken = SpokenVersions { version, is_two_only: chose_two && is_refusal(&needs_http1) };
     for (speaks, version, name) in [
         (versions.tls13, &version::TLS13, "resumption-1.3"),
         (versions.tls12, &version::TLS12, "resumption-1.2"),
@@ -143,7 +143,7 @@ pub fn look(
             resume(target, SpokenVersions { version, ..spoken }, path, (name, report));
         }
     }
-    match by_one {
+    match needs_http1 {
         Ok(true) => half_close(target, version, path, report),
         _ => report.unknown("half-close", "a whole connection gets no answer of HTTP/1.1"),
     }

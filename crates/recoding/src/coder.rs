@@ -13,7 +13,7 @@ use eyelet_compress::{Coding, CodingError, WhyNot};
 use super::compressors::{CodingInfo, Compressors, Inner, coding_info};
 use super::hash::hash;
 use super::jobs::Capture;
-use super::learning::{Learning, Undone};
+use super::learning::{DecodedCoding, Learning};
 use super::trained::Trained;
 
 /// The path of a body to the client.
@@ -24,8 +24,8 @@ pub struct Coder {
     pub(super) capture: Option<Box<Capture>>,
     /// A response that becomes a dictionary of an edge that is a client.
     pub(super) learning: Option<Box<Learning>>,
-    /// The upstream's coding, which is undone before.
-    pub(super) undoes: Option<Box<Undone>>,
+    /// The upstream's coding, which is decoded_coding before.
+    pub(super) undoes: Option<Box<DecodedCoding>>,
 }
 
 enum Way {
@@ -119,8 +119,8 @@ impl Coder {
     }
 
     /// The upstream's coding, if the body must be decoded before it comes here.
-    pub fn take_undone(&mut self) -> Option<Undone> {
-        self.undoes.take().map(|undone| *undone)
+    pub fn take_decoded(&mut self) -> Option<DecodedCoding> {
+        self.undoes.take().map(|decoded_coding| *decoded_coding)
     }
 
     /// Whether pieces are passed on unchanged, without [`Coder::push`].

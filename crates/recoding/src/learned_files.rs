@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use eyelet_compress::dictionary::learned::{LearnedChange, Lesson};
+use eyelet_compress::dictionary::learned::{LearnedChange, NewDictionary};
 
 use super::disk::{DictionaryFolder, FolderAt};
 use super::freshness::{LIFETIME_SECONDS_MAX, now};
@@ -67,7 +67,7 @@ impl LearnedFiles {
     }
 
     /// A file that was read at the start.
-    pub(super) fn restore(&self, folder: &DictionaryFolder, lesson: Lesson) {
+    pub(super) fn restore(&self, folder: &DictionaryFolder, lesson: NewDictionary) {
         let (now, file) = (now(), lesson.file);
         if lesson.fresh_until <= now {
             tracing::info!("{}: dictionary {file} has expired; removed", folder.path().display());
@@ -82,7 +82,7 @@ impl LearnedFiles {
         }
         // Without the head of its file, which has the same buffer.
         let body = Bytes::copy_from_slice(&lesson.body);
-        let is_kept = store.restore(Lesson { fresh_until, body, ..lesson });
+        let is_kept = store.restore(NewDictionary { fresh_until, body, ..lesson });
         counted.set(store.bytes());
         if !is_kept {
             folder.remove_learned(file);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use eyelet_compress::Coding;
-use eyelet_compress::dictionary::learned::{Learned, LearnedOrigin, Lesson};
+use eyelet_compress::dictionary::learned::{Learned, LearnedOrigin, NewDictionary};
 use eyelet_compress::dictionary::use_as::{UseAs, may_learn};
 use eyelet_memory::budget::{Account, Budget, Counted};
 use http::response;
@@ -17,8 +17,8 @@ use super::stored::learned_file;
 /// Shortest dictionary in bytes: the coding's header alone has 40.
 const BODY_BYTES_MIN: usize = 128;
 
-/// The coding of a response, which is undone.
-pub struct Undone {
+/// The coding of a response, which is decoded_coding.
+pub struct DecodedCoding {
     /// The coding.
     pub coding: Coding,
     /// Its dictionary, if it has one.
@@ -72,7 +72,14 @@ impl Learning {
         if body.len() >= BODY_BYTES_MIN {
             body.shrink_to_fit();
             let (file, hash) = (learned_file(&origin, &use_as), hash(&body));
-            shared.learn(Lesson { origin, use_as, file, hash, body: body.into(), fresh_until });
+            shared.learn(NewDictionary {
+                origin,
+                use_as,
+                file,
+                hash,
+                body: body.into(),
+                fresh_until,
+            });
         }
     }
 }

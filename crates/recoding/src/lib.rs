@@ -30,7 +30,7 @@ mod upload;
 
 pub use coder::Coder;
 pub use compressors::{BodyInfo, CodingInfo, Compressors};
-pub use learning::Undone;
+pub use learning::DecodedCoding;
 pub use request::{NearRequest, RequestCodings};
 pub use shared::{DictionaryRules, SharedDictionaries};
 pub use upload::UploadCoder;

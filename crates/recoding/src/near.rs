@@ -19,7 +19,7 @@ use http::{Method, StatusCode, Uri, response};
 
 use super::compressors::Inner;
 use super::freshness::now;
-use super::learning::{Learning, Undone};
+use super::learning::{DecodedCoding, Learning};
 
 /// What Eyelet accepts, before what the client lists besides.
 const OWN: &str = "zstd, br, gzip";
@@ -62,14 +62,14 @@ pub(super) struct Near {
 #[derive(Default)]
 pub(super) struct Outcome {
     /// The coding to undo.
-    pub(super) undone: Option<Undone>,
+    pub(super) decoded_coding: Option<DecodedCoding>,
     /// The decoded body becomes a dictionary.
     pub(super) learning: Option<Learning>,
 }
 
 /// What becomes of a coded response.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum CodingAction {
     Passed,
     Decoded(Coding),
     /// It must not be transformed, so the upstream is asked for what the client itself accepts.
@@ -140,12 +140,12 @@ impl Near {
     /// Whether a response must not be changed and does not fit the client. Then the upstream is
     /// asked once more, for what the client itself accepts.
     pub(super) fn is_unfit(&self, head: &response::Parts) -> bool {
-        self.fate(head, false) == Fate::Unwanted
+        self.fate(head, false) == CodingAction::Unwanted
     }
 
     /// Whether a response needs its first bytes before it can be passed on: they name a dictionary.
     pub(super) fn wants_first(&self, head: &response::Parts) -> bool {
-        matches!(self.fate(head, false), Fate::Decoded(coding) if coding.is_of_dictionary())
+        matches!(self.fate(head, false), CodingAction::Decoded(coding) if coding.is_of_dictionary())
     }
 
     /// Whether a response is coded with another dictionary than the one that was named. That one is
@@ -189,14 +189,16 @@ impl Near {
             return Outcome::default();
         }
         match self.fate(head, learning.is_some()) {
-            Fate::Decoded(coding) => {
+            CodingAction::Decoded(coding) => {
                 validators::decode(&mut head.headers);
                 let dictionary = self.dictionary.clone().filter(|_| coding.is_of_dictionary());
-                Outcome { undone: Some(Undone { coding, dictionary }), learning }
+                Outcome { decoded_coding: Some(DecodedCoding { coding, dictionary }), learning }
             }
             // A coding that stays is not learned.
             _ if head.headers.contains_key(CONTENT_ENCODING) => Outcome::default(),
-            Fate::Passed | Fate::Unwanted => Outcome { undone: None, learning },
+            CodingAction::Passed | CodingAction::Unwanted => {
+                Outcome { decoded_coding: None, learning }
+            }
         }
     }
 
@@ -206,28 +208,28 @@ impl Near {
     }
 
     /// `is_learned`: its decoded form is needed in any case.
-    fn fate(&self, head: &response::Parts, is_learned: bool) -> Fate {
+    fn fate(&self, head: &response::Parts, is_learned: bool) -> CodingAction {
         let headers = &head.headers;
         let is_part = headers.contains_key(CONTENT_RANGE)
             || head.status == StatusCode::PARTIAL_CONTENT
             || head.status == StatusCode::RANGE_NOT_SATISFIABLE;
         let Some(coding) = coding(headers).filter(|_| self.replaced.is_some() && !is_part) else {
-            return Fate::Passed;
+            return CodingAction::Passed;
         };
         // The client has other dictionaries, if any.
         if coding.is_of_dictionary() && self.dictionary.is_none() {
-            return Fate::Passed;
+            return CodingAction::Passed;
         }
         let is_accepted =
             !is_learned && !coding.is_of_dictionary() && self.accepted.choose(&[coding]).is_some();
         if is_accepted || names_itself(headers, coding) {
-            return Fate::Passed;
+            return CodingAction::Passed;
         }
         // Of two faults the smaller one: its client could not read a coding that only Eyelet asked
         // for.
         match self.can_repeat && fields::lists(headers, &CACHE_CONTROL, "no-transform") {
-            true => Fate::Unwanted,
-            false => Fate::Decoded(coding),
+            true => CodingAction::Unwanted,
+            false => CodingAction::Decoded(coding),
         }
     }
 }

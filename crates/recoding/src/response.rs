@@ -73,19 +73,19 @@ impl Compressors {
         eligible::by_head(status, &head.headers, length, length_min, streams).is_ok()
     }
 
-    /// The same for a response whose coding may be undone.
+    /// The same for a response whose coding may be decoded_coding.
     fn near(&self, rule: u32, near: &Near, head: &mut Parts, has_body: bool) -> Coder {
         let is_coded = head.headers.contains_key(CONTENT_ENCODING);
-        let Outcome { undone, learning } = near.response(&self.inner, rule, head);
-        let why = match &undone {
+        let Outcome { decoded_coding, learning } = near.response(&self.inner, rule, head);
+        let why = match &decoded_coding {
             _ if !has_body => WhyNot::NoContent,
-            Some(undone) => WhyNot::Decoded(undone.coding),
+            Some(decoded_coding) => WhyNot::Decoded(decoded_coding.coding),
             None if is_coded => WhyNot::Coded,
             None => WhyNot::Passed,
         };
         let mut coder = Coder::as_is(self, why);
         if has_body {
-            coder.undoes = undone.map(Box::new);
+            coder.undoes = decoded_coding.map(Box::new);
             coder.learning = learning.map(Box::new);
         }
         coder

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use eyelet_compress::Coding;
-use eyelet_compress::dictionary::learned::{Learned, LearnedOrigin, LearnedStore, Lesson};
+use eyelet_compress::dictionary::learned::{Learned, LearnedOrigin, LearnedStore, NewDictionary};
 use eyelet_compress::dictionary::store::{Family, Step, Store, StoredVersion};
 use eyelet_compress::dictionary::{DICTIONARY_BYTES_MAX, Hash};
 use eyelet_compress::pool::CompressorPool;
@@ -182,7 +182,7 @@ impl SharedDictionaries {
     }
 
     /// Keeps a response as such a dictionary.
-    pub(super) fn learn(&self, lesson: Lesson) {
+    pub(super) fn learn(&self, lesson: NewDictionary) {
         let mut locked = lock_learned(&self.learned);
         let (store, counted) = &mut *locked;
         store.learn(lesson, now());

@@ -4,7 +4,7 @@ use std::io;
 
 use bytes::Bytes;
 use eyelet_compress::Coding;
-use eyelet_compress::dictionary::learned::{Learned, LearnedOrigin, Lesson};
+use eyelet_compress::dictionary::learned::{Learned, LearnedOrigin, NewDictionary};
 use eyelet_compress::dictionary::pattern::Pattern;
 use eyelet_compress::dictionary::store::{
     Delta, Family, SIGHTINGS_MAX, Sighting, Step, StoredVersion,
@@ -106,7 +106,7 @@ fn is_false(flag: &bool) -> bool {
 pub(super) enum Found {
     Version(StoredVersion),
     Delta(Step, Delta),
-    Learned(Lesson),
+    Learned(NewDictionary),
 }
 
 /// A trained dictionary.
@@ -206,7 +206,7 @@ pub(super) fn decode(name: &str, file: Bytes) -> Option<Found> {
             let (origin, use_as) = ((rule, origin), UseAs::of(&pattern, destinations, id)?);
             let (file, hash) = (learned_file(&origin, &use_as), hash(&content));
             let is_its = name == learned_name(file) && Hash::from_hex(&named) == Some(hash);
-            let lesson = Lesson { origin, use_as, file, hash, body: content, fresh_until };
+            let lesson = NewDictionary { origin, use_as, file, hash, body: content, fresh_until };
             is_its.then_some(Found::Learned(lesson))
         }
         Head::Trained { .. } => None,

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use eyelet_compress::Coding;
-use eyelet_compress::dictionary::learned::{LearnedStore, Lesson};
+use eyelet_compress::dictionary::learned::{LearnedStore, NewDictionary};
 use eyelet_compress::dictionary::pattern::Pattern;
 use eyelet_compress::dictionary::store::{
     Delta, FAMILY_VERSIONS_MAX, Family, Sighting, Step, Store, StoredVersion,
@@ -79,7 +79,7 @@ pub fn file_is_one_thing(data: &[u8]) {
 }
 
 /// The file of what a store has learned from one. `None`: the store does not take it.
-fn learned_again(lesson: &Lesson) -> Option<Vec<u8>> {
+fn learned_again(lesson: &NewDictionary) -> Option<Vec<u8>> {
     let mut store = LearnedStore::new(1 << 20);
     if !store.restore(lesson.clone()) {
         return None;
@@ -110,7 +110,7 @@ fn holds_as_content(text: &str, content: &Bytes) {
     if let Some(use_as) = UseAs::of("/*", vec![text.into()], text.into()) {
         let origin = (text.into(), text.into());
         let file = stored::learned_file(&origin, &use_as);
-        let lesson = Lesson { origin, use_as, file, hash, body, fresh_until: 1 };
+        let lesson = NewDictionary { origin, use_as, file, hash, body, fresh_until: 1 };
         if let Some(written) = learned_again(&lesson) {
             let name = stored::learned_name(file);
             let read = stored::decode(&name, written.clone().into());

@@ -26,9 +26,9 @@ pub enum Spoken {
     /// The upstream chooses.
     Either,
     /// HTTP/1.1 alone.
-    One,
+    Http1,
     /// HTTP/2 alone.
-    Two,
+    Http2,
 }
 
 /// The configurations of all https:// upstreams.
@@ -115,8 +115,8 @@ impl ClientConfigs {
         let offers = self.offers(tls)?;
         Some(match spoken {
             Spoken::Either => offers.either,
-            Spoken::One => offers.one,
-            Spoken::Two => offers.two,
+            Spoken::Http1 => offers.one,
+            Spoken::Http2 => offers.two,
         })
     }
 

@@ -58,9 +58,9 @@ pub struct DialTerms<'a> {
 /// A new connection.
 pub enum Dialled {
     /// It speaks HTTP/1.1, for one request at a time.
-    One(Box<http1::Http1Connection>),
+    Http1(Box<http1::Http1Connection>),
     /// It speaks HTTP/2.
-    Two(Rc<http2::Http2Connection>),
+    Http2(Rc<http2::Http2Connection>),
 }
 
 /// Why there is no connection.
@@ -74,12 +74,12 @@ pub struct DialFailure {
 
 /// The versions of HTTP to offer on a new connection. A connection that will switch protocols needs
 /// HTTP/1.1: HTTP/2 has no 101.
-pub fn spoken(to: &HttpUpstream, by_one: bool) -> Spoken {
+pub fn spoken(to: &HttpUpstream, needs_http1: bool) -> Spoken {
     match (to.http2, &to.tls) {
-        _ if by_one => Spoken::One,
-        (UpstreamHttp2::Off, _) | (UpstreamHttp2::Alpn, None) => Spoken::One,
+        _ if needs_http1 => Spoken::Http1,
+        (UpstreamHttp2::Off, _) | (UpstreamHttp2::Alpn, None) => Spoken::Http1,
         (UpstreamHttp2::Alpn, Some(_)) => Spoken::Either,
-        (UpstreamHttp2::On, _) => Spoken::Two,
+        (UpstreamHttp2::On, _) => Spoken::Http2,
     }
 }
 
@@ -105,14 +105,14 @@ pub async fn dial(
         if !http2 {
             let mut connection = http1::Http1Connection::new(socket, name, descriptor);
             connection.dialled = dialled;
-            return Ok(Dialled::One(Box::new(connection)));
+            return Ok(Dialled::Http1(Box::new(connection)));
         }
         let scheme = if to.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
         let early = terms.is_early.then_some(terms.wait);
         let begun = http2::Http2Connection::begin(socket, name, scheme, descriptor, early);
         let connection = begun.await?;
         connection.dialled.set(dialled);
-        Ok(Dialled::Two(connection))
+        Ok(Dialled::Http2(connection))
     };
     let reason = match timeout(terms.wait, begun).await {
         Ok(Ok(dialled)) => {
@@ -142,7 +142,7 @@ impl OneDial<'_> {
     ) -> Result<(Socket, bool, Option<OpenExchange>), Reason> {
         let Self { dialler, to, info, terms } = self;
         let DialTerms { spoken, preface, balanced, .. } = *terms;
-        let by_knowledge = spoken == Spoken::Two;
+        let by_knowledge = spoken == Spoken::Http2;
         let failed = |error: io::Error| Reason::Io(Peer::Upstream, (&error).into());
         let target = match &to.address {
             HttpAddress::Unix(path) => DialTarget::Unix(path),
@@ -183,7 +183,7 @@ async fn secure(
     let connected = TlsConnector::from(config).connect_with(server, plain, bounded).await;
     let stream = connected.map_err(|error| handshake_failure(&error))?;
     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    if spoken == Spoken::Two && !http2 {
+    if spoken == Spoken::Http2 && !http2 {
         return Err(tls_failed("h2 was not chosen"));
     }
     Ok((Socket::Tls(Box::new(stream)), http2))

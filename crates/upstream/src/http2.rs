@@ -330,7 +330,7 @@ fn no_answer(end: StreamEnd) -> NoAnswer {
     let broken = |code, received| NoAnswer::Broken(http2_code(Peer::Upstream, code, received));
     match end {
         StreamEnd::Unprocessed | StreamEnd::Reset(ErrorCode::REFUSED_STREAM) => NoAnswer::Unread,
-        StreamEnd::Reset(ErrorCode::HTTP_1_1_REQUIRED) => NoAnswer::OneWanted,
+        StreamEnd::Reset(ErrorCode::HTTP_1_1_REQUIRED) => NoAnswer::Http1Wanted,
         StreamEnd::Reset(code) => broken(code, true),
         StreamEnd::Alert(code) => NoAnswer::Alert(code),
         StreamEnd::Lost | StreamEnd::Whole => NoAnswer::Dead,

@@ -185,17 +185,17 @@ impl Shelf {
 
     /// A stream of a shared connection. With `idle` also the most recently used idle connection.
     pub fn take(&self, upstream_request: &UpstreamRequest<'_>, idle: bool) -> Option<Upstream> {
-        if !upstream_request.by_one {
+        if !upstream_request.needs_http1 {
             let mut twos = self.twos.borrow_mut();
             twos.retain(|connection| connection.is_good());
             // Fills the first connections with room, so that those not needed stay idle and end.
             let mut suited = twos.iter().filter(|one| one.has_room_for(upstream_request));
             let asked = suited.find_map(|one| one.ask(upstream_request));
             if let Some(asked) = asked {
-                return Some(Upstream::Two(Box::new(asked)));
+                return Some(Upstream::Http2(Box::new(asked)));
             }
         }
-        if idle { self.take_idle(!upstream_request.again).map(Upstream::One) } else { None }
+        if idle { self.take_idle(!upstream_request.again).map(Upstream::Http1) } else { None }
     }
 
     /// The most recently used idle connection that suits a request that is sent `once` or again.
@@ -217,7 +217,7 @@ impl Shelf {
 
     /// Keeps the connection of a response that has ended.
     pub fn keep(self: &Rc<Self>, upstream: Upstream) {
-        let Upstream::One(mut connection) = upstream else { return };
+        let Upstream::Http1(mut connection) = upstream else { return };
         if !connection.goes_on() || !self.is_usable(connection.dialled) {
             return;
         }
@@ -305,7 +305,7 @@ impl Dialling {
     pub fn over(self, dialled: Option<&Dialled>) {
         let shelf = &self.0;
         match dialled {
-            Some(Dialled::Two(connection)) => {
+            Some(Dialled::Http2(connection)) => {
                 shelf.chose_one.set(false);
                 shelf.twos.borrow_mut().push(connection.clone());
                 shelf.sweep_later();
@@ -320,7 +320,7 @@ impl Dialling {
                     });
                 }
             }
-            Some(Dialled::One(_)) => {
+            Some(Dialled::Http1(_)) => {
                 shelf.chose_one.set(true);
                 shelf.in_vain.update(|in_vain| in_vain + 1);
             }

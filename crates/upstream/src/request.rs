@@ -27,7 +27,7 @@ pub struct UpstreamRequest<'a> {
     /// Whether it may be repeated if a kept connection turns out to be dead.
     pub again: bool,
     /// Whether it needs HTTP/1.1: it asks for another protocol, or the upstream requires it.
-    pub by_one: bool,
+    pub needs_http1: bool,
 }
 
 /// How the body of a request may change on its way.
@@ -93,7 +93,7 @@ pub enum NoAnswer {
     /// Memory is too short for the response's head.
     NoRoom,
     /// It requires HTTP/1.1, and has done nothing else (RFC 9113 section 7).
-    OneWanted,
+    Http1Wanted,
     /// It says that it has not processed the request.
     Unread,
 }

@@ -20,68 +20,68 @@ use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
 /// An upstream during an exchange.
 pub enum Upstream {
     /// By HTTP/1.1: the exchange has the connection for itself.
-    One(Box<http1::Http1Connection>),
+    Http1(Box<http1::Http1Connection>),
     /// By HTTP/2: one of several streams.
-    Two(Box<http2::Http2Exchange>),
+    Http2(Box<http2::Http2Exchange>),
 }
 
 impl Upstream {
     /// The address that was dialled.
     pub fn name(&self) -> &Arc<str> {
         match self {
-            Self::One(one) => &one.name,
-            Self::Two(two) => &two.connection.name,
+            Self::Http1(one) => &one.name,
+            Self::Http2(two) => &two.connection.name,
         }
     }
 
     /// What its connection has agreed on, if that is by TLS.
     pub fn tls(&self) -> Option<&Arc<UpstreamTlsInfo>> {
         match self {
-            Self::One(one) => one.tls.as_ref(),
-            Self::Two(two) => two.connection.tls.as_ref(),
+            Self::Http1(one) => one.tls.as_ref(),
+            Self::Http2(two) => two.connection.tls.as_ref(),
         }
     }
 
     /// Whether the upstream has never spoken HTTP/2 on its connection: it may have read nothing.
     pub fn is_silent(&self) -> bool {
-        matches!(self, Self::Two(two) if !two.connection.is_greeted())
+        matches!(self, Self::Http2(two) if !two.connection.is_greeted())
     }
 
     /// Whether its connection has carried a request before.
     pub fn is_reused(&self) -> bool {
         match self {
-            Self::One(one) => one.reused,
-            Self::Two(two) => two.reused,
+            Self::Http1(one) => one.reused,
+            Self::Http2(two) => two.reused,
         }
     }
 
     /// The bytes to write before the body.
     pub fn head(&self, upstream_request: &UpstreamRequest<'_>) -> BytesMut {
         match self {
-            Self::One(one) => fields::write_request(
+            Self::Http1(one) => fields::write_request(
                 upstream_request.parts_for(one.coded_bodies),
                 upstream_request.host,
                 upstream_request.forwarded,
             ),
-            Self::Two(_) => BytesMut::new(),
+            Self::Http2(_) => BytesMut::new(),
         }
     }
 
     /// Whether the body of this request, which it is sent, must be coded.
     pub fn is_coded(&self, upstream_request: &UpstreamRequest<'_>) -> bool {
         match self {
-            Self::One(one) => {
+            Self::Http1(one) => {
                 upstream_request.body.coded.is_some() && one.coded_bodies == CodedBodies::Accepted
             }
-            Self::Two(two) => two.is_coded,
+            Self::Http2(two) => two.is_coded,
         }
     }
 
     /// Notes what a response says of coded bodies.
     pub fn note_coded_bodies(&mut self, response: &response::Parts, was_coded: bool) {
         match self {
-            Self::One(one) => one.coded_bodies = one.coded_bodies.after(response, was_coded),
-            Self::Two(two) => {
+            Self::Http1(one) => one.coded_bodies = one.coded_bodies.after(response, was_coded),
+            Self::Http2(two) => {
                 let said = &two.connection.coded_bodies;
                 said.set(said.get().after(response, was_coded));
             }
@@ -90,7 +90,7 @@ impl Upstream {
 
     /// Whether bodies of unknown length are sent in chunks.
     pub fn is_chunked(&self) -> bool {
-        matches!(self, Self::One(_))
+        matches!(self, Self::Http1(_))
     }
 
     /// Writes all of a queue, and the end if it is due.
@@ -100,21 +100,21 @@ impl Upstream {
         queue: &mut WriteQueue,
     ) -> Poll<Result<(), Closed>> {
         match self {
-            Self::One(one) => one.poll_send(task, queue).map_err(|_| Closed),
-            Self::Two(two) => two.poll_send(task, queue),
+            Self::Http1(one) => one.poll_send(task, queue).map_err(|_| Closed),
+            Self::Http2(two) => two.poll_send(task, queue),
         }
     }
 
     /// Ends the request after what was sent.
     pub fn end(&mut self, trailers: Option<HeaderMap>) {
-        if let Self::Two(two) = self {
+        if let Self::Http2(two) = self {
             two.end(trailers);
         }
     }
 
     /// Ends the stream to an HTTP/1.1 upstream that has switched protocols.
     pub fn poll_shutdown(&mut self, task: &mut Context<'_>) -> Poll<()> {
-        if let Self::One(one) = self {
+        if let Self::Http1(one) = self {
             // An error does not matter here.
             let _ = ready!(one.poll_shutdown(task));
         }
@@ -128,8 +128,8 @@ impl Upstream {
         method: &Method,
     ) -> Poll<Result<Response, NoAnswer>> {
         match self {
-            Self::One(one) => one.poll_head(task, method),
-            Self::Two(two) => two.poll_head(task, method),
+            Self::Http1(one) => one.poll_head(task, method),
+            Self::Http2(two) => two.poll_head(task, method),
         }
     }
 
@@ -142,30 +142,30 @@ impl Upstream {
         max: usize,
     ) -> Poll<Result<Piece, ResponseFault>> {
         match self {
-            Self::One(one) => one.poll_piece(task, decoder, max),
-            Self::Two(two) => two.poll_piece(task),
+            Self::Http1(one) => one.poll_piece(task, decoder, max),
+            Self::Http2(two) => two.poll_piece(task),
         }
     }
 
     /// Counts the memory that it holds, also after bytes were taken.
     pub fn recount(&mut self) {
         match self {
-            Self::One(one) => one.recount(),
-            Self::Two(two) => two.recount(),
+            Self::Http1(one) => one.recount(),
+            Self::Http2(two) => two.recount(),
         }
     }
 
     /// Whether what is written now goes out at once, as far as can be seen.
     pub fn takes(&mut self) -> bool {
         match self {
-            Self::One(one) => one.takes(),
-            Self::Two(two) => two.takes(),
+            Self::Http1(one) => one.takes(),
+            Self::Http2(two) => two.takes(),
         }
     }
 
     /// Notes that it did not answer in time, and may be dead.
     pub fn distrust(&self) {
-        if let Self::Two(two) = self {
+        if let Self::Http2(two) = self {
             two.distrust();
         }
     }

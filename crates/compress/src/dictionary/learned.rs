@@ -17,7 +17,7 @@ pub type LearnedOrigin = (Box<str>, Box<str>);
 
 /// A response before it is in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lesson {
+pub struct NewDictionary {
     /// Whose it is.
     pub origin: LearnedOrigin,
     /// What its server said.
@@ -143,18 +143,18 @@ impl LearnedStore {
 
     /// Stores a response. It takes the place of the one with the same pattern and destinations.
     /// `false`: it is not a dictionary.
-    pub fn learn(&mut self, lesson: Lesson, now: u64) -> bool {
+    pub fn learn(&mut self, lesson: NewDictionary, now: u64) -> bool {
         self.add(lesson, Some(now))
     }
 
     /// Stores a response that was read from its file. `false`: it is not a dictionary.
-    pub fn restore(&mut self, lesson: Lesson) -> bool {
+    pub fn restore(&mut self, lesson: NewDictionary) -> bool {
         self.add(lesson, None)
     }
 
     /// `now`: it is new. `None`: it was read from its file.
-    fn add(&mut self, lesson: Lesson, now: Option<u64>) -> bool {
-        let Lesson { origin, use_as, file, hash, body, fresh_until } = lesson;
+    fn add(&mut self, lesson: NewDictionary, now: Option<u64>) -> bool {
+        let NewDictionary { origin, use_as, file, hash, body, fresh_until } = lesson;
         // Decoders would take a body with zstd's own header for more than raw content.
         if body.len() > self.body_bytes_max() || !is_raw(&body) {
             return false;
@@ -428,8 +428,15 @@ mod tests {
         store.learn(lesson(use_as, hash, body), 0);
     }
 
-    fn lesson(use_as: UseAs, hash: Hash, body: Bytes) -> Lesson {
-        Lesson { origin: origin("r"), use_as, file: Hash([0; 32]), hash, body, fresh_until: 100 }
+    fn lesson(use_as: UseAs, hash: Hash, body: Bytes) -> NewDictionary {
+        NewDictionary {
+            origin: origin("r"),
+            use_as,
+            file: Hash([0; 32]),
+            hash,
+            body,
+            fresh_until: 100,
+        }
     }
 
     fn found(store: &LearnedStore, path: &str, dest: Option<&str>, now: u64) -> Option<u8> {
@@ -513,7 +520,7 @@ mod tests {
             let file = Hash([pattern.as_str().as_bytes()[1]; 32]);
             let use_as = UseAs { pattern, destinations: Vec::new(), id: "".into() };
             let body = Bytes::from(vec![n; 1000]);
-            Lesson { file, fresh_until, ..lesson(use_as, Hash([n; 32]), body) }
+            NewDictionary { file, fresh_until, ..lesson(use_as, Hash([n; 32]), body) }
         };
         let changes = |store: &mut LearnedStore| {
             std::iter::from_fn(|| store.next_change()).collect::<Vec<_>>()
@@ -565,7 +572,7 @@ mod tests {
             let use_as = UseAs { pattern, destinations: Vec::new(), id: "".into() };
             let body = Bytes::from(vec![n; 1000]);
             let lesson = lesson(use_as, Hash([n; 32]), body);
-            store.learn(Lesson { file: Hash([n; 32]), fresh_until, ..lesson }, 0);
+            store.learn(NewDictionary { file: Hash([n; 32]), fresh_until, ..lesson }, 0);
             assert_eq!(store.next_change(), Some(LearnedChange::Added(n.into())));
         }
         let bytes = store.bytes();

@@ -152,11 +152,19 @@ fn ask(served: &ServedConnection, request: &Request) -> Option<AskedAhead> {
     let near = NearRequest { rule: route.rule, host, is_tied: false, is_harmless: true };
     let codings = compressors.request_near(near, terminate, &mut parts);
     let (length, body) = (Length::Empty, BodyCodings::default());
-    let (sent, again, by_one) = (&parts, true, false);
-    let asked =
-        UpstreamRequest { parts: sent, body, host, forwarded, length, trailers, again, by_one };
+    let (sent, again, needs_http1) = (&parts, true, false);
+    let asked = UpstreamRequest {
+        parts: sent,
+        body,
+        host,
+        forwarded,
+        length,
+        trailers,
+        again,
+        needs_http1,
+    };
     match target.take(&served.worker, &asked, false)? {
-        Upstream::Two(upstream) => Some(AskedAhead { upstream, sent: Some((parts, codings)) }),
-        Upstream::One(_) => None,
+        Upstream::Http2(upstream) => Some(AskedAhead { upstream, sent: Some((parts, codings)) }),
+        Upstream::Http1(_) => None,
     }
 }

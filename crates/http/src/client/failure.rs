@@ -52,7 +52,7 @@ impl From<NoAnswer> for Failure {
             NoAnswer::Broken(reason) => Self::Answer(reason),
             NoAnswer::Dead => ResponseFault::Cut.into(),
             NoAnswer::Fault(fault) => fault.into(),
-            NoAnswer::OneWanted => Self::Answer(Reason::UpstreamWantsHttp1),
+            NoAnswer::Http1Wanted => Self::Answer(Reason::UpstreamWantsHttp1),
             NoAnswer::Unread => Self::Answer(Reason::UpstreamUnread),
         }
     }
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_request_is_not_repeated_after_an_interim_response() {
-        for why in [NoAnswer::Dead, NoAnswer::OneWanted, NoAnswer::Unread] {
+        for why in [NoAnswer::Dead, NoAnswer::Http1Wanted, NoAnswer::Unread] {
             assert!(matches!(NoHead::Upstream(why).after(true), NoHead::Failure(_)));
         }
         let before = NoHead::Upstream(NoAnswer::Dead).after(false);

@@ -29,7 +29,7 @@ use eyelet_upstream::plain::Plain;
 const REST_BYTES_MAX: usize = 16 << 20;
 
 /// An exchange by HTTP/2.
-pub struct Two {
+pub struct Http2Stream {
     id: u32,
     streams: Rc<Streams>,
     /// Whether the request's body is read.
@@ -47,7 +47,7 @@ pub struct Two {
     sent: Rc<Cell<u64>>,
 }
 
-impl Two {
+impl Http2Stream {
     /// An exchange on a stream that has begun. `is_last`: its request has no body.
     pub fn new(streams: Rc<Streams>, id: u32, is_last: bool) -> Self {
         streams.begin(id, is_last);
@@ -144,7 +144,7 @@ impl Two {
         self.streams.poll_ends(self.id, task)
     }
 
-    /// Sets the deadline of [`Two::poll_late`].
+    /// Sets the deadline of [`Http2Stream::poll_late`].
     pub fn due_in(&mut self, wait: Duration) {
         self.streams.due_at(self.id, now_ms() + ms(wait));
     }
@@ -179,13 +179,13 @@ impl Two {
         }
     }
 
-    /// Whether the response's body may be read from a socket: see [`Two::poll_pass`].
+    /// Whether the response's body may be read from a socket: see [`Http2Stream::poll_pass`].
     pub fn may_pass(&self) -> bool {
         self.responded && !self.ended && self.streams.may_pass(self.id)
     }
 
     /// Has the connection's task read the response's body, of which `left` bytes are left, from
-    /// this socket. [`Two::sent`] counts it. Ready if the upstream ends before that.
+    /// this socket. [`Http2Stream::sent`] counts it. Ready if the upstream ends before that.
     pub fn poll_pass(
         &mut self,
         task: &mut Context<'_>,
@@ -269,7 +269,7 @@ impl Two {
     }
 }
 
-impl Drop for Two {
+impl Drop for Http2Stream {
     fn drop(&mut self) {
         self.streams.stalls(&mut self.stalled, false);
         self.streams.end(self.id);

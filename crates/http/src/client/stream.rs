@@ -15,7 +15,7 @@ use http::{StatusCode, Version, request, response};
 use super::ahead::{AskedAhead, Pipeline};
 use super::exchange_error::ExchangeError;
 use super::head::to_websocket_get;
-use super::http2::Two;
+use super::http2::Http2Stream;
 use super::io::{ClientLost, ClientStream, PASSED_RECORDS_MAX};
 use crate::connection::served_connection::ServedConnection;
 use eyelet_engine::worker::WaitError;
@@ -41,13 +41,13 @@ const HEAD_BYTES: usize = 512;
 /// The client's side.
 pub enum Stream<'a> {
     /// HTTP/1.1: the exchange has the connection for itself.
-    One(One<'a>),
+    Http1(Http1Stream<'a>),
     /// HTTP/2: one of several streams.
-    Two(Two),
+    Http2(Http2Stream),
 }
 
 /// An exchange by HTTP/1.1.
-pub struct One<'a> {
+pub struct Http1Stream<'a> {
     client: &'a mut ClientStream,
     queue: WriteQueue,
     decoder: Decoder,
@@ -69,7 +69,7 @@ impl<'a> Stream<'a> {
         version: Version,
         close: bool,
     ) -> Self {
-        Self::One(One {
+        Self::Http1(Http1Stream {
             client,
             queue: WriteQueue::default(),
             decoder: Decoder::new(length),
@@ -87,7 +87,7 @@ impl<'a> Stream<'a> {
         asked: Option<Box<AskedAhead>>,
         (pipeline, served): (&'a mut Pipeline, &'a ServedConnection),
     ) {
-        if let Self::One(one) = self {
+        if let Self::Http1(one) = self {
             one.asked = asked;
             one.pipeline = Some((pipeline, served));
         }
@@ -96,7 +96,7 @@ impl<'a> Stream<'a> {
     /// Notes that its request was asked: those that its client has pipelined behind it follow, now
     /// and as they come.
     pub fn was_asked(&mut self) {
-        if let Self::One(One { client, pipeline: Some((pipeline, served)), .. }) = self {
+        if let Self::Http1(Http1Stream { client, pipeline: Some((pipeline, served)), .. }) = self {
             pipeline.follow();
             pipeline.ask(client, served);
         }
@@ -104,32 +104,32 @@ impl<'a> Stream<'a> {
 
     /// What was sent of a request that was asked before its turn.
     pub fn take_sent(&mut self) -> Option<(request::Parts, RequestCodings)> {
-        self.as_one()?.asked.as_mut()?.sent.take()
+        self.as_http1()?.asked.as_mut()?.sent.take()
     }
 
     /// The upstream of such a request.
     pub fn take_asked(&mut self) -> Option<Upstream> {
-        let asked = self.as_one()?.asked.take()?;
-        Some(Upstream::Two(asked.upstream))
+        let asked = self.as_http1()?.asked.take()?;
+        Some(Upstream::Http2(asked.upstream))
     }
 
     /// Whether the connection has other exchanges at once.
     pub fn is_multiplexed(&self) -> bool {
-        matches!(self, Self::Two(_))
+        matches!(self, Self::Http2(_))
     }
 
     /// The protocols that the client asks to switch to. An extended CONNECT becomes a GET.
     pub fn switch(&self, request: &mut request::Parts, length: Length) -> Option<HeaderValue> {
         match self {
-            Self::One(_) => fields::upgrade(request, length),
-            Self::Two(_) => to_websocket_get(request),
+            Self::Http1(_) => fields::upgrade(request, length),
+            Self::Http2(_) => to_websocket_get(request),
         }
     }
 
     /// Whether pieces of the request's body are read only on demand. HTTP/2's have arrived already,
     /// within the stream's window.
     pub fn waits_to_be_read(&self) -> bool {
-        matches!(self, Self::One(_))
+        matches!(self, Self::Http1(_))
     }
 
     /// The next piece of the request's body. About `max` bytes may be read for it.
@@ -139,14 +139,14 @@ impl<'a> Stream<'a> {
         max: usize,
     ) -> Poll<Result<Piece, ExchangeError>> {
         match self {
-            Self::One(one) => one.poll_piece(task, max),
-            Self::Two(two) => two.poll_piece(task),
+            Self::Http1(one) => one.poll_piece(task, max),
+            Self::Http2(two) => two.poll_piece(task),
         }
     }
 
     /// Notes that bytes of the body were passed on: the client may send as many more.
     pub fn release(&mut self, bytes: usize) {
-        if let Self::Two(two) = self {
+        if let Self::Http2(two) = self {
             two.release(bytes);
         }
     }
@@ -154,7 +154,7 @@ impl<'a> Stream<'a> {
     /// Gives the rest of the request's body up. HTTP/2's is then dropped by [`Stream::poll_rest`];
     /// HTTP/1.1's is not read.
     pub fn refuse_rest(&mut self) {
-        if let Self::Two(two) = self {
+        if let Self::Http2(two) = self {
             two.refuse_rest();
         }
     }
@@ -163,24 +163,24 @@ impl<'a> Stream<'a> {
     /// [`REST_BYTES_MAX`]: then its client may send no more.
     pub fn poll_rest(&mut self, task: &mut Context<'_>) -> Poll<()> {
         match self {
-            Self::One(_) => Poll::Ready(()),
-            Self::Two(two) => two.poll_rest(task),
+            Self::Http1(_) => Poll::Ready(()),
+            Self::Http2(two) => two.poll_rest(task),
         }
     }
 
     /// Bytes of the request's body that were read and dropped.
     pub fn dropped(&self) -> usize {
         match self {
-            Self::One(_) => 0,
-            Self::Two(two) => two.dropped(),
+            Self::Http1(_) => 0,
+            Self::Http2(two) => two.dropped(),
         }
     }
 
     /// Ready if the client is gone; otherwise waits for that.
     pub fn poll_closed(&mut self, task: &mut Context<'_>) -> Poll<ExchangeError> {
         match self {
-            Self::One(one) => one.poll_closed(task),
-            Self::Two(two) => two.poll_closed(task),
+            Self::Http1(one) => one.poll_closed(task),
+            Self::Http2(two) => two.poll_closed(task),
         }
     }
 
@@ -188,87 +188,87 @@ impl<'a> Stream<'a> {
     pub fn poll_ends(&mut self, task: &Context<'_>) -> Poll<()> {
         match self {
             // What comes to a connection wakes its task.
-            Self::One(one) if one.client.handle.is_to_end() => Poll::Ready(()),
-            Self::One(_) => Poll::Pending,
-            Self::Two(two) => two.poll_ends(task),
+            Self::Http1(one) if one.client.handle.is_to_end() => Poll::Ready(()),
+            Self::Http1(_) => Poll::Pending,
+            Self::Http2(two) => two.poll_ends(task),
         }
     }
 
     /// Sets the deadline of [`Stream::poll_late`].
     pub fn due_in(&mut self, wait: Duration) {
         match self {
-            Self::One(one) => one.client.handle.due_in(wait),
-            Self::Two(two) => two.due_in(wait),
+            Self::Http1(one) => one.client.handle.due_in(wait),
+            Self::Http2(two) => two.due_in(wait),
         }
     }
 
     /// Waits for the deadline.
     pub fn poll_late(&mut self, task: &mut Context<'_>) -> Poll<WaitError> {
         match self {
-            Self::One(one) => match one.client.handle.poll_ready(task, &[], 0) {
+            Self::Http1(one) => match one.client.handle.poll_ready(task, &[], 0) {
                 Poll::Ready(Err(wait_error)) => Poll::Ready(wait_error),
                 _ => Poll::Pending,
             },
-            Self::Two(two) => two.poll_late(task).map(|()| WaitError::Late),
+            Self::Http2(two) => two.poll_late(task).map(|()| WaitError::Late),
         }
     }
 
     /// Whether the client understands interim responses (RFC 9110 15.2).
     pub fn takes_interim(&self) -> bool {
         match self {
-            Self::One(one) => one.version == Version::HTTP_11,
-            Self::Two(_) => true,
+            Self::Http1(one) => one.version == Version::HTTP_11,
+            Self::Http2(_) => true,
         }
     }
 
     /// Queues an interim response.
     pub fn inform(&mut self, head: response::Parts) {
         match self {
-            Self::One(one) => one.queue.push_head(write_head(&head)),
-            Self::Two(two) => two.inform(head),
+            Self::Http1(one) => one.queue.push_head(write_head(&head)),
+            Self::Http2(two) => two.inform(head),
         }
     }
 
     /// Queues the response's head. `length` is that of the body that will be sent.
     pub fn respond(&mut self, head: response::Parts, length: Length) {
         match self {
-            Self::One(one) => one.respond(head, length),
-            Self::Two(two) => two.respond(head, length),
+            Self::Http1(one) => one.respond(head, length),
+            Self::Http2(two) => two.respond(head, length),
         }
     }
 
     /// Queues a piece of the response's body.
     pub fn push(&mut self, piece: Bytes) {
         match self {
-            Self::One(one) => one.encoder.push(piece, &mut one.queue),
-            Self::Two(two) => two.push(piece),
+            Self::Http1(one) => one.encoder.push(piece, &mut one.queue),
+            Self::Http2(two) => two.push(piece),
         }
     }
 
     /// Queues the end of the response's body.
     pub fn finish(&mut self, trailers: Option<HeaderMap>) {
         match self {
-            Self::One(one) => one.encoder.finish(trailers.as_ref(), &mut one.queue),
-            Self::Two(two) => two.finish(trailers),
+            Self::Http1(one) => one.encoder.finish(trailers.as_ref(), &mut one.queue),
+            Self::Http2(two) => two.finish(trailers),
         }
     }
 
     /// The number of queued bytes.
     pub fn queued(&self) -> usize {
         match self {
-            Self::One(one) => one.queue.len() + one.client.unsent_bytes(),
-            Self::Two(two) => two.queued(),
+            Self::Http1(one) => one.queue.len() + one.client.unsent_bytes(),
+            Self::Http2(two) => two.queued(),
         }
     }
 
     /// Whether all of an HTTP/2 response is queued, and the client has not received it yet.
     pub fn is_leaving(&self) -> bool {
-        matches!(self, Self::Two(two) if two.is_leaving())
+        matches!(self, Self::Http2(two) if two.is_leaving())
     }
 
     /// Counts the received bytes that are left.
     pub fn recount(&mut self) {
-        if let Self::One(one) = self {
+        if let Self::Http1(one) = self {
             one.client.recount();
         }
     }
@@ -276,8 +276,8 @@ impl<'a> Stream<'a> {
     /// Bytes of memory of the response that the connection's or stream's share does not count.
     pub fn held(&self) -> usize {
         match self {
-            Self::One(one) => one.queue.held().saturating_sub(SMALL_BYTES),
-            Self::Two(two) => two.held().saturating_sub(STREAM_QUEUE_BYTES),
+            Self::Http1(one) => one.queue.held().saturating_sub(SMALL_BYTES),
+            Self::Http2(two) => two.held().saturating_sub(STREAM_QUEUE_BYTES),
         }
     }
 
@@ -285,9 +285,9 @@ impl<'a> Stream<'a> {
     /// short to hold any.
     pub fn poll_room(&mut self, task: &mut Context<'_>) -> usize {
         match self {
-            Self::One(one) if one.queue.is_empty() && one.client.takes() => PIECE_BYTES_MIN,
-            Self::One(_) => 0,
-            Self::Two(two) => two.poll_room(task),
+            Self::Http1(one) if one.queue.is_empty() && one.client.takes() => PIECE_BYTES_MIN,
+            Self::Http1(_) => 0,
+            Self::Http2(two) => two.poll_room(task),
         }
     }
 
@@ -295,11 +295,11 @@ impl<'a> Stream<'a> {
     /// waits until an HTTP/2 connection has sealed it. [`Stream::poll_late`] has the deadline.
     pub fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
         match self {
-            Self::One(one) => match ready!(one.client.poll_send(task, &mut one.queue)) {
+            Self::Http1(one) => match ready!(one.client.poll_send(task, &mut one.queue)) {
                 Err(ClientLost::Wait(WaitError::Late)) => Poll::Pending,
                 sent => Poll::Ready(sent.map_err(ExchangeError::ClientLost)),
             },
-            Self::Two(two) => two.poll_flush(task),
+            Self::Http2(two) => two.poll_flush(task),
         }
     }
 
@@ -307,53 +307,53 @@ impl<'a> Stream<'a> {
     /// (RFC 9113 8.7). Returns whether it could.
     pub fn refuse(&mut self) -> bool {
         match self {
-            Self::One(_) => false,
-            Self::Two(two) => two.refuse(),
+            Self::Http1(_) => false,
+            Self::Http2(two) => two.refuse(),
         }
     }
 
     /// Cuts the response, so that the client does not take it for complete.
     pub fn cut(&mut self) {
         match self {
-            Self::One(one) => one.close = true,
-            Self::Two(two) => two.cut(),
+            Self::Http1(one) => one.close = true,
+            Self::Http2(two) => two.cut(),
         }
     }
 
     /// Whether the request's body was read to its end.
     pub fn is_request_done(&self) -> bool {
         match self {
-            Self::One(one) => one.decoder.is_done(),
-            Self::Two(two) => two.is_request_done(),
+            Self::Http1(one) => one.decoder.is_done(),
+            Self::Http2(two) => two.is_request_done(),
         }
     }
 
     /// Bytes sent so far: on the connection by HTTP/1.1, on this stream by HTTP/2.
     pub fn sent(&self) -> Rc<Cell<u64>> {
         match self {
-            Self::One(one) => one.client.bytes_to_client.clone(),
-            Self::Two(two) => two.sent(),
+            Self::Http1(one) => one.client.bytes_to_client.clone(),
+            Self::Http2(two) => two.sent(),
         }
     }
 
     /// Ends the connection after the response, because it is not certain that the next request
     /// follows the head. An HTTP/2 stream ends by itself (RFC 9113 8.1).
     pub fn close_after(&mut self) {
-        if let Self::One(one) = self {
+        if let Self::Http1(one) = self {
             one.close = true;
         }
     }
 
     /// The HTTP/1.1 exchange.
-    pub fn as_one(&mut self) -> Option<&mut One<'a>> {
+    pub fn as_http1(&mut self) -> Option<&mut Http1Stream<'a>> {
         match self {
-            Self::One(one) => Some(one),
-            Self::Two(_) => None,
+            Self::Http1(one) => Some(one),
+            Self::Http2(_) => None,
         }
     }
 }
 
-impl One<'_> {
+impl Http1Stream<'_> {
     fn poll_piece(
         &mut self,
         task: &mut Context<'_>,

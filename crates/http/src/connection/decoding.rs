@@ -18,7 +18,7 @@ use eyelet_http1::body::Piece;
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::write_queue::coded_piece;
 use eyelet_memory::budget::{Account, Budget, Counted};
-use eyelet_recoding::Undone;
+use eyelet_recoding::DecodedCoding;
 
 /// Coded bytes that may come to nothing before other tasks run: empty blocks, members and frames.
 const FRUITLESS_BYTES_MAX: usize = 64 << 10;
@@ -98,11 +98,11 @@ impl Decoding {
     /// # Errors
     /// There is no memory for it.
     pub fn new(
-        undone: Undone,
+        decoded_coding: DecodedCoding,
         budget: &Arc<Budget>,
         all: &ClientDecoders,
     ) -> Result<Self, NotDecoded> {
-        let Undone { coding, dictionary } = undone;
+        let DecodedCoding { coding, dictionary } = decoded_coding;
         let decoder = match &dictionary {
             // The decoder copies it. There was room for that when the request was made.
             Some(learned) if budget.left() < learned.body.len() => None,
@@ -249,8 +249,8 @@ mod tests {
         let budget = Arc::new(Budget::new(1 << 30, 0));
         let all = ClientDecoders::default();
         let decoder = |all| {
-            let undone = Undone { coding: Coding::Br, dictionary: None };
-            Decoding::new(undone, &budget, all).unwrap()
+            let decoded_coding = DecodedCoding { coding: Coding::Br, dictionary: None };
+            Decoding::new(decoded_coding, &budget, all).unwrap()
         };
         let mut held = [decoder(&all), decoder(&all)];
         for decoding in &mut held {
@@ -270,9 +270,9 @@ mod tests {
     fn a_window_for_which_there_is_no_room_is_not_allocated() {
         let coded = of_a_large_window();
         let budget = Arc::new(Budget::new(32 << 20, 0));
-        let undone = Undone { coding: Coding::Br, dictionary: None };
+        let decoded_coding = DecodedCoding { coding: Coding::Br, dictionary: None };
         let all = ClientDecoders::default();
-        let mut decoding = Decoding::new(undone, &budget, &all).unwrap();
+        let mut decoding = Decoding::new(decoded_coding, &budget, &all).unwrap();
         let mut task = Context::from_waker(std::task::Waker::noop());
         let mut body = Some(Bytes::from(coded));
         let error = loop {

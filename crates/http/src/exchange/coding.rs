@@ -107,11 +107,12 @@ impl Exchange<'_, '_> {
         let worker = &self.served.worker;
         let mut coder = worker.compressors.response(wanted, head, Some(body), download.first());
         let budget = &worker.engine.process.budget;
-        let decoding = |undone| Decoding::new(undone, budget, &self.served.decoders);
-        let undone = coder.take_undone().map(decoding).transpose()?;
-        let (is_coded, is_undone) = (!coder.is_identity(), undone.is_some());
+        let decoding =
+            |decoded_coding| Decoding::new(decoded_coding, budget, &self.served.decoders);
+        let decoded_coding = coder.take_decoded().map(decoding).transpose()?;
+        let (is_coded, is_undone) = (!coder.is_identity(), decoded_coding.is_some());
         download.through(coder);
-        if let Some(decoding) = undone {
+        if let Some(decoding) = decoded_coding {
             download.follow(Boundary::of_body(&head.headers));
             download.decode(decoding);
         } else if let Some(before) = before {

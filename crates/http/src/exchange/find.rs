@@ -130,10 +130,10 @@ impl Exchange<'_, '_> {
             }
             // One deadline for other requests' dials and for its own.
             let give_up_at = *arrived.get_or_insert_with(Instant::now) + route.wait();
-            if spoken(target.to, request.by_one) != Spoken::One && shelf.is_dialled(in_vain) {
+            if spoken(target.to, request.needs_http1) != Spoken::Http1 && shelf.is_dialled(in_vain)
+            {
                 // A dial has its own timeouts.
-                let limit = served.worker.shared.config.limits.connect_timeout;
-                self.stream.due_in(limit + route.wait());
+                self.stream.due_in(dial_wait(served, route));
                 Box::pin(while_here(self.stream, shelf.settled())).await?;
                 continue;
             }
@@ -142,13 +142,13 @@ impl Exchange<'_, '_> {
             let time = share(limit, dials.passed(Instant::now()), is_last);
             let dial = Dial { worker, route, target: &target, index, time };
             let failure = match Box::pin(self.dial(&dial, request)).await? {
-                Ok(Dialled::One(mut connection)) => {
+                Ok(Dialled::Http1(mut connection)) => {
                     // The connection's own route keeps connections to its own upstream only.
                     connection.is_single_use = newer.is_some();
-                    return Ok(found(Upstream::One(connection)));
+                    return Ok(found(Upstream::Http1(connection)));
                 }
-                Ok(Dialled::Two(connection)) => match connection.ask(request) {
-                    Some(asked) => return Ok(found(Upstream::Two(Box::new(asked)))),
+                Ok(Dialled::Http2(connection)) => match connection.ask(request) {
+                    Some(asked) => return Ok(found(Upstream::Http2(Box::new(asked)))),
                     None => DialFailure { name: connection.name.clone(), reason: UNREAD },
                 },
                 Err(failure) => failure,
@@ -183,9 +183,9 @@ impl Exchange<'_, '_> {
         let served = self.served;
         let _counted = room::take_upstream(served, target.to)?;
         // The dial has its own timeouts.
-        self.stream.due_in(served.worker.shared.config.limits.connect_timeout + route.wait());
-        let spoken = spoken(target.to, request.by_one);
-        let dialling = (spoken != Spoken::One).then(|| target.shelf.dials());
+        self.stream.due_in(dial_wait(served, route));
+        let spoken = spoken(target.to, request.needs_http1);
+        let dialling = (spoken != Spoken::Http1).then(|| target.shelf.dials());
         let now_ms = worker.engine.now_unix_ms();
         let balanced = target.balanced.map(|(group, member)| Balanced { group, member, now_ms });
         let is_early = may_leave_early(served, route, request);
@@ -264,6 +264,11 @@ impl Dials {
     fn passed(&mut self, now: Instant) -> Duration {
         now.saturating_duration_since(*self.began.get_or_insert(now))
     }
+}
+
+/// How long a dial of this route's upstreams may take, waits for one that accepts included.
+fn dial_wait(served: &ServedConnection, route: &Route) -> Duration {
+    served.worker.shared.config.limits.connect_timeout + route.wait()
 }
 
 /// The upstream for a request that was at those of `tried`.

@@ -32,7 +32,7 @@ pub struct Passing<'a> {
 
 /// Progress of a response.
 #[derive(PartialEq, Eq)]
-enum Passed {
+enum BodyProgress {
     /// The rest no longer needs the upstream.
     Queued,
     /// The client's socket has taken all of it.
@@ -57,7 +57,7 @@ impl<'a> Exchange<'a, '_> {
         if passing.upload.done && passing.download.is_whole() {
             self.served.keep(passing.upstream, index);
         }
-        if passed == Passed::Queued {
+        if passed == BodyProgress::Queued {
             self.flush().await?;
         }
         Ok(ExchangeEnd::default())
@@ -66,7 +66,7 @@ impl<'a> Exchange<'a, '_> {
     /// Passes the response's body down, and the rest of the request's body up. It returns before
     /// the client has all of it if the upstream is done: other requests can use the upstream
     /// meanwhile.
-    async fn pass_down(&mut self, passing: &mut Passing<'_>) -> Result<Passed, Failure> {
+    async fn pass_down(&mut self, passing: &mut Passing<'_>) -> Result<BodyProgress, Failure> {
         let Passing { upstream, upload, download } = passing;
         // Most responses are complete already, and reading the clock costs.
         let mut moved = None;
@@ -77,9 +77,9 @@ impl<'a> Exchange<'a, '_> {
                 upload.breaks(self.stream);
             }
             match download.poll(task, self.stream, upstream) {
-                Poll::Ready(Ok(())) => return Poll::Ready(Ok(Passed::Written)),
+                Poll::Ready(Ok(())) => return Poll::Ready(Ok(BodyProgress::Written)),
                 Poll::Pending if upload.done && download.has_ended() => {
-                    return Poll::Ready(Ok(Passed::Queued));
+                    return Poll::Ready(Ok(BodyProgress::Queued));
                 }
                 Poll::Ready(Err(broken)) => return Poll::Ready(Err(broken.into())),
                 Poll::Pending => {}
@@ -108,12 +108,12 @@ impl<'a> Exchange<'a, '_> {
         chosen: Option<HeaderValue>,
     ) -> Result<ExchangeEnd, Failure> {
         // HTTP/2 has no 101 (RFC 9113 8.6).
-        let (Some(protocol), Upstream::One(upstream)) = (chosen, upstream) else {
+        let (Some(protocol), Upstream::Http1(upstream)) = (chosen, upstream) else {
             return Err(ResponseFault::Unasked.into());
         };
         self.record.status = Some(StatusCode::SWITCHING_PROTOCOLS.as_u16());
         self.record.reason = Reason::SwitchedProtocols;
-        let Some(one) = self.stream.as_one() else {
+        let Some(one) = self.stream.as_http1() else {
             return self.copy_websocket(head, upstream).await;
         };
         head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
@@ -131,7 +131,7 @@ impl<'a> Exchange<'a, '_> {
     ) -> Result<ExchangeEnd, Failure> {
         websocket::to_ok(&mut head);
         self.respond(head, Length::UntilClose);
-        let upstream = Upstream::One(upstream);
+        let upstream = Upstream::Http1(upstream);
         websocket::copy(self.served, self.stream, upstream, self.written).await?;
         Ok(ExchangeEnd::default())
     }

@@ -20,7 +20,7 @@ use eyelet_http1::body::Piece;
 use eyelet_http1::fault::RequestFault;
 use eyelet_http1::head::Length;
 use eyelet_http1::write_queue::coded_piece;
-use eyelet_recoding::{Compressors, Undone, UploadCoder};
+use eyelet_recoding::{Compressors, DecodedCoding, UploadCoder};
 use eyelet_upstream::request::UpstreamRequest;
 
 /// A body whose coding changes on its way.
@@ -73,8 +73,8 @@ impl RequestCoding {
         if budget.is_filling(0) {
             return Err(RequestFault::NoRoom);
         }
-        let undone = Undone { coding, dictionary: None };
-        let decoding = Decoding::new(undone, budget, &served.decoders);
+        let decoded_coding = DecodedCoding { coding, dictionary: None };
+        let decoding = Decoding::new(decoded_coding, budget, &served.decoders);
         let decoding = decoding.map_err(|_| RequestFault::NoRoom)?;
         Ok(Self::new(Work::Decode(decoding)))
     }

@@ -53,7 +53,7 @@ impl<'a> Tries<'a> {
     /// processed a request.
     pub fn take_body(&mut self, upstream: &Upstream) -> TakenBody {
         let mut body = std::mem::take(&mut self.body);
-        body.begin(self.count < TRIES_MAX && matches!(upstream, Upstream::Two(_)));
+        body.begin(self.count < TRIES_MAX && matches!(upstream, Upstream::Http2(_)));
         body
     }
 
@@ -81,7 +81,7 @@ impl<'a> Tries<'a> {
                 self.tried = if is_same { Tried::default() } else { self.tried };
                 self.is_harmless_twice && (has_other || is_same)
             }
-            NoAnswer::Unread | NoAnswer::OneWanted => is_whole,
+            NoAnswer::Unread | NoAnswer::Http1Wanted => is_whole,
             NoAnswer::Broken(_) | NoAnswer::Fault(_) | NoAnswer::NoRoom => false,
         };
         if !is_harmless || self.count >= TRIES_MAX {
@@ -93,7 +93,7 @@ impl<'a> Tries<'a> {
         self.count += 1;
         // A try that was not processed has done nothing once.
         request.again &= !self.was_dead;
-        request.by_one |= matches!(why, NoAnswer::OneWanted);
+        request.needs_http1 |= matches!(why, NoAnswer::Http1Wanted);
         Ok(())
     }
 }

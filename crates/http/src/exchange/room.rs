@@ -43,7 +43,7 @@ pub fn take_request(
     stream: &mut Stream<'_>,
     request: &request::Parts,
 ) -> Result<Counted, Failure> {
-    let bytes = match stream.as_one() {
+    let bytes = match stream.as_http1() {
         Some(_) => request_bytes(&request.headers, &request.uri),
         None => 0,
     };

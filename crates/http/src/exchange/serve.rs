@@ -116,8 +116,8 @@ impl<'a> Exchange<'a, '_> {
         let (length, decoded_from) = self.translate(request, length, switch.clone())?;
         let forwarded = &served.identify_requester(host, request);
         let Some(terminate) = route.requests() else { return Ok(ExchangeEnd::default()) };
-        let by_one = switch.is_some();
-        let again = may_be_sent_again(request, length) && !by_one;
+        let needs_http1 = switch.is_some();
+        let again = may_be_sent_again(request, length) && !needs_http1;
         let mut wanted = match (self.stream.take_sent(), served.originate()) {
             (Some((sent, wanted)), _) => {
                 *request = sent;
@@ -140,7 +140,7 @@ impl<'a> Exchange<'a, '_> {
             length,
             trailers,
             again,
-            by_one,
+            needs_http1,
         };
         let _counted = room::take_request(served, self.stream, request)?;
         let (origin, switch) = (origin.as_ref(), switch.as_ref());

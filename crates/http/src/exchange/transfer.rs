@@ -180,7 +180,7 @@ impl<'a> Upload<'a> {
             && !self.taken.has_more()
         {
             match (&mut *stream, &mut *upstream) {
-                (Stream::One(from), Upstream::One(to))
+                (Stream::Http1(from), Upstream::Http1(to))
                     if to.is_plain() && from.left_to_pass().is_some() => {}
                 _ => break,
             }
@@ -189,7 +189,7 @@ impl<'a> Upload<'a> {
                 return Poll::Pending;
             }
             let room = self.room(upstream, self.pass_max);
-            let (Stream::One(from), Upstream::One(to)) = (&mut *stream, &mut *upstream) else {
+            let (Stream::Http1(from), Upstream::Http1(to)) = (&mut *stream, &mut *upstream) else {
                 break;
             };
             if room == 0 {
@@ -541,11 +541,11 @@ impl<'a> Download<'a> {
         while let Some(left) = self.decoder.left()
             && self.is_plain()
         {
-            if let Stream::Two(_) = stream {
+            if let Stream::Http2(_) = stream {
                 return self.poll_lend(task, stream, upstream);
             }
             match (&mut *stream, &mut *upstream) {
-                (Stream::One(to), Upstream::One(from))
+                (Stream::Http1(to), Upstream::Http1(from))
                     if to.may_pass() && from.is_plain() && from.received.is_empty() => {}
                 _ => break,
             }
@@ -555,7 +555,7 @@ impl<'a> Download<'a> {
                 return Poll::Pending;
             }
             let room = self.poll_room(task, stream, self.pass_max);
-            let (Stream::One(to), Upstream::One(from)) = (&mut *stream, &mut *upstream) else {
+            let (Stream::Http1(to), Upstream::Http1(from)) = (&mut *stream, &mut *upstream) else {
                 break;
             };
             if room == 0 {
@@ -586,7 +586,7 @@ impl<'a> Download<'a> {
         stream: &mut Stream<'_>,
         upstream: &Upstream,
     ) -> Poll<Result<(), Broken>> {
-        let (Stream::Two(to), Upstream::One(from)) = (stream, upstream) else {
+        let (Stream::Http2(to), Upstream::Http1(from)) = (stream, upstream) else {
             return Poll::Ready(Ok(()));
         };
         let passed = to.sent().get().saturating_sub(self.given);

@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use crate::client::head::{AskedRequest, asks_for_websocket};
-use crate::client::http2::Two;
+use crate::client::http2::Http2Stream;
 use crate::client::stream::Stream;
 use crate::connection::reason::request_reason;
 use crate::connection::served_connection::{Record, ServedConnection};
@@ -19,7 +19,7 @@ const REST_WAIT: Duration = Duration::from_secs(30);
 const REST_SILENCE: Duration = Duration::from_secs(5);
 
 /// Serves a request, or refuses it if it is malformed.
-pub async fn serve_stream(served: &ServedConnection, asked: &mut AskedRequest, two: Two) {
+pub async fn serve_stream(served: &ServedConnection, asked: &mut AskedRequest, two: Http2Stream) {
     let AskedRequest { parts, length, fault } = asked;
     if let Some(reason) = two.runs() {
         let mut record = Record::new(served, parts);
@@ -32,7 +32,7 @@ pub async fn serve_stream(served: &ServedConnection, asked: &mut AskedRequest, t
         // Counts like a reset, as it is as cheap for its sender.
         two.count_malformed();
     }
-    let mut stream = Stream::Two(two);
+    let mut stream = Stream::Http2(two);
     let client_lost = match fault {
         None => exchange(served, &mut stream, parts, *length).await.client_lost,
         Some(fault) => {

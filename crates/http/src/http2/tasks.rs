@@ -11,7 +11,7 @@ use eyelet_memory::budget::Counted;
 
 use super::serve_stream::serve_stream;
 use crate::client::head::AskedRequest;
-use crate::client::http2::Two;
+use crate::client::http2::Http2Stream;
 use crate::connection::served_connection::ServedConnection;
 use eyelet_memory::spares::Spares;
 
@@ -28,7 +28,7 @@ pub struct StreamJob {
     /// Its request.
     pub asked: AskedRequest,
     /// Its side of the exchange.
-    pub two: Two,
+    pub two: Http2Stream,
     /// Its memory.
     pub counted: Counted,
     /// Its share of what its source may have.

@@ -26,7 +26,7 @@ fn ask(inner: &Inner, head: &mut Parts, (is_attackable, can_repeat): (bool, bool
 }
 
 fn undone_of(near: &Near, inner: &Inner, head: &mut response::Parts) -> Option<Coding> {
-    near.response(inner, 0, head).undone.map(|undone| undone.coding)
+    near.response(inner, 0, head).decoded_coding.map(|decoded_coding| decoded_coding.coding)
 }
 
 const ZSTD: (&str, &str) = ("content-encoding", "zstd");
@@ -66,7 +66,7 @@ fn own_codings_are_asked_for_beside_the_clients_others() {
 fn only_what_the_client_does_not_accept_is_undone() {
     let inner = inner();
     let kind = |kind| ("content-type", kind);
-    for (accept, status, fields, undone) in [
+    for (accept, status, fields, decoded_coding) in [
         ("", 200, &[ZSTD][..], Some(Coding::Zstd)),
         ("gzip", 200, &[ZSTD], Some(Coding::Zstd)),
         ("gzip", 404, &[ZSTD], Some(Coding::Zstd)),
@@ -91,8 +91,8 @@ fn only_what_the_client_does_not_accept_is_undone() {
         let near = ask(&inner, &mut head, (false, true));
         let mut response = head_of(status, fields);
         let told = format!("{accept:?} {status} {fields:?}");
-        assert_eq!(undone_of(&near, &inner, &mut response), undone, "{told}");
-        assert_eq!(response.headers.contains_key("vary"), undone.is_some(), "{told}");
+        assert_eq!(undone_of(&near, &inner, &mut response), decoded_coding, "{told}");
+        assert_eq!(response.headers.contains_key("vary"), decoded_coding.is_some(), "{told}");
     }
     // It was not asked for.
     let mut head = request_head("GET", "/", &[("range", "bytes=0-")]);
@@ -117,8 +117,8 @@ fn what_must_not_be_transformed_is_asked_for_once_more() {
         let line = head.headers.get(ACCEPT_ENCODING).map(|line| line.to_str().unwrap());
         assert_eq!(line, again, "{accept:?}");
         assert!(!near.is_unfit(&fixed), "only once");
-        let undone = undone_of(&near, &inner, &mut head_of(200, &[ZSTD]));
-        assert_eq!(undone, None, "the second response passes as it is");
+        let decoded_coding = undone_of(&near, &inner, &mut head_of(200, &[ZSTD]));
+        assert_eq!(decoded_coding, None, "the second response passes as it is");
     }
 }
 

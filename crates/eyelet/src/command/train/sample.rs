@@ -32,7 +32,7 @@ impl<'a> Source<'a> {
         let address = &upstream.address;
         let Some(tls) = &upstream.tls else { return Ok(Self { address, tls: None }) };
         let configs = ClientConfigs::new(config, None).map_err(|error| error.to_string())?;
-        let client = configs.of(tls, Spoken::One).ok_or("no TLS configuration")?;
+        let client = configs.of(tls, Spoken::Http1).ok_or("no TLS configuration")?;
         let name = ServerName::try_from(tls.name.clone()).map_err(|error| error.to_string())?;
         Ok(Self { address, tls: Some((client, name)) })
     }

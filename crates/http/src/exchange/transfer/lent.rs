@@ -17,7 +17,7 @@ impl Upload<'_> {
     /// Has the task of an HTTP/2 connection write the rest of the body as it arrives, where its
     /// framing permits. All before it is written.
     pub(super) fn lend(&mut self, stream: &Stream<'_>, upstream: &Upstream) {
-        if let (Stream::Two(from), Upstream::One(to)) = (stream, upstream)
+        if let (Stream::Http2(from), Upstream::Http1(to)) = (stream, upstream)
             && self.encoder == Encoder::Plain
             && matches!(self.boundary, Boundary::Unknown)
             && let Some(socket) = to.lend()
