@@ -20,6 +20,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::support::crowd::many;
 use crate::support::edge::eyelet;
 use crate::support::pki::Kind;
 use crate::support::{Folder, Machine, Pki, output};
@@ -296,22 +297,18 @@ fn run_page(name: &str, page: &[Block]) -> Option<(usize, Vec<String>)> {
 #[test]
 fn every_command_in_the_documentation_works() {
     let only = std::env::var("EYELET_PAGE").unwrap_or_default();
-    let (mut ran, mut findings) = (0, Vec::new());
-    for path in pages() {
-        let name = path.file_name().unwrap().to_str().unwrap();
-        let page = blocks(&fs::read_to_string(&path).unwrap());
-        if !page.iter().any(Block::is_shell) || !name.contains(&only) {
-            continue;
-        }
-        let Some((count, wrong)) = run_page(name, &page) else { return };
-        ran += count;
-        findings.extend(wrong);
-    }
-    if "examples".contains(&only) {
-        let Some((count, wrong)) = run_page("examples", &examples()) else { return };
-        ran += count;
-        findings.extend(wrong);
-    }
+    let read = |path: PathBuf| {
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        (name, blocks(&fs::read_to_string(&path).unwrap()))
+    };
+    let mut all: Vec<_> = pages().into_iter().map(read).collect();
+    all.push(("examples".to_owned(), examples()));
+    all.retain(|(name, page)| name.contains(&only) && page.iter().any(Block::is_shell));
+    // Each page has a machine of its own, and waits for servers most of its time.
+    let said = many(all.len(), |nth| run_page(&all[nth].0, &all[nth].1));
+    let Some(said) = said.into_iter().collect::<Option<Vec<_>>>() else { return };
+    let ran: usize = said.iter().map(|(count, _)| count).sum();
+    let findings: Vec<String> = said.into_iter().flat_map(|(_, wrong)| wrong).collect();
     assert!(findings.is_empty(), "{}", findings.join("\n\n"));
     // All blocks were found: the pages had 38 when this was written.
     assert!(!only.is_empty() || ran >= 38, "{ran}");

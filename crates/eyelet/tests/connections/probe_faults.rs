@@ -7,6 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::support::crowd::many;
 use crate::support::upstream::vacant;
 use crate::support::{Pki, Talk, need, until};
 
@@ -50,11 +51,10 @@ fn a_store_of_authorities_in_each_context_is_named() {
     if !need("node") {
         return;
     }
-    let found = measured("node", "contexts.js", "each", "60");
-    let [grade, _, advice] = said(&found, "memory");
-    assert!(grade == "bad" && advice.contains("share one context"), "{found:#}");
-    let found = measured("node", "contexts.js", "one", "60");
-    assert!(!said(&found, "memory")[2].contains("share one context"), "{found:#}");
+    let found = many(2, |nth| measured("node", "contexts.js", ["each", "one"][nth], "60"));
+    let [grade, _, advice] = said(&found[0], "memory");
+    assert!(grade == "bad" && advice.contains("share one context"), "{:#}", found[0]);
+    assert!(!said(&found[1], "memory")[2].contains("share one context"), "{:#}", found[1]);
 }
 
 #[test]
@@ -62,12 +62,11 @@ fn buffers_that_openssl_keeps_are_named() {
     if !need("python3") {
         return;
     }
-    let found = measured("python3", "buffers.py", "kept", "200");
-    let [grade, _, advice] = said(&found, "memory");
-    assert!(grade == "bad" && advice.contains("SSL_MODE_RELEASE_BUFFERS"), "{found:#}");
-    let found = measured("python3", "buffers.py", "released", "200");
-    assert_eq!(said(&found, "memory")[0], "note", "{found:#}");
-    assert_eq!(said(&found, "creep")[0], "ok", "{found:#}");
+    let found = many(2, |nth| measured("python3", "buffers.py", ["kept", "released"][nth], "200"));
+    let [grade, _, advice] = said(&found[0], "memory");
+    assert!(grade == "bad" && advice.contains("SSL_MODE_RELEASE_BUFFERS"), "{:#}", found[0]);
+    assert_eq!(said(&found[1], "memory")[0], "note", "{:#}", found[1]);
+    assert_eq!(said(&found[1], "creep")[0], "ok", "{:#}", found[1]);
 }
 
 /// A session of the cache is about a kilobyte. Without tickets TLS 1.3 uses the cache, too.

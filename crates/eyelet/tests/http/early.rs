@@ -8,13 +8,14 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::support::client::Offer;
+use crate::support::crowd::many;
 use crate::support::frames::{
     DATA, END_HEADERS, END_STREAM, Frame, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS,
     WINDOW_UPDATE, frame, literal, next,
 };
 use crate::support::program::{need, output, python_with};
 use crate::support::web::head;
-use crate::support::{Edge, Folder, Pki, Tls, Upstream};
+use crate::support::{Edge, Pki, Tls, Upstream};
 
 /// Bytes of the bodies: more than a stream's first window, and more than the socket's buffers.
 const BODIES: [usize; 3] = [20_000, 100_000, 1_000_000];
@@ -43,9 +44,10 @@ fn early(status: u16) -> (Upstream, mpsc::Sender<()>) {
     (app, over)
 }
 
-fn with_each(ask: impl Fn(&Pki, &Edge, usize, u16)) {
-    let pki = Pki::new();
-    for status in [401, 413] {
+fn with_each(ask: impl Fn(&Pki, &Edge, usize, u16) + Sync) {
+    const STATUSES: [u16; 2] = [401, 413];
+    many(STATUSES.len(), |nth| {
+        let (pki, status) = (Pki::new(), STATUSES[nth]);
         let (app, over) = early(status);
         let rule = pki.terminate(&format!("http://{}", app.address), "");
         let edge = Edge::start(&pki.folder, &rule);
@@ -53,7 +55,7 @@ fn with_each(ask: impl Fn(&Pki, &Edge, usize, u16)) {
             ask(&pki, &edge, bytes, status);
         }
         drop(over);
-    }
+    });
 }
 
 /// Runs a program of ours, which says ok when all of its answers were whole.
@@ -74,9 +76,8 @@ fn curl_gets_an_early_answer() {
     if !need("curl") {
         return;
     }
-    let folder = Folder::new();
     with_each(|pki, edge, bytes, status| {
-        let file = folder.path().join("body");
+        let file = pki.folder.path().join("body");
         std::fs::write(&file, vec![b'x'; bytes]).unwrap();
         let port = edge.port();
         for _ in 0..TIMES {

@@ -140,12 +140,15 @@ impl From {
     }
 }
 
-/// Does a thing `count` times on a few threads, and keeps what came of it.
+/// Does a thing `count` times on a few threads, and keeps what came of it. The first [`THREADS`]
+/// are in their order. The threads have the test's name, which a skipped test says.
 pub fn many<T: Send>(count: usize, make: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let make = &make;
+    let named = || thread::Builder::new().name(thread::current().name().unwrap_or("?").to_owned());
     thread::scope(|scope| {
         let each = |first| (first..count).step_by(THREADS).map(make).collect::<Vec<T>>();
-        let threads: Vec<_> = (0..THREADS).map(|first| scope.spawn(move || each(first))).collect();
+        let begin = |first| named().spawn_scoped(scope, move || each(first)).unwrap();
+        let threads: Vec<_> = (0..THREADS).map(begin).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     })
 }
