@@ -1,5 +1,5 @@
-//! Load end to end: floods, parked connections, memory that must come back. Two of its tests run at
-//! a time (`crowd::permit`).
+//! Load end to end: floods, parked connections, memory that must come back. Three of its tests run
+//! at a time (`crowd::permit`).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
