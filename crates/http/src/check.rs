@@ -18,8 +18,8 @@ use eyelet_wire::proxy::{Command, Tlvs, V2_WRITTEN_BYTES_MAX, write_v2};
 use http::{Request, header, request};
 use tokio::time::{sleep, timeout};
 
-use crate::client::failure::Failure;
-use crate::connection::worker::{Http, Newest};
+use eyelet_downstream::client::failure::Failure;
+use eyelet_downstream::connection::worker::{Http, Newest};
 use eyelet_http1::head::Length;
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_upstream::Upstream;

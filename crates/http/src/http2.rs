@@ -18,16 +18,16 @@ use eyelet_h2::{
 };
 use http::request;
 
-use crate::client::clock::{ms, now_ms};
-use crate::client::head::read_request;
-use crate::client::http2::Http2Stream;
-use crate::client::io::{ClientLost, ClientStream, READ_BYTES};
-use crate::client::state::{Arrived, ReadStep};
-use crate::client::streams::{CONNECTION_WINDOW_BYTES, Streams};
-use crate::connection::served_connection::{Record, ServedConnection};
 use crate::exchange::room;
 use crate::exchange::transfer::PASSED_QUOTA_BYTES;
 use crate::http1::AWAKE;
+use eyelet_downstream::client::clock::{ms, now_ms};
+use eyelet_downstream::client::head::read_request;
+use eyelet_downstream::client::http2::Http2Stream;
+use eyelet_downstream::client::io::{ClientLost, ClientStream, READ_BYTES};
+use eyelet_downstream::client::state::{Arrived, ReadStep};
+use eyelet_downstream::client::streams::{CONNECTION_WINDOW_BYTES, Streams};
+use eyelet_downstream::connection::served_connection::{Record, ServedConnection};
 use eyelet_engine::park;
 use eyelet_engine::ready::CLIENT;
 use eyelet_engine::shedding::Serving;
@@ -201,7 +201,7 @@ impl ServedStreams {
     }
 
     fn is_busy(&self) -> bool {
-        self.streams.len() > 0
+        self.streams.count() > 0
     }
 
     /// Asks the client to begin no more streams, if the process ends or a reload removed the rule.

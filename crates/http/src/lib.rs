@@ -3,16 +3,12 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
-mod client;
-mod connection;
 mod exchange;
 mod http1;
 mod http2;
 pub mod proxied;
 pub mod redirect;
 
-pub use client::io;
-pub use connection::{refusal, worker};
 pub use http2::{answer_parked, last_bytes, pack_state};
 
 use std::pin::Pin;
@@ -25,9 +21,9 @@ use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::{Budget, Counted, HTTP2_BYTES};
 use eyelet_telemetry::info::ConnectionInfo;
 
-use client::io::{ClientStream, OpenedClient};
-use connection::served_connection::{ByteCounts, ClientInfo, ServedConnection};
-use connection::worker::Http;
+use eyelet_downstream::client::io::{ClientStream, OpenedClient};
+use eyelet_downstream::connection::served_connection::{ByteCounts, ClientInfo, ServedConnection};
+use eyelet_downstream::connection::worker::Http;
 use http2::Resumed;
 
 /// Frees what no message has needed since the last call: it is of an earlier burst. Counts what

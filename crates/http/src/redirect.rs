@@ -10,12 +10,12 @@ use http::{Method, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::client::stream::write_head;
-use crate::connection::date::stamp;
-use crate::connection::page::page;
-use crate::connection::reason::request_reason;
 use eyelet_acme::Acme;
 use eyelet_config::{Listener, ListenerKind};
+use eyelet_downstream::client::stream::write_head;
+use eyelet_downstream::connection::date::stamp;
+use eyelet_downstream::connection::page::page;
+use eyelet_downstream::connection::reason::request_reason;
 use eyelet_engine::park;
 use eyelet_engine::worker::Handle;
 use eyelet_engine::worker::WaitError;

@@ -1,7 +1,7 @@
 //! Moves bytes of a terminated connection: TLS towards the client, plain towards the upstream.
 //!
-//! `record` opens and seals for this file and for `io.rs` of `http`. Each holds unsent bytes and
-//! the beginning of a record in its own way: here the flow has them, with their age, for load
+//! `record` opens and seals for this file and for `io.rs` of `downstream`. Each holds unsent bytes
+//! and the beginning of a record in its own way: here the flow has them, with their age, for load
 //! shedding.
 
 use std::io::IoSliceMut;

@@ -351,7 +351,7 @@ mod tests {
         let printer = Printer { lines: Lines(Arc::new(Mutex::new(state))), filter };
         assert_eq!(printer.max_level_hint(), Some(LevelFilter::TRACE));
         tracing::subscriber::with_default(printer, || {
-            tracing::info!(target: "eyelet_http::io", "a \x1b[2J name\nof two lines");
+            tracing::info!(target: "eyelet_downstream::client::io", "a \x1b[2J name\nof two lines");
             tracing::warn!(target: "eyelet", count = 3, "with a field");
             tracing::debug!(target: "eyelet", "below its level");
             tracing::warn!(target: "quiet", "below its level");

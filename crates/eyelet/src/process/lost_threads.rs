@@ -1,7 +1,7 @@
 //! Threads that the edge serves on without if they end by an internal error: no connection needs
 //! them. Those that it cannot do without are in `Running::died`.
 
-use eyelet_http::worker::SharedHttp;
+use eyelet_downstream::connection::worker::SharedHttp;
 
 /// A thread that has ended by itself.
 pub struct LostThread {

@@ -13,7 +13,7 @@ use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::log::Log;
 
 use crate::snapshot::Snapshot;
-use eyelet_http::worker::Http;
+use eyelet_downstream::connection::worker::Http;
 
 /// A worker under one configuration. An active connection holds it; a parked one does not.
 pub struct Worker {

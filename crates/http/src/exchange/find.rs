@@ -16,12 +16,12 @@ use eyelet_telemetry::upstream::OpenExchange;
 use eyelet_tls::client::Spoken;
 
 use super::{Exchange, room};
-use crate::client::exchange_error::ExchangeError;
-use crate::client::failure::Failure;
-use crate::client::stream::Stream;
-use crate::connection::route::{Route, RouteTarget};
-use crate::connection::served_connection::ServedConnection;
-use crate::connection::worker::Http;
+use eyelet_downstream::client::exchange_error::ExchangeError;
+use eyelet_downstream::client::failure::Failure;
+use eyelet_downstream::client::stream::Stream;
+use eyelet_downstream::connection::route::{Route, RouteTarget};
+use eyelet_downstream::connection::served_connection::ServedConnection;
+use eyelet_downstream::connection::worker::Http;
 use eyelet_upstream::Upstream;
 use eyelet_upstream::dial::{self, DialFailure, DialTerms, Dialled, spoken};
 use eyelet_upstream::pool::{HeldRequest, Shelf};

@@ -24,11 +24,11 @@ use eyelet_http1::fields;
 use eyelet_http1::head::Length;
 use http::{HeaderValue, request, response};
 
-use crate::client::exchange_error::ExchangeError;
-use crate::client::failure::Failure;
-use crate::client::io::ClientLost;
-use crate::client::stream::Stream;
-use crate::connection::served_connection::{Record, ServedConnection, Written};
+use eyelet_downstream::client::exchange_error::ExchangeError;
+use eyelet_downstream::client::failure::Failure;
+use eyelet_downstream::client::io::ClientLost;
+use eyelet_downstream::client::stream::Stream;
+use eyelet_downstream::connection::served_connection::{Record, ServedConnection, Written};
 
 /// A request of a client and its response: what all steps need.
 pub struct Exchange<'a, 's> {

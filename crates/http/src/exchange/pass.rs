@@ -12,7 +12,7 @@ use super::end::ExchangeEnd;
 use super::switched::Switched;
 use super::transfer::{Broken, Download, Upload};
 use super::websocket;
-use crate::client::failure::Failure;
+use eyelet_downstream::client::failure::Failure;
 use eyelet_engine::iteration::others_first;
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::head::Length;

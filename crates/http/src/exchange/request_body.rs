@@ -11,11 +11,11 @@ use eyelet_engine::worker::Worker;
 use http::header::ACCEPT_ENCODING;
 use http::{HeaderMap, StatusCode, request::Parts, response};
 
-use crate::client::exchange_error::ExchangeError;
-use crate::client::failure::Failure;
-use crate::connection::decoding::Decoding;
-use crate::connection::route::Route;
-use crate::connection::served_connection::ServedConnection;
+use eyelet_downstream::client::exchange_error::ExchangeError;
+use eyelet_downstream::client::failure::Failure;
+use eyelet_downstream::connection::decoding::Decoding;
+use eyelet_downstream::connection::route::Route;
+use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_http1::body::Piece;
 use eyelet_http1::fault::RequestFault;
 use eyelet_http1::head::Length;

@@ -5,8 +5,8 @@ use eyelet_balance::group::Tried;
 
 use super::find::FoundUpstream;
 use super::transfer::TakenBody;
-use crate::client::failure::Failure;
-use crate::connection::served_connection::ServedConnection;
+use eyelet_downstream::client::failure::Failure;
+use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_upstream::Upstream;
 use eyelet_upstream::request::{NoAnswer, UpstreamRequest};
 

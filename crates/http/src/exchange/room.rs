@@ -7,12 +7,12 @@ use std::time::Instant;
 
 use http::{request, response};
 
-use crate::client::exchange_error::ExchangeError;
-use crate::client::failure::Failure;
-use crate::client::io::ClientLost;
-use crate::client::stream::Stream;
-use crate::connection::served_connection::ServedConnection;
 use eyelet_config::HttpUpstream;
+use eyelet_downstream::client::exchange_error::ExchangeError;
+use eyelet_downstream::client::failure::Failure;
+use eyelet_downstream::client::io::ClientLost;
+use eyelet_downstream::client::stream::Stream;
+use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::worker::WaitError;
 use eyelet_http1::head_bytes::{map_bytes, request_bytes, text_bytes};
 use eyelet_memory::budget::{

@@ -9,8 +9,8 @@ use bytes::BytesMut;
 use eyelet_wire::websocket::{CLOSE_TO_CLIENT, close_to_server};
 use http::HeaderValue;
 
-use crate::client::io::{ClientLost, ClientStream, send_all};
-use crate::connection::served_connection::ServedConnection;
+use eyelet_downstream::client::io::{ClientLost, ClientStream, send_all};
+use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::park;
 use eyelet_engine::relay::{Relay, WebSocketFrames};
 use eyelet_engine::worker::WaitError;

@@ -18,12 +18,12 @@ use eyelet_compress::validators::without_digests;
 use http::HeaderMap;
 use tokio::time::{Sleep, sleep};
 
-use crate::client::exchange_error::ExchangeError;
-use crate::client::io::PASSED_BYTES_MAX;
-use crate::client::stream::{SMALL_BYTES, Stream};
-use crate::connection::decoding::Decoding;
-use crate::connection::served_connection::Written;
-use crate::connection::worker::Http;
+use eyelet_downstream::client::exchange_error::ExchangeError;
+use eyelet_downstream::client::io::PASSED_BYTES_MAX;
+use eyelet_downstream::client::stream::{SMALL_BYTES, Stream};
+use eyelet_downstream::connection::decoding::Decoding;
+use eyelet_downstream::connection::served_connection::Written;
+use eyelet_downstream::connection::worker::Http;
 use eyelet_http1::body::{Decoder, Encoder, Piece};
 use eyelet_http1::boundary::Boundary;
 use eyelet_http1::fault::ResponseFault;

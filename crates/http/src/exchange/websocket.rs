@@ -16,11 +16,11 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{StatusCode, response};
 
 use super::transfer::{Broken, Download, Upload};
-use crate::client::exchange_error::ExchangeError;
-use crate::client::failure::Failure;
-use crate::client::stream::Stream;
-use crate::connection::date::stamp;
-use crate::connection::served_connection::{ServedConnection, Written};
+use eyelet_downstream::client::exchange_error::ExchangeError;
+use eyelet_downstream::client::failure::Failure;
+use eyelet_downstream::client::stream::Stream;
+use eyelet_downstream::connection::date::stamp;
+use eyelet_downstream::connection::served_connection::{ServedConnection, Written};
 use eyelet_http1::boundary::Boundary;
 use eyelet_http1::fault::{RequestFault, ResponseFault};
 use eyelet_http1::head::Length;

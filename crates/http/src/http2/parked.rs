@@ -6,7 +6,7 @@ use std::rc::Rc;
 use eyelet_h2::{H2Role, ParkedAnswer, ParkedConnection};
 use eyelet_memory::packed::{PackedBytes, SharedPieces};
 
-use crate::client::clock::now_ms;
+use eyelet_downstream::client::clock::now_ms;
 
 /// Answers frames of a parked connection's client that begin no stream, such as PING. `state` has
 /// the numbers of the state. Returns how many bytes are answered.

@@ -6,8 +6,8 @@ use eyelet_h2::ConnectionFault;
 use eyelet_memory::budget::PIECE_BYTES_MIN;
 
 use super::ServedStreams;
-use crate::client::io::{ClientLost, PASSED_BYTES_MAX, PASSED_RECORDS_MAX, READ_BYTES};
-use crate::client::state::ReadStep;
+use eyelet_downstream::client::io::{ClientLost, PASSED_BYTES_MAX, PASSED_RECORDS_MAX, READ_BYTES};
+use eyelet_downstream::client::state::ReadStep;
 
 /// An event that followed data which was only lent.
 type LaterStep = Option<Result<ReadStep, ConnectionFault>>;

@@ -5,12 +5,12 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use crate::client::head::{AskedRequest, asks_for_websocket};
-use crate::client::http2::Http2Stream;
-use crate::client::stream::Stream;
-use crate::connection::reason::request_reason;
-use crate::connection::served_connection::{Record, ServedConnection};
 use crate::exchange::serve::{RequestRefusal, exchange, refuse};
+use eyelet_downstream::client::head::{AskedRequest, asks_for_websocket};
+use eyelet_downstream::client::http2::Http2Stream;
+use eyelet_downstream::client::stream::Stream;
+use eyelet_downstream::connection::reason::request_reason;
+use eyelet_downstream::connection::served_connection::{Record, ServedConnection};
 
 /// How long the rest of a request's body is discarded after the answer, and how long without a byte
 /// of it. On a slow line a client needs that long to notice the answer. The stream's memory is held

@@ -10,9 +10,9 @@ use eyelet_engine::shedding::Serving;
 use eyelet_memory::budget::Counted;
 
 use super::serve_stream::serve_stream;
-use crate::client::head::AskedRequest;
-use crate::client::http2::Http2Stream;
-use crate::connection::served_connection::ServedConnection;
+use eyelet_downstream::client::head::AskedRequest;
+use eyelet_downstream::client::http2::Http2Stream;
+use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_memory::spares::Spares;
 
 /// Tasks of a worker that wait: as many as ten connections with all their streams need. More would

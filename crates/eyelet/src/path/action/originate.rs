@@ -3,9 +3,9 @@
 
 use crate::path::connect;
 use crate::path::connection_handle::ConnectionHandle;
+use eyelet_downstream::connection::refusal::ProxyRefusal;
 use eyelet_engine::park;
 use eyelet_engine::relay::{Flow, Relay};
-use eyelet_http::refusal::ProxyRefusal;
 use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
 

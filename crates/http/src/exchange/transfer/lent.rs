@@ -1,7 +1,7 @@
 //! The upload of a body that the task of an HTTP/2 connection writes itself.
 
 use super::Upload;
-use crate::client::stream::Stream;
+use eyelet_downstream::client::stream::Stream;
 use eyelet_http1::body::Encoder;
 use eyelet_http1::boundary::Boundary;
 use eyelet_upstream::Upstream;

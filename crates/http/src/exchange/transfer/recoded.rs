@@ -3,9 +3,9 @@
 use std::task::{Context, Poll, ready};
 
 use super::{QUEUED_BYTES_MAX, QUOTA_BYTES, Upload};
-use crate::client::exchange_error::ExchangeError;
-use crate::client::stream::Stream;
 use crate::exchange::request_body::RequestCoding;
+use eyelet_downstream::client::exchange_error::ExchangeError;
+use eyelet_downstream::client::stream::Stream;
 use eyelet_http1::body::Piece;
 use eyelet_upstream::Upstream;
 

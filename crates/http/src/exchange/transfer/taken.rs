@@ -8,8 +8,8 @@ use eyelet_engine::worker::Worker;
 use eyelet_memory::budget::{Budget, Counted};
 use http::HeaderMap;
 
-use crate::client::exchange_error::ExchangeError;
-use crate::client::stream::{SMALL_BYTES, Stream};
+use eyelet_downstream::client::exchange_error::ExchangeError;
+use eyelet_downstream::client::stream::{SMALL_BYTES, Stream};
 use eyelet_http1::body::Piece;
 use eyelet_http1::head_bytes::{map_bytes, text_bytes};
 use eyelet_http1::write_queue::WriteQueue;

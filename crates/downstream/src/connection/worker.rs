@@ -60,14 +60,14 @@ pub struct Http {
 
 /// The configuration that serves the next request of every connection.
 #[derive(Default)]
-pub(crate) struct Newest {
+pub struct Newest {
     generation: Cell<u64>,
     http: RefCell<Weak<Http>>,
 }
 
 impl Newest {
     /// The state under that configuration, while the worker serves.
-    pub(crate) fn http(&self) -> Option<Rc<Http>> {
+    pub fn http(&self) -> Option<Rc<Http>> {
         self.http.borrow().upgrade()
     }
 }
@@ -123,7 +123,7 @@ impl Http {
     }
 
     /// Where the newest configuration is found.
-    pub(crate) fn newest(&self) -> Rc<Newest> {
+    pub fn newest(&self) -> Rc<Newest> {
         self.newest.clone()
     }
 

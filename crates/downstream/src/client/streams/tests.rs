@@ -208,7 +208,7 @@ fn small_responses_are_sent_at_once_until_much_waits() {
         }
     }
     assert!((6..=8).contains(&sent), "{sent} of 500 bytes in 4 KiB");
-    assert_eq!(pair.streams.len(), 100 - sent);
+    assert_eq!(pair.streams.count(), 100 - sent);
     // The client's request bodies have not ended: each stream is reset behind its response.
     let (heads, bytes, resets) = pair.hear();
     assert_eq!((heads, bytes), (100, 50_000), "all arrive when it reads");
@@ -309,7 +309,7 @@ fn early_resets_are_counted() {
     assert_eq!(pair.streams.runs(id), Some(Left::Failed(failure)));
     assert_eq!(pair.streams.resets(), 0);
     pair.streams.end(id);
-    assert_eq!((pair.streams.resets(), pair.streams.len()), (0, 0));
+    assert_eq!((pair.streams.resets(), pair.streams.count()), (0, 0));
 }
 
 /// Counts how often a task is woken.

@@ -148,7 +148,7 @@ impl Streams {
     }
 
     /// Streams that are served.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.state.borrow().streams.len()
     }
 

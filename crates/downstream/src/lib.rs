@@ -1,0 +1,7 @@
+//! The client's side of HTTP: what is known of a connection that serves requests, what its requests
+//! are read from, and what their responses are written to, by HTTP/1.1 or HTTP/2.
+
+#![forbid(unsafe_code)]
+
+pub mod client;
+pub mod connection;
