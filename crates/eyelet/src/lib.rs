@@ -1,9 +1,7 @@
-//! Eyelet: a TLS edge. accept -> peek -> decide -> splice, terminate or refuse.
+//! Eyelet: a TLS edge. The process that serves, and the command line.
 //!
-//! `path/connection.rs` shows the path of a connection. ARCHITECTURE.md describes the whole. Of the
-//! folders each imports only those before it: `snapshot`, `path`, `process`, `command`.
+//! The path of a connection is in the crate `edge`; ARCHITECTURE.md describes the whole. `command`
+//! imports `process`, never the other way round.
 
 pub mod command;
-pub mod path;
 pub mod process;
-pub mod snapshot;

@@ -11,9 +11,9 @@ use clap::Parser;
 
 use crate::command::explain::{self, ExplainArgs};
 use crate::command::run::ports;
-use crate::path::peek;
 use crate::process::{serve, upgrade};
 use eyelet_demo::{Demo, Edge};
+use eyelet_edge::path::peek;
 
 /// The port that the page is at if it is free.
 const PORT: u16 = 8443;

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use crate::snapshot::check;
+use eyelet_edge::snapshot::check;
 use eyelet_policy::{
     CertificateFacts, Decision, Fact, FactSource, Facts, Matcher, Miss, Refusal, Verdict,
 };

@@ -22,8 +22,8 @@ use tokio::sync::mpsc::Receiver;
 
 use self::certificates::Soonest;
 use crate::process::lost_threads::lost;
-use crate::snapshot::Snapshot;
-use crate::snapshot::published::Published;
+use eyelet_edge::snapshot::Snapshot;
+use eyelet_edge::snapshot::published::Published;
 
 mod certificates;
 

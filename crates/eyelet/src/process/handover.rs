@@ -24,7 +24,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::snapshot::listen::{Asked, Bound, text};
+use eyelet_edge::snapshot::listen::{Asked, Bound, text};
 
 /// Kinds of messages.
 pub mod kind {

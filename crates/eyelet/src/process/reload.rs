@@ -9,8 +9,8 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use crate::process::serve::{Preparation, PreparedReload, Running};
-use crate::snapshot::check::MISTAKES;
 use eyelet_config::{Depth, load_next};
+use eyelet_edge::snapshot::check::MISTAKES;
 
 /// How long all workers may take until they serve by the new configuration: one iteration of their
 /// event loops, and half a second for the queue of a removed listener.

@@ -13,20 +13,20 @@ use tokio::sync::mpsc::{self, channel};
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 
-use crate::path::program::Service;
 use crate::process::admin::AdminKeeper;
 use crate::process::lost_threads::{LostThreadLog, lost};
 use crate::process::ticket_keeper::TicketKeeper;
 use crate::process::warm_up;
-use crate::snapshot::listen::{
-    Bound, ListenError, bind_all, follow_limits, follow_modes, listen_all, own_files, rebound,
-};
-use crate::snapshot::published::{Published, sockets};
-use crate::snapshot::worker::Worker;
-use crate::snapshot::{self, PreparedSnapshot, Snapshot, SnapshotError};
 use eyelet_acme::{Acme, AcmeKeeper};
 use eyelet_admin::{AdminError, Start};
 use eyelet_config::{Access, Config, UnchangedPairs, WatchedFile};
+use eyelet_edge::path::program::Service;
+use eyelet_edge::snapshot::listen::{
+    Bound, ListenError, bind_all, follow_limits, follow_modes, listen_all, own_files, rebound,
+};
+use eyelet_edge::snapshot::published::{Published, sockets};
+use eyelet_edge::snapshot::worker::Worker;
+use eyelet_edge::snapshot::{self, PreparedSnapshot, Snapshot, SnapshotError};
 use eyelet_engine::departure::Departure;
 use eyelet_engine::iteration::{DropFutures, run};
 use eyelet_engine::listing::{self, Connections, Queries};

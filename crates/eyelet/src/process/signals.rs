@@ -12,7 +12,7 @@ use crate::process::diagnostics::{self, Diagnostics};
 use crate::process::reload::{ReloadOutcome, reload};
 use crate::process::serve::Running;
 use crate::process::upgrade::{Departures, Upgrade, UpgradeEvent};
-use crate::snapshot::check::MISTAKES;
+use eyelet_edge::snapshot::check::MISTAKES;
 use eyelet_sys::{child, service};
 use eyelet_telemetry::counters;
 

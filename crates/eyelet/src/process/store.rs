@@ -41,8 +41,8 @@ use crate::process::handover::{
 };
 use crate::process::serve::Running;
 use crate::process::takeover::state;
-use crate::snapshot;
-use crate::snapshot::listen::{Bound, ListenError, own_files};
+use eyelet_edge::snapshot;
+use eyelet_edge::snapshot::listen::{Bound, ListenError, own_files};
 
 /// How long exchanges that are under way may take to end, if `drain_timeout` is not shorter. Parked
 /// connections stand still meanwhile, and nobody accepts.

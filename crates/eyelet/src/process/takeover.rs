@@ -21,8 +21,8 @@ use crate::process::handover::{
 };
 use crate::process::reload::{SERVED_STEP, SERVED_TIMEOUT};
 use crate::process::serve::Running;
-use crate::snapshot;
-use crate::snapshot::listen::{Bound, own_files};
+use eyelet_edge::snapshot;
+use eyelet_edge::snapshot::listen::{Bound, own_files};
 
 /// Most listeners that are taken over, and most sockets of each. They bound what a hello may ask
 /// for.

@@ -29,7 +29,7 @@ use crate::process::handover::{
 };
 use crate::process::reload::{ReloadOutcome, SERVED_TIMEOUT};
 use crate::process::serve::Running;
-use crate::snapshot::listen::Bound;
+use eyelet_edge::snapshot::listen::Bound;
 
 /// How long the new process may take to read its files, to bind and to warm up.
 const START_TIMEOUT: Duration = Duration::from_secs(100);

@@ -14,9 +14,9 @@ use eyelet_sys::socket;
 use rustls::{ClientConnection, Error};
 use rustls_pki_types::ServerName;
 
-use crate::path::handshake::{self, Handshaken};
-use crate::snapshot::worker::Worker;
 use eyelet_config::Action;
+use eyelet_edge::path::handshake::{self, Handshaken};
+use eyelet_edge::snapshot::worker::Worker;
 use eyelet_engine::ready::{CLIENT, READ, Ready, UPSTREAM};
 use eyelet_engine::relay::terminate::Terminated;
 use eyelet_engine::relay::{self, Buffers, Flow, Relay, Sockets};

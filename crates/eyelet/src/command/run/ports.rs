@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
 use eyelet_config::is_loopback_name;
 
-use crate::snapshot::listen::ListenError;
+use eyelet_edge::snapshot::listen::ListenError;
 
 /// The port of https, and the one of users without the right to that.
 pub(super) const HTTPS: [u16; 2] = [443, 8443];

@@ -10,7 +10,7 @@ use eyelet_config::certificate::Description;
 use eyelet_tls::certificates::Described;
 use serde_json::{Value, json};
 
-use crate::snapshot::Snapshot;
+use eyelet_edge::snapshot::Snapshot;
 
 /// How long the soonest expiries are remembered: finding them looks at every certificate.
 const EXPIRY_TIME: Duration = Duration::from_mins(1);
