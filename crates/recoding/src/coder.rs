@@ -24,7 +24,7 @@ pub struct Coder {
     pub(super) capture: Option<Box<Capture>>,
     /// A response that becomes a dictionary of an edge that is a client.
     pub(super) learning: Option<Box<Learning>>,
-    /// The upstream's coding, which is decoded_coding before.
+    /// The upstream's coding, which is decoded before.
     pub(super) undoes: Option<Box<DecodedCoding>>,
 }
 

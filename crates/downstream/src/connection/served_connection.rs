@@ -28,6 +28,7 @@ use eyelet_telemetry::reason::{Class, Limit, Reason, Shed};
 use eyelet_telemetry::request::{Coded, RequestInfo};
 use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
 use eyelet_upstream::Upstream;
+use eyelet_wire::connect::Target;
 
 /// Paths are cut in the log, so that people can read the lines.
 const PATH_CHARS_MAX: usize = 2048;
@@ -350,13 +351,18 @@ impl ServedConnection {
         if sni == Some(&*name) {
             return true;
         }
-        let connect = connect_target(&self.info.decided);
-        let facts = Facts {
-            connect: connect.as_ref(),
-            destination: self.info.decided.destination,
-            ..Facts::new(self.info.decided.listener, self.info.client.ip())
+        let serves = |connect: Option<&Target>| {
+            let facts = Facts {
+                connect,
+                destination: self.info.decided.destination,
+                ..Facts::new(self.info.decided.listener, self.info.client.ip())
+            };
+            self.worker.shared.config.policy.serves(RuleId(route.rule), &name, &facts)
         };
-        self.worker.shared.config.policy.serves(RuleId(route.rule), &name, &facts)
+        let Some(target) = connect_target(&self.info.decided) else { return serves(None) };
+        // By the CONNECT that was made, and by the one that a client would make for this host.
+        let own = Target::new(format!("{host}:{}", target.port).as_bytes());
+        serves(Some(&target)) && own.is_ok_and(|own| serves(Some(&own)))
     }
 
     /// The page for a request that has no response of an upstream.

@@ -577,7 +577,7 @@ fn a_rule_on_connect_counts_for_each_host() {
     });
     let served = pki.terminate(&format!("http://{}", app.address), "");
     let served = served.replace("\"app.test\"", "[\"app.test\", \"other.test\"]");
-    for (connect, status) in [("*:443", 421), ("*:8443", 200)] {
+    for (connect, status) in [("*:443", 421), ("other.test:443", 421), ("*:8443", 200)] {
         let refuse = "[[rule]]\nsni = \"other.test\"\naction = \"refuse\"\n";
         let edge = edge(&pki.folder, &format!("{refuse}connect = \"{connect}\"\n{served}"));
         let mut client = edge.connect();
