@@ -2,7 +2,7 @@
 //! connections and speaks their protocols; the event loop calls it through the trait
 //! [`worker::Program`].
 //!
-//! What follows in this list imports only what is above it:
+//! Each module of this list imports only what is above it:
 //! - [`ready`]: sides of a connection, and what their sockets are ready for.
 //! - [`relay`]: moves bytes between two sockets.
 //! - [`table`]: the connections of a worker, their deadlines and registrations.

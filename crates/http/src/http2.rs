@@ -59,7 +59,7 @@ const ROUNDS_MAX: usize = 4;
 /// engine's relay. The last step may exceed it by 256 KiB.
 const TURN_BYTES: u64 = PASSED_QUOTA_BYTES;
 
-/// What a connection brings that begins, or was parked.
+/// The state of a connection that begins, or was parked.
 pub struct Resumed {
     /// Its state if it was parked.
     pub state: Option<PackedBytes>,

@@ -54,7 +54,7 @@ pub fn https_port(listeners: &[Listener], addresses: &[SocketAddr]) -> u16 {
     }
 }
 
-/// What a listener of this kind answers by.
+/// Settings of a listener of this kind.
 pub struct Redirects<'a> {
     /// The limits of a request's head.
     pub http: &'a eyelet_config::HttpLimits,

@@ -5,7 +5,7 @@ use bytes::BytesMut;
 
 /// A buffer with more memory than this for few bytes frees it. A small message's buffer does not.
 const MUCH_BYTES: usize = 8 << 10;
-/// How many times more than its bytes that memory is.
+/// The ratio of that memory to its bytes.
 const MANY_TIMES: usize = 4;
 
 /// Bytes of memory that a buffer of received bytes holds. It held `before` at the last call; since

@@ -16,7 +16,7 @@ pub struct Facts<'a> {
     pub connect: Option<&'a Target>,
     /// The client's destination.
     pub destination: Option<SocketAddr>,
-    /// What the hello says.
+    /// The facts of the hello.
     pub hello: Option<HelloFacts<'a>>,
     /// The fingerprint of the hello.
     pub ja4: Option<&'a str>,

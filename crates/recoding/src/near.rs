@@ -76,7 +76,7 @@ enum CodingAction {
     Unwanted,
 }
 
-/// What decides how a request may be asked.
+/// The terms on which a request may be asked.
 pub(super) struct NearTerms<'a> {
     /// The index of its rule.
     pub rule: u32,

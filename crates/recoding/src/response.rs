@@ -73,7 +73,7 @@ impl Compressors {
         eligible::by_head(status, &head.headers, length, length_min, streams).is_ok()
     }
 
-    /// The same for a response whose coding may be decoded.
+    /// The coder of a response whose coding may be decoded.
     fn near(&self, rule: u32, near: &Near, head: &mut Parts, has_body: bool) -> Coder {
         let is_coded = head.headers.contains_key(CONTENT_ENCODING);
         let Outcome { decoded_coding, learning } = near.response(&self.inner, rule, head);

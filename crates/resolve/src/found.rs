@@ -62,7 +62,7 @@ impl Found {
         Self { is_partial: true, ..self }
     }
 
-    /// What was known under another configuration: DNS is asked again before an address is dialled.
+    /// Names known under another configuration: DNS is asked again before an address is dialled.
     #[must_use]
     pub fn stale(&self) -> Self {
         Self { asked_ms: 0, fresh_until_ms: 0, ..self.clone() }

@@ -44,7 +44,7 @@ pub struct Dialler {
 pub struct DialTerms<'a> {
     /// The versions of HTTP to offer, see [`spoken`].
     pub spoken: Spoken,
-    /// What is sent first, before TLS: a PROXY header, or nothing.
+    /// Bytes that are sent first, before TLS: a PROXY header, or nothing.
     pub preface: &'a [u8],
     /// TLS included.
     pub wait: Duration,

@@ -179,7 +179,7 @@ impl Http2Stream {
         }
     }
 
-    /// Whether the response's body may be read from a socket: see [`Http2Stream::poll_pass`].
+    /// Says if the response's body may be read from a socket: see [`Http2Stream::poll_pass`].
     pub fn may_pass(&self) -> bool {
         self.responded && !self.ended && self.streams.may_pass(self.id)
     }

@@ -113,7 +113,7 @@ impl<'a> Stream<'a> {
         Some(Upstream::Http2(asked.upstream))
     }
 
-    /// Whether the connection has other exchanges at once.
+    /// Says if the connection has other exchanges at once.
     pub fn is_multiplexed(&self) -> bool {
         matches!(self, Self::Http2(_))
     }

@@ -1,4 +1,4 @@
-//! What is known of a client's connection while its requests are served: the rule, the worker's
+//! Facts of a client's connection while its requests are served: the rule, the worker's
 //! configuration, the counts for the access log, and the pages that it may get.
 
 pub mod date;

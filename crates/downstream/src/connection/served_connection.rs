@@ -55,13 +55,13 @@ impl ByteCounts {
     }
 }
 
-/// What is known of a client when its connection wakes.
+/// Facts of a client when its connection wakes.
 pub struct ClientInfo {
     /// Its info.
     pub info: ConnectionInfo,
     /// The PROXY header that a new upstream connection gets first; empty if none.
     pub preface: Vec<u8>,
-    /// What it moves.
+    /// Counts of its bytes.
     pub counts: ByteCounts,
 }
 
@@ -75,7 +75,7 @@ pub struct ServedConnection {
     pub preface: Vec<u8>,
     /// The rule that serves its requests; `None` if a reload removed it.
     route: Option<Route>,
-    /// What it has moved since it woke.
+    /// Counts of its bytes since it woke.
     pub counts: ByteCounts,
     /// What the decoders of its bodies hold.
     pub decoders: ClientDecoders,

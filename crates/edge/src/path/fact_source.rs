@@ -29,7 +29,7 @@ pub struct KnownFacts {
     no_destination: Option<Reason>,
     dns_agrees: Option<bool>,
     shown: Option<Arc<Attempt>>,
-    /// Whether a URL gives the name, as if a hello had it.
+    /// True if a URL gives the name, as if a hello had it.
     is_of_url: bool,
 }
 

@@ -127,7 +127,7 @@ enum Wake<'a, T> {
     Order(T),
 }
 
-/// What a worker's iterations use.
+/// The tools of a worker's iterations.
 pub(super) struct Iterations {
     pub(super) worker: Rc<Worker>,
     pub(super) accepting: Accepting,

@@ -18,7 +18,7 @@ use crate::moving::search::Search;
 use crate::shedding::drain;
 use crate::worker::{Order, drain_pace};
 
-/// What a worker that leaves is told.
+/// Orders to a worker that leaves.
 enum HandoverEvent {
     /// The answer to its batch. `None`: the other process is dead.
     Answer(Option<BatchAnswer>),

@@ -25,7 +25,7 @@ impl SharedSocket {
         self.waker.take()
     }
 
-    /// Whether any of the bits was reported and is not used up.
+    /// Says if any of the bits was reported and is not used up.
     pub fn is_ready(&self, bits: u8) -> bool {
         self.ready.get() & bits != 0
     }

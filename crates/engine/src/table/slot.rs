@@ -34,7 +34,7 @@ pub struct Slot {
 pub enum SlotState {
     /// Its future owns it: the connection is being peeked at, decided, dialled or served.
     Active {
-        /// What resumes it.
+        /// The event that resumes it.
         waits: Waits,
         /// Its deadline has passed. A new deadline undoes that.
         is_late: bool,
@@ -42,12 +42,12 @@ pub enum SlotState {
         end: Option<EndCause>,
         /// How far it is.
         phase: Phase,
-        /// What a list shows of it. `None`: nobody may ask.
+        /// The data that a list shows of it. `None`: nobody may ask.
         seen: Option<Seen>,
     },
     /// The event loop, at an event: the usual state.
     Parked {
-        /// What its log entry will need.
+        /// The facts for its log entry.
         info: Parked,
         /// How its bytes are moved.
         relay: Relay,
@@ -60,7 +60,7 @@ pub enum SlotState {
 /// A connection's future between two waits.
 pub type Waiting = Pin<Box<dyn Future<Output = ()>>>;
 
-/// What resumes an active connection when its wait is over.
+/// The ways to resume an active connection when its wait is over.
 pub enum Waits {
     /// It does not wait.
     No,
@@ -81,7 +81,7 @@ pub const LARGE_BYTES: usize = 8 << 10;
 pub enum Phase {
     /// Its handshake, or the head of its request, is unfinished.
     HalfOpen,
-    /// The same, and it has sent more than [`LARGE_BYTES`] of an unfinished message.
+    /// Half-open, and it has sent more than [`LARGE_BYTES`] of an unfinished message.
     Large,
     /// HTTP/2 without a stream.
     Idle,

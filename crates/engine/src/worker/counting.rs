@@ -1,4 +1,4 @@
-//! What a worker counts of its connections, and what is logged at their end.
+//! Counts of a worker's connections, and their log lines at their end.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -21,7 +21,7 @@ impl Worker {
         }
     }
 
-    /// The same for a parked connection.
+    /// Counts a parked connection.
     pub(crate) fn emit_parked(&self, info: &Parked, relay: &Relay, end: &End) {
         if self.logs() {
             let mut info = info.info(&self.shared.borrow());

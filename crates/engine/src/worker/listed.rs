@@ -1,4 +1,4 @@
-//! What a list shows of active connections, and what is counted by their states.
+//! The list of active connections, and counts by their states.
 
 use std::rc::Rc;
 

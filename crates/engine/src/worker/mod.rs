@@ -49,7 +49,7 @@ pub type Task = Pin<Box<dyn Future<Output = ()>>>;
 /// The program: one value per worker. The event loop calls it, and it calls back through [`Handle`]
 /// and [`Worker`].
 pub trait Program {
-    /// What the configuration that decides new connections calls its listeners and rules.
+    /// Names of listeners and rules in the configuration that decides new connections.
     fn labels(&self) -> Labels {
         Labels::default()
     }
@@ -78,7 +78,7 @@ pub trait Program {
         0
     }
 
-    /// What the client of a parked connection gets before its close_notify: at most one record.
+    /// Bytes for the client of a parked connection before its close_notify: one record at most.
     /// `state` is what the program keeps of it, up to the first shared piece.
     fn last_bytes(&self, _state: &[u8]) -> Vec<u8> {
         Vec::new()
@@ -90,7 +90,7 @@ pub trait Program {
         None
     }
 
-    /// What the newest configuration changes, if it is newer than the one that is served.
+    /// Changes by the newest configuration, if it is newer than the one that is served.
     fn update(&self) -> Option<Update>;
 
     /// Serves by the configuration that [`Program::update`] gave.
@@ -101,7 +101,7 @@ pub trait Program {
         None
     }
 
-    /// Whether anybody reads what [`Program::log`] writes.
+    /// Says if anybody reads what [`Program::log`] writes.
     fn is_logging(&self) -> bool;
 
     /// Writes the access-log entry of a connection that has ended.
@@ -114,7 +114,7 @@ pub trait Program {
     /// A tick has passed (every [`crate::table::timer_wheel::TICK_MS`]).
     fn tick(&self);
 
-    /// Whether no body is being compressed, so that idle compressors may be freed.
+    /// Says if no body is being compressed, so that idle compressors may be freed.
     fn is_resting(&self) -> bool;
 
     /// Frees what is kept for reuse: the allocator is about to return free memory.
@@ -133,13 +133,13 @@ pub struct Handle {
     /// The tick since which it was idle when its task woke. The first tick of all counts as none,
     /// so that this takes four bytes of each task.
     pub(crate) idle_since: Option<NonZeroU32>,
-    /// Whether its task did nothing that counts as use.
+    /// True if its task did nothing that counts as use.
     pub(crate) is_unused: Cell<bool>,
 }
 
 /// One worker.
 pub struct Worker {
-    /// Which one, from 0.
+    /// Its number, from 0.
     pub(crate) index: u16,
     /// State shared with the other workers.
     pub process: Arc<Process>,
@@ -157,7 +157,7 @@ pub struct Worker {
     pub pieces: Rc<SharedPieces>,
     /// Its counters.
     pub counters: Arc<Counters>,
-    /// What load shedding uses.
+    /// The state of load shedding.
     pub(crate) shedding: SheddingState,
     /// Connections that are resumed without an event.
     pub(crate) run_queue: RunQueue,
@@ -165,7 +165,7 @@ pub struct Worker {
     next_id: Cell<u64>,
     /// How and why its connections end.
     pub(crate) ending: EndingState,
-    /// What it knows of connections that move to another process, or come from one.
+    /// The state of connections that move to another process, or come from one.
     pub(crate) moving: MovingState,
     /// Connections that came and went.
     pub(crate) burst: Cell<Burst>,
@@ -208,7 +208,7 @@ impl Worker {
         })
     }
 
-    /// Which worker it is, from 0.
+    /// The number of the worker, from 0.
     pub fn index(&self) -> usize {
         usize::from(self.index)
     }
@@ -218,7 +218,7 @@ impl Worker {
         self.clock.steady_ms()
     }
 
-    /// The same in nanoseconds.
+    /// The time in nanoseconds.
     #[inline]
     pub fn now_unix_ns(&self) -> u64 {
         self.clock.steady_ns()
@@ -235,22 +235,22 @@ impl Worker {
         self.program.get().and_then(Weak::upgrade)
     }
 
-    /// Whether the access log is written at all.
+    /// Says if the access log is written at all.
     pub fn logs(&self) -> bool {
         self.program().is_some_and(|program| program.is_logging())
     }
 
-    /// Whether the worker drains.
+    /// Says if the worker drains.
     pub fn is_draining(&self) -> bool {
         self.ending.drain.get().is_some()
     }
 
-    /// Whether it has no connection, and none arrives.
+    /// Says if it has no connection, and none arrives.
     pub(crate) fn is_empty(&self) -> bool {
         self.moving.unplaced.get() == 0 && self.table.borrow().is_empty()
     }
 
-    /// Whether its parked connections leave for another process.
+    /// Says if its parked connections leave for another process.
     pub fn is_leaving(&self) -> bool {
         self.moving.is_leaving.get()
     }
@@ -264,12 +264,12 @@ impl Worker {
         Poll::Pending
     }
 
-    /// Whether the drain's time is over.
+    /// Says if the drain's time is over.
     pub fn is_cutting(&self) -> bool {
         self.ending.is_cutting.get()
     }
 
-    /// Whether a connection that cannot be parked should end as soon as it can: the worker drains,
+    /// Says if a connection that cannot be parked should end as soon as it can: the worker drains,
     /// or hands its parked connections over.
     pub fn is_ending(&self) -> bool {
         self.is_draining() || self.is_leaving()
@@ -311,7 +311,7 @@ impl Handle {
         Self::owner(worker, key, (false, None))
     }
 
-    /// The same for a connection that was parked, and idle since this tick.
+    /// The handle of a connection that was parked, and idle since this tick.
     pub(crate) fn woken(worker: Rc<Worker>, key: Key, idle_since: Option<u32>) -> Self {
         Self::owner(worker, key, (false, idle_since))
     }

@@ -1,4 +1,4 @@
-//! What the process gives its workers: limits, listening sockets, orders, and what they share.
+//! Shared by all workers: limits, listening sockets, orders, and the process's own state.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use eyelet_sys::socket;
 pub struct Settings {
     /// How long a connection may move no byte.
     pub idle_timeout: Duration,
-    /// The same for one with a state of the program: [`crate::relay::Flow::keep_state`].
+    /// How long one with a state of the program may: [`crate::relay::Flow::keep_state`].
     pub state_idle_timeout: Duration,
-    /// Whether idle connections are ended for new ones when memory is short.
+    /// True if idle connections are ended for new ones when memory is short.
     pub shed_idle: bool,
     /// How long a drain waits for busy connections.
     pub drain_timeout: Duration,
@@ -23,11 +23,11 @@ pub struct Settings {
     pub connections_max: usize,
     /// Descriptors that connections may hold.
     pub descriptors_max: usize,
-    /// Whether somebody may ask for a list of connections: [`crate::listing`].
+    /// True if somebody may ask for a list of connections: [`crate::listing`].
     pub may_list: bool,
 }
 
-/// What the process wants of its workers.
+/// Orders of the process to its workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// Serve by the configuration that the process was started with.
@@ -70,7 +70,7 @@ impl ListenerSocket {
     }
 }
 
-/// What a reload changes in the event loop.
+/// Changes of a reload to the event loop.
 pub struct Update {
     /// Its bounds.
     pub settings: Settings,
@@ -87,7 +87,7 @@ pub struct Process {
     pub budget: Arc<Budget>,
     /// Descriptors that connections hold now, in all workers.
     pub descriptors: AtomicUsize,
-    /// How many workers there are.
+    /// The number of workers.
     pub workers: AtomicUsize,
 }
 

@@ -48,7 +48,7 @@ impl RunQueue {
         }
     }
 
-    /// Whether connections go on, or end, without an event.
+    /// Says if connections go on, or end, without an event.
     pub fn has_more(&self) -> bool {
         !self.next_iteration.borrow().is_empty() || !self.shed.borrow().is_empty()
     }

@@ -10,7 +10,7 @@ use crate::worker::memory_wait::MemoryWait;
 use crate::worker::queues::{Holders, IdlePosition, ShedQueue};
 use crate::worker::source::{Source, Sources};
 
-/// What load shedding uses.
+/// The state of load shedding.
 #[derive(Default)]
 pub(crate) struct SheddingState {
     /// Half-open connections that hold much, oldest first. Some positions are stale.
@@ -35,14 +35,14 @@ pub(crate) struct SheddingState {
     pub memory_wait: MemoryWait,
 }
 
-/// What moves connections to another process, and takes those that come from one.
+/// The state that moves connections to another process, and takes those that come from one.
 #[derive(Default)]
 pub(crate) struct MovingState {
-    /// Whether its connections leave for another process.
+    /// True if its connections leave for another process.
     pub is_leaving: Cell<bool>,
     /// Where the search for connections to hand over goes on.
     pub cursor: Cell<u32>,
-    /// Whether that search goes on after an iteration.
+    /// True if that search goes on after an iteration.
     pub is_searching: Cell<bool>,
     /// Connections that arrive from another process, which may have given them up, and have no slot
     /// yet.
@@ -54,9 +54,9 @@ pub(crate) struct MovingState {
 pub(crate) struct EndingState {
     /// The drain, if there is one.
     pub drain: Cell<Option<DrainPace>>,
-    /// Whether the drain's time is over.
+    /// True if the drain's time is over.
     pub is_cutting: Cell<bool>,
-    /// Whether an operator has ever ended an active connection here.
+    /// True if an operator has ever ended an active connection here.
     pub has_operator_ended: Cell<bool>,
 }
 
@@ -73,7 +73,7 @@ pub struct Burst {
     pub(crate) ticks: u32,
     /// Ticks since a compressor was last used.
     pub(crate) rested: u32,
-    /// Whether there may be memory to return: handshakes leave some, also for connections that
+    /// True if there may be memory to return: handshakes leave some, also for connections that
     /// stay, and so do freed compressors.
     pub(crate) dirty: bool,
 }

@@ -31,7 +31,7 @@ pub struct SentRequest<'a> {
     pub found: FoundUpstream,
     /// The request's head and body.
     pub upload: Upload<'a>,
-    /// Whether its body is coded for this upstream.
+    /// True if its body is coded for this upstream.
     is_coded: bool,
 }
 

@@ -36,12 +36,12 @@ const NO_UPSTREAM: Reason = Reason::Internal("no HTTP upstream");
 /// A new connection has taken no stream.
 const UNREAD: Reason = Reason::UpstreamUnread;
 
-/// Which connection a request may have.
+/// The connections that a request may have.
 #[derive(Clone, Copy)]
 pub struct Want {
-    /// Whether a kept connection of HTTP/1.1 will do.
+    /// True if a kept connection of HTTP/1.1 will do.
     pub idle: bool,
-    /// Whether it may be held for `upstream_wait`.
+    /// True if it may be held for `upstream_wait`.
     pub hold: bool,
 }
 
@@ -221,7 +221,7 @@ impl Dial<'_> {
     }
 }
 
-/// Whether the request may leave before the upstream has spoken HTTP/2: it does no harm twice, and
+/// Says if the request may leave before the upstream has spoken HTTP/2: it does no harm twice, and
 /// an upstream that never speaks costs it neither another upstream nor a wait for this one. That
 /// saves a client behind a long way a round trip.
 fn may_leave_early(

@@ -36,7 +36,7 @@ pub struct Exchange<'a, 's> {
     served: &'a ServedConnection,
     /// The client's side.
     stream: &'a mut Stream<'s>,
-    /// What the access line says.
+    /// The facts for the access line.
     record: &'a mut Record,
     /// The counts of its bodies.
     written: &'a Written<'a>,

@@ -84,7 +84,7 @@ pub async fn refuse(
     is_taken
 }
 
-/// What the response of a request must fit.
+/// Conditions that the response of a request must fit.
 struct Terms<'r> {
     /// The codings that the client and the edge accept.
     wanted: &'r RequestCodings,

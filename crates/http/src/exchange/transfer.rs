@@ -386,7 +386,7 @@ impl<'a> Download<'a> {
         &self.first
     }
 
-    /// Whether the first bytes are the whole body.
+    /// Says if the first bytes are the whole body.
     pub fn is_first_all(&self) -> bool {
         matches!(self.first_end, Some(Ok(_)))
     }

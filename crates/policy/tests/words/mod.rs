@@ -109,7 +109,7 @@ impl Default for Given<'_> {
     }
 }
 
-/// What a [`HelloFacts`] borrows.
+/// The texts that a [`HelloFacts`] borrows.
 pub struct Spelled {
     name: Option<Result<HostName, SniFault>>,
     alpn: Vec<u8>,

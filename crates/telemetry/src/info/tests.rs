@@ -79,7 +79,7 @@ fn minted(origin: u32) -> ConnectionInfo {
     info
 }
 
-/// What the first connection to a further origin adds to its slot: 100 bytes for the origin,
+/// Bytes that the first connection to a further origin adds to its slot: 100 bytes for the origin,
 /// 60 for its name, and 20 in tables. No block of the heap, but for evidence, which the cache
 /// shares.
 #[test]

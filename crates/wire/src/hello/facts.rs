@@ -5,7 +5,7 @@ use super::sni::{Sni, SniFault};
 use super::view::Hello;
 use crate::version::TLS13;
 
-/// What rules ask of a hello, except for its fingerprint.
+/// The facts that rules ask of a hello, except for its fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HelloFacts<'a> {
     /// The server's name.
@@ -14,9 +14,9 @@ pub struct HelloFacts<'a> {
     pub alpn: &'a [u8],
     /// The highest version offered, see [`Hello::version_max`].
     pub version_max: u16,
-    /// Whether there is an ECH extension.
+    /// True if there is an ECH extension.
     pub ech: bool,
-    /// Whether TLS compression is offered.
+    /// True if TLS compression is offered.
     pub compression: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a verdict does: splice, terminate or originate; and the answer to an ACME server.
+//! Actions of a verdict: splice, terminate or originate; and the answer to an ACME server.
 
 pub mod mint;
 pub mod originate;
