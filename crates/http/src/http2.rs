@@ -545,6 +545,10 @@ impl ServedStreams {
             self.idle_at_ms = self.now_ms + ms(idle);
             return None;
         }
+        if self.streams.is_done() {
+            // The client has ended the connection, and does not take the rest.
+            return Some(self.closed());
+        }
         if let Some(why) = self.going_away.take() {
             return Some(Last::Close(why));
         }
