@@ -160,7 +160,7 @@ impl<'a> Stream<'a> {
     }
 
     /// Drops the rest of the request's body as it arrives. Ready when it has ended or exceeds
-    /// [`REST_BYTES_MAX`]: then its client may send no more.
+    /// `REST_BYTES_MAX` of `http2.rs`: then its client may send no more.
     pub fn poll_rest(&mut self, task: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::Http1(_) => Poll::Ready(()),

@@ -99,8 +99,8 @@ impl<'a> Exchange<'a, '_> {
         .await
     }
 
-    /// Handles an upstream that has switched protocols. Only a client that asked for it may get
-    /// the 101: it has `chosen` this one.
+    /// Handles an upstream that has switched protocols. `chosen` is the protocol, if the client has
+    /// asked for it. Other clients get no 101.
     pub(super) async fn switched(
         &mut self,
         mut head: response::Parts,
