@@ -43,9 +43,14 @@ pub enum AcmeError {
 }
 
 impl AcmeError {
-    /// Whether the server decided against it, so that asking again soon is of no use.
+    /// Says if the server decided against it, so that asking again soon is of no use. A nonce that
+    /// it does not take (RFC 8555 section 6.5) and an error of its own say nothing about the order.
     pub fn is_verdict(&self) -> bool {
-        matches!(self, Self::Refused(_) | Self::Invalid { .. } | Self::NoChallenge)
+        match self {
+            Self::Refused(_) => !matches!(self.problem(), "badNonce" | "serverInternal"),
+            Self::Invalid { .. } | Self::NoChallenge => true,
+            _ => false,
+        }
     }
 
     /// The type of the server's problem, without its namespace (RFC 8555 section 6.7).
@@ -128,4 +133,30 @@ pub fn with_sources(error: &dyn std::error::Error) -> String {
         source = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_decision_about_the_order_is_a_verdict() {
+        let refused = |kind: &str| {
+            let kind = Some(format!("urn:ietf:params:acme:error:{kind}"));
+            AcmeError::Refused(Problem {
+                r#type: kind,
+                detail: None,
+                status: None,
+                subproblems: Vec::new(),
+            })
+        };
+        for kind in ["rejectedIdentifier", "caa", "rateLimited", "unauthorized", "malformed"] {
+            assert!(refused(kind).is_verdict(), "{kind}");
+        }
+        for kind in ["badNonce", "serverInternal"] {
+            assert!(!refused(kind).is_verdict(), "{kind}");
+        }
+        assert!(AcmeError::NoChallenge.is_verdict());
+        assert!(!AcmeError::Slow.is_verdict());
+    }
 }
