@@ -47,6 +47,39 @@ pub enum WhyNot {
 }
 
 impl WhyNot {
+    /// All of them.
+    pub const ALL: [Self; 23] = [
+        Self::Off,
+        Self::NotAccepted,
+        Self::NoContent,
+        Self::Coded,
+        Self::Range,
+        Self::NoTransform,
+        Self::Digest,
+        Self::EventStream,
+        Self::Grpc,
+        Self::Short,
+        Self::TypeCompressed,
+        Self::LooksCompressed,
+        Self::TypeUnknown,
+        Self::Breach(Breach::OtherOrigin),
+        Self::Breach(Breach::ForeignReferer),
+        Self::Breach(Breach::UnknownOrigin),
+        Self::NoCompressorFree,
+        Self::Passed,
+        Self::Decoded(Coding::Zstd),
+        Self::Decoded(Coding::Br),
+        Self::Decoded(Coding::Gzip),
+        Self::Decoded(Coding::Dcz),
+        Self::Decoded(Coding::Dcb),
+    ];
+
+    /// The one with this text.
+    #[must_use]
+    pub fn of_text(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|why_not| why_not.text() == text)
+    }
+
     /// The text in the access log.
     #[must_use]
     pub const fn text(self) -> &'static str {

@@ -80,6 +80,8 @@ pub struct Departure {
     pub batches: SyncSender<Leaving>,
     /// Most descriptors of a batch: as many as the other process keeps free for one.
     pub descriptors_max: usize,
+    /// The other process reads messages of versions below this one. `None`: of all.
+    pub reads_below: Option<u16>,
     /// Their answers. The end of this queue means that the other process is dead: the worker takes
     /// its batch back and serves on.
     pub answers: mpsc::Receiver<BatchAnswer>,
@@ -101,7 +103,8 @@ pub fn departures(
     let each = (0..workers).map(|_| {
         let (answer, answers) = channel(1);
         let (kept, batches) = (kept.clone(), batches.clone());
-        (Departure { kept, batches, descriptors_max, answers, active_max }, answer)
+        let reads_below = None;
+        (Departure { kept, batches, descriptors_max, reads_below, answers, active_max }, answer)
     });
     let (departures, answers) = each.unzip();
     (departures, answers, leaving)

@@ -146,7 +146,9 @@ fn show<T>(worker: &Worker, key: Key, then: impl FnOnce(&ConnectionView<'_>) -> 
         Relay::Splice(_) => ConnectionKind::Spliced,
         Relay::Terminate(terminated) if terminated.is_originated() => ConnectionKind::Originated,
         Relay::Terminate(terminated) if terminated.flow.is_websocket() => ConnectionKind::WebSocket,
-        Relay::Terminate(_) if has_upstream => ConnectionKind::Tcp,
+        Relay::Terminate(terminated) if has_upstream && terminated.flow.exchange().is_none() => {
+            ConnectionKind::Tcp
+        }
         Relay::Terminate(_) if info.decided(&shared)?.http2 => ConnectionKind::Http2,
         Relay::Terminate(_) => ConnectionKind::Http1,
     };

@@ -1,6 +1,10 @@
 //! HTTP/1.1 on a terminated connection: serves one request after another, and parks the connection
 //! when no more arrive.
 
+mod resting;
+
+pub use resting::is_exchange;
+
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
@@ -60,9 +64,28 @@ enum Last {
 }
 
 /// Serves a connection until it is parked or has ended.
-pub async fn serve(mut client: ClientStream, mut served: ServedConnection, _serving: Serving) {
+///
+/// `exchange` is one that rested: it goes on first.
+pub async fn serve(
+    mut client: ClientStream,
+    mut served: ServedConnection,
+    _serving: Serving,
+    mut exchange: Option<Box<[u8]>>,
+) {
     let mut pipeline = Pipeline::default();
     let (reason, last) = loop {
+        if let Some(exchange) = exchange.take() {
+            let went_on = Box::pin(resting::go_on(&mut client, &mut served, &exchange));
+            let (mut done, close) = went_on.await;
+            if let Some(resting) = done.resting.take() {
+                return resting::rest(client, served, *resting);
+            }
+            served = served.decided(|| client.handle.local_address());
+            match (Step { close, done }).end(&served) {
+                Some(end) => break end,
+                None => continue,
+            }
+        }
         let (next, mut asked) = match pipeline.pop() {
             Some(waiting) => (in_turn(&client, waiting.request), waiting.asked),
             None => {
@@ -78,17 +101,15 @@ pub async fn serve(mut client: ClientStream, mut served: ServedConnection, _serv
                 }
                 pipeline.begin(&request);
                 let ahead = (&mut pipeline, asked);
-                let Step { close, done } = step(&mut client, &served, request, ahead).await;
-                if let Some(switched) = done.switched {
+                let mut step = step(&mut client, &served, request, ahead).await;
+                if let Some(switched) = step.done.switched.take() {
                     return switched::switch(client, served, switched).await;
                 }
-                match (done.client_lost, close) {
-                    (true, _) => break (Reason::Cut, Last::Cut),
-                    (false, true) => {
-                        let why = served.why_last().unwrap_or(Reason::ClosedAfterResponse);
-                        break (why, Last::Close);
-                    }
-                    (false, false) => {}
+                if let Some(resting) = step.done.resting.take() {
+                    return resting::rest(client, served, *resting);
+                }
+                if let Some(end) = step.end(&served) {
+                    break end;
                 }
             }
             NextRequest::Rest => return rest(client, served),
@@ -202,6 +223,17 @@ pub async fn next(client: &mut ClientStream, worker: &Http, wait: Duration) -> N
 struct Step {
     close: bool,
     done: ExchangeEnd,
+}
+
+impl Step {
+    /// How the connection ends now, if it does.
+    fn end(&self, served: &ServedConnection) -> Option<(Reason, Last)> {
+        if self.done.client_lost {
+            return Some((Reason::Cut, Last::Cut));
+        }
+        let why = || served.why_last().unwrap_or(Reason::ClosedAfterResponse);
+        self.close.then(|| (why(), Last::Close))
+    }
 }
 
 async fn step(

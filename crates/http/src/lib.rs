@@ -9,6 +9,7 @@ mod http2;
 pub mod proxied;
 pub mod redirect;
 
+pub use http1::is_exchange;
 pub use http2::{answer_parked, last_bytes, pack_state};
 
 use std::pin::Pin;
@@ -56,12 +57,13 @@ pub fn serve(worker: Rc<Http>, woken: WokenConnection, terminated: Terminated) -
 pub fn serve_cleartext(worker: Rc<Http>, woken: WokenConnection, flow: Flow) -> Served {
     let WokenConnection { handle, info, counted } = woken;
     let client = ClientStream::woken(handle, flow);
-    begin(worker, OpenedClient { client, preface: Vec::new(), state: None }, info, counted)
+    let opened = OpenedClient { client, preface: Vec::new(), state: None, exchange: None };
+    begin(worker, opened, info, counted)
 }
 
 fn begin(
     worker: Rc<Http>,
-    OpenedClient { client, preface, state }: OpenedClient,
+    OpenedClient { client, preface, state, exchange }: OpenedClient,
     mut info: ConnectionInfo,
     mut counted: Counted,
 ) -> Served {
@@ -74,14 +76,18 @@ fn begin(
     let serving = worker.engine.count_task(info.client.ip());
     let local = || client.handle.local_address();
     let counts = ByteCounts::of(&client.bytes_to_client);
-    let served = ServedConnection::new(worker, ClientInfo { info, preface, counts }, local);
+    let client_info = ClientInfo { info, preface, counts };
+    let served = match exchange {
+        Some(_) => ServedConnection::undecided(worker, client_info),
+        None => ServedConnection::new(worker, client_info, local),
+    };
     let live = (&served.counts.to_upstream, &client.bytes_to_client);
     client.handle.count_live(&served.info, live);
     match http2 {
         true => {
             Box::pin(http2::serve(client, served, Resumed { state, counted, _serving: serving }))
         }
-        false => Box::pin(http1::serve(client, served, serving)),
+        false => Box::pin(http1::serve(client, served, serving, exchange)),
     }
 }
 

@@ -45,6 +45,23 @@ enum State {
     Done,
 }
 
+/// The place of a decoder in its body, for a body that rests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecoderPlace {
+    /// So many bytes of a body with Content-Length are left.
+    Left(u64),
+    /// In a body that the end of the connection ends.
+    UntilClose,
+    /// Before a chunk's first line.
+    Size,
+    /// So many bytes of a chunk are left.
+    Chunk(u64),
+    /// Before the line end behind a chunk.
+    ChunkEnd,
+    /// Before the trailers.
+    Trailers,
+}
+
 /// Decodes a body.
 #[derive(Debug)]
 pub struct Decoder {
@@ -62,6 +79,39 @@ impl Decoder {
             Length::UntilClose => State::UntilClose,
         };
         Self { state, extension_bytes: 0 }
+    }
+
+    /// Where it is, and the bytes of chunk extensions so far. What it has not taken belongs to it.
+    /// `None`: the body has ended.
+    pub fn place(&self) -> Option<(DecoderPlace, usize)> {
+        let place = match self.state {
+            State::Left(left) => DecoderPlace::Left(left),
+            State::UntilClose => DecoderPlace::UntilClose,
+            State::Size => DecoderPlace::Size,
+            State::Chunk(left) => DecoderPlace::Chunk(left),
+            State::ChunkEnd => DecoderPlace::ChunkEnd,
+            // They are read anew: their bytes were not taken.
+            State::Trailers(_) => DecoderPlace::Trailers,
+            State::Done => return None,
+        };
+        Some((place, self.extension_bytes))
+    }
+
+    /// A decoder at this place. `None`: no decoder gets there.
+    pub fn at(place: DecoderPlace, extension_bytes: usize) -> Option<Self> {
+        let state = match place {
+            // As [`Decoder::size`] checks.
+            DecoderPlace::Left(left) | DecoderPlace::Chunk(left) if i64::try_from(left).is_err() => {
+                return None;
+            }
+            DecoderPlace::Left(left) => State::Left(left),
+            DecoderPlace::UntilClose => State::UntilClose,
+            DecoderPlace::Size => State::Size,
+            DecoderPlace::Chunk(left) => State::Chunk(left),
+            DecoderPlace::ChunkEnd => State::ChunkEnd,
+            DecoderPlace::Trailers => State::Trailers(Scanner::default()),
+        };
+        (extension_bytes <= EXTENSION_BYTES_MAX).then_some(Self { state, extension_bytes })
     }
 
     /// Whether the decoder has returned the end.

@@ -266,6 +266,14 @@ impl UpstreamName {
     pub fn of(text: &str) -> Self {
         text.parse().map_or_else(|_| Self::Name(text.into()), Self::Address)
     }
+
+    /// The text that [`UpstreamName::of`] parses.
+    pub fn to_text(&self) -> String {
+        match self {
+            Self::Address(address) => address.to_string(),
+            Self::Name(name) => name.to_string(),
+        }
+    }
 }
 
 /// What the peers negotiated about TLS compression.

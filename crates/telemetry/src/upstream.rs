@@ -69,6 +69,22 @@ impl CountedAt {
         Self(counted)
     }
 
+    /// Counts on for exchanges that rest with their connection. `None`: they count nowhere.
+    pub fn resting(exchanges: Vec<OpenExchange>) -> Option<Self> {
+        // Each count is taken over before its guard gives it back.
+        let counters = exchanges.iter().map(|exchange| {
+            exchange.0.open.fetch_add(1, Relaxed);
+            exchange.0.clone()
+        });
+        let counted: Box<[_]> = counters.collect();
+        (!counted.is_empty()).then_some(Self(counted))
+    }
+
+    /// The exchanges of a connection that rests no more: they count until they are dropped.
+    pub fn resumed(self) -> Vec<OpenExchange> {
+        self.0.into_iter().map(OpenExchange).collect()
+    }
+
     /// The connection has ended.
     pub fn closed(&self) {
         self.0.iter().for_each(|counters| counters.closed());
@@ -99,6 +115,7 @@ impl Hash for CountedAt {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
@@ -114,5 +131,19 @@ mod tests {
         drop(exchange);
         assert_eq!((one.open.load(Relaxed), other.open.load(Relaxed)), (0, 0));
         assert_eq!((one.chosen.load(Relaxed), other.chosen.load(Relaxed)), (2, 1));
+    }
+
+    #[test]
+    fn an_exchange_that_rests_is_open_and_is_chosen_once() {
+        let [one, other] = [Arc::<UpstreamCounters>::default(), Arc::default()];
+        assert_eq!(CountedAt::resting(Vec::new()), None);
+        let open = [&one, &other].map(OpenExchange::new).into();
+        let resting = CountedAt::resting(open).unwrap();
+        assert_eq!((one.open.load(Relaxed), other.open.load(Relaxed)), (1, 1));
+        let open = resting.resumed();
+        assert_eq!((one.open.load(Relaxed), other.open.load(Relaxed)), (1, 1));
+        drop(open);
+        assert_eq!((one.open.load(Relaxed), other.open.load(Relaxed)), (0, 0));
+        assert_eq!((one.chosen.load(Relaxed), other.chosen.load(Relaxed)), (1, 1));
     }
 }

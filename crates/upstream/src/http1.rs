@@ -4,6 +4,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use tokio::io::AsyncWrite;
 use super::plain::Plain;
 use super::request::{CodedBodies, NoAnswer};
 use super::socket::{Descriptor, Socket, alert};
+use eyelet_engine::worker::Worker;
 use eyelet_http1::body::{Decoder, Piece};
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::fields::KEEP_ALIVE;
@@ -22,6 +24,8 @@ use eyelet_http1::head::{Response, Scanner, take_response};
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_memory::budget::{Counted, PIECE_BYTES_MAX};
 use eyelet_memory::buffer::held_by;
+use eyelet_resolve::connect::Connected;
+use eyelet_telemetry::upstream::OpenExchange;
 use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
 
 /// Bytes read at once.
@@ -82,6 +86,25 @@ impl Http1Connection {
             counted,
             descriptor,
         }
+    }
+
+    /// The connection of an exchange that rested: a socket that is registered nowhere, and what was
+    /// read of it. It is closed after the response: what else was known of it was not kept.
+    ///
+    /// # Errors
+    /// The kernel's: it watches no more descriptors.
+    pub fn resumed(
+        worker: &Rc<Worker>,
+        socket: OwnedFd,
+        name: Arc<str>,
+        received: BytesMut,
+    ) -> io::Result<Self> {
+        let connected = Connected { address: None, socket, registration: None, sent: 0 };
+        let socket = Socket::Plain(Plain::new(worker, connected)?);
+        let mut connection = Self::new(socket, name, Descriptor::new(worker, None));
+        (connection.received, connection.is_single_use) = (received, true);
+        connection.recount();
+        Ok(connection)
     }
 
     /// Reads into `received`. Returns how many bytes arrived; 0 is the end.
@@ -251,6 +274,12 @@ impl Http1Connection {
             Socket::Plain(socket) => Some(socket.into_socket()),
             Socket::Tls(_) => None,
         }
+    }
+
+    /// The same for an exchange that rests, and where the connection counts.
+    pub fn into_resting(mut self) -> Option<io::Result<(OwnedFd, Option<OpenExchange>)>> {
+        let address = self.descriptor.take_address();
+        Some(self.into_socket()?.map(|socket| (socket, address)))
     }
 
     /// Whether [`Http1Connection::into_socket`] returns one.

@@ -52,6 +52,13 @@ impl Descriptor {
     }
 }
 
+impl Descriptor {
+    /// Takes the count at the address out of it: it goes on without the descriptor.
+    pub fn take_address(&mut self) -> Option<OpenExchange> {
+        self.1.take()
+    }
+}
+
 impl Drop for Descriptor {
     fn drop(&mut self) {
         self.0.process.descriptors.fetch_sub(1, Relaxed);

@@ -61,6 +61,11 @@ impl Pipeline {
         self.waiting.pop_front()
     }
 
+    /// Whether no request waits for its turn.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// Gives up what was asked: a reload has made other rules.
     pub fn forget_asked(&mut self) {
         for waiting in &mut self.waiting {

@@ -131,6 +131,8 @@ pub struct OpenedClient {
     pub preface: Vec<u8>,
     /// The state of HTTP/2.
     pub state: Option<PackedBytes>,
+    /// An exchange that rested.
+    pub exchange: Option<Box<[u8]>>,
 }
 
 impl OpenedClient {
@@ -138,7 +140,7 @@ impl OpenedClient {
     pub fn new(handle: Handle, terminated: Terminated) -> Self {
         let mut rest = terminated.flow.into_rest();
         let client = ClientStream::parked(handle, terminated.session, &mut rest);
-        Self { client, preface: rest.preface, state: rest.state }
+        Self { client, preface: rest.preface, state: rest.state, exchange: rest.exchange }
     }
 }
 
@@ -182,6 +184,14 @@ impl ClientStream {
         (self.handle, relay)
     }
 
+    /// The same for an exchange that rests: see [`ClientStream::may_rest`]. Its upstream is in the
+    /// slot.
+    pub fn into_resting(self, preface: Vec<u8>, exchange: Box<[u8]>) -> (Rc<Handle>, Relay) {
+        let (handle, mut relay) = self.into_parked(preface, None);
+        relay.flow().keep_exchange(exchange);
+        (handle, relay)
+    }
+
     /// The same for a connection whose client has sent bytes that the upstream has not received.
     /// `frames` are those of a WebSocket.
     pub fn into_pair(self, frames: Option<WebSocketFrames>) -> Option<(Rc<Handle>, Terminated)> {
@@ -199,6 +209,11 @@ impl ClientStream {
     /// ended its stream.
     pub fn is_at_rest(&self) -> bool {
         self.plain.is_empty() && self.sealed.is_empty() && !self.ended && self.session.is_some()
+    }
+
+    /// Whether it can be parked in the middle of an exchange, which nothing is to end.
+    pub fn may_rest(&self) -> bool {
+        self.is_at_rest() && self.partial.is_empty() && !self.handle.is_to_end()
     }
 
     /// Whether it speaks TLS.

@@ -81,6 +81,38 @@ impl<'a> Stream<'a> {
         })
     }
 
+    /// An exchange on an HTTP/1.1 connection that rested in its response's body.
+    pub fn resumed(client: &'a mut ClientStream, (encoder, close): (Encoder, bool)) -> Self {
+        Self::Http1(Http1Stream {
+            client,
+            queue: WriteQueue::default(),
+            decoder: Decoder::new(Length::Empty),
+            encoder,
+            // It decides nothing behind the head.
+            version: Version::HTTP_11,
+            close,
+            asked: None,
+            pipeline: None,
+        })
+    }
+
+    /// Whether the deadline of [`Stream::poll_late`] has passed.
+    pub fn is_late(&self) -> bool {
+        match self {
+            Self::Http1(one) => matches!(one.client.handle.in_time(), Err(WaitError::Late)),
+            Self::Http2(_) => false,
+        }
+    }
+
+    /// How an HTTP/1.1 response is framed, and whether the connection ends behind it, if the client
+    /// has all so far and its side may rest.
+    pub fn rests(&self) -> Option<(Encoder, bool)> {
+        match self {
+            Self::Http1(one) => one.rests(),
+            Self::Http2(_) => None,
+        }
+    }
+
     /// Gives an HTTP/1.1 exchange its request, if that was asked before its turn, and those behind.
     pub fn has_asked(
         &mut self,
@@ -373,6 +405,12 @@ impl Http1Stream<'_> {
                 Err(client_lost) => return Poll::Ready(Err(client_lost.into())),
             }
         }
+    }
+
+    fn rests(&self) -> Option<(Encoder, bool)> {
+        let is_alone = self.pipeline.as_ref().is_none_or(|(pipeline, _)| pipeline.is_empty());
+        let may_rest = self.queue.is_empty() && self.decoder.is_done() && is_alone;
+        (may_rest && self.client.may_rest()).then_some((self.encoder, self.close))
     }
 
     /// Bytes that are left of a request's body that can be passed on as it is read: it has a

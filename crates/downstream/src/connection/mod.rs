@@ -4,10 +4,12 @@
 pub mod date;
 pub mod decoding;
 mod inspected;
+pub mod log_entry;
 pub mod originate;
 pub mod page;
 pub mod reason;
 pub mod refusal;
+pub mod resting;
 pub mod route;
 pub mod served_connection;
 mod trace;

@@ -18,6 +18,7 @@ use super::inspected::{self, Respondent};
 use super::originate;
 use super::page::page;
 use super::refusal::ProxyRefusal;
+use super::resting::RestingFacts;
 use super::route::{Route, connect_target};
 use super::trace::{EndedExchange, ExchangeTrace};
 use super::worker::Http;
@@ -98,11 +99,30 @@ impl ServedConnection {
     /// A connection that wakes. `local` is the address that the client connected to.
     pub fn new(
         worker: Rc<Http>,
-        client: ClientInfo,
+        mut client: ClientInfo,
         local: impl FnOnce() -> Option<SocketAddr>,
     ) -> Self {
-        let ClientInfo { mut info, preface, counts } = client;
-        let route = Route::of(&worker, &mut info, !preface.is_empty(), local);
+        let has_preface = !client.preface.is_empty();
+        let route = Route::of(&worker, &mut client.info, has_preface, local);
+        Self::of(worker, client, route)
+    }
+
+    /// A connection that wakes in the middle of an exchange. What the exchange was decided by stays
+    /// until it has ended; [`ServedConnection::decided`] then decides the next request.
+    pub fn undecided(worker: Rc<Http>, client: ClientInfo) -> Self {
+        Self::of(worker, client, None)
+    }
+
+    /// One request of a proxy's client. Its connection writes its own line.
+    pub fn proxied(worker: Rc<Http>, client: ClientInfo, route: Option<Route>) -> Self {
+        let mut served = Self::of(worker, client, route);
+        served.is_over.set(true);
+        served.is_proxied = true;
+        served
+    }
+
+    fn of(worker: Rc<Http>, client: ClientInfo, route: Option<Route>) -> Self {
+        let ClientInfo { info, preface, counts } = client;
         Self {
             worker,
             info,
@@ -120,37 +140,24 @@ impl ServedConnection {
         }
     }
 
-    /// One request of a proxy's client. Its connection writes its own line.
-    pub fn proxied(worker: Rc<Http>, client: ClientInfo, route: Option<Route>) -> Self {
-        let ClientInfo { info, preface, counts } = client;
-        Self {
-            worker,
-            info,
-            preface,
-            route,
-            counts,
-            decoders: ClientDecoders::default(),
-            is_over: Cell::new(true),
-            is_tied: Cell::new(false),
-            upstream: RefCell::default(),
-            requester: RefCell::default(),
-            removed_by: Cell::default(),
-            is_proxied: true,
-            message: None,
-        }
-    }
-
     /// The same connection under the newest configuration, for new requests, if there was a reload.
     /// The old value then serves only the requests that it has.
     pub fn reloaded(&self, local: impl FnOnce() -> Option<SocketAddr>) -> Option<Self> {
-        let worker = self.worker.newer()?;
-        let info =
-            ConnectionInfo { decided: self.info.decided.clone(), connect: None, ..self.info };
+        Some(self.under(self.worker.newer()?, local))
+    }
+
+    /// The same connection, decided by the newest configuration.
+    pub fn decided(&self, local: impl FnOnce() -> Option<SocketAddr>) -> Self {
+        self.under(self.worker.newer().unwrap_or_else(|| self.worker.clone()), local)
+    }
+
+    fn under(&self, worker: Rc<Http>, local: impl FnOnce() -> Option<SocketAddr>) -> Self {
+        let info = self.info.copy();
         let (preface, counts) = (self.preface.clone(), self.counts.clone());
         let mut next = Self::new(worker, ClientInfo { info, preface, counts }, local);
         (next.upstream, next.decoders) = (self.upstream.clone(), self.decoders.clone());
         self.is_over.set(true);
-        Some(next)
+        next
     }
 
     /// The rule that serves its requests.
@@ -165,8 +172,7 @@ impl ServedConnection {
     /// it has one that requests of this one may have.
     pub fn newer_route(&self) -> Option<(Rc<Http>, Route)> {
         let worker = self.worker.newer()?;
-        let mut info =
-            ConnectionInfo { decided: self.info.decided.clone(), connect: None, ..self.info };
+        let mut info = self.info.copy();
         let route = Route::of(&worker, &mut info, !self.preface.is_empty(), || None)?;
         // A request whose URLs were translated names the upstream that it was translated for.
         let named = |originate: &Originate| originate.authority.clone();
@@ -481,7 +487,7 @@ fn end_of_failure(reason: Reason) -> End {
 }
 
 /// The reason of a task that is dropped while it works.
-const DROPPED: Reason = Reason::Drained(None);
+pub(super) const DROPPED: Reason = Reason::Drained(None);
 
 /// A task that is dropped at the end of the drain still writes its line. A task that panicked does
 /// not: if the panic came from writing the line, a second one would abort the process.
@@ -492,78 +498,6 @@ impl Drop for ServedConnection {
             let info = self.take_info();
             self.worker.engine.emit(&info, &end);
         }
-    }
-}
-
-/// The access line of a request. Dropping it writes it, so a drain loses none.
-pub struct RequestLogEntry<'a> {
-    served: &'a ServedConnection,
-    /// The contents of the line.
-    pub record: Record,
-    /// The counter of bytes that the client was sent, and its value when the request began.
-    sent: Rc<Cell<u64>>,
-    sent_before: u64,
-    /// The counts of its bodies.
-    pub written: Written<'a>,
-    is_over: bool,
-}
-
-/// Bytes written to upstreams for one request, and those of its response's body. The former are
-/// also added to the connection's count at each write, so a task that is dropped early has counted
-/// all of them.
-pub struct Written<'a> {
-    served: &'a ServedConnection,
-    bytes: Cell<u64>,
-    coded: Cell<Coded>,
-}
-
-impl Written<'_> {
-    /// The worker of the exchange.
-    pub fn worker(&self) -> &Rc<Http> {
-        &self.served.worker
-    }
-
-    /// Adds bytes that a socket has taken.
-    pub fn add(&self, bytes: usize) {
-        self.bytes.update(|written| written + bytes as u64);
-        self.served.counts.to_upstream.update(|written| written + bytes as u64);
-    }
-
-    /// Notes how the response's body was coded, as far as it got.
-    pub fn note_coded(&self, coded: Coded) {
-        self.served.worker.engine.counters.response(&coded);
-        self.coded.set(coded);
-    }
-}
-
-impl<'a> RequestLogEntry<'a> {
-    /// The entry of a request that begins. `sent` counts the bytes to its client.
-    pub fn new(served: &'a ServedConnection, record: Record, sent: Rc<Cell<u64>>) -> Self {
-        let sent_before = sent.get();
-        let written = Written { served, bytes: Cell::new(0), coded: Cell::default() };
-        Self { served, record, sent, sent_before, written, is_over: false }
-    }
-
-    /// Ends the request.
-    pub fn end(mut self) {
-        self.is_over = true;
-    }
-}
-
-/// As for [`ServedConnection`].
-impl Drop for RequestLogEntry<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            return;
-        }
-        if !self.is_over {
-            self.record.failed = true;
-            self.record.reason = DROPPED;
-        }
-        self.record.bytes_to_client = self.sent.get() - self.sent_before;
-        self.record.bytes_to_upstream = self.written.bytes.get();
-        self.record.coded = self.written.coded.get();
-        self.served.emit(&self.record);
     }
 }
 
@@ -604,7 +538,7 @@ pub struct Record {
     /// Milliseconds from the request's last byte to the response's head. If the upstream answered
     /// earlier, they count from the request's head.
     upstream_ms: Option<u64>,
-    coded: Coded,
+    pub(super) coded: Coded,
     /// Why the exchange ended.
     pub reason: Reason,
     /// The client did not get a whole response of the upstream.
@@ -612,8 +546,8 @@ pub struct Record {
     /// The upstream that was asked.
     upstream: Option<Arc<str>>,
     upstream_tls: Option<Arc<UpstreamTlsInfo>>,
-    bytes_to_upstream: u64,
-    bytes_to_client: u64,
+    pub(super) bytes_to_upstream: u64,
+    pub(super) bytes_to_client: u64,
     /// Boxed: few exchanges are traced, and all pay for the size.
     trace: Option<Box<ExchangeTrace>>,
 }
@@ -627,6 +561,43 @@ impl Record {
                 Box::new(ExchangeTrace::begin(tracer, request, served.trusts_client()))
             });
         Self { method: Some(request.method.clone()), path, trace, ..Self::unread(served) }
+    }
+
+    /// The record of an exchange that rested.
+    pub fn resumed(served: &ServedConnection, facts: RestingFacts) -> Self {
+        let accepted_unix_ms = served.info.started_unix_ms();
+        let began = facts.began_ms.map(|ms| accepted_unix_ms.saturating_add(ms));
+        let upstream = served.info.decided.upstream.as_ref().map(|name| name.to_text().into());
+        Self {
+            started_unix_ms: began.unwrap_or(0),
+            method: facts.method,
+            path: facts.path,
+            status: facts.status,
+            upstream_ms: facts.upstream_ms,
+            upstream,
+            ..Self::unread(served)
+        }
+    }
+
+    /// Whether the facts of the exchange may rest: a trace has more.
+    pub fn may_rest(&self) -> bool {
+        self.trace.is_none()
+    }
+
+    /// The facts of an exchange that rests. The upstream is its connection's.
+    pub(super) fn rest(&self, served: &ServedConnection) -> RestingFacts {
+        let accepted_unix_ms = served.info.started_unix_ms();
+        let began = Some(self.started_unix_ms).filter(|unix_ms| *unix_ms > 0);
+        let shown = self.path.as_ref().map(|path| cut(path.as_str()));
+        RestingFacts {
+            began_ms: began.map(|unix_ms| unix_ms.saturating_sub(accepted_unix_ms)),
+            method: self.method.clone(),
+            path: shown.and_then(|path| path.try_into().ok()),
+            status: self.status,
+            upstream_ms: self.upstream_ms,
+            bytes_to_upstream: self.bytes_to_upstream,
+            bytes_to_client: self.bytes_to_client,
+        }
     }
 
     /// Notes the upstream that is sent the request.

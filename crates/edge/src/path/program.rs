@@ -107,6 +107,10 @@ impl Program for Service {
         decided.http2.then(|| eyelet_http::pack_state(state, pieces)).flatten()
     }
 
+    fn reads_exchange(&self, decided: &Decided, exchange: &[u8]) -> bool {
+        !decided.http2 && eyelet_http::is_exchange(exchange)
+    }
+
     fn update(&self) -> Option<Update> {
         let served = self.worker.borrow().snapshot.generation;
         let pending = self.published.newer_than(served)?;

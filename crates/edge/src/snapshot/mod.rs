@@ -318,6 +318,7 @@ fn settings(config: &Config, workers: usize, budget: &Budget) -> Settings {
     Settings {
         idle_timeout: limits.idle_timeout,
         state_idle_timeout: config.http.http2_idle_timeout,
+        exchange_timeout: config.http.body_timeout,
         shed_idle: limits.shed_idle,
         drain_timeout: limits.drain_timeout,
         connections_max: bounds.connections_max(),

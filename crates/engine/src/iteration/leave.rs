@@ -36,7 +36,8 @@ impl Iterations {
         let worker = self.worker.clone();
         let departure = worker.program().and_then(|program| program.departure());
         let Some(departure) = departure else { return Ok(false) };
-        let Departure { kept, batches, descriptors_max, mut answers, active_max } = departure;
+        let Departure { kept, batches, descriptors_max, reads_below, .. } = departure;
+        let Departure { mut answers, active_max, .. } = departure;
         let now = Instant::now();
         let drain_timeout = worker.settings.get().drain_timeout;
         let end = now + drain_timeout.min(active_max);
@@ -44,6 +45,7 @@ impl Iterations {
         let last_part = now + drain_timeout - drain_pace::last_part(drain_timeout);
         let sockets = worker.leave(&mut self.accepting, &kept, now + LAST_ACCEPT_TIME);
         worker.moving.is_leaving.set(true);
+        worker.moving.reads_below.set(reads_below);
         batch::wake_active(&worker);
         let mut search = Search::new(batches, descriptors_max);
         let (mut waiting, mut must_drain) = (Vec::new(), false);

@@ -314,8 +314,14 @@ pub fn admit(
 }
 
 /// Has the program pack the state, which is whole as it was read. Only the program can tell whether
-/// it reads it.
+/// it reads it, or an exchange at rest.
 fn pack_state(worker: &Worker, mut detached: Detached) -> Result<Detached, ImportError> {
+    if let Some(exchange) = detached.exchange() {
+        let decided = &detached.info.decided;
+        let program = worker.program();
+        let is_read = program.is_some_and(|program| program.reads_exchange(decided, exchange));
+        return is_read.then_some(detached).ok_or(ImportError::Exchange);
+    }
     let Some(state) = detached.state() else { return Ok(detached) };
     let decided = &detached.info.decided;
     let packed = worker.program().and_then(|program| program.pack_state(decided, state.first()));

@@ -24,7 +24,7 @@ mod detached;
 mod format;
 
 pub use detached::Detached;
-pub use format::{ImportError, MESSAGE_BYTES_MAX, VERSION, VERSIONS_READ};
+pub use format::{ImportError, MESSAGE_BYTES_MAX, VERSION, VERSION_USUAL, VERSIONS_READ};
 
 use detached::{Clock, IMPORT_UNIX_MS, Room};
 
@@ -32,7 +32,8 @@ use detached::{Clock, IMPORT_UNIX_MS, Room};
 /// registered nowhere, and nothing of it is counted except the bytes that it holds.
 ///
 /// `None` if it is active, lingers or has ended; if it is about to be ended because its first
-/// flight is refused; if it holds more than a message takes; or if the kernel does not give back
+/// flight is refused; if it holds more than a message takes; if the other process does not read its
+/// version; or if the kernel does not give back
 /// what is in its pipe. Nothing has changed for its peers then, and it may be tried again.
 pub fn detach(worker: &Rc<Worker>, key: Key) -> Option<Detached> {
     let rest = prepare(worker, key)?;
@@ -59,6 +60,10 @@ fn prepare(worker: &Rc<Worker>, key: Key) -> Option<Rest> {
     let idle_left = table.due_left(key);
     let SlotState::Parked { info, relay } = &mut table.slot(key)?.state else { return None };
     // Looked at first: after "passed" each search meets these connections again.
+    let version = Detached::version(relay);
+    if worker.moving.reads_below.get().is_some_and(|below| version >= below) {
+        return None;
+    }
     if info.decided(&worker.shared.borrow()).is_some_and(|it| !format::has_place_for(it)) {
         return None;
     }

@@ -13,7 +13,7 @@ use self::rest::{Rest, SETTLE, idle_for, idle_timeout};
 use crate::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use crate::relay::{self, Progress, Relay, Sockets};
 use crate::socket;
-use crate::table::{Phase, Slot, SlotState};
+use crate::table::{EndCause, Phase, Slot, SlotState};
 use crate::worker::queues::{self, IdleKind};
 use crate::worker::{Handle, Worker};
 use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted, TASK_BYTES_MAX};
@@ -198,14 +198,17 @@ impl Drop for Recounted<'_> {
     }
 }
 
-/// Hands a terminated connection to the program, because its upstream must be dialled.
+/// Hands a terminated connection to the program: its upstream must be dialled, or its exchange
+/// rests no more.
 fn dial(worker: &Rc<Worker>, key: Key) {
     let since = rest::idle_since(worker, key);
+    let has_upstream =
+        worker.table.borrow_mut().slot(key).is_some_and(|slot| slot.upstream.is_some());
     let Some((info, mut relay)) = unpark(worker, key, SlotState::active(Phase::Busy)) else {
         return;
     };
     worker.note_state(key, State::Serving, &info);
-    worker.uses_descriptors(1);
+    worker.uses_descriptors(isize::from(!has_upstream));
     worker.process.budget.take(Account::Connections, ACTIVE_BYTES);
     // From here on a failure drops it, and what the connection took is given back.
     let handle = Handle::woken(worker.clone(), key, since);
@@ -216,19 +219,46 @@ fn dial(worker: &Rc<Worker>, key: Key) {
     tokio::task::spawn_local(program.woken(handle, info, relay, counted));
 }
 
-/// Whether a client's bytes must stay unread, because there is no room for the task that would
-/// serve it. The connection is tried again at the next tick.
+/// Ends an exchange at rest: its task, which is made for that, ends it as any other, and writes its
+/// access line.
+fn end_exchange(worker: &Rc<Worker>, key: Key, reason: &Reason) {
+    dial(worker, key);
+    let cause = match reason {
+        Reason::Drained(_) => EndCause::Drained,
+        Reason::Shed(_) => EndCause::Shed,
+        _ => EndCause::Ended,
+    };
+    let mut table = worker.table.borrow_mut();
+    let Some(Slot { state: SlotState::Active { end, .. }, .. }) = table.slot(key) else { return };
+    *end = Some(cause);
+    match cause {
+        EndCause::Drained => {}
+        EndCause::Ended => worker.ending.has_operator_ended.set(true),
+        // These bytes count as free now.
+        EndCause::Shed => worker.process.budget.give(Account::Connections, ACTIVE_BYTES),
+    }
+}
+
+/// Whether bytes must stay unread, because there is no room for the task that would serve them. The
+/// connection is tried again at the next tick.
 fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
     if !worker.process.budget.is_filling(ACTIVE_BYTES + TASK_BYTES_MAX) {
         return false;
     }
     let (source, task_bytes) = {
         let mut table = worker.table.borrow_mut();
-        let Some(Slot { client, upstream: None, ready, state, .. }) = table.slot(key) else {
+        let Some(Slot { client, upstream, ready, state, .. }) = table.slot(key) else {
             return false;
         };
-        let SlotState::Parked { info, .. } = state else { return false };
-        if !ready.any(CLIENT, READ) || ready.any(CLIENT, ENDED) && says_no_more(client) {
+        let SlotState::Parked { info, relay } = state else { return false };
+        let needs_task = match upstream {
+            None => ready.any(CLIENT, READ) && !(ready.any(CLIENT, ENDED) && says_no_more(client)),
+            Some(_) if relay.has_exchange() => {
+                ready.any(CLIENT, READ) || ready.any(UPSTREAM, READ)
+            }
+            Some(_) => false,
+        };
+        if !needs_task {
             return false;
         }
         let shared = worker.shared.borrow();
@@ -238,7 +268,7 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
     if worker.make_room_to_wake(key, source, ACTIVE_BYTES + task_bytes) {
         return false;
     }
-    if let Some(Slot { state: SlotState::Parked { relay, .. }, position, .. }) =
+    if let Some(Slot { upstream: None, state: SlotState::Parked { relay, .. }, position, .. }) =
         worker.table.borrow_mut().slot(key)
     {
         note_waiting(worker, key, position, relay);
@@ -413,6 +443,11 @@ pub fn late(worker: &Rc<Worker>, key: Key) {
             drop(table);
             worker.closed(removed);
         }
+        Some(SlotState::Parked { relay, .. }) if relay.has_exchange() => {
+            drop(table);
+            // Its task knows since when nothing has moved, and what that means.
+            dial(worker, key);
+        }
         Some(SlotState::Parked { info, relay }) => {
             let flow = relay.flow();
             let left = idle_timeout(&worker.settings.get(), flow).saturating_sub(SETTLE);
@@ -484,7 +519,8 @@ pub fn shed(worker: &Rc<Worker>, key: Key, kind: IdleKind) -> bool {
 }
 
 /// Ends parked connections for which `is_gone` is true by their labels and their rule, in one part
-/// of the table from `cursor` on. It wakes the tasks of active ones, which look for themselves.
+/// of the table from `cursor` on. An exchange that rests goes on to its end, as one that has a task.
+/// It wakes the tasks of active ones, which look for themselves.
 /// Returns whether that was the last part.
 pub fn end_where(
     worker: &Rc<Worker>,
@@ -498,9 +534,9 @@ pub fn end_where(
     let keys: Vec<Key> = worker.table.borrow().next_keys(cursor, part).collect();
     for key in keys {
         let ends = match worker.table.borrow_mut().slot(key).map(|slot| &mut slot.state) {
-            Some(SlotState::Parked { info, .. }) => {
+            Some(SlotState::Parked { info, relay }) => {
                 let (labels, rule) = info.rule(&worker.shared.borrow());
-                is_gone(&labels, rule)
+                !relay.has_exchange() && is_gone(&labels, rule)
             }
             Some(SlotState::Active { waits, .. }) => {
                 worker.run_queue.wake(waits, key);
@@ -522,6 +558,10 @@ pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
     let mut table = worker.table.borrow_mut();
     let Some(Slot { client, upstream, state, .. }) = table.slot(key) else { return };
     let SlotState::Parked { relay, .. } = state else { return };
+    if relay.has_exchange() {
+        drop(table);
+        return end_exchange(worker, key, &reason);
+    }
     // Held bytes are lost, so neither side may take its stream for complete.
     let is_cut = upstream.is_some() && !relay.flow().is_quiet();
     let outcome = relay.outcome();

@@ -62,6 +62,7 @@ pub(crate) fn wait_for(settings: &Settings, relay: &mut Relay, settled: bool) ->
 pub(crate) fn idle_timeout(settings: &Settings, flow: &Flow) -> Duration {
     match flow.state() {
         Some(_) => settings.state_idle_timeout,
+        None if flow.exchange().is_some() => settings.exchange_timeout,
         None => settings.idle_timeout,
     }
 }
@@ -82,7 +83,7 @@ pub(crate) fn wait_of(
     (info, relay): (&mut Parked, &mut Relay),
     table: &ConnectionTable,
 ) -> Duration {
-    match active.idle_since.filter(|_| active.is_unused.get()) {
+    match active.idle_since.get().filter(|_| active.is_unused.get()) {
         None => idle_for(&active.worker, relay, false),
         Some(since) => {
             info.settle();

@@ -10,7 +10,9 @@ use crate::worker::{Settings, Worker};
 /// Takes the limits of a new configuration.
 pub fn take_settings(worker: &Rc<Worker>, settings: Settings) {
     let before = worker.settings.replace(settings);
-    let timeouts = |settings: &Settings| (settings.idle_timeout, settings.state_idle_timeout);
+    let timeouts = |settings: &Settings| {
+        (settings.idle_timeout, settings.state_idle_timeout, settings.exchange_timeout)
+    };
     if timeouts(&before) == timeouts(&settings) {
         return;
     }

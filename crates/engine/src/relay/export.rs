@@ -119,7 +119,8 @@ impl Flow {
     /// is refused and about to end the connection.
     pub(crate) fn may_leave(&self) -> bool {
         let state_bytes = self.state().map_or(0, PackedBytes::whole_len);
-        state_bytes <= STATE_BYTES_MAX && !self.is_refused() && self.export().check().is_ok()
+        let exchange_bytes = self.exchange().map_or(0, <[u8]>::len);
+        state_bytes.max(exchange_bytes) <= STATE_BYTES_MAX && !self.is_refused() && self.export().check().is_ok()
     }
 
     /// The form, without the program's state. Its pipes are empty.

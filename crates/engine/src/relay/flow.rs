@@ -45,8 +45,16 @@ enum Queued {
 struct Kept {
     /// Bytes in transit.
     pending: Option<Box<Pending>>,
-    /// What the program keeps of a connection that has no upstream.
-    state: Option<PackedBytes>,
+    /// What the program keeps.
+    program: Option<ProgramState>,
+}
+
+/// What the program keeps of a parked connection.
+enum ProgramState {
+    /// That of a connection without an upstream, between two requests.
+    Idle(PackedBytes),
+    /// An exchange that rests: its upstream is beside it.
+    Exchange(Box<[u8]>),
 }
 
 /// Bytes that were read but cannot be written, or opened, yet.
@@ -87,6 +95,8 @@ pub struct Rest {
     pub preface: Vec<u8>,
     /// See [`Flow::keep_state`].
     pub state: Option<PackedBytes>,
+    /// See [`Flow::keep_exchange`].
+    pub exchange: Option<Box<[u8]>>,
 }
 
 /// Bytes held for one socket, in memory or in a pipe.
@@ -147,19 +157,37 @@ impl Flow {
     /// Keeps what the program needs when the client's next bytes come. The connection has no
     /// upstream.
     pub fn keep_state(&mut self, state: PackedBytes) {
-        self.kept.get_or_insert_default().state = Some(state);
+        self.kept.get_or_insert_default().program = Some(ProgramState::Idle(state));
     }
 
-    /// What the program keeps.
+    /// Keeps an exchange that rests. The next byte of either side, or its deadline, has the program
+    /// go on with it.
+    pub fn keep_exchange(&mut self, exchange: Box<[u8]>) {
+        self.kept.get_or_insert_default().program = Some(ProgramState::Exchange(exchange));
+    }
+
+    /// What the program keeps between two requests.
     pub(crate) fn state(&self) -> Option<&PackedBytes> {
-        self.kept.as_ref()?.state.as_ref()
+        match self.kept.as_ref()?.program.as_ref()? {
+            ProgramState::Idle(state) => Some(state),
+            ProgramState::Exchange(_) => None,
+        }
+    }
+
+    /// The exchange that rests.
+    pub(crate) fn exchange(&self) -> Option<&[u8]> {
+        match self.kept.as_ref()?.program.as_ref()? {
+            ProgramState::Idle(_) => None,
+            ProgramState::Exchange(exchange) => Some(exchange),
+        }
     }
 
     /// Answers the bytes that wait for an upstream, in place of one. `answer` gets what the program
     /// keeps up to its first shared piece, and returns how many bytes are answered. Returns whether
     /// none is left.
     pub(super) fn answer(&mut self, answer: impl FnOnce(&mut [u8], &[u8]) -> usize) -> bool {
-        let Some(Kept { state: Some(state), pending: Some(pending) }) = self.kept.as_deref_mut()
+        let Some(Kept { program: Some(ProgramState::Idle(state)), pending: Some(pending) }) =
+            self.kept.as_deref_mut()
         else {
             return false;
         };
@@ -238,7 +266,12 @@ impl Flow {
     /// What a task needs to take the connection over.
     pub fn into_rest(self) -> Rest {
         let Some(kept) = self.kept else { return Rest::default() };
-        let Kept { pending, state } = *kept;
+        let Kept { pending, program } = *kept;
+        let (state, exchange) = match program {
+            Some(ProgramState::Idle(state)) => (Some(state), None),
+            Some(ProgramState::Exchange(exchange)) => (None, Some(exchange)),
+            None => (None, None),
+        };
         let pending = pending.map(|pending| *pending).unwrap_or_default();
         Rest {
             partial: pending.partial.bytes,
@@ -246,13 +279,18 @@ impl Flow {
             to_client: pending.to_client.bytes[pending.to_client.sent..].to_vec(),
             preface: pending.preface,
             state,
+            exchange,
         }
     }
 
     /// Bytes of memory held.
     pub fn held_bytes(&self) -> usize {
         let Some(kept) = &self.kept else { return 0 };
-        let state = kept.state.as_ref().map_or(0, PackedBytes::held_bytes);
+        let program = match &kept.program {
+            Some(ProgramState::Idle(state)) => state.held_bytes(),
+            Some(ProgramState::Exchange(exchange)) => exchange.len(),
+            None => 0,
+        };
         let transit = kept.pending.as_ref().map_or(0, |pending| {
             size_of::<Pending>()
                 + pending.to_client.bytes.capacity()
@@ -264,7 +302,7 @@ impl Flow {
                     .as_ref()
                     .map_or(0, |partial_flight| partial_flight.held_bytes())
         });
-        size_of::<Kept>() + state + transit
+        size_of::<Kept>() + program + transit
     }
 
     /// Bytes of the shared pieces that its state was the first to have. The budget counts them with
@@ -311,6 +349,11 @@ impl Flow {
         if self.queued == Queued::Holding {
             self.queued = Queued::No;
         }
+    }
+
+    /// Whether both streams are open and no bytes are in transit: an exchange may rest in it.
+    pub(crate) fn is_new(&self) -> bool {
+        self.up.is_open() && self.down.is_open() && !self.is_websocket && self.is_quiet()
     }
 
     /// Whether no bytes are in transit.
@@ -412,7 +455,7 @@ impl Flow {
             && pending.frames.are_between()
         {
             kept.pending = None;
-            if kept.state.is_none() {
+            if kept.program.is_none() {
                 self.kept = None;
             }
         }

@@ -5,6 +5,7 @@ use eyelet_telemetry::info::{Outcome, Parked};
 mod buffers;
 mod cleartext;
 mod direction;
+mod exchange;
 pub mod export;
 mod flow;
 mod frames;
@@ -57,6 +58,11 @@ impl Relay {
         matches!(self, Self::Terminate(terminated) if terminated.is_originated())
     }
 
+    /// Whether an exchange of it rests: [`Flow::keep_exchange`].
+    pub(crate) fn has_exchange(&self) -> bool {
+        matches!(self, Self::Terminate(terminated) if terminated.flow.exchange().is_some())
+    }
+
     /// Whether nobody can know what its peers are about to send: bytes pass from one to the other.
     pub(crate) fn is_pair(&self) -> bool {
         matches!(self, Self::Splice(_)) || self.is_originated()
@@ -90,6 +96,9 @@ pub fn run(
         Relay::Splice(spliced) => splice::run(spliced, sockets, info, buffers),
         Relay::Terminate(originated) if originated.is_originated() => {
             originate::run(originated, sockets, info, buffers, answer)
+        }
+        Relay::Terminate(terminated) if terminated.flow.exchange().is_some() => {
+            exchange::run(sockets)
         }
         Relay::Terminate(terminated) => terminate::run(terminated, sockets, info, buffers, answer),
     }

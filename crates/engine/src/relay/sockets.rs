@@ -35,7 +35,8 @@ pub enum Progress {
     Again,
     /// There may be more, but memory is short and the last bytes are not sent yet.
     Later,
-    /// The client's first bytes are here: dial the upstream.
+    /// The program goes on: the client's first bytes are here, and the upstream is to be dialled,
+    /// or an exchange rests no more.
     Dial,
     /// Both directions have ended.
     Closed(End),

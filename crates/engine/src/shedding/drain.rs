@@ -106,6 +106,12 @@ fn visit(worker: &Rc<Worker>, key: Key, pairs: bool) -> Turn {
         }
         Some(SlotState::Lingering) | None => return Turn::Not,
     };
+    if relay.has_exchange() {
+        // Its task is told so, as that of any other exchange.
+        drop(table);
+        park::close(worker, key, Reason::Drained(None));
+        return Turn::Now;
+    }
     let wait = rest::idle_for(worker, relay, info.is_settled());
     // Nobody can know what it is about to send, so it has most of the time to end by itself.
     if relay.is_pair() && !pairs {

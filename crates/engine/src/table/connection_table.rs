@@ -265,6 +265,21 @@ impl ConnectionTable {
         Ok(())
     }
 
+    /// Takes the upstream's socket out of its slot, and ends its registration. Whoever registers it
+    /// anew is told what waits in it.
+    pub fn take_upstream(&mut self, key: Key) -> Option<OwnedFd> {
+        let slot = self.slots.slot(key)?;
+        let socket = slot.upstream.take()?;
+        if slot.registered & 1 << UPSTREAM != 0 {
+            // An error means that it is not registered, which is the aim.
+            let _ = self.epoll.remove(&socket);
+        }
+        slot.ready.clear(UPSTREAM, 15);
+        slot.registered &= !(1 << UPSTREAM);
+        slot.watched_for_room &= !(1 << UPSTREAM);
+        Some(socket)
+    }
+
     /// Makes a connected socket, which is not registered yet, the upstream.
     pub fn set_connected(&mut self, key: Key, socket: OwnedFd) {
         let Some(slot) = self.slots.slot(key) else { return };

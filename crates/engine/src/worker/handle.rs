@@ -348,6 +348,11 @@ impl Handle {
         self.worker.table.borrow_mut().set_upstream(self.key, socket, side)
     }
 
+    /// Takes the upstream's socket, which is then registered nowhere.
+    pub fn take_upstream(&self) -> Option<OwnedFd> {
+        self.worker.table.borrow_mut().take_upstream(self.key)
+    }
+
     /// Makes a socket that connected at once the upstream.
     pub fn set_connected(&self, socket: OwnedFd) {
         self.worker.table.borrow_mut().set_connected(self.key, socket);

@@ -10,6 +10,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use eyelet_sys::waker;
 
@@ -57,8 +58,8 @@ pub trait Program {
     /// A connection was accepted.
     fn accepted(self: Rc<Self>, handle: Handle, info: ConnectionInfo) -> Task;
 
-    /// A parked connection's client has sent something, and the connection has no upstream yet.
-    /// `counted` is the memory that the connection holds or is about to hold.
+    /// A parked connection's client has sent something, and the connection has no upstream yet; or
+    /// its exchange rests no more: [`crate::relay::Flow::keep_exchange`]. `counted` is the memory that the connection holds or is about to hold.
     fn woken(
         self: Rc<Self>,
         handle: Handle,
@@ -88,6 +89,12 @@ pub trait Program {
     /// of a connection that was decided so.
     fn pack_state(&self, _decided: &Decided, _state: &[u8]) -> Option<PackedBytes> {
         None
+    }
+
+    /// Whether this program reads an exchange at rest that comes from another process, of a
+    /// connection that was decided so.
+    fn reads_exchange(&self, _decided: &Decided, _exchange: &[u8]) -> bool {
+        false
     }
 
     /// Changes by the newest configuration, if it is newer than the one that is served.
@@ -132,7 +139,7 @@ pub struct Handle {
     pub(crate) released: Cell<bool>,
     /// The tick since which it was idle when its task woke. The first tick of all counts as none,
     /// so that this takes four bytes of each task.
-    pub(crate) idle_since: Option<NonZeroU32>,
+    pub(crate) idle_since: Cell<Option<NonZeroU32>>,
     /// True if its task did nothing that counts as use.
     pub(crate) is_unused: Cell<bool>,
 }
@@ -318,13 +325,26 @@ impl Handle {
 
     fn owner(worker: Rc<Worker>, key: Key, (released, idle_since): (bool, Option<u32>)) -> Self {
         let (released, is_unused) = (Cell::new(released), Cell::new(false));
-        let idle_since = idle_since.and_then(NonZeroU32::new);
+        let idle_since = Cell::new(idle_since.and_then(NonZeroU32::new));
         Self { worker, key, released, idle_since, is_unused }
     }
 
     /// Notes that its task did nothing that counts as use: when it is parked, it has been idle
     /// since before its task woke.
     pub fn stays_idle(&self) {
+        self.is_unused.set(true);
+    }
+
+    /// How long it had been idle when its task woke, and since then.
+    pub fn idle(&self) -> Duration {
+        let since = self.idle_since.get();
+        since.map_or(Duration::ZERO, |tick| self.worker.table.borrow().since_tick(tick.get()))
+    }
+
+    /// Notes that it has been idle for so long: parked now, it goes on being idle.
+    pub fn note_idle(&self, idle: Duration) {
+        let since = self.worker.table.borrow().tick_before(idle);
+        self.idle_since.set(NonZeroU32::new(since));
         self.is_unused.set(true);
     }
 

@@ -15,6 +15,8 @@ pub struct Settings {
     pub idle_timeout: Duration,
     /// How long one with a state of the program may: [`crate::relay::Flow::keep_state`].
     pub state_idle_timeout: Duration,
+    /// How long an exchange that rests may: [`crate::relay::Flow::keep_exchange`].
+    pub exchange_timeout: Duration,
     /// True if idle connections are ended for new ones when memory is short.
     pub shed_idle: bool,
     /// How long a drain waits for busy connections.

@@ -40,6 +40,8 @@ pub(crate) struct SheddingState {
 pub(crate) struct MovingState {
     /// True if its connections leave for another process.
     pub is_leaving: Cell<bool>,
+    /// The other process reads messages of versions below this one. `None`: of all.
+    pub reads_below: Cell<Option<u16>>,
     /// Where the search for connections to hand over goes on.
     pub cursor: Cell<u32>,
     /// True if that search goes on after an iteration.

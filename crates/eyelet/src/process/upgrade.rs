@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use eyelet_engine::departure::{
     BatchAnswer, Departing, Departure, Leaving, LeavingBatch, departures,
 };
-use eyelet_engine::moving::handover::VERSION;
+use eyelet_engine::moving::handover::{VERSION, VERSION_USUAL};
 use eyelet_sys::channel::Channel;
 use tokio::sync::mpsc::{self, channel};
 use zeroize::Zeroizing;
@@ -232,7 +232,7 @@ impl Plan {
         let answers;
         let mut successor = self.start()?;
         let ready = self.introduce(&mut successor, START_TIMEOUT)?;
-        successor.reads_connections = ready.formats.contains(&VERSION);
+        successor.reads_connections = ready.formats.contains(&VERSION_USUAL);
         tell(&mut successor.channel, kind::SERVE, &Serve { first_id: self.first_id })?;
         expect(&mut successor.channel, kind::SERVING, SERVED_TIMEOUT + MESSAGE_TIMEOUT)?;
         let (pid, served) = (successor.child.id(), Instant::now());
@@ -309,7 +309,16 @@ impl Plan {
 
     fn departures(&self, ready: &HandoverReady) -> Departing {
         let kept = self.kept(ready).flat_map(Bound::distinct).cloned().collect();
-        departures(self.workers, &kept, ready.batch_descriptors, Duration::MAX)
+        let mut departing =
+            departures(self.workers, &kept, ready.batch_descriptors, Duration::MAX);
+        if !ready.formats.contains(&VERSION) {
+            tracing::warn!(
+                "the new process does not read version {VERSION} of connections: exchanges at rest \
+                 stay here until they end"
+            );
+            departing.0.iter_mut().for_each(|departure| departure.reads_below = Some(VERSION));
+        }
+        departing
     }
 
     fn start(&self) -> Result<Successor, UpgradeError> {
@@ -400,7 +409,7 @@ impl Successor {
         batch: LeavingBatch,
     ) -> (Option<BatchAnswer>, Result<(), HandoverError>) {
         if !self.reads_connections {
-            self.note_refusal(&format!("it does not read version {VERSION} of their format"));
+            self.note_refusal(&format!("it does not read version {VERSION_USUAL} of their format"));
             return (Some(BatchAnswer::Refused), Ok(()));
         }
         let answer = match self.offer(&batch) {

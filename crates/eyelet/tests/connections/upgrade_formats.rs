@@ -38,7 +38,7 @@ impl Held {
 }
 
 /// Upgrades to a program that differs so. Returns how many connections moved.
-fn upgrade_to(scene: &mut Scene, how: &str) -> usize {
+pub fn upgrade_to(scene: &mut Scene, how: &str) -> usize {
     let program = env!("CARGO_BIN_EXE_eyelet");
     let script = format!("#!/bin/sh\nexec python3 '{SUCCESSOR}' {how} '{program}' \"$@\"\n");
     let script = scene.pki.folder.write_program("successor", script);

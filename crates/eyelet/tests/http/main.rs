@@ -31,6 +31,7 @@ mod originate_unix;
 mod pair_requests;
 mod rebinding;
 mod requests;
+mod resting;
 mod run;
 mod run_memory;
 mod run_ports;

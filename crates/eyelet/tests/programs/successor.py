@@ -1,7 +1,8 @@
 """The new process of an upgrade as another version of the program would be: a real one serves
 behind it, and this one changes what the two processes say to each other.
 
-Arguments: how, the program, and the program's arguments. `older`: it reads the formats 1 to 3.
+Arguments: how, the program, and the program's arguments. `older`: it reads the formats 1 to 3, and
+`before6` those up to 5.
 `newer`, `cut`, `longer`: the first connection of the first batch has a newer format, the batch
 lacks its last byte, or the length of the first connection is too great.
 """
@@ -53,6 +54,8 @@ def changed(how, kind, body, is_first):
         ready["pid"] = os.getpid()
         if how == "older":
             ready["formats"] = [1, 2, 3]
+        if how == "before6":
+            ready["formats"] = [1, 2, 3, 4, 5]
         return json.dumps(ready).encode()
     if kind == BATCH and is_first:
         # Before each state: its length in four bytes, and the number of its sockets in one.

@@ -1,22 +1,40 @@
 //! The result of an exchange: what becomes of its client's connection.
 
 use super::find::Chosen;
+use super::resting::Resting;
 use super::switched::Switched;
+use eyelet_downstream::connection::log_entry::RequestLogEntry;
 
 /// The result of an exchange.
 #[derive(Default)]
 pub struct ExchangeEnd {
     /// The upstream of a connection that has switched protocols.
     pub switched: Option<Switched>,
+    /// The exchange has not ended: it rests. Boxed, because few do, and not often.
+    pub resting: Option<Box<Resting>>,
     /// The connection to the client is lost.
     pub client_lost: bool,
 }
 
 impl ExchangeEnd {
-    /// A connection that has switched protocols counts at its upstream until it ends.
-    pub(super) fn counted_at(mut self, at: Option<&Chosen>) -> Self {
-        if let (Some(switched), Some(at)) = (&mut self.switched, at) {
+    /// A connection that has switched protocols counts at its upstream until it ends, and an
+    /// exchange that rests goes on to count.
+    pub(super) fn counted_at(mut self, at: Option<Chosen>) -> Self {
+        let Some(at) = at else { return self };
+        if let Some(switched) = &mut self.switched {
             switched.count_at(&at.member.health.counters);
+        }
+        if let Some(resting) = &mut self.resting {
+            resting.open.push(at.open);
+        }
+        self
+    }
+
+    /// Ends the access line, unless the exchange rests and takes its facts along.
+    pub(super) fn of(mut self, log_entry: RequestLogEntry<'_>) -> Self {
+        match &mut self.resting {
+            Some(resting) => resting.facts = Some(log_entry.rest()),
+            None => log_entry.end(),
         }
         self
     }

@@ -69,13 +69,14 @@ pub struct Chosen {
     pub member: Arc<Member>,
     /// The group that it was chosen from.
     pub group: Arc<Group>,
-    _open: OpenExchange,
+    /// The exchange, which counts there.
+    pub open: OpenExchange,
 }
 
 impl Chosen {
     fn new((group, member): (&Arc<Group>, &Arc<Member>)) -> Self {
         let open = OpenExchange::new(&member.health.counters);
-        Self { member: member.clone(), group: group.clone(), _open: open }
+        Self { member: member.clone(), group: group.clone(), open }
     }
 
     /// Notes that it closed a new connection without a response. `index` is its own in the rule.

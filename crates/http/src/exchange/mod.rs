@@ -7,6 +7,8 @@ pub mod end;
 mod find;
 mod pass;
 mod request_body;
+pub mod rest;
+pub mod resting;
 mod retry;
 pub mod room;
 pub mod serve;
@@ -28,7 +30,8 @@ use eyelet_downstream::client::exchange_error::ExchangeError;
 use eyelet_downstream::client::failure::Failure;
 use eyelet_downstream::client::io::ClientLost;
 use eyelet_downstream::client::stream::Stream;
-use eyelet_downstream::connection::served_connection::{Record, ServedConnection, Written};
+use eyelet_downstream::connection::log_entry::Written;
+use eyelet_downstream::connection::served_connection::{Record, ServedConnection};
 
 /// A request of a client and its response: what all steps need.
 pub struct Exchange<'a, 's> {
@@ -93,6 +96,13 @@ impl Exchange<'_, '_> {
             if matches!(wait_error, WaitError::Shed | WaitError::Ended) {
                 let lost = ExchangeError::ClientLost(ClientLost::Wait(wait_error));
                 return Poll::Ready(lost.into());
+            }
+            let progress_wait = self.served.progress_wait();
+            let waited = moved.elapsed();
+            if matches!(wait_error, WaitError::Late) && waited < progress_wait {
+                // It was only to rest.
+                self.stream.due_in(progress_wait - waited);
+                continue;
             }
             match self.served.gives_up(moved) {
                 Some(reason) => return Poll::Ready(Failure::Cut(reason)),

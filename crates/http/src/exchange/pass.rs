@@ -32,18 +32,20 @@ pub struct Passing<'a> {
 
 /// Progress of a response.
 #[derive(PartialEq, Eq)]
-enum BodyProgress {
+pub enum BodyProgress {
     /// The rest no longer needs the upstream.
     Queued,
     /// The client's socket has taken all of it.
     Written,
+    /// Nothing has moved since then, and nothing is on its way: the exchange rests.
+    Rests(Instant),
 }
 
 impl<'a> Exchange<'a, '_> {
     /// Passes a response on whose head is final. `index` is that of its upstream in the rule.
     pub(super) async fn pass(
         &mut self,
-        mut passing: Passing<'a>,
+        passing: Passing<'a>,
         (head, length): (response::Parts, Length),
         index: usize,
     ) -> Result<ExchangeEnd, Failure> {
@@ -53,8 +55,25 @@ impl<'a> Exchange<'a, '_> {
             others_first().await;
         }
         self.respond(head, length);
-        let passed = self.pass_down(&mut passing).await?;
-        if passing.upload.done && passing.download.is_whole() {
+        self.pass_on(passing, Some(index), None).await
+    }
+
+    /// Passes the rest of a response on, until it has ended or rests. `index` is that of its
+    /// upstream, if its connection may be kept. Nothing has moved `since` then, if it rested.
+    pub(super) async fn pass_on(
+        &mut self,
+        mut passing: Passing<'a>,
+        index: Option<usize>,
+        since: Option<Instant>,
+    ) -> Result<ExchangeEnd, Failure> {
+        let passed = self.pass_down(&mut passing, since).await?;
+        if let BodyProgress::Rests(since) = passed {
+            return self.rest(passing, since);
+        }
+        if let Some(index) = index
+            && passing.upload.done
+            && passing.download.is_whole()
+        {
             self.served.keep(passing.upstream, index);
         }
         if passed == BodyProgress::Queued {
@@ -66,11 +85,18 @@ impl<'a> Exchange<'a, '_> {
     /// Passes the response's body down, and the rest of the request's body up. It returns before
     /// the client has all of it if the upstream is done: other requests can use the upstream
     /// meanwhile.
-    async fn pass_down(&mut self, passing: &mut Passing<'_>) -> Result<BodyProgress, Failure> {
-        let Passing { upstream, upload, download } = passing;
+    async fn pass_down(
+        &mut self,
+        passing: &mut Passing<'_>,
+        since: Option<Instant>,
+    ) -> Result<BodyProgress, Failure> {
         // Most responses are complete already, and reading the clock costs.
-        let mut moved = None;
+        let mut moved = since;
+        if let Some(since) = since {
+            self.stream.due_in(self.wait_since(since));
+        }
         poll_fn(|task| {
+            let Passing { upstream, upload, download } = &mut *passing;
             let before = (download.taken, self.stream.queued(), upload.moved());
             // A request body that fails affects only this request.
             if let Poll::Ready(Err(_)) = upload.poll(task, self.stream, upstream) {
@@ -88,13 +114,13 @@ impl<'a> Exchange<'a, '_> {
                 moved = None;
             }
             if moved.is_none() {
-                self.stream.due_in(self.served.progress_wait());
+                self.stream.due_in(self.first_wait(passing));
             }
             if let Poll::Ready(exchange_error) = self.stream.poll_closed(task) {
                 return Poll::Ready(Err(exchange_error.into()));
             }
             let moved = *moved.get_or_insert_with(Instant::now);
-            self.poll_stalled(task, moved).map(Err)
+            self.poll_rest(task, moved, passing)
         })
         .await
     }

@@ -16,10 +16,11 @@ use eyelet_downstream::client::failure::{Failure, status};
 use eyelet_downstream::client::request_check::{check, may_be_sent_again};
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::connection::date::to_client;
+use eyelet_downstream::connection::log_entry::RequestLogEntry;
 use eyelet_downstream::connection::originate::{self, Translation};
 use eyelet_downstream::connection::page;
 use eyelet_downstream::connection::reason::request_reason;
-use eyelet_downstream::connection::served_connection::{Record, RequestLogEntry, ServedConnection};
+use eyelet_downstream::connection::served_connection::{Record, ServedConnection};
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::fields;
 use eyelet_http1::head::{Length, SPARE_FIELDS_MAX, give_back};
@@ -52,8 +53,7 @@ pub async fn exchange(
     if spare {
         give_back(std::mem::take(&mut request.headers));
     }
-    log_entry.end();
-    end
+    end.of(log_entry)
 }
 
 /// Why a request is refused before any rule or upstream is asked.
@@ -181,7 +181,7 @@ impl<'a> Exchange<'a, '_> {
         originate::to_client(origin, &mut head.headers);
         if is_switch {
             let end = Box::pin(self.switched(response.parts, upstream, chosen)).await?;
-            return Ok(Some(end.counted_at(at.as_ref())));
+            return Ok(Some(end.counted_at(at)));
         }
         if is_multiplexed && switch.is_some() && head.status.is_success() {
             // A 2xx would tell an HTTP/2 client that the protocols were switched.
@@ -194,10 +194,11 @@ impl<'a> Exchange<'a, '_> {
         let mut passing = Passing { upstream, upload, download };
         let coding = self.choose_coding(&mut passing, wanted, &mut response).await?;
         let Some(length) = coding else { return Ok(None) };
-        self.pass(passing, (response.parts, length), index).await.map(Some)
+        let end = self.pass(passing, (response.parts, length), index).await?;
+        Ok(Some(end.counted_at(at)))
     }
 
-    async fn fail(&mut self, method: &Method, failure: Failure) -> ExchangeEnd {
+    pub(super) async fn fail(&mut self, method: &Method, failure: Failure) -> ExchangeEnd {
         let lost = || ExchangeEnd { client_lost: true, ..ExchangeEnd::default() };
         self.record.failed = true;
         let status = match failure {

@@ -4,6 +4,7 @@
 mod decoded;
 mod lent;
 mod recoded;
+mod resting;
 mod taken;
 use std::cell::Cell;
 use std::future::Future;
@@ -22,7 +23,7 @@ use eyelet_downstream::client::exchange_error::ExchangeError;
 use eyelet_downstream::client::io::PASSED_BYTES_MAX;
 use eyelet_downstream::client::stream::{SMALL_BYTES, Stream};
 use eyelet_downstream::connection::decoding::Decoding;
-use eyelet_downstream::connection::served_connection::Written;
+use eyelet_downstream::connection::log_entry::Written;
 use eyelet_downstream::connection::worker::Http;
 use eyelet_http1::body::{Decoder, Encoder, Piece};
 use eyelet_http1::boundary::Boundary;
@@ -311,6 +312,10 @@ pub struct Download<'a> {
     /// Whether we have ended it before its upstream did.
     cut_short: bool,
     boundary: Boundary,
+    /// Why it is not coded, if it rested: its coder did not.
+    why_not: Option<&'static str>,
+    /// It rests: it is counted when it ends.
+    rests: bool,
     /// Bytes taken from the upstream, and bytes given to the client.
     pub taken: u64,
     given: u64,
@@ -336,6 +341,8 @@ impl<'a> Download<'a> {
             ended: false,
             cut_short: false,
             boundary: Boundary::Unknown,
+            why_not: None,
+            rests: false,
             taken: 0,
             given: 0,
             counts,
@@ -448,11 +455,12 @@ impl<'a> Download<'a> {
     /// How the body was coded, for the access line.
     fn coding_info(&self) -> Coded {
         let coding_info = self.coder.as_ref().map(Coder::coding_info).unwrap_or_default();
+        let why_not = coding_info.why_not.or(self.why_not);
         Coded {
             coding: coding_info.coding,
             bytes_identity: self.taken,
             bytes_sent: self.given,
-            why_not: coding_info.why_not,
+            why_not,
         }
     }
 
@@ -521,7 +529,7 @@ impl<'a> Download<'a> {
     }
 
     /// Whether the bytes of the body pass unchanged.
-    fn is_plain(&self) -> bool {
+    pub(super) fn is_plain(&self) -> bool {
         let is_idle = |coder: &Coder| coder.is_identity() && !coder.inspects();
         self.first.is_empty()
             && self.first_end.is_none()
@@ -690,6 +698,8 @@ impl<'a> Download<'a> {
 /// However the exchange ends, also where a drain drops its task.
 impl Drop for Download<'_> {
     fn drop(&mut self) {
-        self.counts.note_coded(self.coding_info());
+        if !self.rests {
+            self.counts.note_coded(self.coding_info());
+        }
     }
 }

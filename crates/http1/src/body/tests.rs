@@ -179,3 +179,39 @@ fn only_a_body_with_a_length_can_be_skipped() {
     assert!(!decoder.is_at_end());
     assert_eq!(&buffer[..], b"d", "the next message's");
 }
+
+/// A decoder is put away and made again after each byte, with what it has not taken.
+#[test]
+fn a_decoder_rests_at_every_byte() {
+    for (length, input) in [
+        (Length::Known(5), &b"abcde"[..]),
+        (Length::Chunked, b"2\r\nab\r\n3;x=\"y\"\r\ncde\r\n0\r\nA: b\r\nC: d\r\n\r\n"),
+        (Length::Chunked, b"5\r\nabcde\r\n0\r\n\r\n"),
+        (Length::UntilClose, b"abcde"),
+    ] {
+        let (mut decoder, mut buffer, mut out) = (Decoder::new(length), BytesMut::new(), vec![]);
+        for byte in input {
+            buffer.extend_from_slice(&[*byte]);
+            while !decoder.is_done()
+                && let Some(piece) = decoder.next(&mut buffer).unwrap()
+            {
+                match piece {
+                    Piece::Data(data) => out.extend_from_slice(&data),
+                    Piece::End(_) => {}
+                }
+            }
+            if let Some((place, extension_bytes)) = decoder.place() {
+                decoder = Decoder::at(place, extension_bytes).unwrap();
+            }
+        }
+        assert_eq!(out, b"abcde", "{}", input.escape_ascii());
+        assert!(decoder.is_done() || length == Length::UntilClose && decoder.ended().is_ok());
+    }
+    for (place, extension_bytes) in [
+        (DecoderPlace::Left(1 << 63), 0),
+        (DecoderPlace::Chunk(u64::MAX), 0),
+        (DecoderPlace::Size, EXTENSION_BYTES_MAX + 1),
+    ] {
+        assert!(Decoder::at(place, extension_bytes).is_none(), "{place:?}");
+    }
+}

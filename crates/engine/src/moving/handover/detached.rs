@@ -85,6 +85,14 @@ impl Detached {
         }
     }
 
+    /// The exchange that rests: [`crate::relay::Flow::keep_exchange`].
+    pub(crate) fn exchange(&self) -> Option<&[u8]> {
+        match &self.relay {
+            Relay::Cleartext(_) | Relay::Splice(_) => None,
+            Relay::Terminate(terminated) => terminated.flow.exchange(),
+        }
+    }
+
     /// Bytes of memory that count for it while no worker has it.
     pub(super) fn held_bytes(&mut self) -> usize {
         self.relay.held_bytes() + self.info.decided.client_certificate_bytes()

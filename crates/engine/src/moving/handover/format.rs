@@ -22,10 +22,12 @@ use crate::relay::export::{FlowFault, FlowV1, HELD_BYTES_MAX, STATE_BYTES_MAX};
 use crate::relay::splice::Spliced;
 use crate::relay::terminate::Terminated;
 
-/// The version that is written.
-pub const VERSION: u16 = 5;
+/// The newest version. It is written of a connection that an older one has no place for.
+pub const VERSION: u16 = 6;
+/// The version of all other connections, so that an older process takes them.
+pub const VERSION_USUAL: u16 = 5;
 /// The versions that are read.
-pub const VERSIONS_READ: [u16; 5] = [1, 2, 3, 4, 5];
+pub const VERSIONS_READ: [u16; 6] = [1, 2, 3, 4, 5, 6];
 /// Bytes of the version at a message's begin.
 const VERSION_BYTES: usize = 2;
 /// Most bytes of a message: what a connection holds both ways and of two first flights, and as
@@ -77,6 +79,9 @@ pub enum ImportError {
     /// A state of the program that it does not read, or that this connection cannot have.
     #[error("the state of HTTP/2 is not one of this connection")]
     State,
+    /// An exchange at rest that the program does not read, or that this connection cannot have.
+    #[error("the exchange at rest is not one of this connection")]
+    Exchange,
     /// A client without TLS has nothing that TLS, or an upstream of its own, would give it.
     #[error("a connection without TLS has another kind's state")]
     Cleartext,
@@ -114,6 +119,14 @@ struct ConnectionV5<'a> {
     idle_ms: Option<u64>,
     /// [`Decided::upstream_tls`].
     upstream_tls: Option<UpstreamTlsV5<'a>>,
+}
+
+/// Version 6: version 5, and then the last value.
+#[derive(Serialize)]
+struct ConnectionV6<'a> {
+    first: ConnectionV5<'a>,
+    /// [`crate::relay::Flow::keep_exchange`].
+    exchange: Option<&'a [u8]>,
 }
 
 /// [`Relay`].
@@ -171,7 +184,16 @@ impl Detached {
         let upstream_tls = self.info.decided.upstream_tls.as_deref().map(UpstreamTlsV5::new);
         let state = self.state().map(|state| Zeroizing::new(state.whole()));
         let state = state.as_ref().map(|state| &state[..]);
-        to_bytes(&ConnectionV5 { first, state, client_certificate, idle_ms, upstream_tls })
+        let first = ConnectionV5 { first, state, client_certificate, idle_ms, upstream_tls };
+        match self.exchange() {
+            None => to_bytes(VERSION_USUAL, &first),
+            exchange => to_bytes(VERSION, &ConnectionV6 { first, exchange }),
+        }
+    }
+
+    /// The version of its message.
+    pub(crate) fn version(relay: &Relay) -> u16 {
+        if relay.has_exchange() { VERSION } else { VERSION_USUAL }
     }
 
     /// The connection of a message and its sockets. The caller knows that both come from a process
@@ -197,6 +219,8 @@ impl Detached {
             if version >= 3 { take(behind)? } else { ((None, None), behind) };
         let (upstream_tls, behind): (Option<UpstreamTlsV5<'_>>, _) =
             if version >= 5 { take(behind)? } else { (None, behind) };
+        let (exchange, behind): (Option<&[u8]>, _) =
+            if version >= 6 { take(behind)? } else { (None, behind) };
         if !behind.is_empty() {
             return Err(ImportError::Trailing(behind.len()));
         }
@@ -207,6 +231,9 @@ impl Detached {
         detached.rest.idle = idle_ms.map(Duration::from_millis);
         if let Some(state) = state {
             detached.keep_state(PackedBytes::own(state))?;
+        }
+        if let Some(exchange) = exchange {
+            detached.keep_exchange(exchange)?;
         }
         if let Some(certificate) = certificate {
             detached.take_certificate(certificate)?;
@@ -228,6 +255,23 @@ impl Detached {
         let decided = &mut self.info.decided;
         decided.client_certificate = Some(Arc::new(certificate.into()));
         has_place_for(decided).then_some(()).ok_or(ImportError::Certificate)
+    }
+
+    /// Only a terminated connection with an upstream has an exchange, and it holds nothing for a
+    /// peer. Whether the program reads it is for the program to say.
+    fn keep_exchange(&mut self, exchange: &[u8]) -> Result<(), ImportError> {
+        match &mut self.relay {
+            Relay::Terminate(terminated)
+                if self.upstream.is_some()
+                    && terminated.session.role() == Role::Server
+                    && terminated.flow.is_new()
+                    && exchange.len() <= STATE_BYTES_MAX =>
+            {
+                terminated.flow.keep_exchange(exchange.into());
+                Ok(())
+            }
+            _ => Err(ImportError::Exchange),
+        }
     }
 
     /// Only a terminated connection without an upstream has a state. Whether the program reads it
@@ -262,12 +306,12 @@ fn take<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(T, &'a [u8]), Import
 }
 
 /// Written into a buffer of the whole length: one that grew would leave copies of the secrets.
-fn to_bytes(connection: &ConnectionV5<'_>) -> Zeroizing<Vec<u8>> {
+fn to_bytes(version: u16, connection: &impl Serialize) -> Zeroizing<Vec<u8>> {
     // The values are plain, so neither step can fail. Empty bytes would be refused by `decode`.
     let len = postcard::experimental::serialized_size(connection).unwrap_or(0);
     let mut bytes = Zeroizing::new(vec![0; VERSION_BYTES + len]);
-    let (version, rest) = bytes.split_at_mut(VERSION_BYTES);
-    version.copy_from_slice(&VERSION.to_be_bytes());
+    let (head, rest) = bytes.split_at_mut(VERSION_BYTES);
+    head.copy_from_slice(&version.to_be_bytes());
     if postcard::to_slice(connection, rest).is_err() {
         return Zeroizing::default();
     }

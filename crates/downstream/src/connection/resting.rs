@@ -1,0 +1,311 @@
+//! An exchange at rest: nothing of it moves, and it waits for its upstream. It knows neither how its
+//! client is told of it nor who keeps it. Packed, it is what a parked connection holds of it, and
+//! what another process gets: docs/handover-format.md describes the form.
+
+use bytes::BytesMut;
+use eyelet_compress::WhyNot;
+use eyelet_http1::body::{Decoder, DecoderPlace};
+use eyelet_http1::boundary::Boundary;
+use eyelet_http1::head::METHOD_BYTES_MAX;
+use http::Method;
+use http::uri::PathAndQuery;
+use serde::{Deserialize, Serialize};
+
+/// The version of the form. It stands in the first byte.
+const VERSION: u8 = 1;
+/// Most bytes that rest undecoded: a chunk's first line, or trailers (`body.rs` of `http1`).
+pub const RECEIVED_BYTES_MAX: usize = 16 << 10;
+/// Most bytes of a path: each of the characters that the log shows has up to four.
+const PATH_BYTES_MAX: usize = 4 * 2048;
+/// Most bytes that an exchange has moved: more than any does, and their sums fit.
+const MOVED_BYTES_MAX: u64 = 1 << 62;
+
+/// An exchange at rest.
+#[derive(Debug, PartialEq)]
+pub struct RestingExchange {
+    /// The facts for its access line.
+    pub facts: RestingFacts,
+    /// The step that it goes on with.
+    pub state: RestingState,
+}
+
+/// The facts for the access line of an exchange at rest.
+#[derive(Debug, PartialEq)]
+pub struct RestingFacts {
+    /// When it began: milliseconds after its connection was accepted. `None`: there was no log.
+    pub began_ms: Option<u64>,
+    /// The request's method.
+    pub method: Option<Method>,
+    /// The request's path, as far as the log shows it.
+    pub path: Option<PathAndQuery>,
+    /// The status that the client got.
+    pub status: Option<u16>,
+    /// Milliseconds until the response's head.
+    pub upstream_ms: Option<u64>,
+    /// Bytes written to the upstream.
+    pub bytes_to_upstream: u64,
+    /// Bytes written to the client.
+    pub bytes_to_client: u64,
+}
+
+/// The step that an exchange at rest goes on with.
+#[derive(Debug, PartialEq)]
+pub enum RestingState {
+    /// Its response passes down unchanged, and all before is written.
+    PassesDown(RestingDownload),
+}
+
+/// A response's body that passes down unchanged.
+#[derive(Debug, PartialEq)]
+pub struct RestingDownload {
+    /// Where its decoder is, and the bytes of chunk extensions so far.
+    pub place: (DecoderPlace, usize),
+    /// Bytes that the decoder has not taken.
+    pub received: BytesMut,
+    /// The last bytes of an event stream: [`Boundary::Events`].
+    pub events: Option<[u8; 3]>,
+    /// Bytes of the body so far.
+    pub passed: u64,
+    /// Why it is not coded, for the access line.
+    pub why_not: Option<WhyNot>,
+}
+
+impl RestingDownload {
+    /// Its boundary.
+    pub fn boundary(&self) -> Boundary {
+        self.events.map_or(Boundary::Unknown, Boundary::Events)
+    }
+}
+
+/// Version 1 of the form, behind the byte of the version. Its types never change.
+#[derive(Deserialize, Serialize)]
+struct ExchangeV1<'a> {
+    began_ms: Option<u64>,
+    method: Option<&'a str>,
+    path: Option<&'a str>,
+    status: Option<u16>,
+    upstream_ms: Option<u64>,
+    bytes_to_upstream: u64,
+    bytes_to_client: u64,
+    #[serde(borrow)]
+    state: StateV1<'a>,
+}
+
+/// [`RestingState`].
+#[derive(Deserialize, Serialize)]
+enum StateV1<'a> {
+    PassesDown {
+        place: PlaceV1,
+        extension_bytes: u32,
+        received: &'a [u8],
+        events: Option<[u8; 3]>,
+        passed: u64,
+        why_not: Option<&'a str>,
+    },
+}
+
+/// [`DecoderPlace`].
+#[derive(Clone, Copy, Deserialize, Serialize)]
+enum PlaceV1 {
+    Left(u64),
+    UntilClose,
+    Size,
+    Chunk(u64),
+    ChunkEnd,
+    Trailers,
+}
+
+impl RestingExchange {
+    /// Appends its form.
+    pub fn pack(&self, out: &mut Vec<u8>) {
+        let Self { facts, state: RestingState::PassesDown(download) } = self;
+        let (place, extension_bytes) = download.place;
+        let form = ExchangeV1 {
+            began_ms: facts.began_ms,
+            method: facts.method.as_ref().map(Method::as_str),
+            path: facts.path.as_ref().map(PathAndQuery::as_str),
+            status: facts.status,
+            upstream_ms: facts.upstream_ms,
+            bytes_to_upstream: facts.bytes_to_upstream,
+            bytes_to_client: facts.bytes_to_client,
+            state: StateV1::PassesDown {
+                place: place.into(),
+                extension_bytes: u32::try_from(extension_bytes).unwrap_or(u32::MAX),
+                received: &download.received,
+                events: download.events,
+                passed: download.passed,
+                why_not: download.why_not.map(WhyNot::text),
+            },
+        };
+        out.push(VERSION);
+        // The values are plain, so neither step can fail. An empty form would not be read.
+        let (at, len) = (out.len(), postcard::experimental::serialized_size(&form).unwrap_or(0));
+        out.resize(at + len, 0);
+        if postcard::to_slice(&form, &mut out[at..]).is_err() {
+            out.truncate(at);
+        }
+    }
+
+    /// Reads the form. `None`: no exchange rests so, or another version wrote it.
+    pub fn unpack(form: &[u8]) -> Option<Self> {
+        let (&VERSION, form) = form.split_first()? else { return None };
+        let (form, behind): (ExchangeV1<'_>, _) = postcard::take_from_bytes(form).ok()?;
+        behind.is_empty().then(|| form.exchange()).flatten()
+    }
+}
+
+impl ExchangeV1<'_> {
+    fn exchange(self) -> Option<RestingExchange> {
+        let moved = [self.bytes_to_upstream, self.bytes_to_client];
+        let is_long = self.method.is_some_and(|method| method.len() > METHOD_BYTES_MAX)
+            || self.path.is_some_and(|path| path.len() > PATH_BYTES_MAX);
+        let is_status = self.status.is_none_or(|status| (100..1000).contains(&status));
+        if is_long || !is_status || moved.iter().any(|bytes| *bytes > MOVED_BYTES_MAX) {
+            return None;
+        }
+        let method = self.method.map(|method| Method::from_bytes(method.as_bytes()));
+        let path = self.path.map(PathAndQuery::try_from);
+        let facts = RestingFacts {
+            began_ms: self.began_ms,
+            method: method.transpose().ok()?,
+            path: path.transpose().ok()?,
+            status: self.status,
+            upstream_ms: self.upstream_ms,
+            bytes_to_upstream: self.bytes_to_upstream,
+            bytes_to_client: self.bytes_to_client,
+        };
+        Some(RestingExchange { facts, state: self.state.state()? })
+    }
+}
+
+impl StateV1<'_> {
+    fn state(self) -> Option<RestingState> {
+        let Self::PassesDown { place, extension_bytes, received, events, passed, why_not } = self;
+        let place = (place.into(), usize::try_from(extension_bytes).ok()?);
+        Decoder::at(place.0, place.1)?;
+        if received.len() > RECEIVED_BYTES_MAX || passed > MOVED_BYTES_MAX {
+            return None;
+        }
+        Some(RestingState::PassesDown(RestingDownload {
+            place,
+            received: BytesMut::from(received),
+            events,
+            passed,
+            // Another release may have others.
+            why_not: why_not.and_then(WhyNot::of_text),
+        }))
+    }
+}
+
+impl From<DecoderPlace> for PlaceV1 {
+    fn from(place: DecoderPlace) -> Self {
+        match place {
+            DecoderPlace::Left(left) => Self::Left(left),
+            DecoderPlace::UntilClose => Self::UntilClose,
+            DecoderPlace::Size => Self::Size,
+            DecoderPlace::Chunk(left) => Self::Chunk(left),
+            DecoderPlace::ChunkEnd => Self::ChunkEnd,
+            DecoderPlace::Trailers => Self::Trailers,
+        }
+    }
+}
+
+impl From<PlaceV1> for DecoderPlace {
+    fn from(place: PlaceV1) -> Self {
+        match place {
+            PlaceV1::Left(left) => Self::Left(left),
+            PlaceV1::UntilClose => Self::UntilClose,
+            PlaceV1::Size => Self::Size,
+            PlaceV1::Chunk(left) => Self::Chunk(left),
+            PlaceV1::ChunkEnd => Self::ChunkEnd,
+            PlaceV1::Trailers => Self::Trailers,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn events(path: &str) -> RestingExchange {
+        let facts = RestingFacts {
+            began_ms: Some(90_000),
+            method: Some(Method::GET),
+            path: Some(path.try_into().unwrap()),
+            status: Some(200),
+            upstream_ms: Some(12),
+            bytes_to_upstream: 300,
+            bytes_to_client: 70_000,
+        };
+        let download = RestingDownload {
+            place: (DecoderPlace::Size, 0),
+            received: BytesMut::new(),
+            events: Some(*b"x\n\n"),
+            passed: 65_000,
+            why_not: Some(WhyNot::NotAccepted),
+        };
+        RestingExchange { facts, state: RestingState::PassesDown(download) }
+    }
+
+    fn packed(exchange: &RestingExchange) -> Vec<u8> {
+        let mut form = Vec::new();
+        exchange.pack(&mut form);
+        form
+    }
+
+    /// Bytes of an event stream at rest. With its slot (240), what the slot points to (40) and what
+    /// the allocator adds to both, it stays below 400.
+    #[test]
+    fn an_event_stream_is_small() {
+        assert_eq!(packed(&events("/events?topic=news")).len(), 58);
+    }
+
+    #[test]
+    fn an_exchange_has_one_form_and_is_the_same_behind_it() {
+        for place in [
+            DecoderPlace::Left(1 << 40),
+            DecoderPlace::UntilClose,
+            DecoderPlace::Size,
+            DecoderPlace::Chunk(7),
+            DecoderPlace::ChunkEnd,
+            DecoderPlace::Trailers,
+        ] {
+            let mut exchange = events("/");
+            let RestingState::PassesDown(download) = &mut exchange.state;
+            (download.place.0, download.received) = (place, BytesMut::from(&b"3;a"[..]));
+            let form = packed(&exchange);
+            assert_eq!(RestingExchange::unpack(&form).as_ref(), Some(&exchange));
+            for len in 0..form.len() {
+                assert!(RestingExchange::unpack(&form[..len]).is_none(), "{place:?}: {len}");
+            }
+            let longer = [&form[..], &[0]].concat();
+            assert!(RestingExchange::unpack(&longer).is_none(), "{place:?}");
+        }
+    }
+
+    #[test]
+    fn what_no_exchange_has_is_not_read() {
+        let changes: [fn(&mut RestingExchange); 7] = [
+            |one| one.facts.status = Some(99),
+            |one| one.facts.status = Some(1000),
+            |one| one.facts.bytes_to_client = MOVED_BYTES_MAX + 1,
+            |one| one.facts.path = Some("/".repeat(PATH_BYTES_MAX + 1).try_into().unwrap()),
+            |one| one.facts.method = Method::from_bytes(&[b'A'; METHOD_BYTES_MAX + 1]).ok(),
+            |one| {
+                let RestingState::PassesDown(download) = &mut one.state;
+                download.place.0 = DecoderPlace::Chunk(u64::MAX);
+            },
+            |one| {
+                let RestingState::PassesDown(download) = &mut one.state;
+                download.received = BytesMut::zeroed(RECEIVED_BYTES_MAX + 1);
+            },
+        ];
+        for (nth, change) in changes.into_iter().enumerate() {
+            let mut exchange = events("/");
+            change(&mut exchange);
+            assert!(RestingExchange::unpack(&packed(&exchange)).is_none(), "{nth}");
+        }
+        assert!(RestingExchange::unpack(&[VERSION + 1]).is_none());
+    }
+}

@@ -1,0 +1,28 @@
+//! A terminated connection whose exchange rests. Nothing of it is read here: the next byte of
+//! either side, or its end, has the program go on.
+
+use std::io;
+
+use super::sockets::{Progress, Sockets};
+use crate::ready::{CLIENT, READ, UPSTREAM};
+use crate::socket;
+
+/// Says whether the program is to go on with it.
+pub fn run(sockets: &mut Sockets<'_>) -> Progress {
+    for side in [UPSTREAM, CLIENT] {
+        if !sockets.ready.any(side, READ) {
+            continue;
+        }
+        let Some(socket) = sockets.socket(side) else { continue };
+        match socket::peek(socket, &mut [0]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                sockets.ready.clear(side, READ);
+            }
+            // The next wake looks again.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Progress::Again,
+            // The program's own read finds an end, or an error.
+            Ok(_) | Err(_) => return Progress::Dial,
+        }
+    }
+    Progress::Rest
+}

@@ -1,0 +1,87 @@
+//! Responses at rest at an upgrade: they move to the new process at whatever byte they are.
+
+use std::io::Write;
+use std::net::TcpStream;
+
+use super::upgrade::Scene;
+use crate::support::client::echo;
+use crate::support::client::TLS13;
+use crate::support::web::{chunks, head};
+use crate::support::{Tls, Upstream, expect};
+
+const HELD: &str = "workers = 1\n[limits]\ndrain_timeout = \"10m\"\n";
+
+/// A response that has begun: its client, and its upstream.
+fn begin(scene: &Scene, fields: &str) -> (Tls, TcpStream) {
+    let mut client = scene.http();
+    client.write_all(b"GET /events HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+    let mut app = scene.http.take();
+    head(&mut app);
+    app.write_all(format!("HTTP/1.1 200 OK\r\n{fields}\r\n").as_bytes()).unwrap();
+    assert!(head(&mut client).starts_with("HTTP/1.1 200 "));
+    (client, app)
+}
+
+/// An event stream, a download in the middle of its body, and one that its end ends.
+#[test]
+fn responses_move_at_every_upgrade_and_lose_nothing() {
+    let mut scene = Scene::to(Upstream::by_hand(), HELD);
+    let (mut events, mut of_events) = begin(&scene, "Transfer-Encoding: chunked\r\n");
+    let (mut download, mut of_download) = begin(&scene, "Content-Length: 15\r\n");
+    let (mut endless, mut of_endless) = begin(&scene, "Connection: close\r\n");
+    for round in 0..3 {
+        // It rests within a chunk and behind one, whatever the client has seen of it.
+        for (piece, heard) in [("5\r\nab", "2\r\nab\r\n"), ("cde\r\n", "3\r\ncde\r\n")] {
+            of_events.write_all(piece.as_bytes()).unwrap();
+            expect(&mut events, heard.as_bytes());
+        }
+        of_download.write_all(b"12345").unwrap();
+        expect(&mut download, b"12345");
+        of_endless.write_all(b"more").unwrap();
+        expect(&mut endless, b"4\r\nmore\r\n");
+        if round < 2 {
+            scene.upgrade_whole();
+        }
+    }
+    of_events.write_all(b"0\r\n\r\n").unwrap();
+    assert_eq!(chunks(&mut events), b"");
+    drop(of_endless);
+    assert_eq!(chunks(&mut endless), b"");
+    let lines = |path: &str, what: &str| {
+        let of_path = |line: &serde_json::Value| line["http"]["path"] == path;
+        scene.edge.line(what, |line| of_path(line) && line["reason"] == "complete")
+    };
+    let said = lines("/events", "a response");
+    assert_eq!(said["http"]["status"], 200, "{said}");
+    assert_eq!(said["rule"], "app", "{said}");
+    // The client's connection serves on.
+    for client in [&mut events, &mut download] {
+        client.write_all(b"GET /next HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+        let mut app = scene.http.take();
+        head(&mut app);
+        app.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
+        head(client);
+        expect(client, b"ok");
+    }
+    lines("/next", "the next request");
+}
+
+/// All others move to a process that does not read the newest messages; a response stays.
+#[test]
+fn a_response_stays_where_the_new_process_does_not_read_it() {
+    if !crate::support::program::need("python3") {
+        return;
+    }
+    let mut scene = Scene::to(Upstream::by_hand(), HELD);
+    let (mut events, mut app) = begin(&scene, "Transfer-Encoding: chunked\r\n");
+    let mut tcp = scene.tcp(TLS13);
+    echo(&mut tcp, b"before");
+    assert_eq!(super::upgrade_formats::upgrade_to(&mut scene, "before6"), 1, "the other one");
+    scene.edge.wait_log("does not read version 6 of connections");
+    echo(&mut tcp, b"after");
+    app.write_all(b"1\r\na\r\n0\r\n\r\n").unwrap();
+    assert_eq!(chunks(&mut events), b"a");
+    // The connection is at rest then, and moves: the old process has nothing left.
+    assert!(scene.edge.wait_exit_alone().success(), "{}", scene.edge.log());
+    echo(&mut tcp, b"still");
+}

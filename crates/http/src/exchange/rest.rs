@@ -1,0 +1,138 @@
+//! When an exchange rests, and how it goes on: with the next byte of either side, or to end.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use http::Method;
+
+use super::Exchange;
+use super::end::ExchangeEnd;
+use super::pass::{BodyProgress, Passing};
+use super::resting::{Resting, RestingSocket};
+use super::transfer::{Download, Upload};
+use eyelet_downstream::client::failure::Failure;
+use eyelet_downstream::client::stream::Stream;
+use eyelet_downstream::connection::log_entry::RequestLogEntry;
+use eyelet_downstream::connection::resting::{RestingExchange, RestingState};
+use eyelet_downstream::connection::served_connection::ServedConnection;
+use eyelet_telemetry::reason::Reason;
+use eyelet_upstream::Upstream;
+use eyelet_upstream::http1::Http1Connection;
+
+/// How long nothing has moved before an exchange rests: longer than the pauses of a response that is
+/// being made. To rest and to go on costs as much as a small request.
+pub const REST_AFTER: Duration = Duration::from_secs(1);
+
+/// A checked form has no such state.
+const NO_EXCHANGE: Failure = Failure::Cut(Reason::Internal("an exchange at rest is none"));
+
+/// An exchange that goes on.
+pub struct Resumed {
+    /// The exchange.
+    pub exchange: RestingExchange,
+    /// What it has kept open.
+    pub kept: RestingSocket,
+    /// The upstream's address.
+    pub name: Arc<str>,
+    /// Since when nothing has moved.
+    pub since: Instant,
+}
+
+/// Goes on with an exchange until it has ended, or rests again.
+pub async fn resume(
+    served: &ServedConnection,
+    stream: &mut Stream<'_>,
+    resumed: Resumed,
+) -> ExchangeEnd {
+    let Resumed { exchange: RestingExchange { facts, state }, kept, name, since } = resumed;
+    let RestingSocket { socket, open } = kept;
+    let RestingState::PassesDown(mut download) = state;
+    let mut log_entry = RequestLogEntry::resumed(served, facts, stream.sent());
+    let RequestLogEntry { record, written, .. } = &mut log_entry;
+    let written = &*written;
+    let mut exchange = Exchange { served, stream, record, written };
+    let received = std::mem::take(&mut download.received);
+    let upstream = Http1Connection::resumed(&served.worker.engine, socket, name, received);
+    let end = match (upstream, Download::resumed(written, &download)) {
+        (Ok(upstream), Some(download)) => {
+            let upload = Upload::sent(written);
+            let upstream = Upstream::Http1(Box::new(upstream));
+            exchange.pass_on(Passing { upstream, upload, download }, None, Some(since)).await
+        }
+        (Err(error), _) => Err(Failure::Cut(Reason::upstream_io(&error))),
+        (Ok(_), None) => Err(NO_EXCHANGE),
+    };
+    let mut end = match end {
+        Ok(end) => end,
+        Err(failure) => exchange.fail(&Method::GET, failure).await,
+    };
+    if let Some(resting) = &mut end.resting {
+        resting.open.extend(open);
+    }
+    end.of(log_entry)
+}
+
+impl Exchange<'_, '_> {
+    /// How long a response waits for a byte before it is checked.
+    pub(super) fn first_wait(&self, passing: &Passing<'_>) -> Duration {
+        let wait = self.served.progress_wait();
+        if self.may_rest(passing) { wait.min(REST_AFTER) } else { wait }
+    }
+
+    /// How long an exchange that rested waits for one, where nothing has moved since then.
+    pub(super) fn wait_since(&self, since: Instant) -> Duration {
+        let body_timeout = self.served.worker.shared.config.http.body_timeout;
+        REST_AFTER.min(body_timeout.saturating_sub(since.elapsed()))
+    }
+
+    /// Whether the exchange may rest where it is.
+    fn may_rest(&self, Passing { upstream, upload, download }: &Passing<'_>) -> bool {
+        let Upstream::Http1(upstream) = upstream else { return false };
+        upstream.is_plain()
+            && upload.may_rest()
+            && download.may_rest(&upstream.received)
+            && self.record.may_rest()
+            && !self.served.worker.engine.is_draining()
+            && self.stream.rests().is_some()
+    }
+
+    /// Waits until the exchange may rest, or no byte has moved for too long. An exchange that leaves
+    /// for another process does not wait.
+    pub(super) fn poll_rest(
+        &mut self,
+        task: &mut Context<'_>,
+        since: Instant,
+        passing: &Passing<'_>,
+    ) -> Poll<Result<BodyProgress, Failure>> {
+        let worker = &self.served.worker;
+        let is_leaving = worker.engine.is_leaving();
+        if (is_leaving || self.stream.is_late())
+            && (is_leaving || since.elapsed() >= REST_AFTER)
+            && since.elapsed() < worker.shared.config.http.body_timeout
+            && self.may_rest(passing)
+        {
+            return Poll::Ready(Ok(BodyProgress::Rests(since)));
+        }
+        self.poll_stalled(task, since).map(Err)
+    }
+
+    /// Takes apart an exchange that rests.
+    pub(super) fn rest(
+        &mut self,
+        passing: Passing<'_>,
+        since: Instant,
+    ) -> Result<ExchangeEnd, Failure> {
+        let Passing { upstream, mut download, .. } = passing;
+        let (Upstream::Http1(mut upstream), Some(client)) = (upstream, self.stream.rests()) else {
+            return Err(NO_EXCHANGE);
+        };
+        let received = std::mem::take(&mut upstream.received);
+        let socket = upstream.into_resting().ok_or(NO_EXCHANGE)?;
+        let (socket, address) = socket.map_err(|error| Failure::Cut(Reason::upstream_io(&error)))?;
+        let download = download.rest(received).ok_or(NO_EXCHANGE)?;
+        let (open, state) = (address.into_iter().collect(), RestingState::PassesDown(download));
+        let resting = Resting { socket, open, client, since, state, facts: None };
+        Ok(ExchangeEnd { resting: Some(Box::new(resting)), ..ExchangeEnd::default() })
+    }
+}

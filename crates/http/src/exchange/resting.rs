@@ -1,0 +1,43 @@
+//! What is left of an exchange that rests: its task ends, and whoever has the client's connection
+//! keeps this.
+
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use eyelet_downstream::connection::resting::{RestingExchange, RestingFacts, RestingState};
+use eyelet_http1::body::Encoder;
+use eyelet_telemetry::upstream::OpenExchange;
+
+/// What is left of an exchange that rests.
+pub struct Resting {
+    pub(super) socket: OwnedFd,
+    /// Where the exchange counts until it ends.
+    pub(super) open: Vec<OpenExchange>,
+    /// How the response is framed for its client, and whether its connection ends behind it.
+    pub client: (Encoder, bool),
+    /// Since when nothing has moved.
+    pub since: Instant,
+    pub(super) state: RestingState,
+    /// The facts for the access line, once its entry has given them up.
+    pub(super) facts: Option<RestingFacts>,
+}
+
+/// What an exchange that rests keeps open.
+pub struct RestingSocket {
+    /// The upstream's socket, which is registered nowhere.
+    pub socket: OwnedFd,
+    /// Where the exchange counts until it ends.
+    pub open: Vec<OpenExchange>,
+}
+
+impl Resting {
+    /// Appends the form of the exchange. Returns what stays beside it.
+    pub fn pack(self, out: &mut Vec<u8>) -> RestingSocket {
+        let Self { socket, open, state, facts, .. } = self;
+        // An entry gives its facts up whenever its exchange rests.
+        if let Some(facts) = facts {
+            RestingExchange { facts, state }.pack(out);
+        }
+        RestingSocket { socket, open }
+    }
+}

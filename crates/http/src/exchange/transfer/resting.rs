@@ -1,0 +1,62 @@
+//! The download of a body that rests. Only one that passes unchanged does: a coder's state stays
+//! where it is.
+
+use super::{Download, Upload};
+use bytes::BytesMut;
+use eyelet_compress::WhyNot;
+use eyelet_downstream::connection::log_entry::Written;
+use eyelet_downstream::connection::resting::{RECEIVED_BYTES_MAX, RestingDownload};
+use eyelet_http1::body::Decoder;
+use eyelet_http1::boundary::Boundary;
+use eyelet_http1::head::Length;
+
+impl<'a> Upload<'a> {
+    /// The upload of a request that was sent before its exchange rested.
+    pub fn sent(counts: &'a Written<'a>) -> Self {
+        let mut sent = Self::new(counts, BytesMut::new(), Length::Empty, false);
+        sent.done = true;
+        sent
+    }
+
+    /// Whether nothing of it is left to be done.
+    pub fn may_rest(&self) -> bool {
+        self.done && !self.broken && self.recoded.is_none()
+    }
+}
+
+impl<'a> Download<'a> {
+    /// The download of a body that rested.
+    pub fn resumed(counts: &'a Written<'a>, resting: &RestingDownload) -> Option<Self> {
+        let mut download = Self::new(counts, Length::Empty);
+        let (place, extension_bytes) = resting.place;
+        // Until then it is none: it is counted once it goes on.
+        download.rests = true;
+        download.decoder = Decoder::at(place, extension_bytes)?;
+        download.boundary = resting.boundary();
+        download.why_not = resting.why_not.map(WhyNot::text);
+        (download.taken, download.given) = (resting.passed, resting.passed);
+        download.rests = false;
+        Some(download)
+    }
+
+    /// Whether it may rest with these bytes of it, which the decoder has not taken.
+    pub fn may_rest(&self, received: &[u8]) -> bool {
+        self.is_plain()
+            && !self.ended
+            && self.taken == self.given
+            && received.len() <= RECEIVED_BYTES_MAX
+            && !matches!(self.boundary, Boundary::Frames(_))
+    }
+
+    /// What rests of it. `None`: it has ended.
+    pub fn rest(&mut self, received: BytesMut) -> Option<RestingDownload> {
+        let place = self.decoder.place()?;
+        let events = match self.boundary {
+            Boundary::Events(last) => Some(last),
+            Boundary::Unknown | Boundary::Frames(_) => None,
+        };
+        let why_not = self.coding_info().why_not.and_then(WhyNot::of_text);
+        self.rests = true;
+        Some(RestingDownload { place, received, events, passed: self.taken, why_not })
+    }
+}
