@@ -101,7 +101,9 @@ impl Decoder {
     pub fn at(place: DecoderPlace, extension_bytes: usize) -> Option<Self> {
         let state = match place {
             // As [`Decoder::size`] checks.
-            DecoderPlace::Left(left) | DecoderPlace::Chunk(left) if i64::try_from(left).is_err() => {
+            DecoderPlace::Left(left) | DecoderPlace::Chunk(left)
+                if i64::try_from(left).is_err() =>
+            {
                 return None;
             }
             DecoderPlace::Left(left) => State::Left(left),

@@ -228,6 +228,11 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    /// [`events`] in version 1.
+    const STORED: &[u8] =
+        b"\x01\x01\x90\xbf\x05\x01\x03GET\x01\x13/events?topic=news\x01\xc8\x01\x01\
+        \x0c\xac\x02\xf0\xa2\x04\x00\x02\x00\x00\x01x\n\n\xe8\xfb\x03\x01\x0cnot accepted";
+
     fn events(path: &str) -> RestingExchange {
         let facts = RestingFacts {
             began_ms: Some(90_000),
@@ -258,7 +263,16 @@ mod tests {
     /// the allocator adds to both, it stays below 400.
     #[test]
     fn an_event_stream_is_small() {
-        assert_eq!(packed(&events("/events?topic=news")).len(), 58);
+        assert_eq!(packed(&events("/events?topic=news")).len(), STORED.len());
+        assert_eq!(STORED.len(), 65);
+    }
+
+    /// Another process may have written it, of any release since this version.
+    #[test]
+    fn the_stored_form_is_read_for_ever() {
+        let exchange = events("/events?topic=news");
+        assert_eq!(packed(&exchange), STORED, "version 1 has changed, which it must not");
+        assert_eq!(RestingExchange::unpack(STORED), Some(exchange));
     }
 
     #[test]

@@ -253,9 +253,7 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
         let SlotState::Parked { info, relay } = state else { return false };
         let needs_task = match upstream {
             None => ready.any(CLIENT, READ) && !(ready.any(CLIENT, ENDED) && says_no_more(client)),
-            Some(_) if relay.has_exchange() => {
-                ready.any(CLIENT, READ) || ready.any(UPSTREAM, READ)
-            }
+            Some(_) if relay.has_exchange() => ready.any(CLIENT, READ) || ready.any(UPSTREAM, READ),
             Some(_) => false,
         };
         if !needs_task {

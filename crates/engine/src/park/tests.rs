@@ -191,3 +191,125 @@ fn a_slot_is_small() {
     assert_eq!(size_of::<Terminated>(), 144);
     assert_eq!(size_of::<Slot>(), 240);
 }
+
+/// A program that notes each connection that goes on, and ends it.
+#[derive(Default)]
+struct Resuming {
+    /// Whether it had its upstream's socket, and how long it had been idle.
+    resumed: std::cell::RefCell<Vec<(bool, Duration)>>,
+}
+
+impl Program for Resuming {
+    fn accepted(self: Rc<Self>, _: Handle, _: ConnectionInfo) -> Task {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn woken(self: Rc<Self>, handle: Handle, info: ConnectionInfo, _: Relay, _: Counted) -> Task {
+        let has_upstream = handle.take_upstream().is_some();
+        self.resumed.borrow_mut().push((has_upstream, handle.idle()));
+        handle.worker.emit(&info, &End::failed(Reason::RuleGone));
+        Box::pin(std::future::ready(()))
+    }
+
+    fn task_bytes(&self, _: &Decided) -> usize {
+        0
+    }
+
+    fn update(&self) -> Option<Update> {
+        None
+    }
+
+    fn is_logging(&self) -> bool {
+        false
+    }
+
+    fn is_resting(&self) -> bool {
+        true
+    }
+
+    fn apply_update(&self) {}
+    fn log(&self, _: &ConnectionInfo, _: &End) {}
+    fn flush_log(&self, _: i64) {}
+    fn tick(&self) {}
+    fn release_caches(&self) {}
+    fn close(&self) {}
+}
+
+/// Parks a connection whose exchange rests, and has been idle for so long. Returns the peers.
+fn resting(worker: &Rc<Worker>, idle: Duration) -> (Key, OwnedFd, OwnedFd) {
+    let suite = Suite::Aes128Gcm;
+    let session = Session::tls13(End13::Server, suite, &[1; 32], &[2; 32], 0, 0).unwrap();
+    let (client, client_peer) = eyelet_sys::socket::pair().unwrap();
+    let (upstream, upstream_peer) = eyelet_sys::socket::pair().unwrap();
+    let key = worker.table.borrow_mut().insert(client, true);
+    worker.table.borrow_mut().set_connected(key, upstream);
+    worker.process.open.fetch_add(1, Relaxed);
+    worker.uses_descriptors(2);
+    worker.process.budget.take(Account::Connections, ACTIVE_BYTES);
+    worker.counters.connections.up();
+    let mut info = worker.info(0, ([127, 0, 0, 1], 5000).into());
+    let mut flow = Flow::default();
+    flow.keep_exchange([7; 60].into());
+    let handle = Handle::new(worker.clone(), key);
+    handle.note_idle(idle);
+    park(&handle, &mut info, Relay::Terminate(Terminated { session, flow }));
+    (key, client_peer, upstream_peer)
+}
+
+/// What has an exchange at rest go on: with its sockets, and none of its idle time is forgotten.
+#[test]
+fn an_exchange_at_rest_goes_on_by_either_side_at_its_deadline_and_to_end() {
+    let seconds = Duration::from_secs;
+    type Wakes = fn(&Rc<Worker>, (Key, &OwnedFd, &OwnedFd));
+    let events: [Wakes; 8] = [
+        |worker, (key, client, _)| {
+            eyelet_sys::socket::send(client, b"a byte").unwrap();
+            worker.table.borrow_mut().note(key, CLIENT, READ);
+            wake(worker, key);
+        },
+        |worker, (key, _, upstream)| {
+            eyelet_sys::socket::send(upstream, b"a byte").unwrap();
+            worker.table.borrow_mut().note(key, UPSTREAM, READ);
+            wake(worker, key);
+        },
+        |worker, (key, _, upstream)| {
+            socket::shutdown_write(upstream).unwrap();
+            worker.table.borrow_mut().note(key, UPSTREAM, READ | ENDED);
+            wake(worker, key);
+        },
+        |worker, (key, ..)| late(worker, key),
+        |worker, (key, ..)| close(worker, key, Reason::Drained(None)),
+        |worker, (key, ..)| close(worker, key, Reason::Ended),
+        |worker, (key, ..)| close(worker, key, Reason::Shed(Shed::Idle)),
+        |worker, (key, ..)| crate::shedding::drain::cut(worker, &[key]),
+    ];
+    for (nth, event) in events.into_iter().enumerate() {
+        let (worker, program) = (worker(), Rc::new(Resuming::default()));
+        worker.serve(&program);
+        assert_eq!(worker.table.borrow_mut().next_due(100), None);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            let (key, client, upstream) = resting(&worker, seconds(7));
+            // An event that says nothing, as one whose bytes were read already.
+            worker.table.borrow_mut().note(key, UPSTREAM, READ);
+            wake(&worker, key);
+            let removed = end_where(&worker, &Cell::new(0), &Reason::RuleGone, |_, _| true);
+            assert!(removed && program.resumed.borrow().is_empty(), "{nth}");
+            assert_eq!(worker.process.descriptors.load(Relaxed), 2);
+            let left = worker.table.borrow_mut().due_left(key);
+            assert!((seconds(293)..seconds(294)).contains(&left), "{nth}: {left:?}");
+            event(&worker, (key, &client, &upstream));
+            tokio::task::yield_now().await;
+        });
+        let resumed = program.resumed.borrow();
+        let [(true, idle)] = resumed[..] else { panic!("{nth}: {resumed:?}") };
+        // Rounded to ticks.
+        assert!((6_900..=7_000).contains(&idle.as_millis()), "{nth}: {idle:?}");
+        assert!(worker.table.borrow().is_empty(), "{nth}");
+        assert_eq!(worker.process.open.load(Relaxed), 0, "{nth}");
+        assert_eq!(worker.process.descriptors.load(Relaxed), 0, "{nth}");
+        assert_eq!(worker.process.budget.used_by(Account::Relayed), 0, "{nth}");
+        assert_eq!(worker.counters.parked.value(), 0, "{nth}");
+        assert!(worker.shedding.sources.is_empty() && worker.shared.borrow().is_empty());
+    }
+}

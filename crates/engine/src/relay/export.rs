@@ -120,7 +120,9 @@ impl Flow {
     pub(crate) fn may_leave(&self) -> bool {
         let state_bytes = self.state().map_or(0, PackedBytes::whole_len);
         let exchange_bytes = self.exchange().map_or(0, <[u8]>::len);
-        state_bytes.max(exchange_bytes) <= STATE_BYTES_MAX && !self.is_refused() && self.export().check().is_ok()
+        state_bytes.max(exchange_bytes) <= STATE_BYTES_MAX
+            && !self.is_refused()
+            && self.export().check().is_ok()
     }
 
     /// The form, without the program's state. Its pipes are empty.

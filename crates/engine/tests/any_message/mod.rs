@@ -13,7 +13,7 @@ use eyelet_memory::budget::{Account, Budget};
 use eyelet_record::{EXPORT_BYTES, Session};
 
 /// Messages that are read. The input changes their bytes.
-const STORED: [&str; 7] = [
+const STORED: [&str; 8] = [
     include_str!("../../src/moving/handover/v1/spliced.hex"),
     include_str!("../../src/moving/handover/v1/inspected.hex"),
     include_str!("../../src/moving/handover/v1/tls13.hex"),
@@ -21,6 +21,7 @@ const STORED: [&str; 7] = [
     include_str!("../../src/moving/handover/v1/websocket.hex"),
     include_str!("../../src/moving/handover/v4/cleartext.hex"),
     include_str!("../../src/moving/handover/v5/agreed.hex"),
+    include_str!("../../src/moving/handover/v6/resting.hex"),
 ];
 
 /// The first byte says what the others are: a session, a message, or changes of a stored message.

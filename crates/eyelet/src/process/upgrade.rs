@@ -309,8 +309,7 @@ impl Plan {
 
     fn departures(&self, ready: &HandoverReady) -> Departing {
         let kept = self.kept(ready).flat_map(Bound::distinct).cloned().collect();
-        let mut departing =
-            departures(self.workers, &kept, ready.batch_descriptors, Duration::MAX);
+        let mut departing = departures(self.workers, &kept, ready.batch_descriptors, Duration::MAX);
         if !ready.formats.contains(&VERSION) {
             tracing::warn!(
                 "the new process does not read version {VERSION} of connections: exchanges at rest \

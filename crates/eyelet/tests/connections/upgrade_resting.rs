@@ -4,8 +4,8 @@ use std::io::Write;
 use std::net::TcpStream;
 
 use super::upgrade::Scene;
-use crate::support::client::echo;
 use crate::support::client::TLS13;
+use crate::support::client::echo;
 use crate::support::web::{chunks, head};
 use crate::support::{Tls, Upstream, expect};
 

@@ -129,7 +129,8 @@ impl Exchange<'_, '_> {
         };
         let received = std::mem::take(&mut upstream.received);
         let socket = upstream.into_resting().ok_or(NO_EXCHANGE)?;
-        let (socket, address) = socket.map_err(|error| Failure::Cut(Reason::upstream_io(&error)))?;
+        let (socket, address) =
+            socket.map_err(|error| Failure::Cut(Reason::upstream_io(&error)))?;
         let download = download.rest(received).ok_or(NO_EXCHANGE)?;
         let (open, state) = (address.into_iter().collect(), RestingState::PassesDown(download));
         let resting = Resting { socket, open, client, since, state, facts: None };

@@ -19,7 +19,8 @@ use crate::relay::export::{FlowFault, HELD_BYTES_MAX};
 
 /// What each file has, and its version. An upgrade from any release that wrote the version needs
 /// them to be read.
-const STORED: [(&str, &str); 10] = [
+const STORED: [(&str, &str); 11] = [
+    ("resting", include_str!("../v6/resting.hex")),
     ("agreed", include_str!("../v5/agreed.hex")),
     ("originated", include_str!("../v4/originated.hex")),
     ("cleartext", include_str!("../v4/cleartext.hex")),
@@ -31,6 +32,11 @@ const STORED: [(&str, &str); 10] = [
     ("tls12", include_str!("../v1/tls12.hex")),
     ("websocket", include_str!("../v1/websocket.hex")),
 ];
+
+/// As a test of `downstream` has it.
+const EXCHANGE: &[u8] =
+    b"\x01\x01\x90\xbf\x05\x01\x03GET\x01\x13/events?topic=news\x01\xc8\x01\x01\
+    \x0c\xac\x02\xf0\xa2\x04\x00\x02\x00\x00\x01x\n\n\xe8\xfb\x03\x01\x0cnot accepted";
 
 fn from_hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
@@ -136,6 +142,17 @@ fn websocket(mut flow: Flow) -> (Decided, Relay) {
     (decided(), Relay::Terminate(Terminated { session: session.unwrap(), flow }))
 }
 
+/// An exchange at rest: its first byte says how its client is framed, and the others are those of
+/// `resting.rs` of `downstream`.
+fn resting(mut flow: Flow) -> (Decided, Relay) {
+    let secrets = ([0x5b; 32], [0x6c; 32]);
+    let suite = Suite::Aes128Gcm;
+    let session = Session::tls13(Role::Server, suite, &secrets.0, &secrets.1, 2, 9).unwrap();
+    flow.keep_exchange([&[1][..], EXCHANGE].concat().into());
+    let upstream = Some(UpstreamName::of("192.0.2.1:8080"));
+    (Decided { upstream, ..decided() }, Relay::Terminate(Terminated { session, flow }))
+}
+
 fn cleartext(mut flow: Flow) -> (Decided, Relay) {
     flow.hold(CLIENT, b"the rest of a response");
     let decided = Decided { sni: None, tls_version: None, ja4: None, ..decided() };
@@ -207,6 +224,7 @@ fn stored(name: &str) -> Detached {
             (Decided { client_roots: 77, client_certificate, ..decided }, relay)
         }
         "websocket" => websocket(flow),
+        "resting" => resting(flow),
         "originated" => originated(flow),
         "agreed" => agreed(flow),
         _ => {
@@ -255,10 +273,13 @@ fn shown(detached: &Detached) -> String {
     };
     let upstream = upstream.is_some();
     let (flow, state) = (flow.export(), detached.state().map(PackedBytes::whole));
+    let exchange = detached.exchange();
     let leaf = info.decided.client_certificate.as_deref();
     let tls = info.decided.upstream_tls.as_deref();
     let info = InfoV1::new(info, IMPORT_UNIX_MS);
-    format!("{info:?} {leaf:?} {tls:?} {rest:?} {upstream} {session} {flow:?} {state:?}")
+    format!(
+        "{info:?} {leaf:?} {tls:?} {rest:?} {upstream} {session} {flow:?} {state:?} {exchange:?}"
+    )
 }
 
 #[test]
@@ -284,7 +305,7 @@ fn stored_messages_are_read_for_ever() {
         let stored = from_hex(text);
         let newest = match stored[1] {
             // Versions 2, 3 and 5 are the one before, and then one, two and one optional values.
-            // Version 4 has a kind more.
+            // Version 4 has a kind more. Version 6 is written of an exchange at rest only.
             1 => [&[0, 5], &stored[2..], &[0, 0, 0, 0]].concat(),
             2 => [&[0, 5], &stored[2..], &[0, 0, 0]].concat(),
             3 | 4 => [&[0, 5], &stored[2..], &[0]].concat(),
@@ -292,7 +313,7 @@ fn stored_messages_are_read_for_ever() {
         };
         assert!(
             *written == newest,
-            "{name}: version 5 has changed. It must not; this would be its bytes:\n{}",
+            "{name}: its version has changed. It must not; this would be its bytes:\n{}",
             to_hex(&written)
         );
         let read = Detached::decode(&from_hex(text), received(&expected)).unwrap();
@@ -321,7 +342,7 @@ fn a_message_has_one_length() {
 
 #[test]
 fn a_message_of_another_version_is_refused() {
-    for version in [0_u16, 6, 256, u16::MAX] {
+    for version in [0_u16, 7, 256, u16::MAX] {
         let expected = stored("tls13");
         let mut bytes = expected.encode().to_vec();
         bytes[..2].copy_from_slice(&version.to_be_bytes());
@@ -398,6 +419,12 @@ fn values_beyond_their_limits_are_refused() {
     assert_eq!(has_state, Some(ImportError::State), "it has an upstream");
     let has_state = with_flow("http2", &|flow| flow.keep_state(PackedBytes::own(&[7; 40 << 10])));
     assert_eq!(has_state, Some(ImportError::State), "it is too long");
+    let is_long = with_flow("resting", &|flow| flow.keep_exchange([7; STATE_BYTES_MAX + 1].into()));
+    assert_eq!(is_long, Some(ImportError::Exchange));
+    for name in ["http2", "originated", "tls13"] {
+        let fault = with_flow(name, &|flow| flow.keep_exchange(EXCHANGE.into()));
+        assert_eq!(fault, Some(ImportError::Exchange), "{name} has none");
+    }
     let inspected = with_flow("tls13", &|flow| flow.inspect(false));
     assert_eq!(inspected, Some(ImportError::Flow(FlowFault::Mode)));
 
