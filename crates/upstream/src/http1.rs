@@ -100,7 +100,10 @@ impl Http1Connection {
         received: BytesMut,
     ) -> io::Result<Self> {
         let connected = Connected { address: None, socket, registration: None, sent: 0 };
-        let socket = Socket::Plain(Plain::new(worker, connected)?);
+        let plain = Plain::new(worker, connected)?;
+        // Mostly it is what the exchange was woken for.
+        plain.expect_read();
+        let socket = Socket::Plain(plain);
         let mut connection = Self::new(socket, name, Descriptor::new(worker, None));
         (connection.received, connection.is_single_use) = (received, true);
         connection.recount();

@@ -38,6 +38,11 @@ impl Plain {
         Ok(Self(Rc::new(Registered { registration, socket })))
     }
 
+    /// Has the first read ask the kernel, and not wait for an event.
+    pub fn expect_read(&self) {
+        self.0.registration.socket_state.expect_read();
+    }
+
     /// Returns the socket alone, without its registration. An error if it has clones.
     pub fn into_socket(self) -> io::Result<OwnedFd> {
         let Some(Registered { registration, socket }) = Rc::into_inner(self.0) else {

@@ -25,6 +25,11 @@ impl SharedSocket {
         self.waker.take()
     }
 
+    /// Counts as readable until a read shows otherwise, although no event has said so yet.
+    pub fn expect_read(&self) {
+        self.ready.update(|ready| ready | READ);
+    }
+
     /// Says if any of the bits was reported and is not used up.
     pub fn is_ready(&self, bits: u8) -> bool {
         self.ready.get() & bits != 0
