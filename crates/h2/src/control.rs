@@ -10,7 +10,7 @@ use crate::priority::Priority;
 use crate::receive::{Step, Stepped};
 use crate::role::H2Role;
 use crate::settings::{self, SETTING_BYTES};
-use crate::stream::Sending;
+use crate::stream::{Receiving, Sending};
 
 /// Bytes of a stream identifier, of an error code, and of an increment.
 const WORD_BYTES: usize = 4;
@@ -262,6 +262,10 @@ impl H2Connection {
         self.stream_window = sent.stream_window;
         for stream in self.streams.iter_mut() {
             stream.receive_window.resize(sent.stream_window);
+            // The peer has nothing more to send on it.
+            if stream.receiving == Receiving::Ended {
+                continue;
+            }
             if let Some(bytes) = stream.receive_window.update() {
                 frame::write_window(stream.id, bytes, out);
             }

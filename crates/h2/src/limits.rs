@@ -54,6 +54,10 @@ pub const INPUT_BYTES_MIN: usize = crate::frame::FRAME_HEAD_BYTES + 4 + PRIORITY
 /// Bytes of a priority field in PRIORITY_UPDATE. `u=7, i` has six. Longer ones are ignored.
 pub(crate) const PRIORITY_BYTES_MAX: usize = 64;
 
+/// Most streams of a connection that is exported, which take 13 kB: several times the 100 that we
+/// allow a client, and twice the 250 that a server in Go allows us.
+pub const PARKED_STREAMS_MAX: u16 = 512;
+
 /// How a connection is sized: what our SETTINGS say, and how far the windows open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct H2Limits {

@@ -1,8 +1,8 @@
-//! A connection without streams as bytes, and back: what a parked connection keeps, and what
-//! another process gets. What needs no stream, such as PING, can be answered on the bytes.
+//! A connection at rest as bytes, and back: what a parked connection keeps, and what another process
+//! gets. Frames that carry no message, such as PING, can be answered on the bytes.
 //!
-//! The form: a version, the numbers of [`Fixed`] in their order in network byte order, and the two
-//! tables of fields as header blocks.
+//! The form: a version, the numbers of [`Fixed`] in their order in network byte order, an entry for
+//! each open stream, and the two tables of fields as header blocks.
 
 use std::fmt;
 use std::ops::Range;
@@ -16,16 +16,24 @@ use crate::hpack::{
 };
 use crate::limits::{
     CONTROL_FRAMES_MAX, CONTROL_FRAMES_PER_SECOND, DROPS_MAX, H2Limits, INPUT_BYTES_MIN,
-    OUTPUT_BYTES_MAX,
+    OUTPUT_BYTES_MAX, PARKED_STREAMS_MAX,
 };
+use crate::parked_stream::{self, PARKED_STREAM_BYTES, StreamEntries, StreamEntry};
+use crate::parked_stream::{StreamEntryFault, read_all};
 use crate::role::H2Role;
 use crate::settings::{self, PeerSettings, SETTING_BYTES};
+use crate::stream::{H2Streams, Receiving};
 use crate::window::{ReceiveWindow, SendWindow, WINDOW_FIRST, WINDOW_MAX};
 
-/// The version of the form.
-const VERSION: u8 = 1;
-/// Bytes before the tables: the version, a byte of flags, 14 words of 4 bytes, 2 of 8, and 8 of 2.
+/// The version of the form of a connection without open streams.
+const VERSION_EMPTY: u8 = 1;
+/// The version with open streams. Their number and entries are all that differs, so a connection
+/// without any is still read by programs that know none.
+const VERSION_OPEN: u8 = 2;
+/// Bytes of the numbers: the version, a byte of flags, 14 words of 4 bytes, 2 of 8, and 8 of 2.
 pub const PARKED_FIXED_BYTES: usize = 2 + 14 * 4 + 2 * 8 + 8 * 2;
+/// Bytes of the number of open streams, which follows in [`VERSION_OPEN`].
+const COUNT_BYTES: usize = 2;
 /// Bits of the flags.
 const IS_CLIENT: u8 = 1;
 const HAS_LEFT: u8 = 2;
@@ -35,7 +43,7 @@ const PEER_TAKES_CONNECT: u8 = 16;
 const SAYS_SIZE: u8 = 32;
 const ALL_FLAGS: u8 = 63;
 
-/// A connection without streams, as bytes in one allocation.
+/// A connection at rest, as bytes in one allocation.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ParkedConnection {
     bytes: Box<[u8]>,
@@ -82,6 +90,66 @@ pub enum ParkedFault {
     Value,
     /// A table is not one that was exported.
     Table,
+    /// An entry of an open stream is not possible.
+    Stream {
+        /// Its index.
+        index: usize,
+        /// Its fault.
+        fault: StreamEntryFault,
+    },
+}
+
+/// Why a connection cannot be exported now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotAtRest {
+    /// It has failed, or was closed.
+    Closed,
+    /// The peer's first SETTINGS have not arrived.
+    NotGreeted,
+    /// A part of a frame was read.
+    Frame,
+    /// A part of a header block was read.
+    HeadBlock,
+    /// Our SETTINGS are not acknowledged.
+    SettingsPending,
+    /// A second GOAWAY is to be sent.
+    ShutdownPending,
+    /// The caller has not released so many bytes of data.
+    Held {
+        /// The stream whose window waits for them. 0: the connection's.
+        stream: u32,
+        /// How many.
+        bytes: u32,
+    },
+    /// The caller has data for this stream.
+    Queued {
+        /// The stream.
+        stream: u32,
+    },
+    /// So many streams are open, more than [`PARKED_STREAMS_MAX`].
+    Streams(usize),
+    /// A table of fields is longer than the form can say.
+    Table,
+}
+
+impl fmt::Display for NotAtRest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Closed => "the connection has ended",
+            Self::NotGreeted => "the peer has not sent its SETTINGS",
+            Self::Frame => "a frame is in the middle",
+            Self::HeadBlock => "a header block is in the middle",
+            Self::SettingsPending => "SETTINGS are not acknowledged",
+            Self::ShutdownPending => "a second GOAWAY is to be sent",
+            Self::Held { stream, bytes } => {
+                return write!(f, "{bytes} bytes of stream {stream} are not released");
+            }
+            Self::Queued { stream } => return write!(f, "stream {stream} has data to send"),
+            Self::Streams(count) => return write!(f, "{count} streams are open"),
+            Self::Table => "a table of fields is too long",
+        })
+    }
 }
 
 impl fmt::Display for ParkedFault {
@@ -91,6 +159,9 @@ impl fmt::Display for ParkedFault {
             Self::Version(version) => write!(f, "version {version} of a parked connection"),
             Self::Value => f.write_str("a number of a parked connection is outside its limits"),
             Self::Table => f.write_str("a table of a parked connection cannot be read"),
+            Self::Stream { index, fault } => {
+                write!(f, "open stream {index} of a parked connection: {fault:?}")
+            }
         }
     }
 }
@@ -114,27 +185,56 @@ struct Fixed {
     tables: [u16; 4],
     /// Bytes of the decoder's and of the encoder's table, which follow.
     table_bytes: [u16; 2],
+    /// The number of open streams, whose entries follow before the tables.
+    open: u16,
 }
 
 impl Fixed {
     fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&[VERSION, self.flags]);
+        let version = if self.open == 0 { VERSION_EMPTY } else { VERSION_OPEN };
+        out.extend_from_slice(&[version, self.flags]);
         let words = self.streams.iter().chain(&self.peer).chain(&self.ours);
         words.for_each(|word| out.extend_from_slice(&word.to_be_bytes()));
         self.windows.iter().for_each(|word| out.extend_from_slice(&word.to_be_bytes()));
         self.at_ms.iter().for_each(|word| out.extend_from_slice(&word.to_be_bytes()));
         let halves = self.levels.iter().chain(&self.tables).chain(&self.table_bytes);
         halves.for_each(|half| out.extend_from_slice(&half.to_be_bytes()));
+        if self.open > 0 {
+            out.extend_from_slice(&self.open.to_be_bytes());
+        }
+    }
+
+    /// Bytes of the numbers.
+    fn len(&self) -> usize {
+        if self.open == 0 { PARKED_FIXED_BYTES } else { PARKED_FIXED_BYTES + COUNT_BYTES }
+    }
+
+    /// The entries of the open streams, and the tables.
+    fn split<'a>(&self, bytes: &'a [u8]) -> Result<(&'a [StreamEntry], &'a [u8]), ParkedFault> {
+        let behind = bytes.get(self.len()..).unwrap_or_default();
+        parked_stream::split(behind, self.open).ok_or(ParkedFault::Length(bytes.len()))
+    }
+
+    /// The highest stream that can be open.
+    fn last_open(&self) -> u32 {
+        let [last, said, peer_said, _] = self.streams;
+        match self.role() {
+            H2Role::Server if self.has(HAS_LEFT) => last.min(said),
+            H2Role::Client if self.has(PEER_LEAVES) => last.min(peer_said),
+            _ => last,
+        }
     }
 
     fn read(bytes: &[u8]) -> Result<Self, ParkedFault> {
         let Some((&[version, flags], mut rest)) = bytes.split_first_chunk::<2>() else {
             return Err(ParkedFault::Length(bytes.len()));
         };
-        if version != VERSION {
-            return Err(ParkedFault::Version(version));
-        }
-        if bytes.len() < PARKED_FIXED_BYTES {
+        let len = match version {
+            VERSION_EMPTY => PARKED_FIXED_BYTES,
+            VERSION_OPEN => PARKED_FIXED_BYTES + COUNT_BYTES,
+            _ => return Err(ParkedFault::Version(version)),
+        };
+        if bytes.len() < len {
             return Err(ParkedFault::Length(bytes.len()));
         }
         let mut fixed = Self { flags, ..Self::default() };
@@ -147,6 +247,13 @@ impl Fixed {
         for half in halves.chain(&mut fixed.table_bytes) {
             *half = u16::from_be_bytes(next(&mut rest));
         }
+        if version == VERSION_OPEN {
+            fixed.open = u16::from_be_bytes(next(&mut rest));
+            // Without one it would have another version.
+            if fixed.open == 0 {
+                return Err(ParkedFault::Value);
+            }
+        }
         fixed.check()
     }
 
@@ -155,10 +262,15 @@ impl Fixed {
         let [table_size, table_limit, encoder_size, smallest] = self.tables;
         let [_, _, window, _] = self.peer;
         let [send, left] = self.windows;
-        let [_, stream_window, connection_window, _] = self.ours;
+        let [streams_max, stream_window, connection_window, _] = self.ours;
+        let open_max = match self.role() {
+            H2Role::Server => streams_max.min(PARKED_STREAMS_MAX.into()),
+            H2Role::Client => PARKED_STREAMS_MAX.into(),
+        };
         let is_whole = self.flags & !ALL_FLAGS == 0
             && [last, said, peer_said, reset].iter().all(|stream| *stream <= STREAM_BITS)
             && reset <= last
+            && u32::from(self.open) <= open_max
             && (last == 0 || !last.is_multiple_of(2))
             && send >= 0
             && (0..=i64::from(connection_window)).contains(&i64::from(left))
@@ -207,30 +319,63 @@ fn next<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
 }
 
 impl H2Connection {
-    /// Whether nothing is under way, so that the connection can be exported: no stream, no frame,
-    /// no data that the caller holds, no SETTINGS to be acknowledged, no second GOAWAY to be sent.
+    /// Whether nothing is under way and no stream is open.
     pub fn can_park(&self) -> bool {
-        self.streams.len() == 0
-            && self.reading == FrameState::Head
-            && self.block.is_none()
-            && self.is_greeted
-            && self.unacknowledged.is_none()
-            && self.receive_window.held() == 0
-            && !matches!(self.leaving, Leaving::Asked { .. })
+        self.streams.len() == 0 && self.rests().is_ok()
     }
 
-    /// The connection as bytes. `None` unless [`H2Connection::can_park`]. Priorities of streams
-    /// that have not begun are lost.
-    pub fn export(&self) -> Option<ParkedConnection> {
-        if !self.can_park() {
-            return None;
+    /// Says if nothing is under way, or what is. Streams may be open.
+    ///
+    /// # Errors
+    /// The first thing that is under way.
+    pub fn rests(&self) -> Result<(), NotAtRest> {
+        let bytes = self.receive_window.held();
+        match self.reading {
+            FrameState::Closed => return Err(NotAtRest::Closed),
+            _ if !self.is_greeted => return Err(NotAtRest::NotGreeted),
+            FrameState::Head if self.block.is_some() => return Err(NotAtRest::HeadBlock),
+            FrameState::Head => {}
+            _ => return Err(NotAtRest::Frame),
         }
+        if self.unacknowledged.is_some() {
+            return Err(NotAtRest::SettingsPending);
+        }
+        if matches!(self.leaving, Leaving::Asked { .. }) {
+            return Err(NotAtRest::ShutdownPending);
+        }
+        if bytes > 0 {
+            return Err(NotAtRest::Held { stream: 0, bytes });
+        }
+        if self.streams.len() > usize::from(PARKED_STREAMS_MAX) {
+            return Err(NotAtRest::Streams(self.streams.len()));
+        }
+        for stream in self.streams.iter() {
+            let (id, bytes) = (stream.id, stream.receive_window.held());
+            if stream.wants_to_send {
+                return Err(NotAtRest::Queued { stream: id });
+            }
+            if bytes > 0 && stream.receiving != Receiving::Ended {
+                return Err(NotAtRest::Held { stream: id, bytes });
+            }
+        }
+        Ok(())
+    }
+
+    /// The connection as bytes. Priorities of streams that have not begun are lost.
+    ///
+    /// # Errors
+    /// Unless [`H2Connection::rests`].
+    pub fn export(&self) -> Result<ParkedConnection, NotAtRest> {
+        self.rests()?;
+        let open = self.streams.len();
+        let open = u16::try_from(open).map_err(|_| NotAtRest::Streams(open))?;
         let (encoder_size, smallest) = self.encoder.table_sizes();
         let mut tables = Vec::new();
         self.decoder.export(&mut tables);
         let decoder_bytes = tables.len();
         self.encoder.export(&mut tables);
-        let encoder_bytes = u16::try_from(tables.len() - decoder_bytes).ok()?;
+        let bytes = |bytes: usize| u16::try_from(bytes).map_err(|_| NotAtRest::Table);
+        let table_bytes = [bytes(decoder_bytes)?, bytes(tables.len() - decoder_bytes)?];
         let said = match self.leaving {
             Leaving::Said { last } => Some(last),
             _ => None,
@@ -267,13 +412,16 @@ impl H2Connection {
                 encoder_size,
                 smallest.unwrap_or_default(),
             ],
-            table_bytes: [u16::try_from(decoder_bytes).ok()?, encoder_bytes],
+            table_bytes,
+            open,
         };
         fixed.set_peer(&self.peer);
-        let mut bytes = Vec::with_capacity(PARKED_FIXED_BYTES + tables.len());
+        let entries = self.streams.len() * PARKED_STREAM_BYTES;
+        let mut bytes = Vec::with_capacity(fixed.len() + entries + tables.len());
         fixed.write(&mut bytes);
+        self.streams.iter().for_each(|stream| parked_stream::write(stream, &mut bytes));
         bytes.extend_from_slice(&tables);
-        Some(ParkedConnection { bytes: bytes.into_boxed_slice() })
+        Ok(ParkedConnection { bytes: bytes.into_boxed_slice() })
     }
 
     /// The connection that [`H2Connection::export`] has written.
@@ -282,7 +430,9 @@ impl H2Connection {
     /// If the bytes are not of an exported connection.
     pub fn import(parked: &ParkedConnection, now_ms: u64) -> Result<Self, ParkedFault> {
         let fixed = Fixed::read(&parked.bytes)?;
-        let tables = parked.bytes.get(PARKED_FIXED_BYTES..).unwrap_or_default();
+        let (entries, tables) = fixed.split(&parked.bytes)?;
+        let streams = read_all(entries, fixed.role(), fixed.last_open())
+            .map_err(|(index, fault)| ParkedFault::Stream { index, fault })?;
         let [decoder_bytes, encoder_bytes] = fixed.table_bytes.map(usize::from);
         let (decoder, encoder) = match tables.split_at_checked(decoder_bytes) {
             Some((decoder, encoder)) if encoder.len() == encoder_bytes => (decoder, encoder),
@@ -318,7 +468,7 @@ impl H2Connection {
             unacknowledged: None,
             send_window: SendWindow(send),
             receive_window: ReceiveWindow::restored(connection_window, left),
-            streams: Default::default(),
+            streams: H2Streams::new(streams),
             last_stream,
             resets: Resets::up_to(forgotten),
             early_priorities: Vec::new(),
@@ -351,7 +501,7 @@ impl ParkedConnection {
     pub fn common_fields(&self) -> Vec<Range<usize>> {
         let Ok(fixed) = Fixed::read(&self.bytes) else { return Vec::new() };
         let mut places = Vec::new();
-        let mut begin = PARKED_FIXED_BYTES;
+        let mut begin = fixed.len() + usize::from(fixed.open) * PARKED_STREAM_BYTES;
         for len in fixed.table_bytes.map(usize::from) {
             let block = self.bytes.get(begin..begin + len).unwrap_or_default();
             let entries = common_entries(block).into_iter();
@@ -396,11 +546,24 @@ impl ParkedConnection {
         Fixed::read(&self.bytes).map_or(0, |fixed| fixed.streams[0])
     }
 
+    /// The number of open streams.
+    pub fn streams(&self) -> usize {
+        Fixed::read(&self.bytes).map_or(0, |fixed| fixed.open.into())
+    }
+
     /// Answers what needs no connection: PING, SETTINGS that leave the tables as they are,
     /// WINDOW_UPDATE and PRIORITY. Answers are appended to `out`. A flood of them wakes the
-    /// connection, which ends it.
+    /// connection, which ends it. So does a wider window on whose account a stream can send that
+    /// could not: its data may wait for that.
     pub fn answer(&mut self, input: &[u8], now_ms: u64, out: &mut Vec<u8>) -> ParkedAnswer {
         let Ok(mut fixed) = Fixed::read(&self.bytes) else {
+            return ParkedAnswer::Wake { consumed: 0 };
+        };
+        let parts = self.bytes.split_at_mut_checked(fixed.len());
+        let parts = parts.and_then(|(numbers, behind)| {
+            Some((numbers, parked_stream::split_mut(behind, fixed.open)?))
+        });
+        let Some((numbers, mut streams)) = parts else {
             return ParkedAnswer::Wake { consumed: 0 };
         };
         let before = fixed;
@@ -425,18 +588,16 @@ impl ParkedConnection {
             let mut control = Bucket { level: after.levels[0], at_ms };
             let fits = control.add(CONTROL_FRAMES_MAX, CONTROL_FRAMES_PER_SECOND, now_ms);
             (after.levels[0], after.at_ms[0]) = (control.level, control.at_ms);
-            if !fits || after.take(head, payload, out).is_none() {
+            if !fits || after.take((head, payload), &mut streams, out).is_none() {
                 break ParkedAnswer::Wake { consumed };
             }
             fixed = after;
             consumed += whole;
         };
         if fixed != before {
-            let mut bytes = Vec::with_capacity(PARKED_FIXED_BYTES);
+            let mut bytes = Vec::with_capacity(numbers.len());
             fixed.write(&mut bytes);
-            if let Some(place) = self.bytes.get_mut(..PARKED_FIXED_BYTES) {
-                place.copy_from_slice(&bytes);
-            }
+            numbers.copy_from_slice(&bytes);
         }
         answer
     }
@@ -457,18 +618,25 @@ fn is_answered(head: FrameHead) -> bool {
 
 impl Fixed {
     /// Takes a whole frame of [`is_answered`]. `None`: it is for the connection.
-    fn take(&mut self, head: FrameHead, payload: &[u8], out: &mut Vec<u8>) -> Option<()> {
+    fn take(
+        &mut self,
+        (head, payload): (FrameHead, &[u8]),
+        streams: &mut StreamEntries<'_>,
+        out: &mut Vec<u8>,
+    ) -> Option<()> {
+        let mut window = SendWindow(self.windows[0]);
+        let is_open = window.left() > 0;
         match head.kind {
             kind::PING => frame::write_ping(*payload.first_chunk()?, true, out),
             kind::WINDOW_UPDATE => {
                 let bytes = frame::read_stream(payload);
-                let mut window = SendWindow(self.windows[0]);
                 match head.stream {
                     _ if bytes == 0 => return None,
+                    0 if !is_open && streams.may_send() => return None,
                     0 => window.open(bytes)?,
                     // An idle stream: the connection ends.
                     stream if stream > self.streams[0] || stream.is_multiple_of(2) => return None,
-                    _ => {}
+                    stream => streams.open(stream, bytes, is_open)?,
                 }
                 self.windows[0] = window.0;
             }
@@ -482,6 +650,7 @@ impl Fixed {
                     }
                     peer.set(id, value, self.role()).ok()?;
                 }
+                streams.resize((self.peer_settings().window, peer.window), is_open)?;
                 self.set_peer(&peer);
                 frame::write_settings_ack(out);
             }

@@ -10,7 +10,7 @@ pub struct Priority {
 }
 
 /// The last urgency (RFC 9218 section 4.1).
-const URGENCY_MAX: u8 = 7;
+pub(crate) const URGENCY_MAX: u8 = 7;
 
 impl Default for Priority {
     fn default() -> Self {

@@ -70,6 +70,11 @@ pub(crate) struct H2Streams {
 }
 
 impl H2Streams {
+    /// Streams with ascending identifiers.
+    pub(crate) fn new(all: Vec<H2Stream>) -> Self {
+        Self { all }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.all.len()
     }

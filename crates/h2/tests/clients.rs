@@ -79,9 +79,9 @@ fn serve(socket: &mut TcpStream, wakes: &AtomicUsize) -> std::io::Result<()> {
                 socket.write_all(&std::mem::take(&mut end.out))?;
             }
             if end.streams.values().all(|exchange| !exchange.is_queued) {
-                parked = end.connection.export();
+                parked = end.connection.export().ok();
             }
-            if parked.is_some() {
+            if end.connection.can_park() {
                 end.streams.clear();
             }
         }

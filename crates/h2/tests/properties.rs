@@ -35,10 +35,15 @@ proptest! {
 
     #[test]
     fn parked(
+        has_streams in any::<bool>(),
         changes in vec((any::<u16>(), any::<u8>()), 0..3),
         frames in vec(frame(), 0..8),
     ) {
-        let mut bytes = include_bytes!("../../../fuzz/seeds/h2_import/served").to_vec();
+        let seeds = [
+            &include_bytes!("../../../fuzz/seeds/h2_import/served")[..],
+            include_bytes!("../../../fuzz/seeds/h2_import/streams"),
+        ];
+        let mut bytes = seeds[usize::from(has_streams)].to_vec();
         for (at, byte) in changes {
             let len = bytes.len();
             bytes[usize::from(at) % len] = byte;

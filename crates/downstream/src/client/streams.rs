@@ -144,7 +144,7 @@ impl Streams {
 
     /// The connection as bytes. `None` unless it can be parked.
     pub fn export(&self) -> Option<ParkedConnection> {
-        self.state.borrow().h2.export()
+        self.state.borrow().h2.export().ok()
     }
 
     /// Streams that are served.

@@ -5,6 +5,8 @@ mod client;
 mod defaults;
 mod floods;
 mod parked;
+mod parked_streams;
+mod resting;
 mod sending;
 mod server;
 

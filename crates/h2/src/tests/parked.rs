@@ -6,7 +6,8 @@ use super::*;
 use crate::frame::setting;
 use crate::limits::CONTROL_FRAMES_MAX;
 use crate::{
-    INPUT_BYTES_MIN, PARKED_FIXED_BYTES, ParkedAnswer, ParkedConnection, ParkedFault, RequestKind,
+    INPUT_BYTES_MIN, NotAtRest, PARKED_FIXED_BYTES, ParkedAnswer, ParkedConnection, ParkedFault,
+    RequestKind,
 };
 
 fn bytes(hex: &str) -> Vec<u8> {
@@ -70,7 +71,7 @@ fn a_parked_connection_is_small() {
 }
 
 /// GOAWAY is written from the numbers alone, and is that of the whole connection.
-fn check_go_away(parked: &ParkedConnection) {
+pub(super) fn check_go_away(parked: &ParkedConnection) {
     let (mut written, mut expected) = (Vec::new(), Vec::new());
     ParkedConnection::go_away(parked.as_bytes(), &mut written);
     let mut connection = H2Connection::import(parked, 0).unwrap();
@@ -90,7 +91,7 @@ fn a_connection_comes_back_as_it_was() {
         let parked = ParkedConnection::from_bytes(parked.as_bytes()).unwrap();
         moves.connection = H2Connection::import(&parked, moves.now_ms).unwrap();
         check_go_away(&parked);
-        assert_eq!(moves.connection.export(), Some(parked));
+        assert_eq!(moves.connection.export(), Ok(parked));
         let said = [&mut stays, &mut moves].map(|talk| {
             let stream = 2 * nth as u32 + 1;
             talk.feed(&frame(kind::HEADERS, 5, stream, block));
@@ -126,20 +127,25 @@ fn a_clients_connection_comes_back_too() {
 }
 
 #[test]
-fn only_a_parked_connection_is_exported() {
+fn only_a_connection_at_rest_is_exported() {
     let mut talk = Talk::begin(H2Limits::default(), true);
-    assert_eq!(talk.connection.export(), None, "not greeted");
+    let why = |talk: &Talk| talk.connection.export().unwrap_err();
+    assert_eq!(why(&talk), NotAtRest::NotGreeted);
     talk.feed(&[&PREFACE[..], &settings(&[])].concat());
-    assert_eq!(talk.connection.export(), None, "SETTINGS are not acknowledged");
+    assert_eq!(why(&talk), NotAtRest::SettingsPending);
     talk.feed(&settings_ack());
-    assert!(talk.connection.export().is_some());
+    assert!(talk.connection.can_park());
     talk.feed(&post(1));
-    assert_eq!(talk.connection.export(), None, "a stream");
+    assert!(talk.connection.export().is_ok() && !talk.connection.can_park(), "a stream");
     talk.releases = false;
     talk.feed(&data(1, b"abc"));
-    talk.connection.reset(1, ErrorCode::CANCEL, &mut talk.out);
-    assert_eq!(talk.connection.export(), None, "data that is held");
+    assert_eq!(why(&talk), NotAtRest::Held { stream: 0, bytes: 3 });
+    talk.connection.release_connection(3, &mut talk.out);
+    assert_eq!(why(&talk), NotAtRest::Held { stream: 1, bytes: 3 });
     talk.connection.release(1, 3, &mut talk.out);
+    talk.connection.set_wants_to_send(1, true);
+    assert_eq!(why(&talk), NotAtRest::Queued { stream: 1 });
+    talk.connection.reset(1, ErrorCode::CANCEL, &mut talk.out);
     let parked = talk.connection.export().unwrap();
     // Late frames of the stream that we reset are ignored after the import, too.
     talk.connection = H2Connection::import(&parked, 0).unwrap();
@@ -148,18 +154,23 @@ fn only_a_parked_connection_is_exported() {
     assert_eq!(talk.take(), "");
     talk.feed(&frame(kind::DATA, 0, 1, b"abc")[..10]);
     talk.feed(b"");
-    assert_eq!(talk.connection.export(), None, "a frame");
+    assert_eq!(why(&talk), NotAtRest::Frame);
     talk.feed(b"bc");
+    let begun = headers(5, 0, POST);
+    talk.feed(&frame(kind::HEADERS, 0, 5, &begun[FRAME_HEAD_BYTES..]));
+    assert_eq!(why(&talk), NotAtRest::HeadBlock);
+    talk.feed(&frame(kind::CONTINUATION, flag::END_HEADERS | flag::END_STREAM, 5, &[]));
+    talk.connection.reset(5, ErrorCode::CANCEL, &mut talk.out);
     talk.connection.shutdown(1000, &mut talk.out);
-    assert_eq!(talk.connection.export(), None, "a second GOAWAY");
+    assert_eq!(why(&talk), NotAtRest::ShutdownPending);
     talk.feed(&frame(kind::PING, flag::ACK, 0, b"shutdown"));
     let parked = talk.connection.export().unwrap();
     talk.connection = H2Connection::import(&parked, 0).unwrap();
     talk.take();
-    talk.feed(&get(3));
+    talk.feed(&get(7));
     assert_eq!((talk.take().as_str(), talk.connection.is_done()), ("", true));
     talk.feed(&frame(kind::GOAWAY, 0, 0, &[0; 7]));
-    assert_eq!(talk.connection.export(), None, "closed");
+    assert_eq!(why(&talk), NotAtRest::Closed);
 }
 
 /// What is answered in place is what the connection would have answered, in every cut, and leaves
@@ -199,7 +210,7 @@ fn small_frames_are_answered_in_place() {
             rest = &rest[consumed..];
         }
         assert_eq!(out, wanted, "in pieces of {piece}");
-        assert_eq!(talk.connection.export(), Some(parked));
+        assert_eq!(talk.connection.export(), Ok(parked));
     }
 }
 
@@ -306,7 +317,7 @@ proptest! {
         if let Ok(parked) = ParkedConnection::from_bytes(&bytes) {
             let mut connection = H2Connection::import(&parked, 1000).unwrap();
             let again = connection.export().unwrap();
-            prop_assert_eq!(H2Connection::import(&again, 1000).unwrap().export(), Some(again));
+            prop_assert_eq!(H2Connection::import(&again, 1000).unwrap().export(), Ok(again));
             let mut out = Vec::new();
             let _ = connection.receive(&[get(99), window(0, 1)].concat(), 2000, &mut out);
         }
