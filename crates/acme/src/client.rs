@@ -3,35 +3,30 @@
 
 use std::cell::Cell;
 use std::future::Future;
-use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use eyelet_client::{HttpServer, RequestLimits, ServerAddress, with_sources};
 use eyelet_sys::time::since_boot;
 use http::header::{CONTENT_TYPE, DATE, HOST, HeaderValue, RETRY_AFTER};
 use http::{Method, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http_body_util::{BodyExt, Full};
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 
-use crate::error::with_sources;
 use crate::schedule;
 
-/// From the name's resolution to the last byte of the answer.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// For each address of the server: a silent one leaves time for the others.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of an answer. A chain of certificates has less than 16 KiB.
-const ANSWER_BYTES_MAX: usize = 256 << 10;
+const LIMITS: RequestLimits = RequestLimits {
+    connect: Duration::from_secs(5),
+    // A server may check a challenge before it answers.
+    whole: Duration::from_secs(30),
+    // A chain of certificates has less than 16 KiB.
+    body_bytes_max: 256 << 10,
+};
 /// The longest Retry-After: no server blocks a client for more than a week.
 const RETRY_AFTER_SECS_MAX: u64 = 7 * 24 * 3600;
 /// Where https is, without a port in the URL.
@@ -78,26 +73,25 @@ impl Client {
 
     async fn ask(
         self,
-        mut request: Request<BodyWrapper<Bytes>>,
+        request: Request<BodyWrapper<Bytes>>,
     ) -> Result<BytesResponse, Box<dyn std::error::Error + Send + Sync>> {
-        let (uri, method) = (request.uri().clone(), request.method().clone());
-        let authority = uri.authority().ok_or("a URL of the server has no host")?.clone();
+        let (mut head, body) = request.into_parts();
+        let (uri, method) = (head.uri.clone(), head.method.clone());
+        let authority = uri.authority().ok_or("a URL of the server has no host")?;
         if uri.scheme_str() != Some("https") {
             return Err(format!("{uri} is not https://").into());
         }
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        let name = ServerName::try_from(host.clone())?;
         let port = authority.port_u16().unwrap_or(HTTPS_PORT);
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-        let name = ServerName::try_from(host.to_owned())?;
-        let stream = connect(tokio::net::lookup_host((host, port)).await?).await?;
-        let stream = TlsConnector::from(self.tls.clone()).connect(name, stream).await?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        // It ends with the sender.
-        drop(tokio::spawn(connection));
-        request.headers_mut().insert(HOST, HeaderValue::from_str(authority.as_str())?);
+        let tls = Some((self.tls.clone(), name));
+        let server = HttpServer { address: ServerAddress::Tcp(host, port), tls };
+        head.headers.insert(HOST, HeaderValue::from_str(authority.as_str())?);
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
-        *request.uri_mut() = path.parse::<Uri>()?;
-        let (mut parts, body) = sender.send_request(request).await?.into_parts();
-        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await?.to_bytes();
+        head.uri = path.parse::<Uri>()?;
+        let request = Request::from_parts(head, body.collect().await?.to_bytes());
+        let answer = eyelet_client::ask(&server, request, LIMITS).await?;
+        let (mut parts, body) = answer.into_parts();
         bound_retry_after(&mut parts, &method);
         self.note(&parts);
         let is_problem = parts.headers.get(CONTENT_TYPE).is_some_and(|kind| {
@@ -137,19 +131,6 @@ impl Client {
     }
 }
 
-/// Connects to the first address that answers.
-async fn connect(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
-    let mut failure = io::Error::new(ErrorKind::NotFound, "the server's name has no address");
-    for address in addresses {
-        let connected = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;
-        match connected.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into())) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => failure = io::Error::new(error.kind(), format!("{address}: {error}")),
-        }
-    }
-    Err(failure)
-}
-
 /// Bounds the seconds of Retry-After. The library adds them to the time, and would panic. Without
 /// the field it drops the window for a renewal, which is asked for by GET: then the usual time to
 /// the next question is added (RFC 9773 section 4.3.2). What is polled is asked for by POST. An
@@ -173,15 +154,9 @@ impl HttpClient for Client {
         request: Request<BodyWrapper<Bytes>>,
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
         let asked = self.clone().ask(request);
-        Box::pin(async move {
-            match tokio::time::timeout(REQUEST_TIMEOUT, asked).await {
-                Ok(answer) => answer.map_err(|error| Error::Other(with_sources(&*error).into())),
-                Err(_) => {
-                    let secs = REQUEST_TIMEOUT.as_secs();
-                    Err(Error::Other(format!("no answer within {secs} s").into()))
-                }
-            }
-        })
+        Box::pin(
+            async move { asked.await.map_err(|error| Error::Other(with_sources(&*error).into())) },
+        )
     }
 }
 

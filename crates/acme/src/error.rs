@@ -1,5 +1,6 @@
 //! Why a certificate could not be had from the ACME server, and what the operator can do about it.
 
+use eyelet_client::with_sources;
 use instant_acme::Problem;
 
 /// Why an attempt failed.
@@ -119,20 +120,6 @@ pub fn described(problem: &Problem) -> String {
     let detail = problem.detail.as_deref().unwrap_or("no detail");
     let parts = problem.subproblems.iter().map(|part| format!("; {part}"));
     format!("{detail} ({kind}){}", parts.collect::<String>())
-}
-
-/// An error and what it comes from, in one line.
-pub fn with_sources(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        source = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Parses single values: addresses, networks, durations, sizes, upstreams. Each error says what was
 //! expected.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -280,6 +281,15 @@ fn upstream_host_port(text: &str) -> Result<HostPort, String> {
     match to.host {
         Host::Name(name) => Ok(HostPort { host: Host::Name(name + "."), ..to }),
         Host::Ip(ip) => Err(format!("\"{text}\": the address {ip} has a dot at its end")),
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(ip) => ip.fmt(f),
+            Self::Name(name) => name.fmt(f),
+        }
     }
 }
 

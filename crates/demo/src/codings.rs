@@ -8,12 +8,10 @@ use std::time::Duration;
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use http_body_util::{BodyExt, Empty, Limited};
+use eyelet_client::Connection;
 use hyper::Request;
 use hyper::body::Bytes;
-use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{self, HeaderName};
-use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -46,26 +44,23 @@ pub(crate) async fn measure(
 ) -> io::Result<Value> {
     let stream = client::in_time(TcpStream::connect(page)).await?;
     let stream = client::shake_hands(connector, APP_NAME, stream).await?;
-    let (mut sender, connection) =
-        handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-    // It ends with the sender. Its error is the request's, too.
-    tokio::spawn(connection);
+    let mut connection = Connection::over(stream).await.map_err(io::Error::other)?;
     let mut rows = Vec::new();
     for coding in ["identity", "gzip", "br", "zstd"] {
-        let got = fetch(&mut sender, authority, NEWEST_PATH, coding, None).await?;
+        let got = fetch(&mut connection, authority, NEWEST_PATH, coding, None).await?;
         rows.push(json!({ "asked": coding, "coding": got.0, "bytes": got.1 }));
     }
     // The edge keeps what it serves here as a dictionary.
-    fetch(&mut sender, authority, EARLIER_PATH, "br", None).await?;
+    fetch(&mut connection, authority, EARLIER_PATH, "br", None).await?;
     let hash = digest(&SHA256, manual::EARLIER.as_bytes());
     let has = format!(":{}:", STANDARD.encode(hash));
-    let mut got = fetch(&mut sender, authority, NEWEST_PATH, "br, dcz", Some(&has)).await?;
+    let mut got = fetch(&mut connection, authority, NEWEST_PATH, "br, dcz", Some(&has)).await?;
     for _ in 0..STORE_TRIES_MAX {
         if got.0 == "dcz" {
             break;
         }
         tokio::time::sleep(STORE_WAIT).await;
-        got = fetch(&mut sender, authority, NEWEST_PATH, "br, dcz", Some(&has)).await?;
+        got = fetch(&mut connection, authority, NEWEST_PATH, "br, dcz", Some(&has)).await?;
     }
     rows.push(json!({ "asked": "dictionary", "coding": got.0, "bytes": got.1 }));
     Ok(json!({ "rows": rows, "changed": manual::NEWEST.len() - manual::EARLIER.len() }))
@@ -73,7 +68,7 @@ pub(crate) async fn measure(
 
 /// The coding that the edge chose, and the bytes of the body as they were sent.
 async fn fetch(
-    sender: &mut SendRequest<Empty<Bytes>>,
+    connection: &mut Connection,
     authority: &str,
     path: &str,
     accept: &str,
@@ -85,14 +80,12 @@ async fn fetch(
         Some(has) => request.header(AVAILABLE_DICTIONARY, has),
         None => request,
     };
-    let request = request.body(Empty::new()).map_err(io::Error::other)?;
-    let ask = async { sender.send_request(request).await.map_err(io::Error::other) };
-    let (head, body) = client::in_time(ask).await?.into_parts();
-    if !head.status.is_success() {
-        return Err(io::Error::other(format!("{path}: {}", head.status)));
+    let request = request.body(Bytes::new()).map_err(io::Error::other)?;
+    let asked = async { connection.ask(request, BODY_BYTES_MAX).await.map_err(io::Error::other) };
+    let answer = client::in_time(asked).await?;
+    if !answer.status().is_success() {
+        return Err(io::Error::other(format!("{path}: {}", answer.status())));
     }
-    let body = Limited::new(body, BODY_BYTES_MAX).collect();
-    let body = client::in_time(async { body.await.map_err(io::Error::other) }).await?;
-    let coding = head.headers.get(header::CONTENT_ENCODING).and_then(|text| text.to_str().ok());
-    Ok((coding.unwrap_or("identity").to_owned(), body.to_bytes().len()))
+    let coding = answer.headers().get(header::CONTENT_ENCODING).and_then(|text| text.to_str().ok());
+    Ok((coding.unwrap_or("identity").to_owned(), answer.body().len()))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use eyelet_config::{Host, RedisAddress, certificate};
+use eyelet_config::{RedisAddress, certificate};
 use redis::cluster::{ClusterClient, ClusterConnection};
 use redis::{
     Client, Cmd, Connection, ConnectionAddr, ConnectionInfo, FromRedisValue, IntoConnectionInfo,
@@ -42,11 +42,7 @@ enum Link {
 
 impl RedisStore {
     pub fn new(redis: &RedisAddress) -> Result<Self, StoreError> {
-        let host = match &redis.address.host {
-            Host::Ip(ip) => ip.to_string(),
-            Host::Name(name) => name.clone(),
-        };
-        let port = redis.address.port;
+        let (host, port) = (redis.address.host.to_string(), redis.address.port);
         let address = match &redis.tls {
             None => ConnectionAddr::Tcp(host, port),
             Some(_) => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
@@ -212,7 +208,7 @@ mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::net::{TcpListener, TcpStream};
 
-    use eyelet_config::HostPort;
+    use eyelet_config::{Host, HostPort};
     use socket2::{Domain, Socket, Type};
 
     use super::*;

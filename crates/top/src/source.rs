@@ -1,26 +1,23 @@
 //! Where the edge answers, and one question to it.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use bytes::Bytes;
+use eyelet_client::blocking::{self, Followed};
+use eyelet_client::{ClientError, HttpServer, RequestLimits, ServerAddress, with_sources};
 use eyelet_config::{AdminSettings, Depth, admin_token};
-use rustix::fd::OwnedFd;
-use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use http::header::{AUTHORIZATION, HOST};
+use http::{Request, StatusCode};
 use zeroize::Zeroizing;
 
 /// How long a question may take, from connecting to the last byte of the answer. An edge answers in
 /// milliseconds.
 const WAIT: Duration = Duration::from_secs(5);
-/// The least limit of one read or write: less than a microsecond would be none.
-const TIMEOUT_STEP: Duration = Duration::from_millis(1);
 /// Bytes of an answer. The longest is `/metrics`, with a line for each upstream.
-const ANSWER_BYTES_MAX: u64 = 16 << 20;
-/// Fields of an answer's head. The edge sends four or five.
-const FIELDS_MAX: usize = 32;
+const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// Exit status for a configuration that is wrong.
 const USAGE: u8 = 2;
 
@@ -49,8 +46,8 @@ pub enum SourceError {
     #[error("neither a terminal to draw on nor --once")]
     NoTerminal,
     /// No connection, or it broke.
-    #[error("{0}: {1}")]
-    Socket(String, io::Error),
+    #[error("{0}: {text}", text = with_sources(.1))]
+    Socket(String, ClientError),
     /// The terminal, or the output.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
@@ -93,7 +90,7 @@ impl AdminSource {
     ///
     /// # Errors
     /// [`SourceError`].
-    pub fn get(&self, path: &'static str) -> Result<Vec<u8>, SourceError> {
+    pub fn get(&self, path: &'static str) -> Result<Bytes, SourceError> {
         self.exchange(path, path)
     }
 
@@ -101,7 +98,7 @@ impl AdminSource {
     ///
     /// # Errors
     /// [`SourceError`].
-    pub fn exchange(&self, name: &'static str, target: &str) -> Result<Vec<u8>, SourceError> {
+    pub fn exchange(&self, name: &'static str, target: &str) -> Result<Bytes, SourceError> {
         self.exchange_within(name, target, WAIT)
     }
 
@@ -110,151 +107,66 @@ impl AdminSource {
         name: &'static str,
         target: &str,
         wait: Duration,
-    ) -> Result<Vec<u8>, SourceError> {
-        let place = match self {
-            Self::Unix(path) => path.display().to_string(),
-            Self::Tcp(address, _) => address.to_string(),
+    ) -> Result<Bytes, SourceError> {
+        let limits = RequestLimits { connect: wait, whole: wait, body_bytes_max: ANSWER_BYTES_MAX };
+        let (server, place) = self.server();
+        let asked = self.request(target);
+        let why = match asked.and_then(|request| blocking::ask(&server, request, limits)) {
+            Ok(answer) => match answer.status() {
+                StatusCode::OK => return Ok(answer.into_body()),
+                StatusCode::UNAUTHORIZED => "401: the token is wrong".into(),
+                status => format!("status {}", status.as_u16()),
+            },
+            Err(ClientError::Body(error)) => with_sources(&*error),
+            Err(ClientError::Http(error)) if error.is_parse() => format!("not HTTP: {error}"),
+            Err(ClientError::Http(error)) => with_sources(&error),
+            Err(error) => return Err(SourceError::Socket(place, error)),
         };
-        let raw = self.connect(wait).and_then(|mut link| {
-            self.send(&mut link, target)?;
-            let mut raw = Vec::new();
-            link.take(ANSWER_BYTES_MAX).read_to_end(&mut raw)?;
-            Ok(raw)
-        });
-        let raw = raw.map_err(|error| SourceError::Socket(place, in_words(error, wait)))?;
-        body(raw).map_err(|why| SourceError::Answer(name, why))
+        Err(SourceError::Answer(name, why))
     }
 
-    /// Asks for an answer without an end. Each of its reads may take [`WAIT`].
+    /// Asks for an answer without an end. Each of its pieces may take [`WAIT`].
     ///
     /// # Errors
     /// No connection, or it broke.
-    pub fn follow(&self, target: &str) -> io::Result<impl Read + use<>> {
-        let mut link = self.connect(WAIT)?;
-        self.send(&mut link, target)?;
-        Ok(Followed(link))
+    pub fn follow(&self, target: &str) -> Result<impl Read + use<>, ClientError> {
+        Followed::ask(&self.server().0, self.request(target)?, WAIT)
     }
 
-    /// Sends a request of HTTP/1.0, whose answer ends with the connection and has no chunks.
-    fn send(&self, link: &mut Link, target: &str) -> io::Result<()> {
-        let (host, token) = match self {
-            Self::Unix(_) => ("localhost".to_owned(), None),
-            Self::Tcp(address, token) => (address.to_string(), Some(token)),
-        };
-        let mut request = Zeroizing::new(format!("GET {target} HTTP/1.0\r\nHost: {host}\r\n"));
-        if let Some(token) = token {
-            request.push_str("Authorization: Bearer ");
-            request.push_str(token);
-            request.push_str("\r\n");
-        }
-        request.push_str("\r\n");
-        link.write_all(request.as_bytes())
-    }
-
-    fn connect(&self, wait: Duration) -> io::Result<Link> {
-        let end = Instant::now() + wait;
-        let family = match self {
-            Self::Unix(_) => AddressFamily::UNIX,
-            Self::Tcp(SocketAddr::V4(_), _) => AddressFamily::INET,
-            Self::Tcp(SocketAddr::V6(_), _) => AddressFamily::INET6,
-        };
-        let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // A full queue of a Unix socket makes connect() wait, for as long as a write may (unix(7)).
-        loop {
-            set_socket_timeout(&socket, Timeout::Send, Some(left(end)?))?;
-            let connected = match self {
-                Self::Unix(path) => connect(&socket, &SocketAddrUnix::new(path)?),
-                Self::Tcp(address, _) => connect(&socket, address),
-            };
-            match connected {
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-                Ok(()) => return Ok(Link { socket, end }),
+    /// The server, and its place in messages.
+    fn server(&self) -> (HttpServer, String) {
+        let (address, place) = match self {
+            Self::Unix(path) => (ServerAddress::Unix(path.clone()), path.display().to_string()),
+            Self::Tcp(at, _) => {
+                (ServerAddress::Tcp(at.ip().to_string(), at.port()), at.to_string())
             }
-        }
-    }
-}
-
-/// A connection whose reads and writes have one end together.
-struct Link {
-    socket: OwnedFd,
-    end: Instant,
-}
-
-impl Read for Link {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        set_socket_timeout(&self.socket, Timeout::Recv, Some(left(self.end)?))?;
-        Ok(rustix::io::read(&self.socket, bytes)?)
-    }
-}
-
-impl Write for Link {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        set_socket_timeout(&self.socket, Timeout::Send, Some(left(self.end)?))?;
-        Ok(rustix::io::write(&self.socket, bytes)?)
+        };
+        (HttpServer { address, tls: None }, place)
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// A connection whose answer has no end.
-struct Followed(Link);
-
-impl Read for Followed {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.0.end = Instant::now() + WAIT;
-        self.0.read(bytes)
-    }
-}
-
-/// The time until `end`: the kernel takes 0 for no limit.
-fn left(end: Instant) -> io::Result<Duration> {
-    let left = end.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left.max(TIMEOUT_STEP)) }
-}
-
-/// The kernel says "try again", or "in progress" of connecting by TCP, where a limit is over.
-fn in_words(error: io::Error, wait: Duration) -> io::Error {
-    let is_late = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
-        || error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error());
-    if !is_late {
-        return error;
-    }
-    io::Error::new(ErrorKind::TimedOut, format!("no answer within {wait:?}"))
-}
-
-/// The body of a whole answer with status 200.
-fn body(mut raw: Vec<u8>) -> Result<Vec<u8>, String> {
-    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
-    let mut head = httparse::Response::new(&mut fields);
-    let length = match head.parse(&raw) {
-        Ok(httparse::Status::Complete(length)) => length,
-        Ok(httparse::Status::Partial) => return Err("the answer is cut".into()),
-        Err(error) => return Err(format!("not HTTP: {error}")),
-    };
-    let announced = head.headers.iter().find(|field| field.name == "content-length");
-    let announced: Option<usize> =
-        announced.and_then(|field| std::str::from_utf8(field.value).ok()?.parse().ok());
-    match head.code {
-        Some(200) => {}
-        Some(401) => return Err("401: the token is wrong".into()),
-        code => return Err(format!("status {}", code.unwrap_or_default())),
-    }
-    let body = raw.split_off(length);
-    match announced {
-        Some(announced) if body.len() != announced => Err("the answer is cut".into()),
-        _ => Ok(body),
+    fn request(&self, target: &str) -> Result<Request<Bytes>, ClientError> {
+        let request = Request::get(target);
+        let request = match self {
+            Self::Unix(_) => request.header(HOST, "localhost"),
+            Self::Tcp(address, token) => {
+                let bearer = Zeroizing::new(format!("Bearer {}", **token));
+                request.header(HOST, address.to_string()).header(AUTHORIZATION, &*bearer)
+            }
+        };
+        // The configuration has checked the token.
+        Ok(request.body(Bytes::new()).map_err(io::Error::other)?)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::thread;
 
-    use rustix::net::{bind, listen};
+    use rustix::net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+    };
 
     use super::*;
 
@@ -263,8 +175,7 @@ mod tests {
 
     fn is_late(path: &Path) -> bool {
         let asked = AdminSource::Unix(path.into()).exchange_within("/status", "/status", BRIEF);
-        let Err(SourceError::Socket(_, error)) = asked else { return false };
-        error.kind() == ErrorKind::TimedOut && error.to_string() == "no answer within 50ms"
+        asked.is_err_and(|error| error.to_string().ends_with(".sock: no answer within 0.05 s"))
     }
 
     #[test]
@@ -292,18 +203,38 @@ mod tests {
 
     #[test]
     fn only_a_whole_answer_is_taken() {
-        let answer = |text: &str| body(text.as_bytes().to_vec());
-        assert_eq!(answer("HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nab").unwrap(), b"ab");
-        assert_eq!(answer("HTTP/1.0 200 OK\r\n\r\nab").unwrap(), b"ab");
-        for (text, why) in [
-            ("HTTP/1.0 200 OK\r\ncontent-length: 3\r\n\r\nab", "cut"),
-            ("HTTP/1.0 200 OK\r\n", "cut"),
-            ("", "cut"),
-            ("HTTP/1.0 401 No\r\n\r\n", "token"),
-            ("HTTP/1.0 503 No\r\n\r\n", "status 503"),
-            ("\x16\x03\x03", "not HTTP"),
-        ] {
-            assert!(answer(text).unwrap_err().contains(why), "{text}");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n";
+        let rows = [
+            (&b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nab"[..], Ok("ab")),
+            (b"HTTP/1.0 200 OK\r\n\r\nab", Ok("ab")),
+            (chunked, Ok("ab")),
+            (b"HTTP/1.0 200 OK\r\ncontent-length: 3\r\n\r\nab", Err("before message length")),
+            (b"HTTP/1.0 200 OK\r\n", Err("before message completed")),
+            (b"", Err("before message completed")),
+            (b"HTTP/1.0 401 No\r\n\r\n", Err("the token is wrong")),
+            (b"HTTP/1.0 503 No\r\n\r\n", Err("status 503")),
+            (b"\x16\x03\x03", Err("not HTTP: ")),
+        ];
+        let answers = rows.map(|(answer, _)| answer);
+        let server = thread::spawn(move || {
+            for answer in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                assert_ne!(stream.read(&mut [0; 4096]).unwrap(), 0);
+                stream.write_all(answer).unwrap();
+            }
+        });
+        for (answer, expected) in rows {
+            let asked = AdminSource::Unix(path.clone()).get("/status");
+            let asked = asked.map_err(|error| error.to_string());
+            match (&asked, expected) {
+                (Ok(body), Ok(expected)) => assert_eq!(body, expected),
+                (Err(why), Err(expected)) if why.contains(expected) => {}
+                _ => panic!("{:?}: {asked:?}", String::from_utf8_lossy(answer)),
+            }
         }
+        server.join().unwrap();
     }
 }

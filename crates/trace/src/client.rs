@@ -2,32 +2,27 @@
 //! time and size.
 
 use std::error::Error;
-use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use eyelet_client::{
+    ClientError, Connection, HttpServer, RequestLimits, ServerAddress, with_sources, within,
+};
 use eyelet_config::{SecretFields, TraceEndpoint};
 use http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue, RETRY_AFTER};
-use http::{Request, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
+use http::{Request, Response, StatusCode};
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use serde_json::Value;
-use tokio::net::TcpStream;
-use tokio::task::JoinSet;
-use tokio_rustls::TlsConnector;
 
-/// From the name's resolution to the last byte of the answer. A batch takes milliseconds.
-const POST_TIMEOUT: Duration = Duration::from_secs(10);
-/// For each address of the collector: a silent one leaves time for another.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// For the end of a connection, which takes one write.
-const HANG_UP_TIMEOUT: Duration = Duration::from_secs(1);
-/// Bytes of an answer. A collector's has less than a hundred.
-const ANSWER_BYTES_MAX: usize = 64 << 10;
+const LIMITS: RequestLimits = RequestLimits {
+    connect: Duration::from_secs(3),
+    // A batch takes milliseconds.
+    whole: Duration::from_secs(10),
+    // A collector's answer has less than a hundred.
+    body_bytes_max: 64 << 10,
+};
 /// Characters of the collector's words in the log.
 const WORDS_CHARS_MAX: usize = 200;
 
@@ -57,12 +52,6 @@ pub struct CollectorClient {
     kept: Option<Connection>,
 }
 
-/// An open connection, and the task that drives it, which ends with it.
-struct Connection {
-    sender: SendRequest<Full<Bytes>>,
-    task: JoinSet<()>,
-}
-
 impl CollectorClient {
     /// A client that sends these fields. `tls` is for an https:// endpoint.
     pub fn new(
@@ -75,101 +64,67 @@ impl CollectorClient {
 
     /// Sends a batch. The connection stays open for the next one.
     pub async fn post(&mut self, body: Bytes) -> Sent {
-        match tokio::time::timeout(POST_TIMEOUT, self.ask(body)).await {
-            Ok(Ok(sent)) => sent,
-            Ok(Err(fault)) => Sent::Later(with_sources(&*fault), None),
-            Err(_) => Sent::Later(format!("no answer within {} s", POST_TIMEOUT.as_secs()), None),
+        let asked = within(LIMITS.whole, self.ask(body)).await;
+        match asked.map_err(Fault::from).flatten() {
+            Ok(answer) => judged(&answer),
+            Err(fault) => Sent::Later(with_sources(&*fault), None),
         }
     }
 
     /// Ends the connection that was kept, if there is one.
     pub async fn hang_up(&mut self) {
-        let Some(Connection { sender, mut task }) = self.kept.take() else { return };
-        // Then the task closes it.
-        drop(sender);
-        let _ = tokio::time::timeout(HANG_UP_TIMEOUT, task.join_next()).await;
-    }
-
-    async fn ask(&mut self, body: Bytes) -> Result<Sent, Fault> {
-        // Taken out: one that fails or is too slow is not used again.
-        if let Some(mut kept) = self.kept.take()
-            && kept.sender.ready().await.is_ok()
-            && let Ok(sent) = self.exchange(kept, body.clone()).await
-        {
-            return Ok(sent);
-        }
-        // The collector may close a connection at any time, so this says nothing about it.
-        let connection = self.open().await?;
-        self.exchange(connection, body).await
-    }
-
-    async fn open(&self) -> Result<Connection, Fault> {
-        let stream = self.connect().await?;
-        match &self.tls {
-            None => begin(TokioIo::new(stream)).await,
-            Some(tls) => {
-                let host = self.host();
-                let bare = host.trim_start_matches('[').trim_end_matches(']');
-                let name = ServerName::try_from(bare.to_owned())?;
-                let stream = TlsConnector::from(tls.clone()).connect(name, stream).await?;
-                begin(TokioIo::new(stream)).await
-            }
+        if let Some(kept) = self.kept.take() {
+            kept.hang_up().await;
         }
     }
 
-    /// The host as `lookup_host` takes it.
-    fn host(&self) -> String {
-        let address = self.endpoint.address.to_string();
-        address.rsplit_once(':').map_or("", |(host, _)| host).to_owned()
-    }
-
-    async fn connect(&self) -> io::Result<TcpStream> {
-        let mut failure = io::Error::new(ErrorKind::NotFound, "its name has no address");
-        for address in tokio::net::lookup_host(self.endpoint.address.to_string()).await? {
-            let connected = TcpStream::connect(address);
-            let connected = tokio::time::timeout(CONNECT_TIMEOUT, connected).await;
-            match connected.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into())) {
-                Ok(stream) => return Ok(stream),
-                Err(error) => failure = io::Error::new(error.kind(), format!("{address}: {error}")),
-            }
-        }
-        Err(failure)
-    }
-
-    async fn exchange(&mut self, mut on: Connection, body: Bytes) -> Result<Sent, Fault> {
+    async fn ask(&mut self, body: Bytes) -> Result<Response<Bytes>, Fault> {
         let mut request = Request::post(&*self.endpoint.path)
             .header(HOST, &*self.endpoint.authority)
             .header(CONTENT_TYPE, "application/json")
-            .body(Full::new(body))?;
+            .body(body)?;
         for (name, value) in &self.fields {
             let mut value = HeaderValue::from_bytes(value)?;
             value.set_sensitive(true);
             request.headers_mut().append(name, value);
         }
-        let (parts, body) = on.sender.send_request(request).await?.into_parts();
-        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await?.to_bytes();
-        self.kept = Some(on);
-        Ok(judged(parts.status, &parts.headers, &body))
+        // Taken out: one that fails or is too slow is not used again.
+        if let Some(kept) = self.kept.take()
+            && let Ok(answer) = self.exchange(kept, request.clone()).await
+        {
+            return Ok(answer);
+        }
+        // The collector may close a connection at any time, so this says nothing about it.
+        let connection = Connection::open(&self.server()?, LIMITS.connect).await?;
+        Ok(self.exchange(connection, request).await?)
     }
-}
 
-/// A connection over a stream.
-async fn begin<T>(stream: T) -> Result<Connection, Fault>
-where
-    T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
-{
-    let (sender, connection) = http1::handshake(stream).await?;
-    // The request fails with the same error, so this one is dropped.
-    let mut task = JoinSet::new();
-    task.spawn(async { drop(connection.await) });
-    Ok(Connection { sender, task })
+    fn server(&self) -> Result<HttpServer, Fault> {
+        let host = self.endpoint.address.host.to_string();
+        let tls = match &self.tls {
+            None => None,
+            Some(config) => Some((config.clone(), ServerName::try_from(host.clone())?)),
+        };
+        Ok(HttpServer { address: ServerAddress::Tcp(host, self.endpoint.address.port), tls })
+    }
+
+    async fn exchange(
+        &mut self,
+        mut on: Connection,
+        request: Request<Bytes>,
+    ) -> Result<Response<Bytes>, ClientError> {
+        let answer = on.ask(request, LIMITS.body_bytes_max).await?;
+        self.kept = Some(on);
+        Ok(answer)
+    }
 }
 
 /// What an answer says (OTLP/HTTP, "Response"): a 200 may refuse some spans, and these four
 /// statuses ask for another try.
-fn judged(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Sent {
+fn judged(answer: &Response<Bytes>) -> Sent {
+    let status = answer.status();
     if status.is_success() {
-        let (refused, why) = refused(body);
+        let (refused, why) = refused(answer.body());
         return Sent::Taken { refused, why };
     }
     let why = format!("it answers with status {status}");
@@ -177,7 +132,7 @@ fn judged(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Sent {
         StatusCode::TOO_MANY_REQUESTS
         | StatusCode::BAD_GATEWAY
         | StatusCode::SERVICE_UNAVAILABLE
-        | StatusCode::GATEWAY_TIMEOUT => Sent::Later(why, retry_after(headers)),
+        | StatusCode::GATEWAY_TIMEOUT => Sent::Later(why, retry_after(answer.headers())),
         _ => Sent::Refused(why),
     }
 }
@@ -210,20 +165,6 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     }
 }
 
-/// An error and what it comes from, in one line.
-fn with_sources(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        source = error.source();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -237,11 +178,12 @@ mod tests {
     use super::*;
 
     fn answered(status: u16, after: Option<&'static str>, body: &str) -> Sent {
-        let mut headers = HeaderMap::new();
+        let mut answer = Response::new(body.to_owned().into());
+        *answer.status_mut() = StatusCode::from_u16(status).unwrap_or_default();
         if let Some(after) = after {
-            headers.insert(RETRY_AFTER, HeaderValue::from_static(after));
+            answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(after));
         }
-        judged(StatusCode::from_u16(status).unwrap_or_default(), &headers, body.as_bytes())
+        judged(&answer)
     }
 
     /// A collector that takes so many batches on a connection, and then waits for its end or closes
