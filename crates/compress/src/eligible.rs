@@ -130,6 +130,17 @@ impl Beginning<'_> {
     }
 }
 
+/// The head of a response, with the length of its body if it is known.
+#[derive(Clone, Copy)]
+pub struct ResponseHead<'a> {
+    /// The status.
+    pub status: StatusCode,
+    /// The fields.
+    pub headers: &'a HeaderMap,
+    /// Bytes of the body.
+    pub length: Option<u64>,
+}
+
 /// Decides by the head. These reasons hold for every client, and so do not go into Vary.
 ///
 /// `length_min` is [`LENGTH_MIN`], or [`LENGTH_MIN_TRAINED`] if a dictionary may be used.
@@ -137,9 +148,7 @@ impl Beginning<'_> {
 /// # Errors
 /// The first reason against it.
 pub fn by_head(
-    status: StatusCode,
-    headers: &HeaderMap,
-    length: Option<u64>,
+    ResponseHead { status, headers, length }: ResponseHead<'_>,
     length_min: u64,
     event_streams: bool,
 ) -> Result<ContentKind, WhyNot> {

@@ -100,7 +100,7 @@ pub async fn serve(
                     pipeline.forget_asked();
                 }
                 pipeline.begin(&request);
-                let ahead = (&mut pipeline, asked);
+                let ahead = Ahead { pipeline: &mut pipeline, asked };
                 let mut step = step(&mut client, &served, request, ahead).await;
                 if let Some(switched) = step.done.switched.take() {
                     return switched::switch(client, served, switched).await;
@@ -220,6 +220,12 @@ pub async fn next(client: &mut ClientStream, worker: &Http, wait: Duration) -> N
     }
 }
 
+/// What the client has pipelined behind a request, and what was asked of it before its turn.
+struct Ahead<'a> {
+    pipeline: &'a mut Pipeline,
+    asked: Option<Box<AskedAhead>>,
+}
+
 struct Step {
     close: bool,
     done: ExchangeEnd,
@@ -240,7 +246,7 @@ async fn step(
     client: &mut ClientStream,
     served: &ServedConnection,
     request: Request,
-    (pipeline, asked): (&mut Pipeline, Option<Box<AskedAhead>>),
+    Ahead { pipeline, asked }: Ahead<'_>,
 ) -> Step {
     let Request { mut parts, length, keep_alive } = request;
     let close = !keep_alive || served.why_last().is_some();

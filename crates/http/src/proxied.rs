@@ -66,6 +66,14 @@ pub struct ProxiedRoute {
     pub preface: Vec<u8>,
 }
 
+/// Why a request is refused.
+pub struct ProxiedRefusal<'a> {
+    /// For the log and the client.
+    pub reason: Reason,
+    /// The message of the rule.
+    pub message: Option<&'a str>,
+}
+
 impl ProxiedClient {
     /// A client that has sent these bytes.
     pub fn new(worker: &Http, handle: Handle, client: IpAddr, received: &[u8]) -> Self {
@@ -168,7 +176,7 @@ impl ProxiedClient {
         worker: &Rc<Http>,
         info: &ConnectionInfo,
         request: ProxiedRequest,
-        (reason, message): (Reason, Option<&str>),
+        ProxiedRefusal { reason, message }: ProxiedRefusal<'_>,
     ) -> Result<(), End> {
         self.outcome.get_or_insert(Outcome::Refused);
         let mut served = self.served(worker, info, None, Vec::new());

@@ -227,7 +227,7 @@ fn read_request(head: Bytes) -> Result<Request, RequestFault> {
     }
     let fields = read_fields(&head, parsed.headers, is_rewritten).ok_or(RequestFault::Field)?;
     let version = if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
-    let uri = read_target(&method, &head, target, version, &fields.map)?;
+    let uri = read_target(&method, &head, target, read_host(&head, version, &fields.map)?)?;
     let length = request_length(version, &fields)?;
     let keep_alive = keep_alive(version, &fields);
     let (mut parts, ()) = http::Request::new(()).into_parts();
@@ -402,24 +402,31 @@ fn is_rewritten(name: &[u8]) -> bool {
     }
 }
 
+/// The only Host, which only HTTP/1.0 may lack (RFC 9112 3.2). It shares the memory of the head.
+fn read_host(
+    head: &Bytes,
+    version: Version,
+    headers: &HeaderMap,
+) -> Result<Option<Authority>, RequestFault> {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(host), None) => {
+            let host = Authority::from_maybe_shared(head.slice_ref(host.as_bytes()));
+            Ok(Some(as_host(host.map_err(|_| RequestFault::Host)?)?))
+        }
+        (None, None) if version == Version::HTTP_10 => Ok(None),
+        _ => Err(RequestFault::Host),
+    }
+}
+
 /// The target in its four forms (RFC 9112 3.2), as a URI with its authority. Both share the memory
 /// of the head.
 fn read_target(
     method: &Method,
     head: &Bytes,
     target: &str,
-    version: Version,
-    headers: &HeaderMap,
+    host: Option<Authority>,
 ) -> Result<Uri, RequestFault> {
-    let mut hosts = headers.get_all(header::HOST).iter();
-    let host = match (hosts.next(), hosts.next()) {
-        (Some(host), None) => {
-            let host = Authority::from_maybe_shared(head.slice_ref(host.as_bytes()));
-            Some(as_host(host.map_err(|_| RequestFault::Host)?)?)
-        }
-        (None, None) if version == Version::HTTP_10 => None,
-        _ => return Err(RequestFault::Host),
-    };
     if *method == Method::CONNECT {
         return Err(RequestFault::Connect);
     }

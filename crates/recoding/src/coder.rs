@@ -52,30 +52,16 @@ pub(super) struct Held {
     _share: Share,
 }
 
-enum History {
+/// The dictionary that a body is coded with.
+pub(super) enum History {
+    /// An earlier response of this family.
     Version(Arc<StoredVersion>, Family),
     Trained(Arc<Trained>),
 }
 
 impl Held {
-    pub(super) fn version(
-        version: Arc<StoredVersion>,
-        family: Family,
-        coding: Coding,
-        length: usize,
-        share: Share,
-    ) -> Self {
-        let history = History::Version(version, family);
-        Self { body: Vec::with_capacity(length), coding, history, _share: share }
-    }
-
-    pub(super) fn trained(
-        trained: Arc<Trained>,
-        coding: Coding,
-        length: usize,
-        share: Share,
-    ) -> Self {
-        let history = History::Trained(trained);
+    /// A body of so many bytes, with its share of the budget.
+    pub(super) fn new(history: History, coding: Coding, length: usize, share: Share) -> Self {
         Self { body: Vec::with_capacity(length), coding, history, _share: share }
     }
 }

@@ -37,10 +37,15 @@ pub(super) struct Keeper {
     counted: Counted,
 }
 
+/// What requests read and the keeper changes.
+pub(super) struct Dictionaries {
+    pub(super) store: Arc<Mutex<Store>>,
+    pub(super) trained: Arc<RwLock<TrainedOfRules>>,
+}
+
 impl Keeper {
     pub(super) fn new(
-        store: Arc<Mutex<Store>>,
-        trained: Arc<RwLock<TrainedOfRules>>,
+        Dictionaries { store, trained }: Dictionaries,
         learned: LearnedFiles,
         steps: SyncSender<Step>,
         budget: &Arc<Budget>,

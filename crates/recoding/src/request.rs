@@ -26,6 +26,7 @@ pub struct RequestCodings {
 
 /// What the rule and the client want.
 pub(super) struct Wanted {
+    pub(super) rule: u32,
     pub(super) accepted: AcceptedCodings,
     pub(super) breach: Option<Breach>,
     /// Whether the client wants the response unchanged (RFC 9111 section 5.2.1.6).
@@ -94,6 +95,7 @@ impl Compressors {
         let trained = is_get && self.inner.trained(rule).is_some();
         let dictionaries = family.is_some() || trained;
         let mut wanted = Wanted {
+            rule,
             accepted,
             breach,
             no_transform: fields::lists(&head.headers, &CACHE_CONTROL, "no-transform"),

@@ -1,12 +1,10 @@
 //! The response's side: whether and how it is coded, and how its fields change.
 
-use std::sync::Arc;
-
 use eyelet_compress::accept::AcceptedCodings;
 use eyelet_compress::breach::{self, Breach};
-use eyelet_compress::dictionary::store::{Step, StoredVersion};
+use eyelet_compress::dictionary::store::Step;
 use eyelet_compress::dictionary::{DICTIONARY_BYTES_MAX, offer};
-use eyelet_compress::eligible::{self, ContentKind, LENGTH_MIN, LENGTH_MIN_TRAINED};
+use eyelet_compress::eligible::{self, ContentKind, LENGTH_MIN, LENGTH_MIN_TRAINED, ResponseHead};
 use eyelet_compress::pool::Lent;
 use eyelet_compress::{Beginning, Coding, Effort, WhyNot, validators};
 use http::header::{
@@ -14,20 +12,11 @@ use http::header::{
 };
 use http::{HeaderMap, StatusCode, response::Parts};
 
-use super::coder::{Coder, Held, delta_now_bytes_max};
+use super::coder::{Coder, Held, History, delta_now_bytes_max};
 use super::compressors::{BodyInfo, Compressors, is_bodiless};
 use super::jobs::Capture;
 use super::near::{Near, Outcome};
 use super::request::{RequestCodings, Wanted};
-use super::trained::Trained;
-
-/// The dictionary that a response is coded with.
-enum History {
-    /// An earlier response.
-    Version(Arc<StoredVersion>),
-    /// A trained dictionary.
-    Trained(Arc<Trained>),
-}
 
 impl Compressors {
     /// Called with each response's final head. `first` is the part of the body that has arrived;
@@ -49,7 +38,7 @@ impl Compressors {
         let coder = match body {
             Some(body) => {
                 let beginning = Beginning { length: body.length, complete: body.complete, first };
-                self.of_body(asked.rule, wanted, head, &beginning)
+                self.of_body(wanted, head, &beginning)
             }
             None => {
                 let effort = wanted.effort.unwrap_or_else(|| self.inner.pace.effort());
@@ -68,9 +57,8 @@ impl Compressors {
         }
         // A body without a length may be an event stream, whose head opens it.
         let (Some(wanted), Some(_)) = (&asked.wanted, length) else { return false };
-        let length_min = self.length_min(asked.rule, wanted);
-        let (status, streams) = (head.status, wanted.event_streams);
-        eligible::by_head(status, &head.headers, length, length_min, streams).is_ok()
+        let head = ResponseHead { status: head.status, headers: &head.headers, length };
+        eligible::by_head(head, self.length_min(wanted), wanted.event_streams).is_ok()
     }
 
     /// The coder of a response whose coding may be decoded.
@@ -91,16 +79,16 @@ impl Compressors {
         coder
     }
 
-    fn length_min(&self, rule: u32, wanted: &Wanted) -> u64 {
-        let trained = wanted.dictionaries && self.inner.trained(rule).is_some();
+    fn length_min(&self, wanted: &Wanted) -> u64 {
+        let trained = wanted.dictionaries && self.inner.trained(wanted.rule).is_some();
         if trained { LENGTH_MIN_TRAINED } else { wanted.learning.length_min() }
     }
 
-    fn of_body(&self, rule: u32, wanted: &Wanted, head: &mut Parts, body: &Beginning<'_>) -> Coder {
+    fn of_body(&self, wanted: &Wanted, head: &mut Parts, body: &Beginning<'_>) -> Coder {
         let length = body.known_length();
         let (status, headers) = (head.status, &mut head.headers);
-        let length_min = self.length_min(rule, wanted);
-        let eligible = eligible::by_head(status, headers, length, length_min, wanted.event_streams)
+        let judged = ResponseHead { status, headers, length };
+        let eligible = eligible::by_head(judged, self.length_min(wanted), wanted.event_streams)
             .and_then(|kind| eligible::by_first_bytes(kind, body));
         if let Err(why) = eligible {
             vary_part(wanted, status, headers);
@@ -115,9 +103,9 @@ impl Compressors {
         }
         // Responses that are not coded take nothing from the pool. The tick counts for them.
         self.recount();
-        let capture = self.offer(rule, wanted, status, headers, length);
+        let capture = self.offer(wanted, status, headers, length);
         vary(wanted, headers);
-        let mut coder = match self.code(rule, wanted, headers, body) {
+        let mut coder = match self.code(wanted, headers, body) {
             Ok((coder, coding)) => {
                 validators::code(headers, coding);
                 coder
@@ -132,13 +120,12 @@ impl Compressors {
     /// Adds the fields about dictionaries. Returns the capture, if this response becomes one.
     fn offer(
         &self,
-        rule: u32,
         wanted: &Wanted,
         status: StatusCode,
         headers: &mut HeaderMap,
         length: Option<u64>,
     ) -> Option<Capture> {
-        if let Some(trained) = self.inner.trained(rule)
+        if let Some(trained) = self.inner.trained(wanted.rule)
             && status == StatusCode::OK
         {
             let path = wanted.path.path();
@@ -153,23 +140,25 @@ impl Compressors {
             }
         }
         let family = wanted.family.as_ref()?;
-        if !offer::may_become(wanted.learning, &wanted.fields, status, headers, length) {
+        let offered = ResponseHead { status, headers, length };
+        if !offer::may_become(wanted.learning, &wanted.fields, offered) {
             return None;
         }
+        let capture =
+            self.inner.shared.capture(&self.inner.pool, family, wanted.path.as_str(), offered);
         offer::offer(headers, &family.pattern);
-        self.inner.shared.capture(&self.inner.pool, family, wanted.path.as_str(), headers, length)
+        capture
     }
 
     fn code(
         &self,
-        rule: u32,
         wanted: &Wanted,
         headers: &HeaderMap,
         body: &Beginning<'_>,
     ) -> Result<(Coder, Coding), WhyNot> {
         let length = body.known_length();
         let effort = wanted.effort.unwrap_or_else(|| self.inner.pace.effort());
-        let history = self.history(rule, wanted, headers, length);
+        let history = self.history(wanted, headers, length);
         let [first, second, third] = preference(effort);
         let chosen = match history {
             Some(_) => wanted.accepted.choose(&[Coding::Dcz, Coding::Dcb, first, second, third]),
@@ -178,7 +167,7 @@ impl Compressors {
         let chosen = chosen.ok_or(WhyNot::NotAccepted)?;
         if let Some(history) = history
             && chosen.is_of_dictionary()
-            && let Some(coder) = self.with_history(wanted, history, chosen, effort, body)
+            && let Some(coder) = self.with_history(history, chosen, effort, body)
         {
             return Ok((coder, chosen));
         }
@@ -192,7 +181,6 @@ impl Compressors {
     /// The dictionary that the client has, if it is ours, of this origin, and may be used.
     fn history(
         &self,
-        rule: u32,
         wanted: &Wanted,
         headers: &HeaderMap,
         length: Option<u64>,
@@ -203,7 +191,7 @@ impl Compressors {
             return None;
         }
         let shared = &self.inner.shared;
-        if let Some(trained) = self.inner.trained(rule)
+        if let Some(trained) = self.inner.trained(wanted.rule)
             && let Some(dictionary) = trained.iter().find(|dictionary| dictionary.hash == hash)
         {
             return Some(History::Trained(dictionary.clone()));
@@ -223,12 +211,11 @@ impl Compressors {
         if !ready {
             shared.ask_for_delta(family, hash, wanted.path.as_str(), coding);
         }
-        ready.then_some(History::Version(version))
+        ready.then(|| History::Version(version, family.clone()))
     }
 
     fn with_history(
         &self,
-        wanted: &Wanted,
         history: History,
         coding: Coding,
         effort: Effort,
@@ -237,20 +224,15 @@ impl Compressors {
         let pool = &self.inner.pool;
         let length = body.known_length().and_then(|length| usize::try_from(length).ok());
         match (history, length) {
-            (History::Version(version), Some(length)) => {
-                let share = pool.share(length)?;
-                let family = wanted.family.clone()?;
-                Some(Coder::held(self, Held::version(version, family, coding, length, share)))
-            }
-            (History::Version(_), None) => None,
-            (History::Trained(trained), Some(length)) if length <= WHOLE_BYTES_MAX => {
-                let share = pool.share(length)?;
-                Some(Coder::held(self, Held::trained(trained, coding, length, share)))
-            }
-            (History::Trained(trained), _) => {
+            (History::Trained(trained), length) if length.is_none_or(|it| it > WHOLE_BYTES_MAX) => {
                 let lent = pool.lend_with(coding, effort, &trained.content)?;
                 Some(Coder::stream(self, lent, coding, Some(trained.hash)))
             }
+            (history, Some(length)) => {
+                let share = pool.share(length)?;
+                Some(Coder::held(self, Held::new(history, coding, length, share)))
+            }
+            (_, None) => None,
         }
     }
 
@@ -319,16 +301,16 @@ fn vary_part(wanted: &Wanted, status: StatusCode, headers: &mut HeaderMap) {
 /// Gives HEAD the fields that GET would have (RFC 9110 section 9.3.2), as far as they are known
 /// without a body, and 304 those of its 200.
 fn bodiless(wanted: &Wanted, effort: Effort, head: &mut Parts) {
-    let headers = &mut head.headers;
-    if is_bodiless(head.status) {
-        if head.status == StatusCode::NOT_MODIFIED {
+    let (status, headers) = (head.status, &mut head.headers);
+    if is_bodiless(status) {
+        if status == StatusCode::NOT_MODIFIED {
             if wanted.tags_restored {
                 validators::weaken(headers);
             }
             // A 304 rarely has the type of its 200, which may be one that is coded.
+            let of_200 = ResponseHead { status: StatusCode::OK, headers, length: None };
             let may_be = !headers.contains_key(CONTENT_TYPE)
-                || eligible::by_head(StatusCode::OK, headers, None, 0, wanted.event_streams)
-                    .is_ok();
+                || eligible::by_head(of_200, 0, wanted.event_streams).is_ok();
             if wanted.tags_restored || may_be {
                 vary(wanted, headers);
             }
@@ -336,17 +318,19 @@ fn bodiless(wanted: &Wanted, effort: Effort, head: &mut Parts) {
         return;
     }
     let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    let kind = eligible::by_head(head.status, headers, length, LENGTH_MIN, wanted.event_streams);
+    let of_get = ResponseHead { status, headers, length };
+    let kind = eligible::by_head(of_get, LENGTH_MIN, wanted.event_streams);
     if !wanted.is_head || !matches!(kind, Ok(ContentKind::Compressible | ContentKind::EventStream))
     {
-        return vary_part(wanted, head.status, headers);
+        return vary_part(wanted, status, headers);
     }
     vary(wanted, headers);
     if attackable(wanted, headers).is_some() || wanted.no_transform {
         return;
     }
+    let of_get = ResponseHead { status, headers, length };
     if let Some(family) = &wanted.family
-        && offer::may_become(wanted.learning, &wanted.fields, head.status, headers, length)
+        && offer::may_become(wanted.learning, &wanted.fields, of_get)
     {
         offer::offer(headers, &family.pattern);
     }

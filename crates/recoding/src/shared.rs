@@ -15,14 +15,14 @@ use eyelet_compress::Coding;
 use eyelet_compress::dictionary::learned::{Learned, LearnedOrigin, LearnedStore, NewDictionary};
 use eyelet_compress::dictionary::store::{Family, Step, Store, StoredVersion};
 use eyelet_compress::dictionary::{DICTIONARY_BYTES_MAX, Hash};
+use eyelet_compress::eligible::ResponseHead;
 use eyelet_compress::pool::CompressorPool;
-use http::HeaderMap;
 use http::header::{ETAG, LAST_MODIFIED};
 
 use super::disk::FolderAt;
 use super::freshness::now;
 use super::jobs::{Capture, JOBS_MAX, Job, LearnedOfAll, Queued, Seen, TrainedOfRules, lock};
-use super::keeper::Keeper;
+use super::keeper::{Dictionaries, Keeper};
 use super::learned_files::{LearnedFiles, lock_learned};
 use super::maker::{Maker, WANTED_MAX};
 use super::trained::Trained;
@@ -125,9 +125,10 @@ impl SharedDictionaries {
         let (jobs, received) = sync_channel(JOBS_MAX);
         let (steps, wanted) = sync_channel(WANTED_MAX);
         let maker = Maker::new(self.store.clone(), self.folder.clone(), self.budget.clone());
-        let (store, trained) = (self.store.clone(), self.trained.clone());
+        let dictionaries =
+            Dictionaries { store: self.store.clone(), trained: self.trained.clone() };
         let learned = LearnedFiles::new(self.learned.clone(), self.folder.clone());
-        let mut keeper = Keeper::new(store, trained, learned, steps, &self.budget);
+        let mut keeper = Keeper::new(dictionaries, learned, steps, &self.budget);
         // Before the first request: a client that returns after a restart finds its dictionary.
         keeper.load();
         let named = |name: &str| std::thread::Builder::new().name(name.into());
@@ -238,8 +239,7 @@ impl SharedDictionaries {
         pool: &CompressorPool,
         family: &Family,
         path: &str,
-        headers: &HeaderMap,
-        length: Option<u64>,
+        ResponseHead { headers, length, .. }: ResponseHead<'_>,
     ) -> Option<Capture> {
         self.keeping.get()?;
         let place = fingerprint(&(family, path));

@@ -6,7 +6,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::uri::Scheme;
 use rustls_pki_types::ServerName;
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
@@ -107,9 +106,8 @@ pub async fn dial(
             connection.dialled = dialled;
             return Ok(Dialled::Http1(Box::new(connection)));
         }
-        let scheme = if to.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
         let early = terms.is_early.then_some(terms.wait);
-        let begun = http2::Http2Connection::begin(socket, name, scheme, descriptor, early);
+        let begun = http2::Http2Connection::begin(socket, name, descriptor, early);
         let connection = begun.await?;
         connection.dialled.set(dialled);
         Ok(Dialled::Http2(connection))

@@ -72,11 +72,11 @@ impl Http2Connection {
     pub async fn begin(
         socket: Socket,
         name: Arc<str>,
-        scheme: Scheme,
         descriptor: Descriptor,
         early: Option<Duration>,
     ) -> Result<Rc<Self>, Reason> {
         let is_by_tls = matches!(socket, Socket::Tls(_));
+        let scheme = if is_by_tls { Scheme::HTTPS } else { Scheme::HTTP };
         let early = early.filter(|_| is_by_tls);
         let budget = descriptor.0.process.budget.clone();
         let counted = Counted::new(&budget, UPSTREAM_HTTP2_BYTES + socket.bytes());

@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use super::pattern::Pattern;
 use super::{DICTIONARY_BYTES_MAX, Hash};
 use crate::breach::SEC_FETCH_SITE;
+use crate::eligible::ResponseHead;
 use crate::eligible::{LENGTH_MIN, LENGTH_MIN_TRAINED};
 use crate::fields::{are_readable, has_directive, lists};
 use crate::validators::{varies_by, vary};
@@ -33,13 +34,8 @@ impl Terms {
 
 /// Whether a response may be stored and used as a dictionary for other clients.
 #[must_use]
-pub fn may_become(
-    terms: Terms,
-    request: &HeaderMap,
-    status: StatusCode,
-    response: &HeaderMap,
-    length: Option<u64>,
-) -> bool {
+pub fn may_become(terms: Terms, request: &HeaderMap, response: ResponseHead<'_>) -> bool {
+    let ResponseHead { status, headers: response, length } = response;
     let credentials = !terms.is_shared && request.contains_key(AUTHORIZATION);
     let personal = credentials || is_personal(response);
     let stale = ["no-cache", "max-age=0"].into_iter().any(|d| lists(response, &CACHE_CONTROL, d))
@@ -189,7 +185,11 @@ mod tests {
         ] {
             let status = StatusCode::from_u16(status).unwrap();
             let terms = Terms::default();
-            let found = may_become(terms, &head(request), status, &head(response), length);
+            let found = may_become(
+                terms,
+                &head(request),
+                ResponseHead { status, headers: &head(response), length },
+            );
             assert_eq!(found, may, "{request:?} {response:?}");
         }
     }
@@ -212,7 +212,11 @@ mod tests {
             (shared, &[], &svndiff, 600, false),
         ] {
             let (request, response) = (head(request), head(response));
-            let found = may_become(terms, &request, StatusCode::OK, &response, Some(length));
+            let found = may_become(
+                terms,
+                &request,
+                ResponseHead { status: StatusCode::OK, headers: &response, length: Some(length) },
+            );
             assert_eq!(found, may, "{terms:?} {request:?} {response:?} {length}");
         }
     }

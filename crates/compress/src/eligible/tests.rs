@@ -47,14 +47,18 @@ fn heads_as_a_table() {
     ] {
         let status = StatusCode::from_u16(status).unwrap();
         assert_eq!(
-            by_head(status, &head(fields), length, LENGTH_MIN, false),
+            by_head(ResponseHead { status, headers: &head(fields), length }, LENGTH_MIN, false),
             found,
             "{status} {fields:?}"
         );
     }
     let events = head(&[("content-type", "text/event-stream")]);
     assert_eq!(
-        by_head(StatusCode::OK, &events, None, LENGTH_MIN, true),
+        by_head(
+            ResponseHead { status: StatusCode::OK, headers: &events, length: None },
+            LENGTH_MIN,
+            true
+        ),
         Ok(ContentKind::EventStream)
     );
 }

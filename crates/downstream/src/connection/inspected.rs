@@ -21,35 +21,48 @@ pub enum Respondent {
     Inspector,
 }
 
-/// The page. Its reader cannot mend the cause, so it is a general one. The log line of the
-/// connection with this id has the exact one.
-pub fn page(
-    by: Respondent,
-    (status, method): (StatusCode, &Method),
-    reason: &Reason,
-    id: u64,
-) -> (response::Parts, Length, Bytes) {
-    let phrase = status.canonical_reason().unwrap_or("Error");
-    let text = format!(
-        "{} {phrase}\n\nThis page is from the gateway that inspects this connection, and not from \
-         the server.\n{}\nConnection: {}\n",
-        status.as_u16(),
-        cause(by, status, reason),
-        Id(id)
-    );
-    text_page(status, method, text.into())
+/// A request that has no response. The reader of its page cannot mend the cause, so the page is a
+/// general one. The log line of the connection with this id has the exact cause.
+pub struct Unanswered<'a> {
+    /// Who should have answered.
+    pub by: Respondent,
+    /// Why there is no response.
+    pub reason: &'a Reason,
+    /// The connection.
+    pub id: u64,
 }
 
-fn cause(by: Respondent, status: StatusCode, reason: &Reason) -> &'static str {
-    match (of_upstream(reason), by) {
-        (Some(_), Respondent::Inspector) => "Its inspector gave no usable answer. Try again later.",
-        (Some(cause), Respondent::Origin) => cause,
-        (None, _) => match status {
-            StatusCode::MISDIRECTED_REQUEST => "It does not serve this name on this connection.",
-            StatusCode::REQUEST_TIMEOUT => "The request did not come in time.",
-            StatusCode::SERVICE_UNAVAILABLE => "It has no room for this request. Try again later.",
-            _ => "It cannot serve this request.",
-        },
+impl Unanswered<'_> {
+    /// The page.
+    pub fn page(&self, status: StatusCode, method: &Method) -> (response::Parts, Length, Bytes) {
+        let phrase = status.canonical_reason().unwrap_or("Error");
+        let text = format!(
+            "{} {phrase}\n\nThis page is from the gateway that inspects this connection, and not \
+             from the server.\n{}\nConnection: {}\n",
+            status.as_u16(),
+            self.cause(status),
+            Id(self.id)
+        );
+        text_page(status, method, text.into())
+    }
+
+    fn cause(&self, status: StatusCode) -> &'static str {
+        match (of_upstream(self.reason), self.by) {
+            (Some(_), Respondent::Inspector) => {
+                "Its inspector gave no usable answer. Try again later."
+            }
+            (Some(cause), Respondent::Origin) => cause,
+            (None, _) => match status {
+                StatusCode::MISDIRECTED_REQUEST => {
+                    "It does not serve this name on this connection."
+                }
+                StatusCode::REQUEST_TIMEOUT => "The request did not come in time.",
+                StatusCode::SERVICE_UNAVAILABLE => {
+                    "It has no room for this request. Try again later."
+                }
+                _ => "It cannot serve this request.",
+            },
+        }
     }
 }
 
@@ -107,7 +120,8 @@ mod tests {
             (Respondent::Inspector, 400, &Reason::Trace, "It cannot serve this request."),
         ] {
             let status = StatusCode::from_u16(status).unwrap_or_default();
-            assert!(cause(by, status, reason).contains(expected), "{status} {reason}");
+            let cause = Unanswered { by, reason, id: 0 }.cause(status);
+            assert!(cause.contains(expected), "{status} {reason}");
         }
     }
 }

@@ -14,7 +14,7 @@ use http::uri::{Authority, PathAndQuery};
 use http::{Method, StatusCode, header, request, response};
 
 use super::decoding::ClientDecoders;
-use super::inspected::{self, Respondent};
+use super::inspected::{Respondent, Unanswered};
 use super::originate;
 use super::page::page;
 use super::refusal::ProxyRefusal;
@@ -384,7 +384,7 @@ impl ServedConnection {
         if let Some(route) = self.route.as_ref().filter(|route| route.mints()) {
             let by =
                 if route.is_to_inspector() { Respondent::Inspector } else { Respondent::Origin };
-            return inspected::page(by, (status, method), reason, self.info.id);
+            return Unanswered { by, reason, id: self.info.id }.page(status, method);
         }
         if !self.is_proxied {
             return page(status, method);

@@ -72,36 +72,47 @@ impl Newest {
     }
 }
 
+/// One configuration, as a worker has it.
+pub struct WorkerConfiguration {
+    /// What all workers share.
+    pub shared: Arc<SharedHttp>,
+    /// The names of rules and listeners for access lines.
+    pub labels: Labels,
+    /// Resolves the names of upstreams.
+    pub names: Rc<Names>,
+}
+
+impl WorkerConfiguration {
+    fn dialler(&self, engine: &Rc<Worker>) -> Dialler {
+        Dialler {
+            engine: engine.clone(),
+            names: self.names.clone(),
+            tls: self.shared.upstream_tls.clone(),
+            connect_timeout: self.shared.config.limits.connect_timeout,
+        }
+    }
+}
+
 impl Http {
     /// The state of a worker without upstream connections.
     pub fn new(
-        shared: Arc<SharedHttp>,
-        labels: Labels,
+        configuration: WorkerConfiguration,
         engine: Rc<Worker>,
-        names: Rc<Names>,
         log: Rc<RefCell<Log>>,
     ) -> Rc<Self> {
+        let dialler = configuration.dialler(&engine);
+        let WorkerConfiguration { shared, labels, .. } = configuration;
         let compressors =
             Compressors::new(&shared.config, &shared.compress, &engine.process.budget);
-        let dialler = Dialler {
-            engine: engine.clone(),
-            names,
-            tls: shared.upstream_tls.clone(),
-            connect_timeout: shared.config.limits.connect_timeout,
-        };
         let (pool, newest) = (Rc::default(), Rc::default());
         Self { shared, labels, engine, dialler, pool, compressors, log, newest }.publish()
     }
 
     /// The same worker under another configuration, which serves new requests from now on.
-    pub fn reload(&self, shared: Arc<SharedHttp>, labels: Labels, names: Rc<Names>) -> Rc<Self> {
-        let dialler = Dialler {
-            engine: self.engine.clone(),
-            names,
-            tls: shared.upstream_tls.clone(),
-            connect_timeout: shared.config.limits.connect_timeout,
-        };
+    pub fn reload(&self, configuration: WorkerConfiguration) -> Rc<Self> {
         self.pool.forget_unused();
+        let dialler = configuration.dialler(&self.engine);
+        let WorkerConfiguration { shared, labels, .. } = configuration;
         let http = Self {
             labels,
             engine: self.engine.clone(),

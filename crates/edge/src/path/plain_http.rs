@@ -12,7 +12,7 @@ use crate::path::proxy_protocol;
 use crate::path::shadow;
 use eyelet_config::{Action, Host, HostPort, HttpAddress, HttpUpstream, Splice, UpstreamHttp2};
 use eyelet_engine::park;
-use eyelet_http::proxied::{self, ProxiedClient, ProxiedRequest, ProxiedRoute};
+use eyelet_http::proxied::{self, ProxiedClient, ProxiedRefusal, ProxiedRequest, ProxiedRoute};
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_memory::interner::Name;
 use eyelet_telemetry::info::{ConnectionInfo, End};
@@ -78,7 +78,8 @@ async fn pass(
         Err(Reason::Refused(_)) if info.decided.rule.is_none() => NO_RULE,
         Err(reason) => reason,
     };
-    client.refuse(http, info, request, (refused, connect::message(connection, info))).await
+    let message = connect::message(connection, info);
+    client.refuse(http, info, request, ProxiedRefusal { reason: refused, message }).await
 }
 
 /// Notes what is known of a request, and forgets the one before.

@@ -13,7 +13,7 @@ use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::log::Log;
 
 use crate::snapshot::Snapshot;
-use eyelet_downstream::connection::worker::Http;
+use eyelet_downstream::connection::worker::{Http, WorkerConfiguration};
 
 /// A worker under one configuration. An active connection holds it; a parked one does not.
 pub struct Worker {
@@ -43,8 +43,7 @@ impl Worker {
         let engine = Rc::new(engine::Worker::new(index, settings, process, counters)?);
         let names = Rc::new(Names::new(snapshot.names.clone(), engine.clone()));
         let log = Rc::new(RefCell::new(log));
-        let (shared, labels) = (snapshot.http.clone(), snapshot.labels());
-        let http = Http::new(shared, labels, engine.clone(), names.clone(), log.clone());
+        let http = Http::new(configuration(&snapshot, &names), engine.clone(), log.clone());
         Ok(Self { snapshot, engine, names, http, log, successor: Rc::default() })
     }
 
@@ -52,7 +51,7 @@ impl Worker {
     #[must_use]
     pub fn reloaded(&self, snapshot: Arc<Snapshot>) -> Self {
         let names = Rc::new(self.names.reloaded(snapshot.names.clone()));
-        let http = self.http.reload(snapshot.http.clone(), snapshot.labels(), names.clone());
+        let http = self.http.reload(configuration(&snapshot, &names));
         let (engine, log) = (self.engine.clone(), self.log.clone());
         Self { snapshot, engine, names, http, log, successor: self.successor.clone() }
     }
@@ -74,5 +73,13 @@ impl Worker {
     /// The names of its rules and listeners for access lines.
     pub fn labels(&self) -> &Labels {
         &self.http.labels
+    }
+}
+
+fn configuration(snapshot: &Snapshot, names: &Rc<Names>) -> WorkerConfiguration {
+    WorkerConfiguration {
+        shared: snapshot.http.clone(),
+        labels: snapshot.labels(),
+        names: names.clone(),
     }
 }

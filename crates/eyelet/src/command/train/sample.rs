@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use eyelet_client::{HttpServer, RequestLimits, ServerAddress, blocking};
 use eyelet_compress::dictionary::offer;
-use eyelet_compress::eligible::{self, LENGTH_MIN_TRAINED};
+use eyelet_compress::eligible::{self, LENGTH_MIN_TRAINED, ResponseHead};
 use http::Request;
 use http::header::{ACCEPT_ENCODING, HOST};
 use rustls_pki_types::ServerName;
@@ -44,10 +44,10 @@ impl Source {
             .header("x-forwarded-proto", "https")
             .body(Bytes::new());
         let answer = blocking::ask(&self.0, request.ok()?, LIMITS).ok()?;
-        let (status, fields) = (answer.status(), answer.headers());
-        let length = Some(answer.body().len() as u64);
-        let public = offer::may_be_sample(status, fields);
-        let worth = eligible::by_head(status, fields, length, LENGTH_MIN_TRAINED, false).is_ok();
+        let (status, headers) = (answer.status(), answer.headers());
+        let head = ResponseHead { status, headers, length: Some(answer.body().len() as u64) };
+        let public = offer::may_be_sample(status, headers);
+        let worth = eligible::by_head(head, LENGTH_MIN_TRAINED, false).is_ok();
         (public && worth).then(|| answer.into_body().into())
     }
 }
