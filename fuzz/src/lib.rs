@@ -31,17 +31,6 @@ pub mod tls {
 #[path = "../../crates/wire/src/testing/mod.rs"]
 pub mod wire;
 
-/// The watch over first flights. The crate it is of is a program, and has more to build than a
-/// fuzz target needs.
-#[path = "../../crates/engine/src/relay"]
-pub mod relay {
-    pub mod inspect;
-}
-
-/// What must hold of it.
-#[path = "../../crates/engine/src/relay/inspect/properties.rs"]
-pub mod watch_properties;
-
 /// What DNS responses say.
 #[path = "../../crates/resolve/src/answer.rs"]
 pub mod answer;

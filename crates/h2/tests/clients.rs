@@ -2,7 +2,6 @@
 //! stream: it keeps the exported bytes only, answers on them, and imports them when a stream comes.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
-#[path = "exchange/mod.rs"]
 mod exchange;
 
 use std::fs::OpenOptions;

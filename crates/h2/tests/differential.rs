@@ -2,7 +2,6 @@
 //! windows and cuts, whose bodies and trailers must arrive as they were sent.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-#[path = "exchange/mod.rs"]
 mod exchange;
 
 use std::collections::BTreeMap;

@@ -1,7 +1,6 @@
 //! The properties that the fuzz targets assert, on bytes that resemble frames, blocks and exports.
 #![allow(clippy::unwrap_used)]
 
-#[path = "arbitrary/mod.rs"]
 mod arbitrary;
 
 use proptest::collection::vec;

@@ -8,9 +8,10 @@ use eyelet_wire::server_hello::{ServerHelloReader, ServerPeek};
 
 use eyelet_telemetry::reason::{Reason, SecondHello, ServerFault};
 
-// By path: the fuzz crate includes this file as a module of its own.
-#[path = "inspect/export.rs"]
 pub mod export;
+#[cfg(any(test, fuzzing))]
+pub mod properties;
+
 use export::InspectionV1;
 
 /// A change_cipher_spec that changes nothing.
@@ -210,11 +211,6 @@ impl Borders {
         step
     }
 }
-
-// By path: the fuzz crate includes this file as a module of its own.
-#[cfg(test)]
-#[path = "inspect/properties.rs"]
-mod properties;
 
 #[cfg(test)]
 mod tests {

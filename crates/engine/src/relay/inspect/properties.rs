@@ -1,6 +1,9 @@
 //! Properties of the inspection of first flights, for any bytes and any cuts. The fuzz target
 //! `watch` and the tests beside it call the same functions.
 
+// A broken property is a finding of the test or the fuzz target that asked for it.
+#![allow(clippy::panic)]
+
 use eyelet_wire::hello::{HelloReader, Peek, Sni};
 use eyelet_wire::server_hello::{ServerHelloReader, ServerPeek};
 

@@ -4,11 +4,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-#[path = "any_text/certificate.rs"]
 mod certificate;
-#[path = "any_text/list.rs"]
 mod list;
-#[path = "any_text/property.rs"]
 mod property;
 
 use certificate::file_is_read_or_refused;
@@ -16,16 +13,16 @@ use list::bytes_are_a_list;
 use property::text_is_checked;
 
 const EXAMPLES: [&str; 6] = [
-    include_str!("../../../examples/acme.toml"),
-    include_str!("../../../examples/ci.toml"),
-    include_str!("../../../examples/edge.toml"),
-    include_str!("../../../examples/egress.toml"),
-    include_str!("../../../examples/gateway.toml"),
-    include_str!("../../../examples/many-names.toml"),
+    include_str!("../../../../examples/acme.toml"),
+    include_str!("../../../../examples/ci.toml"),
+    include_str!("../../../../examples/edge.toml"),
+    include_str!("../../../../examples/egress.toml"),
+    include_str!("../../../../examples/gateway.toml"),
+    include_str!("../../../../examples/many-names.toml"),
 ];
 const LISTS: [&str; 3] = [
-    include_str!("../../../examples/allow.txt"),
-    include_str!("../../../examples/builders.txt"),
+    include_str!("../../../../examples/allow.txt"),
+    include_str!("../../../../examples/builders.txt"),
     "\u{feff}A.example\r\n.b.example\t# c\r\n\r\n*.example\r\n::/0\r\n10.0.0.1",
 ];
 /// Bytes that are inserted at every place of a list.
