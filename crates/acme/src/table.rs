@@ -46,7 +46,6 @@ pub(crate) struct Entry {
 
 /// A name that certificates are ordered for.
 pub struct Known {
-    /// The name.
     pub name: Box<str>,
     /// What is served for it now.
     pub served: CertificatesOrLack,
@@ -107,9 +106,6 @@ impl Acme {
     }
 
     /// The same for a name that is ordered when a client asks for it: waits for the order.
-    ///
-    /// # Errors
-    /// [`CertificateLack`].
     pub async fn order(
         &self,
         name: &str,

@@ -1,6 +1,8 @@
 //! The admin server: metrics and documents about a running edge. It has one thread with a runtime
 //! of its own, so that no worker waits for whoever asks. It knows the edge by one trait only.
 
+#![allow(missing_docs)] // only the workspace uses it
+
 mod access;
 mod causes;
 mod connections;

@@ -61,7 +61,6 @@ pub enum MetricKind {
 pub enum Number {
     /// A whole number, such as bytes.
     Whole(u64),
-    /// Seconds.
     Seconds(f64),
 }
 

@@ -106,7 +106,6 @@ pub struct Objects {
 /// How far the document is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Written {
-    /// Not at all.
     Nothing,
     /// To the beginning of the array.
     Head,

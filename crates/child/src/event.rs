@@ -61,7 +61,6 @@ pub enum ChildEvent {
         /// When the next try is.
         pause: Duration,
     },
-    /// It is over.
     Over(Over),
 }
 
@@ -84,7 +83,6 @@ pub enum Over {
 pub(crate) enum Message {
     /// Ends the application with this signal.
     End(Signal),
-    /// Passes a signal on.
     Pass(Signal),
     /// Kills the application.
     Kill,

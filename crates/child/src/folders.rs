@@ -28,7 +28,6 @@ pub enum SuperviseError {
     /// The system refuses it.
     #[error("cannot watch {}: {error}", folder.display())]
     Unwatchable {
-        /// The folder.
         folder: PathBuf,
         /// Why.
         error: io::Error,
@@ -61,7 +60,6 @@ impl Folders {
         Ok(folders)
     }
 
-    /// Ends a wait.
     pub(crate) fn ender(&self) -> WaitEnder {
         self.inotify.ender()
     }

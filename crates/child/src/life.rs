@@ -53,7 +53,6 @@ enum Why {
     Undecided,
 }
 
-/// One life.
 struct Life {
     child: Child,
     since: Instant,

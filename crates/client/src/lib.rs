@@ -3,6 +3,7 @@
 //! and each answer has limits on time and size.
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs)] // only the workspace uses it
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod blocking;
@@ -50,7 +51,6 @@ pub enum ServerAddress {
     Unix(PathBuf),
 }
 
-/// Limits of one request.
 #[derive(Clone, Copy)]
 pub struct RequestLimits {
     /// For each address of the server: a silent one leaves time for the others.

@@ -16,14 +16,12 @@ use crate::reader::{Report, Section, Text};
 pub enum AdminSettings {
     /// A Unix socket. Who may open its file may ask.
     Unix {
-        /// Its path.
         path: PathBuf,
         /// The permissions of its file.
         mode: u32,
     },
     /// A loopback address. Who has the token may ask.
     Tcp {
-        /// The address.
         address: SocketAddr,
         /// The file with the token.
         token_file: PathBuf,

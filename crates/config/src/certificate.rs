@@ -35,7 +35,6 @@ pub enum CertificateError {
     /// A file cannot be read.
     #[error("cannot read {}: {why}", file.display())]
     Unreadable {
-        /// Which.
         file: PathBuf,
         /// What the system says.
         why: io::Error,
@@ -43,7 +42,6 @@ pub enum CertificateError {
     /// A PEM section is broken.
     #[error("{}: broken PEM: {why}", file.display())]
     Pem {
-        /// Which.
         file: PathBuf,
         /// Where it breaks.
         why: pem::Error,
@@ -52,7 +50,6 @@ pub enum CertificateError {
     #[error("{} has no certificate; expected \"-----BEGIN CERTIFICATE-----\"{}", file.display(),
         if *holds_key { ", and it holds a key: are `certificate` and `key` swapped?" } else { "" })]
     NoCertificate {
-        /// Which.
         file: PathBuf,
         /// Whether it contains a key instead.
         holds_key: bool,
@@ -60,7 +57,6 @@ pub enum CertificateError {
     /// The certificate is not X.509.
     #[error("{}: the first certificate cannot be parsed: {why}", file.display())]
     BadCertificate {
-        /// Which file.
         file: PathBuf,
         /// What is wrong with it.
         why: String,
@@ -69,31 +65,21 @@ pub enum CertificateError {
     #[error("{}: the first certificate has {bytes} bytes; expected at most {LEAF_BYTES_MAX}, \
         which is what rustls reads: spread its names over several certificates", file.display())]
     LargeLeaf {
-        /// Which file.
         file: PathBuf,
         /// The certificate's length.
         bytes: usize,
     },
     /// The file contains no key.
     #[error("{} has no private key; expected PKCS#8, SEC1 or PKCS#1 in PEM", file.display())]
-    NoKey {
-        /// Which.
-        file: PathBuf,
-    },
+    NoKey { file: PathBuf },
     /// The key is encrypted with a passphrase.
     #[error("the key in {file} is encrypted; decrypt it: openssl pkey -in {file} -out plain.key",
         file = file.display())]
-    EncryptedKey {
-        /// Which file.
-        file: PathBuf,
-    },
+    EncryptedKey { file: PathBuf },
     /// The key is of an unsupported kind, or damaged.
     #[error("{}: not a key that can sign: expected RSA of 2048 to 8192 bits, ECDSA on P-256, \
         P-384 or P-521, or Ed25519", file.display())]
-    BadKey {
-        /// Which file.
-        file: PathBuf,
-    },
+    BadKey { file: PathBuf },
     /// It is to sign others, and cannot.
     #[error("{}: {fault}", file.display())]
     Authority {
@@ -297,9 +283,6 @@ pub fn check_key_mode(file: &Path, mode: u32) -> Result<(), AuthorityFault> {
 }
 
 /// Checks that a certificate may sign others, whatever its dates.
-///
-/// # Errors
-/// [`AuthorityFault`].
 pub fn check_authority(certificate: &CertificateDer<'_>) -> Result<(), AuthorityFault> {
     let (_, parsed) =
         parse_x509_certificate(certificate).map_err(|_| AuthorityFault::Unreadable)?;

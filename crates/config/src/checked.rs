@@ -27,9 +27,7 @@ pub struct Config {
     pub policy: eyelet_policy::Rules,
     /// The files of the lists in `policy`.
     pub lists: ListFiles,
-    /// Limits.
     pub limits: Limits,
-    /// Limits of HTTP.
     pub http: HttpLimits,
     /// What is logged, and where.
     pub log: LogSettings,

@@ -33,7 +33,6 @@ pub enum StoreAddress {
 /// A server of Redis or Valkey, perhaps of a cluster.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisAddress {
-    /// Its address.
     pub address: HostPort,
     /// The number of the database.
     pub database: u16,

@@ -1,6 +1,8 @@
 //! Configuration: a TOML file in; one checked and indexed value, or every mistake with its place,
 //! out. No tokio, no sockets. It reads the files that the configuration names.
 
+#![allow(missing_docs)] // only the workspace uses it
+
 mod acme;
 mod admin;
 pub mod certificate;

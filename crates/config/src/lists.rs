@@ -33,7 +33,6 @@ pub enum ListKind {
 pub struct ListFile {
     /// Where it is.
     pub path: PathBuf,
-    /// What it lists.
     pub kind: ListKind,
 }
 
@@ -54,7 +53,6 @@ pub struct RenewedList {
 /// A file's list, and warnings.
 #[derive(Debug)]
 pub struct ReadList {
-    /// What it lists.
     pub list: List,
     /// Only of severity `Warning`.
     pub warnings: Vec<Diagnostic>,
@@ -168,7 +166,6 @@ impl<'e> ListReader<'e> {
         self.lists.clone()
     }
 
-    /// Their files.
     pub(super) fn finish(self) -> ListFiles {
         self.files
     }

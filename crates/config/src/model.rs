@@ -211,7 +211,6 @@ impl fmt::Display for SpliceUpstream {
 /// `host:port`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HostPort {
-    /// The host.
     pub host: Host,
     /// The port, never 0.
     pub port: u16,

@@ -45,7 +45,6 @@ struct Row {
     certificates: u32,
 }
 
-/// A rule.
 #[derive(Clone, Copy, Debug)]
 pub struct RuleRef<'a> {
     /// As given, or "rule N", counted from 1.

@@ -32,7 +32,6 @@ pub struct TraceSettings {
 pub struct TraceEndpoint {
     /// Whether it is https://.
     pub tls: bool,
-    /// Host and port.
     pub address: HostPort,
     /// The authority as it is written, for `Host`.
     pub authority: Box<str>,

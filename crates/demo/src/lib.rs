@@ -3,6 +3,7 @@
 //! itself is the program's. It does not know that it is a demo.
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs)] // only the workspace uses it
 
 mod app;
 mod client;
@@ -56,7 +57,6 @@ pub enum DemoError {
     /// The servers behind the edge.
     #[error("cannot start the servers behind the edge: {0}")]
     Behind(io::Error),
-    /// Signals.
     #[error("cannot wait for signals: {0}")]
     Signals(io::Error),
 }
@@ -103,9 +103,6 @@ pub struct ServedPage {
 impl Demo {
     /// Makes the folder, the certificates, the sockets behind the edge, and its configuration.
     /// `listen` are the addresses for the page; a port may be 0.
-    ///
-    /// # Errors
-    /// [`DemoError`].
     pub fn prepare(listen: &[SocketAddr]) -> Result<Self, DemoError> {
         let signals = EndSignals::catch().map_err(DemoError::Signals)?;
         let folder = TemporaryFolder::create().map_err(DemoError::Folder)?;
@@ -147,9 +144,6 @@ impl Demo {
     }
 
     /// Serves the page by this edge, and prints how to get there.
-    ///
-    /// # Errors
-    /// [`DemoError`].
     pub fn serve(self, edge: Edge) -> Result<ServedPage, DemoError> {
         let Self { signals, folder, authority, configuration, hellos, runtime, .. } = self;
         let host = text::authority_of(APP_NAME, edge.page.port());

@@ -2,6 +2,7 @@
 //! are read from, and what their responses are written to, by HTTP/1.1 or HTTP/2.
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs)] // only the workspace uses it
 
 pub mod client;
 pub mod connection;

@@ -3,5 +3,7 @@
 //! The path of a connection is in the crate `edge`; ARCHITECTURE.md describes the whole. `command`
 //! imports `process`, never the other way round.
 
+#![allow(missing_docs)] // only the workspace uses it
+
 pub mod command;
 pub mod process;

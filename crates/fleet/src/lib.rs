@@ -4,6 +4,7 @@
 //! its own.
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs)] // only the workspace uses it
 
 mod folder;
 pub mod period_keys;
@@ -113,9 +114,6 @@ impl Fleet {
     }
 
     /// The value with this name, if there is one.
-    ///
-    /// # Errors
-    /// [`FleetError`].
     pub fn get(&mut self, name: &str) -> Result<Option<Zeroizing<Vec<u8>>>, FleetError> {
         let read = match &mut self.store {
             Store::Folder(folder) => folder.get(name),
@@ -128,9 +126,6 @@ impl Fleet {
     /// Stores a value if there is none with this name. Returns the one that is there then, which
     /// another edge may have made. The store forgets it after `lifetime`. A name that is used again
     /// after that may be lost once: see `sweep`.
-    ///
-    /// # Errors
-    /// [`FleetError`].
     pub fn put_if_absent(
         &mut self,
         name: &str,
@@ -152,9 +147,6 @@ impl Fleet {
 
     /// Stores a value in the place of the one with this name. The store forgets it after
     /// `lifetime`.
-    ///
-    /// # Errors
-    /// [`FleetError`].
     pub fn put(&mut self, name: &str, value: &[u8], lifetime: Duration) -> Result<(), FleetError> {
         let sealed = self.sealer.seal(name, value).map_err(|_| FleetError::Library)?;
         let put = match &mut self.store {
@@ -165,9 +157,6 @@ impl Fleet {
     }
 
     /// Removes a value. A missing one is no error.
-    ///
-    /// # Errors
-    /// [`FleetError`].
     pub fn remove(&mut self, name: &str) -> Result<(), FleetError> {
         let removed = match &mut self.store {
             Store::Folder(folder) => folder.remove(name),

@@ -7,7 +7,6 @@ use zeroize::Zeroizing;
 
 use crate::{Fleet, FleetError};
 
-/// Bytes of a key.
 pub const KEY_BYTES: usize = 32;
 
 /// The periods of a kind of key, at a time.
@@ -57,9 +56,6 @@ impl Fleet {
     /// this edge holds: a store that lost its data is filled again, and an edge that starts then
     /// has the keys of the others. If there is none either, and `is_made`, a key is made. The key
     /// that is returned may be another one than `held`.
-    ///
-    /// # Errors
-    /// [`FleetError`].
     pub fn period_key(
         &mut self,
         kind: &str,

@@ -9,7 +9,6 @@ use zeroize::Zeroizing;
 const VERSION: u8 = 1;
 /// Bytes before the ciphertext.
 const HEAD_BYTES: usize = 1 + NONCE_LEN;
-/// Bytes of the key.
 const KEY_BYTES: usize = 32;
 
 /// Why a sealed value does not open.
@@ -57,9 +56,6 @@ impl Sealer {
     }
 
     /// Opens a value that was sealed for this name.
-    ///
-    /// # Errors
-    /// [`OpenError`].
     pub fn open(&self, name: &str, sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, OpenError> {
         let (head, body) = sealed.split_at_checked(HEAD_BYTES).ok_or(OpenError::Short)?;
         let (version, nonce) = head.split_first().ok_or(OpenError::Short)?;

@@ -1,6 +1,7 @@
 //! Serves the HTTP requests of a terminated connection and passes them to its upstream.
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs)] // only the workspace uses it
 
 pub mod check;
 mod exchange;
@@ -38,7 +39,6 @@ pub fn forget_unused(budget: &Arc<Budget>) {
 pub struct WokenConnection {
     /// Its sockets.
     pub handle: Handle,
-    /// Its info.
     pub info: ConnectionInfo,
     /// The memory that was counted for what it does first.
     pub counted: Counted,

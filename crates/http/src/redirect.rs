@@ -30,9 +30,7 @@ const READ_BYTES: usize = 4 << 10;
 /// The stage until the response.
 const HEAD: When = When::During(Stage::RequestHead);
 
-/// The port of https.
 const HTTPS_PORT: u16 = 443;
-/// The port of http.
 const HTTP_PORT: u16 = 80;
 /// Where a server of HTTP-01 looks for the answer to a token.
 const CHALLENGES: &str = "/.well-known/acme-challenge/";

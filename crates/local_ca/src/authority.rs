@@ -51,9 +51,6 @@ pub struct Authority {
 
 impl Authority {
     /// Opens the authority of these settings, and makes it if there is none.
-    ///
-    /// # Errors
-    /// [`LocalCaError`].
     pub fn open(settings: &LocalSettings) -> Result<Self, LocalCaError> {
         let path = folder_or_default(settings.folder.as_deref())?;
         let at = |why| LocalCaError::Folder { folder: path.clone(), why };
@@ -79,9 +76,6 @@ impl Authority {
     }
 
     /// Opens the authority of a folder. `None`: there is none.
-    ///
-    /// # Errors
-    /// [`LocalCaError`].
     pub fn read(path: &Path) -> Result<Option<Self>, LocalCaError> {
         // Opening makes the folder.
         if !path.exists() {
@@ -131,7 +125,6 @@ impl Authority {
         self.folder.join(KEY_FILE)
     }
 
-    /// Its folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -141,7 +134,6 @@ impl Authority {
         &self.pem
     }
 
-    /// The certificate.
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
     }

@@ -28,7 +28,6 @@ pub(crate) const COMMON_NAME_BYTES_MAX: usize = 64;
 pub enum SubjectName {
     /// A DNS name in lower case, perhaps with `*.` in front.
     Dns(Box<str>),
-    /// An address.
     Address(IpAddr),
 }
 
@@ -109,9 +108,7 @@ impl Drop for LeafKey {
 
 /// A certificate that the authority signed.
 pub struct SignedLeaf {
-    /// In DER.
     pub certificate: CertificateDer<'static>,
-    /// In PEM.
     pub pem: String,
     /// Its last second.
     pub end: SystemTime,

@@ -2,6 +2,7 @@
 //! it signs, and the stores of certificates that trust it. No TLS, no sockets, no rules.
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs)] // only the workspace uses it
 
 mod authority;
 mod certificate_files;
@@ -30,7 +31,6 @@ pub enum LocalCaError {
         folder.display(), commands(folder, "--install")
     )]
     Damaged {
-        /// Its folder.
         folder: PathBuf,
         /// What is wrong.
         why: String,
@@ -42,7 +42,6 @@ pub enum LocalCaError {
         folder.display(), commands(folder, &format!("--install{}", options(permits)))
     )]
     Expired {
-        /// Its folder.
         folder: PathBuf,
         /// What it may sign that others may not.
         permits: Vec<String>,
@@ -52,7 +51,6 @@ pub enum LocalCaError {
     /// A certificate in files cannot be written.
     #[error("cannot write {}: {why}; --out names a folder that is there and yours", path.display())]
     NotWritten {
-        /// Which.
         path: PathBuf,
         /// What the system says.
         why: io::Error,
@@ -60,7 +58,6 @@ pub enum LocalCaError {
     /// A file of the authority cannot be used.
     #[error("{}: {why}", path.display())]
     File {
-        /// Which.
         path: PathBuf,
         /// What the system says.
         why: io::Error,
@@ -71,7 +68,6 @@ pub enum LocalCaError {
          [local], or --folder, names another one", folder.display()
     )]
     Folder {
-        /// Which.
         folder: PathBuf,
         /// What the system says.
         why: io::Error,
@@ -89,7 +85,6 @@ pub enum LocalCaError {
         folder.display(), names.join(", "), commands(folder, &permitting(permitted, names))
     )]
     NotPermitted {
-        /// Its folder.
         folder: PathBuf,
         /// What it may sign.
         permitted: Permitted,
@@ -103,7 +98,6 @@ pub enum LocalCaError {
         folder.display()
     )]
     NotYet {
-        /// Its folder.
         folder: PathBuf,
         /// Its first second.
         start: String,

@@ -24,7 +24,6 @@ const SEGMENT_PAUSE: Duration = Duration::from_millis(20);
 pub enum ServerReply {
     /// It chose. The extensions are by number.
     Hello(ServerHello, Vec<(u16, Vec<u8>)>),
-    /// An alert.
     Alert(u8),
     /// Bytes that are not TLS; the first ones.
     NotTls(Vec<u8>),

@@ -179,7 +179,6 @@ fn breach(reflects: Result<bool, String>, response: &ProbeResponse, report: &mut
 pub enum OnceAnswered {
     /// It ends. The answer may end by that.
     Close,
-    /// It is idle.
     Idle,
 }
 

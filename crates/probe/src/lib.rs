@@ -2,6 +2,7 @@
 //! opens one connection at a time, about twenty in all, and each wait has a limit.
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs)] // only the workspace uses it
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic))]
 
 mod certificate;

@@ -12,7 +12,6 @@ pub struct ProbeResponse {
     pub status: u16,
     /// Names and values.
     pub fields: Vec<(String, String)>,
-    /// The body.
     pub body: Vec<u8>,
     /// The body is longer than [`BODY_BYTES_MAX`]; its beginning is here.
     pub is_cut: bool,

@@ -30,9 +30,6 @@ pub struct ProbeTarget {
 
 impl ProbeTarget {
     /// Resolves `HOST:PORT`. `name` replaces the host in hellos and requests.
-    ///
-    /// # Errors
-    /// [`TargetError`].
     pub fn resolve(text: &str, name: Option<&str>, wait: Duration) -> Result<Self, TargetError> {
         let syntax = || TargetError::Syntax(text.to_owned());
         let (host, port) = text.rsplit_once(':').ok_or_else(syntax)?;

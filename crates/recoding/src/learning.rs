@@ -19,7 +19,6 @@ const BODY_BYTES_MIN: usize = 128;
 
 /// The coding of a response, which is decoded_coding.
 pub struct DecodedCoding {
-    /// The coding.
     pub coding: Coding,
     /// Its dictionary, if it has one.
     pub dictionary: Option<Arc<Learned>>,

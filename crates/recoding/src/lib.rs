@@ -3,6 +3,7 @@
 //! dictionaries.
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs)] // only the workspace uses it
 
 mod coder;
 mod compressors;

@@ -37,7 +37,6 @@ pub(super) struct Wanted {
     pub(super) is_head: bool,
     /// Whether conditions were restored to the upstream's own tags.
     pub(super) tags_restored: bool,
-    /// Path and query.
     pub(super) path: PathAndQuery,
     /// Whether this response may depend on dictionaries.
     pub(super) dictionaries: bool,

@@ -160,7 +160,6 @@ impl Owner for Rc<Worker> {
 pub struct Connected<R> {
     /// Where it leads. `None`: a Unix socket.
     pub address: Option<SocketAddr>,
-    /// The socket.
     pub socket: OwnedFd,
     /// Its registration. `None`: it was connected at once, and was not registered.
     pub registration: Option<R>,

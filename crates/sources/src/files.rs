@@ -55,7 +55,6 @@ impl SourceFiles {
         Self { served, lists: HashMap::new(), dns: Vec::new(), tried: None, notes }
     }
 
-    /// All paths.
     pub fn paths(&self) -> impl Iterator<Item = Cow<'_, Path>> {
         let Served { config, tls, upstream_tls, evidence_roots } = &self.served;
         let own = config.watch.as_ref().map(|watch| Cow::Borrowed(&*watch.file));

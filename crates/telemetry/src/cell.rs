@@ -19,7 +19,6 @@ impl Cell {
         self.0.store(self.0.load(Relaxed).wrapping_sub(1), Relaxed);
     }
 
-    /// Adds `n`.
     #[inline]
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);

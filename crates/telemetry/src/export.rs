@@ -118,7 +118,6 @@ pub struct DecidedV1<'a> {
     pub evidence: Option<EvidenceV1<'a>>,
 }
 
-/// [`Outcome`].
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub enum OutcomeV1 {
     /// See [`Outcome::Failed`].
@@ -136,13 +135,11 @@ pub enum OutcomeV1 {
 /// [`UpstreamName`].
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 pub enum UpstreamV1<'a> {
-    /// This address.
     Address(SocketAddr),
     /// A name, or a Unix socket.
     Name(&'a str),
 }
 
-/// [`TlsCompression`].
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub enum TlsCompressionV1 {
     /// See [`TlsCompression::None`].
@@ -171,7 +168,6 @@ pub struct EvidenceV1<'a> {
 /// [`CertificateEvidence`].
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 pub struct CertificateV1<'a> {
-    /// Its names.
     #[serde(borrow)]
     pub names: Vec<&'a str>,
     /// The issuer's whole name.

@@ -86,7 +86,6 @@ pub enum DestinationSource {
     Kernel,
     /// The handover of another process, which does not say who.
     Imported,
-    /// A PROXY header.
     ProxyHeader,
 }
 
@@ -255,7 +254,6 @@ impl Alpn {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(untagged)]
 pub enum UpstreamName {
-    /// This address.
     Address(SocketAddr),
     /// A name that could not be dialled, or a Unix socket.
     Name(Box<str>),

@@ -217,7 +217,6 @@ impl Seen {
 /// A connection, as its slot knows it. Nothing is copied for one that is not asked for.
 #[derive(Clone, Debug)]
 pub struct ConnectionView<'a> {
-    /// Its id.
     pub id: u64,
     /// How far it is.
     pub state: State,
@@ -279,7 +278,6 @@ impl<'a> ConnectionView<'a> {
 /// Which connections are asked for: those for which everything that is given holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// This one.
     pub id: Option<ConnectionId>,
     /// The name of the rule.
     pub rule: Option<String>,
@@ -334,7 +332,6 @@ pub struct Listed {
     pub client: SocketAddr,
     /// The name in the hello.
     pub sni: Option<Box<str>>,
-    /// The version of TLS.
     pub tls_version: Option<&'static str>,
     /// The upstream that it has.
     pub upstream: Option<UpstreamName>,

@@ -69,7 +69,6 @@ pub enum Reason {
     MalformedHello(Malformed),
     /// A malformed name in a ClientHello.
     MalformedName(SniFault),
-    /// A malformed PROXY header.
     MalformedProxyHeader(ProxyFault),
     /// The request is for a host that leads to another rule.
     Misdirected(Box<str>),

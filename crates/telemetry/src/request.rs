@@ -8,7 +8,6 @@ use crate::upstream_tls::UpstreamTlsInfo;
 /// What a log entry shows of a request.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct RequestInfo<'a> {
-    /// The method.
     pub method: &'a str,
     /// The path with its query.
     pub path: &'a str,
@@ -34,7 +33,6 @@ pub struct RequestInfo<'a> {
 /// The place of a request in its trace.
 #[derive(Clone, Copy, Debug)]
 pub struct TraceIds {
-    /// The trace.
     pub trace_id: TraceId,
     /// The span of this request.
     pub span_id: SpanId,

@@ -42,7 +42,6 @@ impl UpstreamCounters {
 pub struct OpenExchange(Arc<UpstreamCounters>);
 
 impl OpenExchange {
-    /// Counts one.
     pub fn new(counters: &Arc<UpstreamCounters>) -> Self {
         counters.opened();
         Self(counters.clone())

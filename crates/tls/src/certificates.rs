@@ -382,7 +382,6 @@ impl Certificate {
         [leaf].into_iter().chain(self.issuers.iter().map(|issuer| CertificateDer::from(&**issuer)))
     }
 
-    /// Its key in DER.
     pub(crate) fn key(&self) -> Option<PrivateKeyDer<'_>> {
         PrivateKeyDer::try_from(&**self.key).ok()
     }

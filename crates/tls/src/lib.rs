@@ -2,6 +2,7 @@
 //! clients for upstreams.
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs)] // only the workspace uses it
 
 pub mod certificates;
 pub mod client;

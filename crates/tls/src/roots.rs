@@ -31,10 +31,7 @@ pub enum RootsError {
     NoSystem,
     /// No certificate in the file can be a root.
     #[error("{file}: none of the certificates can be a root")]
-    NoRoot {
-        /// The file.
-        file: String,
-    },
+    NoRoot { file: String },
     /// rustls refuses them.
     #[error("roots: {0}")]
     Rustls(String),
@@ -63,7 +60,6 @@ impl EvidenceRoots {
         Ok(Self { file, current })
     }
 
-    /// The roots.
     pub fn store(&self) -> Arc<RootCertStore> {
         self.lock().store.clone()
     }

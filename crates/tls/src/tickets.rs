@@ -288,7 +288,6 @@ impl SourceId {
         Self::new(rules.as_written(path).as_os_str().as_encoded_bytes())
     }
 
-    /// Its bytes.
     pub const fn bytes(&self) -> &[u8; 16] {
         &self.0
     }

@@ -80,10 +80,8 @@ pub struct Expiry {
     pub warning: f64,
 }
 
-/// A rule.
 #[derive(Clone, Debug)]
 pub struct RuleRow {
-    /// Its name.
     pub name: String,
     /// What it does.
     pub action: String,
@@ -101,9 +99,6 @@ struct Base {
 
 impl Figures {
     /// Asks for all documents. `earlier` is what was known before.
-    ///
-    /// # Errors
-    /// [`SourceError`].
     pub fn ask(
         source: &AdminSource,
         order: SortOrder,

@@ -55,7 +55,6 @@ pub struct FrameLine {
 }
 
 impl FrameLine {
-    /// Its text.
     pub fn text(&self) -> &str {
         &self.text
     }

@@ -2,6 +2,7 @@
 //! documents once a second, and draws them.
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs)] // only the workspace uses it
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic))]
 
 mod figures;

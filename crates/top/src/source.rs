@@ -87,17 +87,11 @@ impl AdminSource {
     }
 
     /// Asks for a document.
-    ///
-    /// # Errors
-    /// [`SourceError`].
     pub fn get(&self, path: &'static str) -> Result<Bytes, SourceError> {
         self.exchange(path, path)
     }
 
     /// As [`Self::get`], of which `name` is the part that errors show.
-    ///
-    /// # Errors
-    /// [`SourceError`].
     pub fn exchange(&self, name: &'static str, target: &str) -> Result<Bytes, SourceError> {
         self.exchange_within(name, target, WAIT)
     }

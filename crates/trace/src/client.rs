@@ -33,7 +33,6 @@ pub enum Sent {
     Taken {
         /// Spans that it refused.
         refused: u64,
-        /// Why.
         why: String,
     },
     /// It will never take it.

@@ -33,7 +33,6 @@ pub struct SpanQueue {
 
 /// Exchanges to send together. Their memory counts until it is dropped.
 pub struct SpanBatch {
-    /// The exchanges.
     pub exchanges: Vec<ExchangeSpans>,
     _counted: Counted,
 }

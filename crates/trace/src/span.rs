@@ -18,7 +18,6 @@ pub const HOST_BYTES_MAX: usize = 255;
 /// An exchange that is over.
 #[derive(Clone, Debug)]
 pub struct ExchangeSpans {
-    /// The trace.
     pub trace_id: TraceId,
     /// The span of the client's request.
     pub span_id: SpanId,
@@ -28,7 +27,6 @@ pub struct ExchangeSpans {
     pub began: SystemTime,
     /// Until the last byte of the response.
     pub duration: Duration,
-    /// The method.
     pub method: Box<str>,
     /// The path without its query.
     pub path: Box<str>,
@@ -48,7 +46,6 @@ pub struct ExchangeSpans {
     pub reason: &'static str,
     /// The class of the reason, if the exchange failed.
     pub failure: Option<&'static str>,
-    /// The rule.
     pub rule: Option<Box<str>>,
     /// The connection's id.
     pub connection: u64,

@@ -37,7 +37,6 @@ const TIGHT_BYTES: usize = 4 << 10;
 /// Pieces given to one vectored write.
 const SLICES: usize = 16;
 
-/// A connection.
 pub struct Http1Connection {
     /// Received bytes that were not taken yet.
     pub received: BytesMut,

@@ -37,7 +37,6 @@ pub enum StreamEnd {
     Unprocessed,
 }
 
-/// A stream.
 pub struct LinkStream {
     /// Its identifier.
     pub id: u32,
@@ -154,7 +153,6 @@ impl LinkStream {
         self.ends(StreamEnd::Whole);
     }
 
-    /// Takes a head.
     pub fn take_head(
         &mut self,
         task: &Context<'_>,

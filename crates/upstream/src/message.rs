@@ -35,7 +35,6 @@ pub fn request_fields<'a>(
     pseudo.into_iter().chain(fields.map(field)).chain(forwarded).chain(te)
 }
 
-/// The fields of trailers.
 pub fn trailer_fields(trailers: &HeaderMap) -> impl Iterator<Item = HeaderField<'_>> {
     trailers.iter().map(field)
 }
@@ -45,7 +44,6 @@ fn field<'a>((name, value): (&'a HeaderName, &'a HeaderValue)) -> HeaderField<'a
     HeaderField { name, value: value.as_bytes(), sensitive: value.is_sensitive() }
 }
 
-/// A response's head.
 pub fn response_parts(head: MessageHead) -> Result<response::Parts, ResponseFault> {
     if head.fields.fields.len() > RESPONSE_FIELDS_MAX {
         return Err(ResponseFault::TooMany);

@@ -33,7 +33,6 @@ pub struct Unanswered<'a> {
 }
 
 impl Unanswered<'_> {
-    /// The page.
     pub fn page(&self, status: StatusCode, method: &Method) -> (response::Parts, Length, Bytes) {
         let phrase = status.canonical_reason().unwrap_or("Error");
         let text = format!(

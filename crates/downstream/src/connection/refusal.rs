@@ -45,7 +45,6 @@ impl<'a> ProxyRefusal<'a> {
         Self { target, outcome, reason, rule, id: info.id, message }
     }
 
-    /// The status.
     pub fn status(&self) -> StatusCode {
         match self.outcome {
             Outcome::Refused => StatusCode::FORBIDDEN,

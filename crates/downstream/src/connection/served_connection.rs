@@ -58,17 +58,14 @@ impl ByteCounts {
 
 /// Facts of a client when its connection wakes.
 pub struct ClientInfo {
-    /// Its info.
     pub info: ConnectionInfo,
     /// The PROXY header that a new upstream connection gets first; empty if none.
     pub preface: Vec<u8>,
-    /// Counts of its bytes.
     pub counts: ByteCounts,
 }
 
 /// A connection that serves requests.
 pub struct ServedConnection {
-    /// Its worker.
     pub worker: Rc<Http>,
     /// Its info as it was when it woke.
     pub info: ConnectionInfo,

@@ -16,7 +16,6 @@ use http::{Version, request};
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-/// A traced exchange.
 pub struct ExchangeTrace {
     tracer: Arc<Tracer>,
     place: TracePlace,
@@ -37,7 +36,6 @@ struct Recorded {
 
 /// The end of an exchange.
 pub struct EndedExchange<'a> {
-    /// Its connection.
     pub info: &'a ConnectionInfo,
     /// How it ended.
     pub end: &'a End,

@@ -32,11 +32,9 @@ pub struct SharedHttp {
     pub upstream_tls: Arc<ClientConfigs>,
     /// TLS configurations for clients.
     pub server_tls: Arc<ServerConfigs>,
-    /// Dictionaries.
     pub compress: Arc<SharedDictionaries>,
     /// The rules that may have dictionaries.
     pub rule_names: Arc<DictionaryRules>,
-    /// Traces, with `[trace]`.
     pub trace: Option<Arc<Tracer>>,
 }
 
@@ -52,7 +50,6 @@ pub struct Http {
     pub dialler: Dialler,
     /// Idle connections to upstreams.
     pub pool: Rc<UpstreamPool>,
-    /// Its compressors.
     pub compressors: Compressors,
     log: Rc<RefCell<Log>>,
     newest: Rc<Newest>,

@@ -19,7 +19,6 @@ pub struct Tls {
     pub alpn: Option<Vec<u8>>,
     /// Whether the client sent a certificate, which then was verified.
     pub certificate: bool,
-    /// Its common name.
     pub common_name: Option<String>,
 }
 

@@ -18,7 +18,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {error}{}", hint(address, error))]
 pub struct ListenError {
-    /// The address.
     pub address: ListenAddress,
     /// Why.
     pub error: io::Error,

@@ -75,7 +75,6 @@ impl Published {
         self.latest().snapshot.clone()
     }
 
-    /// Its listeners.
     pub fn listeners(&self) -> Arc<[Bound]> {
         self.latest().listeners.clone()
     }

@@ -23,7 +23,6 @@ pub struct Worker {
     pub engine: Rc<engine::Worker>,
     /// Its DNS and evidence.
     pub names: Rc<Names>,
-    /// Its HTTP.
     pub http: Rc<Http>,
     /// The access log.
     pub log: Rc<RefCell<Log>>,

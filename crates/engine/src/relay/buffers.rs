@@ -78,7 +78,6 @@ impl Buffers {
         Some(LentPipe { pipe, _loan: Loan(self.pipes_lent.clone()) })
     }
 
-    /// Pipes that are lent.
     #[cfg(test)]
     pub fn pipes_lent(&self) -> usize {
         self.pipes_lent.get()

@@ -63,7 +63,6 @@ struct WebSocketV1 {
     down: [u8; EXPORT_BYTES],
 }
 
-/// [`Direction`].
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 enum DirectionV1<E> {
     Open(ModeV1),
@@ -71,7 +70,6 @@ enum DirectionV1<E> {
     EndPassed(E),
 }
 
-/// [`Mode`].
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 enum ModeV1 {
     Copy,
@@ -79,7 +77,6 @@ enum ModeV1 {
     Inspect { forbid_compression: bool },
 }
 
-/// [`ClientEnd`].
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 enum ClientEndV1 {
     CloseNotify,
@@ -87,7 +84,6 @@ enum ClientEndV1 {
     Truncated,
 }
 
-/// [`UpstreamEnd`].
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 enum UpstreamEndV1 {
     First,

@@ -60,7 +60,6 @@ enum ProgramState {
 /// Bytes that were read but cannot be written, or opened, yet.
 #[derive(Default)]
 pub struct Pending {
-    /// For the upstream.
     pub to_upstream: Held,
     /// For the client; sealed if TLS ends here.
     pub to_client: Held,

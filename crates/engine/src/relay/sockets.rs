@@ -18,7 +18,6 @@ pub type AnswerParked<'a> = &'a dyn Fn(&mut [u8], &[u8], &mut Vec<u8>) -> usize;
 
 /// The two sockets of a connection and their known readiness.
 pub struct Sockets<'a> {
-    /// The client's.
     pub client: BorrowedFd<'a>,
     /// The upstream's, if it was dialled.
     pub upstream: Option<BorrowedFd<'a>>,

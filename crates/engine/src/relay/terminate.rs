@@ -41,7 +41,6 @@ impl Terminated {
 
 /// Why a wake ended early.
 enum Broken {
-    /// A socket failed.
     Socket(Failed),
     /// The client broke the protocol and gets an alert.
     Client(RecordFault),

@@ -79,7 +79,6 @@ impl Connection {
         }
     }
 
-    /// The peers.
     pub fn peers(&mut self) -> impl Iterator<Item = &mut Peer> {
         [Some(&mut self.client), self.upstream.as_mut()].into_iter().flatten()
     }
@@ -94,7 +93,6 @@ impl Connection {
     }
 }
 
-/// A log entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
     pub outcome: Outcome,

@@ -144,7 +144,6 @@ pub struct Handle {
     pub(crate) is_unused: Cell<bool>,
 }
 
-/// One worker.
 pub struct Worker {
     /// Its number, from 0.
     pub(crate) index: u16,
@@ -154,7 +153,6 @@ pub struct Worker {
     pub(crate) settings: Cell<Settings>,
     /// Weak, because the program owns this worker.
     program: OnceCell<Weak<dyn Program>>,
-    /// Its connections.
     pub table: RefCell<ConnectionTable>,
     /// Buffers, lent while bytes are moved.
     pub buffers: RefCell<Buffers>,
@@ -162,7 +160,6 @@ pub struct Worker {
     pub shared: RefCell<SharedInfo>,
     /// Pieces that their states share.
     pub pieces: Rc<SharedPieces>,
-    /// Its counters.
     pub counters: Arc<Counters>,
     /// The state of load shedding.
     pub(crate) shedding: SheddingState,
@@ -178,7 +175,6 @@ pub struct Worker {
     pub(crate) burst: Cell<Burst>,
     /// Counting waker for futures stored in slots.
     pub(crate) counting_waker: Waker,
-    /// Its clocks.
     pub clock: Clock,
 }
 

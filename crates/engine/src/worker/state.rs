@@ -71,7 +71,6 @@ pub struct Burst {
     pub(crate) open: usize,
     /// Ticks since that number changed.
     pub(crate) quiet: u32,
-    /// All ticks.
     pub(crate) ticks: u32,
     /// Ticks since a compressor was last used.
     pub(crate) rested: u32,

@@ -65,9 +65,6 @@ impl AdminKeeper {
     }
 
     /// Begins to answer, as the newest configuration says.
-    ///
-    /// # Errors
-    /// [`AdminError`].
     pub fn open(&self, start: Start) -> Result<(), AdminError> {
         let snapshot = self.answers.snapshot();
         let settings = snapshot.as_ref().and_then(|snapshot| snapshot.config.admin.as_ref());

@@ -101,7 +101,6 @@ impl Control {
         Ok(control)
     }
 
-    /// The next request.
     pub async fn next(&mut self) -> Option<ControlRequest> {
         self.requests.recv().await
     }

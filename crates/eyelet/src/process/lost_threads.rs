@@ -5,7 +5,6 @@ use eyelet_downstream::connection::worker::SharedHttp;
 
 /// A thread that has ended by itself.
 pub struct LostThread {
-    /// Its name.
     pub name: &'static str,
     /// What the edge does not do any more.
     effect: &'static str,

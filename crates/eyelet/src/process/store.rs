@@ -140,7 +140,6 @@ fn record(
 /// What an earlier process has given to the service manager.
 pub struct Stored {
     recording: Recording,
-    /// Its listeners.
     pub listeners: Vec<Bound>,
     tickets: Zeroizing<Vec<u8>>,
     first_id: u64,

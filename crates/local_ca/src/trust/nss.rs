@@ -24,7 +24,6 @@ const PROFILES_MAX: usize = 64;
 /// The program that writes databases.
 const TOOL: &str = "certutil";
 
-/// A database.
 #[derive(Clone, Debug)]
 pub(super) struct Database {
     reader: &'static str,

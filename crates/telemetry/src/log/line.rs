@@ -332,7 +332,6 @@ fn plain(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
-/// Any string.
 fn text(out: &mut Vec<u8>, text: &str) {
     if is_plain(text.as_bytes()) { plain(out, text) } else { escaped(out, text) }
 }

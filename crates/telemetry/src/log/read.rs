@@ -16,7 +16,6 @@ pub const LINE_BYTES_MAX: usize = 64 << 10;
 pub struct LoggedLine {
     /// When it began.
     pub time: String,
-    /// Its id.
     pub id: String,
     /// The name or the address of its listener.
     pub listener: String,
@@ -63,7 +62,6 @@ pub struct LoggedEvidence {
 pub struct LoggedCertificate {
     /// Its first names.
     pub names: Vec<String>,
-    /// Its issuer.
     pub issuer: String,
     /// Whether it is valid for the name.
     pub valid: bool,

@@ -27,7 +27,6 @@ const PLAIN: &str = "\x1b[0m";
 /// Columns of the longest outcome.
 const OUTCOME_COLUMNS: usize = 10;
 
-/// Writes the line.
 pub fn write(line: &Line<'_>, out: &mut Vec<u8>, opening: &mut Opening, colour: Colour) {
     let Line { decided, measured, outcome, reason, http } = *line;
     opening.write_time(out, measured.started_unix_ms);

@@ -36,7 +36,6 @@ pub enum IoFailure {
 }
 
 impl IoFailure {
-    /// Its kind.
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Self::Kind(kind) => *kind,

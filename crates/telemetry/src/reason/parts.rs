@@ -379,15 +379,12 @@ impl fmt::Display for Loop {
 /// Why a second hello of a spliced connection may not pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecondHello {
-    /// It is malformed.
     Malformed(Malformed),
-    /// Its name is malformed.
     MalformedName(SniFault),
     /// It has another name.
     Name(Box<str>),
     /// It has no name, and the first has one.
     Nameless,
-    /// It is not TLS.
     NotTls(NotTls),
 }
 

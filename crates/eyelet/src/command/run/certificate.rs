@@ -9,7 +9,6 @@ use eyelet_local_ca::{Authority, SubjectName, folder_option, shell_word};
 
 use super::args::EdgeArgs;
 
-/// A certificate.
 #[cfg_attr(test, derive(Default))]
 pub(super) struct Certificate {
     /// Its keys of a rule.
