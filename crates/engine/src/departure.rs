@@ -85,8 +85,8 @@ pub struct Departure {
     /// Their answers. The end of this queue means that the other process is dead: the worker takes
     /// its batch back and serves on.
     pub answers: mpsc::Receiver<BatchAnswer>,
-    /// How long what is active may take, at most `drain_timeout`.
-    pub active_max: Duration,
+    /// How long what is active may take, at most `drain_timeout`. `None`: as long as it needs.
+    pub active_max: Option<Duration>,
 }
 
 /// How each worker leaves, where their answers go, and where they are heard.
@@ -97,7 +97,7 @@ pub fn departures(
     workers: usize,
     kept: &Arc<[Arc<OwnedFd>]>,
     descriptors_max: usize,
-    active_max: Duration,
+    active_max: Option<Duration>,
 ) -> Departing {
     let (batches, leaving) = sync_channel(LEAVING_MAX * workers);
     let each = (0..workers).map(|_| {
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn what_has_no_room_goes_back_whole() {
         let none: Arc<[Arc<OwnedFd>]> = Arc::new([]);
-        let (mut workers, answers, leaving) = departures(2, &none, 100, Duration::ZERO);
+        let (mut workers, answers, leaving) = departures(2, &none, 100, None);
         let ((first, kept), (second, back)) = (batch(0, 3), batch(1, 2));
         for leaving in [first, second, Leaving::ParkedMoved, Leaving::Left, Leaving::Left] {
             workers[0].batches.try_send(leaving).unwrap();
@@ -221,7 +221,7 @@ mod tests {
         let none: Arc<[Arc<OwnedFd>]> = Arc::new([]);
         let soon = Duration::from_secs(20);
         for (within, fails) in [(soon, true), (Duration::ZERO, false)] {
-            let (mut workers, answers, leaving) = departures(2, &none, 100, Duration::ZERO);
+            let (mut workers, answers, leaving) = departures(2, &none, 100, None);
             let ((first, _kept), (second, back)) = (batch(0, 3), batch(1, 2));
             workers[0].batches.try_send(first).unwrap();
             if fails {

@@ -54,7 +54,7 @@ enum CheckError {
 /// process calls it at each tick, inside its event loop: a drain ends the checks, and it may be
 /// taken back.
 pub fn begin(http: &Http) {
-    if http.engine.is_draining() {
+    if is_ending(http) {
         return;
     }
     for member in http.dialler.names.shared.upstreams.checked() {
@@ -89,9 +89,14 @@ async fn check_on(newest: Rc<Newest>, checking: Checking) {
     }
 }
 
+/// Whether nothing new is asked by this process. Another one may make the checks.
+fn is_ending(http: &Http) -> bool {
+    http.engine.is_draining() || http.engine.is_retired()
+}
+
 fn is_wanted(http: &Http, member: &Arc<Member>) -> bool {
     let mut checked = http.dialler.names.shared.upstreams.checked();
-    !http.engine.is_draining() && checked.any(|wanted| Arc::ptr_eq(wanted, member))
+    !is_ending(http) && checked.any(|wanted| Arc::ptr_eq(wanted, member))
 }
 
 async fn check(http: &Http, member: &Member) -> Result<(), CheckError> {

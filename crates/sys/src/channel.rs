@@ -3,10 +3,12 @@
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -37,6 +39,12 @@ const HEADER_BYTES: usize = 4 + 1 + 1 + 2 + 4;
 /// One end of a connection to the other process.
 #[derive(Debug)]
 pub struct Channel(UnixStream);
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
 
 /// A message without its body.
 #[derive(Debug)]
@@ -108,6 +116,29 @@ impl Channel {
     pub fn pair() -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = UnixStream::pair()?;
         Ok((Self::over(ours.into())?, theirs.into()))
+    }
+
+    /// Waits until the other process has sent something or has ended, or until `other` can be read.
+    /// Returns whether it was not `other`.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn wait_beside(&self, other: impl AsFd) -> io::Result<bool> {
+        loop {
+            let fds =
+                &mut [PollFd::new(&other, PollFlags::IN), PollFd::new(&self.0, PollFlags::IN)];
+            match poll(fds, None) {
+                Ok(_) => return Ok(fds.first().is_none_or(|other| other.revents().is_empty())),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Ends both directions. The other process still receives what was sent.
+    pub fn end(&self) {
+        // It fails only if the other end is gone.
+        let _ = self.0.shutdown(Shutdown::Both);
     }
 
     /// Sends a message. All of it must be accepted by the kernel within this time.
@@ -285,7 +316,6 @@ pub(crate) fn timed(error: io::Error) -> io::Error {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use std::os::fd::AsFd;
     use std::sync::mpsc::sync_channel;
 
     use rustix::process::{Resource, getrlimit};
@@ -305,6 +335,29 @@ mod tests {
         one.0.write_all(bytes).unwrap();
         drop(one);
         other.receive(&mut Vec::new(), Some(SOON)).unwrap_err().kind()
+    }
+
+    /// A socket of the channel can itself be sent to a third process.
+    #[test]
+    fn a_channel_goes_on_at_another_end_with_what_waits_in_it() {
+        let ((mut one, other), (mut near, mut far)) = (channels(), channels());
+        let (orders, order) = std::io::pipe().unwrap();
+        one.send(1, b"waits", &[], SOON).unwrap();
+        assert!(other.wait_beside(&orders).unwrap());
+        drop(order);
+        assert!(!other.wait_beside(&orders).unwrap(), "orders come first");
+        near.send(2, &[], &[other.as_fd()], SOON).unwrap();
+        drop(other);
+        let mut sent = far.receive(&mut Vec::new(), Some(SOON)).unwrap();
+        let mut other = Channel::over(sent.descriptors.pop().unwrap()).unwrap();
+        one.send(3, &[], &[], SOON).unwrap();
+        one.end();
+        let mut body = Vec::new();
+        assert_eq!(other.receive(&mut body, Some(SOON)).unwrap().kind, 1);
+        assert_eq!(body, b"waits");
+        assert_eq!(other.receive(&mut Vec::new(), Some(SOON)).unwrap().kind, 3);
+        let ended = other.receive(&mut Vec::new(), Some(SOON)).unwrap_err();
+        assert_eq!(ended.kind(), ErrorKind::UnexpectedEof);
     }
 
     #[test]

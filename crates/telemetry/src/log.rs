@@ -207,6 +207,15 @@ impl Writer {
         if is_open { Ok(None) } else { Self::start(config, &self.budget).map(Some) }
     }
 
+    /// Whether another file has the name of the one that is written to, as those who rotate logs
+    /// make it.
+    pub fn was_renamed(&self) -> bool {
+        let (Access::File(path), Some(opened)) = (&self.settings.access, self.opened) else {
+            return false;
+        };
+        std::fs::metadata(path).is_ok_and(|there| FileId::of(&there) != opened)
+    }
+
     /// Where its lines come from.
     pub fn lines(&self) -> Lines {
         Lines { queue: self.queue.clone(), style: self.style }

@@ -15,8 +15,8 @@ use crate::iteration::event_loop::{Iterations, cut_all, others_first};
 use crate::moving::batch::{self, PLACED_AT_ONCE};
 use crate::moving::handover::Detached;
 use crate::moving::search::Search;
-use crate::shedding::drain;
-use crate::worker::{Order, drain_pace};
+use crate::shedding::retired;
+use crate::worker::Order;
 
 /// Orders to a worker that leaves.
 enum HandoverEvent {
@@ -26,9 +26,9 @@ enum HandoverEvent {
 }
 
 impl Iterations {
-    /// Leaves: the other process accepts, and gets what is parked and what is parked later. Returns
-    /// whether this worker serves on because the other process has died. If not, what is left
-    /// drains: it cannot leave, or an order came.
+    /// Leaves: the other process accepts, and gets what is parked and what is parked later. What
+    /// cannot leave goes on here. Returns whether this worker serves on because the other process
+    /// has died. If not, what is left drains.
     pub(super) async fn hand_over(
         &mut self,
         orders: &mut watch::Receiver<Order>,
@@ -40,10 +40,10 @@ impl Iterations {
         let Departure { mut answers, active_max, .. } = departure;
         let now = Instant::now();
         let drain_timeout = worker.settings.get().drain_timeout;
-        let end = now + drain_timeout.min(active_max);
-        // If `active_max` is over before that, what is left is cut together.
-        let last_part = now + drain_timeout - drain_pace::last_part(drain_timeout);
-        let sockets = worker.leave(&mut self.accepting, &kept, now + LAST_ACCEPT_TIME);
+        let end = active_max.map(|active_max| now + drain_timeout.min(active_max));
+        // Until the order to let go, this worker may have to accept again.
+        let mut sockets = Some(worker.leave(&mut self.accepting, &kept, now + LAST_ACCEPT_TIME));
+        drop(kept);
         worker.moving.is_leaving.set(true);
         worker.moving.reads_below.set(reads_below);
         batch::wake_active(&worker);
@@ -58,10 +58,7 @@ impl Iterations {
                 if search.has_moved_parked() && worker.is_empty() {
                     search.leave();
                 }
-                if !worker.is_draining() && Instant::now() >= last_part {
-                    drain::begin_last(&worker);
-                }
-                if Instant::now() >= end {
+                if end.is_some_and(|end| Instant::now() >= end) {
                     cut_all(&worker).await;
                     must_drain = true;
                 }
@@ -70,33 +67,53 @@ impl Iterations {
                     return Ok(false);
                 }
             }
+            if sockets.is_none() && !worker.is_retired() && now.elapsed() >= drain_timeout {
+                retired::begin(&worker);
+            }
             match self.next_event(&mut answers, orders).await? {
                 None => {}
+                Some(HandoverEvent::Order(Order::LetGo)) => sockets = None,
+                Some(HandoverEvent::Order(Order::Reload(_))) if sockets.is_none() => {
+                    worker.reload(&mut self.accepting, Instant::now());
+                }
                 Some(HandoverEvent::Order(order)) => must_drain |= order == Order::Drain,
-                Some(HandoverEvent::Answer(Some(BatchAnswer::Committed { refused }))) => {
-                    let sent = std::mem::take(&mut waiting).into_iter().enumerate();
-                    let back = sent.filter(|(index, _)| refused.binary_search(index).is_ok());
-                    let back = back.map(|(_, connection)| connection).collect();
-                    search.keep(self.put_back(back).await?);
-                }
-                Some(HandoverEvent::Answer(Some(BatchAnswer::Refused))) => {
-                    self.put_back(std::mem::take(&mut waiting)).await?;
-                    // Those that are left end here, at the latest when the time is over.
-                    search.stop();
-                }
                 Some(HandoverEvent::Answer(Some(BatchAnswer::Over))) => return Ok(false),
+                Some(HandoverEvent::Answer(Some(answer))) => {
+                    let sent = std::mem::take(&mut waiting);
+                    self.put_back_refused(sent, &answer, &mut search).await?;
+                }
                 Some(HandoverEvent::Answer(None)) => {
                     self.put_back(waiting).await?;
-                    if must_drain {
-                        return Ok(false);
-                    }
+                    let Some(sockets) = sockets.filter(|_| !must_drain) else { return Ok(false) };
                     worker.moving.is_leaving.set(false);
-                    worker.ending.drain.set(None);
                     worker.come_back(&mut self.accepting, sockets);
                     return Ok(true);
                 }
             }
         }
+    }
+
+    /// Places the connections of a batch that the other process has not taken.
+    async fn put_back_refused(
+        &mut self,
+        sent: Vec<Detached>,
+        answer: &BatchAnswer,
+        search: &mut Search,
+    ) -> io::Result<()> {
+        match answer {
+            BatchAnswer::Committed { refused } => {
+                let sent = sent.into_iter().enumerate();
+                let back = sent.filter(|(index, _)| refused.binary_search(index).is_ok());
+                let back = back.map(|(_, connection)| connection).collect();
+                search.keep(self.put_back(back).await?);
+            }
+            BatchAnswer::Refused | BatchAnswer::Over => {
+                self.put_back(sent).await?;
+                search.stop();
+            }
+        }
+        self.worker.moving.is_leaving.set(!search.is_stopped());
+        Ok(())
     }
 
     /// Places connections that have not left, a few in each iteration. Returns their keys.

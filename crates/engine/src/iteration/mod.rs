@@ -14,7 +14,7 @@ use eyelet_sys::waker;
 
 use crate::park::{self, timeouts};
 use crate::ready::{CLIENT, Token};
-use crate::shedding::drain;
+use crate::shedding::{drain, retired};
 use crate::table::timer_wheel::TICK_MS;
 use crate::table::{SlotState, Waiting, Waits};
 use crate::worker::{Handle, Update, Worker, queues};
@@ -285,6 +285,8 @@ impl Worker {
         }
         if self.is_draining() {
             drain::tick(self);
+        } else if self.is_retired() {
+            retired::tick(self);
         }
     }
 

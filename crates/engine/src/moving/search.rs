@@ -125,6 +125,11 @@ impl Search {
         self.end_for_parked(Searching::Stopped);
     }
 
+    /// Says if the other process takes no more.
+    pub fn is_stopped(&self) -> bool {
+        matches!(self.state, Searching::Stopped)
+    }
+
     /// This worker has nothing left, or drains what it has.
     pub fn leave(&mut self) {
         if self.state != Searching::Left {

@@ -36,12 +36,6 @@ pub fn begin(worker: &Rc<Worker>) {
     tick(worker);
 }
 
-/// Begins to end what an upgrade has left, in the last part of the time that it has for that.
-pub fn begin_last(worker: &Rc<Worker>) {
-    let now = worker.table.borrow().now();
-    worker.ending.drain.set(Some(DrainPace::last_of(now, worker.settings.get().drain_timeout)));
-}
-
 /// Ends the connections whose turn it is.
 pub fn tick(worker: &Rc<Worker>) {
     let Some(mut drain) = worker.ending.drain.get() else { return };
@@ -221,34 +215,6 @@ mod tests {
         let ends = ends(&worker, COUNT_TICKS + 2);
         assert_eq!(ends[..COUNT_TICKS as usize - 1].iter().sum::<u32>(), 0, "{ends:?}");
         assert_eq!(ends.iter().sum::<u32>(), 1, "{ends:?}");
-    }
-
-    #[test]
-    fn what_an_upgrade_leaves_ends_evenly_in_its_last_part() {
-        const MANY: u32 = 1_000;
-        let worker = draining(Duration::from_hours(1), |_| ());
-        for _ in 0..MANY / 2 {
-            terminated(&worker);
-            let relay = Spliced::new(Flow::default(), &mut Decided::default());
-            parked(&worker, Relay::Splice(relay));
-        }
-        let mut settings = worker.settings.get();
-        settings.drain_timeout = Duration::from_secs(40);
-        worker.settings.set(settings);
-        let _ = ends(&worker, 10);
-        begin_last(&worker);
-        let left = open(&worker);
-        let now = worker.table.borrow().now();
-        let ends: Vec<u32> = (1..=100)
-            .map(|n| {
-                let before = open(&worker);
-                at(&worker, now + n);
-                tick(&worker);
-                before - open(&worker)
-            })
-            .collect();
-        assert!(left > MANY / 2 && open(&worker) == 0, "{left} {ends:?}");
-        assert!(ends.iter().all(|ended| *ended <= left / 100 + 2), "{ends:?}");
     }
 
     #[test]

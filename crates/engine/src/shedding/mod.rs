@@ -2,6 +2,7 @@
 
 pub(crate) mod drain;
 mod idle;
+pub(crate) mod retired;
 mod shed;
 mod slow;
 mod tidy;

@@ -38,23 +38,12 @@ fn ticks(length: Duration) -> (u32, u32) {
     (ticks, (ticks / LAST_PART).min(LAST_TICKS_MAX))
 }
 
-/// How long before the end of a drain of this length its last part begins.
-pub fn last_part(length: Duration) -> Duration {
-    Duration::from_millis(u64::from(ticks(length).1) * TICK_MS)
-}
-
 impl DrainPace {
     /// A drain of this length that begins now.
     pub fn new(now: u32, length: Duration) -> Self {
         let (ticks, last) = ticks(length);
         let end = now.saturating_add(ticks - last);
         Self { end, last: Some(last), cursor: 0, left: 0, count_at: 0 }
-    }
-
-    /// The last part of a drain of this length, which begins now.
-    pub fn last_of(now: u32, length: Duration) -> Self {
-        let end = now.saturating_add(ticks(length).1);
-        Self { end, last: None, cursor: 0, left: 0, count_at: 0 }
     }
 
     /// Begins the last part when its time has come.

@@ -258,6 +258,12 @@ impl Worker {
         self.moving.is_leaving.get()
     }
 
+    /// Says if another process has replaced this one for good. What is left goes on until it ends,
+    /// and takes no new streams or, where it cannot leave, requests.
+    pub fn is_retired(&self) -> bool {
+        self.ending.is_retired.get()
+    }
+
     /// Ready when connections go on, or end, without an event.
     pub(crate) fn poll_later(&self, task: &Context<'_>) -> Poll<()> {
         if self.run_queue.has_more() || self.moving.is_searching.take() {

@@ -43,6 +43,9 @@ pub enum Order {
     /// Leave: the process that replaces this one accepts from now on and gets the connections.
     /// [`crate::worker::Program::departure`] says how.
     HandOver,
+    /// The process that replaces this one needs it no more: let the listening sockets go. What is
+    /// left goes on until it ends.
+    LetGo,
     /// End: accept no more, and let the connections end.
     Drain,
 }

@@ -58,6 +58,10 @@ pub(crate) struct EndingState {
     pub drain: Cell<Option<DrainPace>>,
     /// True if the drain's time is over.
     pub is_cutting: Cell<bool>,
+    /// True if what another process has not taken goes on here, and takes nothing new.
+    pub is_retired: Cell<bool>,
+    /// Where the search for connections that have come to rest since goes on.
+    pub retired_cursor: Cell<u32>,
     /// True if an operator has ever ended an active connection here.
     pub has_operator_ended: Cell<bool>,
 }

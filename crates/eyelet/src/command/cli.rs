@@ -4,7 +4,6 @@ use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::thread::JoinHandle;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use tokio::sync::oneshot;
@@ -219,8 +218,8 @@ fn lines(diagnostics: &[Diagnostic]) -> String {
     diagnostics.iter().map(|diagnostic| format!("{diagnostic}\n")).collect()
 }
 
-/// A running edge, its control socket, and the thread that takes connections over.
-type Started = (Running, Option<Control>, Option<JoinHandle<()>>);
+/// A running edge, and its control socket.
+type Started = (Running, Option<Control>);
 
 /// Starts the edge, by itself or in place of another process. The control socket is open before the
 /// line with the addresses, because its reader may ask for a reload at once.
@@ -237,17 +236,17 @@ fn start(
     };
     let Some((predecessor, warnings)) = predecessor else {
         let control = open();
-        return Ok((restart(config)?, control, None));
+        return Ok((restart(config)?, control));
     };
     match serve::start_after(config, &predecessor.listeners, Order::Hold) {
         Ok(running) => {
             let handover = predecessor.replace(&running, warnings)?;
             let control = open();
             // Without the other process this one serves all the same.
-            let takeover = handover.begin().inspect_err(|error| {
+            if let Err(error) = handover.begin() {
                 tracing::error!("no connections are taken over: {error}");
-            });
-            Ok((running, control, takeover.ok()))
+            }
+            Ok((running, control))
         }
         Err(error) => {
             predecessor.fail(1, format!("{error}\n"));
@@ -281,17 +280,10 @@ fn run_edge(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = runtime.block_on(async { Signals::new() })?;
     let started = runtime.block_on(async { start(file, config, predecessor) });
-    let (mut running, control, takeover) = started?;
+    let (mut running, control) = started?;
     service::ready();
-    let mut edge = Operated {
-        running: &mut running,
-        diagnostics,
-        file,
-        control,
-        program,
-        takeover,
-        upgrade: None,
-    };
+    let mut edge =
+        Operated { running: &mut running, diagnostics, file, control, program, upgrade: None };
     let stop = runtime.block_on(signals.until_stop(&mut edge));
     // The process that replaces this one is the service then, and says what it does.
     let is_leaving = edge.is_leaving();
@@ -302,8 +294,10 @@ fn run_edge(
         StopCause::Signal(signal) => {
             let what = if kept_max.is_some() { "leaving" } else { "draining" };
             tracing::info!("{signal}: {what}; a second signal ends at once");
+            running.elders().drain();
         }
         StopCause::HandedOver => tracing::info!("handed over"),
+        StopCause::Told => tracing::info!("draining: the process that serves says so"),
         StopCause::Died(thread) => {
             tracing::error!("{thread} has ended by itself: draining")
         }
@@ -332,6 +326,6 @@ fn run_edge(
     match stop {
         StopCause::Died(thread) => Err(format!("{thread} has ended").into()),
         _ if !drained => Err("a second signal ended the drain".into()),
-        StopCause::Signal(_) | StopCause::HandedOver => Ok(()),
+        StopCause::Signal(_) | StopCause::HandedOver | StopCause::Told => Ok(()),
     }
 }

@@ -14,19 +14,22 @@ use eyelet_admin::{
 use eyelet_config::{Access, Action, AdminSettings, LogFormat, RuleRef};
 use eyelet_engine::listing::Connections;
 use eyelet_telemetry::counters;
-use eyelet_telemetry::listing::{Filter, Slice};
+use eyelet_telemetry::listing::{ConnectionKind, Filter, Listed, Slice};
 use eyelet_telemetry::rule_hits::RuleCount;
 use eyelet_tls::tickets::{Now, TicketKeys};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
 
 use self::certificates::Soonest;
+use crate::process::elders::Elders;
 use crate::process::lost_threads::lost;
 use eyelet_edge::snapshot::Snapshot;
 use eyelet_edge::snapshot::published::Published;
 
 mod certificates;
 
+/// How long the list of what an upgrade leaves may take: an upgrade waits for it.
+const LIST_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the allocator's free bytes are remembered: to count them locks each arena, so that a
 /// worker that allocates may wait for as long as the largest heap takes.
 const UNUSED_TIME: Duration = Duration::from_mins(1);
@@ -47,6 +50,7 @@ impl AdminKeeper {
         published: &Arc<Published>,
         tickets: &Arc<TicketKeys>,
         connections: Connections,
+        elders: &Arc<Elders>,
     ) -> Self {
         let answers = EdgeAnswers {
             // The access log ends with the last `Published`: the thread must not be who holds it.
@@ -54,6 +58,7 @@ impl AdminKeeper {
             tickets: tickets.clone(),
             is_draining: AtomicBool::new(false),
             connections,
+            elders: elders.clone(),
             started: Instant::now(),
             started_unix: unix_seconds(),
             reloads: [AtomicU64::new(0), AtomicU64::new(0)],
@@ -110,6 +115,29 @@ impl AdminKeeper {
         self.answers.is_draining.store(true, Relaxed);
     }
 
+    /// The open connections by what passes on them, in a line. It is empty if there are none.
+    pub async fn staying(&self) -> String {
+        let mut kinds = BTreeMap::new();
+        // `None`: others ask for too many lists. What is not listed in time is not named.
+        let listed = self.answers.connections.ask(Filter::default(), false);
+        let count = async {
+            let mut slices = listed?;
+            while let Some(slice) = slices.recv().await {
+                for one in slice.listed {
+                    *kinds.entry(stays_as(&one)).or_insert(0_usize) += 1;
+                }
+            }
+            Some(())
+        };
+        let _ = tokio::time::timeout(LIST_TIMEOUT, count).await;
+        if kinds.is_empty() {
+            return String::new();
+        }
+        let kinds: Vec<_> = kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        let pid = std::process::id();
+        format!("process {pid} goes on with these until they end or rest: {}\n", kinds.join(", "))
+    }
+
     /// Counts a reload.
     pub fn note_reload(&self, is_served: bool) {
         self.answers.reloads[usize::from(is_served)].fetch_add(1, Relaxed);
@@ -122,6 +150,20 @@ impl AdminKeeper {
     fn server(&self) -> MutexGuard<'_, Option<AdminServer>> {
         // A poisoned lock still holds a whole value.
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What passes on a connection that stays, in words.
+fn stays_as(listed: &Listed) -> &'static str {
+    match listed.kind {
+        Some(ConnectionKind::Http1) => "by HTTP/1.1",
+        Some(ConnectionKind::Http2) => "by HTTP/2",
+        Some(ConnectionKind::WebSocket) => "WebSockets",
+        Some(ConnectionKind::Spliced) => "spliced",
+        Some(ConnectionKind::Tcp) => "terminated to TCP",
+        Some(ConnectionKind::Cleartext) => "originated by HTTP/1.1",
+        Some(ConnectionKind::Originated) => "originated",
+        None => "before their first request",
     }
 }
 
@@ -144,6 +186,7 @@ struct EdgeAnswers {
     tickets: Arc<TicketKeys>,
     is_draining: AtomicBool,
     connections: Connections,
+    elders: Arc<Elders>,
     started: Instant,
     started_unix: f64,
     /// Reloads that failed, and those that serve.
@@ -204,6 +247,8 @@ impl Answers for EdgeAnswers {
             let (help, seconds) = ("The last reload that serves.", reloaded_ms as f64 / 1e3);
             metrics.gauge("last_reload_timestamp_seconds", help, Number::Seconds(seconds));
         }
+        let help = "Earlier processes that go on with connections that cannot move.";
+        metrics.gauge("lingering_processes", help, self.elders.pids().len());
         let help =
             "Threads that have ended by an internal error, and that the edge serves without.";
         metrics.gauge("lost_threads", help, self.lost_threads().len());
@@ -271,6 +316,7 @@ impl EdgeAnswers {
                 (_, LogFormat::Text) => "text",
             },
             "lost_threads": self.lost_threads(),
+            "lingering": self.elders.pids(),
             "workers": self.published.upgrade().map(|published| published.workers()),
             "listeners": addresses,
             "connections": {

@@ -9,8 +9,16 @@
 //! BATCH                          ->     reads the connections and does not touch them
 //!                                <-     RECEIVED with those that it has dropped, or REFUSED
 //! COMMIT                         ->     owns the others from now on
+//! ELDER for each older process   ->
+//! SETTLED                        ->     may be replaced in turn
+//! BATCH, and so on, of what comes to rest later
+//!                                <-     DRAIN
 //! END                            ->
 //! ```
+//!
+//! After SETTLED the earlier process lingers: it serves what cannot move. The new process has the
+//! channel, and gives it to the one that replaces it by ELDER, so that the newest process has a
+//! channel to each older one.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -54,6 +62,12 @@ pub mod kind {
     pub const COMMIT: u8 = 12;
     /// Nothing follows.
     pub const END: u8 = 13;
+    /// [`Elder`](super::Elder), and its channel.
+    pub const ELDER: u8 = 14;
+    /// The earlier process has let its listening sockets go, and takes no connection back.
+    pub const SETTLED: u8 = 15;
+    /// Too many earlier processes linger, or the service ends: drain.
+    pub const DRAIN: u8 = 16;
 }
 
 /// How long one message may take to be sent, and the answer to a short one. The other process has
@@ -67,6 +81,9 @@ pub struct HandoverHello {
     pub program: String,
     /// Its listeners.
     pub listeners: Vec<Handed>,
+    /// Its process id, if it lingers: it reads DRAIN. Earlier programs do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lingers: Option<u32>,
 }
 
 /// A listener of the earlier process.
@@ -84,6 +101,15 @@ pub struct Handed {
     pub sockets: usize,
 }
 
+/// An older process, which lingers.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Elder {
+    /// Its process id, if it reads DRAIN.
+    pub pid: Option<u32>,
+    /// DRAIN was sent.
+    pub is_told: bool,
+}
+
 /// The new process can serve.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct HandoverReady {
@@ -98,6 +124,9 @@ pub struct HandoverReady {
     /// Its process id. Earlier programs do not say it.
     #[serde(default)]
     pub pid: Option<u32>,
+    /// It reads ELDER and SETTLED. Earlier programs do not.
+    #[serde(default)]
+    pub knows_elders: bool,
     /// Warnings about the file, in whole lines.
     pub warnings: String,
 }
@@ -241,11 +270,9 @@ pub fn hand_state(
         sockets: bound.distinct().count(),
     });
     let program = String::from(env!("CARGO_PKG_VERSION"));
-    send(
-        kind::HELLO,
-        &body(kind::HELLO, &HandoverHello { program, listeners: handed.collect() })?,
-        &[],
-    )?;
+    let lingers = Some(std::process::id());
+    let hello = HandoverHello { program, listeners: handed.collect(), lingers };
+    send(kind::HELLO, &body(kind::HELLO, &hello)?, &[])?;
     for bound in listeners {
         let sockets: Vec<BorrowedFd<'_>> = bound.distinct().map(|s| s.as_fd()).collect();
         for sockets in sockets.chunks(DESCRIPTORS_MAX) {
@@ -305,8 +332,11 @@ mod tests {
         let received = |kind| Received { kind, descriptors: Vec::new() };
         let body = br#"{"kept":[2],"warnings":""}"#;
         let ready: HandoverReady = read(&received(kind::READY), kind::READY, body).unwrap();
-        assert_eq!((ready.formats, ready.pid), (vec![1], None));
+        assert_eq!((ready.formats, ready.pid, ready.knows_elders), (vec![1], None, false));
         assert_eq!(ready.batch_descriptors, BATCH_DESCRIPTORS_MAX);
+        let body = br#"{"program":"0.1.0","listeners":[]}"#;
+        let hello: HandoverHello = read(&received(kind::HELLO), kind::HELLO, body).unwrap();
+        assert_eq!(hello.lingers, None, "it ends by its drain_timeout, and reads no DRAIN");
         for body in ["", "{}"] {
             let kind = kind::RECEIVED;
             let taken: HandoverReceived = read(&received(kind), kind, body.as_bytes()).unwrap();

@@ -4,6 +4,7 @@
 pub mod admin;
 pub mod control;
 pub mod diagnostics;
+pub mod elders;
 pub mod handover;
 pub mod lost_threads;
 pub mod reload;

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::task::LocalSet;
 
 use crate::process::admin::AdminKeeper;
+use crate::process::elders::Elders;
 use crate::process::lost_threads::{LostThreadLog, lost};
 use crate::process::ticket_keeper::TicketKeeper;
 use crate::process::warm_up;
@@ -93,6 +94,7 @@ pub struct Running {
     ticket_keeper: TicketKeeper,
     acme_keeper: AcmeKeeper,
     admin: AdminKeeper,
+    elders: Arc<Elders>,
     /// `None`: the system lets no thread watch files.
     sources: Option<SourceWatcher>,
     changed: watch::Sender<ChangedSources>,
@@ -186,7 +188,8 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
     acme_keeper.configure(&snapshot.config).map_err(StartError::Acme)?;
     let published = Arc::new(Published::new(snapshot, listeners, writer.lines(), count));
     let (connections, queries) = Connections::new(count);
-    let admin = AdminKeeper::new(&published, ticket_keeper.keys(), connections);
+    let elders = Arc::<Elders>::default();
+    let admin = AdminKeeper::new(&published, ticket_keeper.keys(), connections, &elders);
     let (orders, ordered) = watch::channel(order);
     let mut running = Running {
         published,
@@ -201,6 +204,7 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
         ticket_keeper,
         acme_keeper,
         admin,
+        elders,
         sources: None,
         changed: watch::Sender::default(),
         lost_threads: LostThreadLog::default(),
@@ -379,6 +383,56 @@ impl Running {
         self.published.depart(departures);
         // This fails only if no worker is left.
         let _ = self.orders.send(Order::HandOver);
+    }
+
+    /// Lets all go that the process has which replaces this one: it serves for good. What could not
+    /// move goes on here.
+    pub fn let_go(&mut self) {
+        let (snapshot, lines) = (self.published.snapshot(), self.writer.lines());
+        let compress = snapshot.http.compress.clone();
+        self.published.publish(snapshot, [].into(), lines);
+        self.ticket_keeper.stop();
+        // This releases the folder for certificates. One without names has no thread.
+        match AcmeKeeper::new() {
+            Ok(idle) => self.acme_keeper = idle,
+            Err(error) => tracing::error!("{}", StartError::Acme(error)),
+        }
+        // Nothing that serves here follows files any more.
+        self.sources = None;
+        // Waits for what is being written.
+        let finished =
+            std::thread::Builder::new().name("finish".into()).spawn(move || compress.finish());
+        if let Err(error) = finished {
+            tracing::error!("dictionaries go on: {error}");
+        }
+        // This fails only if no worker is left.
+        let _ = self.orders.send(Order::LetGo);
+    }
+
+    /// Writes to the access log's new file if the present one was renamed: nobody reloads a process
+    /// that was replaced.
+    pub fn follow_log(&mut self) {
+        if !self.writer.was_renamed() {
+            return;
+        }
+        match Writer::start(&self.config(), &self.budget) {
+            Ok(writer) => {
+                self.earlier_writer = Some(std::mem::replace(&mut self.writer, writer));
+                self.decide_anew(true, false);
+            }
+            Err(error) => tracing::error!("{}", log_error(&self.config(), error)),
+        }
+    }
+
+    /// The processes before this one that linger.
+    pub fn elders(&self) -> &Arc<Elders> {
+        &self.elders
+    }
+
+    /// The connections that go on here, by what passes on them, in a line. It is empty if there are
+    /// none.
+    pub async fn staying(&self) -> String {
+        self.admin.staying().await
     }
 
     /// The number of the first connection of a process that replaces this one: greater than that of

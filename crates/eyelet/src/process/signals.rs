@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -129,22 +128,26 @@ impl Signals {
                     ControlCommand::ChangeAccountKey => edge.change_account_key(request),
                 },
                 event = next_event(&mut edge.upgrade) => {
-                    if edge.upgraded(event).await {
-                        return StopCause::HandedOver;
+                    if let Some(stop) = edge.upgraded(event).await {
+                        return stop;
                     }
                 }
                 _ = self.accounts.recv() => tracing::info!("{}", edge.running.accounts()),
                 _ = watch.tick() => {
                     log_drops(&mut drops);
                     edge.running.tidy();
-                    edge.running.log_lost_threads();
                     // The process that replaces this one may have the socket already.
                     if edge.upgrade.is_none() {
                         edge.running.tend_admin();
                     }
                     if edge.is_leaving() {
-                        // Its workers end one after the other.
-                    } else if let Some(thread) = edge.died() {
+                        // Its threads and workers end one after the other.
+                        edge.running.follow_log();
+                        continue;
+                    }
+                    edge.running.log_lost_threads();
+                    edge.running.elders().keep_bound();
+                    if let Some(thread) = edge.died() {
                         return StopCause::Died(thread);
                     }
                 }
@@ -165,8 +168,6 @@ pub struct Operated<'a> {
     pub control: Option<Control>,
     /// The program that an upgrade starts if it names none.
     pub program: PathBuf,
-    /// The thread that takes connections over, if this process has replaced another.
-    pub takeover: Option<JoinHandle<()>>,
     /// The upgrade that is under way.
     pub upgrade: Option<Attended>,
 }
@@ -222,7 +223,6 @@ impl Operated<'_> {
     }
 
     async fn begin_upgrade(&mut self, request: ControlRequest, program: PathBuf) {
-        let is_taking = self.takeover.as_ref().is_some_and(|thread| !thread.is_finished());
         let refused = if std::process::id() == FIRST_PROCESS {
             ReloadOutcome::failed(
                 "process 1 cannot be replaced, because all others end with it: run eyelet under an \
@@ -230,7 +230,7 @@ impl Operated<'_> {
             )
         } else if self.upgrade.is_some() {
             ReloadOutcome::failed("an upgrade is under way")
-        } else if is_taking {
+        } else if self.running.elders().are_unsettled() {
             ReloadOutcome::failed("the process before this one still hands over connections")
         } else {
             tracing::info!("upgrade: starting {program:?}");
@@ -247,9 +247,9 @@ impl Operated<'_> {
         request.answer(&refused).await;
     }
 
-    /// Goes on with an upgrade. Returns whether this process has nothing more to do.
-    async fn upgraded(&mut self, event: UpgradeEvent) -> bool {
-        let Some(attended) = &mut self.upgrade else { return false };
+    /// Goes on with an upgrade. Returns why this process ends, if it does.
+    async fn upgraded(&mut self, event: UpgradeEvent) -> Option<StopCause> {
+        let attended = self.upgrade.as_mut()?;
         let outcome = match event {
             UpgradeEvent::Serving(Departures { pid, departures }) => {
                 tracing::info!("upgrade: process {pid} accepts connections");
@@ -260,10 +260,14 @@ impl Operated<'_> {
                 self.control = None;
                 self.running.close_admin();
                 self.running.hand_over(departures);
-                return false;
+                return None;
             }
-            UpgradeEvent::Over => return true,
-            UpgradeEvent::ParkedMoved(report) => report.outcome(self.file),
+            UpgradeEvent::Over => return Some(StopCause::HandedOver),
+            UpgradeEvent::Drain => return Some(StopCause::Told),
+            UpgradeEvent::ParkedMoved(report) => {
+                self.running.let_go();
+                report.outcome(self.file, &self.running.staying().await)
+            }
             UpgradeEvent::Failed(error) => error.outcome(),
         };
         log("upgrade", &outcome);
@@ -283,7 +287,7 @@ impl Operated<'_> {
                 self.control = control.ok();
             }
         }
-        false
+        None
     }
 }
 
@@ -294,6 +298,8 @@ pub enum StopCause {
     Signal(&'static str),
     /// Another process has replaced this one.
     HandedOver,
+    /// The process that has replaced this one says so.
+    Told,
     /// This thread has ended, so the process must be restarted.
     Died(&'static str),
 }

@@ -40,7 +40,7 @@ use crate::process::handover::{
     HandoverError, MESSAGE_TIMEOUT, Message, Serve, body, hand_state, kind, read,
 };
 use crate::process::serve::Running;
-use crate::process::takeover::state;
+use crate::process::takeover::{EarlierState, state};
 use eyelet_edge::snapshot;
 use eyelet_edge::snapshot::listen::{Bound, ListenError, own_files};
 
@@ -111,7 +111,7 @@ fn record(
     // The next process keeps so many free, too, unless its limit is another.
     let batch_descriptors = snapshot::batch_descriptors();
     let (departures, answers, leaving) =
-        departures(running.workers(), &kept, batch_descriptors, ACTIVE_MAX);
+        departures(running.workers(), &kept, batch_descriptors, Some(ACTIVE_MAX));
     running.hand_over(departures);
     let end = Instant::now() + ACTIVE_MAX + LEAVE_TIMEOUT;
     let mut full = None;
@@ -165,7 +165,7 @@ impl Stored {
 
     fn read(kept: Vec<OwnedFd>) -> Result<Self, HandoverError> {
         let mut recording = Recording::open(kept)?;
-        let (listeners, tickets) = state(|| next(&mut recording))?;
+        let EarlierState { listeners, tickets, .. } = state(|| next(&mut recording))?;
         let (received, body) = next(&mut recording)?;
         let Serve { first_id } = read(&received, kind::SERVE, &body)?;
         Ok(Self { recording, listeners, tickets, first_id })

@@ -1,5 +1,5 @@
 //! The new process of an upgrade: it takes over the listening sockets of the process that started
-//! it, and then the connections.
+//! it. The connections follow: see `elders.rs`.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,22 +7,22 @@ use std::sync::Arc;
 use std::thread;
 
 use eyelet_config::ListenAddress;
-use eyelet_engine::departure::ConnectionBatch;
-use eyelet_engine::moving::batch::{Arrivals, deliver};
+use eyelet_engine::moving::batch::Arrivals;
 use eyelet_engine::moving::handover::VERSIONS_READ;
 use eyelet_sys::channel::{Channel, DESCRIPTORS_MAX};
 use eyelet_sys::socket_file::SocketFile;
 use eyelet_tls::tickets::Now;
 use zeroize::Zeroizing;
 
+use crate::process::elders::{ElderLink, Elders};
 use crate::process::handover::{
-    Failed, HandoverError, HandoverHello, HandoverReady, HandoverReceived, MESSAGE_TIMEOUT,
-    Message, Serve, expect, kind, read, receive, signal, tell,
+    Elder, Failed, HandoverError, HandoverHello, HandoverReady, MESSAGE_TIMEOUT, Message, Serve,
+    expect, kind, read, receive, signal, tell,
 };
 use crate::process::reload::{SERVED_STEP, SERVED_TIMEOUT};
 use crate::process::serve::Running;
 use eyelet_edge::snapshot;
-use eyelet_edge::snapshot::listen::{Bound, own_files};
+use eyelet_edge::snapshot::listen::Bound;
 
 /// Most listeners that are taken over, and most sockets of each. They bound what a hello may ask
 /// for.
@@ -35,6 +35,8 @@ pub struct Predecessor {
     /// Its listeners.
     pub listeners: Vec<Bound>,
     tickets: Zeroizing<Vec<u8>>,
+    /// Its process id, if it lingers.
+    lingers: Option<u32>,
 }
 
 impl Predecessor {
@@ -47,9 +49,10 @@ impl Predecessor {
         // The end of this process must close the channel, and nothing else may read from it.
         eyelet_sys::process::close_stdin()?;
         let mut channel = Channel::over(socket)?;
-        let (listeners, tickets) = state(|| receive(&mut channel, Some(MESSAGE_TIMEOUT)))?;
+        let earlier = state(|| receive(&mut channel, Some(MESSAGE_TIMEOUT)))?;
+        let EarlierState { listeners, tickets, lingers } = earlier;
         expect(&mut channel, kind::BEGIN, MESSAGE_TIMEOUT)?;
-        Ok(Self { channel, listeners, tickets })
+        Ok(Self { channel, listeners, tickets, lingers })
     }
 
     /// Says why this process ends.
@@ -77,7 +80,8 @@ impl Predecessor {
         let kept = known.filter(|(_, known)| is_kept(known)).map(|(index, _)| index).collect();
         let (formats, batch_descriptors) = (VERSIONS_READ.into(), snapshot::batch_descriptors());
         let pid = Some(std::process::id());
-        let ready = HandoverReady { kept, formats, batch_descriptors, pid, warnings };
+        let knows_elders = true;
+        let ready = HandoverReady { kept, formats, batch_descriptors, pid, knows_elders, warnings };
         tell(&mut self.channel, kind::READY, &ready)?;
         // The sockets of listeners that are gone are the other process's to close.
         self.listeners.clear();
@@ -90,26 +94,40 @@ impl Predecessor {
             }
             thread::park_timeout(SERVED_STEP);
         }
-        Ok(Handover { channel: self.channel, workers: running.arrivals(), listeners })
+        let elder = Elder { pid: self.lingers, is_told: false };
+        let link = ElderLink { elder, channel: self.channel };
+        let (workers, elders) = (running.arrivals(), running.elders().clone());
+        Ok(Handover { link, workers, listeners, elders })
     }
 }
 
-/// What an earlier process has besides connections: its listeners, and the keys of its tickets.
+/// What an earlier process has besides connections.
+pub struct EarlierState {
+    /// Its listeners.
+    pub listeners: Vec<Bound>,
+    /// The keys of its tickets, which are secret.
+    pub tickets: Zeroizing<Vec<u8>>,
+    /// Its process id, if it lingers after an upgrade.
+    lingers: Option<u32>,
+}
+
+/// Reads what an earlier process has besides connections.
 ///
 /// # Errors
 /// [`HandoverError`].
 pub fn state(
     mut next: impl FnMut() -> Result<Message, HandoverError>,
-) -> Result<(Vec<Bound>, Zeroizing<Vec<u8>>), HandoverError> {
+) -> Result<EarlierState, HandoverError> {
     let (received, body) = next()?;
     let hello: HandoverHello = read(&received, kind::HELLO, &body)?;
     tracing::info!("taking over from version {}", hello.program);
+    let lingers = hello.lingers;
     let listeners = listeners(&mut next, hello)?;
     let (received, tickets) = next()?;
     if received.kind != kind::TICKETS {
         return Err(HandoverError::Kind(received.kind));
     }
-    Ok((listeners, tickets))
+    Ok(EarlierState { listeners, tickets, lingers })
 }
 
 /// The listeners of a hello with their sockets.
@@ -149,10 +167,11 @@ fn listeners(
 
 /// The connections that are still to come.
 pub struct Handover {
-    channel: Channel,
+    link: ElderLink,
     workers: Arrivals,
     /// The listeners of this process.
     listeners: Arc<[Bound]>,
+    elders: Arc<Elders>,
 }
 
 impl Handover {
@@ -160,64 +179,8 @@ impl Handover {
     ///
     /// # Errors
     /// If the other process is gone, or no thread can be started. This process serves in any case.
-    pub fn begin(mut self) -> Result<thread::JoinHandle<()>, HandoverError> {
-        signal(&mut self.channel, kind::SERVING)?;
-        let body = move || {
-            let mut taken = 0;
-            let over = self.take_over(&mut taken);
-            // Until then the other process may end this one, and serve on at the same files.
-            if over.as_ref().map_or_else(HandoverError::is_closed, |()| true) {
-                own_files(&self.listeners);
-            }
-            match over {
-                Ok(()) => tracing::info!("{taken} connections are taken over"),
-                Err(error) => {
-                    tracing::error!("stopped after {taken} connections: {error}");
-                }
-            }
-        };
-        Ok(thread::Builder::new().name("takeover".into()).spawn(body)?)
-    }
-
-    /// Receives batch after batch. There is no limit for the wait between them: the other process
-    /// ends by its own `drain_timeout`, and its end closes the channel.
-    fn take_over(&mut self, taken: &mut usize) -> Result<(), HandoverError> {
-        loop {
-            let (received, states) = receive(&mut self.channel, None)?;
-            match received.kind {
-                kind::END => return Ok(()),
-                kind::BATCH => {}
-                other => return Err(HandoverError::Kind(other)),
-            }
-            let sockets = received.descriptors;
-            *taken += self.receive_batch(ConnectionBatch { states, sockets })?;
-        }
-    }
-
-    /// Returns how many connections are taken over.
-    fn receive_batch(&mut self, batch: ConnectionBatch) -> Result<usize, HandoverError> {
-        let (batch, commit) = match deliver(&self.workers, batch, true, MESSAGE_TIMEOUT)? {
-            Ok(delivered) => delivered,
-            Err(why) => {
-                tracing::error!("{why}");
-                self.channel.send(kind::REFUSED, why.as_bytes(), &[], MESSAGE_TIMEOUT)?;
-                return Ok(0);
-            }
-        };
-        // No time limit: the other process commits, or ends this one, or is dead.
-        let why = batch.why.map(|why| why.to_string());
-        let received = HandoverReceived { refused: batch.refused, why };
-        let told = tell(&mut self.channel, kind::RECEIVED, &received);
-        match told.and_then(|()| receive(&mut self.channel, None)) {
-            Ok((received, _)) if received.kind == kind::COMMIT => {}
-            Ok((received, _)) => return Err(HandoverError::Kind(received.kind)),
-            // It closes the channel only after it has ended this process. So it is dead, and nobody
-            // else has the connections.
-            Err(error) if error.is_closed() => {}
-            Err(error) => return Err(error),
-        }
-        // A worker that has ended has closed them.
-        let _ = commit.send(());
-        Ok(batch.taken)
+    pub fn begin(mut self) -> Result<(), HandoverError> {
+        signal(&mut self.link.channel, kind::SERVING)?;
+        Ok(self.elders.follow(self.link, self.workers, self.listeners)?)
     }
 }

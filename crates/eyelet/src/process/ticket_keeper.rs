@@ -79,6 +79,11 @@ impl TicketKeeper {
         self.order(Order::configure(config));
     }
 
+    /// Makes no more keys.
+    pub fn stop(&self) {
+        self.order(Order::Stop);
+    }
+
     fn order(&self, order: Order) {
         *self.orders.lock() = order;
         self.orders.is_new.notify_one();
@@ -93,7 +98,7 @@ impl Order {
 
 impl Drop for TicketKeeper {
     fn drop(&mut self) {
-        self.order(Order::Stop);
+        self.stop();
     }
 }
 

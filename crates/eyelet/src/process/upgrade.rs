@@ -3,7 +3,9 @@
 //!
 //! A connection has one owner at any time, because two would use the same AEAD nonces. The batch
 //! that is on its way belongs to nobody until it is committed. If the new process fails before
-//! that, it is killed first, and only then the workers take the batch back.
+//! that, it is killed first, and only then the workers take the batch back. When everything that was
+//! parked has moved, the upgrade is over: the new process lives on its own, and this one lingers with
+//! what cannot move.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,20 +13,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::RecvTimeoutError;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use eyelet_engine::departure::{
     BatchAnswer, Departing, Departure, Leaving, LeavingBatch, departures,
 };
+use eyelet_engine::moving::batch::Arrivals;
 use eyelet_engine::moving::handover::{VERSION, VERSION_USUAL};
 use eyelet_sys::channel::Channel;
 use tokio::sync::mpsc::{self, channel};
 use zeroize::Zeroizing;
 
+use crate::process::elders::{ElderLink, Elders};
 use crate::process::handover::{
-    Failed, HandoverError, HandoverReady, HandoverReceived, MESSAGE_TIMEOUT, Serve, expect,
+    Failed, HandoverError, HandoverReady, HandoverReceived, MESSAGE_TIMEOUT, Serve, body, expect,
     hand_state, kind, read, receive, signal, tell,
 };
 use crate::process::reload::{ReloadOutcome, SERVED_TIMEOUT};
@@ -35,6 +39,9 @@ use eyelet_edge::snapshot::listen::Bound;
 const START_TIMEOUT: Duration = Duration::from_secs(100);
 /// How often a waiting thread looks whether the new process lives, and whether the upgrade is off.
 const STEP: Duration = Duration::from_millis(50);
+/// How long a process that lingers listens to the one that serves, once in a [`STEP`]. What has
+/// arrived is read at once.
+const HEAR_TIME: Duration = Duration::from_millis(1);
 /// How long an upgrade that is off may take to kill the new process, and how often this is looked
 /// at. It is seen at the next [`STEP`].
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -77,8 +84,11 @@ pub enum UpgradeError {
 pub enum UpgradeEvent {
     /// The new process accepts: the workers may leave.
     Serving(Departures),
-    /// Everything that was parked has left.
+    /// Everything that was parked has left. This process accepts never again, and serves the rest
+    /// until it ends.
     ParkedMoved(UpgradeReport),
+    /// The process that serves has this one drain.
+    Drain,
     /// All workers have left. This process has nothing more to do.
     Over,
     /// This process serves on.
@@ -106,12 +116,12 @@ pub struct UpgradeReport {
 }
 
 impl UpgradeReport {
-    /// The answer for who asked.
-    pub fn outcome(&self, file: &Path) -> ReloadOutcome {
+    /// The answer for who asked. `stays` says in a line what this process goes on with.
+    pub fn outcome(&self, file: &Path, stays: &str) -> ReloadOutcome {
         let Self { pid, connections, took: [all, moved], warnings } = self;
         let text = format!(
             "{warnings}{}: process {pid} serves, {} ms after the start; {connections} \
-             connections were handed over in {} ms\n",
+             connections were handed over in {} ms\n{stays}",
             file.display(),
             (*all - *moved).as_millis(),
             moved.as_millis(),
@@ -154,7 +164,21 @@ struct Plan {
     workers: usize,
     first_id: u64,
     tickets: Zeroizing<Vec<u8>>,
+    elders: Arc<Elders>,
+    arrivals: Arrivals,
     is_off: Arc<AtomicBool>,
+}
+
+/// Elders whose channels nobody reads. Unless they are passed on, they go on when this is dropped.
+struct Paused<'a> {
+    plan: &'a Plan,
+    links: Vec<ElderLink>,
+}
+
+impl Drop for Paused<'_> {
+    fn drop(&mut self) {
+        self.plan.elders.resume(std::mem::take(&mut self.links), &self.plan.arrivals);
+    }
 }
 
 /// The program to start if none is named: the one that runs, by the path as it was called. A new
@@ -188,11 +212,18 @@ impl Upgrade {
             workers: running.workers(),
             first_id: running.next_first_id(),
             tickets: running.ticket_keys().export(),
+            elders: running.elders().clone(),
+            arrivals: running.arrivals(),
             is_off: is_off.clone(),
         };
         let body = move || {
             let event = match plan.hand_over(&events) {
-                Ok(()) => UpgradeEvent::Over,
+                Ok(lingering) => {
+                    // It has the listening sockets.
+                    drop(plan);
+                    lingering.finish(&events);
+                    UpgradeEvent::Over
+                }
                 Err(error) => {
                     plan.listeners.iter().for_each(Bound::put_file_back);
                     UpgradeEvent::Failed(error)
@@ -225,75 +256,44 @@ impl Drop for Upgrade {
 }
 
 impl Plan {
-    fn hand_over(&self, events: &mpsc::Sender<UpgradeEvent>) -> Result<(), UpgradeError> {
+    fn hand_over(&self, events: &mpsc::Sender<UpgradeEvent>) -> Result<Lingering, UpgradeError> {
         let began = Instant::now();
         // Dropped after `successor`: the end of the answers lets workers take connections back, so
         // the new process must be dead by then.
-        let answers;
+        let mut workers;
         let mut successor = self.start()?;
         let ready = self.introduce(&mut successor, START_TIMEOUT)?;
         successor.reads_connections = ready.formats.contains(&VERSION_USUAL);
         tell(&mut successor.channel, kind::SERVE, &Serve { first_id: self.first_id })?;
         expect(&mut successor.channel, kind::SERVING, SERVED_TIMEOUT + MESSAGE_TIMEOUT)?;
         let (pid, served) = (successor.child.id(), Instant::now());
-        let (departures, leaving);
-        (departures, answers, leaving) = self.departures(&ready);
+        // What they send would arrive in workers that have left.
+        let mut paused = Paused { plan: self, links: self.elders.pause() };
+        let (departures, answers, leaving) = self.departures(&ready);
+        let (parking, active) = (self.workers, self.workers);
+        workers = LeavingWorkers { answers, leaving, parking, active, moved: 0 };
         self.left(&ready).for_each(Bound::put_file_aside);
         if events.blocking_send(UpgradeEvent::Serving(Departures { pid, departures })).is_err() {
             return Err(UpgradeError::Over);
         }
-        let mut connections = 0;
-        // Workers with something parked, and those with anything.
-        let (mut parking, mut active) = (self.workers, self.workers);
-        while active > 0 {
-            match leaving.recv_timeout(STEP) {
-                Ok(Leaving::Batch { worker, connections: count, batch }) => {
-                    let (answer, end) = successor.move_batch(batch);
-                    if let Some(BatchAnswer::Committed { refused }) = &answer {
-                        connections += count.saturating_sub(refused.len());
-                    }
-                    if let (Some(answer), Some(worker)) = (answer, answers.get(worker)) {
-                        // The worker waits for it, or it has ended.
-                        let _ = worker.try_send(answer);
-                    }
-                    end?;
-                    continue;
-                }
-                Ok(Leaving::ParkedMoved) => parking = parking.saturating_sub(1),
-                Ok(Leaving::Left) => {
-                    active = active.saturating_sub(1);
-                    continue;
-                }
-                Err(RecvTimeoutError::Timeout) => {
-                    if successor.has_ended(parking == 0)? {
-                        break;
-                    }
-                    continue;
-                }
-                Err(RecvTimeoutError::Disconnected) => break,
-            }
-            if parking == 0 {
-                let took = [began.elapsed(), served.elapsed()];
-                self.left(&ready).for_each(Bound::remove_file);
-                // The main thread drains, and hears no more.
-                let _ = events.blocking_send(UpgradeEvent::ParkedMoved(UpgradeReport {
-                    pid,
-                    connections,
-                    took,
-                    warnings: ready.warnings.clone(),
-                }));
+        while workers.parking > 0 {
+            if !workers.hear(&mut successor)? {
+                successor.must_live()?;
             }
         }
-        successor.is_on_its_own = true;
+        let took = [began.elapsed(), served.elapsed()];
+        self.left(&ready).for_each(Bound::remove_file);
         self.kept(&ready).for_each(Bound::leave_file);
-        for worker in &answers {
-            // One that drains does not wait for it.
-            let _ = worker.try_send(BatchAnswer::Over);
-        }
-        tracing::info!("{connections} connections are handed over to process {pid}");
-        // It notices the end of this process, too.
-        let _ = signal(&mut successor.channel, kind::END);
-        Ok(())
+        successor.settle(&ready, std::mem::take(&mut paused.links));
+        let (connections, warnings) = (workers.moved, ready.warnings);
+        // The main thread drains, and hears no more, if this fails.
+        let _ = events.blocking_send(UpgradeEvent::ParkedMoved(UpgradeReport {
+            pid,
+            connections,
+            took,
+            warnings,
+        }));
+        Ok(Lingering { successor, workers })
     }
 
     /// The listeners that the new process accepts from.
@@ -309,7 +309,7 @@ impl Plan {
 
     fn departures(&self, ready: &HandoverReady) -> Departing {
         let kept = self.kept(ready).flat_map(Bound::distinct).cloned().collect();
-        let mut departing = departures(self.workers, &kept, ready.batch_descriptors, Duration::MAX);
+        let mut departing = departures(self.workers, &kept, ready.batch_descriptors, None);
         if !ready.formats.contains(&VERSION) {
             tracing::warn!(
                 "the new process does not read version {VERSION} of connections: exchanges at rest \
@@ -328,15 +328,15 @@ impl Plan {
         let child = command.spawn().map_err(failed)?;
         // The command also holds the other end, so the end of the new process would go unnoticed.
         drop(command);
-        let (reads_connections, is_on_its_own) = (false, false);
-        let (has_refused, answer_timeout) = (false, MESSAGE_TIMEOUT);
         Ok(Successor {
             child,
             channel,
-            reads_connections,
-            has_refused,
-            answer_timeout,
-            is_on_its_own,
+            reads_connections: false,
+            is_heard: true,
+            must_drain: false,
+            has_refused: false,
+            answer_timeout: MESSAGE_TIMEOUT,
+            is_on_its_own: false,
         })
     }
 
@@ -388,17 +388,98 @@ impl Plan {
     }
 }
 
-/// The new process. Unless it is on its own, it is killed when this is dropped.
+/// Workers that leave.
+struct LeavingWorkers {
+    answers: Vec<mpsc::Sender<BatchAnswer>>,
+    leaving: Receiver<Leaving>,
+    /// Those with something parked, and those with anything.
+    parking: usize,
+    active: usize,
+    /// Connections that have moved.
+    moved: usize,
+}
+
+impl LeavingWorkers {
+    /// Waits for what a worker says, and has the new process take its connections. Returns whether
+    /// one has said something.
+    fn hear(&mut self, successor: &mut Successor) -> Result<bool, HandoverError> {
+        match self.leaving.recv_timeout(STEP) {
+            Ok(Leaving::Batch { worker, connections: count, batch }) => {
+                let (answer, end) = successor.move_batch(batch);
+                if let Some(BatchAnswer::Committed { refused }) = &answer {
+                    self.moved += count.saturating_sub(refused.len());
+                }
+                if let (Some(answer), Some(worker)) = (answer, self.answers.get(worker)) {
+                    // The worker waits for it, or it has ended.
+                    let _ = worker.try_send(answer);
+                }
+                end?;
+            }
+            Ok(Leaving::ParkedMoved) => self.parking = self.parking.saturating_sub(1),
+            Ok(Leaving::Left) => self.active = self.active.saturating_sub(1),
+            Err(RecvTimeoutError::Timeout) => return Ok(false),
+            Err(RecvTimeoutError::Disconnected) => (self.parking, self.active) = (0, 0),
+        }
+        Ok(true)
+    }
+}
+
+/// What this process still serves after an upgrade.
+struct Lingering {
+    successor: Successor,
+    workers: LeavingWorkers,
+}
+
+impl Lingering {
+    /// Moves what comes to rest, until the workers have nothing left.
+    fn finish(self, events: &mpsc::Sender<UpgradeEvent>) {
+        let Self { mut successor, mut workers } = self;
+        while workers.active > 0 {
+            match workers.hear(&mut successor) {
+                Ok(true) => {}
+                Ok(false) if successor.says_drain() => {
+                    // The main thread may drain already.
+                    let _ = events.blocking_send(UpgradeEvent::Drain);
+                }
+                Ok(false) => {}
+                // Its answer was COMMIT: the connections are the other process's.
+                Err(error) => successor.give_up(&error),
+            }
+        }
+        for worker in &workers.answers {
+            // One that drains does not wait for it.
+            let _ = worker.try_send(BatchAnswer::Over);
+        }
+        let (moved, pid) = (workers.moved, successor.child.id());
+        tracing::info!("{moved} connections are handed over to process {pid}, or those after it");
+        // They notice the end of this process, too.
+        let _ = signal(&mut successor.channel, kind::END);
+    }
+}
+
+/// The new process. Unless it is on its own, it is killed when this is dropped. From then on the
+/// other end of the channel may be that of a process after it.
 struct Successor {
     child: Child,
     channel: Channel,
     /// It reads the format that this process writes.
     reads_connections: bool,
+    /// It may say something.
+    is_heard: bool,
+    /// It has said that this process is to drain.
+    must_drain: bool,
     /// It has refused a connection, which is logged.
     has_refused: bool,
     /// How long it may take to read a batch.
     answer_timeout: Duration,
     is_on_its_own: bool,
+}
+
+/// Why a batch has no answer.
+struct Unanswered {
+    error: HandoverError,
+    /// The other process may have all of it, and may live: this one must not touch it any more.
+    may_be_taken: bool,
 }
 
 impl Successor {
@@ -413,7 +494,14 @@ impl Successor {
         }
         let answer = match self.offer(&batch) {
             Ok(answer) => answer,
-            Err(error) => return (None, Err(error)),
+            Err(Unanswered { error, may_be_taken }) if self.is_on_its_own => {
+                self.give_up(&error);
+                // Nobody can end it, so it owns what it may have. It takes that when the channel
+                // ends.
+                let taken = BatchAnswer::Committed { refused: Vec::new() };
+                return (Some(if may_be_taken { taken } else { BatchAnswer::Refused }), Ok(()));
+            }
+            Err(Unanswered { error, .. }) => return (None, Err(error)),
         };
         // The worker uses the sockets of those that stay.
         drop(batch);
@@ -426,10 +514,24 @@ impl Successor {
     }
 
     /// Sends a batch and waits until the new process has read it.
-    fn offer(&mut self, batch: &LeavingBatch) -> Result<BatchAnswer, HandoverError> {
+    fn offer(&mut self, batch: &LeavingBatch) -> Result<BatchAnswer, Unanswered> {
         let sockets: Vec<BorrowedFd<'_>> = batch.sockets.iter().map(|s| s.as_fd()).collect();
-        self.channel.send(kind::BATCH, &batch.states, &sockets, MESSAGE_TIMEOUT)?;
-        let (received, body) = receive(&mut self.channel, Some(self.answer_timeout))?;
+        let sent = self.channel.send(kind::BATCH, &batch.states, &sockets, MESSAGE_TIMEOUT);
+        // A message that is cut is never read.
+        sent.map_err(|error| Unanswered { error: error.into(), may_be_taken: false })?;
+        self.answer().map_err(|error| {
+            // Only what it has answered for is its own when it closes the channel.
+            let may_be_taken = !error.is_closed();
+            Unanswered { error, may_be_taken }
+        })
+    }
+
+    fn answer(&mut self) -> Result<BatchAnswer, HandoverError> {
+        let (mut received, mut body) = receive(&mut self.channel, Some(self.answer_timeout))?;
+        if received.kind == kind::DRAIN {
+            self.must_drain = true;
+            (received, body) = receive(&mut self.channel, Some(self.answer_timeout))?;
+        }
         match received.kind {
             kind::RECEIVED => {
                 let HandoverReceived { refused, why } = read(&received, kind::RECEIVED, &body)?;
@@ -446,6 +548,52 @@ impl Successor {
         }
     }
 
+    /// From now on it lives without this process, which tells it of those before.
+    fn settle(&mut self, ready: &HandoverReady, elders: Vec<ElderLink>) {
+        self.is_on_its_own = true;
+        let told = match ready.knows_elders {
+            true => self.tell_of(elders),
+            false => signal(&mut self.channel, kind::END),
+        };
+        match told {
+            Ok(()) if ready.knows_elders => {}
+            Ok(()) => (self.reads_connections, self.is_heard) = (false, false),
+            Err(error) => self.give_up(&error),
+        }
+    }
+
+    fn tell_of(&mut self, elders: Vec<ElderLink>) -> Result<(), HandoverError> {
+        for ElderLink { elder, channel } in elders {
+            let body = body(kind::ELDER, &elder)?;
+            self.channel.send(kind::ELDER, &body, &[channel.as_fd()], MESSAGE_TIMEOUT)?;
+        }
+        signal(&mut self.channel, kind::SETTLED)
+    }
+
+    /// Notes that nothing more passes over the channel.
+    fn give_up(&mut self, error: &HandoverError) {
+        if std::mem::replace(&mut self.is_heard, false) {
+            tracing::warn!("connections stay here from now on: {error}");
+        }
+        (self.reads_connections, self.has_refused) = (false, true);
+        self.channel.end();
+    }
+
+    /// Whether it has said that this process is to drain, once.
+    fn says_drain(&mut self) -> bool {
+        // Reaped, if it has ended. Others may have its end of the channel.
+        let _ = self.child.try_wait();
+        if self.is_heard {
+            match receive(&mut self.channel, Some(HEAR_TIME)) {
+                Ok((received, _)) if received.kind == kind::DRAIN => self.must_drain = true,
+                Ok((received, _)) => self.give_up(&HandoverError::Kind(received.kind)),
+                Err(HandoverError::Channel(error)) if error.kind() == ErrorKind::TimedOut => {}
+                Err(error) => self.give_up(&error),
+            }
+        }
+        std::mem::take(&mut self.must_drain)
+    }
+
     fn note_refusal(&mut self, why: &str) {
         if !std::mem::replace(&mut self.has_refused, true) {
             tracing::error!(
@@ -454,14 +602,13 @@ impl Successor {
         }
     }
 
-    /// Whether it was stopped after it had got everything that was parked.
+    /// Checks that it has not ended.
     ///
     /// # Errors
-    /// It has ended otherwise.
-    fn has_ended(&mut self, has_all: bool) -> Result<bool, HandoverError> {
+    /// It has.
+    fn must_live(&mut self) -> Result<(), HandoverError> {
         match self.child.try_wait()? {
-            None => Ok(false),
-            Some(status) if has_all && status.success() => Ok(true),
+            None => Ok(()),
             Some(_) => Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
         }
     }
@@ -504,6 +651,8 @@ mod tests {
             workers: 1,
             first_id: 1,
             tickets: Zeroizing::default(),
+            elders: Arc::default(),
+            arrivals: Vec::new(),
             is_off: Arc::default(),
         };
         (plan, alone)

@@ -1,0 +1,296 @@
+//! The processes that this one and those before it have replaced, and that linger: they serve what
+//! could not move. The newest process has a channel to each. Over it come connections that have
+//! come to rest, and an elder is told to drain where too many linger.
+
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use eyelet_edge::snapshot::listen::{Bound, own_files};
+use eyelet_engine::departure::ConnectionBatch;
+use eyelet_engine::moving::batch::{Arrivals, deliver};
+use eyelet_sys::channel::{Channel, Received};
+use zeroize::Zeroizing;
+
+use crate::process::handover::{
+    Elder, HandoverError, HandoverReceived, MESSAGE_TIMEOUT, Message, kind, read, receive, signal,
+    tell,
+};
+
+/// Most processes that linger, beside the one that serves. Each may hold its own `memory_max`. The
+/// oldest one beyond them drains.
+pub const LINGERING_MAX: usize = 8;
+/// How long an upgrade waits until the thread of an elder has finished the batch that is on its
+/// way. An elder that stands still is left behind.
+const PAUSE_TIMEOUT: Duration = Duration::from_secs(1);
+const PAUSE_STEP: Duration = Duration::from_millis(2);
+
+/// The processes that linger.
+#[derive(Default)]
+pub struct Elders {
+    /// The oldest first.
+    known: Mutex<Vec<Known>>,
+    /// The process that started this one may take its connections back.
+    is_unsettled: AtomicBool,
+}
+
+/// A channel to an elder, which nobody reads now.
+pub struct ElderLink {
+    /// The process at the other end.
+    pub elder: Elder,
+    /// The channel.
+    pub channel: Channel,
+}
+
+/// An elder, and the thread that takes its connections over.
+struct Known {
+    elder: Elder,
+    /// A byte has the thread tell the elder to drain. The end has it stop.
+    orders: PipeWriter,
+    thread: JoinHandle<Option<Channel>>,
+}
+
+impl Elders {
+    /// Whether the process that started this one may still take its connections back.
+    pub fn are_unsettled(&self) -> bool {
+        self.is_unsettled.load(Relaxed)
+    }
+
+    /// Takes over what the process that started this one sends, on a thread of its own. It has this
+    /// process's `listeners` until it has settled.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn follow(
+        self: &Arc<Self>,
+        link: ElderLink,
+        workers: Arrivals,
+        listeners: Arc<[Bound]>,
+    ) -> io::Result<()> {
+        self.is_unsettled.store(true, Relaxed);
+        let started = self.add(link, workers, Some(listeners));
+        started.inspect_err(|_| self.is_unsettled.store(false, Relaxed))
+    }
+
+    /// The same for elders that were paused.
+    pub fn resume(self: &Arc<Self>, links: Vec<ElderLink>, workers: &Arrivals) {
+        for link in links {
+            if let Err(error) = self.add(link, workers.clone(), None) {
+                tracing::error!("a process that lingers is left alone: {error}");
+            }
+        }
+    }
+
+    fn add(
+        self: &Arc<Self>,
+        link: ElderLink,
+        workers: Arrivals,
+        listeners: Option<Arc<[Bound]>>,
+    ) -> io::Result<()> {
+        let ElderLink { elder, channel } = link;
+        let (ordered, orders) = io::pipe()?;
+        let (elders, pid, is_passed_on) = (self.clone(), elder.pid, listeners.is_none());
+        let taking = Taking { channel, pid, ordered, workers, listeners, elders, taken: 0 };
+        // Locked first: the thread may add those that its elder knows.
+        let mut known = self.known();
+        let thread = thread::Builder::new().name("takeover".into()).spawn(|| taking.run())?;
+        // Who is not settled yet is the youngest, and names those that are older than itself.
+        let younger = usize::from(is_passed_on && self.are_unsettled()).min(known.len());
+        let at = known.len() - younger;
+        known.insert(at, Known { elder, orders, thread });
+        Ok(())
+    }
+
+    /// Stops the threads between two messages. Returns the channels of the elders that live.
+    pub fn pause(&self) -> Vec<ElderLink> {
+        let known = std::mem::take(&mut *self.known()).into_iter();
+        // All are told before one is waited for.
+        let stopped: Vec<_> = known.map(|Known { elder, thread, .. }| (elder, thread)).collect();
+        let end = Instant::now() + PAUSE_TIMEOUT;
+        let mut links = Vec::new();
+        for (elder, thread) in stopped {
+            while !thread.is_finished() && Instant::now() < end {
+                thread::park_timeout(PAUSE_STEP);
+            }
+            if !thread.is_finished() {
+                tracing::warn!("{} stands still and is left alone", named(elder.pid));
+            } else if let Ok(Some(channel)) = thread.join() {
+                links.push(ElderLink { elder, channel });
+            }
+        }
+        links
+    }
+
+    /// Has the oldest ones drain beyond [`LINGERING_MAX`].
+    pub fn keep_bound(&self) {
+        let mut known = self.known();
+        known.retain(|known| !known.thread.is_finished());
+        let over = known.iter().filter(|known| known.may_be_told()).count();
+        let over = over.saturating_sub(LINGERING_MAX);
+        for oldest in known.iter_mut().filter(|known| known.may_be_told()).take(over) {
+            let name = named(oldest.elder.pid);
+            tracing::warn!("more than {LINGERING_MAX} processes linger: {name} drains");
+            oldest.tell_to_drain();
+        }
+    }
+
+    /// Has all of them drain, because the service ends.
+    pub fn drain(&self) {
+        self.known().iter_mut().for_each(Known::tell_to_drain);
+    }
+
+    /// The process ids of those that live, as far as they are known. The oldest one is the first.
+    pub fn pids(&self) -> Vec<Option<u32>> {
+        let known = self.known();
+        let living = known.iter().filter(|known| !known.thread.is_finished());
+        living.map(|known| known.elder.pid).collect()
+    }
+
+    fn known(&self) -> MutexGuard<'_, Vec<Known>> {
+        // A poisoned lock still holds whole values.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn may_be_told(&self) -> bool {
+        self.elder.pid.is_some() && !self.elder.is_told
+    }
+
+    fn tell_to_drain(&mut self) {
+        if self.may_be_told() {
+            self.elder.is_told = true;
+            // If this fails the thread has ended, and so has the elder.
+            let _ = self.orders.write_all(&[0]);
+        }
+    }
+}
+
+fn named(pid: Option<u32>) -> String {
+    pid.map_or_else(|| String::from("an earlier process"), |pid| format!("process {pid}"))
+}
+
+/// The thread that takes over what one elder sends.
+struct Taking {
+    channel: Channel,
+    pid: Option<u32>,
+    ordered: PipeReader,
+    workers: Arrivals,
+    /// Those of this process, until its upgrade has settled. The other process may end this one
+    /// before, and serve on at the same files.
+    listeners: Option<Arc<[Bound]>>,
+    elders: Arc<Elders>,
+    /// Connections since the upgrade has settled, or before.
+    taken: usize,
+}
+
+impl Taking {
+    /// Returns the channel if it was told to stop.
+    fn run(mut self) -> Option<Channel> {
+        let over = self.take_over();
+        let (name, is_settled) = (named(self.pid), self.listeners.is_none());
+        match over {
+            Ok(false) => return Some(self.channel),
+            Ok(true) if !is_settled => self.settle(),
+            Ok(true) => {
+                tracing::info!("{name} has ended: {} more connections came from it", self.taken);
+            }
+            Err(error) if is_settled && error.is_closed() => {
+                tracing::warn!("{name} has ended without a word");
+            }
+            Err(error) => {
+                tracing::error!("stopped after {} connections: {error}", self.taken);
+                if error.is_closed() {
+                    self.settle();
+                } else if !is_settled {
+                    self.elders.is_unsettled.store(false, Relaxed);
+                }
+            }
+        }
+        None
+    }
+
+    /// The upgrade cannot fail any more.
+    fn settle(&mut self) {
+        let Some(listeners) = self.listeners.take() else { return };
+        own_files(&listeners);
+        self.elders.is_unsettled.store(false, Relaxed);
+        tracing::info!("{} connections are taken over", std::mem::take(&mut self.taken));
+    }
+
+    /// Receives batch after batch. Returns whether the elder has sent all, and not an order to stop
+    /// come. There is no limit for the wait between them: an elder lives as long as its
+    /// connections, and its end closes the channel.
+    fn take_over(&mut self) -> Result<bool, HandoverError> {
+        while let Some((received, body)) = self.next()? {
+            match received.kind {
+                kind::END => return Ok(true),
+                kind::ELDER => self.add_elder(received, &body)?,
+                kind::SETTLED => self.settle(),
+                kind::BATCH => {
+                    let sockets = received.descriptors;
+                    self.taken += self.receive_batch(ConnectionBatch { states: body, sockets })?;
+                }
+                other => return Err(HandoverError::Kind(other)),
+            }
+        }
+        Ok(false)
+    }
+
+    /// The next message. `None`: the order to stop.
+    fn next(&mut self) -> Result<Option<Message>, HandoverError> {
+        while !self.channel.wait_beside(&self.ordered)? {
+            match self.ordered.read(&mut [0])? {
+                0 => return Ok(None),
+                _ => signal(&mut self.channel, kind::DRAIN)?,
+            }
+        }
+        receive(&mut self.channel, Some(MESSAGE_TIMEOUT)).map(Some)
+    }
+
+    fn add_elder(
+        &self,
+        mut received: Received,
+        body: &Zeroizing<Vec<u8>>,
+    ) -> Result<(), HandoverError> {
+        let elder: Elder = read(&received, kind::ELDER, body)?;
+        let why = || String::from("it lacks the channel");
+        let socket: OwnedFd = received
+            .descriptors
+            .pop()
+            .ok_or_else(|| HandoverError::Content { kind: kind::ELDER, why: why() })?;
+        let link = ElderLink { elder, channel: Channel::over(socket)? };
+        self.elders.resume(vec![link], &self.workers);
+        Ok(())
+    }
+
+    /// Returns how many connections are taken over.
+    fn receive_batch(&mut self, batch: ConnectionBatch) -> Result<usize, HandoverError> {
+        let (batch, commit) = match deliver(&self.workers, batch, true, MESSAGE_TIMEOUT)? {
+            Ok(delivered) => delivered,
+            Err(why) => {
+                tracing::error!("{why}");
+                self.channel.send(kind::REFUSED, why.as_bytes(), &[], MESSAGE_TIMEOUT)?;
+                return Ok(0);
+            }
+        };
+        // No time limit: the other process commits, or ends this one, or is dead.
+        let why = batch.why.map(|why| why.to_string());
+        let received = HandoverReceived { refused: batch.refused, why };
+        let told = tell(&mut self.channel, kind::RECEIVED, &received);
+        match told.and_then(|()| receive(&mut self.channel, None)) {
+            Ok((received, _)) if received.kind == kind::COMMIT => {}
+            Ok((received, _)) => return Err(HandoverError::Kind(received.kind)),
+            // It closes the channel only after it has ended this process, or if it touches the
+            // connections never again. So nobody else has them.
+            Err(error) if error.is_closed() => {}
+            Err(error) => return Err(error),
+        }
+        // A worker that has ended has closed them.
+        let _ = commit.send(());
+        Ok(batch.taken)
+    }
+}

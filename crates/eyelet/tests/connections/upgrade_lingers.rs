@@ -1,0 +1,287 @@
+//! What cannot move at an upgrade goes on in the earlier process until it ends by itself: event
+//! streams, long polls, downloads, uploads, WebSockets by HTTP/2, over one upgrade and over many.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+use crate::support::program::need;
+use crate::support::web::{chunks, head, switched};
+use crate::support::{Talk, Tls, Upstream, expect, noise, until};
+use crate::upgrade::Scene;
+
+/// Far shorter than the streams of the tests last.
+const DRAIN: Duration = Duration::from_secs(1);
+const MORE: &str = "workers = 1\n[limits]\ndrain_timeout = \"1s\"\n";
+/// `LINGERING_MAX` of `process/elders.rs`.
+const LINGERING_MAX: usize = 8;
+const EVENTS: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
+                      Transfer-Encoding: chunked\r\n\r\n";
+
+fn scene() -> Scene {
+    Scene::to(Upstream::by_hand(), MORE)
+}
+
+/// A client of an event stream, by the options of curl, and the stream's upstream.
+fn events(scene: &Scene, version: &str) -> (Talk, TcpStream) {
+    let client = Talk::start(curl(scene, version).arg("-N"));
+    let mut app = scene.http.take();
+    head(&mut app);
+    app.write_all(EVENTS.as_bytes()).unwrap();
+    (client, app)
+}
+
+fn curl(scene: &Scene, version: &str) -> Command {
+    let port = scene.address().port();
+    let mut command = Command::new("curl");
+    command.args(["-sS", version, "--max-time", "300", "--cacert", &scene.pki.text("ca.pem")]);
+    command.args(["--resolve", &format!("app.test:{port}:127.0.0.1")]);
+    command.arg(format!("https://app.test:{port}/asked"));
+    command
+}
+
+fn event(app: &mut TcpStream, client: &mut Talk, text: &str) {
+    app.write_all(format!("{:x}\r\n{text}\n\r\n", text.len() + 1).as_bytes()).unwrap();
+    client.hear(text);
+}
+
+/// The last chunk. What the client has got is whole.
+fn end_events(mut app: TcpStream, client: Talk, wanted: &str) {
+    app.write_all(b"0\r\n\r\n").unwrap();
+    let said = client.finish();
+    assert!(said.status.success() && said.text == wanted, "{said:?}");
+}
+
+/// An event stream whose client is a TLS socket.
+fn stream(scene: &Scene) -> (Tls, TcpStream) {
+    let mut client = asked(scene);
+    let mut app = scene.http.take();
+    head(&mut app);
+    app.write_all(EVENTS.as_bytes()).unwrap();
+    assert!(head(&mut client).starts_with("HTTP/1.1 200"));
+    (client, app)
+}
+
+fn asked(scene: &Scene) -> Tls {
+    let mut client = scene.http();
+    client.write_all(b"GET /asked HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+    client.flush().unwrap();
+    client
+}
+
+/// One chunk arrives as it was sent.
+fn chunk(client: &mut Tls, app: &mut TcpStream) {
+    app.write_all(b"5\r\nevent\r\n").unwrap();
+    expect(client, b"5\r\nevent\r\n");
+}
+
+/// Says the next request on a connection, which the process that serves now answers.
+fn next_request(scene: &Scene, client: &mut Tls) {
+    client.write_all(b"GET /next HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+    client.flush().unwrap();
+    let mut app = scene.http.take();
+    assert!(head(&mut app).starts_with("GET /next"));
+    app.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
+    assert!(head(client).starts_with("HTTP/1.1 200"));
+    expect(client, b"ok");
+}
+
+/// Whether a process has a socket that listens at the edge's port.
+fn listens(scene: &Scene, pid: Pid) -> bool {
+    let at = format!(":{:04X}", scene.address().port());
+    let table = fs::read_to_string("/proc/net/tcp").unwrap();
+    let listening = table.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        (fields[1].ends_with(&at) && fields[3] == "0A").then(|| format!("socket:[{}]", fields[9]))
+    });
+    let inodes: Vec<String> = listening.collect();
+    let held = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())).unwrap();
+    held.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
+        .any(|link| inodes.iter().any(|inode| link.to_str() == Some(inode)))
+}
+
+fn has_ended(pid: Pid) -> bool {
+    test_kill_process(pid).is_err()
+}
+
+/// Nothing is cut and no byte is lost over three upgrades, each of them long after the drain's time
+/// of the one before. What comes to rest moves.
+#[test]
+fn what_cannot_move_goes_on_over_three_upgrades() {
+    if !need("curl") || !need("node") {
+        return;
+    }
+    let mut scene = scene();
+    let (mut sse, mut sse_app) = events(&scene, "--http1.1");
+    event(&mut sse_app, &mut sse, "one before");
+    let (mut sse_2, mut sse_2_app) = events(&scene, "--http2");
+    event(&mut sse_2_app, &mut sse_2, "two before");
+    let mut upload = Talk::start(curl(&scene, "--http1.1").args(["-T", ".", "-H", "Expect:"]));
+    upload.say("before\n");
+    let mut upload_app = scene.http.take();
+    assert!(head(&mut upload_app).starts_with("PUT /asked"));
+    expect(&mut upload_app, b"7\r\nbefore\n\r\n");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/websocket2.js");
+    let port = scene.address().port().to_string();
+    let mut node = Command::new("node");
+    let mut chat = Talk::start(node.args([script, &port, "app.test", &scene.pki.text("ca.pem")]));
+    let mut chat_app = scene.http.take();
+    let asked_for = head(&mut chat_app);
+    chat_app.write_all(switched(&asked_for).as_bytes()).unwrap();
+    chat.hear("open");
+    let body = noise(200_000, 1);
+    let mut download = asked(&scene);
+    let mut download_app = scene.http.take();
+    head(&mut download_app);
+    let said = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+    download_app.write_all(said.as_bytes()).unwrap();
+    download_app.write_all(&body[..100_000]).unwrap();
+    assert!(head(&mut download).starts_with("HTTP/1.1 200"));
+    expect(&mut download, &body[..100_000]);
+    let mut poll = asked(&scene);
+    let mut poll_app = scene.http.take();
+    head(&mut poll_app);
+
+    let first = scene.edge.pid();
+    for round in 0..3 {
+        assert_eq!(scene.upgrade(), 0, "nothing rests");
+        // The client of HTTP/2 is sent away when `drain_timeout` is over.
+        if round == 0 {
+            let stays = format!("process {} goes on with these", first.as_raw_nonzero());
+            scene.edge.wait_log(&stays);
+            scene.edge.wait_log(": 4 by HTTP/1.1, 2 by HTTP/2");
+            assert!(!listens(&scene, first), "it has let its listeners go");
+            chat.hear("goaway 0");
+        }
+        thread::sleep(DRAIN + DRAIN / 2);
+        event(&mut sse_app, &mut sse, &format!("one in {round}"));
+        event(&mut sse_2_app, &mut sse_2, &format!("two in {round}"));
+        upload.say(&format!("round {round}\n"));
+        expect(&mut upload_app, format!("8\r\nround {round}\n\r\n").as_bytes());
+        chat.say(&format!("up {round}\n"));
+        let frame = [&[0x81, 0x84, 0, 0, 0, 0][..], format!("up {round}").as_bytes()].concat();
+        expect(&mut chat_app, &frame);
+        chat_app.write_all(format!("\u{1}\u{6}down {round}").as_bytes()).unwrap();
+        chat.hear(&format!("down {round}"));
+        // Those of before have nothing, and have ended.
+        if let [.., earlier, _] = scene.later[..] {
+            until("the one between to end", || has_ended(earlier).then_some(()));
+        }
+    }
+    poll_app.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npolled").unwrap();
+    assert!(head(&mut poll).starts_with("HTTP/1.1 200"));
+    expect(&mut poll, b"polled");
+    download_app.write_all(&body[100_000..]).unwrap();
+    expect(&mut download, &body[100_000..]);
+    upload.hang_up();
+    assert_eq!(chunks(&mut upload_app), b"");
+    upload_app.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nhave").unwrap();
+    assert!(upload.finish().text.ends_with("have"));
+    let all = |name: &str| format!("{name} before\n{name} in 0\n{name} in 1\n{name} in 2\n");
+    end_events(sse_app, sse, &all("one"));
+    end_events(sse_2_app, sse_2, &all("two"));
+    assert!(scene.edge.is_running(), "it has a WebSocket");
+    drop(chat_app);
+    chat.hear("closed");
+    assert!(!chat.said().contains("error"), "{}", chat.said());
+    assert!(scene.edge.wait_exit_alone().success(), "it ends with its last connection");
+    scene.edge.wait_log(&format!("process {} has ended", first.as_raw_nonzero()));
+    // These have moved to the last of the four processes.
+    next_request(&scene, &mut poll);
+    next_request(&scene, &mut download);
+}
+
+/// Each upgrade leaves one process with one stream. The oldest one drains when there are too many;
+/// no upgrade waits or is refused. At the end all drain.
+#[test]
+fn beyond_the_bound_the_oldest_drains() {
+    let mut scene = scene();
+    let mut streams = Vec::new();
+    for _ in 0..LINGERING_MAX {
+        streams.push(stream(&scene));
+        scene.upgrade();
+    }
+    thread::sleep(DRAIN + DRAIN / 2);
+    for (client, app) in &mut streams {
+        chunk(client, app);
+    }
+    assert!(scene.edge.is_running(), "{LINGERING_MAX} may linger");
+    streams.push(stream(&scene));
+    scene.upgrade();
+    assert!(scene.edge.wait_exit_alone().success());
+    let (mut oldest, _app) = streams.remove(0);
+    assert!(oldest.read(&mut [0; 16]).is_err(), "it is cut, and not ended as if whole");
+    for (client, app) in &mut streams {
+        chunk(client, app);
+    }
+    scene.edge.wait_log(&format!("more than {LINGERING_MAX} processes linger"));
+    kill_process(*scene.later.last().unwrap(), Signal::TERM).unwrap();
+    for pid in &scene.later {
+        until("all to end with the one that serves", || has_ended(*pid).then_some(()));
+    }
+}
+
+#[test]
+fn a_signal_to_an_earlier_process_drains_it_alone() {
+    let mut scene = scene();
+    let mut one = stream(&scene);
+    scene.upgrade();
+    let mut two = stream(&scene);
+    scene.upgrade();
+    thread::sleep(DRAIN + DRAIN / 2);
+    chunk(&mut one.0, &mut one.1);
+    scene.edge.signal(Signal::TERM);
+    assert!(scene.edge.wait_exit_alone().success());
+    chunk(&mut two.0, &mut two.1);
+    next_request(&scene, &mut scene.http());
+}
+
+/// The processes that linger go on without the one that serves. A connection that comes to rest
+/// ends then, and so does the process.
+#[test]
+fn the_end_of_the_new_process_leaves_the_earlier_ones() {
+    let mut scene = scene();
+    let mut one = stream(&scene);
+    scene.upgrade();
+    let mut two = stream(&scene);
+    scene.upgrade();
+    kill_process(scene.later[1], Signal::KILL).unwrap();
+    thread::sleep(DRAIN + DRAIN / 2);
+    for (mut client, mut app) in [one, two] {
+        chunk(&mut client, &mut app);
+        app.write_all(b"0\r\n\r\n").unwrap();
+        expect(&mut client, b"0\r\n\r\n");
+        assert_eq!(client.read(&mut [0]).unwrap(), 0, "close_notify");
+    }
+    assert!(scene.edge.wait_exit_alone().success());
+    until("the second to end", || has_ended(scene.later[0]).then_some(()));
+}
+
+/// The file that is rotated is the log of the processes that linger, too.
+#[test]
+fn a_rotated_log_gets_the_lines_of_an_earlier_process() {
+    let more = "workers = 1\n[log]\naccess = \"access.log\"\n[limits]\ndrain_timeout = \"1s\"\n";
+    let mut scene = Scene::to(Upstream::by_hand(), more);
+    let log = scene.pki.file("access.log");
+    let (mut client, mut app) = stream(&scene);
+    let address = client.sock.local_addr().unwrap().to_string();
+    scene.upgrade();
+    fs::rename(&log, scene.pki.file("access.log.1")).unwrap();
+    assert!(crate::support::output(&mut scene.command("reload")).status.success());
+    let descriptors = format!("/proc/{}/fd", scene.edge.pid().as_raw_nonzero());
+    until("the new file in the earlier process", || {
+        let held = fs::read_dir(&descriptors).unwrap();
+        held.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
+            .any(|link| link == log)
+            .then_some(())
+    });
+    chunk(&mut client, &mut app);
+    drop(client);
+    assert!(scene.edge.wait_exit_alone().success());
+    until("its line", || fs::read_to_string(&log).unwrap().contains(&address).then_some(()));
+}
