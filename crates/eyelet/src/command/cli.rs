@@ -316,10 +316,17 @@ fn run_edge(
         // After a second signal the receiver is dropped.
         let _ = done.send(());
     })?;
+    let second_signal = async {
+        // A service that stops sends one to each process, also to one that was told so.
+        if stop == StopCause::Told {
+            signals.until_terminated().await;
+        }
+        signals.until_terminated().await;
+    };
     let drained = runtime.block_on(async {
         tokio::select! {
             drained = drained => drained.is_ok(),
-            _ = signals.until_terminated() => false,
+            () = second_signal => false,
         }
     });
     tracing::info!("{}", counters::snapshot());

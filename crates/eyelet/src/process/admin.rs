@@ -115,7 +115,8 @@ impl AdminKeeper {
         self.answers.is_draining.store(true, Relaxed);
     }
 
-    /// The open connections by what passes on them, in a line. It is empty if there are none.
+    /// The open connections in a line, by what passes on them where `[admin]` may list that. It is
+    /// empty if there are none.
     pub async fn staying(&self) -> String {
         let mut kinds = BTreeMap::new();
         // `None`: others ask for too many lists. What is not listed in time is not named.
@@ -130,12 +131,18 @@ impl AdminKeeper {
             Some(())
         };
         let _ = tokio::time::timeout(LIST_TIMEOUT, count).await;
-        if kinds.is_empty() {
+        let counted = counters::snapshot();
+        let (open, pid) =
+            (counted.connections.saturating_sub(counted.lingering), std::process::id());
+        if open == 0 {
             return String::new();
         }
         let kinds: Vec<_> = kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
-        let pid = std::process::id();
-        format!("process {pid} goes on with these until they end or rest: {}\n", kinds.join(", "))
+        let colon = if kinds.is_empty() { "" } else { ": " };
+        format!(
+            "process {pid} goes on with {open} connections until they end or rest{colon}{}\n",
+            kinds.join(", ")
+        )
     }
 
     /// Counts a reload.

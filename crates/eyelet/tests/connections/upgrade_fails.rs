@@ -244,35 +244,17 @@ fn a_signal_while_connections_move_drains_the_rest() {
     echo(&mut scene.tcp(TLS13), b"new");
 }
 
-/// All workers serve on, also those that had nothing left.
+/// Upstreams are checked by the process that serves, and not by one that it has replaced.
 #[test]
-fn a_process_that_dies_late_leaves_the_earlier_one_whole() {
-    let more = "workers = 2\n[limits]\ndrain_timeout = \"10m\"\n";
-    let mut scene = Scene::to(Upstream::by_hand(), more);
-    let (mut client, mut slow) = begin_request(&scene);
-    scene.upgrade();
-    kill_process(scene.later[0], Signal::KILL).unwrap();
-    scene.edge.wait_log("the old process serves on");
-    for _ in 0..20 {
-        echo(&mut scene.tcp(TLS13), b"new");
-    }
-    // A reload needs all workers.
-    let said = output(&mut scene.command("reload"));
-    assert_eq!(said.status.code(), Some(0), "{}\n{}", said.text, scene.edge.log());
-    slow.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
-    assert!(head(&mut client).starts_with("HTTP/1.1 200"));
-}
-
-/// The order to drain ends the checks of upstreams. They begin again when it is taken back.
-#[test]
-fn checks_of_upstreams_go_on_where_a_drain_is_taken_back() {
-    let checks = Arc::new(AtomicUsize::new(0));
-    let count = checks.clone();
+fn an_earlier_process_makes_no_checks_of_upstreams() {
+    let (checks, answered) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (count, answers) = (checks.clone(), answered.clone());
     let app = Upstream::serve(move |mut stream| {
         while stream.peek(&mut [0]).is_ok_and(|length| length > 0) {
             let asked = head(&mut stream);
             count.fetch_add(usize::from(asked.starts_with("GET /healthz")), Ordering::SeqCst);
             if asked.starts_with("GET /slow") {
+                answers.fetch_add(1, Ordering::SeqCst);
                 // Until the client ends it.
                 let _ = stream.read(&mut [0]);
                 return;
@@ -280,10 +262,10 @@ fn checks_of_upstreams_go_on_where_a_drain_is_taken_back() {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
         }
     });
-    let mut scene = Scene::to(app, "workers = 1\n[limits]\ndrain_timeout = \"10m\"\n");
+    let mut scene = Scene::to(app, "workers = 1\n[limits]\ndrain_timeout = \"1s\"\n");
     let text = std::fs::read_to_string(&scene.file).unwrap();
     // The last rule is that of HTTP.
-    scene.pki.folder.write("edge.toml", text + "upstream_check = \"/healthz\"\n");
+    scene.pki.folder.write("edge.toml", text.clone() + "upstream_check = \"/healthz\"\n");
     let said = output(&mut scene.command("reload"));
     assert_eq!(said.status.code(), Some(0), "{}", said.text);
     let more = |than: usize| {
@@ -293,11 +275,16 @@ fn checks_of_upstreams_go_on_where_a_drain_is_taken_back() {
     let mut client = scene.http();
     client.write_all(b"GET /slow HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
     client.flush().unwrap();
+    until("the request", || (answered.load(Ordering::SeqCst) > 0).then_some(()));
+    // The new process has no checks to make.
+    scene.pki.folder.write("edge.toml", text);
     assert_eq!(scene.upgrade(), 0, "the connection is busy");
-    kill_process(scene.later[0], Signal::KILL).unwrap();
-    scene.edge.wait_log("the old process serves on");
-    // Nobody else is there to make them.
-    more(checks.load(Ordering::SeqCst) + 2);
+    until("no check for two intervals", || {
+        let before = checks.load(Ordering::SeqCst);
+        std::thread::sleep(2 * std::time::Duration::from_secs(2));
+        (checks.load(Ordering::SeqCst) == before).then_some(())
+    });
+    assert!(scene.edge.is_running(), "it serves its client");
 }
 
 /// The order to drain is not forgotten when the batch on its way comes back.

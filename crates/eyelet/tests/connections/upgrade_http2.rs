@@ -80,22 +80,30 @@ fn an_open_stream_ends_and_its_connection_moves() {
     });
 }
 
-/// A stream that never ends does not keep the old process. Its client is sent away.
+/// The client is sent away, so that it asks the new process. Its open stream is not cut, and the old
+/// process ends with it.
 #[test]
-fn a_stream_without_an_end_gets_a_goaway_in_time() {
-    let (app, _never) = app();
-    let mut scene = Scene::to(app, "workers = 1\n[limits]\ndrain_timeout = \"3s\"\n");
+fn a_stream_that_lasts_goes_on_behind_a_goaway() {
+    let (app, go_on) = app();
+    let mut scene = Scene::to(app, "workers = 1\n[limits]\ndrain_timeout = \"1s\"\n");
     two::run(async {
         let mut client = Two::connect(&scene.pki, scene.address()).await;
-        let (mut body, _) = begin(&mut client).await;
+        let (mut body, mut got) = begin(&mut client).await;
         assert_eq!(scene.upgrade(), 0);
-        assert!(two::read(&mut body).await.is_err(), "cut");
-        let ended = client.driven.await.unwrap();
-        let refused = client.send.ready().await.err().or(ended.err()).unwrap();
+        let refused = loop {
+            match client.get("/beside").await {
+                Ok(answer) => assert!(answer.1 == noise(BODY_BYTES, 1)),
+                Err(refused) => break refused,
+            }
+        };
         assert!(refused.is_go_away() && refused.is_remote(), "{refused}");
-        assert!(scene.edge.wait_exit_alone().success());
         let mut next = Two::connect(&scene.pki, scene.address()).await;
         assert_eq!(next.get("/next").await.unwrap().0, 200);
+        assert!(scene.edge.is_running());
+        go_on.send(()).unwrap();
+        got.extend_from_slice(&two::read(&mut body).await.unwrap());
+        assert!(got == noise(BODY_BYTES, 1), "{} bytes", got.len());
+        assert!(scene.edge.wait_exit_alone().success());
     });
 }
 

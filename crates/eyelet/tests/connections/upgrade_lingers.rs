@@ -4,11 +4,13 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use serde_json::Value;
 
 use crate::support::program::need;
 use crate::support::web::{chunks, head, switched};
@@ -105,6 +107,15 @@ fn listens(scene: &Scene, pid: Pid) -> bool {
         .any(|link| inodes.iter().any(|inode| link.to_str() == Some(inode)))
 }
 
+/// What the process that serves answers.
+fn admin(scene: &Scene, path: &str) -> String {
+    let mut stream = UnixStream::connect(scene.pki.file("admin.sock")).unwrap();
+    write!(stream, "GET /{path} HTTP/1.0\r\n\r\n").unwrap();
+    let mut said = String::new();
+    stream.read_to_string(&mut said).unwrap();
+    said.split_once("\r\n\r\n").unwrap().1.to_owned()
+}
+
 fn has_ended(pid: Pid) -> bool {
     test_kill_process(pid).is_err()
 }
@@ -116,7 +127,10 @@ fn what_cannot_move_goes_on_over_three_upgrades() {
     if !need("curl") || !need("node") {
         return;
     }
-    let mut scene = scene();
+    let mut scene = Scene::to(
+        Upstream::by_hand(),
+        &format!("workers = 1\n[admin]\naddress = \"unix:admin.sock\"\n{}", &MORE[12..]),
+    );
     let (mut sse, mut sse_app) = events(&scene, "--http1.1");
     event(&mut sse_app, &mut sse, "one before");
     let (mut sse_2, mut sse_2_app) = events(&scene, "--http2");
@@ -152,9 +166,15 @@ fn what_cannot_move_goes_on_over_three_upgrades() {
         assert_eq!(scene.upgrade(), 0, "nothing rests");
         // The client of HTTP/2 is sent away when `drain_timeout` is over.
         if round == 0 {
-            let stays = format!("process {} goes on with these", first.as_raw_nonzero());
-            scene.edge.wait_log(&stays);
-            scene.edge.wait_log(": 4 by HTTP/1.1, 2 by HTTP/2");
+            scene.edge.wait_log(&format!(
+                "process {} goes on with 6 connections until they end or rest: 4 by HTTP/1.1, 2 by \
+                 HTTP/2",
+                first.as_raw_nonzero()
+            ));
+            assert!(admin(&scene, "metrics").contains("\neyelet_lingering_processes 1\n"));
+            let status: Value = serde_json::from_str(&admin(&scene, "status")).unwrap();
+            let pids = status["lingering"].as_array().unwrap();
+            assert_eq!(*pids, [first.as_raw_nonzero().get()], "{status}");
             assert!(!listens(&scene, first), "it has let its listeners go");
             chat.hear("goaway 0");
         }
@@ -181,7 +201,8 @@ fn what_cannot_move_goes_on_over_three_upgrades() {
     upload.hang_up();
     assert_eq!(chunks(&mut upload_app), b"");
     upload_app.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nhave").unwrap();
-    assert!(upload.finish().text.ends_with("have"));
+    let said = upload.finish();
+    assert!(said.status.success() && said.text.contains("have"), "{said:?}");
     let all = |name: &str| format!("{name} before\n{name} in 0\n{name} in 1\n{name} in 2\n");
     end_events(sse_app, sse, &all("one"));
     end_events(sse_2_app, sse_2, &all("two"));
@@ -246,9 +267,9 @@ fn a_signal_to_an_earlier_process_drains_it_alone() {
 #[test]
 fn the_end_of_the_new_process_leaves_the_earlier_ones() {
     let mut scene = scene();
-    let mut one = stream(&scene);
+    let one = stream(&scene);
     scene.upgrade();
-    let mut two = stream(&scene);
+    let two = stream(&scene);
     scene.upgrade();
     kill_process(scene.later[1], Signal::KILL).unwrap();
     thread::sleep(DRAIN + DRAIN / 2);
@@ -281,7 +302,7 @@ fn a_rotated_log_gets_the_lines_of_an_earlier_process() {
             .then_some(())
     });
     chunk(&mut client, &mut app);
-    drop(client);
+    drop((client, app));
     assert!(scene.edge.wait_exit_alone().success());
     until("its line", || fs::read_to_string(&log).unwrap().contains(&address).then_some(()));
 }

@@ -56,18 +56,21 @@ fn clients_that_wait_in_the_queues_are_served_by_the_new_process() {
     }
 }
 
-/// They end in the last part of its `drain_timeout`, before it is over, and properly.
+/// They go on for as long as they last, and end properly by a signal.
 #[test]
 fn what_the_new_process_has_no_room_for_is_served_on_and_ends_kindly() {
     const HELD: usize = 20;
     const ROOM: usize = 5;
-    let mut scene = Scene::with("workers = 2\n[limits]\ndrain_timeout = \"15s\"\n");
+    let mut scene = Scene::with("workers = 2\n[limits]\ndrain_timeout = \"1s\"\n");
     let mut held: Vec<Tls> = (0..HELD).map(|_| scene.tcp(TLS13)).collect();
     held.iter_mut().for_each(|tls| echo(tls, b"before"));
     scene.write(&format!("workers = 2\n[limits]\nconnections_max = {ROOM}\n"));
     assert_eq!(scene.upgrade(), ROOM);
     held.iter_mut().for_each(|tls| echo(tls, b"after"));
     scene.edge.wait_log("does not take some connections, which stay here: there is no room");
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    held.iter_mut().for_each(|tls| echo(tls, b"long after"));
+    scene.edge.signal(rustix::process::Signal::TERM);
     assert!(scene.edge.wait_exit_alone().success());
     let mut kept = 0;
     for tls in &mut held {

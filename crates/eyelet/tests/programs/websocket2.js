@@ -25,6 +25,7 @@ session.on("remoteSettings", (settings) => {
   );
   stream.on("response", (head) => console.log(head[":status"] === 200 ? "open" : "refused"));
   stream.on("error", (error) => console.log("error", error.message));
+  stream.on("end", () => stream.end());
   // Short frames without a mask, each of which arrives whole.
   stream.on("data", (frame) => console.log(frame.subarray(2).toString("latin1")));
   readline.createInterface({ input: process.stdin }).on("line", (line) => {
