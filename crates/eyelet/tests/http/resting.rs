@@ -129,7 +129,7 @@ fn a_body_with_a_length_and_one_until_close_rest_too() {
         let mut begun = Begun::new(fields, "");
         begun.app.write_all(b"hello ").unwrap();
         let mut heard = vec![];
-        let mut hear = |client: &mut Tls, text: &str| match is_closed {
+        let hear = |client: &mut Tls, text: &str| match is_closed {
             false => expect(client, text.as_bytes()),
             true => expect(client, chunk(text).as_bytes()),
         };
