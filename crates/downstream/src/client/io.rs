@@ -211,9 +211,25 @@ impl ClientStream {
         self.plain.is_empty() && self.sealed.is_empty() && !self.ended && self.session.is_some()
     }
 
-    /// Whether it can be parked in the middle of an exchange, which nothing is to end.
+    /// Whether it can be parked in the middle of an exchange, which nothing is to end. Bytes that
+    /// the client has not taken rest with it.
     pub fn may_rest(&self) -> bool {
-        self.is_at_rest() && self.partial.is_empty() && !self.handle.is_to_end()
+        self.plain.is_empty()
+            && self.partial.is_empty()
+            && !self.ended
+            && self.session.is_some()
+            && !self.handle.is_to_end()
+    }
+
+    /// Seals all of a queue, and sends what the socket accepts.
+    ///
+    /// # Errors
+    /// The session may seal no more, or the socket has failed.
+    pub fn seal_all(&mut self, queue: &mut WriteQueue) -> Result<(), ClientLost> {
+        while !queue.is_empty() {
+            self.seal(|room| queue.fill(room))?;
+        }
+        Ok(())
     }
 
     /// Whether it speaks TLS.

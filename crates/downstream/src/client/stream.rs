@@ -104,8 +104,21 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// How an HTTP/1.1 response is framed, and whether the connection ends behind it, if the client
-    /// has all so far and its side may rest.
+    /// Seals what is queued of an HTTP/1.1 response, which is about to rest.
+    ///
+    /// # Errors
+    /// The client is lost.
+    pub fn seal_all(&mut self) -> Result<(), ExchangeError> {
+        match self {
+            Self::Http1(one) => {
+                one.client.seal_all(&mut one.queue).map_err(ExchangeError::ClientLost)
+            }
+            Self::Http2(_) => Ok(()),
+        }
+    }
+
+    /// How an HTTP/1.1 response is framed, and whether the connection ends behind it, if its side
+    /// may rest.
     pub fn rests(&self) -> Option<(Encoder, bool)> {
         match self {
             Self::Http1(one) => one.rests(),
@@ -409,7 +422,7 @@ impl Http1Stream<'_> {
 
     fn rests(&self) -> Option<(Encoder, bool)> {
         let is_alone = self.pipeline.as_ref().is_none_or(|(pipeline, _)| pipeline.is_empty());
-        let may_rest = self.queue.is_empty() && self.decoder.is_done() && is_alone;
+        let may_rest = self.decoder.is_done() && is_alone;
         (may_rest && self.client.may_rest()).then_some((self.encoder, self.close))
     }
 

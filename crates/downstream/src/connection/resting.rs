@@ -1,6 +1,6 @@
-//! An exchange at rest: nothing of it moves, and it waits for its upstream. It knows neither how its
-//! client is told of it nor who keeps it. Packed, it is what a parked connection holds of it, and
-//! what another process gets: docs/handover-format.md describes the form.
+//! An exchange at rest: nothing of it moves, and it waits for its upstream. It knows neither how
+//! its client's side is framed nor who keeps it. Packed, it is what a parked connection holds of
+//! it, and what another process gets: docs/handover-format.md describes the form.
 
 use bytes::BytesMut;
 use eyelet_compress::WhyNot;

@@ -130,7 +130,7 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
             return worker.closed(removed);
         }
         SlotState::Parked { info, relay } => {
-            let moved = info.moved();
+            let (moved, untaken) = (info.moved(), relay.flow().untaken());
             let counted = Recounted { held: relay.held_bytes(), worker, info, relay };
             let upstream = upstream.as_ref().map(AsFd::as_fd);
             let mut sockets = Sockets { client: client.as_fd(), upstream, ready };
@@ -150,7 +150,9 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
             if upstream.is_none() && progress != Progress::Dial {
                 note_waiting(worker, key, position, relay);
             }
-            let has_moved = moved != info.moved() && progress != Progress::Dial;
+            // An exchange that rests has not read them here.
+            let is_taken = relay.has_exchange() && relay.flow().untaken() < untaken;
+            let has_moved = (moved != info.moved() || is_taken) && progress != Progress::Dial;
             let moved = has_moved.then(|| idle_for(worker, relay, info.is_settled()));
             let is_full = |side| !ready.any(side, WRITE);
             (progress, moved, is_full(CLIENT) || upstream.is_some() && is_full(UPSTREAM))
@@ -492,11 +494,15 @@ pub fn holds_since(worker: &Worker, key: Key) -> Option<u32> {
 /// Ends a connection whose peer does not take the bytes that we hold for it. It sends resets, so
 /// that neither side takes a cut stream for complete.
 pub fn give_up_slow(worker: &Rc<Worker>, key: Key) {
-    let outcome = match worker.table.borrow_mut().slot(key).map(|slot| &slot.state) {
-        Some(SlotState::Parked { relay, .. }) => relay.outcome(),
+    let reason = Reason::Shed(Shed::Untaken);
+    let (outcome, has_exchange) = match worker.table.borrow_mut().slot(key).map(|slot| &slot.state)
+    {
+        Some(SlotState::Parked { relay, .. }) => (relay.outcome(), relay.has_exchange()),
         _ => return,
     };
-    let reason = Reason::Shed(Shed::Untaken);
+    if has_exchange {
+        return end_exchange(worker, key, &reason);
+    }
     end_parked(worker, key, &End { outcome, reason }, Last::Reset);
 }
 
@@ -517,8 +523,8 @@ pub fn shed(worker: &Rc<Worker>, key: Key, kind: IdleKind) -> bool {
 }
 
 /// Ends parked connections for which `is_gone` is true by their labels and their rule, in one part
-/// of the table from `cursor` on. An exchange that rests goes on to its end, as one that has a task.
-/// It wakes the tasks of active ones, which look for themselves.
+/// of the table from `cursor` on. An exchange that rests goes on to its end, as any other. It wakes
+/// the tasks of active ones, which look for themselves.
 /// Returns whether that was the last part.
 pub fn end_where(
     worker: &Rc<Worker>,

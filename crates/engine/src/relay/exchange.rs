@@ -1,14 +1,23 @@
 //! A terminated connection whose exchange rests. Nothing of it is read here: the next byte of
-//! either side, or its end, has the program go on.
+//! either side, or its end, has the program go on. What the client has not taken is sent before.
 
 use std::io;
 
+use super::buffers::Buffers;
+use super::flow::Flow;
 use super::sockets::{Progress, Sockets};
 use crate::ready::{CLIENT, READ, UPSTREAM};
 use crate::socket;
 
-/// Says whether the program is to go on with it.
-pub fn run(sockets: &mut Sockets<'_>) -> Progress {
+/// Sends what is held. Says whether the program is to go on with the exchange.
+pub fn run(flow: &mut Flow, sockets: &mut Sockets<'_>, buffers: &mut Buffers) -> Progress {
+    match sockets.flush(flow, CLIENT, buffers) {
+        Ok(true) => {}
+        // The program would only wait for that, too.
+        Ok(false) => return Progress::Rest,
+        // The program's own write finds it.
+        Err(_) => return Progress::Dial,
+    }
     for side in [UPSTREAM, CLIENT] {
         if !sockets.ready.any(side, READ) {
             continue;

@@ -350,9 +350,15 @@ impl Flow {
         }
     }
 
-    /// Whether both streams are open and no bytes are in transit: an exchange may rest in it.
-    pub(crate) fn is_new(&self) -> bool {
-        self.up.is_open() && self.down.is_open() && !self.is_websocket && self.is_quiet()
+    /// Whether an exchange may rest in it: both streams are open, and bytes are in transit at most
+    /// to the client.
+    pub(crate) fn may_rest(&self) -> bool {
+        self.up.is_open() && self.down.is_open() && !self.is_websocket && !self.has_begun()
+    }
+
+    /// Bytes in memory that the client has not taken.
+    pub(crate) fn untaken(&self) -> usize {
+        self.transit().map_or(0, |pending| pending.to_client.bytes.len() - pending.to_client.sent)
     }
 
     /// Whether no bytes are in transit.

@@ -98,7 +98,7 @@ pub fn run(
             originate::run(originated, sockets, info, buffers, answer)
         }
         Relay::Terminate(terminated) if terminated.flow.exchange().is_some() => {
-            exchange::run(sockets)
+            exchange::run(&mut terminated.flow, sockets, buffers)
         }
         Relay::Terminate(terminated) => terminate::run(terminated, sockets, info, buffers, answer),
     }

@@ -59,7 +59,8 @@ pub trait Program {
     fn accepted(self: Rc<Self>, handle: Handle, info: ConnectionInfo) -> Task;
 
     /// A parked connection's client has sent something, and the connection has no upstream yet; or
-    /// its exchange rests no more: [`crate::relay::Flow::keep_exchange`]. `counted` is the memory that the connection holds or is about to hold.
+    /// its exchange rests no more: [`crate::relay::Flow::keep_exchange`]. `counted` is the memory
+    /// that the connection holds or is about to hold.
     fn woken(
         self: Rc<Self>,
         handle: Handle,

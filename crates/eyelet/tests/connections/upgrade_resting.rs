@@ -1,13 +1,13 @@
 //! Responses at rest at an upgrade: they move to the new process at whatever byte they are.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use super::upgrade::Scene;
 use crate::support::client::TLS13;
 use crate::support::client::echo;
 use crate::support::web::{chunks, head};
-use crate::support::{Tls, Upstream, expect};
+use crate::support::{Tls, Upstream, expect, noise};
 
 const HELD: &str = "workers = 1\n[limits]\ndrain_timeout = \"10m\"\n";
 
@@ -84,4 +84,36 @@ fn a_response_stays_where_the_new_process_does_not_read_it() {
     // The connection is at rest then, and moves: the old process has nothing left.
     assert!(scene.edge.wait_exit_alone().success(), "{}", scene.edge.log());
     echo(&mut tcp, b"still");
+}
+
+/// What the client has not taken goes along, and the rest of the upstream's bytes follow it.
+#[test]
+fn a_download_moves_while_its_client_is_slow() {
+    const BODY_BYTES: usize = 24 << 20;
+    const PART_BYTES: usize = 4 << 20;
+    let app = Upstream::serve(|mut stream| {
+        head(&mut stream);
+        let said = format!("HTTP/1.1 200 OK\r\nContent-Length: {BODY_BYTES}\r\n\r\n");
+        let sent = stream.write_all(said.as_bytes());
+        let _ = sent.and_then(|()| stream.write_all(&noise(BODY_BYTES, 7)));
+        // The edge closes first.
+        let _ = stream.read(&mut [0]);
+    });
+    let mut scene = Scene::to(app, HELD);
+    let mut client = scene.http();
+    client.write_all(b"GET /download HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+    head(&mut client);
+    let (mut got, mut part) = (Vec::new(), vec![0; PART_BYTES]);
+    for _ in 0..3 {
+        client.read_exact(&mut part).unwrap();
+        got.extend_from_slice(&part);
+        scene.upgrade_whole();
+    }
+    part.resize(BODY_BYTES - got.len(), 0);
+    client.read_exact(&mut part).unwrap();
+    got.extend_from_slice(&part);
+    assert!(got == noise(BODY_BYTES, 7), "a byte is wrong");
+    let is_complete = |line: &serde_json::Value| line["reason"] == "complete";
+    let said = scene.edge.line("the download", is_complete);
+    assert_eq!(said["bytes_sent"], BODY_BYTES, "{said}");
 }

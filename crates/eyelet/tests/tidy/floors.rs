@@ -289,6 +289,8 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-wire",
             "http",
             "httpdate",
+            "postcard",
+            "serde",
         ]),
     ),
     (

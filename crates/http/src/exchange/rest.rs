@@ -20,15 +20,15 @@ use eyelet_telemetry::reason::Reason;
 use eyelet_upstream::Upstream;
 use eyelet_upstream::http1::Http1Connection;
 
-/// How long nothing has moved before an exchange rests: longer than the pauses of a response that is
-/// being made. To rest and to go on costs as much as a small request.
+/// How long nothing has moved before an exchange rests: longer than the pauses of a response that
+/// is being made. To rest and to go on costs as much as a small request.
 pub const REST_AFTER: Duration = Duration::from_secs(1);
 
 /// A checked form has no such state.
 const NO_EXCHANGE: Failure = Failure::Cut(Reason::Internal("an exchange at rest is none"));
 
 /// An exchange that goes on.
-pub struct Resumed {
+pub struct ResumedExchange {
     /// The exchange.
     pub exchange: RestingExchange,
     /// What it has kept open.
@@ -43,9 +43,9 @@ pub struct Resumed {
 pub async fn resume(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
-    resumed: Resumed,
+    resumed: ResumedExchange,
 ) -> ExchangeEnd {
-    let Resumed { exchange: RestingExchange { facts, state }, kept, name, since } = resumed;
+    let ResumedExchange { exchange: RestingExchange { facts, state }, kept, name, since } = resumed;
     let RestingSocket { socket, open } = kept;
     let RestingState::PassesDown(mut download) = state;
     let mut log_entry = RequestLogEntry::resumed(served, facts, stream.sent());
@@ -98,7 +98,7 @@ impl Exchange<'_, '_> {
     }
 
     /// Waits until the exchange may rest, or no byte has moved for too long. An exchange that leaves
-    /// for another process does not wait.
+    /// for another process rests at once.
     pub(super) fn poll_rest(
         &mut self,
         task: &mut Context<'_>,
@@ -106,12 +106,11 @@ impl Exchange<'_, '_> {
         passing: &Passing<'_>,
     ) -> Poll<Result<BodyProgress, Failure>> {
         let worker = &self.served.worker;
-        let is_leaving = worker.engine.is_leaving();
-        if (is_leaving || self.stream.is_late())
-            && (is_leaving || since.elapsed() >= REST_AFTER)
-            && since.elapsed() < worker.shared.config.http.body_timeout
-            && self.may_rest(passing)
-        {
+        // What the client has not taken yet goes along.
+        let is_due = worker.engine.is_leaving()
+            || self.stream.is_late() && since.elapsed() >= REST_AFTER && self.stream.queued() == 0;
+        let is_over = || since.elapsed() >= worker.shared.config.http.body_timeout;
+        if is_due && !is_over() && self.may_rest(passing) {
             return Poll::Ready(Ok(BodyProgress::Rests(since)));
         }
         self.poll_stalled(task, since).map(Err)
@@ -123,6 +122,7 @@ impl Exchange<'_, '_> {
         passing: Passing<'_>,
         since: Instant,
     ) -> Result<ExchangeEnd, Failure> {
+        self.stream.seal_all()?;
         let Passing { upstream, mut download, .. } = passing;
         let (Upstream::Http1(mut upstream), Some(client)) = (upstream, self.stream.rests()) else {
             return Err(NO_EXCHANGE);

@@ -1,6 +1,7 @@
 //! Moves the bodies of an exchange: the request's up and the response's down, both at once, with
 //! bounded buffers.
 
+mod counted;
 mod decoded;
 mod lent;
 mod recoded;
@@ -32,7 +33,6 @@ use eyelet_http1::head::Length;
 use eyelet_http1::write_queue::{WriteQueue, coded_piece};
 use eyelet_memory::budget::{Counted, PIECE_BYTES_MIN};
 use eyelet_recoding::Coder;
-use eyelet_telemetry::request::Coded;
 use eyelet_upstream::Upstream;
 
 pub use taken::TakenBody;
@@ -452,18 +452,6 @@ impl<'a> Download<'a> {
         self.decoding = Some(Box::new(decoding));
     }
 
-    /// How the body was coded, for the access line.
-    fn coding_info(&self) -> Coded {
-        let coding_info = self.coder.as_ref().map(Coder::coding_info).unwrap_or_default();
-        let why_not = coding_info.why_not.or(self.why_not);
-        Coded {
-            coding: coding_info.coding,
-            bytes_identity: self.taken,
-            bytes_sent: self.given,
-            why_not,
-        }
-    }
-
     /// Moves bytes. Ready at the end.
     pub fn poll(
         &mut self,
@@ -692,14 +680,5 @@ impl<'a> Download<'a> {
         max: usize,
     ) -> Poll<Result<Piece, ResponseFault>> {
         upstream.poll_piece(task, &mut self.decoder, max)
-    }
-}
-
-/// However the exchange ends, also where a drain drops its task.
-impl Drop for Download<'_> {
-    fn drop(&mut self) {
-        if !self.rests {
-            self.counts.note_coded(self.coding_info());
-        }
     }
 }

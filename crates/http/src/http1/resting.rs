@@ -1,10 +1,10 @@
-//! A connection of HTTP/1.1 in the middle of an exchange that rests: it is parked with both sockets,
-//! and the exchange is packed bytes. Before them stands how the client's side is framed.
+//! A connection of HTTP/1.1 in the middle of an exchange that rests: it is parked with both
+//! sockets, and the exchange is packed bytes. Before them stands how the client's side is framed.
 
 use std::time::Instant;
 
 use crate::exchange::end::ExchangeEnd;
-use crate::exchange::rest::{Resumed, resume};
+use crate::exchange::rest::{ResumedExchange, resume};
 use crate::exchange::resting::{Resting, RestingSocket};
 use eyelet_downstream::client::io::ClientStream;
 use eyelet_downstream::client::stream::Stream;
@@ -52,7 +52,7 @@ pub async fn go_on(
     };
     let mut stream = Stream::resumed(client, framed);
     let kept = RestingSocket { socket, open };
-    let resumed = Resumed { exchange, kept, name, since };
+    let resumed = ResumedExchange { exchange, kept, name, since };
     let done = resume(served, &mut stream, resumed).await;
     let close = stream.as_http1().is_none_or(|one| one.close);
     (done, close)

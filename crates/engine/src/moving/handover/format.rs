@@ -257,14 +257,14 @@ impl Detached {
         has_place_for(decided).then_some(()).ok_or(ImportError::Certificate)
     }
 
-    /// Only a terminated connection with an upstream has an exchange, and it holds nothing for a
-    /// peer. Whether the program reads it is for the program to say.
+    /// Only a terminated connection with an upstream has an exchange, and it holds nothing but what
+    /// its client has not taken. Whether the program reads it is for the program to say.
     fn keep_exchange(&mut self, exchange: &[u8]) -> Result<(), ImportError> {
         match &mut self.relay {
             Relay::Terminate(terminated)
                 if self.upstream.is_some()
                     && terminated.session.role() == Role::Server
-                    && terminated.flow.is_new()
+                    && terminated.flow.may_rest()
                     && exchange.len() <= STATE_BYTES_MAX =>
             {
                 terminated.flow.keep_exchange(exchange.into());

@@ -131,6 +131,12 @@ fn http2(mut flow: Flow) -> (Decided, Relay) {
     (decided, Relay::Terminate(Terminated { session, flow }))
 }
 
+fn certified(flow: Flow) -> (Decided, Relay) {
+    let (decided, relay) = http2(flow);
+    let client_certificate = Some(Arc::new([0x30, 3, 2, 1, 7].into()));
+    (Decided { client_roots: 77, client_certificate, ..decided }, relay)
+}
+
 fn websocket(mut flow: Flow) -> (Decided, Relay) {
     let secrets = ([0xe5; 32], [0xf6; 32]);
     let suite = Suite::ChaCha20Poly1305;
@@ -219,9 +225,7 @@ fn stored(name: &str) -> Detached {
         }
         "certified" => {
             upstream = None;
-            let (decided, relay) = http2(flow);
-            let client_certificate = Some(Arc::new([0x30, 3, 2, 1, 7].into()));
-            (Decided { client_roots: 77, client_certificate, ..decided }, relay)
+            certified(flow)
         }
         "websocket" => websocket(flow),
         "resting" => resting(flow),
