@@ -255,7 +255,10 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
         let SlotState::Parked { info, relay } = state else { return false };
         let needs_task = match upstream {
             None => ready.any(CLIENT, READ) && !(ready.any(CLIENT, ENDED) && says_no_more(client)),
-            Some(_) if relay.has_exchange() => ready.any(CLIENT, READ) || ready.any(UPSTREAM, READ),
+            // What the client has not taken is sent first, which needs none.
+            Some(_) if relay.has_exchange() && relay.flow().untaken() == 0 => {
+                ready.any(CLIENT, READ) || ready.any(UPSTREAM, READ)
+            }
             Some(_) => false,
         };
         if !needs_task {
@@ -524,8 +527,7 @@ pub fn shed(worker: &Rc<Worker>, key: Key, kind: IdleKind) -> bool {
 
 /// Ends parked connections for which `is_gone` is true by their labels and their rule, in one part
 /// of the table from `cursor` on. An exchange that rests goes on to its end, as any other. It wakes
-/// the tasks of active ones, which look for themselves.
-/// Returns whether that was the last part.
+/// the tasks of active ones, which look for themselves. Returns whether that was the last part.
 pub fn end_where(
     worker: &Rc<Worker>,
     cursor: &Cell<u32>,

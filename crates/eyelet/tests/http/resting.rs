@@ -54,13 +54,18 @@ impl Begun {
     }
 }
 
-/// All connections, as `[admin]` lists them.
-fn listed(socket: &Path) -> Option<Vec<Value>> {
+/// What `[admin]` answers.
+fn admin(socket: &Path, ask: &str) -> Option<String> {
     let mut stream = UnixStream::connect(socket).ok()?;
-    stream.write_all(b"GET /connections HTTP/1.0\r\n\r\n").ok()?;
+    stream.write_all(format!("{ask} HTTP/1.0\r\n\r\n").as_bytes()).ok()?;
     let mut said = String::new();
     stream.read_to_string(&mut said).ok()?;
-    serde_json::from_str(said.split_once("\r\n\r\n")?.1).ok()
+    Some(said.split_once("\r\n\r\n")?.1.to_owned())
+}
+
+/// All connections, as `[admin]` lists them.
+fn listed(socket: &Path) -> Option<Vec<Value>> {
+    serde_json::from_str(&admin(socket, "GET /connections")?).ok()
 }
 
 fn chunk(text: &str) -> String {
@@ -105,7 +110,7 @@ fn events_after_each_rest_arrive_once_and_the_connection_goes_on() {
     assert_eq!(begun.web.request_line("/next")["http"]["status"], 200);
 }
 
-/// Shown as what it is, and ended by whoever may.
+/// Shown as what it is, with what it costs, and ended by whoever may.
 #[test]
 fn a_response_at_rest_is_listed_and_can_be_ended() {
     let mut begun = Begun::new(CHUNKED, "");
@@ -114,10 +119,11 @@ fn a_response_at_rest_is_listed_and_can_be_ended() {
     let one = begun.rests();
     assert_eq!((&one["kind"], &one["sni"]), (&"http1".into(), &"app.test".into()), "{one}");
     let socket = begun.web.pki.folder.path().join("admin.sock");
-    let mut admin = UnixStream::connect(socket).unwrap();
-    let ends = format!("DELETE /connections/{} HTTP/1.0\r\n\r\n", one["id"].as_str().unwrap());
-    admin.write_all(ends.as_bytes()).unwrap();
-    admin.read_to_string(&mut String::new()).unwrap();
+    let metrics = admin(&socket, "GET /metrics").unwrap();
+    let parked = metrics.lines().find_map(|line| line.strip_prefix("eyelet_parked_memory_bytes "));
+    let bytes: usize = parked.unwrap().parse().unwrap();
+    assert!(bytes <= 400, "its slot, and {} bytes beside it", bytes - 240);
+    admin(&socket, &format!("DELETE /connections/{}", one["id"].as_str().unwrap())).unwrap();
     // Between two events the stream ends properly.
     assert_eq!(chunks(&mut begun.client), b"");
     assert_eq!(begun.access_line()["http"]["status"], 200);
