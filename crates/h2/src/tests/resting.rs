@@ -248,15 +248,15 @@ impl Run {
                 let fields = [POST, &[("content-length", &*length)][..usize::from(some < 60)]];
                 let fields: Vec<_> = fields.concat();
                 let fields = fields.iter().map(field);
-                connection.request(fields, kinds[some % 3], some % 4 == 0, out).is_ok()
+                connection.request(fields, kinds[some % 3], some.is_multiple_of(4), out).is_ok()
             }),
             2 | 3 => self.anybody(|connection, out| {
                 let fields = [HeaderField::new(b":status", b"200")];
-                connection.respond(stream, fields, some % 4 == 0, out).is_ok()
+                connection.respond(stream, fields, some.is_multiple_of(4), out).is_ok()
             }),
             4..7 => self.anybody(|connection, out| {
                 let len = some.min(connection.room(stream));
-                let head = connection.data(stream, len, some % 16 == 0);
+                let head = connection.data(stream, len, some.is_multiple_of(16));
                 let is_sent = head.is_ok();
                 head.iter().for_each(|head| out.extend_from_slice(head));
                 out.extend(std::iter::repeat_n(b'd', if is_sent { len } else { 0 }));
@@ -264,13 +264,13 @@ impl Run {
             }),
             7 => self.anybody(|connection, out| {
                 let sum = HeaderField::new(b"sum", b"1");
-                some % 3 == 0 && connection.trailers(stream, [sum], out).is_ok()
+                some.is_multiple_of(3) && connection.trailers(stream, [sum], out).is_ok()
             }),
-            8 if some % 3 == 0 => self.anybody(|connection, out| {
+            8 if some.is_multiple_of(3) => self.anybody(|connection, out| {
                 connection.reset(stream, ErrorCode::CANCEL, out);
                 true
             }),
-            9 if some % 4 == 0 => self.anybody(|connection, out| {
+            9 if some.is_multiple_of(4) => self.anybody(|connection, out| {
                 connection.set_stream_window(2 * some as u32, 0, out).is_ok()
             }),
             10 => self.to_us.extend(frame(kind::PING, 0, 0, b"12345678")),
@@ -294,7 +294,7 @@ impl Run {
 
     /// The peer opens a window, mostly by little.
     fn raw_window(&mut self, stream: u32, some: usize) {
-        let stream = if some % 3 == 0 { 0 } else { stream };
+        let stream = if some.is_multiple_of(3) { 0 } else { stream };
         let bytes = if some == 1 { 0x7fff_ffff } else { 1 + some as u32 };
         // A frame in the middle of one that is on its way would be another's payload: all of what
         // is on its way is whole frames.

@@ -30,10 +30,11 @@ pub fn last_bytes(state: &[u8]) -> Vec<u8> {
 }
 
 /// Packs a state that another process has written. `None`: it is not that of a connection to a
-/// client.
+/// client without open streams. Nothing here serves those after an import.
 pub fn pack_state(state: &[u8], pieces: &Rc<SharedPieces>) -> Option<PackedBytes> {
     let parked = ParkedConnection::from_bytes(state).ok()?;
-    (parked.role() == Some(H2Role::Server)).then(|| pack(&parked, pieces))
+    let is_served = parked.role() == Some(H2Role::Server) && parked.streams() == 0;
+    is_served.then(|| pack(&parked, pieces))
 }
 
 /// Packs a state: what other connections have too is stored once.
@@ -155,5 +156,10 @@ mod tests {
         assert_eq!(last_bytes(packed.first())[9..13], [0, 0, 0, 1]);
         assert!(packed.whole() != state.as_bytes(), "the PING is counted");
         assert!(pack_state(&packed.whole()[1..], &pieces).is_none());
+        let open = include_bytes!("../../../../fuzz/seeds/h2_import/streams");
+        let (len, open) = open.split_first_chunk().unwrap();
+        let open = &open[..u16::from_be_bytes(*len).into()];
+        assert_eq!(ParkedConnection::from_bytes(open).map(|parked| parked.streams()), Ok(3));
+        assert!(pack_state(open, &pieces).is_none(), "it has open streams");
     }
 }
