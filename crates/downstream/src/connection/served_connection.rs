@@ -210,10 +210,7 @@ impl ServedConnection {
     /// Why the connection takes no request after the present ones, if it does not: HTTP/1.1 then
     /// says `Connection: close`, and HTTP/2 sends GOAWAY.
     pub fn why_last(&self) -> Option<Reason> {
-        let engine = &self.worker.engine;
-        // HTTP/1.1 moves to the process that has replaced this one as soon as it rests.
-        let is_left = engine.is_retired() && (self.info.decided.http2 || !engine.is_leaving());
-        if engine.is_draining() || is_left {
+        if self.worker.engine.begins_nothing(self.info.decided.http2) {
             return Some(Reason::Drained(None));
         }
         self.is_gone().then_some(Reason::RuleGone)

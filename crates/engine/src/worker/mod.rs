@@ -259,8 +259,13 @@ impl Worker {
         self.moving.is_leaving.get()
     }
 
-    /// Says if another process has replaced this one for good. What is left goes on until it ends,
-    /// and takes no new streams or, where it cannot leave, requests.
+    /// Says if a connection serves nothing new: it ends after what it serves now. One of HTTP/1.1
+    /// moves to the process that has replaced this one as soon as it rests, while that is there.
+    pub fn begins_nothing(&self, is_http2: bool) -> bool {
+        self.is_draining() || self.is_retired() && (is_http2 || !self.is_leaving())
+    }
+
+    /// Says if another process has replaced this one for good. What is left goes on until it ends.
     pub fn is_retired(&self) -> bool {
         self.ending.is_retired.get()
     }

@@ -26,6 +26,9 @@ pub const LINGERING_MAX: usize = 8;
 /// How long an upgrade waits until the thread of an elder has finished the batch that is on its
 /// way. An elder that stands still is left behind.
 const PAUSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long an upgrade waits for the end of the one before.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often that is looked at.
 const PAUSE_STEP: Duration = Duration::from_millis(2);
 
 /// The processes that linger.
@@ -54,9 +57,14 @@ struct Known {
 }
 
 impl Elders {
-    /// Whether the process that started this one may still take its connections back.
-    pub fn are_unsettled(&self) -> bool {
-        self.is_unsettled.load(Relaxed)
+    /// Waits until the process that started this one has settled. Its word may be on its way when
+    /// the next upgrade is asked for. Returns whether it has.
+    pub async fn settled(&self) -> bool {
+        let end = Instant::now() + SETTLE_TIMEOUT;
+        while self.is_unsettled.load(Relaxed) && Instant::now() < end {
+            tokio::time::sleep(PAUSE_STEP).await;
+        }
+        !self.is_unsettled.load(Relaxed)
     }
 
     /// Takes over what the process that started this one sends, on a thread of its own. It has this
@@ -98,7 +106,7 @@ impl Elders {
         let mut known = self.known();
         let thread = thread::Builder::new().name("takeover".into()).spawn(|| taking.run())?;
         // Who is not settled yet is the youngest, and names those that are older than itself.
-        let younger = usize::from(is_passed_on && self.are_unsettled()).min(known.len());
+        let younger = usize::from(is_passed_on && self.is_unsettled.load(Relaxed)).min(known.len());
         let at = known.len() - younger;
         known.insert(at, Known { elder, orders, thread });
         Ok(())
@@ -195,19 +203,17 @@ impl Taking {
         match over {
             Ok(false) => return Some(self.channel),
             Ok(true) if !is_settled => self.settle(),
-            Ok(true) => {
-                tracing::info!("{name} has ended: {} more connections came from it", self.taken);
-            }
-            Err(error) if is_settled && error.is_closed() => {
-                tracing::warn!("{name} has ended without a word");
-            }
-            Err(error) => {
+            Err(error) if !(is_settled && error.is_closed()) => {
                 tracing::error!("stopped after {} connections: {error}", self.taken);
                 if error.is_closed() {
                     self.settle();
                 } else if !is_settled {
                     self.elders.is_unsettled.store(false, Relaxed);
                 }
+            }
+            // One that was killed says nothing.
+            Ok(true) | Err(_) => {
+                tracing::info!("{name} has ended: {} more connections came from it", self.taken);
             }
         }
         None

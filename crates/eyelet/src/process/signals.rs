@@ -194,6 +194,9 @@ impl Operated<'_> {
 
     async fn reload(&mut self) -> ReloadOutcome {
         match self.upgrade {
+            Some(_) if self.is_leaving() => {
+                ReloadOutcome::failed("another process has replaced this one: nothing has changed")
+            }
             Some(_) => ReloadOutcome::failed("an upgrade is under way: nothing has changed"),
             None => {
                 service::reloading();
@@ -230,7 +233,7 @@ impl Operated<'_> {
             )
         } else if self.upgrade.is_some() {
             ReloadOutcome::failed("an upgrade is under way")
-        } else if self.running.elders().are_unsettled() {
+        } else if !self.running.elders().settled().await {
             ReloadOutcome::failed("the process before this one still hands over connections")
         } else {
             tracing::info!("upgrade: starting {program:?}");

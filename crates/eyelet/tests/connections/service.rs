@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use crate::support::client::Offer;
 use crate::support::edge::{self, LISTENER};
 use crate::support::web::{get, head};
-use crate::support::{A_WHILE, Edge, Hello, Pki, SOON, Tls, Upstream, output, until};
+use crate::support::{A_WHILE, Edge, Hello, Pki, SOON, Talk, Tls, Upstream, output, until};
 use crate::upgrade::pid_in;
 
 /// The next message to the manager.
@@ -124,20 +124,31 @@ fn a_process_that_leaves_stops_alone() {
     assert!(service.manager.recv(&mut [0; 99]).is_err(), "it stops once");
 }
 
+/// The new process dies before everything has moved. Afterwards it would be the main one to the end.
 #[test]
 fn a_process_that_serves_again_is_the_main_one_again() {
-    let mut service = Service::new(Upstream::by_hand());
-    let first = Edge::spawn(service.command("serve"), 1);
-    let (second, mut client, mut slow) = service.replace(&first);
-    kill_process(second, Signal::KILL).unwrap();
-    assert_eq!(heard(&service.manager), main_process(first.pid()));
-    slow.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nover").unwrap();
-    assert!(head(&mut client).starts_with("HTTP/1.1 200"));
-    let mut new = Offer::new(&service.pki).connect(first.address(), "app.test");
-    new.write_all(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
-    new.flush().unwrap();
-    // The connection to the upstream is kept.
-    assert!(head(&mut slow).starts_with("GET / "));
+    until("a death in the middle of an upgrade", || {
+        let service = Service::new(Upstream::by_hand());
+        let first = Edge::spawn(service.command("serve"), 1);
+        let upgrade = Talk::start(&mut service.command("upgrade"));
+        let second = until("the new main process", || {
+            let said = heard(&service.manager);
+            Pid::from_raw(said.strip_prefix("MAINPID=")?.trim_end().parse().ok()?)
+        });
+        kill_process(second, Signal::KILL).unwrap();
+        if upgrade.finish().status.success() {
+            // All had moved by then.
+            return None;
+        }
+        until("the earlier main process", || {
+            (heard(&service.manager) == main_process(first.pid())).then_some(())
+        });
+        let mut client = Offer::new(&service.pki).connect(first.address(), "app.test");
+        client.write_all(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+        client.flush().unwrap();
+        assert!(head(&mut service.app.take()).starts_with("GET / "));
+        Some(())
+    });
 }
 
 /// The next message to the manager, and its descriptors.

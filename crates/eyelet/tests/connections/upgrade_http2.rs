@@ -80,8 +80,8 @@ fn an_open_stream_ends_and_its_connection_moves() {
     });
 }
 
-/// The client is sent away, so that it asks the new process. Its open stream is not cut, and the old
-/// process ends with it.
+/// The client is sent away, so that it asks the new process. Its open stream is not cut, and the
+/// old process ends with it.
 #[test]
 fn a_stream_that_lasts_goes_on_behind_a_goaway() {
     let (app, go_on) = app();

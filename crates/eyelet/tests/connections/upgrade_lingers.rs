@@ -120,6 +120,111 @@ fn has_ended(pid: Pid) -> bool {
     test_kill_process(pid).is_err()
 }
 
+/// The client of a WebSocket by HTTP/2, and its upstream.
+fn websocket(scene: &Scene) -> (Talk, TcpStream) {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/websocket2.js");
+    let port = scene.address().port().to_string();
+    let mut node = Command::new("node");
+    let mut client = Talk::start(node.args([script, &port, "app.test", &scene.pki.text("ca.pem")]));
+    let mut app = scene.http.take();
+    let asked = head(&mut app);
+    app.write_all(switched(&asked).as_bytes()).unwrap();
+    client.hear("open");
+    (client, app)
+}
+
+/// Clients of all kinds that cannot move, each with its upstream.
+struct Busy {
+    sse: (Talk, TcpStream),
+    sse_2: (Talk, TcpStream),
+    upload: (Talk, TcpStream),
+    chat: (Talk, TcpStream),
+    download: (Tls, TcpStream),
+    poll: (Tls, TcpStream),
+    body: Vec<u8>,
+}
+
+impl Busy {
+    const COUNT: usize = 6;
+    const HALF: usize = 100_000;
+
+    fn new(scene: &Scene) -> Self {
+        let mut sse = events(scene, "--http1.1");
+        event(&mut sse.1, &mut sse.0, "one before");
+        let mut sse_2 = events(scene, "--http2");
+        event(&mut sse_2.1, &mut sse_2.0, "two before");
+        let mut upload = Talk::start(curl(scene, "--http1.1").args(["-T", ".", "-H", "Expect:"]));
+        upload.say("before\n");
+        let mut upload_app = scene.http.take();
+        assert!(head(&mut upload_app).starts_with("PUT /asked"));
+        expect(&mut upload_app, b"7\r\nbefore\n\r\n");
+        let chat = websocket(scene);
+        let body = noise(2 * Self::HALF, 1);
+        let mut download = (asked(scene), scene.http.take());
+        head(&mut download.1);
+        let said = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+        download.1.write_all(said.as_bytes()).unwrap();
+        download.1.write_all(&body[..Self::HALF]).unwrap();
+        assert!(head(&mut download.0).starts_with("HTTP/1.1 200"));
+        expect(&mut download.0, &body[..Self::HALF]);
+        let mut poll = (asked(scene), scene.http.take());
+        head(&mut poll.1);
+        Self { sse, sse_2, upload: (upload, upload_app), chat, download, poll, body }
+    }
+
+    /// Something passes on each that may say something now.
+    fn goes_on(&mut self, round: usize) {
+        event(&mut self.sse.1, &mut self.sse.0, &format!("one in {round}"));
+        event(&mut self.sse_2.1, &mut self.sse_2.0, &format!("two in {round}"));
+        self.upload.0.say(&format!("round {round}\n"));
+        expect(&mut self.upload.1, format!("8\r\nround {round}\n\r\n").as_bytes());
+        let (client, app) = &mut self.chat;
+        client.say(&format!("up {round}\n"));
+        let frame = [&[0x81, 0x84, 0, 0, 0, 0][..], format!("up {round}").as_bytes()].concat();
+        expect(app, &frame);
+        app.write_all(&[&[0x81, 6][..], format!("down {round}").as_bytes()].concat()).unwrap();
+        client.hear(&format!("down {round}"));
+    }
+
+    /// All end, the WebSocket last. Returns connections that rest now.
+    fn end(self, scene: &mut Scene) -> [Tls; 2] {
+        let Self { mut poll, mut download, upload: (mut upload, mut upload_app), body, .. } = self;
+        poll.1.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npolled").unwrap();
+        assert!(head(&mut poll.0).starts_with("HTTP/1.1 200"));
+        expect(&mut poll.0, b"polled");
+        download.1.write_all(&body[Self::HALF..]).unwrap();
+        expect(&mut download.0, &body[Self::HALF..]);
+        upload.hang_up();
+        assert_eq!(chunks(&mut upload_app), b"");
+        upload_app.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nhave").unwrap();
+        let said = upload.finish();
+        assert!(said.status.success() && said.text.contains("have"), "{said:?}");
+        let all = |name: &str| format!("{name} before\n{name} in 0\n{name} in 1\n{name} in 2\n");
+        end_events(self.sse.1, self.sse.0, &all("one"));
+        end_events(self.sse_2.1, self.sse_2.0, &all("two"));
+        assert!(scene.edge.is_running(), "it has a WebSocket");
+        let (mut chat, app) = self.chat;
+        drop(app);
+        chat.hear("closed");
+        assert!(!chat.said().contains("error"), "{}", chat.said());
+        [poll.0, download.0]
+    }
+}
+
+/// The log, the metrics and the status say what lingers, which has let its listeners go.
+fn is_told(scene: &Scene, lingers: Pid) {
+    let (pid, count) = (lingers.as_raw_nonzero(), Busy::COUNT);
+    let kinds = "4 by HTTP/1.1, 2 by HTTP/2";
+    scene.edge.wait_log(&format!(
+        "process {pid} goes on with {count} connections until they end or rest: {kinds}"
+    ));
+    assert!(admin(scene, "metrics").contains("\neyelet_lingering_processes 1\n"));
+    let status: Value = serde_json::from_str(&admin(scene, "status")).unwrap();
+    assert_eq!(*status["lingering"].as_array().unwrap(), [pid.get()], "{status}");
+    assert!(!listens(scene, lingers));
+    assert!(listens(scene, *scene.later.last().unwrap()));
+}
+
 /// Nothing is cut and no byte is lost over three upgrades, each of them long after the drain's time
 /// of the one before. What comes to rest moves.
 #[test]
@@ -127,94 +232,32 @@ fn what_cannot_move_goes_on_over_three_upgrades() {
     if !need("curl") || !need("node") {
         return;
     }
-    let mut scene = Scene::to(
-        Upstream::by_hand(),
-        &format!("workers = 1\n[admin]\naddress = \"unix:admin.sock\"\n{}", &MORE[12..]),
-    );
-    let (mut sse, mut sse_app) = events(&scene, "--http1.1");
-    event(&mut sse_app, &mut sse, "one before");
-    let (mut sse_2, mut sse_2_app) = events(&scene, "--http2");
-    event(&mut sse_2_app, &mut sse_2, "two before");
-    let mut upload = Talk::start(curl(&scene, "--http1.1").args(["-T", ".", "-H", "Expect:"]));
-    upload.say("before\n");
-    let mut upload_app = scene.http.take();
-    assert!(head(&mut upload_app).starts_with("PUT /asked"));
-    expect(&mut upload_app, b"7\r\nbefore\n\r\n");
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/websocket2.js");
-    let port = scene.address().port().to_string();
-    let mut node = Command::new("node");
-    let mut chat = Talk::start(node.args([script, &port, "app.test", &scene.pki.text("ca.pem")]));
-    let mut chat_app = scene.http.take();
-    let asked_for = head(&mut chat_app);
-    chat_app.write_all(switched(&asked_for).as_bytes()).unwrap();
-    chat.hear("open");
-    let body = noise(200_000, 1);
-    let mut download = asked(&scene);
-    let mut download_app = scene.http.take();
-    head(&mut download_app);
-    let said = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
-    download_app.write_all(said.as_bytes()).unwrap();
-    download_app.write_all(&body[..100_000]).unwrap();
-    assert!(head(&mut download).starts_with("HTTP/1.1 200"));
-    expect(&mut download, &body[..100_000]);
-    let mut poll = asked(&scene);
-    let mut poll_app = scene.http.take();
-    head(&mut poll_app);
-
+    let admin = "workers = 1\n[admin]\naddress = \"unix:admin.sock\"\n";
+    let more = MORE.replace("workers = 1\n", admin);
+    let mut scene = Scene::to(Upstream::by_hand(), &more);
+    let mut busy = Busy::new(&scene);
     let first = scene.edge.pid();
     for round in 0..3 {
         assert_eq!(scene.upgrade(), 0, "nothing rests");
-        // The client of HTTP/2 is sent away when `drain_timeout` is over.
         if round == 0 {
-            scene.edge.wait_log(&format!(
-                "process {} goes on with 6 connections until they end or rest: 4 by HTTP/1.1, 2 by \
-                 HTTP/2",
-                first.as_raw_nonzero()
-            ));
-            assert!(admin(&scene, "metrics").contains("\neyelet_lingering_processes 1\n"));
-            let status: Value = serde_json::from_str(&admin(&scene, "status")).unwrap();
-            let pids = status["lingering"].as_array().unwrap();
-            assert_eq!(*pids, [first.as_raw_nonzero().get()], "{status}");
-            assert!(!listens(&scene, first), "it has let its listeners go");
-            chat.hear("goaway 0");
+            is_told(&scene, first);
+            // The client of HTTP/2 is sent away when `drain_timeout` is over.
+            busy.chat.0.hear("goaway 0");
         }
         thread::sleep(DRAIN + DRAIN / 2);
-        event(&mut sse_app, &mut sse, &format!("one in {round}"));
-        event(&mut sse_2_app, &mut sse_2, &format!("two in {round}"));
-        upload.say(&format!("round {round}\n"));
-        expect(&mut upload_app, format!("8\r\nround {round}\n\r\n").as_bytes());
-        chat.say(&format!("up {round}\n"));
-        let frame = [&[0x81, 0x84, 0, 0, 0, 0][..], format!("up {round}").as_bytes()].concat();
-        expect(&mut chat_app, &frame);
-        chat_app.write_all(format!("\u{1}\u{6}down {round}").as_bytes()).unwrap();
-        chat.hear(&format!("down {round}"));
+        busy.goes_on(round);
         // Those of before have nothing, and have ended.
         if let [.., earlier, _] = scene.later[..] {
             until("the one between to end", || has_ended(earlier).then_some(()));
         }
     }
-    poll_app.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npolled").unwrap();
-    assert!(head(&mut poll).starts_with("HTTP/1.1 200"));
-    expect(&mut poll, b"polled");
-    download_app.write_all(&body[100_000..]).unwrap();
-    expect(&mut download, &body[100_000..]);
-    upload.hang_up();
-    assert_eq!(chunks(&mut upload_app), b"");
-    upload_app.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nhave").unwrap();
-    let said = upload.finish();
-    assert!(said.status.success() && said.text.contains("have"), "{said:?}");
-    let all = |name: &str| format!("{name} before\n{name} in 0\n{name} in 1\n{name} in 2\n");
-    end_events(sse_app, sse, &all("one"));
-    end_events(sse_2_app, sse_2, &all("two"));
-    assert!(scene.edge.is_running(), "it has a WebSocket");
-    drop(chat_app);
-    chat.hear("closed");
-    assert!(!chat.said().contains("error"), "{}", chat.said());
+    let at_rest = busy.end(&mut scene);
     assert!(scene.edge.wait_exit_alone().success(), "it ends with its last connection");
     scene.edge.wait_log(&format!("process {} has ended", first.as_raw_nonzero()));
     // These have moved to the last of the four processes.
-    next_request(&scene, &mut poll);
-    next_request(&scene, &mut download);
+    for mut client in at_rest {
+        next_request(&scene, &mut client);
+    }
 }
 
 /// Each upgrade leaves one process with one stream. The oldest one drains when there are too many;
