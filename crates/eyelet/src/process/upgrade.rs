@@ -4,8 +4,8 @@
 //! A connection has one owner at any time, because two would use the same AEAD nonces. The batch
 //! that is on its way belongs to nobody until it is committed. If the new process fails before
 //! that, it is killed first, and only then the workers take the batch back. When everything that
-//! was parked has moved, the upgrade is over: the new process lives on its own, and this one lingers
-//! with what cannot move.
+//! was parked has moved, the upgrade is over: the new process lives on its own, and this one
+//! lingers with what cannot move.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd};

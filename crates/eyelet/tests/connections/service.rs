@@ -124,7 +124,7 @@ fn a_process_that_leaves_stops_alone() {
     assert!(service.manager.recv(&mut [0; 99]).is_err(), "it stops once");
 }
 
-/// The new process dies before everything has moved. Afterwards it would be the main one to the end.
+/// The new process dies before everything has moved. Afterwards it stays the main one.
 #[test]
 fn a_process_that_serves_again_is_the_main_one_again() {
     until("a death in the middle of an upgrade", || {

@@ -99,6 +99,8 @@ fn a_stream_that_lasts_goes_on_behind_a_goaway() {
         assert!(refused.is_go_away() && refused.is_remote(), "{refused}");
         let mut next = Two::connect(&scene.pki, scene.address()).await;
         assert_eq!(next.get("/next").await.unwrap().0, 200);
+        // Far longer than `drain_timeout`.
+        tokio::time::sleep(std::time::Duration::from_secs(3)).await;
         assert!(scene.edge.is_running());
         go_on.send(()).unwrap();
         got.extend_from_slice(&two::read(&mut body).await.unwrap());
