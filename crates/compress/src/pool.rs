@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use crate::accept::Coding;
 use crate::coder::zstd::Prepared;
-use crate::coder::{Br, BrMemory, CodingError, Effort, Gzip, Zstd};
+use crate::coder::{Br, BrMemory, CodingError, Effort, Gzip, Step, Zstd};
 
 /// A worker's compressors. Clones are the same pool.
 #[derive(Clone)]
@@ -233,12 +233,7 @@ impl Lent {
     /// # Errors
     /// The library's; the response is to be cut.
     pub fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
-        let done = match self.work.as_mut().ok_or(ENDED)? {
-            Work::Zstd(zstd) => zstd.push(piece, out),
-            Work::Br(br) => br.push(piece, out),
-            Work::Gzip(gzip) => gzip.push(piece, out),
-        };
-        self.kept(done)
+        self.step(piece, out, Step::More)
     }
 
     /// Makes everything so far decodable.
@@ -246,12 +241,7 @@ impl Lent {
     /// # Errors
     /// As [`Lent::push`].
     pub fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
-        let done = match self.work.as_mut().ok_or(ENDED)? {
-            Work::Zstd(zstd) => zstd.flush(out),
-            Work::Br(br) => br.flush(out),
-            Work::Gzip(gzip) => gzip.flush(out),
-        };
-        self.kept(done)
+        self.step(&[], out, Step::Flush)
     }
 
     /// Ends the coded body.
@@ -259,16 +249,16 @@ impl Lent {
     /// # Errors
     /// As [`Lent::push`].
     pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
-        let done = match self.work.as_mut().ok_or(ENDED)? {
-            Work::Zstd(zstd) => zstd.finish(out),
-            Work::Br(br) => br.finish(out),
-            Work::Gzip(gzip) => gzip.finish(out),
-        };
-        self.kept(done)
+        self.step(&[], out, Step::Finish)
     }
 
-    /// A context that failed must not be used again.
-    fn kept(&mut self, done: Result<(), CodingError>) -> Result<(), CodingError> {
+    fn step(&mut self, piece: &[u8], out: &mut Vec<u8>, step: Step) -> Result<(), CodingError> {
+        let done = match self.work.as_mut().ok_or(ENDED)? {
+            Work::Zstd(zstd) => zstd.step(piece, out, step),
+            Work::Br(br) => br.step(piece, out, step),
+            Work::Gzip(gzip) => gzip.step(piece, out, step),
+        };
+        // A context that failed must not be used again.
         if done.is_err() {
             self.work = None;
         }

@@ -44,7 +44,7 @@ pub(super) fn rule(report: &mut Report<'_>, section: &Section<'_, '_>) -> Compre
     }
     read.dictionary_shared = dictionary_shared(report, section, &read.dictionary);
     if read.mode != CompressionMode::On
-        && let Some(key) = ONLY_IF_ON.iter().find(|key| section.value(key).is_some())
+        && let Some(key) = RULE_KEYS[1..].iter().find(|key| section.value(key).is_some())
         && let Some(at) = section.key_at(key)
     {
         let said = if read.mode == CompressionMode::None { "none" } else { "off" };
@@ -154,23 +154,9 @@ pub(super) fn check_unused(report: &mut Report<'_>, section: &Section<'_, '_>) {
     }
 }
 
-/// The compression keys of a rule.
+/// The compression keys of a rule. All but the first have no effect unless `compress = "on"`.
 const RULE_KEYS: [&str; 11] = [
-    "breach_allow",
-    "breach_rule",
-    "code_requests",
     "compress",
-    "compress_effort",
-    "compress_event_streams",
-    "decode_requests",
-    "dictionary",
-    "dictionary_shared",
-    "length_hiding",
-    "offload",
-];
-
-/// Keys without effect unless `compress = "on"`.
-const ONLY_IF_ON: [&str; 10] = [
     "breach_allow",
     "breach_rule",
     "code_requests",

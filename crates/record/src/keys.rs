@@ -51,7 +51,7 @@ impl fmt::Debug for Keys {
 
 /// One direction's expanded key and its iv.
 pub(crate) struct DirectionKey {
-    aead: Aead,
+    pub(crate) aead: Aead,
     iv: [u8; IV_BYTES],
 }
 
@@ -85,28 +85,6 @@ impl DirectionKey {
         let mut nonce = self.iv;
         nonce[IV_BYTES - EXPLICIT_NONCE_BYTES..].copy_from_slice(&sent);
         nonce
-    }
-
-    /// Opens ciphertext and tag in place. Returns the length of the plaintext, which is the first
-    /// part of `sealed`.
-    pub(crate) fn open(
-        &self,
-        nonce: [u8; IV_BYTES],
-        aad: &[u8],
-        sealed: &mut [u8],
-    ) -> Result<usize, RecordFault> {
-        self.aead.open(nonce, aad, sealed)
-    }
-
-    /// Seals `plain` in place and writes the tag.
-    pub(crate) fn seal(
-        &self,
-        nonce: [u8; IV_BYTES],
-        aad: &[u8],
-        plain: &mut [u8],
-        tag: &mut [u8],
-    ) -> Result<(), RecordFault> {
-        self.aead.seal(nonce, aad, plain, tag)
     }
 }
 

@@ -155,7 +155,7 @@ impl Session {
             return Err(RecordFault::BadRecordMac);
         }
         let key = DirectionKey::wake(&mut keys.open, self.suite, self.version, &self.rx)?;
-        let inner_len = key.open(key.nonce(self.rx.seq), &header, sealed)?;
+        let inner_len = key.aead.open(key.nonce(self.rx.seq), &header, sealed)?;
         if inner_len > PAYLOAD_BYTES_MAX + 1 {
             return Err(RecordFault::RecordOverflow);
         }
@@ -189,7 +189,7 @@ impl Session {
             None => key.nonce(self.rx.seq),
         };
         let aad = tls12_aad(self.rx.seq, header[0], plain_len);
-        key.open(nonce, &aad, &mut record[start..])?;
+        key.aead.open(nonce, &aad, &mut record[start..])?;
         if plain_len > PAYLOAD_BYTES_MAX {
             return Err(RecordFault::RecordOverflow);
         }

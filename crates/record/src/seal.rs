@@ -211,7 +211,7 @@ fn encrypt_tls13(
     record[..HEADER_BYTES].copy_from_slice(&header);
     record[tag_at - 1] = content_type;
     let (plain, tag) = record.split_at_mut(tag_at);
-    key.seal(nonce, &header, &mut plain[HEADER_BYTES..], tag)
+    key.aead.seal(nonce, &header, &mut plain[HEADER_BYTES..], tag)
 }
 
 /// GenericAEADCipher (RFC 5246 section 6.2.3.3). The type is in the additional data.
@@ -228,7 +228,7 @@ fn encrypt_tls12(
     let explicit_len = start - HEADER_BYTES;
     record[HEADER_BYTES..start].copy_from_slice(&nonce[IV_BYTES - 8..][..explicit_len]);
     let (plain, tag) = record.split_at_mut(tag_at);
-    key.seal(nonce, aad, &mut plain[start..], tag)
+    key.aead.seal(nonce, aad, &mut plain[start..], tag)
 }
 
 fn header(content_type: u8, record_len: usize) -> [u8; HEADER_BYTES] {

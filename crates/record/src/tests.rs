@@ -89,7 +89,7 @@ impl End {
         let start = record.len() - message.len() - 16;
         record[HEADER_BYTES..start].copy_from_slice(&nonce[4..][..start - HEADER_BYTES]);
         let (plain, tag) = record[start..].split_at_mut(message.len());
-        key.seal(nonce, &tls12_aad(seq, content_type, message.len()), plain, tag).unwrap();
+        key.aead.seal(nonce, &tls12_aad(seq, content_type, message.len()), plain, tag).unwrap();
         self.session.tx.seq += 1;
         record
     }
@@ -104,7 +104,7 @@ impl End {
         let seq = self.session.tx.seq;
         let key = self.wake();
         let mut tag = [0; 16];
-        key.seal(key.nonce(seq), &header, &mut inner, &mut tag).unwrap();
+        key.aead.seal(key.nonce(seq), &header, &mut inner, &mut tag).unwrap();
         self.session.tx.seq += 1;
         [&header[..], &inner, &tag].concat()
     }
@@ -482,7 +482,7 @@ fn the_explicit_nonce_comes_from_the_wire() {
     let mut record = vec![23, 3, 3, 0, 25, 9, 8, 7, 6, 5, 4, 3, 2, b'x'];
     let (mut plain, mut tag) = ([b'x'], [0; 16]);
     let nonce = peer.wake().explicit_nonce([9, 8, 7, 6, 5, 4, 3, 2]);
-    peer.wake().seal(nonce, &tls12_aad(0, 23, 1), &mut plain, &mut tag).unwrap();
+    peer.wake().aead.seal(nonce, &tls12_aad(0, 23, 1), &mut plain, &mut tag).unwrap();
     record.truncate(13);
     record.extend_from_slice(&plain);
     record.extend_from_slice(&tag);

@@ -55,14 +55,6 @@ impl Br {
         self.step(piece, out, Step::More)
     }
 
-    /// Makes everything so far decodable.
-    ///
-    /// # Errors
-    /// The library's.
-    pub fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
-        self.step(&[], out, Step::Flush)
-    }
-
     /// Ends the stream.
     ///
     /// # Errors
@@ -81,7 +73,12 @@ impl Br {
         tables + (4 << window_log(length))
     }
 
-    fn step(&mut self, piece: &[u8], out: &mut Vec<u8>, step: Step) -> Result<(), CodingError> {
+    pub(crate) fn step(
+        &mut self,
+        piece: &[u8],
+        out: &mut Vec<u8>,
+        step: Step,
+    ) -> Result<(), CodingError> {
         let operation = match step {
             Step::More => BrotliEncoderOperation::BROTLI_OPERATION_PROCESS,
             Step::Flush => BrotliEncoderOperation::BROTLI_OPERATION_FLUSH,

@@ -37,14 +37,6 @@ impl Gzip {
         self.step(piece, out, Step::More)
     }
 
-    /// Makes everything so far decodable.
-    ///
-    /// # Errors
-    /// The library's.
-    pub fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
-        self.step(&[], out, Step::Flush)
-    }
-
     /// Ends the member.
     ///
     /// # Errors
@@ -56,7 +48,12 @@ impl Gzip {
     /// Bytes of memory of a context, measured.
     pub const BYTES: usize = 371 << 10;
 
-    fn step(&mut self, piece: &[u8], out: &mut Vec<u8>, step: Step) -> Result<(), CodingError> {
+    pub(crate) fn step(
+        &mut self,
+        piece: &[u8],
+        out: &mut Vec<u8>,
+        step: Step,
+    ) -> Result<(), CodingError> {
         let flush = match step {
             Step::More => FlushCompress::None,
             Step::Flush => FlushCompress::Sync,

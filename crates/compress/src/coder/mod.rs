@@ -9,5 +9,6 @@ pub mod zstd;
 
 pub use br::{Br, BrMemory};
 pub use gzip::Gzip;
+pub(crate) use step::Step;
 pub use step::{CodingError, Effort};
 pub use zstd::Zstd;

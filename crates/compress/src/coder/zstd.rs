@@ -55,30 +55,6 @@ impl Zstd {
         Ok(())
     }
 
-    /// Takes a piece of the body.
-    ///
-    /// # Errors
-    /// The library's, for instance if there are more bytes than `length`.
-    pub fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
-        self.step(piece, out, Step::More)
-    }
-
-    /// Makes everything so far decodable.
-    ///
-    /// # Errors
-    /// The library's.
-    pub fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
-        self.step(&[], out, Step::Flush)
-    }
-
-    /// Ends the frame.
-    ///
-    /// # Errors
-    /// The library's, for instance if there were fewer bytes than `length`.
-    pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
-        self.step(&[], out, Step::Finish)
-    }
-
     /// Drops the dictionary and an unfinished body; the tables stay.
     ///
     /// # Errors
@@ -119,7 +95,12 @@ impl Zstd {
         BASE_BYTES + (1 << window_log(effort)) + tables + dictionary
     }
 
-    fn step(&mut self, piece: &[u8], out: &mut Vec<u8>, step: Step) -> Result<(), CodingError> {
+    pub(crate) fn step(
+        &mut self,
+        piece: &[u8],
+        out: &mut Vec<u8>,
+        step: Step,
+    ) -> Result<(), CodingError> {
         let directive = match step {
             Step::More => ZSTD_EndDirective::ZSTD_e_continue,
             Step::Flush => ZSTD_EndDirective::ZSTD_e_flush,

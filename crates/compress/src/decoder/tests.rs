@@ -6,7 +6,7 @@ use std::io::Write;
 use proptest::collection::vec;
 
 use super::*;
-use crate::coder::{Br, BrMemory, Effort, Gzip, Zstd};
+use crate::coder::{Br, BrMemory, Effort, Gzip, Step, Zstd};
 
 const CODINGS: [Coding; 3] = [Coding::Zstd, Coding::Br, Coding::Gzip];
 
@@ -16,8 +16,7 @@ fn coded(coding: Coding, body: &[u8]) -> Vec<u8> {
         Coding::Zstd => {
             let mut coder = Zstd::new().unwrap();
             coder.begin(Effort::Even, None).unwrap();
-            coder.push(body, &mut out).unwrap();
-            coder.finish(&mut out).unwrap();
+            coder.step(body, &mut out, Step::Finish).unwrap();
         }
         Coding::Br => {
             let mut coder = Br::new(Effort::Even, None, BrMemory::default());
