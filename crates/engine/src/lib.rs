@@ -28,8 +28,8 @@ pub mod worker;
 
 #[cfg(test)]
 mod sim;
-#[cfg(test)]
-mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 /// The system calls that move bytes. In tests the simulator replaces them.
 #[cfg(not(test))]
 pub(crate) use eyelet_sys::{pipe, socket};

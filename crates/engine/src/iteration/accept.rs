@@ -283,6 +283,9 @@ impl Worker {
 
     /// Adds what full queues have dropped at this worker's listeners to the counters.
     pub fn count_drops(&self, accepting: &mut Accepting) {
+        if accepting.sockets.is_empty() {
+            return;
+        }
         let listeners = accepting.sockets.iter_mut().flatten();
         let dropped: u64 = listeners.map(|listener| u64::from(listener.take_drops())).sum();
         // A listener counts drops of any cause. Full queues are counted for all listeners of the

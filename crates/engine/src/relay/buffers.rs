@@ -78,7 +78,7 @@ impl Buffers {
         Some(LentPipe { pipe, _loan: Loan(self.pipes_lent.clone()) })
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn pipes_lent(&self) -> usize {
         self.pipes_lent.get()
     }

@@ -10,8 +10,6 @@ pub mod kernel;
 mod peer;
 mod program;
 mod run;
-mod stream;
-mod tls;
 mod verdict;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -10,8 +10,8 @@ use eyelet_sys::socket;
 use fastrand::Rng;
 
 use super::kernel::{self, Link};
-use super::stream::Stream;
-use super::tls::{Client, Said};
+use crate::testing::stream::Stream;
+use crate::testing::tls::{Client, Said};
 
 /// How the edge has ended a peer's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,12 +11,12 @@ use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
 use fastrand::Rng;
 
 use super::peer::Peer;
-use super::stream::Stream;
 use crate::park;
 use crate::ready::{CLIENT, Side, UPSTREAM};
 use crate::relay::splice::Spliced;
 use crate::relay::terminate::{Terminated, final_alert};
 use crate::relay::{Flow, Relay};
+use crate::testing::stream::Stream;
 use crate::worker::WaitError;
 use crate::worker::{Handle, Program, Task, Update};
 use std::time::Duration;

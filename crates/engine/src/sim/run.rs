@@ -6,25 +6,22 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use eyelet_memory::budget::Account;
-use eyelet_sys::epoll::Events;
 use fastrand::Rng;
 
 use super::handing_over::{self, HandedOver};
 use super::peer::Peer;
 use super::program::{Connection, LogEntry, Plan, REFUSAL, Simulated};
-use super::stream::Stream;
+use super::verdict;
 use super::verdict::Weather;
-use super::{tls, verdict};
-use crate::iteration::accept::{Accepted, Accepting};
 use crate::ready::{CLIENT, UPSTREAM};
-use crate::shedding::drain;
 use crate::table::timer_wheel::TICK_MS;
-use crate::testing::{SETTINGS, client_hello, worker_with};
-use crate::worker::{Settings, Worker};
+use crate::testing::stepper::{Stepper, check_budget, check_worker};
+use crate::testing::stream::Stream;
+use crate::testing::{SETTINGS, client_hello, tls, worker_with};
+use crate::worker::Settings;
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The budget gets 5/8 of this: enough for reads of full size until memory is short.
@@ -99,12 +96,12 @@ pub fn run(seed: u64) -> Report {
     let tasks = tokio::task::LocalSet::new();
     let mut simulation = Simulation::new(seed);
     let report = tasks.block_on(&runtime, simulation.run());
-    let workers = simulation.workers;
+    let workers = simulation.workers.map(Stepper::into_worker);
     drop(tasks);
     for worker in workers {
         let budget = worker.process.budget.clone();
-        verdict::check_worker(worker);
-        verdict::check_budget(&budget);
+        check_worker(worker);
+        check_budget(&budget);
     }
     report
 }
@@ -113,11 +110,8 @@ struct Simulation {
     rng: Rng,
     weather: Weather,
     /// Those of two processes. The first one accepts, and they hand connections to each other.
-    workers: [Rc<Worker>; 2],
+    workers: [Stepper; 2],
     program: Rc<Simulated>,
-    events: Events,
-    accepting: Accepting,
-    now: Duration,
     /// Bytes that the simulation holds in each process, so that memory is short.
     held: usize,
     report: Report,
@@ -142,19 +136,9 @@ impl Simulation {
         let workers = [0; 2].map(|_| {
             let worker = worker_with(limits, MEMORY_BYTES);
             worker.serve(&program);
-            worker
+            Stepper::new(worker)
         });
-        Self {
-            rng,
-            weather,
-            workers,
-            program,
-            events: Events::with_capacity(64),
-            accepting: Accepting::new(Vec::new()),
-            now: Duration::ZERO,
-            held: 0,
-            report: Report::default(),
-        }
+        Self { rng, weather, workers, program, held: 0, report: Report::default() }
     }
 
     async fn run(&mut self) -> Report {
@@ -180,19 +164,19 @@ impl Simulation {
 
     /// One iteration of the event loop, and all tasks that it has woken.
     async fn step(&mut self) {
-        for worker in &self.workers {
-            worker.iteration(&mut self.events, &mut self.accepting).unwrap();
+        for stepper in &mut self.workers {
+            stepper.iterate();
             for _ in 0..POLLS {
                 tokio::task::yield_now().await;
             }
-            self.report.pipes += worker.buffers.borrow().pipes_lent();
+            self.report.pipes += stepper.worker.buffers.borrow().pipes_lent();
         }
     }
 
     /// Parked connections leave one process for the other.
     fn hand_over(&mut self) {
         let from = self.rng.usize(..2);
-        let (old, new) = (&self.workers[from], &self.workers[1 - from]);
+        let [old, new] = [from, 1 - from].map(|index| &self.workers[index].worker);
         let keys = old.table.borrow().keys();
         for key in keys {
             if self.rng.bool() {
@@ -202,9 +186,8 @@ impl Simulation {
     }
 
     fn tick(&mut self, ticks: u64) {
-        self.now += Duration::from_millis(ticks * TICK_MS);
-        for worker in &self.workers {
-            worker.tick(&mut self.accepting, self.now);
+        for stepper in &mut self.workers {
+            stepper.tick(ticks);
         }
     }
 
@@ -235,7 +218,7 @@ impl Simulation {
 
     fn hold(&mut self, bytes: usize) {
         let before = std::mem::replace(&mut self.held, bytes);
-        for worker in &self.workers {
+        for Stepper { worker, .. } in &self.workers {
             worker.process.budget.give(Account::Http, before);
             worker.process.budget.take(Account::Http, bytes);
         }
@@ -249,12 +232,8 @@ impl Simulation {
         let peer = SocketAddr::from((source, connections.len() as u16));
         connections.push(connection);
         drop(connections);
-        // As `accept` does.
-        let [worker, _] = &self.workers;
-        worker.process.open.fetch_add(1, Relaxed);
-        worker.uses_descriptors(2);
-        self.accepting.waiting.push(Accepted { listener: 0, client, peer });
-        worker.begin_all(&mut self.accepting);
+        let [first, _] = &mut self.workers;
+        first.open(client, peer);
     }
 
     fn plan(&mut self) -> (Connection, std::os::fd::OwnedFd) {
@@ -367,7 +346,7 @@ impl Simulation {
     /// ones. Then every connection must end without a deadline.
     async fn finish(&mut self) {
         if self.weather.drains {
-            self.workers.iter().for_each(drain::begin);
+            self.workers.iter().for_each(Stepper::drain);
         }
         for round in 0.. {
             let mut left = 0;
@@ -395,11 +374,7 @@ impl Simulation {
     /// The remaining connections end by deadlines, or are cut at the end of a drain.
     async fn give_up(&mut self) {
         if self.weather.drains && self.rng.bool() {
-            for worker in &self.workers {
-                worker.ending.is_cutting.set(true);
-                let keys = worker.table.borrow().keys();
-                drain::cut(worker, &keys);
-            }
+            self.workers.iter().for_each(Stepper::cut);
         }
         // A deadline may be set a second time, when a connection has settled.
         for _ in 0..8 {

@@ -1,17 +1,11 @@
 //! Checks at the end of a run: what the peers heard, what was logged, and that nothing is left.
 
-use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-
-use eyelet_memory::budget::{Account, Budget};
 use eyelet_telemetry::info::Outcome;
 use eyelet_telemetry::reason::{self, Limit, Reason};
 
 use super::peer::{End, Peer};
 use super::program::{Connection, LogEntry, Plan};
-use super::tls::Said;
-use crate::worker::Worker;
+use crate::testing::tls::Said;
 
 /// Beginnings of the reasons that the test suite's runs must reach.
 pub const ENDS: &[&str] = &[
@@ -36,9 +30,6 @@ pub const ENDS: &[&str] = &[
     "upstream reset",
     "upstream: the name has no address",
 ];
-
-const ACCOUNTS: [Account; 5] =
-    [Account::Connections, Account::Received, Account::Relayed, Account::Texts, Account::Http];
 
 /// What may happen in a run. A run with few such events tests more: more of its connections must
 /// end complete.
@@ -135,26 +126,5 @@ fn is_excused(entry: &LogEntry, connection: &Connection, weather: &Weather) -> b
             client.is_faulty || client.is_gone
         }
         _ => matches!(plan, Plan::Splice { inspect: Some(_) }) && entry.outcome == Outcome::Refused,
-    }
-}
-
-/// Panics unless the worker holds nothing.
-pub fn check_worker(worker: Rc<Worker>) {
-    assert!(worker.table.borrow().is_empty(), "a connection stays");
-    assert_eq!(worker.process.open.load(Relaxed), 0, "connections");
-    assert_eq!(worker.process.descriptors.load(Relaxed), 0, "descriptors");
-    assert_eq!(worker.counters.connections.value(), 0, "connections");
-    assert_eq!(worker.counters.parked.value(), 0, "parked connections");
-    assert_eq!(worker.counters.parked_bytes.value(), 0, "bytes of parked connections");
-    assert_eq!(worker.buffers.borrow().pipes_lent(), 0, "pipes");
-    assert!(worker.shared.borrow().is_empty(), "texts of parked connections");
-    assert!(worker.shedding.sources.is_empty(), "sources of parked connections");
-    assert_eq!(Rc::strong_count(&worker), 1, "the worker is kept");
-}
-
-/// Panics unless all memory was given back. The worker is gone.
-pub fn check_budget(budget: &Arc<Budget>) {
-    for account in ACCOUNTS {
-        assert_eq!(budget.used_by(account), 0, "{account:?}");
     }
 }

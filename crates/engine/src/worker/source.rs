@@ -118,7 +118,7 @@ impl Sources {
     }
 
     /// Whether no connection is counted.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn is_empty(&self) -> bool {
         self.all.get() == 0 && self.occupied.get() == 0
     }

@@ -1,5 +1,10 @@
-//! A bare worker for tests, without a program and without listeners, and hellos of clients.
-#![allow(clippy::unwrap_used)]
+//! What simulations and tests begin with, also those of other crates: a bare worker without a
+//! program and without listeners, its steps, hellos, bytes that can be checked, and TLS ends.
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
+
+pub mod stepper;
+pub mod stream;
+pub mod tls;
 
 use std::rc::Rc;
 use std::sync::Arc;

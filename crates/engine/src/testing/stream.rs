@@ -2,18 +2,17 @@
 //! checked.
 
 use std::fmt;
+use std::sync::LazyLock;
 
 /// Bytes until the stream repeats: a prime, so that no shift by a power of two goes unseen.
 const PERIOD: usize = 65_521;
 
-thread_local! {
-    static NOISE: Vec<u8> = {
-        let mut noise = fastrand::Rng::with_seed(PERIOD as u64);
-        let period: Vec<u8> = (0..PERIOD).map(|_| noise.u8(..)).collect();
-        // Twice, so that no piece has to be cut at the end of the period.
-        period.repeat(2)
-    };
-}
+static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let mut noise = fastrand::Rng::with_seed(PERIOD as u64);
+    let period: Vec<u8> = (0..PERIOD).map(|_| noise.u8(..)).collect();
+    // Twice, so that no piece has to be cut at the end of the period.
+    period.repeat(2)
+});
 
 /// A stream without an end.
 #[derive(Clone, Default)]
@@ -33,14 +32,12 @@ impl Stream {
             take(&flights[..len]);
             at += len;
         }
-        NOISE.with(|noise| {
-            while at < end {
-                let from = (self.offset + at) % PERIOD;
-                let len = (end - at).min(PERIOD);
-                take(&noise[from..from + len]);
-                at += len;
-            }
-        });
+        while at < end {
+            let from = (self.offset + at) % PERIOD;
+            let len = (end - at).min(PERIOD);
+            take(&NOISE[from..from + len]);
+            at += len;
+        }
     }
 
     /// The same stream after other bytes.
