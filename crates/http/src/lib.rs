@@ -9,6 +9,8 @@ mod http1;
 mod http2;
 pub mod proxied;
 pub mod redirect;
+#[cfg(test)]
+mod sim;
 
 pub use http1::is_exchange;
 pub use http2::{answer_parked, last_bytes, pack_state};

@@ -123,6 +123,23 @@ impl Log {
     }
 }
 
+#[cfg(feature = "testing")]
+impl Log {
+    /// A log without a thread, and what is read of it once the log is dropped.
+    pub fn captured(budget: &Arc<Budget>) -> (Self, impl Iterator<Item = CountedBuffer> + use<>) {
+        let (fill, drain) = queue::queue(QUEUE_BYTES_MAX);
+        let log = Self {
+            queue: Some(fill),
+            style: Style::Json,
+            batch: CountedBuffer::of(budget, Account::Log),
+            lines: 0,
+            opening: Opening::default(),
+            counters: Arc::default(),
+        };
+        (log, drain.map(|batch| batch.text))
+    }
+}
+
 /// Where lines go, and what they look like.
 #[derive(Clone)]
 pub struct Lines {

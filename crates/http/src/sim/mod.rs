@@ -1,0 +1,121 @@
+//! The simulator: real HTTP on a real event loop between scripted clients and a scripted upstream.
+//! One thread, no network, and a clock that it moves itself: a seed gives the same run each time.
+//!
+//! Clients are at the other ends of Unix socket pairs and speak TLS by secrets that both ends know.
+//! The upstream listens at a Unix socket, so that a dial succeeds at once. Limits that are compared
+//! with the system's clock (a body that does not move, the age of a kept connection) do not pass in
+//! a run; all others do.
+
+mod backend;
+mod client;
+mod edge;
+mod events;
+mod http1_client;
+mod http2_client;
+mod peer;
+mod plan;
+mod reader;
+mod request;
+mod run;
+mod verdict;
+
+use std::panic::resume_unwind;
+
+use edge::Setup;
+use events::Events;
+use run::Report;
+
+/// Seeds in the test suite: a few seconds in a debug build.
+const SEEDS: u64 = 1_000;
+/// Environment variables: how many seeds, and the first of them.
+const SEEDS_VARIABLE: &str = "EYELET_SEEDS";
+const FIRST_SEED_VARIABLE: &str = "EYELET_FIRST_SEED";
+
+/// What must happen in the runs of the test suite.
+const EVENTS: &[&str] = &[
+    "Expect",
+    "HEAD",
+    "a PING",
+    "a client closes its socket",
+    "a client ends its stream before it has read all",
+    "a client ends without close_notify",
+    "a client resets a stream",
+    "a connection that woke",
+    "a drain",
+    "a malformed head",
+    "a page of the edge: 421",
+    "a page of the edge: 502",
+    "a page of the edge: 503",
+    "a page of the edge: 504",
+    "a reload",
+    "a reload without the rule",
+    "a request that was sent again",
+    "a truncated response",
+    "a whole response by HTTP/1.1",
+    "a whole response by HTTP/2",
+    "an early answer",
+    "an end before the head's",
+    "an interim response that arrived",
+    "an upstream closes after its answer",
+    "an upstream closes an idle connection",
+    "an upstream ends in the middle of a body",
+    "an upstream never answers",
+    "an upstream resets in the middle of a body",
+    "an upstream stalls in the middle of a body",
+    "fair weather",
+    "short memory",
+    "trailers",
+    // Of a request, and of its connection.
+    "line: failed: drained",
+    "line: failed: no rule serves this connection since a reload",
+    "line: failed: shed: memory_max, a stream",
+    "line: failed: upstream: closed before the response's end",
+    "line: failed: upstream: upstream_timeout",
+    "line: left: client closed during a request",
+    "line: left: client reset during the response",
+    "line: left: client: HTTP/2: CANCEL received",
+    "line: terminated: client closed",
+    "line: terminated: client closed without close_notify",
+    "line: terminated: client reset",
+    "line: terminated: closed after a response",
+    "line: terminated: complete",
+    "line: terminated: drained",
+    "line: terminated: the last exchange was cut",
+];
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number of seeds"))
+}
+
+/// Runs a seed in a thread of its own: what a worker keeps for its next connections is of a thread.
+fn run_alone(seed: u64, setup: &Setup) -> Report {
+    let run = std::thread::scope(|scope| scope.spawn(|| run::run(seed, setup)).join());
+    run.unwrap_or_else(|panic| {
+        eprintln!("seed {seed} failed; again: {FIRST_SEED_VARIABLE}={seed} {SEEDS_VARIABLE}=1");
+        resume_unwind(panic)
+    })
+}
+
+/// No byte is lost or invented, each request that was read has one access line with the status that
+/// its client saw, and nothing is left over.
+#[test]
+fn every_seed_ends_well() {
+    let first = variable(FIRST_SEED_VARIABLE).unwrap_or(0);
+    let seeds = variable(SEEDS_VARIABLE).unwrap_or(SEEDS);
+    let (setup, mut events) = (Setup::new(), Events::default());
+    for seed in first..first + seeds {
+        events.add(&run_alone(seed, &setup).events);
+    }
+    println!("{seeds} seeds: {events}");
+    if seeds >= SEEDS {
+        events.check(EVENTS);
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_run_again() {
+    let setup = Setup::new();
+    for seed in 0..20 {
+        assert_eq!(run_alone(seed, &setup), run_alone(seed, &setup), "seed {seed}");
+    }
+}

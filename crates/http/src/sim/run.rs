@@ -1,0 +1,307 @@
+//! One run: clients connect and ask, upstreams answer, the clock moves, memory gets short, the
+//! configuration changes, and at the end nothing is left over.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use eyelet_downstream::client::clock::testing::set_ms;
+use eyelet_engine::table::timer_wheel::TICK_MS;
+use eyelet_engine::testing::stepper::{Stepper, check_budget, check_worker};
+use eyelet_engine::testing::{SETTINGS, tls, worker_with};
+use eyelet_memory::budget::{Account, CountedBuffer};
+use eyelet_sys::socket;
+use eyelet_telemetry::log::Log;
+use fastrand::Rng;
+
+use super::backend::Backend;
+use super::client::Client;
+use super::edge::{Accepted, Edge, HOST, Setup};
+use super::events::Events;
+use super::http1_client::Http1Client;
+use super::http2_client::Http2Client;
+use super::peer::Peer;
+use super::plan::{Plan, Weather};
+use super::request::{Heard, Request};
+use super::verdict::{self, Line};
+
+/// The budget gets 5/8 of this.
+const MEMORY_BYTES: usize = 64 << 20;
+const CONNECTIONS_MAX: usize = 4;
+const REQUESTS_MAX: usize = 12;
+const ACTIONS_MAX: usize = 180;
+/// Most polls of each task between two iterations of the event loop.
+const POLLS_MAX: usize = 8;
+/// Rounds in which all peers write and read; after them all must be answered that can be.
+const ROUNDS_MAX: usize = 400;
+/// Ticks that pass every deadline.
+const LONG_TICKS: u64 = 4_000;
+
+/// What happened in a run.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    pub events: Events,
+    pub heard: Vec<Heard>,
+    lines: Vec<Line>,
+}
+
+/// Runs a seed. Panics if something is lost.
+pub fn run(seed: u64, setup: &Setup) -> Report {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let tasks = tokio::task::LocalSet::new();
+    let mut simulation = Simulation::new(seed, setup);
+    let report = tasks.block_on(&runtime, simulation.run());
+    let worker = simulation.stepper.into_worker();
+    assert_eq!(Rc::strong_count(&worker), 1, "a task stays");
+    drop(tasks);
+    let budget = worker.process.budget.clone();
+    check_worker(worker);
+    check_budget(&budget);
+    report
+}
+
+struct Simulation<'a> {
+    setup: &'a Setup,
+    rng: Rng,
+    weather: Weather,
+    stepper: Stepper,
+    /// Taken at the end.
+    edge: Option<Rc<Edge>>,
+    lines: Box<dyn Iterator<Item = CountedBuffer>>,
+    backend: Backend,
+    clients: Vec<Client>,
+    requests: Vec<Request>,
+    now_ms: u64,
+    /// Bytes that the simulation holds, so that memory is short.
+    held: usize,
+    report: Report,
+}
+
+impl<'a> Simulation<'a> {
+    fn new(seed: u64, setup: &'a Setup) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let weather = Weather::new(&mut rng);
+        set_ms(0);
+        let worker = worker_with(SETTINGS, MEMORY_BYTES);
+        let (log, batches) = Log::captured(&worker.process.budget);
+        let edge = Edge::new(setup, &worker, log);
+        worker.serve(&edge);
+        Self {
+            setup,
+            rng,
+            weather,
+            stepper: Stepper::new(worker),
+            edge: Some(edge),
+            lines: Box::new(batches),
+            backend: Backend::new(&setup.socket()),
+            clients: Vec::new(),
+            requests: Vec::new(),
+            now_ms: 0,
+            held: 0,
+            report: Report::default(),
+        }
+    }
+
+    async fn run(&mut self) -> Report {
+        let connections = self.rng.usize(1..=CONNECTIONS_MAX);
+        self.open();
+        for _ in 0..self.rng.usize(ACTIONS_MAX / 8..ACTIONS_MAX) {
+            match self.rng.u8(..100) {
+                0..=4 if self.clients.len() < connections => self.open(),
+                5..=8 => {
+                    let ticks = self.rng.u64(1..8);
+                    self.tick(ticks);
+                }
+                9..=10 if self.weather.short_memory => self.press(),
+                11 if self.weather.reloads => self.reload(),
+                12..=35 => self.step().await,
+                36..=69 => self.act(),
+                _ => {
+                    let closes = self.weather.idle_closes;
+                    let Self { backend, requests, report, rng, .. } = self;
+                    backend.act(requests, &mut report.events, closes, rng);
+                }
+            }
+        }
+        self.finish().await;
+        self.end().await;
+        self.conclude();
+        std::mem::take(&mut self.report)
+    }
+
+    /// One iteration of the event loop, and the tasks that it has woken.
+    async fn step(&mut self) {
+        self.stepper.iterate();
+        for _ in 0..self.rng.usize(1..=POLLS_MAX) {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn tick(&mut self, ticks: u64) {
+        self.now_ms += ticks * TICK_MS;
+        set_ms(self.now_ms);
+        self.stepper.tick(ticks);
+    }
+
+    /// A client connects.
+    fn open(&mut self) {
+        let Some(edge) = &self.edge else { return };
+        let (session, client) = tls::pair(&mut self.rng);
+        let (edge_side, peer_side) = socket::pair().expect("descriptors for a socket pair");
+        let (port, http2) = (self.clients.len() as u16, self.rng.bool());
+        let accepted = Accepted { session: Box::new(session), http2 };
+        edge.accepted.borrow_mut().insert(port, accepted);
+        let peer = Peer::new(peer_side, Some(client));
+        self.clients.push(match http2 {
+            false => Client::Http1(Box::new(Http1Client::new(peer, HOST))),
+            true => Client::Http2(Box::new(Http2Client::new(
+                peer,
+                HOST,
+                self.weather.bulk,
+                &mut self.rng,
+            ))),
+        });
+        self.stepper.open(edge_side, SocketAddr::from(([192, 0, 2, 1], port)));
+    }
+
+    /// Makes memory short, a little or much, or gives it back.
+    fn press(&mut self) {
+        let eighth = MEMORY_BYTES / 8 * 5 / 8;
+        let held = match self.rng.u8(..4) {
+            0 => 0,
+            1 => eighth * 6,
+            2 => eighth * 7 - self.rng.usize(..2 << 20),
+            _ => eighth * 8,
+        };
+        self.report.events.note("short memory");
+        self.hold(held);
+    }
+
+    fn hold(&mut self, bytes: usize) {
+        let budget = &self.stepper.worker.process.budget;
+        budget.give(Account::Http, std::mem::replace(&mut self.held, bytes));
+        budget.take(Account::Http, bytes);
+    }
+
+    fn reload(&mut self) {
+        let removes = self.weather.removes && self.rng.bool();
+        self.report.events.note(if removes { "a reload without the rule" } else { "a reload" });
+        if let Some(edge) = &self.edge {
+            edge.reload(self.setup, removes);
+        }
+    }
+
+    /// A client does one thing.
+    fn act(&mut self) {
+        let Self { rng, weather, requests, report, clients, .. } = self;
+        let index = rng.usize(..clients.len());
+        let client = &mut clients[index];
+        match rng.u8(..20) {
+            0..=5 if client.can_begin() && requests.len() < REQUESTS_MAX => {
+                let plan = Plan::new(rng, weather);
+                let mut request = Request::new(requests.len(), index, plan);
+                client.begin(&mut request, rng);
+                requests.push(request);
+            }
+            6..=9 => {
+                let insists = rng.bool();
+                client.say(rng.usize(1..20_000), insists, requests, rng);
+            }
+            10..=13 => client.write(amount(rng)),
+            14..=17 => client.read(amount(rng), weather.aborts, requests, rng),
+            18 if weather.aborts => client.abort(requests, &mut report.events, rng),
+            19 => client.ping(&mut report.events, rng),
+            _ => {}
+        }
+    }
+
+    /// Memory is free again, all peers send what they have left and read all. Then every request
+    /// must be answered unless its upstream never does, and every other connection must end.
+    async fn finish(&mut self) {
+        self.hold(0);
+        if self.weather.drains {
+            self.report.events.note("a drain");
+            self.stepper.drain();
+        }
+        for _ in 0..ROUNDS_MAX {
+            let Self { clients, requests, backend, report, rng, .. } = self;
+            for client in clients.iter_mut() {
+                client.finish(requests, rng);
+            }
+            backend.finish(requests, &mut report.events, rng);
+            if clients.iter().all(|client| client.peer().is_over()) {
+                break;
+            }
+            self.step().await;
+            self.tick(1);
+        }
+        for (index, client) in self.clients.iter().enumerate() {
+            let own: Vec<_> =
+                self.requests.iter().filter(|request| request.connection == index).collect();
+            let is_excused = own.iter().any(|request| request.stalls());
+            let peer = client.peer();
+            assert!(peer.is_over() || is_excused, "does not end: {peer:?}: {own:#?}");
+        }
+    }
+
+    /// What is left ends by deadlines, or is cut. Clients close their sockets.
+    async fn end(&mut self) {
+        if self.rng.bool() {
+            self.stepper.drain();
+            self.step().await;
+            self.stepper.cut();
+        }
+        for _ in 0..8 {
+            let Self { clients, requests, backend, report, rng, .. } = self;
+            for client in clients.iter_mut() {
+                client.finish(requests, rng);
+            }
+            backend.finish(requests, &mut report.events, rng);
+            self.step().await;
+            self.tick(LONG_TICKS / 8);
+        }
+        for client in &mut self.clients {
+            client.finish(&mut self.requests, &mut self.rng);
+            client.close();
+        }
+        for _ in 0..8 {
+            self.step().await;
+            self.tick(LONG_TICKS / 8);
+        }
+        let Some(edge) = self.edge.take() else { return };
+        self.report.events.add_many("a connection that woke", edge.woken.get());
+        edge.http.borrow().pool.close();
+        let budget = self.stepper.worker.process.budget.clone();
+        drop(edge);
+        for _ in 0..4 {
+            crate::forget_unused(&budget);
+            self.step().await;
+        }
+    }
+
+    /// Each request is judged.
+    fn conclude(&mut self) {
+        let Self { clients, requests, weather, report, lines, .. } = self;
+        let text: Vec<u8> = lines.flat_map(|batch| batch.to_vec()).collect();
+        let text = String::from_utf8(text).expect("lines are text");
+        report.lines = text.lines().map(Line::read).collect();
+        verdict::check_lines(clients.len(), requests, &report.lines);
+        for request in &*requests {
+            verdict::check(request, weather.is_fair(), requests, &report.lines);
+            let is_http2 = clients[request.connection].is_http2();
+            verdict::note(request, is_http2, weather, &mut report.events);
+            report.heard.push(request.response.clone());
+        }
+        for line in &report.lines {
+            report.events.note(&format!("line: {}: {}", line.outcome, line.reason));
+        }
+    }
+}
+
+/// How much is read or written at once: often a few bytes.
+fn amount(rng: &mut Rng) -> usize {
+    match rng.u8(..6) {
+        0 => 1,
+        1..=2 => rng.usize(1..200),
+        _ => rng.usize(1..40_000),
+    }
+}
