@@ -1,5 +1,4 @@
-//! The scripted upstream: a Unix listener, and connections that speak HTTP/1.1 as the plan of each
-//! request says.
+//! The scripted upstreams: a Unix listener for each version of HTTP, and their connections.
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -7,66 +6,40 @@ use std::path::Path;
 use fastrand::Rng;
 
 use super::events::Events;
+use super::http1_backend::Http1Backend;
+use super::http2_backend::Http2Backend;
 use super::peer::{Leave, Peer};
-use super::plan::{Answer, Body, Fault, When};
-use super::reader::{Framing, Head, Part, Reader};
-use super::request::{Attempt, Request, index_of};
-
-/// Heads that are none of HTTP/1.1's.
-const MALFORMED: [&str; 4] = [
-    "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
-    "HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
-    "HTTP/1.1 2000 OK\r\n\r\n",
-    "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
-];
+use super::request::Request;
 
 pub struct Backend {
-    listener: UnixListener,
-    connections: Vec<BackendConnection>,
-}
-
-struct BackendConnection {
-    peer: Peer,
-    reader: Reader,
-    current: Option<Current>,
-    /// It has closed, or says nothing more.
-    is_over: bool,
-}
-
-/// A request that is not answered, or not read, in full.
-struct Current {
-    request: usize,
-    is_read: bool,
-    step: Step,
-}
-
-/// What the upstream says next.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
-    Interim(u8),
-    Head,
-    Body,
-    Done,
+    listeners: [UnixListener; 2],
+    ones: Vec<Http1Backend>,
+    twos: Vec<Http2Backend>,
 }
 
 impl Backend {
-    pub fn new(path: &Path) -> Self {
-        let _ = std::fs::remove_file(path);
-        let listener = UnixListener::bind(path).unwrap();
-        listener.set_nonblocking(true).unwrap();
-        Self { listener, connections: Vec::new() }
+    /// Upstreams that listen at these paths, by HTTP/1.1 and by HTTP/2.
+    pub fn new(paths: [&Path; 2]) -> Self {
+        let listeners = paths.map(|path| {
+            let _ = std::fs::remove_file(path);
+            let listener = UnixListener::bind(path).unwrap();
+            listener.set_nonblocking(true).unwrap();
+            listener
+        });
+        Self { listeners, ones: Vec::new(), twos: Vec::new() }
     }
 
-    fn accept(&mut self) {
-        while let Ok((socket, _)) = self.listener.accept() {
-            socket.set_nonblocking(true).unwrap();
-            self.connections.push(BackendConnection {
-                peer: Peer::new(socket.into(), None),
-                reader: Reader::new(),
-                current: None,
-                is_over: false,
+    fn accept(&mut self, rng: &mut Rng) {
+        let [one, two] = self.listeners.each_ref().map(|listener| {
+            let accepted = std::iter::from_fn(|| listener.accept().ok());
+            let peers = accepted.map(|(socket, _)| {
+                socket.set_nonblocking(true).unwrap();
+                Peer::new(socket.into(), None)
             });
-        }
+            peers.collect::<Vec<_>>()
+        });
+        self.ones.extend(one.into_iter().map(Http1Backend::new));
+        self.twos.extend(two.into_iter().map(|peer| Http2Backend::new(peer, rng)));
     }
 
     /// A connection does one thing.
@@ -77,235 +50,63 @@ impl Backend {
         closes: bool,
         rng: &mut Rng,
     ) {
-        self.accept();
-        let Some(connection) = rng.choice(&mut self.connections) else { return };
-        match rng.u8(..20) {
-            0 if closes && connection.is_idle() => {
-                events.note("an upstream closes an idle connection");
-                connection.close(Leave::Gone);
+        self.accept(rng);
+        let index = rng.usize(..(self.ones.len() + self.twos.len()).max(1));
+        let (what, amount) = (rng.u8(..20), rng.usize(1..20_000));
+        if let Some(one) = self.ones.get_mut(index) {
+            match what {
+                0 if closes && one.is_idle() => {
+                    events.note("an upstream closes an idle connection");
+                    one.close(Leave::Gone);
+                }
+                0..=6 => one.read(amount, true, requests),
+                7..=13 => _ = one.answer(amount, requests, events, rng),
+                _ => one.peer.write(2 * amount),
             }
-            0..=6 => connection.read(rng.usize(1..20_000), true, requests),
-            7..=13 => {
-                connection.answer(rng.usize(1..20_000), requests, events, rng);
+        } else if let Some(two) = self.twos.get_mut(index - self.ones.len()) {
+            match what {
+                0 if closes && two.is_idle() => {
+                    events.note("an upstream sends GOAWAY");
+                    two.close(rng);
+                }
+                0..=6 => two.read(amount, requests, rng),
+                7..=13 => _ = two.answer(amount, requests, events, rng),
+                _ => two.peer.write(2 * amount),
             }
-            _ => connection.peer.write(rng.usize(1..40_000)),
         }
-        self.connections.retain(|connection| !connection.peer.is_gone());
+        self.forget_gone();
     }
 
     /// All connections read and say all that they can.
     pub fn finish(&mut self, requests: &mut [Request], events: &mut Events, rng: &mut Rng) {
-        self.accept();
-        for connection in &mut self.connections {
-            connection.read(usize::MAX, true, requests);
-            if !connection.is_to_reset(requests) {
-                connection.read(usize::MAX, false, requests);
+        self.accept(rng);
+        for one in &mut self.ones {
+            one.read(usize::MAX, true, requests);
+            if !one.is_to_reset(requests) {
+                one.read(usize::MAX, false, requests);
             }
-            while connection.answer(usize::MAX, requests, events, rng) {}
-            connection.peer.write(usize::MAX);
-            if connection.peer.is_over() {
-                connection.close(Leave::Gone);
+            while one.answer(usize::MAX, requests, events, rng) {}
+            one.peer.write(usize::MAX);
+            if one.peer.is_over() {
+                one.close(Leave::Gone);
             }
         }
-        self.connections.retain(|connection| !connection.peer.is_gone());
-    }
-}
-
-impl BackendConnection {
-    fn is_idle(&self) -> bool {
-        self.current.is_none() && !self.reader.is_inside() && self.peer.has_written_all()
-    }
-
-    fn close(&mut self, how: Leave) {
-        self.peer.leave(how);
-        self.is_over = true;
-    }
-
-    /// Says if it must keep a byte unread, so that its close is a reset.
-    fn is_to_reset(&self, requests: &[Request]) -> bool {
-        let fault = |current: &Current| requests[current.request].plan.answer.fault;
-        self.current.as_ref().is_some_and(|current| matches!(fault(current), Fault::Reset(_)))
+        for two in &mut self.twos {
+            two.read(usize::MAX, requests, rng);
+            // A stream whose window is closed has nothing to say, and others may.
+            for _ in 0..8 {
+                while two.answer(usize::MAX, requests, events, rng) {}
+            }
+            two.peer.write(usize::MAX);
+            if two.peer.is_over() {
+                two.peer.leave(Leave::Gone);
+            }
+        }
+        self.forget_gone();
     }
 
-    fn read(&mut self, max: usize, holds: bool, requests: &mut [Request]) {
-        let bytes = self.peer.read(max, holds);
-        self.reader.push(&bytes);
-        while !self.is_over
-            && let Some(part) = self.reader.next()
-        {
-            match (part, &mut self.current) {
-                (Part::Head(head), None) => self.begin(&head, requests),
-                (Part::Head(head), Some(_)) => panic!("a request before the answer: {head:?}"),
-                (Part::Data(data), Some(current)) => requests[current.request].arrive(&data),
-                (Part::End(_), Some(current)) => {
-                    current.is_read = true;
-                    requests[current.request].arrive_end();
-                    self.rest();
-                }
-                (part, None) => panic!("a part of no request: {part:?}"),
-            }
-        }
-    }
-
-    fn begin(&mut self, head: &Head, requests: &mut [Request]) {
-        let request = &mut requests[index_of(&head.start[1])];
-        assert!(request.is_begun, "a request that nobody has made: {head:?}");
-        assert_eq!(head.start[0], request.plan.method);
-        assert_eq!(head.start[2], "HTTP/1.1");
-        let is_again = !request.attempts.is_empty();
-        assert!(!is_again || request.plan.is_harmless_twice(), "twice: {request:?}");
-        request.attempts.push(Attempt::default());
-        self.reader.begin_body(head.framing().unwrap_or(Framing::Sized(0)));
-        let step = Step::Interim(request.plan.answer.interim);
-        self.current = Some(Current { request: request.index, is_read: false, step });
-    }
-
-    /// Awaits the next request once this one is read and answered.
-    fn rest(&mut self) {
-        self.current.take_if(|current| current.is_read && current.step == Step::Done);
-    }
-
-    /// Says the next part of an answer, with at most `max` bytes of its body. Returns whether there
-    /// was one.
-    fn answer(
-        &mut self,
-        max: usize,
-        requests: &mut [Request],
-        events: &mut Events,
-        rng: &mut Rng,
-    ) -> bool {
-        let Some(current) = self.current.as_mut().filter(|_| !self.is_over) else { return false };
-        let request = &mut requests[current.request];
-        let answer = request.plan.answer.clone();
-        if answer.when == When::AfterRequest && !current.is_read || current.step == Step::Done {
-            return false;
-        }
-        if !current.is_read {
-            events.note("an early answer");
-        }
-        match current.step {
-            Step::Interim(0) => current.step = Step::Head,
-            Step::Interim(left) => {
-                events.note("an interim response");
-                request.attempt().interim += 1;
-                let interim =
-                    format!("HTTP/1.1 103 Early Hints\r\nX-Id: {}\r\n\r\n", request.index);
-                self.peer.say(interim.as_bytes(), rng);
-                current.step = Step::Interim(left - 1);
-            }
-            Step::Head => return self.say_head(&answer, requests, events, rng),
-            Step::Body => {
-                let bytes = request.answer(max);
-                let (said, len) = (request.attempt().said, request.plan.answer_len());
-                let is_chunked = matches!(answer.body, Body::Chunked(_));
-                if !bytes.is_empty() {
-                    let size = format!("{:x}\r\n", bytes.len());
-                    self.peer.say(if is_chunked { size.as_bytes() } else { b"" }, rng);
-                    self.peer.say(&bytes, rng);
-                    self.peer.say(if is_chunked { b"\r\n" } else { b"" }, rng);
-                }
-                // A length says the end: the next request may come.
-                let is_sized = matches!(answer.body, Body::Sized(_)) && said == len;
-                if bytes.is_empty() || is_sized {
-                    self.end_answer(&answer, requests, events, rng);
-                }
-            }
-            Step::Done => {}
-        }
-        true
-    }
-
-    /// Says the head of an answer, or what a faulty upstream says instead.
-    fn say_head(
-        &mut self,
-        answer: &Answer,
-        requests: &mut [Request],
-        events: &mut Events,
-        rng: &mut Rng,
-    ) -> bool {
-        let Some(current) = &mut self.current else { return false };
-        let request = &mut requests[current.request];
-        let framing = match answer.body {
-            Body::Sized(len) => format!("Content-Length: {len}\r\n"),
-            Body::Chunked(_) => "Transfer-Encoding: chunked\r\n".to_owned(),
-            Body::None | Body::UntilClose(_) => String::new(),
-        };
-        let close = if answer.closes { "Connection: close\r\n" } else { "" };
-        let head = format!(
-            "HTTP/1.1 {} Status\r\nX-Id: {}\r\n{framing}{close}\r\n",
-            answer.status, request.index
-        );
-        match answer.fault {
-            Fault::Silent => {
-                events.note("an upstream never answers");
-                self.is_over = true;
-                return false;
-            }
-            Fault::Malformed(kind) => {
-                events.note("a malformed head");
-                self.peer.say(MALFORMED[usize::from(kind)].as_bytes(), rng);
-                self.close(Leave::Orderly);
-                return false;
-            }
-            Fault::CutHead(in_the_middle) => {
-                events.note("an end before the head's");
-                let len = if in_the_middle { head.len() / 2 } else { 0 };
-                self.peer.say(&head.as_bytes()[..len], rng);
-                self.close(Leave::Orderly);
-                return false;
-            }
-            _ => {}
-        }
-        self.peer.say(head.as_bytes(), rng);
-        request.attempt().has_head = true;
-        current.step = Step::Body;
-        if request.plan.method == "HEAD" || matches!(answer.body, Body::None | Body::Sized(0)) {
-            self.end_answer(answer, requests, events, rng);
-        }
-        true
-    }
-
-    /// Ends an answer, or breaks it off where its plan says.
-    fn end_answer(
-        &mut self,
-        answer: &Answer,
-        requests: &mut [Request],
-        events: &mut Events,
-        rng: &mut Rng,
-    ) {
-        let Some(current) = &mut self.current else { return };
-        let request = &mut requests[current.request];
-        match answer.fault {
-            Fault::Cut(_) => {
-                events.note("an upstream ends in the middle of a body");
-                return self.close(Leave::Orderly);
-            }
-            Fault::Reset(_) => {
-                // What it has said before a reset arrives.
-                self.peer.write(usize::MAX);
-                if self.peer.has_written_all() {
-                    events.note("an upstream resets in the middle of a body");
-                    self.close(Leave::Gone);
-                }
-                return;
-            }
-            Fault::Stall(_) => {
-                events.note("an upstream stalls in the middle of a body");
-                self.is_over = true;
-                return;
-            }
-            _ => {}
-        }
-        if matches!(answer.body, Body::Chunked(_)) && request.plan.method != "HEAD" {
-            let trailer = if answer.has_trailers { "X-Sum: 1\r\n" } else { "" };
-            self.peer.say(format!("0\r\n{trailer}\r\n").as_bytes(), rng);
-        }
-        request.attempt().is_answered = true;
-        current.step = Step::Done;
-        if answer.closes {
-            events.note("an upstream closes after its answer");
-            self.close(Leave::Orderly);
-        }
-        self.rest();
+    fn forget_gone(&mut self) {
+        self.ones.retain(|one| !one.peer.is_gone());
+        self.twos.retain(|two| !two.peer.is_gone());
     }
 }

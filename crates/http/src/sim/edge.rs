@@ -33,8 +33,8 @@ use tempfile::TempDir;
 
 use crate::WokenConnection;
 
-/// The name that clients ask for.
-pub const HOST: &str = "app.example";
+/// The names that clients ask for: their upstreams speak HTTP/1.1 and HTTP/2.
+pub const HOSTS: [&str; 2] = ["one.example", "two.example"];
 /// TLS 1.3.
 const TLS13: u16 = 0x0304;
 
@@ -55,22 +55,28 @@ impl Setup {
         for name in ["certificate.pem", "key.pem"] {
             std::fs::write(folder.path().join(name), "").unwrap();
         }
-        let config = |host: &str| {
-            let text = format!(
-                "[[listener]]\nname = \"https\"\naddress = \"127.0.0.1:0\"\n\
-                 [log]\naccess = \"off\"\n\
-                 [[rule]]\nname = \"app\"\nsni = [\"{host}\"]\naction = \"terminate\"\n\
-                 certificate = [\"certificate.pem\"]\nkey = [\"key.pem\"]\n\
-                 upstream = \"http+unix:{}\"\ncompress = \"off\"\n",
-                folder.path().join("app.sock").display()
-            );
+        let config = |hosts: &[&str]| {
+            let listener = "[[listener]]\nname = \"https\"\naddress = \"127.0.0.1:0\"\n";
+            let rule = |host: &&str| {
+                let (http2, path) =
+                    (if *host == HOSTS[1] { "on" } else { "off" }, folder.path().join(host));
+                format!(
+                    "[[rule]]\nname = \"{host}\"\nsni = [\"{host}\"]\naction = \"terminate\"\n\
+                     certificate = [\"certificate.pem\"]\nkey = [\"key.pem\"]\n\
+                     upstream = \"http+unix:{}\"\nupstream_http2 = \"{http2}\"\n\
+                     compress = \"off\"\n",
+                    path.display()
+                )
+            };
+            let rules: String = hosts.iter().map(rule).collect();
+            let text = format!("{listener}[log]\naccess = \"off\"\n{rules}");
             let file = folder.path().join("edge.toml");
             match eyelet_config::parse(&file, &text, Depth::Files, SystemTime::UNIX_EPOCH) {
                 Ok(loaded) => Arc::new(loaded.config),
                 Err(mistakes) => panic!("{mistakes:?}"),
             }
         };
-        let configs = [config(HOST), config("other.example")];
+        let configs = [config(&HOSTS), config(&["other.example"])];
         let text = "[[listener]]\naddress = \"127.0.0.1:0\"\n";
         let none = eyelet_config::parse(
             &folder.path().join("none.toml"),
@@ -85,9 +91,9 @@ impl Setup {
         Self { folder, configs, names, upstream_tls, server_tls }
     }
 
-    /// Where the upstream listens.
-    pub fn socket(&self) -> PathBuf {
-        self.folder.path().join("app.sock")
+    /// Where the upstreams listen.
+    pub fn sockets(&self) -> [PathBuf; 2] {
+        HOSTS.map(|host| self.folder.path().join(host))
     }
 
     /// What a worker serves by, with names by its memory.
@@ -120,6 +126,8 @@ impl Setup {
 pub struct Accepted {
     pub session: Box<Session>,
     pub http2: bool,
+    /// The index of the rule, and of its host.
+    pub rule: usize,
 }
 
 pub struct Edge {
@@ -128,6 +136,8 @@ pub struct Edge {
     compress: Arc<SharedDictionaries>,
     /// By the client's port.
     pub accepted: RefCell<HashMap<u16, Accepted>>,
+    /// The newest configuration has no rule for its clients.
+    pub has_removed: Cell<bool>,
     /// Connections that have woken.
     pub woken: Cell<usize>,
 }
@@ -139,13 +149,20 @@ impl Edge {
         let (shared, labels, names) = setup.shared(1, false, (&compress, engine));
         let log = Rc::new(RefCell::new(log));
         let http = Http::new(shared, labels, engine.clone(), names, log.clone());
-        let (accepted, woken) = (RefCell::default(), Cell::default());
-        Rc::new(Self { http: RefCell::new(http), log, compress, accepted, woken })
+        Rc::new(Self {
+            http: RefCell::new(http),
+            log,
+            compress,
+            accepted: RefCell::default(),
+            has_removed: Cell::default(),
+            woken: Cell::default(),
+        })
     }
 
     /// Serves by another configuration from now on.
     pub fn reload(&self, setup: &Setup, removes: bool) {
         let http = self.http.borrow().clone();
+        self.has_removed.set(removes);
         let generation = http.shared.generation + 1;
         let (shared, labels, names) =
             setup.shared(generation, removes, (&self.compress, &http.engine));
@@ -154,16 +171,16 @@ impl Edge {
 
     fn begin(&self, handle: &Handle, mut info: ConnectionInfo) {
         let accepted = self.accepted.borrow_mut().remove(&info.client.port());
-        let Accepted { session, http2 } = accepted.expect("a session for each connection");
+        let Accepted { session, http2, rule } = accepted.expect("a session for each connection");
         let protocol: &[u8] = if http2 { b"h2" } else { b"http/1.1" };
         info.is_decided = true;
         info.decided = Decided {
-            sni: Some(HOST.into()),
+            sni: Some(HOSTS[rule].into()),
             alpn: Alpn::new([protocol].iter()),
             alpn_whole: true,
             tls_version: Some(TLS13),
             http2,
-            rule: Some(0),
+            rule: Some(rule as u32),
             ..info.decided
         };
         let terminated = Terminated { session: *session, flow: Flow::default() };

@@ -1,8 +1,8 @@
-//! The simulator: real HTTP on a real event loop between scripted clients and a scripted upstream.
+//! The simulator: real HTTP on a real event loop between scripted clients and upstreams.
 //! One thread, no network, and a clock that it moves itself: a seed gives the same run each time.
 //!
 //! Clients are at the other ends of Unix socket pairs and speak TLS by secrets that both ends know.
-//! The upstream listens at a Unix socket, so that a dial succeeds at once. Limits that are compared
+//! The upstreams listen at Unix sockets, so that a dial succeeds at once. Limits that are compared
 //! with the system's clock (a body that does not move, the age of a kept connection) do not pass in
 //! a run; all others do.
 
@@ -10,7 +10,9 @@ mod backend;
 mod client;
 mod edge;
 mod events;
+mod http1_backend;
 mod http1_client;
+mod http2_backend;
 mod http2_client;
 mod peer;
 mod plan;
@@ -49,7 +51,9 @@ const EVENTS: &[&str] = &[
     "a page of the edge: 504",
     "a reload",
     "a reload without the rule",
+    "a refused stream",
     "a request that was sent again",
+    "a reset before the head",
     "a truncated response",
     "a whole response by HTTP/1.1",
     "a whole response by HTTP/2",
@@ -60,7 +64,9 @@ const EVENTS: &[&str] = &[
     "an upstream closes an idle connection",
     "an upstream ends in the middle of a body",
     "an upstream never answers",
+    "an upstream resets a stream in the middle of a body",
     "an upstream resets in the middle of a body",
+    "an upstream sends GOAWAY",
     "an upstream stalls in the middle of a body",
     "fair weather",
     "short memory",
@@ -69,7 +75,9 @@ const EVENTS: &[&str] = &[
     "line: failed: drained",
     "line: failed: no rule serves this connection since a reload",
     "line: failed: shed: memory_max, a stream",
+    "line: failed: upstream: HTTP/2: INTERNAL_ERROR received",
     "line: failed: upstream: closed before the response's end",
+    "line: failed: upstream: the request was not taken",
     "line: failed: upstream: upstream_timeout",
     "line: left: client closed during a request",
     "line: left: client reset during the response",

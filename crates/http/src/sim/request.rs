@@ -58,6 +58,8 @@ pub struct Attempt {
     pub has_head: bool,
     pub said: usize,
     pub is_answered: bool,
+    /// The upstream has said that it did not process it.
+    pub is_refused: bool,
 }
 
 impl Request {

@@ -15,7 +15,7 @@ use fastrand::Rng;
 
 use super::backend::Backend;
 use super::client::Client;
-use super::edge::{Accepted, Edge, HOST, Setup};
+use super::edge::{Accepted, Edge, HOSTS, Setup};
 use super::events::Events;
 use super::http1_client::Http1Client;
 use super::http2_client::Http2Client;
@@ -92,7 +92,7 @@ impl<'a> Simulation<'a> {
             stepper: Stepper::new(worker),
             edge: Some(edge),
             lines: Box::new(batches),
-            backend: Backend::new(&setup.socket()),
+            backend: Backend::new(setup.sockets().each_ref().map(|path| &**path)),
             clients: Vec::new(),
             requests: Vec::new(),
             now_ms: 0,
@@ -145,17 +145,22 @@ impl<'a> Simulation<'a> {
     /// A client connects.
     fn open(&mut self) {
         let Some(edge) = &self.edge else { return };
+        if edge.has_removed.get() {
+            // Without its rule the connection would not come so far.
+            edge.reload(self.setup, false);
+        }
         let (session, client) = tls::pair(&mut self.rng);
         let (edge_side, peer_side) = socket::pair().expect("descriptors for a socket pair");
         let (port, http2) = (self.clients.len() as u16, self.rng.bool());
-        let accepted = Accepted { session: Box::new(session), http2 };
+        let rule = self.rng.usize(..HOSTS.len());
+        let accepted = Accepted { session: Box::new(session), http2, rule };
         edge.accepted.borrow_mut().insert(port, accepted);
         let peer = Peer::new(peer_side, Some(client));
         self.clients.push(match http2 {
-            false => Client::Http1(Box::new(Http1Client::new(peer, HOST))),
+            false => Client::Http1(Box::new(Http1Client::new(peer, HOSTS[rule]))),
             true => Client::Http2(Box::new(Http2Client::new(
                 peer,
-                HOST,
+                HOSTS[rule],
                 self.weather.bulk,
                 &mut self.rng,
             ))),
