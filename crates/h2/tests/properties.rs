@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod arbitrary;
+#[path = "calls/mod.rs"]
+mod calls;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -22,6 +24,14 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
+    #[test]
+    fn calls(
+        limits in any::<(u8, u8)>(),
+        all in vec(any::<(u8, u8, u16, bool)>().prop_map(calls::Call::of), 0..120),
+    ) {
+        calls::any_calls(limits, &all);
+    }
+
     #[test]
     fn frames(begin in (any::<u8>(), any::<u8>()), all in vec(frame(), 0..16)) {
         arbitrary::any_frames(&[&[begin.0, begin.1][..], &all.concat()].concat());
