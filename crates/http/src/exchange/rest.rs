@@ -97,8 +97,8 @@ impl Exchange<'_, '_> {
             && self.stream.rests().is_some()
     }
 
-    /// Waits until the exchange may rest, or no byte has moved for too long. An exchange that leaves
-    /// for another process rests at once.
+    /// Waits until the exchange may rest, or no byte has moved for too long. One that leaves for
+    /// another process rests at once.
     pub(super) fn poll_rest(
         &mut self,
         task: &mut Context<'_>,
