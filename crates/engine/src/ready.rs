@@ -11,6 +11,9 @@ pub const CLIENT: Side = 0;
 pub const UPSTREAM: Side = 1;
 /// Sides whose readiness a slot can hold: four bits each in one word.
 pub const SIDES: u8 = 8;
+/// Most further upstream sockets of a parked connection. They are the sides behind those. More than
+/// the 100 streams that a client may have, and with its client's socket they fit one batch.
+pub const FURTHER_MAX: usize = (SHARED - SIDES) as usize;
 
 /// Not sides: tokens with them name listeners, and sockets that belong to no slot.
 const LISTENER: u8 = 255;
@@ -100,6 +103,7 @@ mod tests {
         for token in [
             Token::Connection(Key { index: u32::MAX, generation: (1 << 24) - 1 }, 7),
             Token::Connection(Key { index: 0, generation: 0 }, CLIENT),
+            Token::Connection(Key { index: 5, generation: 6 }, SIDES + FURTHER_MAX as u8 - 1),
             Token::Listener(0),
             Token::Listener(u16::MAX),
             Token::Shared(Key { index: 1, generation: (1 << 24) - 1 }),

@@ -18,14 +18,16 @@ use tokio::sync::mpsc::{Receiver, Sender};
 use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
-use crate::departure::{BATCH_BYTES, ConnectionBatch, LeavingBatch};
+use crate::departure::{BATCH_BYTES, BATCH_DESCRIPTORS_MAX, ConnectionBatch, LeavingBatch};
 use crate::moving::handover::{
-    self, Detached, ImportError, MESSAGE_BYTES_MAX, attach, detach, reserve,
+    self, Detached, ImportError, MESSAGE_BYTES_MAX, Stays, attach, detach, reserve,
 };
+use crate::ready::FURTHER_MAX;
 use crate::table::{Slot, SlotState};
 use crate::worker::Worker;
 
-/// Descriptors of one connection: the client's and the upstream's. The smallest batch has so many.
+/// Descriptors of a connection without further sockets: the client's and the upstream's. The
+/// smallest batch has so many.
 pub const CONNECTION_DESCRIPTORS: usize = 2;
 /// Connections that are placed in one iteration, in a fraction of a millisecond.
 pub(crate) const PLACED_AT_ONCE: usize = 32;
@@ -38,6 +40,10 @@ const PREFIX_BYTES: usize = 5;
 
 /// The last connection of a batch may be as large as one can be.
 const _: () = assert!(BATCH_BYTES + PREFIX_BYTES + MESSAGE_BYTES_MAX <= BODY_BYTES_MAX);
+
+/// A connection with all the further sockets that it may have fits a batch, if that is as large as
+/// it can be.
+const _: () = assert!(FURTHER_MAX < BATCH_DESCRIPTORS_MAX);
 
 /// Detached connections and their encoded form.
 pub struct Detachment {
@@ -123,9 +129,16 @@ pub fn next(
             false => {}
         }
         let key = worker.table.borrow().next_keys(&worker.moving.cursor, 1).next();
-        let key = key.filter(|key| !staying.contains(key));
-        let detached = key.and_then(|key| detach(worker, key));
-        detached.into_iter().for_each(|detached| taken.add(detached));
+        let Some(key) = key.filter(|key| !staying.contains(key)) else { continue };
+        match detach(worker, key, descriptors_max - taken.sockets.len()) {
+            Ok(detached) => taken.add(detached),
+            // The next batch begins with it.
+            Err(Stays::Sockets(sockets)) if sockets <= descriptors_max => {
+                worker.moving.cursor.set(key.index);
+                break;
+            }
+            Err(_) => {}
+        }
     }
     if taken.connections.is_empty() {
         SearchResult::Nothing

@@ -14,10 +14,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use eyelet_memory::budget::{Account, Counted};
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::reason::{Reason, Shed};
+use thiserror::Error;
 
 use crate::park;
 use crate::park::rest::{self, Rest};
-use crate::table::{Slot, SlotState};
+use crate::table::further::further_bytes;
+use crate::table::{Removed, Slot, SlotState};
 use crate::worker::Worker;
 
 mod detached;
@@ -28,24 +30,54 @@ pub use format::{ImportError, MESSAGE_BYTES_MAX, VERSION, VERSION_USUAL, VERSION
 
 use detached::{Clock, IMPORT_UNIX_MS, Room};
 
-/// Takes a parked connection out of its worker, which does not touch its sockets any more: they are
-/// registered nowhere, and nothing of it is counted except the bytes that it holds.
+/// Takes a parked connection with so many sockets at most out of its worker, which does not touch
+/// its sockets any more: they are registered nowhere, and nothing of it is counted except the bytes
+/// that it holds.
 ///
-/// `None` if it is active, lingers or has ended; if it is about to be ended because its first
-/// flight is refused; if it holds more than a message takes; if the other process does not read its
-/// version; or if the kernel does not give back
-/// what is in its pipe. Nothing has changed for its peers then, and it may be tried again.
-pub fn detach(worker: &Rc<Worker>, key: Key) -> Option<Detached> {
-    let rest = prepare(worker, key)?;
-    let (info, relay) = park::unpark(worker, key, SlotState::Lingering)?;
-    let slot = worker.table.borrow_mut().remove_open(key)?;
-    worker.uncount(&slot);
-    let Slot { client, upstream, .. } = slot;
-    let clock = Clock::Worker { left_unix_ms: worker.now_unix_ms() };
-    let (client, upstream, room) = (Arc::new(client), upstream.map(Arc::new), None);
-    let mut detached = Detached { client, upstream, info, relay, rest, clock, counted: None, room };
+/// # Errors
+/// Why it stays. Nothing has changed for its peers then, and it may be tried again.
+pub fn detach(worker: &Rc<Worker>, key: Key, sockets_max: usize) -> Result<Detached, Stays> {
+    let rest = prepare(worker, key, sockets_max)?;
+    let parked = park::unpark(worker, key, SlotState::Lingering);
+    let (info, relay) = parked.ok_or(Stays::NotParked)?;
+    let removed = worker.table.borrow_mut().remove_open(key).ok_or(Stays::NotParked)?;
+    worker.uncount(&removed);
+    let Removed { slot: Slot { client, upstream, .. }, further } = removed;
+    let further = further.into_iter().map(|further| Arc::new(further.socket)).collect();
+    let mut detached = Detached {
+        client: Arc::new(client),
+        upstream: upstream.map(Arc::new),
+        further,
+        info,
+        relay,
+        rest,
+        clock: Clock::Worker { left_unix_ms: worker.now_unix_ms() },
+        counted: None,
+        room: None,
+    };
     count(worker, &mut detached);
-    Some(detached)
+    Ok(detached)
+}
+
+/// Why a connection does not leave its worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Stays {
+    /// It is active, lingers or has ended.
+    #[error("it is not parked")]
+    NotParked,
+    /// It holds more than a message takes, or it is about to end because its first flight is
+    /// refused.
+    #[error("no message takes what it holds")]
+    Held,
+    /// The other process does not read its version.
+    #[error("the other process does not read it")]
+    Version,
+    /// The kernel does not give back what is in its pipe.
+    #[error("its pipe cannot be read")]
+    Pipe,
+    /// It has so many sockets, more than may leave at once.
+    #[error("it has {0} sockets")]
+    Sockets(usize),
 }
 
 /// Has the budget of a worker's process count what a connection holds outside of its slot.
@@ -54,18 +86,23 @@ fn count(worker: &Worker, detached: &mut Detached) {
     detached.counted = Some(Counted::of(&worker.process.budget, Account::Relayed, held));
 }
 
-/// Brings all that a parked connection holds into memory. `None` if it cannot leave.
-fn prepare(worker: &Rc<Worker>, key: Key) -> Option<Rest> {
+/// Brings all that a parked connection holds into memory.
+fn prepare(worker: &Rc<Worker>, key: Key, sockets_max: usize) -> Result<Rest, Stays> {
     let mut table = worker.table.borrow_mut();
-    let idle_left = table.due_left(key);
-    let SlotState::Parked { info, relay } = &mut table.slot(key)?.state else { return None };
+    let (idle_left, further) = (table.due_left(key), table.further_count(key));
+    let slot = table.slot(key).ok_or(Stays::NotParked)?;
+    let sockets = 1 + usize::from(slot.upstream.is_some()) + further;
+    let SlotState::Parked { info, relay } = &mut slot.state else { return Err(Stays::NotParked) };
+    if sockets > sockets_max {
+        return Err(Stays::Sockets(sockets));
+    }
     // Looked at first: after "passed" each search meets these connections again.
     let version = Detached::version(relay);
     if worker.moving.reads_below.get().is_some_and(|below| version >= below) {
-        return None;
+        return Err(Stays::Version);
     }
     if info.decided(&worker.shared.borrow()).is_some_and(|it| !format::has_place_for(it)) {
-        return None;
+        return Err(Stays::Held);
     }
     let held = relay.held_bytes();
     let drained = relay.flow().drain_pipes(&mut worker.buffers.borrow_mut());
@@ -77,11 +114,12 @@ fn prepare(worker: &Rc<Worker>, key: Key) -> Option<Rest> {
     }
     let is_settled = info.is_settled();
     let wait = rest::idle_for(worker, relay, is_settled);
-    if drained.is_err() || !relay.flow().may_leave() {
-        return None;
+    drained.map_err(|_| Stays::Pipe)?;
+    if !relay.flow().may_leave() {
+        return Err(Stays::Held);
     }
     let idle = Some(table.since_due_in(key, wait));
-    Some(Rest { is_settled, idle_left, idle })
+    Ok(Rest { is_settled, idle_left, idle })
 }
 
 /// Parks a connection in a worker: of the process that it was handed over to, or in the one that it
@@ -129,10 +167,13 @@ pub fn close(worker: &Rc<Worker>, detached: Detached) {
 /// Puts a connection into a slot. `None`: its sockets are lost, because somebody else has them and
 /// no descriptor is free.
 fn place(worker: &Rc<Worker>, detached: Detached) -> Option<Key> {
-    let Detached { client, upstream, mut info, relay, .. } = detached;
+    let Detached { client, upstream, further, mut info, relay, .. } = detached;
     let Detached { clock, counted, room, rest, .. } = detached;
-    let Ok(sockets) = own(client).and_then(|client| Ok((client, upstream.map(own).transpose()?)))
-    else {
+    let owned = || {
+        let further = further.into_iter().map(own).collect::<io::Result<_>>()?;
+        Ok::<_, io::Error>((own(client)?, upstream.map(own).transpose()?, further))
+    };
+    let Ok(sockets) = owned() else {
         tracing::error!("internal error: one connection is closed");
         return None;
     };
@@ -156,7 +197,8 @@ fn has_room(worker: &Worker, detached: &mut Detached) -> bool {
     let settings = worker.settings.get();
     let process = &worker.process;
     let descriptors = detached.sockets().count();
-    let bytes = worker.table.borrow().next_entry_bytes() + detached.held_bytes();
+    let entry = worker.table.borrow().next_entry_bytes() + further_bytes(detached.further.len());
+    let bytes = entry + detached.held_bytes();
     process.open.load(Relaxed) < settings.connections_max
         && process.descriptors.load(Relaxed) + descriptors <= settings.descriptors_max
         && !process.budget.is_over(bytes)

@@ -13,6 +13,7 @@ use self::rest::{Rest, SETTLE, idle_for, idle_timeout};
 use crate::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use crate::relay::{self, Progress, Relay, Sockets};
 use crate::socket;
+use crate::table::further::further_bytes;
 use crate::table::{EndCause, Phase, Slot, SlotState};
 use crate::worker::queues::{self, IdleKind};
 use crate::worker::{Handle, Worker};
@@ -46,6 +47,8 @@ pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
     let is_quiet = relay.flow().held_bytes() == 0;
     let rests = {
         let mut table = worker.table.borrow_mut();
+        let further = table.further_bytes(active.key());
+        relay.flow().set_has_streams(further > 0);
         let Some(slot) = table.slot(active.key()) else { return };
         if slot.upstream.is_none() {
             worker.uses_descriptors(-1);
@@ -53,7 +56,8 @@ pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
         worker.process.budget.give(Account::Connections, slot.active_bytes());
         let rests = is_quiet && !slot.ready.readable() && matches!(relay, Relay::Splice(_));
         let mut info = info.take().park(&mut worker.shared.borrow_mut());
-        worker.shedding.sources.add(info.client_ip(), relay.charged_bytes());
+        worker.shedding.sources.add(info.client_ip(), relay.charged_bytes() + further);
+        worker.holds(0, size_of::<Slot>() + further);
         let wait = rest::wait_of(active, (&mut info, &mut relay), &table);
         let Some(slot) = table.slot(active.key()) else { return };
         worker.set_state(&mut slot.state, SlotState::Parked { info, relay });
@@ -61,7 +65,6 @@ pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
         rests
     };
     worker.counters.parked.up();
-    worker.holds(0, size_of::<Slot>());
     worker.keeps(0, held);
     // Bytes that arrived while it was active cause no event any more.
     if !rests {
@@ -73,26 +76,28 @@ pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
 /// Parks a connection that was parked elsewhere. The caller registers and wakes it.
 pub(crate) fn place(
     worker: &Rc<Worker>,
-    (client, upstream): (OwnedFd, Option<OwnedFd>),
+    (client, upstream, further): (OwnedFd, Option<OwnedFd>, Vec<OwnedFd>),
     info: ConnectionInfo,
     mut relay: Relay,
     rest: Rest,
 ) -> Key {
-    let held = relay.held_bytes();
+    let (held, further_bytes) = (relay.held_bytes(), further_bytes(further.len()));
+    relay.flow().set_has_streams(further_bytes > 0);
     let mut info = info.park(&mut worker.shared.borrow_mut());
     if rest.is_settled {
         info.settle();
     }
     worker.process.open.fetch_add(1, Relaxed);
-    worker.uses_descriptors(1 + isize::from(upstream.is_some()));
+    worker.uses_descriptors(1 + isize::from(upstream.is_some()) + further.len().cast_signed());
     worker.counters.connections.up();
     worker.counters.parked.up();
-    worker.shedding.sources.add(info.client_ip(), relay.charged_bytes());
-    worker.holds(0, size_of::<Slot>());
+    worker.shedding.sources.add(info.client_ip(), relay.charged_bytes() + further_bytes);
+    worker.holds(0, size_of::<Slot>() + further_bytes);
     worker.keeps(0, held);
     let mut table = worker.table.borrow_mut();
     let wait = idle_for(worker, &mut relay, rest.is_settled);
-    let key = table.insert_parked(client, upstream, SlotState::Parked { info, relay });
+    let state = SlotState::Parked { info, relay };
+    let key = table.insert_parked(client, (upstream, further), state);
     table.due_in(key, rest.left(wait, key));
     key
 }
@@ -115,7 +120,7 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
         return worker.run_queue.push_next_tick(key);
     }
     let mut table = worker.table.borrow_mut();
-    let now = table.now();
+    let (now, is_called) = (table.now(), table.is_further_ready(key));
     let Some(Slot { client, upstream, ready, state, position, .. }) = table.slot(key) else {
         return;
     };
@@ -141,6 +146,10 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
             };
             let progress = relay::run(counted.relay, &mut sockets, counted.info, buffers, answer);
             drop(counted);
+            let progress = match progress {
+                Progress::Rest | Progress::Again | Progress::Later if is_called => Progress::Dial,
+                progress => progress,
+            };
             if let Some(since) = relay.flow().note_holding(now)
                 && upstream.is_some()
                 && relay.flow().begins_to_hold()
@@ -200,7 +209,7 @@ impl Drop for Recounted<'_> {
     }
 }
 
-/// Hands a terminated connection to the program: its upstream must be dialled, or its exchange
+/// Hands a terminated connection to the program: its upstream must be dialled, or an exchange of it
 /// rests no more.
 fn dial(worker: &Rc<Worker>, key: Key) {
     let since = rest::idle_since(worker, key);
@@ -249,11 +258,13 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
     }
     let (source, task_bytes) = {
         let mut table = worker.table.borrow_mut();
+        let is_called = table.is_further_ready(key);
         let Some(Slot { client, upstream, ready, state, .. }) = table.slot(key) else {
             return false;
         };
         let SlotState::Parked { info, relay } = state else { return false };
         let needs_task = match upstream {
+            None if is_called => true,
             None => ready.any(CLIENT, READ) && !(ready.any(CLIENT, ENDED) && says_no_more(client)),
             // What the client has not taken is sent first, which needs none.
             Some(_) if relay.has_exchange() && relay.flow().untaken() == 0 => {
@@ -309,20 +320,21 @@ pub(crate) fn unpark(
     state: SlotState,
 ) -> Option<(ConnectionInfo, Relay)> {
     let mut table = worker.table.borrow_mut();
+    let further = table.further_bytes(key);
     let slot = table.slot(key)?;
     let SlotState::Parked { info, mut relay } = worker.change_state(&mut slot.state, state) else {
         return None;
     };
-    uncount(worker, &info, &mut relay);
+    uncount(worker, &info, &mut relay, further);
     Some((info.wake(&mut worker.shared.borrow_mut()), relay))
 }
 
-/// Undoes what [`park`] counted.
-fn uncount(worker: &Worker, info: &Parked, relay: &mut Relay) {
+/// Undoes what [`park`] counted. `further` are the bytes of the further sockets.
+fn uncount(worker: &Worker, info: &Parked, relay: &mut Relay, further: usize) {
     worker.counters.parked.down();
-    worker.holds(size_of::<Slot>(), 0);
+    worker.holds(size_of::<Slot>() + further, 0);
     worker.keeps(relay.held_bytes(), 0);
-    worker.shedding.sources.remove(info.client_ip(), relay.charged_bytes());
+    worker.shedding.sources.remove(info.client_ip(), relay.charged_bytes() + further);
 }
 
 /// Ends a connection after a panic of ours.
@@ -353,17 +365,25 @@ enum Last {
 
 fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
     let mut table = worker.table.borrow_mut();
-    let Some(Slot { client, upstream, state, .. }) = table.slot(key) else { return };
-    if !matches!(state, SlotState::Parked { .. }) {
+    if !matches!(table.slot(key).map(|slot| &slot.state), Some(SlotState::Parked { .. })) {
         return;
     }
+    let bytes = table.further_bytes(key);
+    let further = table.take_further(key);
+    worker.uses_descriptors(-further.len().cast_signed());
+    let Some(Slot { client, upstream, state, .. }) = table.slot(key) else { return };
     // Taken out first: if the rest panics, nothing is uncounted twice.
     let parked = worker.change_state(state, SlotState::Lingering);
     if let SlotState::Parked { info, mut relay } = parked {
-        uncount(worker, &info, &mut relay);
+        uncount(worker, &info, &mut relay, bytes);
         worker.emit_parked(&info, &relay, end);
         // Drops held bytes and pipes before the sockets that they were for.
     }
+    if matches!(last, Last::Reset | Last::Cut) {
+        // Without a reset a socket is still closed.
+        further.iter().for_each(|further| _ = socket::reset_on_close(&further.socket));
+    }
+    drop(further);
     match last {
         Last::Linger | Last::Cut => {
             if let Some(upstream) = upstream {
@@ -454,7 +474,7 @@ pub fn late(worker: &Rc<Worker>, key: Key) {
         Some(SlotState::Parked { info, relay }) => {
             let flow = relay.flow();
             let left = idle_timeout(&worker.settings.get(), flow).saturating_sub(SETTLE);
-            let limit = flow.state().map_or(Limit::Idle, |_| Limit::Http2Idle);
+            let limit = if flow.is_between_requests() { Limit::Http2Idle } else { Limit::Idle };
             if info.is_settled() || left.is_zero() {
                 drop(table);
                 return close(worker, key, Reason::Timeout(limit, None));
@@ -463,6 +483,9 @@ pub fn late(worker: &Rc<Worker>, key: Key) {
             if let Some(Slot { upstream: Some(upstream), .. }) = table.slot(key) {
                 // The client's socket has it from its listener. A Unix socket needs none.
                 let _ = socket::keepalive(upstream, KEEPALIVE_IDLE);
+            }
+            for further in table.further(key) {
+                let _ = socket::keepalive(&further.socket, KEEPALIVE_IDLE);
             }
             table.due_in(key, left);
         }
@@ -516,7 +539,7 @@ pub fn shed(worker: &Rc<Worker>, key: Key, kind: IdleKind) -> bool {
         let Some(Slot { state: SlotState::Parked { relay, .. }, .. }) = table.slot(key) else {
             return false;
         };
-        let has_state = relay.flow().state().is_some();
+        let has_state = relay.flow().is_between_requests();
         if !relay.flow().is_quiet() || has_state != (kind < IdleKind::Plain) {
             return false;
         }

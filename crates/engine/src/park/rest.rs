@@ -60,10 +60,10 @@ pub(crate) fn wait_for(settings: &Settings, relay: &mut Relay, settled: bool) ->
 
 /// How long a parked connection may move no byte.
 pub(crate) fn idle_timeout(settings: &Settings, flow: &Flow) -> Duration {
-    match flow.state() {
-        Some(_) => settings.state_idle_timeout,
-        None if flow.exchange().is_some() => settings.exchange_timeout,
-        None => settings.idle_timeout,
+    match flow.is_between_requests() {
+        true => settings.state_idle_timeout,
+        false if flow.exchange().is_some() => settings.exchange_timeout,
+        false => settings.idle_timeout,
     }
 }
 

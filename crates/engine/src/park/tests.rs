@@ -10,6 +10,8 @@ use eyelet_memory::packed::PackedBytes;
 use eyelet_record::{Keys, Role as End13, Session, Suite};
 use eyelet_telemetry::info::{Decided, Parked};
 
+mod further;
+
 /// A program with a fault in its log, or in its answers.
 struct Faulty {
     is_logging: bool,

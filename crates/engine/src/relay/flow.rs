@@ -24,8 +24,20 @@ pub struct Flow {
     pub(super) is_written_once: bool,
     /// The queue in which it has a position.
     queued: Queued,
-    /// It is a WebSocket, whose frames are followed.
-    pub(super) is_websocket: bool,
+    /// What its bytes are.
+    pub(super) kind: FlowKind,
+}
+
+/// What the bytes are, as far as it decides how the connection ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum FlowKind {
+    /// Any.
+    #[default]
+    Bytes,
+    /// A WebSocket, whose frames are followed.
+    WebSocket,
+    /// Streams, some of which have upstream sockets of their own: they are being served.
+    Streams,
 }
 
 /// The queues of those that may end when memory is short. Only a connection without an upstream is
@@ -165,7 +177,26 @@ impl Flow {
         self.kept.get_or_insert_default().program = Some(ProgramState::Exchange(exchange));
     }
 
-    /// What the program keeps between two requests.
+    /// Notes whether the connection has further upstream sockets.
+    pub(crate) fn set_has_streams(&mut self, has: bool) {
+        match has {
+            true => self.kind = FlowKind::Streams,
+            false if self.has_streams() => self.kind = FlowKind::Bytes,
+            false => {}
+        }
+    }
+
+    /// Whether it has further upstream sockets.
+    pub(crate) fn has_streams(&self) -> bool {
+        self.kind == FlowKind::Streams
+    }
+
+    /// Whether the program keeps a state and no stream of it is served: HTTP/2 between requests.
+    pub(crate) fn is_between_requests(&self) -> bool {
+        self.state().is_some() && !self.has_streams()
+    }
+
+    /// What the program keeps.
     pub(crate) fn state(&self) -> Option<&PackedBytes> {
         match self.kept.as_ref()?.program.as_ref()? {
             ProgramState::Idle(state) => Some(state),
@@ -353,7 +384,7 @@ impl Flow {
     /// Whether an exchange may rest in it: both streams are open, and bytes are in transit at most
     /// to the client.
     pub(crate) fn may_rest(&self) -> bool {
-        self.up.is_open() && self.down.is_open() && !self.is_websocket && !self.has_begun()
+        self.up.is_open() && self.down.is_open() && !self.is_websocket() && !self.has_begun()
     }
 
     /// Bytes in memory that the client has not taken.
@@ -395,7 +426,7 @@ impl Flow {
     /// Notes that it is parked before it is served. Returns whether it now becomes half-open,
     /// because it holds part of a request.
     pub fn begins_to_wait(&mut self) -> bool {
-        let does = self.has_begun();
+        let does = self.has_begun() && !self.has_streams();
         let now = if does { Queued::HalfOpen } else { Queued::No };
         let did = std::mem::replace(&mut self.queued, now) == Queued::HalfOpen;
         does && !did

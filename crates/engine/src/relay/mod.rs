@@ -63,9 +63,15 @@ impl Relay {
         matches!(self, Self::Terminate(terminated) if terminated.flow.exchange().is_some())
     }
 
-    /// Whether nobody can know what its peers are about to send: bytes pass from one to the other.
+    /// Whether nobody can know what its peers are about to send: bytes pass from one to the other,
+    /// or in streams.
     pub(crate) fn is_pair(&self) -> bool {
-        matches!(self, Self::Splice(_)) || self.is_originated()
+        let has_streams = match self {
+            Self::Cleartext(flow) => flow.has_streams(),
+            Self::Splice(_) => return true,
+            Self::Terminate(terminated) => terminated.flow.has_streams(),
+        };
+        has_streams || self.is_originated()
     }
 
     /// Bytes of memory that it holds besides its slot.

@@ -55,11 +55,11 @@ impl Worker {
             else {
                 return false;
             };
-            position.kind = match (relay.flow().state(), info.is_settled()) {
-                (Some(_), true) => IdleKind::StateSettled,
-                (Some(_), false) => IdleKind::StateNew,
-                (None, true) => IdleKind::Plain,
-                (None, false) => return false,
+            position.kind = match (relay.flow().is_between_requests(), info.is_settled()) {
+                (true, true) => IdleKind::StateSettled,
+                (true, false) => IdleKind::StateNew,
+                (false, true) => IdleKind::Plain,
+                (false, false) => return false,
             };
             relay.flow().is_quiet()
         });

@@ -7,6 +7,7 @@ use eyelet_memory::slab::Key;
 use fastrand::Rng;
 
 use super::kernel;
+use crate::departure::BATCH_DESCRIPTORS_MAX;
 use crate::moving::handover::{Detached, attach, close, detach};
 use crate::relay::Relay;
 use crate::worker::Worker;
@@ -55,8 +56,8 @@ pub fn hand_over(
     seen: &mut HandedOver,
 ) {
     let pipes = old.buffers.borrow().pipes_lent();
-    let Some(detached) = detach(old, key) else { return };
-    assert!(detach(old, key).is_none(), "it is outside of its worker");
+    let Ok(detached) = detach(old, key, BATCH_DESCRIPTORS_MAX) else { return };
+    assert!(detach(old, key, BATCH_DESCRIPTORS_MAX).is_err(), "it is outside of its worker");
     if rng.u8(..4) == 0 {
         seen.came_back += 1;
         attach(old, detached).expect("it is not refused where it comes from");

@@ -12,6 +12,7 @@ use std::time::Duration;
 use eyelet_sys::epoll::Epoll;
 
 use crate::ready::{CLIENT, READ, Ready, SIDES, Side, Token, UPSTREAM, WRITE};
+use crate::table::further::{self, FurtherSocket, FurtherSockets, further_bytes};
 use crate::table::shared_socket::SharedSocket;
 use crate::table::slot::{Slot, SlotState};
 use crate::table::timer_wheel::{TICK_MS, TimerWheel};
@@ -23,10 +24,26 @@ pub struct ConnectionTable {
     /// The epoll instance in which all its sockets are registered.
     pub epoll: Epoll,
     slots: Slab<Slot>,
+    further: FurtherSockets,
     shared_sockets: Slab<Rc<SharedSocket>>,
     wheel: TimerWheel,
-    /// Memory of the slots' slab.
+    /// Memory of the slots' slab, and of further sockets.
     counted: Counted,
+}
+
+/// A connection that has left the table. Dropping it closes its sockets.
+pub struct Removed {
+    /// Its slot.
+    pub slot: Slot,
+    /// Its further sockets.
+    pub further: Box<[FurtherSocket]>,
+}
+
+impl Removed {
+    /// Descriptors that it holds, or was about to take.
+    pub fn descriptors(&self) -> usize {
+        self.slot.descriptors() + self.further.len()
+    }
 }
 
 impl ConnectionTable {
@@ -35,6 +52,7 @@ impl ConnectionTable {
         Ok(Self {
             epoll: Epoll::new()?,
             slots: Slab::default(),
+            further: FurtherSockets::default(),
             shared_sockets: Slab::default(),
             wheel: TimerWheel::default(),
             counted: Counted::of(budget, Account::Connections, 0),
@@ -57,8 +75,50 @@ impl ConnectionTable {
         let mut ready = Ready::default();
         ready.add(CLIENT, if is_early { READ | WRITE } else { WRITE });
         let key = self.slots.insert(Slot::accepted(client, ready));
-        self.counted.set(self.slots.held_bytes());
+        self.count();
         key
+    }
+
+    fn count(&mut self) {
+        self.counted.set(self.slots.held_bytes() + self.further.bytes());
+    }
+
+    /// Number of further sockets of a connection.
+    pub(crate) fn further_count(&self, key: Key) -> usize {
+        self.further.count(key.index)
+    }
+
+    /// Bytes that a connection's further sockets take.
+    pub(crate) fn further_bytes(&self, key: Key) -> usize {
+        further_bytes(self.further_count(key))
+    }
+
+    /// The further sockets of a connection.
+    pub(crate) fn further(&self, key: Key) -> &[FurtherSocket] {
+        self.further.of(key.index).unwrap_or_default()
+    }
+
+    /// Whether a further socket of a connection has something to be read.
+    pub(crate) fn is_further_ready(&self, key: Key) -> bool {
+        self.further.is_any_ready(key.index)
+    }
+
+    /// Gives a connection further sockets. It has none, and no upstream.
+    pub(crate) fn give_further(&mut self, key: Key, sockets: Vec<OwnedFd>) {
+        self.further.insert(key.index, sockets);
+        self.count();
+    }
+
+    /// Takes the further sockets of a connection, and ends their registrations.
+    pub(crate) fn take_further(&mut self, key: Key) -> Box<[FurtherSocket]> {
+        // Another connection may be in its slot.
+        if self.slots.slot(key).is_none() {
+            return Box::default();
+        }
+        let mut taken = self.further.remove(key.index);
+        further::unregister(&mut taken, &self.epoll);
+        self.count();
+        taken
     }
 
     /// Registers a connection's sockets in epoll, which then reports their present readiness and
@@ -83,7 +143,7 @@ impl ConnectionTable {
             slot.registered |= bit;
             slot.watched_for_room |= if room { bit } else { 0 };
         }
-        Ok(())
+        self.further.register(key, &self.epoll)
     }
 
     /// The slot of this key, if it is still in use.
@@ -125,12 +185,12 @@ impl ConnectionTable {
     }
 
     /// Removes a connection. Dropping it closes its sockets.
-    pub fn remove(&mut self, key: Key) -> Option<Slot> {
+    pub fn remove(&mut self, key: Key) -> Option<Removed> {
         self.slots.slot(key)?;
         self.wheel.unlink(&mut self.slots, key.index);
-        let removed = self.slots.remove(key);
-        self.counted.set(self.slots.held_bytes());
-        removed
+        let (slot, further) = (self.slots.remove(key)?, self.further.remove(key.index));
+        self.count();
+        Some(Removed { slot, further })
     }
 
     /// Adds a connection that was parked elsewhere. Its sockets count as writable until a write
@@ -138,13 +198,14 @@ impl ConnectionTable {
     pub(crate) fn insert_parked(
         &mut self,
         client: OwnedFd,
-        upstream: Option<OwnedFd>,
+        (upstream, further): (Option<OwnedFd>, Vec<OwnedFd>),
         state: SlotState,
     ) -> Key {
         let key = self.insert(client, false);
         if let Some(upstream) = upstream {
             self.set_connected(key, upstream);
         }
+        self.give_further(key, further);
         if let Some(slot) = self.slots.slot(key) {
             slot.state = state;
         }
@@ -153,8 +214,9 @@ impl ConnectionTable {
 
     /// Removes a connection whose sockets stay open, and ends their registrations: those belong to
     /// the sockets, which another process may have, and would report its events here.
-    pub(crate) fn remove_open(&mut self, key: Key) -> Option<Slot> {
-        let slot = self.remove(key)?;
+    pub(crate) fn remove_open(&mut self, key: Key) -> Option<Removed> {
+        let mut removed = self.remove(key)?;
+        let slot = &removed.slot;
         for side in [CLIENT, UPSTREAM] {
             if slot.registered & 1 << side != 0
                 && let Some(socket) = slot.socket(side)
@@ -163,7 +225,8 @@ impl ConnectionTable {
                 let _ = self.epoll.remove(socket);
             }
         }
-        Some(slot)
+        further::unregister(&mut removed.further, &self.epoll);
+        Some(removed)
     }
 
     /// How long it is until the connection's deadline.
@@ -215,8 +278,10 @@ impl ConnectionTable {
 
     /// Notes an event, if its connection still exists.
     pub fn note(&mut self, key: Key, side: Side, bits: u8) {
-        if let Some(slot) = self.slots.slot(key) {
-            slot.ready.add(side.min(SIDES - 1), bits);
+        match self.slots.slot(key) {
+            Some(slot) if side < SIDES => slot.ready.add(side, bits),
+            Some(_) => self.further.note(key.index, side, bits),
+            None => {}
         }
     }
 

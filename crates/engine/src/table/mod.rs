@@ -1,10 +1,12 @@
 //! The connections of a worker, their deadlines and their registrations.
 
 mod connection_table;
+pub(crate) mod further;
 mod shared_socket;
 mod slot;
 pub mod timer_wheel;
 
-pub use connection_table::ConnectionTable;
+pub use connection_table::{ConnectionTable, Removed};
+pub use further::FurtherSocket;
 pub use shared_socket::SharedSocket;
 pub use slot::{EndCause, LARGE_BYTES, Phase, Slot, SlotState, Waiting, Waits};

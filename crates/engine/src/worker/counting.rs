@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::relay::Relay;
-use crate::table::Slot;
+use crate::table::Removed;
 use crate::worker::Worker;
 use eyelet_memory::budget::Account;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, Parked};
@@ -67,17 +67,18 @@ impl Worker {
     }
 
     /// Counts a slot as freed. Dropping it closes its sockets.
-    pub(crate) fn closed(&self, slot: Option<Slot>) {
-        if let Some(slot) = slot {
-            self.uncount(&slot);
+    pub(crate) fn closed(&self, removed: Option<Removed>) {
+        if let Some(removed) = removed {
+            self.uncount(&removed);
         }
     }
 
     /// Counts a slot as freed whose sockets may stay open.
-    pub(crate) fn uncount(&self, slot: &Slot) {
+    pub(crate) fn uncount(&self, removed: &Removed) {
+        let slot = &removed.slot;
         self.process.open.fetch_sub(1, Relaxed);
         self.process.budget.give(Account::Connections, slot.active_bytes());
-        self.process.descriptors.fetch_sub(slot.descriptors(), Relaxed);
+        self.process.descriptors.fetch_sub(removed.descriptors(), Relaxed);
         self.counters.connections.down();
         self.count_state(&slot.state, eyelet_telemetry::cell::Cell::down);
     }

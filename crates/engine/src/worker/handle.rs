@@ -11,9 +11,9 @@ use std::time::Duration;
 use eyelet_sys::epoll::ENDED;
 use eyelet_sys::transparent;
 
-use crate::ready::{CLIENT, READ, Side, WRITE};
+use crate::ready::{CLIENT, FURTHER_MAX, READ, Side, WRITE};
 use crate::socket;
-use crate::table::{EndCause, LARGE_BYTES, Phase, SlotState, Waits};
+use crate::table::{EndCause, FurtherSocket, LARGE_BYTES, Phase, SlotState, Waits};
 use crate::worker::Handle;
 use eyelet_memory::budget::{CountedBuffer, HELLO_BYTES};
 use eyelet_telemetry::info::ConnectionInfo;
@@ -351,6 +351,32 @@ impl Handle {
     /// Takes the upstream's socket, which is then registered nowhere.
     pub fn take_upstream(&self) -> Option<OwnedFd> {
         self.worker.table.borrow_mut().take_upstream(self.key)
+    }
+
+    /// Gives the connection further upstream sockets, which are registered nowhere, before it is
+    /// parked. It wakes when one of them has something to be read. Each is known by its place.
+    ///
+    /// # Errors
+    /// The sockets: they are more than [`FURTHER_MAX`], earlier ones were not taken, or the
+    /// connection has an upstream to which its bytes pass.
+    pub fn give_sockets(&self, sockets: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
+        let mut table = self.worker.table.borrow_mut();
+        let is_taken = table.further_count(self.key) == 0;
+        let may_have = table.slot(self.key).is_some_and(|slot| slot.upstream.is_none());
+        if !is_taken || !may_have || sockets.len() > FURTHER_MAX {
+            return Err(sockets);
+        }
+        self.worker.uses_descriptors(sockets.len().cast_signed());
+        table.give_further(self.key, sockets);
+        Ok(())
+    }
+
+    /// Takes the further sockets, in the order in which they were given. They are registered
+    /// nowhere any more, so that each reports its readiness anew where it is registered next.
+    pub fn take_sockets(&self) -> Box<[FurtherSocket]> {
+        let taken = self.worker.table.borrow_mut().take_further(self.key);
+        self.worker.uses_descriptors(-taken.len().cast_signed());
+        taken
     }
 
     /// Makes a socket that connected at once the upstream.

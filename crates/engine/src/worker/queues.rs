@@ -47,7 +47,8 @@ pub enum IdleKind {
     StateSettled,
     /// With a state of the program, and parked just now.
     StateNew,
-    /// Without a state. It ends for others only where the configuration allows that.
+    /// Without a state, or with streams that are served. It ends for others only where the
+    /// configuration allows that.
     Plain,
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use eyelet_engine::departure::BATCH_DESCRIPTORS_MAX;
 use eyelet_engine::moving::handover::{Detached, attach, close, detach};
 use eyelet_engine::worker::{Process, Settings, Worker};
 use eyelet_memory::budget::{Account, Budget};
@@ -59,8 +60,8 @@ fn session(bytes: &[u8]) {
 }
 
 fn message(bytes: &[u8]) {
-    // A connection has one socket or two.
-    for count in [1, 2] {
+    // A connection has one socket or two, or further ones where it has a state.
+    for count in [1, 2, 4] {
         let Some((edge, _peers)) = sockets(count) else { return };
         let Ok(detached) = Detached::decode(bytes, edge) else { continue };
         let written = detached.encode();
@@ -87,7 +88,7 @@ fn serve(detached: Detached) {
     }
     let keys = || worker.table.borrow().keys();
     for key in keys() {
-        if let Some(detached) = detach(&worker, key) {
+        if let Ok(detached) = detach(&worker, key, BATCH_DESCRIPTORS_MAX) {
             close(&worker, detached);
         }
     }

@@ -24,6 +24,8 @@ const _: () = assert!(IMPORT_UNIX_MS.checked_mul(NS_PER_MS).is_some());
 pub struct Detached {
     pub(super) client: Arc<OwnedFd>,
     pub(super) upstream: Option<Arc<OwnedFd>>,
+    /// The further upstream sockets. The program's state says what each is for.
+    pub(super) further: Vec<Arc<OwnedFd>>,
     pub(crate) info: ConnectionInfo,
     pub(crate) relay: Relay,
     pub(super) rest: Rest,
@@ -99,14 +101,14 @@ impl Detached {
     }
 
     /// Its sockets, in the order in which `Detached::decode` expects them: the client's, then the
-    /// upstream's if there is one.
+    /// upstream's if there is one, or the further ones.
     pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.shared_sockets().map(|socket| socket.as_fd())
     }
 
     /// The same for another thread. Who has them must drop them before the connection is attached.
     pub(crate) fn shared_sockets(&self) -> impl Iterator<Item = &Arc<OwnedFd>> {
-        std::iter::once(&self.client).chain(&self.upstream)
+        std::iter::once(&self.client).chain(&self.upstream).chain(&self.further)
     }
 
     /// Whether it takes bytes along that are not sent, or not opened, yet.

@@ -17,6 +17,7 @@ use eyelet_telemetry::info::Decided;
 
 use super::detached::{Clock, Detached, IMPORT_UNIX_MS};
 use crate::park::rest::Rest;
+use crate::ready::FURTHER_MAX;
 use crate::relay::Relay;
 use crate::relay::export::{FlowFault, FlowV1, HELD_BYTES_MAX, STATE_BYTES_MAX};
 use crate::relay::splice::Spliced;
@@ -229,6 +230,10 @@ impl Detached {
             return Err(ImportError::Role);
         }
         detached.rest.idle = idle_ms.map(Duration::from_millis);
+        if state.is_none() && !detached.further.is_empty() {
+            let got = detached.sockets().count();
+            return Err(ImportError::Sockets { expected: got - detached.further.len(), got });
+        }
         if let Some(state) = state {
             detached.keep_state(PackedBytes::own(state))?;
         }
@@ -352,13 +357,16 @@ impl ConnectionV1<'_> {
         let has_upstream = self.has_upstream || matches!(relay, Relay::Splice(_));
         let expected = 1 + usize::from(has_upstream);
         let got = sockets.len();
-        let mut sockets = sockets.into_iter();
-        let (Some(client), true) = (sockets.next(), got == expected) else {
+        let mut sockets = sockets.into_iter().map(Arc::new);
+        // The others are further ones, if it has a state.
+        let most = if has_upstream { expected } else { expected + FURTHER_MAX };
+        let (Some(client), true) = (sockets.next(), (expected..=most).contains(&got)) else {
             return Err(ImportError::Sockets { expected, got });
         };
         Ok(Detached {
-            client: Arc::new(client),
-            upstream: sockets.next().map(Arc::new),
+            client,
+            upstream: if has_upstream { sockets.next() } else { None },
+            further: sockets.collect(),
             info,
             relay,
             rest: Rest {

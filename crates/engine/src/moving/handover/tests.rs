@@ -11,6 +11,7 @@ use eyelet_sys::epoll::Events;
 
 use super::format::CERTIFICATE_BYTES_MAX;
 use super::*;
+use crate::departure::BATCH_DESCRIPTORS_MAX;
 use crate::iteration::accept::Accepting;
 use crate::relay::export::STATE_BYTES_MAX;
 use crate::relay::splice::Spliced;
@@ -74,7 +75,7 @@ fn received(detached: &Detached) -> Vec<OwnedFd> {
 }
 
 fn hand_over(from: &Rc<Worker>, to: &Rc<Worker>, key: Key) {
-    let detached = detach(from, key).unwrap();
+    let detached = detach(from, key, BATCH_DESCRIPTORS_MAX).unwrap();
     let (bytes, sockets) = (detached.encode(), received(&detached));
     drop(detached);
     attach(to, Detached::decode(&bytes, sockets).unwrap()).unwrap();
@@ -161,7 +162,7 @@ fn the_old_worker_gets_no_event_of_a_connection_that_left() {
     let ((client, upstream), mut far_client, mut far_upstream) = sockets();
     let key = park_one(&old, (client, Some(upstream)), spliced);
     iterate(&old);
-    let detached = detach(&old, key).unwrap();
+    let detached = detach(&old, key, BATCH_DESCRIPTORS_MAX).unwrap();
     let _copies = received(&detached);
     drop(detached);
     far_client.write_all(b"x").unwrap();
@@ -176,13 +177,13 @@ fn only_a_parked_connection_leaves() {
     let old = worker();
     let ((client, upstream), far_client, _far_upstream) = sockets();
     let active = old.table.borrow_mut().insert(client, false);
-    assert!(detach(&old, active).is_none(), "it is active");
+    assert!(detach(&old, active, BATCH_DESCRIPTORS_MAX).is_err(), "it is active");
     let (lingering, _far) = eyelet_sys::socket::pair().unwrap();
     let lingering = park_one(&old, (lingering, Some(upstream)), spliced);
     old.table.borrow_mut().slot(lingering).unwrap().state = SlotState::Lingering;
-    assert!(detach(&old, lingering).is_none(), "it lingers");
+    assert!(detach(&old, lingering, BATCH_DESCRIPTORS_MAX).is_err(), "it lingers");
     let gone = Key { index: 77, generation: 1 };
-    assert!(detach(&old, gone).is_none());
+    assert!(detach(&old, gone, BATCH_DESCRIPTORS_MAX).is_err());
     drop(far_client);
 }
 
@@ -192,7 +193,7 @@ fn a_process_without_room_refuses_and_the_old_one_takes_it_back() {
         let (old, full) = (worker(), worker());
         let ((client, upstream), mut far_client, mut far_upstream) = sockets();
         let key = park_one(&old, (client, Some(upstream)), spliced);
-        let detached = detach(&old, key).unwrap();
+        let detached = detach(&old, key, BATCH_DESCRIPTORS_MAX).unwrap();
         let imported = Detached::decode(&detached.encode(), received(&detached)).unwrap();
         let mut limits = full.settings.get();
         (limits.connections_max, limits.descriptors_max) = settings;
@@ -215,7 +216,7 @@ fn a_process_without_room_refuses_and_the_old_one_takes_it_back() {
     let (old, full) = (worker(), worker());
     let ((client, upstream), far_client, _far_upstream) = sockets();
     let key = park_one(&old, (client, Some(upstream)), spliced);
-    let detached = detach(&old, key).unwrap();
+    let detached = detach(&old, key, BATCH_DESCRIPTORS_MAX).unwrap();
     full.process.budget.take(Account::Http, 64 << 20);
     let imported = Detached::decode(&detached.encode(), received(&detached)).unwrap();
     attach(&full, imported).unwrap_err();
@@ -238,13 +239,13 @@ fn held_bytes_count_while_they_are_outside_of_a_worker() {
     let relayed = || old.process.budget.used_by(Account::Relayed);
     let before = relayed();
     assert!(before >= 5_000);
-    let detached = detach(&old, key).unwrap();
+    let detached = detach(&old, key, BATCH_DESCRIPTORS_MAX).unwrap();
     assert_eq!(relayed(), before);
     assert_eq!(old.process.open.load(Relaxed), 0);
     attach(&old, detached).unwrap();
     assert_eq!(relayed(), before);
     let key = old.table.borrow().keys()[0];
-    drop(detach(&old, key));
+    drop(detach(&old, key, BATCH_DESCRIPTORS_MAX));
     check_empty(&old);
     drop(far_client);
 }
@@ -260,7 +261,7 @@ fn id_and_times_go_along() {
         let mut accepting = Accepting::new(Vec::new());
         old.tick(&mut accepting, Duration::from_secs(seconds));
     }
-    let mut detached = detach(&old, key).unwrap();
+    let mut detached = detach(&old, key, BATCH_DESCRIPTORS_MAX).unwrap();
     let left = detached.rest.idle_left;
     assert!(detached.rest.is_settled && left.as_secs().abs_diff(200) < 5, "{left:?}");
     detached.info.started_unix_ns -= 7_000 * NS_PER_MS;
@@ -269,7 +270,7 @@ fn id_and_times_go_along() {
     drop(detached);
     attach(&new, imported).unwrap();
     let key = new.table.borrow().keys()[0];
-    let imported = detach(&new, key).unwrap();
+    let imported = detach(&new, key, BATCH_DESCRIPTORS_MAX).unwrap();
     assert_eq!(imported.id(), id);
     let age = new.now_unix_ms() - imported.info.started_unix_ms();
     assert!((7_000..600_000).contains(&age), "{age}");
@@ -282,7 +283,7 @@ fn id_and_times_go_along() {
     new.settings.set(settings);
     attach(&new, imported).unwrap();
     let key = new.table.borrow().keys()[0];
-    let left = detach(&new, key).unwrap().rest.idle_left;
+    let left = detach(&new, key, BATCH_DESCRIPTORS_MAX).unwrap().rest.idle_left;
     assert!(left <= Duration::from_secs(31), "{left:?}");
     drop(far_client);
 }
@@ -358,7 +359,7 @@ fn a_connection_with_a_state_leaves_with_it() {
     assert_eq!(old.process.budget.used_by(Account::Relayed), 0);
     assert!(new.process.budget.used_by(Account::Relayed) >= STATE_BYTES);
     let keys = new.table.borrow().keys();
-    let moved = detach(&new, keys[0]).unwrap();
+    let moved = detach(&new, keys[0], BATCH_DESCRIPTORS_MAX).unwrap();
     assert_eq!(moved.state().map(PackedBytes::whole), Some(vec![7; STATE_BYTES]));
 }
 
@@ -368,7 +369,7 @@ fn a_state_that_is_too_long_stays() {
     let old = worker();
     for (length, leaves) in [(STATE_BYTES_MAX, true), (STATE_BYTES_MAX + 1, false)] {
         let key = park::tests::with_state(&old, &vec![7; length]);
-        assert_eq!(detach(&old, key).is_some(), leaves);
+        assert_eq!(detach(&old, key, BATCH_DESCRIPTORS_MAX).is_ok(), leaves);
     }
 }
 
@@ -384,7 +385,7 @@ fn a_clients_certificate_goes_along() {
             let session = Session::tls13(Role::Server, Suite::Aes128Gcm, &[1; 32], &[2; 32], 0, 0);
             Relay::Terminate(Terminated { session: session.unwrap(), flow: Flow::default() })
         });
-        let Some(detached) = detach(&old, key) else {
+        let Ok(detached) = detach(&old, key, BATCH_DESCRIPTORS_MAX) else {
             assert!(!leaves);
             continue;
         };
@@ -397,7 +398,7 @@ fn a_clients_certificate_goes_along() {
         attach(&new, imported).unwrap();
         assert_eq!(new.process.budget.used_by(Account::Relayed), 0, "its slot counts it");
         let keys = new.table.borrow().keys();
-        let detached = detach(&new, keys[0]).unwrap();
+        let detached = detach(&new, keys[0], BATCH_DESCRIPTORS_MAX).unwrap();
         let leaf = detached.info.decided.client_certificate.clone().unwrap();
         assert!(leaf.len() == bytes && leaf.iter().all(|byte| *byte == 7));
         drop(far_client);
@@ -421,7 +422,7 @@ fn idle_time_goes_on_where_the_timeout_is_another() {
         new.settings.set(settings);
         hand_over(&old, &new, key);
         let key = new.table.borrow().keys()[0];
-        let rest = detach(&new, key).unwrap().rest;
+        let rest = detach(&new, key, BATCH_DESCRIPTORS_MAX).unwrap().rest;
         // It has been idle for 100 seconds. One that is overdue ends soon.
         let idle = Duration::from_secs(100).min(idle_timeout);
         let off = rest.idle.unwrap().abs_diff(idle);
@@ -440,7 +441,7 @@ fn a_client_in_the_clear_rests_in_its_slot_and_moves() {
     let ((client, _), far_client, _far_upstream) = sockets();
     let key = park_one(&worker, (client, None), |_| Relay::Cleartext(Flow::default()));
     assert_eq!(worker.process.budget.used_by(Account::Relayed), 0, "no byte beside the slot");
-    let detached = detach(&worker, key).unwrap();
+    let detached = detach(&worker, key, BATCH_DESCRIPTORS_MAX).unwrap();
     assert!(worker.table.borrow().is_empty());
     let sockets = detached.sockets().map(|socket| socket.try_clone_to_owned().unwrap()).collect();
     let moved = Detached::decode(&detached.encode(), sockets).unwrap();

@@ -246,6 +246,7 @@ fn stored(name: &str) -> Detached {
     Detached {
         client: Arc::new(client),
         upstream: upstream.map(Arc::new),
+        further: Vec::new(),
         info: info_beside(&relay, decided),
         relay,
         rest: Rest {
@@ -362,8 +363,13 @@ fn a_message_comes_with_its_sockets() {
         let expected = value.sockets().count();
         for got in (0..4).filter(|got| *got != expected) {
             let sockets = (0..got).map(|_| eyelet_sys::socket::pair().unwrap().0).collect();
-            let fault = Detached::decode(&from_hex(text), sockets).err();
-            assert_eq!(fault, Some(ImportError::Sockets { expected, got }), "{name}");
+            let read = Detached::decode(&from_hex(text), sockets);
+            // A state may have further ones.
+            let wanted = match value.state().is_some() && got > expected {
+                true => Ok(got),
+                false => Err(ImportError::Sockets { expected, got }),
+            };
+            assert_eq!(read.map(|read| read.sockets().count()), wanted, "{name}");
         }
     }
 }

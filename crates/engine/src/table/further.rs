@@ -1,0 +1,125 @@
+//! Further upstream sockets of parked connections: a client's HTTP/2 connection has one for each
+//! stream that has an upstream of its own. A connection without any takes no memory here.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use foldhash::fast::RandomState;
+
+use eyelet_memory::slab::Key;
+use eyelet_sys::epoll::Epoll;
+
+use crate::ready::{SIDES, Side, Token};
+
+/// A further socket. Its place among those of its connection is all that names it.
+#[derive(Debug)]
+pub struct FurtherSocket {
+    /// The socket.
+    pub socket: OwnedFd,
+    /// What epoll has reported since it was given.
+    pub ready: u8,
+    is_registered: bool,
+}
+
+const _: () = assert!(size_of::<FurtherSocket>() == 8);
+
+/// Bytes of one connection's entry: its index, where its sockets are, and a byte of the map, where
+/// the map is half full.
+const ENTRY_BYTES: usize = 2 * (size_of::<(u32, Box<[FurtherSocket]>)>() + 1);
+
+/// Bytes that so many further sockets of one connection take.
+pub(crate) fn further_bytes(count: usize) -> usize {
+    if count == 0 { 0 } else { ENTRY_BYTES + count * size_of::<FurtherSocket>() }
+}
+
+/// The further sockets of a worker's connections, by the indexes of their slots.
+#[derive(Default)]
+pub(super) struct FurtherSockets {
+    all: HashMap<u32, Box<[FurtherSocket]>, RandomState>,
+    /// The sum of [`further_bytes`].
+    bytes: usize,
+}
+
+impl FurtherSockets {
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Sockets of a slot.
+    pub(super) fn count(&self, index: u32) -> usize {
+        self.of(index).map_or(0, <[FurtherSocket]>::len)
+    }
+
+    /// Whether epoll has reported any of them.
+    pub(super) fn is_any_ready(&self, index: u32) -> bool {
+        self.of(index).is_some_and(|sockets| sockets.iter().any(|socket| socket.ready != 0))
+    }
+
+    pub(super) fn of(&self, index: u32) -> Option<&[FurtherSocket]> {
+        // Most workers have none, and each connection that ends comes here.
+        if self.all.is_empty() {
+            return None;
+        }
+        self.all.get(&index).map(|sockets| &**sockets)
+    }
+
+    /// Adds the sockets of a slot that has none, at most [`FURTHER_MAX`](crate::ready::FURTHER_MAX).
+    pub(super) fn insert(&mut self, index: u32, sockets: Vec<OwnedFd>) {
+        if sockets.is_empty() {
+            return;
+        }
+        self.bytes += further_bytes(sockets.len());
+        let new = |socket| FurtherSocket { socket, ready: 0, is_registered: false };
+        self.all.insert(index, sockets.into_iter().map(new).collect());
+    }
+
+    /// Takes the sockets of a slot. They stay registered.
+    pub(super) fn remove(&mut self, index: u32) -> Box<[FurtherSocket]> {
+        if self.all.is_empty() {
+            return Box::default();
+        }
+        let removed = self.all.remove(&index).unwrap_or_default();
+        self.bytes -= further_bytes(removed.len());
+        // What a burst had is not kept.
+        if self.all.len() < self.all.capacity() / 4 {
+            self.all.shrink_to_fit();
+        }
+        removed
+    }
+
+    /// Notes an event. One of a socket that was taken is for nobody.
+    pub(super) fn note(&mut self, index: u32, side: Side, bits: u8) {
+        let nth = usize::from(side.saturating_sub(SIDES));
+        if let Some(socket) = self.all.get_mut(&index).and_then(|all| all.get_mut(nth)) {
+            socket.ready |= bits;
+        }
+    }
+
+    /// Registers those of a connection that are not. Nothing is written to them, so only what can
+    /// be read is reported.
+    pub(super) fn register(&mut self, key: Key, epoll: &Epoll) -> io::Result<()> {
+        if self.all.is_empty() {
+            return Ok(());
+        }
+        let sockets = self.all.get_mut(&key.index).into_iter().flatten();
+        for (side, further) in (SIDES..).zip(sockets) {
+            if !further.is_registered {
+                let token = Token::Connection(key, side).encode();
+                epoll.add_stream(&further.socket, token, false)?;
+                further.is_registered = true;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Ends the registrations of sockets that stay open.
+pub(super) fn unregister(sockets: &mut [FurtherSocket], epoll: &Epoll) {
+    for further in sockets {
+        if std::mem::take(&mut further.is_registered) {
+            // An error means that it is not registered, which is the aim.
+            let _ = epoll.remove(&further.socket);
+        }
+    }
+}
