@@ -16,7 +16,7 @@ use source::{
     File, dependencies, directly_under, fields, files, functions, numbered, root, tokens,
     without_tests, words,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// A diff of two versions stands side by side on a laptop's screen.
@@ -27,6 +27,19 @@ const FUNCTION_LINES_MAX: usize = 70;
 const FILE_LINES_MAX: usize = 700;
 /// Two screens.
 const ARCHITECTURE_LINES_MAX: usize = 140;
+/// Files beside each other in a folder of a crate's `src`, without those of its folders.
+const FOLDER_FILES_MAX: usize = 16;
+/// Folders with more of them that have no cut, and how many: one step up is a decision.
+const FLAT: &[(&str, usize)] = &[
+    ("crates/config/src", 28), // a file for each section, and what sections are made of
+    ("crates/demo/src", 17),
+    ("crates/h2/src", 19),     // the protocol's parts, each one file
+    ("crates/policy/src", 18), // matchers, and the index of rules over them
+    ("crates/probe/src", 17),
+    ("crates/sys/src", 17),       // a file for each kind of descriptor
+    ("crates/telemetry/src", 18), // what is known of a connection, value by value
+    ("crates/upstream/src", 17),
+];
 /// Less than this cannot say what a file does.
 const HEAD_BYTES_MIN: usize = 40;
 
@@ -172,6 +185,31 @@ fn lines_functions_and_files_are_short() {
         }
     }
     findings.extend(unused.iter().map(|i| format!("LONG_FUNCTIONS[{i}]: not long any more")));
+    report(&findings);
+}
+
+#[test]
+fn folders_are_short() {
+    let (mut findings, all) = (Vec::new(), files());
+    let mut counts = BTreeMap::new();
+    for file in all.iter().filter(|f| f.is_rust() && f.path.contains("/src/") && !f.is_test()) {
+        *counts.entry(file.folder()).or_insert(0) += 1;
+    }
+    for (folder, count) in counts {
+        let flat = FLAT.iter().find(|(flat, _)| *flat == folder).map(|(_, count)| *count);
+        match flat {
+            None if count > FOLDER_FILES_MAX => {
+                findings.push(format!("{folder}: {count} files of {FOLDER_FILES_MAX}: cut it"));
+            }
+            Some(most) if count > most => {
+                findings.push(format!("{folder}: {count} files of {most}: has it a cut now?"));
+            }
+            Some(_) if count <= FOLDER_FILES_MAX => {
+                findings.push(format!("{folder}: FLAT need not name it any more"));
+            }
+            _ => {}
+        }
+    }
     report(&findings);
 }
 
