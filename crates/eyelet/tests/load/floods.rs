@@ -661,25 +661,19 @@ fn a_greedy_source_is_shed_before_others() {
 #[test]
 fn a_greedy_source_alone_is_shed_before_others() {
     let _permit = permit(IDLE_MAX);
-    for workers in [1, 8] {
-        least(workers).outlasts(Way::Directly, 1, 0);
-    }
+    least(8).outlasts(Way::Directly, 1, 0);
 }
 
 /// As many alike exceed no share either.
 #[test]
 fn greedy_sources_that_are_alike_are_shed_before_others() {
     let _permit = permit(IDLE_MAX);
-    for workers in [1, 8] {
-        least(workers).outlasts(Way::Directly, 12, 10);
-    }
+    least(1).outlasts(Way::Directly, 12, 10);
 }
 
 /// When it is accepted, nobody knows yet whose it is.
 #[test]
 fn a_greedy_client_of_a_proxy_is_shed_before_others() {
     let _permit = permit(IDLE_MAX);
-    for before in [0, 10] {
-        least(2).outlasts(Way::Proxied, 1, before);
-    }
+    least(2).outlasts(Way::Proxied, 1, 10);
 }

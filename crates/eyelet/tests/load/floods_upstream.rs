@@ -44,13 +44,6 @@ fn heads_out_of_the_upstreams_table() {
     drop(scene.withstands("heads out of the upstream's table", flood));
 }
 
-#[test]
-fn bombs_of_gzip_that_are_decoded() {
-    let mut coder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
-    coder.write_all(&vec![b'a'; DECODED_BYTES]).unwrap();
-    decoded("gzip", &coder.finish().unwrap());
-}
-
 /// With the largest window that there is: 16 MiB.
 #[test]
 fn bombs_of_br_that_are_decoded() {

@@ -17,9 +17,7 @@ use crate::support::{Edge, Hello, Pki, Upstream};
 
 /// The slope is taken from one to two and three times as many, so that the program's own memory,
 /// and what the first connections touch of it, is not counted.
-const STEP: usize = 2_000;
-/// The same for HTTP/2, whose bound is far enough for half the handshakes.
-const HTTP2_STEP: usize = 1_000;
+const STEP: usize = 1_000;
 /// The same for minted certificates: each connection costs a handshake with the origin, too.
 const MINT_STEP: usize = 500;
 
@@ -195,7 +193,7 @@ fn an_http_connection_costs_320_bytes_after_a_request() {
 /// The same entry, and the protocol's state with its tables of fields as bytes.
 #[test]
 fn an_http2_connection_costs_less_than_1000_bytes_after_a_request() {
-    let _permit = permit(6 * HTTP2_STEP);
+    let _permit = permit(6 * STEP);
     let scene = Scene::with("http", Manner::Page);
     let mut config = ClientConfig::clone(&light(TLS13, Resumption::disabled()));
     config.alpn_protocols = vec![b"h2".to_vec()];
@@ -205,7 +203,7 @@ fn an_http2_connection_costs_less_than_1000_bytes_after_a_request() {
     let mut says = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
     says.extend(b"\0\0\0\x04\x01\0\0\0\0");
     says.extend(b"\0\0\x0d\x01\x05\0\0\0\x01\x82\x87\x84\x41\x08app.test");
-    let each = scene.slope_of("HTTP/2, after a request", HTTP2_STEP, |n| {
+    let each = scene.slope("HTTP/2, after a request", |n| {
         let mut tls = from(n).tls(scene.edge.address(), &config, "app.test").unwrap();
         tls.write_all(&says).unwrap();
         let (mut heard, mut piece) = (Vec::new(), [0; 512]);
