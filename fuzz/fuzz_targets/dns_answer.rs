@@ -2,7 +2,7 @@
 //! Each message begins with its length, two bytes, and a byte for the seconds since the last.
 #![no_main]
 
-use eyelet_fuzz::answer_properties::answers_are_what_was_said;
+use eyelet_fuzz::dns::properties::answers_are_what_was_said;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| answers_are_what_was_said(data));

@@ -31,14 +31,10 @@ pub mod tls {
 #[path = "../../crates/wire/src/testing/mod.rs"]
 pub mod wire;
 
-/// What DNS responses say.
-#[path = "../../crates/resolve/src/answer.rs"]
-pub mod answer;
-
-/// What is kept of them.
-#[path = "../../crates/resolve/src/resolved.rs"]
-pub mod resolved;
-
-/// What must hold of both.
-#[path = "../../crates/resolve/src/properties.rs"]
-pub mod answer_properties;
+/// What DNS responses say, and what is kept of them. The crate has a resolver, too.
+#[path = "../../crates/resolve/src/dns"]
+pub mod dns {
+    pub mod answer;
+    pub mod properties;
+    pub mod resolved;
+}

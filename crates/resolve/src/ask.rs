@@ -13,8 +13,8 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
 
 use crate::certificate::{Prober, Shown};
-use crate::resolved::Resolved;
-use crate::resolvers::Resolvers;
+use crate::dns::resolved::Resolved;
+use crate::dns::resolvers::Resolvers;
 use eyelet_config::Config;
 use eyelet_tls::roots::EvidenceRoots;
 

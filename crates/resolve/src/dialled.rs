@@ -10,10 +10,10 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use crate::cache::{self, Leader, SingleFlight};
-use crate::found::Found;
+use crate::dns::found::Found;
+use crate::dns::resolver::DialledName;
 use crate::names::Names;
 use crate::permits::Permit;
-use crate::resolver::DialledName;
 
 /// A look-up may take this many times `connect_timeout`, so that a caller who joins late has his
 /// full time.

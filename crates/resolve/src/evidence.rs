@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use crate::cache::Cache;
 use crate::certificate::{Prober, Shown};
-use crate::found::Found;
+use crate::dns::found::Found;
+use crate::dns::resolved::Resolved;
+use crate::dns::resolver::DialledName;
+use crate::dns::server::ServerMemory;
 use crate::permits::Permits;
-use crate::resolved::Resolved;
-use crate::resolver::DialledName;
-use crate::server::ServerMemory;
 use eyelet_config::{Config, Dns};
 use eyelet_telemetry::evidence::AddressEvidence;
 use eyelet_tls::roots::{EvidenceRoots, RootsError};
@@ -297,7 +297,7 @@ mod tests {
     use eyelet_telemetry::evidence::CertificateEvidence;
 
     use super::*;
-    use crate::answer::Answer;
+    use crate::dns::answer::Answer;
 
     #[test]
     fn a_reload_asks_anew_and_remembers_what_a_name_rotates_through() {

@@ -10,11 +10,11 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use crate::cache::{self, Leader, SingleFlight};
+use crate::dns::resolved::Resolved;
 use crate::evidence::{Attempt, ByDns, DnsKey, Purpose, Visit};
 use crate::loops::DialMark;
 use crate::names::Names;
 use crate::permits::Permit;
-use crate::resolved::Resolved;
 use eyelet_memory::budget::Counted;
 
 /// Bytes that a side handshake may come to hold.

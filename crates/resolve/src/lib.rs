@@ -4,28 +4,18 @@
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // only the workspace uses it
 
-pub mod answer;
 pub mod ask;
 pub mod cache;
 pub mod certificate;
 pub mod connect;
 pub mod dial;
 pub mod dialled;
+pub mod dns;
 pub mod evidence;
-pub mod found;
 pub mod gather;
 pub mod guard;
 pub mod loops;
 pub mod names;
 pub mod permits;
-#[cfg(test)]
-mod properties;
-pub mod resolved;
-pub mod resolver;
-pub mod resolvers;
-#[cfg(test)]
-mod scripted;
-pub mod server;
-pub mod servers;
 pub mod share;
 pub mod system;

@@ -3,10 +3,10 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::dns::resolver::Resolver;
+use crate::dns::resolvers::Resolvers;
 use crate::evidence::EvidenceStore;
 use crate::loops::Loops;
-use crate::resolver::Resolver;
-use crate::resolvers::Resolvers;
 use crate::system::SystemDns;
 use eyelet_balance::table::Table;
 use eyelet_config::Config;

@@ -12,10 +12,10 @@ use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, RecordType};
 use tokio::time::timeout;
 
-use crate::answer::{Answer, FAULT_FRESH_MS, TTL_SECS_MAX};
-use crate::found::{ADDRESSES_MAX, Found};
-use crate::server::ServerMemory;
-use crate::servers::{Servers, configured, name};
+use crate::dns::answer::{Answer, FAULT_FRESH_MS, TTL_SECS_MAX};
+use crate::dns::found::{ADDRESSES_MAX, Found};
+use crate::dns::server::ServerMemory;
+use crate::dns::servers::{Servers, configured, name};
 use eyelet_config::Dns;
 
 /// Resolution Delay (RFC 8305 section 3): how long the addresses of one family wait for the other
@@ -195,7 +195,7 @@ mod tests {
     use hickory_resolver::config::{NameServerConfig, ResolverOpts};
 
     use super::*;
-    use crate::scripted;
+    use crate::dns::scripted;
 
     #[test]
     fn the_search_list_is_for_relative_names_of_the_configuration() {

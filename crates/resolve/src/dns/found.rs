@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::answer::Answer;
+use crate::dns::answer::Answer;
 
 /// Most addresses kept of a dialled name. An answer of 512 bytes by UDP has about 30, and balancing
 /// one name over more than 64 hosts is done by several names.

@@ -10,10 +10,10 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-use crate::answer::Answer;
-use crate::resolved::{Resolved, merge};
-use crate::server::{DnsServer, ServerMemory};
-use crate::servers;
+use crate::dns::answer::Answer;
+use crate::dns::resolved::{Resolved, merge};
+use crate::dns::server::{DnsServer, ServerMemory};
+use crate::dns::servers;
 use eyelet_config::Dns;
 
 /// The resolvers of a worker. Set up at the first name.

@@ -16,8 +16,8 @@ use hickory_resolver::proto::rr::Name;
 use hickory_resolver::{ConnectionProvider, PoolContext, TlsConfig};
 use tokio::time::timeout;
 
-use crate::answer::{Answer, Question};
 use crate::cache;
+use crate::dns::answer::{Answer, Question};
 
 /// How long a server is left out for names that it did not answer. Each question that it misses
 /// extends this, and any answer ends it.
@@ -281,7 +281,7 @@ fn fault(error: &NetError) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::scripted;
+    use crate::dns::scripted;
 
     const ADDRESS: [u8; 4] = [192, 0, 2, 1];
 

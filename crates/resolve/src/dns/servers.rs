@@ -10,8 +10,8 @@ use hickory_resolver::config::{NameServerConfig, ResolverConfig, ResolverOpts};
 use hickory_resolver::proto::rr::Name;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::answer::Answer;
-use crate::server::{DnsServer, ServerMemory};
+use crate::dns::answer::Answer;
+use crate::dns::server::{DnsServer, ServerMemory};
 use eyelet_config::Dns;
 
 /// How long a server is waited for before the next one is asked, too. A server nearby answers from

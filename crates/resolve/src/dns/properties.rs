@@ -8,8 +8,8 @@ use std::time::Duration;
 use hickory_resolver::proto::op::{DnsResponse, ResponseCode};
 use hickory_resolver::proto::rr::{Name, RData};
 
-use crate::answer::{Answer, Question, TTL_SECS_MAX};
-use crate::resolved::{Resolved, merge};
+use crate::dns::answer::{Answer, Question, TTL_SECS_MAX};
+use crate::dns::resolved::{Resolved, merge};
 
 /// Most responses in a row to one question: one for each alias, the first, and the last.
 const ROUNDS_MAX: usize = 18;

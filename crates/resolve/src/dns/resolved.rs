@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use eyelet_telemetry::evidence::AddressEvidence;
 
-use crate::answer::{Answer, FAULT_FRESH_MS};
+use crate::dns::answer::{Answer, FAULT_FRESH_MS};
 
 /// Most addresses kept of a name: those seen last. The largest CDNs have some dozens.
 const ADDRESSES_MAX: usize = 512;

@@ -1,0 +1,13 @@
+//! DNS: servers, questions and answers, and what is kept of them.
+
+pub mod answer;
+pub mod found;
+#[cfg(test)]
+mod properties;
+pub mod resolved;
+pub mod resolver;
+pub mod resolvers;
+#[cfg(test)]
+mod scripted;
+pub mod server;
+pub mod servers;
