@@ -11,10 +11,10 @@ use eyelet_compress::pool::{CompressorPool, DCB_QUALITY, Lent, Share};
 use eyelet_compress::{Coding, CodingError, WhyNot};
 
 use super::compressors::{CodingInfo, Compressors, Inner, coding_info};
-use super::hash::hash;
-use super::jobs::Capture;
+use super::dictionaries::hash::hash;
+use super::dictionaries::jobs::Capture;
+use super::dictionaries::trained::Trained;
 use super::learning::{DecodedCoding, Learning};
-use super::trained::Trained;
 
 /// The path of a body to the client.
 pub struct Coder {

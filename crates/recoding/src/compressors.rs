@@ -11,10 +11,10 @@ use eyelet_compress::pool::CompressorPool;
 use eyelet_compress::{AcceptedCodings, Coding, WhyNot};
 use http::{Method, Response, StatusCode, request::Parts};
 
+use super::dictionaries::shared::{DictionaryRules, SharedDictionaries};
+use super::dictionaries::trained::Trained;
 use super::pace::Pace;
-use super::shared::{DictionaryRules, SharedDictionaries};
 use super::tags::WeakTags;
-use super::trained::Trained;
 use eyelet_config::Config;
 use eyelet_memory::budget::{Account, Budget, Counted};
 

@@ -9,10 +9,10 @@ use eyelet_compress::dictionary::use_as::{UseAs, may_learn};
 use eyelet_memory::budget::{Account, Budget, Counted};
 use http::response;
 
-use super::freshness::{fresh_seconds, now};
-use super::hash::hash;
-use super::shared::SharedDictionaries;
-use super::stored::learned_file;
+use super::dictionaries::freshness::{fresh_seconds, now};
+use super::dictionaries::hash::hash;
+use super::dictionaries::shared::SharedDictionaries;
+use super::dictionaries::stored::learned_file;
 
 /// Shortest dictionary in bytes: the coding's header alone has 40.
 const BODY_BYTES_MIN: usize = 128;

@@ -7,31 +7,22 @@
 
 mod coder;
 mod compressors;
-pub mod disk;
-mod freshness;
-mod hash;
-mod jobs;
-mod keeper;
-mod learned_files;
+mod dictionaries;
 mod learning;
-mod maker;
 mod near;
 mod pace;
 mod request;
 mod response;
-mod shared;
-mod stored;
-#[cfg(any(test, fuzzing))]
-pub mod stored_properties;
 mod tags;
 #[cfg(test)]
 mod tests;
-pub mod trained;
 mod upload;
 
 pub use coder::Coder;
 pub use compressors::{BodyInfo, CodingInfo, Compressors};
+#[cfg(any(test, fuzzing))]
+pub use dictionaries::stored_properties;
+pub use dictionaries::{DictionaryRules, SharedDictionaries, disk, trained};
 pub use learning::DecodedCoding;
 pub use request::{NearRequest, RequestCodings};
-pub use shared::{DictionaryRules, SharedDictionaries};
 pub use upload::UploadCoder;

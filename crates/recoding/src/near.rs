@@ -18,7 +18,7 @@ use http::request::Parts;
 use http::{Method, StatusCode, Uri, response};
 
 use super::compressors::Inner;
-use super::freshness::now;
+use super::dictionaries::freshness::now;
 use super::learning::{DecodedCoding, Learning};
 
 /// What Eyelet accepts, before what the client lists besides.

@@ -14,7 +14,7 @@ use http::{HeaderMap, StatusCode, response::Parts};
 
 use super::coder::{Coder, Held, History, delta_now_bytes_max};
 use super::compressors::{BodyInfo, Compressors, is_bodiless};
-use super::jobs::Capture;
+use super::dictionaries::jobs::Capture;
 use super::near::{Near, Outcome};
 use super::request::{RequestCodings, Wanted};
 

@@ -190,14 +190,14 @@ fn decode(headers: &HeaderMap, body: &[u8], dictionary: &[u8]) -> Vec<u8> {
         b"zstd" => out = unzstd(body, &[]),
         b"dcz" => {
             let (head, frame) = body.split_at(40);
-            let hash = hash::hash(dictionary);
+            let hash = crate::dictionaries::hash::hash(dictionary);
             let wanted = [&[0x5E, 0x2A, 0x4D, 0x18, 0x20, 0, 0, 0][..], &hash.0].concat();
             assert_eq!(head, wanted);
             out = unzstd(frame, dictionary);
         }
         b"dcb" => {
             let (head, stream) = body.split_at(36);
-            let hash = hash::hash(dictionary);
+            let hash = crate::dictionaries::hash::hash(dictionary);
             assert_eq!(head, [&[0xFF, 0x44, 0x43, 0x42][..], &hash.0].concat());
             let mut decoder = brotli::Decompressor::new_with_custom_dict(
                 stream,

@@ -26,28 +26,28 @@ const LEARNED: &str = ".learned";
 
 /// The folder that the configuration names. It is made when there is something to put into it.
 #[derive(Debug)]
-pub(super) struct FolderAt {
+pub(crate) struct FolderAt {
     path: Option<PathBuf>,
     /// `None` in it: it cannot be used.
     opened: OnceLock<Option<DictionaryFolder>>,
 }
 
 impl FolderAt {
-    pub(super) fn new(path: Option<&Path>) -> Self {
+    pub(crate) fn new(path: Option<&Path>) -> Self {
         Self { path: path.map(Path::to_owned), opened: OnceLock::new() }
     }
 
     /// Whether the configuration names one.
-    pub(super) fn is_named(&self) -> bool {
+    pub(crate) fn is_named(&self) -> bool {
         self.path.is_some()
     }
 
-    pub(super) fn exists(&self) -> bool {
+    pub(crate) fn exists(&self) -> bool {
         self.path.as_deref().is_some_and(Path::is_dir)
     }
 
     /// The open folder, which is made if it is missing. One that cannot be used is a warning.
-    pub(super) fn open(&self) -> Option<&DictionaryFolder> {
+    pub(crate) fn open(&self) -> Option<&DictionaryFolder> {
         let open = || {
             let path = self.path.as_deref()?;
             let opened = DictionaryFolder::open(path);
@@ -60,7 +60,7 @@ impl FolderAt {
     }
 
     /// The folder, if it is open.
-    pub(super) fn get(&self) -> Option<&DictionaryFolder> {
+    pub(crate) fn get(&self) -> Option<&DictionaryFolder> {
         self.opened.get()?.as_ref()
     }
 }
@@ -85,15 +85,15 @@ impl DictionaryFolder {
         Ok(Self { path: path.to_owned(), own, is_failing: Arc::default() })
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(super) fn save_version(&self, version: &StoredVersion) -> bool {
+    pub(crate) fn save_version(&self, version: &StoredVersion) -> bool {
         self.write(&stored::version_name(version.hash), stored::encode_version(version))
     }
 
-    pub(super) fn save_delta(&self, step: Step, delta: &Delta) -> bool {
+    pub(crate) fn save_delta(&self, step: Step, delta: &Delta) -> bool {
         self.write(&stored::delta_name(step), stored::encode_delta(step, delta))
     }
 
@@ -113,26 +113,26 @@ impl DictionaryFolder {
         Ok(self.path.join(name))
     }
 
-    pub(super) fn save_learned(&self, origin: &LearnedOrigin, learned: &Learned) -> bool {
+    pub(crate) fn save_learned(&self, origin: &LearnedOrigin, learned: &Learned) -> bool {
         self.write(&stored::learned_name(learned.file), stored::encode_learned(origin, learned))
     }
 
-    pub(super) fn remove_learned(&self, file: Hash) {
+    pub(crate) fn remove_learned(&self, file: Hash) {
         self.remove(&stored::learned_name(file));
     }
 
-    pub(super) fn remove_version(&self, hash: Hash) {
+    pub(crate) fn remove_version(&self, hash: Hash) {
         self.remove(&stored::version_name(hash));
     }
 
-    pub(super) fn remove_delta(&self, step: Step) {
+    pub(crate) fn remove_delta(&self, step: Step) {
         self.remove(&stored::delta_name(step));
     }
 
     /// Reads the undamaged versions, deltas and learned dictionaries one by one: versions first,
     /// and of what was learned the oldest first. Removes other files of the store, whose content
     /// can be made again.
-    pub(super) fn load(&self) -> io::Result<impl Iterator<Item = Found> + '_> {
+    pub(crate) fn load(&self) -> io::Result<impl Iterator<Item = Found> + '_> {
         let ours = [VERSION, ".dcz", ".dcb", LEARNED, BESIDE];
         let mut names = self.own.names()?;
         names.retain(|name| ours.iter().any(|end| name.ends_with(end)));
@@ -171,7 +171,7 @@ impl DictionaryFolder {
     }
 
     /// The names of trained dictionaries, which change when one is added or removed.
-    pub(super) fn trained_names(&self) -> Vec<String> {
+    pub(crate) fn trained_names(&self) -> Vec<String> {
         let mut names = self.own.names().unwrap_or_default();
         names.retain(|name| name.ends_with(".trained"));
         names.sort_unstable();

@@ -7,13 +7,13 @@ use http::header::{AGE, CACHE_CONTROL, EXPIRES, HeaderMap, HeaderValue};
 use eyelet_compress::fields::number;
 
 /// Seconds since 1970.
-pub(super) fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// For how many seconds a shared cache may use a response, if it says so (RFC 9111 section 4.2.1).
 /// There is no guess for one that does not.
-pub(super) fn fresh_seconds(headers: &HeaderMap) -> Option<u64> {
+pub(crate) fn fresh_seconds(headers: &HeaderMap) -> Option<u64> {
     let lines = headers.get_all(CACHE_CONTROL).iter().filter_map(|line| line.to_str().ok());
     let directives: Vec<(&str, &str)> = lines
         .flat_map(|line| line.split(','))
@@ -41,7 +41,7 @@ pub(super) fn fresh_seconds(headers: &HeaderMap) -> Option<u64> {
 }
 
 /// A year: nobody says more in earnest, and the sum with the time stays small.
-pub(super) const LIFETIME_SECONDS_MAX: u64 = 366 * 24 * 3600;
+pub(crate) const LIFETIME_SECONDS_MAX: u64 = 366 * 24 * 3600;
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,7 @@ use aws_lc_rs::digest;
 use eyelet_compress::dictionary::Hash;
 
 /// The hash of decoded content.
-pub(super) fn hash(content: &[u8]) -> Hash {
+pub(crate) fn hash(content: &[u8]) -> Hash {
     let mut hash = [0; 32];
     let digest = digest::digest(&digest::SHA256, content);
     for (to, from) in hash.iter_mut().zip(digest.as_ref()) {

@@ -14,26 +14,26 @@ use super::trained::Trained;
 
 /// Most jobs that wait for the thread: a client may get hundreds of files in the time that the disk
 /// takes for one.
-pub(super) const JOBS_MAX: usize = 1024;
+pub(crate) const JOBS_MAX: usize = 1024;
 /// Most bytes of bodies in them, or one body.
-pub(super) const JOBS_BYTES_MAX: usize = 32 << 20;
+pub(crate) const JOBS_BYTES_MAX: usize = 32 << 20;
 
 /// Trained dictionaries by rule.
-pub(super) type TrainedOfRules = HashMap<Box<str>, Arc<[Arc<Trained>]>>;
+pub(crate) type TrainedOfRules = HashMap<Box<str>, Arc<[Arc<Trained>]>>;
 
 /// What this edge has learned as a client, and its count.
-pub(super) type LearnedOfAll = (LearnedStore, Counted);
+pub(crate) type LearnedOfAll = (LearnedStore, Counted);
 
 /// A response that may become a dictionary.
 #[derive(Debug)]
-pub(super) struct Seen {
-    pub(super) family: Family,
-    pub(super) path: Box<str>,
-    pub(super) place: u64,
-    pub(super) validators: Option<u64>,
+pub(crate) struct Seen {
+    pub(crate) family: Family,
+    pub(crate) path: Box<str>,
+    pub(crate) place: u64,
+    pub(crate) validators: Option<u64>,
 }
 
-pub(super) enum Job {
+pub(crate) enum Job {
     /// A response that was seen, counted until it is in the store.
     Seen(Family, Box<str>, Bytes, Queued),
     /// A delta that a client asked for.
@@ -45,7 +45,7 @@ pub(super) enum Job {
 }
 
 /// Counts a body that waits, in the memory budget and among the bytes of all jobs.
-pub(super) struct Queued {
+pub(crate) struct Queued {
     all: Arc<AtomicUsize>,
     bytes: usize,
     _counted: Counted,
@@ -53,7 +53,7 @@ pub(super) struct Queued {
 
 impl Queued {
     /// `None` if there is no room for it.
-    pub(super) fn new(all: &Arc<AtomicUsize>, bytes: usize, counted: Counted) -> Option<Self> {
+    pub(crate) fn new(all: &Arc<AtomicUsize>, bytes: usize, counted: Counted) -> Option<Self> {
         let before = all.fetch_add(bytes, Ordering::Relaxed);
         let queued = Self { all: all.clone(), bytes, _counted: counted };
         (before == 0 || before.saturating_add(bytes) <= JOBS_BYTES_MAX).then_some(queued)
@@ -67,20 +67,20 @@ impl Drop for Queued {
 }
 
 /// A response in transit that may become a dictionary.
-pub(super) struct Capture {
-    pub(super) seen: Seen,
-    pub(super) body: Vec<u8>,
+pub(crate) struct Capture {
+    pub(crate) seen: Seen,
+    pub(crate) body: Vec<u8>,
     bytes_max: usize,
     _share: Share,
 }
 
 impl Capture {
-    pub(super) fn new(seen: Seen, bytes_max: usize, share: Share) -> Self {
+    pub(crate) fn new(seen: Seen, bytes_max: usize, share: Share) -> Self {
         Self { seen, body: Vec::new(), bytes_max, _share: share }
     }
 
     /// Adds a piece. Returns `false` if the body exceeds its reservation.
-    pub(super) fn take(&mut self, piece: &[u8]) -> bool {
+    pub(crate) fn take(&mut self, piece: &[u8]) -> bool {
         if self.body.len() + piece.len() > self.bytes_max {
             return false;
         }
@@ -90,6 +90,6 @@ impl Capture {
 }
 
 /// Each operation leaves the store valid, also if a later one panics.
-pub(super) fn lock(store: &Mutex<Store>) -> MutexGuard<'_, Store> {
+pub(crate) fn lock(store: &Mutex<Store>) -> MutexGuard<'_, Store> {
     store.lock().unwrap_or_else(PoisonError::into_inner)
 }

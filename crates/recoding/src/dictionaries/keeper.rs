@@ -20,7 +20,7 @@ use super::trained::Trained;
 use eyelet_memory::budget::{Account, Budget, Counted};
 
 /// The thread. No other adds versions to the store or removes them.
-pub(super) struct Keeper {
+pub(crate) struct Keeper {
     store: Arc<Mutex<Store>>,
     trained: Arc<RwLock<TrainedOfRules>>,
     folder: Arc<FolderAt>,
@@ -38,13 +38,13 @@ pub(super) struct Keeper {
 }
 
 /// What requests read and the keeper changes.
-pub(super) struct Dictionaries {
-    pub(super) store: Arc<Mutex<Store>>,
-    pub(super) trained: Arc<RwLock<TrainedOfRules>>,
+pub(crate) struct Dictionaries {
+    pub(crate) store: Arc<Mutex<Store>>,
+    pub(crate) trained: Arc<RwLock<TrainedOfRules>>,
 }
 
 impl Keeper {
-    pub(super) fn new(
+    pub(crate) fn new(
         Dictionaries { store, trained }: Dictionaries,
         learned: LearnedFiles,
         steps: SyncSender<Step>,
@@ -66,7 +66,7 @@ impl Keeper {
 
     /// Handles all jobs that have arrived, then one file, and so on: neither waits long for the
     /// other.
-    pub(super) fn run(mut self, jobs: &Receiver<Job>) {
+    pub(crate) fn run(mut self, jobs: &Receiver<Job>) {
         loop {
             let is_idle = self.unsaved.is_empty() && !self.learned.has_changes();
             let mut wait = if is_idle { LOOK_INTERVAL } else { Duration::ZERO };
@@ -108,7 +108,7 @@ impl Keeper {
         self.counted.set(lock(&self.store).bytes() + trained);
     }
 
-    pub(super) fn load(&mut self) {
+    pub(crate) fn load(&mut self) {
         self.look_for_trained();
         let Some(folder) = self.folder.get() else { return };
         match folder.load() {

@@ -11,27 +11,27 @@ use super::freshness::{LIFETIME_SECONDS_MAX, now};
 use super::jobs::LearnedOfAll;
 
 /// The keeper's part for them. No other thread writes or removes them.
-pub(super) struct LearnedFiles {
+pub(crate) struct LearnedFiles {
     learned: Arc<Mutex<LearnedOfAll>>,
     folder: Arc<FolderAt>,
 }
 
 impl LearnedFiles {
-    pub(super) fn new(learned: Arc<Mutex<LearnedOfAll>>, folder: Arc<FolderAt>) -> Self {
+    pub(crate) fn new(learned: Arc<Mutex<LearnedOfAll>>, folder: Arc<FolderAt>) -> Self {
         Self { learned, folder }
     }
 
-    pub(super) fn folder(&self) -> &Arc<FolderAt> {
+    pub(crate) fn folder(&self) -> &Arc<FolderAt> {
         &self.folder
     }
 
-    pub(super) fn has_changes(&self) -> bool {
+    pub(crate) fn has_changes(&self) -> bool {
         lock_learned(&self.learned).0.has_changes()
     }
 
     /// Drops some of those that are not fresh any more. Returns whether those were all. Their files
     /// are removed one by one.
-    pub(super) fn drop_expired(&self) -> bool {
+    pub(crate) fn drop_expired(&self) -> bool {
         let (store, counted) = &mut *lock_learned(&self.learned);
         let is_all = store.drop_expired(now());
         counted.set(store.bytes());
@@ -39,7 +39,7 @@ impl LearnedFiles {
     }
 
     /// Writes or removes one file. Returns whether there was one to do.
-    pub(super) fn save_one(&self) -> bool {
+    pub(crate) fn save_one(&self) -> bool {
         let change = lock_learned(&self.learned).0.next_change();
         let Some(change) = change else { return false };
         // The first one makes the folder.
@@ -67,7 +67,7 @@ impl LearnedFiles {
     }
 
     /// A file that was read at the start.
-    pub(super) fn restore(&self, folder: &DictionaryFolder, lesson: NewDictionary) {
+    pub(crate) fn restore(&self, folder: &DictionaryFolder, lesson: NewDictionary) {
         let (now, file) = (now(), lesson.file);
         if lesson.fresh_until <= now {
             tracing::info!("{}: dictionary {file} has expired; removed", folder.path().display());
@@ -91,6 +91,6 @@ impl LearnedFiles {
 }
 
 /// Each operation leaves the store valid, also if a later one panics.
-pub(super) fn lock_learned(learned: &Mutex<LearnedOfAll>) -> MutexGuard<'_, LearnedOfAll> {
+pub(crate) fn lock_learned(learned: &Mutex<LearnedOfAll>) -> MutexGuard<'_, LearnedOfAll> {
     learned.lock().unwrap_or_else(PoisonError::into_inner)
 }

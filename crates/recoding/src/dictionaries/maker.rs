@@ -16,7 +16,7 @@ use eyelet_memory::budget::{Account, Budget, Counted};
 use eyelet_sys::process;
 
 /// The thread.
-pub(super) struct Maker {
+pub(crate) struct Maker {
     store: Arc<Mutex<Store>>,
     folder: Arc<FolderAt>,
     /// Deltas to be made, the next one first. Those of the version that was seen last come first,
@@ -31,7 +31,7 @@ pub(super) struct Maker {
 }
 
 impl Maker {
-    pub(super) fn new(
+    pub(crate) fn new(
         store: Arc<Mutex<Store>>,
         folder: Arc<FolderAt>,
         budget: Arc<Budget>,
@@ -41,7 +41,7 @@ impl Maker {
         Self { store, folder, wanted, unsaved, refine, is_refining, budget }
     }
 
-    pub(super) fn run(mut self, steps: &Receiver<Step>) {
+    pub(crate) fn run(mut self, steps: &Receiver<Step>) {
         // Clients wait for responses, and not for these: until they are ready there are others.
         process::come_later();
         loop {
@@ -181,7 +181,7 @@ fn work_bytes(from: usize, to: usize) -> usize {
 /// Most entries of a coder's table.
 const TABLE_ENTRIES_MAX: usize = 16 << 20;
 /// Most deltas that wait to be made. Clients ask again for those that are dropped.
-pub(super) const WANTED_MAX: usize = 64;
+pub(crate) const WANTED_MAX: usize = 64;
 /// Most bytes of both versions: beyond that, level 19 takes seconds, for which a new version must
 /// not wait.
 const REFINE_BYTES_MAX: usize = 4 << 20;

@@ -167,12 +167,12 @@ impl SharedDictionaries {
         }
     }
 
-    pub(super) fn budget(&self) -> &Arc<Budget> {
+    pub(crate) fn budget(&self) -> &Arc<Budget> {
         &self.budget
     }
 
     /// The best dictionary for a request that this edge makes as a client.
-    pub(super) fn find_learned(
+    pub(crate) fn find_learned(
         &self,
         origin: &LearnedOrigin,
         path: &str,
@@ -183,7 +183,7 @@ impl SharedDictionaries {
     }
 
     /// Keeps a response as such a dictionary.
-    pub(super) fn learn(&self, lesson: NewDictionary) {
+    pub(crate) fn learn(&self, lesson: NewDictionary) {
         let mut locked = lock_learned(&self.learned);
         let (store, counted) = &mut *locked;
         store.learn(lesson, now());
@@ -196,45 +196,45 @@ impl SharedDictionaries {
         }
     }
 
-    pub(super) fn learned_bytes_max(&self) -> usize {
+    pub(crate) fn learned_bytes_max(&self) -> usize {
         lock_learned(&self.learned).0.body_bytes_max()
     }
 
-    pub(super) fn trained(&self, rule: &str) -> Option<Arc<[Arc<Trained>]>> {
+    pub(crate) fn trained(&self, rule: &str) -> Option<Arc<[Arc<Trained>]>> {
         let trained = self.trained.read().unwrap_or_else(PoisonError::into_inner);
         trained.get(rule).cloned()
     }
 
-    pub(super) fn version(&self, family: &Family, hash: Hash) -> Option<Arc<StoredVersion>> {
+    pub(crate) fn version(&self, family: &Family, hash: Hash) -> Option<Arc<StoredVersion>> {
         self.store().version(family, hash)
     }
 
-    pub(super) fn last_at(&self, family: &Family, path: &str) -> Option<Arc<StoredVersion>> {
+    pub(crate) fn last_at(&self, family: &Family, path: &str) -> Option<Arc<StoredVersion>> {
         self.store().last_at(family, path)
     }
 
-    pub(super) fn has_delta(&self, step: Step) -> bool {
+    pub(crate) fn has_delta(&self, step: Step) -> bool {
         self.store().delta(step).is_some()
     }
 
-    pub(super) fn delta(&self, step: Step) -> Option<Bytes> {
+    pub(crate) fn delta(&self, step: Step) -> Option<Bytes> {
         self.store().delta(step).map(|delta| delta.coded.clone())
     }
 
     /// Requests the delta from `hash` to the latest response at a path.
-    pub(super) fn ask_for_delta(&self, family: &Family, hash: Hash, path: &str, coding: Coding) {
+    pub(crate) fn ask_for_delta(&self, family: &Family, hash: Hash, path: &str, coding: Coding) {
         if let Some(last) = self.last_at(family, path) {
             self.ask_for_step(family, Step { from: hash, to: last.hash, coding });
         }
     }
 
-    pub(super) fn ask_for_step(&self, family: &Family, step: Step) {
+    pub(crate) fn ask_for_step(&self, family: &Family, step: Step) {
         self.send(Job::Delta(family.clone(), step));
     }
 
     /// A buffer to capture a response, unless the same response was captured already or there is no
     /// room.
-    pub(super) fn capture(
+    pub(crate) fn capture(
         &self,
         pool: &CompressorPool,
         family: &Family,
@@ -261,7 +261,7 @@ impl SharedDictionaries {
     }
 
     /// Takes a whole response.
-    pub(super) fn see(&self, seen: Seen, body: Bytes) {
+    pub(crate) fn see(&self, seen: Seen, body: Bytes) {
         let counted = Counted::of(&self.budget, Account::Compression, body.len());
         let queued = Queued::new(&self.queued_bytes, body.len(), counted);
         if !queued.is_some_and(|queued| self.send(Job::Seen(seen.family, seen.path, body, queued)))

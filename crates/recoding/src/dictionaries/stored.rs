@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::hash::hash;
 
 /// Most bytes of a file: the largest dictionary and the rest of the file.
-pub(super) const FILE_BYTES_MAX: u64 =
+pub(crate) const FILE_BYTES_MAX: u64 =
     (DICTIONARY_BYTES_MAX + HEAD_BYTES_MAX + MAGIC.len() + LENGTH_BYTES + SUM_BYTES) as u64;
 /// Most bytes of a head: a path as long as a request may have, with each byte escaped. Parsing JSON
 /// takes up to 16 times its length for a moment.
@@ -28,7 +28,7 @@ const LENGTH_BYTES: usize = 4;
 const SUM_BYTES: usize = 32;
 /// Versions are numbered as they are seen. No store comes this far, and a store that begins here
 /// can still count: `seen + 1` does not overflow.
-pub(super) const SEEN_MAX: u64 = 1 << 48;
+pub(crate) const SEEN_MAX: u64 = 1 << 48;
 
 /// The head of a file, before its content.
 #[derive(Debug, Serialize, Deserialize)]
@@ -103,7 +103,7 @@ fn is_false(flag: &bool) -> bool {
 
 /// A file that the store has written, read again at the start.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(crate) enum Found {
     Version(StoredVersion),
     Delta(Step, Delta),
     Learned(NewDictionary),
@@ -111,27 +111,27 @@ pub(super) enum Found {
 
 /// A trained dictionary.
 #[derive(Debug)]
-pub(super) struct TrainedFile {
-    pub(super) rule: Box<str>,
-    pub(super) pattern: Pattern,
-    pub(super) content: Bytes,
+pub(crate) struct TrainedFile {
+    pub(crate) rule: Box<str>,
+    pub(crate) pattern: Pattern,
+    pub(crate) content: Bytes,
 }
 
-pub(super) fn version_name(hash: Hash) -> String {
+pub(crate) fn version_name(hash: Hash) -> String {
     format!("{hash}.version")
 }
 
-pub(super) fn delta_name(step: Step) -> String {
+pub(crate) fn delta_name(step: Step) -> String {
     format!("{}-{}.{}", step.from, step.to, step.coding.name())
 }
 
 /// A dictionary that this edge has learned as a client.
-pub(super) fn learned_name(file: Hash) -> String {
+pub(crate) fn learned_name(file: Hash) -> String {
     format!("{file}.learned")
 }
 
 /// What such a file is named by: the next response with the same pattern takes its place.
-pub(super) fn learned_file(origin: &LearnedOrigin, use_as: &UseAs) -> Hash {
+pub(crate) fn learned_file(origin: &LearnedOrigin, use_as: &UseAs) -> Hash {
     let (rule, host) = origin;
     let texts = [&**rule, &**host, use_as.pattern.as_str()].into_iter();
     let mut all = Vec::new();
@@ -143,11 +143,11 @@ pub(super) fn learned_file(origin: &LearnedOrigin, use_as: &UseAs) -> Hash {
     hash(&all)
 }
 
-pub(super) fn trained_name(content: &[u8]) -> String {
+pub(crate) fn trained_name(content: &[u8]) -> String {
     format!("{}.trained", hash(content))
 }
 
-pub(super) fn encode_version(version: &StoredVersion) -> io::Result<Vec<u8>> {
+pub(crate) fn encode_version(version: &StoredVersion) -> io::Result<Vec<u8>> {
     let mut sightings = version.sightings.iter().rev().map(SightingHead::new);
     let sighting =
         sightings.next().ok_or_else(|| io::Error::other("a version without a sighting"))?;
@@ -155,15 +155,15 @@ pub(super) fn encode_version(version: &StoredVersion) -> io::Result<Vec<u8>> {
     encode(&head, &version.body)
 }
 
-pub(super) fn encode_delta(step: Step, delta: &Delta) -> io::Result<Vec<u8>> {
+pub(crate) fn encode_delta(step: Step, delta: &Delta) -> io::Result<Vec<u8>> {
     encode(&Head::Delta { level: delta.level, to: step.to.to_string().into() }, &delta.coded)
 }
 
-pub(super) fn encode_trained(rule: &str, pattern: &Pattern, content: &[u8]) -> io::Result<Vec<u8>> {
+pub(crate) fn encode_trained(rule: &str, pattern: &Pattern, content: &[u8]) -> io::Result<Vec<u8>> {
     encode(&Head::Trained { rule: rule.into(), pattern: pattern.as_str().into() }, content)
 }
 
-pub(super) fn encode_learned(origin: &LearnedOrigin, learned: &Learned) -> io::Result<Vec<u8>> {
+pub(crate) fn encode_learned(origin: &LearnedOrigin, learned: &Learned) -> io::Result<Vec<u8>> {
     let UseAs { pattern, destinations, id } = &learned.use_as;
     let head = Head::Learned {
         rule: origin.0.clone(),
@@ -179,7 +179,7 @@ pub(super) fn encode_learned(origin: &LearnedOrigin, learned: &Learned) -> io::R
 
 /// Reads a version, a delta or what was learned. `None`: the file is damaged, or it has another
 /// file's name.
-pub(super) fn decode(name: &str, file: Bytes) -> Option<Found> {
+pub(crate) fn decode(name: &str, file: Bytes) -> Option<Found> {
     let (head, content) = split(&file)?;
     match head {
         Head::Version { sighting, more } => {
@@ -214,7 +214,7 @@ pub(super) fn decode(name: &str, file: Bytes) -> Option<Found> {
 }
 
 /// Reads a trained dictionary. Its name is not checked, because people put the file there.
-pub(super) fn decode_trained(file: Bytes) -> Option<TrainedFile> {
+pub(crate) fn decode_trained(file: Bytes) -> Option<TrainedFile> {
     match split(&file)? {
         (Head::Trained { rule, pattern }, content) => {
             Some(TrainedFile { rule, pattern: Pattern::new(&pattern).ok()?, content })

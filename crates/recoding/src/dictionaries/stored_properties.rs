@@ -226,7 +226,7 @@ mod tests {
     /// A seed that is not read would lead the fuzzer nowhere.
     #[test]
     fn the_seed_of_a_learned_dictionary_is_read() {
-        let seed = include_bytes!("../../../fuzz/seeds/dictionary_file/learned");
+        let seed = include_bytes!("../../../../fuzz/seeds/dictionary_file/learned");
         let at = seed.iter().position(|byte| *byte == b'\n').unwrap();
         let (name, summed) = (std::str::from_utf8(&seed[..at]).unwrap(), &seed[at + 1..]);
         let file = [summed, &hash(summed).0].concat();

@@ -15,14 +15,14 @@ use super::hash::hash;
 
 /// A dictionary for a family of small responses.
 pub struct Trained {
-    pub(super) hash: Hash,
+    pub(crate) hash: Hash,
     /// The rule that it is for, by name.
-    pub(super) rule: Box<str>,
+    pub(crate) rule: Box<str>,
     /// The paths that it is for.
-    pub(super) pattern: Pattern,
+    pub(crate) pattern: Pattern,
     /// The dictionary.
     pub content: Bytes,
-    pub(super) prepared: Prepared,
+    pub(crate) prepared: Prepared,
     /// The dictionary in brotli, for its download.
     br: Bytes,
 }
@@ -30,7 +30,7 @@ pub struct Trained {
 impl Trained {
     /// `None` if the content is not a raw dictionary. Takes a second, so it must not run on a
     /// worker.
-    pub(super) fn new(rule: &str, pattern: Pattern, content: Bytes) -> Option<Self> {
+    pub(crate) fn new(rule: &str, pattern: Pattern, content: Bytes) -> Option<Self> {
         let prepared = Prepared::new(&content, Effort::Small)?;
         let mut br = Vec::new();
         let mut coder = Br::with_dictionary(DOWNLOAD_QUALITY, b"", Some(content.len() as u64));
@@ -40,12 +40,12 @@ impl Trained {
     }
 
     /// Bytes of memory.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.content.len() + self.prepared.bytes() + self.br.len()
     }
 
     /// The dictionary itself, as a response.
-    pub(super) fn response(&self, is_br: bool) -> Response<Bytes> {
+    pub(crate) fn response(&self, is_br: bool) -> Response<Bytes> {
         let body = if is_br { self.br.clone() } else { self.content.clone() };
         let mut headers = HeaderMap::new();
         let mut set = |name, value: &'static str| {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use eyelet_compress::Coding;
 
 use super::*;
-use crate::hash::hash;
+use crate::dictionaries::hash::hash;
 
 /// A fixed effort: the choice must not depend on how busy the machine is.
 const TERMS: &str = "compress_effort = \"small\"\ndictionary = [\"/assets/app.*.js\"]\n\
