@@ -411,10 +411,10 @@ impl End {
     }
 
     fn park(&mut self) {
-        let Some(parked) = self.connection.export() else { return };
+        let Ok(parked) = self.connection.export() else { return };
         let bytes = ParkedConnection::from_bytes(parked.as_bytes()).unwrap();
         self.connection = H2Connection::import(&bytes, 0).unwrap();
-        assert_eq!(self.connection.export(), Some(parked), "nothing is lost between the two forms");
+        assert_eq!(self.connection.export(), Ok(parked), "nothing is lost between the two forms");
     }
 }
 
