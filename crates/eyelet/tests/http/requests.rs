@@ -50,22 +50,6 @@ fn upstream_connections_are_kept_and_shared() {
 }
 
 #[test]
-fn pipelined_requests_are_answered_in_order() {
-    let web = Web::new(Upstream::http());
-    let mut client = web.connect();
-    let one = "GET /a HTTP/1.1\r\nHost: app.test\r\n\r\n";
-    let two = "POST /b HTTP/1.1\r\nHost: app.test\r\nContent-Length: 5\r\n\r\nhello";
-    let three = "GET /c HTTP/1.1\r\nHost: app.test\r\nConnection: close\r\n\r\n";
-    client.write_all(format!("{one}{two}{three}").as_bytes()).unwrap();
-    for path in ["GET /a ", "POST /b ", "GET /c "] {
-        let heard = hear(&mut client, "GET");
-        assert!(heard.text().starts_with(path), "{heard:?}");
-        assert_eq!(heard.field("connection").is_some(), path == "GET /c ", "{heard:?}");
-    }
-    assert_eq!(rest(&mut client), b"");
-}
-
-#[test]
 fn a_dead_kept_connection_is_no_answer() {
     let web = Web::new(Upstream::by_hand());
     let mut client = web.connect();

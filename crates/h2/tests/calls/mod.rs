@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use eyelet_h2::hpack::HeaderField;
 use eyelet_h2::{
     ConnectionFault, ErrorCode, FRAME_BYTES_MAX, H2Connection, H2Event, H2Limits, H2Received,
-    HeaderFields, ParkedConnection, RequestKind,
+    HeaderFields, ParkedConnection, RequestKind, StreamFault,
 };
 
 /// The window of a connection before any other is said, and the largest of a stream here.
@@ -436,6 +436,7 @@ fn hear(streams: &mut BTreeMap<u32, Stream>, server: bool, event: &H2Event<'_>) 
         }
         H2Event::Data { stream, data, is_last } => (*stream, None, *data, *is_last),
         H2Event::Trailers { stream, fields } => (*stream, Some(texts(fields)), &[][..], true),
+        H2Event::Failed { fault, .. } if *fault != StreamFault::TooMany => panic!("{event:?}"),
         H2Event::Reset { stream, .. } | H2Event::Failed { stream, .. } => {
             if let Some(stream) = streams.get_mut(stream) {
                 stream.is_dropped = true;

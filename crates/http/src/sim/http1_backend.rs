@@ -13,7 +13,7 @@ const MALFORMED: [&str; 4] = [
     "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
     "HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
     "HTTP/1.1 2000 OK\r\n\r\n",
-    "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+    "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
 ];
 
 pub struct Http1Backend {

@@ -132,6 +132,7 @@ impl Http1Client {
             false => head.framing().expect("a response that does not end with its connection"),
         });
         let closes = head.value("connection").is_some_and(|value| value.contains("close"));
+        assert!(closes || !request.plan.closes, "the last response does not say so: {request:?}");
         (self.is_closing, self.is_last) = (self.is_closing | closes, self.is_last | closes);
     }
 
