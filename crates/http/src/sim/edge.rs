@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use eyelet_balance::table::Table;
 use eyelet_config::{Config, Depth};
-use eyelet_downstream::connection::worker::{Http, SharedHttp};
+use eyelet_downstream::connection::worker::{Http, SharedHttp, WorkerConfiguration};
 use eyelet_engine::park;
 use eyelet_engine::relay::terminate::Terminated;
 use eyelet_engine::relay::{Flow, Relay};
@@ -102,7 +102,7 @@ impl Setup {
         generation: u64,
         removes: bool,
         (compress, engine): (&Arc<SharedDictionaries>, &Rc<Worker>),
-    ) -> (Arc<SharedHttp>, Labels, Rc<Names>) {
+    ) -> WorkerConfiguration {
         let config = &self.configs[usize::from(removes)];
         let budget = engine.process.budget.clone();
         let names = SharedNames { budget, ..self.names[usize::from(removes)].clone() };
@@ -118,7 +118,8 @@ impl Setup {
         };
         let listeners = Arc::new(["https".into()]);
         let labels = Labels::new(generation, listeners, config.rules.shared_names());
-        (Arc::new(shared), labels, Rc::new(Names::new(Arc::new(names), engine.clone())))
+        let names = Rc::new(Names::new(Arc::new(names), engine.clone()));
+        WorkerConfiguration { shared: Arc::new(shared), labels, names }
     }
 }
 
@@ -146,9 +147,9 @@ impl Edge {
     pub fn new(setup: &Setup, engine: &Rc<Worker>, log: Log) -> Rc<Self> {
         let budget = &engine.process.budget;
         let compress = SharedDictionaries::start(&setup.configs[0], budget).unwrap();
-        let (shared, labels, names) = setup.shared(1, false, (&compress, engine));
+        let configuration = setup.shared(1, false, (&compress, engine));
         let log = Rc::new(RefCell::new(log));
-        let http = Http::new(shared, labels, engine.clone(), names, log.clone());
+        let http = Http::new(configuration, engine.clone(), log.clone());
         Rc::new(Self {
             http: RefCell::new(http),
             log,
@@ -164,9 +165,8 @@ impl Edge {
         let http = self.http.borrow().clone();
         self.has_removed.set(removes);
         let generation = http.shared.generation + 1;
-        let (shared, labels, names) =
-            setup.shared(generation, removes, (&self.compress, &http.engine));
-        *self.http.borrow_mut() = http.reload(shared, labels, names);
+        let configuration = setup.shared(generation, removes, (&self.compress, &http.engine));
+        *self.http.borrow_mut() = http.reload(configuration);
     }
 
     fn begin(&self, handle: &Handle, mut info: ConnectionInfo) {
