@@ -246,6 +246,11 @@ impl H2Connection {
         self.role
     }
 
+    /// The open streams in ascending order, and whether the peer has ended its side of each.
+    pub fn open_streams(&self) -> impl Iterator<Item = (u32, bool)> {
+        self.streams.iter().map(|stream| (stream.id, stream.receiving == Receiving::Ended))
+    }
+
     /// The number of streams that have not ended.
     pub fn streams(&self) -> usize {
         self.streams.len()

@@ -3,6 +3,7 @@
 
 mod parked;
 mod pass;
+mod resting;
 mod serve_stream;
 mod tasks;
 
@@ -13,9 +14,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Buf;
-use eyelet_h2::{
-    ConnectionFault, ErrorCode, Flood, H2Connection, H2Limits, ParkedConnection, ParkedFault,
-};
+use eyelet_h2::{ConnectionFault, ErrorCode, Flood, H2Connection, H2Limits, ParkedConnection};
 use http::request;
 
 use crate::exchange::room;
@@ -25,6 +24,7 @@ use eyelet_downstream::client::clock::{ms, now_ms};
 use eyelet_downstream::client::head::read_request;
 use eyelet_downstream::client::http2::Http2Stream;
 use eyelet_downstream::client::io::{ClientLost, ClientStream, READ_BYTES};
+use eyelet_downstream::client::resting_stream::RestingStream;
 use eyelet_downstream::client::state::{Arrived, ReadStep};
 use eyelet_downstream::client::streams::{CONNECTION_WINDOW_BYTES, Streams};
 use eyelet_downstream::connection::served_connection::{Record, ServedConnection};
@@ -38,8 +38,9 @@ use eyelet_memory::packed::PackedBytes;
 use eyelet_sys::epoll::FAILED;
 use eyelet_telemetry::info::{End, Outcome};
 use eyelet_telemetry::reason::{Http2Failure, Limit, Peer, Reason, Shed, StreamFlood};
-use parked::pack;
-use tasks::StreamJob;
+use parked::split;
+use resting::take_rested;
+use tasks::{StreamJob, StreamWork};
 
 pub use parked::{answer_parked, last_bytes, pack_state};
 pub use tasks::end_unused_tasks;
@@ -70,18 +71,18 @@ pub struct Resumed {
 }
 
 /// Serves a connection until it is parked or has ended.
-pub async fn serve(client: ClientStream, served: ServedConnection, resumed: Resumed) {
+pub async fn serve(client: ClientStream, mut served: ServedConnection, resumed: Resumed) {
     let Resumed { state, counted, _serving } = resumed;
     let mut out = Vec::new();
-    let state = state.map(|state| ParkedConnection::new(state.whole().into()));
-    let h2 = match state {
-        None => H2Connection::server(limits(&served), now_ms(), &mut out),
-        Some(parked) => match H2Connection::import(&parked, now_ms()) {
-            Ok(h2) => h2,
-            Err(fault) => return fail(client, served, fault),
+    let (h2, rested) = match state.map(|state| state.whole()) {
+        None => (H2Connection::server(limits(&served), now_ms(), &mut out), Vec::new()),
+        Some(state) => match import(&client, &mut served, &state) {
+            Some(imported) => imported,
+            None => return fail(client, served),
         },
     };
     let mut connection = ServedStreams::new(client, served, Streams::new(h2, out, counted));
+    connection.resume(rested);
     match poll_fn(|task| connection.poll(task)).await {
         Over::Rest => connection.rest(),
         Over::End(last) => connection.end(last),
@@ -99,9 +100,22 @@ fn limits(served: &ServedConnection) -> H2Limits {
     }
 }
 
+/// The state of a connection that was parked, and its streams that rested.
+fn import(
+    client: &ClientStream,
+    served: &mut ServedConnection,
+    state: &[u8],
+) -> Option<(H2Connection, Vec<RestingStream>)> {
+    let (of_h2, forms) = split(state)?;
+    let imported = H2Connection::import(&ParkedConnection::new(of_h2.into()), now_ms());
+    let h2 = imported.inspect_err(|fault| tracing::error!("internal error: {fault}")).ok()?;
+    let rested = take_rested(&client.handle, served, forms)?;
+    (rested.len() == h2.streams()).then_some((h2, rested))
+}
+
 /// Ends a parked connection whose state cannot be read.
-fn fail(mut client: ClientStream, served: ServedConnection, fault: ParkedFault) {
-    tracing::error!("internal error: {fault}");
+fn fail(mut client: ClientStream, served: ServedConnection) {
+    tracing::error!("internal error: a parked HTTP/2 connection cannot be read");
     let unsent = client.unsent();
     park::close_with(&client.handle, &unsent);
     let worker = served.worker.clone();
@@ -148,6 +162,8 @@ struct ServedStreams {
     armed_ms: u64,
     /// When it is parked if it can be.
     rest_at_ms: u64,
+    /// Whether its worker was leaving when its streams were last told.
+    was_leaving: bool,
     /// Most bytes sealed at once of a body that is read from its upstream.
     pass_bytes_max: usize,
 }
@@ -168,6 +184,7 @@ impl ServedStreams {
             pass_bytes_max: READ_BYTES,
             is_greeted: false,
             is_unused: true,
+            was_leaving: false,
             now_ms,
             idle_at_ms: now_ms + ms(http.head_timeout),
             armed_ms: u64::MAX,
@@ -197,6 +214,7 @@ impl ServedStreams {
             return Poll::Ready(Over::End(self.closed()));
         }
         self.note_busy();
+        self.settle();
         self.poll_stop(task)
     }
 
@@ -419,7 +437,8 @@ impl ServedStreams {
         let (counted, serving) =
             (Counted::new(&engine.process.budget, bytes), engine.count_task(source));
         let two = Http2Stream::new(self.streams.clone(), id, is_last);
-        tasks::begin(StreamJob { served: self.served.clone(), asked, two, counted, serving });
+        let work = StreamWork::Request(asked);
+        tasks::begin(StreamJob { served: self.served.clone(), work, two, counted, serving });
         Ok(())
     }
 
@@ -490,8 +509,8 @@ impl ServedStreams {
         }
         for _ in 0..2 {
             let rest_at_ms = match self.may_rest() {
-                // In an upgrade it goes to the other process as soon as no stream is open.
-                true if self.served.worker.engine.is_leaving() => self.now_ms,
+                // In an upgrade it goes to the other process at once, as with streams that rest.
+                true if self.is_busy() || self.served.worker.engine.is_leaving() => self.now_ms,
                 true => self.rest_at_ms.min(self.idle_at_ms),
                 false => u64::MAX,
             };
@@ -556,24 +575,6 @@ impl ServedStreams {
         self.idle_at_ms = self.now_ms + ms(GOAWAY_WAIT);
         self.shut_down();
         None
-    }
-
-    /// Parks the connection: what is left of it is its state, as bytes.
-    fn rest(self) {
-        let Some(state) = self.streams.export() else {
-            // As a connection that just begins, its client's next bytes would be misread.
-            self.streams.close(ErrorCode::NO_ERROR);
-            let reason = Reason::Internal("an HTTP/2 connection that cannot be parked");
-            return self.end(Last::Close(reason));
-        };
-        let Self { client, served, is_unused, .. } = self;
-        let state = pack(&state, &served.worker.engine.pieces);
-        if is_unused {
-            // Its client only sent what is no request: the time until GOAWAY goes on.
-            client.handle.stays_idle();
-        }
-        let (handle, relay) = client.into_parked(served.preface.clone(), Some(state));
-        park::park(&handle, &mut served.info_now(), relay);
     }
 
     /// Ends the connection and writes its line.

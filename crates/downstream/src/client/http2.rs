@@ -13,6 +13,7 @@ use http::{StatusCode, response};
 
 use super::clock::{ms, now_ms};
 use super::exchange_error::ExchangeError;
+use super::resting_stream::RestingStream;
 use super::state::Left;
 use super::streams::{LentBody, Streams};
 use eyelet_http1::body::Piece;
@@ -44,6 +45,8 @@ pub struct Http2Stream {
     stalled: bool,
     /// Whether the window was shut when the room was asked for.
     is_shut: bool,
+    /// What was left of it rests with its connection.
+    rests: bool,
     sent: Rc<Cell<u64>>,
 }
 
@@ -61,8 +64,48 @@ impl Http2Stream {
             ended: false,
             stalled: false,
             is_shut: false,
+            rests: false,
             sent: Rc::default(),
         }
+    }
+
+    /// An exchange that rested with its connection, after so many bytes of its response.
+    /// `is_over`: its request's body was read to its end.
+    pub fn resumed(streams: Rc<Streams>, id: u32, (is_over, sent): (bool, u64)) -> Self {
+        Self {
+            id,
+            streams,
+            reads: true,
+            dropped: 0,
+            data_ended: is_over,
+            responded: true,
+            ended: false,
+            stalled: false,
+            is_shut: false,
+            rests: false,
+            sent: Rc::new(Cell::new(sent)),
+        }
+    }
+
+    /// Whether its side may rest: the client has all so far.
+    pub fn may_rest(&self) -> bool {
+        self.responded && !self.ended && self.reads && self.streams.may_rest(self.id)
+    }
+
+    /// Whether its deadline has passed, or it was quiet before.
+    pub fn is_late_or_quiet(&self) -> bool {
+        self.streams.is_late(self.id) || self.streams.is_quiet(self.id)
+    }
+
+    /// Notes whether nothing moves. Returns whether it is to rest now.
+    pub fn set_quiet(&self, is_quiet: bool) -> bool {
+        self.streams.set_quiet(self.id, is_quiet)
+    }
+
+    /// Leaves what rests of it with its connection.
+    pub fn leave(mut self, resting: RestingStream) {
+        self.rests = true;
+        self.streams.leave(self.id, resting);
     }
 
     /// Marks the stream's task as running. Returns why the stream has ended, if it has.
@@ -272,7 +315,9 @@ impl Http2Stream {
 impl Drop for Http2Stream {
     fn drop(&mut self) {
         self.streams.stalls(&mut self.stalled, false);
-        self.streams.end(self.id);
+        if !self.rests {
+            self.streams.end(self.id);
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use eyelet_telemetry::reason::Http2Failure;
 use http::header::HeaderMap;
 use http::response;
 
+use super::resting_stream::RestingStream;
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_upstream::plain::Plain;
 
@@ -78,6 +79,23 @@ pub struct BodySource {
     pub sent: Rc<Cell<u64>>,
 }
 
+/// How far a stream is on its way to rest.
+pub enum StreamRest {
+    /// Its task does not say that it may.
+    No,
+    /// Its task says that nothing has moved for a while.
+    Quiet,
+    /// Its task is asked to leave what it knows, because all other streams are quiet, too.
+    Asked,
+    /// It has no task.
+    Rests {
+        /// What its task left. Boxed: streams are moved.
+        stream: Box<RestingStream>,
+        /// Something has happened to it since.
+        is_called: bool,
+    },
+}
+
 /// A stream, until its task drops it.
 pub struct StreamState {
     /// Its identifier.
@@ -124,6 +142,8 @@ pub struct StreamState {
     pub is_cut: bool,
     /// Whether its task waits for the window.
     pub waits_for_room: bool,
+    /// Whether its exchange rests.
+    pub rest: StreamRest,
     /// Its deadline, and whether that has passed.
     pub due_ms: u64,
     /// See `due_ms`.
@@ -157,6 +177,7 @@ impl StreamState {
             download: None,
             is_cut: false,
             waits_for_room: false,
+            rest: StreamRest::No,
             due_ms: u64::MAX,
             is_late: false,
             waker: None,
@@ -165,6 +186,9 @@ impl StreamState {
 
     /// Has its task run again.
     pub fn wake(&mut self) {
+        if let StreamRest::Rests { is_called, .. } = &mut self.rest {
+            *is_called = true;
+        }
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }
@@ -181,6 +205,42 @@ impl StreamState {
     pub fn leaves(&mut self, how: Left) {
         self.left.get_or_insert(how);
         self.wake();
+    }
+
+    /// Whether nothing of it is held here and the client has all so far, so that its exchange may
+    /// rest.
+    pub fn may_rest(&self, sealed: u64) -> bool {
+        self.is_answered
+            && !self.has_ended
+            && self.left.is_none()
+            && self.download.is_none()
+            && self.body.is_empty()
+            && self.held == 0
+            && self.trailers.is_none()
+            && self.is_sent(sealed)
+            && self.mark <= sealed
+    }
+
+    /// Notes what its task has left: there is none any more.
+    pub fn rests(&mut self, stream: RestingStream) {
+        self.rest = StreamRest::Rests { stream: Box::new(stream), is_called: false };
+        (self.waker, self.due_ms, self.is_late) = (None, u64::MAX, false);
+        (self.waits_for_room, self.upload) = (false, None);
+    }
+
+    /// Takes what its task has left, so that another goes on with it.
+    pub fn goes_on(&mut self) -> Option<RestingStream> {
+        match std::mem::replace(&mut self.rest, StreamRest::No) {
+            StreamRest::Rests { stream, .. } => Some(*stream),
+            StreamRest::Asked => {
+                self.rest = StreamRest::Quiet;
+                None
+            }
+            rest @ (StreamRest::No | StreamRest::Quiet) => {
+                self.rest = rest;
+                None
+            }
+        }
     }
 
     /// Says if a part of its body waits for the client's window.

@@ -96,11 +96,21 @@ impl<'a> Stream<'a> {
         })
     }
 
-    /// Whether the deadline of [`Stream::poll_late`] has passed.
+    /// Whether the deadline of [`Stream::poll_late`] has passed. It has for an HTTP/2 stream that
+    /// waits for others to rest, too.
     pub fn is_late(&self) -> bool {
         match self {
             Self::Http1(one) => matches!(one.client.handle.in_time(), Err(WaitError::Late)),
-            Self::Http2(_) => false,
+            Self::Http2(two) => two.is_late_or_quiet(),
+        }
+    }
+
+    /// Notes whether the exchange may rest. Returns whether it does: an HTTP/2 stream rests together
+    /// with all others of its connection.
+    pub fn rests_now(&self, may: bool) -> bool {
+        match self {
+            Self::Http1(_) => may,
+            Self::Http2(two) => two.set_quiet(may),
         }
     }
 
@@ -117,12 +127,12 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// How an HTTP/1.1 response is framed, and whether the connection ends behind it, if its side
-    /// may rest.
+    /// How a response is framed, and whether the connection ends behind it, if its side may rest.
+    /// HTTP/2 frames it by itself.
     pub fn rests(&self) -> Option<(Encoder, bool)> {
         match self {
             Self::Http1(one) => one.rests(),
-            Self::Http2(_) => None,
+            Self::Http2(two) => two.may_rest().then_some((Encoder::Plain, false)),
         }
     }
 

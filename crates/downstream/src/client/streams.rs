@@ -6,6 +6,7 @@
 
 mod deadlines;
 mod pass;
+mod resting;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -135,16 +136,27 @@ impl Streams {
         self.state.borrow_mut().h2.give_back(head);
     }
 
+    /// Whether the connection itself may rest, whatever its streams do.
+    pub fn is_at_rest(&self) -> bool {
+        let state = self.state.borrow();
+        state.out.is_empty() && state.fault.is_none() && state.h2.rests().is_ok()
+    }
+
     /// Whether nothing is under way, so that the connection can be exported.
     pub fn can_park(&self) -> bool {
         let state = self.state.borrow();
-        let is_quiet = state.streams.is_empty() && state.out.is_empty() && state.fault.is_none();
-        is_quiet && state.h2.can_park()
+        let is_quiet = state.all_rest() && state.out.is_empty() && state.fault.is_none();
+        is_quiet && state.h2.rests().is_ok()
     }
 
     /// The connection as bytes. `None` unless it can be parked.
     pub fn export(&self) -> Option<ParkedConnection> {
         self.state.borrow().h2.export().ok()
+    }
+
+    /// The open streams as the protocol knows them, and whether their requests have ended.
+    pub fn open(&self) -> Vec<(u32, bool)> {
+        self.state.borrow().h2.open_streams().collect()
     }
 
     /// Streams that are served.

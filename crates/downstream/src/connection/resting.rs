@@ -7,6 +7,7 @@ use eyelet_compress::WhyNot;
 use eyelet_http1::body::{Decoder, DecoderPlace};
 use eyelet_http1::boundary::Boundary;
 use eyelet_http1::head::METHOD_BYTES_MAX;
+use eyelet_wire::websocket::{EXPORT_BYTES, FrameReader};
 use http::Method;
 use http::uri::PathAndQuery;
 use serde::{Deserialize, Serialize};
@@ -53,6 +54,17 @@ pub struct RestingFacts {
 pub enum RestingState {
     /// Its response passes down unchanged, and all before is written.
     PassesDown(RestingDownload),
+    /// It is a WebSocket by HTTP/2 (RFC 8441), and all before is written.
+    WebSocket(RestingWebSocket),
+}
+
+/// A WebSocket that is open both ways.
+#[derive(Debug, PartialEq)]
+pub struct RestingWebSocket {
+    /// Where the frames of its client and those of its upstream are.
+    pub frames: [FrameReader; 2],
+    /// Bytes that the upstream has sent so far.
+    pub passed: u64,
 }
 
 /// A response's body that passes down unchanged.
@@ -102,6 +114,10 @@ enum StateV1<'a> {
         passed: u64,
         why_not: Option<&'a str>,
     },
+    WebSocket {
+        frames: [Option<[u8; EXPORT_BYTES]>; 2],
+        passed: u64,
+    },
 }
 
 /// [`DecoderPlace`].
@@ -118,8 +134,7 @@ enum PlaceV1 {
 impl RestingExchange {
     /// Appends its form.
     pub fn pack(&self, out: &mut Vec<u8>) {
-        let Self { facts, state: RestingState::PassesDown(download) } = self;
-        let (place, extension_bytes) = download.place;
+        let Self { facts, state } = self;
         let form = ExchangeV1 {
             began_ms: facts.began_ms,
             method: facts.method.as_ref().map(Method::as_str),
@@ -128,14 +143,7 @@ impl RestingExchange {
             upstream_ms: facts.upstream_ms,
             bytes_to_upstream: facts.bytes_to_upstream,
             bytes_to_client: facts.bytes_to_client,
-            state: StateV1::PassesDown {
-                place: place.into(),
-                extension_bytes: u32::try_from(extension_bytes).unwrap_or(u32::MAX),
-                received: &download.received,
-                events: download.events,
-                passed: download.passed,
-                why_not: download.why_not.map(WhyNot::text),
-            },
+            state: StateV1::of(state),
         };
         out.push(VERSION);
         // The values are plain, so neither step can fail. An empty form would not be read.
@@ -178,9 +186,40 @@ impl ExchangeV1<'_> {
     }
 }
 
-impl StateV1<'_> {
+impl<'a> StateV1<'a> {
+    fn of(state: &'a RestingState) -> Self {
+        match state {
+            RestingState::PassesDown(download) => Self::PassesDown {
+                place: download.place.0.into(),
+                extension_bytes: u32::try_from(download.place.1).unwrap_or(u32::MAX),
+                received: &download.received,
+                events: download.events,
+                passed: download.passed,
+                why_not: download.why_not.map(WhyNot::text),
+            },
+            // Most rest between two frames.
+            RestingState::WebSocket(RestingWebSocket { frames, passed }) => Self::WebSocket {
+                frames: frames.map(|reader| (!reader.is_between()).then(|| reader.export())),
+                passed: *passed,
+            },
+        }
+    }
+
     fn state(self) -> Option<RestingState> {
-        let Self::PassesDown { place, extension_bytes, received, events, passed, why_not } = self;
+        let (place, extension_bytes, received, events, passed, why_not) = match self {
+            Self::PassesDown { place, extension_bytes, received, events, passed, why_not } => {
+                (place, extension_bytes, received, events, passed, why_not)
+            }
+            Self::WebSocket { passed, .. } if passed > MOVED_BYTES_MAX => return None,
+            Self::WebSocket { frames: [up, down], passed } => {
+                let reader = |frames: Option<_>| match frames {
+                    Some(bytes) => FrameReader::import(bytes),
+                    None => Some(FrameReader::default()),
+                };
+                let frames = [reader(up)?, reader(down)?];
+                return Some(RestingState::WebSocket(RestingWebSocket { frames, passed }));
+            }
+        };
         let place = (place.into(), usize::try_from(extension_bytes).ok()?);
         Decoder::at(place.0, place.1)?;
         if received.len() > RECEIVED_BYTES_MAX || passed > MOVED_BYTES_MAX {
@@ -225,7 +264,7 @@ impl From<PlaceV1> for DecoderPlace {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::panic)]
     use super::*;
 
     /// [`events`] in version 1.
@@ -286,7 +325,7 @@ mod tests {
             DecoderPlace::Trailers,
         ] {
             let mut exchange = events("/");
-            let RestingState::PassesDown(download) = &mut exchange.state;
+            let RestingState::PassesDown(download) = &mut exchange.state else { panic!() };
             (download.place.0, download.received) = (place, BytesMut::from(&b"3;a"[..]));
             let form = packed(&exchange);
             assert_eq!(RestingExchange::unpack(&form).as_ref(), Some(&exchange));
@@ -307,11 +346,11 @@ mod tests {
             |one| one.facts.path = Some("/".repeat(PATH_BYTES_MAX + 1).try_into().unwrap()),
             |one| one.facts.method = Method::from_bytes(&[b'A'; METHOD_BYTES_MAX + 1]).ok(),
             |one| {
-                let RestingState::PassesDown(download) = &mut one.state;
+                let RestingState::PassesDown(download) = &mut one.state else { panic!() };
                 download.place.0 = DecoderPlace::Chunk(u64::MAX);
             },
             |one| {
-                let RestingState::PassesDown(download) = &mut one.state;
+                let RestingState::PassesDown(download) = &mut one.state else { panic!() };
                 download.received = BytesMut::zeroed(RECEIVED_BYTES_MAX + 1);
             },
         ];
@@ -321,5 +360,26 @@ mod tests {
             assert!(RestingExchange::unpack(&packed(&exchange)).is_none(), "{nth}");
         }
         assert!(RestingExchange::unpack(&[VERSION + 1]).is_none());
+    }
+
+    /// A WebSocket in the middle of a frame both ways, or between two.
+    #[test]
+    fn a_websocket_has_one_form() {
+        let mut part = FrameReader::default();
+        part.read(&[0x81, 0x85, 1]);
+        for (frames, bytes) in [([FrameReader::default(); 2], 46), ([part; 2], 46 + 2 * EXPORT_BYTES)] {
+            let state = RestingState::WebSocket(RestingWebSocket { frames, passed: 70_000 });
+            let exchange = RestingExchange { facts: events("/events?topic=news").facts, state };
+            let form = packed(&exchange);
+            assert_eq!(form.len(), bytes);
+            assert_eq!(RestingExchange::unpack(&form), Some(exchange));
+            for len in 0..form.len() {
+                assert!(RestingExchange::unpack(&form[..len]).is_none(), "{len}");
+            }
+        }
+        let state = RestingWebSocket { frames: [part; 2], passed: MOVED_BYTES_MAX + 1 };
+        let facts = events("/").facts;
+        let exchange = RestingExchange { facts, state: RestingState::WebSocket(state) };
+        assert!(RestingExchange::unpack(&packed(&exchange)).is_none());
     }
 }

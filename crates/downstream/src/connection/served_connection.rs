@@ -606,7 +606,7 @@ impl Record {
         }
     }
 
-    /// Notes an upstream to which there is no connection.
+    /// Notes an upstream to which there is no connection, or one that rested.
     pub fn note_unreached(&mut self, name: &Arc<str>) {
         self.upstream = Some(name.clone());
         self.upstream_tls = None;

@@ -562,17 +562,22 @@ pub fn end_where(
     let end = cursor.get().saturating_add(part);
     let keys: Vec<Key> = worker.table.borrow().next_keys(cursor, part).collect();
     for key in keys {
-        let ends = match worker.table.borrow_mut().slot(key).map(|slot| &mut slot.state) {
+        let (mut goes_on, mut ends) = (false, false);
+        match worker.table.borrow_mut().slot(key).map(|slot| &mut slot.state) {
             Some(SlotState::Parked { info, relay }) => {
                 let (labels, rule) = info.rule(&worker.shared.borrow());
-                !relay.has_exchange() && is_gone(&labels, rule)
+                ends = !relay.has_exchange() && is_gone(&labels, rule);
+                goes_on = relay.flow().has_streams() && is_gone(&labels, rule);
             }
             Some(SlotState::Active { waits, .. }) => {
                 worker.run_queue.wake(waits, key);
-                false
             }
-            _ => false,
-        };
+            _ => {}
+        }
+        if goes_on {
+            // Its tasks look for themselves, as those of active ones.
+            worker.guarded(key, || dial(worker, key));
+        }
         if ends {
             worker.guarded(key, || close(worker, key, reason.clone()));
         }

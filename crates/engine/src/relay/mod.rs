@@ -58,9 +58,10 @@ impl Relay {
         matches!(self, Self::Terminate(terminated) if terminated.is_originated())
     }
 
-    /// Whether an exchange of it rests: [`Flow::keep_exchange`].
+    /// Whether exchanges of it rest: [`Flow::keep_exchange`], or those of its streams.
     pub(crate) fn has_exchange(&self) -> bool {
-        matches!(self, Self::Terminate(terminated) if terminated.flow.exchange().is_some())
+        let Self::Terminate(terminate::Terminated { flow, .. }) = self else { return false };
+        flow.exchange().is_some() || flow.has_streams()
     }
 
     /// Whether nobody can know what its peers are about to send: bytes pass from one to the other,

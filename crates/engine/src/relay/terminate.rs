@@ -15,6 +15,7 @@ use eyelet_wire::websocket::CLOSE_TO_CLIENT;
 
 use super::buffers::{Buffers, SHARE_BYTES, SLOTS};
 use super::direction::ClientEnd;
+use super::exchange;
 use super::flow::{Flow, Partial};
 use super::sockets::{AnswerParked, Failed, More, Progress, Sockets, conclude};
 use crate::ready::{CLIENT, READ, UPSTREAM};
@@ -80,6 +81,10 @@ pub fn run(
     buffers: &mut Buffers,
     answer: AnswerParked<'_>,
 ) -> Progress {
+    // What it serves in streams ends in its own way: by a task.
+    if terminated.flow.has_streams() && exchange::has_client_ended(sockets) {
+        return Progress::Dial;
+    }
     let mut keys = Keys::new();
     let before = info.bytes_to_upstream;
     let up = upward(terminated, &mut keys, sockets, info, buffers);
@@ -106,6 +111,9 @@ pub fn run(
             Ok(false) => Progress::Dial,
             Err(broken) => ended_badly(terminated, &mut keys, sockets, buffers, broken),
         };
+    }
+    if terminated.flow.has_streams() && !terminated.flow.is_open(CLIENT) {
+        return Progress::Dial;
     }
     match conclude(&mut terminated.flow, up, down, Outcome::Terminated) {
         // Its close_notify came without a FIN, so bytes may follow.
@@ -266,7 +274,8 @@ fn upward(
     }
     sockets.pass_end(&mut terminated.flow, UPSTREAM)?;
     let is_dialled = sockets.upstream.is_some() || terminated.flow.held(UPSTREAM).is_some();
-    if !is_dialled && !terminated.flow.is_open(CLIENT) {
+    let is_served = is_dialled || terminated.flow.has_streams();
+    if !is_served && !terminated.flow.is_open(CLIENT) {
         terminated.flow.note_upstream_end();
         finish_client(terminated, keys, sockets, buffers)?;
     }

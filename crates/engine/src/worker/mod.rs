@@ -88,7 +88,12 @@ pub trait Program {
 
     /// Packs a state that comes from another process. `None`: this program does not read it, or not
     /// of a connection that was decided so.
-    fn pack_state(&self, _decided: &Decided, _state: &[u8]) -> Option<PackedBytes> {
+    fn pack_state(
+        &self,
+        _decided: &Decided,
+        _state: &[u8],
+        _sockets: usize,
+    ) -> Option<PackedBytes> {
         None
     }
 

@@ -44,6 +44,7 @@ mod two_clients;
 mod two_faults;
 mod two_floods;
 mod two_parked;
+mod two_resting;
 mod two_websocket;
 mod unread;
 mod upstream_faults;

@@ -10,15 +10,17 @@ use http::{HeaderValue, StatusCode, header, response};
 use super::Exchange;
 use super::end::ExchangeEnd;
 use super::switched::Switched;
-use super::transfer::{Broken, Download, Upload};
+use super::transfer::{Broken, Download, Upload, resumed_websocket};
 use super::websocket;
 use eyelet_downstream::client::failure::Failure;
+use eyelet_downstream::connection::resting::RestingWebSocket;
 use eyelet_engine::iteration::others_first;
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::head::Length;
 use eyelet_telemetry::reason::{Detail, Reason};
 use eyelet_upstream::Upstream;
 use eyelet_upstream::http1::Http1Connection;
+use eyelet_wire::websocket::FrameReader;
 
 /// An exchange whose response is passed on.
 pub struct Passing<'a> {
@@ -158,8 +160,22 @@ impl<'a> Exchange<'a, '_> {
         websocket::to_ok(&mut head);
         self.respond(head, Length::UntilClose);
         let upstream = Upstream::Http1(upstream);
-        websocket::copy(self.served, self.stream, upstream, self.written).await?;
-        Ok(ExchangeEnd::default())
+        let first = RestingWebSocket { frames: [FrameReader::default(); 2], passed: 0 };
+        let (upload, download) = resumed_websocket(self.written, &first);
+        self.copy(Passing { upstream, upload, download }, None).await
+    }
+
+    /// Copies the bytes of a WebSocket until it has ended or rests. Nothing has moved `since` then,
+    /// if it rested.
+    pub(super) async fn copy(
+        &mut self,
+        mut passing: Passing<'a>,
+        since: Option<Instant>,
+    ) -> Result<ExchangeEnd, Failure> {
+        match websocket::copy(self, &mut passing, since).await? {
+            Some(since) => self.rest(passing, since),
+            None => Ok(ExchangeEnd::default()),
+        }
     }
 }
 

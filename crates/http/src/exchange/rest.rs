@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use bytes::BytesMut;
 use http::Method;
 
 use super::Exchange;
 use super::end::ExchangeEnd;
 use super::pass::{BodyProgress, Passing};
 use super::resting::{Resting, RestingSocket};
-use super::transfer::{Download, Upload};
+use super::transfer::{Download, Upload, rest_websocket, resumed_websocket};
 use eyelet_downstream::client::failure::Failure;
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::connection::log_entry::RequestLogEntry;
@@ -47,21 +48,40 @@ pub async fn resume(
 ) -> ExchangeEnd {
     let ResumedExchange { exchange: RestingExchange { facts, state }, kept, name, since } = resumed;
     let RestingSocket { socket, open } = kept;
-    let RestingState::PassesDown(mut download) = state;
     let mut log_entry = RequestLogEntry::resumed(served, facts, stream.sent());
     let RequestLogEntry { record, written, .. } = &mut log_entry;
     let written = &*written;
+    record.note_unreached(&name);
     let mut exchange = Exchange { served, stream, record, written };
-    let received = std::mem::take(&mut download.received);
-    let upstream = Http1Connection::resumed(&served.worker.engine, socket, name, received);
-    let end = match (upstream, Download::resumed(written, &download)) {
-        (Ok(upstream), Some(download)) => {
-            let upload = Upload::sent(written);
-            let upstream = Upstream::Http1(Box::new(upstream));
-            exchange.pass_on(Passing { upstream, upload, download }, None, Some(since)).await
+    let end = match state {
+        RestingState::PassesDown(mut download) => {
+            let received = std::mem::take(&mut download.received);
+            let upstream = Http1Connection::resumed(&served.worker.engine, socket, name, received);
+            match (upstream, Download::resumed(written, &download)) {
+                (Ok(upstream), Some(download)) => {
+                    let upload = Upload::sent(written);
+                    let upstream = Upstream::Http1(Box::new(upstream));
+                    let passing = Passing { upstream, upload, download };
+                    exchange.pass_on(passing, None, Some(since)).await
+                }
+                (Err(error), _) => Err(Failure::Cut(Reason::upstream_io(&error))),
+                (Ok(_), None) => Err(NO_EXCHANGE),
+            }
         }
-        (Err(error), _) => Err(Failure::Cut(Reason::upstream_io(&error))),
-        (Ok(_), None) => Err(NO_EXCHANGE),
+        RestingState::WebSocket(resting) => {
+            let received = BytesMut::new();
+            let upstream = Http1Connection::resumed(&served.worker.engine, socket, name, received);
+            exchange.record.reason = Reason::SwitchedProtocols;
+            match upstream {
+                Ok(upstream) => {
+                    let upstream = Upstream::Http1(Box::new(upstream));
+                    let (upload, download) = resumed_websocket(written, &resting);
+                    let passing = Passing { upstream, upload, download };
+                    exchange.copy(passing, Some(since)).await
+                }
+                Err(error) => Err(Failure::Cut(Reason::upstream_io(&error))),
+            }
+        }
     };
     let mut end = match end {
         Ok(end) => end,
@@ -110,7 +130,8 @@ impl Exchange<'_, '_> {
         let is_due = worker.engine.is_leaving()
             || self.stream.is_late() && since.elapsed() >= REST_AFTER && self.stream.queued() == 0;
         let is_over = || since.elapsed() >= worker.shared.config.http.body_timeout;
-        if is_due && !is_over() && self.may_rest(passing) {
+        let may = is_due && !is_over() && self.may_rest(passing);
+        if self.stream.rests_now(may) {
             return Poll::Ready(Ok(BodyProgress::Rests(since)));
         }
         self.poll_stalled(task, since).map(Err)
@@ -123,17 +144,24 @@ impl Exchange<'_, '_> {
         since: Instant,
     ) -> Result<ExchangeEnd, Failure> {
         self.stream.seal_all()?;
-        let Passing { upstream, mut download, .. } = passing;
+        let Passing { upstream, upload, mut download } = passing;
+        let config = &self.served.worker.shared.config;
         let (Upstream::Http1(mut upstream), Some(client)) = (upstream, self.stream.rests()) else {
             return Err(NO_EXCHANGE);
         };
-        let received = std::mem::take(&mut upstream.received);
+        let (received, name) = (std::mem::take(&mut upstream.received), upstream.name.clone());
         let socket = upstream.into_resting().ok_or(NO_EXCHANGE)?;
         let (socket, address) =
             socket.map_err(|error| Failure::Cut(Reason::upstream_io(&error)))?;
-        let download = download.rest(received).ok_or(NO_EXCHANGE)?;
-        let (open, state) = (address.into_iter().collect(), RestingState::PassesDown(download));
-        let resting = Resting { socket, open, client, since, state, facts: None };
+        let (state, idle_max) = match rest_websocket(&upload, &mut download) {
+            Some(websocket) => (RestingState::WebSocket(websocket), config.limits.idle_timeout),
+            None => {
+                let download = download.rest(received).ok_or(NO_EXCHANGE)?;
+                (RestingState::PassesDown(download), config.http.body_timeout)
+            }
+        };
+        let open = address.into_iter().collect();
+        let resting = Resting { socket, open, client, name, since, idle_max, state, facts: None };
         Ok(ExchangeEnd { resting: Some(Box::new(resting)), ..ExchangeEnd::default() })
     }
 }

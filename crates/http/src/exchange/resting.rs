@@ -2,8 +2,10 @@
 //! keeps this.
 
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use eyelet_downstream::client::resting_stream::RestingStream;
 use eyelet_downstream::connection::resting::{RestingExchange, RestingFacts, RestingState};
 use eyelet_http1::body::Encoder;
 use eyelet_telemetry::upstream::OpenExchange;
@@ -15,8 +17,12 @@ pub struct Resting {
     pub(super) open: Vec<OpenExchange>,
     /// How the response is framed for its client, and whether its connection ends behind it.
     pub client: (Encoder, bool),
+    /// The upstream's address.
+    pub(super) name: Arc<str>,
     /// Since when nothing has moved.
     pub since: Instant,
+    /// For how long that may be so.
+    pub(super) idle_max: Duration,
     pub(super) state: RestingState,
     /// The facts for the access line, once its entry has given them up.
     pub(super) facts: Option<RestingFacts>,
@@ -31,6 +37,14 @@ pub struct RestingSocket {
 }
 
 impl Resting {
+    /// The same for a stream of HTTP/2.
+    pub fn into_stream(self) -> RestingStream {
+        let (name, since, idle_max) = (self.name.clone(), self.since, self.idle_max);
+        let mut form = Vec::new();
+        let RestingSocket { socket, open } = self.pack(&mut form);
+        RestingStream { form, socket, name, open, since, idle_max }
+    }
+
     /// Appends the form of the exchange. Returns what stays beside it.
     pub fn pack(self, out: &mut Vec<u8>) -> RestingSocket {
         let Self { socket, open, state, facts, .. } = self;

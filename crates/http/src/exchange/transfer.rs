@@ -35,6 +35,7 @@ use eyelet_memory::budget::{Counted, PIECE_BYTES_MIN};
 use eyelet_recoding::Coder;
 use eyelet_upstream::Upstream;
 
+pub use resting::{rest_websocket, resumed_websocket};
 pub use taken::TakenBody;
 
 /// Bytes in flight in one direction. At this limit the source is not read.

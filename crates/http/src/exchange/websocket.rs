@@ -8,23 +8,22 @@ use std::time::Instant;
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use bytes::BytesMut;
 use eyelet_compress::CodingError;
 use eyelet_compress::fields::lists;
 use eyelet_wire::websocket::{CLOSE_TO_CLIENT, close_to_server};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{StatusCode, response};
 
+use super::Exchange;
+use super::pass::Passing;
+use super::rest::REST_AFTER;
 use super::transfer::{Broken, Download, Upload};
 use eyelet_downstream::client::exchange_error::ExchangeError;
 use eyelet_downstream::client::failure::Failure;
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::connection::date::stamp;
-use eyelet_downstream::connection::log_entry::Written;
 use eyelet_downstream::connection::served_connection::ServedConnection;
-use eyelet_http1::boundary::Boundary;
 use eyelet_http1::fault::{RequestFault, ResponseFault};
-use eyelet_http1::head::Length;
 use eyelet_telemetry::reason::{Limit, Reason};
 use eyelet_upstream::Upstream;
 
@@ -114,30 +113,30 @@ fn leave(
     Ok(())
 }
 
-/// Copies both ways until both have ended: END_STREAM of one side becomes the FIN of the other.
+/// Copies both ways until both have ended, or nothing moves and it rests: returns since when.
+/// END_STREAM of one side becomes the FIN of the other. Nothing has moved `since` then, if it
+/// rested.
 pub async fn copy(
-    served: &ServedConnection,
-    stream: &mut Stream<'_>,
-    mut upstream: Upstream,
-    written: &Written<'_>,
-) -> Result<(), Failure> {
+    Exchange { served, stream, record, .. }: &mut Exchange<'_, '_>,
+    Passing { upstream, upload: up, download: down }: &mut Passing<'_>,
+    since: Option<Instant>,
+) -> Result<Option<Instant>, Failure> {
     let idle_timeout = served.worker.shared.config.limits.idle_timeout;
-    let mut up = Upload::new(written, BytesMut::new(), Length::UntilClose, false);
-    let mut down = Download::new(written, Length::UntilClose);
-    up.follow(Boundary::of_frames());
-    down.follow(Boundary::of_frames());
-    let (mut up_over, mut down_over, mut moved) = (false, false, Instant::now());
+    let (mut up_over, mut down_over) = (false, false);
+    let mut moved = since.unwrap_or_else(Instant::now);
     let progress_wait = served.progress_wait().min(idle_timeout);
-    stream.due_in(progress_wait);
+    // It may rest before it is checked.
+    let first_wait = progress_wait.min(REST_AFTER);
+    stream.due_in(first_wait.min(idle_timeout.saturating_sub(moved.elapsed())));
     poll_fn(|task| {
         let is_to_end = stream.poll_ends(task).is_ready() || served.is_removed();
-        if is_to_end && leave(stream, &mut up, &mut down).is_err() {
+        if is_to_end && leave(stream, up, down).is_err() {
             return Poll::Ready(Err(Failure::Cut(Reason::CodingFailed)));
         }
         let before = (up.written, down.taken);
         // What an upstream does not take any more is read and dropped.
         if !up_over || up.broken {
-            up_over = match poll_up(task, stream, &mut upstream, &mut up) {
+            up_over = match poll_up(task, stream, upstream, up) {
                 // The client has all that the upstream had to say.
                 Poll::Ready(Err(_)) if down_over => true,
                 Poll::Ready(Err(exchange_error)) => {
@@ -147,7 +146,7 @@ pub async fn copy(
             };
         }
         if !down_over {
-            down_over = match down.poll(task, stream, &mut upstream) {
+            down_over = match down.poll(task, stream, upstream) {
                 Poll::Ready(Err(Broken::Client(exchange_error))) => {
                     return Poll::Ready(Err(exchange_error.into()));
                 }
@@ -158,14 +157,18 @@ pub async fn copy(
             };
         }
         if up_over && down_over {
-            return Poll::Ready(Ok(()));
+            return Poll::Ready(Ok(None));
         }
         if before != (up.written, down.taken) {
             moved = Instant::now();
-            stream.due_in(progress_wait);
+            stream.due_in(first_wait);
         }
         if let Poll::Ready(exchange_error) = stream.poll_closed(task) {
             return Poll::Ready(Err(exchange_error.into()));
+        }
+        let may_rest = !is_to_end && is_quiet(served, stream, moved) && record.may_rest();
+        if stream.rests_now(may_rest && is_open(upstream, up, down)) {
+            return Poll::Ready(Ok(Some(moved)));
         }
         while stream.poll_late(task).is_ready() {
             if moved.elapsed() >= idle_timeout {
@@ -176,7 +179,10 @@ pub async fn copy(
             let is_leaving = stream.is_leaving() && !down_over;
             let holds =
                 stream.queued() > 0 || is_leaving || up.is_stalled() || is_to_end && down_over;
-            if holds && let Some(reason) = served.gives_up(moved) {
+            if holds
+                && moved.elapsed() >= progress_wait
+                && let Some(reason) = served.gives_up(moved)
+            {
                 return Poll::Ready(Err(Failure::Cut(reason)));
             }
             stream.due_in(progress_wait.min(idle_timeout.saturating_sub(moved.elapsed())));
@@ -184,6 +190,21 @@ pub async fn copy(
         Poll::Pending
     })
     .await
+}
+
+/// Whether nothing has moved for long enough, and the client's side may rest.
+fn is_quiet(served: &ServedConnection, stream: &Stream<'_>, moved: Instant) -> bool {
+    let engine = &served.worker.engine;
+    let is_due = engine.is_leaving() || stream.is_late() && moved.elapsed() >= REST_AFTER;
+    let is_over = || moved.elapsed() >= served.worker.shared.config.limits.idle_timeout;
+    is_due && !is_over() && !engine.is_draining() && stream.rests().is_some()
+}
+
+/// Whether both directions are open, and all that has come is passed on.
+fn is_open(upstream: &Upstream, up: &Upload<'_>, down: &Download<'_>) -> bool {
+    let Upstream::Http1(upstream) = upstream else { return false };
+    let received = &upstream.received;
+    upstream.is_plain() && received.is_empty() && up.may_rest_open() && down.may_rest(received)
 }
 
 /// Moves the client's bytes, and passes their end on. Ready when that is done, or when the upstream

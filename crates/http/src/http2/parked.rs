@@ -1,12 +1,20 @@
-//! The state of HTTP/2 that the worker keeps of a connection without streams. Fields that many
-//! connections have are stored once.
+//! The state of HTTP/2 that the worker keeps of a parked connection, with the forms of its streams
+//! if some are open. Fields that many connections have are stored once.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use eyelet_h2::{H2Role, ParkedAnswer, ParkedConnection};
 use eyelet_memory::packed::{PackedBytes, SharedPieces};
 
-use eyelet_downstream::client::clock::now_ms;
+use eyelet_downstream::client::clock::{ms, now_ms};
+use eyelet_downstream::client::resting_stream::StreamFormV1;
+use eyelet_downstream::connection::resting::RestingExchange;
+
+/// The version of the forms of streams.
+const VERSION: u8 = 1;
+/// Bytes of their length, which stands behind them.
+const LENGTH_BYTES: usize = 4;
 
 /// Answers frames of a parked connection's client that begin no stream, such as PING. `state` has
 /// the numbers of the state. Returns how many bytes are answered.
@@ -29,17 +37,62 @@ pub fn last_bytes(state: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Packs a state that another process has written. `None`: it is not that of a connection to a
-/// client without open streams. Nothing here serves those after an import.
-pub fn pack_state(state: &[u8], pieces: &Rc<SharedPieces>) -> Option<PackedBytes> {
-    let parked = ParkedConnection::from_bytes(state).ok()?;
-    let is_served = parked.role() == Some(H2Role::Server) && parked.streams() == 0;
-    is_served.then(|| pack(&parked, pieces))
+/// Packs a state that another process has written, of a connection with so many further sockets.
+/// `None`: it is not that of a connection to a client, or its streams are not those that rest.
+pub fn pack_state(state: &[u8], sockets: usize, pieces: &Rc<SharedPieces>) -> Option<PackedBytes> {
+    let (of_h2, forms) = split(state)?;
+    let parked = ParkedConnection::from_bytes(of_h2).ok()?;
+    let streams = read_forms(forms)?.1;
+    let is_each = streams.len() == sockets && parked.streams() == sockets;
+    let is_read = streams.iter().all(|form| RestingExchange::unpack(form.exchange).is_some());
+    let is_served = parked.role() == Some(H2Role::Server) && is_each && is_read;
+    is_served.then(|| pack(&parked, forms, pieces))
 }
 
-/// Packs a state: what other connections have too is stored once.
-pub(super) fn pack(parked: &ParkedConnection, pieces: &Rc<SharedPieces>) -> PackedBytes {
-    PackedBytes::pack(parked.as_bytes(), &parked.common_fields(), pieces)
+/// Packs a state: what other connections have too is stored once. `forms` are those of its streams.
+pub(super) fn pack(
+    parked: &ParkedConnection,
+    forms: &[u8],
+    pieces: &Rc<SharedPieces>,
+) -> PackedBytes {
+    let common = parked.common_fields();
+    if forms.is_empty() {
+        return PackedBytes::pack(parked.as_bytes(), &common, pieces);
+    }
+    let len = u32::try_from(forms.len()).unwrap_or(u32::MAX).to_be_bytes();
+    PackedBytes::pack(&[parked.as_bytes(), forms, &len].concat(), &common, pieces)
+}
+
+/// The state of the protocol, and the forms of the streams.
+pub(super) fn split(state: &[u8]) -> Option<(&[u8], &[u8])> {
+    // The first byte says whether any is open.
+    if ParkedConnection::new(state.into()).streams() == 0 {
+        return Some((state, &[]));
+    }
+    let (both, len) = state.split_last_chunk::<LENGTH_BYTES>()?;
+    let len = usize::try_from(u32::from_be_bytes(*len)).ok()?;
+    both.split_at_checked(both.len().checked_sub(len)?)
+}
+
+/// Writes the forms of streams, and before them how long the connection counted as idle.
+pub(super) fn write_forms(noted: Duration, forms: &[StreamFormV1<'_>]) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    out.extend_from_slice(&ms(noted).to_be_bytes());
+    forms.iter().for_each(|form| form.pack(&mut out));
+    out
+}
+
+/// Reads what [`write_forms`] has written.
+pub(super) fn read_forms(forms: &[u8]) -> Option<(Duration, Vec<StreamFormV1<'_>>)> {
+    let Some((version, forms)) = forms.split_first() else { return Some(Default::default()) };
+    let (noted, mut left) = forms.split_first_chunk()?;
+    let mut read = Vec::new();
+    while !left.is_empty() {
+        let (form, behind) = StreamFormV1::unpack(left)?;
+        read.push(form);
+        left = behind;
+    }
+    (*version == VERSION).then_some((Duration::from_millis(u64::from_be_bytes(*noted)), read))
 }
 
 #[cfg(test)]
@@ -104,7 +157,7 @@ mod tests {
         let bytes = [("curl", 1), ("httpx", 1), ("go", 1), ("chromium", 1), ("chromium", 20)].map(
             |(client, count)| {
                 let state = served(&requests(client)[..count]);
-                let packed = [pack(&state, &pieces), pack(&state, &pieces)];
+                let packed = [pack(&state, &[], &pieces), pack(&state, &[], &pieces)];
                 for packed in &packed {
                     assert_eq!(packed.whole(), state.as_bytes());
                     assert!(packed.first().len() >= PARKED_FIXED_BYTES);
@@ -148,18 +201,18 @@ mod tests {
     fn a_state_of_another_process_is_packed() {
         let pieces = Rc::new(SharedPieces::new(&Arc::new(Budget::new(64 << 20, 0))));
         let state = served(&requests("curl"));
-        let mut packed = pack_state(state.as_bytes(), &pieces).unwrap();
-        assert_eq!(packed.held_bytes(), pack(&state, &pieces).held_bytes());
+        let mut packed = pack_state(state.as_bytes(), 0, &pieces).unwrap();
+        assert_eq!(packed.held_bytes(), pack(&state, &[], &pieces).held_bytes());
         let (ping, mut out) = ([0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8], Vec::new());
         assert_eq!(answer_parked(packed.first_mut(), &ping, &mut out), ping.len());
         assert_eq!(out[..5], [0, 0, 8, 6, 1]);
         assert_eq!(last_bytes(packed.first())[9..13], [0, 0, 0, 1]);
         assert!(packed.whole() != state.as_bytes(), "the PING is counted");
-        assert!(pack_state(&packed.whole()[1..], &pieces).is_none());
+        assert!(pack_state(&packed.whole()[1..], 0, &pieces).is_none());
         let open = include_bytes!("../../../../fuzz/seeds/h2_import/streams");
         let (len, open) = open.split_first_chunk().unwrap();
         let open = &open[..u16::from_be_bytes(*len).into()];
         assert_eq!(ParkedConnection::from_bytes(open).map(|parked| parked.streams()), Ok(3));
-        assert!(pack_state(open, &pieces).is_none(), "it has open streams");
+        assert!(pack_state(open, 3, &pieces).is_none(), "nothing of them rests");
     }
 }

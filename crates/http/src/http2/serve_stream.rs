@@ -5,6 +5,8 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use crate::exchange::rest::{ResumedExchange, resume};
+use crate::exchange::resting::Resting;
 use crate::exchange::serve::{RequestRefusal, exchange, refuse};
 use eyelet_downstream::client::head::{AskedRequest, asks_for_websocket};
 use eyelet_downstream::client::http2::Http2Stream;
@@ -34,7 +36,13 @@ pub async fn serve_stream(served: &ServedConnection, asked: &mut AskedRequest, t
     }
     let mut stream = Stream::Http2(two);
     let client_lost = match fault {
-        None => exchange(served, &mut stream, parts, *length).await.client_lost,
+        None => {
+            let end = exchange(served, &mut stream, parts, *length).await;
+            if let Some(resting) = end.resting {
+                return leave(stream, *resting);
+            }
+            end.client_lost
+        }
         Some(fault) => {
             let refusal = RequestRefusal { status: fault.status(), reason: request_reason(*fault) };
             !Box::pin(refuse(served, &mut stream, Some(parts), refusal)).await
@@ -42,6 +50,22 @@ pub async fn serve_stream(served: &ServedConnection, asked: &mut AskedRequest, t
     };
     if !client_lost && !is_websocket {
         drop_rest(served, &mut stream).await;
+    }
+}
+
+/// Goes on with an exchange that rested.
+pub async fn go_on(served: &ServedConnection, resumed: ResumedExchange, two: Http2Stream) {
+    let mut stream = Stream::Http2(two);
+    let end = resume(served, &mut stream, resumed).await;
+    if let Some(resting) = end.resting {
+        leave(stream, *resting);
+    }
+}
+
+/// Leaves what rests of an exchange with its connection.
+fn leave(stream: Stream<'_>, resting: Resting) {
+    if let Stream::Http2(two) = stream {
+        two.leave(resting.into_stream());
     }
 }
 

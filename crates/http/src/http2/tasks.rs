@@ -9,7 +9,8 @@ use std::task::{Context, Poll, Waker};
 use eyelet_engine::shedding::Serving;
 use eyelet_memory::budget::Counted;
 
-use super::serve_stream::serve_stream;
+use super::serve_stream::{go_on, serve_stream};
+use crate::exchange::rest::ResumedExchange;
 use eyelet_downstream::client::head::AskedRequest;
 use eyelet_downstream::client::http2::Http2Stream;
 use eyelet_downstream::connection::served_connection::ServedConnection;
@@ -21,12 +22,20 @@ const IDLE_MAX: usize = 1_000;
 /// Bytes that a waiting task counts: its future, and the runtime's part.
 const IDLE_TASK_BYTES: usize = 10 << 10;
 
+/// What is to be done for a stream.
+pub enum StreamWork {
+    /// Its request is to be served.
+    Request(AskedRequest),
+    /// Its exchange rested, and is to go on.
+    Rested(Box<ResumedExchange>),
+}
+
 /// A stream that is to be served.
 pub struct StreamJob {
     /// Its connection.
     pub served: Rc<ServedConnection>,
-    /// Its request.
-    pub asked: AskedRequest,
+    /// What is to be done.
+    pub work: StreamWork,
     /// Its side of the exchange.
     pub two: Http2Stream,
     /// Its memory.
@@ -92,10 +101,14 @@ pub fn end_unused_tasks() {
 /// Serves one stream after the other.
 async fn serve_streams(job: StreamJob) {
     let (seat, mut next) = (Rc::new(Seat::default()), Some(job));
-    while let Some(StreamJob { served, mut asked, two, mut counted, serving }) = next {
+    while let Some(StreamJob { served, work, two, mut counted, serving }) = next {
         let worker = served.worker.clone();
-        serve_stream(&served, &mut asked, two).await;
-        drop((served, asked, serving));
+        match work {
+            StreamWork::Request(mut asked) => serve_stream(&served, &mut asked, two).await,
+            // Boxed, because few streams rest.
+            StreamWork::Rested(resumed) => Box::pin(go_on(&served, *resumed, two)).await,
+        }
+        drop((served, serving));
         if worker.engine.process.budget.is_tight(0) {
             return;
         }

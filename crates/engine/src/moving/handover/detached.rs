@@ -106,6 +106,11 @@ impl Detached {
         self.shared_sockets().map(|socket| socket.as_fd())
     }
 
+    /// The number of its further upstream sockets.
+    pub(crate) fn further_count(&self) -> usize {
+        self.further.len()
+    }
+
     /// The same for another thread. Who has them must drop them before the connection is attached.
     pub(crate) fn shared_sockets(&self) -> impl Iterator<Item = &Arc<OwnedFd>> {
         std::iter::once(&self.client).chain(&self.upstream).chain(&self.further)

@@ -187,7 +187,7 @@ impl Detached {
         let state = state.as_ref().map(|state| &state[..]);
         let first = ConnectionV5 { first, state, client_certificate, idle_ms, upstream_tls };
         match self.exchange() {
-            None => to_bytes(VERSION_USUAL, &first),
+            None if self.further.is_empty() => to_bytes(VERSION_USUAL, &first),
             exchange => to_bytes(VERSION, &ConnectionV6 { first, exchange }),
         }
     }
@@ -230,7 +230,7 @@ impl Detached {
             return Err(ImportError::Role);
         }
         detached.rest.idle = idle_ms.map(Duration::from_millis);
-        if state.is_none() && !detached.further.is_empty() {
+        if (state.is_none() || version < 6) && !detached.further.is_empty() {
             let got = detached.sockets().count();
             return Err(ImportError::Sockets { expected: got - detached.further.len(), got });
         }

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use eyelet_sys::epoll::Events;
+use eyelet_telemetry::info::Outcome;
 use fastrand::Rng;
 
 use super::*;
@@ -36,6 +37,15 @@ struct Streams(Rc<Heard>);
 impl Streams {
     fn serve(&self, handle: &Handle, mut info: ConnectionInfo, relay: Relay) {
         let Relay::Terminate(Terminated { session, flow }) = relay else { panic!("no other") };
+        let has_left = {
+            let mut table = handle.worker.table.borrow_mut();
+            let client = table.slot(handle.key()).map(|slot| socket::peek(&slot.client, &mut [0]));
+            matches!(client, Some(Ok(0)))
+        };
+        if has_left || handle.is_to_end() || handle.in_time().is_err() {
+            let reason = Reason::Internal("a test");
+            return handle.worker.emit(&info, &End { outcome: Outcome::Terminated, reason });
+        }
         let rest = flow.into_rest();
         let state = rest.state.unwrap().whole();
         let (connection, streams) = state.split_first().unwrap();
@@ -87,7 +97,7 @@ impl Program for Streams {
         100
     }
 
-    fn pack_state(&self, _: &Decided, state: &[u8]) -> Option<PackedBytes> {
+    fn pack_state(&self, _: &Decided, state: &[u8], _: usize) -> Option<PackedBytes> {
         Some(PackedBytes::own(state))
     }
 
@@ -277,10 +287,9 @@ fn an_old_event_changes_nothing() {
 #[test]
 fn each_end_closes_all_of_them() {
     type Act = fn(&Rc<Worker>, Key);
-    let acts: [(&str, Act); 5] = [
+    let acts: [(&str, Act); 4] = [
         ("abandoned", abandon),
         ("drained", |worker, key| close(worker, key, Reason::Drained(None))),
-        ("late", late),
         ("shed", |worker, key| assert!(shed(worker, key, IdleKind::Plain))),
         ("unregistered", |worker, key| give_up(worker, key, Reason::Internal("a test"))),
     ];
@@ -291,7 +300,7 @@ fn each_end_closes_all_of_them() {
         settings.idle_timeout = SETTLE;
         worker.settings.set(settings);
         let (key, mut peers) = park_streams(&worker, 1, 4);
-        act(&worker, key);
+        within(|| act(&worker, key));
         assert!(peers.streams.iter_mut().flatten().all(is_closed), "{why}");
         // A client that answers lingers.
         if worker.table.borrow_mut().slot(key).is_some() {
@@ -301,6 +310,46 @@ fn each_end_closes_all_of_them() {
         check_empty(&worker);
         assert_eq!(heard.logged.get(), 1, "{why}");
     }
+}
+
+/// What it serves knows since when nothing has moved: the program goes on with it.
+#[test]
+fn its_deadline_wakes_it() {
+    let heard = Rc::new(Heard::default());
+    let (worker, _program) = serving(&heard);
+    let (key, _peers) = park_streams(&worker, 1, 2);
+    within(|| late(&worker, key));
+    assert_eq!(heard.wakes.get(), 1);
+    assert!(worker.table.borrow_mut().slot(key).is_some());
+}
+
+/// So does its client's end, however it comes.
+#[test]
+fn its_clients_end_wakes_it() {
+    for says in [true, false] {
+        let heard = Rc::new(Heard::default());
+        let (worker, _program) = serving(&heard);
+        let (_key, mut peers) = park_streams(&worker, 1, 2);
+        drive(&[&worker]);
+        let alert = peers.tls.alert(&mut Keys::new(), CLOSE_NOTIFY);
+        if says {
+            peers.client.as_mut().unwrap().write_all(&alert).unwrap();
+        }
+        peers.client = None;
+        drive(&[&worker]);
+        assert!(heard.wakes.get() > 0, "{says}");
+    }
+}
+
+/// What an act needs that begins tasks.
+fn within(act: impl FnOnce()) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        act();
+        for _ in 0..8 {
+            tokio::task::yield_now().await;
+        }
+    });
 }
 
 /// It serves streams: it is no idle HTTP/2 connection, and a part of a frame is no part of a
@@ -313,8 +362,6 @@ fn a_connection_with_streams_is_being_served() {
     worker.settings.set(settings);
     let (key, _peers) = park_streams(&worker, 1, 1);
     assert!(!shed(&worker, key, IdleKind::StateSettled));
-    late(&worker, key);
-    assert!(worker.table.borrow_mut().slot(key).is_some(), "by the longer timeout");
     let mut table = worker.table.borrow_mut();
     let SlotState::Parked { relay, .. } = &mut table.slot(key).unwrap().state else { panic!() };
     assert!(relay.is_pair(), "a drain begins with others");

@@ -5,7 +5,9 @@ use super::{Download, Upload};
 use bytes::BytesMut;
 use eyelet_compress::WhyNot;
 use eyelet_downstream::connection::log_entry::Written;
-use eyelet_downstream::connection::resting::{RECEIVED_BYTES_MAX, RestingDownload};
+use eyelet_downstream::connection::resting::{
+    RECEIVED_BYTES_MAX, RestingDownload, RestingWebSocket,
+};
 use eyelet_http1::body::Decoder;
 use eyelet_http1::boundary::Boundary;
 use eyelet_http1::head::Length;
@@ -16,6 +18,11 @@ impl<'a> Upload<'a> {
         let mut sent = Self::new(counts, BytesMut::new(), Length::Empty, false);
         sent.done = true;
         sent
+    }
+
+    /// Whether all that has come of a WebSocket is written, and more may come.
+    pub fn may_rest_open(&self) -> bool {
+        !self.read && !self.broken && self.queue.is_empty() && self.recoded.is_none()
     }
 
     /// Whether nothing of it is left to be done.
@@ -45,7 +52,6 @@ impl<'a> Download<'a> {
             && !self.ended
             && self.taken == self.given
             && received.len() <= RECEIVED_BYTES_MAX
-            && !matches!(self.boundary, Boundary::Frames(_))
     }
 
     /// What rests of it. `None`: it has ended.
@@ -59,4 +65,24 @@ impl<'a> Download<'a> {
         self.rests = true;
         Some(RestingDownload { place, received, events, passed: self.taken, why_not })
     }
+}
+
+/// What rests of a WebSocket. `None`: it is none.
+pub fn rest_websocket(up: &Upload<'_>, down: &mut Download<'_>) -> Option<RestingWebSocket> {
+    let frames = [up.boundary.frames()?, down.boundary.frames()?];
+    down.rests = true;
+    Some(RestingWebSocket { frames, passed: down.taken })
+}
+
+/// Both directions of a WebSocket that rested.
+pub fn resumed_websocket<'a>(
+    counts: &'a Written<'a>,
+    &RestingWebSocket { frames: [up, down], passed }: &RestingWebSocket,
+) -> (Upload<'a>, Download<'a>) {
+    let mut upload = Upload::new(counts, BytesMut::new(), Length::UntilClose, false);
+    let mut download = Download::new(counts, Length::UntilClose);
+    upload.follow(Boundary::Frames(up));
+    download.follow(Boundary::Frames(down));
+    (download.taken, download.given) = (passed, passed);
+    (upload, download)
 }

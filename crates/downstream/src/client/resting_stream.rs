@@ -1,0 +1,73 @@
+//! The exchange of an HTTP/2 stream that rests: what its task leaves, and the form in which a parked
+//! connection keeps it. docs/handover-format.md describes the form.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use eyelet_telemetry::upstream::OpenExchange;
+use serde::{Deserialize, Serialize};
+
+use super::clock::ms;
+
+/// Bytes of the longest name of an upstream that is read: a path of a Unix socket has 108.
+const NAME_BYTES_MAX: usize = 512;
+
+/// The exchange of a stream that rests.
+pub struct RestingStream {
+    /// Its facts and its step, packed: `RestingExchange`.
+    pub form: Vec<u8>,
+    /// The upstream's socket, which is registered nowhere.
+    pub socket: OwnedFd,
+    /// The upstream's address.
+    pub name: Arc<str>,
+    /// Where the exchange counts until it ends.
+    pub open: Vec<OpenExchange>,
+    /// Since when nothing has moved.
+    pub since: Instant,
+    /// For how long that may be so.
+    pub idle_max: Duration,
+}
+
+/// What a parked connection keeps of it: its first byte is the version of what follows. The socket
+/// is beside the connection, at the place that the stream has among those that are open.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+pub struct StreamFormV1<'a> {
+    /// The upstream's address, if it is not the one of the connection.
+    pub name: Option<&'a str>,
+    /// Milliseconds in which nothing has moved, when the connection was parked.
+    pub idle_ms: u64,
+    /// Places where the exchange counts, of those of the connection.
+    pub open: u8,
+    /// `RestingExchange`.
+    pub exchange: &'a [u8],
+}
+
+impl<'a> StreamFormV1<'a> {
+    /// The form of a stream of a connection with this upstream.
+    pub fn of(stream: &'a RestingStream, upstream: Option<&str>) -> Self {
+        Self {
+            name: Some(&*stream.name).filter(|name| Some(*name) != upstream),
+            idle_ms: ms(stream.since.elapsed()),
+            open: u8::try_from(stream.open.len()).unwrap_or(u8::MAX),
+            exchange: &stream.form,
+        }
+    }
+
+    /// Appends the form.
+    pub fn pack(&self, out: &mut Vec<u8>) {
+        // The values are plain, so neither step can fail. An empty form would not be read.
+        let (at, len) = (out.len(), postcard::experimental::serialized_size(self).unwrap_or(0));
+        out.resize(at + len, 0);
+        if postcard::to_slice(self, &mut out[at..]).is_err() {
+            out.truncate(at);
+        }
+    }
+
+    /// Reads the next form, and returns what is behind it. `None`: there is none.
+    pub fn unpack(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
+        let (form, behind): (Self, _) = postcard::take_from_bytes(bytes).ok()?;
+        let is_short = form.name.is_none_or(|name| name.len() <= NAME_BYTES_MAX);
+        is_short.then_some((form, behind))
+    }
+}

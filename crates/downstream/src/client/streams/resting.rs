@@ -1,0 +1,113 @@
+//! Streams that rest. A stream's task says when nothing moves any more. Once all of a connection say
+//! so, they are asked to leave what they know, and end. If one of them goes on instead, all do.
+
+use std::mem;
+
+use super::{State, Streams};
+use crate::client::resting_stream::RestingStream;
+use crate::client::state::{StreamRest, StreamState};
+
+impl Streams {
+    // The tasks of streams.
+
+    /// Whether the client's side of a stream may rest.
+    pub fn may_rest(&self, id: u32) -> bool {
+        let state = &mut *self.state.borrow_mut();
+        let sealed = state.out.sent();
+        state.find(id).is_some_and(|stream| stream.may_rest(sealed))
+    }
+
+    /// Whether the deadline of a stream has passed.
+    pub fn is_late(&self, id: u32) -> bool {
+        self.state.borrow_mut().find(id).is_some_and(|stream| stream.is_late)
+    }
+
+    /// Whether a stream's task has said that nothing moves.
+    pub fn is_quiet(&self, id: u32) -> bool {
+        let mut state = self.state.borrow_mut();
+        state.find(id).is_some_and(|stream| !matches!(stream.rest, StreamRest::No))
+    }
+
+    /// Notes whether nothing of a stream moves. Returns whether its task is to leave it now.
+    pub fn set_quiet(&self, id: u32, is_quiet: bool) -> bool {
+        let state = &mut *self.state.borrow_mut();
+        let Some(stream) = state.find(id) else { return false };
+        match (&stream.rest, is_quiet) {
+            (StreamRest::Asked, true) => return true,
+            (StreamRest::No, true) => stream.rest = StreamRest::Quiet,
+            (StreamRest::Quiet | StreamRest::Asked, false) => stream.rest = StreamRest::No,
+            _ => return false,
+        }
+        state.wake_driver();
+        false
+    }
+
+    /// Keeps what the task of a stream leaves.
+    pub fn leave(&self, id: u32, resting: RestingStream) {
+        let state = &mut *self.state.borrow_mut();
+        if let Some(stream) = state.find(id) {
+            stream.rests(resting);
+        }
+        state.wake_driver();
+    }
+
+    /// Adds a stream that rested with its connection. `has_ended`: its request has.
+    pub fn resume(&self, id: u32, has_ended: bool) {
+        let mut stream = StreamState::new(id, has_ended);
+        (stream.has_run, stream.is_answered) = (true, true);
+        self.state.borrow_mut().streams.push(stream);
+    }
+
+    // The connection's task.
+
+    /// Whether all streams say that nothing moves, and there are some.
+    pub fn all_quiet(&self) -> bool {
+        let state = self.state.borrow();
+        let is_moving = |stream: &StreamState| matches!(stream.rest, StreamRest::No);
+        !state.streams.is_empty() && !state.streams.iter().any(is_moving)
+    }
+
+    /// Asks the streams to rest if all are quiet and the connection `may` rest with them. Otherwise
+    /// returns those that rest and have to go on.
+    pub fn settle(&self, may: bool) -> Vec<(u32, RestingStream)> {
+        let State { streams, .. } = &mut *self.state.borrow_mut();
+        let is_moving = |stream: &StreamState| {
+            matches!(stream.rest, StreamRest::No | StreamRest::Rests { is_called: true, .. })
+        };
+        if may && !streams.iter().any(is_moving) {
+            for stream in streams.iter_mut() {
+                if matches!(stream.rest, StreamRest::Quiet) {
+                    stream.rest = StreamRest::Asked;
+                    stream.wake();
+                }
+            }
+            return Vec::new();
+        }
+        streams.iter_mut().filter_map(|stream| Some((stream.id, stream.goes_on()?))).collect()
+    }
+
+    /// Has all tasks of streams run.
+    pub fn wake_all(&self) {
+        self.state.borrow_mut().streams.iter_mut().for_each(StreamState::wake);
+    }
+
+    /// Whether all streams rest. True if there are none.
+    pub fn all_rest(&self) -> bool {
+        self.state.borrow().all_rest()
+    }
+
+    /// Takes the streams, which all rest, in the order of their identifiers.
+    pub fn take_resting(&self) -> Vec<(u32, RestingStream)> {
+        let streams = mem::take(&mut self.state.borrow_mut().streams);
+        streams.into_iter().filter_map(|mut stream| Some((stream.id, stream.goes_on()?))).collect()
+    }
+}
+
+impl State {
+    pub(super) fn all_rest(&self) -> bool {
+        let rests = |stream: &StreamState| {
+            matches!(stream.rest, StreamRest::Rests { is_called: false, .. })
+        };
+        self.streams.iter().all(rests)
+    }
+}

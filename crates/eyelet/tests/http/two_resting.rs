@@ -1,0 +1,346 @@
+//! Streams without an end, by HTTP/2: once nothing of any stream moves, the connection is parked
+//! with the upstreams of all. Bytes of any side have it go on, as if it had never rested.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use h2::{RecvStream, SendStream};
+use http::Request;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::client::Offer;
+use crate::support::program::need;
+use crate::support::two::{Two, get, run};
+use crate::support::web::{Web, head, line, switched};
+use crate::support::{A_WHILE, SOON, Upstream, expect, until};
+
+const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
+const EVENTS: &str = "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n";
+
+/// An edge to an application by hand.
+#[derive(Clone)]
+struct Scene {
+    web: Arc<Web>,
+}
+
+/// A stream of a client, and its upstream.
+struct Begun {
+    send: SendStream<Bytes>,
+    receive: RecvStream,
+    app: TcpStream,
+}
+
+impl Scene {
+    fn new(more: &str) -> Self {
+        let web = Web::with(Upstream::by_hand(), "", &format!("{ADMIN}{more}"));
+        Self { web: Arc::new(web) }
+    }
+
+    /// Begins a WebSocket.
+    async fn chat(&self, two: &mut Two) -> Begun {
+        let mut looks = 0;
+        while !two.send.is_extended_connect_protocol_enabled() {
+            assert!(looks < 1000, "its SETTINGS do not say so");
+            looks += 1;
+            tokio::time::sleep(SOON / 1000).await;
+        }
+        let mut ask = Request::connect("https://app.test/chat").body(()).unwrap();
+        ask.extensions_mut().insert(h2::ext::Protocol::from_static("websocket"));
+        self.begin(two, ask, false, |head| switched(head)).await
+    }
+
+    /// Begins a response with these fields.
+    async fn ask(&self, two: &mut Two, fields: &'static str) -> Begun {
+        let said = move |_: &str| format!("HTTP/1.1 200 OK\r\n{fields}\r\n");
+        self.begin(two, get("/events"), true, said).await
+    }
+
+    async fn begin(
+        &self,
+        two: &mut Two,
+        ask: Request<()>,
+        is_whole: bool,
+        said: impl FnOnce(&str) -> String,
+    ) -> Begun {
+        two.send = two.send.clone().ready().await.unwrap();
+        let (response, send) = two.send.send_request(ask, is_whole).unwrap();
+        let web = self.web.clone();
+        let take = move || {
+            let mut app = web.app.take();
+            let asked = head(&mut app);
+            (app, asked)
+        };
+        let (mut app, asked) = tokio::task::spawn_blocking(take).await.unwrap();
+        app.write_all(said(&asked).as_bytes()).unwrap();
+        let response = response.await.unwrap();
+        assert_eq!(response.status(), 200);
+        Begun { send, receive: response.into_body(), app }
+    }
+
+    /// Waits until so many connections are parked, and no other is there.
+    async fn rest(&self, count: usize) {
+        let socket = self.web.pki.folder.path().join("admin.sock");
+        let parked = move || {
+            until("all to rest", || {
+                let listed = listed(&socket)?;
+                let is_parked = |one: &Value| one["state"] == "parked";
+                (listed.len() == count && listed.iter().all(is_parked)).then_some(())
+            });
+        };
+        tokio::task::spawn_blocking(parked).await.unwrap();
+    }
+
+    /// The value of a metric.
+    fn metric(&self, name: &str) -> usize {
+        let socket = self.web.pki.folder.path().join("admin.sock");
+        let all = admin(&socket, "GET /metrics").unwrap();
+        let value = all.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+        value.unwrap().parse().unwrap()
+    }
+}
+
+impl Begun {
+    /// The upstream says something, which the client hears.
+    async fn hear(&mut self, text: &str) {
+        self.app.write_all(text.as_bytes()).unwrap();
+        self.heard(text).await;
+    }
+
+    async fn heard(&mut self, text: &str) {
+        let mut heard = Vec::new();
+        while heard.len() < text.len() {
+            let piece = self.receive.data().await.unwrap().unwrap();
+            self.receive.flow_control().release_capacity(piece.len()).unwrap();
+            heard.extend_from_slice(&piece);
+        }
+        assert_eq!(String::from_utf8_lossy(&heard), text);
+    }
+
+    /// The response ends properly, and nothing comes before.
+    async fn ended(&mut self) {
+        while let Some(piece) = self.receive.data().await {
+            assert_eq!(piece.unwrap(), "");
+        }
+    }
+
+    /// An event, in a chunk.
+    async fn event(&mut self, text: &str) {
+        let chunk = format!("{:x}\r\n{text}\r\n", text.len());
+        self.app.write_all(chunk.as_bytes()).unwrap();
+        self.heard(text).await;
+    }
+
+    /// The client says something, which the upstream hears.
+    async fn say(&mut self, text: &'static str) {
+        self.send.send_data(text.into(), false).unwrap();
+        let mut app = self.app.try_clone().unwrap();
+        tokio::task::spawn_blocking(move || expect(&mut app, text.as_bytes())).await.unwrap();
+    }
+}
+
+/// What `[admin]` answers.
+fn admin(socket: &Path, ask: &str) -> Option<String> {
+    let mut stream = UnixStream::connect(socket).ok()?;
+    stream.write_all(format!("{ask} HTTP/1.0\r\n\r\n").as_bytes()).ok()?;
+    let mut said = String::new();
+    stream.read_to_string(&mut said).ok()?;
+    Some(said.split_once("\r\n\r\n")?.1.to_owned())
+}
+
+/// All connections, as `[admin]` lists them.
+fn listed(socket: &Path) -> Option<Vec<Value>> {
+    serde_json::from_str(&admin(socket, "GET /connections")?).ok()
+}
+
+/// Of either kind, on one connection: bytes both ways, a part of a frame, a new request, and the
+/// end of each by either side.
+#[test]
+fn streams_of_all_kinds_rest_and_go_on() {
+    let scene = Scene::new("");
+    run(async {
+        let mut two = scene.web.connect_two().await;
+        let mut chat = scene.chat(&mut two).await;
+        chat.hear("first").await;
+        scene.rest(1).await;
+        chat.hear("a frame's part \u{1}\u{5}").await;
+        scene.rest(1).await;
+        chat.say("ping").await;
+        let mut events = scene.ask(&mut two, EVENTS).await;
+        let mut download = scene.ask(&mut two, "Content-Length: 12\r\n").await;
+        download.hear("hello ").await;
+        for round in 0..2 {
+            scene.rest(1).await;
+            events.event(&format!("data: {round}\n\n")).await;
+            chat.say("again").await;
+        }
+        scene.rest(1).await;
+        download.hear("rested").await;
+        download.ended().await;
+        scene.rest(1).await;
+        events.app.write_all(b"0\r\n\r\n").unwrap();
+        events.ended().await;
+        scene.rest(1).await;
+        chat.send.send_data("bye".into(), true).unwrap();
+        let mut app = chat.app.try_clone().unwrap();
+        let heard = tokio::task::spawn_blocking(move || {
+            let mut heard = String::new();
+            app.read_to_string(&mut heard).map(|_| heard)
+        });
+        assert_eq!(heard.await.unwrap().unwrap(), "bye");
+        chat.app.shutdown(Shutdown::Write).unwrap();
+        chat.ended().await;
+    });
+    let said = scene.web.request_line("/chat");
+    assert_eq!(said["reason"], "switched protocols", "{said}");
+    assert_eq!(said["upstream"], scene.web.app.address.to_string(), "{said}");
+    assert_eq!(said["bytes_to_client"], 5 + 17, "{said}");
+    let is_event = |line: &Value| line["http"]["path"] == "/events" && line["reason"] == "complete";
+    until("both lines", || (scene.web.edge.count(is_event) == 2).then_some(()));
+}
+
+/// The client's reset, the upstream's, and the end of the client's connection.
+#[test]
+fn an_end_of_either_side_is_passed_on_from_rest() {
+    let scene = Scene::new("");
+    run(async {
+        let mut two = scene.web.connect_two().await;
+        let (mut one, mut other) = (scene.chat(&mut two).await, scene.ask(&mut two, EVENTS).await);
+        let mut third = scene.ask(&mut two, EVENTS).await;
+        scene.rest(1).await;
+        one.send.send_reset(h2::Reason::CANCEL);
+        assert_eq!(gone(one.app).await, 0);
+        scene.rest(1).await;
+        drop(other.app);
+        let cut = other.receive.data().await.unwrap().unwrap_err();
+        assert_eq!(cut.reason(), Some(h2::Reason::INTERNAL_ERROR), "{cut}");
+        scene.rest(1).await;
+        third.event("data: still\n\n").await;
+        scene.rest(1).await;
+        two.driven.abort();
+        // A client that has ended its connection may still read: only its reset says otherwise.
+        third.app.write_all(b"1\r\na\r\n").unwrap();
+        assert_eq!(gone(third.app).await, 0);
+    });
+    let is_line = |line: &Value| line["http"]["status"] == 200;
+    until("all lines", || (scene.web.edge.count(is_line) == 3).then_some(()));
+}
+
+/// What the upstream reads when its client is gone.
+async fn gone(mut app: TcpStream) -> usize {
+    tokio::task::spawn_blocking(move || app.read(&mut [0; 64]).unwrap_or(0)).await.unwrap()
+}
+
+/// Its frames are answered where they are, and no stream's time begins anew by them.
+#[test]
+fn pings_do_not_wake_it_and_a_stream_is_bounded_by_its_own_time() {
+    let scene = Scene::new("[http]\nbody_timeout = \"6s\"\n");
+    run(async {
+        let config = Offer { alpn: &["h2"], ..Offer::new(&scene.web.pki) }.config();
+        let socket = tokio::net::TcpStream::connect(scene.web.edge.address()).await.unwrap();
+        let name = "app.test".try_into().unwrap();
+        let tls = tokio_rustls::TlsConnector::from(config).connect(name, socket).await.unwrap();
+        let (send, mut connection) = h2::client::handshake(tls).await.unwrap();
+        let mut pings = connection.ping_pong().unwrap();
+        let mut two = Two { send, driven: tokio::spawn(connection) };
+        let mut events = scene.ask(&mut two, EVENTS).await;
+        events.event("data: 1\n\n").await;
+        scene.rest(1).await;
+        let ping = tokio::spawn(async move {
+            while pings.ping(h2::Ping::opaque()).await.is_ok() {
+                tokio::time::sleep(A_WHILE).await;
+            }
+        });
+        let cut = events.receive.data().await.unwrap().unwrap_err();
+        assert_eq!(cut.reason(), Some(h2::Reason::INTERNAL_ERROR), "{cut}");
+        ping.abort();
+    });
+    let said = scene.web.request_line("/events");
+    assert_eq!(said["reason"], "body_timeout", "{said}");
+}
+
+/// A drain ends a WebSocket by close frames and an event stream between two events.
+#[test]
+fn a_drain_ends_streams_at_rest_properly() {
+    let scene = Scene::new("[limits]\ndrain_timeout = \"30s\"\n");
+    run(async {
+        let mut two = scene.web.connect_two().await;
+        let mut chat = scene.chat(&mut two).await;
+        let mut events = scene.ask(&mut two, EVENTS).await;
+        events.event("data: 1\n\n").await;
+        scene.rest(1).await;
+        scene.web.edge.signal(Signal::TERM);
+        // Between two events.
+        events.ended().await;
+        let close = chat.receive.data().await.unwrap().unwrap();
+        assert_eq!(close[..], [0x88, 2, 3, 0xe9]);
+    });
+    let mut web = Arc::into_inner(scene.web).unwrap();
+    assert!(web.edge.wait_exit_alone().success());
+    let is_line = |line: &Value| line["http"]["status"] == 200;
+    assert_eq!(web.edge.count(is_line), 2);
+}
+
+/// Bytes of what is parked, beside those of an idle connection. The first stream of a connection
+/// has its tables beside it.
+#[test]
+fn a_stream_at_rest_is_small() {
+    let scene = Scene::new("");
+    run(async {
+        let mut two = scene.web.connect_two().await;
+        let mut all = vec![scene.chat(&mut two).await];
+        all[0].hear("first").await;
+        scene.rest(1).await;
+        let first = scene.metric("eyelet_parked_memory_bytes");
+        for _ in 0..9 {
+            all.push(scene.chat(&mut two).await);
+        }
+        scene.rest(1).await;
+        let ten = scene.metric("eyelet_parked_memory_bytes");
+        assert!(first <= 900, "{first} bytes with one stream");
+        assert!(ten - first <= 9 * 300, "{} bytes for nine more", ten - first);
+        println!("one stream: {first}; each further one: {}", (ten - first) / 9);
+        assert_eq!(listed(&scene.web.pki.folder.path().join("admin.sock")).unwrap().len(), 1);
+        for (nth, stream) in all.iter_mut().enumerate() {
+            stream.hear(&format!("to {nth}")).await;
+        }
+    });
+}
+
+/// Node, over two rests.
+#[test]
+fn node_hears_all_of_a_websocket_that_rests() {
+    if !need("node") {
+        return;
+    }
+    let scene = Scene::new("");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/websocket2.js");
+    let mut node = Command::new("node");
+    node.args([script, &scene.web.edge.port().to_string(), "app.test"]);
+    node.arg(scene.web.pki.text("ca.pem")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut node = node.spawn().unwrap();
+    let (mut say, mut hear) = (node.stdin.take().unwrap(), node.stdout.take().unwrap());
+    let mut app = scene.web.app.take();
+    let asked = head(&mut app);
+    app.write_all(switched(&asked).as_bytes()).unwrap();
+    assert_eq!(line(&mut hear).trim(), "open");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for text in ["one", "two"] {
+        runtime.block_on(scene.rest(1));
+        app.write_all(&[&[0x81, 3], text.as_bytes()].concat()).unwrap();
+        assert_eq!(line(&mut hear).trim(), text);
+        runtime.block_on(scene.rest(1));
+        say.write_all(format!("{text}\n").as_bytes()).unwrap();
+        expect(&mut app, &[&[0x81, 0x83, 0, 0, 0, 0], text.as_bytes()].concat());
+    }
+    let _ = node.kill();
+    let _ = node.wait();
+    drop(app);
+    let said = scene.web.request_line("/chat");
+    assert_eq!(said["bytes_to_client"], 10, "{said}");
+}

@@ -1,0 +1,164 @@
+//! An HTTP/2 connection whose open streams all rest: it is parked with the upstreams' sockets, and
+//! each stream goes on in a task of its own when it wakes.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use eyelet_downstream::client::http2::Http2Stream;
+use eyelet_downstream::client::resting_stream::{RestingStream, StreamFormV1};
+use eyelet_downstream::connection::resting::{RestingExchange, RestingState};
+use eyelet_downstream::connection::served_connection::ServedConnection;
+use eyelet_engine::park;
+use eyelet_engine::table::Phase;
+use eyelet_engine::worker::Handle;
+use eyelet_memory::budget::{Counted, STREAM_BYTES};
+use eyelet_telemetry::reason::Reason;
+use eyelet_telemetry::upstream::{CountedAt, OpenExchange};
+
+use super::parked::{pack, read_forms, write_forms};
+use super::tasks::{self, StreamJob, StreamWork};
+use super::{Last, ServedStreams};
+use crate::exchange::rest::ResumedExchange;
+use crate::exchange::resting::RestingSocket;
+
+impl ServedStreams {
+    /// Has the streams rest where all of them may, or go on where one does.
+    pub(super) fn settle(&mut self) {
+        let is_leaving = self.served.worker.engine.is_leaving();
+        if std::mem::replace(&mut self.was_leaving, is_leaving) != is_leaving {
+            // A stream may rest at once then.
+            self.streams.wake_all();
+        }
+        let may = self.streams.all_quiet()
+            && self.going_away.is_none()
+            && !self.client.handle.is_to_end()
+            && self.client.is_at_rest()
+            && self.streams.is_at_rest();
+        for (id, stream) in self.streams.settle(may) {
+            self.go_on(id, stream);
+        }
+    }
+
+    /// Begins a task that goes on with a stream that rested.
+    fn go_on(&self, id: u32, stream: RestingStream) {
+        let Some(exchange) = RestingExchange::unpack(&stream.form) else {
+            tracing::error!("internal error: an exchange at rest is none, and is reset");
+            return self.streams.end(id);
+        };
+        let (is_over, passed) = match &exchange.state {
+            RestingState::PassesDown(download) => (true, download.passed),
+            RestingState::WebSocket(websocket) => (false, websocket.passed),
+        };
+        let two = Http2Stream::resumed(self.streams.clone(), id, (is_over, passed));
+        let RestingStream { socket, name, open, since, .. } = stream;
+        let kept = RestingSocket { socket, open };
+        let resumed = Box::new(ResumedExchange { exchange, kept, name, since });
+        let engine = &self.served.worker.engine;
+        let counted = Counted::new(&engine.process.budget, STREAM_BYTES);
+        let serving = engine.count_task(self.served.info.client.ip());
+        let (served, work) = (self.served.clone(), StreamWork::Rested(resumed));
+        tasks::begin(StreamJob { served, work, two, counted, serving });
+    }
+
+    /// Goes on with the streams of a connection that was parked.
+    pub(super) fn resume(&mut self, rested: Vec<RestingStream>) {
+        if rested.is_empty() {
+            return;
+        }
+        self.is_unused = false;
+        self.served.worker.engine.enters(self.client.handle.key(), Phase::Busy);
+        for ((id, has_ended), stream) in self.streams.open().into_iter().zip(rested) {
+            self.streams.resume(id, has_ended);
+            self.go_on(id, stream);
+        }
+    }
+
+    /// Parks the connection: what is left of it is its state, as bytes, and the upstreams' sockets.
+    pub(super) fn rest(self) {
+        let (state, open) = (self.streams.export(), self.streams.open());
+        let resting = self.streams.take_resting();
+        let is_each = open.iter().map(|(id, _)| id).eq(resting.iter().map(|(id, _)| id));
+        let Some(state) = state.filter(|_| is_each) else { return self.end_unparked() };
+        let mut info = self.served.info_now();
+        let (mut sockets, mut open, mut forms) = (Vec::new(), Vec::new(), Vec::new());
+        if !resting.is_empty() {
+            let noted = noted(&self.served, &resting);
+            self.client.handle.note_idle(noted);
+            let upstream = info.decided.upstream.as_ref().map(|name| name.to_text());
+            let streams = resting.iter().map(|(_, stream)| stream);
+            let streams = streams.map(|stream| StreamFormV1::of(stream, upstream.as_deref()));
+            forms = write_forms(noted, &streams.collect::<Vec<_>>());
+        }
+        for (_, stream) in resting {
+            sockets.push(stream.socket);
+            open.extend(stream.open);
+        }
+        if self.client.handle.give_sockets(sockets).is_err() {
+            return self.end_unparked();
+        }
+        info.decided.counted_at = CountedAt::resting(open);
+        let Self { client, served, is_unused, .. } = self;
+        let state = pack(&state, &forms, &served.worker.engine.pieces);
+        if is_unused {
+            // Its client only sent what is no request: the time until GOAWAY goes on.
+            client.handle.stays_idle();
+        }
+        let (handle, relay) = client.into_parked(served.preface.clone(), Some(state));
+        park::park(&handle, &mut info, relay);
+    }
+
+    /// Ends a connection that cannot be parked although it was to be. As one that just begins, its
+    /// client's next bytes would be misread.
+    fn end_unparked(self) {
+        self.streams.close(eyelet_h2::ErrorCode::NO_ERROR);
+        let reason = Reason::Internal("an HTTP/2 connection that cannot be parked");
+        self.end(Last::Close(reason));
+    }
+}
+
+/// How long the connection counts as idle, so that it is due with the first of its streams.
+fn noted(served: &ServedConnection, resting: &[(u32, RestingStream)]) -> Duration {
+    let left = |(_, stream): &(_, RestingStream)| {
+        stream.idle_max.saturating_sub(stream.since.elapsed())
+    };
+    let least = resting.iter().map(left).min().unwrap_or_default();
+    served.worker.shared.config.limits.idle_timeout.saturating_sub(least)
+}
+
+/// The streams of a connection that wakes, in the order of their identifiers. `None`: they are not
+/// those of its sockets.
+pub(super) fn take_rested(
+    handle: &Handle,
+    served: &mut ServedConnection,
+    forms: &[u8],
+) -> Option<Vec<RestingStream>> {
+    let decided = &mut served.info.decided;
+    let counted_at = decided.counted_at.take();
+    let mut open = counted_at.map(CountedAt::resumed).unwrap_or_default().into_iter();
+    let sockets = handle.take_sockets();
+    let (noted, forms) = read_forms(forms)?;
+    let counts = forms.iter().map(|form| usize::from(form.open)).sum::<usize>();
+    // In another process they count nowhere.
+    let has_counts = counts == open.len();
+    let upstream = decided.upstream.as_ref().map(|name| name.to_text());
+    let upstream: Rc<str> = upstream.unwrap_or_default().into();
+    let slept = handle.idle().saturating_sub(noted);
+    let now = Instant::now();
+    let mut rested = Vec::with_capacity(forms.len());
+    if forms.len() != sockets.len() {
+        return None;
+    }
+    for (form, further) in forms.into_iter().zip(sockets) {
+        let idle = Duration::from_millis(form.idle_ms).saturating_add(slept);
+        let count = if has_counts { form.open.into() } else { 0 };
+        rested.push(RestingStream {
+            form: form.exchange.to_vec(),
+            socket: further.socket,
+            name: form.name.unwrap_or(&upstream).into(),
+            open: open.by_ref().take(count).collect::<Vec<OpenExchange>>(),
+            since: now.checked_sub(idle).unwrap_or(now),
+            idle_max: Duration::ZERO,
+        });
+    }
+    Some(rested)
+}
