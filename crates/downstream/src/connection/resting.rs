@@ -367,7 +367,9 @@ mod tests {
     fn a_websocket_has_one_form() {
         let mut part = FrameReader::default();
         part.read(&[0x81, 0x85, 1]);
-        for (frames, bytes) in [([FrameReader::default(); 2], 46), ([part; 2], 46 + 2 * EXPORT_BYTES)] {
+        for (frames, bytes) in
+            [([FrameReader::default(); 2], 46), ([part; 2], 46 + 2 * EXPORT_BYTES)]
+        {
             let state = RestingState::WebSocket(RestingWebSocket { frames, passed: 70_000 });
             let exchange = RestingExchange { facts: events("/events?topic=news").facts, state };
             let form = packed(&exchange);

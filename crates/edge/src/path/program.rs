@@ -102,12 +102,7 @@ impl Program for Service {
         eyelet_http::last_bytes(state)
     }
 
-    fn pack_state(
-        &self,
-        decided: &Decided,
-        state: &[u8],
-        sockets: usize,
-    ) -> Option<PackedBytes> {
+    fn pack_state(&self, decided: &Decided, state: &[u8], sockets: usize) -> Option<PackedBytes> {
         let pieces = &self.worker.borrow().engine.pieces;
         decided.http2.then(|| eyelet_http::pack_state(state, sockets, pieces)).flatten()
     }

@@ -338,7 +338,8 @@ fn pack_state(worker: &Worker, mut detached: Detached) -> Result<Detached, Impor
     let Some(state) = detached.state() else { return Ok(detached) };
     let sockets = detached.further_count();
     let decided = &detached.info.decided;
-    let packed = worker.program().and_then(|program| program.pack_state(decided, state.first(), sockets));
+    let packed =
+        worker.program().and_then(|program| program.pack_state(decided, state.first(), sockets));
     detached.keep_state(packed.ok_or(ImportError::State)?)?;
     Ok(detached)
 }

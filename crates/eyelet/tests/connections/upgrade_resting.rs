@@ -3,11 +3,16 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
+use bytes::Bytes;
+use h2::client::ResponseFuture;
+use h2::{RecvStream, SendStream};
+
 use super::upgrade::Scene;
 use crate::support::client::TLS13;
 use crate::support::client::echo;
-use crate::support::web::{chunks, head};
-use crate::support::{Tls, Upstream, expect, noise};
+use crate::support::two::{Two, get, run};
+use crate::support::web::{chunks, head, switched};
+use crate::support::{SOON, Tls, Upstream, expect, noise};
 
 const HELD: &str = "workers = 1\n[limits]\ndrain_timeout = \"10m\"\n";
 
@@ -116,4 +121,70 @@ fn a_download_moves_while_its_client_is_slow() {
     let is_complete = |line: &serde_json::Value| line["reason"] == "complete";
     let said = scene.edge.line("the download", is_complete);
     assert_eq!(said["bytes_sent"], BODY_BYTES, "{said}");
+}
+
+/// A stream by HTTP/2 that has begun, and its upstream.
+async fn begin_two(
+    scene: &Scene,
+    (response, send): (ResponseFuture, SendStream<Bytes>),
+    said: impl FnOnce(&str) -> String + Send + 'static,
+) -> (RecvStream, SendStream<Bytes>, TcpStream) {
+    // What the edge asks comes without the client.
+    tokio::time::sleep(SOON / 600).await;
+    let mut app = scene.http.take();
+    let asked = head(&mut app);
+    app.write_all(said(&asked).as_bytes()).unwrap();
+    let response = response.await.unwrap();
+    assert_eq!(response.status(), 200);
+    (response.into_body(), send, app)
+}
+
+/// Hears a text.
+async fn hears(receive: &mut RecvStream, text: &str) {
+    let mut heard = Vec::new();
+    while heard.len() < text.len() {
+        let piece = receive.data().await.unwrap().unwrap();
+        receive.flow_control().release_capacity(piece.len()).unwrap();
+        heard.extend_from_slice(&piece);
+    }
+    assert_eq!(String::from_utf8_lossy(&heard), text);
+}
+
+/// WebSockets and event streams of one HTTP/2 connection move with it, and lose nothing.
+#[test]
+fn streams_by_http2_move_at_every_upgrade() {
+    const EVENTS: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let mut scene = Scene::to(Upstream::by_hand(), HELD);
+    run(async {
+        let mut two = Two::connect(&scene.pki, scene.address()).await;
+        let begun = two.chat().await;
+        let (mut chat, mut send, mut of_chat) = begin_two(&scene, begun, switched).await;
+        two.send = two.send.clone().ready().await.unwrap();
+        let begun = two.send.send_request(get("/events"), true).unwrap();
+        let (mut events, _, mut of_events) = begin_two(&scene, begun, |_| EVENTS.to_owned()).await;
+        for round in 0..3 {
+            // A half frame and a half chunk.
+            of_chat.write_all(b"\x01\x05ab").unwrap();
+            hears(&mut chat, "\u{1}\u{5}ab").await;
+            for (piece, text) in [("5\r\nab", "ab"), ("cde\r\n", "cde")] {
+                of_events.write_all(piece.as_bytes()).unwrap();
+                hears(&mut events, text).await;
+            }
+            // Its answer goes by the connection's task.
+            tokio::time::sleep(SOON / 300).await;
+            if round < 2 {
+                scene.upgrade_whole();
+            }
+            send.send_data("from the client".into(), false).unwrap();
+            tokio::time::sleep(SOON / 300).await;
+            expect(&mut of_chat, b"from the client");
+        }
+        of_events.write_all(b"0\r\n\r\n").unwrap();
+        while let Some(piece) = events.data().await {
+            assert_eq!(piece.unwrap(), "");
+        }
+    });
+    let said = scene.edge.line("the event stream", |line| line["http"]["path"] == "/events");
+    assert_eq!((&said["reason"], &said["rule"]), (&"complete".into(), &"app".into()), "{said}");
+    assert_eq!(said["bytes_to_client"], 15, "{said}");
 }

@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use h2::client::ResponseFuture;
 use h2::{RecvStream, SendStream};
-use http::Request;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -44,32 +44,23 @@ impl Scene {
 
     /// Begins a WebSocket.
     async fn chat(&self, two: &mut Two) -> Begun {
-        let mut looks = 0;
-        while !two.send.is_extended_connect_protocol_enabled() {
-            assert!(looks < 1000, "its SETTINGS do not say so");
-            looks += 1;
-            tokio::time::sleep(SOON / 1000).await;
-        }
-        let mut ask = Request::connect("https://app.test/chat").body(()).unwrap();
-        ask.extensions_mut().insert(h2::ext::Protocol::from_static("websocket"));
-        self.begin(two, ask, false, |head| switched(head)).await
+        let begun = two.chat().await;
+        self.begin(begun, switched).await
     }
 
     /// Begins a response with these fields.
     async fn ask(&self, two: &mut Two, fields: &'static str) -> Begun {
         let said = move |_: &str| format!("HTTP/1.1 200 OK\r\n{fields}\r\n");
-        self.begin(two, get("/events"), true, said).await
+        two.send = two.send.clone().ready().await.unwrap();
+        let begun = two.send.send_request(get("/events"), true).unwrap();
+        self.begin(begun, said).await
     }
 
     async fn begin(
         &self,
-        two: &mut Two,
-        ask: Request<()>,
-        is_whole: bool,
+        (response, send): (ResponseFuture, SendStream<Bytes>),
         said: impl FnOnce(&str) -> String,
     ) -> Begun {
-        two.send = two.send.clone().ready().await.unwrap();
-        let (response, send) = two.send.send_request(ask, is_whole).unwrap();
         let web = self.web.clone();
         let take = move || {
             let mut app = web.app.take();
@@ -262,6 +253,43 @@ fn pings_do_not_wake_it_and_a_stream_is_bounded_by_its_own_time() {
     });
     let said = scene.web.request_line("/events");
     assert_eq!(said["reason"], "body_timeout", "{said}");
+}
+
+/// A reload that keeps the rule changes nothing. One that removes it ends a WebSocket by close
+/// frames, and an event stream goes on to its end.
+#[test]
+fn a_reload_finds_streams_at_rest() {
+    let scene = Scene::new("");
+    let pki = &scene.web.pki;
+    let mut files = std::fs::read_dir(pki.folder.path()).unwrap().map(|file| file.unwrap().path());
+    let path = files.find(|path| path.extension().is_some_and(|end| end == "toml")).unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    let reload = |text: &str, said: &str| {
+        std::fs::write(&path, text).unwrap();
+        scene.web.edge.signal(Signal::HUP);
+        scene.web.edge.wait_log(said);
+    };
+    run(async {
+        let mut two = scene.web.connect_two().await;
+        let mut chat = scene.chat(&mut two).await;
+        let mut events = scene.ask(&mut two, EVENTS).await;
+        events.event("data: 1\n\n").await;
+        scene.rest(1).await;
+        reload(
+            &text.replace("[admin]", "[http]\nbody_timeout = \"50s\"\n[admin]"),
+            "configuration 2 serves",
+        );
+        chat.hear("\u{1}\u{1}a").await;
+        events.event("data: 2\n\n").await;
+        scene.rest(1).await;
+        let removed = text.replace("name = \"app\"", "name = \"other\"");
+        reload(&format!("reload_ends_removed = true\n{removed}"), "configuration 3 serves");
+        let close = chat.receive.data().await.unwrap().unwrap();
+        assert_eq!(close[..], [0x88, 2, 3, 0xe9]);
+        events.event("data: 3\n\n").await;
+        events.app.write_all(b"0\r\n\r\n").unwrap();
+        events.ended().await;
+    });
 }
 
 /// A drain ends a WebSocket by close frames and an event stream between two events.

@@ -51,6 +51,20 @@ impl Two {
         self.ask(get(path)).await
     }
 
+    /// Begins a WebSocket (RFC 8441) at `/chat`.
+    pub async fn chat(&mut self) -> (h2::client::ResponseFuture, SendStream<Bytes>) {
+        let mut looks = 0;
+        while !self.send.is_extended_connect_protocol_enabled() {
+            assert!(looks < 1000, "its SETTINGS do not say so");
+            looks += 1;
+            tokio::time::sleep(SOON / 1000).await;
+        }
+        let mut ask = Request::connect("https://app.test/chat").body(()).unwrap();
+        ask.extensions_mut().insert(h2::ext::Protocol::from_static("websocket"));
+        self.send = self.send.clone().ready().await.unwrap();
+        self.send.send_request(ask, false).unwrap()
+    }
+
     /// So many requests at once; their answers in order.
     pub async fn all(&mut self, paths: Vec<String>) -> Vec<Result<(u16, Bytes), h2::Error>> {
         let mut waiting = Vec::new();

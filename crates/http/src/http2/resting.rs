@@ -118,9 +118,8 @@ impl ServedStreams {
 
 /// How long the connection counts as idle, so that it is due with the first of its streams.
 fn noted(served: &ServedConnection, resting: &[(u32, RestingStream)]) -> Duration {
-    let left = |(_, stream): &(_, RestingStream)| {
-        stream.idle_max.saturating_sub(stream.since.elapsed())
-    };
+    let left =
+        |(_, stream): &(_, RestingStream)| stream.idle_max.saturating_sub(stream.since.elapsed());
     let least = resting.iter().map(left).min().unwrap_or_default();
     served.worker.shared.config.limits.idle_timeout.saturating_sub(least)
 }

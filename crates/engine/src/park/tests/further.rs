@@ -18,6 +18,7 @@ use crate::moving::handover::{Detached, ImportError, Stays, attach, detach};
 use crate::ready::FURTHER_MAX;
 use crate::table::timer_wheel::TICK_MS;
 use crate::testing::{SETTINGS, worker_with};
+use crate::worker::WaitError;
 
 /// What the programs of all workers have heard.
 #[derive(Default)]
@@ -42,14 +43,15 @@ impl Streams {
             let client = table.slot(handle.key()).map(|slot| socket::peek(&slot.client, &mut [0]));
             matches!(client, Some(Ok(0)))
         };
-        if has_left || handle.is_to_end() || handle.in_time().is_err() {
+        self.0.wakes.update(|wakes| wakes + 1);
+        let is_over = matches!(handle.in_time(), Err(WaitError::Shed | WaitError::Ended));
+        if has_left || is_over {
             let reason = Reason::Internal("a test");
             return handle.worker.emit(&info, &End { outcome: Outcome::Terminated, reason });
         }
         let rest = flow.into_rest();
         let state = rest.state.unwrap().whole();
         let (connection, streams) = state.split_first().unwrap();
-        self.0.wakes.update(|wakes| wakes + 1);
         let mut clients = self.0.clients.borrow_mut();
         clients.entry(*connection).or_default().extend_from_slice(&rest.to_upstream);
         let (mut left, mut sockets) = (vec![*connection], Vec::new());
@@ -289,7 +291,7 @@ fn each_end_closes_all_of_them() {
     type Act = fn(&Rc<Worker>, Key);
     let acts: [(&str, Act); 4] = [
         ("abandoned", abandon),
-        ("drained", |worker, key| close(worker, key, Reason::Drained(None))),
+        ("ended", |worker, key| close(worker, key, Reason::Ended)),
         ("shed", |worker, key| assert!(shed(worker, key, IdleKind::Plain))),
         ("unregistered", |worker, key| give_up(worker, key, Reason::Internal("a test"))),
     ];
