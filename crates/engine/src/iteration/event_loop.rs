@@ -232,7 +232,7 @@ pub async fn run(
         let goes_on = match order {
             Order::Drain => false,
             Order::HandOver => iterations.hand_over(&mut orders).await?,
-            Order::Hold | Order::Serve | Order::Reload(_) | Order::LetGo => true,
+            Order::Hold | Order::Serve | Order::Reload(_) | Order::Settled => true,
         };
         if !goes_on {
             break;

@@ -45,7 +45,7 @@ pub enum Order {
     HandOver,
     /// The process that replaces this one needs it no more: let the listening sockets go. What is
     /// left goes on until it ends.
-    LetGo,
+    Settled,
     /// End: accept no more, and let the connections end.
     Drain,
 }

@@ -294,7 +294,7 @@ fn run_edge(
         StopCause::Signal(signal) => {
             let what = if kept_max.is_some() { "leaving" } else { "draining" };
             tracing::info!("{signal}: {what}; a second signal ends at once");
-            running.elders().drain();
+            running.predecessors().drain();
         }
         StopCause::HandedOver => tracing::info!("handed over"),
         StopCause::Told => tracing::info!("draining: the process that serves says so"),

@@ -21,8 +21,8 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
 
 use self::certificates::Soonest;
-use crate::process::elders::Elders;
 use crate::process::lost_threads::lost;
+use crate::process::predecessors::Predecessors;
 use eyelet_edge::snapshot::Snapshot;
 use eyelet_edge::snapshot::published::Published;
 
@@ -50,7 +50,7 @@ impl AdminKeeper {
         published: &Arc<Published>,
         tickets: &Arc<TicketKeys>,
         connections: Connections,
-        elders: &Arc<Elders>,
+        predecessors: &Arc<Predecessors>,
     ) -> Self {
         let answers = EdgeAnswers {
             // The access log ends with the last `Published`: the thread must not be who holds it.
@@ -58,7 +58,7 @@ impl AdminKeeper {
             tickets: tickets.clone(),
             is_draining: AtomicBool::new(false),
             connections,
-            elders: elders.clone(),
+            predecessors: predecessors.clone(),
             started: Instant::now(),
             started_unix: unix_seconds(),
             reloads: [AtomicU64::new(0), AtomicU64::new(0)],
@@ -193,7 +193,7 @@ struct EdgeAnswers {
     tickets: Arc<TicketKeys>,
     is_draining: AtomicBool,
     connections: Connections,
-    elders: Arc<Elders>,
+    predecessors: Arc<Predecessors>,
     started: Instant,
     started_unix: f64,
     /// Reloads that failed, and those that serve.
@@ -255,7 +255,7 @@ impl Answers for EdgeAnswers {
             metrics.gauge("last_reload_timestamp_seconds", help, Number::Seconds(seconds));
         }
         let help = "Earlier processes that go on with connections that cannot move.";
-        metrics.gauge("lingering_processes", help, self.elders.pids().len());
+        metrics.gauge("lingering_processes", help, self.predecessors.pids().len());
         let help =
             "Threads that have ended by an internal error, and that the edge serves without.";
         metrics.gauge("lost_threads", help, self.lost_threads().len());
@@ -323,7 +323,7 @@ impl EdgeAnswers {
                 (_, LogFormat::Text) => "text",
             },
             "lost_threads": self.lost_threads(),
-            "lingering": self.elders.pids(),
+            "lingering": self.predecessors.pids(),
             "workers": self.published.upgrade().map(|published| published.workers()),
             "listeners": addresses,
             "connections": {

@@ -9,7 +9,7 @@
 //! BATCH                          ->     reads the connections and does not touch them
 //!                                <-     RECEIVED with those that it has dropped, or REFUSED
 //! COMMIT                         ->     owns the others from now on
-//! ELDER for each older process   ->
+//! PREDECESSOR for each older process   ->
 //! SETTLED                        ->     may be replaced in turn
 //! BATCH, and so on, of what comes to rest later
 //!                                <-     DRAIN
@@ -17,8 +17,8 @@
 //! ```
 //!
 //! After SETTLED the earlier process lingers: it serves what cannot move. The new process has the
-//! channel, and gives it to the one that replaces it by ELDER, so that the newest process has a
-//! channel to each older one.
+//! channel, and gives it to the one that replaces it by PREDECESSOR, so that the newest process has
+//! a channel to each older one.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -62,8 +62,8 @@ pub mod kind {
     pub const COMMIT: u8 = 12;
     /// Nothing follows.
     pub const END: u8 = 13;
-    /// [`Elder`](super::Elder), and its channel.
-    pub const ELDER: u8 = 14;
+    /// [`Predecessor`](super::Predecessor), and its channel.
+    pub const PREDECESSOR: u8 = 14;
     /// The earlier process has let its listening sockets go, and takes no connection back.
     pub const SETTLED: u8 = 15;
     /// Too many earlier processes linger, or the service ends: drain.
@@ -103,7 +103,7 @@ pub struct Handed {
 
 /// An older process, which lingers.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Elder {
+pub struct Predecessor {
     /// Its process id, if it reads DRAIN.
     pub pid: Option<u32>,
     /// DRAIN was sent.
@@ -124,9 +124,9 @@ pub struct HandoverReady {
     /// Its process id. Earlier programs do not say it.
     #[serde(default)]
     pub pid: Option<u32>,
-    /// It reads ELDER and SETTLED. Earlier programs do not.
+    /// It reads PREDECESSOR and SETTLED. Earlier programs do not.
     #[serde(default)]
-    pub knows_elders: bool,
+    pub knows_predecessors: bool,
     /// Warnings about the file, in whole lines.
     pub warnings: String,
 }
@@ -332,7 +332,7 @@ mod tests {
         let received = |kind| Received { kind, descriptors: Vec::new() };
         let body = br#"{"kept":[2],"warnings":""}"#;
         let ready: HandoverReady = read(&received(kind::READY), kind::READY, body).unwrap();
-        assert_eq!((ready.formats, ready.pid, ready.knows_elders), (vec![1], None, false));
+        assert_eq!((ready.formats, ready.pid, ready.knows_predecessors), (vec![1], None, false));
         assert_eq!(ready.batch_descriptors, BATCH_DESCRIPTORS_MAX);
         let body = br#"{"program":"0.1.0","listeners":[]}"#;
         let hello: HandoverHello = read(&received(kind::HELLO), kind::HELLO, body).unwrap();

@@ -4,9 +4,9 @@
 pub mod admin;
 pub mod control;
 pub mod diagnostics;
-pub mod elders;
 pub mod handover;
 pub mod lost_threads;
+pub mod predecessors;
 pub mod reload;
 pub mod serve;
 pub mod signals;

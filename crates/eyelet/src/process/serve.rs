@@ -14,8 +14,8 @@ use tokio::sync::watch;
 use tokio::task::LocalSet;
 
 use crate::process::admin::AdminKeeper;
-use crate::process::elders::Elders;
 use crate::process::lost_threads::{LostThreadLog, lost};
+use crate::process::predecessors::Predecessors;
 use crate::process::ticket_keeper::TicketKeeper;
 use crate::process::warm_up;
 use eyelet_acme::{Acme, AcmeKeeper};
@@ -94,7 +94,7 @@ pub struct Running {
     ticket_keeper: TicketKeeper,
     acme_keeper: AcmeKeeper,
     admin: AdminKeeper,
-    elders: Arc<Elders>,
+    predecessors: Arc<Predecessors>,
     /// `None`: the system lets no thread watch files.
     sources: Option<SourceWatcher>,
     changed: watch::Sender<ChangedSources>,
@@ -188,8 +188,8 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
     acme_keeper.configure(&snapshot.config).map_err(StartError::Acme)?;
     let published = Arc::new(Published::new(snapshot, listeners, writer.lines(), count));
     let (connections, queries) = Connections::new(count);
-    let elders = Arc::<Elders>::default();
-    let admin = AdminKeeper::new(&published, ticket_keeper.keys(), connections, &elders);
+    let predecessors = Arc::<Predecessors>::default();
+    let admin = AdminKeeper::new(&published, ticket_keeper.keys(), connections, &predecessors);
     let (orders, ordered) = watch::channel(order);
     let mut running = Running {
         published,
@@ -204,7 +204,7 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
         ticket_keeper,
         acme_keeper,
         admin,
-        elders,
+        predecessors,
         sources: None,
         changed: watch::Sender::default(),
         lost_threads: LostThreadLog::default(),
@@ -385,9 +385,9 @@ impl Running {
         let _ = self.orders.send(Order::HandOver);
     }
 
-    /// Lets all go that the process has which replaces this one: it serves for good. What could not
-    /// move goes on here.
-    pub fn let_go(&mut self) {
+    /// Gives up what the process that replaces this one has now, because it serves for good: the
+    /// listening sockets, certificates, tickets and files. What could not move goes on here.
+    pub fn settle(&mut self) {
         let (snapshot, lines) = (self.published.snapshot(), self.writer.lines());
         let compress = snapshot.http.compress.clone();
         self.published.publish(snapshot, [].into(), lines);
@@ -406,7 +406,7 @@ impl Running {
             tracing::error!("dictionaries go on: {error}");
         }
         // This fails only if no worker is left.
-        let _ = self.orders.send(Order::LetGo);
+        let _ = self.orders.send(Order::Settled);
     }
 
     /// Writes to the access log's new file if the present one was renamed: nobody reloads a process
@@ -425,8 +425,8 @@ impl Running {
     }
 
     /// The processes before this one that linger.
-    pub fn elders(&self) -> &Arc<Elders> {
-        &self.elders
+    pub fn predecessors(&self) -> &Arc<Predecessors> {
+        &self.predecessors
     }
 
     /// The connections that go on here, by what passes on them, in a line. It is empty if there are

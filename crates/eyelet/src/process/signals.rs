@@ -146,7 +146,7 @@ impl Signals {
                         continue;
                     }
                     edge.running.log_lost_threads();
-                    edge.running.elders().keep_bound();
+                    edge.running.predecessors().keep_bound();
                     if let Some(thread) = edge.died() {
                         return StopCause::Died(thread);
                     }
@@ -233,7 +233,7 @@ impl Operated<'_> {
             )
         } else if self.upgrade.is_some() {
             ReloadOutcome::failed("an upgrade is under way")
-        } else if !self.running.elders().settled().await {
+        } else if !self.running.predecessors().settled().await {
             ReloadOutcome::failed("the process before this one still hands over connections")
         } else {
             tracing::info!("upgrade: starting {program:?}");
@@ -268,7 +268,7 @@ impl Operated<'_> {
             UpgradeEvent::Over => return Some(StopCause::HandedOver),
             UpgradeEvent::Drain => return Some(StopCause::Told),
             UpgradeEvent::ParkedMoved(report) => {
-                self.running.let_go();
+                self.running.settle();
                 report.outcome(self.file, &self.running.staying().await)
             }
             UpgradeEvent::Failed(error) => error.outcome(),

@@ -1,5 +1,5 @@
 //! The new process of an upgrade: it takes over the listening sockets of the process that started
-//! it. The connections follow: see `elders.rs`.
+//! it. The connections follow: see `predecessors.rs`.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,11 +14,11 @@ use eyelet_sys::socket_file::SocketFile;
 use eyelet_tls::tickets::Now;
 use zeroize::Zeroizing;
 
-use crate::process::elders::{ElderLink, Elders};
 use crate::process::handover::{
-    Elder, Failed, HandoverError, HandoverHello, HandoverReady, MESSAGE_TIMEOUT, Message, Serve,
-    expect, kind, read, receive, signal, tell,
+    Failed, HandoverError, HandoverHello, HandoverReady, MESSAGE_TIMEOUT, Message, Predecessor,
+    Serve, expect, kind, read, receive, signal, tell,
 };
+use crate::process::predecessors::{PredecessorLink, Predecessors};
 use crate::process::reload::{SERVED_STEP, SERVED_TIMEOUT};
 use crate::process::serve::Running;
 use eyelet_edge::snapshot;
@@ -80,8 +80,9 @@ impl Predecessor {
         let kept = known.filter(|(_, known)| is_kept(known)).map(|(index, _)| index).collect();
         let (formats, batch_descriptors) = (VERSIONS_READ.into(), snapshot::batch_descriptors());
         let pid = Some(std::process::id());
-        let knows_elders = true;
-        let ready = HandoverReady { kept, formats, batch_descriptors, pid, knows_elders, warnings };
+        let knows_predecessors = true;
+        let ready =
+            HandoverReady { kept, formats, batch_descriptors, pid, knows_predecessors, warnings };
         tell(&mut self.channel, kind::READY, &ready)?;
         // The sockets of listeners that are gone are the other process's to close.
         self.listeners.clear();
@@ -94,10 +95,10 @@ impl Predecessor {
             }
             thread::park_timeout(SERVED_STEP);
         }
-        let elder = Elder { pid: self.lingers, is_told: false };
-        let link = ElderLink { elder, channel: self.channel };
-        let (workers, elders) = (running.arrivals(), running.elders().clone());
-        Ok(Handover { link, workers, listeners, elders })
+        let predecessor = Predecessor { pid: self.lingers, is_told: false };
+        let link = PredecessorLink { predecessor, channel: self.channel };
+        let (workers, predecessors) = (running.arrivals(), running.predecessors().clone());
+        Ok(Handover { link, workers, listeners, predecessors })
     }
 }
 
@@ -167,11 +168,11 @@ fn listeners(
 
 /// The connections that are still to come.
 pub struct Handover {
-    link: ElderLink,
+    link: PredecessorLink,
     workers: Arrivals,
     /// The listeners of this process.
     listeners: Arc<[Bound]>,
-    elders: Arc<Elders>,
+    predecessors: Arc<Predecessors>,
 }
 
 impl Handover {
@@ -181,6 +182,6 @@ impl Handover {
     /// If the other process is gone, or no thread can be started. This process serves in any case.
     pub fn begin(mut self) -> Result<(), HandoverError> {
         signal(&mut self.link.channel, kind::SERVING)?;
-        Ok(self.elders.follow(self.link, self.workers, self.listeners)?)
+        Ok(self.predecessors.follow(self.link, self.workers, self.listeners)?)
     }
 }

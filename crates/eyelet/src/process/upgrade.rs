@@ -26,11 +26,11 @@ use eyelet_sys::channel::Channel;
 use tokio::sync::mpsc::{self, channel};
 use zeroize::Zeroizing;
 
-use crate::process::elders::{ElderLink, Elders};
 use crate::process::handover::{
     Failed, HandoverError, HandoverReady, HandoverReceived, MESSAGE_TIMEOUT, Serve, body, expect,
     hand_state, kind, read, receive, signal, tell,
 };
+use crate::process::predecessors::{PredecessorLink, Predecessors};
 use crate::process::reload::{ReloadOutcome, SERVED_TIMEOUT};
 use crate::process::serve::Running;
 use eyelet_edge::snapshot::listen::Bound;
@@ -164,20 +164,21 @@ struct Plan {
     workers: usize,
     first_id: u64,
     tickets: Zeroizing<Vec<u8>>,
-    elders: Arc<Elders>,
+    predecessors: Arc<Predecessors>,
     arrivals: Arrivals,
     is_off: Arc<AtomicBool>,
 }
 
-/// Elders whose channels nobody reads. Unless they are passed on, they go on when this is dropped.
+/// Predecessors whose channels nobody reads. Unless they are passed on, they go on when this is
+/// dropped.
 struct Paused<'a> {
     plan: &'a Plan,
-    links: Vec<ElderLink>,
+    links: Vec<PredecessorLink>,
 }
 
 impl Drop for Paused<'_> {
     fn drop(&mut self) {
-        self.plan.elders.resume(std::mem::take(&mut self.links), &self.plan.arrivals);
+        self.plan.predecessors.resume(std::mem::take(&mut self.links), &self.plan.arrivals);
     }
 }
 
@@ -212,7 +213,7 @@ impl Upgrade {
             workers: running.workers(),
             first_id: running.next_first_id(),
             tickets: running.ticket_keys().export(),
-            elders: running.elders().clone(),
+            predecessors: running.predecessors().clone(),
             arrivals: running.arrivals(),
             is_off: is_off.clone(),
         };
@@ -268,7 +269,7 @@ impl Plan {
         expect(&mut successor.channel, kind::SERVING, SERVED_TIMEOUT + MESSAGE_TIMEOUT)?;
         let (pid, served) = (successor.child.id(), Instant::now());
         // What they send would arrive in workers that have left.
-        let mut paused = Paused { plan: self, links: self.elders.pause() };
+        let mut paused = Paused { plan: self, links: self.predecessors.pause() };
         let (departures, answers, leaving) = self.departures(&ready);
         let (parking, active) = (self.workers, self.workers);
         workers = LeavingWorkers { answers, leaving, parking, active, moved: 0 };
@@ -549,23 +550,23 @@ impl Successor {
     }
 
     /// From now on it lives without this process, which tells it of those before.
-    fn settle(&mut self, ready: &HandoverReady, elders: Vec<ElderLink>) {
+    fn settle(&mut self, ready: &HandoverReady, predecessors: Vec<PredecessorLink>) {
         self.is_on_its_own = true;
-        let told = match ready.knows_elders {
-            true => self.tell_of(elders),
+        let told = match ready.knows_predecessors {
+            true => self.tell_of(predecessors),
             false => signal(&mut self.channel, kind::END),
         };
         match told {
-            Ok(()) if ready.knows_elders => {}
+            Ok(()) if ready.knows_predecessors => {}
             Ok(()) => (self.reads_connections, self.is_heard) = (false, false),
             Err(error) => self.give_up(&error),
         }
     }
 
-    fn tell_of(&mut self, elders: Vec<ElderLink>) -> Result<(), HandoverError> {
-        for ElderLink { elder, channel } in elders {
-            let body = body(kind::ELDER, &elder)?;
-            self.channel.send(kind::ELDER, &body, &[channel.as_fd()], MESSAGE_TIMEOUT)?;
+    fn tell_of(&mut self, predecessors: Vec<PredecessorLink>) -> Result<(), HandoverError> {
+        for PredecessorLink { predecessor, channel } in predecessors {
+            let body = body(kind::PREDECESSOR, &predecessor)?;
+            self.channel.send(kind::PREDECESSOR, &body, &[channel.as_fd()], MESSAGE_TIMEOUT)?;
         }
         signal(&mut self.channel, kind::SETTLED)
     }
@@ -651,7 +652,7 @@ mod tests {
             workers: 1,
             first_id: 1,
             tickets: Zeroizing::default(),
-            elders: Arc::default(),
+            predecessors: Arc::default(),
             arrivals: Vec::new(),
             is_off: Arc::default(),
         };

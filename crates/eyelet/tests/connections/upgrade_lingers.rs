@@ -20,7 +20,7 @@ use crate::upgrade::Scene;
 /// Far shorter than the streams of the tests last.
 const DRAIN: Duration = Duration::from_secs(1);
 const MORE: &str = "workers = 1\n[limits]\ndrain_timeout = \"1s\"\n";
-/// `LINGERING_MAX` of `process/elders.rs`.
+/// `LINGERING_MAX` of `process/predecessors.rs`.
 const LINGERING_MAX: usize = 8;
 const EVENTS: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
                       Transfer-Encoding: chunked\r\n\r\n";

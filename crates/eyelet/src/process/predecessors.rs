@@ -1,6 +1,6 @@
 //! The processes that this one and those before it have replaced, and that linger: they serve what
 //! could not move. The newest process has a channel to each. Over it come connections that have
-//! come to rest, and an elder is told to drain where too many linger.
+//! come to rest, and a predecessor is told to drain where too many linger.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::OwnedFd;
@@ -16,15 +16,15 @@ use eyelet_sys::channel::{Channel, Received};
 use zeroize::Zeroizing;
 
 use crate::process::handover::{
-    Elder, HandoverError, HandoverReceived, MESSAGE_TIMEOUT, Message, kind, read, receive, signal,
-    tell,
+    HandoverError, HandoverReceived, MESSAGE_TIMEOUT, Message, Predecessor, kind, read, receive,
+    signal, tell,
 };
 
 /// Most processes that linger, beside the one that serves. Each may hold its own `memory_max`. The
 /// oldest one beyond them drains.
 pub const LINGERING_MAX: usize = 8;
-/// How long an upgrade waits until the thread of an elder has finished the batch that is on its
-/// way. An elder that stands still is left behind.
+/// How long an upgrade waits until the thread of a predecessor has finished the batch that is on
+/// its way. A predecessor that stands still is left behind.
 const PAUSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long an upgrade waits for the end of the one before.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -33,30 +33,30 @@ const PAUSE_STEP: Duration = Duration::from_millis(2);
 
 /// The processes that linger.
 #[derive(Default)]
-pub struct Elders {
+pub struct Predecessors {
     /// The oldest first.
     known: Mutex<Vec<Known>>,
     /// The process that started this one may take its connections back.
     is_unsettled: AtomicBool,
 }
 
-/// A channel to an elder, which nobody reads now.
-pub struct ElderLink {
+/// A channel to a predecessor, which nobody reads now.
+pub struct PredecessorLink {
     /// The process at the other end.
-    pub elder: Elder,
+    pub predecessor: Predecessor,
     /// The channel.
     pub channel: Channel,
 }
 
-/// An elder, and the thread that takes its connections over.
+/// A predecessor, and the thread that takes its connections over.
 struct Known {
-    elder: Elder,
-    /// A byte has the thread tell the elder to drain. The end has it stop.
+    predecessor: Predecessor,
+    /// A byte has the thread tell the predecessor to drain. The end has it stop.
     orders: PipeWriter,
     thread: JoinHandle<Option<Channel>>,
 }
 
-impl Elders {
+impl Predecessors {
     /// Waits until the process that started this one has settled. Its word may be on its way when
     /// the next upgrade is asked for. Returns whether it has.
     pub async fn settled(&self) -> bool {
@@ -74,7 +74,7 @@ impl Elders {
     /// If no thread can be started.
     pub fn follow(
         self: &Arc<Self>,
-        link: ElderLink,
+        link: PredecessorLink,
         workers: Arrivals,
         listeners: Arc<[Bound]>,
     ) -> io::Result<()> {
@@ -83,8 +83,8 @@ impl Elders {
         started.inspect_err(|_| self.is_unsettled.store(false, Relaxed))
     }
 
-    /// The same for elders that were paused.
-    pub fn resume(self: &Arc<Self>, links: Vec<ElderLink>, workers: &Arrivals) {
+    /// The same for predecessors that were paused.
+    pub fn resume(self: &Arc<Self>, links: Vec<PredecessorLink>, workers: &Arrivals) {
         for link in links {
             if let Err(error) = self.add(link, workers.clone(), None) {
                 tracing::error!("a process that lingers is left alone: {error}");
@@ -94,39 +94,41 @@ impl Elders {
 
     fn add(
         self: &Arc<Self>,
-        link: ElderLink,
+        link: PredecessorLink,
         workers: Arrivals,
         listeners: Option<Arc<[Bound]>>,
     ) -> io::Result<()> {
-        let ElderLink { elder, channel } = link;
+        let PredecessorLink { predecessor, channel } = link;
         let (ordered, orders) = io::pipe()?;
-        let (elders, pid, is_passed_on) = (self.clone(), elder.pid, listeners.is_none());
-        let taking = Taking { channel, pid, ordered, workers, listeners, elders, taken: 0 };
-        // Locked first: the thread may add those that its elder knows.
+        let (predecessors, pid, is_passed_on) =
+            (self.clone(), predecessor.pid, listeners.is_none());
+        let taking = Taking { channel, pid, ordered, workers, listeners, predecessors, taken: 0 };
+        // Locked first: the thread may add those that its predecessor knows.
         let mut known = self.known();
         let thread = thread::Builder::new().name("takeover".into()).spawn(|| taking.run())?;
         // Who is not settled yet is the youngest, and names those that are older than itself.
         let younger = usize::from(is_passed_on && self.is_unsettled.load(Relaxed)).min(known.len());
         let at = known.len() - younger;
-        known.insert(at, Known { elder, orders, thread });
+        known.insert(at, Known { predecessor, orders, thread });
         Ok(())
     }
 
-    /// Stops the threads between two messages. Returns the channels of the elders that live.
-    pub fn pause(&self) -> Vec<ElderLink> {
+    /// Stops the threads between two messages. Returns the channels of the predecessors that live.
+    pub fn pause(&self) -> Vec<PredecessorLink> {
         let known = std::mem::take(&mut *self.known()).into_iter();
         // All are told before one is waited for.
-        let stopped: Vec<_> = known.map(|Known { elder, thread, .. }| (elder, thread)).collect();
+        let stopped: Vec<_> =
+            known.map(|Known { predecessor, thread, .. }| (predecessor, thread)).collect();
         let end = Instant::now() + PAUSE_TIMEOUT;
         let mut links = Vec::new();
-        for (elder, thread) in stopped {
+        for (predecessor, thread) in stopped {
             while !thread.is_finished() && Instant::now() < end {
                 thread::park_timeout(PAUSE_STEP);
             }
             if !thread.is_finished() {
-                tracing::warn!("{} stands still and is left alone", named(elder.pid));
+                tracing::warn!("{} stands still and is left alone", named(predecessor.pid));
             } else if let Ok(Some(channel)) = thread.join() {
-                links.push(ElderLink { elder, channel });
+                links.push(PredecessorLink { predecessor, channel });
             }
         }
         links
@@ -139,7 +141,7 @@ impl Elders {
         let over = known.iter().filter(|known| known.may_be_told()).count();
         let over = over.saturating_sub(LINGERING_MAX);
         for oldest in known.iter_mut().filter(|known| known.may_be_told()).take(over) {
-            let name = named(oldest.elder.pid);
+            let name = named(oldest.predecessor.pid);
             tracing::warn!("more than {LINGERING_MAX} processes linger: {name} drains");
             oldest.tell_to_drain();
         }
@@ -154,7 +156,7 @@ impl Elders {
     pub fn pids(&self) -> Vec<Option<u32>> {
         let known = self.known();
         let living = known.iter().filter(|known| !known.thread.is_finished());
-        living.map(|known| known.elder.pid).collect()
+        living.map(|known| known.predecessor.pid).collect()
     }
 
     fn known(&self) -> MutexGuard<'_, Vec<Known>> {
@@ -165,13 +167,13 @@ impl Elders {
 
 impl Known {
     fn may_be_told(&self) -> bool {
-        self.elder.pid.is_some() && !self.elder.is_told
+        self.predecessor.pid.is_some() && !self.predecessor.is_told
     }
 
     fn tell_to_drain(&mut self) {
         if self.may_be_told() {
-            self.elder.is_told = true;
-            // If this fails the thread has ended, and so has the elder.
+            self.predecessor.is_told = true;
+            // If this fails the thread has ended, and so has the predecessor.
             let _ = self.orders.write_all(&[0]);
         }
     }
@@ -181,7 +183,7 @@ fn named(pid: Option<u32>) -> String {
     pid.map_or_else(|| String::from("an earlier process"), |pid| format!("process {pid}"))
 }
 
-/// The thread that takes over what one elder sends.
+/// The thread that takes over what one predecessor sends.
 struct Taking {
     channel: Channel,
     pid: Option<u32>,
@@ -190,7 +192,7 @@ struct Taking {
     /// Those of this process, until its upgrade has settled. The other process may end this one
     /// before, and serve on at the same files.
     listeners: Option<Arc<[Bound]>>,
-    elders: Arc<Elders>,
+    predecessors: Arc<Predecessors>,
     /// Connections since the upgrade has settled, or before.
     taken: usize,
 }
@@ -208,7 +210,7 @@ impl Taking {
                 if error.is_closed() {
                     self.settle();
                 } else if !is_settled {
-                    self.elders.is_unsettled.store(false, Relaxed);
+                    self.predecessors.is_unsettled.store(false, Relaxed);
                 }
             }
             // One that was killed says nothing.
@@ -223,18 +225,18 @@ impl Taking {
     fn settle(&mut self) {
         let Some(listeners) = self.listeners.take() else { return };
         own_files(&listeners);
-        self.elders.is_unsettled.store(false, Relaxed);
+        self.predecessors.is_unsettled.store(false, Relaxed);
         tracing::info!("{} connections are taken over", std::mem::take(&mut self.taken));
     }
 
-    /// Receives batch after batch. Returns whether the elder has sent all, and not an order to stop
-    /// come. There is no limit for the wait between them: an elder lives as long as its
-    /// connections, and its end closes the channel.
+    /// Receives batch after batch. Returns whether the predecessor has sent all, and not an order
+    /// to stop come. There is no limit for the wait between them: a predecessor lives as long as
+    /// its connections, and its end closes the channel.
     fn take_over(&mut self) -> Result<bool, HandoverError> {
         while let Some((received, body)) = self.next()? {
             match received.kind {
                 kind::END => return Ok(true),
-                kind::ELDER => self.add_elder(received, &body)?,
+                kind::PREDECESSOR => self.add_predecessor(received, &body)?,
                 kind::SETTLED => self.settle(),
                 kind::BATCH => {
                     let sockets = received.descriptors;
@@ -257,19 +259,19 @@ impl Taking {
         receive(&mut self.channel, Some(MESSAGE_TIMEOUT)).map(Some)
     }
 
-    fn add_elder(
+    fn add_predecessor(
         &self,
         mut received: Received,
         body: &Zeroizing<Vec<u8>>,
     ) -> Result<(), HandoverError> {
-        let elder: Elder = read(&received, kind::ELDER, body)?;
+        let predecessor: Predecessor = read(&received, kind::PREDECESSOR, body)?;
         let why = || String::from("it lacks the channel");
         let socket: OwnedFd = received
             .descriptors
             .pop()
-            .ok_or_else(|| HandoverError::Content { kind: kind::ELDER, why: why() })?;
-        let link = ElderLink { elder, channel: Channel::over(socket)? };
-        self.elders.resume(vec![link], &self.workers);
+            .ok_or_else(|| HandoverError::Content { kind: kind::PREDECESSOR, why: why() })?;
+        let link = PredecessorLink { predecessor, channel: Channel::over(socket)? };
+        self.predecessors.resume(vec![link], &self.workers);
         Ok(())
     }
 
