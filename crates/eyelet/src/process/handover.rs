@@ -62,7 +62,7 @@ pub mod kind {
     pub const COMMIT: u8 = 12;
     /// Nothing follows.
     pub const END: u8 = 13;
-    /// [`Predecessor`](super::Predecessor), and its channel.
+    /// [`LingeringProcess`](super::LingeringProcess), and its channel.
     pub const PREDECESSOR: u8 = 14;
     /// The earlier process has let its listening sockets go, and takes no connection back.
     pub const SETTLED: u8 = 15;
@@ -103,7 +103,7 @@ pub struct Handed {
 
 /// An older process, which lingers.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Predecessor {
+pub struct LingeringProcess {
     /// Its process id, if it reads DRAIN.
     pub pid: Option<u32>,
     /// DRAIN was sent.

@@ -16,8 +16,8 @@ use eyelet_sys::channel::{Channel, Received};
 use zeroize::Zeroizing;
 
 use crate::process::handover::{
-    HandoverError, HandoverReceived, MESSAGE_TIMEOUT, Message, Predecessor, kind, read, receive,
-    signal, tell,
+    HandoverError, HandoverReceived, LingeringProcess, MESSAGE_TIMEOUT, Message, kind, read,
+    receive, signal, tell,
 };
 
 /// Most processes that linger, beside the one that serves. Each may hold its own `memory_max`. The
@@ -43,14 +43,14 @@ pub struct Predecessors {
 /// A channel to a predecessor, which nobody reads now.
 pub struct PredecessorLink {
     /// The process at the other end.
-    pub predecessor: Predecessor,
+    pub predecessor: LingeringProcess,
     /// The channel.
     pub channel: Channel,
 }
 
 /// A predecessor, and the thread that takes its connections over.
 struct Known {
-    predecessor: Predecessor,
+    predecessor: LingeringProcess,
     /// A byte has the thread tell the predecessor to drain. The end has it stop.
     orders: PipeWriter,
     thread: JoinHandle<Option<Channel>>,
@@ -264,7 +264,7 @@ impl Taking {
         mut received: Received,
         body: &Zeroizing<Vec<u8>>,
     ) -> Result<(), HandoverError> {
-        let predecessor: Predecessor = read(&received, kind::PREDECESSOR, body)?;
+        let predecessor: LingeringProcess = read(&received, kind::PREDECESSOR, body)?;
         let why = || String::from("it lacks the channel");
         let socket: OwnedFd = received
             .descriptors

@@ -15,8 +15,8 @@ use eyelet_tls::tickets::Now;
 use zeroize::Zeroizing;
 
 use crate::process::handover::{
-    Failed, HandoverError, HandoverHello, HandoverReady, MESSAGE_TIMEOUT, Message, Predecessor,
-    Serve, expect, kind, read, receive, signal, tell,
+    Failed, HandoverError, HandoverHello, HandoverReady, LingeringProcess, MESSAGE_TIMEOUT,
+    Message, Serve, expect, kind, read, receive, signal, tell,
 };
 use crate::process::predecessors::{PredecessorLink, Predecessors};
 use crate::process::reload::{SERVED_STEP, SERVED_TIMEOUT};
@@ -95,7 +95,7 @@ impl Predecessor {
             }
             thread::park_timeout(SERVED_STEP);
         }
-        let predecessor = Predecessor { pid: self.lingers, is_told: false };
+        let predecessor = LingeringProcess { pid: self.lingers, is_told: false };
         let link = PredecessorLink { predecessor, channel: self.channel };
         let (workers, predecessors) = (running.arrivals(), running.predecessors().clone());
         Ok(Handover { link, workers, listeners, predecessors })

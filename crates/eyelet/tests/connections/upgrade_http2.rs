@@ -40,10 +40,11 @@ fn app() -> (Upstream, Sender<()>) {
     (app, go_on)
 }
 
-/// Asks for `/slow`, and reads the part that comes at once.
-async fn begin(client: &mut Two) -> (h2::RecvStream, Vec<u8>) {
+/// Asks for `/slow`, and reads the part that comes at once. The request's body does not end, so
+/// that the stream cannot move.
+async fn begin(client: &mut Two) -> (h2::RecvStream, Vec<u8>, h2::SendStream<Bytes>) {
     client.send = client.send.clone().ready().await.unwrap();
-    let (response, _) = client.send.send_request(two::get("/slow"), true).unwrap();
+    let (response, upload) = client.send.send_request(two::get("/slow"), false).unwrap();
     let response = response.await.unwrap();
     assert_eq!(response.status(), 200);
     let (mut body, mut got) = (response.into_body(), Vec::new());
@@ -52,7 +53,7 @@ async fn begin(client: &mut Two) -> (h2::RecvStream, Vec<u8>) {
         body.flow_control().release_capacity(piece.len()).unwrap();
         got.extend_from_slice(&piece);
     }
-    (body, got)
+    (body, got, upload)
 }
 
 /// The stream ends in the old process, which also serves the next one of this connection until
@@ -63,13 +64,13 @@ fn an_open_stream_ends_and_its_connection_moves() {
     let mut scene = Scene::to(app, "workers = 1\n[limits]\ndrain_timeout = \"10m\"\n");
     two::run(async {
         let mut client = Two::connect(&scene.pki, scene.address()).await;
-        let (mut body, mut got) = begin(&mut client).await;
+        let (mut body, mut got, upload) = begin(&mut client).await;
         assert_eq!(scene.upgrade(), 0, "it has an open stream");
         assert!(client.get("/beside").await.unwrap().1 == noise(BODY_BYTES, 1));
         go_on.send(()).unwrap();
         got.extend_from_slice(&two::read(&mut body).await.unwrap());
         assert!(got == noise(BODY_BYTES, 1), "{} bytes", got.len());
-        drop(body);
+        drop((body, upload));
         // Long before the drain's time is over: nothing was left there.
         assert!(scene.edge.wait_exit_alone().success());
         assert!(client.get("/after").await.unwrap().1 == noise(BODY_BYTES, 1));
@@ -88,7 +89,7 @@ fn a_stream_that_lasts_goes_on_behind_a_goaway() {
     let mut scene = Scene::to(app, "workers = 1\n[limits]\ndrain_timeout = \"1s\"\n");
     two::run(async {
         let mut client = Two::connect(&scene.pki, scene.address()).await;
-        let (mut body, mut got) = begin(&mut client).await;
+        let (mut body, mut got, upload) = begin(&mut client).await;
         assert_eq!(scene.upgrade(), 0);
         let refused = loop {
             match client.get("/beside").await {
@@ -105,6 +106,7 @@ fn a_stream_that_lasts_goes_on_behind_a_goaway() {
         go_on.send(()).unwrap();
         got.extend_from_slice(&two::read(&mut body).await.unwrap());
         assert!(got == noise(BODY_BYTES, 1), "{} bytes", got.len());
+        drop(upload);
         assert!(scene.edge.wait_exit_alone().success());
     });
 }

@@ -1,5 +1,5 @@
 // A WebSocket inside of HTTP/2 (RFC 8441): PORT NAME CA. Each line of its standard input becomes a
-// text frame. Says `open`, what each frame of the server carries, `goaway` and `closed`.
+// text frame. Says `open`, what each frame of the server carries, and `closed` at the stream's end.
 "use strict";
 const fs = require("fs");
 const http2 = require("http2");
@@ -26,6 +26,7 @@ session.on("remoteSettings", (settings) => {
   stream.on("response", (head) => console.log(head[":status"] === 200 ? "open" : "refused"));
   stream.on("error", (error) => console.log("error", error.message));
   stream.on("end", () => stream.end());
+  stream.on("close", () => console.log("closed"));
   // Short frames without a mask, each of which arrives whole.
   stream.on("data", (frame) => console.log(frame.subarray(2).toString("latin1")));
   readline.createInterface({ input: process.stdin }).on("line", (line) => {
