@@ -548,7 +548,7 @@ fn run(seed: u64) {
     if rng.bool() {
         for worker in workers {
             let keys = worker.table.borrow().keys();
-            crate::shedding::drain::cut(worker, &keys);
+            within(|| crate::shedding::drain::cut(worker, &keys));
         }
     }
     all.iter_mut().for_each(|peers| peers.client = None);
