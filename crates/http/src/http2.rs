@@ -3,6 +3,7 @@
 
 mod parked;
 mod pass;
+mod rested;
 mod resting;
 mod serve_stream;
 mod tasks;
@@ -39,10 +40,10 @@ use eyelet_sys::epoll::FAILED;
 use eyelet_telemetry::info::{End, Outcome};
 use eyelet_telemetry::reason::{Http2Failure, Limit, Peer, Reason, Shed, StreamFlood};
 use parked::split;
-use resting::take_rested;
+use rested::take_rested;
 use tasks::{StreamJob, StreamWork};
 
-pub use parked::{answer_parked, last_bytes, pack_state};
+pub use parked::{answer_parked, has_streams, last_bytes, pack_state};
 pub use tasks::end_unused_tasks;
 
 /// Concurrent streams: the least that RFC 9113 6.5.2 recommends.
@@ -82,7 +83,9 @@ pub async fn serve(client: ClientStream, mut served: ServedConnection, resumed: 
         },
     };
     let mut connection = ServedStreams::new(client, served, Streams::new(h2, out, counted));
-    connection.resume(rested);
+    if !rested.is_empty() {
+        connection.resume(rested);
+    }
     match poll_fn(|task| connection.poll(task)).await {
         Over::Rest => connection.rest(),
         Over::End(last) => connection.end(last),
@@ -143,6 +146,8 @@ enum Last {
 struct ServedStreams {
     client: ClientStream,
     served: Rc<ServedConnection>,
+    /// What the streams that rested were decided by.
+    earlier: Rc<ServedConnection>,
     streams: Rc<Streams>,
     /// Why it takes no more streams.
     going_away: Option<Reason>,
@@ -171,6 +176,7 @@ struct ServedStreams {
 impl ServedStreams {
     fn new(client: ClientStream, served: ServedConnection, streams: Streams) -> Self {
         served.worker.engine.enters(client.handle.key(), Phase::HalfOpen);
+        let served = Rc::new(served);
         let (http, now_ms) = (&served.worker.shared.config.http, now_ms());
         Self {
             // One that was parked is not half-open.
@@ -189,7 +195,8 @@ impl ServedStreams {
             idle_at_ms: now_ms + ms(http.head_timeout),
             armed_ms: u64::MAX,
             client,
-            served: Rc::new(served),
+            earlier: served.clone(),
+            served,
         }
     }
 
@@ -474,6 +481,9 @@ impl ServedStreams {
             return;
         }
         (self.was_busy, self.is_greeted) = (is_busy, is_greeted);
+        if !is_busy {
+            self.earlier = self.served.clone();
+        }
         if !is_busy && self.has_served {
             self.served.worker.engine.enters(self.client.handle.key(), Phase::Idle);
         }

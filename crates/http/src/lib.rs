@@ -79,9 +79,10 @@ fn begin(
     let local = || client.handle.local_address();
     let counts = ByteCounts::of(&client.bytes_to_client);
     let client_info = ClientInfo { info, preface, counts };
-    let served = match exchange {
-        Some(_) => ServedConnection::undecided(worker, client_info),
-        None => ServedConnection::new(worker, client_info, local),
+    let rests = exchange.is_some() || state.as_ref().is_some_and(http2::has_streams);
+    let served = match rests {
+        true => ServedConnection::undecided(worker, client_info),
+        false => ServedConnection::new(worker, client_info, local),
     };
     let live = (&served.counts.to_upstream, &client.bytes_to_client);
     client.handle.count_live(&served.info, live);

@@ -1,5 +1,5 @@
-//! The exchange of an HTTP/2 stream that rests: what its task leaves, and the form in which a parked
-//! connection keeps it. docs/handover-format.md describes the form.
+//! The exchange of an HTTP/2 stream that rests: what its task leaves, and the form in which a
+//! parked connection keeps it. docs/handover-format.md describes the form.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -105,8 +105,8 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Notes whether the exchange may rest. Returns whether it does: an HTTP/2 stream rests together
-    /// with all others of its connection.
+    /// Notes whether the exchange may rest. Returns whether it does: an HTTP/2 stream rests with all
+    /// others of its connection.
     pub fn rests_now(&self, may: bool) -> bool {
         match self {
             Self::Http1(_) => may,

@@ -218,7 +218,8 @@ impl ServedConnection {
 
     /// Whether the newest configuration lacks this connection's rule, and ends its connections.
     pub fn is_removed(&self) -> bool {
-        let Some(newest) = self.worker.newer() else { return false };
+        // One that rested may have woken in a worker that is newer than its rule.
+        let newest = self.worker.newer().unwrap_or_else(|| self.worker.clone());
         let Decided { rule: Some(rule), labels, .. } = &self.info.decided else { return false };
         let (generation, is_removed) = self.removed_by.get();
         if generation == newest.shared.generation {

@@ -144,12 +144,12 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
             let answer: relay::AnswerParked<'_> = &|state, bytes, out| {
                 worker.program().map_or(0, |program| program.answer(state, bytes, out))
             };
-            let progress = relay::run(counted.relay, &mut sockets, counted.info, buffers, answer);
+            let mut progress =
+                relay::run(counted.relay, &mut sockets, counted.info, buffers, answer);
             drop(counted);
-            let progress = match progress {
-                Progress::Rest | Progress::Again | Progress::Later if is_called => Progress::Dial,
-                progress => progress,
-            };
+            if is_called && progress.goes_on() {
+                progress = Progress::Dial;
+            }
             if let Some(since) = relay.flow().note_holding(now)
                 && upstream.is_some()
                 && relay.flow().begins_to_hold()
@@ -171,8 +171,7 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
         table.due_in(key, wait);
     }
     drop(table);
-    let goes_on = matches!(progress, Progress::Rest | Progress::Again | Progress::Later);
-    if blocked && goes_on {
+    if blocked && progress.goes_on() {
         register(worker, key);
     }
     match progress {

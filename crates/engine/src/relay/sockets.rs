@@ -48,6 +48,13 @@ pub enum Progress {
     Cut(End),
 }
 
+impl Progress {
+    /// Whether the connection stays parked.
+    pub(crate) fn goes_on(&self) -> bool {
+        matches!(self, Self::Rest | Self::Again | Self::Later)
+    }
+}
+
 /// A side's socket failed.
 #[derive(Debug)]
 pub(super) struct Failed {

@@ -64,7 +64,7 @@ impl FurtherSockets {
         self.all.get(&index).map(|sockets| &**sockets)
     }
 
-    /// Adds the sockets of a slot that has none, at most [`FURTHER_MAX`](crate::ready::FURTHER_MAX).
+    /// Adds the sockets of a slot that has none: [`crate::ready::FURTHER_MAX`] at most.
     pub(super) fn insert(&mut self, index: u32, sockets: Vec<OwnedFd>) {
         if sockets.is_empty() {
             return;

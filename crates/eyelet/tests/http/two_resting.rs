@@ -18,7 +18,7 @@ use crate::support::client::Offer;
 use crate::support::program::need;
 use crate::support::two::{Two, get, run};
 use crate::support::web::{Web, head, line, switched};
-use crate::support::{A_WHILE, SOON, Upstream, expect, until};
+use crate::support::{A_WHILE, Upstream, expect, until};
 
 const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
 const EVENTS: &str = "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n";

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::header;
 
 use super::Exchange;
-use super::pass::Passing;
+use super::passing::Passing;
 use super::transfer::Download;
 use eyelet_downstream::client::exchange_error::ExchangeError;
 use eyelet_downstream::client::failure::Failure;

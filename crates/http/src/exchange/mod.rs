@@ -6,6 +6,7 @@ mod coding;
 pub mod end;
 mod find;
 mod pass;
+mod passing;
 mod request_body;
 pub mod rest;
 pub mod resting;

@@ -9,8 +9,9 @@ use http::{HeaderValue, StatusCode, header, response};
 
 use super::Exchange;
 use super::end::ExchangeEnd;
+use super::passing::{BodyProgress, Passing};
 use super::switched::Switched;
-use super::transfer::{Broken, Download, Upload, resumed_websocket};
+use super::transfer::{Broken, resumed_websocket};
 use super::websocket;
 use eyelet_downstream::client::failure::Failure;
 use eyelet_downstream::connection::resting::RestingWebSocket;
@@ -21,27 +22,6 @@ use eyelet_telemetry::reason::{Detail, Reason};
 use eyelet_upstream::Upstream;
 use eyelet_upstream::http1::Http1Connection;
 use eyelet_wire::websocket::FrameReader;
-
-/// An exchange whose response is passed on.
-pub struct Passing<'a> {
-    /// The upstream.
-    pub upstream: Upstream,
-    /// The rest of the request.
-    pub upload: Upload<'a>,
-    /// The response's body.
-    pub download: Download<'a>,
-}
-
-/// Progress of a response.
-#[derive(PartialEq, Eq)]
-pub enum BodyProgress {
-    /// The rest no longer needs the upstream.
-    Queued,
-    /// The client's socket has taken all of it.
-    Written,
-    /// Nothing has moved since then, and nothing is on its way: the exchange rests.
-    Rests(Instant),
-}
 
 impl<'a> Exchange<'a, '_> {
     /// Passes a response on whose head is final. `index` is that of its upstream in the rule.

@@ -9,7 +9,7 @@ use http::Method;
 
 use super::Exchange;
 use super::end::ExchangeEnd;
-use super::pass::{BodyProgress, Passing};
+use super::passing::{BodyProgress, Passing};
 use super::resting::{Resting, RestingSocket};
 use super::transfer::{Download, Upload, rest_websocket, resumed_websocket};
 use eyelet_downstream::client::failure::Failure;

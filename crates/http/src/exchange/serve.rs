@@ -8,7 +8,7 @@ use http::{Method, StatusCode, header, request, response};
 use super::ask::{Answered, SentRequest};
 use super::end::ExchangeEnd;
 use super::find::FoundUpstream;
-use super::pass::Passing;
+use super::passing::Passing;
 use super::transfer::Download;
 use super::{Exchange, request_body, room, websocket};
 use eyelet_downstream::client::exchange_error::ExchangeError;

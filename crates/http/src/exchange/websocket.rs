@@ -15,7 +15,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{StatusCode, response};
 
 use super::Exchange;
-use super::pass::Passing;
+use super::passing::Passing;
 use super::rest::REST_AFTER;
 use super::transfer::{Broken, Download, Upload};
 use eyelet_downstream::client::exchange_error::ExchangeError;
@@ -146,15 +146,7 @@ pub async fn copy(
             };
         }
         if !down_over {
-            down_over = match down.poll(task, stream, upstream) {
-                Poll::Ready(Err(Broken::Client(exchange_error))) => {
-                    return Poll::Ready(Err(exchange_error.into()));
-                }
-                Poll::Ready(Err(_)) => {
-                    return Poll::Ready(Err(Failure::Cut(Reason::UpstreamReset)));
-                }
-                passed => passed.is_ready(),
-            };
+            down_over = poll_down(task, stream, upstream, down)?.is_ready();
         }
         if up_over && down_over {
             return Poll::Ready(Ok(None));
@@ -205,6 +197,19 @@ fn is_open(upstream: &Upstream, up: &Upload<'_>, down: &Download<'_>) -> bool {
     let Upstream::Http1(upstream) = upstream else { return false };
     let received = &upstream.received;
     upstream.is_plain() && received.is_empty() && up.may_rest_open() && down.may_rest(received)
+}
+
+/// Moves the upstream's bytes, and passes their end on. Ready when that is done.
+fn poll_down(
+    task: &mut Context<'_>,
+    stream: &mut Stream<'_>,
+    upstream: &mut Upstream,
+    down: &mut Download<'_>,
+) -> Poll<Result<(), Failure>> {
+    down.poll(task, stream, upstream).map_err(|broken| match broken {
+        Broken::Client(exchange_error) => exchange_error.into(),
+        Broken::Coding | Broken::Upstream(_) => Failure::Cut(Reason::UpstreamReset),
+    })
 }
 
 /// Moves the client's bytes, and passes their end on. Ready when that is done, or when the upstream

@@ -63,6 +63,11 @@ pub(super) fn pack(
     PackedBytes::pack(&[parked.as_bytes(), forms, &len].concat(), &common, pieces)
 }
 
+/// Whether a state has streams that rest.
+pub fn has_streams(state: &PackedBytes) -> bool {
+    ParkedConnection::new(state.first().into()).streams() > 0
+}
+
 /// The state of the protocol, and the forms of the streams.
 pub(super) fn split(state: &[u8]) -> Option<(&[u8], &[u8])> {
     // The first byte says whether any is open.

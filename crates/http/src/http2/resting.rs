@@ -2,7 +2,7 @@
 //! each stream goes on in a task of its own when it wakes.
 
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use eyelet_downstream::client::http2::Http2Stream;
 use eyelet_downstream::client::resting_stream::{RestingStream, StreamFormV1};
@@ -10,12 +10,11 @@ use eyelet_downstream::connection::resting::{RestingExchange, RestingState};
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::park;
 use eyelet_engine::table::Phase;
-use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::{Counted, STREAM_BYTES};
 use eyelet_telemetry::reason::Reason;
-use eyelet_telemetry::upstream::{CountedAt, OpenExchange};
+use eyelet_telemetry::upstream::CountedAt;
 
-use super::parked::{pack, read_forms, write_forms};
+use super::parked::{pack, write_forms};
 use super::tasks::{self, StreamJob, StreamWork};
 use super::{Last, ServedStreams};
 use crate::exchange::rest::ResumedExchange;
@@ -31,6 +30,7 @@ impl ServedStreams {
         }
         let may = self.streams.all_quiet()
             && self.going_away.is_none()
+            && rule(&self.earlier) == rule(&self.served)
             && !self.client.handle.is_to_end()
             && self.client.is_at_rest()
             && self.streams.is_at_rest();
@@ -56,16 +56,15 @@ impl ServedStreams {
         let engine = &self.served.worker.engine;
         let counted = Counted::new(&engine.process.budget, STREAM_BYTES);
         let serving = engine.count_task(self.served.info.client.ip());
-        let (served, work) = (self.served.clone(), StreamWork::Rested(resumed));
+        let (served, work) = (self.earlier.clone(), StreamWork::Rested(resumed));
         tasks::begin(StreamJob { served, work, two, counted, serving });
     }
 
     /// Goes on with the streams of a connection that was parked.
     pub(super) fn resume(&mut self, rested: Vec<RestingStream>) {
-        if rested.is_empty() {
-            return;
-        }
         self.is_unused = false;
+        let handle = self.client.handle.clone();
+        self.served = Rc::new(self.earlier.decided(|| handle.local_address()));
         self.served.worker.engine.enters(self.client.handle.key(), Phase::Busy);
         for ((id, has_ended), stream) in self.streams.open().into_iter().zip(rested) {
             self.streams.resume(id, has_ended);
@@ -116,48 +115,16 @@ impl ServedStreams {
     }
 }
 
+/// The rule that decided, by its name. A parked connection has one.
+fn rule(served: &ServedConnection) -> Option<&str> {
+    let decided = &served.info.decided;
+    decided.rule.map(|rule| decided.labels.rule(rule))
+}
+
 /// How long the connection counts as idle, so that it is due with the first of its streams.
 fn noted(served: &ServedConnection, resting: &[(u32, RestingStream)]) -> Duration {
     let left =
         |(_, stream): &(_, RestingStream)| stream.idle_max.saturating_sub(stream.since.elapsed());
     let least = resting.iter().map(left).min().unwrap_or_default();
     served.worker.shared.config.limits.idle_timeout.saturating_sub(least)
-}
-
-/// The streams of a connection that wakes, in the order of their identifiers. `None`: they are not
-/// those of its sockets.
-pub(super) fn take_rested(
-    handle: &Handle,
-    served: &mut ServedConnection,
-    forms: &[u8],
-) -> Option<Vec<RestingStream>> {
-    let decided = &mut served.info.decided;
-    let counted_at = decided.counted_at.take();
-    let mut open = counted_at.map(CountedAt::resumed).unwrap_or_default().into_iter();
-    let sockets = handle.take_sockets();
-    let (noted, forms) = read_forms(forms)?;
-    let counts = forms.iter().map(|form| usize::from(form.open)).sum::<usize>();
-    // In another process they count nowhere.
-    let has_counts = counts == open.len();
-    let upstream = decided.upstream.as_ref().map(|name| name.to_text());
-    let upstream: Rc<str> = upstream.unwrap_or_default().into();
-    let slept = handle.idle().saturating_sub(noted);
-    let now = Instant::now();
-    let mut rested = Vec::with_capacity(forms.len());
-    if forms.len() != sockets.len() {
-        return None;
-    }
-    for (form, further) in forms.into_iter().zip(sockets) {
-        let idle = Duration::from_millis(form.idle_ms).saturating_add(slept);
-        let count = if has_counts { form.open.into() } else { 0 };
-        rested.push(RestingStream {
-            form: form.exchange.to_vec(),
-            socket: further.socket,
-            name: form.name.unwrap_or(&upstream).into(),
-            open: open.by_ref().take(count).collect::<Vec<OpenExchange>>(),
-            since: now.checked_sub(idle).unwrap_or(now),
-            idle_max: Duration::ZERO,
-        });
-    }
-    Some(rested)
 }

@@ -23,6 +23,8 @@ const IDLE_MAX: usize = 1_000;
 const IDLE_TASK_BYTES: usize = 10 << 10;
 
 /// What is to be done for a stream.
+// A box for each request would cost more than the move.
+#[allow(clippy::large_enum_variant)]
 pub enum StreamWork {
     /// Its request is to be served.
     Request(AskedRequest),

@@ -1,5 +1,5 @@
-//! Streams that rest. A stream's task says when nothing moves any more. Once all of a connection say
-//! so, they are asked to leave what they know, and end. If one of them goes on instead, all do.
+//! Streams that rest. A stream's task says when nothing moves any more. Once all of a connection
+//! say so, they are asked to leave what they know, and end. If one goes on instead, all do.
 
 use std::mem;
 

@@ -1,0 +1,49 @@
+//! The streams of a parked connection that wakes, each with its socket.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use eyelet_downstream::client::resting_stream::RestingStream;
+use eyelet_downstream::connection::served_connection::ServedConnection;
+use eyelet_engine::worker::Handle;
+use eyelet_telemetry::upstream::{CountedAt, OpenExchange};
+
+use super::parked::read_forms;
+
+/// The streams of a connection that wakes, in the order of their identifiers. `None`: they are not
+/// those of its sockets.
+pub fn take_rested(
+    handle: &Handle,
+    served: &mut ServedConnection,
+    forms: &[u8],
+) -> Option<Vec<RestingStream>> {
+    let decided = &mut served.info.decided;
+    let counted_at = decided.counted_at.take();
+    let mut open = counted_at.map(CountedAt::resumed).unwrap_or_default().into_iter();
+    let sockets = handle.take_sockets();
+    let (noted, forms) = read_forms(forms)?;
+    let counts = forms.iter().map(|form| usize::from(form.open)).sum::<usize>();
+    // In another process they count nowhere.
+    let has_counts = counts == open.len();
+    let upstream = decided.upstream.as_ref().map(|name| name.to_text());
+    let upstream: Rc<str> = upstream.unwrap_or_default().into();
+    let slept = handle.idle().saturating_sub(noted);
+    let now = Instant::now();
+    let mut rested = Vec::with_capacity(forms.len());
+    if forms.len() != sockets.len() {
+        return None;
+    }
+    for (form, further) in forms.into_iter().zip(sockets) {
+        let idle = Duration::from_millis(form.idle_ms).saturating_add(slept);
+        let count = if has_counts { form.open.into() } else { 0 };
+        rested.push(RestingStream {
+            form: form.exchange.to_vec(),
+            socket: further.socket,
+            name: form.name.unwrap_or(&upstream).into(),
+            open: open.by_ref().take(count).collect::<Vec<OpenExchange>>(),
+            since: now.checked_sub(idle).unwrap_or(now),
+            idle_max: Duration::ZERO,
+        });
+    }
+    Some(rested)
+}
