@@ -1,5 +1,5 @@
-//! A connection at rest as bytes, and back: what a parked connection keeps, and what another process
-//! gets. Frames that carry no message, such as PING, can be answered on the bytes.
+//! A connection at rest as bytes, and back: what a parked connection keeps, and what another
+//! process gets. Frames that carry no message, such as PING, can be answered on the bytes.
 //!
 //! The form: a version, the numbers of [`Fixed`] in their order in network byte order, an entry for
 //! each open stream, and the two tables of fields as header blocks.

@@ -219,6 +219,7 @@ impl StreamState {
             && self.trailers.is_none()
             && self.is_sent(sealed)
             && self.mark <= sealed
+            && !self.waits_for_room
     }
 
     /// Notes what its task has left: there is none any more.

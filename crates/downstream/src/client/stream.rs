@@ -18,6 +18,7 @@ use super::head::to_websocket_get;
 use super::http2::Http2Stream;
 use super::io::{ClientLost, ClientStream, PASSED_RECORDS_MAX};
 use crate::connection::served_connection::ServedConnection;
+use eyelet_engine::ready::{CLIENT, READ};
 use eyelet_engine::worker::WaitError;
 use eyelet_http1::body::{Decoder, Encoder, Piece};
 use eyelet_http1::fault::RequestFault;
@@ -105,8 +106,8 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Notes whether the exchange may rest. Returns whether it does: an HTTP/2 stream rests with all
-    /// others of its connection.
+    /// Notes whether the exchange may rest. Returns whether it does: an HTTP/2 stream rests with
+    /// all others of its connection.
     pub fn rests_now(&self, may: bool) -> bool {
         match self {
             Self::Http1(_) => may,
@@ -432,7 +433,9 @@ impl Http1Stream<'_> {
 
     fn rests(&self) -> Option<(Encoder, bool)> {
         let is_alone = self.pipeline.as_ref().is_none_or(|(pipeline, _)| pipeline.is_empty());
-        let may_rest = self.decoder.is_done() && is_alone;
+        // While memory is short, a byte of the client stays unread, and would wake it at once.
+        let is_read = self.client.has_ended() || !self.client.handle.has(CLIENT, READ);
+        let may_rest = self.decoder.is_done() && is_alone && is_read;
         (may_rest && self.client.may_rest()).then_some((self.encoder, self.close))
     }
 

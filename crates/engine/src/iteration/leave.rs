@@ -72,7 +72,11 @@ impl Iterations {
             }
             match self.next_event(&mut answers, orders).await? {
                 None => {}
-                Some(HandoverEvent::Order(Order::Settled)) => sockets = None,
+                Some(HandoverEvent::Order(Order::Settled)) => {
+                    sockets = None;
+                    // An order to reload that came before was not obeyed.
+                    worker.reload(&mut self.accepting, Instant::now());
+                }
                 Some(HandoverEvent::Order(Order::Reload(_))) if sockets.is_none() => {
                     worker.reload(&mut self.accepting, Instant::now());
                 }

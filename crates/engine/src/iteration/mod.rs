@@ -15,7 +15,7 @@ use eyelet_sys::waker;
 use crate::park::{self, timeouts};
 use crate::ready::{CLIENT, Token};
 use crate::shedding::{drain, retired};
-use crate::table::timer_wheel::TICK_MS;
+use crate::table::timer_wheel::{FIRST_TICK, TICK_MS};
 use crate::table::{SlotState, Waiting, Waits};
 use crate::worker::{Handle, Update, Worker, queues};
 use accept::{ACCEPTS, Accepted, Accepting};
@@ -255,7 +255,7 @@ impl Worker {
 
     /// Handles one tick. The worker's clock has run for `elapsed`.
     pub(crate) fn tick(self: &Rc<Self>, accepting: &mut Accepting, elapsed: Duration) {
-        let now = (elapsed.as_millis() as u64 / TICK_MS) as u32;
+        let now = FIRST_TICK + (elapsed.as_millis() as u64 / TICK_MS) as u32;
         loop {
             let due = self.table.borrow_mut().next_due(now);
             let Some(key) = due else { break };

@@ -17,7 +17,7 @@ use crate::table::further::further_bytes;
 use crate::table::{EndCause, Phase, Slot, SlotState};
 use crate::worker::queues::{self, IdleKind};
 use crate::worker::{Handle, Worker};
-use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted, TASK_BYTES_MAX};
+use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted, STREAM_BYTES, TASK_BYTES_MAX};
 use eyelet_memory::slab::Key;
 use eyelet_record::alert::CLOSE_NOTIFY;
 use eyelet_telemetry::info::{ConnectionInfo, End, Parked};
@@ -257,6 +257,8 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
     }
     let (source, task_bytes) = {
         let mut table = worker.table.borrow_mut();
+        // Each stream that rests goes on.
+        let stream_bytes = table.further_count(key) * STREAM_BYTES;
         let is_called = table.is_further_ready(key);
         let Some(Slot { client, upstream, ready, state, .. }) = table.slot(key) else {
             return false;
@@ -276,7 +278,8 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
         }
         let shared = worker.shared.borrow();
         let needs = |decided| worker.program().map(|program| program.task_bytes(decided));
-        (info.client_ip(), info.decided(&shared).and_then(needs).unwrap_or(0))
+        let task_bytes = info.decided(&shared).and_then(needs).unwrap_or(0);
+        (info.client_ip(), task_bytes + stream_bytes)
     };
     if worker.make_room_to_wake(key, source, ACTIVE_BYTES + task_bytes) {
         return false;

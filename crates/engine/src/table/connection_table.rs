@@ -15,7 +15,7 @@ use crate::ready::{CLIENT, READ, Ready, SIDES, Side, Token, UPSTREAM, WRITE};
 use crate::table::further::{self, FurtherSocket, FurtherSockets, further_bytes};
 use crate::table::shared_socket::SharedSocket;
 use crate::table::slot::{Slot, SlotState};
-use crate::table::timer_wheel::{TICK_MS, TimerWheel};
+use crate::table::timer_wheel::{FIRST_TICK, TICK_MS, TimerWheel};
 use eyelet_memory::budget::{Account, Budget, Counted};
 use eyelet_memory::slab::{Key, Slab};
 
@@ -54,7 +54,7 @@ impl ConnectionTable {
             slots: Slab::default(),
             further: FurtherSockets::default(),
             shared_sockets: Slab::default(),
-            wheel: TimerWheel::default(),
+            wheel: TimerWheel::starting_at(FIRST_TICK),
             counted: Counted::of(budget, Account::Connections, 0),
         })
     }

@@ -5,6 +5,15 @@ use eyelet_memory::slab::Slab;
 
 /// One step of the wheel. Deadlines are up to this much late, never early.
 pub const TICK_MS: u64 = 100;
+/// The tick at which a worker starts: eleven days. A connection may have been idle for longer than
+/// its worker has run, if it comes from another process or an exchange in it rests, and that time
+/// is a tick, too.
+#[cfg(not(test))]
+pub const FIRST_TICK: u32 = 11 * 24 * 3600 * 10;
+/// Tests count from 0.
+#[cfg(test)]
+pub const FIRST_TICK: u32 = 0;
+const _: () = assert!(TICK_MS == 100);
 
 /// Buckets: 51.2 s ahead. A later deadline waits in the last bucket and is linked again when that
 /// comes up. For an hour's idle timeout these are 70 moves of three words.
@@ -50,11 +59,16 @@ pub struct TimerWheel {
 impl Default for TimerWheel {
     /// An empty wheel at tick 0.
     fn default() -> Self {
-        Self { heads: Box::new([NONE; BUCKETS]), at: 0, now: 0 }
+        Self::starting_at(0)
     }
 }
 
 impl TimerWheel {
+    /// An empty wheel at this tick.
+    pub fn starting_at(tick: u32) -> Self {
+        Self { heads: Box::new([NONE; BUCKETS]), at: tick, now: tick }
+    }
+
     /// The current tick.
     pub fn now(&self) -> u32 {
         self.now

@@ -76,6 +76,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-sys",
             "eyelet-telemetry",
             "eyelet-wire",
+            "fastrand", // with the feature `testing` only
             "foldhash",
             "postcard", // parked connections as bytes for another process
             "serde",

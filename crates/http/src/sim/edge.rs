@@ -230,9 +230,9 @@ impl Program for Edge {
         crate::last_bytes(state)
     }
 
-    fn pack_state(&self, decided: &Decided, state: &[u8]) -> Option<PackedBytes> {
+    fn pack_state(&self, decided: &Decided, state: &[u8], sockets: usize) -> Option<PackedBytes> {
         let pieces = &self.http.borrow().engine.pieces;
-        decided.http2.then(|| crate::pack_state(state, pieces)).flatten()
+        decided.http2.then(|| crate::pack_state(state, sockets, pieces)).flatten()
     }
 
     fn task_bytes(&self, decided: &Decided) -> usize {
