@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::support::client::Offer;
 use crate::support::program::need;
-use crate::support::two::{Two, get, run};
+use crate::support::two::{Two, beside, get, run};
 use crate::support::web::{Web, head, line, switched};
 use crate::support::{A_WHILE, Upstream, expect, until};
 
@@ -67,7 +67,7 @@ impl Scene {
             let asked = head(&mut app);
             (app, asked)
         };
-        let (mut app, asked) = tokio::task::spawn_blocking(take).await.unwrap();
+        let (mut app, asked) = beside(take).await;
         app.write_all(said(&asked).as_bytes()).unwrap();
         let response = response.await.unwrap();
         assert_eq!(response.status(), 200);
@@ -84,7 +84,7 @@ impl Scene {
                 (listed.len() == count && listed.iter().all(is_parked)).then_some(())
             });
         };
-        tokio::task::spawn_blocking(parked).await.unwrap();
+        beside(parked).await;
     }
 
     /// The value of a metric.
@@ -131,7 +131,7 @@ impl Begun {
     async fn say(&mut self, text: &'static str) {
         self.send.send_data(text.into(), false).unwrap();
         let mut app = self.app.try_clone().unwrap();
-        tokio::task::spawn_blocking(move || expect(&mut app, text.as_bytes())).await.unwrap();
+        beside(move || expect(&mut app, text.as_bytes())).await;
     }
 }
 
@@ -179,11 +179,11 @@ fn streams_of_all_kinds_rest_and_go_on() {
         scene.rest(1).await;
         chat.send.send_data("bye".into(), true).unwrap();
         let mut app = chat.app.try_clone().unwrap();
-        let heard = tokio::task::spawn_blocking(move || {
+        let heard = beside(move || {
             let mut heard = String::new();
             app.read_to_string(&mut heard).map(|_| heard)
         });
-        assert_eq!(heard.await.unwrap().unwrap(), "bye");
+        assert_eq!(heard.await.unwrap(), "bye");
         chat.app.shutdown(Shutdown::Write).unwrap();
         chat.ended().await;
     });
@@ -224,7 +224,7 @@ fn an_end_of_either_side_is_passed_on_from_rest() {
 
 /// What the upstream reads when its client is gone.
 async fn gone(mut app: TcpStream) -> usize {
-    tokio::task::spawn_blocking(move || app.read(&mut [0; 64]).unwrap_or(0)).await.unwrap()
+    beside(move || app.read(&mut [0; 64]).unwrap_or(0)).await
 }
 
 /// Its frames are answered where they are, and no stream's time begins anew by them.

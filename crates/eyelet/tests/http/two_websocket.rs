@@ -12,7 +12,7 @@ use http::Request;
 use rustix::process::Signal;
 
 use crate::support::pki::Kind;
-use crate::support::two::{Two, run};
+use crate::support::two::{Two, beside, run};
 use crate::support::upstream::ServerTls;
 use crate::support::web::{Web, answer, head, hear, switched};
 use crate::support::{A_WHILE, Edge, Pki, SOON, Upstream, expect, until};
@@ -187,13 +187,6 @@ fn edge_to(scheme: &str) -> (Web, Receiver<Peer>) {
     let (app, peers) = application(&pki, scheme);
     let ca = if scheme == "https" { "upstream_ca = \"ca.pem\"" } else { "" };
     (Web::at(pki, scheme, app, ca, ""), peers)
-}
-
-/// Does what blocks on a thread: the client's connection goes on meanwhile.
-async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let (give, take) = tokio::sync::oneshot::channel();
-    std::thread::spawn(move || give.send(work()).is_ok());
-    take.await.unwrap()
 }
 
 /// Reads the rest of the stream as text.

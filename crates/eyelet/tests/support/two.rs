@@ -126,6 +126,13 @@ pub fn run(client: impl Future<Output = ()>) {
     runtime.block_on(async { tokio::time::timeout(SOON, client).await.expect("in time") });
 }
 
+/// Does what blocks on a thread: the client's connection goes on meanwhile.
+pub async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (give, take) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || give.send(work()).is_ok());
+    take.await.unwrap()
+}
+
 /// A request with the handle for its answer.
 pub type Asked = (Request<RecvStream>, SendResponse<Bytes>);
 /// What an application does with it.
