@@ -32,7 +32,7 @@ pub struct Followed {
     runtime: Runtime,
     body: Incoming,
     _connection: Connection,
-    /// How long each piece may take.
+    /// The time that each piece may take.
     wait: Duration,
     piece: Bytes,
 }

@@ -119,7 +119,7 @@ pub enum NotAtRest {
     Held {
         /// The stream whose window waits for them. 0: the connection's.
         stream: u32,
-        /// How many.
+        /// Their number.
         bytes: u32,
     },
     /// The caller has data for this stream.
@@ -319,7 +319,7 @@ fn next<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
 }
 
 impl H2Connection {
-    /// Whether nothing is under way and no stream is open.
+    /// True if nothing is under way and no stream is open.
     pub fn can_park(&self) -> bool {
         self.streams.len() == 0 && self.rests().is_ok()
     }

@@ -161,7 +161,7 @@ pub(crate) fn read_all(
 pub(crate) struct StreamEntries<'a>(pub(crate) &'a mut [StreamEntry]);
 
 impl StreamEntries<'_> {
-    /// Whether a stream could send if the connection's window were open.
+    /// True if a stream could send if the connection's window were open.
     pub(crate) fn may_send(&self) -> bool {
         self.0.iter().any(|entry| read(entry).is_ok_and(|stream| room(&stream) > 0))
     }
@@ -216,7 +216,7 @@ pub(crate) fn split(bytes: &[u8], count: u16) -> Option<(&[StreamEntry], &[u8])>
     Some((entries.as_chunks().0, rest))
 }
 
-/// The same, to be changed.
+/// Splits off the entries, to change them.
 pub(crate) fn split_mut(bytes: &mut [u8], count: u16) -> Option<StreamEntries<'_>> {
     let entries = bytes.get_mut(..usize::from(count) * PARKED_STREAM_BYTES)?;
     Some(StreamEntries(entries.as_chunks_mut().0))

@@ -89,7 +89,7 @@ async fn check_on(newest: Rc<Newest>, checking: Checking) {
     }
 }
 
-/// Whether nothing new is asked by this process. Another one may make the checks.
+/// True if nothing new is asked by this process. Another one may make the checks.
 fn is_ending(http: &Http) -> bool {
     http.engine.is_draining() || http.engine.is_retired()
 }

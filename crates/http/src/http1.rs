@@ -220,7 +220,7 @@ pub async fn next(client: &mut ClientStream, worker: &Http, wait: Duration) -> N
     }
 }
 
-/// What the client has pipelined behind a request, and what was asked of it before its turn.
+/// Requests that the client has pipelined behind one, and what was asked of it before its turn.
 struct Ahead<'a> {
     pipeline: &'a mut Pipeline,
     asked: Option<Box<AskedAhead>>,

@@ -146,7 +146,7 @@ enum Last {
 struct ServedStreams {
     client: ClientStream,
     served: Rc<ServedConnection>,
-    /// What the streams that rested were decided by.
+    /// The configuration by which streams that rested were decided.
     earlier: Rc<ServedConnection>,
     streams: Rc<Streams>,
     /// Why it takes no more streams.
@@ -167,7 +167,7 @@ struct ServedStreams {
     armed_ms: u64,
     /// When it is parked if it can be.
     rest_at_ms: u64,
-    /// Whether its worker was leaving when its streams were last told.
+    /// True if its worker was leaving when its streams were last told.
     was_leaving: bool,
     /// Most bytes sealed at once of a body that is read from its upstream.
     pass_bytes_max: usize,

@@ -224,7 +224,7 @@ impl Writer {
         if is_open { Ok(None) } else { Self::start(config, &self.budget).map(Some) }
     }
 
-    /// Whether another file has the name of the one that is written to, as those who rotate logs
+    /// True if another file has the name of the one that is written to, as those who rotate logs
     /// make it.
     pub fn was_renamed(&self) -> bool {
         let (Access::File(path), Some(opened)) = (&self.settings.access, self.opened) else {

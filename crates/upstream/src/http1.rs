@@ -278,7 +278,7 @@ impl Http1Connection {
         }
     }
 
-    /// The same for an exchange that rests, and where the connection counts.
+    /// Takes the connection of an exchange that rests, and where the connection counts.
     pub fn into_resting(mut self) -> Option<io::Result<(OwnedFd, Option<OpenExchange>)>> {
         let address = self.descriptor.take_address();
         Some(self.into_socket()?.map(|socket| (socket, address)))

@@ -61,7 +61,7 @@ impl Pipeline {
         self.waiting.pop_front()
     }
 
-    /// Whether no request waits for its turn.
+    /// True if no request waits for its turn.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

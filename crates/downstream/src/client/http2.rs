@@ -45,7 +45,7 @@ pub struct Http2Stream {
     stalled: bool,
     /// Whether the window was shut when the room was asked for.
     is_shut: bool,
-    /// What was left of it rests with its connection.
+    /// True if what was left of it rests with its connection.
     rests: bool,
     sent: Rc<Cell<u64>>,
 }
@@ -87,12 +87,12 @@ impl Http2Stream {
         }
     }
 
-    /// Whether its side may rest: the client has all so far.
+    /// True if its side may rest: the client has all so far.
     pub fn may_rest(&self) -> bool {
         self.responded && !self.ended && self.reads && self.streams.may_rest(self.id)
     }
 
-    /// Whether its deadline has passed, or it was quiet before.
+    /// True if its deadline has passed, or it was quiet before.
     pub fn is_late_or_quiet(&self) -> bool {
         self.streams.is_late(self.id) || self.streams.is_quiet(self.id)
     }

@@ -211,7 +211,7 @@ impl ClientStream {
         self.plain.is_empty() && self.sealed.is_empty() && !self.ended && self.session.is_some()
     }
 
-    /// Whether it can be parked in the middle of an exchange, which nothing is to end. Bytes that
+    /// True if it can be parked in the middle of an exchange, which nothing is to end. Bytes that
     /// the client has not taken rest with it.
     pub fn may_rest(&self) -> bool {
         self.plain.is_empty()

@@ -89,7 +89,7 @@ pub enum StreamRest {
     Asked,
     /// It has no task.
     Rests {
-        /// What its task left. Boxed: streams are moved.
+        /// The exchange that its task left. Boxed: streams are moved.
         stream: Box<RestingStream>,
         /// Something has happened to it since.
         is_called: bool,
@@ -142,7 +142,7 @@ pub struct StreamState {
     pub is_cut: bool,
     /// Whether its task waits for the window.
     pub waits_for_room: bool,
-    /// Whether its exchange rests.
+    /// How far its exchange is on its way to rest.
     pub rest: StreamRest,
     /// Its deadline, and whether that has passed.
     pub due_ms: u64,
@@ -207,7 +207,7 @@ impl StreamState {
         self.wake();
     }
 
-    /// Whether nothing of it is held here and the client has all so far, so that its exchange may
+    /// True if nothing of it is held here and the client has all so far, so that its exchange may
     /// rest.
     pub fn may_rest(&self, sealed: u64) -> bool {
         self.is_answered

@@ -97,7 +97,7 @@ impl<'a> Stream<'a> {
         })
     }
 
-    /// Whether the deadline of [`Stream::poll_late`] has passed. It has for an HTTP/2 stream that
+    /// True if the deadline of [`Stream::poll_late`] has passed. It has for an HTTP/2 stream that
     /// waits for others to rest, too.
     pub fn is_late(&self) -> bool {
         match self {

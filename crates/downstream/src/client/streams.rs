@@ -136,7 +136,7 @@ impl Streams {
         self.state.borrow_mut().h2.give_back(head);
     }
 
-    /// Whether the connection itself may rest, whatever its streams do.
+    /// True if the connection itself may rest, whatever its streams do.
     pub fn is_at_rest(&self) -> bool {
         let state = self.state.borrow();
         state.out.is_empty() && state.fault.is_none() && state.h2.rests().is_ok()

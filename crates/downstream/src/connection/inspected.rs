@@ -24,7 +24,7 @@ pub enum Respondent {
 /// A request that has no response. The reader of its page cannot mend the cause, so the page is a
 /// general one. The log line of the connection with this id has the exact cause.
 pub struct Unanswered<'a> {
-    /// Who should have answered.
+    /// The inspector that should have answered.
     pub by: Respondent,
     /// Why there is no response.
     pub reason: &'a Reason,

@@ -96,7 +96,7 @@ impl<'a> RequestLogEntry<'a> {
     }
 }
 
-/// As for [`ServedConnection`].
+/// Writes the line, however the request has ended, unless its exchange rests.
 impl Drop for RequestLogEntry<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() || self.state == EntryState::Rests {

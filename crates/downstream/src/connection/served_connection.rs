@@ -143,7 +143,7 @@ impl ServedConnection {
         Some(self.under(self.worker.newer()?, local))
     }
 
-    /// The same connection, decided by the newest configuration.
+    /// Decides the connection by the newest configuration.
     pub fn decided(&self, local: impl FnOnce() -> Option<SocketAddr>) -> Self {
         self.under(self.worker.newer().unwrap_or_else(|| self.worker.clone()), local)
     }
@@ -577,7 +577,7 @@ impl Record {
         }
     }
 
-    /// Whether the facts of the exchange may rest: a trace has more.
+    /// True if the facts of the exchange may rest: a trace has more.
     pub fn may_rest(&self) -> bool {
         self.trace.is_none()
     }

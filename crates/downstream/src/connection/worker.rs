@@ -71,7 +71,7 @@ impl Newest {
 
 /// One configuration, as a worker has it.
 pub struct WorkerConfiguration {
-    /// What all workers share.
+    /// The part that all workers share.
     pub shared: Arc<SharedHttp>,
     /// The names of rules and listeners for access lines.
     pub labels: Labels,

@@ -249,7 +249,7 @@ fn end_exchange(worker: &Rc<Worker>, key: Key, reason: &Reason) {
     }
 }
 
-/// Whether bytes must stay unread, because there is no room for the task that would serve them. The
+/// True if bytes must stay unread, because there is no room for the task that would serve them. The
 /// connection is tried again at the next tick.
 fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
     if !worker.process.budget.is_filling(ACTIVE_BYTES + TASK_BYTES_MAX) {

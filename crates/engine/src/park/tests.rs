@@ -197,7 +197,7 @@ fn a_slot_is_small() {
 /// A program that notes each connection that goes on, and ends it.
 #[derive(Default)]
 struct Resuming {
-    /// Whether it had its upstream's socket, and how long it had been idle.
+    /// Each wake: if it had its upstream's socket, and how long it had been idle.
     resumed: std::cell::RefCell<Vec<(bool, Duration)>>,
 }
 

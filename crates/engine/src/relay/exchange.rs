@@ -36,7 +36,7 @@ pub fn run(flow: &mut Flow, sockets: &mut Sockets<'_>, buffers: &mut Buffers) ->
     Progress::Rest
 }
 
-/// Whether the client of a connection with streams has ended its own, or has failed.
+/// True if the client of a connection with streams has ended its own, or has failed.
 pub fn has_client_ended(sockets: &Sockets<'_>) -> bool {
     sockets.ready.any(CLIENT, READ)
         && match socket::peek(sockets.client, &mut [0]) {

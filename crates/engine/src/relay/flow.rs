@@ -24,11 +24,11 @@ pub struct Flow {
     pub(super) is_written_once: bool,
     /// The queue in which it has a position.
     queued: Queued,
-    /// What its bytes are.
+    /// The kind of its bytes.
     pub(super) kind: FlowKind,
 }
 
-/// What the bytes are, as far as it decides how the connection ends.
+/// The kind of the bytes, as far as it decides how the connection ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum FlowKind {
     /// Any.
@@ -57,11 +57,11 @@ enum Queued {
 struct Kept {
     /// Bytes in transit.
     pending: Option<Box<Pending>>,
-    /// What the program keeps.
+    /// The part that the program keeps.
     program: Option<ProgramState>,
 }
 
-/// What the program keeps of a parked connection.
+/// The part of a parked connection that the program keeps.
 enum ProgramState {
     /// That of a connection without an upstream, between two requests.
     Idle(PackedBytes),
@@ -186,12 +186,12 @@ impl Flow {
         }
     }
 
-    /// Whether it has further upstream sockets.
+    /// True if it has further upstream sockets.
     pub(crate) fn has_streams(&self) -> bool {
         self.kind == FlowKind::Streams
     }
 
-    /// Whether the program keeps a state and no stream of it is served: HTTP/2 between requests.
+    /// True if the program keeps a state and no stream of it is served: HTTP/2 between requests.
     pub(crate) fn is_between_requests(&self) -> bool {
         self.state().is_some() && !self.has_streams()
     }
@@ -381,7 +381,7 @@ impl Flow {
         }
     }
 
-    /// Whether an exchange may rest in it: both streams are open, and bytes are in transit at most
+    /// True if an exchange may rest in it: both streams are open, and bytes are in transit at most
     /// to the client.
     pub(crate) fn may_rest(&self) -> bool {
         self.up.is_open() && self.down.is_open() && !self.is_websocket() && !self.has_begun()

@@ -58,13 +58,13 @@ impl Relay {
         matches!(self, Self::Terminate(terminated) if terminated.is_originated())
     }
 
-    /// Whether exchanges of it rest: [`Flow::keep_exchange`], or those of its streams.
+    /// True if exchanges of it rest: [`Flow::keep_exchange`], or those of its streams.
     pub(crate) fn has_exchange(&self) -> bool {
         let Self::Terminate(terminate::Terminated { flow, .. }) = self else { return false };
         flow.exchange().is_some() || flow.has_streams()
     }
 
-    /// Whether nobody can know what its peers are about to send: bytes pass from one to the other,
+    /// True if nobody can know what its peers are about to send: bytes pass from one to the other,
     /// or in streams.
     pub(crate) fn is_pair(&self) -> bool {
         let has_streams = match self {

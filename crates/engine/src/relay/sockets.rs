@@ -49,7 +49,7 @@ pub enum Progress {
 }
 
 impl Progress {
-    /// Whether the connection stays parked.
+    /// True if the connection stays parked.
     pub(crate) fn goes_on(&self) -> bool {
         matches!(self, Self::Rest | Self::Again | Self::Later)
     }

@@ -40,7 +40,7 @@ pub fn tick(worker: &Rc<Worker>) {
     }
 }
 
-/// Whether it is parked without an upstream for so long. One with an upstream, such as a pair, is
+/// True if it is parked without an upstream for so long. One with an upstream, such as a pair, is
 /// in use until its peers or `idle_timeout` end it.
 fn is_resting(worker: &Rc<Worker>, key: Key) -> bool {
     let mut table = worker.table.borrow_mut();

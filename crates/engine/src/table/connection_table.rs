@@ -98,7 +98,7 @@ impl ConnectionTable {
         self.further.of(key.index).unwrap_or_default()
     }
 
-    /// Whether a further socket of a connection has something to be read.
+    /// True if a further socket of a connection has something to be read.
     pub(crate) fn is_further_ready(&self, key: Key) -> bool {
         self.further.is_any_ready(key.index)
     }

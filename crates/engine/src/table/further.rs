@@ -17,7 +17,7 @@ use crate::ready::{SIDES, Side, Token};
 pub struct FurtherSocket {
     /// The socket.
     pub socket: OwnedFd,
-    /// What epoll has reported since it was given.
+    /// The readiness that epoll has reported since it was given.
     pub ready: u8,
     is_registered: bool,
 }
@@ -51,7 +51,7 @@ impl FurtherSockets {
         self.of(index).map_or(0, <[FurtherSocket]>::len)
     }
 
-    /// Whether epoll has reported any of them.
+    /// True if epoll has reported any of them.
     pub(super) fn is_any_ready(&self, index: u32) -> bool {
         self.of(index).is_some_and(|sockets| sockets.iter().any(|socket| socket.ready != 0))
     }

@@ -97,7 +97,7 @@ pub trait Program {
         None
     }
 
-    /// Whether this program reads an exchange at rest that comes from another process, of a
+    /// True if this program reads an exchange at rest that comes from another process, of a
     /// connection that was decided so.
     fn reads_exchange(&self, _decided: &Decided, _exchange: &[u8]) -> bool {
         false
@@ -348,7 +348,7 @@ impl Handle {
         self.is_unused.set(true);
     }
 
-    /// How long it had been idle when its task woke, and since then.
+    /// The time that it had been idle when its task woke, and since then.
     pub fn idle(&self) -> Duration {
         let since = self.idle_since.get();
         since.map_or(Duration::ZERO, |tick| self.worker.table.borrow().since_tick(tick.get()))

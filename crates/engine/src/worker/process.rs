@@ -13,9 +13,9 @@ use eyelet_sys::socket;
 pub struct Settings {
     /// How long a connection may move no byte.
     pub idle_timeout: Duration,
-    /// How long one with a state of the program may: [`crate::relay::Flow::keep_state`].
+    /// The time that one with a state of the program may: [`crate::relay::Flow::keep_state`].
     pub state_idle_timeout: Duration,
-    /// How long an exchange that rests may: [`crate::relay::Flow::keep_exchange`].
+    /// The time that an exchange that rests may: [`crate::relay::Flow::keep_exchange`].
     pub exchange_timeout: Duration,
     /// True if idle connections are ended for new ones when memory is short.
     pub shed_idle: bool,

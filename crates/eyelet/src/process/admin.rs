@@ -28,7 +28,7 @@ use eyelet_edge::snapshot::published::Published;
 
 mod certificates;
 
-/// How long the list of what an upgrade leaves may take: an upgrade waits for it.
+/// The time that the list of what an upgrade leaves may take: an upgrade waits for it.
 const LIST_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the allocator's free bytes are remembered: to count them locks each arena, so that a
 /// worker that allocates may wait for as long as the largest heap takes.
@@ -160,7 +160,7 @@ impl AdminKeeper {
     }
 }
 
-/// What passes on a connection that stays, in words.
+/// Names what passes on a connection that stays.
 fn stays_as(listed: &Listed) -> &'static str {
     match listed.kind {
         Some(ConnectionKind::Http1) => "by HTTP/1.1",

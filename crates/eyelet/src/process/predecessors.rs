@@ -26,9 +26,9 @@ pub const LINGERING_MAX: usize = 8;
 /// How long an upgrade waits until the thread of a predecessor has finished the batch that is on
 /// its way. A predecessor that stands still is left behind.
 const PAUSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long an upgrade waits for the end of the one before.
+/// The time that an upgrade waits for the end of the one before.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often that is looked at.
+/// The time between two looks at that.
 const PAUSE_STEP: Duration = Duration::from_millis(2);
 
 /// The processes that linger.
@@ -83,7 +83,7 @@ impl Predecessors {
         started.inspect_err(|_| self.is_unsettled.store(false, Relaxed))
     }
 
-    /// The same for predecessors that were paused.
+    /// Goes on with predecessors that were paused.
     pub fn resume(self: &Arc<Self>, links: Vec<PredecessorLink>, workers: &Arrivals) {
         for link in links {
             if let Err(error) = self.add(link, workers.clone(), None) {

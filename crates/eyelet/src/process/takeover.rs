@@ -102,7 +102,7 @@ impl Predecessor {
     }
 }
 
-/// What an earlier process has besides connections.
+/// The state of an earlier process besides connections.
 pub struct EarlierState {
     /// Its listeners.
     pub listeners: Vec<Bound>,

@@ -428,7 +428,7 @@ impl LeavingWorkers {
     }
 }
 
-/// What this process still serves after an upgrade.
+/// Describes what this process still serves after an upgrade.
 struct Lingering {
     successor: Successor,
     workers: LeavingWorkers,
@@ -584,7 +584,7 @@ impl Successor {
         self.channel.end();
     }
 
-    /// Whether it has said that this process is to drain, once.
+    /// True if it has said that this process is to drain, once.
     fn says_drain(&mut self) -> bool {
         // Reaped, if it has ended. Others may have its end of the channel.
         let _ = self.child.try_wait();

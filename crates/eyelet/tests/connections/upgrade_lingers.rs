@@ -96,7 +96,7 @@ fn next_request(scene: &Scene, client: &mut Tls) {
     expect(client, b"ok");
 }
 
-/// Whether a process has a socket that listens at the edge's port.
+/// True if a process has a socket that listens at the edge's port.
 fn listens(scene: &Scene, pid: Pid) -> bool {
     let at = format!(":{:04X}", scene.address().port());
     let table = fs::read_to_string("/proc/net/tcp").unwrap();

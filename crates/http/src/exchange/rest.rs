@@ -32,7 +32,7 @@ const NO_EXCHANGE: Failure = Failure::Cut(Reason::Internal("an exchange at rest 
 pub struct ResumedExchange {
     /// The exchange.
     pub exchange: RestingExchange,
-    /// What it has kept open.
+    /// The upstream that it has kept open.
     pub kept: RestingSocket,
     /// The upstream's address.
     pub name: Arc<str>,
@@ -94,19 +94,19 @@ pub async fn resume(
 }
 
 impl Exchange<'_, '_> {
-    /// How long a response waits for a byte before it is checked.
+    /// Returns how long a response waits for a byte before it is checked.
     pub(super) fn first_wait(&self, passing: &Passing<'_>) -> Duration {
         let wait = self.served.progress_wait();
         if self.may_rest(passing) { wait.min(REST_AFTER) } else { wait }
     }
 
-    /// How long an exchange that rested waits for one, where nothing has moved since then.
+    /// Returns how long an exchange that rested waits for one, where nothing has moved since then.
     pub(super) fn wait_since(&self, since: Instant) -> Duration {
         let body_timeout = self.served.worker.shared.config.http.body_timeout;
         REST_AFTER.min(body_timeout.saturating_sub(since.elapsed()))
     }
 
-    /// Whether the exchange may rest where it is.
+    /// True if the exchange may rest where it is.
     fn may_rest(&self, Passing { upstream, upload, download }: &Passing<'_>) -> bool {
         let Upstream::Http1(upstream) = upstream else { return false };
         upstream.is_plain()

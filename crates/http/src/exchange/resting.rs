@@ -10,7 +10,7 @@ use eyelet_downstream::connection::resting::{RestingExchange, RestingFacts, Rest
 use eyelet_http1::body::Encoder;
 use eyelet_telemetry::upstream::OpenExchange;
 
-/// What is left of an exchange that rests.
+/// The remainder of an exchange that rests.
 pub struct Resting {
     pub(super) socket: OwnedFd,
     /// Where the exchange counts until it ends.
@@ -28,7 +28,7 @@ pub struct Resting {
     pub(super) facts: Option<RestingFacts>,
 }
 
-/// What an exchange that rests keeps open.
+/// The upstream that an exchange that rests keeps open.
 pub struct RestingSocket {
     /// The upstream's socket, which is registered nowhere.
     pub socket: OwnedFd,
@@ -37,7 +37,7 @@ pub struct RestingSocket {
 }
 
 impl Resting {
-    /// The same for a stream of HTTP/2.
+    /// Returns the form for a stream of HTTP/2.
     pub fn into_stream(self) -> RestingStream {
         let (name, since, idle_max) = (self.name.clone(), self.since, self.idle_max);
         let mut form = Vec::new();

@@ -184,7 +184,7 @@ pub async fn copy(
     .await
 }
 
-/// Whether nothing has moved for long enough, and the client's side may rest.
+/// True if nothing has moved for long enough, and the client's side may rest.
 fn is_quiet(served: &ServedConnection, stream: &Stream<'_>, moved: Instant) -> bool {
     let engine = &served.worker.engine;
     let is_due = engine.is_leaving() || stream.is_late() && moved.elapsed() >= REST_AFTER;
@@ -192,7 +192,7 @@ fn is_quiet(served: &ServedConnection, stream: &Stream<'_>, moved: Instant) -> b
     is_due && !is_over() && !engine.is_draining() && stream.rests().is_some()
 }
 
-/// Whether both directions are open, and all that has come is passed on.
+/// True if both directions are open, and all that has come is passed on.
 fn is_open(upstream: &Upstream, up: &Upload<'_>, down: &Download<'_>) -> bool {
     let Upstream::Http1(upstream) = upstream else { return false };
     let received = &upstream.received;

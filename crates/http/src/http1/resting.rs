@@ -58,7 +58,7 @@ pub async fn go_on(
     (done, close)
 }
 
-/// Whether these bytes are the exchange of a connection of HTTP/1.1.
+/// True if these bytes are the exchange of a connection of HTTP/1.1.
 pub fn is_exchange(form: &[u8]) -> bool {
     read(form).is_some()
 }

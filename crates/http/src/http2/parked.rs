@@ -63,7 +63,7 @@ pub(super) fn pack(
     PackedBytes::pack(&[parked.as_bytes(), forms, &len].concat(), &common, pieces)
 }
 
-/// Whether a state has streams that rest.
+/// True if a state has streams that rest.
 pub fn has_streams(state: &PackedBytes) -> bool {
     ParkedConnection::new(state.first().into()).streams() > 0
 }

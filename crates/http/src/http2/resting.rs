@@ -121,7 +121,7 @@ fn rule(served: &ServedConnection) -> Option<&str> {
     decided.rule.map(|rule| decided.labels.rule(rule))
 }
 
-/// How long the connection counts as idle, so that it is due with the first of its streams.
+/// Returns how long the connection counts as idle, so that it is due with its first stream.
 fn noted(served: &ServedConnection, resting: &[(u32, RestingStream)]) -> Duration {
     let left =
         |(_, stream): &(_, RestingStream)| stream.idle_max.saturating_sub(stream.since.elapsed());

@@ -22,7 +22,7 @@ const IDLE_MAX: usize = 1_000;
 /// Bytes that a waiting task counts: its future, and the runtime's part.
 const IDLE_TASK_BYTES: usize = 10 << 10;
 
-/// What is to be done for a stream.
+/// The work to be done for a stream.
 // A box for each request would cost more than the move.
 #[allow(clippy::large_enum_variant)]
 pub enum StreamWork {
@@ -36,7 +36,7 @@ pub enum StreamWork {
 pub struct StreamJob {
     /// Its connection.
     pub served: Rc<ServedConnection>,
-    /// What is to be done.
+    /// The work.
     pub work: StreamWork,
     /// Its side of the exchange.
     pub two: Http2Stream,

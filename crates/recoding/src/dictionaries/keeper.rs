@@ -37,7 +37,7 @@ pub(crate) struct Keeper {
     counted: Counted,
 }
 
-/// What requests read and the keeper changes.
+/// The part that requests read and the keeper changes.
 pub(crate) struct Dictionaries {
     pub(crate) store: Arc<Mutex<Store>>,
     pub(crate) trained: Arc<RwLock<TrainedOfRules>>,

@@ -10,19 +10,19 @@ use crate::client::state::{StreamRest, StreamState};
 impl Streams {
     // The tasks of streams.
 
-    /// Whether the client's side of a stream may rest.
+    /// True if the client's side of a stream may rest.
     pub fn may_rest(&self, id: u32) -> bool {
         let state = &mut *self.state.borrow_mut();
         let sealed = state.out.sent();
         state.find(id).is_some_and(|stream| stream.may_rest(sealed))
     }
 
-    /// Whether the deadline of a stream has passed.
+    /// True if the deadline of a stream has passed.
     pub fn is_late(&self, id: u32) -> bool {
         self.state.borrow_mut().find(id).is_some_and(|stream| stream.is_late)
     }
 
-    /// Whether a stream's task has said that nothing moves.
+    /// True if a stream's task has said that nothing moves.
     pub fn is_quiet(&self, id: u32) -> bool {
         let mut state = self.state.borrow_mut();
         state.find(id).is_some_and(|stream| !matches!(stream.rest, StreamRest::No))
@@ -60,7 +60,7 @@ impl Streams {
 
     // The connection's task.
 
-    /// Whether all streams say that nothing moves, and there are some.
+    /// True if all streams say that nothing moves, and there are some.
     pub fn all_quiet(&self) -> bool {
         let state = self.state.borrow();
         let is_moving = |stream: &StreamState| matches!(stream.rest, StreamRest::No);
@@ -91,7 +91,7 @@ impl Streams {
         self.state.borrow_mut().streams.iter_mut().for_each(StreamState::wake);
     }
 
-    /// Whether all streams rest. True if there are none.
+    /// True if all streams rest, or there are none.
     pub fn all_rest(&self) -> bool {
         self.state.borrow().all_rest()
     }

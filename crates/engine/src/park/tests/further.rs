@@ -208,7 +208,7 @@ fn check_empty(worker: &Worker) {
     assert!(worker.shared.borrow().is_empty() && worker.shedding.sources.is_empty());
 }
 
-/// Whether a peer sees the end of its stream, by a FIN or a reset.
+/// True if a peer sees the end of its stream, by a FIN or a reset.
 fn is_closed(peer: &mut UnixStream) -> bool {
     peer.set_nonblocking(true).unwrap();
     match peer.read(&mut [0; 4096]) {

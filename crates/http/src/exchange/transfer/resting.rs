@@ -20,12 +20,12 @@ impl<'a> Upload<'a> {
         sent
     }
 
-    /// Whether all that has come of a WebSocket is written, and more may come.
+    /// True if all that has come of a WebSocket is written, and more may come.
     pub fn may_rest_open(&self) -> bool {
         !self.read && !self.broken && self.queue.is_empty() && self.recoded.is_none()
     }
 
-    /// Whether nothing of it is left to be done.
+    /// True if nothing of it is left to be done.
     pub fn may_rest(&self) -> bool {
         self.done && !self.broken && self.recoded.is_none()
     }
@@ -46,7 +46,7 @@ impl<'a> Download<'a> {
         Some(download)
     }
 
-    /// Whether it may rest with these bytes of it, which the decoder has not taken.
+    /// True if it may rest with these bytes of it, which the decoder has not taken.
     pub fn may_rest(&self, received: &[u8]) -> bool {
         self.is_plain()
             && !self.ended
@@ -54,7 +54,7 @@ impl<'a> Download<'a> {
             && received.len() <= RECEIVED_BYTES_MAX
     }
 
-    /// What rests of it. `None`: it has ended.
+    /// Returns what rests of it. `None`: it has ended.
     pub fn rest(&mut self, received: BytesMut) -> Option<RestingDownload> {
         let place = self.decoder.place()?;
         let events = match self.boundary {
@@ -67,7 +67,7 @@ impl<'a> Download<'a> {
     }
 }
 
-/// What rests of a WebSocket. `None`: it is none.
+/// Returns what rests of a WebSocket. `None`: it is none.
 pub fn rest_websocket(up: &Upload<'_>, down: &mut Download<'_>) -> Option<RestingWebSocket> {
     let frames = [up.boundary.frames()?, down.boundary.frames()?];
     down.rests = true;
