@@ -643,6 +643,11 @@ impl Fixed {
             kind::PRIORITY if frame::read_stream(payload) == head.stream => return None,
             kind::SETTINGS if !head.has(flag::ACK) => {
                 let mut peer = self.peer_settings();
+                let [_, _, encoder_size, _] = self.tables;
+                // A program that keeps smaller tables wrote this one. It follows any SETTINGS.
+                if encoder_size != HpackEncoder::size_for(peer.table_bytes) {
+                    return None;
+                }
                 for value in payload.chunks(SETTING_BYTES) {
                     let (id, value) = settings::read(value)?;
                     if id == setting::HEADER_TABLE_SIZE && value != peer.table_bytes {

@@ -58,9 +58,14 @@ impl HpackEncoder {
         self.smallest
     }
 
+    /// The size of the table that follows from the peer's SETTINGS_HEADER_TABLE_SIZE.
+    pub(crate) fn size_for(limit: u32) -> u16 {
+        u16::try_from(limit).unwrap_or(u16::MAX).min(ENCODER_TABLE_BYTES)
+    }
+
     /// Follows the peer's SETTINGS_HEADER_TABLE_SIZE.
     pub fn set_limit(&mut self, limit: u32) {
-        let size = u16::try_from(limit).unwrap_or(u16::MAX).min(ENCODER_TABLE_BYTES);
+        let size = Self::size_for(limit);
         if size != self.table.size_max() {
             self.smallest = Some(self.smallest.map_or(size, |smallest| smallest.min(size)));
             self.table.set_size_max(size);

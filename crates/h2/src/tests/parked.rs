@@ -323,3 +323,21 @@ proptest! {
         }
     }
 }
+
+/// A program with smaller tables may have exported it. The connection itself grows the table.
+#[test]
+fn settings_wake_a_connection_whose_table_is_smaller_than_ours() {
+    let parked = served(&[]).connection.export().unwrap();
+    // The encoder's size and its smallest, behind the decoder's size and limit.
+    let at = PARKED_FIXED_BYTES - 4 * 2;
+    let mut bytes = parked.as_bytes().to_vec();
+    bytes[at..at + 4].copy_from_slice(&[0, 4, 0, 4]);
+    let input = frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 1, 0, 0]);
+    let answered = |bytes: &[u8]| {
+        ParkedConnection::from_bytes(bytes).unwrap().answer(&input, 0, &mut Vec::new())
+    };
+    assert_eq!(answered(&bytes), ParkedAnswer::Wake { consumed: 0 });
+    assert!(
+        matches!(answered(parked.as_bytes()), ParkedAnswer::NeedMore { consumed, .. } if consumed == input.len())
+    );
+}
