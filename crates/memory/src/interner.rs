@@ -109,9 +109,9 @@ impl<T: Eq + Hash + Heap> Interner<T> {
         self.count_use(symbol)
     }
 
-    /// Interns a value that is made only if there is no equal one. Returns whether it was made,
-    /// too.
-    pub fn intern_ref<Q>(&mut self, value: &Q) -> (Symbol, bool)
+    /// Interns a value that is made only if there is no equal one. Returns its uses, too, this one
+    /// included.
+    pub fn intern_ref<Q>(&mut self, value: &Q) -> (Symbol, u32)
     where
         T: Borrow<Q> + for<'a> From<&'a Q>,
         Q: Eq + Hash + ?Sized,
@@ -119,7 +119,8 @@ impl<T: Eq + Hash + Heap> Interner<T> {
         let hash = Hash32::of(&self.hasher, value);
         let found = self.find(hash, |other| other.borrow() == value);
         let symbol = found.unwrap_or_else(|| self.insert(hash, value.into()));
-        (self.count_use(symbol), found.is_none())
+        let symbol = self.count_use(symbol);
+        (symbol, self.values.get(symbol.index()).map_or(1, |shared| shared.uses))
     }
 
     fn find(&self, hash: Hash32, is_equal: impl Fn(&T) -> bool) -> Option<Symbol> {

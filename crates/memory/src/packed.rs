@@ -18,8 +18,8 @@ pub const SHARED_BYTES_MIN: usize = 12;
 /// Bytes that the first use of a piece takes besides the piece, about: its slot, its place in the
 /// table, and the allocator's header.
 const FIRST_USE_BYTES: usize = 50;
-/// A longer piece is not shared. Such pieces are rarely alike, and a source is not charged for a
-/// piece that another value had before.
+/// A longer piece is not shared. Such pieces are rarely alike, and a source is charged for a part
+/// of a piece only.
 pub const SHARED_BYTES_MAX: usize = 256;
 /// Most shared pieces of one value, for the same reason. A browser's connection has about 20.
 pub const SHARED_PIECES_MAX: usize = 32;
@@ -49,8 +49,8 @@ pub struct PackedBytes {
     runs: Box<[u8]>,
     /// `None`: no run is shared.
     shared: Option<Rc<SharedPieces>>,
-    /// See [`PackedBytes::new_bytes`].
-    new_bytes: usize,
+    /// See [`PackedBytes::shared_bytes`].
+    shared_bytes: usize,
 }
 
 /// A part of the bytes.
@@ -72,7 +72,7 @@ impl PackedBytes {
     pub fn own(bytes: &[u8]) -> Self {
         let mut runs = Vec::with_capacity(bytes.len() + 3);
         write_own(bytes, &mut runs);
-        Self { runs: runs.into_boxed_slice(), shared: None, new_bytes: 0 }
+        Self { runs: runs.into_boxed_slice(), shared: None, shared_bytes: 0 }
     }
 
     /// Packs bytes. `common` are the places of pieces that other values may have too, in ascending
@@ -80,21 +80,21 @@ impl PackedBytes {
     pub fn pack(bytes: &[u8], common: &[Range<usize>], shared: &Rc<SharedPieces>) -> Self {
         let mut pieces = shared.0.borrow_mut();
         let mut runs = Vec::with_capacity(bytes.len());
-        let (mut at, mut new_bytes) = (0, 0);
+        let (mut at, mut shared_bytes) = (0, 0);
         let pays =
             |place: &&Range<usize>| (SHARED_BYTES_MIN..=SHARED_BYTES_MAX).contains(&place.len());
         for place in common.iter().filter(pays).take(SHARED_PIECES_MAX) {
             let places = (bytes.get(at..place.start), bytes.get(place.clone()));
             let (Some(before), Some(piece)) = places else { continue };
             write_own(before, &mut runs);
-            let (symbol, is_new) = pieces.intern_ref(piece);
-            new_bytes += if is_new { FIRST_USE_BYTES + piece.len() } else { 0 };
+            let (symbol, uses) = pieces.intern_ref(piece);
+            shared_bytes += (FIRST_USE_BYTES + piece.len()) / uses.max(1) as usize;
             write_number(u64::from(symbol.index()) << 1 | 1, &mut runs);
             at = place.end;
         }
         write_own(bytes.get(at..).unwrap_or_default(), &mut runs);
         let shared = (at > 0).then(|| shared.clone());
-        Self { runs: runs.into_boxed_slice(), shared, new_bytes }
+        Self { runs: runs.into_boxed_slice(), shared, shared_bytes }
     }
 
     /// The bytes, unpacked.
@@ -131,10 +131,11 @@ impl PackedBytes {
         self.runs.len()
     }
 
-    /// Bytes of memory of its pieces that no other value had before. They are paid by who brought
-    /// them, although [`SharedPieces`] counts them: otherwise pieces that nobody shares are free.
-    pub fn new_bytes(&self) -> usize {
-        self.new_bytes
+    /// Its part of the memory of its shared pieces: each piece's bytes, divided by the values that
+    /// had it when this one was packed. Its source pays for them, although [`SharedPieces`] counts
+    /// them: otherwise a piece that nobody shares, or whose first value has gone, is free.
+    pub fn shared_bytes(&self) -> usize {
+        self.shared_bytes
     }
 
     fn runs(&self) -> impl Iterator<Item = Run<'_>> {
@@ -228,9 +229,11 @@ mod tests {
             })
             .collect();
         assert!(values.iter().all(|packed| packed.held_bytes() < 30));
-        let new_bytes: Vec<usize> = values.iter().map(PackedBytes::new_bytes).collect();
-        assert_eq!(new_bytes[0], FIRST_USE_BYTES + agent.len());
-        assert!(new_bytes[1..].iter().all(|bytes| *bytes == 0), "the first one has paid");
+        let shared_bytes: Vec<usize> = values.iter().map(PackedBytes::shared_bytes).collect();
+        let whole = FIRST_USE_BYTES + agent.len();
+        // Two that share what nobody else has pay at least half of it, whichever of them stays.
+        assert_eq!((shared_bytes[0], shared_bytes[1], shared_bytes[999]), (whole, whole / 2, 0));
+        assert!(shared_bytes.iter().sum::<usize>() < 6 * whole, "clients of one kind pay little");
         assert_eq!(values[7].first(), b"numbers    7;");
         assert!((1..1_000).contains(&budget.used()), "{} bytes", budget.used());
         drop(values);

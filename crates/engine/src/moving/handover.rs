@@ -109,7 +109,7 @@ fn prepare(worker: &Rc<Worker>, key: Key, sockets_max: usize) -> Result<Rest, St
     let holds = relay.held_bytes();
     if holds != held {
         worker.keeps(held, holds);
-        let new = relay.flow().new_bytes();
+        let new = relay.flow().shared_bytes();
         worker.shedding.sources.update(info.client_ip(), held + new, holds + new);
     }
     let is_settled = info.is_settled();

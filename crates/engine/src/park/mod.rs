@@ -202,7 +202,7 @@ impl Drop for Recounted<'_> {
         if holds != held {
             self.worker.keeps(held, holds);
             // A wake changes no piece of a state.
-            let new = self.relay.flow().new_bytes();
+            let new = self.relay.flow().shared_bytes();
             self.worker.shedding.sources.update(self.info.client_ip(), held + new, holds + new);
         }
     }

@@ -95,7 +95,7 @@ pub(crate) fn parked(worker: &Rc<Worker>, relay: Relay) -> (Key, OwnedFd) {
     (key, peer)
 }
 
-/// The second connection, of the first one's source, has the same fields: they are paid once.
+/// Two connections of one source have the same fields. Whichever of them stays pays for a part.
 #[test]
 fn fields_that_nobody_else_has_are_charged_to_their_source() {
     let worker = worker();
@@ -103,17 +103,20 @@ fn fields_that_nobody_else_has_are_charged_to_their_source() {
     let bytes: Vec<u8> = (0..8_u16 << 10).map(|at| (at >> 6) as u8).collect();
     let places: Vec<_> = (0..32).map(|nth| nth * 256..nth * 256 + 256).collect();
     let weight = bytes.len() / 256;
-    (0..weight / 3).for_each(|_| worker.shedding.sources.add(other, 0));
+    (0..weight / 6).for_each(|_| worker.shedding.sources.add(other, 0));
     let keys = [(); 2].map(|()| {
         let state = PackedBytes::pack(&bytes, &places, &worker.pieces);
         let (key, _client) = with_state_and_client(&worker, state);
         assert!(worker.shedding.sources.is_over_share(own));
         key
     });
-    (0..weight / 2).for_each(|_| worker.shedding.sources.add(other, 0));
-    assert!(!worker.shedding.sources.is_over_share(own), "no byte is charged twice");
-    keys.iter().for_each(|key| abandon(&worker, *key));
-    (0..weight / 3 + weight / 2).for_each(|_| worker.shedding.sources.remove(other, 0));
+    (0..weight).for_each(|_| worker.shedding.sources.add(other, 0));
+    assert!(!worker.shedding.sources.is_over_share(own), "less than twice their bytes");
+    (0..weight).for_each(|_| worker.shedding.sources.remove(other, 0));
+    abandon(&worker, keys[0]);
+    assert!(worker.shedding.sources.is_over_share(own), "the first one has gone");
+    abandon(&worker, keys[1]);
+    (0..weight / 6).for_each(|_| worker.shedding.sources.remove(other, 0));
     assert!(worker.shedding.sources.is_empty() && worker.pieces.is_empty());
 }
 

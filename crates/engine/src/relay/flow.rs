@@ -335,10 +335,9 @@ impl Flow {
         size_of::<Kept>() + program + transit
     }
 
-    /// Bytes of the shared pieces that its state was the first to have. The budget counts them with
-    /// the pieces.
-    pub fn new_bytes(&self) -> usize {
-        self.state().map_or(0, PackedBytes::new_bytes)
+    /// Its state's part of the bytes of shared pieces. The budget counts them with the pieces.
+    pub fn shared_bytes(&self) -> usize {
+        self.state().map_or(0, PackedBytes::shared_bytes)
     }
 
     /// To be called after each wake, at tick `now`. Returns the tick since which the slowest peer

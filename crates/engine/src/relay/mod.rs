@@ -86,7 +86,7 @@ impl Relay {
 
     /// Bytes of memory that its client's source is charged for.
     pub(crate) fn charged_bytes(&mut self) -> usize {
-        self.held_bytes() + self.flow().new_bytes()
+        self.held_bytes() + self.flow().shared_bytes()
     }
 }
 
