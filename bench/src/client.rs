@@ -1,5 +1,6 @@
 //! The client's end of a connection: source addresses, TLS, HTTP.
 
+pub mod held;
 pub mod http2;
 pub mod tls;
 

@@ -1,5 +1,6 @@
 //! The backend: an echo server, or HTTP/1.1 if the first bytes are "GET " or "POST", with or
-//! without TLS. A WebSocket echoes, too.
+//! without TLS. A WebSocket echoes, too. `/events` is an event stream that pauses after its first
+//! event, and `/poll` is not answered.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,6 +13,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::listen;
 use crate::client::SMALL_BODY;
+use crate::client::held::EVENT;
 
 /// Serves plain TCP.
 pub async fn plain(address: SocketAddr) -> io::Result<()> {
@@ -80,6 +82,13 @@ async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
         }
         let head = head.to_ascii_lowercase();
         let path = head.split(' ').nth(1).unwrap_or("/");
+        if path == "/events" {
+            begin_events(stream).await?;
+        }
+        if matches!(path, "/events" | "/poll") {
+            // Until the other side ends it.
+            return stream.read(buffer).await.map(drop);
+        }
         let asked = path.strip_prefix("/bytes/").and_then(|count| count.parse().ok());
         let close = head.contains("\r\nconnection: close\r\n");
         respond(stream, asked.unwrap_or(SMALL_BODY.len()), close).await?;
@@ -139,6 +148,17 @@ async fn switch<S: AsyncRead + AsyncWrite + Unpin>(
         stream.write_all(&[start[0], start[1] & 0x7f]).await?;
         stream.write_all(body).await?;
     }
+}
+
+/// nginx buffers an answer unless a field says that it must not.
+async fn begin_events<S: AsyncWrite + Unpin>(stream: &mut S) -> io::Result<()> {
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\n\
+                X-Accel-Buffering: no\r\n\
+                Transfer-Encoding: chunked\r\n\r\n";
+    let mut begin = format!("{head}{:x}\r\n", EVENT.len()).into_bytes();
+    begin.extend([EVENT, b"\r\n"].concat());
+    stream.write_all(&begin).await?;
+    stream.flush().await
 }
 
 async fn respond<S: AsyncWrite + Unpin>(

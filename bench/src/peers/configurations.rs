@@ -134,11 +134,13 @@ impl ConfigurationPlan<'_> {
         format!(
             "http {{\naccess_log off;\n{places}{tls}keepalive_timeout 1h;\n\
              keepalive_requests 100000000;\nclient_header_timeout 1h;\n\
+             map $http_upgrade $switch {{ default upgrade; \"\" \"\"; }}\n\
              upstream backend {{ server {upstream}; keepalive 64; \
              keepalive_requests 100000000; keepalive_timeout 1h; }}\n\
              server {{\nlisten {address} ssl http2 backlog={BACKLOG};\nclient_max_body_size 0;\n\
              location / {{ proxy_pass http://backend; proxy_http_version 1.1; \
-             proxy_set_header Connection \"\"; proxy_max_temp_file_size 0; \
+             proxy_set_header Upgrade $http_upgrade; \
+             proxy_set_header Connection $switch; proxy_read_timeout 1h; proxy_max_temp_file_size 0; \
              proxy_request_buffering off; }}\n}}\n}}\n"
         )
     }

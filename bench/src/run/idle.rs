@@ -17,6 +17,7 @@ use tokio_rustls::client::TlsStream;
 use super::{Findings, HTTP_ROWS, TCP_ROWS, in_time, splice, started, svg};
 use crate::board::{Board, Column, Sample};
 use crate::child;
+use crate::client::held::{self, Held, HeldKind};
 use crate::client::{self, tls};
 use crate::flight::{self, Shape};
 use crate::lab::{Lab, NAMES, Server, host_name};
@@ -35,6 +36,9 @@ pub struct Options {
     /// Seconds between the last connection and the reading
     #[arg(long, default_value_t = 1.0)]
     hold: f64,
+    /// Streams on each connection by HTTP/2
+    #[arg(long, default_value_t = 1)]
+    streams: usize,
     /// TLS 1.2 instead of 1.3
     #[arg(long)]
     tls12: bool,
@@ -57,6 +61,18 @@ pub enum After {
     Echo,
     /// A hello and its answer over a spliced pair
     Splice,
+    /// The first event of an event stream, by HTTP/1.1
+    Events,
+    /// The same by HTTP/2
+    Events2,
+    /// A request that is not answered, by HTTP/1.1
+    Poll,
+    /// The same by HTTP/2
+    Poll2,
+    /// An echo over a WebSocket, by HTTP/1.1
+    Websocket,
+    /// The same by HTTP/2 (RFC 8441)
+    Websocket2,
 }
 
 impl After {
@@ -66,22 +82,43 @@ impl After {
             Self::Get => "terminated (HTTP backend), after a GET",
             Self::Echo => "terminated TCP pair, after an echo",
             Self::Splice => "spliced pair",
+            Self::Events => "event stream at rest",
+            Self::Events2 => "event streams at rest, HTTP/2",
+            Self::Poll => "request that waits",
+            Self::Poll2 => "requests that wait, HTTP/2",
+            Self::Websocket => "WebSocket at rest",
+            Self::Websocket2 => "WebSockets at rest, HTTP/2",
         }
+    }
+
+    /// What is held open on it, and if that is by HTTP/2.
+    const fn held(self) -> Option<(HeldKind, bool)> {
+        Some(match self {
+            Self::Handshake | Self::Get | Self::Echo | Self::Splice => return None,
+            Self::Events => (HeldKind::Events, false),
+            Self::Events2 => (HeldKind::Events, true),
+            Self::Poll => (HeldKind::Poll, false),
+            Self::Poll2 => (HeldKind::Poll, true),
+            Self::Websocket => (HeldKind::WebSocket, false),
+            Self::Websocket2 => (HeldKind::WebSocket, true),
+        })
     }
 
     const fn rows(self) -> &'static [Row] {
         match self {
-            Self::Handshake | Self::Get => &HTTP_ROWS,
+            Self::Handshake | Self::Get | Self::Events | Self::Poll | Self::Websocket => &HTTP_ROWS,
+            Self::Events2 | Self::Poll2 | Self::Websocket2 => &HTTP2_ROWS,
             Self::Echo => &TCP_ROWS,
             Self::Splice => &SPLICE_ROWS,
         }
     }
 
     /// Descriptors of the server for each connection.
-    const fn descriptors(self) -> usize {
+    const fn descriptors(self, streams: usize) -> usize {
         match self {
             Self::Handshake | Self::Get => 1,
-            Self::Echo | Self::Splice => 2,
+            Self::Echo | Self::Splice | Self::Events | Self::Poll | Self::Websocket => 2,
+            Self::Events2 | Self::Poll2 | Self::Websocket2 => 1 + streams,
         }
     }
 }
@@ -96,12 +133,16 @@ pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result
     let mut outcome = Findings::default();
     for after in &options.after {
         let Ok(rows) = peers::choose(after.rows(), against, lab) else { continue };
-        let conns = options.conns.min(conns_max(*after));
+        let conns = options.conns.min(conns_max(*after, options.streams));
         if conns < options.conns {
             eprintln!("{}: {conns} connections, as descriptors allow", after.name());
         }
         let version = if options.tls12 && *after != After::Splice { ", TLS 1.2" } else { "" };
-        let title = format!("Idle, {conns} connections{version}, {}", after.name());
+        let each = match after.held() {
+            Some((_, true)) => format!(", {} on each", options.streams),
+            _ => String::new(),
+        };
+        let title = format!("Idle, {conns} connections{version}, {}{each}", after.name());
         let mut board = Board::new(title, &COLUMNS);
         let mut curves: Vec<(String, Curve)> = Vec::new();
         for _ in 0..options.rounds {
@@ -141,8 +182,8 @@ fn picture_file(file: &Path, after: After, several: bool) -> PathBuf {
 }
 
 /// The connections for which a process may hold descriptors, less some for the server itself.
-fn conns_max(after: After) -> usize {
-    (child::descriptors_max() / after.descriptors()).saturating_sub(DESCRIPTORS_KEPT)
+fn conns_max(after: After, streams: usize) -> usize {
+    (child::descriptors_max() / after.descriptors(streams)).saturating_sub(DESCRIPTORS_KEPT)
 }
 
 async fn measure(
@@ -153,20 +194,26 @@ async fn measure(
 ) -> (Sample, Curve) {
     let read = || procfs::memory(&server.child.family());
     let (before, slab) = (read(), procfs::slab_bytes());
-    let handshake = tls::HandshakeOptions { tls12: options.tls12, ..Default::default() };
+    let http2 = matches!(after.held(), Some((_, true)));
+    let handshake = tls::HandshakeOptions { tls12: options.tls12, http2, ..Default::default() };
     let config = tls::config(handshake);
     let (mut held, mut sample) = (Vec::with_capacity(conns), Sample::default());
     let mut steps: Vec<(usize, Memory)> = Vec::new();
     for step in 1..=STEPS {
         let target = conns * step / STEPS;
-        open(server.address, after, &config, held.len()..target, &mut held, &mut sample).await;
-        let pause = if step == STEPS { options.hold } else { STEP_PAUSE_SECS };
+        let what = (after, options.streams);
+        open(server.address, what, &config, held.len()..target, &mut held, &mut sample).await;
+        let pause = match (step, after.held()) {
+            (_, Some(_)) => options.hold.max(REST_SECS),
+            (STEPS, None) => options.hold,
+            _ => STEP_PAUSE_SECS,
+        };
         tokio::time::sleep(Duration::from_secs_f64(pause)).await;
         steps.push((held.len(), read()));
     }
     let slab = procfs::slab_bytes() - slab;
     server.print_accounts();
-    let alive = held.iter().filter(|link| link.alive()).count();
+    let alive = held.iter_mut().filter_map(|link| link.alive().then_some(())).count();
     sample.errors += (held.len() - alive) as u64;
     let curve = steps.iter().map(|(n, memory)| (*n as f64, memory.anon - before.anon));
     let curve: Curve = std::iter::once((0.0, 0.0)).chain(curve).collect();
@@ -189,7 +236,7 @@ async fn measure(
 /// Opens the connections `range`, some at a time, and keeps them.
 async fn open(
     target: SocketAddr,
-    after: After,
+    what: (After, usize),
     config: &Arc<ClientConfig>,
     range: std::ops::Range<usize>,
     held: &mut Vec<Link>,
@@ -201,7 +248,7 @@ async fn open(
         let (gate, config) = (Arc::clone(&gate), Arc::clone(config));
         tasks.spawn(async move {
             let _turn = gate.acquire_owned().await;
-            in_time(link(target, after, &config, i)).await
+            in_time(link(target, what, &config, i)).await
         });
     }
     while let Some(link) = tasks.join_next().await {
@@ -219,32 +266,35 @@ async fn open(
 enum Link {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
+    Held(Held),
 }
 
 impl Link {
-    /// Whether the server still holds it: there may be tickets to read, but no end.
-    fn alive(&self) -> bool {
-        let stream = match self {
-            Self::Plain(stream) => stream,
-            Self::Tls(stream) => stream.get_ref().0,
-        };
-        let mut buffer = [0; 4096];
-        loop {
-            match stream.try_read(&mut buffer) {
-                Ok(0) => return false,
-                Ok(_) => {}
-                Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
-            }
+    /// Says if the server still holds it.
+    fn alive(&mut self) -> bool {
+        match self {
+            Self::Plain(stream) => held::is_open(stream),
+            Self::Tls(stream) => held::is_open(stream.get_ref().0),
+            Self::Held(held) => held.is_alive(),
         }
     }
 }
 
 async fn link(
     target: SocketAddr,
-    after: After,
+    (after, streams): (After, usize),
     config: &Arc<ClientConfig>,
     i: usize,
 ) -> io::Result<Link> {
+    match after.held() {
+        Some((kind, true)) => {
+            return held::open_http2(config, (target, i), kind, streams).await.map(Link::Held);
+        }
+        Some((kind, false)) => {
+            return held::open_http1(config, (target, i), kind).await.map(Link::Held);
+        }
+        None => {}
+    }
     if after == After::Splice {
         let writes = Shape::Small.writes(&host_name(i));
         let reply = flight::server_flight(splice::REPLY_BYTES).len();
@@ -257,7 +307,7 @@ async fn link(
             client::exchange(&mut stream, &request, &mut [0; 1024]).await?;
         }
         After::Echo => client::echo(&mut stream, b"hello\n").await?,
-        After::Handshake | After::Splice => {}
+        _ => {}
     }
     Ok(Link::Tls(Box::new(stream)))
 }
@@ -269,6 +319,9 @@ const SPLICE_ROWS: [Row; 5] = [
     Row::usual("rust-splice", ServerKind::RustSplice, ServerMode::Blind),
     Row::usual("floor-splice", ServerKind::FloorSplice, ServerMode::Blind),
 ];
+
+/// Servers that speak HTTP/2 in front of an HTTP upstream.
+const HTTP2_ROWS: [Row; 3] = [HTTP_ROWS[0], HTTP_ROWS[1], HTTP_ROWS[2]];
 
 const COLUMNS: [Column; 6] = [
     Column { key: "anon_bytes", heading: "anon B/conn", decimals: 0 },
@@ -285,6 +338,8 @@ const AT_ONCE: usize = 64;
 /// Points of a curve after its beginning.
 const STEPS: usize = 4;
 const STEP_PAUSE_SECS: f64 = 0.15;
+/// What is held open counts as at rest after a second or two.
+const REST_SECS: f64 = 4.0;
 /// The kernel needs time to free the memory of a killed server and its clients.
 const AFTERMATH: Duration = Duration::from_millis(300);
 const DESCRIPTORS_KEPT: usize = 450;
