@@ -28,14 +28,6 @@ use eyelet_memory::budget::HELLO_BYTES;
 use eyelet_telemetry::info::End;
 use eyelet_telemetry::reason::{Reason, Stage, When};
 
-/// How long the task waits for the next request before the connection is parked. A page's next
-/// request arrives within a round trip or two. Parking and waking cost about as much as a request's
-/// AEAD.
-pub const AWAKE: Duration = Duration::from_millis(200);
-/// The same where the client has a connection to the upstream of its own, which ends when the
-/// client's is parked: making another one takes three round trips, often of a long line. svn rests
-/// while it stores what came.
-const AWAKE_ORIGINATE: Duration = Duration::from_secs(2);
 /// The stage of a connection that has sent part of a head.
 const HEAD: When = When::During(Stage::RequestHead);
 
@@ -89,7 +81,7 @@ pub async fn serve(
         let (next, mut asked) = match pipeline.pop() {
             Some(waiting) => (in_turn(&client, waiting.request), waiting.asked),
             None => {
-                let wait = if served.originate().is_some() { AWAKE_ORIGINATE } else { AWAKE };
+                let wait = served.intermediary.awake();
                 (next(&mut client, &served.worker, wait).await, None)
             }
         };

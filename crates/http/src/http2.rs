@@ -20,7 +20,6 @@ use http::request;
 
 use crate::exchange::room;
 use crate::exchange::transfer::PASSED_QUOTA_BYTES;
-use crate::http1::AWAKE;
 use eyelet_downstream::client::clock::{ms, now_ms};
 use eyelet_downstream::client::head::read_request;
 use eyelet_downstream::client::http2::Http2Stream;
@@ -28,6 +27,7 @@ use eyelet_downstream::client::io::{ClientLost, ClientStream, READ_BYTES};
 use eyelet_downstream::client::resting_stream::RestingStream;
 use eyelet_downstream::client::state::{Arrived, ReadStep};
 use eyelet_downstream::client::streams::{CONNECTION_WINDOW_BYTES, Streams};
+use eyelet_downstream::connection::intermediary::AWAKE;
 use eyelet_downstream::connection::served_connection::{Record, ServedConnection};
 use eyelet_engine::park;
 use eyelet_engine::ready::CLIENT;

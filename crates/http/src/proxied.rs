@@ -24,6 +24,7 @@ use crate::exchange::serve::{RequestRefusal, exchange, refuse};
 use crate::http1::{self, NextRequest};
 use eyelet_downstream::client::io::ClientStream;
 use eyelet_downstream::client::stream::Stream;
+use eyelet_downstream::connection::intermediary::Intermediary;
 use eyelet_downstream::connection::reason::request_reason;
 use eyelet_downstream::connection::route::Route;
 use eyelet_downstream::connection::served_connection::{ByteCounts, ClientInfo, ServedConnection};
@@ -180,7 +181,7 @@ impl ProxiedClient {
     ) -> Result<(), End> {
         self.outcome.get_or_insert(Outcome::Refused);
         let mut served = self.served(worker, info, None, Vec::new());
-        served.message = message.map(Into::into);
+        served.intermediary = Intermediary::Proxy { message: message.map(Into::into) };
         let Request { parts, length, keep_alive } = request.request;
         let mut stream = Stream::one(&mut self.client, length, parts.version, !keep_alive);
         let refusal =

@@ -12,7 +12,6 @@ use http::{Method, Version, header, request};
 
 use super::io::ClientStream;
 use super::request_check::check;
-use crate::connection::originate;
 use crate::connection::served_connection::{Record, ServedConnection};
 use eyelet_http1::fields;
 use eyelet_http1::head::{Length, Request, Scanner, request_end, take_request};
@@ -87,7 +86,7 @@ impl Pipeline {
     /// that must wait: it stays among the received bytes.
     pub fn ask(&mut self, client: &mut ClientStream, served: &ServedConnection) {
         let is_enough = self.waiting.len() > AHEAD_LEFT || client.plain.is_empty();
-        if is_enough || !self.is_followed || served.originate().is_none() {
+        if is_enough || !self.is_followed || !served.intermediary.is_near_client() {
             return;
         }
         let budget = &served.worker.engine.process.budget;
@@ -149,7 +148,7 @@ fn ask(served: &ServedConnection, request: &Request) -> Option<AskedAhead> {
     }
     let mut parts = request.parts.clone();
     let asked = check(served, &parts).ok()?;
-    let origin = originate::begin(served.originate(), &asked, &mut parts).ok()??;
+    let origin = served.intermediary.translate(&asked, &mut parts).ok()??;
     let host = origin.authority();
     let trailers = lists(&parts.headers, &header::TE, "trailers");
     fields::to_upstream(&mut parts, Length::Empty, None);

@@ -4,6 +4,7 @@
 pub mod date;
 pub mod decoding;
 mod inspected;
+pub mod intermediary;
 pub mod log_entry;
 pub mod originate;
 pub mod page;

@@ -42,16 +42,15 @@ struct Origin<'a> {
     port: &'static str,
 }
 
-/// Checks a request, and turns its URLs into the upstream's. `None`: the rule does not begin TLS.
+/// Checks a request, and turns its URLs into the upstream's.
 ///
 /// # Errors
 /// A web page of another site has sent it.
 pub fn begin<'a>(
-    originate: Option<&'a Originate>,
+    originate: &'a Originate,
     asked: &'a Authority,
     request: &mut request::Parts,
-) -> Result<Option<Translation<'a>>, Reason> {
-    let Some(originate) = originate else { return Ok(None) };
+) -> Result<Translation<'a>, Reason> {
     if is_of_other_site(originate, &request.headers) {
         return Err(Reason::Misdirected("a page of another site".into()));
     }
@@ -60,7 +59,7 @@ pub fn begin<'a>(
         upstream: Origin { scheme: "https://", authority: &originate.authority, port: ":443" },
     };
     translation.to_upstream(&mut request.headers);
-    Ok(Some(translation))
+    Ok(translation)
 }
 
 /// Turns the URLs of a response into the client's.

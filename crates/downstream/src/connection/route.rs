@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use eyelet_balance::group::{Group, Member, Tried};
 use eyelet_config::{
-    Action, CertificateSource, Host, HostPort, HttpAddress, HttpUpstream, Originate, Terminate,
-    TerminateUpstream,
+    Action, Host, HostPort, HttpAddress, HttpUpstream, Terminate, TerminateUpstream,
 };
 use eyelet_policy::{Decision, Fact, FactSet, FactSource, Facts, Verdict};
 use eyelet_resolve::evidence::Attempt;
@@ -20,6 +19,7 @@ use eyelet_wire::connect::Target;
 use eyelet_wire::hello::HelloFacts;
 use eyelet_wire::ja4::Ja4;
 
+use super::intermediary::Intermediary;
 use super::worker::Http;
 use eyelet_upstream::Upstream;
 use eyelet_upstream::pool::Shelf;
@@ -90,10 +90,10 @@ impl Route {
         };
         let route = Self::new(worker, info, (listener, rule))?;
         let roots = shared.server_tls.client_roots(&shared.config.rules, rule);
-        let is_fit = match (route.originate(), info.decided.tls_version) {
-            (None, Some(_)) => is_fit(route.requests()?, roots, info, has_preface),
+        let is_fit = match (route.intermediary().serves_cleartext(), info.decided.tls_version) {
+            (false, Some(_)) => is_fit(route.requests()?, roots, info, has_preface),
             // There was no handshake, and none is wanted.
-            (Some(_), None) => true,
+            (true, None) => true,
             _ => false,
         };
         if !is_fit {
@@ -123,13 +123,12 @@ impl Route {
             HttpAddress::Tcp(_) | HttpAddress::Unix(_) => None,
         };
         let roots = upstream.tls.as_ref().and_then(|tls| worker.shared.upstream_tls.roots(tls));
+        let shares = Intermediary::of(&action).shares_upstreams();
         let shelf = |upstream| match terminate.proxy_protocol {
             // A connection that came from this edge dials its own upstream connection, so that the
             // dial is checked for a loop: a shared one could lead to a listener of this edge.
             None if info.decided.is_handed => Rc::default(),
-            // An origin may know a client by its connection, as with NTLM.
-            None if terminate.certificates == CertificateSource::Mint => Rc::default(),
-            None if action.as_originate().is_some() => Rc::default(),
+            None if !shares => Rc::default(),
             None => worker.pool.shelf(upstream, roots.as_ref()),
             // The upstream was told the client's address, so only this client may use the
             // connection.
@@ -186,34 +185,14 @@ impl Route {
         self.requests().is_some_and(|terminate| terminate.compression.decode_requests)
     }
 
-    /// Whether the rule mints: responses are those of a stranger's origin, and stay as they are.
-    pub fn mints(&self) -> bool {
-        self.requests().is_some_and(|rule| rule.certificates == CertificateSource::Mint)
-    }
-
-    /// Whether the upstream is a stranger's origin, which is told nothing of the client.
-    pub fn is_to_stranger(&self) -> bool {
-        self.mints() && self.has_tls()
-    }
-
-    /// Whether requests go in the clear to an inspector, which goes on by their `Host`.
-    pub fn is_to_inspector(&self) -> bool {
-        self.mints() && !self.has_tls()
-    }
-
-    fn has_tls(&self) -> bool {
-        let http = self.requests().and_then(|rule| rule.upstream.as_http());
-        http.is_some_and(|http| http.tls.is_some())
+    /// The part that the rule has this edge take.
+    pub fn intermediary(&self) -> Intermediary {
+        Intermediary::of(&self.action)
     }
 
     /// How the rule's action serves requests.
     pub fn requests(&self) -> Option<&Terminate> {
         self.action.requests()
-    }
-
-    /// The rule's action, if it begins TLS.
-    pub fn originate(&self) -> Option<&Originate> {
-        self.action.as_originate()
     }
 
     /// How long its requests are held while the upstream is down.

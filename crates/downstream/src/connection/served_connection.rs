@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use eyelet_config::Originate;
 use eyelet_policy::{Facts, RuleId};
 use http::uri::{Authority, PathAndQuery};
 use http::{Method, StatusCode, header, request, response};
 
 use super::decoding::ClientDecoders;
 use super::inspected::{Respondent, Unanswered};
+use super::intermediary::Intermediary;
 use super::originate;
 use super::page::page;
 use super::refusal::ProxyRefusal;
@@ -86,10 +86,8 @@ pub struct ServedConnection {
     removed_by: Cell<(u64, bool)>,
     /// Whether a request has said who the client is for the whole connection to the upstream.
     is_tied: Cell<bool>,
-    /// Whether it is one request of a proxy's client.
-    is_proxied: bool,
-    /// A line for a client that the proxy refuses.
-    pub message: Option<Box<str>>,
+    /// How its requests came here.
+    pub intermediary: Intermediary,
 }
 
 impl ServedConnection {
@@ -101,24 +99,29 @@ impl ServedConnection {
     ) -> Self {
         let has_preface = !client.preface.is_empty();
         let route = Route::of(&worker, &mut client.info, has_preface, local);
-        Self::of(worker, client, route)
+        let intermediary = route.as_ref().map_or(Intermediary::Gateway, Route::intermediary);
+        Self::of(worker, client, route, intermediary)
     }
 
     /// A connection that wakes in the middle of an exchange. What the exchange was decided by stays
     /// until it has ended; [`ServedConnection::decided`] then decides the next request.
     pub fn undecided(worker: Rc<Http>, client: ClientInfo) -> Self {
-        Self::of(worker, client, None)
+        Self::of(worker, client, None, Intermediary::Gateway)
     }
 
     /// One request of a proxy's client. Its connection writes its own line.
     pub fn proxied(worker: Rc<Http>, client: ClientInfo, route: Option<Route>) -> Self {
-        let mut served = Self::of(worker, client, route);
+        let served = Self::of(worker, client, route, Intermediary::Proxy { message: None });
         served.is_over.set(true);
-        served.is_proxied = true;
         served
     }
 
-    fn of(worker: Rc<Http>, client: ClientInfo, route: Option<Route>) -> Self {
+    fn of(
+        worker: Rc<Http>,
+        client: ClientInfo,
+        route: Option<Route>,
+        intermediary: Intermediary,
+    ) -> Self {
         let ClientInfo { info, preface, counts } = client;
         Self {
             worker,
@@ -132,8 +135,7 @@ impl ServedConnection {
             upstream: RefCell::default(),
             requester: RefCell::default(),
             removed_by: Cell::default(),
-            is_proxied: false,
-            message: None,
+            intermediary,
         }
     }
 
@@ -172,17 +174,13 @@ impl ServedConnection {
         let mut info = self.info.copy();
         let route = Route::of(&worker, &mut info, !self.preface.is_empty(), || None)?;
         // A request whose URLs were translated names the upstream that it was translated for.
-        let named = |originate: &Originate| originate.authority.clone();
-        (route.originate().map(named) == self.originate().map(named)).then_some((worker, route))
+        let is_same = route.intermediary().authority() == self.intermediary.authority();
+        is_same.then_some((worker, route))
     }
 
     /// How the connection ends where nothing is wrong.
     pub fn outcome(&self) -> Outcome {
-        match (self.is_proxied, self.info.decided.tls_version) {
-            (true, _) => Outcome::Spliced,
-            (false, None) => Outcome::Originated,
-            (false, Some(_)) => Outcome::Terminated,
-        }
+        self.intermediary.outcome(&self.info.decided)
     }
 
     /// Whether this request or one before it has said who the client is for all that follow on a
@@ -195,11 +193,6 @@ impl ServedConnection {
         let is_tied = self.is_tied.get() || headers.get_all(header::AUTHORIZATION).iter().any(ties);
         self.is_tied.set(is_tied);
         is_tied
-    }
-
-    /// The action of its rule, if it begins TLS.
-    pub fn originate(&self) -> Option<&Originate> {
-        self.route.as_ref().and_then(Route::originate)
     }
 
     /// Whether a reload removed its rule. The connection ends after the next response.
@@ -242,17 +235,9 @@ impl ServedConnection {
         }
     }
 
-    /// Whether the upstream is no application of the operator's.
-    fn is_to_stranger(&self) -> bool {
-        self.is_proxied
-            || self.originate().is_some()
-            || self.route.as_ref().is_some_and(Route::is_to_stranger)
-    }
-
     /// Sets the fields that every response of the rule has. A stranger's response passes as it is.
     pub fn set_fields(&self, headers: &mut http::HeaderMap) {
-        // An inspector passes on what a stranger has said.
-        if self.is_to_stranger() || self.route.as_ref().is_some_and(Route::mints) {
+        if !self.intermediary.sets_fields() {
             return;
         }
         let rule = self.route.as_ref().and_then(Route::requests);
@@ -297,7 +282,7 @@ impl ServedConnection {
         host: &str,
         request: &mut request::Parts,
     ) -> fields::ForwardedFields {
-        if self.is_to_stranger() {
+        if !self.intermediary.tells_upstream() {
             // It is not told the client's address.
             return fields::via_alone(request.version);
         }
@@ -331,15 +316,16 @@ impl ServedConnection {
     /// would match the same rule (RFC 9110 7.4).
     pub fn serves(&self, authority: &Authority) -> bool {
         let Some(route) = &self.route else { return false };
-        if self.is_proxied {
+        if let Some(rule) = self.intermediary.originate() {
+            return originate::is_own(rule, authority);
+        }
+        match self.intermediary {
             // The rules were asked about this very host.
-            return true;
-        }
-        if let Some(originate) = route.originate() {
-            return originate::is_own(originate, authority);
-        }
-        if route.is_to_inspector() {
-            return is_decided(&self.info.decided, authority);
+            Intermediary::Proxy { .. } => return true,
+            Intermediary::Interceptor(Respondent::Inspector) => {
+                return is_decided(&self.info.decided, authority);
+            }
+            _ => {}
         }
         let (host, _) = split_port(authority.as_str());
         let host = host.strip_suffix('.').unwrap_or(host);
@@ -376,20 +362,20 @@ impl ServedConnection {
         method: &Method,
         reason: &Reason,
     ) -> (response::Parts, Length, Bytes) {
-        if let Some(originate) = self.originate() {
-            return originate::page(originate, (status, method), reason);
+        if let Some(rule) = self.intermediary.originate() {
+            return originate::page(rule, (status, method), reason);
         }
-        if let Some(route) = self.route.as_ref().filter(|route| route.mints()) {
-            let by =
-                if route.is_to_inspector() { Respondent::Inspector } else { Respondent::Origin };
-            return Unanswered { by, reason, id: self.info.id }.page(status, method);
+        match &self.intermediary {
+            Intermediary::Gateway | Intermediary::Originator(_) => page(status, method),
+            Intermediary::Interceptor(by) => {
+                Unanswered { by: *by, reason, id: self.info.id }.page(status, method)
+            }
+            Intermediary::Proxy { message } => {
+                let outcome = end_of_failure(reason.clone()).outcome;
+                let message = message.as_deref();
+                ProxyRefusal::new(&self.info, outcome, reason, message).page(status, method)
+            }
         }
-        if !self.is_proxied {
-            return page(status, method);
-        }
-        let outcome = end_of_failure(reason.clone()).outcome;
-        let refusal = ProxyRefusal::new(&self.info, outcome, reason, self.message.as_deref());
-        refusal.page(status, method)
     }
 
     /// The info with the counts since it woke, for the next owner or the access line.
@@ -461,9 +447,9 @@ impl ServedConnection {
     /// How a request ended.
     fn end_of(&self, record: &Record) -> End {
         let reason = record.reason.clone();
-        match (record.failed, self.is_proxied) {
-            (true, true) => end_of_failure(reason),
-            (true, false) => End::failed(reason),
+        match (record.failed, &self.intermediary) {
+            (true, Intermediary::Proxy { .. }) => end_of_failure(reason),
+            (true, _) => End::failed(reason),
             (false, _) => End { outcome: self.outcome(), reason },
         }
     }
@@ -471,7 +457,7 @@ impl ServedConnection {
     /// Tells the upstream of the trace, unless it is a stranger.
     pub fn pass_trace(&self, request: &mut request::Parts, record: &mut Record) {
         if let Some(trace) = &mut record.trace {
-            trace.ask((!self.is_to_stranger()).then_some(&mut request.headers));
+            trace.ask(self.intermediary.tells_upstream().then_some(&mut request.headers));
         }
     }
 }

@@ -109,7 +109,7 @@ impl<'a> Exchange<'a, '_> {
         if let Some(Chosen { member, .. }) = &asked.found.chosen {
             member.health.answered(self.served.worker.engine.now_unix_ms());
         }
-        if self.served.originate().is_some() {
+        if self.served.intermediary.codes_requests() {
             asked.found.upstream.note_coded_bodies(&response.parts, asked.is_coded);
         }
     }

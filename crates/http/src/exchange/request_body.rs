@@ -220,13 +220,13 @@ pub fn coded(
     length: Length,
     host: &str,
 ) -> Option<Box<Parts>> {
-    let requests = &served.originate()?.requests;
     let length = match length {
         Length::Known(bytes) => Some(bytes),
         Length::Chunked => None,
         Length::Empty | Length::UntilClose => return None,
     };
-    if !requests.compression.code_requests || !request::may_code(&parts.headers, length, host) {
+    let may_code = served.intermediary.codes_requests();
+    if !may_code || !request::may_code(&parts.headers, length, host) {
         return None;
     }
     let mut coded = Box::new(parts.clone());

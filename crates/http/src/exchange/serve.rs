@@ -103,8 +103,7 @@ impl<'a> Exchange<'a, '_> {
         let served = self.served;
         let route = served.route().map_err(Failure::Answer)?;
         let host = check(served, request)?;
-        let origin =
-            originate::begin(served.originate(), &host, request).map_err(Failure::Answer)?;
+        let origin = served.intermediary.translate(&host, request).map_err(Failure::Answer)?;
         let host = origin.as_ref().map_or(host.as_str(), |origin| origin.authority());
         let compressors = &served.worker.compressors;
         let own = compressors.answer(route.rule, request);
@@ -118,17 +117,18 @@ impl<'a> Exchange<'a, '_> {
         let Some(terminate) = route.requests() else { return Ok(ExchangeEnd::default()) };
         let needs_http1 = switch.is_some();
         let again = may_be_sent_again(request, length) && !needs_http1;
-        let mut wanted = match (self.stream.take_sent(), served.originate()) {
+        let is_near = served.intermediary.is_near_client();
+        let mut wanted = match (self.stream.take_sent(), is_near) {
             (Some((sent, wanted)), _) => {
                 *request = sent;
                 wanted
             }
-            (None, Some(_)) => {
+            (None, true) => {
                 let is_tied = served.is_tied(&request.headers);
                 let near = NearRequest { rule: route.rule, host, is_tied, is_harmless: again };
                 compressors.request_near(near, terminate, request)
             }
-            (None, None) => compressors.request(route.rule, terminate, host, request),
+            (None, false) => compressors.request(route.rule, terminate, host, request),
         };
         let coded = request_body::coded(served, request, length, host);
         let body = BodyCodings { coded: coded.as_deref(), decoded_from };

@@ -85,11 +85,11 @@ fn urls_are_translated_both_ways() {
         ("if", "<http://127.0.0.1:3690/a> ([\"<\"])", "<https://svn.example:8443/a> ([\"<\"])"),
     ] {
         let mut parts = request(&[(name, said)]);
-        let translation = begin(Some(&rule), &asked, &mut parts).unwrap().unwrap();
+        let translation = begin(&rule, &asked, &mut parts).unwrap();
         assert_eq!(parts.headers[name], heard);
         assert_eq!(translation.authority(), "svn.example:8443");
     }
-    let translation = begin(Some(&rule), &asked, &mut request(&[])).unwrap().unwrap();
+    let translation = begin(&rule, &asked, &mut request(&[])).unwrap();
     for (name, said, heard) in [
         ("location", "https://svn.example:8443/svn/", "http://127.0.0.1:3690/svn/"),
         ("location", "https://SVN.example:8443/svn/", "http://127.0.0.1:3690/svn/"),
@@ -117,10 +117,10 @@ fn a_port_that_is_implied_names_the_same_origin() {
             let asked = asked.parse().unwrap();
             for said in ["http://localhost/a", "http://localhost:80/a"] {
                 let mut parts = request(&[("destination", said)]);
-                begin(Some(&rule), &asked, &mut parts).unwrap();
+                begin(&rule, &asked, &mut parts).unwrap();
                 assert_eq!(parts.headers["destination"], format!("https://{}/a", rule.authority));
             }
-            let translation = begin(Some(&rule), &asked, &mut request(&[])).unwrap();
+            let translation = begin(&rule, &asked, &mut request(&[])).unwrap();
             for (said, is_its) in [
                 (format!("https://{}/a", rule.authority), true),
                 (format!("https://{}:443/a", rule.authority), true),
@@ -129,7 +129,7 @@ fn a_port_that_is_implied_names_the_same_origin() {
                 (format!("http://{}/a", rule.authority), false),
             ] {
                 let mut headers = request(&[("location", &said)]).headers;
-                to_client(translation.as_ref(), &mut headers);
+                to_client(Some(&translation), &mut headers);
                 let here = format!("http://{asked}/a");
                 assert_eq!(headers["location"], if is_its { here } else { said });
             }
@@ -142,7 +142,7 @@ fn each_line_of_a_field_is_translated() {
     let (rule, asked) = (svn(), "localhost:1".parse().unwrap());
     let lines = ["<http://localhost:1/a> (<urn:x>)", "<http://localhost:1/b> (<urn:y>)"];
     let mut parts = request(&lines.map(|line| ("if", line)));
-    begin(Some(&rule), &asked, &mut parts).unwrap();
+    begin(&rule, &asked, &mut parts).unwrap();
     let seen: Vec<_> = parts.headers.get_all("if").iter().collect();
     let expected = lines.map(|line| line.replace("http://localhost:1", "https://svn.example:8443"));
     assert_eq!(seen, expected.each_ref().map(String::as_str));
@@ -162,7 +162,7 @@ fn a_page_of_another_site_is_refused() {
         (&[("origin", "null")], false),
         (&[("origin", "")], false),
     ] {
-        let begun = begin(Some(&rule), &asked, &mut request(fields));
+        let begun = begin(&rule, &asked, &mut request(fields));
         assert_eq!(begun.is_ok(), is_served, "{fields:?}");
     }
 }
