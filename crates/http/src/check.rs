@@ -19,7 +19,7 @@ use http::{Request, header, request};
 use tokio::time::{sleep, timeout};
 
 use eyelet_downstream::client::failure::Failure;
-use eyelet_downstream::connection::worker::{Http, Newest};
+use eyelet_downstream::connection::worker::{CurrentHttp, Http};
 use eyelet_http1::head::Length;
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_upstream::Upstream;
@@ -60,7 +60,7 @@ pub fn begin(http: &Http) {
     for member in http.dialler.names.shared.upstreams.checked() {
         if !member.is_being_checked.swap(true, Relaxed) {
             let checking = Checking(member.clone());
-            tokio::task::spawn_local(check_on(http.newest(), checking));
+            tokio::task::spawn_local(check_on(http.current(), checking));
         }
     }
 }
@@ -75,9 +75,9 @@ impl Drop for Checking {
 }
 
 /// Checks an upstream until the worker ends or no rule wants it.
-async fn check_on(newest: Rc<Newest>, checking: Checking) {
+async fn check_on(current: Rc<CurrentHttp>, checking: Checking) {
     let member = &checking.0;
-    while let Some(http) = newest.http().filter(|http| is_wanted(http, member)) {
+    while let Some(http) = current.http().filter(|http| is_wanted(http, member)) {
         let result = match timeout(LIMIT, check(&http, member)).await {
             Ok(result) => result,
             Err(_) => Err(CheckError::Late),

@@ -19,7 +19,7 @@ use eyelet_downstream::connection::reason::request_reason;
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_downstream::connection::worker::Http;
 use eyelet_engine::park;
-use eyelet_engine::shedding::Serving;
+use eyelet_engine::shedding::CountedTask;
 use eyelet_engine::table::{LARGE_BYTES, Phase};
 use eyelet_engine::worker::WaitError;
 use eyelet_http1::fault::RequestFault;
@@ -61,7 +61,7 @@ enum Last {
 pub async fn serve(
     mut client: ClientStream,
     mut served: ServedConnection,
-    _serving: Serving,
+    _task: CountedTask,
     mut exchange: Option<Box<[u8]>>,
 ) {
     let mut pipeline = Pipeline::default();

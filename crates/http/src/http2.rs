@@ -31,7 +31,7 @@ use eyelet_downstream::connection::intermediary::AWAKE;
 use eyelet_downstream::connection::served_connection::{Record, ServedConnection};
 use eyelet_engine::park;
 use eyelet_engine::ready::CLIENT;
-use eyelet_engine::shedding::Serving;
+use eyelet_engine::shedding::CountedTask;
 use eyelet_engine::table::Phase;
 use eyelet_engine::worker::WaitError;
 use eyelet_memory::budget::{Counted, HELLO_BYTES, PIECE_BYTES_MIN, STREAM_BYTES};
@@ -68,12 +68,12 @@ pub struct Resumed {
     /// The memory that is counted for it.
     pub counted: Counted,
     /// Counts it at its source.
-    pub _serving: Serving,
+    pub _task: CountedTask,
 }
 
 /// Serves a connection until it is parked or has ended.
 pub async fn serve(client: ClientStream, mut served: ServedConnection, resumed: Resumed) {
-    let Resumed { state, counted, _serving } = resumed;
+    let Resumed { state, counted, _task } = resumed;
     let mut out = Vec::new();
     let (h2, rested) = match state.map(|state| state.whole()) {
         None => (H2Connection::server(limits(&served), now_ms(), &mut out), Vec::new()),

@@ -87,9 +87,7 @@ fn begin(
     let live = (&served.counts.to_upstream, &client.bytes_to_client);
     client.handle.count_live(&served.info, live);
     match http2 {
-        true => {
-            Box::pin(http2::serve(client, served, Resumed { state, counted, _serving: serving }))
-        }
+        true => Box::pin(http2::serve(client, served, Resumed { state, counted, _task: serving })),
         false => Box::pin(http1::serve(client, served, serving, exchange)),
     }
 }

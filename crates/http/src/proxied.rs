@@ -11,7 +11,7 @@ use eyelet_config::{
     Action, Balance, CertificateSource, Compression, CompressionMode, Fields, HttpUpstream,
     Terminate, TerminateUpstream, Version,
 };
-use eyelet_engine::shedding::Serving;
+use eyelet_engine::shedding::CountedTask;
 use eyelet_engine::table::Phase;
 use eyelet_engine::worker::Handle;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome};
@@ -47,7 +47,7 @@ pub struct ProxiedClient {
     last: Option<(HttpUpstream, Rc<Shelf>)>,
     /// That of the connection: spliced if any request passed.
     outcome: Option<Outcome>,
-    _serving: Serving,
+    _task: CountedTask,
 }
 
 /// A request that was read.
@@ -83,7 +83,7 @@ impl ProxiedClient {
             bytes_to_upstream: Rc::default(),
             last: None,
             outcome: None,
-            _serving: worker.engine.count_task(client),
+            _task: worker.engine.count_task(client),
         }
     }
 

@@ -1,44 +1,37 @@
 //! What all requests of a connection share, in either version of HTTP: its info, its rule, its
 //! counts, and its access lines.
 
+mod authority;
+mod identity;
+mod record;
+
 use std::cell::{Cell, RefCell};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use eyelet_policy::{Facts, RuleId};
-use http::uri::{Authority, PathAndQuery};
-use http::{Method, StatusCode, header, request, response};
+use http::{Method, StatusCode, header, response};
 
+use self::identity::ClientIdentity;
+pub use self::record::Record;
+use self::record::end_of_failure;
 use super::decoding::ClientDecoders;
-use super::inspected::{Respondent, Unanswered};
+use super::inspected::Unanswered;
 use super::intermediary::Intermediary;
 use super::originate;
 use super::page::page;
 use super::refusal::ProxyRefusal;
-use super::resting::RestingFacts;
-use super::route::{Route, connect_target};
-use super::trace::{EndedExchange, ExchangeTrace};
+use super::route::Route;
 use super::worker::Http;
-use eyelet_http1::fields::{self, Requester};
-use eyelet_http1::head::{Length, split_port};
-use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Measured, Outcome, UpstreamName};
-use eyelet_telemetry::reason::{Class, Limit, Reason, Shed};
-use eyelet_telemetry::request::{Coded, RequestInfo};
-use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
+use eyelet_http1::head::Length;
+use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome, UpstreamName};
+use eyelet_telemetry::reason::{Limit, Reason, Shed};
 use eyelet_upstream::Upstream;
-use eyelet_wire::connect::Target;
-
-/// Paths are cut in the log, so that people can read the lines.
-const PATH_CHARS_MAX: usize = 2048;
 
 /// How long an exchange may hold memory that other connections need while its bodies do not move.
 const STALLED: Duration = Duration::from_secs(3);
-/// Longest authority whose requester is kept for the next request: a host name and a port. A longer
-/// one would outlive the count of its head.
-const HOST_BYTES_KEPT: usize = 260;
 
 /// Bytes of a connection since it woke, which are counted as they move.
 #[derive(Clone, Default)]
@@ -80,12 +73,10 @@ pub struct ServedConnection {
     /// Its info is written, or was passed on.
     is_over: Cell<bool>,
     upstream: RefCell<Option<Arc<str>>>,
-    /// The requester of the last request, and mostly of the next one.
-    requester: RefCell<Option<Requester>>,
     /// Whether the configuration of this generation lacks the rule: each poll of a WebSocket asks.
     removed_by: Cell<(u64, bool)>,
-    /// Whether a request has said who the client is for the whole connection to the upstream.
-    is_tied: Cell<bool>,
+    /// The description of the client that upstreams get.
+    identity: ClientIdentity,
     /// How its requests came here.
     pub intermediary: Intermediary,
 }
@@ -131,9 +122,8 @@ impl ServedConnection {
             counts,
             decoders: ClientDecoders::default(),
             is_over: Cell::new(false),
-            is_tied: Cell::new(false),
+            identity: ClientIdentity::default(),
             upstream: RefCell::default(),
-            requester: RefCell::default(),
             removed_by: Cell::default(),
             intermediary,
         }
@@ -181,18 +171,6 @@ impl ServedConnection {
     /// How the connection ends where nothing is wrong.
     pub fn outcome(&self) -> Outcome {
         self.intermediary.outcome(&self.info.decided)
-    }
-
-    /// Whether this request or one before it has said who the client is for all that follow on a
-    /// connection to the upstream, as with NTLM and Negotiate (RFC 4559 section 6).
-    pub fn is_tied(&self, headers: &http::HeaderMap) -> bool {
-        let ties = |value: &http::HeaderValue| {
-            let scheme = value.as_bytes().split(|byte| *byte == b' ').next().unwrap_or_default();
-            [&b"ntlm"[..], b"negotiate"].iter().any(|name| scheme.eq_ignore_ascii_case(name))
-        };
-        let is_tied = self.is_tied.get() || headers.get_all(header::AUTHORIZATION).iter().any(ties);
-        self.is_tied.set(is_tied);
-        is_tied
     }
 
     /// Whether a reload removed its rule. The connection ends after the next response.
@@ -276,85 +254,6 @@ impl ServedConnection {
         }
     }
 
-    /// The description of the client for an upstream, for requests to this authority.
-    pub fn identify_requester(
-        &self,
-        host: &str,
-        request: &mut request::Parts,
-    ) -> fields::ForwardedFields {
-        if !self.intermediary.tells_upstream() {
-            // It is not told the client's address.
-            return fields::via_alone(request.version);
-        }
-        let mut last = self.requester.borrow_mut();
-        let known = last.take().filter(|requester| requester.asks_for(host, request.version));
-        let client = self.info.client.ip();
-        let requester = known.unwrap_or_else(|| {
-            Requester::new(client, host, request.version, self.client_certificate())
-        });
-        let forwarded = requester.identify(&mut request.headers, self.trusts_client());
-        if host.len() <= HOST_BYTES_KEPT {
-            *last = Some(requester);
-        }
-        forwarded
-    }
-
-    /// The client's certificate in DER, if the rule tells the upstream.
-    fn client_certificate(&self) -> Option<&[u8]> {
-        let rule = self.route.as_ref().and_then(Route::requests);
-        let is_told = rule.is_some_and(|terminate| terminate.client_cert_header);
-        self.info.decided.client_certificate.as_deref().filter(|_| is_told).map(|leaf| &**leaf)
-    }
-
-    /// Whether to believe the client's fields on earlier hops.
-    pub fn trusts_client(&self) -> bool {
-        let trusted = &self.worker.shared.config.http.trusted_proxies;
-        trusted.iter().any(|net| net.contains(&self.info.client.ip()))
-    }
-
-    /// Whether a request for this host belongs on this connection: a new connection for the host
-    /// would match the same rule (RFC 9110 7.4).
-    pub fn serves(&self, authority: &Authority) -> bool {
-        let Some(route) = &self.route else { return false };
-        if let Some(rule) = self.intermediary.originate() {
-            return originate::is_own(rule, authority);
-        }
-        match self.intermediary {
-            // The rules were asked about this very host.
-            Intermediary::Proxy { .. } => return true,
-            Intermediary::Interceptor(Respondent::Inspector) => {
-                return is_decided(&self.info.decided, authority);
-            }
-            _ => {}
-        }
-        let (host, _) = split_port(authority.as_str());
-        let host = host.strip_suffix('.').unwrap_or(host);
-        let sni = self.info.decided.sni.as_deref();
-        let is_name = is_name(host);
-        if is_name && sni.is_some_and(|sni| sni.eq_ignore_ascii_case(host)) {
-            return true;
-        }
-        let bare = || host.trim_start_matches('[').trim_end_matches(']');
-        // Clients send no SNI for an address (RFC 6066 section 3).
-        let is_address = !is_name && bare().parse::<IpAddr>().is_ok();
-        let name = if is_address { String::new() } else { host.to_ascii_lowercase() };
-        if sni == Some(&*name) {
-            return true;
-        }
-        let serves = |connect: Option<&Target>| {
-            let facts = Facts {
-                connect,
-                destination: self.info.decided.destination,
-                ..Facts::new(self.info.decided.listener, self.info.client.ip())
-            };
-            self.worker.shared.config.policy.serves(RuleId(route.rule), &name, &facts)
-        };
-        let Some(target) = connect_target(&self.info.decided) else { return serves(None) };
-        // By the CONNECT that was made, and by the one that a client would make for this host.
-        let own = Target::new(format!("{host}:{}", target.port).as_bytes());
-        serves(Some(&target)) && own.is_ok_and(|own| serves(Some(&own)))
-    }
-
     /// The page for a request that has no response of an upstream.
     pub fn page(
         &self,
@@ -413,61 +312,6 @@ impl ServedConnection {
         }
         info
     }
-
-    /// Writes the access line of a request, if there is a log.
-    pub fn emit(&self, record: &Record) {
-        self.worker.engine.count_shed(&record.reason);
-        self.worker.engine.counters.request(!record.failed, &record.reason);
-        if let Some(trace) = record.trace.as_ref().filter(|trace| trace.is_recorded()) {
-            trace.end(&EndedExchange {
-                info: &self.info,
-                end: &self.end_of(record),
-                failed: record.failed,
-                status: record.status,
-                upstream: record.upstream.as_ref(),
-            });
-        }
-        // A request that began while the log was off has no time.
-        if !self.worker.is_logging() || record.started_unix_ms == 0 {
-            return;
-        }
-        let now = self.worker.engine.now_unix_ms();
-        let measured = Measured {
-            id: self.info.id,
-            started_unix_ms: record.started_unix_ms,
-            duration_ms: now.saturating_sub(record.started_unix_ms),
-            client: self.info.client,
-            bytes_to_upstream: record.bytes_to_upstream,
-            bytes_to_client: record.bytes_to_client,
-        };
-        let end = self.end_of(record);
-        self.worker.emit_request(&self.info.decided, &measured, &end, &record.info());
-    }
-
-    /// How a request ended.
-    fn end_of(&self, record: &Record) -> End {
-        let reason = record.reason.clone();
-        match (record.failed, &self.intermediary) {
-            (true, Intermediary::Proxy { .. }) => end_of_failure(reason),
-            (true, _) => End::failed(reason),
-            (false, _) => End { outcome: self.outcome(), reason },
-        }
-    }
-
-    /// Tells the upstream of the trace, unless it is a stranger.
-    pub fn pass_trace(&self, request: &mut request::Parts, record: &mut Record) {
-        if let Some(trace) = &mut record.trace {
-            trace.ask(self.intermediary.tells_upstream().then_some(&mut request.headers));
-        }
-    }
-}
-
-/// A proxy has refused a request, or has failed to pass it on.
-fn end_of_failure(reason: Reason) -> End {
-    match reason.class() {
-        Class::Refused => End { outcome: Outcome::Refused, reason },
-        _ => End::failed(reason),
-    }
 }
 
 /// The reason of a task that is dropped while it works.
@@ -484,171 +328,3 @@ impl Drop for ServedConnection {
         }
     }
 }
-
-/// Whether this is the very host that the rules were asked about: the name in the hello, or without
-/// one the destination. An inspector would go wherever else a request says.
-fn is_decided(decided: &Decided, authority: &Authority) -> bool {
-    let to = decided.destination;
-    // The default port is not written.
-    if authority.port_u16().is_some_and(|port| to.is_none_or(|to| to.port() != port)) {
-        return false;
-    }
-    let host = authority.host();
-    let host = host.strip_suffix('.').unwrap_or(host);
-    if let Some(sni) = decided.sni.as_deref() {
-        return sni.eq_ignore_ascii_case(host);
-    }
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    if let Ok(ip) = bare.parse::<IpAddr>() {
-        return to.is_some_and(|to| to.ip().to_canonical() == ip.to_canonical());
-    }
-    let target = decided.connect.as_deref().and_then(|target| target.rsplit_once(':'));
-    target.is_some_and(|(name, _)| name.eq_ignore_ascii_case(host))
-}
-
-/// Whether a host is certainly a name: addresses end in a digit or a bracket.
-fn is_name(host: &str) -> bool {
-    host.ends_with(|last: char| last.is_ascii_alphabetic())
-}
-
-/// The facts of one request for its access line.
-pub struct Record {
-    /// Its start, in milliseconds since 1970.
-    started_unix_ms: u64,
-    method: Option<Method>,
-    path: Option<PathAndQuery>,
-    /// The status that the client got; none if it got none.
-    pub status: Option<u16>,
-    /// Milliseconds from the request's last byte to the response's head. If the upstream answered
-    /// earlier, they count from the request's head.
-    upstream_ms: Option<u64>,
-    pub(super) coded: Coded,
-    /// Why the exchange ended.
-    pub reason: Reason,
-    /// The client did not get a whole response of the upstream.
-    pub failed: bool,
-    /// The upstream that was asked.
-    upstream: Option<Arc<str>>,
-    upstream_tls: Option<Arc<UpstreamTlsInfo>>,
-    pub(super) bytes_to_upstream: u64,
-    pub(super) bytes_to_client: u64,
-    /// Boxed: few exchanges are traced, and all pay for the size.
-    trace: Option<Box<ExchangeTrace>>,
-}
-
-impl Record {
-    /// The record of a request that begins.
-    pub fn new(served: &ServedConnection, request: &request::Parts) -> Self {
-        let path = request.uri.path_and_query().cloned();
-        let trace =
-            served.worker.shared.trace.as_ref().map(|tracer| {
-                Box::new(ExchangeTrace::begin(tracer, request, served.trusts_client()))
-            });
-        Self { method: Some(request.method.clone()), path, trace, ..Self::unread(served) }
-    }
-
-    /// The record of an exchange that rested.
-    pub fn resumed(served: &ServedConnection, facts: RestingFacts) -> Self {
-        let accepted_unix_ms = served.info.started_unix_ms();
-        let began = facts.began_ms.map(|ms| accepted_unix_ms.saturating_add(ms));
-        let upstream = served.info.decided.upstream.as_ref().map(|name| name.to_text().into());
-        Self {
-            started_unix_ms: began.unwrap_or(0),
-            method: facts.method,
-            path: facts.path,
-            status: facts.status,
-            upstream_ms: facts.upstream_ms,
-            upstream,
-            ..Self::unread(served)
-        }
-    }
-
-    /// True if the facts of the exchange may rest: a trace has more.
-    pub fn may_rest(&self) -> bool {
-        self.trace.is_none()
-    }
-
-    /// The facts of an exchange that rests. The upstream is its connection's.
-    pub(super) fn rest(&self, served: &ServedConnection) -> RestingFacts {
-        let accepted_unix_ms = served.info.started_unix_ms();
-        let began = Some(self.started_unix_ms).filter(|unix_ms| *unix_ms > 0);
-        let shown = self.path.as_ref().map(|path| cut(path.as_str()));
-        RestingFacts {
-            began_ms: began.map(|unix_ms| unix_ms.saturating_sub(accepted_unix_ms)),
-            method: self.method.clone(),
-            path: shown.and_then(|path| path.try_into().ok()),
-            status: self.status,
-            upstream_ms: self.upstream_ms,
-            bytes_to_upstream: self.bytes_to_upstream,
-            bytes_to_client: self.bytes_to_client,
-        }
-    }
-
-    /// Notes the upstream that is sent the request.
-    pub fn note_sent(&mut self, upstream: &Upstream) {
-        self.upstream = Some(upstream.name().clone());
-        self.upstream_tls = upstream.tls().cloned();
-        if let Some(trace) = &mut self.trace {
-            trace.note_sent();
-        }
-    }
-
-    /// Notes an upstream to which there is no connection, or one that rested.
-    pub fn note_unreached(&mut self, name: &Arc<str>) {
-        self.upstream = Some(name.clone());
-        self.upstream_tls = None;
-    }
-
-    /// Notes the head of the upstream's response, and the milliseconds until it came.
-    pub fn note_answered(&mut self, status: StatusCode, ms: Option<u64>) {
-        self.upstream_ms = ms;
-        if let Some(trace) = &mut self.trace {
-            trace.note_answered(status.as_u16());
-        }
-    }
-
-    /// The record of a request that could not be read.
-    pub fn unread(served: &ServedConnection) -> Self {
-        let logs = served.worker.is_logging();
-        Self {
-            // Without a log the time is not needed.
-            started_unix_ms: if logs { served.worker.engine.now_unix_ms() } else { 0 },
-            method: None,
-            path: None,
-            status: None,
-            upstream_ms: None,
-            coded: Coded::default(),
-            reason: Reason::Complete,
-            failed: false,
-            upstream: None,
-            upstream_tls: None,
-            bytes_to_upstream: 0,
-            bytes_to_client: 0,
-            trace: None,
-        }
-    }
-
-    fn info(&self) -> RequestInfo<'_> {
-        RequestInfo {
-            method: self.method.as_ref().map_or("", Method::as_str),
-            path: cut(self.path.as_ref().map_or("", PathAndQuery::as_str)),
-            status: self.status,
-            upstream_ms: self.upstream_ms,
-            upstream: self.upstream.as_deref(),
-            upstream_tls: self.upstream_tls.as_deref(),
-            coded: self.coded,
-            trace: self.trace.as_ref().map(|trace| trace.ids()),
-        }
-    }
-}
-
-/// The path, cut to the length for the log.
-fn cut(path: &str) -> &str {
-    if path.len() <= PATH_CHARS_MAX {
-        return path;
-    }
-    path.char_indices().nth(PATH_CHARS_MAX).map_or(path, |(end, _)| &path[..end])
-}
-
-#[cfg(test)]
-mod tests;

@@ -52,17 +52,17 @@ pub struct Http {
     pub pool: Rc<UpstreamPool>,
     pub compressors: Compressors,
     log: Rc<RefCell<Log>>,
-    newest: Rc<Newest>,
+    current: Rc<CurrentHttp>,
 }
 
 /// The configuration that serves the next request of every connection.
 #[derive(Default)]
-pub struct Newest {
+pub struct CurrentHttp {
     generation: Cell<u64>,
     http: RefCell<Weak<Http>>,
 }
 
-impl Newest {
+impl CurrentHttp {
     /// The state under that configuration, while the worker serves.
     pub fn http(&self) -> Option<Rc<Http>> {
         self.http.borrow().upgrade()
@@ -101,8 +101,8 @@ impl Http {
         let WorkerConfiguration { shared, labels, .. } = configuration;
         let compressors =
             Compressors::new(&shared.config, &shared.compress, &engine.process.budget);
-        let (pool, newest) = (Rc::default(), Rc::default());
-        Self { shared, labels, engine, dialler, pool, compressors, log, newest }.publish()
+        let (pool, current) = (Rc::default(), Rc::default());
+        Self { shared, labels, engine, dialler, pool, compressors, log, current }.publish()
     }
 
     /// The same worker under another configuration, which serves new requests from now on.
@@ -117,7 +117,7 @@ impl Http {
             pool: self.pool.clone(),
             compressors: self.compressors.reloaded(shared.rule_names.clone()),
             log: self.log.clone(),
-            newest: self.newest.clone(),
+            current: self.current.clone(),
             shared,
         };
         http.publish()
@@ -125,22 +125,22 @@ impl Http {
 
     fn publish(self) -> Rc<Self> {
         let http = Rc::new(self);
-        http.newest.generation.set(http.shared.generation);
-        *http.newest.http.borrow_mut() = Rc::downgrade(&http);
+        http.current.generation.set(http.shared.generation);
+        *http.current.http.borrow_mut() = Rc::downgrade(&http);
         http
     }
 
     /// Where the newest configuration is found.
-    pub fn newest(&self) -> Rc<Newest> {
-        self.newest.clone()
+    pub fn current(&self) -> Rc<CurrentHttp> {
+        self.current.clone()
     }
 
     /// The state under the newest configuration, if that is not this one.
     pub fn newer(&self) -> Option<Rc<Self>> {
-        if self.newest.generation.get() == self.shared.generation {
+        if self.current.generation.get() == self.shared.generation {
             return None;
         }
-        self.newest.http.borrow().upgrade()
+        self.current.http.borrow().upgrade()
     }
 
     /// Whether there is an access log.

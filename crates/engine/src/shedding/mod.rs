@@ -7,4 +7,4 @@ mod shed;
 mod slow;
 mod tidy;
 
-pub use shed::Serving;
+pub use shed::CountedTask;

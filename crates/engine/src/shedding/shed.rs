@@ -139,10 +139,10 @@ impl Worker {
     }
 
     /// Counts a task that serves `source`, until the returned value is dropped.
-    pub fn count_task(self: &Rc<Self>, source: IpAddr) -> Serving {
+    pub fn count_task(self: &Rc<Self>, source: IpAddr) -> CountedTask {
         let source = Source::of(source);
         *self.shedding.tasks.borrow_mut().entry(source).or_default() += 1;
-        Serving { worker: self.clone(), source }
+        CountedTask { worker: self.clone(), source }
     }
 
     /// Wakes a task that waits for memory at the next tick.
@@ -290,15 +290,15 @@ fn source_of(table: &mut ConnectionTable, key: Key) -> Option<Source> {
 }
 
 /// Counts a task that serves a source as long as this value lives.
-pub struct Serving {
+pub struct CountedTask {
     worker: Rc<Worker>,
     source: Source,
 }
 
-impl Drop for Serving {
+impl Drop for CountedTask {
     fn drop(&mut self) {
-        let mut serving = self.worker.shedding.tasks.borrow_mut();
-        if let Tasks::Occupied(mut tasks) = serving.entry(self.source) {
+        let mut counts = self.worker.shedding.tasks.borrow_mut();
+        if let Tasks::Occupied(mut tasks) = counts.entry(self.source) {
             *tasks.get_mut() -= 1;
             if *tasks.get() == 0 {
                 tasks.remove();
@@ -400,7 +400,7 @@ mod tests {
             peers.push(peer);
             half_open_of(&worker, 1, socket)
         });
-        let _serving: Vec<Serving> = (0..FEW).map(|_| worker.count_task(much)).collect();
+        let _serving: Vec<CountedTask> = (0..FEW).map(|_| worker.count_task(much)).collect();
         for (expected, others) in [(first, &[newcomer, second, own][..]), (second, &[newcomer])] {
             assert!(worker.shed_oldest(None, true));
             assert!(is_shed(&worker, expected));

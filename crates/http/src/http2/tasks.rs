@@ -6,7 +6,7 @@ use std::future::poll_fn;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
-use eyelet_engine::shedding::Serving;
+use eyelet_engine::shedding::CountedTask;
 use eyelet_memory::budget::Counted;
 
 use super::serve_stream::{go_on, serve_stream};
@@ -43,7 +43,7 @@ pub struct StreamJob {
     /// Its memory.
     pub counted: Counted,
     /// Its share of what its source may have.
-    pub serving: Serving,
+    pub serving: CountedTask,
 }
 
 /// Where a waiting task gets its next stream.

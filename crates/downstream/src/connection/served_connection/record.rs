@@ -1,0 +1,235 @@
+//! The facts of one request, and its access line.
+
+use std::sync::Arc;
+
+use eyelet_telemetry::info::{End, Measured, Outcome};
+use eyelet_telemetry::reason::{Class, Reason};
+use eyelet_telemetry::request::{Coded, RequestInfo};
+use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
+use eyelet_upstream::Upstream;
+use http::uri::PathAndQuery;
+use http::{Method, StatusCode, request};
+
+use super::ServedConnection;
+use crate::connection::intermediary::Intermediary;
+use crate::connection::resting::RestingFacts;
+use crate::connection::trace::{EndedExchange, ExchangeTrace};
+
+/// Paths are cut in the log, so that people can read the lines.
+const PATH_CHARS_MAX: usize = 2048;
+
+/// The facts of one request for its access line.
+pub struct Record {
+    /// Its start, in milliseconds since 1970.
+    started_unix_ms: u64,
+    method: Option<Method>,
+    path: Option<PathAndQuery>,
+    /// The status that the client got; none if it got none.
+    pub status: Option<u16>,
+    /// Milliseconds from the request's last byte to the response's head. If the upstream answered
+    /// earlier, they count from the request's head.
+    upstream_ms: Option<u64>,
+    pub(crate) coded: Coded,
+    /// Why the exchange ended.
+    pub reason: Reason,
+    /// The client did not get a whole response of the upstream.
+    pub failed: bool,
+    /// The upstream that was asked.
+    upstream: Option<Arc<str>>,
+    upstream_tls: Option<Arc<UpstreamTlsInfo>>,
+    pub(crate) bytes_to_upstream: u64,
+    pub(crate) bytes_to_client: u64,
+    /// Boxed: few exchanges are traced, and all pay for the size.
+    trace: Option<Box<ExchangeTrace>>,
+}
+
+impl Record {
+    /// The record of a request that begins.
+    pub fn new(served: &ServedConnection, request: &request::Parts) -> Self {
+        let path = request.uri.path_and_query().cloned();
+        let trace =
+            served.worker.shared.trace.as_ref().map(|tracer| {
+                Box::new(ExchangeTrace::begin(tracer, request, served.trusts_client()))
+            });
+        Self { method: Some(request.method.clone()), path, trace, ..Self::unread(served) }
+    }
+
+    /// The record of an exchange that rested.
+    pub fn resumed(served: &ServedConnection, facts: RestingFacts) -> Self {
+        let accepted_unix_ms = served.info.started_unix_ms();
+        let began = facts.began_ms.map(|ms| accepted_unix_ms.saturating_add(ms));
+        let upstream = served.info.decided.upstream.as_ref().map(|name| name.to_text().into());
+        Self {
+            started_unix_ms: began.unwrap_or(0),
+            method: facts.method,
+            path: facts.path,
+            status: facts.status,
+            upstream_ms: facts.upstream_ms,
+            upstream,
+            ..Self::unread(served)
+        }
+    }
+
+    /// True if the facts of the exchange may rest: a trace has more.
+    pub fn may_rest(&self) -> bool {
+        self.trace.is_none()
+    }
+
+    /// The facts of an exchange that rests. The upstream is its connection's.
+    pub(crate) fn rest(&self, served: &ServedConnection) -> RestingFacts {
+        let accepted_unix_ms = served.info.started_unix_ms();
+        let began = Some(self.started_unix_ms).filter(|unix_ms| *unix_ms > 0);
+        let shown = self.path.as_ref().map(|path| cut(path.as_str()));
+        RestingFacts {
+            began_ms: began.map(|unix_ms| unix_ms.saturating_sub(accepted_unix_ms)),
+            method: self.method.clone(),
+            path: shown.and_then(|path| path.try_into().ok()),
+            status: self.status,
+            upstream_ms: self.upstream_ms,
+            bytes_to_upstream: self.bytes_to_upstream,
+            bytes_to_client: self.bytes_to_client,
+        }
+    }
+
+    /// Notes the upstream that is sent the request.
+    pub fn note_sent(&mut self, upstream: &Upstream) {
+        self.upstream = Some(upstream.name().clone());
+        self.upstream_tls = upstream.tls().cloned();
+        if let Some(trace) = &mut self.trace {
+            trace.note_sent();
+        }
+    }
+
+    /// Notes an upstream to which there is no connection, or one that rested.
+    pub fn note_unreached(&mut self, name: &Arc<str>) {
+        self.upstream = Some(name.clone());
+        self.upstream_tls = None;
+    }
+
+    /// Notes the head of the upstream's response, and the milliseconds until it came.
+    pub fn note_answered(&mut self, status: StatusCode, ms: Option<u64>) {
+        self.upstream_ms = ms;
+        if let Some(trace) = &mut self.trace {
+            trace.note_answered(status.as_u16());
+        }
+    }
+
+    /// The record of a request that could not be read.
+    pub fn unread(served: &ServedConnection) -> Self {
+        let logs = served.worker.is_logging();
+        Self {
+            // Without a log the time is not needed.
+            started_unix_ms: if logs { served.worker.engine.now_unix_ms() } else { 0 },
+            method: None,
+            path: None,
+            status: None,
+            upstream_ms: None,
+            coded: Coded::default(),
+            reason: Reason::Complete,
+            failed: false,
+            upstream: None,
+            upstream_tls: None,
+            bytes_to_upstream: 0,
+            bytes_to_client: 0,
+            trace: None,
+        }
+    }
+
+    fn info(&self) -> RequestInfo<'_> {
+        RequestInfo {
+            method: self.method.as_ref().map_or("", Method::as_str),
+            path: cut(self.path.as_ref().map_or("", PathAndQuery::as_str)),
+            status: self.status,
+            upstream_ms: self.upstream_ms,
+            upstream: self.upstream.as_deref(),
+            upstream_tls: self.upstream_tls.as_deref(),
+            coded: self.coded,
+            trace: self.trace.as_ref().map(|trace| trace.ids()),
+        }
+    }
+}
+
+/// The path, cut to the length for the log.
+fn cut(path: &str) -> &str {
+    if path.len() <= PATH_CHARS_MAX {
+        return path;
+    }
+    path.char_indices().nth(PATH_CHARS_MAX).map_or(path, |(end, _)| &path[..end])
+}
+
+impl ServedConnection {
+    /// Writes the access line of a request, if there is a log.
+    pub fn emit(&self, record: &Record) {
+        self.worker.engine.count_shed(&record.reason);
+        self.worker.engine.counters.request(!record.failed, &record.reason);
+        if let Some(trace) = record.trace.as_ref().filter(|trace| trace.is_recorded()) {
+            trace.end(&EndedExchange {
+                info: &self.info,
+                end: &self.end_of(record),
+                failed: record.failed,
+                status: record.status,
+                upstream: record.upstream.as_ref(),
+            });
+        }
+        // A request that began while the log was off has no time.
+        if !self.worker.is_logging() || record.started_unix_ms == 0 {
+            return;
+        }
+        let now = self.worker.engine.now_unix_ms();
+        let measured = Measured {
+            id: self.info.id,
+            started_unix_ms: record.started_unix_ms,
+            duration_ms: now.saturating_sub(record.started_unix_ms),
+            client: self.info.client,
+            bytes_to_upstream: record.bytes_to_upstream,
+            bytes_to_client: record.bytes_to_client,
+        };
+        let end = self.end_of(record);
+        self.worker.emit_request(&self.info.decided, &measured, &end, &record.info());
+    }
+
+    /// How a request ended.
+    fn end_of(&self, record: &Record) -> End {
+        let reason = record.reason.clone();
+        match (record.failed, &self.intermediary) {
+            (true, Intermediary::Proxy { .. }) => end_of_failure(reason),
+            (true, _) => End::failed(reason),
+            (false, _) => End { outcome: self.outcome(), reason },
+        }
+    }
+
+    /// Tells the upstream of the trace, unless it is a stranger.
+    pub fn pass_trace(&self, request: &mut request::Parts, record: &mut Record) {
+        if let Some(trace) = &mut record.trace {
+            trace.ask(self.intermediary.tells_upstream().then_some(&mut request.headers));
+        }
+    }
+}
+
+/// A proxy has refused a request, or has failed to pass it on.
+pub(super) fn end_of_failure(reason: Reason) -> End {
+    match reason.class() {
+        Class::Refused => End { outcome: Outcome::Refused, reason },
+        _ => End::failed(reason),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_path_is_cut_between_characters() {
+        for (path, chars) in [
+            ("/".to_owned(), 1),
+            ("\u{e9}".repeat(PATH_CHARS_MAX), PATH_CHARS_MAX),
+            ("\u{e9}".repeat(PATH_CHARS_MAX + 1), PATH_CHARS_MAX),
+            ("a".repeat(PATH_CHARS_MAX), PATH_CHARS_MAX),
+            ("a".repeat(PATH_CHARS_MAX + 1), PATH_CHARS_MAX),
+        ] {
+            let cut = cut(&path);
+            assert_eq!(cut.chars().count(), chars);
+            assert!(path.starts_with(cut));
+        }
+    }
+}
