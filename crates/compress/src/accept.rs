@@ -121,6 +121,24 @@ impl AcceptedCodings {
         self.identity.or(self.any) == Some(0)
     }
 
+    /// The weights as numbers: 0 for a coding that is not named, else one more than its thousandths.
+    /// `None`: the field is missing.
+    #[must_use]
+    pub fn export(&self) -> Option<[u16; 7]> {
+        let Self { zstd, br, gzip, dcz, dcb, identity, any, given } = *self;
+        let number = |weight: Weight| weight.map_or(0, |thousandths| thousandths + 1);
+        given.then(|| [zstd, br, gzip, dcz, dcb, identity, any].map(number))
+    }
+
+    /// Reads what [`AcceptedCodings::export`] has written. `None`: a weight is above 1.
+    #[must_use]
+    pub fn import(numbers: Option<[u16; 7]>) -> Option<Self> {
+        let Some(numbers) = numbers else { return Some(Self::default()) };
+        let [zstd, br, gzip, dcz, dcb, identity, any] = numbers.map(|number| number.checked_sub(1));
+        let is_read = numbers.iter().all(|number| *number <= 1001);
+        is_read.then_some(Self { zstd, br, gzip, dcz, dcb, identity, any, given: true })
+    }
+
     fn element(&mut self, element: &str) {
         let (name, weight) = match element.split_once(';') {
             None => (element.trim_matches(BLANKS), Some(1000)),

@@ -18,7 +18,7 @@ use crate::limits::{
 use crate::priority::Priority;
 use crate::role::H2Role;
 use crate::settings::{self, PeerSettings};
-use crate::stream::{H2Stream, H2Streams, Receiving, Sending};
+use crate::stream::{H2Stream, H2Streams, OpenStream, Receiving, Sending};
 use crate::window::{ReceiveWindow, SendWindow, WINDOW_FIRST, WINDOW_MAX};
 
 /// The payload of the PING between the two steps of a graceful end.
@@ -246,9 +246,9 @@ impl H2Connection {
         self.role
     }
 
-    /// The open streams in ascending order, and whether the peer has ended its side of each.
-    pub fn open_streams(&self) -> impl Iterator<Item = (u32, bool)> {
-        self.streams.iter().map(|stream| (stream.id, stream.receiving == Receiving::Ended))
+    /// The open streams in ascending order.
+    pub fn open_streams(&self) -> impl Iterator<Item = OpenStream> {
+        self.streams.iter().map(OpenStream::of)
     }
 
     /// The number of streams that have not ended.

@@ -72,7 +72,7 @@ pub use parked_stream::{PARKED_STREAM_BYTES, StreamEntryFault};
 pub use priority::Priority;
 pub use role::H2Role;
 pub use settings::PeerSettings;
-pub use stream::RequestKind;
+pub use stream::{OpenStream, RequestKind};
 
 #[cfg(test)]
 mod tests;

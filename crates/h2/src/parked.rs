@@ -22,7 +22,7 @@ use crate::parked_stream::{self, PARKED_STREAM_BYTES, StreamEntries, StreamEntry
 use crate::parked_stream::{StreamEntryFault, read_all};
 use crate::role::H2Role;
 use crate::settings::{self, PeerSettings, SETTING_BYTES};
-use crate::stream::{H2Streams, Receiving};
+use crate::stream::{H2Streams, OpenStream, Receiving};
 use crate::window::{ReceiveWindow, SendWindow, WINDOW_FIRST, WINDOW_MAX};
 
 /// The version of the form of a connection without open streams.
@@ -549,6 +549,14 @@ impl ParkedConnection {
     /// The number of open streams.
     pub fn streams(&self) -> usize {
         Fixed::read(&self.bytes).map_or(0, |fixed| fixed.open.into())
+    }
+
+    /// The open streams in ascending order. None of bytes that are no parked connection.
+    pub fn open_streams(&self) -> Vec<OpenStream> {
+        let Ok(fixed) = Fixed::read(&self.bytes) else { return Vec::new() };
+        let Ok((entries, _)) = fixed.split(&self.bytes) else { return Vec::new() };
+        let streams = read_all(entries, fixed.role(), fixed.last_open());
+        streams.unwrap_or_default().iter().map(OpenStream::of).collect()
     }
 
     /// Answers what needs no connection: PING, SETTINGS that leave the tables as they are,

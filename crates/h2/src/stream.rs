@@ -56,6 +56,27 @@ pub(crate) struct H2Stream {
     pub(crate) is_drop: bool,
 }
 
+/// An open stream, as its user knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenStream {
+    /// Its identifier.
+    pub id: u32,
+    /// The peer has ended its side.
+    pub has_peer_ended: bool,
+    /// Our final head is sent.
+    pub has_begun: bool,
+}
+
+impl OpenStream {
+    pub(crate) fn of(stream: &H2Stream) -> Self {
+        Self {
+            id: stream.id,
+            has_peer_ended: stream.receiving == Receiving::Ended,
+            has_begun: stream.sending != Sending::Head,
+        }
+    }
+}
+
 impl H2Stream {
     /// Whether both directions have ended.
     pub(crate) fn has_ended(&self) -> bool {

@@ -113,6 +113,9 @@ fn import(
     let imported = H2Connection::import(&ParkedConnection::new(of_h2.into()), now_ms());
     let h2 = imported.inspect_err(|fault| tracing::error!("internal error: {fault}")).ok()?;
     let rested = take_rested(&client.handle, served, forms)?;
+    if !rested.is_empty() {
+        served.find_route(|| client.handle.local_address());
+    }
     (rested.len() == h2.streams()).then_some((h2, rested))
 }
 

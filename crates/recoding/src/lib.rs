@@ -13,6 +13,7 @@ mod near;
 mod pace;
 mod request;
 mod response;
+mod resting;
 mod tags;
 #[cfg(test)]
 mod tests;
@@ -25,4 +26,5 @@ pub use dictionaries::stored_properties;
 pub use dictionaries::{DictionaryRules, SharedDictionaries, disk, trained};
 pub use learning::DecodedCoding;
 pub use request::{NearRequest, RequestCodings};
+pub use resting::{RestingCodings, RestingCodingsForm};
 pub use upload::UploadCoder;

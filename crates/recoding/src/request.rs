@@ -78,9 +78,9 @@ impl Compressors {
             CompressionMode::On => {}
             CompressionMode::None => {
                 ask_for_identity(&mut head.headers);
-                return RequestCodings { rule, near: None, wanted: None };
+                return RequestCodings::off(rule);
             }
-            CompressionMode::Off => return RequestCodings { rule, near: None, wanted: None },
+            CompressionMode::Off => return RequestCodings::off(rule),
         }
         let accepted = AcceptedCodings::read(&head.headers);
         let breach = match terms.breach_rule {

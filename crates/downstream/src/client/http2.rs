@@ -16,6 +16,7 @@ use super::exchange_error::ExchangeError;
 use super::resting_stream::RestingStream;
 use super::state::Left;
 use super::streams::{LentBody, Streams};
+use crate::connection::resting::RestingState;
 use eyelet_http1::body::Piece;
 use eyelet_http1::fault::RequestFault;
 use eyelet_http1::head::{Length, has_no_body};
@@ -69,27 +70,26 @@ impl Http2Stream {
         }
     }
 
-    /// An exchange that rested with its connection, after so many bytes of its response.
-    /// `is_over`: its request's body was read to its end.
-    pub fn resumed(streams: Rc<Streams>, id: u32, (is_over, sent): (bool, u64)) -> Self {
+    /// An exchange that rested with its connection.
+    pub fn resumed(streams: Rc<Streams>, id: u32, state: &RestingState) -> Self {
         Self {
             id,
             streams,
             reads: true,
             dropped: 0,
-            data_ended: is_over,
-            responded: true,
+            data_ended: state.is_request_done(),
+            responded: state.is_answered(),
             ended: false,
             stalled: false,
             is_shut: false,
             rests: false,
-            sent: Rc::new(Cell::new(sent)),
+            sent: Rc::new(Cell::new(state.passed())),
         }
     }
 
     /// True if its side may rest: the client has all so far.
     pub fn may_rest(&self) -> bool {
-        self.responded && !self.ended && self.reads && self.streams.may_rest(self.id)
+        !self.ended && self.reads && self.streams.may_rest(self.id)
     }
 
     /// True if its deadline has passed, or it was quiet before.
@@ -140,9 +140,14 @@ impl Http2Stream {
         self.streams.release(self.id, bytes);
     }
 
+    /// Has the rest of the body wait here: the connection's task writes none of it any more.
+    pub fn keep_body(&self) {
+        self.streams.keep_body(self.id);
+    }
+
     /// Gives the rest of the body up: nothing of it goes to the upstream any more.
     pub fn refuse_rest(&mut self) {
-        self.streams.keep_body(self.id);
+        self.keep_body();
         // Releases what was taken before, too.
         self.release(usize::MAX);
     }

@@ -10,6 +10,7 @@ pub mod http2;
 pub mod io;
 pub mod output;
 pub mod request_check;
+pub mod resting_client;
 pub mod resting_stream;
 pub mod state;
 pub mod stream;

@@ -210,8 +210,7 @@ impl StreamState {
     /// True if nothing of it is held here and the client has all so far, so that its exchange may
     /// rest.
     pub fn may_rest(&self, sealed: u64) -> bool {
-        self.is_answered
-            && !self.has_ended
+        !self.has_ended
             && self.left.is_none()
             && self.download.is_none()
             && self.body.is_empty()

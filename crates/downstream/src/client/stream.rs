@@ -17,6 +17,7 @@ use super::exchange_error::ExchangeError;
 use super::head::to_websocket_get;
 use super::http2::Http2Stream;
 use super::io::{ClientLost, ClientStream, PASSED_RECORDS_MAX};
+use super::resting_client::RestingClient;
 use crate::connection::served_connection::ServedConnection;
 use eyelet_engine::ready::{CLIENT, READ};
 use eyelet_engine::worker::WaitError;
@@ -82,19 +83,22 @@ impl<'a> Stream<'a> {
         })
     }
 
-    /// An exchange on an HTTP/1.1 connection that rested in its response's body.
-    pub fn resumed(client: &'a mut ClientStream, (encoder, close): (Encoder, bool)) -> Self {
-        Self::Http1(Http1Stream {
+    /// An exchange on an HTTP/1.1 connection that rested. `None`: no request is there.
+    pub fn resumed(client: &'a mut ClientStream, rested: &RestingClient) -> Option<Self> {
+        let decoder = match rested.body {
+            None => Decoder::new(Length::Empty),
+            Some((place, extension_bytes)) => Decoder::at(place, extension_bytes)?,
+        };
+        Some(Self::Http1(Http1Stream {
             client,
             queue: WriteQueue::default(),
-            decoder: Decoder::new(Length::Empty),
-            encoder,
-            // It decides nothing behind the head.
-            version: Version::HTTP_11,
-            close,
+            decoder,
+            encoder: rested.encoder,
+            version: if rested.is_http10 { Version::HTTP_10 } else { Version::HTTP_11 },
+            close: rested.closes,
             asked: None,
             pipeline: None,
-        })
+        }))
     }
 
     /// True if the deadline of [`Stream::poll_late`] has passed. It has for an HTTP/2 stream that
@@ -115,25 +119,28 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Seals what is queued of an HTTP/1.1 response, which is about to rest.
+    /// Prepares to rest: seals what is queued of an HTTP/1.1 response, and takes the request's body
+    /// back from the task of an HTTP/2 connection.
     ///
     /// # Errors
     /// The client is lost.
-    pub fn seal_all(&mut self) -> Result<(), ExchangeError> {
+    pub fn prepare_rest(&mut self) -> Result<(), ExchangeError> {
         match self {
             Self::Http1(one) => {
                 one.client.seal_all(&mut one.queue).map_err(ExchangeError::ClientLost)
             }
-            Self::Http2(_) => Ok(()),
+            Self::Http2(two) => {
+                two.keep_body();
+                Ok(())
+            }
         }
     }
 
-    /// How a response is framed, and whether the connection ends behind it, if its side may rest.
-    /// HTTP/2 frames it by itself.
-    pub fn rests(&self) -> Option<(Encoder, bool)> {
+    /// What rests of its side, if it may.
+    pub fn rests(&self) -> Option<RestingClient> {
         match self {
             Self::Http1(one) => one.rests(),
-            Self::Http2(two) => two.may_rest().then_some((Encoder::Plain, false)),
+            Self::Http2(two) => two.may_rest().then(RestingClient::default),
         }
     }
 
@@ -431,12 +438,17 @@ impl Http1Stream<'_> {
         }
     }
 
-    fn rests(&self) -> Option<(Encoder, bool)> {
+    fn rests(&self) -> Option<RestingClient> {
         let is_alone = self.pipeline.as_ref().is_none_or(|(pipeline, _)| pipeline.is_empty());
         // While memory is short, a byte of the client stays unread, and would wake it at once.
         let is_read = self.client.has_ended() || !self.client.handle.has(CLIENT, READ);
-        let may_rest = self.decoder.is_done() && is_alone && is_read;
-        (may_rest && self.client.may_rest()).then_some((self.encoder, self.close))
+        (is_alone && is_read && self.client.may_rest()).then(|| RestingClient {
+            encoder: self.encoder,
+            closes: self.close,
+            is_http10: self.version == Version::HTTP_10,
+            body: self.decoder.place(),
+            clock: None,
+        })
     }
 
     /// Bytes that are left of a request's body that can be passed on as it is read: it has a

@@ -18,7 +18,8 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use eyelet_h2::{
-    ConnectionFault, ErrorCode, H2Connection, H2Event, HeaderFields, MessageHead, ParkedConnection,
+    ConnectionFault, ErrorCode, H2Connection, H2Event, HeaderFields, MessageHead, OpenStream,
+    ParkedConnection,
 };
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
 use eyelet_telemetry::reason::Http2Failure;
@@ -154,8 +155,8 @@ impl Streams {
         self.state.borrow().h2.export().ok()
     }
 
-    /// The open streams as the protocol knows them, and whether their requests have ended.
-    pub fn open(&self) -> Vec<(u32, bool)> {
+    /// The open streams as the protocol knows them.
+    pub fn open(&self) -> Vec<OpenStream> {
         self.state.borrow().h2.open_streams().collect()
     }
 

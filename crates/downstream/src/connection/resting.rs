@@ -2,11 +2,12 @@
 //! its client's side is framed nor who keeps it. Packed, it is what a parked connection holds of
 //! it, and what another process gets: docs/handover-format.md describes the form.
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use eyelet_compress::WhyNot;
-use eyelet_http1::body::{Decoder, DecoderPlace};
+use eyelet_http1::body::{Decoder, DecoderPlace, Encoder};
 use eyelet_http1::boundary::Boundary;
 use eyelet_http1::head::METHOD_BYTES_MAX;
+use eyelet_recoding::{RestingCodings, RestingCodingsForm};
 use eyelet_wire::websocket::{EXPORT_BYTES, FrameReader};
 use http::Method;
 use http::uri::PathAndQuery;
@@ -18,6 +19,9 @@ const VERSION: u8 = 1;
 pub const RECEIVED_BYTES_MAX: usize = 16 << 10;
 /// Most bytes of a path: each of the characters that the log shows has up to four.
 const PATH_BYTES_MAX: usize = 4 * 2048;
+/// Most bytes of a request's head that are kept to send it again: half of what an ordinary one
+/// takes while it is served (`room.rs` of `http`).
+pub const REPEAT_BYTES_MAX: usize = 8 << 10;
 /// Most bytes that an exchange has moved: more than any does, and their sums fit.
 const MOVED_BYTES_MAX: u64 = 1 << 62;
 
@@ -52,10 +56,59 @@ pub struct RestingFacts {
 /// The step that an exchange at rest goes on with.
 #[derive(Debug, PartialEq)]
 pub enum RestingState {
+    /// Its upstream has not begun to answer.
+    AwaitsHead(RestingWait),
     /// Its response passes down unchanged, and all before is written.
-    PassesDown(RestingDownload),
+    PassesDown(RestingUpload, RestingDownload),
     /// It is a WebSocket by HTTP/2 (RFC 8441), and all before is written.
     WebSocket(RestingWebSocket),
+}
+
+impl RestingState {
+    /// True if the client has the head of its response.
+    pub fn is_answered(&self) -> bool {
+        !matches!(self, Self::AwaitsHead(..))
+    }
+
+    /// True if all of the request was read.
+    pub fn is_request_done(&self) -> bool {
+        match self {
+            Self::AwaitsHead(RestingWait { upload, .. }) | Self::PassesDown(upload, _) => {
+                *upload == RestingUpload::Sent
+            }
+            Self::WebSocket(_) => false,
+        }
+    }
+
+    /// Bytes of the response's body so far.
+    pub fn passed(&self) -> u64 {
+        match self {
+            Self::AwaitsHead(..) => 0,
+            Self::PassesDown(_, download) => download.passed,
+            Self::WebSocket(websocket) => websocket.passed,
+        }
+    }
+}
+
+/// A request that waits for its response.
+#[derive(Debug, PartialEq)]
+pub struct RestingWait {
+    /// Its body.
+    pub upload: RestingUpload,
+    /// The codings that its response may have. `None`: the rule has no compression.
+    pub codings: Option<RestingCodings>,
+    /// Its head as the upstream got it, if it is sent again where that closes without a response:
+    /// [`REPEAT_BYTES_MAX`] at most.
+    pub repeat: Option<Bytes>,
+}
+
+/// A request's body. All that has come of it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestingUpload {
+    /// It has ended.
+    Sent,
+    /// More may come, and the upstream gets it framed so.
+    Open(Encoder),
 }
 
 /// A WebSocket that is open both ways.
@@ -113,16 +166,30 @@ enum StateV1<'a> {
         events: Option<[u8; 3]>,
         passed: u64,
         why_not: Option<&'a str>,
+        upload: UploadV1,
     },
     WebSocket {
         frames: [Option<[u8; EXPORT_BYTES]>; 2],
         passed: u64,
     },
+    AwaitsHead {
+        upload: UploadV1,
+        codings: Option<RestingCodingsForm>,
+        repeat: Option<&'a [u8]>,
+    },
+}
+
+/// [`RestingUpload`].
+#[derive(Clone, Copy, Deserialize, Serialize)]
+enum UploadV1 {
+    Sent,
+    Plain,
+    Chunked,
 }
 
 /// [`DecoderPlace`].
 #[derive(Clone, Copy, Deserialize, Serialize)]
-enum PlaceV1 {
+pub(crate) enum PlaceV1 {
     Left(u64),
     UntilClose,
     Size,
@@ -182,20 +249,29 @@ impl ExchangeV1<'_> {
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
         };
-        Some(RestingExchange { facts, state: self.state.state()? })
+        let state = self.state.state()?;
+        // A request that waits has a method, which says how its response is framed, and no status.
+        let is_of_facts = state.is_answered() || facts.status.is_none() && facts.method.is_some();
+        is_of_facts.then_some(RestingExchange { facts, state })
     }
 }
 
 impl<'a> StateV1<'a> {
     fn of(state: &'a RestingState) -> Self {
         match state {
-            RestingState::PassesDown(download) => Self::PassesDown {
+            RestingState::AwaitsHead(RestingWait { upload, codings, repeat }) => Self::AwaitsHead {
+                upload: (*upload).into(),
+                codings: codings.as_ref().map(RestingCodings::export),
+                repeat: repeat.as_deref(),
+            },
+            RestingState::PassesDown(upload, download) => Self::PassesDown {
                 place: download.place.0.into(),
                 extension_bytes: u32::try_from(download.place.1).unwrap_or(u32::MAX),
                 received: &download.received,
                 events: download.events,
                 passed: download.passed,
                 why_not: download.why_not.map(WhyNot::text),
+                upload: (*upload).into(),
             },
             // Most rest between two frames.
             RestingState::WebSocket(RestingWebSocket { frames, passed }) => Self::WebSocket {
@@ -206,9 +282,38 @@ impl<'a> StateV1<'a> {
     }
 
     fn state(self) -> Option<RestingState> {
-        let (place, extension_bytes, received, events, passed, why_not) = match self {
-            Self::PassesDown { place, extension_bytes, received, events, passed, why_not } => {
-                (place, extension_bytes, received, events, passed, why_not)
+        let (upload, download) = match self {
+            Self::AwaitsHead { upload, codings, repeat } => {
+                let codings = match codings {
+                    Some(form) => Some(RestingCodings::import(form)?),
+                    None => None,
+                };
+                let (upload, repeat) = (upload.into(), repeat.map(Bytes::copy_from_slice));
+                // A body is not sent again.
+                let may_be = repeat.as_ref().is_none_or(|head| {
+                    head.len() <= REPEAT_BYTES_MAX && upload == RestingUpload::Sent
+                });
+                let wait = RestingWait { upload, codings, repeat };
+                return may_be.then_some(RestingState::AwaitsHead(wait));
+            }
+            Self::PassesDown {
+                place,
+                extension_bytes,
+                received,
+                events,
+                passed,
+                why_not,
+                upload,
+            } => {
+                let download = RestingDownload {
+                    place: (place.into(), usize::try_from(extension_bytes).ok()?),
+                    received: BytesMut::from(received),
+                    events,
+                    passed,
+                    // Another release may have others.
+                    why_not: why_not.and_then(WhyNot::of_text),
+                };
+                (upload.into(), download)
             }
             Self::WebSocket { passed, .. } if passed > MOVED_BYTES_MAX => return None,
             Self::WebSocket { frames: [up, down], passed } => {
@@ -220,19 +325,30 @@ impl<'a> StateV1<'a> {
                 return Some(RestingState::WebSocket(RestingWebSocket { frames, passed }));
             }
         };
-        let place = (place.into(), usize::try_from(extension_bytes).ok()?);
-        Decoder::at(place.0, place.1)?;
-        if received.len() > RECEIVED_BYTES_MAX || passed > MOVED_BYTES_MAX {
-            return None;
+        Decoder::at(download.place.0, download.place.1)?;
+        let is_short = download.received.len() <= RECEIVED_BYTES_MAX;
+        let may_be = is_short && download.passed <= MOVED_BYTES_MAX;
+        may_be.then_some(RestingState::PassesDown(upload, download))
+    }
+}
+
+impl From<RestingUpload> for UploadV1 {
+    fn from(upload: RestingUpload) -> Self {
+        match upload {
+            RestingUpload::Sent => Self::Sent,
+            RestingUpload::Open(Encoder::Plain) => Self::Plain,
+            RestingUpload::Open(Encoder::Chunked) => Self::Chunked,
         }
-        Some(RestingState::PassesDown(RestingDownload {
-            place,
-            received: BytesMut::from(received),
-            events,
-            passed,
-            // Another release may have others.
-            why_not: why_not.and_then(WhyNot::of_text),
-        }))
+    }
+}
+
+impl From<UploadV1> for RestingUpload {
+    fn from(upload: UploadV1) -> Self {
+        match upload {
+            UploadV1::Sent => Self::Sent,
+            UploadV1::Plain => Self::Open(Encoder::Plain),
+            UploadV1::Chunked => Self::Open(Encoder::Chunked),
+        }
     }
 }
 
@@ -270,7 +386,13 @@ mod tests {
     /// [`events`] in version 1.
     const STORED: &[u8] =
         b"\x01\x01\x90\xbf\x05\x01\x03GET\x01\x12/events?topic=news\x01\xc8\x01\x01\
-        \x0c\xac\x02\xf0\xa2\x04\x00\x02\x00\x00\x01x\n\n\xe8\xfb\x03\x01\x0cnot accepted";
+        \x0c\xac\x02\xf0\xa2\x04\x00\x02\x00\x00\x01x\n\n\xe8\xfb\x03\x01\x0cnot accepted\x00";
+
+    /// [`poll`] in version 1.
+    const STORED_POLL: &[u8] = b"\x01\x01\x90\xbf\x05\x01\x03GET\x01\x12/events?topic=news\x00\x00\
+        \xac\x02\xf0\xa2\x04\x02\x00\x01\x0c\x01\xe9\x07\x00\xf5\x03\x00\x00\x00\x00\x01\x03GET";
+
+    const PATH: &str = "/events?topic=news";
 
     fn events(path: &str) -> RestingExchange {
         let facts = RestingFacts {
@@ -289,7 +411,19 @@ mod tests {
             passed: 65_000,
             why_not: Some(WhyNot::NotAccepted),
         };
-        RestingExchange { facts, state: RestingState::PassesDown(download) }
+        RestingExchange { facts, state: RestingState::PassesDown(RestingUpload::Sent, download) }
+    }
+
+    fn poll_repeat() -> Option<Bytes> {
+        Some(Bytes::from_static(b"GET"))
+    }
+
+    /// A request that waits for its response.
+    fn poll() -> RestingExchange {
+        let facts = RestingFacts { status: None, upstream_ms: None, ..events(PATH).facts };
+        let codings = RestingCodings::import((12, Some([1_001, 0, 501, 0, 0, 0, 0])));
+        let wait = RestingWait { upload: RestingUpload::Sent, codings, repeat: poll_repeat() };
+        RestingExchange { facts, state: RestingState::AwaitsHead(wait) }
     }
 
     fn packed(exchange: &RestingExchange) -> Vec<u8> {
@@ -302,16 +436,65 @@ mod tests {
     /// the allocator adds to both, it stays below 400.
     #[test]
     fn an_event_stream_is_small() {
-        assert_eq!(packed(&events("/events?topic=news")).len(), STORED.len());
-        assert_eq!(STORED.len(), 65);
+        assert_eq!(packed(&events(PATH)).len(), STORED.len());
+        assert_eq!(STORED.len(), 66);
     }
 
     /// Another process may have written it, of any release since this version.
     #[test]
     fn the_stored_form_is_read_for_ever() {
-        let exchange = events("/events?topic=news");
+        let exchange = events(PATH);
         assert_eq!(packed(&exchange), STORED, "version 1 has changed, which it must not");
         assert_eq!(RestingExchange::unpack(STORED), Some(exchange));
+        assert_eq!(packed(&poll()), STORED_POLL, "version 1 has changed, which it must not");
+        assert_eq!(RestingExchange::unpack(STORED_POLL), Some(poll()));
+    }
+
+    /// Bytes of a request that waits: with its slot (240), what the slot points to (40) and what
+    /// the allocator adds, a long poll stays far below 600.
+    #[test]
+    fn a_request_that_waits_is_small() {
+        assert_eq!(packed(&poll()).len(), 54, "of which the head has 4");
+    }
+
+    #[test]
+    fn a_request_that_waits_has_one_form() {
+        let wait = |change: &dyn Fn(&mut RestingWait)| {
+            let mut exchange = poll();
+            let RestingState::AwaitsHead(wait) = &mut exchange.state else { panic!() };
+            change(wait);
+            exchange
+        };
+        for upload in [
+            RestingUpload::Sent,
+            RestingUpload::Open(Encoder::Plain),
+            RestingUpload::Open(Encoder::Chunked),
+        ] {
+            let repeat = || poll_repeat().filter(|_| upload == RestingUpload::Sent);
+            for exchange in [
+                wait(&|wait| (wait.upload, wait.repeat) = (upload, repeat())),
+                wait(&|wait| (wait.upload, wait.repeat, wait.codings) = (upload, None, None)),
+            ] {
+                let form = packed(&exchange);
+                assert_eq!(RestingExchange::unpack(&form), Some(exchange));
+                for len in 0..form.len() {
+                    assert!(RestingExchange::unpack(&form[..len]).is_none(), "{len}");
+                }
+            }
+        }
+        let long = Some(Bytes::from_static(&[b'a'; REPEAT_BYTES_MAX + 1]));
+        for exchange in [
+            wait(&|wait| wait.upload = RestingUpload::Open(Encoder::Plain)),
+            wait(&|wait| wait.repeat.clone_from(&long)),
+        ] {
+            assert!(RestingExchange::unpack(&packed(&exchange)).is_none());
+        }
+        let answered = RestingFacts { status: Some(200), ..poll().facts };
+        let unknown = RestingFacts { method: None, ..poll().facts };
+        for facts in [answered, unknown] {
+            let exchange = RestingExchange { facts, ..poll() };
+            assert!(RestingExchange::unpack(&packed(&exchange)).is_none());
+        }
     }
 
     #[test]
@@ -325,7 +508,7 @@ mod tests {
             DecoderPlace::Trailers,
         ] {
             let mut exchange = events("/");
-            let RestingState::PassesDown(download) = &mut exchange.state else { panic!() };
+            let RestingState::PassesDown(_, download) = &mut exchange.state else { panic!() };
             (download.place.0, download.received) = (place, BytesMut::from(&b"3;a"[..]));
             let form = packed(&exchange);
             assert_eq!(RestingExchange::unpack(&form).as_ref(), Some(&exchange));
@@ -346,11 +529,11 @@ mod tests {
             |one| one.facts.path = Some("/".repeat(PATH_BYTES_MAX + 1).try_into().unwrap()),
             |one| one.facts.method = Method::from_bytes(&[b'A'; METHOD_BYTES_MAX + 1]).ok(),
             |one| {
-                let RestingState::PassesDown(download) = &mut one.state else { panic!() };
+                let RestingState::PassesDown(_, download) = &mut one.state else { panic!() };
                 download.place.0 = DecoderPlace::Chunk(u64::MAX);
             },
             |one| {
-                let RestingState::PassesDown(download) = &mut one.state else { panic!() };
+                let RestingState::PassesDown(_, download) = &mut one.state else { panic!() };
                 download.received = BytesMut::zeroed(RECEIVED_BYTES_MAX + 1);
             },
         ];
@@ -371,7 +554,7 @@ mod tests {
             [([FrameReader::default(); 2], 46), ([part; 2], 46 + 2 * EXPORT_BYTES)]
         {
             let state = RestingState::WebSocket(RestingWebSocket { frames, passed: 70_000 });
-            let exchange = RestingExchange { facts: events("/events?topic=news").facts, state };
+            let exchange = RestingExchange { facts: events(PATH).facts, state };
             let form = packed(&exchange);
             assert_eq!(form.len(), bytes);
             assert_eq!(RestingExchange::unpack(&form), Some(exchange));

@@ -107,6 +107,14 @@ impl ServedConnection {
         served
     }
 
+    /// Finds the rule of the newest configuration for exchanges that rested before their responses.
+    /// Their access lines name the one that decided them.
+    pub fn find_route(&mut self, local: impl FnOnce() -> Option<SocketAddr>) {
+        let (mut info, has_preface) = (self.info.copy(), !self.preface.is_empty());
+        self.route = Route::of(&self.worker, &mut info, has_preface, local);
+        self.intermediary = self.route.as_ref().map_or(Intermediary::Gateway, Route::intermediary);
+    }
+
     fn of(
         worker: Rc<Http>,
         client: ClientInfo,

@@ -1,4 +1,4 @@
-//! Responses at rest at an upgrade: they move to the new process at whatever byte they are.
+//! Exchanges at rest at an upgrade: they move to the new process at whatever byte they are.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,8 +11,8 @@ use super::upgrade::Scene;
 use crate::support::client::TLS13;
 use crate::support::client::echo;
 use crate::support::two::{Two, get, run};
-use crate::support::web::{chunks, head, switched};
-use crate::support::{SOON, Tls, Upstream, expect, noise};
+use crate::support::web::{chunks, head, hear, switched};
+use crate::support::{SOON, Tls, Upstream, expect, noise, until};
 
 const HELD: &str = "workers = 1\n[limits]\ndrain_timeout = \"10m\"\n";
 
@@ -187,4 +187,131 @@ fn streams_by_http2_move_at_every_upgrade() {
     let said = scene.edge.line("the event stream", |line| line["http"]["path"] == "/events");
     assert_eq!((&said["reason"], &said["rule"]), (&"complete".into(), &"app".into()), "{said}");
     assert_eq!(said["bytes_to_client"], 15, "{said}");
+}
+
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+
+/// A request, up to where it waits.
+fn ask(scene: &Scene, method: &str, fields: &str) -> (Tls, TcpStream) {
+    let mut client = scene.http();
+    let request = format!("{method} /wait HTTP/1.1\r\nHost: app.test\r\n{fields}\r\n");
+    client.write_all(request.as_bytes()).unwrap();
+    let mut app = scene.http.take();
+    head(&mut app);
+    (client, app)
+}
+
+/// Long polls, and uploads in the middle of their bodies, before and behind the head of the
+/// response.
+#[test]
+fn requests_that_wait_move_at_every_upgrade_and_lose_nothing() {
+    const PART_BYTES: usize = 100_000;
+    let body = noise(3 * PART_BYTES, 11);
+    let mut scene = Scene::to(Upstream::by_hand(), HELD);
+    let (mut poll, mut of_poll) = ask(&scene, "GET", "");
+    let (mut head_poll, mut of_head_poll) = ask(&scene, "HEAD", "");
+    let (mut upload, mut of_upload) = ask(&scene, "PUT", "Content-Length: 300000\r\n");
+    let (mut early, mut of_early) = ask(&scene, "POST", "Content-Length: 300000\r\n");
+    of_early.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe").unwrap();
+    head(&mut early);
+    expect(&mut early, b"he");
+    let (mut chunked, mut of_chunked) = ask(&scene, "POST", "Transfer-Encoding: chunked\r\n");
+    for (round, part) in body.chunks(PART_BYTES).enumerate() {
+        for (client, app) in [(&mut upload, &mut of_upload), (&mut early, &mut of_early)] {
+            let mut heard = vec![0; PART_BYTES];
+            client.write_all(part).unwrap();
+            app.read_exact(&mut heard).unwrap();
+            assert!(heard == part, "a byte is wrong");
+        }
+        // It rests within a chunk.
+        chunked.write_all(b"5\r\nab").unwrap();
+        expect(&mut of_chunked, b"2\r\nab\r\n");
+        if round < 2 {
+            scene.upgrade_whole();
+        }
+        chunked.write_all(b"cde\r\n").unwrap();
+        expect(&mut of_chunked, b"3\r\ncde\r\n");
+    }
+    chunked.write_all(b"0\r\n\r\n").unwrap();
+    expect(&mut of_chunked, b"0\r\n\r\n");
+    of_head_poll.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n").unwrap();
+    assert_eq!(hear(&mut head_poll, "HEAD").status, 200);
+    for (client, app) in
+        [(&mut poll, &mut of_poll), (&mut upload, &mut of_upload), (&mut chunked, &mut of_chunked)]
+    {
+        app.write_all(OK).unwrap();
+        assert_eq!(hear(client, "GET").body, b"hello");
+    }
+    of_early.write_all(b"llo").unwrap();
+    expect(&mut early, b"llo");
+    // The clients' connections serve on, each line is written once, and the rule is known.
+    for client in [&mut poll, &mut head_poll, &mut upload, &mut early, &mut chunked] {
+        client.write_all(b"GET /next HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+        let mut app = scene.http.take();
+        head(&mut app);
+        app.write_all(OK).unwrap();
+        assert_eq!(hear(client, "GET").body, b"hello");
+    }
+    let is_line = |line: &serde_json::Value| {
+        line["http"]["path"] == "/wait" && line["reason"] == "complete" && line["rule"] == "app"
+    };
+    until("all lines", || (scene.edge.count(is_line) == 5).then_some(()));
+}
+
+/// The deadline moves along, whatever the timeout of bodies is.
+#[test]
+fn a_long_poll_that_has_moved_is_bounded_by_upstream_timeout() {
+    let timeouts = "[http]\nupstream_timeout = \"12s\"\nbody_timeout = \"5s\"\n";
+    let mut scene = Scene::to(Upstream::by_hand(), &format!("{HELD}{timeouts}"));
+    let (mut poll, _app) = ask(&scene, "GET", "");
+    scene.upgrade();
+    assert_eq!(hear(&mut poll, "GET").status, 504);
+    let said = scene.edge.line("the deadline", |line| line["http"]["status"] == 504);
+    let ms = said["duration_ms"].as_u64().unwrap();
+    assert!((12_000..60_000).contains(&ms), "{said}");
+}
+
+/// The same by HTTP/2, on one connection.
+#[test]
+fn requests_that_wait_by_http2_move_at_every_upgrade() {
+    let mut scene = Scene::to(Upstream::by_hand(), HELD);
+    run(async {
+        let mut two = Two::connect(&scene.pki, scene.address()).await;
+        let (mut polls, mut apps) = (Vec::new(), Vec::new());
+        for _ in 0..2 {
+            two.send = two.send.clone().ready().await.unwrap();
+            polls.push(two.send.send_request(get("/wait"), true).unwrap().0);
+            tokio::time::sleep(SOON / 600).await;
+            apps.push(scene.http.take());
+            head(apps.last_mut().unwrap());
+        }
+        two.send = two.send.clone().ready().await.unwrap();
+        let post = http::Request::post("https://app.test/wait").body(()).unwrap();
+        let (uploaded, mut send) = two.send.send_request(post, false).unwrap();
+        tokio::time::sleep(SOON / 600).await;
+        let mut of_upload = scene.http.take();
+        head(&mut of_upload);
+        for round in 0..3 {
+            send.send_data("part ".into(), false).unwrap();
+            tokio::time::sleep(SOON / 300).await;
+            expect(&mut of_upload, b"5\r\npart \r\n");
+            if round < 2 {
+                scene.upgrade_whole();
+            }
+        }
+        send.send_data(Bytes::new(), true).unwrap();
+        tokio::time::sleep(SOON / 300).await;
+        expect(&mut of_upload, b"0\r\n\r\n");
+        for app in apps.iter_mut().chain([&mut of_upload]) {
+            app.write_all(OK).unwrap();
+        }
+        for response in polls.into_iter().chain([uploaded]) {
+            let response = response.await.unwrap();
+            assert_eq!(response.status(), 200);
+            assert_eq!(crate::support::two::body(response).await.unwrap(), "hello");
+        }
+    });
+    let is_line =
+        |line: &serde_json::Value| line["http"]["path"] == "/wait" && line["reason"] == "complete";
+    until("all lines", || (scene.edge.count(is_line) == 3).then_some(()));
 }

@@ -55,7 +55,7 @@ impl Begun {
 }
 
 /// What `[admin]` answers.
-fn admin(socket: &Path, ask: &str) -> Option<String> {
+pub fn admin(socket: &Path, ask: &str) -> Option<String> {
     let mut stream = UnixStream::connect(socket).ok()?;
     stream.write_all(format!("{ask} HTTP/1.0\r\n\r\n").as_bytes()).ok()?;
     let mut said = String::new();
@@ -64,7 +64,7 @@ fn admin(socket: &Path, ask: &str) -> Option<String> {
 }
 
 /// All connections, as `[admin]` lists them.
-fn listed(socket: &Path) -> Option<Vec<Value>> {
+pub fn listed(socket: &Path) -> Option<Vec<Value>> {
     serde_json::from_str(&admin(socket, "GET /connections")?).ok()
 }
 

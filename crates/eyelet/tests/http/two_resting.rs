@@ -25,25 +25,25 @@ const EVENTS: &str = "Content-Type: text/event-stream\r\nTransfer-Encoding: chun
 
 /// An edge to an application by hand.
 #[derive(Clone)]
-struct Scene {
-    web: Arc<Web>,
+pub struct Scene {
+    pub web: Arc<Web>,
 }
 
 /// A stream of a client, and its upstream.
-struct Begun {
-    send: SendStream<Bytes>,
-    receive: RecvStream,
-    app: TcpStream,
+pub struct Begun {
+    pub send: SendStream<Bytes>,
+    pub receive: RecvStream,
+    pub app: TcpStream,
 }
 
 impl Scene {
-    fn new(more: &str) -> Self {
+    pub fn new(more: &str) -> Self {
         let web = Web::with(Upstream::by_hand(), "", &format!("{ADMIN}{more}"));
         Self { web: Arc::new(web) }
     }
 
     /// Begins a WebSocket.
-    async fn chat(&self, two: &mut Two) -> Begun {
+    pub async fn chat(&self, two: &mut Two) -> Begun {
         let begun = two.chat().await;
         self.begin(begun, switched).await
     }
@@ -75,7 +75,7 @@ impl Scene {
     }
 
     /// Waits until so many connections are parked, and no other is there.
-    async fn rest(&self, count: usize) {
+    pub async fn rest(&self, count: usize) {
         let socket = self.web.pki.folder.path().join("admin.sock");
         let parked = move || {
             until("all to rest", || {
@@ -88,7 +88,7 @@ impl Scene {
     }
 
     /// The value of a metric.
-    fn metric(&self, name: &str) -> usize {
+    pub fn metric(&self, name: &str) -> usize {
         let socket = self.web.pki.folder.path().join("admin.sock");
         let all = admin(&socket, "GET /metrics").unwrap();
         let value = all.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));

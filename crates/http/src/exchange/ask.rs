@@ -1,23 +1,29 @@
 //! Asks an upstream for a response: finds a connection, sends the request on it, and waits for the
-//! response's head. Asks again where that can do nothing twice.
+//! response's head. Asks again where that can do nothing twice. A request that waits for long rests.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use http::{Method, StatusCode, response};
+use bytes::Bytes;
+use http::{HeaderValue, Method, StatusCode, response};
 
 use super::find::{Chosen, FoundUpstream, Want};
 use super::request_body::RequestCoding;
+use super::rest::REST_AFTER;
 use super::retry::Tries;
 use super::transfer::Upload;
 use super::{Exchange, room};
 use eyelet_downstream::client::exchange_error::ExchangeError;
 use eyelet_downstream::client::failure::{Failure, NoHead};
 use eyelet_downstream::connection::date::to_client;
+use eyelet_downstream::connection::originate::Translation;
+use eyelet_downstream::connection::resting::REPEAT_BYTES_MAX;
 use eyelet_engine::iteration::others_first;
+use eyelet_engine::worker::WaitError;
 use eyelet_http1::fault::{RequestFault, ResponseFault};
 use eyelet_http1::head::{Length, Response};
+use eyelet_recoding::RequestCodings;
 use eyelet_telemetry::reason::{Limit, Reason};
 use eyelet_upstream::Upstream;
 use eyelet_upstream::request::{NoAnswer, UpstreamRequest};
@@ -32,7 +38,7 @@ pub struct SentRequest<'a> {
     /// The request's head and body.
     pub upload: Upload<'a>,
     /// True if its body is coded for this upstream.
-    is_coded: bool,
+    pub is_coded: bool,
 }
 
 /// A request whose response has begun.
@@ -43,6 +49,66 @@ pub struct Answered<'a> {
     pub response: Response,
 }
 
+/// What came of a request.
+// Moving the larger variant costs less than a box for each request.
+#[allow(clippy::large_enum_variant)]
+pub enum Asked<'a> {
+    /// Its response has begun.
+    Answered(Answered<'a>),
+    /// It rests.
+    Rests(RestingRequest<'a>),
+}
+
+/// A request that rests before its response.
+pub struct RestingRequest<'a> {
+    /// The request, as far as it came.
+    pub asked: SentRequest<'a>,
+    /// Since when nothing has moved.
+    pub since: Instant,
+    /// Its head, if it is sent again where its upstream closes without a response.
+    pub repeat: Option<Bytes>,
+}
+
+/// Conditions that the response of a request must fit.
+#[derive(Clone, Copy)]
+pub struct Terms<'r> {
+    /// The codings that the client and the edge accept.
+    pub wanted: &'r RequestCodings,
+    /// How names of the origin are translated.
+    pub origin: Option<&'r Translation<'r>>,
+    /// The protocols that the client wants to switch to.
+    pub switch: Option<&'r HeaderValue>,
+}
+
+impl Terms<'_> {
+    /// True if a request may rest with them: no other needs its head.
+    fn may_rest(&self) -> bool {
+        self.origin.is_none() && self.switch.is_none() && self.wanted.may_rest()
+    }
+}
+
+/// A wait for a response's head.
+#[derive(Clone, Copy)]
+pub struct HeadWait<'r> {
+    /// The request's method.
+    pub method: &'r Method,
+    /// True if the request may rest.
+    pub may_rest: bool,
+    /// Since when nothing has moved, if it rested.
+    pub since: Option<Instant>,
+}
+
+/// What ended a wait for a response's head.
+// As above.
+#[allow(clippy::large_enum_variant)]
+pub enum HeadEvent {
+    /// It came.
+    Response(Response),
+    /// The request rests: nothing has moved since then. The response may have begun by an interim
+    /// one.
+    Rests(Instant, bool),
+}
+
 impl<'a> Exchange<'a, '_> {
     /// Finds a connection, sends the request and waits for the response's head. Tries another
     /// connection if the upstream certainly has not processed the request. Also does so if a second
@@ -50,7 +116,8 @@ impl<'a> Exchange<'a, '_> {
     pub(super) async fn ask(
         &mut self,
         mut request: UpstreamRequest<'_>,
-    ) -> Result<Answered<'a>, Failure> {
+        terms: Terms<'_>,
+    ) -> Result<Asked<'a>, Failure> {
         // Others run first, so that an upstream's end is seen. Streams of HTTP/2 began behind them.
         if !self.stream.is_multiplexed() {
             others_first().await;
@@ -71,10 +138,18 @@ impl<'a> Exchange<'a, '_> {
             };
             self.stream.was_asked();
             let mut asked = self.send(found, &request, &mut tries)?;
-            let why = match self.wait_for_head(&mut asked, method).await {
-                Ok(response) => {
+            let wait = HeadWait { method, may_rest: terms.may_rest(), since: None };
+            let why = match self.wait_for_head(&mut asked, wait).await {
+                Ok(HeadEvent::Response(response)) => {
                     self.note_answered(&mut asked, &response);
-                    return Ok(Answered { asked, response });
+                    return Ok(Asked::Answered(Answered { asked, response }));
+                }
+                Ok(HeadEvent::Rests(since, is_begun)) => {
+                    let is_wanted = !is_begun && tries.may_go_on(&asked.found, &request);
+                    let head = is_wanted.then(|| asked.found.upstream.head(&request).freeze());
+                    // Without a longer one it is not sent again.
+                    let repeat = head.filter(|head| head.len() <= REPEAT_BYTES_MAX);
+                    return Ok(Asked::Rests(RestingRequest { asked, since, repeat }));
                 }
                 Err(NoHead::Failure(failure)) => return Err(failure),
                 Err(NoHead::Upstream(why)) => why,
@@ -104,7 +179,7 @@ impl<'a> Exchange<'a, '_> {
     }
 
     /// Notes that a response has come.
-    fn note_answered(&self, asked: &mut SentRequest<'_>, response: &Response) {
+    pub(super) fn note_answered(&self, asked: &mut SentRequest<'_>, response: &Response) {
         asked.upload.taken.end_tries();
         if let Some(Chosen { member, .. }) = &asked.found.chosen {
             member.health.answered(self.served.worker.engine.now_unix_ms());
@@ -114,38 +189,47 @@ impl<'a> Exchange<'a, '_> {
         }
     }
 
-    async fn wait_for_head(
+    /// Waits for a response's head, or until the request rests.
+    pub(super) async fn wait_for_head(
         &mut self,
         asked: &mut SentRequest<'_>,
-        method: &Method,
-    ) -> Result<Response, NoHead> {
-        let upstream_timeout = self.served.worker.shared.config.http.upstream_timeout;
-        let (mut began, mut was_polled) = (Instant::now(), false);
+        wait: HeadWait<'_>,
+    ) -> Result<HeadEvent, NoHead> {
+        // Reading the clock costs, and most requests are written at once.
+        let (mut was_polled, is_fresh) = (false, wait.since.is_none());
+        let mut began = wait.since.unwrap_or_else(Instant::now);
         let (mut has_continue, mut has_interim) = (false, false);
         for interim_left in (0..=INTERIM_MAX).rev() {
-            let mut wait = |task: &mut Context<'_>| {
+            let mut poll = |task: &mut Context<'_>| {
                 let SentRequest { found, upload, .. } = &mut *asked;
                 let (was_done, before) = (upload.done, upload.moved());
                 let upstream = &mut found.upstream;
                 if let Poll::Ready(Err(exchange_error)) = upload.poll(task, self.stream, upstream) {
                     return Poll::Ready(Err(exchange_error.into()));
                 }
-                // Most requests are written at once, and reading the clock costs.
-                let again = std::mem::replace(&mut was_polled, true);
-                if !again || upload.moved() > before || upload.done && !was_done {
-                    began = if again { Instant::now() } else { began };
-                    self.due_in(upload, upstream_timeout);
+                let is_first = !std::mem::replace(&mut was_polled, true);
+                let has_moved = upload.moved() > before || upload.done && !was_done;
+                if is_first && is_fresh {
+                    self.due_in(upload, Duration::ZERO);
+                } else if is_first || has_moved {
+                    began = if has_moved { Instant::now() } else { began };
+                    self.due_in(upload, began.elapsed());
                 }
-                let head = self.poll_head(task, upstream, method);
-                if head.is_ready() {
-                    return head;
+                if let Poll::Ready(head) = self.poll_head(task, upstream, wait.method) {
+                    return Poll::Ready(head.map(HeadEvent::Response));
+                }
+                if wait.may_rest && self.rests_before_head(asked, began) {
+                    return Poll::Ready(Ok(HeadEvent::Rests(began, false)));
                 }
                 self.poll_too_late(task, asked, began).map(Err)
             };
-            let waited = poll_fn(&mut wait).await;
+            let waited = poll_fn(&mut poll).await;
             // A client that was asked for its body knows of no response yet.
             let is_begun = has_interim || has_continue && !asked.upload.taken.is_whole();
-            let response = waited.map_err(|no_head| no_head.after(is_begun))?;
+            let response = match waited.map_err(|no_head| no_head.after(is_begun))? {
+                HeadEvent::Response(response) => response,
+                HeadEvent::Rests(since, _) => return Ok(HeadEvent::Rests(since, is_begun)),
+            };
             let status = response.parts.status;
             let is_continue = status == StatusCode::CONTINUE;
             has_continue |= is_continue;
@@ -154,22 +238,31 @@ impl<'a> Exchange<'a, '_> {
                 let logs = self.served.worker.is_logging();
                 let ms = logs.then(|| began.elapsed().as_millis() as u64);
                 self.record.note_answered(status, ms);
-                return Ok(response);
+                return Ok(HeadEvent::Response(response));
             }
             if interim_left > 0 && self.stream.takes_interim() {
                 self.inform(response.parts).await?;
                 // Interim heads do not extend the upstream's timeout.
-                self.due_in(&asked.upload, upstream_timeout.saturating_sub(began.elapsed()));
+                self.due_in(&asked.upload, began.elapsed());
             }
         }
         Err(Failure::from(ResponseFault::Interim).into())
     }
 
-    /// Sets the deadline of a wait for a response: the upstream has this long once it has the
-    /// request.
-    fn due_in(&mut self, upload: &Upload<'_>, upstream_wait: Duration) {
-        let wait = if upload.done { upstream_wait } else { self.served.progress_wait() };
-        self.stream.due_in(wait);
+    /// How long nothing may move until the wait is checked: the upstream has its timeout once it
+    /// has the request.
+    fn wait_max(&self, upload: &Upload<'_>) -> Duration {
+        match upload.done {
+            true => self.served.worker.shared.config.http.upstream_timeout,
+            false => self.served.progress_wait(),
+        }
+    }
+
+    /// Sets the deadline of a wait for a response in which nothing has moved for so long. It may
+    /// rest before that.
+    fn due_in(&mut self, upload: &Upload<'_>, waited: Duration) {
+        let left = self.wait_max(upload).saturating_sub(waited);
+        self.stream.due_in(left.min(REST_AFTER));
     }
 
     /// Passes an interim response on. It is written before the next head is read, so a client that
@@ -206,7 +299,13 @@ impl<'a> Exchange<'a, '_> {
         moved: Instant,
     ) -> Poll<NoHead> {
         let SentRequest { found: FoundUpstream { upstream, .. }, upload, .. } = asked;
-        while self.stream.poll_late(task).is_ready() {
+        while let Poll::Ready(wait_error) = self.stream.poll_late(task) {
+            let left = self.wait_max(upload).saturating_sub(moved.elapsed());
+            if matches!(wait_error, WaitError::Late) && !left.is_zero() {
+                // It was only to rest.
+                self.stream.due_in(left);
+                continue;
+            }
             if upload.done {
                 upstream.distrust();
                 let failure = Failure::Answer(Reason::Timeout(Limit::Upstream, None));

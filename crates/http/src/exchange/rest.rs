@@ -1,25 +1,35 @@
 //! When an exchange rests, and how it goes on: with the next byte of either side, or to end.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use http::Method;
+use eyelet_compress::fields::lists;
+use http::{HeaderMap, Method, header};
 
 use super::Exchange;
+use super::ask::{Answered, HeadEvent, HeadWait, RestingRequest, SentRequest, Terms};
 use super::end::ExchangeEnd;
+use super::find::FoundUpstream;
 use super::passing::{BodyProgress, Passing};
 use super::resting::{Resting, RestingSocket};
+use super::serve::NO_FIT;
 use super::transfer::{Download, Upload, rest_websocket, resumed_websocket};
-use eyelet_downstream::client::failure::Failure;
+use eyelet_downstream::client::failure::{Failure, NoHead};
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::connection::log_entry::RequestLogEntry;
-use eyelet_downstream::connection::resting::{RestingExchange, RestingState};
+use eyelet_downstream::connection::resting::{
+    REPEAT_BYTES_MAX, RestingExchange, RestingState, RestingWait,
+};
 use eyelet_downstream::connection::served_connection::ServedConnection;
+use eyelet_http1::head::{Request, Scanner, take_request};
+use eyelet_recoding::{RequestCodings, RestingCodings};
 use eyelet_telemetry::reason::Reason;
 use eyelet_upstream::Upstream;
 use eyelet_upstream::http1::Http1Connection;
+use eyelet_upstream::request::{BodyCodings, NoAnswer, UpstreamRequest};
 
 /// How long nothing has moved before an exchange rests: longer than the pauses of a response that
 /// is being made. To rest and to go on costs as much as a small request.
@@ -46,51 +56,131 @@ pub async fn resume(
     stream: &mut Stream<'_>,
     resumed: ResumedExchange,
 ) -> ExchangeEnd {
-    let ResumedExchange { exchange: RestingExchange { facts, state }, kept, name, since } = resumed;
+    let ResumedExchange { exchange, kept, name, since } = resumed;
+    let RestingExchange { facts, mut state } = exchange;
     let RestingSocket { socket, open } = kept;
+    let method = facts.method.clone().unwrap_or_default();
     let mut log_entry = RequestLogEntry::resumed(served, facts, stream.sent());
     let RequestLogEntry { record, written, .. } = &mut log_entry;
     let written = &*written;
     record.note_unreached(&name);
     let mut exchange = Exchange { served, stream, record, written };
-    let end = match state {
-        RestingState::PassesDown(mut download) => {
-            let received = std::mem::take(&mut download.received);
-            let upstream = Http1Connection::resumed(&served.worker.engine, socket, name, received);
-            match (upstream, Download::resumed(written, &download)) {
-                (Ok(upstream), Some(download)) => {
-                    let upload = Upload::sent(written);
-                    let upstream = Upstream::Http1(Box::new(upstream));
-                    let passing = Passing { upstream, upload, download };
-                    exchange.pass_on(passing, None, Some(since)).await
-                }
-                (Err(error), _) => Err(Failure::Cut(Reason::upstream_io(&error))),
-                (Ok(_), None) => Err(NO_EXCHANGE),
-            }
+    let received = match &mut state {
+        RestingState::PassesDown(_, download) => std::mem::take(&mut download.received),
+        RestingState::AwaitsHead(..) | RestingState::WebSocket(_) => BytesMut::new(),
+    };
+    let end = match Http1Connection::resumed(&served.worker.engine, socket, name, received) {
+        Ok(upstream) => {
+            let upstream = Upstream::Http1(Box::new(upstream));
+            exchange.go_on(upstream, state, (&method, since)).await
         }
-        RestingState::WebSocket(resting) => {
-            let received = BytesMut::new();
-            let upstream = Http1Connection::resumed(&served.worker.engine, socket, name, received);
-            exchange.record.reason = Reason::SwitchedProtocols;
-            match upstream {
-                Ok(upstream) => {
-                    let upstream = Upstream::Http1(Box::new(upstream));
-                    let (upload, download) = resumed_websocket(written, &resting);
-                    let passing = Passing { upstream, upload, download };
-                    exchange.copy(passing, Some(since)).await
-                }
-                Err(error) => Err(Failure::Cut(Reason::upstream_io(&error))),
-            }
-        }
+        Err(error) => Err(Failure::Cut(Reason::upstream_io(&error))),
     };
     let mut end = match end {
         Ok(end) => end,
-        Err(failure) => exchange.fail(&Method::GET, failure).await,
+        Err(failure) => exchange.fail(&method, failure).await,
     };
     if let Some(resting) = &mut end.resting {
         resting.open.extend(open);
     }
     end.of(log_entry)
+}
+
+/// A request's head as its upstream got it.
+fn read_head(head: &[u8]) -> Option<Request> {
+    take_request(&mut head.into(), &mut Scanner::default(), REPEAT_BYTES_MAX).ok()?
+}
+
+impl<'a> Exchange<'a, '_> {
+    /// Goes on with the request of this method, of which nothing has moved since then.
+    async fn go_on(
+        &mut self,
+        upstream: Upstream,
+        state: RestingState,
+        (method, since): (&Method, Instant),
+    ) -> Result<ExchangeEnd, Failure> {
+        match state {
+            RestingState::AwaitsHead(RestingWait { upload, codings, repeat }) => {
+                let upload = Upload::resumed(self.written, upload);
+                // Where it counts is kept with its socket. Its upstream's health is not noted: that
+                // says something of connections that begin.
+                let found = FoundUpstream { upstream, index: 0, chosen: None };
+                let asked = SentRequest { found, upload, is_coded: false };
+                let resting = RestingRequest { asked, since, repeat };
+                self.go_on_before_head(resting, method, &self.codings(codings, method)).await
+            }
+            RestingState::PassesDown(upload, resting) => {
+                let upload = Upload::resumed(self.written, upload);
+                let download = Download::resumed(self.written, &resting).ok_or(NO_EXCHANGE)?;
+                self.pass_on(Passing { upstream, upload, download }, None, Some(since)).await
+            }
+            RestingState::WebSocket(resting) => {
+                self.record.reason = Reason::SwitchedProtocols;
+                let (upload, download) = resumed_websocket(self.written, &resting);
+                self.copy(Passing { upstream, upload, download }, Some(since)).await
+            }
+        }
+    }
+
+    /// Goes on with a request that waits for its response.
+    async fn go_on_before_head(
+        &mut self,
+        RestingRequest { mut asked, since, repeat }: RestingRequest<'a>,
+        method: &Method,
+        wanted: &RequestCodings,
+    ) -> Result<ExchangeEnd, Failure> {
+        let terms = Terms { wanted, origin: None, switch: None };
+        let wait = HeadWait { method, may_rest: true, since: Some(since) };
+        match self.wait_for_head(&mut asked, wait).await {
+            Ok(HeadEvent::Response(response)) => {
+                self.note_answered(&mut asked, &response);
+                let answered = Answered { asked, response };
+                self.pass_answer(answered, &HeaderMap::new(), terms).await?.ok_or(NO_FIT)
+            }
+            Ok(HeadEvent::Rests(since, is_begun)) => {
+                let repeat = repeat.filter(|_| !is_begun);
+                self.rest_before_head(RestingRequest { asked, since, repeat }, wanted)
+            }
+            Err(NoHead::Upstream(NoAnswer::Dead)) if repeat.is_some() => {
+                drop(asked);
+                let request = repeat.and_then(|head| read_head(&head)).ok_or(NO_EXCHANGE)?;
+                self.ask_again(&request, terms).await
+            }
+            Err(NoHead::Failure(failure)) => Err(failure),
+            Err(NoHead::Upstream(why)) => Err(why.into()),
+        }
+    }
+
+    /// Sends a request again whose upstream has closed its connection without a response.
+    async fn ask_again(
+        &mut self,
+        Request { parts, length, .. }: &Request,
+        terms: Terms<'_>,
+    ) -> Result<ExchangeEnd, Failure> {
+        let authority = parts.uri.authority().ok_or(NO_EXCHANGE)?;
+        let request = UpstreamRequest {
+            parts,
+            host: authority.as_str(),
+            body: BodyCodings::default(),
+            // They are in its head.
+            forwarded: &Rc::default(),
+            length: *length,
+            trailers: lists(&parts.headers, &header::TE, "trailers"),
+            again: true,
+            needs_http1: false,
+        };
+        self.ask_and_pass(request, terms).await?.ok_or(NO_FIT)
+    }
+
+    /// What the response needs to know about a request that rested, by the rule that it has now.
+    fn codings(&self, resting: Option<RestingCodings>, method: &Method) -> RequestCodings {
+        let Ok(route) = self.served.route() else { return RequestCodings::off(0) };
+        let (Some(resting), Some(terminate)) = (resting, route.requests()) else {
+            return RequestCodings::off(route.rule);
+        };
+        let compressors = &self.served.worker.compressors;
+        compressors.resumed(route.rule, terminate, &resting, *method == Method::HEAD)
+    }
 }
 
 impl Exchange<'_, '_> {
@@ -110,7 +200,7 @@ impl Exchange<'_, '_> {
     fn may_rest(&self, Passing { upstream, upload, download }: &Passing<'_>) -> bool {
         let Upstream::Http1(upstream) = upstream else { return false };
         upstream.is_plain()
-            && upload.may_rest()
+            && upload.rest().is_some()
             && download.may_rest(&upstream.received)
             && self.record.may_rest()
             && !self.served.worker.engine.is_draining()
@@ -137,29 +227,93 @@ impl Exchange<'_, '_> {
         self.poll_stalled(task, since).map(Err)
     }
 
+    /// True if a request that waits for its response rests now. Nothing has moved since then.
+    pub(super) fn rests_before_head(&self, asked: &SentRequest<'_>, since: Instant) -> bool {
+        let is_leaving = self.served.worker.engine.is_leaving();
+        // Most requests wait for less.
+        if !is_leaving && !self.stream.is_late() {
+            return false;
+        }
+        let waited = since.elapsed();
+        let is_due = is_leaving || waited >= REST_AFTER;
+        let is_over = waited >= self.idle_max(asked.upload.done);
+        self.stream.rests_now(is_due && !is_over && self.may_rest_before_head(asked))
+    }
+
+    /// True if a request may rest before its response: its upstream has received all of it that
+    /// came. The first of a body, which HTTP/2 to upstreams keeps, is not kept.
+    fn may_rest_before_head(&self, SentRequest { found, upload, .. }: &SentRequest<'_>) -> bool {
+        let Upstream::Http1(upstream) = &found.upstream else { return false };
+        upstream.is_plain()
+            && upstream.received.is_empty()
+            && upstream.takes()
+            && upload.rest().is_some()
+            && self.record.may_rest()
+            && !self.served.worker.engine.is_draining()
+            && self.stream.queued() == 0
+            && self.stream.rests().is_some()
+    }
+
+    /// How long nothing of an exchange may move. `awaits_head`: its request is sent, and its
+    /// response has not begun.
+    fn idle_max(&self, awaits_head: bool) -> Duration {
+        let http = &self.served.worker.shared.config.http;
+        if awaits_head { http.upstream_timeout } else { http.body_timeout }
+    }
+
+    /// Takes apart a request that rests before its response.
+    pub(super) fn rest_before_head(
+        &mut self,
+        RestingRequest { asked, since, repeat }: RestingRequest<'_>,
+        wanted: &RequestCodings,
+    ) -> Result<ExchangeEnd, Failure> {
+        let SentRequest { found, upload, .. } = asked;
+        let idle_max = self.idle_max(upload.done);
+        let rest = upload.rest().ok_or(NO_EXCHANGE)?;
+        // Its bytes are counted before its upstream's socket is taken.
+        drop(upload);
+        let wait = RestingWait { upload: rest, codings: wanted.rest(), repeat };
+        let end = self.leave(found.upstream, since, (RestingState::AwaitsHead(wait), idle_max))?;
+        Ok(end.counted_at(found.chosen))
+    }
+
     /// Takes apart an exchange that rests.
     pub(super) fn rest(
         &mut self,
-        passing: Passing<'_>,
+        Passing { mut upstream, upload, mut download }: Passing<'_>,
         since: Instant,
     ) -> Result<ExchangeEnd, Failure> {
-        self.stream.seal_all()?;
-        let Passing { upstream, upload, mut download } = passing;
-        let config = &self.served.worker.shared.config;
-        let (Upstream::Http1(mut upstream), Some(client)) = (upstream, self.stream.rests()) else {
+        let step = match (rest_websocket(&upload, &mut download), &mut upstream) {
+            (Some(websocket), _) => {
+                let idle_timeout = self.served.worker.shared.config.limits.idle_timeout;
+                (RestingState::WebSocket(websocket), idle_timeout)
+            }
+            (None, Upstream::Http1(upstream)) => {
+                let received = std::mem::take(&mut upstream.received);
+                let upload = upload.rest().ok_or(NO_EXCHANGE)?;
+                let download = download.rest(received).ok_or(NO_EXCHANGE)?;
+                (RestingState::PassesDown(upload, download), self.idle_max(false))
+            }
+            (None, Upstream::Http2(_)) => return Err(NO_EXCHANGE),
+        };
+        self.leave(upstream, since, step)
+    }
+
+    /// Leaves an exchange at this step, and how long nothing of it may move.
+    fn leave(
+        &mut self,
+        upstream: Upstream,
+        since: Instant,
+        (state, idle_max): (RestingState, Duration),
+    ) -> Result<ExchangeEnd, Failure> {
+        self.stream.prepare_rest()?;
+        let (Upstream::Http1(upstream), Some(client)) = (upstream, self.stream.rests()) else {
             return Err(NO_EXCHANGE);
         };
-        let (received, name) = (std::mem::take(&mut upstream.received), upstream.name.clone());
+        let name = upstream.name.clone();
         let socket = upstream.into_resting().ok_or(NO_EXCHANGE)?;
         let (socket, address) =
             socket.map_err(|error| Failure::Cut(Reason::upstream_io(&error)))?;
-        let (state, idle_max) = match rest_websocket(&upload, &mut download) {
-            Some(websocket) => (RestingState::WebSocket(websocket), config.limits.idle_timeout),
-            None => {
-                let download = download.rest(received).ok_or(NO_EXCHANGE)?;
-                (RestingState::PassesDown(download), config.http.body_timeout)
-            }
-        };
         let open = address.into_iter().collect();
         let resting = Resting { socket, open, client, name, since, idle_max, state, facts: None };
         Ok(ExchangeEnd { resting: Some(Box::new(resting)), ..ExchangeEnd::default() })

@@ -5,9 +5,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use eyelet_downstream::client::resting_client::RestingClient;
 use eyelet_downstream::client::resting_stream::RestingStream;
 use eyelet_downstream::connection::resting::{RestingExchange, RestingFacts, RestingState};
-use eyelet_http1::body::Encoder;
 use eyelet_telemetry::upstream::OpenExchange;
 
 /// The remainder of an exchange that rests.
@@ -15,14 +15,14 @@ pub struct Resting {
     pub(super) socket: OwnedFd,
     /// Where the exchange counts until it ends.
     pub(super) open: Vec<OpenExchange>,
-    /// How the response is framed for its client, and whether its connection ends behind it.
-    pub client: (Encoder, bool),
+    /// The client's side by HTTP/1.1.
+    pub client: RestingClient,
     /// The upstream's address.
     pub(super) name: Arc<str>,
     /// Since when nothing has moved.
     pub since: Instant,
     /// For how long that may be so.
-    pub(super) idle_max: Duration,
+    pub idle_max: Duration,
     pub(super) state: RestingState,
     /// The facts for the access line, once its entry has given them up.
     pub(super) facts: Option<RestingFacts>,

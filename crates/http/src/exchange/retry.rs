@@ -3,7 +3,7 @@
 
 use eyelet_balance::group::Tried;
 
-use super::find::FoundUpstream;
+use super::find::{Chosen, FoundUpstream};
 use super::transfer::TakenBody;
 use eyelet_downstream::client::failure::Failure;
 use eyelet_downstream::connection::served_connection::ServedConnection;
@@ -55,6 +55,13 @@ impl<'a> Tries<'a> {
         let mut body = std::mem::take(&mut self.body);
         body.begin(self.count < TRIES_MAX && matches!(upstream, Upstream::Http2(_)));
         body
+    }
+
+    /// Says if the request is sent again where this upstream closes without a response.
+    pub fn may_go_on(&self, found: &FoundUpstream, request: &UpstreamRequest<'_>) -> bool {
+        let left = |at: &Chosen| at.group.members.len() - 1 > self.tried.count();
+        let has_other = found.chosen.as_ref().is_some_and(left);
+        self.is_harmless_twice && (has_other || request.again && found.upstream.is_reused())
     }
 
     /// Prepares the next try.

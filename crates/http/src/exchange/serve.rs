@@ -3,9 +3,9 @@
 
 use bytes::Bytes;
 use eyelet_compress::fields::lists;
-use http::{Method, StatusCode, header, request, response};
+use http::{HeaderMap, Method, StatusCode, header, request, response};
 
-use super::ask::{Answered, SentRequest};
+use super::ask::{Answered, Asked, SentRequest, Terms};
 use super::end::ExchangeEnd;
 use super::find::FoundUpstream;
 use super::passing::Passing;
@@ -17,20 +17,21 @@ use eyelet_downstream::client::request_check::{check, may_be_sent_again};
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::connection::date::to_client;
 use eyelet_downstream::connection::log_entry::RequestLogEntry;
-use eyelet_downstream::connection::originate::{self, Translation};
+use eyelet_downstream::connection::originate;
 use eyelet_downstream::connection::page;
 use eyelet_downstream::connection::reason::request_reason;
 use eyelet_downstream::connection::served_connection::{Record, ServedConnection};
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::fields;
 use eyelet_http1::head::{Length, SPARE_FIELDS_MAX, give_back};
-use eyelet_recoding::{NearRequest, RequestCodings};
+use eyelet_recoding::NearRequest;
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::request::Coded;
 use eyelet_upstream::request::{BodyCodings, UpstreamRequest};
 
 /// A request that was made as its client makes it has a response that fits.
-const NO_FIT: Failure = Failure::Answer(Reason::Internal("a response was to be asked for twice"));
+pub(super) const NO_FIT: Failure =
+    Failure::Answer(Reason::Internal("a response was to be asked for twice"));
 
 /// Runs one exchange to its end, and writes its access line. It takes the fields of the request.
 /// The request stays where it is, because a move into each future would be a copy.
@@ -82,16 +83,6 @@ pub async fn refuse(
     let is_taken = exchange.answer(refusal.status, method).await;
     log_entry.end();
     is_taken
-}
-
-/// Conditions that the response of a request must fit.
-struct Terms<'r> {
-    /// The codings that the client and the edge accept.
-    wanted: &'r RequestCodings,
-    /// How names of the origin are translated.
-    origin: Option<&'r Translation<'r>>,
-    /// The protocols that the client wants to switch to.
-    switch: Option<&'r http::HeaderValue>,
 }
 
 impl<'a> Exchange<'a, '_> {
@@ -156,13 +147,28 @@ impl<'a> Exchange<'a, '_> {
 
     /// Asks an upstream and passes its response on. `None`: nothing was passed on, because the
     /// response does not fit the client; the request may be made again.
-    async fn ask_and_pass(
+    pub(super) async fn ask_and_pass(
         &mut self,
         request: UpstreamRequest<'_>,
+        terms: Terms<'_>,
+    ) -> Result<Option<ExchangeEnd>, Failure> {
+        match self.ask(request, terms).await? {
+            Asked::Answered(answered) => {
+                self.pass_answer(answered, &request.parts.headers, terms).await
+            }
+            Asked::Rests(resting) => self.rest_before_head(resting, terms.wanted).map(Some),
+        }
+    }
+
+    /// Passes a response on, as [`Exchange::ask_and_pass`] does. `fields_asked` are those of
+    /// its request.
+    pub(super) async fn pass_answer(
+        &mut self,
+        Answered { asked, mut response }: Answered<'a>,
+        fields_asked: &HeaderMap,
         Terms { wanted, origin, switch }: Terms<'_>,
     ) -> Result<Option<ExchangeEnd>, Failure> {
         let served = self.served;
-        let Answered { asked, mut response } = self.ask(request).await?;
         let SentRequest { found, upload, .. } = asked;
         // The exchange counts as open at its upstream as long as `at` lives.
         let FoundUpstream { upstream, index, chosen: at } = found;
@@ -175,7 +181,7 @@ impl<'a> Exchange<'a, '_> {
         let is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
         let is_multiplexed = self.stream.is_multiplexed();
         if is_switch && chosen.is_some() && is_multiplexed {
-            websocket::check(&request.parts.headers, head)?;
+            websocket::check(fields_asked, head)?;
         }
         to_client(head);
         originate::to_client(origin, &mut head.headers);

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use eyelet_h2::{H2Role, ParkedAnswer, ParkedConnection};
+use eyelet_h2::{H2Role, OpenStream, ParkedAnswer, ParkedConnection};
 use eyelet_memory::packed::{PackedBytes, SharedPieces};
 
 use eyelet_downstream::client::clock::{ms, now_ms};
@@ -44,9 +44,16 @@ pub fn pack_state(state: &[u8], sockets: usize, pieces: &Rc<SharedPieces>) -> Op
     let parked = ParkedConnection::from_bytes(of_h2).ok()?;
     let streams = read_forms(forms)?.1;
     let is_each = streams.len() == sockets && parked.streams() == sockets;
-    let is_read = streams.iter().all(|form| RestingExchange::unpack(form.exchange).is_some());
+    let is_read = streams.iter().zip(parked.open_streams()).all(|(form, open)| rests(form, open));
     let is_served = parked.role() == Some(H2Role::Server) && is_each && is_read;
     is_served.then(|| pack(&parked, forms, pieces))
+}
+
+/// True if the exchange of a form is where its stream is.
+fn rests(form: &StreamFormV1<'_>, open: OpenStream) -> bool {
+    RestingExchange::unpack(form.exchange).is_some_and(|RestingExchange { state, .. }| {
+        state.is_answered() == open.has_begun && state.is_request_done() == open.has_peer_ended
+    })
 }
 
 /// Packs a state: what other connections have too is stored once. `forms` are those of its streams.

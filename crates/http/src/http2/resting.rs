@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use eyelet_downstream::client::http2::Http2Stream;
 use eyelet_downstream::client::resting_stream::{RestingStream, StreamFormV1};
-use eyelet_downstream::connection::resting::{RestingExchange, RestingState};
+use eyelet_downstream::connection::resting::RestingExchange;
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::park;
 use eyelet_engine::table::Phase;
@@ -45,11 +45,7 @@ impl ServedStreams {
             tracing::error!("internal error: an exchange at rest is none, and is reset");
             return self.streams.end(id);
         };
-        let (is_over, passed) = match &exchange.state {
-            RestingState::PassesDown(download) => (true, download.passed),
-            RestingState::WebSocket(websocket) => (false, websocket.passed),
-        };
-        let two = Http2Stream::resumed(self.streams.clone(), id, (is_over, passed));
+        let two = Http2Stream::resumed(self.streams.clone(), id, &exchange.state);
         let RestingStream { socket, name, open, since, .. } = stream;
         let kept = RestingSocket { socket, open };
         let resumed = Box::new(ResumedExchange { exchange, kept, name, since });
@@ -66,9 +62,9 @@ impl ServedStreams {
         let handle = self.client.handle.clone();
         self.served = Rc::new(self.earlier.decided(|| handle.local_address()));
         self.served.worker.engine.enters(self.client.handle.key(), Phase::Busy);
-        for ((id, has_ended), stream) in self.streams.open().into_iter().zip(rested) {
-            self.streams.resume(id, has_ended);
-            self.go_on(id, stream);
+        for (open, stream) in self.streams.open().into_iter().zip(rested) {
+            self.streams.resume(open);
+            self.go_on(open.id, stream);
         }
     }
 
@@ -76,7 +72,7 @@ impl ServedStreams {
     pub(super) fn rest(self) {
         let (state, open) = (self.streams.export(), self.streams.open());
         let resting = self.streams.take_resting();
-        let is_each = open.iter().map(|(id, _)| id).eq(resting.iter().map(|(id, _)| id));
+        let is_each = open.iter().map(|open| open.id).eq(resting.iter().map(|(id, _)| *id));
         let Some(state) = state.filter(|_| is_each) else { return self.end_unparked() };
         let mut info = self.served.info_now();
         let (mut sockets, mut open, mut forms) = (Vec::new(), Vec::new(), Vec::new());

@@ -12,6 +12,7 @@ use eyelet_downstream::client::head::{AskedRequest, asks_for_websocket};
 use eyelet_downstream::client::http2::Http2Stream;
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::connection::reason::request_reason;
+use eyelet_downstream::connection::resting::RestingState;
 use eyelet_downstream::connection::served_connection::{Record, ServedConnection};
 
 /// How long the rest of a request's body is discarded after the answer, and how long without a byte
@@ -55,10 +56,14 @@ pub async fn serve_stream(served: &ServedConnection, asked: &mut AskedRequest, t
 
 /// Goes on with an exchange that rested.
 pub async fn go_on(served: &ServedConnection, resumed: ResumedExchange, two: Http2Stream) {
+    let is_websocket = matches!(resumed.exchange.state, RestingState::WebSocket(_));
     let mut stream = Stream::Http2(two);
     let end = resume(served, &mut stream, resumed).await;
     if let Some(resting) = end.resting {
-        leave(stream, *resting);
+        return leave(stream, *resting);
+    }
+    if !end.client_lost && !is_websocket {
+        drop_rest(served, &mut stream).await;
     }
 }
 

@@ -3,6 +3,8 @@
 
 use std::mem;
 
+use eyelet_h2::OpenStream;
+
 use super::{State, Streams};
 use crate::client::resting_stream::RestingStream;
 use crate::client::state::{StreamRest, StreamState};
@@ -51,10 +53,10 @@ impl Streams {
         state.wake_driver();
     }
 
-    /// Adds a stream that rested with its connection. `has_ended`: its request has.
-    pub fn resume(&self, id: u32, has_ended: bool) {
-        let mut stream = StreamState::new(id, has_ended);
-        (stream.has_run, stream.is_answered) = (true, true);
+    /// Adds a stream that rested with its connection.
+    pub fn resume(&self, open: OpenStream) {
+        let mut stream = StreamState::new(open.id, open.has_peer_ended);
+        (stream.has_run, stream.is_answered) = (true, open.has_begun);
         self.state.borrow_mut().streams.push(stream);
     }
 

@@ -1,33 +1,43 @@
-//! The download of a body that rests. Only one that passes unchanged does: a coder's state stays
-//! where it is.
+//! Bodies that rest. Only those that pass unchanged do: a coder's state stays where it is.
 
 use super::{Download, Upload};
 use bytes::BytesMut;
 use eyelet_compress::WhyNot;
 use eyelet_downstream::connection::log_entry::Written;
 use eyelet_downstream::connection::resting::{
-    RECEIVED_BYTES_MAX, RestingDownload, RestingWebSocket,
+    RECEIVED_BYTES_MAX, RestingDownload, RestingUpload, RestingWebSocket,
 };
-use eyelet_http1::body::Decoder;
+use eyelet_http1::body::{Decoder, Encoder};
 use eyelet_http1::boundary::Boundary;
 use eyelet_http1::head::Length;
 
 impl<'a> Upload<'a> {
-    /// The upload of a request that was sent before its exchange rested.
-    pub fn sent(counts: &'a Written<'a>) -> Self {
-        let mut sent = Self::new(counts, BytesMut::new(), Length::Empty, false);
-        sent.done = true;
-        sent
+    /// The upload of a request whose exchange rested. Its head is written.
+    pub fn resumed(counts: &'a Written<'a>, resting: RestingUpload) -> Self {
+        let (length, is_chunked) = match resting {
+            RestingUpload::Sent => (Length::Empty, false),
+            RestingUpload::Open(Encoder::Plain) => (Length::UntilClose, false),
+            RestingUpload::Open(Encoder::Chunked) => (Length::Chunked, true),
+        };
+        let mut upload = Self::new(counts, BytesMut::new(), length, is_chunked);
+        upload.done = resting == RestingUpload::Sent;
+        upload.taken.lose();
+        upload
     }
 
-    /// True if all that has come of a WebSocket is written, and more may come.
+    /// True if all that has come of it is written, and more may come.
     pub fn may_rest_open(&self) -> bool {
         !self.read && !self.broken && self.queue.is_empty() && self.recoded.is_none()
     }
 
-    /// True if nothing of it is left to be done.
-    pub fn may_rest(&self) -> bool {
-        self.done && !self.broken && self.recoded.is_none()
+    /// Returns what rests of it. `None`: something of it is on its way, or the upstream takes no
+    /// more of it.
+    pub fn rest(&self) -> Option<RestingUpload> {
+        if self.done && !self.broken {
+            return Some(RestingUpload::Sent);
+        }
+        let is_open = self.may_rest_open() && !self.taken.has_more();
+        is_open.then_some(RestingUpload::Open(self.encoder))
     }
 }
 
