@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{CertificateError, ClientConfig, Error, InvalidMessage, RootCertStore};
+use rustls::{CertificateError, ClientConfig, Error, InvalidMessage, NoKeyLog, RootCertStore};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::provider::PROVIDER;
@@ -69,7 +69,8 @@ impl PartialEq for Roots {
     }
 }
 
-/// Configurations of the same files; they differ in ALPN and in what is done with their secrets.
+/// Configurations of the same files, which differ in ALPN. The record layer gets their secrets:
+/// [`crate::client_handshake`].
 #[derive(Clone)]
 struct Offers {
     roots: Roots,
@@ -79,7 +80,7 @@ struct Offers {
     either: Arc<ClientConfig>,
     one: Arc<ClientConfig>,
     two: Arc<ClientConfig>,
-    /// Without ALPN, and with its secrets for the record layer.
+    /// Without ALPN.
     bytes: Arc<ClientConfig>,
 }
 
@@ -120,8 +121,7 @@ impl ClientConfigs {
         })
     }
 
-    /// The configuration for a `tls://` upstream. Take what it captures after each call of rustls:
-    /// [`crate::server::take_captured`].
+    /// The configuration for a `tls://` upstream.
     pub fn of_bytes(&self, tls: &UpstreamTls) -> Option<Arc<ClientConfig>> {
         Some(self.offers(tls)?.bytes)
     }
@@ -214,6 +214,13 @@ pub fn describe(error: &Error) -> String {
     }
 }
 
+/// Has a configuration give the secrets of its connections to
+/// [`crate::client_handshake::ClientHandshake`].
+pub fn give_secrets(config: &mut ClientConfig) {
+    config.enable_secret_extraction = true;
+    config.key_log = Arc::new(Capture);
+}
+
 /// A configuration for HTTP/1.1 to a server that is no upstream, verified by the roots of a file or
 /// of the system, and the roots.
 ///
@@ -223,7 +230,11 @@ pub fn roots_config(
     ca: Option<&Path>,
 ) -> Result<(Arc<ClientConfig>, Arc<RootCertStore>), TlsError> {
     let offers = make(Contents { roots: read_roots(ca)?.0, shown: None })?;
-    Ok((offers.one, offers.roots.store))
+    let mut config = ClientConfig::clone(&offers.one);
+    // rustls keeps its connections: nobody would take the secrets.
+    config.enable_secret_extraction = false;
+    config.key_log = Arc::new(NoKeyLog);
+    Ok((Arc::new(config), offers.roots.store))
 }
 
 /// Reads files again. Returns whether what was made of them was replaced.
@@ -307,21 +318,19 @@ fn make(Contents { roots, shown }: Contents) -> Result<Offers, TlsError> {
     let verifier = WebPkiServerVerifier::builder_with_provider(store.clone(), PROVIDER.clone());
     let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
     let builder = builder.with_webpki_verifier(verifier.clone());
-    let config = match &shown {
+    let mut config = match &shown {
         None => builder.with_no_client_auth(),
         Some(shown) => {
             builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(shown.clone())))
         }
     };
+    give_secrets(&mut config);
     let offer = |protocols: &[&str]| {
         // The copies share the roots and the tickets.
         let mut config = config.clone();
         config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
         Arc::new(config)
     };
-    let mut bytes = config.clone();
-    bytes.enable_secret_extraction = true;
-    bytes.key_log = Arc::new(Capture);
     Ok(Offers {
         roots: Roots { store },
         shown,
@@ -329,6 +338,6 @@ fn make(Contents { roots, shown }: Contents) -> Result<Offers, TlsError> {
         either: offer(&["h2", "http/1.1"]),
         one: offer(&["http/1.1"]),
         two: offer(&["h2"]),
-        bytes: Arc::new(bytes),
+        bytes: Arc::new(config),
     })
 }

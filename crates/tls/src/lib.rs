@@ -7,11 +7,13 @@
 pub mod certificates;
 pub mod client;
 mod client_chain;
+pub mod client_handshake;
 mod local;
 mod mint;
 #[cfg(test)]
 mod properties;
 pub mod provider;
 pub mod roots;
+pub mod secrets;
 pub mod server;
 pub mod tickets;

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use rustls_pki_types::ServerName;
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 
 use super::plain::Plain;
-use super::socket::{Descriptor, Socket, alert};
+use super::socket::tls::{ShakeError, shake};
+use super::socket::{Descriptor, Socket};
 use super::{http1, http2};
 use eyelet_config::{HttpAddress, HttpUpstream, UpstreamHttp2, UpstreamTls};
 use eyelet_engine::worker::Worker;
@@ -22,10 +22,9 @@ use eyelet_resolve::names::Names;
 use eyelet_telemetry::info::ConnectionInfo;
 use eyelet_telemetry::reason::{Detail, Limit, Peer, Reason};
 use eyelet_telemetry::upstream::OpenExchange;
-use eyelet_tls::client::{self, ClientConfigs, Spoken};
+use eyelet_tls::client::{ClientConfigs, Spoken};
+use eyelet_tls::client_handshake::ClientHandshakeFault;
 
-/// Most bytes that a TLS connection holds of what it sends.
-const SEALED_BYTES_MAX: usize = 16 << 10;
 /// What dials upstreams for a worker.
 pub struct Dialler {
     /// The worker, which registers the sockets.
@@ -177,10 +176,8 @@ async fn secure(
 ) -> Result<(Socket, bool), Reason> {
     let config = dialler.tls.of(tls, spoken).ok_or_else(|| tls_failed("no configuration"))?;
     let server = ServerName::try_from(tls.name.clone()).map_err(tls_failed)?;
-    let bounded = |tls: &mut rustls::ClientConnection| tls.set_buffer_limit(Some(SEALED_BYTES_MAX));
-    let connected = TlsConnector::from(config).connect_with(server, plain, bounded).await;
-    let stream = connected.map_err(|error| handshake_failure(&error))?;
-    let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let stream = shake(config, server, plain).await.map_err(|error| shake_failed(&error))?;
+    let http2 = stream.info().is_some_and(|info| info.alpn.as_deref() == Some("h2"));
     if spoken == Spoken::Http2 && !http2 {
         return Err(tls_failed("h2 was not chosen"));
     }
@@ -192,10 +189,9 @@ fn tls_failed(why: impl std::fmt::Display) -> Reason {
 }
 
 /// Why a handshake failed.
-fn handshake_failure(error: &io::Error) -> Reason {
-    if let Some(alert) = alert(error) {
-        return Reason::UpstreamAlert(alert);
+fn shake_failed(error: &ShakeError) -> Reason {
+    match error {
+        ShakeError::Fault(ClientHandshakeFault::Alert(alert)) => Reason::UpstreamAlert(*alert),
+        other => tls_failed(other),
     }
-    let by_rustls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    by_rustls.map_or_else(|| tls_failed(error), |error| tls_failed(client::describe(error)))
 }

@@ -15,6 +15,7 @@ use tokio::io::AsyncWrite;
 
 use super::plain::Plain;
 use super::request::{CodedBodies, NoAnswer};
+use super::socket::tls::{RestingTls, TlsSocket};
 use super::socket::{Descriptor, Socket, alert};
 use eyelet_engine::worker::Worker;
 use eyelet_http1::body::{Decoder, Piece};
@@ -36,6 +37,18 @@ const READ_BYTES: usize = 16 << 10;
 const TIGHT_BYTES: usize = 4 << 10;
 /// Pieces given to one vectored write.
 const SLICES: usize = 16;
+
+/// The connection of an exchange that rests.
+pub struct RestingConnection {
+    /// Its socket, which is registered nowhere.
+    pub socket: OwnedFd,
+    /// Its TLS.
+    pub tls: Option<RestingTls>,
+    /// The address that was dialled.
+    pub name: Arc<str>,
+    /// Received bytes that were not taken.
+    pub received: BytesMut,
+}
 
 pub struct Http1Connection {
     /// Received bytes that were not taken yet.
@@ -87,22 +100,21 @@ impl Http1Connection {
         }
     }
 
-    /// The connection of an exchange that rested: a socket that is registered nowhere, and what was
-    /// read of it. It is closed after the response: what else was known of it was not kept.
+    /// The connection of an exchange that rested. It is closed after the response: what else was
+    /// known of it was not kept.
     ///
     /// # Errors
     /// The kernel's: it watches no more descriptors.
-    pub fn resumed(
-        worker: &Rc<Worker>,
-        socket: OwnedFd,
-        name: Arc<str>,
-        received: BytesMut,
-    ) -> io::Result<Self> {
+    pub fn resumed(worker: &Rc<Worker>, resting: RestingConnection) -> io::Result<Self> {
+        let RestingConnection { socket, tls, name, received } = resting;
         let connected = Connected { address: None, socket, registration: None, sent: 0 };
         let plain = Plain::new(worker, connected)?;
         // Mostly it is what the exchange was woken for.
         plain.expect_read();
-        let socket = Socket::Plain(plain);
+        let socket = match tls {
+            Some(tls) => Socket::Tls(Box::new(TlsSocket::resumed(plain, tls))),
+            None => Socket::Plain(plain),
+        };
         let mut connection = Self::new(socket, name, Descriptor::new(worker, None));
         (connection.received, connection.is_single_use) = (received, true);
         connection.recount();
@@ -278,10 +290,29 @@ impl Http1Connection {
         }
     }
 
+    /// True if it may rest: nothing of a record has come that is not read, or waits to be sent.
+    pub fn may_rest(&self) -> bool {
+        match &self.socket {
+            Socket::Plain(_) => true,
+            Socket::Tls(socket) => socket.may_rest(),
+        }
+    }
+
     /// Takes the connection of an exchange that rests, and where the connection counts.
-    pub fn into_resting(mut self) -> Option<io::Result<(OwnedFd, Option<OpenExchange>)>> {
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn into_resting(mut self) -> io::Result<(RestingConnection, Option<OpenExchange>)> {
         let address = self.descriptor.take_address();
-        Some(self.into_socket()?.map(|socket| (socket, address)))
+        let (socket, tls) = match self.socket {
+            Socket::Plain(socket) => (socket.into_socket()?, None),
+            Socket::Tls(socket) => {
+                let (socket, tls) = socket.into_resting()?;
+                (socket, Some(tls))
+            }
+        };
+        let (name, received) = (self.name, self.received);
+        Ok((RestingConnection { socket, tls, name, received }, address))
     }
 
     /// Whether [`Http1Connection::into_socket`] returns one.

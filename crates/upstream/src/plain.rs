@@ -105,6 +105,28 @@ impl Plain {
         })
     }
 
+    /// Reads at most `max` bytes into the worker's buffer, behind bytes that are `held`, and lends
+    /// both, to be changed in place. Returns how many were read. 0 is the end.
+    pub fn poll_recv_behind(
+        &self,
+        task: &mut Context<'_>,
+        held: &[u8],
+        max: usize,
+        mut open: impl FnMut(&mut [u8]),
+    ) -> Poll<io::Result<usize>> {
+        self.poll_read_by(task, |socket| {
+            let room = &mut self.0.registration.worker.buffers.borrow_mut().input;
+            let Some(left) = room.len().checked_sub(held.len()) else {
+                return Err(io::ErrorKind::InvalidInput.into());
+            };
+            let max = max.min(left);
+            let read = socket::recv(socket, &mut room[held.len()..][..max])?;
+            room[..held.len()].copy_from_slice(held);
+            open(&mut room[..held.len() + read]);
+            Ok((read, read < max))
+        })
+    }
+
     /// Reads into several buffers. Returns how many bytes. 0 is the end.
     pub fn poll_recv_vectored(
         &self,

@@ -1,34 +1,31 @@
 //! A connection to an upstream as a byte stream, plain or with TLS.
 
+pub mod tls;
+
 use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use bytes::BytesMut;
 use eyelet_engine::worker::Worker;
 use eyelet_sys::socket;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_rustls::client::TlsStream;
 
 use super::plain::Plain;
-use super::tls_info::tls_info;
 use eyelet_memory::budget::{UPSTREAM_BYTES, UPSTREAM_TLS_BYTES};
 use eyelet_telemetry::upstream::OpenExchange;
 use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
-
-/// Most bytes read at once from a TLS connection.
-const OPENED_BYTES_MAX: usize = 16 << 10;
+use tls::{TlsFailure, TlsSocket};
 
 /// The socket of a connection.
 pub enum Socket {
     /// TCP, or a Unix socket.
     Plain(Plain),
     /// TLS, verified.
-    Tls(Box<TlsStream<Plain>>),
+    Tls(Box<TlsSocket>),
 }
 
 impl Socket {
@@ -36,7 +33,7 @@ impl Socket {
     pub fn unsent(&self) -> usize {
         match self {
             Self::Plain(plain) => plain.unsent(),
-            Self::Tls(tls) => tls.get_ref().0.unsent(),
+            Self::Tls(tls) => tls.plain().unsent(),
         }
     }
 }
@@ -79,25 +76,25 @@ impl Socket {
     pub fn tls_info(&self) -> Option<Arc<UpstreamTlsInfo>> {
         match self {
             Self::Plain(_) => None,
-            Self::Tls(tls) => tls_info(tls.get_ref().1).map(Arc::new),
+            Self::Tls(tls) => tls.info().cloned(),
         }
     }
 
     /// Drops the waker of the task that used it.
-    pub fn rest(&self) {
+    pub fn rest(&mut self) {
         match self {
             Self::Plain(socket) => socket.rest(),
-            Self::Tls(socket) => socket.get_ref().0.rest(),
+            Self::Tls(socket) => socket.rest(),
         }
     }
 
     /// Whether a write would be sent at once, as far as can be seen.
     pub fn takes(&self) -> bool {
-        let unsent = match self {
-            Self::Plain(socket) => socket::unsent(socket),
-            Self::Tls(socket) => socket::unsent(socket.get_ref().0),
+        let (plain, is_sent) = match self {
+            Self::Plain(socket) => (socket, true),
+            Self::Tls(socket) => (socket.plain(), socket.is_sent()),
         };
-        unsent.is_ok_and(|unsent| unsent == 0)
+        is_sent && socket::unsent(plain).is_ok_and(|unsent| unsent == 0)
     }
 
     /// Whether nothing has arrived: neither a byte nor an end. With `look` the kernel is asked,
@@ -107,15 +104,13 @@ impl Socket {
             Self::Plain(socket) => socket.is_silent(look),
             // A TLS record may arrive at any time: a ticket or the end.
             Self::Tls(socket) => {
-                let plain = socket.get_ref().0;
+                let plain = socket.plain();
                 if look && !plain.has_event() && !plain.is_silent(true) {
                     // It is not read before its event. Mostly it is the end.
                     return false;
                 }
-                let mut byte = [0; 1];
                 let mut task = Context::from_waker(std::task::Waker::noop());
-                let mut piece = ReadBuf::new(&mut byte);
-                Pin::new(socket).poll_read(&mut task, &mut piece).is_pending()
+                socket.poll_recv_by(&mut task, 1, |_| ()).is_pending()
             }
         }
     }
@@ -135,26 +130,20 @@ impl Socket {
         &mut self,
         task: &mut Context<'_>,
         max: usize,
-        mut take: impl FnMut(&[u8]),
+        take: impl FnMut(&[u8]),
     ) -> Poll<io::Result<usize>> {
         match self {
             Self::Plain(socket) => socket.poll_recv_by(task, max, take),
-            Self::Tls(socket) => {
-                let mut room = [MaybeUninit::uninit(); OPENED_BYTES_MAX];
-                let mut read = ReadBuf::uninit(&mut room[..max.min(OPENED_BYTES_MAX)]);
-                ready!(Pin::new(socket).poll_read(task, &mut read))?;
-                take(read.filled());
-                Poll::Ready(Ok(read.filled().len()))
-            }
+            Self::Tls(socket) => socket.poll_recv_by(task, max, take),
         }
     }
 }
 
-/// The alert that an upstream has sent. An error of rustls comes within that of the socket.
+/// The alert that an upstream has sent. It comes within an error of the socket.
 pub fn alert(error: &io::Error) -> Option<u8> {
     match error.get_ref()?.downcast_ref()? {
-        rustls::Error::AlertReceived(alert) => Some((*alert).into()),
-        _ => None,
+        TlsFailure::Alert(alert) => Some(*alert),
+        TlsFailure::Fault(_) => None,
     }
 }
 
@@ -166,7 +155,10 @@ impl AsyncRead for Socket {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(socket) => Pin::new(socket).poll_read(task, buffer),
-            Self::Tls(socket) => Pin::new(socket).poll_read(task, buffer),
+            Self::Tls(socket) => {
+                let max = buffer.remaining();
+                socket.poll_recv_by(task, max, |read| buffer.put_slice(read)).map_ok(drop)
+            }
         }
     }
 }
@@ -179,7 +171,7 @@ impl AsyncWrite for Socket {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(socket) => Pin::new(socket).poll_write(task, bytes),
-            Self::Tls(socket) => Pin::new(socket).poll_write(task, bytes),
+            Self::Tls(socket) => socket.poll_write_vectored(task, &[IoSlice::new(bytes)]),
         }
     }
 
@@ -190,7 +182,7 @@ impl AsyncWrite for Socket {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(socket) => Pin::new(socket).poll_write_vectored(task, slices),
-            Self::Tls(socket) => Pin::new(socket).poll_write_vectored(task, slices),
+            Self::Tls(socket) => socket.poll_write_vectored(task, slices),
         }
     }
 
@@ -201,14 +193,14 @@ impl AsyncWrite for Socket {
     fn poll_flush(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(_) => Poll::Ready(Ok(())),
-            Self::Tls(socket) => Pin::new(socket).poll_flush(task),
+            Self::Tls(socket) => socket.poll_flush(task),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(socket) => Pin::new(socket).poll_shutdown(task),
-            Self::Tls(socket) => Pin::new(socket).poll_shutdown(task),
+            Self::Tls(socket) => socket.poll_shutdown(task),
         }
     }
 }
@@ -216,8 +208,7 @@ impl AsyncWrite for Socket {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::future::Future;
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
     use std::pin::pin;
     use std::rc::Rc;
@@ -225,12 +216,14 @@ mod tests {
     use std::task::Waker;
 
     use eyelet_engine::worker::Worker;
+    use eyelet_resolve::connect::Connected;
     use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection};
     use rustls_pki_types::ServerName;
-    use tokio_rustls::TlsConnector;
 
     use super::*;
     use crate::testing::{connected, look, worker};
+    use eyelet_tls::client::give_secrets;
+    use tls::shake;
 
     /// Lets the server's session send and read all that it can now.
     fn serve(server: &mut ServerConnection, stream: &mut UnixStream) {
@@ -258,15 +251,16 @@ mod tests {
             .with_no_client_auth()
             .with_single_cert(vec![issued.cert.der().clone()], key.into())
             .unwrap();
-        let client = ClientConfig::builder_with_provider(provider)
+        let mut client = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_root_certificates(roots)
             .with_no_client_auth();
+        give_secrets(&mut client);
         let mut server = ServerConnection::new(Arc::new(config)).unwrap();
         let (mut stream, plain) = connected(worker);
         let name = ServerName::try_from("app.test").unwrap();
-        let mut connect = pin!(TlsConnector::from(Arc::new(client)).connect(name, plain));
+        let mut connect = pin!(shake(Arc::new(client), name, plain));
         let mut task = Context::from_waker(Waker::noop());
         // A handshake takes three flights, and tickets one more.
         let tls = (0..8).find_map(|_| {
@@ -303,5 +297,65 @@ mod tests {
         assert!(!socket.is_silent(true), "the kernel was asked");
         look(&worker);
         assert!(!socket.is_silent(true), "its event was noted");
+    }
+    /// What rests goes on both ways, by another generation of keys too. More than is wanted at once
+    /// stays, and then nothing may rest.
+    #[test]
+    fn tls_rests_and_goes_on() {
+        let worker = worker();
+        let (mut server, mut stream, socket) = shaken(&worker);
+        let Socket::Tls(mut tls) = socket else { unreachable!() };
+        let mut task = Context::from_waker(Waker::noop());
+        for round in 0..3 {
+            assert!(tls.may_rest());
+            let (socket, resting) = tls.into_resting().unwrap();
+            let connected = Connected { address: None, socket, registration: None, sent: 0 };
+            let plain = Plain::new(&worker, connected).unwrap();
+            plain.expect_read();
+            tls = Box::new(TlsSocket::resumed(plain, resting));
+            if round > 0 {
+                server.refresh_traffic_keys().unwrap();
+            }
+            server.writer().write_all(b"hello").unwrap();
+            serve(&mut server, &mut stream);
+            for part in [&b"hel"[..], b"lo"] {
+                let mut read = Vec::new();
+                let polled = tls.poll_recv_by(&mut task, 3, |bytes| read.extend_from_slice(bytes));
+                assert!(matches!(polled, Poll::Ready(Ok(len)) if len == part.len()), "{polled:?}");
+                assert_eq!((&read[..], tls.may_rest()), (part, part == b"lo"));
+            }
+            let sent =
+                tls.poll_write_vectored(&mut task, &[b"h", b"i"].map(|text| IoSlice::new(text)));
+            assert!(matches!(sent, Poll::Ready(Ok(2))), "{sent:?}");
+            serve(&mut server, &mut stream);
+            let mut said = [0; 2];
+            server.reader().read_exact(&mut said).unwrap();
+            assert_eq!(&said, b"hi");
+        }
+    }
+
+    /// What was opened before a record that nobody has sealed is taken first.
+    #[test]
+    fn a_bad_record_ends_a_connection_by_an_alert() {
+        let worker = worker();
+        let (mut server, mut stream, mut socket) = shaken(&worker);
+        server.writer().write_all(b"hello").unwrap();
+        serve(&mut server, &mut stream);
+        stream.write_all(b"\x17\x03\x03\x00\x20").unwrap();
+        stream.write_all(&[7; 32]).unwrap();
+        look(&worker);
+        let (mut task, mut read) = (Context::from_waker(Waker::noop()), BytesMut::new());
+        let polled = socket.poll_recv(&mut task, &mut read, 100);
+        assert!(matches!(polled, Poll::Ready(Ok(5))), "{polled:?}");
+        for _ in 0..2 {
+            let Poll::Ready(Err(error)) = socket.poll_recv(&mut task, &mut read, 100) else {
+                unreachable!()
+            };
+            assert_eq!(alert(&error), None);
+            assert!(error.to_string().contains("authentication"), "{error}");
+        }
+        while server.read_tls(&mut stream).is_ok_and(|read| read > 0) {}
+        let heard = server.process_new_packets().unwrap_err();
+        assert_eq!(heard, rustls::Error::AlertReceived(rustls::AlertDescription::BadRecordMac));
     }
 }

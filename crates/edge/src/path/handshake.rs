@@ -17,8 +17,8 @@ use eyelet_wire::version::{TLS12, TLS13};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
 use rustls::{
-    CipherSuite, ClientConnection, ConnectionTrafficSecrets, Error, ExtractedSecrets,
-    HandshakeKind, PeerIncompatible, ProtocolVersion, SupportedCipherSuite,
+    CipherSuite, ClientConnection, Error, ExtractedSecrets, HandshakeKind, PeerIncompatible,
+    ProtocolVersion,
 };
 use rustls_pki_types::CertificateDer;
 
@@ -29,6 +29,7 @@ use eyelet_memory::budget::{Account, Counted, CountedBuffer};
 use eyelet_telemetry::info::End;
 use eyelet_telemetry::reason::{Detail, HandshakeFault, Limit, Reason};
 use eyelet_tls::provider::with_next_seq;
+use eyelet_tls::secrets::{parts, tls13_suite};
 use eyelet_tls::server::{Handshake, TrafficSecrets, take_captured, take_unfit, with_certificates};
 use incoming::{BadRecord, EarlyData, Next, content_type, is_early_data, next_record};
 
@@ -421,16 +422,6 @@ fn suite_of(tls: &UnbufferedServerConnection) -> Option<Suite> {
     tls13_suite(tls.negotiated_cipher_suite()?)
 }
 
-/// The record layer's name of a suite of TLS 1.3.
-pub fn tls13_suite(suite: SupportedCipherSuite) -> Option<Suite> {
-    match suite.suite() {
-        CipherSuite::TLS13_AES_128_GCM_SHA256 => Some(Suite::Aes128Gcm),
-        CipherSuite::TLS13_AES_256_GCM_SHA384 => Some(Suite::Aes256Gcm),
-        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => Some(Suite::ChaCha20Poly1305),
-        _ => None,
-    }
-}
-
 /// The record layer's session of a TLS 1.3 connection, at the sequence numbers where rustls
 /// stopped. The client's number is 0: rustls was given nothing that followed its Finished. Ours is
 /// the one that rustls itself would use next (`provider.rs`): a second record under a used number
@@ -467,22 +458,6 @@ fn session12(tls: UnbufferedServerConnection) -> Option<Session> {
     let (suite, tx_key, tx_iv) = parts(tx)?;
     let (_, rx_key, rx_iv) = parts(rx)?;
     Session::tls12(Role::Server, suite, rx_key, rx_iv, tx_key, tx_iv, *rx_seq, *tx_seq).ok()
-}
-
-/// The suite, the key and the iv of one direction.
-pub fn parts(secrets: &ConnectionTrafficSecrets) -> Option<(Suite, &[u8], &[u8])> {
-    match secrets {
-        ConnectionTrafficSecrets::Aes128Gcm { key, iv } => {
-            Some((Suite::Aes128Gcm, key.as_ref(), iv.as_ref()))
-        }
-        ConnectionTrafficSecrets::Aes256Gcm { key, iv } => {
-            Some((Suite::Aes256Gcm, key.as_ref(), iv.as_ref()))
-        }
-        ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => {
-            Some((Suite::ChaCha20Poly1305, key.as_ref(), iv.as_ref()))
-        }
-        _ => None,
-    }
 }
 
 /// The OpenSSL name of the suite, which readers of PROXY headers expect.

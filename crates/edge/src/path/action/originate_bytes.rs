@@ -12,21 +12,17 @@ use eyelet_engine::relay::terminate::Terminated;
 use eyelet_engine::relay::{Flow, Relay};
 use eyelet_engine::table::Phase;
 use eyelet_memory::budget::{Account, CountedBuffer};
-use eyelet_record::{Keys, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, Role, Session};
+use eyelet_record::{Keys, PAYLOAD_BYTES_MAX, Session};
 use eyelet_resolve::connect::DialOptions;
 use eyelet_resolve::dial::DialTarget;
 use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::listing::State;
 use eyelet_telemetry::reason::{Detail, Limit, Reason, Stage, When};
-use eyelet_tls::client;
-use eyelet_tls::server::{TrafficSecrets, take_captured};
+use eyelet_tls::client_handshake::{ClientHandshake, ClientHandshakeFault};
 use eyelet_upstream::tls_info::tls_info;
-use eyelet_wire::record::{APPLICATION_DATA, CHANGE_CIPHER_SPEC, RecordHeader, VERSION_MAJOR};
-use rustls::{ClientConnection, ProtocolVersion};
 use rustls_pki_types::ServerName;
 
 use crate::path::connection_handle::{ConnectionHandle, WaitError};
-use crate::path::handshake::{parts, tls13_suite};
 use crate::path::upstream;
 
 /// Bytes of one read: a server's flight with its chain is rarely more.
@@ -78,12 +74,11 @@ async fn begin(
 
 /// A handshake as a client, and what follows it until a ticket may have come.
 struct Shaking {
-    tls: ClientConnection,
+    tls: ClientHandshake,
     /// Received. In the handshake without the records that rustls has: it gets one at a time.
     incoming: CountedBuffer,
     /// Sealed, and not sent yet.
     sealed: CountedBuffer,
-    secrets: TrafficSecrets,
 }
 
 impl Shaking {
@@ -92,10 +87,10 @@ impl Shaking {
         let config = snapshot.http.upstream_tls.of_bytes(&to.tls);
         let config = config.ok_or_else(|| failed("no configuration"))?;
         let name = ServerName::try_from(to.tls.name.clone()).map_err(failed)?;
-        let tls = ClientConnection::new_with_alpn(config, name, to.alpn.clone()).map_err(failed)?;
+        let tls = ClientHandshake::new(config, name, Some(to.alpn.clone())).map_err(fault)?;
         let buffer = || CountedBuffer::of(&snapshot.budget, Account::Received);
         let (incoming, sealed) = (buffer(), buffer());
-        Ok(Self { tls, incoming, sealed, secrets: TrafficSecrets::default() })
+        Ok(Self { tls, incoming, sealed })
     }
 
     async fn shake(&mut self, connection: &ConnectionHandle) -> Result<(), End> {
@@ -105,16 +100,16 @@ impl Shaking {
             if !self.tls.is_handshaking() {
                 return Ok(());
             }
-            match self.feed() {
+            match self.tls.feed(&self.incoming) {
                 Ok(Some(len)) => {
                     self.incoming.consume(len);
                     continue;
                 }
                 Ok(None) => {}
-                Err(end) => {
+                Err(why) => {
                     // Tells the upstream by an alert why it fails, if the upstream still reads.
                     let _ = self.send_from_rustls(connection).await;
-                    return Err(end);
+                    return Err(fault(why));
                 }
             }
             match connection.handle.recv_from(UPSTREAM, &mut self.incoming, READ_BYTES).await {
@@ -127,43 +122,33 @@ impl Shaking {
 
     /// Waits for a ticket, if one may come, and leaves the rest to the record layer.
     async fn finish(
-        mut self,
+        self,
         connection: &ConnectionHandle,
         info: &mut ConnectionInfo,
     ) -> Result<Terminated, End> {
         // Its bytes pass from now on, so it is not the first to be shed.
         connection.worker.engine.enters(connection.handle.key(), Phase::Busy);
-        let unknown = || failed("handover");
-        let upstream_tls = tls_info(&self.tls);
-        let session = match self.tls.protocol_version() {
-            Some(ProtocolVersion::TLSv1_3) => {
-                let mut session = self.session13().ok_or_else(unknown)?;
-                connection.handle.due_in(TICKET_WAIT);
-                match self.await_ticket(connection, info, &mut session).await {
-                    // Nothing is lost: what is not sent yet is held.
-                    Ok(()) | Err(Waited::Stopped(WaitError::Late)) => session,
-                    Err(Waited::Stopped(wait_error)) => return Err(stopped(&wait_error)),
-                    Err(Waited::Failed(end)) => return Err(end),
-                }
+        let Self { tls, mut incoming, mut sealed } = self;
+        let upstream_tls = tls_info(tls.tls());
+        let (mut session, tickets) = tls.finish().ok_or_else(|| failed("handover"))?;
+        if let Some(tls) = tickets {
+            let mut shaken = Self { tls, incoming, sealed };
+            connection.handle.due_in(TICKET_WAIT);
+            match shaken.await_ticket(connection, info, &mut session).await {
+                // Nothing is lost: what is not sent yet is held.
+                Ok(()) | Err(Waited::Stopped(WaitError::Late)) => {}
+                Err(Waited::Stopped(wait_error)) => return Err(stopped(&wait_error)),
+                Err(Waited::Failed(end)) => return Err(end),
             }
-            _ => session12(self.tls).ok_or_else(unknown)?,
-        };
+            Self { incoming, sealed, .. } = shaken;
+        }
         info.decided.tls_version = None;
         info.decided.upstream_tls = upstream_tls.map(Arc::new);
         // This relay has the two sides exchanged: see `Terminated::is_originated`.
         let mut flow = Flow::default();
-        flow.hold_partial(&self.incoming);
-        flow.hold(CLIENT, &self.sealed);
+        flow.hold_partial(&incoming);
+        flow.hold(CLIENT, &sealed);
         Ok(Terminated { session, flow })
-    }
-
-    /// The record layer's session of a TLS 1.3 connection whose handshake has just ended. Each
-    /// direction begins with the number 0: rustls was given no record that followed the upstream's
-    /// Finished, and has sealed none after its own.
-    fn session13(&self) -> Option<Session> {
-        let (suite, TrafficSecrets { client, server, .. }) =
-            (tls13_suite(self.tls.negotiated_cipher_suite()?)?, &self.secrets);
-        Session::tls13(Role::Client, suite, client, server, 0, 0).ok()
     }
 
     /// Passes the client's bytes, until the upstream has sent a whole record or its end, or the
@@ -178,7 +163,7 @@ impl Shaking {
     ) -> Result<(), Waited> {
         let handle = &connection.handle;
         // A record that rustls does not take is the record layer's to judge.
-        while let Ok(None) = self.feed() {
+        while let Ok(None) = self.tls.feed(&self.incoming) {
             // A side that is readable is not looked at for its deadline.
             handle.in_time()?;
             handle.ready(&[CLIENT, UPSTREAM], READ).await?;
@@ -209,43 +194,10 @@ impl Shaking {
         Ok(())
     }
 
-    /// Gives rustls the next record. Returns its length, or `None` if it is not complete.
-    fn feed(&mut self) -> Result<Option<usize>, End> {
-        let Some(header) = RecordHeader::read(&self.incoming) else { return Ok(None) };
-        // Before its length, which is nonsense then.
-        if !is_tls(header) {
-            return Err(failed(client::NO_TLS));
-        }
-        let len = header.record_len();
-        if len > RECORD_BYTES_MAX {
-            return Err(failed("a record is too long"));
-        }
-        let Some(mut record) = self.incoming.get(..len) else { return Ok(None) };
-        while !record.is_empty() {
-            self.tls.read_tls(&mut record).map_err(failed)?;
-        }
-        let processed = self.tls.process_new_packets();
-        let captured = take_captured();
-        if !captured.client.is_empty() {
-            self.secrets = captured;
-        }
-        match processed {
-            Ok(_) => Ok(Some(len)),
-            Err(rustls::Error::AlertReceived(alert)) => {
-                Err(End::failed(Reason::UpstreamAlert(alert.into())))
-            }
-            Err(error) => Err(failed(client::describe(&error))),
-        }
-    }
-
-    /// Sends what rustls has sealed, as long as the handshake lasts. From then on the record layer
-    /// seals by the same key and from the same number, so nothing of rustls may be sent any more:
-    /// it would be a second record under one nonce (RFC 8446 section 5.3).
+    /// Sends what rustls has sealed, as long as the handshake lasts.
     async fn send_from_rustls(&mut self, connection: &ConnectionHandle) -> Result<(), WaitError> {
-        while self.tls.wants_write() {
-            let Self { tls, sealed, .. } = self;
-            sealed.edit(|sealed| tls.write_tls(sealed))?;
-        }
+        let Self { tls, sealed, .. } = self;
+        sealed.edit(|sealed| tls.write(sealed));
         self.send_sealed(connection).await
     }
 
@@ -279,19 +231,11 @@ impl From<WaitError> for Waited {
     }
 }
 
-/// The session of a TLS 1.2 connection, at the numbers where rustls stopped.
-fn session12(tls: ClientConnection) -> Option<Session> {
-    let keys = tls.dangerous_extract_secrets().ok()?;
-    let ((tx_seq, tx), (rx_seq, rx)) = (&keys.tx, &keys.rx);
-    let (suite, tx_key, tx_iv) = parts(tx)?;
-    let (_, rx_key, rx_iv) = parts(rx)?;
-    Session::tls12(Role::Client, suite, rx_key, rx_iv, tx_key, tx_iv, *rx_seq, *tx_seq).ok()
-}
-
-/// Whether it may be the header of a record: of a type that exists, and of any version.
-fn is_tls(header: RecordHeader) -> bool {
-    let is_known = matches!(header.content_type, CHANGE_CIPHER_SPEC..=APPLICATION_DATA);
-    is_known && header.version >> 8 == u16::from(VERSION_MAJOR)
+fn fault(fault: ClientHandshakeFault) -> End {
+    match fault {
+        ClientHandshakeFault::Alert(alert) => End::failed(Reason::UpstreamAlert(alert)),
+        other => failed(other),
+    }
 }
 
 fn failed(why: impl std::fmt::Display) -> End {
