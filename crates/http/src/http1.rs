@@ -27,6 +27,7 @@ use eyelet_http1::head::{Length, Request, Scanner, take_request};
 use eyelet_memory::budget::HELLO_BYTES;
 use eyelet_telemetry::info::End;
 use eyelet_telemetry::reason::{Reason, Stage, When};
+use zeroize::Zeroizing;
 
 /// The stage of a connection that has sent part of a head.
 const HEAD: When = When::During(Stage::RequestHead);
@@ -62,12 +63,20 @@ pub async fn serve(
     mut client: ClientStream,
     mut served: ServedConnection,
     _task: CountedTask,
-    mut exchange: Option<Box<[u8]>>,
+    mut exchange: Option<Zeroizing<Box<[u8]>>>,
 ) {
     let mut pipeline = Pipeline::default();
     let (reason, last) = loop {
         if let Some(exchange) = exchange.take() {
-            let went_on = Box::pin(resting::go_on(&mut client, &mut served, &exchange));
+            let exchange = match resting::read(&exchange) {
+                Some((rested, exchange)) if exchange.state.has_switched() => {
+                    let idle = resting::idle(&client, &rested);
+                    let resumed = Box::pin(switched::resume(client, served, exchange, idle));
+                    return resumed.await.map_or((), |rests| resting::rest_switched(*rests));
+                }
+                exchange => exchange,
+            };
+            let went_on = Box::pin(resting::go_on(&mut client, &mut served, exchange));
             let (mut done, close) = went_on.await;
             if let Some(resting) = done.resting.take() {
                 return resting::rest(client, served, *resting);
@@ -95,7 +104,8 @@ pub async fn serve(
                 let ahead = Ahead { pipeline: &mut pipeline, asked };
                 let mut step = step(&mut client, &served, request, ahead).await;
                 if let Some(switched) = step.done.switched.take() {
-                    return switched::switch(client, served, switched).await;
+                    let switched = switched::switch(client, served, switched).await;
+                    return switched.map_or((), |rests| resting::rest_switched(*rests));
                 }
                 if let Some(resting) = step.done.resting.take() {
                     return resting::rest(client, served, *resting);

@@ -42,6 +42,7 @@ use eyelet_telemetry::reason::{Http2Failure, Limit, Peer, Reason, Shed, StreamFl
 use parked::split;
 use rested::take_rested;
 use tasks::{StreamJob, StreamWork};
+use zeroize::Zeroizing;
 
 pub use parked::{answer_parked, has_streams, last_bytes, pack_state};
 pub use tasks::end_unused_tasks;
@@ -75,7 +76,7 @@ pub struct Resumed {
 pub async fn serve(client: ClientStream, mut served: ServedConnection, resumed: Resumed) {
     let Resumed { state, counted, _task } = resumed;
     let mut out = Vec::new();
-    let (h2, rested) = match state.map(|state| state.whole()) {
+    let (h2, rested) = match state.map(|state| Zeroizing::new(state.whole())) {
         None => (H2Connection::server(limits(&served), now_ms(), &mut out), Vec::new()),
         Some(state) => match import(&client, &mut served, &state) {
             Some(imported) => imported,

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use crate::budget::Budget;
 use crate::interner::{Interner, Symbol};
+use zeroize::{Zeroize, Zeroizing};
 
 /// A shorter piece is not shared. A symbol takes up to 4 bytes, and may split a run, which takes
 /// another one; the first use of a piece takes `FIRST_USE_BYTES` more among the shared ones.
@@ -27,6 +28,8 @@ pub const SHARED_PIECES_MAX: usize = 32;
 /// Bits of a number in each byte of LEB128.
 const NUMBER_BITS: u32 = 7;
 const MORE: u8 = 0x80;
+/// Most bytes of a number: those of a length or a symbol have 33 bits at most.
+const NUMBER_BYTES_MAX: usize = 5;
 
 /// The pieces that the values of one worker share. They count against the budget as
 /// [`Account::Texts`](crate::budget::Account::Texts), and each as long as a value has it.
@@ -44,7 +47,8 @@ impl SharedPieces {
     }
 }
 
-/// Bytes in one allocation, and the shared pieces that they refer to. Dropping them ends that use.
+/// Bytes in one allocation, and the shared pieces that they refer to. Dropping them ends that use,
+/// and wipes the bytes, which may be secrets.
 pub struct PackedBytes {
     runs: Box<[u8]>,
     /// `None`: no run is shared.
@@ -70,16 +74,18 @@ impl fmt::Debug for PackedBytes {
 impl PackedBytes {
     /// Bytes that share nothing.
     pub fn own(bytes: &[u8]) -> Self {
-        let mut runs = Vec::with_capacity(bytes.len() + 3);
+        let mut runs = Zeroizing::new(Vec::with_capacity(bytes.len() + NUMBER_BYTES_MAX));
         write_own(bytes, &mut runs);
-        Self { runs: runs.into_boxed_slice(), shared: None, shared_bytes: 0 }
+        Self { runs: runs[..].into(), shared: None, shared_bytes: 0 }
     }
 
     /// Packs bytes. `common` are the places of pieces that other values may have too, in ascending
     /// order. They must not hold secrets: a shared piece lives as long as any value that has it.
     pub fn pack(bytes: &[u8], common: &[Range<usize>], shared: &Rc<SharedPieces>) -> Self {
         let mut pieces = shared.0.borrow_mut();
-        let mut runs = Vec::with_capacity(bytes.len());
+        // It never grows: that would leave a copy that is not wiped.
+        let numbers = (2 * SHARED_PIECES_MAX + 1) * NUMBER_BYTES_MAX;
+        let mut runs = Zeroizing::new(Vec::with_capacity(bytes.len() + numbers));
         let (mut at, mut shared_bytes) = (0, 0);
         let pays =
             |place: &&Range<usize>| (SHARED_BYTES_MIN..=SHARED_BYTES_MAX).contains(&place.len());
@@ -94,7 +100,7 @@ impl PackedBytes {
         }
         write_own(bytes.get(at..).unwrap_or_default(), &mut runs);
         let shared = (at > 0).then(|| shared.clone());
-        Self { runs: runs.into_boxed_slice(), shared, shared_bytes }
+        Self { runs: runs[..].into(), shared, shared_bytes }
     }
 
     /// The bytes, unpacked.
@@ -168,13 +174,15 @@ impl PackedBytes {
 
 impl Drop for PackedBytes {
     fn drop(&mut self) {
-        let Some(shared) = &self.shared else { return };
-        let mut pieces = shared.0.borrow_mut();
-        for run in self.runs() {
-            if let Run::Shared(symbol) = run {
-                pieces.release(symbol);
+        if let Some(shared) = &self.shared {
+            let mut pieces = shared.0.borrow_mut();
+            for run in self.runs() {
+                if let Run::Shared(symbol) = run {
+                    pieces.release(symbol);
+                }
             }
         }
+        self.runs.zeroize();
     }
 }
 

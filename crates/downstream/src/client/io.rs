@@ -30,6 +30,7 @@ use eyelet_memory::budget::{Counted, HELLO_BYTES};
 use eyelet_memory::buffer::held_by;
 use eyelet_memory::packed::PackedBytes;
 use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
+use zeroize::Zeroizing;
 
 /// Bytes read at once: four records. An upload's memory is a small multiple of this.
 pub const READ_BYTES: usize = 4 * (PAYLOAD_BYTES_MAX + 256);
@@ -131,8 +132,8 @@ pub struct OpenedClient {
     pub preface: Vec<u8>,
     /// The state of HTTP/2.
     pub state: Option<PackedBytes>,
-    /// An exchange that rested.
-    pub exchange: Option<Box<[u8]>>,
+    /// An exchange that rested. It may hold secrets.
+    pub exchange: Option<Zeroizing<Box<[u8]>>>,
 }
 
 impl OpenedClient {

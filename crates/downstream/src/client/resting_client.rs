@@ -3,7 +3,7 @@
 
 use eyelet_http1::body::{Decoder, DecoderPlace, Encoder};
 
-use crate::connection::resting::PlaceV1;
+use crate::connection::resting::{PlaceV1, append};
 
 /// Bits of the first byte. The values of the last two follow it.
 const CHUNKED: u8 = 1;
@@ -88,15 +88,6 @@ impl RestingClient {
         // No end of a connection ends a request.
         let is_request = !matches!(body, Some((DecoderPlace::UntilClose, _)));
         is_request.then_some((Self { encoder, closes, is_http10, body, clock }, form))
-    }
-}
-
-fn append(value: &impl serde::Serialize, out: &mut Vec<u8>) {
-    // The values are plain, so neither step can fail. An empty form would not be read.
-    let (at, len) = (out.len(), postcard::experimental::serialized_size(value).unwrap_or(0));
-    out.resize(at + len, 0);
-    if postcard::to_slice(value, &mut out[at..]).is_err() {
-        out.truncate(at);
     }
 }
 

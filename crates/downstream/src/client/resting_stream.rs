@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use eyelet_telemetry::upstream::OpenExchange;
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
 use super::clock::ms;
 
@@ -15,8 +16,8 @@ const NAME_BYTES_MAX: usize = 512;
 
 /// The exchange of a stream that rests.
 pub struct RestingStream {
-    /// Its facts and its step, packed: `RestingExchange`.
-    pub form: Vec<u8>,
+    /// Its facts and its step, packed: `RestingExchange`. It may hold secrets.
+    pub form: Zeroizing<Vec<u8>>,
     /// The upstream's socket, which is registered nowhere.
     pub socket: OwnedFd,
     /// The upstream's address.
@@ -54,11 +55,16 @@ impl<'a> StreamFormV1<'a> {
         }
     }
 
+    /// Bytes that it takes.
+    pub fn packed_len(&self) -> usize {
+        // The values are plain, so neither step can fail. An empty form would not be read.
+        postcard::experimental::serialized_size(self).unwrap_or(0)
+    }
+
     /// Appends the form.
     pub fn pack(&self, out: &mut Vec<u8>) {
-        // The values are plain, so neither step can fail. An empty form would not be read.
-        let (at, len) = (out.len(), postcard::experimental::serialized_size(self).unwrap_or(0));
-        out.resize(at + len, 0);
+        let at = out.len();
+        out.resize(at + self.packed_len(), 0);
         if postcard::to_slice(self, &mut out[at..]).is_err() {
             out.truncate(at);
         }

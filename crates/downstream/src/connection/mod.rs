@@ -11,6 +11,7 @@ pub mod page;
 pub mod reason;
 pub mod refusal;
 pub mod resting;
+mod resting_tls;
 pub mod route;
 pub mod served_connection;
 mod trace;

@@ -8,13 +8,19 @@ use eyelet_http1::body::{Decoder, DecoderPlace, Encoder};
 use eyelet_http1::boundary::Boundary;
 use eyelet_http1::head::METHOD_BYTES_MAX;
 use eyelet_recoding::{RestingCodings, RestingCodingsForm};
+use eyelet_upstream::socket::tls::RestingTls;
 use eyelet_wire::websocket::{EXPORT_BYTES, FrameReader};
 use http::Method;
 use http::uri::PathAndQuery;
 use serde::{Deserialize, Serialize};
 
-/// The version of the form. It stands in the first byte.
+use super::resting_tls::{TlsV1, exported};
+use super::trace::RestingTrace;
+
+/// The version of the form. It stands in the first byte, with bits that say what is behind.
 const VERSION: u8 = 1;
+const HAS_TLS: u8 = 2;
+const HAS_TRACE: u8 = 4;
 /// Most bytes that rest undecoded: a chunk's first line, or trailers (`body.rs` of `http1`).
 pub const RECEIVED_BYTES_MAX: usize = 16 << 10;
 /// Most bytes of a path: each of the characters that the log shows has up to four.
@@ -26,16 +32,18 @@ pub const REPEAT_BYTES_MAX: usize = 8 << 10;
 const MOVED_BYTES_MAX: u64 = 1 << 62;
 
 /// An exchange at rest.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub struct RestingExchange {
     /// The facts for its access line.
     pub facts: RestingFacts,
     /// The step that it goes on with.
     pub state: RestingState,
+    /// TLS to its upstream.
+    pub tls: Option<RestingTls>,
 }
 
 /// The facts for the access line of an exchange at rest.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Default, PartialEq)]
 pub struct RestingFacts {
     /// When it began: milliseconds after its connection was accepted. `None`: there was no log.
     pub began_ms: Option<u64>,
@@ -51,6 +59,8 @@ pub struct RestingFacts {
     pub bytes_to_upstream: u64,
     /// Bytes written to the client.
     pub bytes_to_client: u64,
+    /// Its place in a trace, and what its spans say. Boxed: few have one.
+    pub trace: Option<Box<RestingTrace>>,
 }
 
 /// The step that an exchange at rest goes on with.
@@ -62,12 +72,20 @@ pub enum RestingState {
     PassesDown(RestingUpload, RestingDownload),
     /// It is a WebSocket by HTTP/2 (RFC 8441), and all before is written.
     WebSocket(RestingWebSocket),
+    /// Its connection has switched protocols by HTTP/1.1, and its access line is written. It has no
+    /// facts: where the frames of a WebSocket's client and those of its upstream are.
+    Switched(Option<[FrameReader; 2]>),
 }
 
 impl RestingState {
     /// True if the client has the head of its response.
     pub fn is_answered(&self) -> bool {
         !matches!(self, Self::AwaitsHead(..))
+    }
+
+    /// True if its connection has switched protocols by HTTP/1.1.
+    pub fn has_switched(&self) -> bool {
+        matches!(self, Self::Switched(_))
     }
 
     /// True if all of the request was read.
@@ -77,13 +95,14 @@ impl RestingState {
                 *upload == RestingUpload::Sent
             }
             Self::WebSocket(_) => false,
+            Self::Switched(_) => true,
         }
     }
 
     /// Bytes of the response's body so far.
     pub fn passed(&self) -> u64 {
         match self {
-            Self::AwaitsHead(..) => 0,
+            Self::AwaitsHead(..) | Self::Switched(_) => 0,
             Self::PassesDown(_, download) => download.passed,
             Self::WebSocket(websocket) => websocket.passed,
         }
@@ -177,6 +196,7 @@ enum StateV1<'a> {
         codings: Option<RestingCodingsForm>,
         repeat: Option<&'a [u8]>,
     },
+    Switched(Option<[Option<[u8; EXPORT_BYTES]>; 2]>),
 }
 
 /// [`RestingUpload`].
@@ -199,9 +219,10 @@ pub(crate) enum PlaceV1 {
 }
 
 impl RestingExchange {
-    /// Appends its form.
+    /// Appends its form, which may hold secrets.
     pub fn pack(&self, out: &mut Vec<u8>) {
-        let Self { facts, state } = self;
+        let Self { facts, state, tls } = self;
+        let exported = exported(tls.as_ref());
         let form = ExchangeV1 {
             began_ms: facts.began_ms,
             method: facts.method.as_ref().map(Method::as_str),
@@ -212,20 +233,47 @@ impl RestingExchange {
             bytes_to_client: facts.bytes_to_client,
             state: StateV1::of(state),
         };
-        out.push(VERSION);
-        // The values are plain, so neither step can fail. An empty form would not be read.
-        let (at, len) = (out.len(), postcard::experimental::serialized_size(&form).unwrap_or(0));
-        out.resize(at + len, 0);
-        if postcard::to_slice(&form, &mut out[at..]).is_err() {
-            out.truncate(at);
+        let has_tls = if tls.is_some() { HAS_TLS } else { 0 };
+        let has_trace = if facts.trace.is_some() { HAS_TRACE } else { 0 };
+        out.push(VERSION | has_tls | has_trace);
+        append(&form, out);
+        if let Some(trace) = &facts.trace {
+            append(trace, out);
+        }
+        // The last one: if the form grew later, it would leave a copy that is not wiped.
+        if let Some(tls) = tls {
+            append(&TlsV1::of(tls, &exported), out);
         }
     }
 
     /// Reads the form. `None`: no exchange rests so, or another version wrote it.
     pub fn unpack(form: &[u8]) -> Option<Self> {
-        let (&VERSION, form) = form.split_first()? else { return None };
-        let (form, behind): (ExchangeV1<'_>, _) = postcard::take_from_bytes(form).ok()?;
-        behind.is_empty().then(|| form.exchange()).flatten()
+        let (bits, form) = form.split_first()?;
+        if bits & !(HAS_TLS | HAS_TRACE) != VERSION {
+            return None;
+        }
+        let (form, mut behind): (ExchangeV1<'_>, _) = postcard::take_from_bytes(form).ok()?;
+        let mut exchange = form.exchange()?;
+        if bits & HAS_TRACE != 0 {
+            let (trace, rest): (RestingTrace, _) = postcard::take_from_bytes(behind).ok()?;
+            let trace = Some(trace).filter(RestingTrace::is_possible)?;
+            (exchange.facts.trace, behind) = (Some(Box::new(trace)), rest);
+        }
+        if bits & HAS_TLS != 0 {
+            let (tls, rest): (TlsV1<'_>, _) = postcard::take_from_bytes(behind).ok()?;
+            (exchange.tls, behind) = (Some(tls.tls()?), rest);
+        }
+        behind.is_empty().then_some(exchange)
+    }
+}
+
+/// Appends the form of a value.
+pub(crate) fn append(value: &impl Serialize, out: &mut Vec<u8>) {
+    // The values are plain, so neither step can fail. An empty form would not be read.
+    let (at, len) = (out.len(), postcard::experimental::serialized_size(value).unwrap_or(0));
+    out.resize(at + len, 0);
+    if postcard::to_slice(value, &mut out[at..]).is_err() {
+        out.truncate(at);
     }
 }
 
@@ -248,11 +296,12 @@ impl ExchangeV1<'_> {
             upstream_ms: self.upstream_ms,
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
+            trace: None,
         };
         let state = self.state.state()?;
         // A request that waits has a method, which says how its response is framed, and no status.
         let is_of_facts = state.is_answered() || facts.status.is_none() && facts.method.is_some();
-        is_of_facts.then_some(RestingExchange { facts, state })
+        is_of_facts.then_some(RestingExchange { facts, state, tls: None })
     }
 }
 
@@ -273,11 +322,10 @@ impl<'a> StateV1<'a> {
                 why_not: download.why_not.map(WhyNot::text),
                 upload: (*upload).into(),
             },
-            // Most rest between two frames.
-            RestingState::WebSocket(RestingWebSocket { frames, passed }) => Self::WebSocket {
-                frames: frames.map(|reader| (!reader.is_between()).then(|| reader.export())),
-                passed: *passed,
-            },
+            RestingState::WebSocket(RestingWebSocket { frames, passed }) => {
+                Self::WebSocket { frames: exports(*frames), passed: *passed }
+            }
+            RestingState::Switched(frames) => Self::Switched(frames.map(exports)),
         }
     }
 
@@ -316,13 +364,13 @@ impl<'a> StateV1<'a> {
                 (upload.into(), download)
             }
             Self::WebSocket { passed, .. } if passed > MOVED_BYTES_MAX => return None,
-            Self::WebSocket { frames: [up, down], passed } => {
-                let reader = |frames: Option<_>| match frames {
-                    Some(bytes) => FrameReader::import(bytes),
-                    None => Some(FrameReader::default()),
-                };
-                let frames = [reader(up)?, reader(down)?];
+            Self::WebSocket { frames, passed } => {
+                let frames = readers(frames)?;
                 return Some(RestingState::WebSocket(RestingWebSocket { frames, passed }));
+            }
+            Self::Switched(None) => return Some(RestingState::Switched(None)),
+            Self::Switched(Some(frames)) => {
+                return Some(RestingState::Switched(Some(readers(frames)?)));
             }
         };
         Decoder::at(download.place.0, download.place.1)?;
@@ -352,6 +400,20 @@ impl From<UploadV1> for RestingUpload {
     }
 }
 
+/// Most rest between two frames.
+fn exports(frames: [FrameReader; 2]) -> [Option<[u8; EXPORT_BYTES]>; 2] {
+    frames.map(|reader| (!reader.is_between()).then(|| reader.export()))
+}
+
+fn readers(frames: [Option<[u8; EXPORT_BYTES]>; 2]) -> Option<[FrameReader; 2]> {
+    let reader = |frames: Option<_>| match frames {
+        Some(bytes) => FrameReader::import(bytes),
+        None => Some(FrameReader::default()),
+    };
+    let [up, down] = frames;
+    Some([reader(up)?, reader(down)?])
+}
+
 impl From<DecoderPlace> for PlaceV1 {
     fn from(place: DecoderPlace) -> Self {
         match place {
@@ -379,192 +441,4 @@ impl From<PlaceV1> for DecoderPlace {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::panic)]
-    use super::*;
-
-    /// [`events`] in version 1.
-    const STORED: &[u8] =
-        b"\x01\x01\x90\xbf\x05\x01\x03GET\x01\x12/events?topic=news\x01\xc8\x01\x01\
-        \x0c\xac\x02\xf0\xa2\x04\x00\x02\x00\x00\x01x\n\n\xe8\xfb\x03\x01\x0cnot accepted\x00";
-
-    /// [`poll`] in version 1.
-    const STORED_POLL: &[u8] = b"\x01\x01\x90\xbf\x05\x01\x03GET\x01\x12/events?topic=news\x00\x00\
-        \xac\x02\xf0\xa2\x04\x02\x00\x01\x0c\x01\xe9\x07\x00\xf5\x03\x00\x00\x00\x00\x01\x03GET";
-
-    const PATH: &str = "/events?topic=news";
-
-    fn events(path: &str) -> RestingExchange {
-        let facts = RestingFacts {
-            began_ms: Some(90_000),
-            method: Some(Method::GET),
-            path: Some(path.try_into().unwrap()),
-            status: Some(200),
-            upstream_ms: Some(12),
-            bytes_to_upstream: 300,
-            bytes_to_client: 70_000,
-        };
-        let download = RestingDownload {
-            place: (DecoderPlace::Size, 0),
-            received: BytesMut::new(),
-            events: Some(*b"x\n\n"),
-            passed: 65_000,
-            why_not: Some(WhyNot::NotAccepted),
-        };
-        RestingExchange { facts, state: RestingState::PassesDown(RestingUpload::Sent, download) }
-    }
-
-    fn poll_repeat() -> Option<Bytes> {
-        Some(Bytes::from_static(b"GET"))
-    }
-
-    /// A request that waits for its response.
-    fn poll() -> RestingExchange {
-        let facts = RestingFacts { status: None, upstream_ms: None, ..events(PATH).facts };
-        let codings = RestingCodings::import((12, Some([1_001, 0, 501, 0, 0, 0, 0])));
-        let wait = RestingWait { upload: RestingUpload::Sent, codings, repeat: poll_repeat() };
-        RestingExchange { facts, state: RestingState::AwaitsHead(wait) }
-    }
-
-    fn packed(exchange: &RestingExchange) -> Vec<u8> {
-        let mut form = Vec::new();
-        exchange.pack(&mut form);
-        form
-    }
-
-    /// Bytes of an event stream at rest. With its slot (240), what the slot points to (40) and what
-    /// the allocator adds to both, it stays below 400.
-    #[test]
-    fn an_event_stream_is_small() {
-        assert_eq!(packed(&events(PATH)).len(), STORED.len());
-        assert_eq!(STORED.len(), 66);
-    }
-
-    /// Another process may have written it, of any release since this version.
-    #[test]
-    fn the_stored_form_is_read_for_ever() {
-        let exchange = events(PATH);
-        assert_eq!(packed(&exchange), STORED, "version 1 has changed, which it must not");
-        assert_eq!(RestingExchange::unpack(STORED), Some(exchange));
-        assert_eq!(packed(&poll()), STORED_POLL, "version 1 has changed, which it must not");
-        assert_eq!(RestingExchange::unpack(STORED_POLL), Some(poll()));
-    }
-
-    /// Bytes of a request that waits: with its slot (240), what the slot points to (40) and what
-    /// the allocator adds, a long poll stays far below 600.
-    #[test]
-    fn a_request_that_waits_is_small() {
-        assert_eq!(packed(&poll()).len(), 54, "of which the head has 4");
-    }
-
-    #[test]
-    fn a_request_that_waits_has_one_form() {
-        let wait = |change: &dyn Fn(&mut RestingWait)| {
-            let mut exchange = poll();
-            let RestingState::AwaitsHead(wait) = &mut exchange.state else { panic!() };
-            change(wait);
-            exchange
-        };
-        for upload in [
-            RestingUpload::Sent,
-            RestingUpload::Open(Encoder::Plain),
-            RestingUpload::Open(Encoder::Chunked),
-        ] {
-            let repeat = || poll_repeat().filter(|_| upload == RestingUpload::Sent);
-            for exchange in [
-                wait(&|wait| (wait.upload, wait.repeat) = (upload, repeat())),
-                wait(&|wait| (wait.upload, wait.repeat, wait.codings) = (upload, None, None)),
-            ] {
-                let form = packed(&exchange);
-                assert_eq!(RestingExchange::unpack(&form), Some(exchange));
-                for len in 0..form.len() {
-                    assert!(RestingExchange::unpack(&form[..len]).is_none(), "{len}");
-                }
-            }
-        }
-        let long = Some(Bytes::from_static(&[b'a'; REPEAT_BYTES_MAX + 1]));
-        for exchange in [
-            wait(&|wait| wait.upload = RestingUpload::Open(Encoder::Plain)),
-            wait(&|wait| wait.repeat.clone_from(&long)),
-        ] {
-            assert!(RestingExchange::unpack(&packed(&exchange)).is_none());
-        }
-        let answered = RestingFacts { status: Some(200), ..poll().facts };
-        let unknown = RestingFacts { method: None, ..poll().facts };
-        for facts in [answered, unknown] {
-            let exchange = RestingExchange { facts, ..poll() };
-            assert!(RestingExchange::unpack(&packed(&exchange)).is_none());
-        }
-    }
-
-    #[test]
-    fn an_exchange_has_one_form_and_is_the_same_behind_it() {
-        for place in [
-            DecoderPlace::Left(1 << 40),
-            DecoderPlace::UntilClose,
-            DecoderPlace::Size,
-            DecoderPlace::Chunk(7),
-            DecoderPlace::ChunkEnd,
-            DecoderPlace::Trailers,
-        ] {
-            let mut exchange = events("/");
-            let RestingState::PassesDown(_, download) = &mut exchange.state else { panic!() };
-            (download.place.0, download.received) = (place, BytesMut::from(&b"3;a"[..]));
-            let form = packed(&exchange);
-            assert_eq!(RestingExchange::unpack(&form).as_ref(), Some(&exchange));
-            for len in 0..form.len() {
-                assert!(RestingExchange::unpack(&form[..len]).is_none(), "{place:?}: {len}");
-            }
-            let longer = [&form[..], &[0]].concat();
-            assert!(RestingExchange::unpack(&longer).is_none(), "{place:?}");
-        }
-    }
-
-    #[test]
-    fn what_no_exchange_has_is_not_read() {
-        let changes: [fn(&mut RestingExchange); 7] = [
-            |one| one.facts.status = Some(99),
-            |one| one.facts.status = Some(1000),
-            |one| one.facts.bytes_to_client = MOVED_BYTES_MAX + 1,
-            |one| one.facts.path = Some("/".repeat(PATH_BYTES_MAX + 1).try_into().unwrap()),
-            |one| one.facts.method = Method::from_bytes(&[b'A'; METHOD_BYTES_MAX + 1]).ok(),
-            |one| {
-                let RestingState::PassesDown(_, download) = &mut one.state else { panic!() };
-                download.place.0 = DecoderPlace::Chunk(u64::MAX);
-            },
-            |one| {
-                let RestingState::PassesDown(_, download) = &mut one.state else { panic!() };
-                download.received = BytesMut::zeroed(RECEIVED_BYTES_MAX + 1);
-            },
-        ];
-        for (nth, change) in changes.into_iter().enumerate() {
-            let mut exchange = events("/");
-            change(&mut exchange);
-            assert!(RestingExchange::unpack(&packed(&exchange)).is_none(), "{nth}");
-        }
-        assert!(RestingExchange::unpack(&[VERSION + 1]).is_none());
-    }
-
-    /// A WebSocket in the middle of a frame both ways, or between two.
-    #[test]
-    fn a_websocket_has_one_form() {
-        let mut part = FrameReader::default();
-        part.read(&[0x81, 0x85, 1]);
-        for (frames, bytes) in
-            [([FrameReader::default(); 2], 46), ([part; 2], 46 + 2 * EXPORT_BYTES)]
-        {
-            let state = RestingState::WebSocket(RestingWebSocket { frames, passed: 70_000 });
-            let exchange = RestingExchange { facts: events(PATH).facts, state };
-            let form = packed(&exchange);
-            assert_eq!(form.len(), bytes);
-            assert_eq!(RestingExchange::unpack(&form), Some(exchange));
-            for len in 0..form.len() {
-                assert!(RestingExchange::unpack(&form[..len]).is_none(), "{len}");
-            }
-        }
-        let state = RestingWebSocket { frames: [part; 2], passed: MOVED_BYTES_MAX + 1 };
-        let facts = events("/").facts;
-        let exchange = RestingExchange { facts, state: RestingState::WebSocket(state) };
-        assert!(RestingExchange::unpack(&packed(&exchange)).is_none());
-    }
-}
+mod tests;

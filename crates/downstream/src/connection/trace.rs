@@ -11,13 +11,16 @@ use eyelet_trace::span::{
 use eyelet_trace::tracer::{TracePlace, Tracer, new_id};
 use eyelet_wire::traceparent::{SpanId, TraceParent};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
-use http::{Version, request};
+use http::uri::PathAndQuery;
+use http::{Method, Version, request};
+use serde::{Deserialize, Serialize};
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 pub struct ExchangeTrace {
-    tracer: Arc<Tracer>,
+    /// `None`: it rested, and the configuration has no traces any more.
+    tracer: Option<Arc<Tracer>>,
     place: TracePlace,
     /// What its spans say, if they are recorded.
     recorded: Option<Recorded>,
@@ -32,6 +35,88 @@ struct Recorded {
     host: Option<Box<str>>,
     version: &'static str,
     asked: Option<Asked>,
+}
+
+/// The versions of HTTP by their places in the form of a trace, which never change.
+const VERSIONS: [&str; 3] = ["1.0", "1.1", "2"];
+/// Most microseconds since 1970, and of a duration: collectors count nanoseconds in 64 bits.
+const MICROS_MAX: u64 = 1 << 53;
+
+/// The trace of an exchange at rest, in version 1 of its form. Its types never change. Method and
+/// path are those of the exchange.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+pub struct RestingTrace {
+    trace_id: [u8; 16],
+    span_id: [u8; 8],
+    is_sampled: bool,
+    parent: Option<[u8; 8]>,
+    recorded: Option<RestingSpans>,
+}
+
+/// [`Recorded`].
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+struct RestingSpans {
+    began_unix_us: u64,
+    host: Option<Box<str>>,
+    version: u8,
+    asked: Option<RestingAsked>,
+}
+
+/// [`Asked`].
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+struct RestingAsked {
+    span_id: [u8; 8],
+    after_us: u64,
+    answered: Option<(u64, u16)>,
+    times: u32,
+}
+
+impl RestingTrace {
+    /// True if an exchange can have it.
+    pub fn is_possible(&self) -> bool {
+        let is_id = self.trace_id != [0; 16] && self.span_id != [0; 8];
+        is_id && self.recorded.as_ref().is_none_or(RestingSpans::is_possible)
+    }
+}
+
+impl RestingSpans {
+    fn is_possible(&self) -> bool {
+        let is_time = |us: u64| us <= MICROS_MAX;
+        let asked = self.asked.as_ref();
+        is_time(self.began_unix_us)
+            && usize::from(self.version) < VERSIONS.len()
+            && self.host.as_ref().is_none_or(|host| host.len() <= HOST_BYTES_MAX)
+            && asked.is_none_or(|asked| {
+                is_time(asked.after_us) && asked.answered.is_none_or(|(us, _)| is_time(us))
+            })
+    }
+
+    /// What is known of the exchange, which has this method and path.
+    fn recorded(self, method: Option<&Method>, path: Option<&PathAndQuery>) -> Recorded {
+        let Self { began_unix_us, host, version, asked } = self;
+        let began = SystemTime::UNIX_EPOCH + Duration::from_micros(began_unix_us);
+        // Another process has another clock, so the system's counts until now.
+        let elapsed = began.elapsed().unwrap_or_default();
+        let method = method.map_or("", Method::as_str);
+        Recorded {
+            began,
+            clock: Instant::now().checked_sub(elapsed).unwrap_or_else(Instant::now),
+            method: cut(method, METHOD_BYTES_MAX).into(),
+            path: cut(path.map_or("", PathAndQuery::path), PATH_BYTES_MAX).into(),
+            host,
+            version: VERSIONS.get(usize::from(version)).copied().unwrap_or_default(),
+            asked: asked.map(|asked| Asked {
+                span_id: asked.span_id,
+                after: Duration::from_micros(asked.after_us),
+                answered: asked.answered.map(|(us, code)| (Duration::from_micros(us), code)),
+                times: asked.times,
+            }),
+        }
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(MICROS_MAX).min(MICROS_MAX)
 }
 
 /// The end of an exchange.
@@ -70,7 +155,26 @@ impl ExchangeTrace {
             version: version(request.version),
             asked: None,
         });
-        Self { tracer: tracer.clone(), place, recorded }
+        Self { tracer: Some(tracer.clone()), place, recorded }
+    }
+
+    /// The trace of an exchange that rested, which has this method and path.
+    pub fn resumed(
+        tracer: Option<&Arc<Tracer>>,
+        resting: RestingTrace,
+        (method, path): (Option<&Method>, Option<&PathAndQuery>),
+    ) -> Self {
+        let RestingTrace { trace_id, span_id, is_sampled, parent, recorded } = resting;
+        let own = TraceParent { trace_id, span_id, is_sampled };
+        let recorded = recorded.map(|recorded| recorded.recorded(method, path));
+        Self { tracer: tracer.cloned(), place: TracePlace { own, parent }, recorded }
+    }
+
+    /// What is kept of it while its exchange rests.
+    pub fn rest(&self) -> RestingTrace {
+        let TraceParent { trace_id, span_id, is_sampled } = self.place.own;
+        let recorded = self.recorded.as_ref().map(Recorded::rest);
+        RestingTrace { trace_id, span_id, is_sampled, parent: self.place.parent, recorded }
     }
 
     /// Whether it has spans.
@@ -121,10 +225,10 @@ impl ExchangeTrace {
 
     /// Has the spans sent, if they are recorded.
     pub fn end(&self, ended: &EndedExchange<'_>) {
-        let Some(recorded) = &self.recorded else { return };
+        let (Some(tracer), Some(recorded)) = (&self.tracer, &self.recorded) else { return };
         let EndedExchange { info, end, failed, status, upstream } = *ended;
         let (duration, decided) = (recorded.clock.elapsed(), &info.decided);
-        self.tracer.send(ExchangeSpans {
+        tracer.send(ExchangeSpans {
             trace_id: self.place.own.trace_id,
             span_id: self.place.own.span_id,
             parent: self.place.parent,
@@ -148,6 +252,22 @@ impl ExchangeTrace {
 }
 
 impl Recorded {
+    fn rest(&self) -> RestingSpans {
+        let version = VERSIONS.iter().position(|known| *known == self.version);
+        let began = self.began.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        RestingSpans {
+            began_unix_us: micros(began),
+            host: self.host.clone(),
+            version: version.and_then(|place| u8::try_from(place).ok()).unwrap_or_default(),
+            asked: self.asked.as_ref().map(|asked| RestingAsked {
+                span_id: asked.span_id,
+                after_us: micros(asked.after),
+                answered: asked.answered.map(|(after, code)| (micros(after), code)),
+                times: asked.times,
+            }),
+        }
+    }
+
     fn upstream(&self, elapsed: Duration, name: Option<&Arc<str>>) -> Option<UpstreamSpan> {
         let Asked { span_id, after, answered, times } = *self.asked.as_ref()?;
         let (until, status) = answered.map_or((elapsed, None), |(at, code)| (at, Some(code)));
@@ -174,5 +294,67 @@ fn version(version: Version) -> &'static str {
         Version::HTTP_10 => "1.0",
         Version::HTTP_2 => "2",
         _ => "1.1",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn trace() -> RestingTrace {
+        let asked = RestingAsked {
+            span_id: [3; 8],
+            after_us: 1_200,
+            answered: Some((45_000, 200)),
+            times: 1,
+        };
+        let recorded = RestingSpans {
+            began_unix_us: 1_700_000_000_000_000,
+            host: Some("app.test".into()),
+            version: 1,
+            asked: Some(asked),
+        };
+        RestingTrace {
+            trace_id: [1; 16],
+            span_id: [2; 8],
+            is_sampled: true,
+            parent: Some([4; 8]),
+            recorded: Some(recorded),
+        }
+    }
+
+    /// Behind a rest it says what it said before, and its duration counts from the same beginning.
+    #[test]
+    fn a_trace_that_rested_is_the_same() {
+        let method = Method::GET;
+        let path = PathAndQuery::from_static("/events?topic=news");
+        let asked = (Some(&method), Some(&path));
+        let resumed = ExchangeTrace::resumed(None, trace(), asked);
+        assert_eq!(resumed.rest(), trace());
+        let recorded = resumed.recorded.unwrap();
+        assert_eq!((&*recorded.method, &*recorded.path), ("GET", "/events"));
+        assert!(recorded.clock.elapsed() > Duration::from_secs(60));
+        assert_eq!(recorded.upstream(Duration::from_secs(1), None).unwrap().resends, 0);
+    }
+
+    #[test]
+    fn what_no_trace_has_is_not_possible() {
+        assert!(trace().is_possible());
+        let changes: [fn(&mut RestingTrace); 5] = [
+            |trace| trace.trace_id = [0; 16],
+            |trace| trace.span_id = [0; 8],
+            |trace| trace.recorded.as_mut().unwrap().version = 3,
+            |trace| trace.recorded.as_mut().unwrap().began_unix_us = MICROS_MAX + 1,
+            |trace| {
+                let host = "h".repeat(HOST_BYTES_MAX + 1);
+                trace.recorded.as_mut().unwrap().host = Some(host.into());
+            },
+        ];
+        for (nth, change) in changes.into_iter().enumerate() {
+            let mut trace = trace();
+            change(&mut trace);
+            assert!(!trace.is_possible(), "{nth}");
+        }
     }
 }

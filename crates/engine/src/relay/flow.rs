@@ -9,6 +9,7 @@ use super::partial_flight::PartialFlight;
 use crate::ready::{CLIENT, Side, UPSTREAM};
 use eyelet_memory::packed::PackedBytes;
 use eyelet_telemetry::reason::Reason;
+use zeroize::Zeroizing;
 
 /// What a connection holds between two wakes, besides its keys.
 #[derive(Default)]
@@ -65,8 +66,8 @@ struct Kept {
 enum ProgramState {
     /// That of a connection without an upstream, between two requests.
     Idle(PackedBytes),
-    /// An exchange that rests: its upstream is beside it.
-    Exchange(Box<[u8]>),
+    /// An exchange that rests: its upstream is beside it. It may hold secrets.
+    Exchange(Zeroizing<Box<[u8]>>),
 }
 
 /// Bytes that were read but cannot be written, or opened, yet.
@@ -107,7 +108,7 @@ pub struct Rest {
     /// See [`Flow::keep_state`].
     pub state: Option<PackedBytes>,
     /// See [`Flow::keep_exchange`].
-    pub exchange: Option<Box<[u8]>>,
+    pub exchange: Option<Zeroizing<Box<[u8]>>>,
 }
 
 /// Bytes held for one socket, in memory or in a pipe.
@@ -174,7 +175,8 @@ impl Flow {
     /// Keeps an exchange that rests. The next byte of either side, or its deadline, has the program
     /// go on with it.
     pub fn keep_exchange(&mut self, exchange: Box<[u8]>) {
-        self.kept.get_or_insert_default().program = Some(ProgramState::Exchange(exchange));
+        let exchange = ProgramState::Exchange(Zeroizing::new(exchange));
+        self.kept.get_or_insert_default().program = Some(exchange);
     }
 
     /// Notes whether the connection has further upstream sockets.

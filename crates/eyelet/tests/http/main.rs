@@ -32,6 +32,7 @@ mod pair_requests;
 mod rebinding;
 mod requests;
 mod resting;
+mod resting_https;
 mod run;
 mod run_memory;
 mod run_ports;

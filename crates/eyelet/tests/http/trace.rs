@@ -10,11 +10,12 @@ use std::sync::{Arc, Mutex};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::resting_https::upgrade_whole;
 use crate::support::pki::Kind;
 use crate::support::program::python_with;
 use crate::support::two::{Two, run};
 use crate::support::upstream::nobody;
-use crate::support::web::{Web, ask, get, head};
+use crate::support::web::{Web, ask, chunks, get, head};
 use crate::support::{Edge, Pki, Talk, Upstream, need, output, until};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -463,4 +464,33 @@ fn the_end_of_the_process_says_what_an_earlier_configuration_loses() {
     web.edge.signal(Signal::TERM);
     assert!(web.edge.wait_exit().success());
     assert!(web.edge.log().contains("spans are lost"), "{}", web.edge.log());
+}
+
+/// Its span ends in the process in which the exchange does, once, and counts from its beginning.
+#[test]
+fn a_span_rests_with_its_exchange_and_moves() {
+    let collector = Collector::new();
+    let mut web = Web::with(Upstream::by_hand(), "", &collector.settings(""));
+    let mut client = web.connect();
+    client.write_all(b"GET /events HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+    let mut app = web.app.take();
+    head(&mut app);
+    app.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
+    head(&mut client);
+    let _later = upgrade_whole(&mut web);
+    app.write_all(b"0\r\n\r\n").unwrap();
+    assert_eq!(chunks(&mut client), b"");
+    let said = web.request_line("/events");
+    assert_eq!(said["reason"], "complete", "{said}");
+    let spans = collector.wait(2);
+    let of_client = spans.iter().find(|span| span["spanId"] == said["span_id"]).unwrap();
+    assert_eq!(of_client["traceId"], said["trace_id"], "{of_client:#}");
+    assert_eq!(attribute(of_client, "url.path"), "/events");
+    let nanos = |key: &str| of_client[key].as_str().unwrap().parse::<u64>().unwrap();
+    let ms = (nanos("endTimeUnixNano") - nanos("startTimeUnixNano")) / 1_000_000;
+    let told = said["duration_ms"].as_u64().unwrap();
+    assert!(ms.abs_diff(told) <= 1_000, "{ms} ms, and the access line says {told}");
+    let asked = spans.iter().find(|span| span["parentSpanId"] == said["span_id"]).unwrap();
+    assert_eq!(attribute(asked, "http.response.status_code"), "200", "{asked:#}");
+    assert_eq!(collector.spans().len(), 2);
 }

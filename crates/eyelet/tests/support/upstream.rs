@@ -227,7 +227,7 @@ pub fn vacant<const COUNT: usize>() -> [SocketAddr; COUNT] {
 }
 const VACANT: Range<u16> = 20_000..32_000;
 
-fn server_config(leaf: Leaf, versions: Versions) -> Arc<rustls::ServerConfig> {
+pub fn server_config(leaf: Leaf, versions: Versions) -> Arc<rustls::ServerConfig> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(versions)

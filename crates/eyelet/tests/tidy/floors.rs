@@ -47,7 +47,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "zeroize",
         ]),
     ),
-    ("crates/memory", Some(&["bytes", "foldhash", "hashbrown"])),
+    ("crates/memory", Some(&["bytes", "foldhash", "hashbrown", "zeroize"])),
     (
         "crates/telemetry",
         Some(&[
@@ -109,6 +109,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-config",
             "eyelet-local-ca",
             "eyelet-memory",
+            "eyelet-record",
             "eyelet-sys",
             "eyelet-wire",
             "quick_cache",
@@ -237,15 +238,17 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-h2",
             "eyelet-http1",
             "eyelet-memory",
+            "eyelet-record",
             "eyelet-resolve",
             "eyelet-sys",
             "eyelet-telemetry",
             "eyelet-tls",
+            "eyelet-wire",
             "http",
             "rustls",
             "rustls-pki-types",
+            "thiserror",
             "tokio",
-            "tokio-rustls",
         ]),
     ),
     (
@@ -292,6 +295,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "httpdate",
             "postcard",
             "serde",
+            "zeroize",
         ]),
     ),
     (
@@ -321,6 +325,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "thiserror",
             "tokio",
             "tracing",
+            "zeroize",
         ]),
     ),
     (

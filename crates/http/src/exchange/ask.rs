@@ -10,7 +10,7 @@ use http::{HeaderValue, Method, StatusCode, response};
 
 use super::find::{Chosen, FoundUpstream, Want};
 use super::request_body::RequestCoding;
-use super::rest::REST_AFTER;
+use super::resting::REST_AFTER;
 use super::retry::Tries;
 use super::transfer::Upload;
 use super::{Exchange, room};

@@ -14,7 +14,7 @@ use super::ask::{Answered, HeadEvent, HeadWait, RestingRequest, SentRequest, Ter
 use super::end::ExchangeEnd;
 use super::find::FoundUpstream;
 use super::passing::{BodyProgress, Passing};
-use super::resting::{Resting, RestingSocket};
+use super::resting::{REST_AFTER, Resting, RestingSocket};
 use super::serve::NO_FIT;
 use super::transfer::{Download, Upload, rest_websocket, resumed_websocket};
 use eyelet_downstream::client::failure::{Failure, NoHead};
@@ -28,12 +28,8 @@ use eyelet_http1::head::{Request, Scanner, take_request};
 use eyelet_recoding::{RequestCodings, RestingCodings};
 use eyelet_telemetry::reason::Reason;
 use eyelet_upstream::Upstream;
-use eyelet_upstream::http1::Http1Connection;
+use eyelet_upstream::http1::{Http1Connection, RestingConnection};
 use eyelet_upstream::request::{BodyCodings, NoAnswer, UpstreamRequest};
-
-/// How long nothing has moved before an exchange rests: longer than the pauses of a response that
-/// is being made. To rest and to go on costs as much as a small request.
-pub const REST_AFTER: Duration = Duration::from_secs(1);
 
 /// A checked form has no such state.
 const NO_EXCHANGE: Failure = Failure::Cut(Reason::Internal("an exchange at rest is none"));
@@ -57,19 +53,22 @@ pub async fn resume(
     resumed: ResumedExchange,
 ) -> ExchangeEnd {
     let ResumedExchange { exchange, kept, name, since } = resumed;
-    let RestingExchange { facts, mut state } = exchange;
+    let RestingExchange { facts, mut state, tls } = exchange;
     let RestingSocket { socket, open } = kept;
     let method = facts.method.clone().unwrap_or_default();
     let mut log_entry = RequestLogEntry::resumed(served, facts, stream.sent());
     let RequestLogEntry { record, written, .. } = &mut log_entry;
     let written = &*written;
-    record.note_unreached(&name);
+    record.note_kept(&name, tls.as_ref().and_then(|tls| tls.info.clone()));
     let mut exchange = Exchange { served, stream, record, written };
     let received = match &mut state {
         RestingState::PassesDown(_, download) => std::mem::take(&mut download.received),
-        RestingState::AwaitsHead(..) | RestingState::WebSocket(_) => BytesMut::new(),
+        RestingState::AwaitsHead(..) | RestingState::WebSocket(_) | RestingState::Switched(_) => {
+            BytesMut::new()
+        }
     };
-    let end = match Http1Connection::resumed(&served.worker.engine, socket, name, received) {
+    let connection = RestingConnection { socket, tls, name, received };
+    let end = match Http1Connection::resumed(&served.worker.engine, connection) {
         Ok(upstream) => {
             let upstream = Upstream::Http1(Box::new(upstream));
             exchange.go_on(upstream, state, (&method, since)).await
@@ -119,6 +118,8 @@ impl<'a> Exchange<'a, '_> {
                 let (upload, download) = resumed_websocket(self.written, &resting);
                 self.copy(Passing { upstream, upload, download }, Some(since)).await
             }
+            // It has no exchange any more.
+            RestingState::Switched(_) => Err(NO_EXCHANGE),
         }
     }
 
@@ -199,10 +200,9 @@ impl Exchange<'_, '_> {
     /// True if the exchange may rest where it is.
     fn may_rest(&self, Passing { upstream, upload, download }: &Passing<'_>) -> bool {
         let Upstream::Http1(upstream) = upstream else { return false };
-        upstream.is_plain()
+        upstream.may_rest()
             && upload.rest().is_some()
             && download.may_rest(&upstream.received)
-            && self.record.may_rest()
             && !self.served.worker.engine.is_draining()
             && self.stream.rests().is_some()
     }
@@ -244,11 +244,10 @@ impl Exchange<'_, '_> {
     /// came. The first of a body, which HTTP/2 to upstreams keeps, is not kept.
     fn may_rest_before_head(&self, SentRequest { found, upload, .. }: &SentRequest<'_>) -> bool {
         let Upstream::Http1(upstream) = &found.upstream else { return false };
-        upstream.is_plain()
+        upstream.may_rest()
             && upstream.received.is_empty()
             && upstream.takes()
             && upload.rest().is_some()
-            && self.record.may_rest()
             && !self.served.worker.engine.is_draining()
             && self.stream.queued() == 0
             && self.stream.rests().is_some()
@@ -310,12 +309,12 @@ impl Exchange<'_, '_> {
         let (Upstream::Http1(upstream), Some(client)) = (upstream, self.stream.rests()) else {
             return Err(NO_EXCHANGE);
         };
-        let name = upstream.name.clone();
-        let socket = upstream.into_resting().ok_or(NO_EXCHANGE)?;
-        let (socket, address) =
-            socket.map_err(|error| Failure::Cut(Reason::upstream_io(&error)))?;
+        let resting = upstream.into_resting();
+        let (RestingConnection { socket, tls, name, .. }, address) =
+            resting.map_err(|error| Failure::Cut(Reason::upstream_io(&error)))?;
         let open = address.into_iter().collect();
-        let resting = Resting { socket, open, client, name, since, idle_max, state, facts: None };
+        let facts = None;
+        let resting = Resting { socket, open, client, name, since, idle_max, state, tls, facts };
         Ok(ExchangeEnd { resting: Some(Box::new(resting)), ..ExchangeEnd::default() })
     }
 }

@@ -9,6 +9,12 @@ use eyelet_downstream::client::resting_client::RestingClient;
 use eyelet_downstream::client::resting_stream::RestingStream;
 use eyelet_downstream::connection::resting::{RestingExchange, RestingFacts, RestingState};
 use eyelet_telemetry::upstream::OpenExchange;
+use eyelet_upstream::socket::tls::RestingTls;
+use zeroize::Zeroizing;
+
+/// How long nothing has moved before an exchange rests: longer than the pauses of a response that
+/// is being made. To rest and to go on costs as much as a small request.
+pub const REST_AFTER: Duration = Duration::from_secs(1);
 
 /// The remainder of an exchange that rests.
 pub struct Resting {
@@ -24,6 +30,8 @@ pub struct Resting {
     /// For how long that may be so.
     pub idle_max: Duration,
     pub(super) state: RestingState,
+    /// TLS to the upstream.
+    pub(super) tls: Option<RestingTls>,
     /// The facts for the access line, once its entry has given them up.
     pub(super) facts: Option<RestingFacts>,
 }
@@ -40,17 +48,18 @@ impl Resting {
     /// Returns the form for a stream of HTTP/2.
     pub fn into_stream(self) -> RestingStream {
         let (name, since, idle_max) = (self.name.clone(), self.since, self.idle_max);
-        let mut form = Vec::new();
+        let mut form = Zeroizing::new(Vec::new());
         let RestingSocket { socket, open } = self.pack(&mut form);
         RestingStream { form, socket, name, open, since, idle_max }
     }
 
-    /// Appends the form of the exchange. Returns what stays beside it.
+    /// Appends the form of the exchange, which may hold secrets, to at most a few bytes that hold
+    /// none. Returns what stays beside it.
     pub fn pack(self, out: &mut Vec<u8>) -> RestingSocket {
-        let Self { socket, open, state, facts, .. } = self;
+        let Self { socket, open, state, facts, tls, .. } = self;
         // An entry gives its facts up whenever its exchange rests.
         if let Some(facts) = facts {
-            RestingExchange { facts, state }.pack(out);
+            RestingExchange { facts, state, tls }.pack(out);
         }
         RestingSocket { socket, open }
     }

@@ -1,15 +1,19 @@
 //! A connection that has switched protocols (RFC 9110 7.8). It becomes a pair in the connection
-//! table, or a task that copies if the upstream speaks TLS.
+//! table. If the upstream speaks TLS, a task copies, and the connection rests while nothing moves.
 
 use std::future::poll_fn;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use eyelet_wire::websocket::{CLOSE_TO_CLIENT, close_to_server};
 use http::HeaderValue;
 
+use super::resting::REST_AFTER;
 use eyelet_downstream::client::io::{ClientLost, ClientStream, send_all};
+use eyelet_downstream::connection::resting::{RestingExchange, RestingFacts, RestingState};
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::park;
 use eyelet_engine::relay::{Relay, WebSocketFrames};
@@ -20,7 +24,8 @@ use eyelet_memory::budget::PIECE_BYTES_MIN;
 use eyelet_telemetry::info::End;
 use eyelet_telemetry::reason::{Limit, Reason};
 use eyelet_telemetry::upstream::{CountedAt, UpstreamCounters};
-use eyelet_upstream::http1::Http1Connection;
+use eyelet_upstream::http1::{Http1Connection, RestingConnection};
+use eyelet_upstream::socket::tls::RestingTls;
 
 /// The upstream of a connection that has switched protocols.
 pub struct Switched {
@@ -43,16 +48,30 @@ impl Switched {
     }
 }
 
-/// Continues a connection after its 101.
-pub async fn switch(mut client: ClientStream, mut served: ServedConnection, switched: Switched) {
+/// A connection that rests after its 101.
+pub struct SwitchedAtRest {
+    pub client: ClientStream,
+    pub served: ServedConnection,
+    /// The upstream's socket, which is registered nowhere.
+    pub socket: OwnedFd,
+    pub exchange: RestingExchange,
+    /// Since when nothing has moved.
+    pub since: Instant,
+}
+
+/// Continues a connection after its 101, until it is parked, has ended, or rests.
+pub async fn switch(
+    mut client: ClientStream,
+    mut served: ServedConnection,
+    switched: Switched,
+) -> Option<Box<SwitchedAtRest>> {
     let Switched { mut upstream, is_websocket, counted_at } = switched;
     served.info.decided.counted_at = counted_at;
     let new = || if is_websocket { Boundary::of_frames() } else { Boundary::Unknown };
     let (mut up, mut down) = (Way::new(new()), Way::new(new()));
     up.boundary.read(&client.plain);
     down.push(upstream.received.split());
-    let worker = served.worker.clone();
-    client.handle.due_in(worker.shared.config.limits.idle_timeout);
+    client.handle.due_in(served.worker.shared.config.limits.idle_timeout);
     let passed = send_all(&mut client, &mut down.queue).await;
     let ended = match passed {
         Err(client_lost) => client_lost.reason(),
@@ -61,20 +80,96 @@ pub async fn switch(mut client: ClientStream, mut served: ServedConnection, swit
                 served.counts.to_upstream.update(|bytes| bytes + client.plain.len() as u64);
                 let frames = up.boundary.frames().zip(down.boundary.frames());
                 let frames = frames.map(|(up, down)| WebSocketFrames { up, down });
-                let Some((handle, terminated)) = client.into_pair(frames) else { return };
+                let (handle, terminated) = client.into_pair(frames)?;
                 let mut info = served.end();
-                return park::park(&handle, &mut info, Relay::Terminate(terminated));
+                park::park(&handle, &mut info, Relay::Terminate(terminated));
+                return None;
             }
             Err(error) => Reason::upstream_io(&error),
         },
         Ok(()) => {
             up.queue.push(client.plain.split());
-            copy(&mut client, &served, upstream, Ways { up, down }).await
+            return go_on(client, served, upstream, Ways { up, down, since: Instant::now() }).await;
         }
     };
+    end(client, served, ended);
+    None
+}
+
+/// Continues a connection that rested, and was idle for so long.
+pub async fn resume(
+    client: ClientStream,
+    served: ServedConnection,
+    RestingExchange { state, tls, .. }: RestingExchange,
+    idle: Duration,
+) -> Option<Box<SwitchedAtRest>> {
+    let frames = match state {
+        RestingState::Switched(frames) => frames,
+        RestingState::AwaitsHead(..)
+        | RestingState::PassesDown(..)
+        | RestingState::WebSocket(_) => None,
+    };
+    let since = Instant::now().checked_sub(idle).unwrap_or_else(Instant::now);
+    let Some(socket) = client.handle.take_upstream() else {
+        end(client, served, Reason::Internal("a switched connection without an upstream"));
+        return None;
+    };
+    let name = served.info.decided.upstream.as_ref();
+    let name = name.map(|name| name.to_text()).unwrap_or_default().into();
+    let kept = RestingConnection { socket, tls, name, received: BytesMut::new() };
+    match Http1Connection::resumed(&served.worker.engine, kept) {
+        Ok(upstream) => {
+            let way = |nth: usize| {
+                Way::new(frames.map_or(Boundary::Unknown, |frames| Boundary::Frames(frames[nth])))
+            };
+            let ways = Ways { up: way(0), down: way(1), since };
+            go_on(client, served, Box::new(upstream), ways).await
+        }
+        Err(error) => {
+            end(client, served, Reason::upstream_io(&error));
+            None
+        }
+    }
+}
+
+/// Copies until the connection has ended, or rests.
+async fn go_on(
+    mut client: ClientStream,
+    served: ServedConnection,
+    mut upstream: Box<Http1Connection>,
+    mut ways: Ways,
+) -> Option<Box<SwitchedAtRest>> {
+    let ended = match copy(&mut client, &served, &mut upstream, &mut ways).await {
+        Copied::Ended(reason) => reason,
+        Copied::Rests => match upstream.into_resting() {
+            Ok((resting, _)) => return Some(Box::new(rest(client, served, resting, &ways))),
+            Err(error) => Reason::upstream_io(&error),
+        },
+    };
+    end(client, served, ended);
+    None
+}
+
+fn rest(
+    client: ClientStream,
+    served: ServedConnection,
+    RestingConnection { socket, tls, .. }: RestingConnection,
+    Ways { up, down, since }: &Ways,
+) -> SwitchedAtRest {
+    let frames = up.boundary.frames().zip(down.boundary.frames()).map(|(up, down)| [up, down]);
+    // Its access line has no more to say of the upstream.
+    let tls = tls.map(|tls| RestingTls { info: None, ..tls });
+    let (facts, state) = (RestingFacts::default(), RestingState::Switched(frames));
+    let exchange = RestingExchange { facts, state, tls };
+    SwitchedAtRest { client, served, socket, exchange, since: *since }
+}
+
+/// Ends a connection and writes its line.
+fn end(mut client: ClientStream, served: ServedConnection, reason: Reason) {
     let words = client.close_notify();
     park::close_with(&client.handle, &words);
-    let end = End { outcome: served.outcome(), reason: ended };
+    let worker = served.worker.clone();
+    let end = End { outcome: served.outcome(), reason };
     worker.engine.emit(&served.end(), &end);
 }
 
@@ -89,53 +184,97 @@ fn pair(client: &ClientStream, upstream: Http1Connection) -> std::io::Result<()>
 struct Ways {
     up: Way,
     down: Way,
+    /// Since when nothing has moved.
+    since: Instant,
 }
 
-/// Copies both directions until both have ended, one fails, or we end them. Returns the reason.
+/// Why the task of a connection that is copied is done.
+enum Copied {
+    /// Nothing moves: it rests.
+    Rests,
+    /// It has ended.
+    Ended(Reason),
+}
+
+/// Copies both directions until both have ended, one fails, we end them, or nothing moves.
 async fn copy(
     client: &mut ClientStream,
     served: &ServedConnection,
-    mut upstream: Box<Http1Connection>,
-    ways: Ways,
-) -> Reason {
-    let Ways { mut up, mut down } = ways;
+    upstream: &mut Http1Connection,
+    ways: &mut Ways,
+) -> Copied {
     let idle_timeout = served.worker.shared.config.limits.idle_timeout;
     let mut leaving = None;
+    let left = |since: Instant| idle_timeout.saturating_sub(since.elapsed());
+    client.handle.due_in(REST_AFTER.min(left(ways.since)));
     poll_fn(|task| {
         loop {
+            let Ways { up, down, since } = &mut *ways;
             let before = (up.moved, down.moved);
-            let upward = poll_up(task, client, &mut upstream, &mut up);
-            let downward = poll_down(task, client, &mut upstream, &mut down);
+            let upward = poll_up(task, client, upstream, up);
+            let downward = poll_down(task, client, upstream, down);
             served.counts.to_upstream.update(|bytes| bytes + up.moved - before.0);
             if before != (up.moved, down.moved) {
-                client.handle.due_in(idle_timeout);
+                *since = Instant::now();
+                client.handle.due_in(REST_AFTER.min(idle_timeout));
             }
             match (upward, downward) {
                 (Poll::Ready(Err(reason)), _) | (_, Poll::Ready(Err(reason))) => {
-                    return Poll::Ready(reason);
+                    return Poll::Ready(Copied::Ended(reason));
                 }
                 (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => {
-                    return Poll::Ready(leaving.take().unwrap_or(Reason::ClientClosed(None)));
+                    let reason = leaving.take().unwrap_or(Reason::ClientClosed(None));
+                    return Poll::Ready(Copied::Ended(reason));
                 }
                 _ => {}
             }
             if leaving.is_some() {
                 break;
             }
-            leaving = why_leave(client, served).filter(|_| leave(&mut up, &mut down));
+            leaving = why_leave(client, served).filter(|_| leave(up, down));
             if leaving.is_none() {
                 break;
             }
             // Sends the close frames.
         }
-        match client.handle.poll_ready(task, &[], 0) {
-            Poll::Ready(Err(WaitError::Drained)) => Poll::Ready(Reason::Drained(None)),
-            Poll::Ready(Err(WaitError::Ended)) => Poll::Ready(Reason::Ended),
-            Poll::Ready(_) => Poll::Ready(Reason::Timeout(Limit::Idle, None)),
-            Poll::Pending => Poll::Pending,
+        let may_rest = leaving.is_none() && may_rest(client, served, upstream, ways);
+        // One that leaves for another process rests at once.
+        if may_rest && served.worker.engine.is_leaving() {
+            return Poll::Ready(Copied::Rests);
         }
+        let ended = match ready!(client.handle.poll_ready(task, &[], 0)) {
+            Err(WaitError::Drained) => Reason::Drained(None),
+            Err(WaitError::Ended) => Reason::Ended,
+            Err(WaitError::Late) if !left(ways.since).is_zero() => {
+                if may_rest && ways.since.elapsed() >= REST_AFTER {
+                    return Poll::Ready(Copied::Rests);
+                }
+                client.handle.due_in(left(ways.since));
+                task.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            _ => Reason::Timeout(Limit::Idle, None),
+        };
+        Poll::Ready(Copied::Ended(ended))
     })
     .await
+}
+
+/// True if both directions are open, and all that has come is passed on.
+fn may_rest(
+    client: &ClientStream,
+    served: &ServedConnection,
+    upstream: &Http1Connection,
+    Ways { up, down, .. }: &Ways,
+) -> bool {
+    let is_idle = |way: &Way| !way.ended && way.queue.is_empty();
+    is_idle(up)
+        && is_idle(down)
+        && upstream.received.is_empty()
+        && upstream.may_rest()
+        && client.is_at_rest()
+        && client.may_rest()
+        && !served.worker.engine.is_draining()
 }
 
 /// Why a connection is to end, although nobody has ended it.

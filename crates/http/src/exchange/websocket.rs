@@ -16,7 +16,7 @@ use http::{StatusCode, response};
 
 use super::Exchange;
 use super::passing::Passing;
-use super::rest::REST_AFTER;
+use super::resting::REST_AFTER;
 use super::transfer::{Broken, Download, Upload};
 use eyelet_downstream::client::exchange_error::ExchangeError;
 use eyelet_downstream::client::failure::Failure;
@@ -117,7 +117,7 @@ fn leave(
 /// END_STREAM of one side becomes the FIN of the other. Nothing has moved `since` then, if it
 /// rested.
 pub async fn copy(
-    Exchange { served, stream, record, .. }: &mut Exchange<'_, '_>,
+    Exchange { served, stream, .. }: &mut Exchange<'_, '_>,
     Passing { upstream, upload: up, download: down }: &mut Passing<'_>,
     since: Option<Instant>,
 ) -> Result<Option<Instant>, Failure> {
@@ -158,7 +158,7 @@ pub async fn copy(
         if let Poll::Ready(exchange_error) = stream.poll_closed(task) {
             return Poll::Ready(Err(exchange_error.into()));
         }
-        let may_rest = !is_to_end && is_quiet(served, stream, moved) && record.may_rest();
+        let may_rest = !is_to_end && is_quiet(served, stream, moved);
         if stream.rests_now(may_rest && is_open(upstream, up, down)) {
             return Poll::Ready(Ok(Some(moved)));
         }
@@ -196,7 +196,7 @@ fn is_quiet(served: &ServedConnection, stream: &Stream<'_>, moved: Instant) -> b
 fn is_open(upstream: &Upstream, up: &Upload<'_>, down: &Download<'_>) -> bool {
     let Upstream::Http1(upstream) = upstream else { return false };
     let received = &upstream.received;
-    upstream.is_plain() && received.is_empty() && up.may_rest_open() && down.may_rest(received)
+    upstream.may_rest() && received.is_empty() && up.may_rest_open() && down.may_rest(received)
 }
 
 /// Moves the upstream's bytes, and passes their end on. Ready when that is done.

@@ -1,39 +1,72 @@
 //! A connection of HTTP/1.1 in the middle of an exchange that rests: it is parked with both
 //! sockets, and the exchange is packed bytes. Before them stands the client's side.
 
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use crate::exchange::end::ExchangeEnd;
 use crate::exchange::rest::{ResumedExchange, resume};
 use crate::exchange::resting::{Resting, RestingSocket};
+use crate::exchange::switched::SwitchedAtRest;
 use eyelet_downstream::client::clock::ms;
 use eyelet_downstream::client::io::ClientStream;
 use eyelet_downstream::client::resting_client::{RestingClient, RestingClock};
 use eyelet_downstream::client::stream::Stream;
-use eyelet_downstream::connection::resting::RestingExchange;
+use eyelet_downstream::connection::resting::{RestingExchange, RestingState};
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::park;
 use eyelet_telemetry::upstream::CountedAt;
+use zeroize::Zeroizing;
 
 /// Parks a connection whose exchange rests.
 pub fn rest(client: ClientStream, mut served: ServedConnection, resting: Resting) {
-    let (mut rested, idle) = (resting.client, resting.since.elapsed());
-    // The engine has one timeout for all exchanges, and this one may have another.
-    let timeout = served.worker.shared.config.http.body_timeout;
-    let mut noted = idle;
-    if resting.idle_max != timeout {
-        noted = timeout.saturating_sub(resting.idle_max.saturating_sub(idle));
-        rested.clock = Some(RestingClock { idle_ms: ms(idle), noted_ms: ms(noted) });
-    }
-    let mut form = Vec::new();
+    let (mut form, mut rested) = (Zeroizing::new(Vec::new()), resting.client);
+    let noted = note_clock(&mut rested, &served, (resting.since, resting.idle_max));
     rested.pack(&mut form);
     let RestingSocket { socket, open } = resting.pack(&mut form);
+    served.info.decided.counted_at = CountedAt::resting(open);
+    park(client, served, (socket, noted), &form);
+}
+
+/// Parks a connection that has switched protocols.
+pub fn rest_switched(resting: SwitchedAtRest) {
+    let SwitchedAtRest { client, served, socket, exchange, since } = resting;
+    let (mut form, mut rested) = (Zeroizing::new(Vec::new()), RestingClient::default());
+    let idle_timeout = served.worker.shared.config.limits.idle_timeout;
+    let noted = note_clock(&mut rested, &served, (since, idle_timeout));
+    rested.pack(&mut form);
+    exchange.pack(&mut form);
+    park(client, served, (socket, noted), &form);
+}
+
+/// Notes the clock of an exchange that may be idle for so long, and was so since then. Returns how
+/// long its connection counts as idle.
+fn note_clock(
+    rested: &mut RestingClient,
+    served: &ServedConnection,
+    (since, idle_max): (Instant, Duration),
+) -> Duration {
+    // The engine has one timeout for all exchanges, and this one may have another.
+    let (timeout, idle) = (served.worker.shared.config.http.body_timeout, since.elapsed());
+    if idle_max == timeout {
+        return idle;
+    }
+    let noted = timeout.saturating_sub(idle_max.saturating_sub(idle));
+    rested.clock = Some(RestingClock { idle_ms: ms(idle), noted_ms: ms(noted) });
+    noted
+}
+
+fn park(
+    client: ClientStream,
+    mut served: ServedConnection,
+    (socket, noted): (OwnedFd, Duration),
+    form: &[u8],
+) {
     client.handle.set_connected(socket);
     client.handle.note_idle(noted);
     let preface = std::mem::take(&mut served.preface);
-    let (handle, relay) = client.into_resting(preface, form.into_boxed_slice());
+    let (handle, relay) = client.into_resting(preface, form.into());
     let mut info = served.end();
-    info.decided.counted_at = CountedAt::resting(open);
     park::park(&handle, &mut info, relay);
 }
 
@@ -42,13 +75,12 @@ pub fn rest(client: ClientStream, mut served: ServedConnection, resting: Resting
 pub async fn go_on(
     client: &mut ClientStream,
     served: &mut ServedConnection,
-    form: &[u8],
+    exchange: Option<(RestingClient, RestingExchange)>,
 ) -> (ExchangeEnd, bool) {
     let open = served.info.decided.counted_at.take().map(CountedAt::resumed).unwrap_or_default();
     let name = served.info.decided.upstream.as_ref();
     let name = name.map(|name| name.to_text()).unwrap_or_default().into();
-    let (Some(socket), Some((rested, exchange))) = (client.handle.take_upstream(), read(form))
-    else {
+    let (Some(socket), Some((rested, exchange))) = (client.handle.take_upstream(), exchange) else {
         return none();
     };
     let now = Instant::now();
@@ -71,7 +103,7 @@ fn none() -> (ExchangeEnd, bool) {
 }
 
 /// How long nothing of an exchange has moved.
-fn idle(client: &ClientStream, rested: &RestingClient) -> Duration {
+pub fn idle(client: &ClientStream, rested: &RestingClient) -> Duration {
     let counted = client.handle.idle();
     match rested.clock {
         None => counted,
@@ -87,10 +119,12 @@ pub fn is_exchange(form: &[u8]) -> bool {
     read(form).is_some()
 }
 
-/// Reads the client's side and the exchange, which agree on the request's end.
-fn read(form: &[u8]) -> Option<(RestingClient, RestingExchange)> {
+/// Reads the client's side and the exchange, which agree on the request's end. A WebSocket has
+/// switched protocols.
+pub fn read(form: &[u8]) -> Option<(RestingClient, RestingExchange)> {
     let (client, exchange) = RestingClient::unpack(form)?;
     let exchange = RestingExchange::unpack(exchange)?;
-    let is_of_http1 = client.body.is_none() == exchange.state.is_request_done();
+    let is_of_http1 = client.body.is_none() == exchange.state.is_request_done()
+        && !matches!(exchange.state, RestingState::WebSocket(_));
     is_of_http1.then_some((client, exchange))
 }

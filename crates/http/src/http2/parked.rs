@@ -10,6 +10,7 @@ use eyelet_memory::packed::{PackedBytes, SharedPieces};
 use eyelet_downstream::client::clock::{ms, now_ms};
 use eyelet_downstream::client::resting_stream::StreamFormV1;
 use eyelet_downstream::connection::resting::RestingExchange;
+use zeroize::Zeroizing;
 
 /// The version of the forms of streams.
 const VERSION: u8 = 1;
@@ -52,7 +53,9 @@ pub fn pack_state(state: &[u8], sockets: usize, pieces: &Rc<SharedPieces>) -> Op
 /// True if the exchange of a form is where its stream is.
 fn rests(form: &StreamFormV1<'_>, open: OpenStream) -> bool {
     RestingExchange::unpack(form.exchange).is_some_and(|RestingExchange { state, .. }| {
-        state.is_answered() == open.has_begun && state.is_request_done() == open.has_peer_ended
+        state.is_answered() == open.has_begun
+            && state.is_request_done() == open.has_peer_ended
+            && !state.has_switched()
     })
 }
 
@@ -67,7 +70,8 @@ pub(super) fn pack(
         return PackedBytes::pack(parked.as_bytes(), &common, pieces);
     }
     let len = u32::try_from(forms.len()).unwrap_or(u32::MAX).to_be_bytes();
-    PackedBytes::pack(&[parked.as_bytes(), forms, &len].concat(), &common, pieces)
+    let both = Zeroizing::new([parked.as_bytes(), forms, &len].concat());
+    PackedBytes::pack(&both, &common, pieces)
 }
 
 /// True if a state has streams that rest.
@@ -87,8 +91,11 @@ pub(super) fn split(state: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// Writes the forms of streams, and before them how long the connection counted as idle.
-pub(super) fn write_forms(noted: Duration, forms: &[StreamFormV1<'_>]) -> Vec<u8> {
-    let mut out = vec![VERSION];
+pub(super) fn write_forms(noted: Duration, forms: &[StreamFormV1<'_>]) -> Zeroizing<Vec<u8>> {
+    // It never grows: that would leave a copy of secrets that is not wiped.
+    let len = forms.iter().map(StreamFormV1::packed_len).sum::<usize>() + 1 + size_of::<u64>();
+    let mut out = Zeroizing::new(Vec::with_capacity(len));
+    out.push(VERSION);
     out.extend_from_slice(&ms(noted).to_be_bytes());
     forms.iter().for_each(|form| form.pack(&mut out));
     out

@@ -9,6 +9,7 @@ use eyelet_engine::worker::Handle;
 use eyelet_telemetry::upstream::{CountedAt, OpenExchange};
 
 use super::parked::read_forms;
+use zeroize::Zeroizing;
 
 /// The streams of a connection that wakes, in the order of their identifiers. `None`: they are not
 /// those of its sockets.
@@ -37,7 +38,7 @@ pub fn take_rested(
         let idle = Duration::from_millis(form.idle_ms).saturating_add(slept);
         let count = if has_counts { form.open.into() } else { 0 };
         rested.push(RestingStream {
-            form: form.exchange.to_vec(),
+            form: Zeroizing::new(form.exchange.to_vec()),
             socket: further.socket,
             name: form.name.unwrap_or(&upstream).into(),
             open: open.by_ref().take(count).collect::<Vec<OpenExchange>>(),

@@ -19,6 +19,7 @@ use super::tasks::{self, StreamJob, StreamWork};
 use super::{Last, ServedStreams};
 use crate::exchange::rest::ResumedExchange;
 use crate::exchange::resting::RestingSocket;
+use zeroize::Zeroizing;
 
 impl ServedStreams {
     /// Has the streams rest where all of them may, or go on where one does.
@@ -75,7 +76,7 @@ impl ServedStreams {
         let is_each = open.iter().map(|open| open.id).eq(resting.iter().map(|(id, _)| *id));
         let Some(state) = state.filter(|_| is_each) else { return self.end_unparked() };
         let mut info = self.served.info_now();
-        let (mut sockets, mut open, mut forms) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut sockets, mut open, mut forms) = (Vec::new(), Vec::new(), Zeroizing::default());
         if !resting.is_empty() {
             let noted = noted(&self.served, &resting);
             self.client.handle.note_idle(noted);

@@ -13,7 +13,7 @@ use http::{Method, StatusCode, request};
 use super::ServedConnection;
 use crate::connection::intermediary::Intermediary;
 use crate::connection::resting::RestingFacts;
-use crate::connection::trace::{EndedExchange, ExchangeTrace};
+use crate::connection::trace::{EndedExchange, ExchangeTrace, RestingTrace};
 
 /// Paths are cut in the log, so that people can read the lines.
 const PATH_CHARS_MAX: usize = 2048;
@@ -59,7 +59,11 @@ impl Record {
         let accepted_unix_ms = served.info.started_unix_ms();
         let began = facts.began_ms.map(|ms| accepted_unix_ms.saturating_add(ms));
         let upstream = served.info.decided.upstream.as_ref().map(|name| name.to_text().into());
+        let tracer = served.worker.shared.trace.as_ref();
+        let asked = (facts.method.as_ref(), facts.path.as_ref());
+        let resumed = |trace: Box<RestingTrace>| ExchangeTrace::resumed(tracer, *trace, asked);
         Self {
+            trace: facts.trace.map(|trace| Box::new(resumed(trace))),
             started_unix_ms: began.unwrap_or(0),
             method: facts.method,
             path: facts.path,
@@ -68,11 +72,6 @@ impl Record {
             upstream,
             ..Self::unread(served)
         }
-    }
-
-    /// True if the facts of the exchange may rest: a trace has more.
-    pub fn may_rest(&self) -> bool {
-        self.trace.is_none()
     }
 
     /// The facts of an exchange that rests. The upstream is its connection's.
@@ -88,6 +87,7 @@ impl Record {
             upstream_ms: self.upstream_ms,
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
+            trace: self.trace.as_ref().map(|trace| Box::new(trace.rest())),
         }
     }
 
@@ -100,10 +100,15 @@ impl Record {
         }
     }
 
-    /// Notes an upstream to which there is no connection, or one that rested.
+    /// Notes an upstream to which there is no connection.
     pub fn note_unreached(&mut self, name: &Arc<str>) {
+        self.note_kept(name, None);
+    }
+
+    /// Notes the upstream of an exchange that rested, and what was agreed on with it.
+    pub fn note_kept(&mut self, name: &Arc<str>, tls: Option<Arc<UpstreamTlsInfo>>) {
         self.upstream = Some(name.clone());
-        self.upstream_tls = None;
+        self.upstream_tls = tls;
     }
 
     /// Notes the head of the upstream's response, and the milliseconds until it came.

@@ -1,0 +1,226 @@
+//! Forms of exchanges at rest: stored ones, their sizes, and what is not read.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+use super::*;
+use eyelet_record::{Role, Session, Suite};
+
+/// [`events`] in version 1.
+const STORED: &[u8] = b"\x01\x01\x90\xbf\x05\x01\x03GET\x01\x12/events?topic=news\x01\xc8\x01\x01\
+    \x0c\xac\x02\xf0\xa2\x04\x00\x02\x00\x00\x01x\n\n\xe8\xfb\x03\x01\x0cnot accepted\x00";
+
+/// [`poll`] in version 1.
+const STORED_POLL: &[u8] = b"\x01\x01\x90\xbf\x05\x01\x03GET\x01\x12/events?topic=news\x00\x00\
+    \xac\x02\xf0\xa2\x04\x02\x00\x01\x0c\x01\xe9\x07\x00\xf5\x03\x00\x00\x00\x00\x01\x03GET";
+
+const PATH: &str = "/events?topic=news";
+
+fn events(path: &str) -> RestingExchange {
+    let facts = RestingFacts {
+        began_ms: Some(90_000),
+        method: Some(Method::GET),
+        path: Some(path.try_into().unwrap()),
+        status: Some(200),
+        upstream_ms: Some(12),
+        bytes_to_upstream: 300,
+        bytes_to_client: 70_000,
+        trace: None,
+    };
+    let download = RestingDownload {
+        place: (DecoderPlace::Size, 0),
+        received: BytesMut::new(),
+        events: Some(*b"x\n\n"),
+        passed: 65_000,
+        why_not: Some(WhyNot::NotAccepted),
+    };
+    let state = RestingState::PassesDown(RestingUpload::Sent, download);
+    RestingExchange { facts, state, tls: None }
+}
+
+fn poll_repeat() -> Option<Bytes> {
+    Some(Bytes::from_static(b"GET"))
+}
+
+/// A request that waits for its response.
+fn poll() -> RestingExchange {
+    let facts = RestingFacts { status: None, upstream_ms: None, ..events(PATH).facts };
+    let codings = RestingCodings::import((12, Some([1_001, 0, 501, 0, 0, 0, 0])));
+    let wait = RestingWait { upload: RestingUpload::Sent, codings, repeat: poll_repeat() };
+    RestingExchange { facts, state: RestingState::AwaitsHead(wait), tls: None }
+}
+
+/// A session cannot be compared but by its form.
+impl PartialEq for RestingExchange {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.facts, &self.state) == (&other.facts, &other.state) && packed(self) == packed(other)
+    }
+}
+
+fn packed(exchange: &RestingExchange) -> Vec<u8> {
+    let mut form = Vec::new();
+    exchange.pack(&mut form);
+    form
+}
+
+/// Bytes of an event stream at rest. With its slot (240), what the slot points to (40) and what
+/// the allocator adds to both, it stays below 400.
+#[test]
+fn an_event_stream_is_small() {
+    assert_eq!(packed(&events(PATH)).len(), STORED.len());
+    assert_eq!(STORED.len(), 66);
+}
+
+/// Another process may have written it, of any release since this version.
+#[test]
+fn the_stored_form_is_read_for_ever() {
+    let exchange = events(PATH);
+    assert_eq!(packed(&exchange), STORED, "version 1 has changed, which it must not");
+    assert_eq!(RestingExchange::unpack(STORED), Some(exchange));
+    assert_eq!(packed(&poll()), STORED_POLL, "version 1 has changed, which it must not");
+    assert_eq!(RestingExchange::unpack(STORED_POLL), Some(poll()));
+}
+
+/// Bytes of a request that waits: with its slot (240), what the slot points to (40) and what
+/// the allocator adds, a long poll stays far below 600.
+#[test]
+fn a_request_that_waits_is_small() {
+    assert_eq!(packed(&poll()).len(), 54, "of which the head has 4");
+}
+
+#[test]
+fn a_request_that_waits_has_one_form() {
+    let wait = |change: &dyn Fn(&mut RestingWait)| {
+        let mut exchange = poll();
+        let RestingState::AwaitsHead(wait) = &mut exchange.state else { panic!() };
+        change(wait);
+        exchange
+    };
+    for upload in [
+        RestingUpload::Sent,
+        RestingUpload::Open(Encoder::Plain),
+        RestingUpload::Open(Encoder::Chunked),
+    ] {
+        let repeat = || poll_repeat().filter(|_| upload == RestingUpload::Sent);
+        for exchange in [
+            wait(&|wait| (wait.upload, wait.repeat) = (upload, repeat())),
+            wait(&|wait| (wait.upload, wait.repeat, wait.codings) = (upload, None, None)),
+        ] {
+            let form = packed(&exchange);
+            assert_eq!(RestingExchange::unpack(&form), Some(exchange));
+            for len in 0..form.len() {
+                assert!(RestingExchange::unpack(&form[..len]).is_none(), "{len}");
+            }
+        }
+    }
+    let long = Some(Bytes::from_static(&[b'a'; REPEAT_BYTES_MAX + 1]));
+    for exchange in [
+        wait(&|wait| wait.upload = RestingUpload::Open(Encoder::Plain)),
+        wait(&|wait| wait.repeat.clone_from(&long)),
+    ] {
+        assert!(RestingExchange::unpack(&packed(&exchange)).is_none());
+    }
+    let answered = RestingFacts { status: Some(200), ..poll().facts };
+    let unknown = RestingFacts { method: None, ..poll().facts };
+    for facts in [answered, unknown] {
+        let exchange = RestingExchange { facts, ..poll() };
+        assert!(RestingExchange::unpack(&packed(&exchange)).is_none());
+    }
+}
+
+#[test]
+fn an_exchange_has_one_form_and_is_the_same_behind_it() {
+    for place in [
+        DecoderPlace::Left(1 << 40),
+        DecoderPlace::UntilClose,
+        DecoderPlace::Size,
+        DecoderPlace::Chunk(7),
+        DecoderPlace::ChunkEnd,
+        DecoderPlace::Trailers,
+    ] {
+        let mut exchange = events("/");
+        let RestingState::PassesDown(_, download) = &mut exchange.state else { panic!() };
+        (download.place.0, download.received) = (place, BytesMut::from(&b"3;a"[..]));
+        let form = packed(&exchange);
+        assert_eq!(RestingExchange::unpack(&form).as_ref(), Some(&exchange));
+        for len in 0..form.len() {
+            assert!(RestingExchange::unpack(&form[..len]).is_none(), "{place:?}: {len}");
+        }
+        let longer = [&form[..], &[0]].concat();
+        assert!(RestingExchange::unpack(&longer).is_none(), "{place:?}");
+    }
+}
+
+#[test]
+fn what_no_exchange_has_is_not_read() {
+    let changes: [fn(&mut RestingExchange); 7] = [
+        |one| one.facts.status = Some(99),
+        |one| one.facts.status = Some(1000),
+        |one| one.facts.bytes_to_client = MOVED_BYTES_MAX + 1,
+        |one| one.facts.path = Some("/".repeat(PATH_BYTES_MAX + 1).try_into().unwrap()),
+        |one| one.facts.method = Method::from_bytes(&[b'A'; METHOD_BYTES_MAX + 1]).ok(),
+        |one| {
+            let RestingState::PassesDown(_, download) = &mut one.state else { panic!() };
+            download.place.0 = DecoderPlace::Chunk(u64::MAX);
+        },
+        |one| {
+            let RestingState::PassesDown(_, download) = &mut one.state else { panic!() };
+            download.received = BytesMut::zeroed(RECEIVED_BYTES_MAX + 1);
+        },
+    ];
+    for (nth, change) in changes.into_iter().enumerate() {
+        let mut exchange = events("/");
+        change(&mut exchange);
+        assert!(RestingExchange::unpack(&packed(&exchange)).is_none(), "{nth}");
+    }
+    let of_next = [&[VERSION | 0x80], &packed(&events("/"))[1..]].concat();
+    assert!(RestingExchange::unpack(&of_next).is_none());
+}
+
+/// A WebSocket in the middle of a frame both ways, or between two.
+#[test]
+fn a_websocket_has_one_form() {
+    let mut part = FrameReader::default();
+    part.read(&[0x81, 0x85, 1]);
+    for (frames, bytes) in [([FrameReader::default(); 2], 46), ([part; 2], 46 + 2 * EXPORT_BYTES)] {
+        let state = RestingState::WebSocket(RestingWebSocket { frames, passed: 70_000 });
+        let exchange = RestingExchange { facts: events(PATH).facts, state, tls: None };
+        let form = packed(&exchange);
+        assert_eq!(form.len(), bytes);
+        assert_eq!(RestingExchange::unpack(&form), Some(exchange));
+        for len in 0..form.len() {
+            assert!(RestingExchange::unpack(&form[..len]).is_none(), "{len}");
+        }
+    }
+    let state = RestingWebSocket { frames: [part; 2], passed: MOVED_BYTES_MAX + 1 };
+    let facts = events("/").facts;
+    let exchange = RestingExchange { facts, state: RestingState::WebSocket(state), tls: None };
+    assert!(RestingExchange::unpack(&packed(&exchange)).is_none());
+}
+
+/// [`switched`] in version 1.
+const STORED_SWITCHED: &[u8] = b"\x03\x00\x00\x00\x00\x00\x00\x00\x03\x01\x00\x00\x03\x01\x03\x02\
+    \x20aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\x20bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb\x09\x08\x00";
+
+/// A connection that has switched protocols, with TLS to its upstream. It has no facts.
+fn switched(frames: Option<[FrameReader; 2]>) -> RestingExchange {
+    let (theirs, ours) = ([b'a'; 32], [b'b'; 32]);
+    let session = Session::tls13(Role::Client, Suite::Aes128Gcm, &ours, &theirs, 9, 8).unwrap();
+    let tls = Some(RestingTls { session: Box::new(session), info: None });
+    RestingExchange { facts: RestingFacts::default(), state: RestingState::Switched(frames), tls }
+}
+
+#[test]
+fn a_switched_connection_has_one_form() {
+    let between = FrameReader::default();
+    assert_eq!(packed(&switched(Some([between; 2]))), STORED_SWITCHED, "version 1 has changed");
+    let mut part = between;
+    part.read(&[0x81, 0x85, 1]);
+    for frames in [None, Some([between; 2]), Some([between, part])] {
+        let exchange = switched(frames);
+        let form = packed(&exchange);
+        assert_eq!(RestingExchange::unpack(&form).as_ref(), Some(&exchange));
+        for len in 0..form.len() {
+            assert!(RestingExchange::unpack(&form[..len]).is_none(), "{len}");
+        }
+        assert!(RestingExchange::unpack(&[&form[..], &[0]].concat()).is_none());
+    }
+}
