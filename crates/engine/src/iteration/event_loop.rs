@@ -10,14 +10,13 @@ use std::time::{Duration, Instant};
 
 use eyelet_sys::epoll::Events;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
-use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::iteration::accept::{Accepting, LAST_ACCEPT_TIME};
 use crate::shedding::drain;
 use crate::table::SlotState;
 use crate::table::timer_wheel::TICK_MS;
-use crate::worker::{ListenerSocket, Order, Worker};
+use crate::worker::{ListenerSocket, Order, Worker, WorkerOrders};
 
 /// Events taken in one iteration, so that a tick is never far away.
 const EVENTS: usize = 512;
@@ -223,13 +222,11 @@ impl Iterations {
 pub async fn run(
     worker: Rc<Worker>,
     sockets: Vec<ListenerSocket>,
-    mut orders: watch::Receiver<Order>,
+    mut orders: WorkerOrders,
 ) -> io::Result<()> {
     let mut iterations = Iterations::new(worker.clone(), sockets)?;
-    // The sender is gone only when the process is going.
-    while iterations.until(orders.changed()).await?.is_ok() {
-        let order = *orders.borrow_and_update();
-        let goes_on = match order {
+    loop {
+        let goes_on = match iterations.until(orders.next()).await? {
             Order::Drain => false,
             Order::HandOver => iterations.hand_over(&mut orders).await?,
             Order::Hold | Order::Serve | Order::Reload(_) | Order::Settled => true,

@@ -6,8 +6,8 @@ use std::pin::pin;
 use std::time::Instant;
 
 use eyelet_memory::slab::Key;
+use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TryRecvError;
-use tokio::sync::{mpsc, watch};
 
 use crate::departure::{BatchAnswer, Departure};
 use crate::iteration::accept::LAST_ACCEPT_TIME;
@@ -16,7 +16,7 @@ use crate::moving::batch::{self, PLACED_AT_ONCE};
 use crate::moving::handover::Detached;
 use crate::moving::search::Search;
 use crate::shedding::retired;
-use crate::worker::Order;
+use crate::worker::{Order, WorkerOrders};
 
 /// Orders to a worker that leaves.
 enum HandoverEvent {
@@ -29,10 +29,7 @@ impl Iterations {
     /// Leaves: the other process accepts, and gets what is parked and what is parked later. What
     /// cannot leave goes on here. Returns whether this worker serves on because the other process
     /// has died. If not, what is left drains.
-    pub(super) async fn hand_over(
-        &mut self,
-        orders: &mut watch::Receiver<Order>,
-    ) -> io::Result<bool> {
+    pub(super) async fn hand_over(&mut self, orders: &mut WorkerOrders) -> io::Result<bool> {
         let worker = self.worker.clone();
         let departure = worker.program().and_then(|program| program.departure());
         let Some(departure) = departure else { return Ok(false) };
@@ -134,7 +131,7 @@ impl Iterations {
     async fn next_event(
         &mut self,
         answers: &mut mpsc::Receiver<BatchAnswer>,
-        orders: &mut watch::Receiver<Order>,
+        orders: &mut WorkerOrders,
     ) -> io::Result<Option<HandoverEvent>> {
         if self.worker.moving.is_searching.get() {
             others_first().await;
@@ -147,11 +144,7 @@ impl Iterations {
         let next_event = pin!(async {
             tokio::select! {
                 answer = answers.recv() => HandoverEvent::Answer(answer),
-                // Without a sender the process is going.
-                changed = orders.changed() => HandoverEvent::Order(match changed {
-                    Ok(()) => *orders.borrow_and_update(),
-                    Err(_) => Order::Drain,
-                }),
+                order = orders.next() => HandoverEvent::Order(order),
             }
         });
         self.next(next_event).await

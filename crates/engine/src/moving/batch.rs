@@ -376,7 +376,7 @@ mod tests {
     use crate::relay::terminate::Terminated;
     use crate::relay::{Flow, Relay};
     use crate::testing::worker;
-    use crate::worker::Order;
+    use crate::worker::{Order, Orders, WorkerOrders};
     use eyelet_record::{Role, Session, Suite};
     use tokio::sync::mpsc::channel;
 
@@ -563,7 +563,7 @@ mod tests {
             drop(left);
             let arrival = Arrival { batch, may_go_back: true, read, committed };
             assert!(arrivals.try_send(arrival).is_ok());
-            let (order, orders) = tokio::sync::watch::channel(Order::Serve);
+            let (order, orders) = tokio::sync::watch::channel(Orders::default());
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let ran = tokio::task::LocalSet::new().block_on(&runtime, async {
@@ -578,8 +578,8 @@ mod tests {
                         tokio::task::yield_now().await;
                     }
                 }
-                order.send(Order::Drain).unwrap();
-                run(new.clone(), Vec::new(), orders).await
+                order.send_modify(|orders| orders.add(Order::Drain));
+                run(new.clone(), Vec::new(), WorkerOrders::new(orders)).await
             });
             ran.unwrap();
             assert_eq!(new.process.open.load(Relaxed), 0, "{placed}");

@@ -41,7 +41,7 @@ pub mod source;
 mod state;
 
 pub use handle::WaitError;
-pub use process::{ListenerSocket, Order, Process, Settings, Update};
+pub use process::{ListenerSocket, Order, Orders, Process, Settings, Update, WorkerOrders};
 pub use registration::Registration;
 
 /// The program's work on a connection. It ends when the connection has ended or is parked.

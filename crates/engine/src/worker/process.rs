@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use eyelet_memory::budget::Budget;
 use eyelet_sys::socket;
+use tokio::sync::watch;
 
 /// Limits that the configuration sets for the event loop. A reload may change them.
 #[derive(Clone, Copy, Debug)]
@@ -29,11 +30,10 @@ pub struct Settings {
     pub may_list: bool,
 }
 
-/// Orders of the process to its workers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// An order of the process to its workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Serve by the configuration that the process was started with.
-    #[default]
     Serve,
     /// Serve by the newest one, which has this generation: [`crate::worker::Program::update`] gives
     /// it.
@@ -48,6 +48,92 @@ pub enum Order {
     Settled,
     /// End: accept no more, and let the connections end.
     Drain,
+}
+
+/// All orders so far. Each part only grows, so no order hides another one from a worker that has
+/// not looked in between.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Orders {
+    may_serve: bool,
+    /// The newest configuration's generation, if there was a reload.
+    generation: u64,
+    /// How often the workers were to leave. They come back where the other process dies.
+    departures: u32,
+    /// The departure that has settled: the last of all.
+    settled: u32,
+    drains: bool,
+}
+
+impl Orders {
+    /// Adds an order.
+    pub fn add(&mut self, order: Order) {
+        match order {
+            Order::Hold => {}
+            Order::Serve => self.may_serve = true,
+            Order::Reload(generation) => self.generation = self.generation.max(generation),
+            Order::HandOver => self.departures += 1,
+            Order::Settled => self.settled = self.departures,
+            Order::Drain => self.drains = true,
+        }
+    }
+
+    /// The first order that a worker has not `obeyed`, and notes that it has. Nothing but a drain
+    /// comes before the order to serve.
+    fn next(&self, obeyed: &mut Self) -> Option<Order> {
+        if self.drains && !obeyed.drains {
+            obeyed.drains = true;
+            return Some(Order::Drain);
+        }
+        if !self.may_serve {
+            return None;
+        }
+        if !obeyed.may_serve {
+            obeyed.may_serve = true;
+            return Some(Order::Serve);
+        }
+        if obeyed.departures < self.departures {
+            obeyed.departures = self.departures;
+            return Some(Order::HandOver);
+        }
+        if obeyed.settled < self.settled {
+            obeyed.settled = self.settled;
+            return Some(Order::Settled);
+        }
+        if obeyed.generation < self.generation {
+            obeyed.generation = self.generation;
+            return Some(Order::Reload(self.generation));
+        }
+        None
+    }
+}
+
+/// The orders to one worker, which obeys one after the other.
+pub struct WorkerOrders {
+    all: watch::Receiver<Orders>,
+    obeyed: Orders,
+}
+
+impl WorkerOrders {
+    /// The orders of a process.
+    pub fn new(all: watch::Receiver<Orders>) -> Self {
+        Self { all, obeyed: Orders::default() }
+    }
+
+    /// Waits for the next order. Without a sender the process is going.
+    pub async fn next(&mut self) -> Order {
+        loop {
+            if let Some(order) = self.all.borrow_and_update().next(&mut self.obeyed) {
+                return order;
+            }
+            if self.all.changed().await.is_err() {
+                if std::mem::replace(&mut self.obeyed.drains, true) {
+                    // It was told.
+                    std::future::pending::<()>().await;
+                }
+                return Order::Drain;
+            }
+        }
+    }
 }
 
 /// A listening socket of one worker.
@@ -101,5 +187,51 @@ impl Process {
     pub const fn new(budget: Arc<Budget>) -> Self {
         let [open, descriptors, workers] = [const { AtomicUsize::new(0) }; 3];
         Self { open, budget, descriptors, workers }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    /// What a worker obeys that looks now.
+    fn obeyed(orders: &mut WorkerOrders) -> Vec<Order> {
+        let mut obeyed = Vec::new();
+        let task = &mut Context::from_waker(Waker::noop());
+        while let Poll::Ready(order) = std::pin::pin!(orders.next()).poll(task) {
+            obeyed.push(order);
+        }
+        obeyed
+    }
+
+    /// A reload behind the order to leave, or a second one, comes before the worker has looked.
+    #[test]
+    fn no_order_hides_another() {
+        let (orders, all) = watch::channel(Orders::default());
+        let mut worker = WorkerOrders::new(all);
+        let order = |order| orders.send_modify(|orders: &mut Orders| orders.add(order));
+        order(Order::Reload(1));
+        assert!(obeyed(&mut worker).is_empty(), "it holds");
+        order(Order::Serve);
+        assert_eq!(obeyed(&mut worker), [Order::Serve, Order::Reload(1)]);
+        [Order::HandOver, Order::Reload(3), Order::Reload(2)].into_iter().for_each(order);
+        assert_eq!(obeyed(&mut worker), [Order::HandOver, Order::Reload(3)]);
+        // The other process has died, and the next one serves for good.
+        [Order::HandOver, Order::Settled, Order::Reload(4)].into_iter().for_each(order);
+        assert_eq!(obeyed(&mut worker), [Order::HandOver, Order::Settled, Order::Reload(4)]);
+        [Order::Drain, Order::Reload(5)].into_iter().for_each(order);
+        assert_eq!(obeyed(&mut worker), [Order::Drain, Order::Reload(5)]);
+        drop(orders);
+        assert!(obeyed(&mut worker).is_empty(), "a drain is told once");
+    }
+
+    #[test]
+    fn a_worker_without_a_process_drains() {
+        let (orders, all) = watch::channel(Orders::default());
+        let mut worker = WorkerOrders::new(all);
+        drop(orders);
+        assert_eq!(obeyed(&mut worker), [Order::Drain]);
     }
 }

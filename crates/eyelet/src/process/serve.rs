@@ -32,7 +32,7 @@ use eyelet_engine::departure::Departure;
 use eyelet_engine::iteration::{DropFutures, run};
 use eyelet_engine::listing::{self, Connections, Queries};
 use eyelet_engine::moving::batch::{self, Arrival, Arrivals};
-use eyelet_engine::worker::{ListenerSocket, Order};
+use eyelet_engine::worker::{ListenerSocket, Order, Orders, WorkerOrders};
 use eyelet_memory::budget::Budget;
 use eyelet_sources::{ChangedSources, Served, SourceWatcher};
 use eyelet_telemetry::counters::{self, Counters};
@@ -79,7 +79,7 @@ pub enum StartError {
 /// A running edge.
 pub struct Running {
     published: Arc<Published>,
-    orders: watch::Sender<Order>,
+    orders: watch::Sender<Orders>,
     workers: Vec<JoinHandle<()>>,
     writer: Writer,
     /// The log of the earlier configuration, while a worker writes to it.
@@ -190,7 +190,7 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
     let (connections, queries) = Connections::new(count);
     let predecessors = Arc::<Predecessors>::default();
     let admin = AdminKeeper::new(&published, ticket_keeper.keys(), connections, &predecessors);
-    let (orders, ordered) = watch::channel(order);
+    let orders = watch::Sender::<Orders>::default();
     let mut running = Running {
         published,
         orders,
@@ -213,7 +213,8 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
     // the memory.
     eyelet_sys::memory::trim();
     eyelet_sys::memory::forget_code();
-    if let Err(error) = running.work(queries, &ordered) {
+    running.order(order);
+    if let Err(error) = running.work(queries) {
         // The workers that were made have little or nothing to finish.
         running.drain();
         return Err(StartError::Worker(error));
@@ -261,7 +262,7 @@ fn make(
 
 impl Running {
     /// Starts the workers. Waits until all have warmed up, or one fails.
-    fn work(&mut self, queries: Vec<Queries>, ordered: &watch::Receiver<Order>) -> io::Result<()> {
+    fn work(&mut self, queries: Vec<Queries>) -> io::Result<()> {
         let count = queries.len();
         let (made, all_made) = sync_channel(count);
         for (index, queries) in queries.into_iter().enumerate() {
@@ -269,8 +270,8 @@ impl Running {
             let log = self.writer.log(counters.clone());
             let (sender, arrivals) = channel(ARRIVALS_MAX);
             self.arrivals.push((sender, counters.clone()));
-            let (published, ordered, made) =
-                (self.published.clone(), ordered.clone(), made.clone());
+            let orders = WorkerOrders::new(self.orders.subscribe());
+            let (published, made) = (self.published.clone(), made.clone());
             let body = move || {
                 let sockets = sockets(&published.listeners(), index, count);
                 let (result, worker) = match make(index as u16, published.snapshot(), log, counters)
@@ -283,7 +284,7 @@ impl Running {
                 let _ = made.send(result);
                 drop(made);
                 let Some((worker, runtime)) = worker else { return };
-                serve(index, (worker, arrivals, queries), &runtime, published, sockets, ordered);
+                serve(index, (worker, arrivals, queries), &runtime, published, sockets, orders);
             };
             let thread = std::thread::Builder::new().name(format!("worker-{index}"));
             self.workers.push(thread.spawn(body)?);
@@ -294,6 +295,11 @@ impl Running {
             return Err(io::Error::other("internal error"));
         }
         Ok(())
+    }
+
+    /// Adds an order to the workers.
+    fn order(&self, order: Order) {
+        self.orders.send_modify(|orders| orders.add(order));
     }
 
     /// Makes the workers serve by another configuration, each from its next iteration on: see
@@ -335,8 +341,7 @@ impl Running {
         self.earlier.push(earlier);
         self.untidy = Some(generation);
         self.watch_sources();
-        // This fails only if no worker is left.
-        let _ = self.orders.send(Order::Reload(generation));
+        self.order(Order::Reload(generation));
         Ok(Reloaded { generation, unchanged })
     }
 
@@ -350,8 +355,7 @@ impl Running {
         follow_modes(&listeners, &self.published.snapshot().config)?;
         self.published.set_first_id(first_id);
         self.open_admin();
-        // This fails only if no worker is left.
-        let _ = self.orders.send(Order::Serve);
+        self.order(Order::Serve);
         Ok(())
     }
 
@@ -381,8 +385,7 @@ impl Running {
     /// Lets the workers leave for the process that replaces this one.
     pub fn hand_over(&self, departures: Vec<Departure>) {
         self.published.depart(departures);
-        // This fails only if no worker is left.
-        let _ = self.orders.send(Order::HandOver);
+        self.order(Order::HandOver);
     }
 
     /// Gives up what the process that replaces this one has now, because it serves for good: the
@@ -405,8 +408,7 @@ impl Running {
         if let Err(error) = finished {
             tracing::error!("dictionaries go on: {error}");
         }
-        // This fails only if no worker is left.
-        let _ = self.orders.send(Order::Settled);
+        self.order(Order::Settled);
     }
 
     /// Writes to the access log's new file if the present one was renamed: nobody reloads a process
@@ -522,8 +524,7 @@ impl Running {
         self.published.publish(snapshot, self.published.listeners(), self.writer.lines());
         self.earlier.push(earlier);
         self.untidy = Some(generation);
-        // This fails only if no worker is left.
-        let _ = self.orders.send(Order::Reload(generation));
+        self.order(Order::Reload(generation));
     }
 
     /// The newest configuration.
@@ -626,8 +627,7 @@ impl Running {
         // A process that replaces this one gets the lock of the folder for certificates now.
         drop(self.acme_keeper);
         self.admin.note_draining();
-        // If no worker is left there is nothing to drain.
-        let _ = self.orders.send(Order::Drain);
+        self.orders.send_modify(|orders| orders.add(Order::Drain));
         for worker in self.workers {
             // A worker that panicked has logged it.
             let _ = worker.join();
@@ -656,7 +656,7 @@ fn serve(
     runtime: &Runtime,
     published: Arc<Published>,
     sockets: Vec<ListenerSocket>,
-    mut ordered: watch::Receiver<Order>,
+    mut orders: WorkerOrders,
 ) {
     let engine = worker.engine.clone();
     let generation = worker.snapshot.generation;
@@ -666,17 +666,14 @@ fn serve(
     let last = DropFutures(engine.clone());
     let life = async {
         // A process that ends before it has served must not touch the other process's queues.
-        match ordered.wait_for(|order| *order != Order::Hold).await {
-            Ok(order) if *order != Order::Drain => {}
-            Ok(_) | Err(_) => return Ok(()),
+        if orders.next().await == Order::Drain {
+            return Ok(());
         }
-        // The event loop obeys the order that ended the wait, if it is another than to serve.
-        ordered.mark_changed();
         engine.set_next_id(published.first_id());
         tokio::task::spawn_local(batch::arrive(engine.clone(), arrivals));
         tokio::task::spawn_local(listing::answer(engine.clone(), queries));
         published.note_served(index, generation);
-        run(engine, sockets, ordered).await
+        run(engine, sockets, orders).await
     };
     let ended = tasks.block_on(runtime, life);
     // Connections that end here write through the service, so it is dropped last.

@@ -98,7 +98,7 @@ impl Signals {
                     Ok(outcome) => log("reload", &outcome),
                     Err(stop) => return stop,
                 },
-                // An order to the workers would hide the one to leave.
+                // Reloads are refused then.
                 Ok(()) = changed.changed(), if edge.upgrade.is_none() => {
                     if !edge.running.take_changed() {
                         continue;
