@@ -171,8 +171,8 @@ struct ServedStreams {
     armed_ms: u64,
     /// When it is parked if it can be.
     rest_at_ms: u64,
-    /// True if its worker was leaving when its streams were last told.
-    was_leaving: bool,
+    /// True if its streams were to rest at once when they were last told.
+    rested_at_once: bool,
     /// Most bytes sealed at once of a body that is read from its upstream.
     pass_bytes_max: usize,
 }
@@ -194,7 +194,7 @@ impl ServedStreams {
             pass_bytes_max: READ_BYTES,
             is_greeted: false,
             is_unused: true,
-            was_leaving: false,
+            rested_at_once: false,
             now_ms,
             idle_at_ms: now_ms + ms(http.head_timeout),
             armed_ms: u64::MAX,

@@ -42,6 +42,7 @@ impl Iterations {
         let mut sockets = Some(worker.leave(&mut self.accepting, &kept, now + LAST_ACCEPT_TIME));
         drop(kept);
         worker.moving.is_leaving.set(true);
+        worker.moving.is_awaited.set(true);
         worker.moving.reads_below.set(reads_below);
         batch::wake_active(&worker);
         let mut search = Search::new(batches, descriptors_max);
@@ -71,6 +72,7 @@ impl Iterations {
                 None => {}
                 Some(HandoverEvent::Order(Order::Settled)) => {
                     sockets = None;
+                    worker.moving.is_awaited.set(false);
                     // An order to reload that came before was not obeyed.
                     worker.reload(&mut self.accepting, Instant::now());
                 }
@@ -106,7 +108,8 @@ impl Iterations {
                 let sent = sent.into_iter().enumerate();
                 let back = sent.filter(|(index, _)| refused.binary_search(index).is_ok());
                 let back = back.map(|(_, connection)| connection).collect();
-                search.keep(self.put_back(back).await?);
+                let back = self.put_back(back).await?;
+                search.keep(&self.worker, back);
             }
             BatchAnswer::Refused | BatchAnswer::Over => {
                 self.put_back(sent).await?;

@@ -1,7 +1,6 @@
 //! Takes batches of parked connections out of a worker, and places them into one of another
 //! process.
 
-use std::collections::HashSet;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -22,6 +21,7 @@ use crate::departure::{BATCH_BYTES, BATCH_DESCRIPTORS_MAX, ConnectionBatch, Leav
 use crate::moving::handover::{
     self, Detached, ImportError, MESSAGE_BYTES_MAX, Stays, attach, detach, reserve,
 };
+use crate::moving::staying::Staying;
 use crate::ready::FURTHER_MAX;
 use crate::table::{Slot, SlotState};
 use crate::worker::Worker;
@@ -114,7 +114,7 @@ pub fn next(
     descriptors_max: usize,
     slots_max: u32,
     end: Instant,
-    staying: &HashSet<Key>,
+    staying: &Staying,
 ) -> SearchResult {
     let mut taken = Taken::default();
     // Otherwise the table, which may be large, would be searched in vain.
@@ -129,7 +129,7 @@ pub fn next(
             false => {}
         }
         let key = worker.table.borrow().next_keys(&worker.moving.cursor, 1).next();
-        let Some(key) = key.filter(|key| !staying.contains(key)) else { continue };
+        let Some(key) = key.filter(|key| !staying.has(*key)) else { continue };
         match detach(worker, key, descriptors_max - taken.sockets.len()) {
             Ok(detached) => taken.add(detached),
             // The next batch begins with it.
@@ -406,7 +406,7 @@ mod tests {
     /// Parks so many connections, and takes them out again as a batch.
     fn detached(worker: &Rc<Worker>, count: usize, descriptors_max: usize) -> Detachment {
         (0..count).for_each(|_| _ = terminated(worker));
-        found(next(worker, descriptors_max, u32::MAX, far(), &HashSet::new()))
+        found(next(worker, descriptors_max, u32::MAX, far(), &Staying::new()))
     }
 
     fn found(found: SearchResult) -> Detachment {
@@ -512,8 +512,10 @@ mod tests {
             one.sockets().all(|own| own.as_raw_fd() == socket.as_raw_fd())
         }));
         drop(batch);
-        let staying: HashSet<Key> = put_back(&old, connections).into_iter().collect();
-        assert_eq!(staying.len(), 4);
+        let mut staying = Staying::new();
+        let back = put_back(&old, connections);
+        assert_eq!(back.len(), 4);
+        staying.add(&mut old.table.borrow_mut(), back);
         let rest = found(next(&old, 100, u32::MAX, far(), &staying));
         assert_eq!(rest.connections.len(), 5, "those that stay are not taken again");
         assert!(matches!(next(&old, 100, u32::MAX, far(), &staying), SearchResult::Nothing));
@@ -524,7 +526,7 @@ mod tests {
         let old = worker();
         (0..9).for_each(|_| _ = terminated(&old));
         let now = Instant::now();
-        let detachment = found(next(&old, 100, u32::MAX, now, &HashSet::new()));
+        let detachment = found(next(&old, 100, u32::MAX, now, &Staying::new()));
         assert_eq!((detachment.connections.len(), detachment.batch.sockets.len()), (1, 1));
         assert_eq!(old.counters.parked.value(), 8);
     }
@@ -534,7 +536,8 @@ mod tests {
     fn a_search_in_vain_ends_with_its_time_and_goes_on() {
         let old = worker();
         (0..3 * CLOCK_SLOTS).for_each(|_| _ = terminated(&old));
-        let staying: HashSet<Key> = old.table.borrow().keys().into_iter().collect();
+        let (mut staying, keys) = (Staying::new(), old.table.borrow().keys());
+        staying.add(&mut old.table.borrow_mut(), keys);
         let (mut left, mut parts) = (old.table.borrow().slots(), 0);
         while let SearchResult::NotThrough(looked) = next(&old, 100, left, Instant::now(), &staying)
         {
@@ -556,7 +559,7 @@ mod tests {
             settings.drain_timeout = Duration::ZERO;
             new.settings.set(settings);
             let clients: Vec<OwnedFd> = (0..MANY).map(|_| with_client(&old)).collect();
-            let left = found(next(&old, usize::MAX, u32::MAX, far(), &HashSet::new()));
+            let left = found(next(&old, usize::MAX, u32::MAX, far(), &Staying::new()));
             let ((arrivals, queue), (read, is_read)) = (channel(1), sync_channel(1));
             let (commit, committed) = oneshot::channel();
             let batch = received(&left.batch);

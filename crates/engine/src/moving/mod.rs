@@ -3,3 +3,4 @@
 pub mod batch;
 pub mod handover;
 pub(crate) mod search;
+pub(crate) mod staying;

@@ -1,7 +1,6 @@
 //! The search of a worker that leaves: it takes parked connections out, batch by batch, and says
 //! how far it is.
 
-use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
@@ -11,6 +10,7 @@ use eyelet_memory::slab::Key;
 use crate::departure::{BATCH_DESCRIPTORS_MAX, Leaving};
 use crate::moving::batch::{self, CONNECTION_DESCRIPTORS, Detachment, SearchResult};
 use crate::moving::handover::Detached;
+use crate::moving::staying::Staying;
 use crate::table::timer_wheel::TICK_MS;
 use crate::worker::Worker;
 
@@ -21,8 +21,8 @@ pub struct Search {
     batches: SyncSender<Leaving>,
     /// Most descriptors of a batch.
     descriptors_max: usize,
-    /// Connections that the other process has refused. They are not offered again.
-    staying: HashSet<Key>,
+    /// Connections that the other process has refused.
+    staying: Staying,
     /// Slots that it has looked at in vain since it began anew.
     looked: u32,
     state: Searching,
@@ -50,15 +50,12 @@ const EMPTY_SEARCHES: u32 = 2;
 /// Slots that a search looks at once all has left: what is parked later may wait for a few seconds,
 /// and connections that cannot leave may fill the table.
 const LATE_SLOTS_MAX: u32 = 4096;
-/// Connections of a worker that the other process may refuse, about 100 KiB of keys. It is full
-/// then, or reads little of what this one writes, so nothing more is offered.
-const STAYING_MAX: usize = 4096;
 
 impl Search {
     /// A search that begins now.
     pub fn new(batches: SyncSender<Leaving>, descriptors_max: usize) -> Self {
         let descriptors_max = descriptors_max.clamp(CONNECTION_DESCRIPTORS, BATCH_DESCRIPTORS_MAX);
-        let (at, state, staying) = (Instant::now(), Searching::Empty(0), HashSet::new());
+        let (at, state, staying) = (Instant::now(), Searching::Empty(0), Staying::new());
         Self { at, batches, descriptors_max, staying, looked: 0, state }
     }
 
@@ -69,6 +66,11 @@ impl Search {
         let (now, is_over) =
             (Instant::now(), matches!(self.state, Searching::Stopped | Searching::Left));
         if is_over || now < self.at {
+            return Vec::new();
+        }
+        if !self.staying.has_room(&mut worker.table.borrow_mut(), now) {
+            self.at = now + Duration::from_millis(TICK_MS);
+            self.note_parked_moved();
             return Vec::new();
         }
         let slots = worker.table.borrow().slots();
@@ -93,7 +95,7 @@ impl Search {
         if let Searching::Empty(times) = self.state {
             self.state = Searching::Empty(times + 1);
             if times + 1 == EMPTY_SEARCHES {
-                self.end_for_parked(Searching::ParkedMoved);
+                self.note_parked_moved();
             }
         }
         Vec::new()
@@ -102,6 +104,13 @@ impl Search {
     /// Whether all that was parked has left, or stays.
     pub fn has_moved_parked(&self) -> bool {
         !matches!(self.state, Searching::Empty(_))
+    }
+
+    /// Notes that all that was parked has left, or stays for now. The search goes on.
+    fn note_parked_moved(&mut self) {
+        if !self.has_moved_parked() {
+            self.end_for_parked(Searching::ParkedMoved);
+        }
     }
 
     /// Notes that all that was parked has left, or stays.
@@ -113,11 +122,8 @@ impl Search {
     }
 
     /// Notes that the other process has refused these connections, which are parked here again.
-    pub fn keep(&mut self, keys: Vec<Key>) {
-        self.staying.extend(keys);
-        if self.staying.len() > STAYING_MAX {
-            self.stop();
-        }
+    pub fn keep(&mut self, worker: &Worker, keys: Vec<Key>) {
+        self.staying.add(&mut worker.table.borrow_mut(), keys);
     }
 
     /// The other process takes no more.

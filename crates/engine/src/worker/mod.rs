@@ -264,6 +264,12 @@ impl Worker {
         self.moving.is_leaving.get()
     }
 
+    /// Says if connections rest as soon as they can, because another process waits for them. It
+    /// waits for none any more once it serves for good.
+    pub fn rests_at_once(&self) -> bool {
+        self.is_leaving() && self.moving.is_awaited.get()
+    }
+
     /// Says if a connection serves nothing new: it ends after what it serves now. One of HTTP/1.1
     /// moves to the process that has replaced this one as soon as it rests, while that is there.
     pub fn begins_nothing(&self, is_http2: bool) -> bool {

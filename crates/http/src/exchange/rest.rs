@@ -207,8 +207,8 @@ impl Exchange<'_, '_> {
             && self.stream.rests().is_some()
     }
 
-    /// Waits until the exchange may rest, or no byte has moved for too long. One that leaves for
-    /// another process rests at once.
+    /// Waits until the exchange may rest, or no byte has moved for too long. One that another
+    /// process waits for rests at once.
     pub(super) fn poll_rest(
         &mut self,
         task: &mut Context<'_>,
@@ -217,7 +217,7 @@ impl Exchange<'_, '_> {
     ) -> Poll<Result<BodyProgress, Failure>> {
         let worker = &self.served.worker;
         // What the client has not taken yet goes along.
-        let is_due = worker.engine.is_leaving()
+        let is_due = worker.engine.rests_at_once()
             || self.stream.is_late() && since.elapsed() >= REST_AFTER && self.stream.queued() == 0;
         let is_over = || since.elapsed() >= worker.shared.config.http.body_timeout;
         let may = is_due && !is_over() && self.may_rest(passing);

@@ -187,7 +187,7 @@ pub async fn copy(
 /// True if nothing has moved for long enough, and the client's side may rest.
 fn is_quiet(served: &ServedConnection, stream: &Stream<'_>, moved: Instant) -> bool {
     let engine = &served.worker.engine;
-    let is_due = engine.is_leaving() || stream.is_late() && moved.elapsed() >= REST_AFTER;
+    let is_due = engine.rests_at_once() || stream.is_late() && moved.elapsed() >= REST_AFTER;
     let is_over = || moved.elapsed() >= served.worker.shared.config.limits.idle_timeout;
     is_due && !is_over() && !engine.is_draining() && stream.rests().is_some()
 }

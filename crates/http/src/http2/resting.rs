@@ -24,8 +24,8 @@ use zeroize::Zeroizing;
 impl ServedStreams {
     /// Has the streams rest where all of them may, or go on where one does.
     pub(super) fn settle(&mut self) {
-        let is_leaving = self.served.worker.engine.is_leaving();
-        if std::mem::replace(&mut self.was_leaving, is_leaving) != is_leaving {
+        let at_once = self.served.worker.engine.rests_at_once();
+        if std::mem::replace(&mut self.rested_at_once, at_once) != at_once {
             // A stream may rest at once then.
             self.streams.wake_all();
         }

@@ -15,6 +15,7 @@ use crate::departure::BATCH_DESCRIPTORS_MAX;
 use crate::iteration::accept::Accepting;
 use crate::moving::batch::{self, Detachment, SearchResult};
 use crate::moving::handover::{Detached, ImportError, Stays, attach, detach};
+use crate::moving::staying::Staying;
 use crate::ready::FURTHER_MAX;
 use crate::table::timer_wheel::TICK_MS;
 use crate::testing::{SETTINGS, worker_with};
@@ -458,7 +459,7 @@ fn a_batch_has_no_more_sockets_than_it_may() {
     let keys = [0, 4, 5, 1].map(|count| park_streams(&old, 1, count).0);
     let far = Instant::now() + Duration::from_secs(600);
     let mut batches = Vec::new();
-    let nobody = Default::default();
+    let nobody = Staying::new();
     while let SearchResult::Batch(found) = batch::next(&old, 5, u32::MAX, far, &nobody) {
         let Detachment { connections, .. } = found;
         batches.push(connections.iter().map(|one| one.sockets().count()).collect::<Vec<_>>());
