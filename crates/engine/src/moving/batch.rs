@@ -97,6 +97,9 @@ pub enum RefusalReason {
     /// Its state is not what this program reads.
     #[error("its state cannot be read: {0}")]
     Import(#[from] ImportError),
+    /// The workers of this process leave.
+    #[error("the process that would take it is being replaced")]
+    Leaving,
     /// `connections_max`, the descriptors or the memory leave no room for it.
     #[error("there is no room for it: connections_max, descriptors or memory_max are used up")]
     NoRoom,

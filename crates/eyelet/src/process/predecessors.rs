@@ -4,15 +4,16 @@
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use eyelet_edge::snapshot::listen::{Bound, own_files};
 use eyelet_engine::departure::ConnectionBatch;
-use eyelet_engine::moving::batch::{Arrivals, deliver};
+use eyelet_engine::moving::batch::{Arrivals, BatchRead, Delivered, RefusalReason, count, deliver};
 use eyelet_sys::channel::{Channel, Received};
+use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
 use crate::process::handover::{
@@ -23,8 +24,8 @@ use crate::process::handover::{
 /// Most processes that linger, beside the one that serves. Each may hold its own `memory_max`. The
 /// oldest one beyond them drains.
 pub const LINGERING_MAX: usize = 8;
-/// How long an upgrade waits until the thread of a predecessor has finished the batch that is on
-/// its way. A predecessor that stands still is left behind.
+/// How long an upgrade waits until the threads of predecessors have finished what is on its way.
+/// One that stands still then is passed on later.
 const PAUSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time that an upgrade waits for the end of the one before.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -38,6 +39,12 @@ pub struct Predecessors {
     known: Mutex<Vec<Known>>,
     /// The process that started this one may take its connections back.
     is_unsettled: AtomicBool,
+    /// The workers leave, so what arrives in them could be lost.
+    is_leaving: AtomicBool,
+    /// Batches on their way to a worker.
+    deliveries: AtomicUsize,
+    /// The service ends, and all predecessors with it.
+    must_drain: AtomicBool,
 }
 
 /// A channel to a predecessor, which nobody reads now.
@@ -51,8 +58,8 @@ pub struct PredecessorLink {
 /// A predecessor, and the thread that takes its connections over.
 struct Known {
     predecessor: LingeringProcess,
-    /// A byte has the thread tell the predecessor to drain. The end has it stop.
-    orders: PipeWriter,
+    /// A byte has the thread tell the predecessor to drain. The end has it stop: `None`.
+    orders: Option<PipeWriter>,
     thread: JoinHandle<Option<Channel>>,
 }
 
@@ -109,29 +116,77 @@ impl Predecessors {
         // Who is not settled yet is the youngest, and names those that are older than itself.
         let younger = usize::from(is_passed_on && self.is_unsettled.load(Relaxed)).min(known.len());
         let at = known.len() - younger;
-        known.insert(at, Known { predecessor, orders, thread });
+        let mut new = Known { predecessor, orders: Some(orders), thread };
+        if self.must_drain.load(Relaxed) {
+            new.tell_to_drain();
+        }
+        known.insert(at, new);
         Ok(())
     }
 
-    /// Stops the threads between two messages. Returns the channels of the predecessors that live.
+    /// Takes no more connections, because the workers are about to leave: a predecessor keeps what
+    /// it offers. What is on its way to a worker arrives before this returns.
+    pub fn hold(&self) {
+        self.is_leaving.store(true, SeqCst);
+        wait_until(|| self.deliveries.load(SeqCst) == 0);
+    }
+
+    /// Takes connections again.
+    pub fn release(&self) {
+        self.is_leaving.store(false, SeqCst);
+    }
+
+    /// Stops the threads between two messages. Returns the channels of the predecessors that live,
+    /// except for those whose threads have not stopped in time: see [`Predecessors::take_stopped`].
     pub fn pause(&self) -> Vec<PredecessorLink> {
-        let known = std::mem::take(&mut *self.known()).into_iter();
         // All are told before one is waited for.
-        let stopped: Vec<_> =
-            known.map(|Known { predecessor, thread, .. }| (predecessor, thread)).collect();
-        let end = Instant::now() + PAUSE_TIMEOUT;
-        let mut links = Vec::new();
-        for (predecessor, thread) in stopped {
-            while !thread.is_finished() && Instant::now() < end {
-                thread::park_timeout(PAUSE_STEP);
-            }
-            if !thread.is_finished() {
-                tracing::warn!("{} stands still and is left alone", named(predecessor.pid));
-            } else if let Ok(Some(channel)) = thread.join() {
-                links.push(PredecessorLink { predecessor, channel });
-            }
+        self.known().iter_mut().for_each(|known| known.orders = None);
+        wait_until(|| self.known().iter().all(|known| known.thread.is_finished()));
+        let links = self.take_stopped();
+        for still in self.known().iter() {
+            tracing::warn!("{} stands still and is passed on later", named(still.predecessor.pid));
         }
         links
+    }
+
+    /// Takes the channels of the predecessors whose threads have stopped.
+    pub fn take_stopped(&self) -> Vec<PredecessorLink> {
+        let has_stopped = |known: &mut Known| known.orders.is_none() && known.thread.is_finished();
+        let mut known = self.known();
+        let stopped = known.extract_if(.., has_stopped);
+        let links = stopped.filter_map(|Known { predecessor, thread, .. }| {
+            let channel = thread.join().ok().flatten()?;
+            Some(PredecessorLink { predecessor, channel })
+        });
+        links.collect()
+    }
+
+    /// Tells a predecessor whose channel nobody reads to drain, if the service ends.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn tell(&self, link: &mut PredecessorLink) -> Result<(), HandoverError> {
+        let PredecessorLink { predecessor: LingeringProcess { pid, is_told }, channel } = link;
+        if pid.is_none() || *is_told || !self.must_drain.load(Relaxed) {
+            return Ok(());
+        }
+        *is_told = true;
+        signal(channel, kind::DRAIN)
+    }
+
+    /// Has a worker read a batch, unless the workers leave.
+    fn deliver(&self, workers: &Arrivals, batch: ConnectionBatch) -> io::Result<Delivered> {
+        // Counted before the look, so that one of both sees the other.
+        self.deliveries.fetch_add(1, SeqCst);
+        let delivered = if self.is_leaving.load(SeqCst) {
+            let refused = (0..count(&batch)).collect();
+            let read = BatchRead { taken: 0, refused, why: Some(RefusalReason::Leaving) };
+            Ok(Ok((read, oneshot::channel().0)))
+        } else {
+            deliver(workers, batch, true, MESSAGE_TIMEOUT)
+        };
+        self.deliveries.fetch_sub(1, SeqCst);
+        delivered
     }
 
     /// Has the oldest ones drain beyond [`LINGERING_MAX`].
@@ -149,7 +204,9 @@ impl Predecessors {
 
     /// Has all of them drain, because the service ends.
     pub fn drain(&self) {
-        self.known().iter_mut().for_each(Known::tell_to_drain);
+        let mut known = self.known();
+        self.must_drain.store(true, Relaxed);
+        known.iter_mut().for_each(Known::tell_to_drain);
     }
 
     /// The process ids of those that live, as far as they are known. The oldest one is the first.
@@ -171,11 +228,21 @@ impl Known {
     }
 
     fn tell_to_drain(&mut self) {
-        if self.may_be_told() {
+        if self.may_be_told()
+            && let Some(orders) = &mut self.orders
+        {
             self.predecessor.is_told = true;
             // If this fails the thread has ended, and so has the predecessor.
-            let _ = self.orders.write_all(&[0]);
+            let _ = orders.write_all(&[0]);
         }
+    }
+}
+
+/// Waits until something is done, for [`PAUSE_TIMEOUT`] at most.
+fn wait_until(is_done: impl Fn() -> bool) {
+    let end = Instant::now() + PAUSE_TIMEOUT;
+    while !is_done() && Instant::now() < end {
+        thread::park_timeout(PAUSE_STEP);
     }
 }
 
@@ -277,7 +344,7 @@ impl Taking {
 
     /// Returns how many connections are taken over.
     fn receive_batch(&mut self, batch: ConnectionBatch) -> Result<usize, HandoverError> {
-        let (batch, commit) = match deliver(&self.workers, batch, true, MESSAGE_TIMEOUT)? {
+        let (batch, commit) = match self.predecessors.deliver(&self.workers, batch)? {
             Ok(delivered) => delivered,
             Err(why) => {
                 tracing::error!("{why}");
@@ -302,3 +369,6 @@ impl Taking {
         Ok(batch.taken)
     }
 }
+
+#[cfg(test)]
+mod tests;

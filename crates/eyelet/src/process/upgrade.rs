@@ -20,7 +20,6 @@ use std::time::{Duration, Instant};
 use eyelet_engine::departure::{
     BatchAnswer, Departing, Departure, Leaving, LeavingBatch, departures,
 };
-use eyelet_engine::moving::batch::Arrivals;
 use eyelet_engine::moving::handover::{VERSION, VERSION_USUAL};
 use eyelet_sys::channel::Channel;
 use tokio::sync::mpsc::{self, channel};
@@ -168,20 +167,21 @@ struct Plan {
     first_id: u64,
     tickets: Zeroizing<Vec<u8>>,
     predecessors: Arc<Predecessors>,
-    arrivals: Arrivals,
     is_off: Arc<AtomicBool>,
 }
 
-/// Predecessors whose channels nobody reads. Unless they are passed on, they go on when this is
-/// dropped.
-struct Paused<'a> {
-    plan: &'a Plan,
-    links: Vec<PredecessorLink>,
+/// Predecessors that keep what they offer, because the workers leave. Unless that is for good, they
+/// are heard again when this is dropped.
+struct Held<'a> {
+    predecessors: &'a Predecessors,
+    is_for_good: bool,
 }
 
-impl Drop for Paused<'_> {
+impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.plan.predecessors.resume(std::mem::take(&mut self.links), &self.plan.arrivals);
+        if !self.is_for_good {
+            self.predecessors.release();
+        }
     }
 }
 
@@ -217,7 +217,6 @@ impl Upgrade {
             first_id: running.next_first_id(),
             tickets: running.ticket_keys().export(),
             predecessors: running.predecessors().clone(),
-            arrivals: running.arrivals(),
             is_off: is_off.clone(),
         };
         let body = move || {
@@ -272,7 +271,8 @@ impl Plan {
         expect(&mut successor.channel, kind::SERVING, SERVED_TIMEOUT + MESSAGE_TIMEOUT)?;
         let (pid, served) = (successor.child.id(), Instant::now());
         // What they send would arrive in workers that have left.
-        let mut paused = Paused { plan: self, links: self.predecessors.pause() };
+        let mut held = Held { predecessors: &self.predecessors, is_for_good: false };
+        held.predecessors.hold();
         let (departures, answers, leaving) = self.departures(&ready);
         let (parking, active) = (self.workers, self.workers);
         workers = LeavingWorkers { answers, leaving, parking, active, moved: 0 };
@@ -288,7 +288,8 @@ impl Plan {
         let took = [began.elapsed(), served.elapsed()];
         self.left(&ready).for_each(Bound::remove_file);
         self.kept(&ready).for_each(Bound::leave_file);
-        successor.settle(&ready, std::mem::take(&mut paused.links));
+        held.is_for_good = true;
+        successor.settle(&ready, &self.predecessors);
         let (connections, warnings) = (workers.moved, ready.warnings);
         // The main thread drains, and hears no more, if this fails.
         let _ = events.blocking_send(UpgradeEvent::ParkedMoved(UpgradeReport {
@@ -297,7 +298,8 @@ impl Plan {
             took,
             warnings,
         }));
-        Ok(Lingering { successor, workers })
+        let predecessors = self.predecessors.clone();
+        Ok(Lingering { successor, workers, predecessors })
     }
 
     /// The listeners that the new process accepts from.
@@ -432,13 +434,16 @@ impl LeavingWorkers {
 struct Lingering {
     successor: Successor,
     workers: LeavingWorkers,
+    /// Those that stood still when the others were passed on.
+    predecessors: Arc<Predecessors>,
 }
 
 impl Lingering {
     /// Moves what comes to rest, until the workers have nothing left.
     fn finish(self, events: &mpsc::Sender<UpgradeEvent>) {
-        let Self { mut successor, mut workers } = self;
+        let Self { mut successor, mut workers, predecessors } = self;
         while workers.active > 0 {
+            successor.pass_on(&predecessors, predecessors.take_stopped());
             match workers.hear(&mut successor) {
                 Ok(true) => {}
                 Ok(false) if successor.says_drain() => {
@@ -553,26 +558,40 @@ impl Successor {
     }
 
     /// From now on it lives without this process, which tells it of those before.
-    fn settle(&mut self, ready: &HandoverReady, predecessors: Vec<PredecessorLink>) {
+    fn settle(&mut self, ready: &HandoverReady, predecessors: &Predecessors) {
         self.is_on_its_own = true;
         self.answer_timeout = SETTLED_ANSWER_TIMEOUT;
-        let told = match ready.knows_predecessors {
-            true => self.tell_of(predecessors),
-            false => signal(&mut self.channel, kind::END),
+        let links = predecessors.pause();
+        let last = if ready.knows_predecessors {
+            self.pass_on(predecessors, links);
+            kind::SETTLED
+        } else {
+            kind::END
         };
-        match told {
+        match signal(&mut self.channel, last) {
             Ok(()) if ready.knows_predecessors => {}
             Ok(()) => (self.reads_connections, self.is_heard) = (false, false),
             Err(error) => self.give_up(&error),
         }
     }
 
-    fn tell_of(&mut self, predecessors: Vec<PredecessorLink>) -> Result<(), HandoverError> {
-        for PredecessorLink { predecessor, channel } in predecessors {
-            let body = body(kind::PREDECESSOR, &predecessor)?;
-            self.channel.send(kind::PREDECESSOR, &body, &[channel.as_fd()], MESSAGE_TIMEOUT)?;
+    /// Tells it of processes before this one, and gives it their channels.
+    fn pass_on(&mut self, predecessors: &Predecessors, links: Vec<PredecessorLink>) {
+        if !self.is_heard {
+            return;
         }
-        signal(&mut self.channel, kind::SETTLED)
+        for mut link in links {
+            // If this fails, it has ended: so its channel says to the next one, too.
+            let _ = predecessors.tell(&mut link);
+            let sockets = &[link.channel.as_fd()];
+            let sent = body(kind::PREDECESSOR, &link.predecessor).and_then(|body| {
+                let sent = self.channel.send(kind::PREDECESSOR, &body, sockets, MESSAGE_TIMEOUT);
+                sent.map_err(HandoverError::from)
+            });
+            if let Err(error) = sent {
+                return self.give_up(&error);
+            }
+        }
     }
 
     /// Notes that nothing more passes over the channel.

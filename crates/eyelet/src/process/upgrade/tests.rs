@@ -26,7 +26,6 @@ fn hanging(folder: &Path) -> (Plan, MutexGuard<'static, ()>) {
         first_id: 1,
         tickets: Zeroizing::default(),
         predecessors: Arc::default(),
-        arrivals: Vec::new(),
         is_off: Arc::default(),
     };
     (plan, alone)
