@@ -18,11 +18,12 @@ use bytes::Buf;
 use eyelet_h2::{ConnectionFault, ErrorCode, Flood, H2Connection, H2Limits, ParkedConnection};
 use http::request;
 
+use crate::exchange::resting::end_rested;
 use crate::exchange::room;
 use crate::exchange::transfer::PASSED_QUOTA_BYTES;
 use eyelet_downstream::client::clock::{ms, now_ms};
 use eyelet_downstream::client::head::read_request;
-use eyelet_downstream::client::http2::Http2Stream;
+use eyelet_downstream::client::http2::{Http2Stream, why};
 use eyelet_downstream::client::io::{ClientLost, ClientStream, READ_BYTES};
 use eyelet_downstream::client::resting_stream::RestingStream;
 use eyelet_downstream::client::state::{Arrived, ReadStep};
@@ -44,7 +45,7 @@ use rested::take_rested;
 use tasks::{StreamJob, StreamWork};
 use zeroize::Zeroizing;
 
-pub use parked::{answer_parked, has_streams, last_bytes, pack_state};
+pub use parked::{answer_parked, end_resting, has_streams, last_bytes, pack_state};
 pub use tasks::end_unused_tasks;
 
 /// Concurrent streams: the least that RFC 9113 6.5.2 recommends.
@@ -603,9 +604,18 @@ impl ServedStreams {
             _ => None,
         };
         self.streams.closes(failure);
+        self.end_rested();
         park::close_with(&self.client.handle, &words);
         let end = End { outcome: Outcome::Terminated, reason };
         self.served.worker.engine.emit(&self.served.info_now(), &end);
+    }
+
+    /// Writes the lines of the exchanges that rest: they have no task that does.
+    fn end_rested(&self) {
+        for (left, RestingStream { form, name, open, .. }) in self.streams.take_ended() {
+            end_rested(&self.served, &form, Some(&name), why(left).reason());
+            drop(open);
+        }
     }
 
     /// What is still to be sent, and close_notify.

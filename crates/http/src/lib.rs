@@ -19,11 +19,12 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use eyelet_engine::relay::Flow;
 use eyelet_engine::relay::terminate::Terminated;
+use eyelet_engine::relay::{Flow, KeptExchanges};
 use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::{Budget, Counted, HTTP2_BYTES};
 use eyelet_telemetry::info::ConnectionInfo;
+use eyelet_telemetry::reason::Reason;
 
 use eyelet_downstream::client::io::{ClientStream, OpenedClient};
 use eyelet_downstream::connection::served_connection::{ByteCounts, ClientInfo, ServedConnection};
@@ -35,6 +36,20 @@ use http2::Resumed;
 pub fn forget_unused(budget: &Arc<Budget>) {
     http2::end_unused_tasks();
     eyelet_http1::head::forget_unused(budget);
+}
+
+/// Writes the access lines of what rests on a connection that has ended while it was parked.
+pub fn end_resting(
+    worker: Rc<Http>,
+    info: ConnectionInfo,
+    resting: KeptExchanges<'_>,
+    reason: &Reason,
+) {
+    let served = ServedConnection::ended(worker, info);
+    match resting {
+        KeptExchanges::Exchange(form) => http1::end_resting(&served, form, reason),
+        KeptExchanges::Streams(state) => http2::end_resting(&served, state, reason),
+    }
 }
 
 /// A parked connection that an event has woken.

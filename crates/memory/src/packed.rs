@@ -125,6 +125,14 @@ impl PackedBytes {
         }
     }
 
+    /// The bytes behind the last shared piece.
+    pub fn last(&self) -> &[u8] {
+        match self.runs().last() {
+            Some(Run::Own(bytes)) => bytes,
+            _ => &[],
+        }
+    }
+
     /// The first run, to be changed in place.
     pub fn first_mut(&mut self) -> &mut [u8] {
         let len = self.first().len();
@@ -243,6 +251,7 @@ mod tests {
         assert_eq!((shared_bytes[0], shared_bytes[1], shared_bytes[999]), (whole, whole / 2, 0));
         assert!(shared_bytes.iter().sum::<usize>() < 6 * whole, "clients of one kind pay little");
         assert_eq!(values[7].first(), b"numbers    7;");
+        assert_eq!(values[7].last(), b";cookie 7");
         assert!((1..1_000).contains(&budget.used()), "{} bytes", budget.used());
         drop(values);
         assert!(shared.is_empty());
@@ -267,6 +276,7 @@ mod tests {
         }
         let own = PackedBytes::own(&bytes);
         assert_eq!((own.whole(), own.first()), (bytes.clone(), &bytes[..]));
+        assert_eq!(own.last(), own.first());
         assert_eq!(PackedBytes::own(&[]).whole(), b"");
     }
 

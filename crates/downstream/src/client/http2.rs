@@ -326,7 +326,8 @@ impl Drop for Http2Stream {
     }
 }
 
-fn why(left: Left) -> ExchangeError {
+/// The error of an exchange whose stream has left.
+pub fn why(left: Left) -> ExchangeError {
     match left {
         Left::Cut => ExchangeError::Request(RequestFault::Cut),
         Left::Failed(failure) => ExchangeError::Reset(failure),

@@ -100,6 +100,16 @@ impl ServedConnection {
         Self::of(worker, client, None, Intermediary::Gateway)
     }
 
+    /// A connection that has ended while exchanges of it rested. Its line is written by who has
+    /// ended it.
+    pub fn ended(worker: Rc<Http>, info: ConnectionInfo) -> Self {
+        let (preface, counts) = (Vec::new(), ByteCounts::default());
+        let client = ClientInfo { info, preface, counts };
+        let served = Self::of(worker, client, None, Intermediary::Gateway);
+        served.is_over.set(true);
+        served
+    }
+
     /// One request of a proxy's client. Its connection writes its own line.
     pub fn proxied(worker: Rc<Http>, client: ClientInfo, route: Option<Route>) -> Self {
         let served = Self::of(worker, client, route, Intermediary::Proxy { message: None });

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use eyelet_engine::departure::Departure;
 use eyelet_engine::park;
-use eyelet_engine::relay::Relay;
+use eyelet_engine::relay::{KeptExchanges, Relay};
 use eyelet_engine::worker::{Handle, Program, Task, Update};
 use eyelet_http::{WokenConnection, check};
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
@@ -100,6 +100,10 @@ impl Program for Service {
 
     fn last_bytes(&self, state: &[u8]) -> Vec<u8> {
         eyelet_http::last_bytes(state)
+    }
+
+    fn end_resting(&self, info: ConnectionInfo, resting: KeptExchanges<'_>, end: &End) {
+        eyelet_http::end_resting(self.worker().http.clone(), info, resting, &end.reason);
     }
 
     fn pack_state(&self, decided: &Decided, state: &[u8], sockets: usize) -> Option<PackedBytes> {

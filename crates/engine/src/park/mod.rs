@@ -11,6 +11,7 @@ use eyelet_sys::epoll::ENDED;
 
 use self::rest::{Rest, SETTLE, idle_for, idle_timeout};
 use crate::ready::{CLIENT, READ, UPSTREAM, WRITE};
+use crate::relay::terminate::Terminated;
 use crate::relay::{self, Progress, Relay, Sockets};
 use crate::socket;
 use crate::table::further::further_bytes;
@@ -224,40 +225,70 @@ fn dial(worker: &Rc<Worker>, key: Key) {
     let handle = Handle::woken(worker.clone(), key, since);
     let Some(program) = worker.program() else { return };
     // The others of this turn are woken before its task has run and counted what it holds.
-    let bytes = program.task_bytes(&info.decided) + relay.flow().held_bytes();
+    let streams = worker.table.borrow().further_count(key) * STREAM_BYTES;
+    let bytes = program.task_bytes(&info.decided) + relay.flow().held_bytes() + streams;
     let counted = Counted::new(&worker.process.budget, bytes);
     tokio::task::spawn_local(program.woken(handle, info, relay, counted));
 }
 
-/// Ends an exchange at rest: its task, which is made for that, ends it as any other, and writes its
-/// access line.
-fn end_exchange(worker: &Rc<Worker>, key: Key, reason: &Reason) {
+/// Has the tasks of exchanges at rest end them, as those of any other.
+fn end_in_task(worker: &Rc<Worker>, key: Key, cause: EndCause) {
     dial(worker, key);
+    worker.ending.has_operator_ended.update(|has| has || cause == EndCause::Ended);
+    let mut table = worker.table.borrow_mut();
+    if let Some(Slot { state: SlotState::Active { end, .. }, .. }) = table.slot(key) {
+        *end = Some(cause);
+    }
+}
+
+/// Returns why exchanges that rest end in their tasks, if they do: a drain gives a response time,
+/// and an event stream by HTTP/1.1 ends between two events. There must be time and room for that.
+fn goes_on_until(worker: &Worker, key: Key, reason: &Reason) -> Option<EndCause> {
+    let has_streams = match worker.table.borrow_mut().slot(key).map(|slot| &mut slot.state) {
+        Some(SlotState::Parked { relay, .. }) if relay.has_exchange() => relay.flow().has_streams(),
+        _ => return None,
+    };
     let cause = match reason {
         Reason::Drained(_) => EndCause::Drained,
-        Reason::Shed(_) => EndCause::Shed,
-        _ => EndCause::Ended,
+        // GOAWAY ends all streams.
+        Reason::Ended if !has_streams => EndCause::Ended,
+        _ => return None,
     };
-    let mut table = worker.table.borrow_mut();
-    let Some(Slot { state: SlotState::Active { end, .. }, .. }) = table.slot(key) else { return };
-    *end = Some(cause);
-    match cause {
-        EndCause::Drained => {}
-        EndCause::Ended => worker.ending.has_operator_ended.set(true),
-        // These bytes count as free now.
-        EndCause::Shed => worker.process.budget.give(Account::Connections, ACTIVE_BYTES),
+    (!worker.is_cutting() && has_room_to_wake(worker, key)).then_some(cause)
+}
+
+/// Bytes that the tasks of a parked connection take once it wakes, at most.
+fn wake_bytes(worker: &Worker, key: Key) -> usize {
+    // Each stream that rests goes on.
+    ACTIVE_BYTES + TASK_BYTES_MAX + worker.table.borrow().further_count(key) * STREAM_BYTES
+}
+
+/// True if there is room for the tasks of a parked connection. Nobody else ends for them.
+fn has_room_to_wake(worker: &Worker, key: Key) -> bool {
+    !worker.process.budget.is_filling(wake_bytes(worker, key))
+}
+
+/// Wakes a connection whose exchange is due, or tries again at the next tick if there is no room
+/// for its tasks. They know since when nothing has moved, and what that means.
+fn late_exchange(worker: &Rc<Worker>, key: Key) {
+    let source = match worker.table.borrow_mut().slot(key).map(|slot| &slot.state) {
+        Some(SlotState::Parked { info, .. }) => info.client_ip(),
+        _ => return,
+    };
+    if worker.make_room_to_wake(key, source, wake_bytes(worker, key)) {
+        return dial(worker, key);
     }
+    worker.table.borrow_mut().due_in(key, Duration::ZERO);
 }
 
 /// True if bytes must stay unread, because there is no room for the task that would serve them. The
 /// connection is tried again at the next tick.
 fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
-    if !worker.process.budget.is_filling(ACTIVE_BYTES + TASK_BYTES_MAX) {
+    if has_room_to_wake(worker, key) {
         return false;
     }
     let (source, task_bytes) = {
         let mut table = worker.table.borrow_mut();
-        // Each stream that rests goes on.
         let stream_bytes = table.further_count(key) * STREAM_BYTES;
         let is_called = table.is_further_ready(key);
         let Some(Slot { client, upstream, ready, state, .. }) = table.slot(key) else {
@@ -351,6 +382,15 @@ fn give_up(worker: &Rc<Worker>, key: Key, reason: Reason) {
     worker.closed(removed);
 }
 
+/// Has the program write the access lines of the exchanges that rest on a connection that ends.
+fn end_resting(worker: &Worker, info: &Parked, relay: &Relay, end: &End) {
+    let Relay::Terminate(Terminated { flow, .. }) = relay else { return };
+    if let (Some(resting), Some(program)) = (flow.resting(), worker.program()) {
+        let info = info.info(&worker.shared.borrow());
+        program.end_resting(info, resting, end);
+    }
+}
+
 /// How the sockets of a connection end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Last {
@@ -378,6 +418,7 @@ fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
     let parked = worker.change_state(state, SlotState::Lingering);
     if let SlotState::Parked { info, mut relay } = parked {
         uncount(worker, &info, &mut relay, bytes);
+        end_resting(worker, &info, &relay, end);
         worker.emit_parked(&info, &relay, end);
         // Drops held bytes and pipes before the sockets that they were for.
     }
@@ -470,8 +511,7 @@ pub fn late(worker: &Rc<Worker>, key: Key) {
         }
         Some(SlotState::Parked { relay, .. }) if relay.has_exchange() => {
             drop(table);
-            // Its task knows since when nothing has moved, and what that means.
-            dial(worker, key);
+            late_exchange(worker, key);
         }
         Some(SlotState::Parked { info, relay }) => {
             let flow = relay.flow();
@@ -522,15 +562,11 @@ pub fn holds_since(worker: &Worker, key: Key) -> Option<u32> {
 /// Ends a connection whose peer does not take the bytes that we hold for it. It sends resets, so
 /// that neither side takes a cut stream for complete.
 pub fn give_up_slow(worker: &Rc<Worker>, key: Key) {
-    let reason = Reason::Shed(Shed::Untaken);
-    let (outcome, has_exchange) = match worker.table.borrow_mut().slot(key).map(|slot| &slot.state)
-    {
-        Some(SlotState::Parked { relay, .. }) => (relay.outcome(), relay.has_exchange()),
+    let outcome = match worker.table.borrow_mut().slot(key).map(|slot| &slot.state) {
+        Some(SlotState::Parked { relay, .. }) => relay.outcome(),
         _ => return,
     };
-    if has_exchange {
-        return end_exchange(worker, key, &reason);
-    }
+    let reason = Reason::Shed(Shed::Untaken);
     end_parked(worker, key, &End { outcome, reason }, Last::Reset);
 }
 
@@ -578,7 +614,10 @@ pub fn end_where(
         }
         if goes_on {
             // Its tasks look for themselves, as those of active ones.
-            worker.guarded(key, || dial(worker, key));
+            worker.guarded(key, || match has_room_to_wake(worker, key) {
+                true => dial(worker, key),
+                false => close(worker, key, reason.clone()),
+            });
         }
         if ends {
             worker.guarded(key, || close(worker, key, reason.clone()));
@@ -589,20 +628,22 @@ pub fn end_where(
 
 /// Ends a parked connection from our side, with close_notify where TLS ends here. Both sides of a
 /// WebSocket get a close frame (1001) where they are between frames. Where the program keeps a
-/// state, its client gets the program's last bytes.
+/// state, its client gets the program's last bytes. Exchanges that rest end here, too, because an
+/// end frees memory and must not need any: see [`goes_on_until`] for those that may need some.
 pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
+    if let Some(cause) = goes_on_until(worker, key, &reason) {
+        return end_in_task(worker, key, cause);
+    }
     let mut table = worker.table.borrow_mut();
     let Some(Slot { client, upstream, state, .. }) = table.slot(key) else { return };
     let SlotState::Parked { relay, .. } = state else { return };
-    if relay.has_exchange() {
-        drop(table);
-        return end_exchange(worker, key, &reason);
-    }
     // Held bytes are lost, so neither side may take its stream for complete.
     let is_cut = upstream.is_some() && !relay.flow().is_quiet();
     let outcome = relay.outcome();
     match relay {
         Relay::Cleartext(_) | Relay::Splice(_) => {}
+        // A close_notify would end a response that it cuts.
+        Relay::Terminate(terminated) if terminated.flow.exchange().is_some() => {}
         Relay::Terminate(originated) if originated.is_originated() => {
             let last = relay::terminate::final_alert(originated, CLOSE_NOTIFY);
             let _ = upstream.as_ref().map(|upstream| socket::send(upstream.as_fd(), &last));

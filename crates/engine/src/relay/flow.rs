@@ -70,6 +70,14 @@ enum ProgramState {
     Exchange(Zeroizing<Box<[u8]>>),
 }
 
+/// The exchanges that rest on a parked connection, as the program keeps them.
+pub enum KeptExchanges<'a> {
+    /// An exchange: [`Flow::keep_exchange`].
+    Exchange(&'a [u8]),
+    /// Streams, some of which have upstream sockets of their own: [`Flow::keep_state`].
+    Streams(&'a PackedBytes),
+}
+
 /// Bytes that were read but cannot be written, or opened, yet.
 #[derive(Default)]
 pub struct Pending {
@@ -212,6 +220,14 @@ impl Flow {
             ProgramState::Idle(_) => None,
             ProgramState::Exchange(exchange) => Some(exchange),
         }
+    }
+
+    /// The exchanges that rest, if there are some.
+    pub(crate) fn resting(&self) -> Option<KeptExchanges<'_>> {
+        if let Some(exchange) = self.exchange() {
+            return Some(KeptExchanges::Exchange(exchange));
+        }
+        self.state().filter(|_| self.has_streams()).map(KeptExchanges::Streams)
     }
 
     /// Answers the bytes that wait for an upstream, in place of one. `answer` gets what the program

@@ -19,7 +19,7 @@ pub mod terminate;
 mod websocket;
 
 pub use buffers::{Buffers, PIPES_MAX};
-pub use flow::{Flow, Held, Pending, Rest};
+pub use flow::{Flow, Held, KeptExchanges, Pending, Rest};
 pub use frames::WebSocketFrames;
 pub use sockets::{AnswerParked, Progress, Sockets};
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 use eyelet_sys::waker;
 
 use crate::departure::Departure;
-use crate::relay::{Buffers, Relay};
+use crate::relay::{Buffers, KeptExchanges, Relay};
 use crate::table::ConnectionTable;
 use crate::worker::clock::Clock;
 use crate::worker::run_queue::RunQueue;
@@ -85,6 +85,10 @@ pub trait Program {
     fn last_bytes(&self, _state: &[u8]) -> Vec<u8> {
         Vec::new()
     }
+
+    /// Ends what rests on a connection that ends while it is parked: writes the access line of each
+    /// exchange. That of the connection follows.
+    fn end_resting(&self, _info: ConnectionInfo, _resting: KeptExchanges<'_>, _end: &End) {}
 
     /// Packs a state that comes from another process. `None`: this program does not read it, or not
     /// of a connection that was decided so.

@@ -314,6 +314,35 @@ fn a_drain_ends_streams_at_rest_properly() {
     assert_eq!(web.edge.count(is_line), 2);
 }
 
+/// An operator ends the connection where it rests: each request has its line, and no upstream is
+/// left waiting.
+#[test]
+fn an_operator_ends_streams_at_rest() {
+    let scene = Scene::new("");
+    let socket = scene.web.pki.folder.path().join("admin.sock");
+    run(async {
+        let mut two = scene.web.connect_two().await;
+        let mut chat = scene.chat(&mut two).await;
+        let mut events = scene.ask(&mut two, EVENTS).await;
+        events.event("data: 1\n\n").await;
+        scene.rest(1).await;
+        let id = listed(&socket).unwrap()[0]["id"].as_str().unwrap().to_owned();
+        admin(&socket, &format!("DELETE /connections/{id}")).unwrap();
+        assert_eq!(gone(chat.app).await + gone(events.app).await, 0);
+        assert!(events.receive.data().await.is_none_or(|piece| piece.is_err()));
+        assert!(chat.receive.data().await.is_none_or(|piece| piece.is_err()));
+    });
+    for (path, bytes) in [("/chat", 0), ("/events", 9)] {
+        let said = scene.web.request_line(path);
+        assert_eq!(said["reason"], "ended by an operator", "{said}");
+        assert_eq!((&said["outcome"], &said["http"]["status"]), (&"failed".into(), &200.into()));
+        assert_eq!(said["bytes_to_client"], bytes, "{said}");
+        assert_eq!(said["upstream"], scene.web.app.address.to_string(), "{said}");
+    }
+    let is_end = |line: &Value| line["event"] != "request" && line["outcome"] == "terminated";
+    until("the connection's line", || (scene.web.edge.count(is_end) == 1).then_some(()));
+}
+
 /// Bytes of what is parked, beside those of an idle connection. The first stream of a connection
 /// has its tables beside it.
 #[test]

@@ -2,12 +2,17 @@
 //! keeps this.
 
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::transfer::{Download, resumed_websocket};
 use eyelet_downstream::client::resting_client::RestingClient;
 use eyelet_downstream::client::resting_stream::RestingStream;
+use eyelet_downstream::connection::log_entry::RequestLogEntry;
 use eyelet_downstream::connection::resting::{RestingExchange, RestingFacts, RestingState};
+use eyelet_downstream::connection::served_connection::ServedConnection;
+use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::upstream::OpenExchange;
 use eyelet_upstream::socket::tls::RestingTls;
 use zeroize::Zeroizing;
@@ -42,6 +47,31 @@ pub struct RestingSocket {
     pub socket: OwnedFd,
     /// Where the exchange counts until it ends.
     pub open: Vec<OpenExchange>,
+}
+
+/// Writes the access line of an exchange that ends while it rests. `name` is its upstream's address
+/// if that is not its connection's.
+pub fn end_rested(served: &ServedConnection, form: &[u8], name: Option<&str>, reason: Reason) {
+    let Some(RestingExchange { facts, state, .. }) = RestingExchange::unpack(form) else {
+        return tracing::error!("internal error: an exchange at rest is none, and has no line");
+    };
+    if state.has_switched() {
+        // Its line is written.
+        return;
+    }
+    let mut entry = RequestLogEntry::resumed(served, facts, Rc::default());
+    let record = &mut entry.record;
+    (record.failed, record.reason) = (true, reason);
+    if let Some(name) = name {
+        record.note_unreached(&name.into());
+    }
+    // It counts the body when it is dropped.
+    match state {
+        RestingState::PassesDown(_, download) => drop(Download::resumed(&entry.written, &download)),
+        RestingState::WebSocket(websocket) => drop(resumed_websocket(&entry.written, &websocket)),
+        RestingState::AwaitsHead(_) | RestingState::Switched(_) => {}
+    }
+    entry.end();
 }
 
 impl Resting {

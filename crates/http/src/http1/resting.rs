@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::exchange::end::ExchangeEnd;
 use crate::exchange::rest::{ResumedExchange, resume};
-use crate::exchange::resting::{Resting, RestingSocket};
+use crate::exchange::resting::{Resting, RestingSocket, end_rested};
 use crate::exchange::switched::SwitchedAtRest;
 use eyelet_downstream::client::clock::ms;
 use eyelet_downstream::client::io::ClientStream;
@@ -15,6 +15,7 @@ use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::connection::resting::{RestingExchange, RestingState};
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::park;
+use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::upstream::CountedAt;
 use zeroize::Zeroizing;
 
@@ -112,6 +113,12 @@ pub fn idle(client: &ClientStream, rested: &RestingClient) -> Duration {
             slept.saturating_add(Duration::from_millis(idle_ms))
         }
     }
+}
+
+/// Writes the access line of an exchange whose connection has ended while it was parked.
+pub fn end_resting(served: &ServedConnection, form: &[u8], reason: &Reason) {
+    let exchange = RestingClient::unpack(form).map_or(&[][..], |(_, exchange)| exchange);
+    end_rested(served, exchange, None, reason.clone());
 }
 
 /// True if these bytes are the exchange of a connection of HTTP/1.1.

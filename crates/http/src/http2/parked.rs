@@ -10,7 +10,11 @@ use eyelet_memory::packed::{PackedBytes, SharedPieces};
 use eyelet_downstream::client::clock::{ms, now_ms};
 use eyelet_downstream::client::resting_stream::StreamFormV1;
 use eyelet_downstream::connection::resting::RestingExchange;
+use eyelet_downstream::connection::served_connection::ServedConnection;
+use eyelet_telemetry::reason::Reason;
 use zeroize::Zeroizing;
+
+use crate::exchange::resting::end_rested;
 
 /// The version of the forms of streams.
 const VERSION: u8 = 1;
@@ -90,6 +94,27 @@ pub(super) fn split(state: &[u8]) -> Option<(&[u8], &[u8])> {
     both.split_at_checked(both.len().checked_sub(len)?)
 }
 
+/// Writes the access lines of the streams of a connection that has ended while it was parked. It
+/// reads one after the other: an end takes no memory for all of them.
+pub fn end_resting(served: &ServedConnection, state: &PackedBytes, reason: &Reason) {
+    // They stand behind all that is shared.
+    let behind = state.last().split_last_chunk::<LENGTH_BYTES>();
+    let forms = behind.and_then(|(both, len)| {
+        let len = usize::try_from(u32::from_be_bytes(*len)).ok()?;
+        both.get(both.len().checked_sub(len)?..)
+    });
+    end_forms(served, forms.unwrap_or_default(), reason);
+}
+
+/// Writes the access lines of streams with these forms.
+pub(super) fn end_forms(served: &ServedConnection, forms: &[u8], reason: &Reason) {
+    let Some((_, mut left)) = split_noted(forms) else { return };
+    while let Some((form, behind)) = StreamFormV1::unpack(left) {
+        end_rested(served, form.exchange, form.name, reason.clone());
+        left = behind;
+    }
+}
+
 /// Writes the forms of streams, and before them how long the connection counted as idle.
 pub(super) fn write_forms(noted: Duration, forms: &[StreamFormV1<'_>]) -> Zeroizing<Vec<u8>> {
     // It never grows: that would leave a copy of secrets that is not wiped.
@@ -103,15 +128,23 @@ pub(super) fn write_forms(noted: Duration, forms: &[StreamFormV1<'_>]) -> Zeroiz
 
 /// Reads what [`write_forms`] has written.
 pub(super) fn read_forms(forms: &[u8]) -> Option<(Duration, Vec<StreamFormV1<'_>>)> {
-    let Some((version, forms)) = forms.split_first() else { return Some(Default::default()) };
-    let (noted, mut left) = forms.split_first_chunk()?;
+    if forms.is_empty() {
+        return Some(Default::default());
+    }
+    let (noted, mut left) = split_noted(forms)?;
     let mut read = Vec::new();
     while !left.is_empty() {
         let (form, behind) = StreamFormV1::unpack(left)?;
         read.push(form);
         left = behind;
     }
-    (*version == VERSION).then_some((Duration::from_millis(u64::from_be_bytes(*noted)), read))
+    Some((noted, read))
+}
+
+/// Splits the forms from how long their connection counted as idle.
+fn split_noted(forms: &[u8]) -> Option<(Duration, &[u8])> {
+    let (noted, forms) = forms.strip_prefix(&[VERSION])?.split_first_chunk()?;
+    Some((Duration::from_millis(u64::from_be_bytes(*noted)), forms))
 }
 
 #[cfg(test)]

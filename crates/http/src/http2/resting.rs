@@ -14,7 +14,7 @@ use eyelet_memory::budget::{Counted, STREAM_BYTES};
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::upstream::CountedAt;
 
-use super::parked::{pack, write_forms};
+use super::parked::{end_forms, pack, write_forms};
 use super::tasks::{self, StreamJob, StreamWork};
 use super::{Last, ServedStreams};
 use crate::exchange::rest::ResumedExchange;
@@ -74,7 +74,6 @@ impl ServedStreams {
         let (state, open) = (self.streams.export(), self.streams.open());
         let resting = self.streams.take_resting();
         let is_each = open.iter().map(|open| open.id).eq(resting.iter().map(|(id, _)| *id));
-        let Some(state) = state.filter(|_| is_each) else { return self.end_unparked() };
         let mut info = self.served.info_now();
         let (mut sockets, mut open, mut forms) = (Vec::new(), Vec::new(), Zeroizing::default());
         if !resting.is_empty() {
@@ -85,12 +84,13 @@ impl ServedStreams {
             let streams = streams.map(|stream| StreamFormV1::of(stream, upstream.as_deref()));
             forms = write_forms(noted, &streams.collect::<Vec<_>>());
         }
+        let Some(state) = state.filter(|_| is_each) else { return self.end_unparked(&forms) };
         for (_, stream) in resting {
             sockets.push(stream.socket);
             open.extend(stream.open);
         }
         if self.client.handle.give_sockets(sockets).is_err() {
-            return self.end_unparked();
+            return self.end_unparked(&forms);
         }
         info.decided.counted_at = CountedAt::resting(open);
         let Self { client, served, is_unused, .. } = self;
@@ -104,10 +104,11 @@ impl ServedStreams {
     }
 
     /// Ends a connection that cannot be parked although it was to be. As one that just begins, its
-    /// client's next bytes would be misread.
-    fn end_unparked(self) {
+    /// client's next bytes would be misread. `forms` are those of its streams, which have no task.
+    fn end_unparked(self, forms: &[u8]) {
         self.streams.close(eyelet_h2::ErrorCode::NO_ERROR);
         let reason = Reason::Internal("an HTTP/2 connection that cannot be parked");
+        end_forms(&self.served, forms, &reason);
         self.end(Last::Close(reason));
     }
 }

@@ -13,7 +13,7 @@ use eyelet_config::{Config, Depth};
 use eyelet_downstream::connection::worker::{Http, SharedHttp, WorkerConfiguration};
 use eyelet_engine::park;
 use eyelet_engine::relay::terminate::Terminated;
-use eyelet_engine::relay::{Flow, Relay};
+use eyelet_engine::relay::{Flow, KeptExchanges, Relay};
 use eyelet_engine::worker::{Handle, Program, Task, Update, Worker};
 use eyelet_memory::budget::{Budget, Counted, HTTP2_BYTES};
 use eyelet_memory::packed::PackedBytes;
@@ -228,6 +228,10 @@ impl Program for Edge {
 
     fn last_bytes(&self, state: &[u8]) -> Vec<u8> {
         crate::last_bytes(state)
+    }
+
+    fn end_resting(&self, info: ConnectionInfo, resting: KeptExchanges<'_>, end: &End) {
+        crate::end_resting(self.http.borrow().clone(), info, resting, &end.reason);
     }
 
     fn pack_state(&self, decided: &Decided, state: &[u8], sockets: usize) -> Option<PackedBytes> {

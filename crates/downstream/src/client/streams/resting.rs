@@ -7,7 +7,7 @@ use eyelet_h2::OpenStream;
 
 use super::{State, Streams};
 use crate::client::resting_stream::RestingStream;
-use crate::client::state::{StreamRest, StreamState};
+use crate::client::state::{Left, StreamRest, StreamState};
 
 impl Streams {
     // The tasks of streams.
@@ -96,6 +96,16 @@ impl Streams {
     /// True if all streams rest, or there are none.
     pub fn all_rest(&self) -> bool {
         self.state.borrow().all_rest()
+    }
+
+    /// Takes the exchanges that rest of a connection that has ended, and why each has.
+    pub fn take_ended(&self) -> Vec<(Left, RestingStream)> {
+        let State { streams, .. } = &mut *self.state.borrow_mut();
+        let ended = streams.iter_mut().filter_map(|stream| {
+            let left = stream.left.unwrap_or(Left::Closed);
+            Some((left, stream.goes_on()?))
+        });
+        ended.collect()
     }
 
     /// Takes the streams, which all rest, in the order of their identifiers.

@@ -16,6 +16,7 @@ use http::Response;
 
 use super::*;
 use super::{CONNECTION_WINDOW_BYTES, LentBody};
+use crate::client::resting_stream::RestingStream;
 use eyelet_upstream::testing::{connected, look, worker};
 
 /// A client and the server's side of its connection.
@@ -310,6 +311,52 @@ fn early_resets_are_counted() {
     assert_eq!(pair.streams.resets(), 0);
     pair.streams.end(id);
     assert_eq!((pair.streams.resets(), pair.streams.count()), (0, 0));
+}
+
+/// The exchange of a stream that has left its task, with this form.
+fn resting(form: &[u8]) -> RestingStream {
+    RestingStream {
+        form: form.to_vec().into(),
+        socket: eyelet_sys::socket::pair().unwrap().0,
+        name: "192.0.2.1:80".into(),
+        open: Vec::new(),
+        since: std::time::Instant::now(),
+        idle_max: std::time::Duration::ZERO,
+    }
+}
+
+/// Those that rest have no task that writes their access lines, so the connection gets them with
+/// why each has ended. Those with a task keep it.
+#[test]
+fn streams_that_rest_are_taken_when_the_connection_ends() {
+    let mut pair = Pair::new();
+    let [reset, rests, served] = [1, 2, 3].map(|_| pair.request());
+    pair.client.reset(reset, ErrorCode::CANCEL, &mut pair.up);
+    let up = mem::take(&mut pair.up);
+    let mut rest = &up[..];
+    loop {
+        let (consumed, step) = pair.streams.receive(rest, 0).unwrap();
+        rest = &rest[consumed..];
+        match step {
+            ReadStep::NeedMore => break,
+            ReadStep::Request(arrived) => {
+                pair.streams.begin(arrived.id, arrived.is_last);
+                if arrived.id != served {
+                    pair.streams.leave(arrived.id, resting(&[arrived.id as u8]));
+                }
+            }
+            _ => {}
+        }
+    }
+    pair.streams.closes(None);
+    let ended = pair.streams.take_ended();
+    let ended: Vec<_> =
+        ended.into_iter().map(|(left, stream)| (left, stream.form.to_vec())).collect();
+    let failure = Http2Failure { code: ErrorCode::CANCEL.0, received: true };
+    let expected = [(Left::Failed(failure), vec![reset as u8]), (Left::Closed, vec![rests as u8])];
+    assert_eq!(ended, expected);
+    assert!(pair.streams.take_ended().is_empty(), "each has one line");
+    assert_eq!(pair.streams.runs(served), Some(Left::Closed));
 }
 
 /// Counts how often a task is woken.

@@ -17,6 +17,7 @@ use crate::moving::batch::{self, Detachment, SearchResult};
 use crate::moving::handover::{Detached, ImportError, Stays, attach, detach};
 use crate::moving::staying::Staying;
 use crate::ready::FURTHER_MAX;
+use crate::relay::KeptExchanges;
 use crate::table::timer_wheel::TICK_MS;
 use crate::testing::{SETTINGS, worker_with};
 use crate::worker::WaitError;
@@ -29,6 +30,8 @@ struct Heard {
     ended: RefCell<Vec<(u8, u8)>>,
     clients: RefCell<BTreeMap<u8, Vec<u8>>>,
     wakes: Cell<usize>,
+    /// Streams that have ended while their connection was parked.
+    rested: Cell<usize>,
     logged: Cell<usize>,
 }
 
@@ -98,6 +101,11 @@ impl Program for Streams {
 
     fn task_bytes(&self, _: &Decided) -> usize {
         100
+    }
+
+    fn end_resting(&self, _: ConnectionInfo, resting: KeptExchanges<'_>, _: &End) {
+        let KeptExchanges::Streams(state) = resting else { panic!("it has streams") };
+        self.0.rested.update(|rested| rested + state.whole_len() - 1);
     }
 
     fn pack_state(&self, _: &Decided, state: &[u8], _: usize) -> Option<PackedBytes> {
@@ -304,6 +312,7 @@ fn each_end_closes_all_of_them() {
         worker.settings.set(settings);
         let (key, mut peers) = park_streams(&worker, 1, 4);
         within(|| act(&worker, key));
+        assert_eq!((heard.wakes.get(), heard.rested.get()), (0, 4), "{why}");
         assert!(peers.streams.iter_mut().flatten().all(is_closed), "{why}");
         // A client that answers lingers.
         if worker.table.borrow_mut().slot(key).is_some() {
@@ -313,6 +322,85 @@ fn each_end_closes_all_of_them() {
         check_empty(&worker);
         assert_eq!(heard.logged.get(), 1, "{why}");
     }
+}
+
+/// Its client breaks the protocol of TLS, or says that it has failed.
+#[test]
+fn a_record_that_ends_it_ends_its_streams() {
+    type Say = fn(&mut Session) -> Vec<u8>;
+    const INTERNAL_ERROR: u8 = 80;
+    let says: [Say; 2] = [
+        |_| vec![0x17, 3, 3, 0, 24].into_iter().chain([7; 24]).collect(),
+        |tls| tls.alert(&mut Keys::new(), INTERNAL_ERROR).to_vec(),
+    ];
+    for say in says {
+        let heard = Rc::new(Heard::default());
+        let (worker, _program) = serving(&heard);
+        let (_key, mut peers) = park_streams(&worker, 1, 3);
+        let said = say(&mut peers.tls);
+        peers.client.as_mut().unwrap().write_all(&said).unwrap();
+        drive(&[&worker]);
+        assert_eq!((heard.wakes.get(), heard.rested.get(), heard.logged.get()), (0, 3, 1));
+        assert!(peers.streams.iter_mut().flatten().all(is_closed));
+    }
+}
+
+/// Where memory is short, an end frees what a connection has and takes nothing for it.
+#[test]
+fn an_end_takes_no_memory() {
+    type Act = fn(&Rc<Worker>, Key);
+    const BYTES: usize = 8 << 20;
+    let acts: [(&str, Act); 6] = [
+        ("shed", |worker, key| assert!(shed(worker, key, IdleKind::Plain))),
+        ("slow", give_up_slow),
+        ("operator", |worker, key| close(worker, key, Reason::Ended)),
+        ("drained", |worker, key| close(worker, key, Reason::Drained(None))),
+        ("cut", |worker, key| {
+            worker.ending.is_cutting.set(true);
+            crate::shedding::drain::cut(worker, &[key]);
+        }),
+        ("removed", |worker, _| {
+            assert!(end_where(worker, &Cell::new(0), &Reason::RuleGone, |_, _| true));
+        }),
+    ];
+    for (why, act) in acts {
+        let heard = Rc::new(Heard::default());
+        let worker = worker_with(SETTINGS, BYTES);
+        let program = Rc::new(Streams(heard.clone()));
+        worker.serve(&program);
+        let (key, _peers) = park_streams(&worker, 1, 100);
+        let budget = &worker.process.budget;
+        // A cut needs no memory, whatever there is.
+        if why != "cut" {
+            budget.take(Account::Http, BYTES - budget.used() - (BYTES >> 5));
+        }
+        let before = budget.used();
+        within(|| {
+            act(&worker, key);
+            assert!(budget.used() < before, "{why}");
+        });
+        assert_eq!((heard.wakes.get(), heard.rested.get()), (0, 100), "{why}");
+        assert_eq!(heard.logged.get(), 1, "{why}");
+        assert!(budget.used() < before, "{why}");
+    }
+}
+
+/// Its deadline waits until there is room for the tasks that know what it means.
+#[test]
+fn a_deadline_waits_for_memory() {
+    const BYTES: usize = 8 << 20;
+    let heard = Rc::new(Heard::default());
+    let worker = worker_with(SETTINGS, BYTES);
+    let program = Rc::new(Streams(heard.clone()));
+    worker.serve(&program);
+    let (key, _peers) = park_streams(&worker, 1, 100);
+    let taken = BYTES - (BYTES >> 5) - worker.process.budget.used();
+    worker.process.budget.take(Account::Http, taken);
+    within(|| late(&worker, key));
+    assert_eq!(heard.wakes.get(), 0);
+    worker.process.budget.give(Account::Http, taken);
+    drive(&[&worker]);
+    assert_eq!(heard.wakes.get(), 1);
 }
 
 /// What it serves knows since when nothing has moved: the program goes on with it.
