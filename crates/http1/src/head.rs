@@ -1,30 +1,28 @@
 //! Heads of HTTP/1.1 messages (RFC 9112): turns bytes into `http` types, strictly, and finds where
 //! the body ends.
 
-use std::cell::RefCell;
-use std::mem::MaybeUninit;
-use std::sync::Arc;
+use std::ops::Range;
 
 use bytes::{Buf, Bytes, BytesMut};
 use eyelet_compress::fields::lists;
-use eyelet_memory::budget::{Budget, Counted, CountedBuffer};
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use eyelet_memory::budget::CountedBuffer;
+use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, StatusCode, Uri, Version, request, response};
-use memchr::memchr;
+use memchr::memchr_iter;
 
 use super::fault::{RequestFault, ResponseFault};
-use super::framing::{is_framing_alias, is_hop_by_hop};
-use eyelet_memory::spares::Spares;
+use super::framing::is_framing_alias;
+use super::lines::{BadLine, FieldLine, FieldLines, FieldRole, find_lf};
+
+pub use super::lines::is_token;
+pub use super::spares::{SPARE_FIELDS_MAX, forget_unused, give_back, spare_fields};
 
 /// Most fields of a request: Apache and hyper allow as many.
 pub const FIELDS_MAX: usize = 100;
 /// Most fields of a response. An application that sets a hundred cookies works behind nginx, so it
-/// must work here. They are read into 8 KiB of stack.
+/// must work here.
 pub const RESPONSE_FIELDS_MAX: usize = 256;
-/// Fields that Eyelet adds to a head. Growing the map would rehash all fields. A small message's
-/// map stays below what the allocator has cached.
-const FIELDS_ADDED: usize = 3;
 /// Bytes of a request target: browsers stop at 32 KiB at most, most servers at 8.
 pub const TARGET_BYTES_MAX: usize = 16 << 10;
 /// A response with so much memory is not divided: a head of its own would cost two allocations. A
@@ -32,15 +30,6 @@ pub const TARGET_BYTES_MAX: usize = 16 << 10;
 const SMALL_RESPONSE_BYTES: usize = 2 << 10;
 /// Bytes of a response's head.
 pub const RESPONSE_HEAD_BYTES_MAX: usize = 64 << 10;
-
-/// Field maps that a worker keeps for its next messages: those of five hundred requests in progress
-/// and of their responses, until no message has needed them for a tick. With 256, one map was made
-/// for each request of 32 clients with ten streams each. While memory is short, none is added.
-const SPARE_MAX: usize = 1_000;
-/// Bytes that each counts: 24 fields and the index of their names.
-const SPARE_MAP_BYTES: usize = 5 << 9;
-/// See [`give_back`].
-pub const SPARE_FIELDS_MAX: usize = 24;
 
 /// How the end of a body is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +48,7 @@ pub enum Length {
 #[derive(Debug)]
 pub struct Request {
     /// Method, target and fields, all as received. The URI has the target's authority, or else
-    /// Host. Its scheme is `http` only if the target has it.
+    /// Host, which is not among the fields. Its scheme is `http` only if the target has it.
     pub parts: request::Parts,
     /// Where its body ends.
     pub length: Length,
@@ -83,6 +72,8 @@ pub struct Response {
 pub struct Scanner {
     at: usize,
     line: usize,
+    /// Lines before the last one, which is empty.
+    lines: usize,
 }
 
 /// A line that ends in LF alone. Readers differ on whether it ends a field (RFC 9112 2.2).
@@ -92,7 +83,7 @@ pub struct BareLf;
 impl Scanner {
     /// The length of the head, or `None` if more bytes are needed. `bytes` extends the last call's.
     pub fn end(&mut self, bytes: &[u8]) -> Result<Option<usize>, BareLf> {
-        while let Some(offset) = memchr(b'\n', &bytes[self.at..]) {
+        while let Some(offset) = find_lf(&bytes[self.at..]) {
             let lf = self.at + offset;
             if lf == self.line || bytes[lf - 1] != b'\r' {
                 return Err(BareLf);
@@ -103,6 +94,7 @@ impl Scanner {
                 return Ok(Some(lf + 1));
             }
             (self.at, self.line) = (lf + 1, lf + 1);
+            self.lines += 1;
         }
         self.at = bytes.len();
         Ok(None)
@@ -110,13 +102,14 @@ impl Scanner {
 
     /// The same, but LF alone also ends a line, as RFC 9112 2.2 permits.
     pub fn lenient_end(&mut self, bytes: &[u8]) -> Option<usize> {
-        while let Some(offset) = memchr(b'\n', &bytes[self.at..]) {
+        while let Some(offset) = find_lf(&bytes[self.at..]) {
             let lf = self.at + offset;
             let is_empty = matches!(bytes[self.line..lf], [] | [b'\r']);
             if is_empty && self.line > 0 {
                 return Some(lf + 1);
             }
             (self.at, self.line) = (lf + 1, lf + 1);
+            self.lines += 1;
         }
         self.at = bytes.len();
         None
@@ -130,17 +123,19 @@ pub fn take_request(
     head_bytes_max: usize,
 ) -> Result<Option<Request>, RequestFault> {
     let Some(end) = request_end(buffer, scanner, head_bytes_max)? else { return Ok(None) };
-    *scanner = Scanner::default();
+    let lines = std::mem::take(scanner).lines;
     let mut head = split_to(buffer, end);
     as_known_version(&mut head);
-    read_request(head.freeze()).map(Some)
+    read_request(head.freeze(), lines).map(Some)
 }
 
 /// Reads a request's head of this length where it is. The memory of `received` counts as long as
 /// the request lives.
 pub fn counted_request(mut received: CountedBuffer, end: usize) -> Result<Request, RequestFault> {
     as_known_version(&mut received[..end]);
-    read_request(received.into_bytes().slice(..end))
+    let head = received.into_bytes().slice(..end);
+    let lines = memchr_iter(b'\n', &head).count();
+    read_request(head, lines)
 }
 
 /// The length of a request's head; `None` if it is incomplete. `begun` extends the last call's.
@@ -183,11 +178,6 @@ fn early_fault(begun: &[u8]) -> Option<RequestFault> {
     (!version.starts_with(b"HTTP/")).then_some(RequestFault::Line)
 }
 
-/// Whether a byte may be in a token (RFC 9110 5.6.2).
-pub fn is_token(byte: &u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
-}
-
 /// Reads a later minor version as HTTP/1.1 (RFC 9110 2.5).
 fn as_known_version(buffer: &mut [u8]) {
     let begin = if buffer.starts_with(b"\r\n") { 2 } else { 0 };
@@ -200,13 +190,12 @@ fn as_known_version(buffer: &mut [u8]) {
     }
 }
 
-fn read_request(head: Bytes) -> Result<Request, RequestFault> {
-    let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+fn read_request(head: Bytes, lines: usize) -> Result<Request, RequestFault> {
+    let line_end = first_line_end(&head).ok_or(RequestFault::Line)?;
     let mut parsed = httparse::Request::new(&mut []);
-    match parsed.parse_with_uninit_headers(&head, &mut fields) {
-        Ok(httparse::Status::Complete(len)) if len == head.len() => {}
-        Ok(_) => return Err(RequestFault::Line),
-        Err(httparse::Error::TooManyHeaders) => return Err(RequestFault::TooMany),
+    match parsed.parse(&head[..line_end]) {
+        // The fields are read here, because httparse would only find them.
+        Ok(_) => {}
         Err(httparse::Error::Version) => return Err(version_fault(&head)),
         Err(httparse::Error::Token) => return Err(RequestFault::Line),
         Err(_) => return Err(RequestFault::Field),
@@ -215,6 +204,8 @@ fn read_request(head: Bytes) -> Result<Request, RequestFault> {
     else {
         return Err(RequestFault::Line);
     };
+    let fields =
+        read_fields(&head, (line_end, lines), HeadKind::Request).map_err(BadFields::of_request)?;
     if target.len() > TARGET_BYTES_MAX {
         return Err(RequestFault::TargetTooLong);
     }
@@ -222,17 +213,19 @@ fn read_request(head: Bytes) -> Result<Request, RequestFault> {
         return Err(RequestFault::Line);
     }
     let method = Method::from_bytes(method.as_bytes()).map_err(|_| RequestFault::Line)?;
-    if parsed.headers.iter().any(|field| is_framing_alias(field.name.as_bytes())) {
-        return Err(RequestFault::Field);
-    }
-    let fields = read_fields(&head, parsed.headers, is_rewritten).ok_or(RequestFault::Field)?;
     let version = if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
-    let uri = read_target(&method, &head, target, read_host(&head, version, &fields.map)?)?;
+    let uri = read_target(&method, &head, target, read_host(&head, version, &fields)?)?;
     let length = request_length(version, &fields)?;
     let keep_alive = keep_alive(version, &fields);
     let (mut parts, ()) = http::Request::new(()).into_parts();
     (parts.method, parts.uri, parts.version, parts.headers) = (method, uri, version, fields.map);
     Ok(Request { parts, length, keep_alive })
+}
+
+/// The end of a head's first line. One empty line may be before that of a request (RFC 9112 2.2).
+fn first_line_end(head: &[u8]) -> Option<usize> {
+    let begin = if head.starts_with(b"\r\n") { 2 } else { 0 };
+    Some(begin + find_lf(&head[begin..])? + 1)
 }
 
 /// `HTTP/` digit `.` digit is an unsupported version. Anything else is no request line.
@@ -272,115 +265,96 @@ fn take_alone(buffer: &mut BytesMut, held: usize, len: usize) -> BytesMut {
     head
 }
 
-/// Keeps the memory of unused fields for the next message. It saves two allocations each, which a
-/// small request would notice.
-pub fn give_back(mut fields: HeaderMap) {
-    // The capacity does not count repeated names, which also keep memory.
-    let is_small = fields.len() <= SPARE_FIELDS_MAX && fields.capacity() <= SPARE_FIELDS_MAX;
-    if !is_small || fields.capacity() == 0 {
-        return;
-    }
-    fields.clear();
-    SPARE.with_borrow_mut(|spare| {
-        let count = spare.maps.count() + 1;
-        // Those since the last tick are not counted yet. Before the first tick none is kept.
-        let fits = |counted: &Counted| counted.may_be(count * SPARE_MAP_BYTES);
-        if count <= SPARE_MAX && spare.counted.as_ref().is_some_and(fits) {
-            spare.maps.push(fields);
+/// The head that fields are of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum HeadKind {
+    Request,
+    Response,
+}
+
+/// Why fields are refused.
+enum BadFields {
+    TooMany,
+    Malformed,
+}
+
+impl BadFields {
+    fn of_request(self) -> RequestFault {
+        match self {
+            Self::TooMany => RequestFault::TooMany,
+            Self::Malformed => RequestFault::Field,
         }
-    });
+    }
+
+    fn of_response(self) -> ResponseFault {
+        match self {
+            Self::TooMany => ResponseFault::TooMany,
+            Self::Malformed => ResponseFault::Field,
+        }
+    }
 }
 
-/// An empty map with room for so many fields, and for those that Eyelet adds. Its memory is that of
-/// an earlier message, if there is one.
-pub fn spare_fields(count: usize) -> HeaderMap {
-    let mut map = SPARE.with_borrow_mut(|spare| spare.maps.pop()).unwrap_or_default();
-    // A map that cannot be so large refuses the field that does not fit.
-    let _ = map.try_reserve(count + FIELDS_ADDED);
-    map
-}
-
-/// Frees the kept maps that no message has needed since the last call: they lie in pages of an
-/// earlier burst and pin them. Counts the others.
-pub fn forget_unused(budget: &Arc<Budget>) {
-    SPARE.with_borrow_mut(|spare| {
-        drop(spare.maps.take_unused());
-        let bytes = spare.maps.count() * SPARE_MAP_BYTES;
-        spare.counted.get_or_insert_with(|| Counted::new(budget, 0)).set(bytes);
-    });
-}
-
-/// Maps that are kept for the next messages.
-struct SpareMaps {
-    maps: Spares<HeaderMap>,
-    /// As many as there were at the last tick.
-    counted: Option<Counted>,
-}
-
-thread_local! {
-    static SPARE: RefCell<SpareMaps> =
-        const { RefCell::new(SpareMaps { maps: Spares::new(), counted: None }) };
+impl From<BadLine> for BadFields {
+    fn from(BadLine: BadLine) -> Self {
+        Self::Malformed
+    }
 }
 
 /// Reads the fields in their order, except that fields which are not passed on come last:
-/// hop-by-hop fields and the `removed` ones. The map fills the gap of a removed field with its last
-/// one. That would change the order of the others. Most `Connection` fields are only noted.
+/// hop-by-hop fields, and the length of a request, which is written anew. The map fills the gap of a
+/// removed field with its last one. That would change the order of the others. `Host` and most
+/// `Connection` fields are only noted. The fields begin at `at`, and there are about as many as
+/// lines.
 fn read_fields(
     head: &Bytes,
-    fields: &[httparse::Header<'_>],
-    removed: fn(&[u8]) -> bool,
-) -> Option<Fields> {
-    let mut map = spare_fields(fields.len());
-    let mut append = |field: &httparse::Header<'_>| {
-        let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
-        let value = HeaderValue::from_maybe_shared(head.slice_ref(field.value)).ok()?;
-        map.append(name, value);
-        Some(())
-    };
-    let (mut has_removed, mut has_hop_by_hop) = (false, false);
-    let (mut says_close, mut says_keep_alive) = (false, false);
-    for field in fields {
-        let is_hop_by_hop = is_hop_by_hop(field.name.as_bytes());
-        match ConnectionOption::alone_in(field) {
-            Some(ConnectionOption::Close) if is_hop_by_hop => says_close = true,
-            Some(ConnectionOption::KeepAlive) if is_hop_by_hop => says_keep_alive = true,
-            _ if is_hop_by_hop || removed(field.name.as_bytes()) => {
-                has_removed = true;
-                has_hop_by_hop |= is_hop_by_hop;
+    (at, lines): (usize, usize),
+    kind: HeadKind,
+) -> Result<Fields, BadFields> {
+    let is_request = kind == HeadKind::Request;
+    let count_max = if is_request { FIELDS_MAX } else { RESPONSE_FIELDS_MAX };
+    let mut fields = Fields::new(lines.saturating_sub(1).min(count_max));
+    let mut last = Vec::new();
+    for (index, line) in FieldLines::new(head, at, !is_request).enumerate() {
+        let FieldLine { name, role, value } = line?;
+        if index == count_max {
+            return Err(BadFields::TooMany);
+        }
+        let text = &head[value.clone()];
+        let is_last = match role {
+            FieldRole::Common => false,
+            FieldRole::Other => {
+                if is_request && is_framing_alias(name.as_str().as_bytes()) {
+                    return Err(BadFields::Malformed);
+                }
+                false
             }
-            _ => append(field)?,
+            FieldRole::Host if is_request => {
+                fields.note_host(head, value)?;
+                continue;
+            }
+            FieldRole::Host => false,
+            FieldRole::ContentLength => {
+                fields.note_length(text);
+                is_request
+            }
+            FieldRole::Connection if fields.notes_option(text) => continue,
+            FieldRole::Connection | FieldRole::HopByHop => {
+                fields.has_hop_by_hop = true;
+                true
+            }
+        };
+        let value = HeaderValue::from_maybe_shared(head.slice(value));
+        let value = value.map_err(|_| BadFields::Malformed)?;
+        if is_last {
+            last.push((name, value));
+        } else {
+            fields.map.append(name, value);
         }
     }
-    if has_removed {
-        let is_removed = |field: &&httparse::Header<'_>| {
-            let name = field.name.as_bytes();
-            (is_hop_by_hop(name) || removed(name)) && ConnectionOption::alone_in(field).is_none()
-        };
-        fields.iter().filter(is_removed).try_for_each(append)?;
+    for (name, value) in last {
+        fields.map.append(name, value);
     }
-    Some(Fields { map, has_hop_by_hop, says_close, says_keep_alive })
-}
-
-/// What most `Connection` fields say, and nothing else: they name no other field. Such a field does
-/// not enter the map, where it would be hashed to be added, to be found, and to be removed.
-enum ConnectionOption {
-    Close,
-    KeepAlive,
-}
-
-impl ConnectionOption {
-    /// The only element of a `Connection` field.
-    fn alone_in(field: &httparse::Header<'_>) -> Option<Self> {
-        let is_it = |element: &[u8]| {
-            field.value.eq_ignore_ascii_case(element)
-                && field.name.as_bytes().eq_ignore_ascii_case(b"connection")
-        };
-        match field.value.len() {
-            5 if is_it(b"close") => Some(Self::Close),
-            10 if is_it(b"keep-alive") => Some(Self::KeepAlive),
-            _ => None,
-        }
-    }
+    Ok(fields)
 }
 
 /// The fields of a head.
@@ -391,14 +365,56 @@ struct Fields {
     /// What `Connection` fields say that did not enter the map.
     says_close: bool,
     says_keep_alive: bool,
+    /// The `Host` of a request, and how many there are.
+    host: Range<usize>,
+    hosts: usize,
+    /// What `Content-Length` says.
+    length: Result<Option<u64>, NoLength>,
 }
 
-/// Names of fields that Eyelet sets anew in every request.
-fn is_rewritten(name: &[u8]) -> bool {
-    match name.len() {
-        4 => name.eq_ignore_ascii_case(b"host"),
-        14 => name.eq_ignore_ascii_case(b"content-length"),
-        _ => false,
+impl Fields {
+    /// None yet, with room for so many.
+    fn new(count: usize) -> Self {
+        Self {
+            map: spare_fields(count),
+            has_hop_by_hop: false,
+            says_close: false,
+            says_keep_alive: false,
+            host: 0..0,
+            hosts: 0,
+            length: Ok(None),
+        }
+    }
+
+    /// Notes a `Host` field. It does not enter the map: the URI has it.
+    fn note_host(&mut self, head: &[u8], value: Range<usize>) -> Result<(), BadFields> {
+        let is_text = |byte: &u8| matches!(byte, b'\t' | b' '..=b'~' | 0x80..);
+        if !head[value.clone()].iter().all(is_text) {
+            return Err(BadFields::Malformed);
+        }
+        self.host = value;
+        self.hosts += 1;
+        Ok(())
+    }
+
+    /// Notes a `Content-Length` field. Two of them are ambiguous.
+    fn note_length(&mut self, text: &[u8]) {
+        self.length = match self.length {
+            Ok(None) => read_length(text).map(Some),
+            _ => Err(NoLength),
+        };
+    }
+
+    /// Notes what most `Connection` fields say, and nothing else: they name no other field. Such a
+    /// field does not enter the map, where it would be hashed to be added, to be found, and to be
+    /// removed. Returns whether the field is one of them.
+    fn notes_option(&mut self, text: &[u8]) -> bool {
+        match text.len() {
+            5 if text.eq_ignore_ascii_case(b"close") => self.says_close = true,
+            10 if text.eq_ignore_ascii_case(b"keep-alive") => self.says_keep_alive = true,
+            _ => return false,
+        }
+        true
     }
 }
 
@@ -406,15 +422,11 @@ fn is_rewritten(name: &[u8]) -> bool {
 fn read_host(
     head: &Bytes,
     version: Version,
-    headers: &HeaderMap,
+    fields: &Fields,
 ) -> Result<Option<Authority>, RequestFault> {
-    let mut hosts = headers.get_all(header::HOST).iter();
-    match (hosts.next(), hosts.next()) {
-        (Some(host), None) => {
-            let host = Authority::from_maybe_shared(head.slice_ref(host.as_bytes()));
-            Ok(Some(as_host(host.map_err(|_| RequestFault::Host)?)?))
-        }
-        (None, None) if version == Version::HTTP_10 => Ok(None),
+    match fields.hosts {
+        1 => read_shared_authority(head.slice(fields.host.clone())).map(Some),
+        0 if version == Version::HTTP_10 => Ok(None),
         _ => Err(RequestFault::Host),
     }
 }
@@ -521,7 +533,7 @@ pub fn split_port(authority: &str) -> (&str, &str) {
 
 /// RFC 9112 6.3, but stricter: a request that two readers could read in two ways is refused.
 fn request_length(version: Version, fields: &Fields) -> Result<Length, RequestFault> {
-    let known = content_length(&fields.map).map_err(|NoLength| RequestFault::Length)?;
+    let known = fields.length.map_err(|NoLength| RequestFault::Length)?;
     match coding(fields) {
         None => Ok(known.map_or(Length::Empty, Length::Known)),
         Some(_) if version == Version::HTTP_10 || known.is_some() => Err(RequestFault::Length),
@@ -532,7 +544,7 @@ fn request_length(version: Version, fields: &Fields) -> Result<Length, RequestFa
 }
 
 /// Content-Length gives no reliable length.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoLength;
 
 /// The length that a message gives, if it is unambiguous.
@@ -540,19 +552,20 @@ pub fn content_length(headers: &HeaderMap) -> Result<Option<u64>, NoLength> {
     let mut values = headers.get_all(header::CONTENT_LENGTH).iter();
     match (values.next(), values.next()) {
         (None, _) => Ok(None),
-        (Some(value), None) => {
-            let digits = value.as_bytes();
-            // str::parse would accept a plus sign.
-            if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-                return Err(NoLength);
-            }
-            let length = value.to_str().map_err(|_| NoLength)?.parse();
-            // The next reader may use signed numbers (RFC 9110 8.6).
-            let fits = |length: &u64| i64::try_from(*length).is_ok();
-            length.ok().filter(fits).map(Some).ok_or(NoLength)
-        }
+        (Some(value), None) => read_length(value.as_bytes()).map(Some),
         (Some(_), Some(_)) => Err(NoLength),
     }
+}
+
+/// Reads digits. `str::parse` would accept a plus sign.
+fn read_length(digits: &[u8]) -> Result<u64, NoLength> {
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return Err(NoLength);
+    }
+    let length = std::str::from_utf8(digits).map_err(|_| NoLength)?.parse();
+    // The next reader may use signed numbers (RFC 9110 8.6).
+    let fits = |length: &u64| i64::try_from(*length).is_ok();
+    length.ok().filter(fits).ok_or(NoLength)
 }
 
 enum Coding {
@@ -615,38 +628,29 @@ pub fn take_response(
         // Bytes that are not HTTP need not be read to their end.
         return if b"HTTP/".starts_with(begun) { Ok(None) } else { Err(ResponseFault::Line) };
     };
-    *scanner = Scanner::default();
+    let lines = std::mem::take(scanner).lines;
     let mut head = take_alone(buffer, held, end);
     // Reads a later minor version as HTTP/1.1 (RFC 9110 2.5).
     if let [b'H', b'T', b'T', b'P', b'/', b'1', b'.', minor @ b'2'..=b'9', b' ', ..] = &mut head[..]
     {
         *minor = b'1';
     }
-    read_response(head.freeze(), method).map(Some)
+    read_response(head.freeze(), lines, method).map(Some)
 }
 
-fn read_response(head: Bytes, method: &Method) -> Result<Response, ResponseFault> {
-    let mut fields = [const { MaybeUninit::uninit() }; RESPONSE_FIELDS_MAX];
+fn read_response(head: Bytes, lines: usize, method: &Method) -> Result<Response, ResponseFault> {
     if !head.starts_with(b"HTTP/") {
         return Err(ResponseFault::Line);
     }
+    let line_end = first_line_end(&head).ok_or(ResponseFault::Line)?;
     let mut parsed = httparse::Response::new(&mut []);
-    // RFC 9112 5.1: a proxy removes white space before a response's colons.
-    let mut reader = httparse::ParserConfig::default();
-    reader.allow_spaces_after_header_name_in_responses(true);
-    match reader.parse_response_with_uninit_headers(&mut parsed, &head, &mut fields) {
-        Ok(httparse::Status::Complete(len)) if len == head.len() => {}
-        Err(httparse::Error::TooManyHeaders) => return Err(ResponseFault::TooMany),
-        Err(httparse::Error::HeaderName | httparse::Error::HeaderValue) => {
-            return Err(ResponseFault::Field);
-        }
-        _ => return Err(ResponseFault::Line),
-    }
+    parsed.parse(&head[..line_end]).map_err(|_| ResponseFault::Line)?;
     let (Some(code), Some(minor)) = (parsed.code, parsed.version) else {
         return Err(ResponseFault::Line);
     };
+    let fields = read_fields(&head, (line_end, lines), HeadKind::Response);
+    let fields = fields.map_err(BadFields::of_response)?;
     let status = StatusCode::from_u16(code).map_err(|_| ResponseFault::Line)?;
-    let fields = read_fields(&head, parsed.headers, |_| false).ok_or(ResponseFault::Field)?;
     let version = if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
     let length = response_length(version, status, &fields, method)?;
     let keep_alive = keep_alive(version, &fields) && length != Length::UntilClose;
@@ -661,7 +665,7 @@ fn response_length(
     fields: &Fields,
     method: &Method,
 ) -> Result<Length, ResponseFault> {
-    let known = content_length(&fields.map).map_err(|NoLength| ResponseFault::Length)?;
+    let known = fields.length.map_err(|NoLength| ResponseFault::Length)?;
     let coding = coding(fields);
     if coding.is_some() && (known.is_some() || version == Version::HTTP_10) {
         return Err(ResponseFault::Length);

@@ -12,6 +12,8 @@ pub mod fields;
 pub mod framing;
 pub mod head;
 pub mod head_bytes;
+pub mod lines;
 #[cfg(any(test, fuzzing))]
 pub mod properties;
+pub mod spares;
 pub mod write_queue;
