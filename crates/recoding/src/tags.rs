@@ -14,8 +14,12 @@ pub struct WeakTags {
 impl WeakTags {
     /// Notes a tag, if it is weak.
     pub fn note(&mut self, rule: u32, tag: &[u8]) {
+        // Most tags are strong, and a hash costs.
+        if !tag.starts_with(b"W/") {
+            return;
+        }
         let hash = hash(rule, tag);
-        if !tag.starts_with(b"W/") || !self.known.insert(hash) {
+        if !self.known.insert(hash) {
             return;
         }
         self.order.push_back(hash);
