@@ -34,7 +34,8 @@ impl ServedConnection {
         let host = host.strip_suffix('.').unwrap_or(host);
         let sni = self.info.decided.sni.as_deref();
         let is_name = is_name(host);
-        if is_name && sni.is_some_and(|sni| sni.eq_ignore_ascii_case(host)) {
+        // Clients mostly write both alike, and a comparison without case reads byte by byte.
+        if is_name && sni.is_some_and(|sni| sni == host || sni.eq_ignore_ascii_case(host)) {
             return true;
         }
         let bare = || host.trim_start_matches('[').trim_end_matches(']');
