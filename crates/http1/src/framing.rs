@@ -92,6 +92,10 @@ pub fn write_fields<'a>(
 /// `X-Forwarded-For`, so it is always dropped.
 pub fn speaks_of_others(name: &HeaderName, trusted: bool) -> bool {
     let name = name.as_str();
+    // Names of fields about the client begin so. Most others are told by that alone.
+    if !name.starts_with(['c', 'f', 'x']) {
+        return false;
+    }
     if memchr(b'_', name.as_bytes()).is_some() {
         let dashed = name.replace('_', "-");
         return is_about_others(&dashed);
