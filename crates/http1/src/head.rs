@@ -502,11 +502,12 @@ fn as_host(authority: Authority) -> Result<Authority, RequestFault> {
     };
     // One trailing dot is the root of a full name (RFC 1034 section 3.1). No other label may be
     // empty: a reader that drops empty labels would see another name.
-    let bytes = host.as_bytes();
-    let is_label_empty = bytes.first() == Some(&b'.') || bytes.windows(2).any(|two| two == b"..");
     // The loop has no early end, so it has no branch for each byte.
-    let is_plain = bytes.iter().fold(true, |all, byte| all & HOST_BYTES[usize::from(*byte)]);
-    if host.is_empty() || !port_fits || is_label_empty || !is_plain {
+    let (is_plain, _) = host.bytes().fold((true, b'.'), |(all, before), byte| {
+        let is_label_empty = (before == b'.') & (byte == b'.');
+        (all & HOST_BYTES[usize::from(byte)] & !is_label_empty, byte)
+    });
+    if host.is_empty() || !port_fits || !is_plain {
         return Err(RequestFault::Host);
     }
     Ok(authority)
