@@ -101,7 +101,8 @@ sed -E 's|^(Exec[A-Za-z]+=)eyelet |\1/usr/bin/eyelet |; /^# In this file /,/^# i
 install -D -m 644 packaging/eyelet.sysusers "$root/usr/lib/sysusers.d/eyelet.conf"
 install -D -m 644 packaging/edge.toml -t "$root/etc/eyelet"
 
-cargo build --quiet --locked --workspace --example manuals
+# Build scripts of C libraries look at the date, too: all that needs them would be built anew.
+env -u SOURCE_DATE_EPOCH cargo build --quiet --locked --workspace --example manuals
 "$target/debug/examples/manuals" "$work/manuals"
 install -D -m 644 "$work"/manuals/man1/* -t "$share/man/man1"
 install -D -m 644 "$work/manuals/eyelet.bash" "$share/bash-completion/completions/eyelet"
