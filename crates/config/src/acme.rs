@@ -12,7 +12,7 @@ use crate::listeners::Listeners;
 use crate::local::Permitted;
 use crate::matchers::Matchers;
 use crate::model::{Listener, ListenerKind};
-use crate::reader::{Report, Section, Text};
+use crate::reader::{Place, Section, Text};
 
 /// The value of a rule's `certificate` that orders certificates.
 pub(super) const ACME: &str = "acme";
@@ -60,84 +60,76 @@ pub struct AcmeNames {
 
 /// The rules with `certificate = "acme"`, as they are read.
 #[derive(Default)]
-pub(super) struct AcmeRules {
+pub(super) struct AcmeRules<'t> {
     names: Vec<Box<str>>,
     listeners: Vec<u16>,
     is_for_all: bool,
-    /// The offset of the first one's value.
-    first: Option<usize>,
-    /// Names that the public DNS does not have, and their offsets.
-    private: Vec<(String, usize)>,
+    /// The place of the first one's value.
+    first: Option<Place<'t>>,
+    /// Names that the public DNS does not have.
+    private: Vec<Text<'t>>,
 }
 
 /// Reads [acme].
 pub(super) fn read(
-    report: &mut Report<'_>,
-    document: &Section<'_, '_>,
+    document: &Section<'_>,
     files: &mut Files,
-    rules: AcmeRules,
+    rules: AcmeRules<'_>,
     listeners: &Listeners,
 ) -> Option<AcmeSettings> {
-    let Some(section) = document.section(report, "acme", "[acme]") else {
+    let Some(section) = document.section("acme", "[acme]") else {
         if let Some(at) = rules.first
             && document.value("acme").is_none()
         {
             let message = "`certificate = \"acme\"` needs a table [acme] with the `directory` of \
                 an ACME server; a file of that name is \"./acme\"";
-            report.missing(at, message);
+            at.missing(message);
         }
         return None;
     };
-    section.check_keys(report, &ACME_KEYS);
+    section.check_keys(&ACME_KEYS);
     if rules.first.is_none() {
-        report.warning(section.at, "no rule has `certificate = \"acme\"`: nothing is ordered");
+        section.at.warning("no rule has `certificate = \"acme\"`: nothing is ordered");
     }
-    if section.flag(report, "terms_agreed") != Some(true) {
+    if section.flag("terms_agreed") != Some(true) {
         let message = "set `terms_agreed = true` once you have read and agree to the terms of \
             service that the server's directory names";
-        report.missing(section.at, message);
+        section.at.missing(message);
     }
-    let contact = section.texts(report, "contact").unwrap_or_default();
-    let contact = contact.into_iter().filter_map(|text| report.keep(text.at, contact_url(text)));
-    let contact = contact.collect();
-    let ca = section.text(report, "ca").map(|text| files.check_authorities(report, text));
-    let folder = section.text(report, "folder").map(|text| {
+    let contact = section.each_parsed("contact", contact_url);
+    let ca = section.text("ca").map(|text| files.check_authorities(text));
+    let folder = section.text("folder").map(|text| {
         if document.value("fleet").is_some() {
             let message = "the edges of a fleet keep certificates in the store of [fleet]: leave \
                 `folder` out";
-            report.error(text.at, message);
+            text.at.error(message);
         }
         files.path(text.text)
     });
-    let profile = section.text(report, "profile").map(|text| text.text.to_owned());
-    let external_account = external_account(report, &section, files);
-    if section.value("directory").is_none() {
-        let message = "[acme] has no `directory`, such as \"https://acme.example/directory\"";
-        report.missing(section.at, message);
-    }
-    let directory = section.text(report, "directory")?;
-    let directory = report.keep(directory.at, directory_url(directory))?;
-    rules.check_reach(report, &directory, listeners);
+    let profile = section.text("profile").map(|text| text.text.to_owned());
+    let external_account = external_account(&section, files);
+    let without = "[acme] has no `directory`, such as \"https://acme.example/directory\"";
+    let directory = section.required("directory", without)?.parse(directory_url)?;
+    rules.check_reach(&directory, listeners);
     let wanted = rules.wanted(&listeners.list);
     Some(AcmeSettings { directory, contact, ca, folder, profile, external_account, wanted })
 }
 
-impl AcmeRules {
+impl<'t> AcmeRules<'t> {
     /// Notes a rule with `certificate = "acme"`, and reports names that cannot be ordered. Returns
     /// whether names are ordered when a client asks for them.
     pub(super) fn add(
         &mut self,
-        report: &mut Report<'_>,
-        section: &Section<'_, '_>,
-        matchers: &Matchers<'_>,
-        certificate: Text<'_>,
+        section: &Section<'_>,
+        matchers: &Matchers<'t>,
+        certificate: Text<'t>,
     ) -> bool {
         self.first.get_or_insert(certificate.at);
         if let Some(at) = section.key_at("key") {
             let message = "with `certificate = \"acme\"` keys are made here: leave `key` out";
-            report.error(at, message);
+            at.error(message);
         }
-        let on_demand = section.flag(report, "acme_on_demand").unwrap_or(false);
+        let on_demand = section.flag("acme_on_demand").unwrap_or(false);
         let private = Permitted::default();
         for (text, pattern) in &matchers.sni {
             let is_private = match pattern {
@@ -146,20 +138,20 @@ impl AcmeRules {
                 NamePattern::Absent => false,
             };
             if is_private {
-                self.private.push((text.text.to_owned(), text.at));
+                self.private.push(*text);
             }
             match pattern {
                 NamePattern::Exact(name) => self.names.push(name.clone()),
                 NamePattern::Suffix(_) if on_demand => {}
-                NamePattern::Suffix(_) => report.error(text.at, WILDCARD),
-                NamePattern::Absent => report.error(text.at, NO_NAME),
+                NamePattern::Suffix(_) => text.at.error(WILDCARD),
+                NamePattern::Absent => text.at.error(NO_NAME),
             }
         }
         let has_lists = !matchers.sni_lists.is_empty();
         if has_lists && !on_demand {
-            report.error(certificate.at, LIST);
+            certificate.at.error(LIST);
         } else if !has_lists && matchers.sni.is_empty() {
-            report.error(certificate.at, NAMELESS);
+            certificate.at.error(NAMELESS);
         }
         match matchers.listeners.is_empty() {
             true => self.is_for_all = true,
@@ -169,24 +161,24 @@ impl AcmeRules {
     }
 
     /// Warns of names that a public server cannot look up, and of listeners that no server reaches.
-    fn check_reach(&self, report: &mut Report<'_>, directory: &str, all: &Listeners) {
+    fn check_reach(&self, directory: &str, all: &Listeners) {
         let Some(first) = self.first else { return };
         if is_public(directory) {
-            for (name, at) in &self.private {
+            for Text { text: name, at } in &self.private {
                 let is_signed = Permitted::default().has_name(&name.to_ascii_lowercase());
                 let instead = if is_signed { LOCAL_NAME } else { LABEL };
                 let message = format!(
                     "a public ACME server issues nothing for \"{name}\", which the public DNS does \
                      not have; {instead}"
                 );
-                report.warning(*at, message);
+                at.warning(message);
             }
         }
         let listed: &[u16] = if self.is_for_all { &[] } else { &self.listeners };
         let has_https = all.of_rule(listed).any(|l| !is_http(l) && is_validated_at(l, HTTPS_PORT));
         let has_http = all.list.iter().any(|l| is_http(l) && is_validated_at(l, HTTP_PORT));
         if !has_https && !has_http && all.is_complete() {
-            report.warning(first, UNREACHED);
+            first.warning(UNREACHED);
         }
     }
 
@@ -235,25 +227,10 @@ fn is_public(directory: &str) -> bool {
     })
 }
 
-fn external_account(
-    report: &mut Report<'_>,
-    section: &Section<'_, '_>,
-    files: &mut Files,
-) -> Option<ExternalAccount> {
-    let id = section.text(report, "external_account_id");
-    let file = section.text(report, "external_account_key_file");
-    match (id, file) {
-        (Some(id), Some(file)) => {
-            let (key_file, _) = files.check_secret(report, file);
-            Some(ExternalAccount { id: id.text.to_owned(), key_file })
-        }
-        (None, None) => None,
-        (Some(one), None) | (None, Some(one)) => {
-            let message = "`external_account_id` and `external_account_key_file` belong together";
-            report.error(one.at, message);
-            None
-        }
-    }
+fn external_account(section: &Section<'_>, files: &mut Files) -> Option<ExternalAccount> {
+    let (id, file) = section.both("external_account_id", "external_account_key_file")?;
+    let key_file = files.check_secret(file, |_| Ok(()));
+    Some(ExternalAccount { id: id.text.to_owned(), key_file })
 }
 
 /// The key of an external account, as its file has it: base64url, without blanks around it.
@@ -268,19 +245,19 @@ pub fn external_account_key(account: &ExternalAccount) -> Result<Zeroizing<Strin
     Ok(Zeroizing::new(text.trim().trim_end_matches('=').to_owned()))
 }
 
-fn directory_url(text: Text<'_>) -> Result<String, String> {
-    let host = text.text.strip_prefix("https://").map(|rest| rest.split('/').next());
+fn directory_url(text: &str) -> Result<String, String> {
+    let host = text.strip_prefix("https://").map(|rest| rest.split('/').next());
     let is_url = host.flatten().is_some_and(|host| !host.is_empty())
-        && text.text.bytes().all(|byte| byte.is_ascii_graphic());
+        && text.bytes().all(|byte| byte.is_ascii_graphic());
     let fault = || "expected the https:// URL of an ACME server's directory".to_owned();
-    is_url.then(|| text.text.to_owned()).ok_or_else(fault)
+    is_url.then(|| text.to_owned()).ok_or_else(fault)
 }
 
-fn contact_url(text: Text<'_>) -> Result<String, String> {
-    if text.text.contains(':') {
-        return Ok(text.text.to_owned());
+fn contact_url(text: &str) -> Result<String, String> {
+    if text.contains(':') {
+        return Ok(text.to_owned());
     }
-    Err(format!("a contact is a URL; expected \"mailto:{}\"", text.text))
+    Err(format!("a contact is a URL; expected \"mailto:{text}\""))
 }
 
 const WILDCARD: &str = "a certificate for a wildcard needs the challenge DNS-01, which Eyelet does \

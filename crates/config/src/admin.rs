@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 use crate::files::Files;
 use crate::fleet::fleet_secret;
 use crate::listen_address::{MODE, UNIX, check_folder, file_mode, socket_path};
-use crate::reader::{Report, Section, Text};
+use crate::reader::Section;
 
 /// `[admin]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,53 +38,40 @@ impl fmt::Display for AdminSettings {
     }
 }
 
-pub(super) fn read(
-    report: &mut Report<'_>,
-    document: &Section<'_, '_>,
-    files: &mut Files,
-) -> Option<AdminSettings> {
-    let section = document.section(report, "admin", "[admin]")?;
-    section.check_keys(report, &ADMIN_KEYS);
-    if section.value("address").is_none() {
-        report.missing(section.at, "[admin] has no `address`");
-    }
-    let token_file = section.text(report, "token_file").map(|text| {
-        let (path, is_present) = files.check_secret(report, text);
-        if is_present {
-            report.keep(text.at, admin_token(&path));
-        }
-        (text, path)
-    });
-    let mode = section.text(report, "mode");
-    let address = section.text(report, "address")?;
+pub(super) fn read(document: &Section<'_>, files: &mut Files) -> Option<AdminSettings> {
+    let section = document.known("admin", "[admin]", &ADMIN_KEYS)?;
+    let token_file = section.text("token_file");
+    let token_file = token_file.map(|text| (text, files.check_secret(text, admin_token)));
+    let mode = section.text("mode");
+    let address = section.required("address", "[admin] has no `address`")?;
     match address.text.strip_prefix(UNIX) {
         Some(path) => {
             if let Some((token_file, _)) = token_file {
                 let message = "`token_file` is for an address with a port; the mode of a Unix \
                     socket says who may open it";
-                report.error(token_file.at, message);
+                token_file.at.error(message);
             }
             let mode = mode.and_then(|text| {
-                let mode = report.keep(text.at, file_mode(text.text))?;
+                let mode = text.parse(file_mode)?;
                 if mode & WRITE_OTHERS != 0 {
                     let message = "each user of this machine may ask, and end connections";
-                    report.warning(text.at, message);
+                    text.at.warning(message);
                 }
                 Some(mode)
             });
-            let path = report.keep(address.at, socket_path(path, files))?;
-            check_folder(report, address.at, &path);
+            let path = address.at.keep(socket_path(path, files))?;
+            check_folder(address.at, &path);
             Some(AdminSettings::Unix { path, mode: mode.unwrap_or(MODE) })
         }
         None => {
             if let Some(mode) = mode {
-                report.error(mode.at, "`mode` is for a Unix socket: address = \"unix:PATH\"");
+                mode.at.error("`mode` is for a Unix socket: address = \"unix:PATH\"");
             }
-            let loopback = report.keep(address.at, loopback(address));
+            let loopback = address.parse(loopback);
             if token_file.is_none() && section.value("token_file").is_none() {
                 let message = "[admin] has no `token_file`: each user of this machine can connect \
                     to an address with a port";
-                report.missing(section.at, message);
+                section.at.missing(message);
             }
             let (_, token_file) = token_file?;
             Some(AdminSettings::Tcp { address: loopback?, token_file })
@@ -92,10 +79,10 @@ pub(super) fn read(
     }
 }
 
-fn loopback(text: Text<'_>) -> Result<SocketAddr, String> {
+fn loopback(text: &str) -> Result<SocketAddr, String> {
     let expected = "expected \"unix:PATH\" or a loopback address such as \"127.0.0.1:9443\"";
     let address: SocketAddr =
-        text.text.parse().map_err(|_| format!("\"{}\" is no address; {expected}", text.text))?;
+        text.parse().map_err(|_| format!("\"{text}\" is no address; {expected}"))?;
     if !address.ip().is_loopback() {
         return Err(format!("{address} is no loopback address; {expected}"));
     }

@@ -11,7 +11,7 @@ use eyelet_sys::file::{read_text, regular_mode};
 
 use crate::certificate::CertificateFiles;
 use crate::certificate::{self, CertificateError, Description};
-use crate::reader::{Report, Text};
+use crate::reader::{Place, Text};
 
 /// How thoroughly the files are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,25 +77,21 @@ impl Files {
     /// neither file.
     pub(super) fn check_pair(
         &mut self,
-        report: &mut Report<'_>,
         certificate: Text<'_>,
         key: Text<'_>,
         names: &[&NamePattern],
     ) -> bool {
-        let files = CertificateFiles {
-            certificate: self.folder.join(certificate.text),
-            key: self.folder.join(key.text),
-        };
-        let certificate_mode = self.check_present(report, certificate.at, &files.certificate);
+        let files = self.pair(certificate, key);
+        let certificate_mode = self.check_present(certificate.at, &files.certificate);
         let holds_no_key = || {
             let checked = certificate::check_key(&files.key);
             matches!(checked, Err(CertificateError::NoKey { .. }))
         };
-        let key_mode = match self.check_present(report, key.at, &files.key) {
+        let key_mode = match self.check_present(key.at, &files.key) {
             // The file holds a certificate in place of a key: an error of its own. Others may read
             // a certificate.
             Some(mode) if mode & OTHERS != 0 && holds_no_key() => Some(mode),
-            Some(_) => self.check_private(report, key.at, &files.key, "key"),
+            Some(_) => self.check_private(key.at, &files.key, "key"),
             None => None,
         };
         if self.depth == Depth::Files || certificate_mode.is_none() || key_mode.is_none() {
@@ -108,15 +104,13 @@ impl Files {
         match loaded {
             Err(fault) => {
                 let at = if fault.of_key { key.at } else { certificate.at };
-                report.error(at, fault.message.clone());
+                at.error(fault.message.clone());
                 if !fault.of_key {
                     // The certificate failed first, so the key was not checked yet.
-                    report.keep(key.at, certificate::check_key(&files.key));
+                    key.at.keep(certificate::check_key(&files.key));
                 }
             }
-            Ok(Some(description)) => {
-                warn_of(report, certificate, description, names, self.now);
-            }
+            Ok(Some(description)) => warn_of(certificate, description, names, self.now),
             Ok(None) => {}
         }
         false
@@ -124,48 +118,47 @@ impl Files {
 
     /// Checks the certificate and the key of an authority that signs for rules. Whoever has this
     /// key can pretend to be any server to those who trust it, so nobody else may read it.
-    pub(super) fn check_signing_pair(
-        &mut self,
-        report: &mut Report<'_>,
-        certificate: Text<'_>,
-        key: Text<'_>,
-    ) {
-        let files = CertificateFiles {
-            certificate: self.folder.join(certificate.text),
-            key: self.folder.join(key.text),
-        };
-        let is_there = self.check_present(report, certificate.at, &files.certificate).is_some();
-        let Some(mode) = self.check_present(report, key.at, &files.key) else { return };
-        report.keep(key.at, certificate::check_key_mode(&files.key, mode));
+    pub(super) fn check_signing_pair(&mut self, certificate: Text<'_>, key: Text<'_>) {
+        let files = self.pair(certificate, key);
+        let is_there = self.check_present(certificate.at, &files.certificate).is_some();
+        let Some(mode) = self.check_present(key.at, &files.key) else { return };
+        key.at.keep(certificate::check_key_mode(&files.key, mode));
         if self.depth == Depth::Files || !is_there {
             return;
         }
         match certificate::load(&files) {
-            Err(why) => report.error(key.at, why.to_string()),
+            Err(why) => key.at.error(why.to_string()),
             Ok(pair) => {
                 let leaf = pair.certified.cert.first();
                 let fault = leaf.map(certificate::check_authority);
                 if let Some(Err(fault)) = fault {
                     let path = files.certificate.display();
-                    report.error(certificate.at, format!("{path}: {fault}"));
+                    certificate.at.error(format!("{path}: {fault}"));
                 }
                 // Other rules must not stay down for it: the rule that mints refuses then.
                 if let Some(description) = leaf.and_then(certificate::describe) {
-                    warn_of(report, certificate, &description, &[], self.now);
+                    warn_of(certificate, &description, &[], self.now);
                 }
             }
         }
     }
 
-    /// The path of a file with a secret, and whether the file is there.
-    pub(super) fn check_secret(
+    /// The path of a file with a secret, which `read` reads.
+    pub(super) fn check_secret<T>(
         &mut self,
-        report: &mut Report<'_>,
         text: Text<'_>,
-    ) -> (PathBuf, bool) {
+        read: impl FnOnce(&Path) -> Result<T, String>,
+    ) -> PathBuf {
         let path = self.path(text.text);
-        let is_present = self.check_private(report, text.at, &path, "secret").is_some();
-        (path, is_present)
+        if self.check_private(text.at, &path, "secret").is_some() {
+            text.at.keep(read(&path));
+        }
+        path
+    }
+
+    /// The files of a certificate and its key.
+    pub(super) fn pair(&self, certificate: Text<'_>, key: Text<'_>) -> CertificateFiles {
+        CertificateFiles { certificate: self.path(certificate.text), key: self.path(key.text) }
     }
 
     /// A path of the configuration.
@@ -174,37 +167,31 @@ impl Files {
     }
 
     /// Checks the file of CA certificates for client certificates.
-    pub(super) fn check_authorities(&mut self, report: &mut Report<'_>, text: Text<'_>) -> PathBuf {
-        let path = self.folder.join(text.text);
-        if self.check_present(report, text.at, &path).is_some() && self.depth == Depth::Full {
+    pub(super) fn check_authorities(&mut self, text: Text<'_>) -> PathBuf {
+        let path = self.path(text.text);
+        if self.check_present(text.at, &path).is_some() && self.depth == Depth::Full {
             let read = self.authorities.entry(path.clone());
             let read = read.or_insert_with(|| {
                 certificate::chain(&path).map(|_| ()).map_err(|why| why.to_string())
             });
-            report.keep(text.at, read.clone());
+            text.at.keep(read.clone());
         }
         path
     }
 
     /// Warns of a file that other users may read.
-    fn check_private(
-        &mut self,
-        report: &mut Report<'_>,
-        at: usize,
-        path: &Path,
-        what: &str,
-    ) -> Option<u32> {
-        let mode = self.check_present(report, at, path)?;
+    fn check_private(&mut self, at: Place<'_>, path: &Path, what: &str) -> Option<u32> {
+        let mode = self.check_present(at, path)?;
         if mode & OTHERS != 0 {
             let (mode, path) = (mode & 0o777, path.display());
             let message =
                 format!("others may read or write the {what} (mode {mode:o}): chmod o= {path}");
-            report.warning(at, message);
+            at.warning(message);
         }
         Some(mode)
     }
 
-    fn check_present(&mut self, report: &mut Report<'_>, at: usize, path: &Path) -> Option<u32> {
+    fn check_present(&mut self, at: Place<'_>, path: &Path) -> Option<u32> {
         let known = match self.present.get(path) {
             Some(known) => known.clone(),
             None => {
@@ -213,7 +200,7 @@ impl Files {
                 mode
             }
         };
-        report.keep(at, known.map_err(|why| why.message))
+        at.keep(known.map_err(|why| why.message))
     }
 
     /// Whether there is no such file, as far as was checked.
@@ -259,14 +246,13 @@ pub(super) fn read(path: &Path) -> Result<String, String> {
 }
 
 fn warn_of(
-    report: &mut Report<'_>,
     certificate: Text<'_>,
     description: &Description,
     names: &[&NamePattern],
     now: SystemTime,
 ) {
     if let Some(fault) = description.dates_fault(now) {
-        report.warning(certificate.at, format!("the certificate in {} {fault}", certificate.text));
+        certificate.at.warning(format!("the certificate in {} {fault}", certificate.text));
     }
     let listed = names.iter().filter(|name| ***name != NamePattern::Absent);
     let uncovered: Vec<String> =
@@ -279,7 +265,7 @@ fn warn_of(
         own => format!("it is for {}", shown(own)),
     };
     let message = format!("the certificate does not cover {}; {own}", shown(&uncovered));
-    report.warning(certificate.at, message);
+    certificate.at.warning(message);
 }
 
 fn shown(names: &[String]) -> String {

@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 use crate::files::Files;
 use crate::model::HostPort;
-use crate::reader::{Report, Section, Text};
+use crate::reader::Section;
 use crate::values;
 
 /// `[fleet]`.
@@ -66,42 +66,27 @@ impl fmt::Debug for RedisAddress {
     }
 }
 
-pub(super) fn read(
-    report: &mut Report<'_>,
-    document: &Section<'_, '_>,
-    files: &mut Files,
-) -> Option<FleetSettings> {
-    let section = document.section(report, "fleet", "[fleet]")?;
-    section.check_keys(report, &FLEET_KEYS);
-    for key in ["store", "secret_file"] {
-        if section.value(key).is_none() {
-            report.missing(section.at, format!("[fleet] has no `{key}`"));
-        }
-    }
-    let secret_file = section.text(report, "secret_file").map(|text| {
-        let (path, is_present) = files.check_secret(report, text);
-        if is_present {
-            report.keep(text.at, fleet_secret(&path));
-        }
-        path
-    });
-    let ca = section.text(report, "ca").map(|text| (text, files.check_authorities(report, text)));
-    let text = section.text(report, "store")?;
-    let mut store = report.keep(text.at, store(text, files))?;
+pub(super) fn read(document: &Section<'_>, files: &mut Files) -> Option<FleetSettings> {
+    let section = document.known("fleet", "[fleet]", &FLEET_KEYS)?;
+    let secret_file = section.required("secret_file", "[fleet] has no `secret_file`");
+    let secret_file = secret_file.map(|text| files.check_secret(text, fleet_secret));
+    let ca = section.text("ca").map(|text| (text, files.check_authorities(text)));
+    let store_at = section.required("store", "[fleet] has no `store`")?;
+    let mut store = store_at.parse(|text| store(text, files))?;
     match (&mut store, ca) {
         (StoreAddress::Redis(RedisAddress { tls: Some(tls), .. }), ca) => {
             tls.ca = ca.map(|(_, path)| path);
         }
-        (_, Some((ca, _))) => report.error(ca.at, "`ca` is for a store with \"rediss://\" only"),
+        (_, Some((ca, _))) => ca.at.error("`ca` is for a store with \"rediss://\" only"),
         (_, None) => {}
     }
     Some(FleetSettings { store, secret_file: secret_file? })
 }
 
-fn store(text: Text<'_>, files: &Files) -> Result<StoreAddress, String> {
+fn store(text: &str, files: &Files) -> Result<StoreAddress, String> {
     // The text is not repeated in messages: it may hold a password.
     let expected = "expected \"file:DIR\", \"redis://HOST:PORT/DATABASE\" or \"rediss://...\"";
-    match text.text.split_once(':') {
+    match text.split_once(':') {
         Some(("file", "")) => Err(format!("no folder; {expected}")),
         Some(("file", folder)) => Ok(StoreAddress::Folder(files.path(folder))),
         Some((scheme @ ("redis" | "rediss"), rest)) => {

@@ -6,37 +6,37 @@ use http::header::{
 };
 use toml::de::DeValue;
 
-use crate::reader::{Report, Section};
+use crate::reader::Section;
 
 /// Fields and their values, set in a response in this order.
 pub type Fields = Vec<(HeaderName, HeaderValue)>;
 
 /// The fields of a rule or of `[http]`.
-pub(super) fn read(report: &mut Report<'_>, section: &Section<'_, '_>) -> Fields {
+pub(super) fn read(section: &Section<'_>) -> Fields {
     let mut fields = Fields::new();
-    if let Some(table) = section.section(report, "headers", "headers") {
+    if let Some(table) = section.section("headers", "headers") {
         for (name, value) in table.table {
             if fields.len() == FIELDS_MAX {
-                report.error(name.span().start, format!("more than {FIELDS_MAX} fields"));
+                table.place(name).error(format!("more than {FIELDS_MAX} fields"));
                 break;
             }
             let read = field_name(name.get_ref());
-            let Some(field) = report.keep(name.span().start, read) else { continue };
+            let Some(field) = table.place(name).keep(read) else { continue };
             if fields.iter().any(|(known, _)| *known == field) {
-                report.error(name.span().start, format!("\"{field}\" is in `headers` twice"));
+                table.place(name).error(format!("\"{field}\" is in `headers` twice"));
                 continue;
             }
-            let Some(text) = table.text(report, name.get_ref()) else { continue };
-            let Some(value) = report.keep(value.span().start, field_value(text.text)) else {
+            let Some(text) = table.text(name.get_ref()) else { continue };
+            let Some(value) = table.place(value).keep(field_value(text.text)) else {
                 continue;
             };
             fields.push((field, value));
         }
     }
-    if let Some(value) = hsts(report, section) {
+    if let Some(value) = hsts(section) {
         if fields.iter().any(|(name, _)| *name == STRICT_TRANSPORT_SECURITY) {
             let at = section.key_at("hsts").unwrap_or(section.at);
-            report.error(at, "`headers` has strict-transport-security already");
+            at.error("`headers` has strict-transport-security already");
         }
         fields.push((STRICT_TRANSPORT_SECURITY, value));
     }
@@ -44,24 +44,24 @@ pub(super) fn read(report: &mut Report<'_>, section: &Section<'_, '_>) -> Fields
 }
 
 /// Whether a rule says `hsts = false`.
-pub(super) fn is_hsts_off(section: &Section<'_, '_>) -> bool {
+pub(super) fn is_hsts_off(section: &Section<'_>) -> bool {
     section.value("hsts").is_some_and(|value| matches!(value.get_ref(), DeValue::Boolean(false)))
 }
 
 /// `hsts = true`, or the field's value.
-fn hsts(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<HeaderValue> {
+fn hsts(section: &Section<'_>) -> Option<HeaderValue> {
     let value = section.value("hsts")?;
-    let at = value.span().start;
+    let at = section.place(value);
     match value.get_ref() {
         DeValue::Boolean(true) => Some(HeaderValue::from_static(HSTS)),
         DeValue::Boolean(false) => None,
-        DeValue::String(text) if has_max_age(text) => report.keep(at, field_value(text)),
+        DeValue::String(text) if has_max_age(text) => at.keep(field_value(text)),
         _ => {
             let message = format!(
                 "`hsts` is true for \"{HSTS}\", or a value with its max-age in seconds as in \
                  \"max-age=63072000; includeSubDomains\""
             );
-            report.error(at, message);
+            at.error(message);
             None
         }
     }

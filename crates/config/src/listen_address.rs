@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use crate::files::Files;
-use crate::reader::Report;
+use crate::reader::Place;
 
 /// Where clients connect.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -84,7 +84,7 @@ pub(super) fn socket_path(text: &str, files: &Files) -> Result<PathBuf, String> 
 
 /// Warns of a Unix socket whose folder is not there. systemd may make it at the start, so it is no
 /// error.
-pub(super) fn check_folder(report: &mut Report<'_>, at: usize, path: &Path) {
+pub(super) fn check_folder(at: Place<'_>, path: &Path) {
     let folder = path.parent().filter(|folder| *folder != Path::new(""));
     let folder = folder.unwrap_or(Path::new("."));
     // A folder that this user may not enter may be there.
@@ -98,7 +98,7 @@ pub(super) fn check_folder(report: &mut Report<'_>, at: usize, path: &Path) {
              RuntimeDirectory= makes one in /run",
             folder.display()
         );
-        report.warning(at, message);
+        at.warning(message);
     }
 }
 

@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use crate::files::Files;
 use crate::listen_address::{ListenAddress, MODE, UNIX, check_folder, file_mode, socket_path};
 use crate::model::{Listener, ListenerKind};
-use crate::reader::{Report, Section, Text};
+use crate::reader::{Section, Text};
 use crate::values;
 
 /// The listeners of a file, as rules refer to them.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     pub(super) list: Vec<Listener>,
-    /// The offset of each one's table; as long as `list`.
-    places: Vec<usize>,
+    /// The line of each one's table; as long as `list`.
+    lines: Vec<usize>,
     /// Whether one of them could not be read: an unknown name may then be its name.
     incomplete: bool,
     /// The configuration's folder: relative paths of sockets begin there.
@@ -22,22 +22,20 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    pub(super) fn read(report: &mut Report<'_>, document: &Section<'_, '_>, files: &Files) -> Self {
-        let sections = document.sections(report, "listener", "[[listener]]");
+    pub(super) fn read(document: &Section<'_>, files: &Files) -> Self {
+        let sections = document.sections("listener", "[[listener]]");
         let mut listeners = Self { folder: files.path(""), ..Self::default() };
-        if sections.is_empty() {
+        if document.value("listener").is_none() {
             let message = "no listener; expected at least one [[listener]] with an `address` such \
                 as \"0.0.0.0:443\"";
-            if document.value("listener").is_none() {
-                report.missing(0, message);
-            }
+            document.at.missing(message);
         }
         if let Some(beyond) = sections.get(LISTENERS_MAX) {
-            report.error(beyond.at, format!("more than {LISTENERS_MAX} listeners"));
+            beyond.at.error(format!("more than {LISTENERS_MAX} listeners"));
         }
         for section in sections.iter().take(LISTENERS_MAX) {
-            match read_one(report, section, files) {
-                Some(listener) => listeners.add(report, section, listener),
+            match read_one(section, files) {
+                Some(listener) => listeners.add(section, listener),
                 None => listeners.incomplete = true,
             }
         }
@@ -50,7 +48,7 @@ impl Listeners {
     }
 
     /// The index of the listener that a rule refers to by `text`: its name or its address.
-    pub(super) fn find(&self, report: &mut Report<'_>, reference: Text<'_>) -> Option<u16> {
+    pub(super) fn find(&self, reference: Text<'_>) -> Option<u16> {
         let address = match reference.text.strip_prefix(UNIX) {
             Some(path) => Some(ListenAddress::Unix(self.folder.join(path))),
             None => reference.text.parse().ok(),
@@ -66,7 +64,7 @@ impl Listeners {
                 reference.text,
                 known.join(" or ")
             );
-            report.error(reference.at, message);
+            reference.at.error(message);
         }
         found.and_then(|index| u16::try_from(index).ok())
     }
@@ -118,26 +116,25 @@ impl Listeners {
         })
     }
 
-    fn add(&mut self, report: &mut Report<'_>, section: &Section<'_, '_>, listener: Listener) {
-        for (other, place) in self.list.iter().zip(&self.places) {
-            let line = report.line(*place);
+    fn add(&mut self, section: &Section<'_>, listener: Listener) {
+        for (other, line) in self.list.iter().zip(&self.lines) {
             if collide(&listener.address, &other.address) {
-                let at = section.value("address").map_or(section.at, |value| value.span().start);
+                let at = section.value_at("address");
                 let message = format!(
                     "{} collides with the listener on {} at line {line}: one address can be \
                      listened on once",
                     listener.address, other.address
                 );
-                report.error(at, message);
+                at.error(message);
                 break;
             }
             if listener.name.is_some() && listener.name == other.name {
-                let at = section.value("name").map_or(section.at, |value| value.span().start);
-                report.error(at, format!("the listener at line {line} has this name already"));
+                let at = section.value_at("name");
+                at.error(format!("the listener at line {line} has this name already"));
             }
         }
         self.list.push(listener);
-        self.places.push(section.at);
+        self.lines.push(section.at.line());
     }
 }
 
@@ -149,37 +146,30 @@ pub(super) fn called(listener: &Listener) -> String {
     }
 }
 
-fn read_one(report: &mut Report<'_>, section: &Section<'_, '_>, files: &Files) -> Option<Listener> {
-    section.check_keys(report, &KEYS);
-    let kind = match section.text(report, "kind") {
-        Some(kind) => read_kind(report, kind),
-        None => section.value("kind").is_none().then_some(ListenerKind::Direct),
+fn read_one(section: &Section<'_>, files: &Files) -> Option<Listener> {
+    section.check_keys(&KEYS);
+    let kind = match section.value("kind") {
+        Some(_) => section.word("kind", " is not a kind of listener;", &KINDS),
+        None => Some(ListenerKind::Direct),
     };
-    let sources = section.texts(report, "proxy_protocol_from").unwrap_or_default();
-    let proxy_protocol_from =
-        sources.iter().filter_map(|text| report.keep(text.at, values::net(text.text))).collect();
-    let name = section.text(report, "name").map(|name| name.text.to_owned());
-    let reuse_port = section.flag(report, "reuse_port").unwrap_or(false);
-    let defer_accept = section.flag(report, "defer_accept").unwrap_or(false);
-    if section.value("address").is_none() {
-        let message = "a listener needs an `address`, such as \"0.0.0.0:443\"";
-        report.missing(section.at, message);
-    }
-    let address = section.text(report, "address")?;
-    let read = match address.text.strip_prefix(UNIX) {
+    let proxy_protocol_from = section.each_parsed("proxy_protocol_from", values::net);
+    let name = section.text("name").map(|name| name.text.to_owned());
+    let reuse_port = section.flag("reuse_port").unwrap_or(false);
+    let defer_accept = section.flag("defer_accept").unwrap_or(false);
+    let without = "a listener needs an `address`, such as \"0.0.0.0:443\"";
+    let text = section.required("address", without)?;
+    let address = text.parse(|text| match text.strip_prefix(UNIX) {
         Some(path) => socket_path(path, files).map(ListenAddress::Unix),
-        None => values::listen_address(address.text).map(ListenAddress::Inet),
-    };
-    let at = address.at;
-    let address = report.keep(at, read)?;
+        None => values::listen_address(text).map(ListenAddress::Inet),
+    })?;
     if let ListenAddress::Unix(path) = &address {
-        check_folder(report, at, path);
+        check_folder(text.at, path);
     }
     let kind = kind?;
-    let acme_upstream = acme_upstream(report, section, kind, address.inet());
-    let mode = check_file(report, section, kind, &address);
+    let acme_upstream = acme_upstream(section, kind, address.inet());
+    let mode = check_file(section, kind, &address);
     if !address.is_unix() {
-        check_reach(report, section, kind, address.inet());
+        check_reach(section, kind, address.inet());
     }
     Some(Listener {
         name,
@@ -194,90 +184,53 @@ fn read_one(report: &mut Report<'_>, section: &Section<'_, '_>, files: &Files) -
 }
 
 /// Checks what a Unix socket can have, and reads the permissions of its file.
-fn check_file(
-    report: &mut Report<'_>,
-    section: &Section<'_, '_>,
-    kind: ListenerKind,
-    address: &ListenAddress,
-) -> u32 {
-    let mode = section.text(report, "mode");
+fn check_file(section: &Section<'_>, kind: ListenerKind, address: &ListenAddress) -> u32 {
+    let mode = section.text("mode");
     if !address.is_unix() {
         if let Some(mode) = mode {
-            report.error(mode.at, "`mode` is for a Unix socket: address = \"unix:PATH\"");
+            mode.at.error("`mode` is for a Unix socket: address = \"unix:PATH\"");
         }
         return MODE;
     }
     if kind != ListenerKind::Plain {
-        let at = section.value("address").map_or(section.at, |value| value.span().start);
-        report.error(at, "a Unix socket is for listeners of kind \"plain\"");
+        section.value_at("address").error("a Unix socket is for listeners of kind \"plain\"");
     }
-    for key in OF_TCP {
-        if let Some(at) = section.key_at(key) {
-            report.error(at, format!("`{key}` is about TCP, and this is a Unix socket"));
-        }
+    for (key, at) in section.present(&OF_TCP) {
+        at.error(format!("`{key}` is about TCP, and this is a Unix socket"));
     }
-    mode.and_then(|text| report.keep(text.at, file_mode(text.text))).unwrap_or(MODE)
+    mode.and_then(|text| text.parse(file_mode)).unwrap_or(MODE)
 }
 
 /// What clients of a plain listener send is readable on its way. They are on this machine, so no
 /// load balancer is before them.
-fn check_reach(
-    report: &mut Report<'_>,
-    section: &Section<'_, '_>,
-    kind: ListenerKind,
-    address: SocketAddr,
-) {
-    let is_allowed = section.flag(report, "allow_remote").unwrap_or(false);
+fn check_reach(section: &Section<'_>, kind: ListenerKind, address: SocketAddr) {
+    let is_allowed = section.flag("allow_remote").unwrap_or(false);
     if let Some(at) = section.key_at("allow_remote").filter(|_| kind != ListenerKind::Plain) {
-        report.error(at, "`allow_remote` is for listeners of kind \"plain\"");
+        at.error("`allow_remote` is for listeners of kind \"plain\"");
     }
     if let Some(at) = section.key_at("proxy_protocol_from").filter(|_| kind == ListenerKind::Plain)
     {
-        report.error(at, "`proxy_protocol_from` is not for listeners of kind \"plain\"");
+        at.error("`proxy_protocol_from` is not for listeners of kind \"plain\"");
     }
     if kind == ListenerKind::Plain && !address.ip().is_loopback() && !is_allowed {
-        let at = section.value("address").map_or(section.at, |value| value.span().start);
+        let at = section.value_at("address");
         let message = "other machines would send to a \"plain\" listener in the clear; expected a \
             loopback address as in \"127.0.0.1:3690\", or `allow_remote = true` where the network \
             between is trusted";
-        report.error(at, message);
+        at.error(message);
     }
 }
 
-fn acme_upstream(
-    report: &mut Report<'_>,
-    section: &Section<'_, '_>,
-    kind: ListenerKind,
-    own: SocketAddr,
-) -> Option<SocketAddr> {
-    let text = section.text(report, "acme_upstream")?;
+fn acme_upstream(section: &Section<'_>, kind: ListenerKind, own: SocketAddr) -> Option<SocketAddr> {
+    let text = section.text("acme_upstream")?;
     if kind != ListenerKind::HttpRedirect {
-        report.error(text.at, "`acme_upstream` is for listeners of kind \"http_redirect\"");
+        text.at.error("`acme_upstream` is for listeners of kind \"http_redirect\"");
     }
-    let upstream = report.keep(text.at, values::listen_address(text.text))?;
+    let upstream = text.parse(values::listen_address)?;
     if upstream == own {
-        report.error(text.at, "this is the listener itself: requests would loop");
+        text.at.error("this is the listener itself: requests would loop");
     }
     Some(upstream)
-}
-
-fn read_kind(report: &mut Report<'_>, kind: Text<'_>) -> Option<ListenerKind> {
-    match kind.text {
-        "direct" => Some(ListenerKind::Direct),
-        "redirect" => Some(ListenerKind::Redirect),
-        "tproxy" => Some(ListenerKind::Tproxy),
-        "connect" => Some(ListenerKind::Connect),
-        "http_redirect" => Some(ListenerKind::HttpRedirect),
-        "plain" => Some(ListenerKind::Plain),
-        other => {
-            let message = format!(
-                "\"{other}\" is not a kind of listener; expected \"direct\", \"redirect\", \
-                 \"tproxy\", \"connect\", \"http_redirect\" or \"plain\""
-            );
-            report.error(kind.at, message);
-            None
-        }
-    }
 }
 
 /// Whether the second bind would fail. `[::]` is bound for IPv6 only, so it does not collide with
@@ -294,6 +247,15 @@ fn collide(a: &ListenAddress, b: &ListenAddress) -> bool {
     let same_port = a.port() == b.port() && a.port() != 0;
     same_port && (one == other || takes(one, other) || takes(other, one))
 }
+
+const KINDS: [(&str, ListenerKind); 6] = [
+    ("direct", ListenerKind::Direct),
+    ("redirect", ListenerKind::Redirect),
+    ("tproxy", ListenerKind::Tproxy),
+    ("connect", ListenerKind::Connect),
+    ("http_redirect", ListenerKind::HttpRedirect),
+    ("plain", ListenerKind::Plain),
+];
 
 /// Keys that a Unix socket has no use for.
 const OF_TCP: [&str; 4] = ["allow_remote", "defer_accept", "proxy_protocol_from", "reuse_port"];

@@ -14,7 +14,7 @@ use eyelet_sys::file::read_text;
 use ipnet::IpNet;
 
 use crate::diagnostic::{Diagnostic, Severity, Source};
-use crate::reader::{Report, Text};
+use crate::reader::{Place, Text};
 use crate::values;
 
 /// What a file lists.
@@ -119,44 +119,35 @@ impl<'e> ListReader<'e> {
     }
 
     /// The list of a file. Each file is read once, however many rules name it.
-    pub(super) fn list(
-        &mut self,
-        report: &mut Report<'_>,
-        text: Text<'_>,
-        kind: ListKind,
-    ) -> Option<ListId> {
+    pub(super) fn list(&mut self, text: Text<'_>, kind: ListKind) -> Option<ListId> {
         let file = ListFile { path: self.folder.join(text.text), kind };
         let (id, fault) = match self.known.get(&file) {
             Some(known) => known.clone(),
             None => {
-                let added = self.add(report, &file, text.text);
+                let added = self.add(&file, text);
                 self.known.insert(file, added.clone());
                 added
             }
         };
         if let Some(fault) = fault {
-            report.error(text.at, fault);
+            text.at.error(fault);
         }
         id
     }
 
     /// The list of regular expressions that stand in the configuration.
-    pub(super) fn expressions(
-        &mut self,
-        report: &mut Report<'_>,
-        texts: &[Text<'_>],
-    ) -> Option<ListId> {
+    pub(super) fn expressions(&mut self, texts: &[Text<'_>]) -> Option<ListId> {
         let key: Vec<String> = texts.iter().map(|text| text.text.to_owned()).collect();
         if let Some(known) = self.expressions.get(&key) {
             return Some(*known);
         }
         let at = texts.first()?.at;
         // The rule goes on with an empty list, so that it does not seem to take everything.
-        let compiled = compile(report, at, texts).unwrap_or_default();
+        let compiled = compile(at, texts).unwrap_or_default();
         let list = List::Expressions(Arc::new(compiled));
         let list = FileList { file: None, fingerprint: fingerprint(&key), list };
         let added = self.number(list, None);
-        let id = report.keep(at, added)?;
+        let id = at.keep(added)?;
         self.expressions.insert(key, id);
         Some(id)
     }
@@ -170,16 +161,12 @@ impl<'e> ListReader<'e> {
         self.files
     }
 
-    fn add(
-        &mut self,
-        report: &mut Report<'_>,
-        file: &ListFile,
-        name: &str,
-    ) -> (Option<ListId>, Option<String>) {
+    fn add(&mut self, file: &ListFile, text: Text<'_>) -> (Option<ListId>, Option<String>) {
         let earlier = self.earlier.as_ref().and_then(|(files, lists)| {
             let same = files.iter().find(|(_, earlier)| *earlier == file);
             lists.list(same?.0)
         });
+        let (name, report) = (text.text, text.at.report);
         let (list, fault) = match read(file, name, earlier) {
             Ok((list, warnings)) => {
                 report.of_other_file(warnings);
@@ -213,19 +200,19 @@ impl<'e> ListReader<'e> {
 }
 
 /// Compiles the regular expressions of one list in the configuration, and reports each mistake.
-fn compile(report: &mut Report<'_>, at: usize, texts: &[Text<'_>]) -> Option<NameExpressions> {
+fn compile(at: Place<'_>, texts: &[Text<'_>]) -> Option<NameExpressions> {
     if texts.len() > EXPRESSIONS_MAX {
-        report.error(at, ExpressionFault::TooMany.to_string());
+        at.error(ExpressionFault::TooMany.to_string());
         return None;
     }
     let mut are_sound = true;
     for text in texts {
-        are_sound &= report.keep(text.at, NameExpressions::new([text.text])).is_some();
+        are_sound &= text.at.keep(NameExpressions::new([text.text])).is_some();
     }
     if !are_sound {
         return None;
     }
-    report.keep(at, NameExpressions::new(texts.iter().map(|text| text.text)))
+    at.keep(NameExpressions::new(texts.iter().map(|text| text.text)))
 }
 
 fn empty(kind: ListKind, name: &str) -> FileList {

@@ -15,7 +15,7 @@ use crate::diagnostic::Diagnostic;
 use crate::files::{Depth, Files, UnchangedPairs, read};
 use crate::listeners::{Listeners, called};
 use crate::lists::ListReader;
-use crate::reader::{Report, Section};
+use crate::reader::{Place, Report, Section};
 use crate::rule::{Lead, ReadState};
 use crate::rules::Reading;
 use crate::{acme, admin, compression, fleet, local, rule, settings, trace};
@@ -83,58 +83,59 @@ fn check(
     now: SystemTime,
     served: Option<(&Config, UnchangedPairs)>,
 ) -> Result<Loaded, Vec<Diagnostic>> {
-    let mut report = Report::new(path, text);
+    let report = Report::new(path, text);
     let (table, faults) = DeTable::parse_recoverable(text);
     for fault in faults {
         let at = fault.span().map_or(text.len(), |span| span.start);
         report.syntax_error(at, format!("not TOML: {}", fault.message()));
     }
     let folder = path.parent().unwrap_or(Path::new(""));
-    let document = Section { title: "the file", table: table.get_ref(), at: 0 };
-    document.check_keys(&mut report, &settings::DOCUMENT_KEYS);
+    let document = Section { title: "the file", table: table.get_ref(), at: report.place(0) };
+    document.check_keys(&settings::DOCUMENT_KEYS);
     let (served, unchanged) = served.unzip();
     let mut files = Files::new(folder, depth, now, unchanged);
-    let listeners = Listeners::read(&mut report, &document, &files);
+    let listeners = Listeners::read(&document, &files);
     let served = served.map(|served| (&served.lists, served.policy.lists()));
     let mut lists = ListReader::new(folder, served);
-    let local = local::read(&mut report, &document, &files);
+    let local = local::read(&document, &files);
     let mut ordered = AcmeRules::default();
     let reading = (&mut files, &mut lists, &local, &mut ordered);
-    let (rules, policy) = read_rules(&mut report, &document, &listeners, reading);
+    let (rules, policy) = read_rules(&document, &listeners, reading);
     let rules = rules.finish(folder);
-    let acme = acme::read(&mut report, &document, &mut files, ordered, &listeners);
-    let limits = settings::limits(&mut report, &document);
+    let acme = acme::read(&document, &mut files, ordered, &listeners);
+    let limits = settings::limits(&document);
     let config = Config {
         listeners: listeners.list,
         rules,
         policy,
         lists: lists.finish(),
-        http: settings::http(&mut report, &document, limits.idle_timeout),
+        http: settings::http(&document, limits.idle_timeout),
         limits,
-        log: settings::log(&mut report, &document, folder),
-        dictionaries: compression::dictionaries(&mut report, &document, folder),
-        dns: settings::dns(&mut report, &document),
-        evidence: settings::evidence(&mut report, &document, &mut files),
+        log: settings::log(&document, folder),
+        dictionaries: compression::dictionaries(&document, folder),
+        dns: settings::dns(&document),
+        evidence: settings::evidence(&document, &mut files),
         local,
         acme,
-        admin: admin::read(&mut report, &document, &mut files),
-        trace: trace::read(&mut report, &document, &mut files),
-        fleet: fleet::read(&mut report, &document, &mut files),
-        tickets: settings::tickets(&mut report, &document),
-        workers: settings::workers(&mut report, &document),
-        reload_ends_removed: document.flag(&mut report, "reload_ends_removed").unwrap_or(false),
+        admin: admin::read(&document, &mut files),
+        trace: trace::read(&document, &mut files),
+        fleet: fleet::read(&document, &mut files),
+        tickets: settings::tickets(&document),
+        workers: settings::workers(&document),
+        reload_ends_removed: document.flag("reload_ends_removed").unwrap_or(false),
         watch: document
-            .flag(&mut report, "watch")
+            .flag("watch")
             .and_then(|watches| watches.then(|| WatchedFile::new(path, text))),
     };
+    let upgrade_keys = upgrade_keys(&document);
     let (diagnostics, fatal) = report.finish();
     if fatal {
         return Err(diagnostics);
     }
-    Ok(Loaded { config, warnings: diagnostics, upgrade_keys: upgrade_keys(&document) })
+    Ok(Loaded { config, warnings: diagnostics, upgrade_keys })
 }
 
-fn upgrade_keys(document: &Section<'_, '_>) -> Vec<&'static str> {
+fn upgrade_keys(document: &Section<'_>) -> Vec<&'static str> {
     let limits = document.value("limits").and_then(|limits| limits.get_ref().as_table());
     let keys = [
         ("workers", document.value("workers").is_some()),
@@ -145,62 +146,61 @@ fn upgrade_keys(document: &Section<'_, '_>) -> Vec<&'static str> {
 }
 
 fn read_rules<'t>(
-    report: &mut Report<'_>,
-    document: &Section<'t, '_>,
+    document: &Section<'t>,
     listeners: &Listeners,
-    (files, lists, local, ordered): ReadState<'_, '_>,
+    (files, lists, local, ordered): ReadState<'_, 't>,
 ) -> (Reading<'t>, Rules) {
-    let sections = document.sections(report, "rule", "[[rule]]");
+    let sections = document.sections("rule", "[[rule]]");
     if sections.is_empty() && document.value("rule").is_none() {
-        report.warning(0, "no rule; every connection will be refused");
+        document.at.warning("no rule; every connection will be refused");
     }
     if let Some(beyond) = sections.get(eyelet_policy::RULES_MAX) {
-        report.error(beyond.at, format!("more than {} rules", eyelet_policy::RULES_MAX));
+        beyond.at.error(format!("more than {} rules", eyelet_policy::RULES_MAX));
     }
     let (mut rules, mut matchers, mut read) = (Reading::default(), Vec::new(), Vec::new());
     let mut leads = Vec::new();
     for (index, section) in sections.iter().enumerate() {
-        let name = match section.text(report, "name") {
+        let name = match section.text("name") {
             Some(name) if name.text.is_empty() => {
-                report.error(name.at, "a rule's name is what log lines show; it is empty");
+                name.at.error("a rule's name is what log lines show; it is empty");
                 continue;
             }
             Some(name) => Cow::Borrowed(name.text),
             None => Cow::Owned(format!("rule {}", index + 1)),
         };
         let reading = (&mut *files, &mut *lists, local, &mut *ordered);
-        let Some(written) = rule::read(report, section, listeners, reading) else { continue };
+        let Some(written) = rule::read(section, listeners, reading) else { continue };
         rules.push(&name, written.action, written.certificates);
         matchers.push(written.matchers);
         leads.extend(written.leads);
         read.push(*section);
     }
-    check_names(report, &sections);
-    check_leads(report, &leads, listeners);
+    check_names(&sections);
+    check_leads(&leads, listeners);
     let policy = Rules::with_lists(&matchers, lists.lists());
-    check_coverage(report, &policy, &matchers, &rules, &read);
+    check_coverage(&policy, &matchers, &rules, &read);
     (rules, policy)
 }
 
 /// Warns of rules with equal names, which a log cannot distinguish.
-fn check_names(report: &mut Report<'_>, sections: &[Section<'_, '_>]) {
-    let mut places: HashMap<&str, usize> = HashMap::new();
+fn check_names(sections: &[Section<'_>]) {
+    let mut places: HashMap<&str, Place<'_>> = HashMap::new();
     for section in sections {
         let Some(name) = section.value("name") else { continue };
         let Some(text) = name.get_ref().as_str() else { continue };
-        let at = name.span().start;
+        let at = section.place(name);
         if let Some(first) = places.insert(text, at) {
-            let line = report.line(first);
-            report.warning(at, format!("the rule at line {line} has the name \"{text}\" too"));
+            let line = first.line();
+            at.warning(format!("the rule at line {line} has the name \"{text}\" too"));
         }
     }
 }
 
 /// Warns of listeners that are each other's upstreams: a connection from one listener to another is
 /// not dialled to a third.
-fn check_leads(report: &mut Report<'_>, leads: &[Lead], listeners: &Listeners) {
+fn check_leads(leads: &[Lead<'_>], listeners: &Listeners) {
     let led = leads.iter().filter(|lead| !lead.from.is_empty());
-    let led: HashMap<usize, usize> = led.map(|lead| (lead.to, lead.at)).collect();
+    let led: HashMap<usize, Place<'_>> = led.map(|lead| (lead.to, lead.at)).collect();
     for lead in leads {
         let both = lead.from.iter().find_map(|from| Some((from, led.get(from)?)));
         let Some((from, before)) = both else { continue };
@@ -209,18 +209,17 @@ fn check_leads(report: &mut Report<'_>, leads: &[Lead], listeners: &Listeners) {
             "the listener {} is itself an upstream, at line {}: what comes to it so is refused \
              here, as a loop",
             called(middle),
-            report.line(*before)
+            before.line()
         );
-        report.warning(lead.at, message);
+        lead.at.warning(message);
     }
 }
 
 fn check_coverage(
-    report: &mut Report<'_>,
     policy: &Rules,
     matchers: &[eyelet_policy::Rule],
     rules: &Reading<'_>,
-    sections: &[Section<'_, '_>],
+    sections: &[Section<'_>],
 ) {
     let coverage = policy.coverage(matchers);
     for covered in coverage.covered {
@@ -228,7 +227,7 @@ fn check_coverage(
         let earlier = covered.by.iter().take(COVERING_SHOWN).filter_map(|by| {
             let index = by.0 as usize;
             let (name, place) = (rules.name(index)?, sections.get(index)?);
-            Some(format!("\"{name}\" (line {})", report.line(place.at)))
+            Some(format!("\"{name}\" (line {})", place.at.line()))
         });
         let earlier = earlier.collect::<Vec<_>>().join(", ");
         let more = covered.by.len().saturating_sub(COVERING_SHOWN);
@@ -236,14 +235,14 @@ fn check_coverage(
         let message = format!(
             "this rule can never match: earlier rules match all that it matches: {earlier}{more}"
         );
-        report.error(section.at, message);
+        section.at.error(message);
     }
     if let Some(stopped) = coverage.stopped_at
         && let Some(section) = sections.get(stopped.0 as usize)
     {
         let message = "from here on, rules were not checked for earlier rules that cover them: \
             too many share names, or have none";
-        report.warning(section.at, message);
+        section.at.warning(message);
     }
 }
 

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 use crate::files::Files;
 use crate::model::LocalNames;
-use crate::reader::{Report, Section, Text};
+use crate::reader::{Section, Text};
 use crate::values;
 
 /// The value of a rule's `certificate` that has certificates signed here.
@@ -102,37 +102,30 @@ pub fn is_loopback_name(name: &str) -> bool {
     name == "localhost" || name.ends_with(".localhost")
 }
 
-pub(super) fn read(
-    report: &mut Report<'_>,
-    document: &Section<'_, '_>,
-    files: &Files,
-) -> LocalSettings {
+pub(super) fn read(document: &Section<'_>, files: &Files) -> LocalSettings {
     let mut settings = LocalSettings::default();
-    let Some(section) = document.section(report, "local", "[local]") else { return settings };
-    section.check_keys(report, &LOCAL_KEYS);
-    settings.folder = section.text(report, "folder").map(|text| files.path(text.text));
-    for text in section.texts(report, "permit").unwrap_or_default() {
-        let added = settings.permitted.add(text.text);
-        report.keep(text.at, added);
+    let Some(section) = document.known("local", "[local]", &LOCAL_KEYS) else { return settings };
+    settings.folder = section.text("folder").map(|text| files.path(text.text));
+    for text in section.texts("permit").unwrap_or_default() {
+        text.parse(|text| settings.permitted.add(text));
     }
     settings
 }
 
 /// Checks a rule with `certificate = "local"`, and says which names it signs.
 pub(super) fn check_rule(
-    report: &mut Report<'_>,
-    section: &Section<'_, '_>,
+    section: &Section<'_>,
     (sni, has_lists): (&[(Text<'_>, NamePattern)], bool),
     permitted: &Permitted,
 ) -> LocalNames {
     if let Some(at) = section.key_at("key") {
         let message = "with `certificate = \"local\"` keys are made here: leave `key` out";
-        report.error(at, message);
+        at.error(message);
     }
     for (text, pattern) in sni {
         let (NamePattern::Exact(name) | NamePattern::Suffix(name)) = pattern else { continue };
         if !permitted.has_name(name) {
-            report_name(report, *text, permitted);
+            report_name(*text, permitted);
         }
     }
     match sni.is_empty() && !has_lists {
@@ -152,13 +145,13 @@ pub(super) fn signs_by_default(sni: &[&NamePattern], has_lists: bool) -> bool {
     !has_lists && !sni.is_empty() && sni.iter().all(is_signed)
 }
 
-fn report_name(report: &mut Report<'_>, text: Text<'_>, permitted: &Permitted) {
+fn report_name(text: Text<'_>, permitted: &Permitted) {
     let message = format!(
         "the local certificate authority may not sign \"{}\": it is limited to {permitted}; add \
          it to `permit` of [local], or give a file",
         text.text
     );
-    report.error(text.at, message);
+    text.at.error(message);
 }
 
 const LOCAL_KEYS: [&str; 2] = ["folder", "permit"];

@@ -12,7 +12,7 @@ use crate::model::{
     CertificateSource, CompressionMode, Host, HostPort, HttpAddress, HttpUpstream, Listener,
     Terminate, TerminateUpstream, UpstreamHttp2, UpstreamTls,
 };
-use crate::reader::{Report, Section};
+use crate::reader::Section;
 
 /// The value of a rule's `certificate` that has origins' certificates signed anew.
 pub(super) const MINT: &str = "mint";
@@ -22,15 +22,12 @@ const MINT_KEYS: [&str; 2] = ["mint_ca", "mint_key"];
 
 /// The files of the authority of a rule that mints, as written: its certificate and its key.
 pub(super) fn check_rule<'t>(
-    report: &mut Report<'_>,
-    section: &Section<'t, '_>,
+    section: &Section<'t>,
     files: &mut Files,
     terminate: &mut Terminate,
 ) -> Option<[&'t str; 2]> {
-    let allow = section.value("upstream_allow").map(|_| {
-        let at = section.key_at("upstream_allow").unwrap_or(section.at);
-        (at, matchers::nets(report, section, "upstream_allow"))
-    });
+    let allow = section.key_at("upstream_allow");
+    let allow = allow.map(|at| (at, matchers::nets(section, "upstream_allow")));
     let mints = terminate.certificates == CertificateSource::Mint;
     match (&mut terminate.upstream, allow) {
         (TerminateUpstream::Http(http), allow)
@@ -41,27 +38,25 @@ pub(super) fn check_rule<'t>(
         (_, Some((at, _))) => {
             let message = "in a terminate rule `upstream_allow` is for `certificate = \"mint\"` \
                 with `upstream = \"destination\"` only: no client chooses another upstream";
-            report.error(at, message);
+            at.error(message);
         }
         (_, None) => {}
     }
     if !mints {
-        for key in MINT_KEYS {
-            if let Some(at) = section.key_at(key) {
-                report.error(at, format!("`{key}` is for `certificate = \"mint\"` only"));
-            }
+        for (key, at) in section.present(&MINT_KEYS) {
+            at.error(format!("`{key}` is for `certificate = \"mint\"` only"));
         }
         return None;
     }
     if let Some(at) = section.key_at("key") {
         let message = "with `certificate = \"mint\"` keys of certificates are made here: leave \
             `key` out; the authority's own key is `mint_key`";
-        report.error(at, message);
+        at.error(message);
     }
     if let Some(at) = section.key_at("decode_requests") {
         let message = "`decode_requests` is not for a rule that mints: its origins have not said \
             that they accept coded requests";
-        report.error(at, message);
+        at.error(message);
     }
     // An origin chooses how its responses are coded, unless the rule says otherwise.
     if section.value("compress").is_none() {
@@ -73,11 +68,11 @@ pub(super) fn check_rule<'t>(
                 "a rule that mints needs `mint_ca` and `mint_key`, the certificate and the key of \
                  an authority that its clients trust; `{key}` is missing"
             );
-            report.missing(section.at, message);
+            section.at.missing(message);
         }
     }
-    let (ca, key) = (section.text(report, "mint_ca")?, section.text(report, "mint_key")?);
-    files.check_signing_pair(report, ca, key);
+    let (ca, key) = (section.text("mint_ca")?, section.text("mint_key")?);
+    files.check_signing_pair(ca, key);
     Some([ca.text, key.text])
 }
 
@@ -118,12 +113,11 @@ impl HttpUpstream {
 
 /// Checks that the upstream fits, for the listeners of the rule.
 pub(super) fn check_upstream<'a>(
-    report: &mut Report<'_>,
-    section: &Section<'_, '_>,
+    section: &Section<'_>,
     terminate: &Terminate,
     mut listeners: impl Iterator<Item = &'a Listener>,
 ) {
-    let at = section.value("upstream").map_or(section.at, |value| value.span().start);
+    let at = section.value_at("upstream");
     let is_http = |upstream: &TerminateUpstream| upstream.as_http().cloned();
     let (mints, http) =
         (terminate.certificates == CertificateSource::Mint, is_http(&terminate.upstream));
@@ -132,20 +126,20 @@ pub(super) fn check_upstream<'a>(
         (false, _) if is_destination => {
             let message = "\"destination\" in a terminate rule would let a client choose where its \
                 plaintext goes; it is for splice rules, and for `certificate = \"mint\"`";
-            report.error(at, message);
+            at.error(message);
         }
         (false, _) => {}
         (true, None) => {
             let message = "only HTTP passes through a rule that mints; expected \"destination\", \
                 https://host:port, or an inspector at http://host:port";
-            report.error(at, message);
+            at.error(message);
         }
         (true, Some(http)) => {
             let is_origin = http.tls.is_some();
             if is_origin && !terminate.others.is_empty() {
                 let message = "a certificate is minted from that of one origin; expected one \
                     https:// upstream";
-                report.error(at, message);
+                at.error(message);
             }
             // Only a configured origin is known without the client's destination.
             if is_origin && !is_destination {
@@ -157,7 +151,7 @@ pub(super) fn check_upstream<'a>(
                      origin; expected https://host:port, or a `listener` that intercepts",
                     called(listener)
                 );
-                report.error(at, message);
+                at.error(message);
             }
         }
     }

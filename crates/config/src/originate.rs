@@ -8,7 +8,7 @@ use crate::matchers::{self, Matchers};
 use crate::model::{
     CertificateSource, Host, HttpAddress, ListenerKind, Originate, Terminate, TerminateUpstream,
 };
-use crate::reader::{Report, Section};
+use crate::reader::Section;
 use crate::{upstreams, values};
 use eyelet_wire::version::Version;
 
@@ -18,8 +18,7 @@ const HTTPS_PORT: u16 = 443;
 /// Narrows a rule without `listener` to those that its action fits, and reports a listed one that
 /// it does not fit. `asks_of_plain` is whether the action is for clients without TLS.
 pub(super) fn fit_listeners(
-    report: &mut Report<'_>,
-    section: &Section<'_, '_>,
+    section: &Section<'_>,
     listeners: &Listeners,
     matchers: &mut Matchers<'_>,
     asks_of_plain: Option<bool>,
@@ -29,10 +28,9 @@ pub(super) fn fit_listeners(
     let asks_of_plain = asks_of_plain.or(asks_hello.then_some(false));
     if asks_of_plain == Some(true)
         && asks_hello
-        && let Some(key) = OF_HELLO.iter().find(|key| section.value(key).is_some())
-        && let Some(at) = section.key_at(key)
+        && let Some((key, at)) = section.present(&OF_HELLO).next()
     {
-        report.error(at, format!("`{key}` is about a hello, and a client without TLS sends none"));
+        at.error(format!("`{key}` is about a hello, and a client without TLS sends none"));
     }
     let Some(is_for_plain) = asks_of_plain else { return };
     if section.value("listener").is_none() {
@@ -42,7 +40,7 @@ pub(super) fn fit_listeners(
                 true => "no listener is of kind \"plain\": this rule matches nothing",
                 false => "all listeners are of kind \"plain\": this rule matches nothing",
             };
-            report.error(section.at, message);
+            section.at.error(message);
         }
         matchers.conditions =
             std::mem::take(&mut matchers.conditions).listeners(fitting.iter().copied());
@@ -62,18 +60,13 @@ pub(super) fn fit_listeners(
                 called(other)
             ),
         };
-        report.error(at, message);
+        at.error(message);
     }
 }
 
 /// Clients of a Unix socket have no address. A rule that asks for one would not match them, and a
 /// refuse rule would let them pass.
-pub(super) fn check_clients(
-    report: &mut Report<'_>,
-    section: &Section<'_, '_>,
-    listeners: &Listeners,
-    listed: &[u16],
-) {
+pub(super) fn check_clients(section: &Section<'_>, listeners: &Listeners, listed: &[u16]) {
     if let Some(at) = section.key_at("client")
         && let Some(listener) = listeners.without_addresses(listed)
     {
@@ -82,18 +75,13 @@ pub(super) fn check_clients(
              this rule a `listener` without it",
             called(listener)
         );
-        report.error(at, message);
+        at.error(message);
     }
 }
 
 /// A client of a Unix socket cannot be sent a reset (unix(7)). A stream that was cut off on its way
 /// would end for it like a whole one.
-fn check_resets(
-    report: &mut Report<'_>,
-    section: &Section<'_, '_>,
-    listeners: &Listeners,
-    listed: &[u16],
-) {
+fn check_resets(section: &Section<'_>, listeners: &Listeners, listed: &[u16]) {
     if let Some(at) = section.key_at("upstream")
         && let Some(listener) = listeners.without_addresses(listed)
     {
@@ -103,35 +91,32 @@ fn check_resets(
              `listener` without it",
             called(listener)
         );
-        report.error(at, message);
+        at.error(message);
     }
 }
 
 /// Reads an originate rule for these listeners.
 pub(super) fn read(
-    report: &mut Report<'_>,
-    section: &Section<'_, '_>,
+    section: &Section<'_>,
     files: &mut Files,
     (listeners, listed): (&Listeners, &[u16]),
 ) -> Option<Originate> {
     let what = ("an originate rule", "\"https://svn.example:443\"");
     let (text, mut upstream, mut others) =
-        upstreams::list(report, section, what, values::originate_upstream)?;
-    let balance = upstreams::balance(report, section, &upstream, &others);
+        upstreams::list(section, what, values::originate_upstream)?;
+    let balance = upstreams::balance(section, &upstream, &others);
     if !others.is_empty() && section.value("upstream_name").is_none() {
         let message = "several upstreams of an originate rule need an `upstream_name`: it is the \
             host that their requests name";
-        report.error(text.at, message);
+        text.at.error(message);
     }
-    upstreams::read_http_keys(report, section, (&mut upstream, &mut others), files);
-    let hosts = matchers::each(report, section, "hosts", values::host_name);
-    let compression = compression::rule(report, section);
+    upstreams::read_http_keys(section, (&mut upstream, &mut others), files);
+    let hosts = matchers::each(section, "hosts", values::host_name);
+    let compression = compression::rule(section);
     if let TerminateUpstream::Tls(_) = upstream {
-        check_resets(report, section, listeners, listed);
-        for key in OF_HTTP {
-            if let Some(at) = section.key_at(key) {
-                report.error(at, format!("`{key}` is about HTTP; expected an https:// upstream"));
-            }
+        check_resets(section, listeners, listed);
+        for (key, at) in section.present(&OF_HTTP) {
+            at.error(format!("`{key}` is about HTTP; expected an https:// upstream"));
         }
     }
     let authority = authority(&upstream)?;
@@ -140,7 +125,7 @@ pub(super) fn read(
         others,
         balance,
         certificates: CertificateSource::Files,
-        upstream_wait: upstreams::wait(report, section),
+        upstream_wait: upstreams::wait(section),
         alpn_select: Vec::new(),
         client_ca: None,
         client_cert_header: false,

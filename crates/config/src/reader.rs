@@ -1,5 +1,6 @@
 //! Typed reading of a TOML document. It reports every mistake and continues.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -11,9 +12,14 @@ use toml::de::{DeTable, DeValue};
 use crate::diagnostic::{Diagnostic, Severity, Source};
 use crate::elsewhere;
 
-/// The mistakes found so far.
+/// The text of a document, and the mistakes found in it so far.
 pub(super) struct Report<'a> {
     source: Source<'a>,
+    found: RefCell<Found>,
+}
+
+#[derive(Default)]
+struct Found {
     diagnostics: Vec<Diagnostic>,
     /// Mistakes in files that the configuration names.
     of_other_files: Vec<Diagnostic>,
@@ -25,116 +31,136 @@ pub(super) struct Report<'a> {
 
 impl<'a> Report<'a> {
     pub(super) fn new(file: &'a Path, text: &'a str) -> Self {
-        let source = Source::new(file, text);
-        Self {
-            source,
-            diagnostics: Vec::new(),
-            of_other_files: Vec::new(),
-            damaged: false,
-            errors: 0,
-            warnings: 0,
-        }
+        Self { source: Source::new(file, text), found: RefCell::default() }
     }
 
-    pub(super) fn error(&mut self, at: usize, message: impl Into<String>) {
-        self.push(Severity::Error, at, message.into());
+    pub(super) fn place(&self, at: usize) -> Place<'_> {
+        Place { report: self, at }
     }
 
-    pub(super) fn warning(&mut self, at: usize, message: impl Into<String>) {
-        self.push(Severity::Warning, at, message.into());
-    }
-
-    pub(super) fn syntax_error(&mut self, at: usize, message: impl Into<String>) {
-        self.damaged = true;
-        self.error(at, message);
-    }
-
-    /// Reports something missing. Does nothing for a damaged text, which may contain it.
-    pub(super) fn missing(&mut self, at: usize, message: impl Into<String>) {
-        if !self.damaged {
-            self.error(at, message);
-        }
-    }
-
-    /// Returns the value, or reports the error at `at`.
-    pub(super) fn keep<T, E: Display>(&mut self, at: usize, read: Result<T, E>) -> Option<T> {
-        read.map_err(|why| self.error(at, why.to_string())).ok()
-    }
-
-    pub(super) fn line(&self, at: usize) -> usize {
-        self.source.line(at)
+    pub(super) fn syntax_error(&self, at: usize, message: String) {
+        self.found.borrow_mut().damaged = true;
+        self.push(Severity::Error, at, message);
     }
 
     /// Adds the mistakes in a file that the configuration names.
-    pub(super) fn of_other_file(&mut self, found: Vec<Diagnostic>) {
-        let errors = found.iter().filter(|found| found.severity == Severity::Error).count();
-        self.errors += errors;
-        self.warnings += found.len() - errors;
-        self.of_other_files.extend(found);
+    pub(super) fn of_other_file(&self, mistakes: Vec<Diagnostic>) {
+        let errors = mistakes.iter().filter(|found| found.severity == Severity::Error).count();
+        let found = &mut *self.found.borrow_mut();
+        found.errors += errors;
+        found.warnings += mistakes.len() - errors;
+        found.of_other_files.extend(mistakes);
     }
 
     /// All mistakes in the order of the text, then those in other files, and whether one is an
     /// error.
-    pub(super) fn finish(mut self) -> (Vec<Diagnostic>, bool) {
-        self.diagnostics.sort_by_key(|diagnostic| (diagnostic.line, diagnostic.column));
-        let fatal = self.errors > 0;
-        self.diagnostics.append(&mut self.of_other_files);
-        let left_out = self.errors + self.warnings - self.diagnostics.len();
+    pub(super) fn finish(self) -> (Vec<Diagnostic>, bool) {
+        let Found { mut diagnostics, mut of_other_files, errors, warnings, .. } =
+            self.found.into_inner();
+        diagnostics.sort_by_key(|diagnostic| (diagnostic.line, diagnostic.column));
+        diagnostics.append(&mut of_other_files);
+        let left_out = errors + warnings - diagnostics.len();
         if left_out > 0 {
-            let severity = if fatal { Severity::Error } else { Severity::Warning };
+            let severity = if errors > 0 { Severity::Error } else { Severity::Warning };
             let message = format!("and {left_out} more");
             let mut more = self.source.diagnostic(severity, 0, message);
             more.line = 0;
-            self.diagnostics.push(more);
+            diagnostics.push(more);
         }
-        (self.diagnostics, fatal)
+        (diagnostics, errors > 0)
     }
 
     /// Beyond the first ones, mistakes are only counted. Warnings never displace an error.
-    fn push(&mut self, severity: Severity, at: usize, message: String) {
+    fn push(&self, severity: Severity, at: usize, message: String) {
+        let found = &mut *self.found.borrow_mut();
         let (number, max) = match severity {
-            Severity::Error => (&mut self.errors, ERRORS_MAX),
-            Severity::Warning => (&mut self.warnings, WARNINGS_MAX),
+            Severity::Error => (&mut found.errors, ERRORS_MAX),
+            Severity::Warning => (&mut found.warnings, WARNINGS_MAX),
         };
         *number += 1;
         if *number <= max {
-            self.diagnostics.push(self.source.diagnostic(severity, at, message));
+            found.diagnostics.push(self.source.diagnostic(severity, at, message));
         }
+    }
+}
+
+/// A place in the document. Mistakes there go to its report.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'t> {
+    pub(super) report: &'t Report<'t>,
+    /// The offset.
+    at: usize,
+}
+
+impl Place<'_> {
+    pub(super) fn error(self, message: impl Into<String>) {
+        self.report.push(Severity::Error, self.at, message.into());
+    }
+
+    pub(super) fn warning(self, message: impl Into<String>) {
+        self.report.push(Severity::Warning, self.at, message.into());
+    }
+
+    /// Reports something missing. Does nothing for a damaged text, which may contain it.
+    pub(super) fn missing(self, message: impl Into<String>) {
+        if !self.report.found.borrow().damaged {
+            self.error(message);
+        }
+    }
+
+    /// Returns the value, or reports the error here.
+    pub(super) fn keep<T, E: Display>(self, read: Result<T, E>) -> Option<T> {
+        read.map_err(|why| self.error(why.to_string())).ok()
+    }
+
+    pub(super) fn line(self) -> usize {
+        self.report.source.line(self.at)
     }
 }
 
 /// A table of the document.
 #[derive(Clone, Copy)]
-pub(super) struct Section<'t, 'i> {
+pub(super) struct Section<'t> {
     /// As written: `[[rule]]`.
     pub(super) title: &'static str,
-    pub(super) table: &'t DeTable<'i>,
-    /// The offset of its header.
-    pub(super) at: usize,
+    pub(super) table: &'t DeTable<'t>,
+    /// The place of its header.
+    pub(super) at: Place<'t>,
 }
 
-/// A string and its offset.
-#[derive(Clone, Copy, Debug)]
+/// A string and its place.
+#[derive(Clone, Copy)]
 pub(super) struct Text<'t> {
     pub(super) text: &'t str,
-    pub(super) at: usize,
+    pub(super) at: Place<'t>,
 }
 
-impl<'t, 'i> Section<'t, 'i> {
+impl<'t> Text<'t> {
+    /// Reads the text, or reports the error.
+    pub(super) fn parse<T, E: Display>(
+        self,
+        read: impl FnOnce(&'t str) -> Result<T, E>,
+    ) -> Option<T> {
+        self.at.keep(read(self.text))
+    }
+}
+
+impl<'t> Section<'t> {
     /// Reports keys that are not in `known`.
-    pub(super) fn check_keys(&self, report: &mut Report<'_>, known: &[&str]) {
+    pub(super) fn check_keys(&self, known: &[&str]) {
         for key in self.table.keys() {
             let name: &str = key.get_ref();
             if known.contains(&name) {
                 continue;
             }
+            let at = self.place(key);
             let is_task = TASK_TITLES.contains(&self.title);
             if let Some(sentence) = elsewhere::sentence(name).filter(|_| is_task) {
-                report.error(key.span().start, format!("unknown key `{name}`: {sentence}"));
+                at.error(format!("unknown key `{name}`: {sentence}"));
                 continue;
             }
             let title = self.title;
-            let message = match nearest(name, known.iter().copied()) {
+            at.error(match nearest(name, known.iter().copied()) {
                 Some(near) => format!("unknown key `{name}` in {title}; did you mean `{near}`?"),
                 None if known.len() > KEYS_SHOWN_MAX => format!(
                     "unknown key `{name}` in {title}; docs/configuration.md lists the known ones"
@@ -143,157 +169,220 @@ impl<'t, 'i> Section<'t, 'i> {
                     let known = known.join(", ");
                     format!("unknown key `{name}` in {title} (known keys: {known})")
                 }
-            };
-            report.error(key.span().start, message);
+            });
         }
     }
 
-    pub(super) fn value(&self, key: &str) -> Option<&'t Spanned<DeValue<'i>>> {
+    pub(super) fn value(&self, key: &str) -> Option<&'t Spanned<DeValue<'t>>> {
         self.table.get(key)
     }
 
-    /// The offset of `key` itself.
-    pub(super) fn key_at(&self, key: &str) -> Option<usize> {
-        self.table.get_key_value(key).map(|(key, _)| key.span().start)
+    /// The place of a key or value of this table.
+    pub(super) fn place<T>(&self, part: &Spanned<T>) -> Place<'t> {
+        self.at.report.place(part.span().start)
     }
 
-    pub(super) fn text(&self, report: &mut Report<'_>, key: &str) -> Option<Text<'t>> {
-        self.text_of(report, key, "a string")
+    /// The place of `key` itself.
+    pub(super) fn key_at(&self, key: &str) -> Option<Place<'t>> {
+        self.table.get_key_value(key).map(|(key, _)| self.place(key))
+    }
+
+    /// The place of the value of `key`, or of the header if there is none.
+    pub(super) fn value_at(&self, key: &str) -> Place<'t> {
+        self.value(key).map_or(self.at, |value| self.place(value))
+    }
+
+    pub(super) fn text(&self, key: &str) -> Option<Text<'t>> {
+        self.text_of(key, "a string")
     }
 
     /// A string in a format, such as a duration. `expected` names the format in messages.
-    pub(super) fn text_of(
-        &self,
-        report: &mut Report<'_>,
-        key: &str,
-        expected: &str,
-    ) -> Option<Text<'t>> {
+    pub(super) fn text_of(&self, key: &str, expected: &str) -> Option<Text<'t>> {
         let value = self.value(key)?;
         match value.get_ref() {
-            DeValue::String(text) => Some(Text { text, at: value.span().start }),
-            other => wrong_type(report, key, value, other, expected),
+            DeValue::String(text) => Some(Text { text, at: self.place(value) }),
+            _ => self.wrong_type(key, value, expected),
         }
     }
 
+    /// Reads the string of `key`, or reports the error.
+    pub(super) fn parsed<T, E: Display>(
+        &self,
+        key: &str,
+        read: impl FnOnce(&'t str) -> Result<T, E>,
+    ) -> Option<T> {
+        self.text(key)?.parse(read)
+    }
+
+    /// Looks the string of `key` up in `words`. `is_not` says what another word is not.
+    pub(super) fn word<T: Copy>(&self, key: &str, is_not: &str, words: &[(&str, T)]) -> Option<T> {
+        let text = self.text(key)?;
+        let found = words.iter().find(|(word, _)| *word == text.text);
+        if found.is_none() {
+            let words: Vec<String> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+            let words = listed(&words, "or");
+            text.at.error(format!("\"{}\"{is_not} expected {words}", text.text));
+        }
+        found.map(|(_, value)| *value)
+    }
+
+    /// The string of a key that must be there. `without` is the mistake if it is not.
+    pub(super) fn required(&self, key: &str, without: impl Into<String>) -> Option<Text<'t>> {
+        if self.value(key).is_none() {
+            self.at.missing(without);
+        }
+        self.text(key)
+    }
+
+    /// The strings of two keys that belong together.
+    pub(super) fn both(&self, one: &str, other: &str) -> Option<(Text<'t>, Text<'t>)> {
+        match (self.text(one), self.text(other)) {
+            (Some(one), Some(other)) => return Some((one, other)),
+            (Some(alone), None) | (None, Some(alone)) => {
+                alone.at.error(format!("`{one}` and `{other}` belong together"));
+            }
+            (None, None) => {}
+        }
+        None
+    }
+
+    /// Those of `keys` that the table has, and their places.
+    pub(super) fn present<'k>(
+        &self,
+        keys: &'k [&'k str],
+    ) -> impl Iterator<Item = (&'k str, Place<'t>)> {
+        keys.iter().filter_map(|key| Some((*key, self.key_at(key)?)))
+    }
+
+    /// Reads each string of `key`, and reports the errors.
+    pub(super) fn each_parsed<T, E: Display>(
+        &self,
+        key: &str,
+        read: impl Fn(&'t str) -> Result<T, E>,
+    ) -> Vec<T> {
+        let texts = self.texts(key).unwrap_or_default();
+        texts.into_iter().filter_map(|text| text.parse(&read)).collect()
+    }
+
     /// A string, or a list of strings that is not empty.
-    pub(super) fn texts(&self, report: &mut Report<'_>, key: &str) -> Option<Vec<Text<'t>>> {
+    pub(super) fn texts(&self, key: &str) -> Option<Vec<Text<'t>>> {
         let value = self.value(key)?;
         match value.get_ref() {
-            DeValue::String(text) => Some(vec![Text { text, at: value.span().start }]),
+            DeValue::String(text) => Some(vec![Text { text, at: self.place(value) }]),
             DeValue::Array(array) if array.is_empty() => {
                 let message =
                     format!("`{key}` is an empty list; list something, or leave `{key}` out");
-                report.error(value.span().start, message);
+                self.place(value).error(message);
                 None
             }
             // The valid strings are used, so that mistakes in them are found, too.
             DeValue::Array(array) => {
-                Some(strings_of(report, key, array.iter())).filter(|texts| !texts.is_empty())
+                Some(self.strings_of(key, array.iter())).filter(|texts| !texts.is_empty())
             }
-            other => wrong_type(report, key, value, other, "a string or a list of strings"),
+            _ => self.wrong_type(key, value, "a string or a list of strings"),
         }
     }
 
     /// A string or a table, or a list of these that is not empty: the strings, and the tables.
     pub(super) fn texts_and_tables(
         &self,
-        report: &mut Report<'_>,
         key: &str,
         title: &'static str,
-    ) -> (Vec<Text<'t>>, Vec<Section<'t, 'i>>) {
-        let Some(value) = self.value(key) else { return (Vec::new(), Vec::new()) };
-        let section = |table, at| Section { title, table, at };
-        let array = match value.get_ref() {
-            DeValue::Table(table) => return (Vec::new(), vec![section(table, value.span().start)]),
-            DeValue::Array(array) => array,
-            _ => return (self.texts(report, key).unwrap_or_default(), Vec::new()),
+    ) -> (Vec<Text<'t>>, Vec<Self>) {
+        let items = match self.value(key).map(|value| (value, value.get_ref())) {
+            Some((value, DeValue::Table(_))) => std::slice::from_ref(value),
+            Some((_, DeValue::Array(array))) => array,
+            _ => return (self.texts(key).unwrap_or_default(), Vec::new()),
         };
-        let tables = array.iter().filter_map(|item| match item.get_ref() {
-            DeValue::Table(table) => Some(section(table, item.span().start)),
+        let tables = items.iter().filter_map(|item| match item.get_ref() {
+            DeValue::Table(table) => Some(Section { title, table, at: self.place(item) }),
             _ => None,
         });
-        let tables: Vec<Section<'t, 'i>> = tables.collect();
+        let tables: Vec<Self> = tables.collect();
         if tables.is_empty() {
-            return (self.texts(report, key).unwrap_or_default(), tables);
+            return (self.texts(key).unwrap_or_default(), tables);
         }
-        let others = array.iter().filter(|item| !matches!(item.get_ref(), DeValue::Table(_)));
-        (strings_of(report, key, others), tables)
+        let others = items.iter().filter(|item| !matches!(item.get_ref(), DeValue::Table(_)));
+        (self.strings_of(key, others), tables)
     }
 
-    pub(super) fn flag(&self, report: &mut Report<'_>, key: &str) -> Option<bool> {
+    pub(super) fn flag(&self, key: &str) -> Option<bool> {
         let value = self.value(key)?;
         match value.get_ref() {
             DeValue::Boolean(flag) => Some(*flag),
-            other => wrong_type(report, key, value, other, "true or false"),
+            _ => self.wrong_type(key, value, "true or false"),
         }
     }
 
     /// A whole number within `range`; a message names the range.
-    pub(super) fn number(
-        &self,
-        report: &mut Report<'_>,
-        key: &str,
-        range: RangeInclusive<usize>,
-    ) -> Option<usize> {
+    pub(super) fn number(&self, key: &str, range: RangeInclusive<usize>) -> Option<usize> {
         let value = self.value(key)?;
         let DeValue::Integer(number) = value.get_ref() else {
-            return wrong_type(report, key, value, value.get_ref(), "a whole number");
+            return self.wrong_type(key, value, "a whole number");
         };
         let parsed = usize::from_str_radix(number.as_str(), number.radix()).ok();
         let within = parsed.filter(|number| range.contains(number));
         if within.is_none() {
             let (low, high) = (range.start(), range.end());
-            let message = format!("`{key}` is {number}; expected {low} to {high}");
-            report.error(value.span().start, message);
+            self.place(value).error(format!("`{key}` is {number}; expected {low} to {high}"));
         }
         within
     }
 
     /// The tables of `key`, written `[[key]]`.
-    pub(super) fn sections(
-        &self,
-        report: &mut Report<'_>,
-        key: &str,
-        title: &'static str,
-    ) -> Vec<Section<'t, 'i>> {
+    pub(super) fn sections(&self, key: &str, title: &'static str) -> Vec<Self> {
         let Some(value) = self.value(key) else { return Vec::new() };
         let DeValue::Array(array) = value.get_ref() else {
             let kind = value.get_ref().type_str();
             let message = format!("`{key}` is a {kind} here; there may be several: write {title}");
-            report.error(value.span().start, message);
+            self.place(value).error(message);
             return Vec::new();
         };
-        let mut sections = Vec::with_capacity(array.len());
-        for item in array {
-            match item.get_ref() {
-                DeValue::Table(table) => {
-                    sections.push(Section { title, table, at: item.span().start });
-                }
-                other => {
-                    wrong_type::<()>(report, key, item, other, "a table");
-                }
-            }
-        }
-        sections
+        let sections = array.iter().filter_map(|item| match item.get_ref() {
+            DeValue::Table(table) => Some(Section { title, table, at: self.place(item) }),
+            _ => self.wrong_type(key, item, "a table"),
+        });
+        sections.collect()
     }
 
     /// The table of `key`, written `[key]`.
-    pub(super) fn section(
-        &self,
-        report: &mut Report<'_>,
-        key: &str,
-        title: &'static str,
-    ) -> Option<Section<'t, 'i>> {
+    pub(super) fn section(&self, key: &str, title: &'static str) -> Option<Self> {
         let value = self.value(key)?;
         match value.get_ref() {
-            DeValue::Table(table) => Some(Section { title, table, at: value.span().start }),
+            DeValue::Table(table) => Some(Section { title, table, at: self.place(value) }),
             DeValue::Array(_) => {
                 let message = format!("there is one {title} only, in single brackets");
-                report.error(value.span().start, message);
+                self.place(value).error(message);
                 None
             }
-            other => wrong_type(report, key, value, other, "a table"),
+            _ => self.wrong_type(key, value, "a table"),
         }
+    }
+
+    /// The table of `key`, whose keys are `known`.
+    pub(super) fn known(&self, key: &str, title: &'static str, known: &[&str]) -> Option<Self> {
+        let section = self.section(key, title)?;
+        section.check_keys(known);
+        Some(section)
+    }
+
+    fn strings_of(
+        &self,
+        key: &str,
+        items: impl Iterator<Item = &'t Spanned<DeValue<'t>>>,
+    ) -> Vec<Text<'t>> {
+        let texts = items.filter_map(|item| match item.get_ref() {
+            DeValue::String(text) => Some(Text { text, at: self.place(item) }),
+            _ => self.wrong_type(key, item, "strings in the list"),
+        });
+        texts.collect()
+    }
+
+    fn wrong_type<T>(&self, key: &str, value: &Spanned<DeValue<'_>>, expected: &str) -> Option<T> {
+        let kind = value.get_ref().type_str();
+        let article = if kind.starts_with(['a', 'i']) { "an" } else { "a" };
+        self.place(value).error(format!("`{key}` is {article} {kind}; expected {expected}"));
+        None
     }
 }
 
@@ -336,35 +425,14 @@ fn edits(a: &str, b: &str) -> usize {
     row.last().copied().unwrap_or(0)
 }
 
-fn strings_of<'t, 'i: 't>(
-    report: &mut Report<'_>,
-    key: &str,
-    items: impl Iterator<Item = &'t Spanned<DeValue<'i>>>,
-) -> Vec<Text<'t>> {
-    let mut texts = Vec::with_capacity(items.size_hint().0);
-    for item in items {
-        match item.get_ref() {
-            DeValue::String(text) => texts.push(Text { text, at: item.span().start }),
-            other => {
-                wrong_type::<()>(report, key, item, other, "strings in the list");
-            }
-        }
+/// `a`, `a and b`, or `a, b and c`, with another word for `and`.
+pub(super) fn listed<T: AsRef<str>>(items: &[T], and: &str) -> String {
+    let items: Vec<&str> = items.iter().map(AsRef::as_ref).collect();
+    match items[..] {
+        [] => String::new(),
+        [one] => one.to_owned(),
+        [ref before @ .., last] => format!("{} {and} {last}", before.join(", ")),
     }
-    texts
-}
-
-fn wrong_type<T>(
-    report: &mut Report<'_>,
-    key: &str,
-    value: &Spanned<DeValue<'_>>,
-    found: &DeValue<'_>,
-    expected: &str,
-) -> Option<T> {
-    let kind = found.type_str();
-    let article = if kind.starts_with(['a', 'i']) { "an" } else { "a" };
-    let message = format!("`{key}` is {article} {kind}; expected {expected}");
-    report.error(value.span().start, message);
-    None
 }
 
 /// Most errors that are kept: nobody reads more, and a generated file may have millions.

@@ -14,7 +14,7 @@ use crate::model::{
     Action, CertificateSource, DialSource, Host, HostPort, HttpAddress, ListenerKind, Originate,
     ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream,
 };
-use crate::reader::{Report, Section, Text};
+use crate::reader::{Place, Section, Text, listed};
 use crate::{compression, headers, originate, upstreams, values};
 
 /// A rule that was read.
@@ -24,15 +24,15 @@ pub(super) struct Written<'t> {
     /// Each with its key, as written. Only for terminate rules.
     pub(super) certificates: Vec<[&'t str; 2]>,
     /// One for each of its upstreams that is a listener.
-    pub(super) leads: Vec<Lead>,
+    pub(super) leads: Vec<Lead<'t>>,
 }
 
 /// A rule that leads from listeners to a listener.
-pub(super) struct Lead {
+pub(super) struct Lead<'t> {
     /// Without `to`.
     pub(super) from: Vec<usize>,
     pub(super) to: usize,
-    pub(super) at: usize,
+    pub(super) at: Place<'t>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,31 +44,29 @@ enum Kind {
 }
 
 /// What rules are read with: files, lists, the local authority, and what ACME is asked for.
-pub(super) type ReadState<'a, 'l> =
-    (&'a mut Files, &'a mut ListReader<'l>, &'a LocalSettings, &'a mut AcmeRules);
+pub(super) type ReadState<'a, 't> =
+    (&'a mut Files, &'a mut ListReader<'t>, &'a LocalSettings, &'a mut AcmeRules<'t>);
 
-/// Reads a rule. `None` if a mistake leaves no rule; the mistakes are in `report`.
+/// Reads a rule. `None` if a mistake leaves no rule; the mistakes are reported.
 pub(super) fn read<'t>(
-    report: &mut Report<'_>,
-    section: &Section<'t, '_>,
+    section: &Section<'t>,
     listeners: &Listeners,
-    (files, lists, local, ordered): ReadState<'_, '_>,
+    (files, lists, local, ordered): ReadState<'_, 't>,
 ) -> Option<Written<'t>> {
-    section.check_keys(report, &known_keys());
-    let mut matchers = matchers::read(report, section, listeners, lists);
-    let kind = read_kind(report, section)?;
-    check_fit(report, section, kind);
-    originate::fit_listeners(report, section, listeners, &mut matchers, kind.asks_of_plain());
-    originate::check_clients(report, section, listeners, &matchers.listeners);
+    section.check_keys(&known_keys());
+    let mut matchers = matchers::read(section, listeners, lists);
+    let kind = read_kind(section)?;
+    check_fit(section, kind);
+    originate::fit_listeners(section, listeners, &mut matchers, kind.asks_of_plain());
+    originate::check_clients(section, listeners, &matchers.listeners);
     let mut shown = Vec::new();
     let (action, needs) = match kind {
         Kind::Originate => {
-            let originate =
-                originate::read(report, section, files, (listeners, &matchers.listeners))?;
+            let originate = originate::read(section, files, (listeners, &matchers.listeners))?;
             (Action::Originate(originate), Needs::Nothing)
         }
         Kind::Splice => {
-            let splice = splice(report, section, &matchers, listeners)?;
+            let splice = splice(section, &matchers, listeners)?;
             let needs = match splice.upstream {
                 SpliceUpstream::Sni { .. } => Needs::Name,
                 // The hello is needed to know what the server may choose.
@@ -78,46 +76,38 @@ pub(super) fn read<'t>(
             (Action::Splice(splice), needs)
         }
         Kind::Terminate => {
-            let source = certificate_source(report, section, &matchers, (local, ordered));
+            let source = certificate_source(section, &matchers, (local, ordered));
             if source == CertificateSource::Files {
-                shown = certificates(report, section, &matchers, files);
+                shown = certificates(section, &matchers, files);
             }
-            let mut terminate = terminate(report, section, &matchers, files)?;
+            let mut terminate = terminate(section, &matchers, files)?;
             terminate.certificates = source;
-            shown.extend(mint::check_rule(report, section, files, &mut terminate));
-            mint::check_upstream(
-                report,
-                section,
-                &terminate,
-                listeners.of_rule(&matchers.listeners),
-            );
+            shown.extend(mint::check_rule(section, files, &mut terminate));
+            mint::check_upstream(section, &terminate, listeners.of_rule(&matchers.listeners));
             (Action::Terminate(terminate), Needs::Hello)
         }
         Kind::Refuse => {
-            let alert = section.text(report, "alert");
-            let alert = alert.and_then(|text| report.keep(text.at, values::alert(text.text)));
-            let message = section.text(report, "message");
-            let message = message.and_then(|text| report.keep(text.at, values::message(text.text)));
+            let alert = section.parsed("alert", values::alert);
+            let message = section.parsed("message", values::message);
             (Action::Refuse(Refuse { alert, message }), Needs::Nothing)
         }
     };
-    let leads = leads(report, section, &action, &matchers.listeners, listeners);
+    let leads = leads(section, &action, &matchers.listeners, listeners);
     let sni = matchers.sni.into_iter().map(|(_, pattern)| pattern).collect();
     let (sni_lists, conditions) = (matchers.sni_lists, matchers.conditions);
     let refuse = kind == Kind::Refuse;
-    let shadow = section.flag(report, "shadow").unwrap_or(false);
+    let shadow = section.flag("shadow").unwrap_or(false);
     let matchers = eyelet_policy::Rule { refuse, shadow, needs, sni, sni_lists, conditions };
     Some(Written { matchers, action, certificates: shown, leads })
 }
 
 /// The upstreams that are certainly listeners of this file.
-fn leads<'a>(
-    report: &mut Report<'_>,
-    section: &Section<'_, '_>,
+fn leads<'a, 't>(
+    section: &Section<'t>,
     action: &'a Action,
     listed: &[u16],
     listeners: &Listeners,
-) -> Vec<Lead> {
+) -> Vec<Lead<'t>> {
     let splice_to = |upstream: &'a SpliceUpstream| match upstream {
         SpliceUpstream::HostPort(to) => Some(to),
         SpliceUpstream::Destination | SpliceUpstream::Sni { .. } => None,
@@ -141,21 +131,20 @@ fn leads<'a>(
         }
         Action::Refuse(_) => return Vec::new(),
     };
-    let texts = section.texts(report, "upstream").unwrap_or_default();
+    let texts = section.texts("upstream").unwrap_or_default();
     let leads = upstreams
         .into_iter()
         .zip(texts)
-        .filter_map(|(upstream, text)| lead(report, (upstream?, text.at), listed, listeners));
+        .filter_map(|(upstream, text)| lead((upstream?, text.at), listed, listeners));
     leads.collect()
 }
 
 /// Whether an upstream is certainly a listener of this file.
-fn lead(
-    report: &mut Report<'_>,
-    (upstream, at): (&HostPort, usize),
+fn lead<'t>(
+    (upstream, at): (&HostPort, Place<'t>),
     listed: &[u16],
     listeners: &Listeners,
-) -> Option<Lead> {
+) -> Option<Lead<'t>> {
     let Host::Ip(ip) = upstream.host else { return None };
     let to = listeners.reached_at(ip, upstream.port)?;
     let mut from = listeners.asked_for(listed);
@@ -163,86 +152,68 @@ fn lead(
     if from == [to] {
         let message =
             format!("this is the listener {name} itself, the only one of this rule: it would loop");
-        report.error(at, message);
+        at.error(message);
     } else if from.contains(&to) {
         let message = format!(
             "this is the listener {name}: connections that came in there would loop and are \
              refused; give the rule a `listener`"
         );
-        report.warning(at, message);
+        at.warning(message);
     }
     from.retain(|listener| *listener != to);
     Some(Lead { from, to, at })
 }
 
-fn read_kind(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<Kind> {
-    if section.value("action").is_none() {
-        let message = "a rule needs an `action`: \"splice\", \"terminate\", \"originate\" or \
-            \"refuse\"";
-        report.missing(section.at, message);
-    }
-    let action = section.text(report, "action")?;
-    match action.text {
-        "originate" => Some(Kind::Originate),
-        "splice" => Some(Kind::Splice),
-        "terminate" => Some(Kind::Terminate),
-        "refuse" => Some(Kind::Refuse),
-        other => {
-            let meant = SYNONYMS.iter().find(|(words, _)| words.contains(&other));
+fn read_kind(section: &Section<'_>) -> Option<Kind> {
+    let names = Kind::ALL.map(|kind| format!("\"{}\"", kind.name()));
+    let names = listed(&names, "or");
+    let action = section.required("action", format!("a rule needs an `action`: {names}"))?;
+    action.parse(|text| {
+        Kind::ALL.into_iter().find(|kind| kind.name() == text).ok_or_else(|| {
+            let meant = SYNONYMS.iter().find(|(words, _)| words.contains(&text));
             let guess = meant.map_or("", |(_, guess)| *guess);
-            let message = format!(
-                "\"{other}\" is not an action; expected \"splice\", \"terminate\", \
-                 \"originate\" or \"refuse\"{guess}"
-            );
-            report.error(action.at, message);
-            None
-        }
-    }
+            format!("\"{text}\" is not an action; expected {names}{guess}")
+        })
+    })
 }
 
 /// Reports keys that belong to another action and would have no effect.
-fn check_fit(report: &mut Report<'_>, section: &Section<'_, '_>, kind: Kind) {
+fn check_fit(section: &Section<'_>, kind: Kind) {
     for (key, kinds) in ACTION_KEYS {
         if let Some(at) = section.key_at(key)
             && !kinds.contains(&kind)
         {
             let owners: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
-            let (name, owners) = (kind.name(), listed(&owners));
+            let (name, owners) = (kind.name(), listed(&owners, "and"));
             let article = if kind == Kind::Originate { "an" } else { "a" };
-            let message = format!(
+            at.error(format!(
                 "`{key}` means nothing in {article} {name} rule; it belongs to {owners} rules"
-            );
-            report.error(at, message);
+            ));
         }
     }
 }
 
-fn splice(
-    report: &mut Report<'_>,
-    section: &Section<'_, '_>,
-    matchers: &Matchers<'_>,
-    listeners: &Listeners,
-) -> Option<Splice> {
-    let upstream_allow = matchers::nets(report, section, "upstream_allow");
-    let proxy_protocol = proxy_protocol(report, section);
+fn splice(section: &Section<'_>, matchers: &Matchers<'_>, listeners: &Listeners) -> Option<Splice> {
+    let upstream_allow = matchers::nets(section, "upstream_allow");
+    let proxy_protocol = proxy_protocol(section);
     let what = ("a splice rule", "\"10.0.0.7:443\"");
-    let (text, upstream, others) = upstreams::list(report, section, what, values::splice_upstream)?;
-    let balance = upstreams::balance(report, section, &upstream, &others);
+    let (text, upstream, others) = upstreams::list(section, what, values::splice_upstream)?;
+    let balance = upstreams::balance(section, &upstream, &others);
     match upstream {
         SpliceUpstream::Destination => {
-            check_destination(report, text, matchers, listeners);
-            check_claimed_name(report, text, matchers);
+            check_destination(text, matchers, listeners);
+            check_claimed_name(text, matchers);
         }
-        SpliceUpstream::Sni { .. } => check_names_the_upstream(report, text, matchers),
+        SpliceUpstream::Sni { .. } => check_names_the_upstream(text, matchers),
         SpliceUpstream::HostPort(_) => {}
     }
-    let source = source(report, section, matchers, listeners);
-    let forbid = section.flag(report, "forbid_tls_compression");
+    let source = source(section, matchers, listeners);
+    let forbid = section.flag("forbid_tls_compression");
     let forbid_tls_compression = forbid.unwrap_or(false);
-    let fast_open = section.flag(report, "fast_open").unwrap_or(false);
-    let plain_http = section.flag(report, "plain_http").unwrap_or(false);
+    let fast_open = section.flag("fast_open").unwrap_or(false);
+    let plain_http = section.flag("plain_http").unwrap_or(false);
     if plain_http {
-        check_plain_http(report, section, (text, &upstream), matchers, listeners);
+        check_plain_http(section, (text, &upstream), matchers, listeners);
     }
     Some(Splice {
         upstream,
@@ -259,8 +230,7 @@ fn splice(
 
 /// A request goes to the host and port of its URL, and comes to a proxy only.
 fn check_plain_http(
-    report: &mut Report<'_>,
-    section: &Section<'_, '_>,
+    section: &Section<'_>,
     (text, upstream): (Text<'_>, &SpliceUpstream),
     matchers: &Matchers<'_>,
     listeners: &Listeners,
@@ -268,7 +238,7 @@ fn check_plain_http(
     if *upstream != SpliceUpstream::Destination {
         let message = "with `plain_http = true` a request goes to the host and port of its URL; \
             expected \"destination\"";
-        report.error(text.at, message);
+        text.at.error(message);
     }
     let mut reached = listeners.of_rule(&matchers.listeners);
     if let Some(at) = section.key_at("plain_http")
@@ -276,16 +246,11 @@ fn check_plain_http(
     {
         let message = "requests for http:// URLs come to a \"connect\" listener only, and this \
             rule has none";
-        report.error(at, message);
+        at.error(message);
     }
 }
 
-fn check_destination(
-    report: &mut Report<'_>,
-    upstream: Text<'_>,
-    matchers: &Matchers<'_>,
-    listeners: &Listeners,
-) {
+fn check_destination(upstream: Text<'_>, matchers: &Matchers<'_>, listeners: &Listeners) {
     let mut reached = listeners.of_rule(&matchers.listeners);
     if let Some(listener) = reached.find(|listener| !listener.has_destination()) {
         let message = format!(
@@ -293,34 +258,27 @@ fn check_destination(
              loop; expected host:port or \"{{sni}}:443\", or a `listener` that intercepts",
             called(listener)
         );
-        report.error(upstream.at, message);
+        upstream.at.error(message);
     }
 }
 
 /// Warns of a rule that lets a client out to any address if it says a listed name.
-fn check_claimed_name(report: &mut Report<'_>, upstream: Text<'_>, matchers: &Matchers<'_>) {
+fn check_claimed_name(upstream: Text<'_>, matchers: &Matchers<'_>) {
     let lists_names = matchers.sni.iter().any(|(_, pattern)| *pattern != NamePattern::Absent)
         || !matchers.sni_lists.is_empty();
     if lists_names && !matchers.conditions.bind_destination() {
         let message = "the name in a hello is only the client's word: a client that says one of \
             these names reaches any address; expected \"{sni}:443\", which dials the name's \
             owner, or `sni_verified = true` with `evidence`";
-        report.warning(upstream.at, message);
+        upstream.at.warning(message);
     }
 }
 
-fn source(
-    report: &mut Report<'_>,
-    section: &Section<'_, '_>,
-    matchers: &Matchers<'_>,
-    listeners: &Listeners,
-) -> DialSource {
-    let Some(source) = section.text(report, "source") else { return DialSource::Host };
-    if source.text != "client" {
-        let message = format!("\"{}\" is not a source; expected \"client\"", source.text);
-        report.error(source.at, message);
+fn source(section: &Section<'_>, matchers: &Matchers<'_>, listeners: &Listeners) -> DialSource {
+    let client = [("client", DialSource::Client)];
+    let Some(source) = section.word("source", " is not a source;", &client) else {
         return DialSource::Host;
-    }
+    };
     let mut reached = listeners.of_rule(&matchers.listeners);
     if let Some(listener) = reached.find(|listener| listener.kind != ListenerKind::Tproxy) {
         let message = format!(
@@ -328,42 +286,39 @@ fn source(
              address, and {} is not one; give this rule a `listener`",
             called(listener)
         );
-        report.error(source.at, message);
+        section.value_at("source").error(message);
     }
-    DialSource::Client
+    source
 }
 
-fn check_names_the_upstream(report: &mut Report<'_>, upstream: Text<'_>, matchers: &Matchers<'_>) {
+fn check_names_the_upstream(upstream: Text<'_>, matchers: &Matchers<'_>) {
     if matchers.sni_malformed {
         let message = "with `sni_malformed = true` there is no name to dial; expected host:port";
-        report.error(upstream.at, message);
+        upstream.at.error(message);
     }
     let absent = matchers.sni.iter().find(|(_, pattern)| *pattern == NamePattern::Absent);
     if let Some((text, _)) = absent {
         let message = "a hello without a name has nothing to dial by \"{sni}\"; give \"\" a rule \
             of its own";
-        report.error(text.at, message);
+        text.at.error(message);
     }
 }
 
 fn terminate(
-    report: &mut Report<'_>,
-    section: &Section<'_, '_>,
+    section: &Section<'_>,
     matchers: &Matchers<'_>,
     files: &mut Files,
 ) -> Option<Terminate> {
-    let client_ca = section.text(report, "client_ca");
-    let client_ca = client_ca.map(|text| files.check_authorities(report, text));
-    let client_cert_header = section.flag(report, "client_cert_header").unwrap_or(false);
-    let proxy_protocol = proxy_protocol(report, section);
-    let version = section.text(report, "tls_version_min");
-    let version = version.and_then(|text| report.keep(text.at, values::tls_version(text.text)));
-    let select = alpn_select(report, section);
+    let client_ca = section.text("client_ca");
+    let client_ca = client_ca.map(|text| files.check_authorities(text));
+    let client_cert_header = section.flag("client_cert_header").unwrap_or(false);
+    let proxy_protocol = proxy_protocol(section);
+    let version = section.parsed("tls_version_min", values::tls_version);
+    let select = alpn_select(section);
     let what = ("a terminate rule", "\"http://127.0.0.1:3000\"");
-    let (_, mut upstream, mut others) =
-        upstreams::list(report, section, what, values::terminate_upstream)?;
-    let balance = upstreams::balance(report, section, &upstream, &others);
-    upstreams::read_http_keys(report, section, (&mut upstream, &mut others), files);
+    let (_, mut upstream, mut others) = upstreams::list(section, what, values::terminate_upstream)?;
+    let balance = upstreams::balance(section, &upstream, &others);
+    upstreams::read_http_keys(section, (&mut upstream, &mut others), files);
     let alpn_select = select.unwrap_or_else(|| match &upstream {
         _ if !matchers.alpn.is_empty() => matchers.alpn.clone(),
         TerminateUpstream::Http(_) => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
@@ -371,19 +326,19 @@ fn terminate(
             Vec::new()
         }
     });
-    let compression = compression::rule(report, section);
-    let headers = headers::read(report, section);
+    let compression = compression::rule(section);
+    let headers = headers::read(section);
     if !matches!(upstream, TerminateUpstream::Http(_)) {
-        compression::check_unused(report, section);
+        compression::check_unused(section);
         if let Some(at) = section.key_at("headers").or(section.key_at("hsts")) {
-            report.error(at, "only responses of an upstream with HTTP have fields");
+            at.error("only responses of an upstream with HTTP have fields");
         }
     }
     if let Some(at) = section.key_at("client_cert_header").filter(|_| client_cert_header) {
         if client_ca.is_none() {
-            report.error(at, "only with `client_ca` does Eyelet ask for a certificate");
+            at.error("only with `client_ca` does Eyelet ask for a certificate");
         } else if !matches!(upstream, TerminateUpstream::Http(_)) {
-            report.error(at, "only requests to an upstream with HTTP have fields");
+            at.error("only requests to an upstream with HTTP have fields");
         }
     }
     Some(Terminate {
@@ -391,7 +346,7 @@ fn terminate(
         others,
         balance,
         certificates: CertificateSource::Files,
-        upstream_wait: upstreams::wait(report, section),
+        upstream_wait: upstreams::wait(section),
         alpn_select,
         client_ca,
         client_cert_header,
@@ -404,42 +359,40 @@ fn terminate(
 }
 
 /// Whether certificates are read from files. Reports `acme_on_demand` where it has no effect.
-fn certificate_source(
-    report: &mut Report<'_>,
-    section: &Section<'_, '_>,
-    matchers: &Matchers<'_>,
-    (local, ordered): (&LocalSettings, &mut AcmeRules),
+fn certificate_source<'t>(
+    section: &Section<'t>,
+    matchers: &Matchers<'t>,
+    (local, ordered): (&LocalSettings, &mut AcmeRules<'t>),
 ) -> CertificateSource {
     let text = section.value("certificate").and_then(|value| {
-        value.get_ref().as_str().map(|text| Text { text, at: value.span().start })
+        value.get_ref().as_str().map(|text| Text { text, at: section.place(value) })
     });
     if let Some(text) = text.filter(|text| text.text == ACME) {
-        let on_demand = ordered.add(report, section, matchers, text);
+        let on_demand = ordered.add(section, matchers, text);
         return CertificateSource::Acme { on_demand };
     }
     if text.is_some_and(|text| text.text == MINT) {
         return CertificateSource::Mint;
     }
     if let Some(at) = section.key_at("acme_on_demand") {
-        report.error(at, "`acme_on_demand` is for `certificate = \"acme\"` only");
+        at.error("`acme_on_demand` is for `certificate = \"acme\"` only");
     }
     let Some(value) = section.value("certificate") else { return CertificateSource::Files };
     if value.get_ref().as_str() == Some(LOCAL) {
         let listed = (matchers.sni.as_slice(), !matchers.sni_lists.is_empty());
-        let names = local::check_rule(report, section, listed, &local.permitted);
+        let names = local::check_rule(section, listed, &local.permitted);
         return CertificateSource::Local(names);
     }
     let list = value.get_ref().as_array().into_iter().flat_map(|list| list.iter());
     if let Some(local) = list.into_iter().find(|item| item.get_ref().as_str() == Some(LOCAL)) {
         let message = "\"local\" stands alone, without a list; a file of that name is \"./local\"";
-        report.error(local.span().start, message);
+        section.place(local).error(message);
     }
     CertificateSource::Files
 }
 
 fn certificates<'t>(
-    report: &mut Report<'_>,
-    section: &Section<'t, '_>,
+    section: &Section<'t>,
     matchers: &Matchers<'_>,
     files: &mut Files,
 ) -> Vec<[&'t str; 2]> {
@@ -453,10 +406,10 @@ fn certificates<'t>(
         (Some(_), Some(_)) => None,
     };
     if let Some(needs) = needs {
-        report.missing(section.at, format!("a terminate rule needs a {needs}"));
+        section.at.missing(format!("a terminate rule needs a {needs}"));
     }
-    let certificates = section.texts(report, "certificate").unwrap_or_default();
-    let keys = section.texts(report, "key").unwrap_or_default();
+    let certificates = section.texts("certificate").unwrap_or_default();
+    let keys = section.texts("key").unwrap_or_default();
     if let Some(first) = keys.first()
         && !certificates.is_empty()
         && keys.len() != certificates.len()
@@ -466,17 +419,17 @@ fn certificates<'t>(
             counted(keys.len(), "key"),
             counted(certificates.len(), "certificate")
         );
-        report.error(first.at, message);
+        first.at.error(message);
         return Vec::new();
     }
     let names: Vec<&NamePattern> = matchers.sni.iter().map(|(_, pattern)| pattern).collect();
     let pairs = certificates.into_iter().zip(keys).map(|(certificate, key)| {
-        if files.check_pair(report, certificate, key, &names)
+        if files.check_pair(certificate, key, &names)
             && local::signs_by_default(&names, !matchers.sni_lists.is_empty())
         {
             let hint =
                 "to try the rule without files, write `certificate = \"local\"` and no `key`";
-            report.warning(certificate.at, hint);
+            certificate.at.warning(hint);
         }
         [certificate.text, key.text]
     });
@@ -484,31 +437,16 @@ fn certificates<'t>(
 }
 
 /// An empty list is valid here: no ALPN.
-fn alpn_select(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<Vec<Vec<u8>>> {
+fn alpn_select(section: &Section<'_>) -> Option<Vec<Vec<u8>>> {
     let value = section.value("alpn_select")?;
     if value.get_ref().as_array().is_some_and(|list| list.is_empty()) {
         return Some(Vec::new());
     }
-    Some(matchers::each(report, section, "alpn_select", values::protocol))
+    Some(matchers::each(section, "alpn_select", values::protocol))
 }
 
-fn proxy_protocol(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<ProxyProtocol> {
-    let version = section.text(report, "proxy_protocol")?;
-    if version.text == "v2" {
-        return Some(ProxyProtocol::V2);
-    }
-    let message = format!("\"{}\" is not supported; expected \"v2\"", version.text);
-    report.error(version.at, message);
-    None
-}
-
-/// `a`, `a and b`, or `a, b and c`.
-fn listed(names: &[&str]) -> String {
-    match names {
-        [] => String::new(),
-        [one] => (*one).to_owned(),
-        [before @ .., last] => format!("{} and {last}", before.join(", ")),
-    }
+fn proxy_protocol(section: &Section<'_>) -> Option<ProxyProtocol> {
+    section.word("proxy_protocol", " is not supported;", &[("v2", ProxyProtocol::V2)])
 }
 
 fn counted(number: usize, noun: &str) -> String {
@@ -516,6 +454,8 @@ fn counted(number: usize, noun: &str) -> String {
 }
 
 impl Kind {
+    const ALL: [Self; 4] = [Self::Splice, Self::Terminate, Self::Originate, Self::Refuse];
+
     /// Whether the action is for clients without TLS. `None`: for both.
     const fn asks_of_plain(self) -> Option<bool> {
         match self {

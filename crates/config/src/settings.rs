@@ -13,13 +13,12 @@ use crate::model::{
     Access, Dns, EvidenceSettings, HELLO_BYTES_MAX, HttpLimits, Limits, LogFormat, LogSettings,
     Tickets,
 };
-use crate::reader::{Report, Section};
+use crate::reader::{Place, Section};
 use crate::{headers, values};
 
-pub(super) fn limits(report: &mut Report<'_>, document: &Section<'_, '_>) -> Limits {
+pub(super) fn limits(document: &Section<'_>) -> Limits {
     let mut limits = Limits::default();
-    let Some(section) = document.section(report, "limits", "[limits]") else { return limits };
-    section.check_keys(report, &LIMIT_KEYS);
+    let Some(section) = document.known("limits", "[limits]", &LIMIT_KEYS) else { return limits };
     for (key, limit, range) in [
         ("hello_timeout", &mut limits.hello_timeout, SHORT),
         ("handshake_timeout", &mut limits.handshake_timeout, SHORT),
@@ -27,173 +26,146 @@ pub(super) fn limits(report: &mut Report<'_>, document: &Section<'_, '_>) -> Lim
         ("idle_timeout", &mut limits.idle_timeout, IDLE),
         ("drain_timeout", &mut limits.drain_timeout, DRAIN),
     ] {
-        *limit = duration(report, &section, key, &range).unwrap_or(*limit);
+        *limit = duration(&section, key, &range).unwrap_or(*limit);
     }
     for (key, limit, range) in [
         ("hello_bytes_max", &mut limits.hello_bytes_max, HELLO_BYTES),
         ("memory_max", &mut limits.memory_max, MEMORY_BYTES),
     ] {
-        *limit = bytes(report, &section, key, &range).unwrap_or(*limit);
+        *limit = bytes(&section, key, &range).unwrap_or(*limit);
     }
-    limits.shed_idle = section.flag(report, "shed_idle").unwrap_or(limits.shed_idle);
-    limits.connections_max = section.number(report, "connections_max", CONNECTIONS);
+    limits.shed_idle = section.flag("shed_idle").unwrap_or(limits.shed_idle);
+    limits.connections_max = section.number("connections_max", CONNECTIONS);
     limits
 }
 
-pub(super) fn http(
-    report: &mut Report<'_>,
-    document: &Section<'_, '_>,
-    idle_timeout: Duration,
-) -> HttpLimits {
+pub(super) fn http(document: &Section<'_>, idle_timeout: Duration) -> HttpLimits {
     let mut http = HttpLimits { http2_idle_timeout: idle_timeout, ..HttpLimits::default() };
-    let Some(section) = document.section(report, "http", "[http]") else { return http };
-    section.check_keys(report, &HTTP_KEYS);
+    let Some(section) = document.known("http", "[http]", &HTTP_KEYS) else { return http };
     for (key, limit) in [
         ("head_timeout", &mut http.head_timeout),
         ("body_timeout", &mut http.body_timeout),
         ("upstream_timeout", &mut http.upstream_timeout),
         ("http2_idle_timeout", &mut http.http2_idle_timeout),
     ] {
-        *limit = duration(report, &section, key, &HTTP).unwrap_or(*limit);
+        *limit = duration(&section, key, &HTTP).unwrap_or(*limit);
     }
-    let head_bytes_max = bytes(report, &section, "head_bytes_max", &HEAD_BYTES);
+    let head_bytes_max = bytes(&section, "head_bytes_max", &HEAD_BYTES);
     http.head_bytes_max = head_bytes_max.unwrap_or(http.head_bytes_max);
-    http.headers = headers::read(report, &section);
-    let sources = section.texts(report, "trusted_proxies").unwrap_or_default();
-    http.trusted_proxies =
-        sources.iter().filter_map(|text| report.keep(text.at, values::net(text.text))).collect();
+    http.headers = headers::read(&section);
+    http.trusted_proxies = section.each_parsed("trusted_proxies", values::net);
     http
 }
 
-pub(super) fn log(
-    report: &mut Report<'_>,
-    document: &Section<'_, '_>,
-    folder: &Path,
-) -> LogSettings {
+pub(super) fn log(document: &Section<'_>, folder: &Path) -> LogSettings {
     let mut log = LogSettings::default();
-    let Some(section) = document.section(report, "log", "[log]") else { return log };
-    section.check_keys(report, &LOG_KEYS);
-    if let Some(access) = section.text(report, "access") {
+    let Some(section) = document.known("log", "[log]", &LOG_KEYS) else { return log };
+    if let Some(access) = section.text("access") {
         log.access = match access.text {
             "stdout" => Access::Stdout,
             "off" => Access::Off,
             "" | "-" | "stderr" => {
                 let message = "expected \"stdout\", \"off\" or the path of a file; stderr has \
                     all other messages";
-                report.error(access.at, message);
+                access.at.error(message);
                 Access::Off
             }
             path => {
                 let path = folder.join(path);
-                check_access_log(report, access.at, &path);
+                check_access_log(access.at, &path);
                 Access::File(path)
             }
         };
     }
-    log.ja4 = section.flag(report, "ja4").unwrap_or(log.ja4);
-    log.decided = section.flag(report, "decided").unwrap_or(log.decided);
-    if let Some(format) = section.text(report, "format") {
-        match format.text {
-            "json" => log.format = LogFormat::Json,
-            "text" => log.format = LogFormat::Text,
-            other => {
-                let message = format!("\"{other}\" is no format; expected \"json\" or \"text\"");
-                report.error(format.at, message);
-            }
-        }
-    }
+    log.ja4 = section.flag("ja4").unwrap_or(log.ja4);
+    log.decided = section.flag("decided").unwrap_or(log.decided);
+    let formats = [("json", LogFormat::Json), ("text", LogFormat::Text)];
+    log.format = section.word("format", " is no format;", &formats).unwrap_or(log.format);
     log
 }
 
 /// Checks the access log's path without opening it: opening it would end a FIFO's reader.
-fn check_access_log(report: &mut Report<'_>, at: usize, path: &Path) {
+fn check_access_log(at: Place<'_>, path: &Path) {
     let inside = path.parent().filter(|inside| *inside != Path::new(""));
     let kind = std::fs::metadata(path).map(|metadata| metadata.file_type());
     let is_usable = |kind: FileType| kind.is_file() || kind.is_fifo() || kind.is_char_device();
     if !inside.unwrap_or(Path::new(".")).is_dir() || kind.as_ref().is_ok_and(|k| !is_usable(*k)) {
         let message = "expected a file, new or not, in a folder that exists, or a FIFO";
-        report.error(at, message);
+        at.error(message);
     } else if kind.is_ok_and(|kind| kind.is_fifo()) {
         let message = "this is a FIFO: while nobody reads it, lines wait in memory and are then \
             lost";
-        report.warning(at, message);
+        at.warning(message);
     }
 }
 
-pub(super) fn dns(report: &mut Report<'_>, document: &Section<'_, '_>) -> Dns {
-    let Some(section) = document.section(report, "dns", "[dns]") else { return Dns::default() };
-    section.check_keys(report, &DNS_KEYS);
-    let servers = section.texts(report, "servers").unwrap_or_default();
-    let read = |text: &super::reader::Text<'_>| report.keep(text.at, values::dns_server(text.text));
-    Dns { servers: servers.iter().filter_map(read).collect() }
+pub(super) fn dns(document: &Section<'_>) -> Dns {
+    let Some(section) = document.known("dns", "[dns]", &["servers"]) else { return Dns::default() };
+    Dns { servers: section.each_parsed("servers", values::dns_server) }
 }
 
-pub(super) fn evidence(
-    report: &mut Report<'_>,
-    document: &Section<'_, '_>,
-    files: &mut Files,
-) -> EvidenceSettings {
+pub(super) fn evidence(document: &Section<'_>, files: &mut Files) -> EvidenceSettings {
     let mut evidence = EvidenceSettings::default();
-    let Some(section) = document.section(report, "evidence", "[evidence]") else { return evidence };
-    section.check_keys(report, &EVIDENCE_KEYS);
-    evidence.ca = section.text(report, "ca").map(|text| files.check_authorities(report, text));
+    let Some(section) = document.known("evidence", "[evidence]", &EVIDENCE_KEYS) else {
+        return evidence;
+    };
+    evidence.ca = section.text("ca").map(|text| files.check_authorities(text));
     for (key, value, range) in
         [("history", &mut evidence.history, HISTORY), ("timeout", &mut evidence.timeout, SHORT)]
     {
-        *value = duration(report, &section, key, &range).unwrap_or(*value);
+        *value = duration(&section, key, &range).unwrap_or(*value);
     }
     evidence
 }
 
-pub(super) fn tickets(report: &mut Report<'_>, document: &Section<'_, '_>) -> Tickets {
+pub(super) fn tickets(document: &Section<'_>) -> Tickets {
     let mut tickets = Tickets::default();
-    let Some(section) = document.section(report, "tickets", "[tickets]") else { return tickets };
-    section.check_keys(report, &TICKET_KEYS);
-    tickets.enabled = section.flag(report, "enabled").unwrap_or(tickets.enabled);
-    if let Some(lifetime) = duration(report, &section, "lifetime", &TICKET_LIFETIME) {
-        let is_whole = lifetime.subsec_nanos() == 0;
-        let at = section.value("lifetime").map_or(section.at, |value| value.span().start);
-        let whole = is_whole.then_some(lifetime).ok_or("expected whole seconds");
-        tickets.lifetime = report.keep(at, whole).unwrap_or(tickets.lifetime);
+    let Some(section) = document.known("tickets", "[tickets]", &TICKET_KEYS) else {
+        return tickets;
+    };
+    tickets.enabled = section.flag("enabled").unwrap_or(tickets.enabled);
+    if let Some(lifetime) = duration(&section, "lifetime", &TICKET_LIFETIME) {
+        match lifetime.subsec_nanos() {
+            0 => tickets.lifetime = lifetime,
+            _ => section.value_at("lifetime").error("expected whole seconds"),
+        }
     }
     tickets
 }
 
-pub(super) fn workers(report: &mut Report<'_>, document: &Section<'_, '_>) -> Option<usize> {
-    document.number(report, "workers", WORKERS)
+pub(super) fn workers(document: &Section<'_>) -> Option<usize> {
+    document.number("workers", WORKERS)
 }
 
 /// A duration within `range`.
 pub(super) fn duration(
-    report: &mut Report<'_>,
-    section: &Section<'_, '_>,
+    section: &Section<'_>,
     key: &str,
     range: &RangeInclusive<Duration>,
 ) -> Option<Duration> {
-    let text = section.text_of(report, key, "a duration with its unit, as in \"30s\"")?;
-    report.keep(text.at, values::duration(text.text, range))
+    let text = section.text_of(key, "a duration with its unit, as in \"30s\"")?;
+    text.parse(|text| values::duration(text, range))
 }
 
 /// Bytes: a whole number, or a text with a unit.
 pub(super) fn bytes(
-    report: &mut Report<'_>,
-    section: &Section<'_, '_>,
+    section: &Section<'_>,
     key: &str,
     range: &RangeInclusive<usize>,
 ) -> Option<usize> {
     let value = section.value(key)?;
-    let at = value.span().start;
+    let at = section.place(value);
     let bytes = match value.get_ref() {
         DeValue::Integer(number) => {
             usize::from_str_radix(number.as_str(), number.radix()).map_err(|_| number.to_string())
         }
-        DeValue::String(text) => Ok(report.keep(at, values::size(text))?),
+        DeValue::String(text) => Ok(at.keep(values::size(text))?),
         other => {
             let message = format!(
                 "`{key}` is a {}; expected a size such as \"64KiB\", or a number of bytes",
                 other.type_str()
             );
-            report.error(at, message);
+            at.error(message);
             return None;
         }
     };
@@ -203,7 +175,7 @@ pub(super) fn bytes(
             let wrong = wrong.map_or_else(|text| text, |bytes| bytes.to_string());
             let [low, high] = [range.start(), range.end()].map(|end| values::shown_size(*end));
             let message = format!("`{key}` is {wrong} bytes; expected \"{low}\" to \"{high}\"");
-            report.error(at, message);
+            at.error(message);
             None
         }
     }
@@ -254,8 +226,6 @@ const HTTP_KEYS: [&str; 8] = [
 ];
 
 const LOG_KEYS: [&str; 4] = ["access", "decided", "format", "ja4"];
-
-const DNS_KEYS: [&str; 1] = ["servers"];
 
 const EVIDENCE_KEYS: [&str; 3] = ["ca", "history", "timeout"];
 

@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 use crate::files::Files;
 use crate::model::{Host, HostPort, is_loopback_host};
-use crate::reader::{Report, Section};
+use crate::reader::Section;
 use crate::values;
 
 /// `[trace]`.
@@ -42,43 +42,34 @@ pub struct TraceEndpoint {
 /// Fields of a request whose values are secrets.
 pub type SecretFields = Vec<(HeaderName, Zeroizing<Vec<u8>>)>;
 
-pub(super) fn read(
-    report: &mut Report<'_>,
-    document: &Section<'_, '_>,
-    files: &mut Files,
-) -> Option<TraceSettings> {
-    let section = document.section(report, "trace", "[trace]")?;
-    section.check_keys(report, &TRACE_KEYS);
-    let text = section.text(report, "endpoint");
-    let endpoint = text.and_then(|text| report.keep(text.at, endpoint(text.text)));
-    let headers_file = section.text(report, "headers_file").map(|text| {
-        let (path, is_present) = files.check_secret(report, text);
-        if is_present {
-            report.keep(text.at, trace_fields(&path));
-        }
+pub(super) fn read(document: &Section<'_>, files: &mut Files) -> Option<TraceSettings> {
+    let section = document.known("trace", "[trace]", &TRACE_KEYS)?;
+    let text = section.text("endpoint");
+    let endpoint = text.and_then(|text| text.parse(endpoint));
+    let headers_file = section.text("headers_file").map(|text| {
         if endpoint.as_ref().is_some_and(|to| !to.tls && !to.is_loopback()) {
             let message = "the fields of this file go to the endpoint in the clear; use https://";
-            report.warning(text.at, message);
+            text.at.warning(message);
         }
-        path
+        files.check_secret(text, trace_fields)
     });
-    let ca = section.text(report, "ca").map(|text| {
+    let ca = section.text("ca").map(|text| {
         if endpoint.as_ref().is_some_and(|endpoint| !endpoint.tls) {
-            report.error(text.at, "`ca` is for an endpoint with https:// only");
+            text.at.error("`ca` is for an endpoint with https:// only");
         }
-        files.check_authorities(report, text)
+        files.check_authorities(text)
     });
-    let service_name = section.text(report, "service_name").and_then(|text| {
+    let service_name = section.text("service_name").and_then(|text| {
         let is_name = (1..=NAME_BYTES_MAX).contains(&text.text.len());
         if !is_name {
             let message = format!("expected a name of 1 to {NAME_BYTES_MAX} bytes");
-            report.error(text.at, message);
+            text.at.error(message);
         }
         is_name.then_some(text.text)
     });
     Some(TraceSettings {
         endpoint,
-        sample: sample(report, &section).unwrap_or(SAMPLE),
+        sample: sample(&section).unwrap_or(SAMPLE),
         service_name: service_name.unwrap_or(SERVICE_NAME).into(),
         ca,
         headers_file,
@@ -121,7 +112,7 @@ fn endpoint(text: &str) -> Result<TraceEndpoint, String> {
     Ok(TraceEndpoint { tls, address, authority: authority.into(), path: path.into() })
 }
 
-fn sample(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<f64> {
+fn sample(section: &Section<'_>) -> Option<f64> {
     let value = section.value("sample")?;
     let read = match value.get_ref() {
         DeValue::Float(number) => number.as_str().parse::<f64>().ok(),
@@ -132,7 +123,7 @@ fn sample(report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<f64> {
     if within.is_none() {
         let message = "`sample` is the part of the traces that is recorded; expected a number \
             from 0 to 1, such as 0.01";
-        report.error(value.span().start, message);
+        section.place(value).error(message);
     }
     within
 }

@@ -10,7 +10,7 @@ use crate::certificate::CertificateFiles;
 use crate::files::Files;
 use crate::matchers;
 use crate::model::{Balance, Host, HttpAddress, SpliceUpstream, TerminateUpstream, UpstreamCheck};
-use crate::reader::{Report, Section, Text, repeated};
+use crate::reader::{Section, Text, repeated};
 use crate::settings::duration;
 use crate::values;
 
@@ -80,26 +80,25 @@ impl Upstream for TerminateUpstream {
 
 /// The upstreams of a rule, at least one, and the text of the first.
 pub(super) fn list<'t, U: Upstream>(
-    report: &mut Report<'_>,
-    section: &Section<'t, '_>,
+    section: &Section<'t>,
     (what, example): (&str, &str),
     parse: fn(&str) -> Result<U, String>,
 ) -> Option<(Text<'t>, U, Vec<U>)> {
     if section.value("upstream").is_none() {
-        report.missing(section.at, format!("{what} needs an `upstream`, such as {example}"));
+        section.at.missing(format!("{what} needs an `upstream`, such as {example}"));
     }
-    let texts = section.texts(report, "upstream")?;
+    let texts = section.texts("upstream")?;
     if let Some(beyond) = texts.get(UPSTREAMS_MAX) {
-        report.error(beyond.at, format!("more than {UPSTREAMS_MAX} upstreams"));
+        beyond.at.error(format!("more than {UPSTREAMS_MAX} upstreams"));
     }
     if let Some(twice) = repeated(&texts) {
         let message =
             format!("\"{}\" is in the list twice; that gives it no larger share", twice.text);
-        report.error(twice.at, message);
+        twice.at.error(message);
     }
     let mut all = Vec::with_capacity(texts.len());
     for text in &texts {
-        let upstream = report.keep(text.at, parse(text.text))?;
+        let upstream = text.parse(parse)?;
         all.push((*text, upstream));
     }
     let mut all = all.into_iter();
@@ -111,7 +110,7 @@ pub(super) fn list<'t, U: Upstream>(
             .find_map(|(text, upstream)| (!upstream.may_be_listed()).then_some(text))
         {
             let message = format!("\"{}\" stands alone, without a list", lone.text);
-            report.error(lone.at, message);
+            lone.at.error(message);
             return None;
         }
         if upstream.kind() != first.kind() {
@@ -120,7 +119,7 @@ pub(super) fn list<'t, U: Upstream>(
                  give each kind a rule",
                 other.text, text.text
             );
-            report.error(other.at, message);
+            other.at.error(message);
         }
         others.push(upstream);
     }
@@ -128,24 +127,19 @@ pub(super) fn list<'t, U: Upstream>(
 }
 
 /// How one of the upstreams is chosen, and how they are checked.
-pub(super) fn balance<U: Upstream>(
-    report: &mut Report<'_>,
-    section: &Section<'_, '_>,
-    first: &U,
-    others: &[U],
-) -> Balance {
+pub(super) fn balance<U: Upstream>(section: &Section<'_>, first: &U, others: &[U]) -> Balance {
     let mut balance = Balance::default();
-    if let Some(text) = section.text(report, "upstream_hash") {
+    if let Some(text) = section.text("upstream_hash") {
         balance.by_client = text.text == "client";
         if !balance.by_client {
             let message = format!("\"{}\" cannot be hashed; expected \"client\"", text.text);
-            report.error(text.at, message);
+            text.at.error(message);
         } else if others.is_empty() && !first.is_named() {
-            report.error(text.at, "there is one upstream only; `upstream_hash` chooses of several");
+            text.at.error("there is one upstream only; `upstream_hash` chooses of several");
         }
     }
-    if let Some(text) = section.text(report, "upstream_check") {
-        balance.check = report.keep(text.at, check(text.text, first));
+    if let Some(text) = section.text("upstream_check") {
+        balance.check = text.at.keep(check(text.text, first));
     }
     balance
 }
@@ -185,18 +179,17 @@ const PATH_BYTES_MAX: usize = 256;
 
 /// Reads the keys for upstreams with HTTP or TLS only.
 pub(super) fn read_http_keys(
-    report: &mut Report<'_>,
-    section: &Section<'_, '_>,
+    section: &Section<'_>,
     (first, others): (&mut TerminateUpstream, &mut [TerminateUpstream]),
     files: &mut Files,
 ) {
-    read_http2(report, section, first, others);
-    read_alpn(report, section, first, others);
+    read_http2(section, first, others);
+    read_alpn(section, first, others);
     let is_http = matches!(first, TerminateUpstream::Http(_));
     let is_chosen = !first.may_be_listed();
-    let certificate = certificate(report, section, files);
-    let ca = section.text(report, "upstream_ca");
-    let name = section.text(report, "upstream_name");
+    let certificate = certificate(section, files);
+    let ca = section.text("upstream_ca");
+    let name = section.text("upstream_name");
     let Some(tls) = first.tls_mut() else {
         let shown = certificate.as_ref().map(|(text, _)| *text);
         let message = match is_http {
@@ -204,21 +197,21 @@ pub(super) fn read_http_keys(
             false => "this is for upstreams with HTTP: https://, http:// or http+unix:",
         };
         for text in [ca, name, shown].into_iter().flatten() {
-            report.error(text.at, message);
+            text.at.error(message);
         }
         return;
     };
     if let Some(text) = name {
-        let read = report.keep(text.at, values::certificate_name(text.text));
+        let read = text.parse(values::certificate_name);
         tls.name = read.unwrap_or_default();
     }
-    tls.files.ca = ca.map(|text| files.check_authorities(report, text));
+    tls.files.ca = ca.map(|text| files.check_authorities(text));
     if let Some((text, _)) = &certificate
         && is_chosen
     {
         let message = "clients choose this upstream, and any of them would learn who Eyelet is; \
             expected the name of one";
-        report.error(text.at, message);
+        text.at.error(message);
     }
     tls.files.certificate = certificate.map(|(_, pair)| pair);
     let tls = tls.clone();
@@ -233,16 +226,15 @@ pub(super) fn read_http_keys(
 
 /// The protocols that `tls://` upstreams are offered. HTTP has its own two.
 fn read_alpn(
-    report: &mut Report<'_>,
-    section: &Section<'_, '_>,
+    section: &Section<'_>,
     first: &mut TerminateUpstream,
     others: &mut [TerminateUpstream],
 ) {
     let Some(at) = section.key_at("upstream_alpn") else { return };
-    let protocols = matchers::each(report, section, "upstream_alpn", values::protocol);
+    let protocols = matchers::each(section, "upstream_alpn", values::protocol);
     if !matches!(first, TerminateUpstream::Tls(_)) {
         let message = "this is for tls:// upstreams; for HTTP there is `upstream_http2`";
-        report.error(at, message);
+        at.error(message);
     }
     for upstream in [first].into_iter().chain(others) {
         if let TerminateUpstream::Tls(upstream) = upstream {
@@ -252,16 +244,15 @@ fn read_alpn(
 }
 
 fn read_http2(
-    report: &mut Report<'_>,
-    section: &Section<'_, '_>,
+    section: &Section<'_>,
     first: &mut TerminateUpstream,
     others: &mut [TerminateUpstream],
 ) {
-    let Some(text) = section.text(report, "upstream_http2") else { return };
-    let read = report.keep(text.at, values::upstream_http2(text.text));
+    let Some(text) = section.text("upstream_http2") else { return };
+    let read = text.parse(values::upstream_http2);
     if !matches!(first, TerminateUpstream::Http(_)) {
         let message = "this is for upstreams with HTTP: https://, http:// or http+unix:";
-        report.error(text.at, message);
+        text.at.error(message);
     }
     for upstream in [first].into_iter().chain(others) {
         if let (TerminateUpstream::Http(http), Some(read)) = (upstream, read) {
@@ -272,33 +263,17 @@ fn read_http2(
 
 /// The certificate that an upstream is shown, and its key.
 fn certificate<'t>(
-    report: &mut Report<'_>,
-    section: &Section<'t, '_>,
+    section: &Section<'t>,
     files: &mut Files,
 ) -> Option<(Text<'t>, CertificateFiles)> {
-    let certificate = section.text(report, "upstream_certificate");
-    let key = section.text(report, "upstream_key");
-    match (certificate, key) {
-        (Some(certificate), Some(key)) => {
-            let _ = files.check_pair(report, certificate, key, &[]);
-            let pair = CertificateFiles {
-                certificate: files.path(certificate.text),
-                key: files.path(key.text),
-            };
-            Some((certificate, pair))
-        }
-        (Some(one), None) | (None, Some(one)) => {
-            let message = "`upstream_certificate` and `upstream_key` belong together";
-            report.error(one.at, message);
-            None
-        }
-        (None, None) => None,
-    }
+    let (certificate, key) = section.both("upstream_certificate", "upstream_key")?;
+    let _ = files.check_pair(certificate, key, &[]);
+    Some((certificate, files.pair(certificate, key)))
 }
 
 /// How long requests or connections are held while the upstream accepts none.
-pub(super) fn wait(report: &mut Report<'_>, section: &Section<'_, '_>) -> Duration {
-    duration(report, section, "upstream_wait", &UPSTREAM_WAIT).unwrap_or_default()
+pub(super) fn wait(section: &Section<'_>) -> Duration {
+    duration(section, "upstream_wait", &UPSTREAM_WAIT).unwrap_or_default()
 }
 
 /// After a longer wait the client is gone.
