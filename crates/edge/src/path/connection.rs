@@ -146,21 +146,21 @@ async fn decide(
     peeked: &mut CountedBuffer,
 ) -> Result<Ruling, End> {
     let mut known = KnownFacts::of(connection, info);
-    if let Some(verdict) = known.ask_without_hello(connection, info).await? {
-        let ruling = ruling(known.settle(connection, info, verdict), None);
+    if let Some(verdict) = known.ask_without_hello().await? {
+        let ruling = ruling(known.settle(verdict), None);
         if connection.worker.snapshot.config.policy.has_shadows() {
-            Box::pin(shadow::look(connection, info, &mut known, peeked)).await?;
+            Box::pin(shadow::look(&mut known, peeked)).await?;
         }
         return Ok(match ruling {
-            Ruling::Refuse(answer, end) if connection.takes_alert(info) => {
+            Ruling::Refuse(answer, end) if connection.takes_alert(known.info) => {
                 let answer = Box::pin(peek::fit(connection, peeked, answer)).await;
                 Ruling::Refuse(answer, end)
             }
             ruling => ruling,
         });
     }
-    if info.owes_answer {
-        Box::pin(connect::establish(connection, info)).await?;
+    if known.info.owes_answer {
+        Box::pin(connect::establish(connection, known.info)).await?;
     }
     let mut reader = HelloReader::new(connection.worker.snapshot.config.limits.hello_bytes_max);
     let mut is_logged = false;
@@ -170,7 +170,7 @@ async fn decide(
             Peek::NeedMore { .. } => None,
             Peek::Hello(hello) => {
                 let is_first = !std::mem::replace(&mut is_logged, true);
-                match judge_hello(connection, info, &mut known, &hello, is_first) {
+                match judge_hello(&mut known, &hello, is_first) {
                     Judged::Ruling(ruling) => return Ok(ruling),
                     Judged::Need(fact) => Some(Some(fact)),
                     Judged::Validation => Some(None),
@@ -182,9 +182,9 @@ async fn decide(
             }
         };
         match needed {
-            Some(Some(fact)) => Box::pin(known.wait_for(connection, info, fact)).await?,
+            Some(Some(fact)) => Box::pin(known.wait_for(fact)).await?,
             Some(None) => {
-                let found = Box::pin(action::validate::find(connection, info)).await?;
+                let found = Box::pin(action::validate::find(connection, known.info)).await?;
                 if let Some(with) = found {
                     return Ok(Ruling::Validate(with));
                 }
@@ -205,24 +205,18 @@ enum Judged {
 }
 
 /// Asks the rules with a hello, which is noted when it is first read.
-fn judge_hello(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
-    known: &mut KnownFacts,
-    hello: &Hello<'_>,
-    is_first: bool,
-) -> Judged {
+fn judge_hello(known: &mut KnownFacts<'_>, hello: &Hello<'_>, is_first: bool) -> Judged {
     if is_first {
-        peek::note_hello(connection, info, hello);
-        if action::validate::is_asked(connection, info, hello) {
+        peek::note_hello(known.connection, known.info, hello);
+        if action::validate::is_asked(known.connection, known.info, hello) {
             return Judged::Validation;
         }
     }
-    match known.ask(connection, info, Some(hello)) {
+    match known.ask(Some(hello)) {
         Decision::Need(fact) => Judged::Need(fact),
         Decision::Verdict(verdict) => {
-            let settled = known.settle(connection, info, verdict);
-            shadow::note(connection, info, known, Some(hello));
+            let settled = known.settle(verdict);
+            shadow::note(known, Some(hello));
             Judged::Ruling(ruling(settled, Some(hello)))
         }
     }

@@ -21,9 +21,10 @@ use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::listing::State;
 use eyelet_telemetry::reason::{LacksFacts, Reason, Stage};
 
-/// Facts that were fetched, beside those in the info.
-#[derive(Default)]
-pub struct KnownFacts {
+/// A connection whose rule is sought, and the facts that were fetched, beside those in the info.
+pub struct KnownFacts<'a> {
+    pub connection: &'a ConnectionHandle,
+    pub info: &'a mut ConnectionInfo,
     unknown: FactSet,
     /// Why the destination is unknown, if it was asked for.
     no_destination: Option<Reason>,
@@ -34,50 +35,52 @@ pub struct KnownFacts {
 }
 
 /// A connection as a source of facts: what it has, and what is in memory.
-struct Source<'a> {
-    connection: &'a ConnectionHandle,
-    info: &'a mut ConnectionInfo,
-    known: &'a mut KnownFacts,
+struct Source<'a, 'c> {
+    known: &'a mut KnownFacts<'c>,
     hello: Option<&'a Hello<'a>>,
 }
 
-impl FactSource for Source<'_> {
+impl FactSource for Source<'_, '_> {
     fn facts(&self) -> Facts<'_> {
-        self.known.facts(self.info, self.hello)
+        self.known.facts(self.hello)
     }
 
     fn fetch(&mut self, fact: Fact) -> bool {
         match (fact, self.hello) {
-            (Fact::Destination, _) => self.known.recall_destination(self.connection, self.info),
+            (Fact::Destination, _) => self.known.recall_destination(),
             (Fact::Ja4, Some(hello)) => {
-                self.info.decided.ja4 = Some(fingerprint::ja4(hello));
+                self.known.info.decided.ja4 = Some(fingerprint::ja4(hello));
                 true
             }
-            _ => self.known.recall(self.connection, self.info, fact),
+            _ => self.known.recall(fact),
         }
     }
 }
 
-impl KnownFacts {
+impl<'c> KnownFacts<'c> {
+    /// Nothing is known yet.
+    pub fn none(connection: &'c ConnectionHandle, info: &'c mut ConnectionInfo) -> Self {
+        let (unknown, no_destination, dns_agrees, shown) = (FactSet::EMPTY, None, None, None);
+        Self { connection, info, unknown, no_destination, dns_agrees, shown, is_of_url: false }
+    }
+
     /// Nothing is known yet. A client without TLS sends no hello.
-    pub fn of(connection: &ConnectionHandle, info: &ConnectionInfo) -> Self {
-        match connection.is_plain(info) {
-            true => Self { unknown: FactSet::EMPTY.with(Fact::Hello), ..Self::default() },
-            false => Self::default(),
+    pub fn of(connection: &'c ConnectionHandle, info: &'c mut ConnectionInfo) -> Self {
+        let mut known = Self::none(connection, info);
+        if connection.is_plain(known.info) {
+            known.unknown = FactSet::EMPTY.with(Fact::Hello);
         }
+        known
     }
 
     /// Nothing is known but the name in the info, which a URL gives.
-    pub fn of_url() -> Self {
-        Self { is_of_url: true, ..Self::default() }
+    pub fn of_url(connection: &'c ConnectionHandle, info: &'c mut ConnectionInfo) -> Self {
+        Self { is_of_url: true, ..Self::none(connection, info) }
     }
 
     /// The facts known so far, for the rules.
-    pub fn facts<'a>(
-        &'a self,
-        info: &'a ConnectionInfo,
-        hello: Option<&'a Hello<'a>>,
-    ) -> Facts<'a> {
+    pub fn facts<'a>(&'a self, hello: Option<&'a Hello<'a>>) -> Facts<'a> {
+        let info = &*self.info;
         let of_url = || self.is_of_url.then(|| HelloFacts::named(info.decided.sni.as_deref()));
         Facts {
             connect: info.connect.as_deref(),
@@ -92,30 +95,21 @@ impl KnownFacts {
     }
 
     /// Asks the rules with what is known and in memory: the verdict, or the fact to wait for.
-    pub fn ask(
-        &mut self,
-        connection: &ConnectionHandle,
-        info: &mut ConnectionInfo,
-        hello: Option<&Hello<'_>>,
-    ) -> Decision {
-        let policy = &connection.worker.snapshot.config.policy;
-        policy.decide_from(&mut Source { connection, info, known: self, hello })
+    pub fn ask(&mut self, hello: Option<&Hello<'_>>) -> Decision {
+        let policy = &self.connection.worker.snapshot.config.policy;
+        policy.decide_from(&mut Source { known: self, hello })
     }
 
     /// Asks the rules without a hello, and waits for the facts that they need. `None`: they need
     /// the hello.
-    pub async fn ask_without_hello(
-        &mut self,
-        connection: &ConnectionHandle,
-        info: &mut ConnectionInfo,
-    ) -> Result<Option<Verdict>, End> {
+    pub async fn ask_without_hello(&mut self) -> Result<Option<Verdict>, End> {
         loop {
-            match self.ask(connection, info, None) {
+            match self.ask(None) {
                 Decision::Verdict(verdict) => return Ok(Some(verdict)),
                 Decision::Need(Fact::Hello) => return Ok(None),
                 Decision::Need(fact) => {
-                    Box::pin(self.wait_for(connection, info, fact)).await?;
-                    connection.handle.note_state(State::Peeking, info);
+                    Box::pin(self.wait_for(fact)).await?;
+                    self.connection.handle.note_state(State::Peeking, self.info);
                 }
             }
         }
@@ -123,30 +117,20 @@ impl KnownFacts {
 
     /// Fetches a fact while the client is there. One that cannot be had is unknown, and fails
     /// closed.
-    pub async fn wait_for(
-        &mut self,
-        connection: &ConnectionHandle,
-        info: &mut ConnectionInfo,
-        fact: Fact,
-    ) -> Result<(), End> {
-        connection.handle.note_state(State::Deciding, info);
+    pub async fn wait_for(&mut self, fact: Fact) -> Result<(), End> {
+        self.connection.handle.note_state(State::Deciding, self.info);
         let stage = match fact {
             Fact::Destination => Stage::Destination,
             _ => Stage::Evidence,
         };
-        peek::while_there(connection, self.fetch(connection, info, fact), stage).await
+        peek::while_there(self.connection, self.fetch(fact), stage).await
     }
 
-    async fn fetch(
-        &mut self,
-        connection: &ConnectionHandle,
-        info: &mut ConnectionInfo,
-        fact: Fact,
-    ) {
+    async fn fetch(&mut self, fact: Fact) {
         let had = match fact {
-            Fact::Destination => return self.find_destination(connection, info).await,
-            Fact::DnsEvidence => self.fetch_dns(connection, info).await,
-            Fact::Certificate => self.fetch_certificate(connection, info).await,
+            Fact::Destination => return self.find_destination().await,
+            Fact::DnsEvidence => self.fetch_dns().await,
+            Fact::Certificate => self.fetch_certificate().await,
             _ => false,
         };
         if !had {
@@ -154,34 +138,31 @@ impl KnownFacts {
         }
     }
 
-    async fn find_destination(&mut self, connection: &ConnectionHandle, info: &mut ConnectionInfo) {
-        if self.recall_destination(connection, info) {
+    async fn find_destination(&mut self) {
+        if self.recall_destination() {
             return;
         }
-        let Some(host_port) = connect::host_port(info) else { return };
-        connection.handle.due_in(connection.worker.snapshot.config.limits.connect_timeout);
-        let found = dial::destination(&connection.worker.names, info, &host_port).await;
-        self.take_destination(info, found);
+        let Some(host_port) = connect::host_port(self.info) else { return };
+        let worker = &self.connection.worker;
+        self.connection.handle.due_in(worker.snapshot.config.limits.connect_timeout);
+        let found = dial::destination(&worker.names, self.info, &host_port).await;
+        self.take_destination(found);
     }
 
     /// Takes the destination from the socket, where nothing must be awaited: without a CONNECT
     /// request. Returns whether that is so.
-    fn recall_destination(
-        &mut self,
-        connection: &ConnectionHandle,
-        info: &mut ConnectionInfo,
-    ) -> bool {
-        if connect::host_port(info).is_some() {
+    fn recall_destination(&mut self) -> bool {
+        if connect::host_port(self.info).is_some() {
             return false;
         }
-        let found = connection.handle.local_address().ok_or(Reason::ClientReset(None));
-        self.take_destination(info, found);
+        let found = self.connection.handle.local_address().ok_or(Reason::ClientReset(None));
+        self.take_destination(found);
         true
     }
 
-    fn take_destination(&mut self, info: &mut ConnectionInfo, found: Result<SocketAddr, Reason>) {
+    fn take_destination(&mut self, found: Result<SocketAddr, Reason>) {
         match found {
-            Ok(destination) => info.decided.destination = Some(destination),
+            Ok(destination) => self.info.decided.destination = Some(destination),
             Err(why) => {
                 self.no_destination = Some(why);
                 self.unknown = self.unknown.with(Fact::Destination);
@@ -190,37 +171,31 @@ impl KnownFacts {
     }
 
     /// Turns a verdict into a rule's index or a refusal, and notes it in the info.
-    pub fn settle(
-        &mut self,
-        connection: &ConnectionHandle,
-        info: &mut ConnectionInfo,
-        verdict: Verdict,
-    ) -> Result<u32, (RefusalMessage, End)> {
-        let act = rule_on(connection, info, verdict);
-        let worker = &connection.worker;
-        if let Some(evidence) = &info.decided.evidence {
+    pub fn settle(&mut self, verdict: Verdict) -> Result<u32, (RefusalMessage, End)> {
+        let act = self.rule_on(verdict);
+        let worker = &self.connection.worker;
+        if let Some(evidence) = &self.info.decided.evidence {
             worker.engine.counters.name_evidence(evidence);
         }
         if let Some(hits) = &worker.snapshot.hits {
             let now_ns = worker.engine.now_unix_ns();
-            if let Some(rule) = info.decided.rule {
+            if let Some(rule) = self.info.decided.rule {
                 hits.hit(worker.engine.index(), rule, now_ns);
             }
-            if !std::mem::replace(&mut info.is_decided, true) {
-                let took_ns = now_ns.saturating_sub(info.started_unix_ns);
+            if !std::mem::replace(&mut self.info.is_decided, true) {
+                let took_ns = now_ns.saturating_sub(self.info.started_unix_ns);
                 worker.engine.counters.decisions.observe_ns(took_ns);
             }
         }
-        self.blame(info, act)
+        self.blame(act)
     }
 
     /// Adds the facts that could not be had to the reason of a refusal.
     fn blame<T>(
         &mut self,
-        info: &ConnectionInfo,
         act: Result<T, (RefusalMessage, End)>,
     ) -> Result<T, (RefusalMessage, End)> {
-        let unknown = info.decided.evidence.as_ref().map_or(&[][..], Evidence::unknown);
+        let unknown = self.info.decided.evidence.as_ref().map_or(&[][..], Evidence::unknown);
         act.map_err(|(answer, mut end)| {
             let no_destination = self.no_destination.take();
             if no_destination.is_some() || !unknown.is_empty() {
@@ -234,21 +209,16 @@ impl KnownFacts {
 
     /// Takes evidence for or against the hello's name from memory. Returns whether memory had it.
     /// It mostly does: earlier connections had the same name and address.
-    pub fn recall(
-        &mut self,
-        connection: &ConnectionHandle,
-        info: &mut ConnectionInfo,
-        fact: Fact,
-    ) -> bool {
-        let Some(to) = info.decided.destination else { return false };
-        let (names, name) = (&connection.worker.names, info.decided.sni.as_deref());
+    pub fn recall(&mut self, fact: Fact) -> bool {
+        let Some(to) = self.info.decided.destination else { return false };
+        let (names, name) = (&self.connection.worker.names, self.info.decided.sni.as_deref());
         let had = match (fact, name) {
             (Fact::DnsEvidence, Some(name)) => {
-                gather::known_by_dns(names, name, to.ip()).map(|found| self.take_dns(info, &found))
+                gather::known_by_dns(names, name, to.ip()).map(|found| self.take_dns(&found))
             }
             (Fact::Certificate, name) => {
-                gather::known_by_certificate(names, to, name, info.decided.is_chosen())
-                    .map(|attempt| self.take_certificate(info, attempt))
+                gather::known_by_certificate(names, to, name, self.info.decided.is_chosen())
+                    .map(|attempt| self.take_certificate(attempt))
             }
             _ => None,
         };
@@ -259,69 +229,59 @@ impl KnownFacts {
         had.is_some()
     }
 
-    async fn fetch_dns(
-        &mut self,
-        connection: &ConnectionHandle,
-        info: &mut ConnectionInfo,
-    ) -> bool {
-        self.fetch_destination(connection, info).await;
-        let (Some(to), Some(name)) = (info.decided.destination, info.decided.sni.as_deref()) else {
-            evidence(info).note_unknown("dns: there is no destination");
+    async fn fetch_dns(&mut self) -> bool {
+        self.fetch_destination().await;
+        let decided = &self.info.decided;
+        let (Some(to), Some(name)) = (decided.destination, decided.sni.as_deref()) else {
+            self.evidence().note_unknown("dns: there is no destination");
             return false;
         };
         // Boxed: few connections wait here, and the room would be in every connection's task.
-        let found =
-            Box::pin(gather::by_dns(&connection.worker.names, info.client.ip(), name, to.ip()))
-                .await;
-        self.take_dns(info, &found)
+        let (names, client) = (&self.connection.worker.names, self.info.client.ip());
+        let found = Box::pin(gather::by_dns(names, client, name, to.ip())).await;
+        self.take_dns(&found)
     }
 
-    fn take_dns(&mut self, info: &mut ConnectionInfo, found: &ByDns) -> bool {
+    fn take_dns(&mut self, found: &ByDns) -> bool {
         self.dns_agrees = found.agrees;
         let (answer, fault) = (found.logged.clone(), found.fault.as_deref());
-        evidence(info).note_dns(answer, found.agrees, fault);
+        self.evidence().note_dns(answer, found.agrees, fault);
         found.agrees.is_some()
     }
 
-    async fn fetch_certificate(
-        &mut self,
-        connection: &ConnectionHandle,
-        info: &mut ConnectionInfo,
-    ) -> bool {
-        self.fetch_destination(connection, info).await;
-        let Some(to) = info.decided.destination else {
-            evidence(info).note_unknown("certificate: there is no destination");
+    async fn fetch_certificate(&mut self) -> bool {
+        self.fetch_destination().await;
+        let Some(to) = self.info.decided.destination else {
+            self.evidence().note_unknown("certificate: there is no destination");
             return false;
         };
-        let name = info.decided.sni.clone();
-        let (names, client) = (&connection.worker.names, info.client.ip());
-        let (to, is_chosen) = ((to, name.as_deref()), info.decided.is_chosen());
+        let name = self.info.decided.sni.clone();
+        let (names, client) = (&self.connection.worker.names, self.info.client.ip());
+        let (to, is_chosen) = ((to, name.as_deref()), self.info.decided.is_chosen());
         let attempt = gather::by_certificate(names, client, to, is_chosen, Purpose::Rules);
         let attempt = Box::pin(attempt).await;
-        self.take_certificate(info, attempt)
+        self.take_certificate(attempt)
     }
 
     /// Fetches the certificate that an address shows for a name, to make one after it. If the
     /// client chose the address, it may be one that must not be asked.
     pub async fn fetch_certificate_to_mint(
         &mut self,
-        connection: &ConnectionHandle,
-        info: &mut ConnectionInfo,
         to: SocketAddr,
         name: Option<&str>,
         is_chosen: bool,
     ) {
-        let (names, client) = (&connection.worker.names, info.client.ip());
+        let (names, client) = (&self.connection.worker.names, self.info.client.ip());
         // It does not count against the client, as for rules.
-        give_time(connection);
+        self.give_time();
         let attempt = gather::by_certificate(names, client, (to, name), is_chosen, Purpose::Mint);
         let attempt = Box::pin(attempt).await;
-        self.take_certificate(info, attempt);
+        self.take_certificate(attempt);
     }
 
     /// The certificate that was fetched last, or why there is none.
-    pub fn shown(&self) -> Option<&Attempt> {
-        self.shown.as_deref()
+    pub fn shown(&self) -> Option<Arc<Attempt>> {
+        self.shown.clone()
     }
 
     /// Fetches the destination, if it is not known. Fetching evidence has its own timeout, which
@@ -329,19 +289,15 @@ impl KnownFacts {
     ///
     /// # Errors
     /// Why it cannot be had.
-    pub async fn fetch_origin(
-        &mut self,
-        connection: &ConnectionHandle,
-        info: &mut ConnectionInfo,
-    ) -> Result<SocketAddr, Reason> {
-        self.fetch_destination(connection, info).await;
+    pub async fn fetch_origin(&mut self) -> Result<SocketAddr, Reason> {
+        self.fetch_destination().await;
         let why = || self.no_destination.clone().unwrap_or(Reason::NoDestination);
-        info.decided.destination.ok_or_else(why)
+        self.info.decided.destination.ok_or_else(why)
     }
 
-    fn take_certificate(&mut self, info: &mut ConnectionInfo, attempt: Arc<Attempt>) -> bool {
+    fn take_certificate(&mut self, attempt: Arc<Attempt>) -> bool {
         let shown = attempt.shown.as_ref().map(|shown| shown.logged.clone());
-        evidence(info).note_certificate(shown.map_err(Lack::text));
+        self.evidence().note_certificate(shown.map_err(Lack::text));
         let had = attempt.certificate().is_some();
         self.shown = Some(attempt);
         had
@@ -349,48 +305,40 @@ impl KnownFacts {
 
     /// Evidence concerns the address that the client meant. Fetching it has its own timeout, which
     /// does not count against the client.
-    async fn fetch_destination(
-        &mut self,
-        connection: &ConnectionHandle,
-        info: &mut ConnectionInfo,
-    ) {
-        if info.decided.destination.is_none() {
-            connection.handle.note_state(State::Deciding, info);
-            self.find_destination(connection, info).await;
+    async fn fetch_destination(&mut self) {
+        if self.info.decided.destination.is_none() {
+            self.connection.handle.note_state(State::Deciding, self.info);
+            self.find_destination().await;
         }
-        give_time(connection);
+        self.give_time();
     }
-}
 
-/// Gives a connection the time that fetching evidence may take.
-fn give_time(connection: &ConnectionHandle) {
-    let timeout = connection.worker.snapshot.config.evidence.timeout;
-    connection.handle.due_in(EVIDENCE_TIMEOUTS * timeout);
-}
+    /// Gives the connection the time that fetching evidence may take.
+    fn give_time(&self) {
+        let timeout = self.connection.worker.snapshot.config.evidence.timeout;
+        self.connection.handle.due_in(EVIDENCE_TIMEOUTS * timeout);
+    }
 
-fn evidence(info: &mut ConnectionInfo) -> &mut Evidence {
-    info.decided.evidence.get_or_insert_default()
+    fn evidence(&mut self) -> &mut Evidence {
+        self.info.decided.evidence.get_or_insert_default()
+    }
+
+    fn rule_on(&mut self, verdict: Verdict) -> Result<u32, (RefusalMessage, End)> {
+        let decided = &mut self.info.decided;
+        decided.rule = verdict.rule.map(|rule| rule.0);
+        match (verdict.rule, verdict.refuse) {
+            (Some(rule), None) => Ok(rule.0),
+            (None, None) => Err(refuse::by_rule(None, Refusal::Unlisted, decided.tls_version)),
+            (rule, Some(refusal)) => {
+                let rules = &self.connection.worker.snapshot.config.rules;
+                let action = rule.map(|rule| rules.at(rule.0).action);
+                Err(refuse::by_rule(action, refusal, decided.tls_version))
+            }
+        }
+    }
 }
 
 /// The connection's deadline, in multiples of the evidence's own timeout. Evidence may wait once
 /// with another client that is refused, once for the client's share, once for a permit, and once
 /// for its answer. The fifth is there so that the connection's deadline does not end it first.
 const EVIDENCE_TIMEOUTS: u32 = 5;
-
-fn rule_on(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
-    verdict: Verdict,
-) -> Result<u32, (RefusalMessage, End)> {
-    info.decided.rule = verdict.rule.map(|rule| rule.0);
-    let version_max = info.decided.tls_version;
-    match (verdict.rule, verdict.refuse) {
-        (Some(rule), None) => Ok(rule.0),
-        (None, None) => Err(refuse::by_rule(None, Refusal::Unlisted, version_max)),
-        (rule, Some(refusal)) => {
-            let rules = &connection.worker.snapshot.config.rules;
-            let action = rule.map(|rule| rules.at(rule.0).action);
-            Err(refuse::by_rule(action, refusal, version_max))
-        }
-    }
-}

@@ -99,12 +99,12 @@ async fn decide(
     connection: &ConnectionHandle,
     info: &mut ConnectionInfo,
 ) -> Result<Result<u32, Reason>, End> {
-    let mut known = KnownFacts::of_url();
-    let Some(verdict) = known.ask_without_hello(connection, info).await? else {
+    let mut known = KnownFacts::of_url(connection, info);
+    let Some(verdict) = known.ask_without_hello().await? else {
         return Err(End::failed(Reason::Internal("a URL without a name or its absence")));
     };
-    let settled = known.settle(connection, info, verdict);
-    shadow::note(connection, info, &mut known, None);
+    let settled = known.settle(verdict);
+    shadow::note(&mut known, None);
     Ok(settled.map_err(|(_, end)| end.reason))
 }
 

@@ -8,7 +8,6 @@ use eyelet_wire::hello::{Hello, HelloReader, Peek};
 use futures_util::FutureExt;
 use tokio::time::Instant;
 
-use crate::path::connection_handle::ConnectionHandle;
 use crate::path::fact_source::KnownFacts;
 use crate::path::fingerprint;
 use crate::path::peek;
@@ -16,7 +15,7 @@ use eyelet_config::Action;
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_resolve::evidence::Purpose;
 use eyelet_resolve::gather;
-use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
+use eyelet_telemetry::info::{End, Outcome};
 
 /// How long a client may take to send its hello if only shadow rules ask for it. A TLS client sends
 /// it right after TCP's handshake, so it is mostly here already. A client that waits for the server
@@ -25,27 +24,22 @@ const HELLO_WAIT: Duration = Duration::from_millis(100);
 
 /// Reads the hello of a connection that was decided without it, if shadow rules ask for it.
 /// Whatever the client sends, the connection continues, and `peeked` has all bytes read.
-pub async fn look(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
-    known: &mut KnownFacts,
-    peeked: &mut CountedBuffer,
-) -> Result<(), End> {
-    if !note(connection, info, known, None) {
+pub async fn look(known: &mut KnownFacts<'_>, peeked: &mut CountedBuffer) -> Result<(), End> {
+    if !note(known, None) {
         return Ok(());
     }
-    let snapshot = &connection.worker.snapshot;
+    let connection = known.connection;
     let until = Instant::now() + HELLO_WAIT;
-    let mut reader = HelloReader::new(snapshot.config.limits.hello_bytes_max);
+    let mut reader = HelloReader::new(connection.worker.snapshot.config.limits.hello_bytes_max);
     loop {
         match reader.feed(peeked) {
             // Before the 200 to a CONNECT only bytes that came with its head are here.
-            Peek::NeedMore { .. } if !info.owes_answer => {}
+            Peek::NeedMore { .. } if !known.info.owes_answer => {}
             Peek::Hello(hello) => {
-                peek::note_hello(connection, info, &hello);
+                peek::note_hello(connection, known.info, &hello);
                 // The decision did not use the hello, so the server is not held to it either.
-                info.decided.tls_compression = None;
-                note(connection, info, known, Some(&hello));
+                known.info.decided.tls_compression = None;
+                note(known, Some(&hello));
                 return Ok(());
             }
             _ => return Ok(()),
@@ -58,18 +52,14 @@ pub async fn look(
 
 /// Notes the shadow rules' outcomes from known facts and remembered evidence. Returns whether the
 /// hello would say more. Evidence that is missing is gathered for later connections.
-pub fn note(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
-    known: &mut KnownFacts,
-    hello: Option<&Hello<'_>>,
-) -> bool {
+pub fn note(known: &mut KnownFacts<'_>, hello: Option<&Hello<'_>>) -> bool {
+    let connection = known.connection;
     let config = &connection.worker.snapshot.config;
     if !config.policy.has_shadows() {
         return false;
     }
-    let destination = info.decided.destination;
-    let mut source = Remembered { connection, info, known, hello, destination };
+    let destination = known.info.decided.destination;
+    let mut source = Remembered { known, hello, destination };
     let asked = config.policy.fetch_for_shadows(&mut source);
     let facts = source.facts();
     let outcomes = config.policy.shadowed(&facts).filter_map(|(rule, comes_to)| {
@@ -84,36 +74,36 @@ pub fn note(
         Some((rule.0, outcome))
     });
     let outcomes = outcomes.collect();
-    info.decided.shadow = outcomes;
+    known.info.decided.shadow = outcomes;
     asked.contains(Fact::Hello)
 }
 
 /// A connection as a source of facts for shadow rules: it waits for nothing.
-struct Remembered<'a> {
-    connection: &'a ConnectionHandle,
-    info: &'a mut ConnectionInfo,
-    known: &'a mut KnownFacts,
+struct Remembered<'a, 'c> {
+    known: &'a mut KnownFacts<'c>,
     hello: Option<&'a Hello<'a>>,
     /// Not stored in the info: what only shadow rules asked for must not become the dialled
     /// address.
     destination: Option<SocketAddr>,
 }
 
-impl FactSource for Remembered<'_> {
+impl FactSource for Remembered<'_, '_> {
     fn facts(&self) -> Facts<'_> {
-        Facts { destination: self.destination, ..self.known.facts(self.info, self.hello) }
+        Facts { destination: self.destination, ..self.known.facts(self.hello) }
     }
 
     fn fetch(&mut self, fact: Fact) -> bool {
         match (fact, self.hello) {
             // A CONNECT's name is not resolved here: that would wait, and fix where the connection
             // leads.
-            (Fact::Destination, _) if self.info.connect.is_none() => {
-                self.destination = self.connection.handle.local_address();
+            (Fact::Destination, _) if self.known.info.connect.is_none() => {
+                self.destination = self.known.connection.handle.local_address();
             }
-            (Fact::Ja4, Some(hello)) => self.info.decided.ja4 = Some(fingerprint::ja4(hello)),
-            _ if self.known.recall(self.connection, self.info, fact) => {}
-            _ => gather(self.connection, self.info, fact),
+            (Fact::Ja4, Some(hello)) => {
+                self.known.info.decided.ja4 = Some(fingerprint::ja4(hello));
+            }
+            _ if self.known.recall(fact) => {}
+            _ => gather(self.known, fact),
         }
         true
     }
@@ -122,7 +112,8 @@ impl FactSource for Remembered<'_> {
 /// Begins to gather evidence, unless a query for it is running. The first poll starts the query,
 /// which then runs without a waiting caller, within the limits of all queries. If there is no room,
 /// no caller waits for it.
-fn gather(connection: &ConnectionHandle, info: &ConnectionInfo, fact: Fact) {
+fn gather(known: &KnownFacts<'_>, fact: Fact) {
+    let (connection, info) = (known.connection, &known.info);
     let (names, client) = (&connection.worker.names, info.client.ip());
     match (fact, info.decided.destination, info.decided.sni.as_deref()) {
         (Fact::DnsEvidence, Some(to), Some(name)) => {

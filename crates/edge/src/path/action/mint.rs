@@ -39,13 +39,14 @@ pub async fn certificates(
 ) -> Result<Arc<Certificates>, End> {
     const NO_HTTP: Reason = Reason::Internal("a rule that mints has no HTTP upstream");
     let upstream = terminate.upstream.as_http().ok_or_else(|| End::failed(NO_HTTP))?;
-    let mut known = KnownFacts::default();
+    let mut known = KnownFacts::none(connection, info);
     let mut fetched = Ok(());
-    let fetch = async { fetched = fetch(connection, info, &mut known, upstream).await };
+    let fetch = async { fetched = fetch(&mut known, upstream).await };
     peek::while_there(connection, fetch, Stage::Evidence).await?;
     fetched.map_err(End::failed)?;
     let unreachable = |why: &str| End::failed(Reason::UpstreamTls(Detail::of(why)));
-    let shown = match known.shown().map(|attempt| &attempt.shown) {
+    let attempt = known.shown();
+    let shown = match attempt.as_deref().map(|attempt| &attempt.shown) {
         Some(Ok(shown)) => shown,
         Some(Err(Lack::Failed(why))) => return Err(unreachable(why)),
         Some(Err(Lack::Unasked(why))) => {
@@ -60,7 +61,7 @@ pub async fn certificates(
             let judged = shown.judged_by(&snapshot.http.upstream_tls, tls);
             if let Some(judged) = &judged {
                 // The rule's roots may say otherwise than those for evidence.
-                let evidence = info.decided.evidence.get_or_insert_default();
+                let evidence = known.info.decided.evidence.get_or_insert_default();
                 evidence.note_certificate(Ok(judged.logged.clone()));
             }
             judged.is_some_and(|judged| judged.is_trusted)
@@ -75,24 +76,19 @@ pub async fn certificates(
 }
 
 /// Fetches the certificate of the origin, from memory or by a handshake with it.
-async fn fetch(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
-    known: &mut KnownFacts,
-    upstream: &HttpUpstream,
-) -> Result<(), Reason> {
+async fn fetch(known: &mut KnownFacts<'_>, upstream: &HttpUpstream) -> Result<(), Reason> {
     let (to, is_chosen): (SocketAddr, bool) = match &upstream.address {
         HttpAddress::Tcp(origin) if upstream.tls.is_some() => {
-            (dial::destination(&connection.worker.names, info, origin).await?, false)
+            (dial::destination(&known.connection.worker.names, known.info, origin).await?, false)
         }
-        _ => (known.fetch_origin(connection, info).await?, info.decided.is_chosen()),
+        _ => (known.fetch_origin().await?, known.info.decided.is_chosen()),
     };
     let configured = upstream.tls.as_ref().map(|tls| tls.name.as_str());
     let name: Option<Box<str>> = match configured.filter(|name| !name.is_empty()) {
         // Nobody asks for an address by name (RFC 6066 section 3).
         Some(name) if name.parse::<IpAddr>().is_ok() => None,
         Some(name) => Some(name.into()),
-        None => info.decided.sni.clone(),
+        None => known.info.decided.sni.clone(),
     };
     let own = upstream.chosen.as_deref().unwrap_or_default();
     // Side handshakes are allowed what any rule allows, because they come before the decision. Now
@@ -100,7 +96,7 @@ async fn fetch(
     if is_chosen && guard::is_guarded(to.ip(), own) {
         return Err(Reason::UpstreamTls(Detail::of(guard::fault(to.ip()))));
     }
-    known.fetch_certificate_to_mint(connection, info, to, name.as_deref(), is_chosen).await;
+    known.fetch_certificate_to_mint(to, name.as_deref(), is_chosen).await;
     Ok(())
 }
 
