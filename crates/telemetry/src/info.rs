@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 
 use crate::evidence::Evidence;
 use crate::labels::Labels;
+use crate::named::named;
 use crate::reason::{Class, Reason};
 use crate::upstream::CountedAt;
 use crate::upstream_tls::UpstreamTlsInfo;
@@ -23,38 +24,23 @@ use eyelet_memory::interner::{Heap, Interner, Name, Symbol};
 /// Nanoseconds of a millisecond.
 pub const NS_PER_MS: u64 = 1_000_000;
 
-/// How a connection ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Outcome {
-    /// The rule's action could not begin, or the connection ended before a rule was found.
-    Failed,
-    /// The client left before that, or in the middle of a request. Nothing is wrong.
-    Left,
-    /// In the clear from the client, and by TLS to its upstream.
-    Originated,
-    /// Redirected to https:// by a listener of kind `http_redirect`.
-    Redirected,
-    /// Refused by a rule, or because no rule matched.
-    Refused,
-    /// Passed through untouched.
-    Spliced,
-    /// TLS ended here.
-    Terminated,
-}
-
-impl Outcome {
-    /// Its name in the access log.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Failed => "failed",
-            Self::Left => "left",
-            Self::Originated => "originated",
-            Self::Redirected => "redirected",
-            Self::Refused => "refused",
-            Self::Spliced => "spliced",
-            Self::Terminated => "terminated",
-        }
+named! {
+    /// How a connection ended.
+    Outcome {
+        /// The rule's action could not begin, or the connection ended before a rule was found.
+        Failed = "failed",
+        /// The client left before that, or in the middle of a request. Nothing is wrong.
+        Left = "left",
+        /// In the clear from the client, and by TLS to its upstream.
+        Originated = "originated",
+        /// Redirected to https:// by a listener of kind `http_redirect`.
+        Redirected = "redirected",
+        /// Refused by a rule, or because no rule matched.
+        Refused = "refused",
+        /// Passed through untouched.
+        Spliced = "spliced",
+        /// TLS ended here.
+        Terminated = "terminated",
     }
 }
 
@@ -274,16 +260,16 @@ impl UpstreamName {
     }
 }
 
-/// What the peers negotiated about TLS compression.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TlsCompression {
-    /// The hello offers none.
-    None,
-    /// The hello offers some. The server chose none, or its choice was not seen.
-    Offered,
-    /// The server chose it.
-    Chosen,
+named! {
+    /// What the peers negotiated about TLS compression.
+    TlsCompression {
+        /// The hello offers none.
+        None = "none",
+        /// The hello offers some. The server chose none, or its choice was not seen.
+        Offered = "offered",
+        /// The server chose it.
+        Chosen = "chosen",
+    }
 }
 
 /// The info of an active connection.

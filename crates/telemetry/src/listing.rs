@@ -13,6 +13,7 @@ use serde::{Serialize, Serializer};
 
 use crate::info::{ConnectionInfo, NS_PER_MS, Parked, SharedInfo, UpstreamName};
 use crate::labels::Labels;
+use crate::named::named;
 
 /// Bits of an id that count a worker's connections. The bits above are the worker.
 const COUNT_BITS: u32 = 48;
@@ -49,55 +50,32 @@ impl Serialize for ConnectionId {
     }
 }
 
-/// How far a connection is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum State {
-    /// Its hello, or what comes before it, is being read.
-    #[default]
-    Peeking,
-    /// A fact that a rule needs is being fetched.
-    Deciding,
-    /// A rule has decided: its TLS handshake is under way.
-    Handshaking,
-    /// A rule has decided: its upstream is being dialled.
-    Dialling,
-    /// Its requests are being served.
-    Serving,
-    /// It is parked, and bytes are in transit.
-    Moving,
-    /// It is parked, and idle.
-    Parked,
+named! {
+    /// How far a connection is.
+    #[derive(Default)]
+    State {
+        /// Its hello, or what comes before it, is being read.
+        #[default]
+        Peeking = "peeking",
+        /// A fact that a rule needs is being fetched.
+        Deciding = "deciding",
+        /// A rule has decided: its TLS handshake is under way.
+        Handshaking = "handshaking",
+        /// A rule has decided: its upstream is being dialled.
+        Dialling = "dialling",
+        /// Its requests are being served.
+        Serving = "serving",
+        /// It is parked, and bytes are in transit.
+        Moving = "moving",
+        /// It is parked, and idle.
+        Parked = "parked",
+    }
 }
 
 impl State {
-    /// All states.
-    pub const ALL: [Self; 7] = [
-        Self::Peeking,
-        Self::Deciding,
-        Self::Handshaking,
-        Self::Dialling,
-        Self::Serving,
-        Self::Moving,
-        Self::Parked,
-    ];
-
-    /// Its name in documents.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Peeking => "peeking",
-            Self::Deciding => "deciding",
-            Self::Handshaking => "handshaking",
-            Self::Dialling => "dialling",
-            Self::Serving => "serving",
-            Self::Moving => "moving",
-            Self::Parked => "parked",
-        }
-    }
-
     /// The state that is called so.
     pub fn called(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.name() == name)
+        Self::ALL.iter().copied().find(|state| state.name() == name)
     }
 }
 
@@ -466,6 +444,6 @@ mod tests {
             + r#""tls_version":"1.3","upstream":null,"age_ms":10000,"idle_ms":null,"#
             + r#""bytes_to_upstream":300,"bytes_to_client":700}"#;
         assert_eq!(serde_json::to_string(&listed).unwrap(), expected);
-        assert!(State::ALL.into_iter().all(|state| State::called(state.name()) == Some(state)));
+        assert!(State::ALL.iter().all(|state| State::called(state.name()) == Some(*state)));
     }
 }

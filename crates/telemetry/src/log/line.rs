@@ -77,7 +77,7 @@ impl Line<'_> {
         out.extend_from_slice(br#","connect":"#);
         or_null(out, decided.connect.as_deref(), text);
         out.extend_from_slice(br#","tls_compression":"#);
-        or_null(out, decided.tls_compression.map(compression_name), plain);
+        or_null(out, decided.tls_compression.map(TlsCompression::name), plain);
         self.write_evidence(out);
         match self.http {
             Some(info) => request(out, info),
@@ -370,14 +370,6 @@ fn is_plain_word(word: &[u8; 8]) -> bool {
     let less = |word: u64, than: u8| word.wrapping_sub(ONES * u64::from(than)) & !word;
     let is = |byte: u8| less(word ^ (ONES * u64::from(byte)), 1);
     (less(word, b' ') | is(b'"') | is(b'\\')) & (ONES << 7) == 0
-}
-
-fn compression_name(compression: TlsCompression) -> &'static str {
-    match compression {
-        TlsCompression::None => "none",
-        TlsCompression::Offered => "offered",
-        TlsCompression::Chosen => "chosen",
-    }
 }
 
 fn version_name(version: u16) -> Option<&'static str> {

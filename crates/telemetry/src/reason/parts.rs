@@ -4,206 +4,113 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use eyelet_wire::hello::{Malformed, NotTls, SniFault};
+use thiserror::Error;
 
-/// Who can do something about such an end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Party {
-    /// The client, or something between it and us.
-    Client,
-    /// This program: please report it.
-    Eyelet,
-    /// Nobody: this is how connections end.
-    Nobody,
-    /// The operator: rules, limits, certificates, a restart.
-    Operator,
-    /// The upstream, its name, or the way to it.
-    Upstream,
-}
+use crate::named::named;
 
-impl Party {
-    /// Its name in documents and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Client => "client",
-            Self::Eyelet => "eyelet",
-            Self::Nobody => "nobody",
-            Self::Operator => "operator",
-            Self::Upstream => "upstream",
-        }
+named! {
+    /// Who can do something about such an end.
+    Party {
+        /// The client, or something between it and us.
+        Client = "client",
+        /// This program: please report it.
+        Eyelet = "eyelet",
+        /// Nobody: this is how connections end.
+        Nobody = "nobody",
+        /// The operator: rules, limits, certificates, a restart.
+        Operator = "operator",
+        /// The upstream, its name, or the way to it.
+        Upstream = "upstream",
     }
 }
 
-/// The class of an end. Counters count by class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Class {
-    /// A normal end.
-    Closed,
-    /// Something in the configuration cannot be used.
-    Configuration,
-    /// The process ends.
-    Drained,
-    /// An operator ended it.
-    Ended,
-    /// An internal error.
-    Internal,
-    /// The client left: it closed a tab, lost its network, or was only looking.
-    Left,
-    /// A peer broke a protocol, or speaks another one.
-    Protocol,
-    /// Refused by a rule or a limit of the configuration.
-    Refused,
-    /// A connection was reset, or its socket failed.
-    Reset,
-    /// Memory is short.
-    Shed,
-    /// A time limit passed.
-    Timeout,
-    /// The upstream cannot be reached.
-    Unreachable,
-}
-
-/// Counters are indexed by class: each is in its place in the list.
-const _: () = {
-    let mut index = 0;
-    while index < Class::ALL.len() {
-        assert!(Class::ALL[index] as usize == index);
-        index += 1;
-    }
-    assert!(Class::Unreachable as usize + 1 == Class::ALL.len());
-};
-
-impl Class {
-    /// All of them, in the order of the enum.
-    pub const ALL: [Self; 12] = [
-        Self::Closed,
-        Self::Configuration,
-        Self::Drained,
-        Self::Ended,
-        Self::Internal,
-        Self::Left,
-        Self::Protocol,
-        Self::Refused,
-        Self::Reset,
-        Self::Shed,
-        Self::Timeout,
-        Self::Unreachable,
-    ];
-
-    /// Its name in documents and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::Configuration => "configuration",
-            Self::Drained => "drained",
-            Self::Ended => "ended",
-            Self::Internal => "internal",
-            Self::Left => "left",
-            Self::Protocol => "protocol",
-            Self::Refused => "refused",
-            Self::Reset => "reset",
-            Self::Shed => "shed",
-            Self::Timeout => "timeout",
-            Self::Unreachable => "unreachable",
-        }
+named! {
+    /// The class of an end. Counters count by class.
+    Class {
+        /// A normal end.
+        Closed = "closed",
+        /// Something in the configuration cannot be used.
+        Configuration = "configuration",
+        /// The process ends.
+        Drained = "drained",
+        /// An operator ended it.
+        Ended = "ended",
+        /// An internal error.
+        Internal = "internal",
+        /// The client left: it closed a tab, lost its network, or was only looking.
+        Left = "left",
+        /// A peer broke a protocol, or speaks another one.
+        Protocol = "protocol",
+        /// Refused by a rule or a limit of the configuration.
+        Refused = "refused",
+        /// A connection was reset, or its socket failed.
+        Reset = "reset",
+        /// Memory is short.
+        Shed = "shed",
+        /// A time limit passed.
+        Timeout = "timeout",
+        /// The upstream cannot be reached.
+        Unreachable = "unreachable",
     }
 }
 
-/// Why there is no certificate for a name that is ordered from an ACME server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CertificateLack {
-    /// More names are asked for at once than can be ordered.
-    Busy,
-    /// The last order failed. The diagnostics say why.
-    Failed,
-    /// The hello has no name.
-    NoName,
-    /// It is ordered, and not issued yet.
-    Ordered,
-    /// It was not issued while the client waited.
-    Slow,
-    /// More names are served than may be ordered for clients.
-    TooMany,
-}
-
-impl fmt::Display for CertificateLack {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Busy => "too many names are asked for at once",
-            Self::Failed => "the last order failed",
-            Self::NoName => "the hello has no name",
-            Self::Ordered => "it is ordered, and not issued yet",
-            Self::Slow => "it was not issued while the client waited",
-            Self::TooMany => "more names are served than may be ordered for clients",
-        })
+named! {
+    /// Why there is no certificate for a name that is ordered from an ACME server.
+    CertificateLack {
+        /// More names are asked for at once than can be ordered.
+        Busy = "too many names are asked for at once",
+        /// The last order failed. The diagnostics say why.
+        Failed = "the last order failed",
+        /// The hello has no name.
+        NoName = "the hello has no name",
+        /// It is ordered, and not issued yet.
+        Ordered = "it is ordered, and not issued yet",
+        /// It was not issued while the client waited.
+        Slow = "it was not issued while the client waited",
+        /// More names are served than may be ordered for clients.
+        TooMany = "more names are served than may be ordered for clients",
     }
 }
 
-/// One of the two peers of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Peer {
-    /// The one that connected.
-    Client,
-    /// The one that was dialled.
-    Upstream,
-}
-
-impl fmt::Display for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Client => "client",
-            Self::Upstream => "upstream",
-        })
+named! {
+    /// One of the two peers of a connection.
+    Peer {
+        /// The one that connected.
+        Client = "client",
+        /// The one that was dialled.
+        Upstream = "upstream",
     }
 }
 
-/// The stage of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// Sending the 200.
-    ConnectAnswer,
-    /// Reading the head of a CONNECT.
-    ConnectRequest,
-    /// Finding out the client's destination.
-    Destination,
-    /// Dialling the upstream.
-    Dial,
-    /// Resolving the upstream's name.
-    Dns,
-    /// Gathering evidence for the name.
-    Evidence,
-    /// The TLS handshake.
-    Handshake,
-    /// Reading the ClientHello.
-    Hello,
-    /// Reading the PROXY header.
-    ProxyHeader,
-    /// Reading or serving a request.
-    Request,
-    /// Reading a request's head.
-    RequestHead,
-    /// Sending the response.
-    Response,
-    /// Waiting for room in the client's flow-control window.
-    Window,
-}
-
-impl fmt::Display for Stage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ConnectAnswer => "the answer to CONNECT",
-            Self::ConnectRequest => "the CONNECT request",
-            Self::Destination => "the search for the destination",
-            Self::Dial => "the dial",
-            Self::Dns => "DNS",
-            Self::Evidence => "the evidence",
-            Self::Handshake => "the handshake",
-            Self::Hello => "the hello",
-            Self::ProxyHeader => "the PROXY header",
-            Self::Request => "a request",
-            Self::RequestHead => "a request's head",
-            Self::Response => "the response",
-            Self::Window => "a response that waits for WINDOW_UPDATE",
-        })
+named! {
+    /// The stage of a connection.
+    Stage {
+        /// Sending the 200.
+        ConnectAnswer = "the answer to CONNECT",
+        /// Reading the head of a CONNECT.
+        ConnectRequest = "the CONNECT request",
+        /// Finding out the client's destination.
+        Destination = "the search for the destination",
+        /// Dialling the upstream.
+        Dial = "the dial",
+        /// Resolving the upstream's name.
+        Dns = "DNS",
+        /// Gathering evidence for the name.
+        Evidence = "the evidence",
+        /// The TLS handshake.
+        Handshake = "the handshake",
+        /// Reading the ClientHello.
+        Hello = "the hello",
+        /// Reading the PROXY header.
+        ProxyHeader = "the PROXY header",
+        /// Reading or serving a request.
+        Request = "a request",
+        /// Reading a request's head.
+        RequestHead = "a request's head",
+        /// Sending the response.
+        Response = "the response",
+        /// Waiting for room in the client's flow-control window.
+        Window = "a response that waits for WINDOW_UPDATE",
     }
 }
 
@@ -232,31 +139,32 @@ impl fmt::Display for When {
     }
 }
 
-/// The time limit that passed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
-    /// `http.body_timeout`, for a response.
-    Body,
-    /// `limits.connect_timeout`.
-    Connect,
-    /// `limits.handshake_timeout`.
-    Handshake,
-    /// `http.head_timeout`.
-    Head,
-    /// `limits.hello_timeout`.
-    Hello,
-    /// `http.http2_idle_timeout`.
-    Http2Idle,
-    /// `limits.idle_timeout`.
-    Idle,
-    /// `http.body_timeout`, for the client's body.
-    RequestBody,
-    /// The client did not read its response within the time of its request.
-    Taking,
-    /// `http.upstream_timeout`.
-    Upstream,
-    /// `http.body_timeout`, for an upstream that does not read the body.
-    UpstreamBody,
+named! {
+    /// The time limit that passed.
+    Limit {
+        /// `http.body_timeout`, for a response.
+        Body = "body_timeout",
+        /// `limits.connect_timeout`.
+        Connect = "upstream: connect_timeout",
+        /// `limits.handshake_timeout`.
+        Handshake = "handshake_timeout",
+        /// `http.head_timeout`.
+        Head = "head_timeout",
+        /// `limits.hello_timeout`.
+        Hello = "hello_timeout",
+        /// `http.http2_idle_timeout`.
+        Http2Idle = "http2_idle_timeout",
+        /// `limits.idle_timeout`.
+        Idle = "idle_timeout",
+        /// `http.body_timeout`, for the client's body.
+        RequestBody = "request: body_timeout",
+        /// The client did not read its response within the time of its request.
+        Taking = "client was too slow",
+        /// `http.upstream_timeout`.
+        Upstream = "upstream: upstream_timeout",
+        /// `http.body_timeout`, for an upstream that does not read the body.
+        UpstreamBody = "upstream: body_timeout",
+    }
 }
 
 impl Limit {
@@ -270,31 +178,6 @@ impl Limit {
             // Either peer may have stopped a body.
             Self::Body | Self::Http2Idle | Self::Idle => Party::Nobody,
         }
-    }
-}
-
-impl Limit {
-    /// Its text in the access log.
-    pub const fn text(self) -> &'static str {
-        match self {
-            Self::Body => "body_timeout",
-            Self::Connect => "upstream: connect_timeout",
-            Self::Handshake => "handshake_timeout",
-            Self::Head => "head_timeout",
-            Self::Hello => "hello_timeout",
-            Self::Http2Idle => "http2_idle_timeout",
-            Self::Idle => "idle_timeout",
-            Self::RequestBody => "request: body_timeout",
-            Self::Taking => "client was too slow",
-            Self::Upstream => "upstream: upstream_timeout",
-            Self::UpstreamBody => "upstream: body_timeout",
-        }
-    }
-}
-
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.text())
     }
 }
 
@@ -342,106 +225,71 @@ impl fmt::Display for Shed {
 }
 
 /// How a connection would come back to this process.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Loop {
     /// The client dialled a listener that only takes redirected connections.
+    #[error("it was not redirected here, but dialled this listener")]
     Dialled,
     /// The upstream is a listener, and the connection came from this process.
+    #[error("{0} is a listener of this edge, and it came from this edge")]
     Handed(Box<SocketAddr>),
     /// The upstream is a listener.
+    #[error("{0} is a listener of this edge")]
     Listener(Box<SocketAddr>),
     /// This process dialled it.
+    #[error("this edge dialled it itself, and was redirected to itself")]
     Own,
     /// This process sent its hello.
+    #[error("this edge sent this hello itself, and it came back")]
     Returned,
     /// It was meant for a listener before it was intercepted.
+    #[error("it was meant for a listener of this edge")]
     ToListener,
 }
 
-impl fmt::Display for Loop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Dialled => "it was not redirected here, but dialled this listener",
-            Self::Handed(address) => {
-                return write!(
-                    f,
-                    "{address} is a listener of this edge, and it came from this edge"
-                );
-            }
-            Self::Listener(address) => return write!(f, "{address} is a listener of this edge"),
-            Self::Own => "this edge dialled it itself, and was redirected to itself",
-            Self::Returned => "this edge sent this hello itself, and it came back",
-            Self::ToListener => "it was meant for a listener of this edge",
-        })
-    }
-}
-
 /// Why a second hello of a spliced connection may not pass.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SecondHello {
+    #[error("malformed second hello: {0}")]
     Malformed(Malformed),
+    #[error("malformed name in the second hello: {0}")]
     MalformedName(SniFault),
     /// It has another name.
+    #[error("the second hello is for {0}")]
     Name(Box<str>),
     /// It has no name, and the first has one.
+    #[error("the second hello is for no name")]
     Nameless,
+    #[error("second hello: {0}")]
     NotTls(NotTls),
 }
 
-impl fmt::Display for SecondHello {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Malformed(why) => write!(f, "malformed second hello: {why}"),
-            Self::MalformedName(why) => write!(f, "malformed name in the second hello: {why}"),
-            Self::Name(name) => write!(f, "the second hello is for {name}"),
-            Self::Nameless => f.write_str("the second hello is for no name"),
-            Self::NotTls(why) => write!(f, "second hello: {why}"),
-        }
-    }
-}
-
 /// Why the bytes of a spliced connection's server may not pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ServerFault {
     /// It chose TLS compression, which a rule forbids.
+    #[error("the server chose TLS compression")]
     Compression,
     /// Its hello is malformed.
+    #[error("malformed hello of the server: {0}")]
     Malformed(Malformed),
     /// It does not speak TLS, and a rule forbids TLS compression.
+    #[error("the server speaks no TLS")]
     NotTls,
     /// It asks for a third hello (RFC 8446 section 4.1.4 allows a second).
+    #[error("the server asks for a third hello")]
     ThirdHello,
 }
 
-impl fmt::Display for ServerFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Compression => "the server chose TLS compression",
-            Self::Malformed(why) => return write!(f, "malformed hello of the server: {why}"),
-            Self::NotTls => "the server speaks no TLS",
-            Self::ThirdHello => "the server asks for a third hello",
-        })
-    }
-}
-
-/// What arrived instead of a CONNECT request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotConnect {
-    /// An HTTP request with another method.
-    Method,
-    /// Neither HTTP nor TLS.
-    NotHttp,
-    /// A TLS record.
-    Tls,
-}
-
-impl fmt::Display for NotConnect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Method => "another method than CONNECT",
-            Self::NotHttp => "not HTTP where CONNECT was expected",
-            Self::Tls => "TLS where CONNECT was expected",
-        })
+named! {
+    /// What arrived instead of a CONNECT request.
+    NotConnect {
+        /// An HTTP request with another method.
+        Method = "another method than CONNECT",
+        /// Neither HTTP nor TLS.
+        NotHttp = "not HTTP where CONNECT was expected",
+        /// A TLS record.
+        Tls = "TLS where CONNECT was expected",
     }
 }
 
@@ -473,22 +321,13 @@ impl HandshakeFault {
     }
 }
 
-/// Floods of streams that a client opens and drops (CVE-2023-44487).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamFlood {
-    /// Malformed streams, or streams dropped before their response was complete.
-    Dropped,
-    /// Streams reset before they were served.
-    Reset,
-}
-
-impl fmt::Display for StreamFlood {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("client: HTTP/2: ENHANCE_YOUR_CALM: ")?;
-        f.write_str(match self {
-            Self::Dropped => "too many streams were dropped",
-            Self::Reset => "streams were reset before they were served",
-        })
+named! {
+    /// Floods of streams that a client opens and drops (CVE-2023-44487).
+    StreamFlood {
+        /// Malformed streams, or streams dropped before their response was complete.
+        Dropped = "client: HTTP/2: ENHANCE_YOUR_CALM: too many streams were dropped",
+        /// Streams reset before they were served.
+        Reset = "client: HTTP/2: ENHANCE_YOUR_CALM: streams were reset before they were served",
     }
 }
 

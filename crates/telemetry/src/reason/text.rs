@@ -68,7 +68,7 @@ impl Reason {
             Self::Unregistered(_) => "no descriptor left to watch",
             Self::UpstreamAlert(_) => "upstream sent an alert",
             Self::UpstreamTls(_) => "upstream: TLS",
-            Self::Timeout(limit, _) => limit.text(),
+            Self::Timeout(limit, _) => limit.name(),
             other => other.fixed_text().unwrap_or(other.class().name()),
         }
     }
