@@ -78,6 +78,10 @@ impl<'a> Source<'a> {
         Self { file, text, line_starts }
     }
 
+    pub(super) fn file(&self) -> &'a Path {
+        self.file
+    }
+
     /// The number of the line that contains an offset, from 1.
     pub(super) fn line(&self, at: usize) -> usize {
         self.line_starts.partition_point(|start| *start <= at)
@@ -90,6 +94,52 @@ impl<'a> Source<'a> {
         let source = excerpt(self.text.get(start..).unwrap_or(""));
         let column = self.text.get(start..at).map_or(0, |before| before.chars().count()) + 1;
         Diagnostic { file: self.file.to_owned(), line, column, source, message, severity }
+    }
+}
+
+/// The mistakes in one text. Beyond the first ones, mistakes are only counted: nobody reads more,
+/// and a generated file may have millions. Warnings never displace an error.
+#[derive(Debug)]
+pub(super) struct Mistakes {
+    kept: Vec<(Severity, usize, String)>,
+    /// Most errors that are kept.
+    errors_max: usize,
+    /// Most warnings that are kept.
+    warnings_max: usize,
+    pub(super) errors: usize,
+    pub(super) warnings: usize,
+}
+
+impl Mistakes {
+    pub(super) fn new(errors_max: usize, warnings_max: usize) -> Self {
+        Self { kept: Vec::new(), errors_max, warnings_max, errors: 0, warnings: 0 }
+    }
+
+    pub(super) fn push(&mut self, severity: Severity, at: usize, message: String) {
+        let (number, max) = match severity {
+            Severity::Error => (&mut self.errors, self.errors_max),
+            Severity::Warning => (&mut self.warnings, self.warnings_max),
+        };
+        *number += 1;
+        if *number <= max {
+            self.kept.push((severity, at, message));
+        }
+    }
+
+    /// Those that were kept, in the order of the text.
+    pub(super) fn kept(&mut self, source: &Source<'_>) -> Vec<Diagnostic> {
+        self.kept.sort_by_key(|(_, at, _)| *at);
+        let kept = self.kept.drain(..);
+        kept.map(|(severity, at, message)| source.diagnostic(severity, at, message)).collect()
+    }
+
+    /// How many there are beyond those that are `shown`.
+    pub(super) fn more(&self, file: &Path, shown: usize) -> Option<Diagnostic> {
+        let left_out = self.errors + self.warnings - shown;
+        let severity = if self.errors > 0 { Severity::Error } else { Severity::Warning };
+        let message = format!("and {left_out} more");
+        let more = Diagnostic { severity, ..Diagnostic::of_file(file, message) };
+        (left_out > 0).then_some(more)
     }
 }
 

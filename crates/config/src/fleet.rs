@@ -116,11 +116,7 @@ fn redis(text: &str, tls: Option<RedisTls>) -> Result<RedisAddress, String> {
             format!("\"{number}\" is not the number of a database; expected 0 to {}", u16::MAX)
         })?,
     };
-    let has_port = address.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
-    let address = match has_port {
-        true => values::host_port(address)?,
-        false => values::host_port(&format!("{address}:{REDIS_PORT}"))?,
-    };
+    let address = values::host_with_port(address, REDIS_PORT)?;
     Ok(RedisAddress { address, database, login, tls })
 }
 

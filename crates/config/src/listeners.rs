@@ -71,11 +71,7 @@ impl Listeners {
 
     /// The listeners of a rule. A rule that lists none is for all.
     pub(super) fn of_rule<'a>(&'a self, listed: &'a [u16]) -> impl Iterator<Item = &'a Listener> {
-        let all = self.list.iter().enumerate();
-        let of_rule = all.filter(|(index, _)| {
-            listed.is_empty() || listed.iter().any(|listed| usize::from(*listed) == *index)
-        });
-        of_rule.map(|(_, listener)| listener)
+        self.numbered(listed).map(|(_, listener)| listener)
     }
 
     /// The first of a rule's listeners whose clients have no address.
@@ -85,11 +81,15 @@ impl Listeners {
 
     /// The same by index, without listeners that use no rules.
     pub(super) fn asked_for(&self, listed: &[u16]) -> Vec<usize> {
-        let asks = |index: &usize| self.list[*index].kind != ListenerKind::HttpRedirect;
-        let is_listed = |index: &usize| {
+        let asks = |listener: &Listener| listener.kind != ListenerKind::HttpRedirect;
+        let of_rule = self.numbered(listed).filter(|(_, listener)| asks(listener));
+        of_rule.map(|(index, _)| index).collect()
+    }
+
+    fn numbered<'a>(&'a self, listed: &'a [u16]) -> impl Iterator<Item = (usize, &'a Listener)> {
+        self.list.iter().enumerate().filter(|(index, _)| {
             listed.is_empty() || listed.iter().any(|listed| usize::from(*listed) == *index)
-        };
-        (0..self.list.len()).filter(asks).filter(is_listed).collect()
+        })
     }
 
     /// The listeners that a rule with this action is for, if it lists none: an action is for TLS,

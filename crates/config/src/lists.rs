@@ -13,7 +13,7 @@ use eyelet_policy::{
 use eyelet_sys::file::read_text;
 use ipnet::IpNet;
 
-use crate::diagnostic::{Diagnostic, Severity, Source};
+use crate::diagnostic::{Diagnostic, Mistakes, Severity, Source};
 use crate::reader::{Place, Text};
 use crate::values;
 
@@ -260,12 +260,12 @@ pub fn parse_list(path: &Path, bytes: &[u8], kind: ListKind) -> Result<ReadList,
         Err(why) => {
             let (before, _) = bytes.split_at_checked(why.valid_up_to()).unwrap_or_default();
             let before = String::from_utf8_lossy(before);
-            let mut mistakes = Mistakes::default();
+            let mut mistakes = Mistakes::new(MISTAKES_MAX, MISTAKES_MAX);
             mistakes.push(Severity::Error, before.len(), "this is not UTF-8".to_owned());
-            return Err(mistakes.finish(path, &before));
+            return Err(all(mistakes, path, &before));
         }
     };
-    let mut mistakes = Mistakes::default();
+    let mut mistakes = Mistakes::new(MISTAKES_MAX, MISTAKES_MAX);
     let list = match kind {
         ListKind::Names => List::Names(Arc::new(names(text, &mut mistakes))),
         ListKind::Nets => List::Nets(Arc::new(nets(text, &mut mistakes))),
@@ -281,7 +281,7 @@ pub fn parse_list(path: &Path, bytes: &[u8], kind: ListKind) -> Result<ReadList,
         mistakes.push(Severity::Warning, 0, message);
     }
     let is_fatal = mistakes.errors > 0;
-    let found = mistakes.finish(path, text);
+    let found = all(mistakes, path, text);
     if is_fatal { Err(found) } else { Ok(ReadList { list, warnings: found }) }
 }
 
@@ -359,49 +359,20 @@ fn each_entry<'t>(
     }
 }
 
+fn all(mut mistakes: Mistakes, path: &Path, text: &str) -> Vec<Diagnostic> {
+    // A long list without mistakes is not searched for its lines.
+    if mistakes.errors + mistakes.warnings == 0 {
+        return Vec::new();
+    }
+    let mut found = mistakes.kept(&Source::new(path, text));
+    found.extend(mistakes.more(path, found.len()));
+    found
+}
+
 /// The beginning of an entry, for messages. No valid entry is longer.
 fn shown(entry: &str) -> &str {
     let end = entry.char_indices().nth(ENTRY_CHARS_SHOWN).map_or(entry.len(), |(end, _)| end);
     entry.get(..end).unwrap_or_default()
-}
-
-/// The mistakes of one list.
-#[derive(Default)]
-struct Mistakes {
-    kept: Vec<(Severity, usize, String)>,
-    errors: usize,
-    warnings: usize,
-}
-
-impl Mistakes {
-    /// Beyond the first ones, mistakes are only counted. Warnings never displace an error.
-    fn push(&mut self, severity: Severity, at: usize, message: String) {
-        let number = match severity {
-            Severity::Error => &mut self.errors,
-            Severity::Warning => &mut self.warnings,
-        };
-        *number += 1;
-        if *number <= MISTAKES_MAX {
-            self.kept.push((severity, at, message));
-        }
-    }
-
-    fn finish(self, path: &Path, text: &str) -> Vec<Diagnostic> {
-        let left_out = self.errors + self.warnings - self.kept.len();
-        if self.kept.is_empty() {
-            return Vec::new();
-        }
-        let source = Source::new(path, text);
-        let kept = self.kept.into_iter();
-        let mut found: Vec<Diagnostic> =
-            kept.map(|(severity, at, message)| source.diagnostic(severity, at, message)).collect();
-        if left_out > 0 {
-            let severity = if self.errors > 0 { Severity::Error } else { Severity::Warning };
-            let message = format!("and {left_out} more");
-            found.push(Diagnostic { severity, ..Diagnostic::of_file(path, message) });
-        }
-        found
-    }
 }
 
 /// Most bytes of a list's file: 10 million names take about 200 MB.

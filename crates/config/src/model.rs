@@ -342,17 +342,18 @@ impl TerminateUpstream {
         }
     }
 
+    /// The host and port to dial, if it is no Unix socket and no client's destination.
+    pub(super) fn host_port(&self) -> Option<&HostPort> {
+        match self {
+            Self::Tcp(to) | Self::Tls(TlsUpstream { address: to, .. }) => Some(to),
+            Self::Http(HttpUpstream { address: HttpAddress::Tcp(to), .. }) => Some(to),
+            Self::Http(_) | Self::Unix(_) => None,
+        }
+    }
+
     /// Whether it is a name, which may have several addresses.
     pub fn is_named(&self) -> bool {
-        let to = match self {
-            Self::Tcp(to) | Self::Tls(TlsUpstream { address: to, .. }) => to,
-            Self::Http(http) => match &http.address {
-                HttpAddress::Tcp(to) => to,
-                HttpAddress::Unix(_) | HttpAddress::Destination => return false,
-            },
-            Self::Unix(_) => return false,
-        };
-        matches!(to.host, Host::Name(_))
+        self.host_port().is_some_and(|to| matches!(to.host, Host::Name(_)))
     }
 }
 

@@ -6,7 +6,7 @@ use crate::headers::Fields;
 use crate::listeners::{Listeners, called};
 use crate::matchers::{self, Matchers};
 use crate::model::{
-    CertificateSource, Host, HttpAddress, ListenerKind, Originate, Terminate, TerminateUpstream,
+    CertificateSource, Host, ListenerKind, Originate, Terminate, TerminateUpstream,
 };
 use crate::reader::Section;
 use crate::{upstreams, values};
@@ -141,14 +141,7 @@ pub(super) fn read(
 /// The host that the certificate has, and the port that is dialled.
 fn authority(upstream: &TerminateUpstream) -> Option<Box<str>> {
     let name = &upstream.tls()?.name;
-    let to = match upstream {
-        TerminateUpstream::Http(http) => match &http.address {
-            HttpAddress::Tcp(to) => to,
-            HttpAddress::Unix(_) | HttpAddress::Destination => return None,
-        },
-        TerminateUpstream::Tls(upstream) => &upstream.address,
-        TerminateUpstream::Tcp(_) | TerminateUpstream::Unix(_) => return None,
-    };
+    let to = upstream.host_port()?;
     let host = match name.parse().map(Host::Ip) {
         Ok(Host::Ip(std::net::IpAddr::V6(ip))) => format!("[{ip}]"),
         _ => name.clone(),

@@ -9,7 +9,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::diagnostic::{Diagnostic, Severity, Source};
+use crate::diagnostic::{Diagnostic, Mistakes, Severity, Source};
 use crate::elsewhere;
 
 /// The text of a document, and the mistakes found in it so far.
@@ -18,20 +18,19 @@ pub(super) struct Report<'a> {
     found: RefCell<Found>,
 }
 
-#[derive(Default)]
 struct Found {
-    diagnostics: Vec<Diagnostic>,
+    mistakes: Mistakes,
     /// Mistakes in files that the configuration names.
     of_other_files: Vec<Diagnostic>,
     /// Parts of the text are not TOML: something that seems to be missing may be there.
     damaged: bool,
-    errors: usize,
-    warnings: usize,
 }
 
 impl<'a> Report<'a> {
     pub(super) fn new(file: &'a Path, text: &'a str) -> Self {
-        Self { source: Source::new(file, text), found: RefCell::default() }
+        let mistakes = Mistakes::new(ERRORS_MAX, WARNINGS_MAX);
+        let found = Found { mistakes, of_other_files: Vec::new(), damaged: false };
+        Self { source: Source::new(file, text), found: RefCell::new(found) }
     }
 
     pub(super) fn place(&self, at: usize) -> Place<'_> {
@@ -47,40 +46,23 @@ impl<'a> Report<'a> {
     pub(super) fn of_other_file(&self, mistakes: Vec<Diagnostic>) {
         let errors = mistakes.iter().filter(|found| found.severity == Severity::Error).count();
         let found = &mut *self.found.borrow_mut();
-        found.errors += errors;
-        found.warnings += mistakes.len() - errors;
+        found.mistakes.errors += errors;
+        found.mistakes.warnings += mistakes.len() - errors;
         found.of_other_files.extend(mistakes);
     }
 
     /// All mistakes in the order of the text, then those in other files, and whether one is an
     /// error.
     pub(super) fn finish(self) -> (Vec<Diagnostic>, bool) {
-        let Found { mut diagnostics, mut of_other_files, errors, warnings, .. } =
-            self.found.into_inner();
-        diagnostics.sort_by_key(|diagnostic| (diagnostic.line, diagnostic.column));
+        let Found { mut mistakes, mut of_other_files, .. } = self.found.into_inner();
+        let mut diagnostics = mistakes.kept(&self.source);
         diagnostics.append(&mut of_other_files);
-        let left_out = errors + warnings - diagnostics.len();
-        if left_out > 0 {
-            let severity = if errors > 0 { Severity::Error } else { Severity::Warning };
-            let message = format!("and {left_out} more");
-            let mut more = self.source.diagnostic(severity, 0, message);
-            more.line = 0;
-            diagnostics.push(more);
-        }
-        (diagnostics, errors > 0)
+        diagnostics.extend(mistakes.more(self.source.file(), diagnostics.len()));
+        (diagnostics, mistakes.errors > 0)
     }
 
-    /// Beyond the first ones, mistakes are only counted. Warnings never displace an error.
     fn push(&self, severity: Severity, at: usize, message: String) {
-        let found = &mut *self.found.borrow_mut();
-        let (number, max) = match severity {
-            Severity::Error => (&mut found.errors, ERRORS_MAX),
-            Severity::Warning => (&mut found.warnings, WARNINGS_MAX),
-        };
-        *number += 1;
-        if *number <= max {
-            found.diagnostics.push(self.source.diagnostic(severity, at, message));
-        }
+        self.found.borrow_mut().mistakes.push(severity, at, message);
     }
 }
 
@@ -435,7 +417,7 @@ pub(super) fn listed<T: AsRef<str>>(items: &[T], and: &str) -> String {
     }
 }
 
-/// Most errors that are kept: nobody reads more, and a generated file may have millions.
+/// Most errors that are kept.
 const ERRORS_MAX: usize = 1_000;
 
 /// Most warnings that are kept.

@@ -11,8 +11,8 @@ use crate::local::{self, LOCAL, LocalSettings};
 use crate::matchers::{self, Matchers};
 use crate::mint::{self, MINT};
 use crate::model::{
-    Action, CertificateSource, DialSource, Host, HostPort, HttpAddress, ListenerKind, Originate,
-    ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream,
+    Action, CertificateSource, DialSource, Host, HostPort, ListenerKind, Originate, ProxyProtocol,
+    Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream,
 };
 use crate::reader::{Place, Section, Text, listed};
 use crate::{compression, headers, originate, upstreams, values};
@@ -112,22 +112,13 @@ fn leads<'a, 't>(
         SpliceUpstream::HostPort(to) => Some(to),
         SpliceUpstream::Destination | SpliceUpstream::Sni { .. } => None,
     };
-    let terminate_to = |upstream: &'a TerminateUpstream| match upstream {
-        TerminateUpstream::Tcp(to) => Some(to),
-        TerminateUpstream::Http(http) => match &http.address {
-            HttpAddress::Tcp(to) => Some(to),
-            HttpAddress::Unix(_) | HttpAddress::Destination => None,
-        },
-        TerminateUpstream::Tls(upstream) => Some(&upstream.address),
-        TerminateUpstream::Unix(_) => None,
-    };
     let upstreams: Vec<Option<&HostPort>> = match action {
         Action::Splice(Splice { upstream, others, .. }) => {
             [upstream].into_iter().chain(others).map(splice_to).collect()
         }
         Action::Originate(Originate { requests: Terminate { upstream, others, .. }, .. })
         | Action::Terminate(Terminate { upstream, others, .. }) => {
-            [upstream].into_iter().chain(others).map(terminate_to).collect()
+            [upstream].into_iter().chain(others).map(TerminateUpstream::host_port).collect()
         }
         Action::Refuse(_) => return Vec::new(),
     };

@@ -103,12 +103,7 @@ fn endpoint(text: &str) -> Result<TraceEndpoint, String> {
             "\"{text}\" has no path; a collector takes traces at /v1/traces; {expected}"
         ));
     }
-    let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
-    let port = if tls { 443 } else { 80 };
-    let address = match has_port {
-        true => values::host_port(authority)?,
-        false => values::host_port(&format!("{authority}:{port}"))?,
-    };
+    let address = values::host_with_port(authority, if tls { 443 } else { 80 })?;
     Ok(TraceEndpoint { tls, address, authority: authority.into(), path: path.into() })
 }
 

@@ -293,8 +293,16 @@ impl fmt::Display for Host {
     }
 }
 
+/// `host` or `host:port`, with this port where there is none.
+pub(super) fn host_with_port(text: &str, default: u16) -> Result<HostPort, String> {
+    match text.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']')) {
+        true => host_port(text),
+        false => host_port(&format!("{text}:{default}")),
+    }
+}
+
 /// `host:port`. An IPv6 address is in brackets.
-pub(super) fn host_port(text: &str) -> Result<HostPort, String> {
+fn host_port(text: &str) -> Result<HostPort, String> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         let port = port(&address.port().to_string())?;
         if address.ip().is_unspecified() {
