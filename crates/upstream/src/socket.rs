@@ -298,8 +298,8 @@ mod tests {
         look(&worker);
         assert!(!socket.is_silent(true), "its event was noted");
     }
-    /// What rests goes on both ways, by another generation of keys too. More than is wanted at once
-    /// stays, and then nothing may rest.
+    /// A connection that rested goes on both ways, by another generation of keys too. More than is
+    /// wanted at once stays, and then it may not rest.
     #[test]
     fn tls_rests_and_goes_on() {
         let worker = worker();
@@ -334,7 +334,7 @@ mod tests {
         }
     }
 
-    /// What was opened before a record that nobody has sealed is taken first.
+    /// Data before a record that nobody has sealed is taken first.
     #[test]
     fn a_bad_record_ends_a_connection_by_an_alert() {
         let worker = worker();

@@ -91,7 +91,7 @@ impl RestingSpans {
             })
     }
 
-    /// What is known of the exchange, which has this method and path.
+    /// The facts of the exchange, which has this method and path.
     fn recorded(self, method: Option<&Method>, path: Option<&PathAndQuery>) -> Recorded {
         let Self { began_unix_us, host, version, asked } = self;
         let began = SystemTime::UNIX_EPOCH + Duration::from_micros(began_unix_us);
@@ -170,7 +170,7 @@ impl ExchangeTrace {
         Self { tracer: tracer.cloned(), place: TracePlace { own, parent }, recorded }
     }
 
-    /// What is kept of it while its exchange rests.
+    /// Its value while its exchange rests.
     pub fn rest(&self) -> RestingTrace {
         let TraceParent { trace_id, span_id, is_sampled } = self.place.own;
         let recorded = self.recorded.as_ref().map(Recorded::rest);

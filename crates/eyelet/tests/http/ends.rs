@@ -140,7 +140,7 @@ fn unmasked(heard: &[u8]) -> Vec<u8> {
 }
 
 /// Both sides get a close frame, through a plain upstream as a pair of the connection table, and
-/// through TLS as a task.
+/// through TLS by a task, or at rest.
 #[test]
 fn a_drain_ends_a_websocket_with_1001() {
     for scheme in ["http", "https"] {

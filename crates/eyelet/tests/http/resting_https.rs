@@ -4,6 +4,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -18,8 +19,8 @@ use crate::support::edge;
 use crate::support::pki::Kind;
 use crate::support::two::{Two, beside, get, run};
 use crate::support::upstream::{ServerTls, server_config};
-use crate::support::web::{Web, chunks, head, switched};
-use crate::support::{Pki, Tls, Upstream, expect, until};
+use crate::support::web::{Web, chunks, head, line, switched};
+use crate::support::{Pki, Tls, Upstream, expect, need, until};
 
 const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
 const CHUNKED: &str = "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n";
@@ -401,4 +402,56 @@ async fn ask(scene: &Arc<Scene>, two: &mut Two) -> Begun {
 /// Waits on a thread, so that the client's connection goes on meanwhile.
 fn until_readable(socket: &mut TcpStream) {
     until("the application to hear", || (socket.peek(&mut [0]).ok()? > 0).then_some(()));
+}
+
+const EVENTS: &str = r#"
+import http.server, ssl, sys, time
+class Events(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for n in range(3):
+            event = b"data: %d\n\n" % n
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
+            time.sleep(2.5 if n < 2 else 0)
+        self.wfile.write(b"0\r\n\r\n")
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Events)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(sys.argv[1], sys.argv[2])
+server.socket = context.wrap_socket(server.socket, server_side=True)
+print(server.server_port, flush=True)
+server.serve_forever()
+"#;
+
+/// curl and Python's TLS, over two rests, by both versions of HTTP.
+#[test]
+fn curl_hears_all_events_of_an_https_server() {
+    if !need("curl") || !need("python3") {
+        return;
+    }
+    let pki = Pki::new();
+    pki.server("app", &["127.0.0.1"], Kind::P256);
+    let mut python = Command::new("python3");
+    python.args(["-c", EVENTS, &pki.text("app.pem"), &pki.text("app.key")]);
+    let python = python.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut python = python.spawn().unwrap();
+    let port = line(python.stdout.as_mut().unwrap());
+    let mut app = Upstream::http();
+    app.address.set_port(port.trim().parse().unwrap());
+    let web = Web::at(pki, "https", app, "upstream_ca = \"ca.pem\"", ADMIN);
+    for version in ["--http1.1", "--http2"] {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--show-error", "--no-buffer", version]);
+        curl.args(["--cacert", &web.pki.text("ca.pem")]);
+        curl.args(["--resolve", &format!("app.test:{}:127.0.0.1", web.edge.port())]);
+        let said = curl.arg(format!("https://app.test:{}/events", web.edge.port()));
+        let said = said.output().unwrap();
+        let heard = String::from_utf8_lossy(&said.stdout);
+        assert_eq!(heard, "data: 0\n\ndata: 1\n\ndata: 2\n\n", "{version}: {said:?}");
+    }
+    let _ = python.kill();
+    let _ = python.wait();
 }

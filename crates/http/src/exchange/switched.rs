@@ -89,7 +89,9 @@ pub async fn switch(
         },
         Ok(()) => {
             up.queue.push(client.plain.split());
-            return go_on(client, served, upstream, Ways { up, down, since: Instant::now() }).await;
+            let ways = Ways { up, down, since: Instant::now() };
+            // Boxed, as few connections come here and all tasks of HTTP/1.1 would pay for it.
+            return Box::pin(go_on(client, served, upstream, ways)).await;
         }
     };
     end(client, served, ended);

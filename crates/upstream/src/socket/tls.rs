@@ -27,7 +27,8 @@ const READ_BYTES: usize = 16 << 10;
 /// A connection whose handshake is done.
 pub struct TlsSocket {
     plain: Plain,
-    session: Session,
+    /// Boxed, as in [`RestingTls`].
+    session: Box<Session>,
     keys: Keys,
     /// Received, and not opened: the beginning of a record, or what followed the handshake.
     sealed_in: Vec<u8>,
@@ -42,16 +43,16 @@ pub struct TlsSocket {
     /// rustls' end, until data has come: it gets copies of the records before, for the tickets in
     /// them.
     tickets: Option<Box<ClientHandshake>>,
-    /// What was agreed on.
+    /// Version, suite and the like, as the access log shows them.
     info: Option<Arc<UpstreamTlsInfo>>,
 }
 
-/// What is kept of TLS while nothing of its connection moves.
+/// The part of TLS that is kept while nothing of its connection moves.
 #[derive(Debug)]
 pub struct RestingTls {
     /// Secrets and sequence numbers. Boxed: a move leaves a copy that is not wiped.
     pub session: Box<Session>,
-    /// What was agreed on.
+    /// Version, suite and the like, as the access log shows them.
     pub info: Option<Arc<UpstreamTlsInfo>>,
 }
 
@@ -124,12 +125,12 @@ pub async fn shake(
         sealed_in: received.to_vec(),
         is_fresh: true,
         tickets: tickets.map(Box::new),
-        ..TlsSocket::new(plain, session, info)
+        ..TlsSocket::new(plain, Box::new(session), info)
     })
 }
 
 impl TlsSocket {
-    fn new(plain: Plain, session: Session, info: Option<Arc<UpstreamTlsInfo>>) -> Self {
+    fn new(plain: Plain, session: Box<Session>, info: Option<Arc<UpstreamTlsInfo>>) -> Self {
         Self {
             plain,
             session,
@@ -146,7 +147,7 @@ impl TlsSocket {
 
     /// The connection that rested.
     pub fn resumed(plain: Plain, RestingTls { session, info }: RestingTls) -> Self {
-        Self::new(plain, *session, info)
+        Self::new(plain, session, info)
     }
 
     /// True if it may rest: both directions are open, and all that has come is taken and sent.
@@ -162,8 +163,7 @@ impl TlsSocket {
     /// The kernel's.
     pub fn into_resting(self) -> io::Result<(OwnedFd, RestingTls)> {
         let Self { plain, session, info, .. } = self;
-        let tls = RestingTls { session: Box::new(session), info };
-        Ok((plain.into_socket()?, tls))
+        Ok((plain.into_socket()?, RestingTls { session, info }))
     }
 
     /// The socket below.
@@ -171,7 +171,7 @@ impl TlsSocket {
         &self.plain
     }
 
-    /// What was agreed on.
+    /// Version, suite and the like, as the access log shows them.
     pub fn info(&self) -> Option<&Arc<UpstreamTlsInfo>> {
         self.info.as_ref()
     }
