@@ -12,7 +12,8 @@ use http::{Method, Version, header, request};
 
 use super::io::ClientStream;
 use super::request_check::check;
-use crate::connection::served_connection::{Record, ServedConnection};
+use crate::connection::served_connection::ServedConnection;
+use crate::connection::served_connection::record::Record;
 use eyelet_http1::fields;
 use eyelet_http1::head::{Length, Request, Scanner, request_end, take_request};
 use eyelet_http1::head_bytes::request_bytes;

@@ -80,8 +80,8 @@ impl Intermediary {
         matches!(self, Self::Gateway)
     }
 
-    /// True if the upstream is told of the client and of the trace: it is the operator's. Others are
-    /// strangers.
+    /// True if the upstream is told of the client and of the trace: it is the operator's, and no
+    /// stranger's.
     pub fn tells_upstream(&self) -> bool {
         matches!(self, Self::Gateway | Self::Interceptor(Respondent::Inspector))
     }

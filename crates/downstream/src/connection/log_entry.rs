@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use super::resting::RestingFacts;
-use super::served_connection::{DROPPED, Record, ServedConnection};
+use super::served_connection::record::Record;
+use super::served_connection::{DROPPED, ServedConnection};
 use super::worker::Http;
 use eyelet_telemetry::request::Coded;
 

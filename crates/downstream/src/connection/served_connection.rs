@@ -3,7 +3,7 @@
 
 mod authority;
 mod identity;
-mod record;
+pub mod record;
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -12,11 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{Method, StatusCode, header, response};
+use http::{Method, StatusCode, header, request, response};
 
 use self::identity::ClientIdentity;
-pub use self::record::Record;
-use self::record::end_of_failure;
 use super::decoding::ClientDecoders;
 use super::inspected::Unanswered;
 use super::intermediary::Intermediary;
@@ -25,9 +23,10 @@ use super::page::page;
 use super::refusal::ProxyRefusal;
 use super::route::Route;
 use super::worker::Http;
+use eyelet_http1::fields::{self, Requester};
 use eyelet_http1::head::Length;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome, UpstreamName};
-use eyelet_telemetry::reason::{Limit, Reason, Shed};
+use eyelet_telemetry::reason::{Class, Limit, Reason, Shed};
 use eyelet_upstream::Upstream;
 
 /// How long an exchange may hold memory that other connections need while its bodies do not move.
@@ -272,6 +271,39 @@ impl ServedConnection {
         }
     }
 
+    /// The description of the client for an upstream, for requests to this authority.
+    pub fn identify_requester(
+        &self,
+        host: &str,
+        request: &mut request::Parts,
+    ) -> fields::ForwardedFields {
+        if !self.intermediary.tells_upstream() {
+            // It is not told the client's address.
+            return fields::via_alone(request.version);
+        }
+        self.identity.identify(host, request, self.trusts_client(), |version| {
+            Requester::new(self.info.client.ip(), host, version, self.client_certificate())
+        })
+    }
+
+    /// See [`ClientIdentity::is_tied`].
+    pub fn is_tied(&self, headers: &http::HeaderMap) -> bool {
+        self.identity.is_tied(headers)
+    }
+
+    /// The client's certificate in DER, if the rule tells the upstream.
+    fn client_certificate(&self) -> Option<&[u8]> {
+        let rule = self.route.as_ref().and_then(Route::requests);
+        let is_told = rule.is_some_and(|terminate| terminate.client_cert_header);
+        self.info.decided.client_certificate.as_deref().filter(|_| is_told).map(|leaf| &**leaf)
+    }
+
+    /// Whether to believe the client's fields on earlier hops.
+    pub fn trusts_client(&self) -> bool {
+        let trusted = &self.worker.shared.config.http.trusted_proxies;
+        trusted.iter().any(|net| net.contains(&self.info.client.ip()))
+    }
+
     /// The page for a request that has no response of an upstream.
     pub fn page(
         &self,
@@ -329,6 +361,14 @@ impl ServedConnection {
             info.decided.upstream = Some(UpstreamName::of(name));
         }
         info
+    }
+}
+
+/// A proxy has refused a request, or has failed to pass it on.
+fn end_of_failure(reason: Reason) -> End {
+    match reason.class() {
+        Class::Refused => End { outcome: Outcome::Refused, reason },
+        _ => End::failed(reason),
     }
 }
 

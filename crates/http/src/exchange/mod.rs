@@ -32,7 +32,8 @@ use eyelet_downstream::client::failure::Failure;
 use eyelet_downstream::client::io::ClientLost;
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::connection::log_entry::Written;
-use eyelet_downstream::connection::served_connection::{Record, ServedConnection};
+use eyelet_downstream::connection::served_connection::ServedConnection;
+use eyelet_downstream::connection::served_connection::record::Record;
 
 /// A request of a client and its response: what all steps need.
 pub struct Exchange<'a, 's> {

@@ -13,7 +13,8 @@ use eyelet_downstream::client::http2::Http2Stream;
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::connection::reason::request_reason;
 use eyelet_downstream::connection::resting::RestingState;
-use eyelet_downstream::connection::served_connection::{Record, ServedConnection};
+use eyelet_downstream::connection::served_connection::ServedConnection;
+use eyelet_downstream::connection::served_connection::record::Record;
 
 /// How long the rest of a request's body is discarded after the answer, and how long without a byte
 /// of it. On a slow line a client needs that long to notice the answer. The stream's memory is held

@@ -2,11 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 
-use eyelet_http1::fields::{self, Requester};
-use http::{header, request};
-
-use super::ServedConnection;
-use crate::connection::route::Route;
+use eyelet_http1::fields::{ForwardedFields, Requester};
+use http::{Version, header, request};
 
 /// Longest authority whose requester is kept for the next request: a host name and a port. A longer
 /// one would outlive the count of its head.
@@ -21,41 +18,24 @@ pub(super) struct ClientIdentity {
     is_tied: Cell<bool>,
 }
 
-impl ServedConnection {
-    /// The description of the client for an upstream, for requests to this authority.
-    pub fn identify_requester(
+impl ClientIdentity {
+    /// Tells an upstream who the client is, for a request to this authority. `new` describes a
+    /// client that has not asked for it last.
+    pub fn identify(
         &self,
         host: &str,
         request: &mut request::Parts,
-    ) -> fields::ForwardedFields {
-        if !self.intermediary.tells_upstream() {
-            // It is not told the client's address.
-            return fields::via_alone(request.version);
-        }
-        let mut last = self.identity.last.borrow_mut();
+        is_trusted: bool,
+        new: impl FnOnce(Version) -> Requester,
+    ) -> ForwardedFields {
+        let mut last = self.last.borrow_mut();
         let known = last.take().filter(|requester| requester.asks_for(host, request.version));
-        let client = self.info.client.ip();
-        let requester = known.unwrap_or_else(|| {
-            Requester::new(client, host, request.version, self.client_certificate())
-        });
-        let forwarded = requester.identify(&mut request.headers, self.trusts_client());
+        let requester = known.unwrap_or_else(|| new(request.version));
+        let forwarded = requester.identify(&mut request.headers, is_trusted);
         if host.len() <= HOST_BYTES_KEPT {
             *last = Some(requester);
         }
         forwarded
-    }
-
-    /// The client's certificate in DER, if the rule tells the upstream.
-    fn client_certificate(&self) -> Option<&[u8]> {
-        let rule = self.route.as_ref().and_then(Route::requests);
-        let is_told = rule.is_some_and(|terminate| terminate.client_cert_header);
-        self.info.decided.client_certificate.as_deref().filter(|_| is_told).map(|leaf| &**leaf)
-    }
-
-    /// Whether to believe the client's fields on earlier hops.
-    pub fn trusts_client(&self) -> bool {
-        let trusted = &self.worker.shared.config.http.trusted_proxies;
-        trusted.iter().any(|net| net.contains(&self.info.client.ip()))
     }
 
     /// Whether this request or one before it has said who the client is for all that follow on a
@@ -65,9 +45,8 @@ impl ServedConnection {
             let scheme = value.as_bytes().split(|byte| *byte == b' ').next().unwrap_or_default();
             [&b"ntlm"[..], b"negotiate"].iter().any(|name| scheme.eq_ignore_ascii_case(name))
         };
-        let is_tied =
-            self.identity.is_tied.get() || headers.get_all(header::AUTHORIZATION).iter().any(ties);
-        self.identity.is_tied.set(is_tied);
+        let is_tied = self.is_tied.get() || headers.get_all(header::AUTHORIZATION).iter().any(ties);
+        self.is_tied.set(is_tied);
         is_tied
     }
 }

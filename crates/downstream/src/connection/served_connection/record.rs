@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use eyelet_telemetry::info::{End, Measured, Outcome};
-use eyelet_telemetry::reason::{Class, Reason};
+use eyelet_telemetry::info::{End, Measured};
+use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::request::{Coded, RequestInfo};
 use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
 use eyelet_upstream::Upstream;
 use http::uri::PathAndQuery;
 use http::{Method, StatusCode, request};
 
-use super::ServedConnection;
+use super::{ServedConnection, end_of_failure};
 use crate::connection::intermediary::Intermediary;
 use crate::connection::resting::RestingFacts;
 use crate::connection::trace::{EndedExchange, ExchangeTrace, RestingTrace};
@@ -208,14 +208,6 @@ impl ServedConnection {
         if let Some(trace) = &mut record.trace {
             trace.ask(self.intermediary.tells_upstream().then_some(&mut request.headers));
         }
-    }
-}
-
-/// A proxy has refused a request, or has failed to pass it on.
-pub(super) fn end_of_failure(reason: Reason) -> End {
-    match reason.class() {
-        Class::Refused => End { outcome: Outcome::Refused, reason },
-        _ => End::failed(reason),
     }
 }
 
