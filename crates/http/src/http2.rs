@@ -614,7 +614,7 @@ impl ServedStreams {
     /// Writes the lines of the exchanges that rest: they have no task that does.
     fn end_rested(&self) {
         for (left, RestingStream { form, name, open, .. }) in self.streams.take_ended() {
-            end_rested(&self.served, &form, Some(&name), why(left).reason());
+            end_rested(&self.earlier, &form, Some(&name), why(left).reason());
             drop(open);
         }
     }

@@ -108,7 +108,7 @@ impl ServedStreams {
     fn end_unparked(self, forms: &[u8]) {
         self.streams.close(eyelet_h2::ErrorCode::NO_ERROR);
         let reason = Reason::Internal("an HTTP/2 connection that cannot be parked");
-        end_forms(&self.served, forms, &reason);
+        end_forms(&self.earlier, forms, &reason);
         self.end(Last::Close(reason));
     }
 }
