@@ -192,10 +192,7 @@ pub fn ends_here(request: &mut request::Parts) -> bool {
 pub fn to_upstream(request: &mut request::Parts, length: Length, upgrade: Option<HeaderValue>) {
     let headers = &mut request.headers;
     drop_hop_by_hop(headers);
-    // A head of HTTP/1.1 is read without it.
-    if request.version == Version::HTTP_2 {
-        headers.remove(header::HOST);
-    }
+    headers.remove(header::HOST);
     headers.remove(header::CONTENT_LENGTH);
     if request.version == Version::HTTP_10 {
         // RFC 9110 10.1.1: an HTTP/1.0 client does not wait for 100.

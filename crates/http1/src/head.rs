@@ -301,8 +301,8 @@ impl From<BadLine> for BadFields {
 }
 
 /// Reads the fields in their order, except that fields which are not passed on come last:
-/// hop-by-hop fields, and the length of a request, which is written anew. The map fills the gap of a
-/// removed field with its last one. That would change the order of the others. `Host` and most
+/// hop-by-hop fields, and the length of a request, which is written anew. The map fills the gap of
+/// a removed field with its last one. That would change the order of the others. `Host` and most
 /// `Connection` fields are only noted. The fields begin at `at`, and there are about as many as
 /// lines.
 fn read_fields(

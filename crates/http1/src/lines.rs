@@ -138,25 +138,25 @@ pub fn find_lf(bytes: &[u8]) -> Option<usize> {
     memchr(b'\n', &bytes[from..]).map(|found| from + found)
 }
 
-const LOW_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+const fn all(byte: u8) -> u64 {
+    byte as u64 * 0x0101_0101_0101_0101
+}
 
 /// The place of the first byte that is this one.
 #[inline]
 fn first_of(word: u64, byte: u8) -> Option<usize> {
-    let zero = word ^ (u64::from(byte) * 0x0101_0101_0101_0101);
-    // A byte keeps its high bit clear only if it is zero. No sum carries into the next byte.
-    let found = !(((zero & LOW_BITS) + LOW_BITS) | zero | LOW_BITS);
+    let zero = word ^ all(byte);
+    // Above a zero the borrow may make others look like zeros. The first of them is one.
+    let found = zero.wrapping_sub(all(1)) & !zero & all(0x80);
     (found != 0).then(|| found.trailing_zeros() as usize / 8)
 }
 
 /// ASCII letters in lower case, and other bytes as they are.
 const fn to_lower(word: u64) -> u64 {
-    const fn all(byte: u8) -> u64 {
-        byte as u64 * 0x0101_0101_0101_0101
-    }
-    let low = word & LOW_BITS;
+    // No sum carries into the next byte.
+    let low = word & all(0x7f);
     let (from_a, beyond_z) = (low + all(0x80 - b'A'), low + all(0x7f - b'Z'));
-    let is_upper = (from_a ^ beyond_z) & !word & !LOW_BITS;
+    let is_upper = (from_a ^ beyond_z) & !word & all(0x80);
     word | is_upper >> 2
 }
 

@@ -1,4 +1,4 @@
-//! Maps are kept and counted.
+//! Maps of fields are kept for later messages and counted, and dropped while memory is short.
 
 use super::*;
 
