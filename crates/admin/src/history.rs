@@ -21,34 +21,24 @@ const _: () = assert!(SAMPLES_MAX * size_of::<Sample>() <= BYTES_MAX);
 
 /// What a sample has beside its time. The first [`GAUGES`] are numbers at that time, the others
 /// what was counted since the sample before: 0 where there is none, or one of long ago.
-const SERIES: [(&str, fn(&Now<'_>) -> u64); 13] = [
-    ("open", |now| now.counted.connections),
-    ("parked", |now| now.counted.parked),
-    ("user_bytes", |now| now.memory_bytes[0]),
-    ("kernel_bytes", |now| now.memory_bytes[1]),
-    ("accepted", |now| now.counted.accepted),
-    ("refused", |now| now.counted.refused),
-    ("failed", |now| now.counted.failed),
-    ("handshakes_full", |now| {
-        now.counted.handshakes_tls12_full + now.counted.handshakes_tls13_full
-    }),
-    ("handshakes_resumed", |now| {
-        now.counted.handshakes_tls12_resumed + now.counted.handshakes_tls13_resumed
-    }),
-    ("handshakes_failed", |now| now.counted.handshakes_failed),
-    ("shed", |now| now.counted.shed),
-    ("bytes_to_client", |now| now.counted.bytes_to_client),
-    ("bytes_to_upstream", |now| now.counted.bytes_to_upstream),
+const SERIES: [&str; 13] = [
+    "open",
+    "parked",
+    "user_bytes",
+    "kernel_bytes",
+    "accepted",
+    "refused",
+    "failed",
+    "handshakes_full",
+    "handshakes_resumed",
+    "handshakes_failed",
+    "shed",
+    "bytes_to_client",
+    "bytes_to_upstream",
 ];
 const GAUGES: usize = 4;
 
 type Values = [u64; SERIES.len()];
-
-/// What samples are taken of.
-struct Now<'a> {
-    counted: &'a CounterValues,
-    memory_bytes: [u64; 2],
-}
 
 #[derive(Clone, Copy)]
 struct Sample {
@@ -70,8 +60,22 @@ struct Samples {
 impl History {
     /// Adds a sample. `memory_bytes` are the process' own, and the kernel's.
     pub(crate) fn add(&self, unix_seconds: u64, counted: &CounterValues, memory_bytes: [u64; 2]) {
-        let now = Now { counted, memory_bytes };
-        let now = SERIES.map(|(_, of)| of(&now));
+        let [user_bytes, kernel_bytes] = memory_bytes;
+        let now = [
+            counted.connections,
+            counted.parked,
+            user_bytes,
+            kernel_bytes,
+            counted.accepted,
+            counted.refused,
+            counted.failed,
+            counted.handshakes_tls12_full + counted.handshakes_tls13_full,
+            counted.handshakes_tls12_resumed + counted.handshakes_tls13_resumed,
+            counted.handshakes_failed,
+            counted.shed,
+            counted.bytes_to_client,
+            counted.bytes_to_upstream,
+        ];
         let samples = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let newest = samples.ring.back().map_or(0, |sample| sample.unix_seconds);
         let is_near = unix_seconds.saturating_sub(newest) <= GAP_SECONDS;
@@ -98,7 +102,7 @@ impl History {
             numbers.join(",")
         };
         let times = list(&|sample| sample.unix_seconds);
-        let series = SERIES.iter().enumerate().map(|(index, (name, _))| {
+        let series = SERIES.iter().enumerate().map(|(index, name)| {
             format!("\n\"{name}\":[{}]", list(&|sample| sample.values[index]))
         });
         let series: Vec<String> = series.collect();

@@ -126,14 +126,14 @@ impl Mistakes {
         }
     }
 
-    /// Those that were kept, in the order of the text.
+    /// Takes those that were kept, in the order of the text.
     pub(super) fn kept(&mut self, source: &Source<'_>) -> Vec<Diagnostic> {
         self.kept.sort_by_key(|(_, at, _)| *at);
         let kept = self.kept.drain(..);
         kept.map(|(severity, at, message)| source.diagnostic(severity, at, message)).collect()
     }
 
-    /// How many there are beyond those that are `shown`.
+    /// Counts those beyond the ones that are `shown`.
     pub(super) fn more(&self, file: &Path, shown: usize) -> Option<Diagnostic> {
         let left_out = self.errors + self.warnings - shown;
         let severity = if self.errors > 0 { Severity::Error } else { Severity::Warning };

@@ -359,6 +359,7 @@ fn each_entry<'t>(
     }
 }
 
+/// Returns the mistakes that were kept, and the number of the others.
 fn all(mut mistakes: Mistakes, path: &Path, text: &str) -> Vec<Diagnostic> {
     // A long list without mistakes is not searched for its lines.
     if mistakes.errors + mistakes.warnings == 0 {

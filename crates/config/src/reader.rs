@@ -228,7 +228,7 @@ impl<'t> Section<'t> {
         None
     }
 
-    /// Those of `keys` that the table has, and their places.
+    /// Finds those of `keys` that the table has, and their places.
     pub(super) fn present<'k>(
         &self,
         keys: &'k [&'k str],

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use crate::evidence::Evidence;
 use crate::labels::Labels;
-use crate::named::named;
+use crate::reason::named::named;
 use crate::reason::{Class, Reason};
 use crate::upstream::CountedAt;
 use crate::upstream_tls::UpstreamTlsInfo;

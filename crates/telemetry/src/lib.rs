@@ -15,7 +15,6 @@ pub mod info;
 pub mod labels;
 pub mod listing;
 pub mod log;
-mod named;
 pub mod reason;
 pub mod request;
 pub mod rule_hits;

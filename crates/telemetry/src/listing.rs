@@ -13,7 +13,7 @@ use serde::{Serialize, Serializer};
 
 use crate::info::{ConnectionInfo, NS_PER_MS, Parked, SharedInfo, UpstreamName};
 use crate::labels::Labels;
-use crate::named::named;
+use crate::reason::named::named;
 
 /// Bits of an id that count a worker's connections. The bits above are the worker.
 const COUNT_BITS: u32 = 48;

@@ -2,6 +2,7 @@
 //! and HTTP statuses are derived from it. Its text is for people: no code depends on it.
 
 mod error;
+pub(crate) mod named;
 mod parts;
 mod text;
 

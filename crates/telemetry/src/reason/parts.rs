@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use eyelet_wire::hello::{Malformed, NotTls, SniFault};
 use thiserror::Error;
 
-use crate::named::named;
+use super::named::named;
 
 named! {
     /// Who can do something about such an end.
