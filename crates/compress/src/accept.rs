@@ -121,8 +121,8 @@ impl AcceptedCodings {
         self.identity.or(self.any) == Some(0)
     }
 
-    /// The weights as numbers: 0 for a coding that is not named, else one more than its thousandths.
-    /// `None`: the field is missing.
+    /// The weights as numbers: 0 for a coding that is not named, else one more than its
+    /// thousandths. `None`: the field is missing.
     #[must_use]
     pub fn export(&self) -> Option<[u16; 7]> {
         let Self { zstd, br, gzip, dcz, dcb, identity, any, given } = *self;

@@ -244,8 +244,9 @@ fn requests_that_wait_move_at_every_upgrade_and_lose_nothing() {
     }
     of_early.write_all(b"llo").unwrap();
     expect(&mut early, b"llo");
-    // The clients' connections serve on, each line is written once, and the rule is known.
-    for client in [&mut poll, &mut head_poll, &mut upload, &mut early, &mut chunked] {
+    // The clients' connections serve on, but for the one whose response came before its body: its
+    // next request might not follow that. Each line is written once, and the rule is known.
+    for client in [&mut poll, &mut head_poll, &mut upload, &mut chunked] {
         client.write_all(b"GET /next HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
         let mut app = scene.http.take();
         head(&mut app);

@@ -1,5 +1,5 @@
 //! Asks an upstream for a response: finds a connection, sends the request on it, and waits for the
-//! response's head. Asks again where that can do nothing twice. A request that waits for long rests.
+//! response's head. Asks again where that can do nothing twice. A request that waits rests.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -9,8 +9,8 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, response};
 
 use super::find::{Chosen, FoundUpstream, Want};
+use super::passing::REST_AFTER;
 use super::request_body::RequestCoding;
-use super::resting::REST_AFTER;
 use super::retry::Tries;
 use super::transfer::Upload;
 use super::{Exchange, room};
@@ -30,6 +30,10 @@ use eyelet_upstream::request::{NoAnswer, UpstreamRequest};
 
 /// Interim responses to one request: each is a TLS record to the client.
 const INTERIM_MAX: usize = 100;
+
+/// A request that was made as its client makes it has a response that fits.
+pub const NO_FIT: Failure =
+    Failure::Answer(Reason::Internal("a response was to be asked for twice"));
 
 /// A request on its way to an upstream.
 pub struct SentRequest<'a> {
@@ -52,7 +56,7 @@ pub struct Answered<'a> {
 /// What came of a request.
 // Moving the larger variant costs less than a box for each request.
 #[allow(clippy::large_enum_variant)]
-pub enum Asked<'a> {
+pub enum AskResult<'a> {
     /// Its response has begun.
     Answered(Answered<'a>),
     /// It rests.
@@ -71,7 +75,7 @@ pub struct RestingRequest<'a> {
 
 /// Conditions that the response of a request must fit.
 #[derive(Clone, Copy)]
-pub struct Terms<'r> {
+pub struct ResponseTerms<'r> {
     /// The codings that the client and the edge accept.
     pub wanted: &'r RequestCodings,
     /// How names of the origin are translated.
@@ -80,7 +84,7 @@ pub struct Terms<'r> {
     pub switch: Option<&'r HeaderValue>,
 }
 
-impl Terms<'_> {
+impl ResponseTerms<'_> {
     /// True if a request may rest with them: no other needs its head.
     fn may_rest(&self) -> bool {
         self.origin.is_none() && self.switch.is_none() && self.wanted.may_rest()
@@ -116,8 +120,8 @@ impl<'a> Exchange<'a, '_> {
     pub(super) async fn ask(
         &mut self,
         mut request: UpstreamRequest<'_>,
-        terms: Terms<'_>,
-    ) -> Result<Asked<'a>, Failure> {
+        terms: ResponseTerms<'_>,
+    ) -> Result<AskResult<'a>, Failure> {
         // Others run first, so that an upstream's end is seen. Streams of HTTP/2 began behind them.
         if !self.stream.is_multiplexed() {
             others_first().await;
@@ -142,14 +146,14 @@ impl<'a> Exchange<'a, '_> {
             let why = match self.wait_for_head(&mut asked, wait).await {
                 Ok(HeadEvent::Response(response)) => {
                     self.note_answered(&mut asked, &response);
-                    return Ok(Asked::Answered(Answered { asked, response }));
+                    return Ok(AskResult::Answered(Answered { asked, response }));
                 }
                 Ok(HeadEvent::Rests(since, is_begun)) => {
                     let is_wanted = !is_begun && tries.may_go_on(&asked.found, &request);
                     let head = is_wanted.then(|| asked.found.upstream.head(&request).freeze());
                     // Without a longer one it is not sent again.
                     let repeat = head.filter(|head| head.len() <= REPEAT_BYTES_MAX);
-                    return Ok(Asked::Rests(RestingRequest { asked, since, repeat }));
+                    return Ok(AskResult::Rests(RestingRequest { asked, since, repeat }));
                 }
                 Err(NoHead::Failure(failure)) => return Err(failure),
                 Err(NoHead::Upstream(why)) => why,
@@ -302,8 +306,10 @@ impl<'a> Exchange<'a, '_> {
         while let Poll::Ready(wait_error) = self.stream.poll_late(task) {
             let left = self.wait_max(upload).saturating_sub(moved.elapsed());
             if matches!(wait_error, WaitError::Late) && !left.is_zero() {
-                // It was only to rest.
-                self.stream.due_in(left);
+                // It was only to rest. The clock of deadlines may be ahead by a step, and what
+                // keeps it awake may be over later.
+                let rest_in = REST_AFTER.checked_sub(moved.elapsed()).filter(|it| !it.is_zero());
+                self.stream.due_in(left.min(rest_in.unwrap_or(self.served.progress_wait())));
                 continue;
             }
             if upload.done {

@@ -10,12 +10,13 @@ use eyelet_compress::fields::lists;
 use http::{HeaderMap, Method, header};
 
 use super::Exchange;
-use super::ask::{Answered, HeadEvent, HeadWait, RestingRequest, SentRequest, Terms};
+use super::ask::{
+    Answered, HeadEvent, HeadWait, NO_FIT, ResponseTerms, RestingRequest, SentRequest,
+};
 use super::end::ExchangeEnd;
 use super::find::FoundUpstream;
-use super::passing::{BodyProgress, Passing};
-use super::resting::{REST_AFTER, Resting, RestingSocket};
-use super::serve::NO_FIT;
+use super::passing::{BodyProgress, Passing, REST_AFTER};
+use super::resting::{Resting, RestingSocket};
 use super::transfer::{Download, Upload, rest_websocket, resumed_websocket};
 use eyelet_downstream::client::failure::{Failure, NoHead};
 use eyelet_downstream::client::stream::Stream;
@@ -87,7 +88,11 @@ pub async fn resume(
 
 /// A request's head as its upstream got it.
 fn read_head(head: &[u8]) -> Option<Request> {
-    take_request(&mut head.into(), &mut Scanner::default(), REPEAT_BYTES_MAX).ok()?
+    let read = take_request(&mut head.into(), &mut Scanner::default(), REPEAT_BYTES_MAX);
+    let mut request = read.ok()??;
+    // It is written from the authority.
+    request.parts.headers.remove(header::HOST);
+    Some(request)
 }
 
 impl<'a> Exchange<'a, '_> {
@@ -130,7 +135,7 @@ impl<'a> Exchange<'a, '_> {
         method: &Method,
         wanted: &RequestCodings,
     ) -> Result<ExchangeEnd, Failure> {
-        let terms = Terms { wanted, origin: None, switch: None };
+        let terms = ResponseTerms { wanted, origin: None, switch: None };
         let wait = HeadWait { method, may_rest: true, since: Some(since) };
         match self.wait_for_head(&mut asked, wait).await {
             Ok(HeadEvent::Response(response)) => {
@@ -156,7 +161,7 @@ impl<'a> Exchange<'a, '_> {
     async fn ask_again(
         &mut self,
         Request { parts, length, .. }: &Request,
-        terms: Terms<'_>,
+        terms: ResponseTerms<'_>,
     ) -> Result<ExchangeEnd, Failure> {
         let authority = parts.uri.authority().ok_or(NO_EXCHANGE)?;
         let request = UpstreamRequest {

@@ -17,10 +17,6 @@ use eyelet_telemetry::upstream::OpenExchange;
 use eyelet_upstream::socket::tls::RestingTls;
 use zeroize::Zeroizing;
 
-/// How long nothing has moved before an exchange rests: longer than the pauses of a response that
-/// is being made. To rest and to go on costs as much as a small request.
-pub const REST_AFTER: Duration = Duration::from_secs(1);
-
 /// The remainder of an exchange that rests.
 pub struct Resting {
     pub(super) socket: OwnedFd,

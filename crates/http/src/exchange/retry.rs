@@ -59,7 +59,7 @@ impl<'a> Tries<'a> {
 
     /// Says if the request is sent again where this upstream closes without a response.
     pub fn may_go_on(&self, found: &FoundUpstream, request: &UpstreamRequest<'_>) -> bool {
-        let left = |at: &Chosen| at.group.members.len() - 1 > self.tried.count();
+        let left = |at: &Chosen| self.tried.count() + 1 < at.group.members.len();
         let has_other = found.chosen.as_ref().is_some_and(left);
         self.is_harmless_twice && (has_other || request.again && found.upstream.is_reused())
     }

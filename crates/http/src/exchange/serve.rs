@@ -5,7 +5,7 @@ use bytes::Bytes;
 use eyelet_compress::fields::lists;
 use http::{HeaderMap, Method, StatusCode, header, request, response};
 
-use super::ask::{Answered, Asked, SentRequest, Terms};
+use super::ask::{Answered, AskResult, NO_FIT, ResponseTerms, SentRequest};
 use super::end::ExchangeEnd;
 use super::find::FoundUpstream;
 use super::passing::Passing;
@@ -29,10 +29,6 @@ use eyelet_recoding::NearRequest;
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::request::Coded;
 use eyelet_upstream::request::{BodyCodings, UpstreamRequest};
-
-/// A request that was made as its client makes it has a response that fits.
-pub(super) const NO_FIT: Failure =
-    Failure::Answer(Reason::Internal("a response was to be asked for twice"));
 
 /// Runs one exchange to its end, and writes its access line. It takes the fields of the request.
 /// The request stays where it is, because a move into each future would be a copy.
@@ -136,13 +132,14 @@ impl<'a> Exchange<'a, '_> {
         };
         let _counted = room::take_request(served, self.stream, request)?;
         let (origin, switch) = (origin.as_ref(), switch.as_ref());
-        let end = self.ask_and_pass(asked, Terms { wanted: &wanted, origin, switch }).await?;
+        let end =
+            self.ask_and_pass(asked, ResponseTerms { wanted: &wanted, origin, switch }).await?;
         if let Some(end) = end {
             return Ok(end);
         }
         let Some(parts) = compressors.again(&mut wanted, request) else { return Err(NO_FIT) };
         let asked = UpstreamRequest { parts: &parts, ..asked };
-        let again = self.ask_and_pass(asked, Terms { wanted: &wanted, origin, switch });
+        let again = self.ask_and_pass(asked, ResponseTerms { wanted: &wanted, origin, switch });
         Box::pin(again).await?.ok_or(NO_FIT)
     }
 
@@ -151,13 +148,13 @@ impl<'a> Exchange<'a, '_> {
     pub(super) async fn ask_and_pass(
         &mut self,
         request: UpstreamRequest<'_>,
-        terms: Terms<'_>,
+        terms: ResponseTerms<'_>,
     ) -> Result<Option<ExchangeEnd>, Failure> {
         match self.ask(request, terms).await? {
-            Asked::Answered(answered) => {
+            AskResult::Answered(answered) => {
                 self.pass_answer(answered, &request.parts.headers, terms).await
             }
-            Asked::Rests(resting) => self.rest_before_head(resting, terms.wanted).map(Some),
+            AskResult::Rests(resting) => self.rest_before_head(resting, terms.wanted).map(Some),
         }
     }
 
@@ -167,7 +164,7 @@ impl<'a> Exchange<'a, '_> {
         &mut self,
         Answered { asked, mut response }: Answered<'a>,
         fields_asked: &HeaderMap,
-        Terms { wanted, origin, switch }: Terms<'_>,
+        ResponseTerms { wanted, origin, switch }: ResponseTerms<'_>,
     ) -> Result<Option<ExchangeEnd>, Failure> {
         let served = self.served;
         let SentRequest { found, upload, .. } = asked;

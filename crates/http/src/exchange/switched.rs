@@ -11,7 +11,7 @@ use bytes::BytesMut;
 use eyelet_wire::websocket::{CLOSE_TO_CLIENT, close_to_server};
 use http::HeaderValue;
 
-use super::resting::REST_AFTER;
+use super::passing::REST_AFTER;
 use eyelet_downstream::client::io::{ClientLost, ClientStream, send_all};
 use eyelet_downstream::connection::resting::{RestingExchange, RestingFacts, RestingState};
 use eyelet_downstream::connection::served_connection::ServedConnection;

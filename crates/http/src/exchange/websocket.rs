@@ -15,8 +15,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{StatusCode, response};
 
 use super::Exchange;
-use super::passing::Passing;
-use super::resting::REST_AFTER;
+use super::passing::{Passing, REST_AFTER};
 use super::transfer::{Broken, Download, Upload};
 use eyelet_downstream::client::exchange_error::ExchangeError;
 use eyelet_downstream::client::failure::Failure;

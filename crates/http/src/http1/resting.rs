@@ -48,7 +48,8 @@ fn note_clock(
     (since, idle_max): (Instant, Duration),
 ) -> Duration {
     // The engine has one timeout for all exchanges, and this one may have another.
-    let (timeout, idle) = (served.worker.shared.config.http.body_timeout, since.elapsed());
+    let newest = served.worker.newer().unwrap_or_else(|| served.worker.clone());
+    let (timeout, idle) = (newest.shared.config.http.body_timeout, since.elapsed());
     if idle_max == timeout {
         return idle;
     }
