@@ -470,7 +470,7 @@ fn the_end_of_the_process_says_what_an_earlier_configuration_loses() {
 #[test]
 fn a_span_rests_with_its_exchange_and_moves() {
     let collector = Collector::new();
-    let mut web = Web::with(Upstream::by_hand(), "", &collector.settings(""));
+    let mut web = Web::with(Upstream::by_hand(), "", &collector.settings("sample = 1"));
     let mut client = web.connect();
     client.write_all(b"GET /events HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
     let mut app = web.app.take();
