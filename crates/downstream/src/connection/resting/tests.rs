@@ -83,7 +83,7 @@ fn the_stored_form_is_read_for_ever() {
 /// the allocator adds, a long poll stays far below 600.
 #[test]
 fn a_request_that_waits_is_small() {
-    assert_eq!(packed(&poll()).len(), 54, "of which the head has 4");
+    assert_eq!(packed(&poll()).len(), 56, "of which the head has 4");
 }
 
 #[test]
