@@ -7,8 +7,7 @@ use std::sync::Arc;
 use rustls::client::Resumption;
 use rustls::{ClientConfig, HandshakeKind};
 
-use crate::support::client::TLS13;
-use crate::support::crowd::{From, Manner, Multitude, each, light, many, permit};
+use crate::support::crowd::{From, Manner, Multitude, each, many, permit, quick};
 use crate::support::memory::{Memory, mib};
 use crate::support::{Edge, Pki, Tls, until};
 
@@ -90,8 +89,8 @@ fn runs_of_single_requests_leave_nothing() {
 fn leave_nothing(scheme: &str) {
     let _permit = permit(2 * AT_ONCE);
     let scene = Scene::new(scheme);
-    let full = light(TLS13, Resumption::disabled());
-    let tickets = light(TLS13, Resumption::in_memory_sessions(TICKETS_A_NAME * AT_ONCE));
+    let full = quick(Resumption::disabled());
+    let tickets = quick(Resumption::in_memory_sessions(TICKETS_A_NAME * AT_ONCE));
     let app = |_| String::from("app.test");
     // The program's own pages and tables: what a first connection needs is no creep.
     drop(many(4, |_| {

@@ -14,8 +14,8 @@ use rustls::ClientConfig;
 use rustls::client::Resumption;
 
 use crate::support;
-use crate::support::client::{TLS13, echo, handshake};
-use crate::support::crowd::{From, Manner, Multitude, each, light, many, permit, sized, stuff};
+use crate::support::client::{echo, handshake};
+use crate::support::crowd::{From, Manner, Multitude, each, many, permit, quick, sized, stuff};
 use crate::support::edge::LISTENER;
 use crate::support::memory::{Memory, Watch, is_counted, mib};
 use crate::support::{Edge, Hello, Pki, SOON, Tls, Visited, Visits, until};
@@ -81,7 +81,7 @@ impl Scene {
         );
         let config = format!("{workers}{LISTENER}{rules}");
         let edge = Edge::start_whole(&pki.folder, &config, |_| ());
-        let config = light(TLS13, Resumption::disabled());
+        let config = quick(Resumption::disabled());
         let scene = Self { _pki: pki, _echo: calm, _flooded: flooded, _deaf: deaf, edge, config };
         echo(&mut scene.calm(From::loopback(1)).unwrap(), b"before the flood");
         scene

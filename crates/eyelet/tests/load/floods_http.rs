@@ -13,8 +13,8 @@ use rustls::ClientConfig;
 use rustls::client::Resumption;
 use serde_json::Value;
 
-use crate::support::client::{TLS13, handshake};
-use crate::support::crowd::{From, Manner, Multitude, each, light, many, permit, sized, stuff};
+use crate::support::client::handshake;
+use crate::support::crowd::{From, Manner, Multitude, each, many, permit, quick, sized, stuff};
 use crate::support::memory::{Memory, Watch, is_counted, mib};
 use crate::support::{A_WHILE, Edge, Pki, Tls, Visits, noise};
 
@@ -107,7 +107,7 @@ impl Scene {
             calm_rule.replace("app.test", "calm.app.test").replace("\"app\"", "\"calm\""),
         );
         let edge = Edge::start(&pki.folder, &rules);
-        let one = light(TLS13, Resumption::disabled());
+        let one = quick(Resumption::disabled());
         let mut two = ClientConfig::clone(&one);
         two.alpn_protocols = vec![b"h2".to_vec()];
         let (_pki, _calm, _flooded, two) = (pki, calm, flooded, Arc::new(two));

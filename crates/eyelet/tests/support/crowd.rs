@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
 
 use super::SOON;
-use super::client::{Tls, Versions, handshake};
+use super::client::{TLS13, Tls, Versions, handshake};
 use super::frames::{END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame, literal};
 
 /// Threads that connect: as many as keep two cores busy while some wait.
@@ -184,7 +184,26 @@ pub fn stuff<W: Write + Send>(clients: &mut [W], piece: &[u8]) {
 /// A client that believes any certificate, which others test, and does so at once: the edge is
 /// what is to be busy. Without resumption unless it is asked for.
 pub fn light(versions: Versions, resumption: Resumption) -> Arc<ClientConfig> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
+    gullible(aws_lc_rs::default_provider(), versions, resumption)
+}
+
+/// Makes a light client by TLS 1.3 with the cipher suite and the group that cost least: for crowds
+/// whose handshakes are not what is looked at.
+pub fn quick(resumption: Resumption) -> Arc<ClientConfig> {
+    let provider = CryptoProvider {
+        cipher_suites: vec![aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256],
+        kx_groups: vec![aws_lc_rs::kx_group::X25519],
+        ..aws_lc_rs::default_provider()
+    };
+    gullible(provider, TLS13, resumption)
+}
+
+fn gullible(
+    provider: CryptoProvider,
+    versions: Versions,
+    resumption: Resumption,
+) -> Arc<ClientConfig> {
+    let provider = Arc::new(provider);
     let mut config = ClientConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(versions)
         .unwrap()

@@ -20,9 +20,9 @@ pub struct Memory {
 
 impl Memory {
     pub fn of(pid: Pid) -> Self {
-        let pid = pid.as_raw_nonzero();
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-        let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+        let status = status(pid);
+        let rollup = format!("/proc/{}/smaps_rollup", pid.as_raw_nonzero());
+        let rollup = std::fs::read_to_string(rollup).unwrap();
         Self {
             resident: field(&status, "VmRSS:"),
             resident_peak: field(&status, "VmHWM:"),
@@ -60,6 +60,12 @@ impl Memory {
         }
         seen
     }
+}
+
+/// What the kernel counts as it goes. For what is exact, `smaps_rollup`, it walks all pages: that
+/// takes up to a millisecond, in which the process cannot map any.
+fn status(pid: Pid) -> String {
+    std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).unwrap()
 }
 
 /// In MiB, for messages.
@@ -133,15 +139,14 @@ impl Watch {
                 if look % 2 == 0 {
                     rustix::process::kill_process(pid, Signal::USR1).unwrap();
                 }
-                let now = Memory::of(pid);
-                most.resident = most.resident.max(now.resident);
-                most.resident_peak = now.resident_peak;
-                most.anonymous = most.anonymous.max(now.anonymous);
+                let status = status(pid);
+                most.resident = most.resident.max(field(&status, "VmRSS:"));
+                most.resident_peak = field(&status, "VmHWM:");
+                most.anonymous = most.anonymous.max(field(&status, "RssAnon:"));
                 // Not before the first look: a flood may be over before this thread runs.
                 if stopped.load(Ordering::Relaxed) {
                     break;
                 }
-                // The kernel walks all pages for a look: it takes up to a millisecond.
                 thread::sleep(Duration::from_millis(50));
             }
             most
