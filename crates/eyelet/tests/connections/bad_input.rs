@@ -108,10 +108,10 @@ fn ten_thousand_half_hellos_at_once() {
     });
     let peak = scene.edge.rss_bytes().saturating_sub(rss);
     until("each half hello's line", || {
-        let late = |line: &&serde_json::Value| {
+        let late = |line: &serde_json::Value| {
             line["reason"].as_str().is_some_and(|reason| reason.contains("hello_timeout"))
         };
-        (scene.edge.lines().iter().filter(late).count() >= wanted).then_some(())
+        (scene.edge.count(late) >= wanted).then_some(())
     });
     let open = scene.edge.descriptors();
     drop(held);

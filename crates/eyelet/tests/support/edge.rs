@@ -116,7 +116,7 @@ impl Edge {
                     self.log()
                 );
             }
-            thread::sleep(super::POLL);
+            super::pause(began);
         }
     }
 
@@ -171,7 +171,7 @@ impl Edge {
         while self.sockets() > at_most {
             let open = self.sockets();
             assert!(began.elapsed() < SOON, "{open} sockets are open, not {at_most}");
-            thread::sleep(super::POLL);
+            super::pause(began);
         }
     }
 
@@ -181,7 +181,7 @@ impl Edge {
         while self.descriptors() > at_most {
             let open = self.descriptors();
             assert!(began.elapsed() < SOON, "{open} descriptors are open, not {at_most}");
-            thread::sleep(super::POLL);
+            super::pause(began);
         }
     }
 
@@ -202,7 +202,7 @@ impl Edge {
                 return eprintln!("{grown} bytes more than before");
             }
             assert!(began.elapsed() < SOON, "{grown} bytes more than before, not {grown_max}");
-            thread::sleep(super::POLL);
+            super::pause(began);
         }
     }
 
@@ -241,7 +241,7 @@ impl Edge {
     fn wait_readers(&self) {
         let began = std::time::Instant::now();
         while !self.readers.iter().all(JoinHandle::is_finished) && began.elapsed() < SOON {
-            thread::sleep(super::POLL);
+            super::pause(began);
         }
     }
 

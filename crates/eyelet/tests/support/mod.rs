@@ -51,8 +51,17 @@ pub const SOON: Duration = Duration::from_secs(60);
 pub const A_WHILE: Duration = Duration::from_millis(300);
 
 const POLL: Duration = Duration::from_millis(3);
+/// The longest time between two looks. A look may go through ten thousand lines, and eight tests
+/// look at a time.
+const POLL_MAX: Duration = Duration::from_millis(20);
 /// Looks in [`A_WHILE`].
 const LOOKS: u128 = A_WHILE.as_millis() / POLL.as_millis();
+
+/// Waits a little before another look, and longer the longer it was looked: what is seen late is so
+/// by a twentieth of the time that it took.
+pub fn pause(began: Instant) {
+    std::thread::sleep((began.elapsed() / 20).clamp(POLL, POLL_MAX));
+}
 
 /// Polls until there is an answer; panics with `what` when there is none in [`SOON`].
 pub fn until<T>(what: &str, mut answer: impl FnMut() -> Option<T>) -> T {
@@ -62,7 +71,7 @@ pub fn until<T>(what: &str, mut answer: impl FnMut() -> Option<T>) -> T {
             return answer;
         }
         assert!(began.elapsed() < SOON, "waited {SOON:?} in vain for: {what}");
-        std::thread::sleep(POLL);
+        pause(began);
     }
 }
 

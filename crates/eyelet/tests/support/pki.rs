@@ -1,7 +1,7 @@
 //! A certificate authority of each test's own: servers with each kind of key, clients, strangers.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 use rcgen::{
@@ -22,6 +22,13 @@ pub struct Pki {
     ca: rcgen::Certificate,
     issuer: Issuer<'static, KeyPair>,
 }
+
+/// The key of all RSA certificates of a test program: to make one takes as long as a hundred
+/// handshakes.
+static RSA_KEY: LazyLock<String> = LazyLock::new(|| {
+    let key = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048);
+    key.unwrap().serialize_pem()
+});
 
 /// A certificate with its key.
 pub struct Leaf {
@@ -99,7 +106,7 @@ impl Pki {
         let key = match kind {
             Kind::P256 => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
             Kind::P384 => KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384),
-            Kind::Rsa => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048),
+            Kind::Rsa => KeyPair::from_pem(&RSA_KEY),
         };
         let key = key.unwrap();
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();

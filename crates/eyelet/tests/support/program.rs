@@ -114,7 +114,7 @@ impl Talk {
             let ended = self.readers.iter().all(thread::JoinHandle::is_finished);
             let over = began.elapsed() > super::SOON || ended;
             assert!(!over || self.said().contains(text), "no {text:?} in:\n{}", self.said());
-            thread::sleep(super::POLL);
+            super::pause(began);
         }
     }
 
@@ -143,7 +143,7 @@ impl Talk {
                 break status;
             }
             assert!(began.elapsed() < limit, "it does not end; it said:\n{}", self.said());
-            thread::sleep(super::POLL);
+            super::pause(began);
         };
         for reader in self.readers.drain(..) {
             reader.join().unwrap();
