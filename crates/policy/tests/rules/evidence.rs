@@ -1,10 +1,6 @@
 //! Tables for rules on evidence and shadow rules: what is asked, when, and the verdict. All through
 //! the public interface, with real hello bytes.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod words;
-
 use std::cell::RefCell;
 
 use eyelet_policy::{
@@ -12,7 +8,8 @@ use eyelet_policy::{
     Rules,
 };
 use eyelet_wire::alert::AlertDescription;
-use words::{Given, Words, refuse, rule};
+
+use crate::words::{Given, Words, refuse, rule};
 
 use EvidenceKind::{Certificate as ByCertificate, Connect, Dns};
 

@@ -1,10 +1,6 @@
 //! Tables of rules, connections and verdicts, to be read like a policy manual. All through the
 //! public interface, with real hello bytes.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod words;
-
 use std::sync::Arc;
 
 use eyelet_policy::{
@@ -13,7 +9,8 @@ use eyelet_policy::{
 };
 use eyelet_wire::alert::AlertDescription as Alert;
 use eyelet_wire::hello::SniFault;
-use words::{Given, Words, refuse, rule};
+
+use crate::words::{Given, Words, refuse, rule};
 
 /// `Ok(rule)`: that rule (from 0) takes it. `Err((rule, why))`: refused, by that rule or by none.
 type Expected = Result<u32, (Option<u32>, Refusal)>;

@@ -1,11 +1,8 @@
 //! Tables of rules that can never match, and the time that a long list takes.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod words;
-
 use eyelet_policy::{Covered, ListId, Matcher, NamePattern, Rule, RuleId, Rules};
-use words::{Words, refuse, rule};
+
+use crate::words::{Words, refuse, rule};
 
 /// The rules that cover the last rule of a list.
 fn covering(rules: &[Rule]) -> Vec<u32> {

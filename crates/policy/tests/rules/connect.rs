@@ -1,14 +1,11 @@
 //! Rules on the target of a CONNECT: what they decide before a hello, and which cover which.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod words;
-
 use eyelet_policy::{
     Conditions, Decision, Fact, Facts, Matcher, Needs, Refusal, Rule, RuleId, Rules, Verdict,
 };
 use eyelet_wire::connect::{ConnectPeek, ConnectReader, Target};
-use words::{Words, refuse, rule};
+
+use crate::words::{Words, refuse, rule};
 
 fn target(text: &str) -> Target {
     let head = format!("CONNECT {text} HTTP/1.0\r\n\r\n");
@@ -119,7 +116,7 @@ fn a_target_that_no_rule_can_take_is_refused_before_its_hello() {
 /// An early refusal is never wrong: a hello that has the target's name is refused, too.
 #[test]
 fn a_hello_with_the_name_is_refused_as_its_target_was() {
-    use words::Given;
+    use crate::words::Given;
     let pool = [
         rule().sni(&["a.test"]),
         refuse().sni(&["*.test"]),

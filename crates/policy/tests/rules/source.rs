@@ -1,14 +1,12 @@
 //! The loop of a decision, against a source that knows some facts at once and waits for others.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod words;
 
 use eyelet_policy::{
     Conditions, Decision, Fact, FactSet, FactSource, Facts, Refusal, Rule, RuleId, Rules, Verdict,
 };
 use eyelet_wire::connect::Target;
 use eyelet_wire::hello::HelloFacts;
-use words::{Words, refuse, rule};
+
+use crate::words::{Words, refuse, rule};
 
 /// Facts of which some must be waited for. It counts fetches.
 struct Source<'a> {

@@ -1,10 +1,6 @@
 //! Compares the indexed decision with a walker that looks at every rule in turn, for random lists.
 //! The walker is written from the manual and shares no code with the index.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod words;
-
 use std::sync::Arc;
 
 use eyelet_policy::{
@@ -13,7 +9,8 @@ use eyelet_policy::{
 };
 use eyelet_wire::hello::HelloName;
 use proptest::prelude::*;
-use words::{Given, Words, refuse, rule};
+
+use crate::words::{Given, Words, refuse, rule};
 
 /// A rule as the walker reads it, with its compiled form.
 #[derive(Clone, Debug)]
