@@ -234,7 +234,7 @@ impl Exchange<'_, '_> {
 
     /// True if a request that waits for its response rests now. Nothing has moved since then.
     pub(super) fn rests_before_head(&self, asked: &SentRequest<'_>, since: Instant) -> bool {
-        let is_leaving = self.served.worker.engine.is_leaving();
+        let is_leaving = self.served.worker.engine.rests_at_once();
         // Most requests wait for less.
         if !is_leaving && !self.stream.is_late() {
             return false;

@@ -241,7 +241,7 @@ async fn copy(
         }
         let may_rest = leaving.is_none() && may_rest(client, served, upstream, ways);
         // One that leaves for another process rests at once.
-        if may_rest && served.worker.engine.is_leaving() {
+        if may_rest && served.worker.engine.rests_at_once() {
             return Poll::Ready(Copied::Rests);
         }
         let ended = match ready!(client.handle.poll_ready(task, &[], 0)) {
