@@ -337,7 +337,8 @@ fn settings_wake_a_connection_whose_table_is_smaller_than_ours() {
         ParkedConnection::from_bytes(bytes).unwrap().answer(&input, 0, &mut Vec::new())
     };
     assert_eq!(answered(&bytes), ParkedAnswer::Wake { consumed: 0 });
-    assert!(
-        matches!(answered(parked.as_bytes()), ParkedAnswer::NeedMore { consumed, .. } if consumed == input.len())
-    );
+    assert!(matches!(
+        answered(parked.as_bytes()),
+        ParkedAnswer::NeedMore { consumed, .. } if consumed == input.len()
+    ));
 }
