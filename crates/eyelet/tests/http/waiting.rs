@@ -98,7 +98,6 @@ fn a_request_at_rest_is_sent_again_where_a_kept_connection_ends() {
     asked.app.write_all(OK).unwrap();
     assert_eq!(hear(&mut asked.client, "GET").body, b"hello");
     assert_eq!(asked.access_line()["http"]["status"], 200);
-    asked.goes_on();
 }
 
 /// What the response's framing and its fields depend on rests with the request.
