@@ -38,7 +38,6 @@ const FLAT: &[(&str, usize)] = &[
     ("crates/probe/src", 17),
     ("crates/sys/src", 17),       // a file for each kind of descriptor
     ("crates/telemetry/src", 18), // what is known of a connection, value by value
-    ("crates/upstream/src", 17),
 ];
 /// Less than this cannot say what a file does.
 const HEAD_BYTES_MIN: usize = 40;
@@ -116,6 +115,7 @@ const PURE: &[&str] = &[
     "crates/compress",
     "crates/h2",
     "crates/http1",
+    "crates/multiplex",
 ];
 /// What lies directly under `std` (or `core`) and is not for them.
 const IMPURE_STD: &[&str] = &["env", "fs", "io", "os", "process", "thread"];

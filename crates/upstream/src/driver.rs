@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use eyelet_memory::budget::Counted;
+use eyelet_multiplex::FrameQueue;
 use tokio::io::AsyncWrite;
 use tokio::time::{Sleep, sleep};
 
@@ -19,6 +21,8 @@ use super::windows::STREAM_WINDOW_BYTES;
 
 /// Bytes that are read before other tasks run, which take them: what a cache holds.
 const READ_BYTES: usize = 64 << 10;
+/// Pieces given to one vectored write.
+const SLICES: usize = 16;
 /// How long a connection without streams may be silent before it is pinged. Doubled each time.
 const PING_AFTER: Duration = Duration::from_secs(5);
 /// How long the pong may take, and the last bytes to an upstream that nobody needs any more.
@@ -30,7 +34,7 @@ pub async fn drive(link: Rc<RefCell<Link>>, mut socket: Socket, _held: (Descript
     let mut is_writable = true;
     let end = poll_fn(|task| {
         let link = &mut *link.borrow_mut();
-        link.driven_by(task);
+        link.mux.driver.waits(task);
         let moved = poll_link(link, &mut socket, &mut is_writable, task);
         link.recount();
         match moved {
@@ -42,13 +46,13 @@ pub async fn drive(link: Rc<RefCell<Link>>, mut socket: Socket, _held: (Descript
     link.borrow_mut().end(end);
     // GOAWAY goes out if the socket takes it at once.
     poll_fn(|task| {
-        let _ = link.borrow_mut().output.poll_write(task, &mut socket);
+        let _ = poll_write(&mut link.borrow_mut().mux.out, task, &mut socket);
         let _ = Pin::new(&mut socket).poll_shutdown(task);
         Poll::Ready(())
     })
     .await;
     let mut link = link.borrow_mut();
-    link.output.clear();
+    link.mux.out.clear();
     link.recount();
 }
 
@@ -61,13 +65,13 @@ fn poll_link(
 ) -> Poll<LinkEnd> {
     // Since the pause the tasks of streams have run and taken their heads.
     if link.is_paused()
-        && !link.output.is_full()
+        && !link.is_full()
         && let Err(fault) = link.go_on()
     {
         return Poll::Ready(LinkEnd::Broken(fault));
     }
     // An end that has arrived is seen before more requests are written, which it would cost.
-    let mut read = match link.output.is_empty() || link.output.is_full() || link.is_paused() {
+    let mut read = match link.mux.out.is_empty() || link.is_full() || link.is_paused() {
         true => 0,
         false => match poll_read(link, socket, task) {
             Poll::Ready(Ok(bytes)) => bytes,
@@ -78,20 +82,22 @@ fn poll_link(
     loop {
         // Narrower windows are sent before the requests that required them arrive.
         link.tell_window();
-        if *is_writable && matches!(link.output.poll_write(task, socket), Poll::Ready(Err(_))) {
+        if *is_writable
+            && matches!(poll_write(&mut link.mux.out, task, socket), Poll::Ready(Err(_)))
+        {
             // The upstream may have answered before it closed, so the answers are still read.
             // A new request could not be written.
             *is_writable = false;
             link.retire();
         }
         if !*is_writable {
-            link.output.clear();
+            link.mux.out.clear();
         }
         link.wake_blocked();
-        if link.is_given_up() || link.is_unused() && link.output.is_empty() {
+        if link.is_given_up() || link.is_unused() && link.mux.out.is_empty() {
             return Poll::Ready(LinkEnd::Left);
         }
-        if link.output.is_full() {
+        if link.is_full() {
             return Poll::Pending;
         }
         // The tasks of streams run before this one again.
@@ -104,6 +110,24 @@ fn poll_link(
             Err(end) => return Poll::Ready(end),
         };
     }
+}
+
+/// Writes all that waits.
+fn poll_write(
+    out: &mut FrameQueue,
+    task: &mut Context<'_>,
+    socket: &mut Socket,
+) -> Poll<io::Result<()>> {
+    let mut socket = Pin::new(socket);
+    while !out.is_empty() {
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        let count = out.slices(&mut slices);
+        match ready!(socket.as_mut().poll_write_vectored(task, &slices[..count]))? {
+            0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+            written => out.advance(written),
+        }
+    }
+    socket.poll_flush(task)
 }
 
 fn poll_read(

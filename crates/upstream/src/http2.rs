@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use super::driver::drive;
 use super::link::{Link, LinkEnd};
 use super::link_stream::StreamEnd;
-use super::message::{header_map, length, request_fields, response_parts, trailer_fields};
+use super::message::{header_map, length, request_fields, response_parts};
 use super::request::{Closed, CodedBodies, NoAnswer, UpstreamRequest};
 use super::socket::{Descriptor, Socket, alert};
 use super::windows::Bursts;
@@ -29,6 +29,7 @@ use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::head::{Length, Response};
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_memory::budget::{Budget, Counted, UPSTREAM_HTTP2_BYTES, UPSTREAM_STREAM_BYTES};
+use eyelet_multiplex::fields::header_fields;
 use eyelet_telemetry::reason::{Detail, Peer, Reason};
 use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
 
@@ -225,7 +226,7 @@ impl Http2Exchange {
         let sent = match self.end.take() {
             None => return Poll::Ready(Ok(())),
             Some(None) => link.send(self.stream, Bytes::new(), true),
-            Some(Some(trailers)) => link.send_trailers(self.stream, trailer_fields(&trailers)),
+            Some(Some(trailers)) => link.send_trailers(self.stream, header_fields(&trailers)),
         };
         Poll::Ready(sent.map_err(|_| Closed))
     }
@@ -268,7 +269,7 @@ impl Http2Exchange {
                 if let Some(wider) = self.bursts.came(data.len(), link.windows.told) {
                     link.want_window(wider);
                 }
-                Poll::Ready(Ok(Piece::Data(data.into())))
+                Poll::Ready(Ok(Piece::Data(data)))
             }
             Ok(None) => {
                 let trailers = link.take_trailers(self.stream).map(header_map).transpose()?;

@@ -11,7 +11,6 @@ pub mod http2;
 mod link;
 mod link_stream;
 mod message;
-mod output;
 pub mod plain;
 pub mod pool;
 mod reason;

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -15,15 +15,20 @@ use eyelet_h2::{
 use eyelet_memory::budget::Budget;
 
 use super::link_stream::{LinkStream, StreamEnd};
-use super::output::Output;
 use super::socket::alert;
 use super::windows::{STREAM_WINDOW_BYTES, Windows};
 use eyelet_http1::head::RESPONSE_HEAD_BYTES_MAX;
+use eyelet_multiplex::{FrameQueue, Multiplexed, StreamRole, WaitingTask};
 
 /// More than all streams' windows together, however wide: clients that do not read must not stop
 /// other responses. It is never made narrower, because bytes that those clients hold would count
 /// against it. Each stream's window bounds the bytes in transit.
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
+/// Most bytes that wait while requests may add data: a socket takes about as much at once.
+const DATA_WAITING_MAX: usize = 64 << 10;
+/// While so many bytes wait, nothing is read, so that an upstream that reads nothing gets no more
+/// answers. It is above data and ordinary heads: an upstream may read only after it has written.
+const WAITING_BYTES_MAX: usize = 1 << 20;
 /// How long a connection may be silent before a request has it pinged.
 const PING_FIRST_AFTER: Duration = Duration::from_secs(1);
 /// Most pings without a response between them; a request may add one. gRPC's servers end a
@@ -49,11 +54,8 @@ pub enum LinkEnd {
 
 /// A connection.
 pub struct Link {
-    connection: H2Connection,
-    /// What waits to be written.
-    pub output: Output,
-    /// The streams of exchanges, by their identifiers.
-    streams: Vec<LinkStream>,
+    /// Its streams are those of exchanges.
+    pub mux: Multiplexed<LinkStream>,
     /// The streams that wait until they may send data, in the order in which they began to.
     blocked: VecDeque<u32>,
     /// What was read and is not taken yet: the beginning of a frame whose rest has not arrived, or
@@ -61,8 +63,8 @@ pub struct Link {
     rest: Vec<u8>,
     /// Whether there are whole frames in it.
     is_paused: bool,
-    /// Bytes of memory of what waits in the streams.
-    arrived: usize,
+    /// Bytes of memory of heads and trailers that wait in the streams.
+    fields_held: usize,
     /// How wide the streams' windows are.
     pub windows: Windows,
     began: Instant,
@@ -82,10 +84,8 @@ pub struct Link {
     is_ping_open: bool,
     /// Whether a request wants the upstream to be pinged.
     pub wants_ping: bool,
-    /// The task of the connection.
-    waker: Option<Waker>,
-    /// Who waits until streams may begin.
-    opener: Option<Waker>,
+    /// The task that waits until streams may begin.
+    opener: WaitingTask,
 }
 
 impl Link {
@@ -98,15 +98,13 @@ impl Link {
             head_bytes_max: RESPONSE_HEAD_BYTES_MAX as u32,
             ..H2Limits::default()
         };
-        let (mut output, now) = (Output::default(), Instant::now());
+        let (mut out, now) = (FrameQueue::default(), Instant::now());
         Self {
-            connection: H2Connection::client(limits, 0, output.tail()),
-            output,
-            streams: Vec::new(),
+            mux: Multiplexed::new(H2Connection::client(limits, 0, out.frames()), out),
             blocked: VecDeque::new(),
             rest: Vec::new(),
             is_paused: false,
-            arrived: 0,
+            fields_held: 0,
             windows,
             began: now,
             end: None,
@@ -119,35 +117,30 @@ impl Link {
             pings: 0,
             is_ping_open: false,
             wants_ping: false,
-            waker: None,
-            opener: None,
-        }
-    }
-
-    /// Notes the task of the connection.
-    pub fn driven_by(&mut self, task: &Context<'_>) {
-        if !self.waker.as_ref().is_some_and(|known| known.will_wake(task.waker())) {
-            self.waker = Some(task.waker().clone());
-        }
-    }
-
-    /// Wakes the task of the connection.
-    fn wake(&self) {
-        if let Some(waker) = &self.waker {
-            waker.wake_by_ref();
+            opener: WaitingTask::default(),
         }
     }
 
     /// Wakes the task if something waits that it has not seen.
-    fn wake_to_write(&self, was_empty: bool) {
-        if was_empty && !self.output.is_empty() {
-            self.wake();
+    fn wake_to_write(&mut self, was_empty: bool) {
+        if was_empty && !self.mux.out.is_empty() {
+            self.mux.driver.wake();
         }
+    }
+
+    /// True if so much waits to be written that nothing is read.
+    pub fn is_full(&self) -> bool {
+        self.mux.out.len() >= WAITING_BYTES_MAX
+    }
+
+    /// How many bytes of data may be added to what waits.
+    fn data_room(&self) -> usize {
+        DATA_WAITING_MAX.saturating_sub(self.mux.out.len())
     }
 
     /// Whether the upstream's SETTINGS have arrived.
     pub fn is_greeted(&self) -> bool {
-        self.connection.peer_settings().is_some()
+        self.mux.h2.peer_settings().is_some()
     }
 
     /// Ready once they have, or cannot any more. Returns whether they have.
@@ -155,7 +148,7 @@ impl Link {
         if self.is_greeted() || self.end.is_some() {
             return Poll::Ready(self.is_greeted());
         }
-        self.opener = Some(task.waker().clone());
+        self.opener.waits(task);
         Poll::Pending
     }
 
@@ -167,33 +160,33 @@ impl Link {
         if self.is_retired {
             return Poll::Ready(Err(LinkEnd::Unread));
         }
-        if self.is_greeted() && self.connection.can_open() {
+        if self.is_greeted() && self.mux.h2.can_open() {
             return Poll::Ready(Ok(()));
         }
-        self.opener = Some(task.waker().clone());
+        self.opener.waits(task);
         Poll::Pending
     }
 
     /// The number of exchanges.
     pub fn streams(&self) -> usize {
-        self.streams.len()
+        self.mux.streams.len()
     }
 
     /// Whether another stream is allowed now.
     pub fn can_open(&self) -> bool {
-        self.connection.can_open()
+        self.mux.h2.can_open()
     }
 
     /// Gives it no more streams.
     pub fn retire(&mut self) {
         self.is_retired = true;
-        self.wake_opener();
+        self.opener.wake();
     }
 
     /// Has its task end it: the upstream has not spoken in time.
     pub fn give_up(&mut self) {
         (self.is_retired, self.is_given_up) = (true, true);
-        self.wake();
+        self.mux.driver.wake();
     }
 
     /// Whether its task must end it.
@@ -204,7 +197,7 @@ impl Link {
     /// Whether it gets no more streams.
     pub fn is_retired(&self) -> bool {
         // Identifiers run out, and an upstream may take no streams at all.
-        self.is_retired || self.streams.is_empty() && !self.can_open()
+        self.is_retired || self.mux.streams.is_empty() && !self.can_open()
     }
 
     /// Whether nobody needs the connection any more.
@@ -216,8 +209,8 @@ impl Link {
     pub fn leave(&mut self) {
         self.is_unused = true;
         let now_ms = self.now_ms(Instant::now());
-        self.connection.shutdown(now_ms, self.output.tail());
-        self.wake();
+        self.mux.h2.shutdown(now_ms, self.mux.out.short_frames());
+        self.mux.driver.wake();
     }
 
     /// Sends a request's head. All windows together stay within the limit, and a connection that
@@ -228,12 +221,12 @@ impl Link {
         kind: RequestKind,
         is_last: bool,
     ) -> Result<u32, SendFault> {
-        let (was_empty, begin) = (self.output.is_empty(), self.output.end_position());
-        let id = self.connection.request(fields, kind, is_last, self.output.tail())?;
-        self.streams.push(LinkStream::new(id, begin));
+        let (was_empty, begin) = (self.mux.out.is_empty(), self.mux.out.end_position());
+        let id = self.mux.h2.request(fields, kind, is_last, self.mux.out.short_frames())?;
+        self.mux.streams.push(LinkStream::new(id, begin));
         if self.pings <= PINGS_MAX && self.heard_at.elapsed() >= PING_FIRST_AFTER {
             self.wants_ping = true;
-            self.wake();
+            self.mux.driver.wake();
         }
         if self.windows.wanted > STREAM_WINDOW_BYTES {
             self.want_window(self.windows.wanted);
@@ -245,8 +238,8 @@ impl Link {
 
     /// Requests another window for all streams.
     pub fn want_window(&mut self, window: u32) {
-        if self.windows.want(window, self.streams.len()) {
-            self.wake();
+        if self.windows.want(window, self.mux.streams.len()) {
+            self.mux.driver.wake();
         }
     }
 
@@ -254,7 +247,7 @@ impl Link {
     pub fn tell_window(&mut self) {
         if let Some(window) = self.windows.untold() {
             let now_ms = self.now_ms(self.heard_at);
-            let told = self.connection.set_stream_window(window, now_ms, self.output.tail());
+            let told = self.mux.h2.set_stream_window(window, now_ms, self.mux.out.short_frames());
             if told.is_ok() {
                 self.windows.told = window;
                 self.recount();
@@ -265,7 +258,7 @@ impl Link {
     /// Sends a PING, unless one is on its way.
     pub fn ping(&mut self) {
         if !std::mem::replace(&mut self.is_ping_open, true) {
-            self.connection.ping(PING, self.output.tail());
+            self.mux.h2.ping(PING, self.mux.out.short_frames());
             self.pings += 1;
         }
     }
@@ -274,20 +267,15 @@ impl Link {
         u64::try_from(now.saturating_duration_since(self.began).as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn find(&mut self, id: u32) -> Option<&mut LinkStream> {
-        let at = self.streams.binary_search_by_key(&id, |stream| stream.id).ok()?;
-        self.streams.get_mut(at)
-    }
-
     /// How many bytes of a request may be sent now.
     pub fn room(&mut self, id: u32) -> usize {
-        self.connection.room(id).min(self.output.data_room())
+        self.mux.h2.room(id).min(self.data_room())
     }
 
     /// Waits for [`Link::room`]. Ready with 0: the stream takes no more.
     pub fn poll_room(&mut self, id: u32, task: &Context<'_>) -> Poll<usize> {
         let room = self.room(id);
-        let Some(stream) = self.find(id) else { return Poll::Ready(0) };
+        let Some(stream) = self.mux.find(id) else { return Poll::Ready(0) };
         if room > 0 || stream.is_cut {
             if std::mem::take(&mut stream.is_blocked) {
                 self.blocked.retain(|blocked| *blocked != id);
@@ -303,9 +291,9 @@ impl Link {
 
     /// Sends data of a request, at most [`Link::room`] bytes.
     pub fn send(&mut self, id: u32, data: Bytes, is_last: bool) -> Result<(), SendFault> {
-        let was_empty = self.output.is_empty();
-        let head = self.connection.data(id, data.len(), is_last)?;
-        self.output.push_data(head, data);
+        let was_empty = self.mux.out.is_empty();
+        let head = self.mux.h2.data(id, data.len(), is_last)?;
+        self.mux.out.push_data(head, data);
         self.wake_to_write(was_empty);
         Ok(())
     }
@@ -316,8 +304,8 @@ impl Link {
         id: u32,
         fields: impl IntoIterator<Item = HeaderField<'f>>,
     ) -> Result<(), SendFault> {
-        let was_empty = self.output.is_empty();
-        self.connection.trailers(id, fields, self.output.tail())?;
+        let was_empty = self.mux.out.is_empty();
+        self.mux.h2.trailers(id, fields, self.mux.out.short_frames())?;
         self.wake_to_write(was_empty);
         Ok(())
     }
@@ -325,13 +313,13 @@ impl Link {
     /// Wakes the streams that may send now, those that have waited longest first. A stream keeps
     /// its place until it finds room: one that ran earlier may have taken all.
     pub fn wake_blocked(&mut self) {
-        if self.blocked.is_empty() || self.output.data_room() == 0 {
+        if self.blocked.is_empty() || self.data_room() == 0 {
             return;
         }
         for at in 0..self.blocked.len() {
             let Some(id) = self.blocked.get(at).copied() else { break };
-            let has_room = self.connection.room(id) > 0;
-            if let Some(stream) = self.find(id)
+            let has_room = self.mux.h2.room(id) > 0;
+            if let Some(stream) = self.mux.find(id)
                 && (has_room || stream.is_cut)
             {
                 stream.wake();
@@ -345,10 +333,10 @@ impl Link {
         id: u32,
         task: &Context<'_>,
     ) -> Poll<Result<(MessageHead, bool), StreamEnd>> {
-        let Some(stream) = self.find(id) else { return Poll::Ready(Err(StreamEnd::Lost)) };
+        let Some(stream) = self.mux.find(id) else { return Poll::Ready(Err(StreamEnd::Lost)) };
         let before = stream.held();
         let head = stream.take_head(task);
-        self.arrived -= before - stream.held();
+        self.fields_held -= before - stream.held();
         if let Poll::Ready(Ok((head, _))) = &head
             && head.status >= 200
         {
@@ -362,55 +350,56 @@ impl Link {
         &mut self,
         id: u32,
         task: &Context<'_>,
-    ) -> Poll<Result<Option<Vec<u8>>, StreamEnd>> {
-        let was_empty = self.output.is_empty();
-        let Some(stream) = self.find(id) else { return Poll::Ready(Err(StreamEnd::Lost)) };
-        let before = stream.held();
-        let data = stream.take_data(task);
-        self.arrived -= before - stream.held();
-        if let Poll::Ready(Ok(Some(data))) = &data {
+    ) -> Poll<Result<Option<Bytes>, StreamEnd>> {
+        if let Some(data) = self.mux.take(id) {
+            let was_empty = self.mux.out.is_empty();
             // The data goes into a bounded queue. No more is taken before that is written.
-            self.connection.release(id, data.len() as u32, self.output.tail());
+            self.mux.release(id, data.len());
             self.wake_to_write(was_empty);
+            return Poll::Ready(Ok(Some(data)));
         }
-        data
+        let Some(stream) = self.mux.find(id) else { return Poll::Ready(Err(StreamEnd::Lost)) };
+        Poll::Ready(match ready!(stream.poll_end(task)) {
+            StreamEnd::Whole => Ok(None),
+            end => Err(end),
+        })
     }
 
     /// The trailers of a response that has ended.
     pub fn take_trailers(&mut self, id: u32) -> Option<HeaderFields> {
-        let stream = self.find(id)?;
+        let stream = self.mux.find(id)?;
         let before = stream.held();
         let trailers = stream.trailers.take();
-        self.arrived -= before - stream.held();
+        self.fields_held -= before - stream.held();
         trailers
     }
 
     /// Forgets the stream of an exchange that has ended. Returns whether it had to be reset.
     pub fn forget(&mut self, id: u32) -> bool {
-        let was_empty = self.output.is_empty();
-        let Ok(at) = self.streams.binary_search_by_key(&id, |stream| stream.id) else {
-            return false;
-        };
-        let stream = self.streams.remove(at);
-        self.arrived -= stream.held();
-        self.blocked.retain(|blocked| *blocked != id);
+        let was_empty = self.mux.out.is_empty();
         // A stream that has ended is not reset.
-        let open = self.connection.streams();
-        self.connection.reset(id, ErrorCode::CANCEL, self.output.tail());
-        self.connection.release(id, stream.bytes(), self.output.tail());
-        if self.streams.is_empty() {
-            self.streams = Vec::new();
+        let open = self.mux.h2.streams();
+        let Some(stream) = self.mux.remove(id, ErrorCode::CANCEL) else { return false };
+        self.fields_held -= stream.held();
+        self.blocked.retain(|blocked| *blocked != id);
+        if self.mux.streams.is_empty() {
+            self.mux.streams = Vec::new();
             self.blocked = VecDeque::new();
         }
         self.recount();
         self.wake_to_write(was_empty);
-        self.connection.streams() < open
+        self.mux.h2.streams() < open
+    }
+
+    /// Bytes of memory of what waits in the streams.
+    fn arrived(&self) -> usize {
+        self.fields_held + self.mux.memory()
     }
 
     /// Counts the memory that it holds.
     pub fn recount(&mut self) {
-        let more = self.output.held() + self.connection.unfinished_bytes() + self.rest.len();
-        self.windows.recount(self.streams.len(), self.arrived, more);
+        let more = self.mux.out.held() + self.mux.h2.unfinished_bytes() + self.rest.len();
+        self.windows.recount(self.mux.streams.len(), self.arrived(), more);
     }
 
     /// Reads what has arrived.
@@ -445,7 +434,7 @@ impl Link {
         self.is_paused = false;
         loop {
             let input = input.get(used..).unwrap_or_default();
-            match self.connection.receive(input, now_ms, self.output.tail())? {
+            match self.mux.h2.receive(input, now_ms, self.mux.out.short_frames())? {
                 H2Received::Event { consumed, event } => {
                     used += consumed;
                     let has_fields =
@@ -453,7 +442,7 @@ impl Link {
                     self.take(event);
                     // A few bytes may be a long head (RFC 7541 6.1). The heads of all streams would
                     // fill the budget before the first stream can refuse its own.
-                    if has_fields && self.windows.is_tight(self.arrived) {
+                    if has_fields && self.windows.is_tight(self.arrived()) {
                         self.is_paused = true;
                         return Ok(used);
                     }
@@ -471,12 +460,14 @@ impl Link {
                 let fits = self.change(stream, |stream| stream.push_head(*head, is_last));
                 if fits == Some(false) {
                     let code = ErrorCode::ENHANCE_YOUR_CALM;
-                    self.connection.reset(stream, code, self.output.tail());
+                    self.mux.h2.reset(stream, code, self.mux.out.short_frames());
                 }
             }
             H2Event::Data { stream, data, is_last } => {
-                if self.change(stream, |stream| stream.push_data(data, is_last)).is_none() {
-                    self.connection.release(stream, data.len() as u32, self.output.tail());
+                if !self.mux.keep(stream, data) {
+                    self.mux.h2.release(stream, data.len() as u32, self.mux.out.short_frames());
+                } else if is_last {
+                    self.ends(stream, StreamEnd::Whole);
                 }
             }
             H2Event::Trailers { stream, fields } => {
@@ -487,14 +478,14 @@ impl Link {
             H2Event::Writable => self.wake_blocked(),
             H2Event::Settings => {
                 self.wake_blocked();
-                self.wake_opener();
+                self.opener.wake();
             }
             H2Event::Pong(_) => self.is_ping_open = false,
             H2Event::GoAway { last, .. } => {
                 self.is_retired = true;
-                self.wake_opener();
+                self.opener.wake();
                 // Streams beyond the last one were not processed (RFC 9113 8.7).
-                for stream in self.streams.iter_mut().filter(|stream| stream.id > last) {
+                for stream in self.mux.streams.iter_mut().filter(|stream| stream.base().id > last) {
                     stream.ends(StreamEnd::Unprocessed);
                 }
             }
@@ -503,26 +494,20 @@ impl Link {
         }
     }
 
-    /// Changes a stream by what arrived for it.
+    /// Changes a stream by fields that arrived for it.
     fn change<T>(&mut self, id: u32, change: impl FnOnce(&mut LinkStream) -> T) -> Option<T> {
-        let stream = self.find(id)?;
+        let stream = self.mux.find(id)?;
         let before = stream.held();
         let changed = change(stream);
         stream.wake();
         let after = stream.held();
-        self.arrived = self.arrived + after - before;
+        self.fields_held = self.fields_held + after - before;
         Some(changed)
     }
 
     fn ends(&mut self, id: u32, end: StreamEnd) {
-        if let Some(stream) = self.find(id) {
+        if let Some(stream) = self.mux.find(id) {
             stream.ends(end);
-        }
-    }
-
-    fn wake_opener(&mut self) {
-        if let Some(opener) = self.opener.take() {
-            opener.wake();
         }
     }
 
@@ -535,15 +520,15 @@ impl Link {
         };
         self.is_retired = true;
         self.end = Some(end);
-        for stream in &mut self.streams {
-            let is_sent = self.output.has_written(stream.begin);
+        for stream in &mut self.mux.streams {
+            let is_sent = stream.begin < self.mux.out.taken();
             stream.ends(if is_sent { of_streams } else { StreamEnd::Unprocessed });
         }
-        self.wake_opener();
+        self.opener.wake();
         if !self.is_unused {
-            self.connection.close(ErrorCode::NO_ERROR, self.output.tail());
+            self.mux.h2.close(ErrorCode::NO_ERROR, self.mux.out.short_frames());
         }
-        self.waker = None;
+        self.mux.driver.forget();
         self.recount();
     }
 }

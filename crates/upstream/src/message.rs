@@ -1,16 +1,16 @@
 //! Heads between the types of HTTP and the fields of HTTP/2: requests to upstreams, and their
 //! responses.
 
-use bytes::Bytes;
 use eyelet_h2::hpack::HeaderField;
 use eyelet_h2::{HeaderFields, MessageHead};
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Method, StatusCode, Version, response};
 
 use super::request::{CodedBodies, UpstreamRequest};
 use eyelet_http1::fault::ResponseFault;
-use eyelet_http1::head::{Length, RESPONSE_FIELDS_MAX, content_length, has_no_body, spare_fields};
+use eyelet_http1::head::{Length, RESPONSE_FIELDS_MAX, content_length, has_no_body};
+use eyelet_multiplex::fields::{self, field};
 
 /// A request's head, for an upstream that has `said` this of coded bodies. The scheme is that of
 /// the connection to the upstream; the client's is in X-Forwarded-Proto.
@@ -35,15 +35,6 @@ pub fn request_fields<'a>(
     pseudo.into_iter().chain(fields.map(field)).chain(forwarded).chain(te)
 }
 
-pub fn trailer_fields(trailers: &HeaderMap) -> impl Iterator<Item = HeaderField<'_>> {
-    trailers.iter().map(field)
-}
-
-fn field<'a>((name, value): (&'a HeaderName, &'a HeaderValue)) -> HeaderField<'a> {
-    let name = name.as_str().as_bytes();
-    HeaderField { name, value: value.as_bytes(), sensitive: value.is_sensitive() }
-}
-
 pub fn response_parts(head: MessageHead) -> Result<response::Parts, ResponseFault> {
     if head.fields.fields.len() > RESPONSE_FIELDS_MAX {
         return Err(ResponseFault::TooMany);
@@ -57,18 +48,7 @@ pub fn response_parts(head: MessageHead) -> Result<response::Parts, ResponseFaul
 
 /// Fields as a map. The values share the memory of the text.
 pub fn header_map(fields: HeaderFields) -> Result<HeaderMap, ResponseFault> {
-    let HeaderFields { text, fields } = fields;
-    let text = Bytes::from(text);
-    let mut map = spare_fields(fields.len());
-    for field in fields {
-        let name = HeaderName::from_bytes(field.name.of(&text));
-        let value = text.slice_ref(field.value.of(&text));
-        let value = HeaderValue::from_maybe_shared(value);
-        let (Ok(name), Ok(mut value)) = (name, value) else { return Err(ResponseFault::Field) };
-        value.set_sensitive(field.sensitive);
-        map.append(name, value);
-    }
-    Ok(map)
+    fields::map(fields).ok_or(ResponseFault::Field)
 }
 
 /// The length of a response's body. HTTP/2's state checks the data against it. `is_last`: the

@@ -4,21 +4,20 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use eyelet_h2::hpack::HeaderField;
-use eyelet_h2::{FieldSpan, HeaderFields, MessageHead, TextSpan};
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use eyelet_h2::{FieldSpan, MessageHead};
+use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::{Authority, Parts, PathAndQuery, Scheme};
 use http::{Method, Request, Uri, Version, request, response};
 
 use eyelet_http1::fault::RequestFault;
 use eyelet_http1::fields;
 use eyelet_http1::head::{
-    Length, METHOD_BYTES_MAX, TARGET_BYTES_MAX, read_authority, read_shared_authority, spare_fields,
+    Length, METHOD_BYTES_MAX, TARGET_BYTES_MAX, read_authority, read_shared_authority,
 };
+use eyelet_multiplex::fields::{header_fields, map_of, share, slice};
 
 /// The port of an authority without one (RFC 9110 4.2.2).
 const HTTPS_PORT: u16 = 443;
-/// Texts of a head that may have spare capacity. Most heads are smaller.
-const SPARE_TEXT_BYTES: usize = 1 << 10;
 
 /// What an extended CONNECT for a WebSocket has among its extensions.
 #[derive(Clone, Copy)]
@@ -148,46 +147,8 @@ fn is_same(one: &Authority, other: &Authority) -> bool {
     one.host().eq_ignore_ascii_case(other.host()) && port(one) == port(other)
 }
 
-/// Fields as a map, which shares their texts. `None` if the map cannot hold so many.
-pub fn map(fields: HeaderFields) -> Option<HeaderMap> {
-    map_of(&share(fields.text), &fields.fields)
-}
-
-/// The text of fields as memory that values share.
-fn share(mut text: Vec<u8>) -> Bytes {
-    if text.capacity() > text.len() + SPARE_TEXT_BYTES {
-        // Each value keeps the whole buffer.
-        text.shrink_to_fit();
-    }
-    text.into()
-}
-
-fn map_of(text: &Bytes, fields: &[FieldSpan]) -> Option<HeaderMap> {
-    let mut map = spare_fields(fields.len());
-    for field in fields {
-        let name = HeaderName::from_bytes(field.name.of(text)).ok()?;
-        let mut value = HeaderValue::from_maybe_shared(slice(text, field.value)).ok()?;
-        value.set_sensitive(field.sensitive);
-        map.try_append(name, value).ok()?;
-    }
-    Some(map)
-}
-
-fn slice(text: &Bytes, span: TextSpan) -> Bytes {
-    text.slice_ref(span.of(text))
-}
-
 /// The fields of a response's head.
 pub fn response_fields(head: &response::Parts) -> impl Iterator<Item = HeaderField<'_>> {
     let status = HeaderField::new(b":status", head.status.as_str().as_bytes());
     std::iter::once(status).chain(header_fields(&head.headers))
-}
-
-/// Fields of a map.
-pub fn header_fields(headers: &HeaderMap) -> impl Iterator<Item = HeaderField<'_>> {
-    headers.iter().map(|(name, value)| HeaderField {
-        name: name.as_str().as_bytes(),
-        value: value.as_bytes(),
-        sensitive: value.is_sensitive(),
-    })
 }

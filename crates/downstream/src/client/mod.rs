@@ -8,7 +8,6 @@ pub mod failure;
 pub mod head;
 pub mod http2;
 pub mod io;
-pub mod output;
 pub mod request_check;
 pub mod resting_client;
 pub mod resting_stream;

@@ -2,9 +2,8 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::task::{Context, Waker};
+use std::task::Context;
 
-use bytes::Bytes;
 use eyelet_h2::{ErrorCode, MessageHead};
 use eyelet_telemetry::reason::Http2Failure;
 use http::header::HeaderMap;
@@ -12,6 +11,7 @@ use http::response;
 
 use super::resting_stream::RestingStream;
 use eyelet_http1::write_queue::WriteQueue;
+use eyelet_multiplex::{StreamBase, StreamRole};
 use eyelet_upstream::plain::Plain;
 
 /// A request that has arrived.
@@ -98,24 +98,20 @@ pub enum StreamRest {
 
 /// A stream, until its task drops it.
 pub struct StreamState {
-    /// Its identifier.
-    pub id: u32,
+    /// What has arrived of the request's body, and its task.
+    pub base: StreamBase,
     /// Whether its task has run.
     pub has_run: bool,
     /// Whether its client reset it before that.
     pub is_reset: bool,
     /// Why it has ended before its response.
     pub left: Option<Left>,
-    /// What has arrived of the request's body.
-    pub body: Vec<u8>,
     /// Whether its task reads the body.
     pub wants_body: bool,
     /// Whether the body has arrived to its end.
     pub has_body_ended: bool,
     /// What follows the body.
     pub trailers: Option<Box<HeaderMap>>,
-    /// Bytes of the body that its task has taken and not released.
-    pub held: usize,
     /// Heads that are not written yet. Boxed, as all that few streams have: streams are moved.
     pub interim: Option<Box<response::Parts>>,
     /// The final one.
@@ -148,22 +144,36 @@ pub struct StreamState {
     pub due_ms: u64,
     /// See `due_ms`.
     pub is_late: bool,
-    waker: Option<Waker>,
+}
+
+impl StreamRole for StreamState {
+    fn base(&self) -> &StreamBase {
+        &self.base
+    }
+
+    fn base_mut(&mut self) -> &mut StreamBase {
+        &mut self.base
+    }
+
+    fn wake(&mut self) {
+        if let StreamRest::Rests { is_called, .. } = &mut self.rest {
+            *is_called = true;
+        }
+        self.base.task.wake();
+    }
 }
 
 impl StreamState {
     /// A stream that has begun. `is_last`: its request has no body.
     pub fn new(id: u32, is_last: bool) -> Self {
         Self {
-            id,
+            base: StreamBase::new(id),
             has_run: false,
             is_reset: false,
             left: None,
-            body: Vec::new(),
             wants_body: true,
             has_body_ended: is_last,
             trailers: None,
-            held: 0,
             interim: None,
             head: None,
             is_answered: false,
@@ -180,25 +190,12 @@ impl StreamState {
             rest: StreamRest::No,
             due_ms: u64::MAX,
             is_late: false,
-            waker: None,
-        }
-    }
-
-    /// Has its task run again.
-    pub fn wake(&mut self) {
-        if let StreamRest::Rests { is_called, .. } = &mut self.rest {
-            *is_called = true;
-        }
-        if let Some(waker) = self.waker.take() {
-            waker.wake();
         }
     }
 
     /// Notes the task that waits.
     pub fn waits(&mut self, task: &Context<'_>) {
-        if !self.waker.as_ref().is_some_and(|known| known.will_wake(task.waker())) {
-            self.waker = Some(task.waker().clone());
-        }
+        self.base.task.waits(task);
     }
 
     /// Notes that it has ended before its response.
@@ -213,8 +210,7 @@ impl StreamState {
         !self.has_ended
             && self.left.is_none()
             && self.download.is_none()
-            && self.body.is_empty()
-            && self.held == 0
+            && self.base.is_clear()
             && self.trailers.is_none()
             && self.is_sent(sealed)
             && self.mark <= sealed
@@ -224,7 +220,8 @@ impl StreamState {
     /// Notes what its task has left: there is none any more.
     pub fn rests(&mut self, stream: RestingStream) {
         self.rest = StreamRest::Rests { stream: Box::new(stream), is_called: false };
-        (self.waker, self.due_ms, self.is_late) = (None, u64::MAX, false);
+        self.base.task.forget();
+        (self.due_ms, self.is_late) = (u64::MAX, false);
         (self.waits_for_room, self.upload) = (false, None);
     }
 
@@ -262,32 +259,12 @@ impl StreamState {
     pub fn write_up(&mut self, data: &[u8]) -> usize {
         match &self.upload {
             // What its task holds is not written yet.
-            Some(upload) if self.body.is_empty() && self.held == 0 => {
+            Some(upload) if self.base.is_clear() => {
                 let written = upload.socket.write_now(data);
                 upload.written.update(|before| before + written);
                 written
             }
             _ => 0,
         }
-    }
-
-    /// Keeps data of the body. The buffer doubles, so it is at least half full.
-    pub fn keep(&mut self, data: &[u8]) {
-        let spare = self.body.capacity() - self.body.len();
-        if spare < data.len() {
-            self.body.reserve_exact(data.len().max(self.body.len()));
-        }
-        self.body.extend_from_slice(data);
-    }
-
-    /// Takes what has arrived of the body, without spare memory. `None`: nothing.
-    pub fn take_body(&mut self) -> Option<Bytes> {
-        if self.body.is_empty() {
-            return None;
-        }
-        let mut body = std::mem::take(&mut self.body);
-        body.shrink_to_fit();
-        self.held += body.len();
-        Some(body.into())
     }
 }

@@ -14,7 +14,7 @@ mod write;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::mem;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use eyelet_h2::{
@@ -22,12 +22,11 @@ use eyelet_h2::{
     ParkedConnection,
 };
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
+use eyelet_multiplex::{FrameQueue, Multiplexed, StreamRole, fields};
 use eyelet_telemetry::reason::Http2Failure;
 use http::header::HeaderMap;
 use http::response;
 
-use super::head::map;
-use super::output::SealedOutput;
 use super::state::{Arrived, FinalHead, Left, ReadStep, StreamState};
 pub use pass::LentBody;
 
@@ -50,10 +49,7 @@ pub struct Streams {
 }
 
 struct State {
-    h2: H2Connection,
-    out: SealedOutput,
-    /// By their identifiers, which grow.
-    streams: Vec<StreamState>,
+    mux: Multiplexed<StreamState>,
     /// Streams with a head or an end to write, each once.
     ready: VecDeque<u32>,
     /// Output positions just after a stream's head or end.
@@ -62,10 +58,6 @@ struct State {
     resets: usize,
     /// Streams whose responses wait for the client.
     stalled: usize,
-    /// Bytes of bodies and trailers that streams hold.
-    here: usize,
-    /// Memory of the buffers of bodies that no stream has taken yet.
-    buffers: usize,
     /// Memory of trailers that no stream has taken yet.
     trailers: usize,
     /// Streams whose responses are read from sockets.
@@ -80,8 +72,6 @@ struct State {
     has_client_ended: bool,
     /// Whether reading was put off because streams hold too much.
     is_held_back: bool,
-    /// The connection's task.
-    driver: Option<Waker>,
     counted: Counted,
 }
 
@@ -89,15 +79,11 @@ impl Streams {
     /// Of a connection that has just begun. `out` is what it says first.
     pub fn new(h2: H2Connection, out: Vec<u8>, counted: Counted) -> Self {
         let state = State {
-            h2,
-            out: SealedOutput::new(out),
-            streams: Vec::new(),
+            mux: Multiplexed::new(h2, FrameQueue::new(out)),
             ready: VecDeque::new(),
             marks: VecDeque::new(),
             resets: 0,
             stalled: 0,
-            here: 0,
-            buffers: 0,
             trailers: 0,
             downloads: 0,
             due_ms: u64::MAX,
@@ -105,7 +91,6 @@ impl Streams {
             ends: false,
             has_client_ended: false,
             is_held_back: false,
-            driver: None,
             counted,
         };
         Self { state: RefCell::new(state) }
@@ -115,17 +100,14 @@ impl Streams {
 
     /// Notes the task that reads and writes.
     pub fn driven_by(&self, task: &Context<'_>) {
-        let driver = &mut self.state.borrow_mut().driver;
-        if !driver.as_ref().is_some_and(|known| known.will_wake(task.waker())) {
-            *driver = Some(task.waker().clone());
-        }
+        self.state.borrow_mut().mux.driver.waits(task);
     }
 
     /// Reads up to the next event. Returns how many bytes were read, too.
     pub fn receive(&self, input: &[u8], now_ms: u64) -> Result<(usize, ReadStep), ConnectionFault> {
         use eyelet_h2::H2Received::{Event, NeedMore, OutputFull};
         let state = &mut *self.state.borrow_mut();
-        match state.h2.receive(input, now_ms, &mut state.out.frames)? {
+        match state.mux.h2.receive(input, now_ms, state.mux.out.frames())? {
             NeedMore { consumed, .. } => Ok((consumed, ReadStep::NeedMore)),
             OutputFull { consumed } => Ok((consumed, ReadStep::OutputFull)),
             Event { consumed, event } => Ok((consumed, state.take(event))),
@@ -134,35 +116,35 @@ impl Streams {
 
     /// Takes a head that was read, for the next one.
     pub fn give_back(&self, head: Box<MessageHead>) {
-        self.state.borrow_mut().h2.give_back(head);
+        self.state.borrow_mut().mux.h2.give_back(head);
     }
 
     /// True if the connection itself may rest, whatever its streams do.
     pub fn is_at_rest(&self) -> bool {
         let state = self.state.borrow();
-        state.out.is_empty() && state.fault.is_none() && state.h2.rests().is_ok()
+        state.mux.out.is_empty() && state.fault.is_none() && state.mux.h2.rests().is_ok()
     }
 
     /// Whether nothing is under way, so that the connection can be exported.
     pub fn can_park(&self) -> bool {
         let state = self.state.borrow();
-        let is_quiet = state.all_rest() && state.out.is_empty() && state.fault.is_none();
-        is_quiet && state.h2.rests().is_ok()
+        let is_quiet = state.all_rest() && state.mux.out.is_empty() && state.fault.is_none();
+        is_quiet && state.mux.h2.rests().is_ok()
     }
 
     /// The connection as bytes. `None` unless it can be parked.
     pub fn export(&self) -> Option<ParkedConnection> {
-        self.state.borrow().h2.export().ok()
+        self.state.borrow().mux.h2.export().ok()
     }
 
     /// The open streams as the protocol knows them.
     pub fn open(&self) -> Vec<OpenStream> {
-        self.state.borrow().h2.open_streams().collect()
+        self.state.borrow().mux.h2.open_streams().collect()
     }
 
     /// Streams that are served.
     pub fn count(&self) -> usize {
-        self.state.borrow().streams.len()
+        self.state.borrow().mux.streams.len()
     }
 
     /// Streams that their client reset before their tasks ran.
@@ -177,42 +159,42 @@ impl Streams {
 
     /// Bytes of memory of a head that is not whole.
     pub fn unfinished(&self) -> usize {
-        self.state.borrow().h2.unfinished_bytes()
+        self.state.borrow().mux.h2.unfinished_bytes()
     }
 
     /// Whether the client's preface and SETTINGS have arrived.
     pub fn is_greeted(&self) -> bool {
-        self.state.borrow().h2.peer_settings().is_some()
+        self.state.borrow().mux.h2.peer_settings().is_some()
     }
 
     /// Whether the connection has ended in order, and all is written.
     pub fn is_done(&self) -> bool {
         let state = self.state.borrow();
-        state.h2.is_done() && state.streams.is_empty() && state.out.is_empty()
+        state.mux.h2.is_done() && state.mux.streams.is_empty() && state.mux.out.is_empty()
     }
 
     /// Whether all that is on its way is sealed.
     pub fn is_written(&self) -> bool {
-        self.state.borrow().out.is_empty()
+        self.state.borrow().mux.out.is_empty()
     }
 
     /// Asks the client to begin no more streams.
     pub fn shut_down(&self, now_ms: u64) {
         let state = &mut *self.state.borrow_mut();
-        state.h2.shutdown(now_ms, &mut state.out.frames);
+        state.mux.h2.shutdown(now_ms, state.mux.out.frames());
     }
 
     /// Ends the connection. Nothing more is read.
     pub fn close(&self, code: ErrorCode) {
         let state = &mut *self.state.borrow_mut();
-        state.h2.close(code, &mut state.out.frames);
+        state.mux.h2.close(code, state.mux.out.frames());
     }
 
     /// Fills an empty output. Returns whether anything waits.
     pub fn has_output(&self) -> bool {
         let state = &mut *self.state.borrow_mut();
-        while state.out.is_empty() && state.write_next() {}
-        !state.out.is_empty()
+        while state.mux.out.is_empty() && state.write_next() {}
+        !state.mux.out.is_empty()
     }
 
     /// Writes into a record. Returns how many bytes.
@@ -220,7 +202,7 @@ impl Streams {
         let state = &mut *self.state.borrow_mut();
         let mut filled = 0;
         loop {
-            filled += state.out.take(room.get_mut(filled..).unwrap_or_default());
+            filled += state.mux.out.take(room.get_mut(filled..).unwrap_or_default());
             if filled == room.len() || !state.write_next() {
                 return filled;
             }
@@ -229,17 +211,17 @@ impl Streams {
 
     /// Writes what is on its way already, and nothing else.
     pub fn fill_last(&self, room: &mut [u8]) -> usize {
-        self.state.borrow_mut().out.take(room)
+        self.state.borrow_mut().mux.out.take(room)
     }
 
     /// Notes that what [`Streams::fill`] has written is sealed.
     pub fn note_sealed(&self) {
         let state = &mut *self.state.borrow_mut();
         while let Some((position, id)) = state.marks.front().copied()
-            && position <= state.out.sealed
+            && position <= state.mux.out.taken()
         {
             state.marks.pop_front();
-            if let Some(stream) = state.find(id) {
+            if let Some(stream) = state.mux.find(id) {
                 stream.wake();
             }
         }
@@ -259,8 +241,9 @@ impl Streams {
     /// response waits for the client and little more `fits`.
     pub fn may_read(&self, fits: bool) -> bool {
         let state = &mut *self.state.borrow_mut();
-        let is_stalled = state.stalled > 0 && state.here <= HERE_BYTES_MAX;
-        state.is_held_back = state.here > 0 && !(is_stalled && fits);
+        let here = state.here();
+        let is_stalled = state.stalled > 0 && here <= HERE_BYTES_MAX;
+        state.is_held_back = here > 0 && !(is_stalled && fits);
         !state.is_held_back
     }
 
@@ -268,7 +251,7 @@ impl Streams {
     pub fn end_streams(&self) {
         let state = &mut *self.state.borrow_mut();
         if !mem::replace(&mut state.ends, true) {
-            state.streams.iter_mut().for_each(StreamState::wake);
+            state.mux.streams.iter_mut().for_each(StreamState::wake);
         }
     }
 
@@ -276,15 +259,15 @@ impl Streams {
     pub fn end_requests(&self) {
         let state = &mut *self.state.borrow_mut();
         state.has_client_ended = true;
-        state.streams.iter_mut().for_each(StreamState::wake);
+        state.mux.streams.iter_mut().for_each(StreamState::wake);
     }
 
     /// Ends the streams whose responses wait for a window that their client has shut. It has ended
     /// its stream, so that no WINDOW_UPDATE can come.
     pub fn end_blocked(&self) {
-        let State { h2, streams, .. } = &mut *self.state.borrow_mut();
+        let Multiplexed { h2, streams, .. } = &mut self.state.borrow_mut().mux;
         for stream in streams.iter_mut().filter(|stream| stream.wants_room()) {
-            if h2.window(stream.id) == 0 {
+            if h2.window(stream.base.id) == 0 {
                 stream.leaves(Left::NoWindow);
             }
         }
@@ -294,23 +277,23 @@ impl Streams {
     pub fn closes(&self, why: Option<Http2Failure>) {
         let state = &mut *self.state.borrow_mut();
         // Nothing is written any more.
-        state.h2.close(ErrorCode::NO_ERROR, &mut Vec::new());
+        state.mux.h2.close(ErrorCode::NO_ERROR, &mut Vec::new());
         let left = why.map_or(Left::Closed, Left::Failed);
-        state.streams.iter_mut().for_each(|stream| stream.leaves(left));
-        state.driver = None;
+        state.mux.streams.iter_mut().for_each(|stream| stream.leaves(left));
+        state.mux.driver.forget();
     }
 
     // The tasks of streams.
 
     /// Begins a stream.
     pub fn begin(&self, id: u32, is_last: bool) {
-        self.state.borrow_mut().streams.push(StreamState::new(id, is_last));
+        self.state.borrow_mut().mux.streams.push(StreamState::new(id, is_last));
     }
 
     /// Notes that a stream's task runs. Returns why the stream has ended, if it has.
     pub fn runs(&self, id: u32) -> Option<Left> {
         let state = &mut *self.state.borrow_mut();
-        let Some(stream) = state.find(id) else { return Some(Left::Closed) };
+        let Some(stream) = state.mux.find(id) else { return Some(Left::Closed) };
         let is_first = !mem::replace(&mut stream.has_run, true);
         let (left, is_reset) = (stream.left, stream.is_reset);
         state.resets -= usize::from(is_first && is_reset);
@@ -320,7 +303,7 @@ impl Streams {
     /// Counts a stream whose request is answered as malformed.
     pub fn count_malformed(&self, id: u32) {
         self.edit(|state| {
-            if let Err(fault) = state.h2.count_malformed(id, &mut state.out.frames) {
+            if let Err(fault) = state.mux.h2.count_malformed(id, state.mux.out.frames()) {
                 state.fault = Some(fault);
             }
         });
@@ -328,13 +311,15 @@ impl Streams {
 
     /// Refuses a stream that nothing was done for.
     pub fn refuse(&self, id: u32) {
-        self.edit(|state| state.h2.reset(id, ErrorCode::REFUSED_STREAM, &mut state.out.frames));
+        self.edit(|state| {
+            state.mux.h2.reset(id, ErrorCode::REFUSED_STREAM, state.mux.out.frames())
+        });
     }
 
     /// Queues an interim response.
     pub fn inform(&self, id: u32, head: response::Parts) {
         self.edit(|state| {
-            if let Some(stream) = state.find(id) {
+            if let Some(stream) = state.mux.find(id) {
                 stream.interim = Some(Box::new(head));
                 state.enqueue(id);
             }
@@ -344,7 +329,7 @@ impl Streams {
     /// Queues a response's head. `ends`: it has no body.
     pub fn respond(&self, id: u32, head: response::Parts, ends: bool) {
         self.edit(|state| {
-            if let Some(stream) = state.find(id) {
+            if let Some(stream) = state.mux.find(id) {
                 stream.head = Some(FinalHead { parts: head, ends });
                 state.enqueue(id);
             }
@@ -354,11 +339,11 @@ impl Streams {
     /// Queues a piece of a response's body.
     pub fn push(&self, id: u32, piece: Bytes) {
         self.edit(|state| {
-            let Some(stream) = state.find(id) else { return };
+            let Some(stream) = state.mux.find(id) else { return };
             stream.queue.push(piece);
             stream.waits_for_room = false;
             if stream.is_answered {
-                state.h2.set_wants_to_send(id, true);
+                state.mux.h2.set_wants_to_send(id, true);
             }
         });
     }
@@ -366,7 +351,7 @@ impl Streams {
     /// Queues the end of a response's body.
     pub fn finish(&self, id: u32, trailers: Option<HeaderMap>) {
         self.edit(|state| {
-            if let Some(stream) = state.find(id).filter(|stream| !stream.has_ended) {
+            if let Some(stream) = state.mux.find(id).filter(|stream| !stream.has_ended) {
                 stream.end = Some(trailers.map(Box::new));
                 if stream.queue.is_empty() {
                     state.enqueue(id);
@@ -378,15 +363,15 @@ impl Streams {
     /// Bytes that a stream has queued, and the memory that they take.
     pub fn queued(&self, id: u32) -> (usize, usize) {
         let mut state = self.state.borrow_mut();
-        state.find(id).map_or((0, 0), |stream| (stream.queue.len(), stream.queue.held()))
+        state.mux.find(id).map_or((0, 0), |stream| (stream.queue.len(), stream.queue.held()))
     }
 
     /// How many bytes of data the client takes on a stream now. Its task is woken when there are
     /// more than none.
     pub fn poll_room(&self, id: u32, task: &Context<'_>) -> usize {
         let state = &mut *self.state.borrow_mut();
-        let room = state.h2.room(id);
-        if let Some(stream) = state.find(id) {
+        let room = state.mux.h2.room(id);
+        if let Some(stream) = state.mux.find(id) {
             stream.waits_for_room = room == 0;
             stream.waits(task);
         }
@@ -397,8 +382,8 @@ impl Streams {
     pub fn poll_sent(&self, id: u32, task: &Context<'_>) -> Poll<Left> {
         let state = &mut *self.state.borrow_mut();
         state.write_small(id);
-        let sealed = state.out.sent();
-        let Some(stream) = state.find(id) else { return Poll::Ready(Left::Closed) };
+        let sealed = state.sent();
+        let Some(stream) = state.mux.find(id) else { return Poll::Ready(Left::Closed) };
         match stream.left {
             // A reset behind the last byte takes nothing from the response.
             _ if stream.has_ended && stream.is_sent(sealed) => Poll::Ready(Left::Written),
@@ -414,7 +399,7 @@ impl Streams {
     /// Waits until a stream has left, other than by the end of its response.
     pub fn poll_left(&self, id: u32, task: &Context<'_>) -> Poll<Left> {
         let state = &mut *self.state.borrow_mut();
-        let Some(stream) = state.find(id) else { return Poll::Ready(Left::Closed) };
+        let Some(stream) = state.mux.find(id) else { return Poll::Ready(Left::Closed) };
         stream.waits(task);
         stream.left.map_or(Poll::Pending, Poll::Ready)
     }
@@ -422,14 +407,12 @@ impl Streams {
     /// Takes what has arrived of a request's body.
     pub fn poll_body(&self, id: u32, task: &Context<'_>) -> Poll<Result<Bytes, Left>> {
         let state = &mut *self.state.borrow_mut();
-        let has_client_ended = state.has_client_ended;
-        let Some(stream) = state.find(id) else { return Poll::Ready(Err(Left::Closed)) };
-        let capacity = stream.body.capacity();
-        if let Some(body) = stream.take_body() {
-            state.buffers -= capacity;
+        if let Some(body) = state.mux.take(id) {
             state.recount();
             return Poll::Ready(Ok(body));
         }
+        let has_client_ended = state.has_client_ended;
+        let Some(stream) = state.mux.find(id) else { return Poll::Ready(Err(Left::Closed)) };
         match stream.left {
             _ if stream.has_body_ended => Poll::Ready(Ok(Bytes::new())),
             Some(left) => Poll::Ready(Err(left)),
@@ -444,34 +427,27 @@ impl Streams {
     /// Takes the trailers of a request.
     pub fn take_trailers(&self, id: u32) -> Option<HeaderMap> {
         let state = &mut *self.state.borrow_mut();
-        let trailers = state.find(id)?.trailers.take()?;
+        let trailers = state.mux.find(id)?.trailers.take()?;
         let bytes = map_bytes(&trailers) + text_bytes(&trailers);
         state.trailers -= bytes;
-        state.here -= bytes;
         state.recount();
-        state.wake_driver();
+        state.mux.driver.wake();
         Some(*trailers)
     }
 
     /// Notes that bytes of a request's body were passed on: the client may send as many more.
     pub fn release(&self, id: u32, bytes: usize) {
         let state = &mut *self.state.borrow_mut();
-        let Some(stream) = state.find(id) else { return };
-        let bytes = bytes.min(stream.held);
-        stream.held -= bytes;
-        state.release(Some(id), bytes);
+        state.release(|mux| mux.release(id, bytes));
     }
 
     /// Drops what has arrived of a request's body. Its stream's window opens no more.
     pub fn drop_body(&self, id: u32) {
         let state = &mut *self.state.borrow_mut();
-        let Some(stream) = state.find(id) else { return };
+        let Some(stream) = state.mux.find(id) else { return };
         (stream.wants_body, stream.upload) = (false, None);
-        let (capacity, held) = (stream.body.capacity(), stream.body.len() + stream.held);
-        (stream.body, stream.held) = (Vec::new(), 0);
-        state.buffers -= capacity;
+        state.release(|mux| mux.drop_data(id));
         state.recount();
-        state.release(None, held);
     }
 
     /// Notes whether a stream waits for the client to take its response.
@@ -480,7 +456,7 @@ impl Streams {
         match (mem::replace(was, is), is) {
             (false, true) => {
                 state.stalled += 1;
-                state.wake_driver();
+                state.mux.driver.wake();
             }
             (true, false) => state.stalled -= 1,
             _ => {}
@@ -493,7 +469,7 @@ impl Streams {
         if state.ends {
             return Poll::Ready(());
         }
-        if let Some(stream) = state.find(id) {
+        if let Some(stream) = state.mux.find(id) {
             stream.waits(task);
         }
         Poll::Pending
@@ -503,13 +479,13 @@ impl Streams {
     pub fn cut(&self, id: u32) {
         self.edit(|state| {
             state.write_ready(id);
-            while state.out.has_room() {
-                let room = state.h2.room(id);
+            while state.has_room() {
+                let room = state.mux.h2.room(id);
                 if room == 0 || !state.write_data(id, room) {
                     break;
                 }
             }
-            state.h2.reset(id, ErrorCode::INTERNAL_ERROR, &mut state.out.frames);
+            state.mux.h2.reset(id, ErrorCode::INTERNAL_ERROR, state.mux.out.frames());
         });
     }
 
@@ -518,21 +494,18 @@ impl Streams {
         self.drop_body(id);
         self.take_trailers(id);
         self.edit(|state| {
-            let Ok(at) = state.streams.binary_search_by_key(&id, |stream| stream.id) else {
-                return;
-            };
-            let stream = state.streams.remove(at);
+            // RFC 9113 8.1: NO_ERROR asks for no more of a request that was answered.
+            let has_ended = state.mux.find(id).is_some_and(|stream| stream.has_ended);
+            let code = if has_ended { ErrorCode::NO_ERROR } else { ErrorCode::CANCEL };
+            let Some(stream) = state.mux.remove(id, code) else { return };
             state.downloads -= usize::from(stream.download.is_some());
             if stream.is_reset && !stream.has_run {
                 state.resets -= 1;
             }
-            // RFC 9113 8.1: NO_ERROR asks for no more of a request that was answered.
-            let code = if stream.has_ended { ErrorCode::NO_ERROR } else { ErrorCode::CANCEL };
-            state.h2.reset(id, code, &mut state.out.frames);
-            if state.streams.is_empty() {
+            if state.mux.streams.is_empty() {
                 state.due_ms = u64::MAX;
-                if state.streams.capacity() > STREAMS_KEPT {
-                    state.streams = Vec::new();
+                if state.mux.streams.capacity() > STREAMS_KEPT {
+                    state.mux.streams = Vec::new();
                 }
             }
         });
@@ -543,20 +516,14 @@ impl Streams {
         let state = &mut *self.state.borrow_mut();
         change(state);
         state.recount();
-        state.wake_driver();
+        state.mux.driver.wake();
     }
 }
 
 impl State {
-    fn find(&mut self, id: u32) -> Option<&mut StreamState> {
-        let at = self.streams.binary_search_by_key(&id, |stream| stream.id).ok()?;
-        self.streams.get_mut(at)
-    }
-
-    fn wake_driver(&mut self) {
-        if let Some(driver) = self.driver.take() {
-            driver.wake();
-        }
+    /// Bytes of bodies and trailers that streams hold.
+    fn here(&self) -> usize {
+        self.mux.unreleased() + self.trailers
     }
 
     fn take(&mut self, event: H2Event<'_>) -> ReadStep {
@@ -576,7 +543,7 @@ impl State {
                 self.leaves(stream, failure, false);
             }
             H2Event::Writable | H2Event::Settings => {
-                let stalled = self.streams.iter_mut().filter(|stream| stream.waits_for_room);
+                let stalled = self.mux.streams.iter_mut().filter(|stream| stream.waits_for_room);
                 stalled.for_each(StreamState::wake);
             }
             H2Event::Response { .. } | H2Event::SettingsAcknowledged | H2Event::Pong(_) => {}
@@ -584,23 +551,22 @@ impl State {
         ReadStep::Done
     }
 
-    fn take_trailers(&mut self, id: u32, fields: HeaderFields) {
-        let Some(stream) = self.find(id) else { return };
+    fn take_trailers(&mut self, id: u32, trailers: HeaderFields) {
+        let Some(stream) = self.mux.find(id) else { return };
         stream.has_body_ended = true;
         stream.wake();
         if !stream.wants_body {
             return;
         }
-        if let Some(trailers) = map(fields).and_then(keep_trailers) {
+        if let Some(trailers) = fields::map(trailers).and_then(keep_trailers) {
             let bytes = map_bytes(&trailers) + text_bytes(&trailers);
             stream.trailers = Some(Box::new(trailers));
             self.trailers += bytes;
-            self.here += bytes;
         }
     }
 
     fn leaves(&mut self, id: u32, failure: Http2Failure, by_client: bool) {
-        let Some(stream) = self.find(id) else { return };
+        let Some(stream) = self.mux.find(id) else { return };
         let is_early = by_client && !stream.has_run && stream.left.is_none();
         stream.is_reset |= is_early;
         stream.leaves(Left::Failed(failure));
@@ -608,31 +574,27 @@ impl State {
     }
 
     fn recount(&mut self) {
-        let held = self.h2.unfinished_bytes() + self.out.held() + self.buffers + self.trailers;
+        let held = self.mux.h2.unfinished_bytes()
+            + self.mux.out.held()
+            + self.mux.memory()
+            + self.trailers;
         // Each stream counts itself.
-        let spare = self.streams.capacity() - self.streams.len();
+        let spare = self.mux.streams.capacity() - self.mux.streams.len();
         self.counted.set(HTTP2_BYTES + held + spare * size_of::<StreamState>());
     }
 
-    /// Opens the connection's window, and that of the stream whose body is still read.
-    fn release(&mut self, id: Option<u32>, bytes: usize) {
-        if bytes == 0 {
-            return;
-        }
-        self.here -= bytes;
-        let before = self.out.frames.len();
-        let (out, bytes) = (&mut self.out.frames, u32::try_from(bytes).unwrap_or(u32::MAX));
-        match id {
-            Some(id) => self.h2.release(id, bytes, out),
-            None => self.h2.release_connection(bytes, out),
-        }
-        if self.is_held_back || self.out.frames.len() > before {
-            self.wake_driver();
+    /// Opens windows for data that is not held any more.
+    fn release(&mut self, release: impl FnOnce(&mut Multiplexed<StreamState>)) {
+        let (held, waiting) = (self.mux.unreleased(), self.mux.out.len());
+        release(&mut self.mux);
+        let is_less = self.mux.unreleased() < held;
+        if is_less && self.is_held_back || self.mux.out.len() > waiting {
+            self.mux.driver.wake();
         }
     }
 
     fn enqueue(&mut self, id: u32) {
-        if let Some(stream) = self.find(id)
+        if let Some(stream) = self.mux.find(id)
             && !mem::replace(&mut stream.is_ready, true)
         {
             self.ready.push_back(id);

@@ -228,6 +228,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "thiserror",
         ]),
     ),
+    ("crates/multiplex", Some(&["bytes", "eyelet-h2", "eyelet-http1", "http"])),
     (
         "crates/upstream",
         Some(&[
@@ -238,6 +239,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-h2",
             "eyelet-http1",
             "eyelet-memory",
+            "eyelet-multiplex",
             "eyelet-record",
             "eyelet-resolve",
             "eyelet-sys",
@@ -281,6 +283,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-h2",
             "eyelet-http1",
             "eyelet-memory",
+            "eyelet-multiplex",
             "eyelet-policy",
             "eyelet-recoding",
             "eyelet-record",

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Wake;
+use std::task::{Wake, Waker};
 
 use eyelet_memory::budget::Account;
 
@@ -42,7 +42,8 @@ impl Pair {
     fn carry(&mut self) -> (Vec<u32>, usize) {
         let (mut reset, mut data_bytes) = (Vec::new(), 0);
         loop {
-            let sent = self.link.output.take_all();
+            let mut sent = vec![0; self.link.mux.out.len()];
+            self.link.mux.out.take(&mut sent);
             if sent.is_empty() {
                 return (reset, data_bytes);
             }
@@ -279,7 +280,7 @@ fn a_wanted_ping_wakes_the_task() {
     let fields = [(":method", "GET"), (":scheme", "http"), (":path", "/")]
         .map(|(name, value)| HeaderField::new(name.as_bytes(), value.as_bytes()));
     pair.link.request(fields, RequestKind::Other, true).unwrap();
-    pair.link.driven_by(&Context::from_waker(&woken.clone().into()));
+    pair.link.mux.driver.waits(&Context::from_waker(&woken.clone().into()));
     pair.link.heard_at = Instant::now().checked_sub(2 * PING_FIRST_AFTER).unwrap();
     pair.link.request(fields, RequestKind::Other, true).unwrap();
     assert!(pair.link.wants_ping && woken.0.load(Ordering::Relaxed));
@@ -311,7 +312,7 @@ fn ends_follow_what_has_arrived() {
         pair.link.forget(id);
     }
     pair.link.forget(left_out);
-    assert_eq!(pair.link.arrived, 0);
+    assert_eq!(pair.link.arrived(), 0);
 }
 
 /// A head in pieces of any size is the same head.
@@ -380,4 +381,18 @@ fn a_request_that_was_not_written_is_unprocessed() {
     };
     assert_eq!(end(&mut pair, sent), Some(StreamEnd::Lost));
     assert_eq!(end(&mut pair, unsent), Some(StreamEnd::Unprocessed));
+}
+
+/// An upstream that reads nothing gets no more answers, also none to its PINGs.
+#[test]
+fn a_long_wait_for_the_socket_stops_reading() {
+    let mut pair = Pair::new();
+    for _ in 0..WAITING_BYTES_MAX / DATA_WAITING_MAX {
+        assert!(!pair.link.is_full());
+        pair.link.mux.out.short_frames().extend_from_slice(&[0; DATA_WAITING_MAX]);
+    }
+    assert!(pair.link.is_full() && pair.link.data_room() == 0);
+    let waiting = pair.link.mux.out.len();
+    pair.link.mux.out.advance(waiting);
+    assert!(!pair.link.is_full() && pair.link.data_room() == DATA_WAITING_MAX);
 }

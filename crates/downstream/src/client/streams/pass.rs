@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use eyelet_h2::{ConnectionFault, FRAME_BYTES_MAX, FRAME_HEAD_BYTES};
+use eyelet_multiplex::StreamRole;
 
 use super::{CONNECTION_WINDOW_BYTES, State, Streams};
 use crate::client::io::PASSED_RECORDS_MAX;
@@ -37,7 +38,9 @@ impl Streams {
     /// Has the connection's task write a request's body to this socket as it arrives, and count it.
     /// All that the stream's task has taken of the body must be written.
     pub fn write_to(&self, id: u32, socket: &Plain, written: &Rc<Cell<usize>>) {
-        if let Some(stream) = self.state.borrow_mut().find(id).filter(|stream| stream.wants_body) {
+        if let Some(stream) =
+            self.state.borrow_mut().mux.find(id).filter(|stream| stream.wants_body)
+        {
             let (socket, written) = (socket.clone(), written.clone());
             stream.upload = Some(BodyTarget { socket, written });
         }
@@ -45,7 +48,7 @@ impl Streams {
 
     /// Has the rest of a request's body wait for the stream's task.
     pub fn keep_body(&self, id: u32) {
-        if let Some(stream) = self.state.borrow_mut().find(id) {
+        if let Some(stream) = self.state.borrow_mut().mux.find(id) {
             stream.upload = None;
         }
     }
@@ -54,7 +57,7 @@ impl Streams {
     /// nothing is queued.
     pub fn may_pass(&self, id: u32) -> bool {
         let state = &mut *self.state.borrow_mut();
-        state.find(id).is_some_and(|stream| {
+        state.mux.find(id).is_some_and(|stream| {
             stream.is_answered && stream.queue.is_empty() && stream.end.is_none()
         })
     }
@@ -69,8 +72,8 @@ impl Streams {
         LentBody { socket, left, sent }: LentBody<'_>,
     ) -> Poll<()> {
         let state = &mut *self.state.borrow_mut();
-        let is_shut = state.h2.window(id) == 0;
-        let Some(stream) = state.find(id) else { return Poll::Pending };
+        let is_shut = state.mux.h2.window(id) == 0;
+        let Some(stream) = state.mux.find(id) else { return Poll::Pending };
         // Its task notes that it does not stall any more.
         stream.waits_for_room = is_shut;
         if stream.is_cut {
@@ -81,22 +84,22 @@ impl Streams {
             ready!(socket.poll_readable(task));
             stream.download = Some(BodySource { socket: socket.clone(), left, sent: sent.clone() });
             state.downloads += 1;
-            state.h2.set_wants_to_send(id, true);
-            state.wake_driver();
+            state.mux.h2.set_wants_to_send(id, true);
+            state.mux.driver.wake();
         }
         Poll::Pending
     }
 
     /// Whether the client's window for a stream is shut.
     pub fn is_shut(&self, id: u32) -> bool {
-        self.state.borrow_mut().h2.window(id) == 0
+        self.state.borrow_mut().mux.h2.window(id) == 0
     }
 
     // The connection's task.
 
     /// Whether a request's body is written to its upstream as it arrives.
     pub fn writes_up(&self) -> bool {
-        self.state.borrow().streams.iter().any(|stream| stream.upload.is_some())
+        self.state.borrow().mux.streams.iter().any(|stream| stream.upload.is_some())
     }
 
     /// Reads data that is only lent. It stops behind another event, which is left in `step`.
@@ -129,17 +132,17 @@ impl Streams {
     /// Whether the next bytes to send are those of a body that is read from a socket.
     pub fn is_passing(&self) -> bool {
         let state = &mut *self.state.borrow_mut();
-        let is_next = state.downloads > 0 && state.out.is_empty() && state.ready.is_empty();
-        is_next && state.h2.next_to_send().is_some_and(|(id, _)| state.passes(id))
+        let is_next = state.downloads > 0 && state.mux.out.is_empty() && state.ready.is_empty();
+        is_next && state.mux.h2.next_to_send().is_some_and(|(id, _)| state.passes(id))
     }
 
     /// Reads such a body into the places of records, a frame of data each. Returns how many bytes
     /// are written, the frames' headers included.
     pub fn fill_records(&self, places: &mut [IoSliceMut<'_>]) -> usize {
         let state = &mut *self.state.borrow_mut();
-        let Some((id, _)) = state.h2.next_to_send() else { return 0 };
-        let window = state.h2.window(id);
-        let Some(StreamState { download: Some(source), is_cut, .. }) = state.find(id) else {
+        let Some((id, _)) = state.mux.h2.next_to_send() else { return 0 };
+        let window = state.mux.h2.window(id);
+        let Some(StreamState { download: Some(source), is_cut, .. }) = state.mux.find(id) else {
             return 0;
         };
         let most = usize::try_from(source.left).unwrap_or(usize::MAX).min(window);
@@ -174,33 +177,26 @@ fn payloads<'a>(
 impl State {
     /// Whether the data of a stream is read from a socket.
     pub(super) fn passes(&mut self, id: u32) -> bool {
-        self.downloads > 0 && self.find(id).is_some_and(|stream| stream.download.is_some())
+        self.downloads > 0 && self.mux.find(id).is_some_and(|stream| stream.download.is_some())
     }
 
     /// Takes a part of a request's body: writes it to the upstream, or keeps it for the stream's
     /// task.
     pub(super) fn take_data(&mut self, id: u32, data: &[u8], is_last: bool) {
-        let Some(stream) = self.find(id).filter(|stream| stream.wants_body) else {
-            if let Some(stream) = self.find(id) {
+        let Some(stream) = self.mux.find(id).filter(|stream| stream.wants_body) else {
+            if let Some(stream) = self.mux.find(id) {
                 stream.has_body_ended |= is_last;
             }
             let bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
-            return self.h2.release_connection(bytes, &mut self.out.frames);
+            return self.mux.h2.release_connection(bytes, self.mux.out.frames());
         };
-        let (data, written) = match stream.write_up(data) {
-            0 => (data, 0),
-            written => (data.get(written..).unwrap_or_default(), written),
-        };
+        let written = stream.write_up(data);
+        let data = data.get(written..).unwrap_or_default();
         stream.has_body_ended |= is_last;
-        let before = stream.body.capacity();
         if !data.is_empty() || is_last {
             stream.upload.take_if(|_| is_last);
-            stream.keep(data);
-            stream.wake();
+            self.mux.keep(id, data);
         }
-        let after = stream.body.capacity();
-        self.buffers += after - before;
-        self.here += data.len();
         if written > 0 {
             self.note_written(id, written);
         }
@@ -208,13 +204,12 @@ impl State {
 
     /// Widens the windows of streams whose upstreams have taken all that came.
     fn widen(&mut self) {
-        let takes_all = |stream: &&mut StreamState| {
-            stream.upload.is_some() && stream.body.is_empty() && stream.held == 0
-        };
+        let takes_all =
+            |stream: &&mut StreamState| stream.upload.is_some() && stream.base.is_clear();
         // A window is not narrowed again, so a stream that stalls counts until its body has ended.
         let is_wide = |stream: &&StreamState| stream.is_wide && !stream.has_body_ended;
-        let mut wide = self.streams.iter().filter(is_wide).count();
-        for stream in self.streams.iter_mut().filter(takes_all) {
+        let mut wide = self.mux.streams.iter().filter(is_wide).count();
+        for stream in self.mux.streams.iter_mut().filter(takes_all) {
             if !stream.is_wide {
                 if wide >= WIDE_STREAMS_MAX {
                     continue;
@@ -222,9 +217,9 @@ impl State {
                 wide += 1;
                 stream.is_wide = true;
             }
-            self.h2.widen(stream.id, WIDE_WINDOW_BYTES);
+            self.mux.h2.widen(stream.base.id, WIDE_WINDOW_BYTES);
             // Says so at once where much of it is open.
-            self.h2.release(stream.id, 0, &mut self.out.frames);
+            self.mux.h2.release(stream.base.id, 0, self.mux.out.frames());
         }
     }
 
@@ -232,7 +227,7 @@ impl State {
     /// many more.
     fn note_written(&mut self, id: u32, bytes: usize) {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        self.h2.release(id, bytes, &mut self.out.frames);
+        self.mux.h2.release(id, bytes, self.mux.out.frames());
     }
 
     /// Writes the headers of frames in front of their payloads, `read` bytes in all.
@@ -251,7 +246,7 @@ impl State {
                 break;
             }
             // It fails only for more than the window, which bounded what was read.
-            let Ok(head) = self.h2.data(id, len, is_over && left == 0) else { break };
+            let Ok(head) = self.mux.h2.data(id, len, is_over && left == 0) else { break };
             if let Some(place) = place.get_mut(..FRAME_HEAD_BYTES) {
                 place.copy_from_slice(&head);
             }
@@ -261,8 +256,8 @@ impl State {
     }
 
     fn note_read(&mut self, id: u32, is_drained: bool, is_over: bool, is_shut: bool) {
-        let mark = self.out.position();
-        let Some(stream) = self.find(id) else { return };
+        let mark = self.mux.out.end_position();
+        let Some(stream) = self.mux.find(id) else { return };
         let ends = is_drained && stream.download.take().is_some();
         if is_over {
             (stream.has_ended, stream.mark) = (true, mark);
@@ -272,7 +267,7 @@ impl State {
         }
         if ends {
             self.downloads -= 1;
-            self.h2.set_wants_to_send(id, false);
+            self.mux.h2.set_wants_to_send(id, false);
         }
     }
 }

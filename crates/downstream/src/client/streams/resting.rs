@@ -4,6 +4,7 @@
 use std::mem;
 
 use eyelet_h2::OpenStream;
+use eyelet_multiplex::StreamRole;
 
 use super::{State, Streams};
 use crate::client::resting_stream::RestingStream;
@@ -15,49 +16,49 @@ impl Streams {
     /// True if the client's side of a stream may rest.
     pub fn may_rest(&self, id: u32) -> bool {
         let state = &mut *self.state.borrow_mut();
-        let sealed = state.out.sent();
-        state.find(id).is_some_and(|stream| stream.may_rest(sealed))
+        let sealed = state.sent();
+        state.mux.find(id).is_some_and(|stream| stream.may_rest(sealed))
     }
 
     /// True if the deadline of a stream has passed.
     pub fn is_late(&self, id: u32) -> bool {
-        self.state.borrow_mut().find(id).is_some_and(|stream| stream.is_late)
+        self.state.borrow_mut().mux.find(id).is_some_and(|stream| stream.is_late)
     }
 
     /// True if a stream's task has said that nothing moves.
     pub fn is_quiet(&self, id: u32) -> bool {
         let mut state = self.state.borrow_mut();
-        state.find(id).is_some_and(|stream| !matches!(stream.rest, StreamRest::No))
+        state.mux.find(id).is_some_and(|stream| !matches!(stream.rest, StreamRest::No))
     }
 
     /// Notes whether nothing of a stream moves. Returns whether its task is to leave it now.
     pub fn set_quiet(&self, id: u32, is_quiet: bool) -> bool {
         let state = &mut *self.state.borrow_mut();
-        let Some(stream) = state.find(id) else { return false };
+        let Some(stream) = state.mux.find(id) else { return false };
         match (&stream.rest, is_quiet) {
             (StreamRest::Asked, true) => return true,
             (StreamRest::No, true) => stream.rest = StreamRest::Quiet,
             (StreamRest::Quiet | StreamRest::Asked, false) => stream.rest = StreamRest::No,
             _ => return false,
         }
-        state.wake_driver();
+        state.mux.driver.wake();
         false
     }
 
     /// Keeps what the task of a stream leaves.
     pub fn leave(&self, id: u32, resting: RestingStream) {
         let state = &mut *self.state.borrow_mut();
-        if let Some(stream) = state.find(id) {
+        if let Some(stream) = state.mux.find(id) {
             stream.rests(resting);
         }
-        state.wake_driver();
+        state.mux.driver.wake();
     }
 
     /// Adds a stream that rested with its connection.
     pub fn resume(&self, open: OpenStream) {
         let mut stream = StreamState::new(open.id, open.has_peer_ended);
         (stream.has_run, stream.is_answered) = (true, open.has_begun);
-        self.state.borrow_mut().streams.push(stream);
+        self.state.borrow_mut().mux.streams.push(stream);
     }
 
     // The connection's task.
@@ -66,13 +67,13 @@ impl Streams {
     pub fn all_quiet(&self) -> bool {
         let state = self.state.borrow();
         let is_moving = |stream: &StreamState| matches!(stream.rest, StreamRest::No);
-        !state.streams.is_empty() && !state.streams.iter().any(is_moving)
+        !state.mux.streams.is_empty() && !state.mux.streams.iter().any(is_moving)
     }
 
     /// Asks the streams to rest if all are quiet and the connection `may` rest with them. Otherwise
     /// returns those that rest and have to go on.
     pub fn settle(&self, may: bool) -> Vec<(u32, RestingStream)> {
-        let State { streams, .. } = &mut *self.state.borrow_mut();
+        let streams = &mut self.state.borrow_mut().mux.streams;
         let is_moving = |stream: &StreamState| {
             matches!(stream.rest, StreamRest::No | StreamRest::Rests { is_called: true, .. })
         };
@@ -85,12 +86,12 @@ impl Streams {
             }
             return Vec::new();
         }
-        streams.iter_mut().filter_map(|stream| Some((stream.id, stream.goes_on()?))).collect()
+        streams.iter_mut().filter_map(|stream| Some((stream.base.id, stream.goes_on()?))).collect()
     }
 
     /// Has all tasks of streams run.
     pub fn wake_all(&self) {
-        self.state.borrow_mut().streams.iter_mut().for_each(StreamState::wake);
+        self.state.borrow_mut().mux.streams.iter_mut().for_each(StreamState::wake);
     }
 
     /// True if all streams rest, or there are none.
@@ -100,7 +101,7 @@ impl Streams {
 
     /// Takes the exchanges that rest of a connection that has ended, and why each has.
     pub fn take_ended(&self) -> Vec<(Left, RestingStream)> {
-        let State { streams, .. } = &mut *self.state.borrow_mut();
+        let streams = &mut self.state.borrow_mut().mux.streams;
         let ended = streams.iter_mut().filter_map(|stream| {
             let left = stream.left.unwrap_or(Left::Closed);
             Some((left, stream.goes_on()?))
@@ -110,8 +111,11 @@ impl Streams {
 
     /// Takes the streams, which all rest, in the order of their identifiers.
     pub fn take_resting(&self) -> Vec<(u32, RestingStream)> {
-        let streams = mem::take(&mut self.state.borrow_mut().streams);
-        streams.into_iter().filter_map(|mut stream| Some((stream.id, stream.goes_on()?))).collect()
+        let streams = mem::take(&mut self.state.borrow_mut().mux.streams);
+        streams
+            .into_iter()
+            .filter_map(|mut stream| Some((stream.base.id, stream.goes_on()?)))
+            .collect()
     }
 }
 
@@ -120,6 +124,6 @@ impl State {
         let rests = |stream: &StreamState| {
             matches!(stream.rest, StreamRest::Rests { is_called: false, .. })
         };
-        self.streams.iter().all(rests)
+        self.mux.streams.iter().all(rests)
     }
 }
