@@ -5,4 +5,5 @@
 #![allow(missing_docs)] // only the workspace uses it
 
 pub mod client;
+pub mod clock;
 pub mod connection;

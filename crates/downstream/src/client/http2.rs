@@ -11,11 +11,11 @@ use bytes::Bytes;
 use http::header::{self, HeaderMap};
 use http::{StatusCode, response};
 
-use super::clock::{ms, now_ms};
 use super::exchange_error::ExchangeError;
 use super::resting_stream::RestingStream;
 use super::state::Left;
 use super::streams::{LentBody, Streams};
+use crate::clock::{ms, now_ms};
 use crate::connection::resting::RestingState;
 use eyelet_http1::body::Piece;
 use eyelet_http1::fault::RequestFault;

@@ -2,7 +2,6 @@
 //! responses go to.
 
 pub mod ahead;
-pub mod clock;
 pub mod exchange_error;
 pub mod failure;
 pub mod head;

@@ -9,7 +9,7 @@ use eyelet_telemetry::upstream::OpenExchange;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use super::clock::ms;
+use crate::clock::{self, ms};
 
 /// Bytes of the longest name of an upstream that is read: a path of a Unix socket has 108.
 const NAME_BYTES_MAX: usize = 512;
@@ -49,7 +49,7 @@ impl<'a> StreamFormV1<'a> {
     pub fn of(stream: &'a RestingStream, upstream: Option<&str>) -> Self {
         Self {
             name: Some(&*stream.name).filter(|name| Some(*name) != upstream),
-            idle_ms: ms(stream.since.elapsed()),
+            idle_ms: ms(clock::since(stream.since)),
             open: u8::try_from(stream.open.len()).unwrap_or(u8::MAX),
             exchange: &stream.form,
         }

@@ -23,6 +23,7 @@ use super::page::page;
 use super::refusal::ProxyRefusal;
 use super::route::Route;
 use super::worker::Http;
+use crate::clock;
 use eyelet_http1::fields::{self, Requester};
 use eyelet_http1::head::Length;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome, UpstreamName};
@@ -255,7 +256,7 @@ impl ServedConnection {
 
     /// The reason to give up an exchange whose bodies have not moved since then, if there is one.
     pub fn gives_up(&self, moved: Instant) -> Option<Reason> {
-        if moved.elapsed() >= self.worker.shared.config.http.body_timeout
+        if clock::since(moved) >= self.worker.shared.config.http.body_timeout
             || self.worker.engine.is_cutting()
         {
             return Some(Reason::Timeout(Limit::Body, None));

@@ -261,7 +261,7 @@ fn resting(worker: &Rc<Worker>, idle: Duration) -> (Key, OwnedFd, OwnedFd) {
     (key, client_peer, upstream_peer)
 }
 
-/// What has an exchange at rest go on: with its sockets, and none of its idle time is forgotten.
+/// An exchange at rest goes on with its sockets, and none of its idle time is forgotten.
 #[test]
 fn an_exchange_at_rest_goes_on_by_either_side_at_its_deadline_and_to_end() {
     let seconds = Duration::from_secs;
@@ -285,9 +285,11 @@ fn an_exchange_at_rest_goes_on_by_either_side_at_its_deadline_and_to_end() {
         |worker, (key, ..)| late(worker, key),
         |worker, (key, ..)| close(worker, key, Reason::Drained(None)),
         |worker, (key, ..)| close(worker, key, Reason::Ended),
-        |worker, (key, ..)| close(worker, key, Reason::Shed(Shed::Idle)),
         |worker, (key, ..)| crate::shedding::drain::cut(worker, &[key]),
+        |worker, (key, ..)| close(worker, key, Reason::Shed(Shed::Idle)),
     ];
+    // The last one leaves no room for a task.
+    const IN_PLACE: usize = 7;
     for (nth, event) in events.into_iter().enumerate() {
         let (worker, program) = (worker(), Rc::new(Resuming::default()));
         worker.serve(&program);
@@ -307,9 +309,14 @@ fn an_exchange_at_rest_goes_on_by_either_side_at_its_deadline_and_to_end() {
             tokio::task::yield_now().await;
         });
         let resumed = program.resumed.borrow();
-        let [(true, idle)] = resumed[..] else { panic!("{nth}: {resumed:?}") };
-        // Rounded to ticks.
-        assert!((6_900..=7_000).contains(&idle.as_millis()), "{nth}: {idle:?}");
+        match resumed[..] {
+            // Rounded to ticks.
+            [(true, idle)] if nth < IN_PLACE => {
+                assert!((6_900..=7_000).contains(&idle.as_millis()), "{nth}: {idle:?}");
+            }
+            [] if nth >= IN_PLACE => {}
+            _ => panic!("{nth}: {resumed:?}"),
+        }
         assert!(worker.table.borrow().is_empty(), "{nth}");
         assert_eq!(worker.process.open.load(Relaxed), 0, "{nth}");
         assert_eq!(worker.process.descriptors.load(Relaxed), 0, "{nth}");

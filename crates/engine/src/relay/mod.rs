@@ -59,7 +59,7 @@ impl Relay {
     }
 
     /// True if exchanges of it rest: [`Flow::keep_exchange`], or those of its streams.
-    pub(crate) fn has_exchange(&self) -> bool {
+    pub fn has_exchange(&self) -> bool {
         let Self::Terminate(terminate::Terminated { flow, .. }) = self else { return false };
         flow.exchange().is_some() || flow.has_streams()
     }

@@ -16,6 +16,7 @@ use super::transfer::Upload;
 use super::{Exchange, room};
 use eyelet_downstream::client::exchange_error::ExchangeError;
 use eyelet_downstream::client::failure::{Failure, NoHead};
+use eyelet_downstream::clock;
 use eyelet_downstream::connection::date::to_client;
 use eyelet_downstream::connection::originate::Translation;
 use eyelet_downstream::connection::resting::REPEAT_BYTES_MAX;
@@ -201,7 +202,7 @@ impl<'a> Exchange<'a, '_> {
     ) -> Result<HeadEvent, NoHead> {
         // Reading the clock costs, and most requests are written at once.
         let (mut was_polled, is_fresh) = (false, wait.since.is_none());
-        let mut began = wait.since.unwrap_or_else(Instant::now);
+        let mut began = wait.since.unwrap_or_else(clock::now);
         let (mut has_continue, mut has_interim) = (false, false);
         for interim_left in (0..=INTERIM_MAX).rev() {
             let mut poll = |task: &mut Context<'_>| {
@@ -216,8 +217,8 @@ impl<'a> Exchange<'a, '_> {
                 if is_first && is_fresh {
                     self.due_in(upload, Duration::ZERO);
                 } else if is_first || has_moved {
-                    began = if has_moved { Instant::now() } else { began };
-                    self.due_in(upload, began.elapsed());
+                    began = if has_moved { clock::now() } else { began };
+                    self.due_in(upload, clock::since(began));
                 }
                 if let Poll::Ready(head) = self.poll_head(task, upstream, wait.method) {
                     return Poll::Ready(head.map(HeadEvent::Response));
@@ -240,14 +241,14 @@ impl<'a> Exchange<'a, '_> {
             has_interim |= !is_continue;
             if !status.is_informational() || status == StatusCode::SWITCHING_PROTOCOLS {
                 let logs = self.served.worker.is_logging();
-                let ms = logs.then(|| began.elapsed().as_millis() as u64);
+                let ms = logs.then(|| clock::since(began).as_millis() as u64);
                 self.record.note_answered(status, ms);
                 return Ok(HeadEvent::Response(response));
             }
             if interim_left > 0 && self.stream.takes_interim() {
                 self.inform(response.parts).await?;
                 // Interim heads do not extend the upstream's timeout.
-                self.due_in(&asked.upload, began.elapsed());
+                self.due_in(&asked.upload, clock::since(began));
             }
         }
         Err(Failure::from(ResponseFault::Interim).into())
@@ -304,11 +305,12 @@ impl<'a> Exchange<'a, '_> {
     ) -> Poll<NoHead> {
         let SentRequest { found: FoundUpstream { upstream, .. }, upload, .. } = asked;
         while let Poll::Ready(wait_error) = self.stream.poll_late(task) {
-            let left = self.wait_max(upload).saturating_sub(moved.elapsed());
+            let left = self.wait_max(upload).saturating_sub(clock::since(moved));
             if matches!(wait_error, WaitError::Late) && !left.is_zero() {
                 // It was only to rest. The clock of deadlines may be ahead by a step, and what
                 // keeps it awake may be over later.
-                let rest_in = REST_AFTER.checked_sub(moved.elapsed()).filter(|it| !it.is_zero());
+                let rest_in =
+                    REST_AFTER.checked_sub(clock::since(moved)).filter(|it| !it.is_zero());
                 self.stream.due_in(left.min(rest_in.unwrap_or(self.served.progress_wait())));
                 continue;
             }

@@ -31,6 +31,7 @@ use eyelet_downstream::client::exchange_error::ExchangeError;
 use eyelet_downstream::client::failure::Failure;
 use eyelet_downstream::client::io::ClientLost;
 use eyelet_downstream::client::stream::Stream;
+use eyelet_downstream::clock;
 use eyelet_downstream::connection::log_entry::Written;
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_downstream::connection::served_connection::record::Record;
@@ -76,7 +77,7 @@ impl Exchange<'_, '_> {
 
     /// Writes all queued bytes, while the client takes some of them in time.
     async fn flush(&mut self) -> Result<(), Failure> {
-        let mut moved = Instant::now();
+        let mut moved = clock::now();
         self.stream.due_in(self.served.progress_wait());
         poll_fn(|task| {
             let before = self.stream.queued();
@@ -84,7 +85,7 @@ impl Exchange<'_, '_> {
                 return Poll::Ready(flushed.map_err(Failure::from));
             }
             if self.stream.queued() != before {
-                moved = Instant::now();
+                moved = clock::now();
                 self.stream.due_in(self.served.progress_wait());
             }
             self.poll_stalled(task, moved).map(Err)
@@ -100,7 +101,7 @@ impl Exchange<'_, '_> {
                 return Poll::Ready(lost.into());
             }
             let progress_wait = self.served.progress_wait();
-            let waited = moved.elapsed();
+            let waited = clock::since(moved);
             if matches!(wait_error, WaitError::Late) && waited < progress_wait {
                 // It was only to rest.
                 self.stream.due_in(progress_wait - waited);

@@ -14,6 +14,7 @@ use super::switched::Switched;
 use super::transfer::{Broken, resumed_websocket};
 use super::websocket;
 use eyelet_downstream::client::failure::Failure;
+use eyelet_downstream::clock;
 use eyelet_downstream::connection::resting::RestingWebSocket;
 use eyelet_engine::iteration::others_first;
 use eyelet_http1::fault::ResponseFault;
@@ -101,7 +102,7 @@ impl<'a> Exchange<'a, '_> {
             if let Poll::Ready(exchange_error) = self.stream.poll_closed(task) {
                 return Poll::Ready(Err(exchange_error.into()));
             }
-            let moved = *moved.get_or_insert_with(Instant::now);
+            let moved = *moved.get_or_insert_with(clock::now);
             self.poll_rest(task, moved, passing)
         })
         .await

@@ -20,6 +20,7 @@ use super::resting::{Resting, RestingSocket};
 use super::transfer::{Download, Upload, rest_websocket, resumed_websocket};
 use eyelet_downstream::client::failure::{Failure, NoHead};
 use eyelet_downstream::client::stream::Stream;
+use eyelet_downstream::clock;
 use eyelet_downstream::connection::log_entry::RequestLogEntry;
 use eyelet_downstream::connection::resting::{
     REPEAT_BYTES_MAX, RestingExchange, RestingState, RestingWait,
@@ -199,7 +200,7 @@ impl Exchange<'_, '_> {
     /// Returns how long an exchange that rested waits for one, where nothing has moved since then.
     pub(super) fn wait_since(&self, since: Instant) -> Duration {
         let body_timeout = self.served.worker.shared.config.http.body_timeout;
-        REST_AFTER.min(body_timeout.saturating_sub(since.elapsed()))
+        REST_AFTER.min(body_timeout.saturating_sub(clock::since(since)))
     }
 
     /// True if the exchange may rest where it is.
@@ -223,8 +224,10 @@ impl Exchange<'_, '_> {
         let worker = &self.served.worker;
         // What the client has not taken yet goes along.
         let is_due = worker.engine.rests_at_once()
-            || self.stream.is_late() && since.elapsed() >= REST_AFTER && self.stream.queued() == 0;
-        let is_over = || since.elapsed() >= worker.shared.config.http.body_timeout;
+            || self.stream.is_late()
+                && clock::since(since) >= REST_AFTER
+                && self.stream.queued() == 0;
+        let is_over = || clock::since(since) >= worker.shared.config.http.body_timeout;
         let may = is_due && !is_over() && self.may_rest(passing);
         if self.stream.rests_now(may) {
             return Poll::Ready(Ok(BodyProgress::Rests(since)));
@@ -239,7 +242,7 @@ impl Exchange<'_, '_> {
         if !is_leaving && !self.stream.is_late() {
             return false;
         }
-        let waited = since.elapsed();
+        let waited = clock::since(since);
         let is_due = is_leaving || waited >= REST_AFTER;
         let is_over = waited >= self.idle_max(asked.upload.done);
         self.stream.rests_now(is_due && !is_over && self.may_rest_before_head(asked))

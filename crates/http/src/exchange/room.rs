@@ -3,7 +3,6 @@
 
 use std::future::poll_fn;
 use std::task::Poll;
-use std::time::Instant;
 
 use http::{request, response};
 
@@ -12,6 +11,7 @@ use eyelet_downstream::client::exchange_error::ExchangeError;
 use eyelet_downstream::client::failure::Failure;
 use eyelet_downstream::client::io::ClientLost;
 use eyelet_downstream::client::stream::Stream;
+use eyelet_downstream::clock;
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::worker::WaitError;
 use eyelet_http1::head_bytes::{map_bytes, request_bytes, text_bytes};
@@ -94,10 +94,10 @@ pub async fn wait_for_interim(
     stream: &mut Stream<'_>,
     head: &response::Parts,
 ) -> Result<Counted, Failure> {
-    let began = Instant::now();
+    let began = clock::now();
     poll_fn(|task| {
         let failure = match take_response(served, head) {
-            Err(failure) if began.elapsed() < served.progress_wait() => failure,
+            Err(failure) if clock::since(began) < served.progress_wait() => failure,
             taken => return Poll::Ready(taken),
         };
         served.worker.engine.wants_memory(task);

@@ -13,6 +13,7 @@ use http::HeaderValue;
 
 use super::passing::REST_AFTER;
 use eyelet_downstream::client::io::{ClientLost, ClientStream, send_all};
+use eyelet_downstream::clock;
 use eyelet_downstream::connection::resting::{RestingExchange, RestingFacts, RestingState};
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::park;
@@ -89,7 +90,7 @@ pub async fn switch(
         },
         Ok(()) => {
             up.queue.push(client.plain.split());
-            let ways = Ways { up, down, since: Instant::now() };
+            let ways = Ways { up, down, since: clock::now() };
             // Boxed, as few connections come here and all tasks of HTTP/1.1 would pay for it.
             return Box::pin(go_on(client, served, upstream, ways)).await;
         }
@@ -111,7 +112,7 @@ pub async fn resume(
         | RestingState::PassesDown(..)
         | RestingState::WebSocket(_) => None,
     };
-    let since = Instant::now().checked_sub(idle).unwrap_or_else(Instant::now);
+    let since = clock::now().checked_sub(idle).unwrap_or_else(clock::now);
     let Some(socket) = client.handle.take_upstream() else {
         end(client, served, Reason::Internal("a switched connection without an upstream"));
         return None;
@@ -207,7 +208,7 @@ async fn copy(
 ) -> Copied {
     let idle_timeout = served.worker.shared.config.limits.idle_timeout;
     let mut leaving = None;
-    let left = |since: Instant| idle_timeout.saturating_sub(since.elapsed());
+    let left = |since: Instant| idle_timeout.saturating_sub(clock::since(since));
     client.handle.due_in(REST_AFTER.min(left(ways.since)));
     poll_fn(|task| {
         loop {
@@ -217,7 +218,7 @@ async fn copy(
             let downward = poll_down(task, client, upstream, down);
             served.counts.to_upstream.update(|bytes| bytes + up.moved - before.0);
             if before != (up.moved, down.moved) {
-                *since = Instant::now();
+                *since = clock::now();
                 client.handle.due_in(REST_AFTER.min(idle_timeout));
             }
             match (upward, downward) {
@@ -248,7 +249,7 @@ async fn copy(
             Err(WaitError::Drained) => Reason::Drained(None),
             Err(WaitError::Ended) => Reason::Ended,
             Err(WaitError::Late) if !left(ways.since).is_zero() => {
-                if may_rest && ways.since.elapsed() >= REST_AFTER {
+                if may_rest && clock::since(ways.since) >= REST_AFTER {
                     return Poll::Ready(Copied::Rests);
                 }
                 client.handle.due_in(left(ways.since));

@@ -23,6 +23,7 @@ use tokio::time::{Sleep, sleep};
 use eyelet_downstream::client::exchange_error::ExchangeError;
 use eyelet_downstream::client::io::PASSED_BYTES_MAX;
 use eyelet_downstream::client::stream::{SMALL_BYTES, Stream};
+use eyelet_downstream::clock;
 use eyelet_downstream::connection::decoding::Decoding;
 use eyelet_downstream::connection::log_entry::Written;
 use eyelet_downstream::connection::worker::Http;
@@ -612,7 +613,7 @@ impl<'a> Download<'a> {
                 if !out.is_empty() {
                     self.unflushed = None;
                 }
-                self.unflushed.get_or_insert_with(Instant::now);
+                self.unflushed.get_or_insert_with(clock::now);
                 self.given += out.len() as u64;
                 stream.push(coded_piece(out));
             }
@@ -653,7 +654,7 @@ impl<'a> Download<'a> {
     ) -> Poll<Result<bool, Broken>> {
         let Some(coder) = &mut self.coder else { return Poll::Ready(Ok(false)) };
         let Some(pause) = coder.pause() else { return Poll::Ready(Ok(false)) };
-        let waited = self.unflushed.map_or(pause.since_first, |first| first.elapsed());
+        let waited = self.unflushed.map_or(pause.since_first, |first| clock::since(first));
         let wait = pause.of.min(pause.since_first.saturating_sub(waited));
         if !wait.is_zero() {
             let sleep = self.pause.get_or_insert_with(|| Box::pin(sleep(wait)));

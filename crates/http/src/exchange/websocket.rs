@@ -20,6 +20,7 @@ use super::transfer::{Broken, Download, Upload};
 use eyelet_downstream::client::exchange_error::ExchangeError;
 use eyelet_downstream::client::failure::Failure;
 use eyelet_downstream::client::stream::Stream;
+use eyelet_downstream::clock;
 use eyelet_downstream::connection::date::stamp;
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_http1::fault::{RequestFault, ResponseFault};
@@ -122,11 +123,11 @@ pub async fn copy(
 ) -> Result<Option<Instant>, Failure> {
     let idle_timeout = served.worker.shared.config.limits.idle_timeout;
     let (mut up_over, mut down_over) = (false, false);
-    let mut moved = since.unwrap_or_else(Instant::now);
+    let mut moved = since.unwrap_or_else(clock::now);
     let progress_wait = served.progress_wait().min(idle_timeout);
     // It may rest before it is checked.
     let first_wait = progress_wait.min(REST_AFTER);
-    stream.due_in(first_wait.min(idle_timeout.saturating_sub(moved.elapsed())));
+    stream.due_in(first_wait.min(idle_timeout.saturating_sub(clock::since(moved))));
     poll_fn(|task| {
         let is_to_end = stream.poll_ends(task).is_ready() || served.is_removed();
         if is_to_end && leave(stream, up, down).is_err() {
@@ -151,7 +152,7 @@ pub async fn copy(
             return Poll::Ready(Ok(None));
         }
         if before != (up.written, down.taken) {
-            moved = Instant::now();
+            moved = clock::now();
             stream.due_in(first_wait);
         }
         if let Poll::Ready(exchange_error) = stream.poll_closed(task) {
@@ -162,7 +163,7 @@ pub async fn copy(
             return Poll::Ready(Ok(Some(moved)));
         }
         while stream.poll_late(task).is_ready() {
-            if moved.elapsed() >= idle_timeout {
+            if clock::since(moved) >= idle_timeout {
                 return Poll::Ready(Err(Failure::Cut(Reason::Timeout(Limit::Idle, None))));
             }
             // Treated like a body that does not move. A silent connection without held bytes is
@@ -171,12 +172,12 @@ pub async fn copy(
             let holds =
                 stream.queued() > 0 || is_leaving || up.is_stalled() || is_to_end && down_over;
             if holds
-                && moved.elapsed() >= progress_wait
+                && clock::since(moved) >= progress_wait
                 && let Some(reason) = served.gives_up(moved)
             {
                 return Poll::Ready(Err(Failure::Cut(reason)));
             }
-            stream.due_in(progress_wait.min(idle_timeout.saturating_sub(moved.elapsed())));
+            stream.due_in(progress_wait.min(idle_timeout.saturating_sub(clock::since(moved))));
         }
         Poll::Pending
     })
@@ -186,8 +187,8 @@ pub async fn copy(
 /// True if nothing has moved for long enough, and the client's side may rest.
 fn is_quiet(served: &ServedConnection, stream: &Stream<'_>, moved: Instant) -> bool {
     let engine = &served.worker.engine;
-    let is_due = engine.rests_at_once() || stream.is_late() && moved.elapsed() >= REST_AFTER;
-    let is_over = || moved.elapsed() >= served.worker.shared.config.limits.idle_timeout;
+    let is_due = engine.rests_at_once() || stream.is_late() && clock::since(moved) >= REST_AFTER;
+    let is_over = || clock::since(moved) >= served.worker.shared.config.limits.idle_timeout;
     is_due && !is_over() && !engine.is_draining() && stream.rests().is_some()
 }
 

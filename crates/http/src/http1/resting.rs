@@ -8,10 +8,10 @@ use crate::exchange::end::ExchangeEnd;
 use crate::exchange::rest::{ResumedExchange, resume};
 use crate::exchange::resting::{Resting, RestingSocket, end_rested};
 use crate::exchange::switched::SwitchedAtRest;
-use eyelet_downstream::client::clock::ms;
 use eyelet_downstream::client::io::ClientStream;
 use eyelet_downstream::client::resting_client::{RestingClient, RestingClock};
 use eyelet_downstream::client::stream::Stream;
+use eyelet_downstream::clock::{self, ms};
 use eyelet_downstream::connection::resting::{RestingExchange, RestingState};
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::park;
@@ -49,7 +49,7 @@ fn note_clock(
 ) -> Duration {
     // The engine has one timeout for all exchanges, and this one may have another.
     let newest = served.worker.newer().unwrap_or_else(|| served.worker.clone());
-    let (timeout, idle) = (newest.shared.config.http.body_timeout, since.elapsed());
+    let (timeout, idle) = (newest.shared.config.http.body_timeout, clock::since(since));
     if idle_max == timeout {
         return idle;
     }
@@ -85,7 +85,7 @@ pub async fn go_on(
     let (Some(socket), Some((rested, exchange))) = (client.handle.take_upstream(), exchange) else {
         return none();
     };
-    let now = Instant::now();
+    let now = clock::now();
     let since = now.checked_sub(idle(client, &rested)).unwrap_or(now);
     if !exchange.state.is_answered() {
         served.find_route(|| client.handle.local_address());

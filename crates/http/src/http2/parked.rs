@@ -7,8 +7,8 @@ use std::time::Duration;
 use eyelet_h2::{H2Role, OpenStream, ParkedAnswer, ParkedConnection};
 use eyelet_memory::packed::{PackedBytes, SharedPieces};
 
-use eyelet_downstream::client::clock::{ms, now_ms};
 use eyelet_downstream::client::resting_stream::StreamFormV1;
+use eyelet_downstream::clock::{ms, now_ms};
 use eyelet_downstream::connection::resting::RestingExchange;
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_telemetry::reason::Reason;

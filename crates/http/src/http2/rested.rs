@@ -1,9 +1,10 @@
 //! The streams of a parked connection that wakes, each with its socket.
 
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use eyelet_downstream::client::resting_stream::RestingStream;
+use eyelet_downstream::clock;
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::worker::Handle;
 use eyelet_telemetry::upstream::{CountedAt, OpenExchange};
@@ -29,7 +30,7 @@ pub fn take_rested(
     let upstream = decided.upstream.as_ref().map(|name| name.to_text());
     let upstream: Rc<str> = upstream.unwrap_or_default().into();
     let slept = handle.idle().saturating_sub(noted);
-    let now = Instant::now();
+    let now = clock::now();
     let mut rested = Vec::with_capacity(forms.len());
     if forms.len() != sockets.len() {
         return None;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use eyelet_downstream::client::http2::Http2Stream;
 use eyelet_downstream::client::resting_stream::{RestingStream, StreamFormV1};
+use eyelet_downstream::clock;
 use eyelet_downstream::connection::resting::RestingExchange;
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::park;
@@ -121,8 +122,9 @@ fn rule(served: &ServedConnection) -> Option<&str> {
 
 /// Returns how long the connection counts as idle, so that it is due with its first stream.
 fn noted(served: &ServedConnection, resting: &[(u32, RestingStream)]) -> Duration {
-    let left =
-        |(_, stream): &(_, RestingStream)| stream.idle_max.saturating_sub(stream.since.elapsed());
+    let left = |(_, stream): &(_, RestingStream)| {
+        stream.idle_max.saturating_sub(clock::since(stream.since))
+    };
     let least = resting.iter().map(left).min().unwrap_or_default();
     served.worker.shared.config.limits.idle_timeout.saturating_sub(least)
 }

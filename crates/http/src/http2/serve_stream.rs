@@ -3,7 +3,7 @@
 
 use std::future::poll_fn;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::exchange::rest::{ResumedExchange, resume};
 use crate::exchange::resting::Resting;
@@ -11,6 +11,7 @@ use crate::exchange::serve::{RequestRefusal, exchange, refuse};
 use eyelet_downstream::client::head::{AskedRequest, asks_for_websocket};
 use eyelet_downstream::client::http2::Http2Stream;
 use eyelet_downstream::client::stream::Stream;
+use eyelet_downstream::clock;
 use eyelet_downstream::connection::reason::request_reason;
 use eyelet_downstream::connection::resting::RestingState;
 use eyelet_downstream::connection::served_connection::ServedConnection;
@@ -82,7 +83,7 @@ async fn drop_rest(served: &ServedConnection, stream: &mut Stream<'_>) {
         return;
     }
     stream.refuse_rest();
-    let began = Instant::now();
+    let began = clock::now();
     let (mut moved, mut before) = (began, stream.dropped());
     let progress_wait = served.progress_wait().min(REST_SILENCE);
     stream.due_in(progress_wait);
@@ -92,10 +93,10 @@ async fn drop_rest(served: &ServedConnection, stream: &mut Stream<'_>) {
             return Poll::Ready(());
         }
         if stream.dropped() != before {
-            (moved, before) = (Instant::now(), stream.dropped());
+            (moved, before) = (clock::now(), stream.dropped());
         }
         while stream.poll_late(task).is_ready() {
-            let over = began.elapsed() >= REST_WAIT || moved.elapsed() >= REST_SILENCE;
+            let over = clock::since(began) >= REST_WAIT || clock::since(moved) >= REST_SILENCE;
             if over || served.gives_up(moved).is_some() {
                 return Poll::Ready(());
             }

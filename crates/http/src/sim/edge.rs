@@ -141,6 +141,8 @@ pub struct Edge {
     pub has_removed: Cell<bool>,
     /// Connections that have woken.
     pub woken: Cell<usize>,
+    /// Those of them with an exchange or streams that rested.
+    pub rested: Cell<usize>,
 }
 
 impl Edge {
@@ -157,6 +159,7 @@ impl Edge {
             accepted: RefCell::default(),
             has_removed: Cell::default(),
             woken: Cell::default(),
+            rested: Cell::default(),
         })
     }
 
@@ -217,6 +220,7 @@ impl Program for Edge {
         counted: Counted,
     ) -> Task {
         self.woken.update(|woken| woken + 1);
+        self.rested.update(|rested| rested + usize::from(relay.has_exchange()));
         let Relay::Terminate(terminated) = relay else { panic!("the simulator has none") };
         let http = self.http.borrow().clone();
         crate::serve(http, WokenConnection { handle, info, counted }, terminated)

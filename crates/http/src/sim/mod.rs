@@ -59,6 +59,7 @@ const EVENTS: &[&str] = &[
     "a whole response by HTTP/2",
     "an early answer",
     "an end before the head's",
+    "an exchange that rested",
     "an interim response that arrived",
     "an upstream closes after its answer",
     "an upstream closes an idle connection",

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use eyelet_downstream::client::clock::testing::set_ms;
+use eyelet_downstream::clock::testing::set_ms;
 use eyelet_engine::table::timer_wheel::TICK_MS;
 use eyelet_engine::testing::stepper::{Stepper, check_budget, check_worker};
 use eyelet_engine::testing::{SETTINGS, tls, worker_with};
@@ -274,6 +274,7 @@ impl<'a> Simulation<'a> {
         }
         let Some(edge) = self.edge.take() else { return };
         self.report.events.add_many("a connection that woke", edge.woken.get());
+        self.report.events.add_many("an exchange that rested", edge.rested.get());
         edge.http.borrow().pool.close();
         let budget = self.stepper.worker.process.budget.clone();
         drop(edge);

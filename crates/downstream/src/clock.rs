@@ -1,16 +1,29 @@
-//! The clock of HTTP/2 connections: milliseconds, as the protocol's state counts them.
+//! The clock of connections and exchanges: instants, and milliseconds as the state of HTTP/2 counts
+//! them.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-/// Milliseconds since this process first served HTTP/2.
-pub fn now_ms() -> u64 {
-    static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+/// When this process first served requests.
+static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// The time now.
+pub fn now() -> Instant {
     #[cfg(feature = "testing")]
     if let Some(now_ms) = testing::stepped_ms() {
-        return now_ms;
+        return *BEGAN + Duration::from_millis(now_ms);
     }
-    ms(BEGAN.elapsed())
+    Instant::now()
+}
+
+/// The time that has passed since then.
+pub fn since(then: Instant) -> Duration {
+    now().saturating_duration_since(then)
+}
+
+/// Milliseconds since this process first served requests.
+pub fn now_ms() -> u64 {
+    ms(since(*BEGAN))
 }
 
 /// A duration in milliseconds.
