@@ -20,7 +20,7 @@ pub enum Coding {
 }
 
 impl Coding {
-    /// As in Content-Encoding.
+    /// Returns its name in Content-Encoding.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ impl Coding {
         all.into_iter().find(|coding| coding.name().eq_ignore_ascii_case(name))
     }
 
-    /// Whether it needs a dictionary.
+    /// True if it needs a dictionary.
     #[must_use]
     pub const fn is_of_dictionary(self) -> bool {
         matches!(self, Self::Dcz | Self::Dcb)
@@ -56,7 +56,7 @@ pub struct AcceptedCodings {
     dcb: Weight,
     identity: Weight,
     any: Weight,
-    /// Whether the field was present, even if empty.
+    /// True if the field was present, even if empty.
     given: bool,
 }
 
@@ -92,7 +92,7 @@ impl AcceptedCodings {
         best.filter(|(_, weight)| *weight >= identity).map(|(coding, _)| coding)
     }
 
-    /// Whether the client accepts it at all.
+    /// True if the client accepts it at all.
     #[must_use]
     pub fn takes(&self, coding: Coding) -> bool {
         self.weight(coding) > 0
@@ -115,7 +115,7 @@ impl AcceptedCodings {
         .unwrap_or(0)
     }
 
-    /// Whether the client takes no response that is uncoded.
+    /// True if the client takes no response that is uncoded.
     #[must_use]
     pub fn refuses_identity(&self) -> bool {
         self.identity.or(self.any) == Some(0)

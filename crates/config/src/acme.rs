@@ -32,7 +32,7 @@ pub struct AcmeSettings {
     pub profile: Option<String>,
     /// The account of the server's operator that the ACME account belongs to.
     pub external_account: Option<ExternalAccount>,
-    /// What the rules order, which is filled in after them.
+    /// The names that the rules order. They are filled in after the rules.
     pub wanted: AcmeNames,
 }
 
@@ -45,16 +45,16 @@ pub struct ExternalAccount {
     pub key_file: PathBuf,
 }
 
-/// What the rules with `certificate = "acme"` order, and how it can be validated.
+/// The names that rules with `certificate = "acme"` order, and the ways to validate them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AcmeNames {
     /// Names that are ordered at the start, each once.
     pub names: Vec<Box<str>>,
     /// Indices of the listeners of these rules. Empty: all.
     pub listeners: Vec<u16>,
-    /// Whether a listener of kind `http_redirect` can answer.
+    /// True if a listener of kind `http_redirect` can answer.
     pub has_http: bool,
-    /// Whether HTTP is asked first: no rule's listener has the port of https.
+    /// True if HTTP is asked first: no rule's listener has the port of https.
     pub prefers_http: bool,
 }
 
@@ -209,7 +209,7 @@ fn is_http(listener: &Listener) -> bool {
     listener.kind == ListenerKind::HttpRedirect
 }
 
-/// Whether a server that connects to this port may reach a listener: it has the port, or something
+/// True if a server that connects to this port may reach a listener: it has the port, or something
 /// before it leads connections of other ports to it.
 fn is_validated_at(listener: &Listener, port: u16) -> bool {
     listener.address.inet().port() == port
@@ -217,7 +217,7 @@ fn is_validated_at(listener: &Listener, port: u16) -> bool {
         || !listener.proxy_protocol_from.is_empty()
 }
 
-/// Whether a directory is a public server's, as far as its host tells.
+/// True if a directory is a public server's, as far as its host tells.
 fn is_public(directory: &str) -> bool {
     let host = directory.strip_prefix("https://").and_then(|rest| rest.split(['/', ':']).next());
     let host = host.unwrap_or_default().to_ascii_lowercase();

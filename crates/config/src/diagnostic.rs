@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Whether a configuration with this mistake is refused.
+/// Says if a configuration with this mistake is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// It is refused.
@@ -23,9 +23,9 @@ pub struct Diagnostic {
     pub column: usize,
     /// The beginning of the line: at most 160 characters.
     pub source: String,
-    /// What is wrong and what was expected.
+    /// The mistake, and what was expected.
     pub message: String,
-    /// Whether it is fatal.
+    /// Says if it is fatal.
     pub severity: Severity,
 }
 

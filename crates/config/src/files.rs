@@ -13,7 +13,7 @@ use crate::certificate::CertificateFiles;
 use crate::certificate::{self, CertificateError, Description};
 use crate::reader::{Place, Text};
 
-/// How thoroughly the files are checked.
+/// The depth to which the files are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
     /// Only that they are there: `serve` reads them next, and `explain` does not need them.
@@ -203,7 +203,7 @@ impl Files {
         at.keep(known.map_err(|why| why.message))
     }
 
-    /// Whether there is no such file, as far as was checked.
+    /// True if there is no such file, as far as was checked.
     fn is_absent(&self, path: &Path) -> bool {
         matches!(self.present.get(path), Some(Err(Unreadable { is_absent: true, .. })))
     }

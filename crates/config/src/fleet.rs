@@ -42,7 +42,7 @@ pub struct RedisAddress {
     pub tls: Option<RedisTls>,
 }
 
-/// How a server of `rediss://` is verified.
+/// The verification of a server of `rediss://`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisTls {
     /// The CA certificates. `None`: the system's.

@@ -43,7 +43,7 @@ pub(super) fn read(section: &Section<'_>) -> Fields {
     fields
 }
 
-/// Whether a rule says `hsts = false`.
+/// True if a rule says `hsts = false`.
 pub(super) fn is_hsts_off(section: &Section<'_>) -> bool {
     section.value("hsts").is_some_and(|value| matches!(value.get_ref(), DeValue::Boolean(false)))
 }

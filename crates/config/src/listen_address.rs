@@ -17,7 +17,7 @@ pub enum ListenAddress {
     Unix(PathBuf),
 }
 
-/// How a Unix socket's path is marked.
+/// The mark of a Unix socket's path.
 pub(super) const UNIX: &str = "unix:";
 
 impl ListenAddress {
@@ -30,13 +30,13 @@ impl ListenAddress {
         }
     }
 
-    /// Whether it is a Unix socket.
+    /// True if it is a Unix socket.
     pub fn is_unix(&self) -> bool {
         matches!(self, Self::Unix(_))
     }
 }
 
-/// As the configuration has it.
+/// Writes it as the configuration has it.
 impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -46,7 +46,7 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// What [`fmt::Display`] writes.
+/// Reads what [`fmt::Display`] writes.
 impl FromStr for ListenAddress {
     type Err = std::net::AddrParseError;
 

@@ -15,7 +15,7 @@ pub(super) struct Listeners {
     pub(super) list: Vec<Listener>,
     /// The line of each one's table; as long as `list`.
     lines: Vec<usize>,
-    /// Whether one of them could not be read: an unknown name may then be its name.
+    /// True if one of them could not be read: an unknown name may then be its name.
     incomplete: bool,
     /// The configuration's folder: relative paths of sockets begin there.
     folder: PathBuf,
@@ -42,7 +42,7 @@ impl Listeners {
         listeners
     }
 
-    /// Whether each of them could be read.
+    /// True if each of them could be read.
     pub(super) fn is_complete(&self) -> bool {
         !self.incomplete && !self.list.is_empty()
     }
@@ -79,7 +79,7 @@ impl Listeners {
         self.of_rule(listed).find(|listener| listener.address.is_unix())
     }
 
-    /// The same by index, without listeners that use no rules.
+    /// The indexes of a rule's listeners, without those that use no rules.
     pub(super) fn asked_for(&self, listed: &[u16]) -> Vec<usize> {
         let asks = |listener: &Listener| listener.kind != ListenerKind::HttpRedirect;
         let of_rule = self.numbered(listed).filter(|(_, listener)| asks(listener));
@@ -138,7 +138,7 @@ impl Listeners {
     }
 }
 
-/// How a message names a listener.
+/// The name of a listener in a message.
 pub(super) fn called(listener: &Listener) -> String {
     match &listener.name {
         Some(name) => format!("\"{name}\""),
@@ -201,8 +201,8 @@ fn check_file(section: &Section<'_>, kind: ListenerKind, address: &ListenAddress
     mode.and_then(|text| text.parse(file_mode)).unwrap_or(MODE)
 }
 
-/// What clients of a plain listener send is readable on its way. They are on this machine, so no
-/// load balancer is before them.
+/// Checks who reaches a listener: what clients of a plain one send is readable on its way. They are
+/// on this machine, so no load balancer is before them.
 fn check_reach(section: &Section<'_>, kind: ListenerKind, address: SocketAddr) {
     let is_allowed = section.flag("allow_remote").unwrap_or(false);
     if let Some(at) = section.key_at("allow_remote").filter(|_| kind != ListenerKind::Plain) {
@@ -233,7 +233,7 @@ fn acme_upstream(section: &Section<'_>, kind: ListenerKind, own: SocketAddr) -> 
     Some(upstream)
 }
 
-/// Whether the second bind would fail. `[::]` is bound for IPv6 only, so it does not collide with
+/// True if the second bind would fail. `[::]` is bound for IPv6 only, so it does not collide with
 /// IPv4.
 fn collide(a: &ListenAddress, b: &ListenAddress) -> bool {
     if a.is_unix() || b.is_unix() {

@@ -17,7 +17,7 @@ use crate::diagnostic::{Diagnostic, Mistakes, Severity, Source};
 use crate::reader::{Place, Text};
 use crate::values;
 
-/// What a file lists.
+/// The kind of what a file lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ListKind {
     /// Names: `a.example`, `*.a.example`, `.a.example`.
@@ -44,7 +44,7 @@ pub struct ListFiles(Vec<Option<ListFile>>);
 /// A list that was read again.
 #[derive(Debug)]
 pub struct RenewedList {
-    /// Whether the file had changed.
+    /// True if the file had changed.
     pub is_new: bool,
     /// Only of severity `Warning`.
     pub warnings: Vec<Diagnostic>,

@@ -39,8 +39,8 @@ pub fn load(path: &Path, depth: Depth) -> Result<Loaded, Vec<Diagnostic>> {
     load_from(path, depth, None)
 }
 
-/// As [`load`], for a configuration that follows `served`: lists whose files have not changed are
-/// shared with it, and certificates that are `unchanged` are not read again.
+/// Loads as [`load`] does, for a configuration that follows `served`: lists whose files have not
+/// changed are shared with it, and certificates that are `unchanged` are not read again.
 ///
 /// # Errors
 /// As [`load`].

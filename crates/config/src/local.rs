@@ -21,7 +21,7 @@ pub(super) const LOCAL: &str = "local";
 pub struct LocalSettings {
     /// Where the authority is. `None`: the user's own folder.
     pub folder: Option<PathBuf>,
-    /// What an authority may sign that is made now.
+    /// The names that an authority may sign if it is made now.
     pub permitted: Permitted,
 }
 
@@ -64,8 +64,8 @@ impl Permitted {
         Ok(())
     }
 
-    /// What it has beyond what each authority may sign: what [`Permitted::add`] needs to make it
-    /// again.
+    /// The names that it has beyond what each authority may sign: [`Permitted::add`] makes it again
+    /// from them.
     pub fn beyond_default(&self) -> Vec<String> {
         let default = Self::default();
         let names = self.names.iter().filter(|name| !default.has_name(name));
@@ -74,7 +74,7 @@ impl Permitted {
         names.map(ToString::to_string).chain(nets.map(ToString::to_string)).collect()
     }
 
-    /// Whether a name may be signed. `*.suffix` is as its suffix.
+    /// True if a name may be signed. `*.suffix` is as its suffix.
     pub fn has_name(&self, name: &str) -> bool {
         let name = name.strip_prefix("*.").unwrap_or(name);
         self.names.iter().any(|permitted| {
@@ -83,7 +83,7 @@ impl Permitted {
         })
     }
 
-    /// Whether an address may be signed.
+    /// True if an address may be signed.
     pub fn has_address(&self, address: IpAddr) -> bool {
         self.nets.iter().any(|net| net.contains(&address))
     }
@@ -97,7 +97,7 @@ impl fmt::Display for Permitted {
     }
 }
 
-/// Whether a name leads to this machine, whatever DNS says (RFC 6761 section 6.3).
+/// True if a name leads to this machine, whatever DNS says (RFC 6761 section 6.3).
 pub fn is_loopback_name(name: &str) -> bool {
     name == "localhost" || name.ends_with(".localhost")
 }
@@ -134,7 +134,7 @@ pub(super) fn check_rule(
     }
 }
 
-/// Whether the authority of whoever has no [local] signs all names of such a rule. Those of lists
+/// True if the authority of whoever has no [local] signs all names of such a rule. Those of lists
 /// are not known.
 pub(super) fn signs_by_default(sni: &[&NamePattern], has_lists: bool) -> bool {
     let permitted = Permitted::default();

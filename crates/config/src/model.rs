@@ -25,16 +25,16 @@ pub struct Listener {
     pub address: ListenAddress,
     /// The permissions of its file, if it is a Unix socket.
     pub mode: u32,
-    /// How its connections get a destination.
+    /// The way in which its connections get a destination.
     pub kind: ListenerKind,
     /// Sources that must send a PROXY v1/v2 header, which is believed.
     pub proxy_protocol_from: Vec<IpNet>,
-    /// Whether another process may also bind the port.
+    /// True if another process may also bind the port.
     pub reuse_port: bool,
     /// Who answers an ACME server's requests on a listener of kind `http_redirect`, if Eyelet has
     /// no answer.
     pub acme_upstream: Option<SocketAddr>,
-    /// Whether the kernel holds connections back until their client has sent something.
+    /// True if the kernel holds connections back until their client has sent something.
     pub defer_accept: bool,
 }
 
@@ -49,7 +49,7 @@ pub fn is_loopback_host(host: &str) -> bool {
     bare.parse::<IpAddr>().map_or_else(|_| is_local_name(host), |ip| ip.is_loopback())
 }
 
-/// How a listener's connections get a destination.
+/// The way in which a listener's connections get a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenerKind {
     /// They were sent to the listener's own address.
@@ -68,7 +68,7 @@ pub enum ListenerKind {
 }
 
 impl Listener {
-    /// Whether its connections have a destination that is not the listener itself.
+    /// True if its connections have a destination that is not the listener itself.
     pub fn has_destination(&self) -> bool {
         let is_own = matches!(
             self.kind,
@@ -78,7 +78,7 @@ impl Listener {
     }
 }
 
-/// What can be done with a connection.
+/// An action that can be taken on a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Begin TLS here, for a client without it.
@@ -92,7 +92,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// How requests are served, if the action serves any.
+    /// The terms by which requests are served, if the action serves any.
     pub fn requests(&self) -> Option<&Terminate> {
         match self {
             Self::Originate(originate) => Some(&originate.requests),
@@ -129,7 +129,7 @@ pub struct Splice {
     pub upstream: SpliceUpstream,
     /// The others of the list. All of them, and the first, are [`SpliceUpstream::HostPort`].
     pub others: Vec<SpliceUpstream>,
-    /// How one of several is chosen.
+    /// The choice of one of several.
     pub balance: Balance,
     /// Networks that a name may resolve to, although they are loopback, link-local, private or our
     /// own.
@@ -138,24 +138,24 @@ pub struct Splice {
     pub proxy_protocol: Option<ProxyProtocol>,
     /// The source address that the upstream sees.
     pub source: DialSource,
-    /// Whether the connection ends if the server chooses TLS compression.
+    /// True if the connection ends if the server chooses TLS compression.
     pub forbid_tls_compression: bool,
-    /// Whether the client's first bytes go with the SYN.
+    /// True if the client's first bytes go with the SYN.
     pub fast_open: bool,
-    /// Whether requests for `http://` URLs pass, too.
+    /// True if requests for `http://` URLs pass, too.
     pub plain_http: bool,
 }
 
-/// How one of several upstreams is chosen, and how they are checked.
+/// The choice of one of several upstreams, and their checks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Balance {
-    /// Whether a client stays with one of them. Otherwise the load decides.
+    /// True if a client stays with one of them. Otherwise the load decides.
     pub by_client: bool,
-    /// What they are asked, again and again, to see whether they are up.
+    /// The question that they are asked, again and again, to see whether they are up.
     pub check: Option<UpstreamCheck>,
 }
 
-/// What shows that an upstream is up.
+/// The sign that an upstream is up.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum UpstreamCheck {
     /// It accepts a connection.
@@ -197,7 +197,7 @@ pub enum Host {
     Name(String),
 }
 
-/// As it is written in a rule.
+/// Writes it as in a rule.
 impl fmt::Display for SpliceUpstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -240,23 +240,23 @@ pub struct Terminate {
     pub upstream: TerminateUpstream,
     /// The others of the list, of the same kind.
     pub others: Vec<TerminateUpstream>,
-    /// How one of several is chosen.
+    /// The choice of one of several.
     pub balance: Balance,
     /// Where its certificates come from.
     pub certificates: CertificateSource,
-    /// How long connections and requests are held while the upstream is down.
+    /// The time for which connections and requests are held while the upstream is down.
     pub upstream_wait: Duration,
     /// ALPN protocols to choose from, in order of preference. Empty: no ALPN.
     pub alpn_select: Vec<Vec<u8>>,
     /// If given, client certificates are required and verified against these CA certificates.
     pub client_ca: Option<PathBuf>,
-    /// Whether each request says the client's certificate to the upstream (RFC 9440).
+    /// True if each request says the client's certificate to the upstream (RFC 9440).
     pub client_cert_header: bool,
-    /// How responses are compressed, if the upstream speaks HTTP.
+    /// The compression of responses, if the upstream speaks HTTP.
     pub compression: Compression,
     /// Set in each response, if the upstream speaks HTTP.
     pub headers: Fields,
-    /// Whether the rule does without the `hsts` of `[http]`.
+    /// True if the rule does without the `hsts` of `[http]`.
     pub no_hsts: bool,
     /// The lowest TLS version accepted.
     pub tls_version_min: Version,
@@ -277,7 +277,7 @@ pub enum CertificateSource {
     Mint,
     /// `"acme"`: one for each name, ordered from an ACME server.
     Acme {
-        /// Whether a name is ordered when a client first asks for it.
+        /// True if a name is ordered when a client first asks for it.
         on_demand: bool,
     },
 }
@@ -309,7 +309,7 @@ pub enum TerminateUpstream {
 pub struct TlsUpstream {
     /// The address to dial.
     pub address: HostPort,
-    /// How it is verified.
+    /// Its verification.
     pub tls: UpstreamTls,
     /// The protocols that it is offered by ALPN, in this order. Empty: no ALPN.
     pub alpn: Vec<Vec<u8>>,
@@ -324,7 +324,7 @@ impl TerminateUpstream {
         }
     }
 
-    /// How it is verified, if it has TLS.
+    /// Its verification, if it has TLS.
     pub fn tls(&self) -> Option<&UpstreamTls> {
         match self {
             Self::Http(http) => http.tls.as_ref(),
@@ -333,7 +333,7 @@ impl TerminateUpstream {
         }
     }
 
-    /// The same, to be changed.
+    /// Its verification, to be changed.
     pub(super) fn tls_mut(&mut self) -> Option<&mut UpstreamTls> {
         match self {
             Self::Http(http) => http.tls.as_mut(),
@@ -351,13 +351,13 @@ impl TerminateUpstream {
         }
     }
 
-    /// Whether it is a name, which may have several addresses.
+    /// True if it is a name, which may have several addresses.
     pub fn is_named(&self) -> bool {
         self.host_port().is_some_and(|to| matches!(to.host, Host::Name(_)))
     }
 }
 
-/// As it is written in a rule.
+/// Writes it as in a rule.
 impl fmt::Display for TerminateUpstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -381,13 +381,13 @@ pub struct HttpUpstream {
     pub address: HttpAddress,
     /// For `https://`.
     pub tls: Option<UpstreamTls>,
-    /// Whether we speak HTTP/2 to it.
+    /// Says if we speak HTTP/2 to it.
     pub http2: UpstreamHttp2,
     /// If the client chose the address: the internal networks that it may reach.
     pub chosen: Option<Vec<IpNet>>,
 }
 
-/// Whether we speak HTTP/2 to an upstream.
+/// Says if we speak HTTP/2 to an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UpstreamHttp2 {
     /// An `https://` upstream chooses by ALPN; others get HTTP/1.1.
@@ -410,7 +410,7 @@ pub enum HttpAddress {
     Destination,
 }
 
-/// How the client's destination is written as an upstream.
+/// The word for the client's destination as an upstream.
 pub(super) const DESTINATION: &str = "destination";
 
 impl fmt::Display for HttpAddress {
@@ -423,7 +423,7 @@ impl fmt::Display for HttpAddress {
     }
 }
 
-/// How an `https://` upstream is verified.
+/// The verification of an `https://` upstream.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct UpstreamTls {
     /// The name or address that its certificate must have.
@@ -432,7 +432,7 @@ pub struct UpstreamTls {
     pub files: UpstreamFiles,
 }
 
-/// What a handshake with an `https://` upstream needs of files.
+/// The files that a handshake with an `https://` upstream needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct UpstreamFiles {
     /// The CA certificates. `None`: the system's.
@@ -457,7 +457,7 @@ pub struct Refuse {
     pub message: Option<Box<str>>,
 }
 
-/// Whether the responses of a rule are compressed, and who may.
+/// Says if the responses of a rule are compressed, and who may.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CompressionMode {
     /// Once: by the upstream, else by Eyelet.
@@ -465,27 +465,27 @@ pub enum CompressionMode {
     On,
     /// By nobody: the upstream is asked for identity.
     None,
-    /// As the upstream does it. Eyelet changes nothing.
+    /// The upstream decides. Eyelet changes nothing.
     Off,
 }
 
-/// How the responses of a rule are compressed.
+/// The compression of the responses of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Compression {
-    /// Whether they are compressed, and who may.
+    /// Says if they are compressed, and who may.
     pub mode: CompressionMode,
-    /// Whether server-sent events are, too.
+    /// True if server-sent events are, too.
     pub event_streams: bool,
     /// The effort. `None`: high while the worker has time, less when it is busy.
     pub effort: Option<Effort>,
-    /// Whether bodies of requests are coded for an upstream that accepts that. Its operator says
+    /// True if bodies of requests are coded for an upstream that accepts that. Its operator says
     /// that it decodes them for each resource.
     pub code_requests: bool,
-    /// Whether coded bodies of requests are decoded for the upstream, and clients are told so.
+    /// True if coded bodies of requests are decoded for the upstream, and clients are told so.
     pub decode_requests: bool,
-    /// Whether the upstream is asked for identity, so that it need not compress.
+    /// True if the upstream is asked for identity, so that it need not compress.
     pub offload: bool,
-    /// Whether responses that may contain a secret next to reflected input stay uncompressed.
+    /// True if responses that may contain a secret next to reflected input stay uncompressed.
     pub breach_rule: bool,
     /// Whose requests are exempt from that.
     pub breach_allow: Allowed,
@@ -493,7 +493,7 @@ pub struct Compression {
     pub length_hiding: usize,
     /// Responses to these paths become dictionaries for later ones.
     pub dictionary: Vec<FilePattern>,
-    /// Whether all clients that may see such a response get the same one, so that credentials do
+    /// True if all clients that may see such a response get the same one, so that credentials do
     /// not keep it from becoming a dictionary.
     pub dictionary_shared: bool,
 }
@@ -544,9 +544,9 @@ pub struct Limits {
     pub connect_timeout: Duration,
     /// Without a byte in either direction.
     pub idle_timeout: Duration,
-    /// Whether idle connections are ended for new ones when memory is short.
+    /// True if idle connections are ended for new ones when memory is short.
     pub shed_idle: bool,
-    /// How long busy connections may last after SIGTERM.
+    /// The time that busy connections may last after SIGTERM.
     pub drain_timeout: Duration,
     /// Most connections at once, if the file says so: else [`CONNECTIONS_MAX`].
     pub connections_max: Option<usize>,
@@ -574,20 +574,20 @@ pub struct HttpLimits {
     pub headers: Fields,
 }
 
-/// What is logged of connections.
+/// The settings of what is logged of connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
     /// Where the access log goes.
     pub access: Access,
-    /// Whether entries contain JA4, which costs two hashes per connection.
+    /// True if entries contain JA4, which costs two hashes per connection.
     pub ja4: bool,
-    /// What lines look like.
+    /// The form of lines.
     pub format: LogFormat,
-    /// Whether each connection that goes on has a line when it is decided, too.
+    /// True if each connection that goes on has a line when it is decided, too.
     pub decided: bool,
 }
 
-/// What lines of the access log look like.
+/// The form of lines of the access log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// One JSON object a line.
@@ -623,13 +623,13 @@ impl Dns {
     }
 }
 
-/// How evidence for names is gathered.
+/// The settings of how evidence for names is gathered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EvidenceSettings {
     /// A PEM file of CA certificates for the certificates of destinations. `None`: the system's.
     pub ca: Option<PathBuf>,
-    /// How long an address counts after it was last resolved, and a certificate after it was last
-    /// seen.
+    /// The time for which an address counts after it was last resolved, and a certificate after it
+    /// was last seen.
     pub history: Duration,
     /// For gathering one piece of evidence.
     pub timeout: Duration,
@@ -644,9 +644,9 @@ impl Default for EvidenceSettings {
 /// Session tickets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tickets {
-    /// Whether clients get tickets, and can resume.
+    /// True if clients get tickets, and can resume.
     pub enabled: bool,
-    /// How long a ticket is good at least. Its key seals for so long, and opens for as long again.
+    /// The least time that a ticket is good. Its key seals for so long, and opens for as long more.
     pub lifetime: Duration,
 }
 

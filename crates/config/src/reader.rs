@@ -103,7 +103,7 @@ impl Place<'_> {
 /// A table of the document.
 #[derive(Clone, Copy)]
 pub(super) struct Section<'t> {
-    /// As written: `[[rule]]`.
+    /// Its title as written: `[[rule]]`.
     pub(super) title: &'static str,
     pub(super) table: &'t DeTable<'t>,
     /// The place of its header.

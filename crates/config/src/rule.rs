@@ -43,7 +43,8 @@ enum Kind {
     Refuse,
 }
 
-/// What rules are read with: files, lists, the local authority, and what ACME is asked for.
+/// The state that rules are read with: files, lists, the local authority, and what ACME is asked
+/// for.
 pub(super) type ReadState<'a, 't> =
     (&'a mut Files, &'a mut ListReader<'t>, &'a LocalSettings, &'a mut AcmeRules<'t>);
 
@@ -130,7 +131,7 @@ fn leads<'a, 't>(
     leads.collect()
 }
 
-/// Whether an upstream is certainly a listener of this file.
+/// Says if an upstream is certainly a listener of this file.
 fn lead<'t>(
     (upstream, at): (&HostPort, Place<'t>),
     listed: &[u16],
@@ -349,7 +350,7 @@ fn terminate(
     })
 }
 
-/// Whether certificates are read from files. Reports `acme_on_demand` where it has no effect.
+/// Says if certificates are read from files. Reports `acme_on_demand` where it has no effect.
 fn certificate_source<'t>(
     section: &Section<'t>,
     matchers: &Matchers<'t>,
@@ -447,7 +448,7 @@ fn counted(number: usize, noun: &str) -> String {
 impl Kind {
     const ALL: [Self; 4] = [Self::Splice, Self::Terminate, Self::Originate, Self::Refuse];
 
-    /// Whether the action is for clients without TLS. `None`: for both.
+    /// Says if the action is for clients without TLS. `None`: for both.
     const fn asks_of_plain(self) -> Option<bool> {
         match self {
             Self::Originate => Some(true),

@@ -30,7 +30,7 @@ pub struct TraceSettings {
 /// The URL of a collector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceEndpoint {
-    /// Whether it is https://.
+    /// True if it is https://.
     pub tls: bool,
     pub address: HostPort,
     /// The authority as it is written, for `Host`.

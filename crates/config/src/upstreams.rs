@@ -17,18 +17,18 @@ use crate::values;
 /// Most upstreams of a rule: a worker remembers in 64 bits which of them it has tried.
 pub const UPSTREAMS_MAX: usize = 64;
 
-/// What a list of upstreams is made of.
+/// An upstream of a list.
 pub(super) trait Upstream: Sized {
     /// The kind that all upstreams of a list must have, as it is written.
     fn kind(&self) -> &'static str;
 
-    /// Whether it may stand in a list.
+    /// True if it may stand in a list.
     fn may_be_listed(&self) -> bool;
 
-    /// Whether it is a name, which may have several addresses.
+    /// True if it is a name, which may have several addresses.
     fn is_named(&self) -> bool;
 
-    /// Whether it speaks HTTP, so that a request can check it.
+    /// True if it speaks HTTP, so that a request can check it.
     fn is_http(&self) -> bool;
 }
 
@@ -126,7 +126,7 @@ pub(super) fn list<'t, U: Upstream>(
     Some((text, first, others))
 }
 
-/// How one of the upstreams is chosen, and how they are checked.
+/// Reads how one of the upstreams is chosen, and how they are checked.
 pub(super) fn balance<U: Upstream>(section: &Section<'_>, first: &U, others: &[U]) -> Balance {
     let mut balance = Balance::default();
     if let Some(text) = section.text("upstream_hash") {
@@ -271,7 +271,7 @@ fn certificate<'t>(
     Some((certificate, files.pair(certificate, key)))
 }
 
-/// How long requests or connections are held while the upstream accepts none.
+/// Reads how long requests or connections are held while the upstream accepts none.
 pub(super) fn wait(section: &Section<'_>) -> Duration {
     duration(section, "upstream_wait", &UPSTREAM_WAIT).unwrap_or_default()
 }

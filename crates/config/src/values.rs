@@ -259,7 +259,7 @@ pub(super) fn certificate_name(text: &str) -> Result<String, String> {
     Ok(name.as_str().to_owned())
 }
 
-/// Whether an upstream is spoken to in HTTP/2.
+/// Says if an upstream is spoken to in HTTP/2.
 pub(super) fn upstream_http2(text: &str) -> Result<UpstreamHttp2, String> {
     match text {
         "alpn" => Ok(UpstreamHttp2::Alpn),

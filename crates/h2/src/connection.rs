@@ -37,7 +37,7 @@ pub struct H2Connection {
     pub(crate) decoder: HpackDecoder,
     pub(crate) encoder: HpackEncoder,
     pub(crate) peer: PeerSettings,
-    /// Whether the peer's first SETTINGS have arrived.
+    /// True if the peer's first SETTINGS have arrived.
     pub(crate) is_greeted: bool,
     /// The window of a stream that the peer has acknowledged.
     pub(crate) stream_window: u32,
@@ -73,7 +73,7 @@ pub(crate) struct SentSettings {
     pub(crate) is_first: bool,
 }
 
-/// How far the current frame is read.
+/// The stage of reading the current frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameState {
     /// A server before the client's preface.
@@ -131,7 +131,7 @@ impl fmt::Debug for HeadBlock {
     }
 }
 
-/// What happens when a header block ends.
+/// The use of a header block that ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockPurpose {
     Drop,
@@ -141,7 +141,7 @@ pub(crate) enum BlockPurpose {
     Trailers,
 }
 
-/// How far we are with ending.
+/// The stage of our ending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leaving {
     No,
@@ -261,12 +261,12 @@ impl H2Connection {
         self.is_greeted.then_some(&self.peer)
     }
 
-    /// Whether nothing more is read: the connection has failed, or was closed.
+    /// True if nothing more is read: the connection has failed, or was closed.
     pub fn is_closed(&self) -> bool {
         self.reading == FrameState::Closed
     }
 
-    /// Whether the connection has ended in order: one side has said its last stream, and there are
+    /// True if the connection has ended in order: one side has said its last stream, and there are
     /// no more.
     pub fn is_done(&self) -> bool {
         let said = matches!(self.leaving, Leaving::Said { .. }) || self.peer_leaves.is_some();

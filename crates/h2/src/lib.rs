@@ -6,8 +6,8 @@
 //! caller passes in. Nothing is kept of data: it is lent from the input, and goes out behind a
 //! frame's header that [`H2Connection::data`] returns.
 //!
-//! What a peer may do is bounded in [`limits`]. An error of one stream alone never ends
-//! the others. A flood of them ends the connection.
+//! The limits in [`limits`] bound what a peer may do. An error of one stream alone never ends the
+//! others. A flood of them ends the connection.
 //!
 //! ```
 //! use eyelet_h2::hpack::HeaderField;

@@ -56,7 +56,7 @@ impl fmt::Debug for ParkedConnection {
     }
 }
 
-/// What [`ParkedConnection::answer`] did.
+/// The result of [`ParkedConnection::answer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParkedAnswer {
     /// All whole frames are answered. Call again when there are so many bytes of input.
@@ -176,7 +176,7 @@ struct Fixed {
     peer: [u32; 4],
     /// Ours: streams, window of a stream, window of the connection, head.
     ours: [u32; 4],
-    /// What may be sent and received on the connection.
+    /// The windows of what may be sent and received on the connection.
     windows: [i32; 2],
     /// When the buckets were counted.
     at_ms: [u64; 2],
@@ -521,7 +521,7 @@ impl ParkedConnection {
         Ok(parked)
     }
 
-    /// Which end of the connection it is of.
+    /// Returns which end of the connection it is of.
     pub fn role(&self) -> Option<H2Role> {
         Fixed::read(&self.bytes).ok().map(|fixed| fixed.role())
     }
@@ -611,7 +611,7 @@ impl ParkedConnection {
     }
 }
 
-/// Whether a frame may be answered in place.
+/// True if a frame may be answered in place.
 fn is_answered(head: FrameHead) -> bool {
     match head.kind {
         // An answer to a PING of ours is an event.

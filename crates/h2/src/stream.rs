@@ -8,7 +8,7 @@ use crate::window::{ReceiveWindow, SendWindow};
 /// A parked connection keeps none.
 const STREAMS_KEPT: usize = 16;
 
-/// What a request is, as far as its response depends on it.
+/// The kind of a request, as far as its response depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
     /// HEAD: the response has no body, whatever its `content-length`.
@@ -19,7 +19,7 @@ pub enum RequestKind {
     Other,
 }
 
-/// What we still send.
+/// The part that we still send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sending {
     /// A server's final head.
@@ -30,7 +30,7 @@ pub(crate) enum Sending {
     Ended,
 }
 
-/// What the peer still sends.
+/// The part that the peer still sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receiving {
     /// A server's final head. The request says what its length means.
@@ -50,9 +50,9 @@ pub(crate) struct H2Stream {
     pub(crate) send_window: SendWindow,
     pub(crate) receive_window: ReceiveWindow,
     pub(crate) priority: Priority,
-    /// Whether the caller has data for it.
+    /// True if the caller has data for it.
     pub(crate) wants_to_send: bool,
-    /// Whether it counts as dropped, however it ends.
+    /// True if it counts as dropped, however it ends.
     pub(crate) is_drop: bool,
 }
 
@@ -78,7 +78,7 @@ impl OpenStream {
 }
 
 impl H2Stream {
-    /// Whether both directions have ended.
+    /// True if both directions have ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.sending == Sending::Ended && self.receiving == Receiving::Ended
     }

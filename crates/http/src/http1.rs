@@ -48,7 +48,7 @@ pub enum NextRequest {
     ClientLost(ClientLost),
 }
 
-/// How a connection ends.
+/// The way in which a connection ends.
 enum Last {
     /// By close_notify; unread bytes are drained.
     Close,
@@ -234,7 +234,7 @@ struct Step {
 }
 
 impl Step {
-    /// How the connection ends now, if it does.
+    /// Returns how the connection ends now, if it does.
     fn end(&self, served: &ServedConnection) -> Option<(Reason, Last)> {
         if self.done.client_lost {
             return Some((Reason::Cut, Last::Cut));

@@ -56,9 +56,9 @@ const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 /// Streams that the client reset before they were served. More are the rapid-reset flood
 /// (CVE-2023-44487), and the connection ends.
 const RESETS_PENDING_MAX: usize = 20;
-/// How long an idle connection may take to end after GOAWAY.
+/// The time that an idle connection may take to end after GOAWAY.
 const GOAWAY_WAIT: Duration = Duration::from_secs(2);
-/// How often a task reads before others have their turn: at most 1 MiB.
+/// The number of times that a task reads before others have their turn: at most 1 MiB.
 const ROUNDS_MAX: usize = 4;
 /// Bytes that it writes before that: as many as one exchange by HTTP/1.1, and one wake of the
 /// engine's relay. The last step may exceed it by 256 KiB.
@@ -140,7 +140,7 @@ enum Over {
     End(Last),
 }
 
-/// How a connection ends.
+/// The way in which a connection ends.
 enum Last {
     /// By close_notify, behind what was written.
     Close(Reason),
@@ -157,7 +157,7 @@ struct ServedStreams {
     streams: Rc<Streams>,
     /// Why it takes no more streams.
     going_away: Option<Reason>,
-    /// What the client said when it ended the connection.
+    /// The code that the client said when it ended the connection.
     client_code: ErrorCode,
     /// The client has ended its stream. Its whole requests are still answered.
     has_client_ended: bool,
@@ -165,7 +165,7 @@ struct ServedStreams {
     /// The connection is half-open until its first stream.
     has_served: bool,
     is_greeted: bool,
-    /// Whether its task has begun no stream.
+    /// True if its task has begun no stream.
     is_unused: bool,
     now_ms: u64,
     /// When it is idle for too long, and when the handle is to say that something is due.
@@ -367,7 +367,7 @@ impl ServedStreams {
         }
     }
 
-    /// Whether received bytes may be decoded. While memory is short and trailers wait for their
+    /// True if received bytes may be decoded. While memory is short and trailers wait for their
     /// streams, they may not: each may be as long as a head.
     fn may_decode(&self, task: &mut Context<'_>) -> bool {
         !self.streams.has_trailers()
@@ -375,7 +375,7 @@ impl ServedStreams {
             || self.may_read(task)
     }
 
-    /// Whether the connection may be read while memory is short.
+    /// True if the connection may be read while memory is short.
     fn may_read(&self, task: &mut Context<'_>) -> bool {
         let engine = &self.served.worker.engine;
         let may = self.streams.may_read(!engine.process.budget.is_over(PIECE_BYTES_MIN));
@@ -505,7 +505,7 @@ impl ServedStreams {
         self.rest_at_ms = self.now_ms + ms(AWAKE);
     }
 
-    /// Whether it can be parked.
+    /// True if it can be parked.
     fn may_rest(&self) -> bool {
         self.going_away.is_none() && self.client.is_at_rest() && self.streams.can_park()
     }
@@ -619,7 +619,7 @@ impl ServedStreams {
         }
     }
 
-    /// What is still to be sent, and close_notify.
+    /// Returns what is still to be sent, and close_notify.
     fn last_words(&mut self) -> Vec<u8> {
         while !self.streams.is_written() {
             let streams = &self.streams;

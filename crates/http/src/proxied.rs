@@ -33,8 +33,8 @@ use eyelet_http1::fault::RequestFault;
 use eyelet_http1::head::Request;
 use eyelet_upstream::pool::Shelf;
 
-/// How long a client may take to ask again. Its task stays, because only a connection with TLS or
-/// an upstream of its own is parked. A program that downloads asks within a round trip.
+/// The time that a client may take to ask again. Its task stays, because only a connection with TLS
+/// or an upstream of its own is parked. A program that downloads asks within a round trip.
 const AWAKE: Duration = Duration::from_secs(10);
 /// The port of an `http://` URL without one.
 const HTTP_PORT: u16 = 80;
@@ -61,7 +61,7 @@ pub struct ProxiedRequest {
 pub struct ProxiedRoute {
     /// The rule that decided.
     pub rule: u32,
-    /// What to dial.
+    /// The upstream to dial.
     pub upstream: HttpUpstream,
     /// The PROXY header that the upstream gets first; empty if none.
     pub preface: Vec<u8>,
@@ -234,12 +234,12 @@ fn target(request: &Request) -> Result<Target, RequestFault> {
     Target::new(named.as_bytes()).map_err(|_| RequestFault::Target)
 }
 
-/// Whether a field is for this proxy. A client may switch protocols by CONNECT only.
+/// True if a field is for this proxy. A client may switch protocols by CONNECT only.
 fn is_for_proxies(name: &HeaderName) -> bool {
     name.as_str().starts_with("proxy-") || *name == header::UPGRADE
 }
 
-/// What an exchange asks of a rule: nothing but the upstream.
+/// Returns what an exchange asks of a rule: nothing but the upstream.
 fn terminate(upstream: HttpUpstream) -> Action {
     Action::Terminate(Terminate {
         upstream: TerminateUpstream::Http(upstream),

@@ -1,11 +1,11 @@
-//! Which fields frame a message, which are for the next hop only, and which are about the client;
-//! fields as lists and as lines.
+//! The fields that frame a message, those for the next hop only, and those about the client; fields
+//! as lists and as lines.
 
 use bytes::BytesMut;
 use http::header::{HeaderName, HeaderValue};
 use memchr::memchr;
 
-/// Whether a name, in any case, is a field for the next hop only.
+/// True if a name, in any case, is a field for the next hop only.
 pub fn is_hop_by_hop(name: &[u8]) -> bool {
     let expected: &[u8] = match name.len() {
         2 => b"te",
@@ -24,7 +24,7 @@ fn is_any(name: &[u8], known: [&[u8; 10]; 2]) -> bool {
     known.iter().any(|known| name.eq_ignore_ascii_case(*known))
 }
 
-/// Whether a field may be a trailer. Fields that frame or route a message, change how or by whom it
+/// True if a field may be a trailer. Fields that frame or route a message, change how or by whom it
 /// is read, or say who sent it may not (RFC 9110 6.5.1): the recipient may have acted on the head
 /// already.
 pub fn is_trailer(name: &HeaderName) -> bool {
@@ -60,7 +60,7 @@ pub fn is_trailer(name: &HeaderName) -> bool {
         && !speaks_of_others(name, false)
 }
 
-/// Whether applications may take a name for one that frames the message: CGI and its successors
+/// True if applications may take a name for one that frames the message: CGI and its successors
 /// (RFC 3875 4.1.18) do not distinguish `-` and `_`.
 pub fn is_framing_alias(name: &[u8]) -> bool {
     let is_alias = |field: &[u8]| {
@@ -88,7 +88,7 @@ pub fn write_fields<'a>(
     }
 }
 
-/// Whether a field about the client must be dropped. Applications read `X_Forwarded_For` like
+/// True if a field about the client must be dropped. Applications read `X_Forwarded_For` like
 /// `X-Forwarded-For`, so it is always dropped.
 pub fn speaks_of_others(name: &HeaderName, trusted: bool) -> bool {
     let name = name.as_str();

@@ -31,7 +31,7 @@ const SMALL_RESPONSE_BYTES: usize = 2 << 10;
 /// Bytes of a response's head.
 pub const RESPONSE_HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// How the end of a body is found.
+/// The way in which the end of a body is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
     /// There is none.
@@ -52,7 +52,7 @@ pub struct Request {
     pub parts: request::Parts,
     /// Where its body ends.
     pub length: Length,
-    /// Whether the client keeps the connection open after it.
+    /// True if the client keeps the connection open after it.
     pub keep_alive: bool,
 }
 
@@ -63,7 +63,7 @@ pub struct Response {
     pub parts: response::Parts,
     /// Where its body ends.
     pub length: Length,
-    /// Whether the upstream keeps its connection open after it.
+    /// True if the upstream keeps its connection open after it.
     pub keep_alive: bool,
 }
 
@@ -100,7 +100,7 @@ impl Scanner {
         Ok(None)
     }
 
-    /// The same, but LF alone also ends a line, as RFC 9112 2.2 permits.
+    /// Finds the end likewise, but LF alone also ends a line, as RFC 9112 2.2 permits.
     pub fn lenient_end(&mut self, bytes: &[u8]) -> Option<usize> {
         while let Some(offset) = find_lf(&bytes[self.at..]) {
             let lf = self.at + offset;
@@ -161,7 +161,7 @@ pub fn request_end(
     }
 }
 
-/// Whether an incomplete head can become valid: its method is a token, and its line ends in a
+/// Says if an incomplete head can become valid: its method is a token, and its line ends in a
 /// version.
 fn early_fault(begun: &[u8]) -> Option<RequestFault> {
     let begun = begun.strip_prefix(b"\r\n").unwrap_or(begun);
@@ -360,15 +360,15 @@ fn read_fields(
 /// The fields of a head.
 struct Fields {
     map: HeaderMap,
-    /// Whether the map has hop-by-hop fields. Most have none; looking up each name would hash it.
+    /// True if the map has hop-by-hop fields. Most have none; looking up each name would hash it.
     has_hop_by_hop: bool,
-    /// What `Connection` fields say that did not enter the map.
+    /// True if a `Connection` field that did not enter the map says `close`.
     says_close: bool,
     says_keep_alive: bool,
     /// The `Host` of a request, and how many there are.
     host: Range<usize>,
     hosts: usize,
-    /// What `Content-Length` says.
+    /// The length that `Content-Length` says.
     length: Result<Option<u64>, NoLength>,
 }
 
@@ -485,7 +485,7 @@ pub fn read_authority(text: &[u8]) -> Result<Authority, RequestFault> {
     as_host(Authority::try_from(text).map_err(|_| RequestFault::Host)?)
 }
 
-/// The same, which shares the memory of its text.
+/// An authority that shares the memory of its text.
 pub fn read_shared_authority(text: Bytes) -> Result<Authority, RequestFault> {
     as_host(Authority::from_maybe_shared(text).map_err(|_| RequestFault::Host)?)
 }
@@ -513,7 +513,7 @@ fn as_host(authority: Authority) -> Result<Authority, RequestFault> {
     Ok(authority)
 }
 
-/// What a host may consist of.
+/// The bytes that a host may consist of.
 static HOST_BYTES: [bool; 256] = {
     let (mut bytes, mut byte) = ([false; 256], 0);
     while byte < 256 {

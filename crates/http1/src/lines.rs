@@ -13,13 +13,13 @@ use super::framing::is_hop_by_hop;
 pub struct FieldLine {
     /// The name of its field.
     pub name: HeaderName,
-    /// How the head's reader treats it.
+    /// Its meaning to the head's reader.
     pub role: FieldRole,
     /// Where its value is in the head, without white space around it. It is not checked yet.
     pub value: Range<usize>,
 }
 
-/// What a field means to the reader of its head.
+/// The meaning of a field to the reader of its head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldRole {
     /// It is passed on, and its name is a common one.
@@ -115,7 +115,7 @@ fn is_blank(byte: &u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
 
-/// Whether a byte may be in a token (RFC 9110 5.6.2).
+/// True if a byte may be in a token (RFC 9110 5.6.2).
 pub fn is_token(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
 }

@@ -230,7 +230,7 @@ fn hold(request: &Request) {
     }
 }
 
-/// Whether a `Connection` field of the map has this option.
+/// True if a `Connection` field of the map has this option.
 fn lists(headers: &HeaderMap, option: &str) -> bool {
     let values = headers.get_all(header::CONNECTION).iter();
     let mut options = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));

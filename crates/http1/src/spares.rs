@@ -60,7 +60,7 @@ pub fn forget_unused(budget: &Arc<Budget>) {
 /// Maps that are kept for the next messages.
 struct SpareMaps {
     maps: Spares<HeaderMap>,
-    /// As many as there were at the last tick.
+    /// Counts as many as there were at the last tick.
     counted: Option<Counted>,
 }
 

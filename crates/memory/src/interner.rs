@@ -91,7 +91,7 @@ impl<T: Eq + Hash + Heap> Interner<T> {
         }
     }
 
-    /// Whether no symbol is in use.
+    /// True if no symbol is in use.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }

@@ -28,7 +28,7 @@ struct Chunk<T> {
     /// Bit i of word w is set if slot 64w + i is free.
     free: [u64; WORDS],
     used: usize,
-    /// As long as `slots`.
+    /// Generations of `slots`, as many as those.
     generations: Vec<u32>,
     /// Neither is ever reallocated: the capacity is [`CHUNK`] from the start. Slots beyond the
     /// length were never used, and their pages were never touched.
@@ -96,7 +96,7 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Whether it holds no value.
+    /// True if it holds no value.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -106,7 +106,7 @@ impl<T> Slab<T> {
         self.held_bytes
     }
 
-    /// Whether a slot is free that was used before: the next value then takes no more memory.
+    /// True if a slot is free that was used before: the next value then takes no more memory.
     pub fn has_hole(&self) -> bool {
         let free = self.chunks.iter().skip(self.first_free).flatten();
         free.take(CHUNKS_LOOKED_AT).any(|chunk| chunk.used < chunk.slots.len())
@@ -148,7 +148,7 @@ impl<T> Slab<T> {
         chunk.slots.get(index as usize % CHUNK)?.as_ref()
     }
 
-    /// The same, mutable.
+    /// The value in this slot, of any generation, mutable.
     pub fn at(&mut self, index: u32) -> Option<&mut T> {
         let chunk = self.chunks.get_mut(index as usize / CHUNK)?.as_mut()?;
         chunk.slots.get_mut(index as usize % CHUNK)?.as_mut()

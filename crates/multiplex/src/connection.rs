@@ -35,7 +35,7 @@ impl StreamBase {
 pub trait StreamRole {
     /// The part that both roles have.
     fn base(&self) -> &StreamBase;
-    /// The same, to change it.
+    /// That part, to be changed.
     fn base_mut(&mut self) -> &mut StreamBase;
     /// Has its task run again if it waits.
     fn wake(&mut self) {
@@ -49,7 +49,7 @@ pub struct Multiplexed<S> {
     pub h2: H2Connection,
     /// The bytes on their way to the peer.
     pub out: FrameQueue,
-    /// By their identifiers, which grow.
+    /// The streams by their identifiers, which grow.
     pub streams: Vec<S>,
     /// The task that reads and writes.
     pub driver: WaitingTask,

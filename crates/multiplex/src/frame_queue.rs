@@ -74,7 +74,8 @@ impl FrameQueue {
         &mut self.tail
     }
 
-    /// The same, after another one if that is long: HTTP/2's state never finds it full.
+    /// The buffer that frames are appended to, after another one if that is long: HTTP/2's state
+    /// never finds it full.
     pub fn short_frames(&mut self) -> &mut Vec<u8> {
         if self.tail.len() >= TAIL_BYTES {
             self.seal();

@@ -7,7 +7,7 @@ use bytes::Bytes;
 /// Data of fewer bytes is copied behind the data before it, so that small frames take no more
 /// memory than their bytes.
 const SMALL_BYTES: usize = 1 << 10;
-/// But not behind so many: each part is taken as a whole.
+/// Most bytes that data is copied behind: each part is taken as a whole.
 const PART_BYTES: usize = 16 << 10;
 
 /// Data in the order in which it came.

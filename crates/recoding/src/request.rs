@@ -15,34 +15,34 @@ use super::compressors::Compressors;
 use super::near::{Near, NearTerms};
 use eyelet_config::{Compression, CompressionMode, Terminate};
 
-/// What a response needs to know about its request.
+/// The facts about its request that a response needs.
 pub struct RequestCodings {
     pub(super) rule: u32,
-    /// What Eyelet asks for on its own behalf, if its rule begins TLS. Few have it.
+    /// The part that Eyelet asks for on its own behalf, if its rule begins TLS. Few have one.
     pub(super) near: Option<Box<Near>>,
     /// `None`: compression is off by rule.
     pub(super) wanted: Option<Wanted>,
 }
 
-/// What the rule and the client want.
+/// The wishes of the rule and the client.
 pub(super) struct Wanted {
     pub(super) rule: u32,
     pub(super) accepted: AcceptedCodings,
     pub(super) breach: Option<Breach>,
-    /// Whether the client wants the response unchanged (RFC 9111 section 5.2.1.6).
+    /// True if the client wants the response unchanged (RFC 9111 section 5.2.1.6).
     pub(super) no_transform: bool,
     pub(super) effort: Option<Effort>,
     pub(super) event_streams: bool,
     pub(super) length_hiding: usize,
     pub(super) is_head: bool,
-    /// Whether conditions were restored to the upstream's own tags.
+    /// True if conditions were restored to the upstream's own tags.
     pub(super) tags_restored: bool,
     pub(super) path: PathAndQuery,
-    /// Whether this response may depend on dictionaries.
+    /// True if this response may depend on dictionaries.
     pub(super) dictionaries: bool,
     /// The family of dictionaries that the response belongs to, by the rule's patterns.
     pub(super) family: Option<Family>,
-    /// What the rule says of responses of this family.
+    /// The terms of the rule for responses of this family.
     pub(super) learning: offer::Terms,
     /// The dictionary that the client has.
     pub(super) available: Option<Hash>,
@@ -161,18 +161,18 @@ impl Compressors {
         Some(asked.near.as_mut()?.again(request))
     }
 
-    /// Whether the request may be made once more, for what the client itself accepts.
+    /// True if the request may be made once more, for what the client itself accepts.
     pub fn can_repeat(&self, asked: &RequestCodings) -> bool {
         asked.near.as_ref().is_some_and(|near| near.can_repeat())
     }
 
-    /// Whether a response must not be changed and does not fit the client.
+    /// True if a response must not be changed and does not fit the client.
     #[must_use]
     pub fn is_unfit(&self, asked: &RequestCodings, head: &response::Parts) -> bool {
         asked.near.as_ref().is_some_and(|near| near.is_unfit(head))
     }
 
-    /// Whether a response is coded with another dictionary than the one that was named.
+    /// True if a response is coded with another dictionary than the one that was named.
     #[must_use]
     pub fn is_of_other(
         &self,

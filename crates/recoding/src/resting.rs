@@ -16,7 +16,7 @@ const NO_TRANSFORM: u8 = 1;
 const TAGS_RESTORED: u8 = 2;
 const BREACH_SHIFT: u8 = 2;
 
-/// What the response of a request at rest needs to know about it.
+/// The facts about a request at rest that its response needs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RestingCodings {
     accepted: AcceptedCodings,
@@ -81,7 +81,8 @@ impl RequestCodings {
 }
 
 impl Compressors {
-    /// What a response needs to know about a request that rested, by the rule that serves it now.
+    /// Returns what a response needs to know about a request that rested, by the rule that serves
+    /// it now.
     pub fn resumed(
         &self,
         rule: u32,

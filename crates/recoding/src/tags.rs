@@ -30,7 +30,7 @@ impl WeakTags {
         }
     }
 
-    /// Whether the upstream sent it.
+    /// True if the upstream sent it.
     pub fn knows(&self, rule: u32, tag: &[u8]) -> bool {
         self.known.contains(&hash(rule, tag))
     }

@@ -1,5 +1,5 @@
-//! What is known about a connection: gathered while it is active, kept in 64 bytes while it is
-//! parked, and logged at its end.
+//! The facts that are known about a connection: gathered while it is active, kept in 64 bytes while
+//! it is parked, and logged at its end.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -25,7 +25,7 @@ use eyelet_memory::interner::{Heap, Interner, Name, Symbol};
 pub const NS_PER_MS: u64 = 1_000_000;
 
 named! {
-    /// How a connection ended.
+    /// The way in which a connection ended.
     Outcome {
         /// The rule's action could not begin, or the connection ended before a rule was found.
         Failed = "failed",
@@ -47,7 +47,7 @@ named! {
 /// The end of a connection, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    /// How it ended.
+    /// The way in which it ended.
     pub outcome: Outcome,
     /// Why it ended.
     pub reason: Reason,
@@ -75,21 +75,21 @@ pub enum DestinationSource {
     ProxyHeader,
 }
 
-/// What was decided about a connection, and by which facts. It is the same for many connections, so
-/// parked ones share it through [`SharedInfo`], except for what each keeps itself. What is usual is
-/// in it and not on the heap: a small block there, written among a request's, keeps the page of
-/// its neighbours.
+/// The decision about a connection, and its facts. It is the same for many connections, so parked
+/// ones share it through [`SharedInfo`], except for what each keeps itself. What is usual is in it
+/// and not on the heap: a small block there, written among a request's, keeps the page of its
+/// neighbours.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Decided {
-    /// What the configuration that decided calls its listeners and rules.
+    /// The names that the configuration that decided gives its listeners and rules.
     pub labels: Labels,
     /// Index of the listener.
     pub listener: u16,
     /// The target of its CONNECT request, as `host:port`.
     pub connect: Option<Name>,
-    /// Whether it came from this process: from one listener to another, or back to the same one.
+    /// True if it came from this process: from one listener to another, or back to the same one.
     pub is_handed: bool,
-    /// How often it may have come back to this process already.
+    /// The number of times that it may have come back to this process already.
     pub hop_count: u8,
     /// The client's destination, if a rule asked for it.
     pub destination: Option<SocketAddr>,
@@ -97,35 +97,35 @@ pub struct Decided {
     pub destination_source: DestinationSource,
     /// The name in the hello.
     pub sni: Option<Box<str>>,
-    /// Whether the hello has a `server_name` extension without a usable name.
+    /// True if the hello has a `server_name` extension without a usable name.
     pub sni_malformed: bool,
     /// The protocols in the hello.
     pub alpn: Option<Alpn>,
-    /// Whether `alpn` is all that the hello offers, so that rules can be asked about it again.
+    /// True if `alpn` is all that the hello offers, so that rules can be asked about it again.
     pub alpn_whole: bool,
     /// The fingerprint of the hello.
     pub ja4: Option<Ja4>,
-    /// Whether the hello has the ECH extension.
+    /// True if the hello has the ECH extension.
     pub ech: bool,
     /// The highest version offered, or the negotiated one if TLS ends here.
     pub tls_version: Option<u16>,
-    /// Which authorities have vouched for the client's certificate; 0: none was asked for.
+    /// The authorities that have vouched for the client's certificate; 0: none was asked for.
     pub client_roots: u64,
     /// The client's certificate in DER, if its rule tells the upstream. Boxed within, so that this
     /// value is no wider for it.
     pub client_certificate: Option<Arc<Box<[u8]>>>,
-    /// Whether HTTP/2 was negotiated for an HTTP upstream.
+    /// True if HTTP/2 was negotiated for an HTTP upstream.
     pub http2: bool,
     /// Index of the rule.
     pub rule: Option<u32>,
     /// The upstream that was dialled.
     pub upstream: Option<UpstreamName>,
-    /// What Eyelet and a `tls://` upstream agreed on.
+    /// The terms that Eyelet and a `tls://` upstream agreed on.
     pub upstream_tls: Option<Arc<UpstreamTlsInfo>>,
     /// Where the connection is counted, if its upstream is one of several. It stays in this
     /// process: an upgrade begins with all upstreams up and nothing open at them.
     pub counted_at: Option<CountedAt>,
-    /// What the peers negotiated about TLS compression.
+    /// The result of the peers' negotiation about TLS compression.
     pub tls_compression: Option<TlsCompression>,
     /// The shadow rules that would have decided, and their outcomes.
     pub shadow: Vec<(u32, Outcome)>,
@@ -261,7 +261,7 @@ impl UpstreamName {
 }
 
 named! {
-    /// What the peers negotiated about TLS compression.
+    /// The result of the peers' negotiation about TLS compression.
     TlsCompression {
         /// The hello offers none.
         None = "none",
@@ -283,11 +283,11 @@ pub struct ConnectionInfo {
     pub client: SocketAddr,
     /// The target of its CONNECT request, if there was one.
     pub connect: Option<Box<Target>>,
-    /// Whether the CONNECT request must still be answered.
+    /// True if the CONNECT request must still be answered.
     pub owes_answer: bool,
-    /// Whether the rules have decided it. Some connections are decided anew.
+    /// True if the rules have decided it. Some connections are decided anew.
     pub is_decided: bool,
-    /// What was decided so far.
+    /// The decision so far.
     pub decided: Decided,
     /// Bytes written to the upstream.
     pub bytes_to_upstream: u64,
@@ -303,7 +303,7 @@ pub struct Parked {
     client_ip: [u8; 16],
     client_port: u16,
     settled: bool,
-    /// Whether the server has chosen TLS compression.
+    /// True if the server has chosen TLS compression.
     pub compression_chosen: bool,
     /// The rule's index, from 1. Not in what is shared, which fewer connections could then share.
     rule: Option<NonZeroU32>,
@@ -437,7 +437,7 @@ impl Parked {
         self.settled = true;
     }
 
-    /// Whether it is settled.
+    /// True if it is settled.
     pub fn is_settled(&self) -> bool {
         self.settled
     }
@@ -461,7 +461,7 @@ impl Parked {
         dialled.map(Cow::Owned).or_else(decided)
     }
 
-    /// What was decided of it, without what it keeps of its own and what differs between origins.
+    /// The decision about it, without what it keeps of its own and what differs between origins.
     pub fn decided<'a>(&self, shared: &'a SharedInfo) -> Option<&'a Decided> {
         shared.decided.get(shared.origins.get(self.origin)?.decided)
     }
@@ -489,23 +489,23 @@ pub struct Measured {
     pub bytes_to_client: u64,
 }
 
-/// What parked connections share: one copy of each distinct value, as long as a connection uses it.
-/// Bounded by the number of parked connections.
+/// The values that parked connections share: one copy of each distinct value, as long as a
+/// connection uses it. Bounded by the number of parked connections.
 pub struct SharedInfo {
     decided: Interner<Decided>,
     origins: Interner<Origin>,
     names: Interner<Name>,
 }
 
-/// What was decided, and what of it differs between origins: connections to many origins share the
-/// rest.
+/// The decision, and the part of it that differs between origins: connections to many origins share
+/// the rest.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Origin {
     /// The part that all origins share.
     decided: Symbol,
     connect: Option<Symbol>,
     destination: Option<SocketAddr>,
-    /// Whether the destination is the upstream that was dialled. The rest then has none.
+    /// True if the destination is the upstream that was dialled. The rest then has none.
     is_dialled: bool,
     evidence: Option<Evidence>,
 }
@@ -526,7 +526,7 @@ impl SharedInfo {
         }
     }
 
-    /// Whether no connection uses it.
+    /// True if no connection uses it.
     pub fn is_empty(&self) -> bool {
         self.decided.is_empty() && self.origins.is_empty() && self.names.is_empty()
     }

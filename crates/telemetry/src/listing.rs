@@ -51,7 +51,7 @@ impl Serialize for ConnectionId {
 }
 
 named! {
-    /// How far a connection is.
+    /// The stage of a connection.
     #[derive(Default)]
     State {
         /// Its hello, or what comes before it, is being read.
@@ -79,7 +79,7 @@ impl State {
     }
 }
 
-/// What passes on a connection.
+/// The kind of bytes that pass on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ConnectionKind {
@@ -99,10 +99,10 @@ pub enum ConnectionKind {
     WebSocket,
 }
 
-/// What an active connection's slot shows of it. Its task has everything else.
+/// The part of an active connection that its slot shows. Its task has everything else.
 #[derive(Debug)]
 pub struct Seen {
-    /// How far it is.
+    /// Its stage.
     pub state: State,
     /// When the dial of its upstream began, which waits: nanoseconds of the worker's clock.
     pub dials_since_ns: Option<u64>,
@@ -117,7 +117,7 @@ pub struct Seen {
     tls_version: Option<u16>,
     bytes_to_upstream: u64,
     bytes_to_client: u64,
-    /// What is counted beside these while its requests are served.
+    /// The bytes that are counted beside these while its requests are served.
     live: Option<LiveBytes>,
 }
 
@@ -125,7 +125,7 @@ pub struct Seen {
 pub type LiveBytes = (Rc<Cell<u64>>, Rc<Cell<u64>>);
 
 impl Seen {
-    /// What is known of a connection that was just accepted.
+    /// The facts of a connection that was just accepted.
     pub fn accepted(info: &ConnectionInfo) -> Self {
         Self {
             state: State::Peeking,
@@ -196,9 +196,9 @@ impl Seen {
 #[derive(Clone, Debug)]
 pub struct ConnectionView<'a> {
     pub id: u64,
-    /// How far it is.
+    /// Its stage.
     pub state: State,
-    /// What passes on it, once that is known.
+    /// The kind of bytes that pass on it, once that is known.
     pub kind: Option<ConnectionKind>,
     /// Start, in milliseconds since 1970 by the steady clock.
     pub started_unix_ms: u64,
@@ -216,7 +216,7 @@ pub struct ConnectionView<'a> {
     pub upstream: Option<Cow<'a, UpstreamName>>,
     /// The version of TLS that was offered or negotiated.
     pub tls_version: Option<u16>,
-    /// How long no byte has moved. Only a parked connection knows.
+    /// The time for which no byte has moved. Only a parked connection knows.
     pub idle_ms: Option<u64>,
     /// Bytes written to the upstream.
     pub bytes_to_upstream: u64,
@@ -225,7 +225,7 @@ pub struct ConnectionView<'a> {
 }
 
 impl<'a> ConnectionView<'a> {
-    /// What a parked connection shows. `has_upstream`: whether it has one now.
+    /// The view of a parked connection. `has_upstream`: whether it has one now.
     pub fn parked(
         info: &'a Parked,
         shared: &'a SharedInfo,
@@ -253,7 +253,7 @@ impl<'a> ConnectionView<'a> {
     }
 }
 
-/// Which connections are asked for: those for which everything that is given holds.
+/// The connections that are asked for: those for which everything that is given holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     pub id: Option<ConnectionId>,
@@ -263,7 +263,7 @@ pub struct Filter {
     pub sni: Option<String>,
     /// A network of clients.
     pub client: Option<IpNet>,
-    /// How far they are.
+    /// Their stage.
     pub state: Option<State>,
     /// Least age, in milliseconds.
     pub age_min_ms: u64,
@@ -272,12 +272,12 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Whether it asks for all connections.
+    /// True if it asks for all connections.
     pub fn is_all(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether it asks for this connection.
+    /// True if it asks for this connection.
     pub fn takes(&self, shown: &ConnectionView<'_>, now_unix_ms: u64) -> bool {
         let rule = || shown.rule.map(|rule| shown.labels.rule(rule));
         let net = |net: &IpNet| net.contains(&shown.client.ip().to_canonical());
@@ -297,11 +297,11 @@ impl Filter {
 pub struct Listed {
     /// Its id, as the access log has it.
     pub id: ConnectionId,
-    /// How far it is.
+    /// Its stage.
     pub state: State,
-    /// What passes on it.
+    /// The kind of bytes that pass on it.
     pub kind: Option<ConnectionKind>,
-    /// What the configuration calls the listener.
+    /// The name of the listener in the configuration.
     pub listener: Box<str>,
     /// The name of the rule.
     pub rule: Option<Box<str>>,
@@ -349,7 +349,7 @@ impl Listed {
     }
 }
 
-/// As the access log writes it.
+/// Writes it as the access log does.
 fn client<S: Serializer>(client: &SocketAddr, serializer: S) -> Result<S::Ok, S::Error> {
     match LocalPeer::of(client.ip()) {
         Some(peer) => serializer.collect_str(&peer),
@@ -357,12 +357,12 @@ fn client<S: Serializer>(client: &SocketAddr, serializer: S) -> Result<S::Ok, S:
     }
 }
 
-/// What a worker found in a piece of its table.
+/// The result of a worker's look at a piece of its table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slice {
     /// The connections that were asked for.
     pub listed: Vec<Listed>,
-    /// How many of them it ends.
+    /// The number of them that it ends.
     pub ended: u64,
 }
 

@@ -143,7 +143,7 @@ pub struct LacksFacts {
     pub refusal: Reason,
     /// Why the destination is not known.
     pub no_destination: Option<Reason>,
-    /// Which evidence is unknown, and why.
+    /// The evidence that is unknown, and why.
     pub unknown: Box<[Box<str>]>,
 }
 

@@ -20,7 +20,7 @@ use eyelet_config::{Config, UpstreamFiles, UpstreamTls};
 use eyelet_sys::file::Stamp;
 use eyelet_wire::alert::AlertDescription;
 
-/// Which versions of HTTP are offered on a connection.
+/// The versions of HTTP that are offered on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Spoken {
     /// The upstream chooses.
@@ -37,7 +37,7 @@ pub struct ClientConfigs {
     by_files: HashMap<UpstreamFiles, Mutex<Made>>,
 }
 
-/// What was made of the files for upstreams.
+/// The values that were made of the files for upstreams.
 struct Made {
     offers: Offers,
     stamps: Stamps,
@@ -51,7 +51,7 @@ struct Stamps {
     pair: Option<[Stamp; 2]>,
 }
 
-/// What the files contain.
+/// The contents of the files.
 struct Contents {
     roots: RootCertStore,
     shown: Option<Arc<CertifiedKey>>,
@@ -74,7 +74,7 @@ impl PartialEq for Roots {
 #[derive(Clone)]
 struct Offers {
     roots: Roots,
-    /// What an upstream is shown that asks for a certificate.
+    /// The certificate that an upstream is shown that asks for one.
     shown: Option<Arc<CertifiedKey>>,
     verifier: Arc<WebPkiServerVerifier>,
     either: Arc<ClientConfig>,
@@ -106,7 +106,7 @@ impl ClientConfigs {
         Ok(Self { by_files })
     }
 
-    /// Which roots verify an upstream. A file of the same name may hold others later.
+    /// The roots that verify an upstream. A file of the same name may hold others later.
     pub fn roots(&self, tls: &UpstreamTls) -> Option<Roots> {
         self.by_files.get(&tls.files).map(|made| lock(made).offers.roots.clone())
     }
@@ -126,12 +126,12 @@ impl ClientConfigs {
         Some(self.offers(tls)?.bytes)
     }
 
-    /// Whether the roots for an upstream lead to a chain, as [`is_trusted`].
+    /// True if the roots for an upstream lead to a chain, as [`is_trusted`].
     pub fn trusts(&self, tls: &UpstreamTls, chain: &[CertificateDer<'_>], now: UnixTime) -> bool {
         self.offers(tls).is_some_and(|offers| is_trusted(&offers.verifier, chain, now))
     }
 
-    /// What is wrong with a server's chain by the roots for an upstream.
+    /// Returns what is wrong with a server's chain by the roots for an upstream.
     pub fn fault(
         &self,
         tls: &UpstreamTls,
@@ -170,7 +170,7 @@ impl ClientConfigs {
     }
 }
 
-/// Whether a root leads to a chain, whatever name its leaf is for, and whether or not the leaf is
+/// True if a root leads to a chain, whatever name its leaf is for, and whether or not the leaf is
 /// valid now. These two are for whoever sees the leaf.
 pub fn is_trusted(
     verifier: &WebPkiServerVerifier,
@@ -196,7 +196,7 @@ pub fn is_trusted(
     )
 }
 
-/// What is wrong with a server that answers a hello by something else than a record.
+/// The fault of a server that answers a hello by something else than a record.
 pub const NO_TLS: &str = "the server speaks no TLS";
 
 /// Why a handshake with a server failed. rustls says of a server that speaks no TLS which part of a
@@ -258,7 +258,7 @@ fn files(of: &UpstreamFiles) -> impl Iterator<Item = &Path> {
 }
 
 impl Offers {
-    /// Whether they were made of the same contents.
+    /// True if they were made of the same contents.
     fn are_of(&self, contents: &Contents) -> bool {
         let chain =
             |shown: &Option<Arc<CertifiedKey>>| shown.as_ref().map(|shown| shown.cert.clone());

@@ -25,7 +25,7 @@ use eyelet_telemetry::upstream::OpenExchange;
 use eyelet_tls::client::{ClientConfigs, Spoken};
 use eyelet_tls::client_handshake::ClientHandshakeFault;
 
-/// What dials upstreams for a worker.
+/// The dialler of upstreams for a worker.
 pub struct Dialler {
     /// The worker, which registers the sockets.
     pub engine: Rc<Worker>,
@@ -33,11 +33,11 @@ pub struct Dialler {
     pub names: Rc<Names>,
     /// TLS configurations for https:// upstreams.
     pub tls: Arc<ClientConfigs>,
-    /// How long the attempts for one request may take, TLS included.
+    /// The time that the attempts for one request may take, TLS included.
     pub connect_timeout: Duration,
 }
 
-/// How long one dial may take, and the health of the addresses.
+/// The time that one dial may take, and the health of the addresses.
 #[derive(Clone, Copy)]
 pub struct DialTerms<'a> {
     /// The versions of HTTP to offer, see [`spoken`].
@@ -48,7 +48,7 @@ pub struct DialTerms<'a> {
     pub wait: Duration,
     /// For an upstream whose health is known.
     pub balanced: Option<Balanced<'a>>,
-    /// Whether the request may leave before an upstream that has chosen HTTP/2 has spoken. It must
+    /// True if the request may leave before an upstream that has chosen HTTP/2 has spoken. It must
     /// do no harm twice, and no other upstream could take it.
     pub is_early: bool,
 }

@@ -23,9 +23,10 @@ use super::windows::STREAM_WINDOW_BYTES;
 const READ_BYTES: usize = 64 << 10;
 /// Pieces given to one vectored write.
 const SLICES: usize = 16;
-/// How long a connection without streams may be silent before it is pinged. Doubled each time.
+/// The time for which a connection without streams may be silent before it is pinged. Doubled each
+/// time.
 const PING_AFTER: Duration = Duration::from_secs(5);
-/// How long the pong may take, and the last bytes to an upstream that nobody needs any more.
+/// The time that the pong may take, and the last bytes to an upstream that nobody needs any more.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Drives a connection to its end, or until the upstream seems to be gone.
@@ -153,7 +154,7 @@ fn poll_read(
 struct PingTimer {
     /// Since when a ping is unanswered and nothing was read.
     asked: Option<Instant>,
-    /// Whether the last bytes are on their way.
+    /// True if the last bytes are on their way.
     is_leaving: bool,
     /// The time of the next check, at the latest.
     due: Pin<Box<Sleep>>,

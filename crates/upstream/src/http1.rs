@@ -31,9 +31,9 @@ use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
 
 /// Bytes read at once.
 const READ_BYTES: usize = 16 << 10;
-/// The same while memory is short, unless the client accepts more at once: mostly a head. Also the
-/// fewest bytes read, because they are counted with the connection. Otherwise a client that reads a
-/// byte at a time would make us read its response a byte at a time.
+/// Bytes read at once while memory is short, unless the client accepts more at once: mostly a head.
+/// Also the fewest bytes read, because they are counted with the connection. Otherwise a client
+/// that reads a byte at a time would make us read its response a byte at a time.
 const TIGHT_BYTES: usize = 4 << 10;
 /// Pieces given to one vectored write.
 const SLICES: usize = 16;
@@ -48,6 +48,8 @@ pub struct RestingConnection {
     pub name: Arc<str>,
     /// Received bytes that were not taken.
     pub received: BytesMut,
+    /// Where it counts.
+    pub open: Vec<OpenExchange>,
 }
 
 pub struct Http1Connection {
@@ -55,22 +57,23 @@ pub struct Http1Connection {
     pub received: BytesMut,
     /// Bytes of memory of `received`.
     received_held: usize,
-    /// Whether it has carried a request before.
+    /// True if it has carried a request before.
     pub reused: bool,
-    /// Whether it is closed after the response, although it could be kept.
+    /// True if it is closed after the response, although it could be kept.
     pub is_single_use: bool,
     /// The address that was dialled.
     pub name: Arc<str>,
     /// The IP address that was dialled, and when. `None`: a Unix socket.
     pub dialled: Option<(IpAddr, Instant)>,
-    /// What it has agreed on, if it is by TLS.
+    /// The terms that it has agreed on, if it is by TLS.
     pub tls: Option<Arc<UpstreamTlsInfo>>,
-    /// How long the upstream keeps the connection without a request, by its last response.
+    /// The time for which the upstream keeps the connection without a request, by its last
+    /// response.
     pub said_timeout: Option<Duration>,
-    /// What it says of coded bodies.
+    /// The state of what it says of coded bodies.
     pub coded_bodies: CodedBodies,
     scanner: Scanner,
-    /// Whether the connection continues after the response, by its fields.
+    /// True if the connection continues after the response, by its fields.
     keep_alive: bool,
     socket: Socket,
     counted: Counted,
@@ -106,7 +109,7 @@ impl Http1Connection {
     /// # Errors
     /// The kernel's: it watches no more descriptors.
     pub fn resumed(worker: &Rc<Worker>, resting: RestingConnection) -> io::Result<Self> {
-        let RestingConnection { socket, tls, name, received } = resting;
+        let RestingConnection { socket, tls, name, received, open } = resting;
         let connected = Connected { address: None, socket, registration: None, sent: 0 };
         let plain = Plain::new(worker, connected)?;
         // Mostly it is what the exchange was woken for.
@@ -115,7 +118,7 @@ impl Http1Connection {
             Some(tls) => Socket::Tls(Box::new(TlsSocket::resumed(plain, tls))),
             None => Socket::Plain(plain),
         };
-        let mut connection = Self::new(socket, name, Descriptor::new(worker, None));
+        let mut connection = Self::new(socket, name, Descriptor::new(worker, open));
         (connection.received, connection.is_single_use) = (received, true);
         connection.recount();
         Ok(connection)
@@ -133,7 +136,7 @@ impl Http1Connection {
         self.poll_fill_by(task, max)
     }
 
-    /// The same for about `max` bytes.
+    /// Reads about `max` bytes into `received`, likewise.
     pub fn poll_fill_by(&mut self, task: &mut Context<'_>, max: usize) -> Poll<io::Result<usize>> {
         let max = max.clamp(TIGHT_BYTES, READ_BYTES);
         let read = ready!(self.socket.poll_recv(task, &mut self.received, max))?;
@@ -175,7 +178,7 @@ impl Http1Connection {
         self.counted.set(self.socket.bytes() + beyond);
     }
 
-    /// Whether what is written now goes out at once, as far as can be seen.
+    /// True if what is written now goes out at once, as far as can be seen.
     pub fn takes(&self) -> bool {
         self.socket.takes()
     }
@@ -187,7 +190,7 @@ impl Http1Connection {
         self.recount();
     }
 
-    /// Whether memory and descriptors are plenty: reads are as large as they ever are.
+    /// True if memory and descriptors are plenty: reads are as large as they ever are.
     pub fn has_plenty(&self) -> bool {
         let worker = &self.descriptor.0;
         let budget = &worker.process.budget;
@@ -272,12 +275,12 @@ impl Http1Connection {
         }
     }
 
-    /// Whether it can carry another request after a complete response.
+    /// True if it can carry another request after a complete response.
     pub fn goes_on(&self) -> bool {
         self.keep_alive && !self.is_single_use && self.received.is_empty()
     }
 
-    /// Whether an idle connection is still open and silent. With `look` the kernel is asked, too.
+    /// True if an idle connection is still open and silent. With `look` the kernel is asked, too.
     pub fn is_fresh(&mut self, look: bool) -> bool {
         self.socket.is_silent(look)
     }
@@ -302,8 +305,8 @@ impl Http1Connection {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn into_resting(mut self) -> io::Result<(RestingConnection, Option<OpenExchange>)> {
-        let address = self.descriptor.take_address();
+    pub fn into_resting(mut self) -> io::Result<RestingConnection> {
+        let open = self.descriptor.take_open();
         let (socket, tls) = match self.socket {
             Socket::Plain(socket) => (socket.into_socket()?, None),
             Socket::Tls(socket) => {
@@ -312,10 +315,10 @@ impl Http1Connection {
             }
         };
         let (name, received) = (self.name, self.received);
-        Ok((RestingConnection { socket, tls, name, received }, address))
+        Ok(RestingConnection { socket, tls, name, received, open })
     }
 
-    /// Whether [`Http1Connection::into_socket`] returns one.
+    /// True if [`Http1Connection::into_socket`] returns one.
     pub fn is_plain(&self) -> bool {
         !matches!(self.socket, Socket::Tls(_))
     }

@@ -42,7 +42,7 @@ const EARLY_STREAMS_MAX: usize = 16;
 /// Most streams that we reset: for clients that left, or behind a response that needed no more.
 /// Servers end a connection with many resets, and with it other requests: nghttp2 at 1000.
 const RESETS_MAX: u32 = 100;
-/// How long a connection is kept without a stream.
+/// The time for which a connection is kept without a stream.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
 /// A connection. It closes with GOAWAY when neither the pool nor a stream holds it.
@@ -51,18 +51,18 @@ pub struct Http2Connection {
     pub name: Arc<str>,
     /// The IP address that was dialled, and when. `None`: a Unix socket.
     pub dialled: Cell<Option<(IpAddr, Instant)>>,
-    /// What it has agreed on, if it is by TLS.
+    /// The terms that it has agreed on, if it is by TLS.
     pub tls: Option<Arc<UpstreamTlsInfo>>,
     budget: Arc<Budget>,
     link: Rc<RefCell<Link>>,
     scheme: Scheme,
-    /// Whether it has carried a request before.
+    /// True if it has carried a request before.
     reused: Cell<bool>,
     resets: Cell<u32>,
-    /// What it says of coded bodies.
+    /// The state of what it says of coded bodies.
     pub coded_bodies: Cell<CodedBodies>,
     used: Cell<Instant>,
-    /// How long its SETTINGS may take after the first request.
+    /// The time that its SETTINGS may take after the first request.
     early: Option<Duration>,
 }
 
@@ -107,8 +107,8 @@ impl Http2Connection {
         }
     }
 
-    /// What waits for the upstream's SETTINGS, if they have not arrived. Resolves to whether they
-    /// came in time. Otherwise the connection ends, and its requests with it.
+    /// Waits for the upstream's SETTINGS, if they have not arrived. Resolves to whether they came
+    /// in time. Otherwise the connection ends, and its requests with it.
     pub fn greeting(&self) -> Option<impl Future<Output = bool> + use<>> {
         let wait = self.early.filter(|_| !self.is_greeted())?;
         let link = self.link.clone();
@@ -122,12 +122,12 @@ impl Http2Connection {
         })
     }
 
-    /// Whether the upstream's SETTINGS have arrived.
+    /// True if the upstream's SETTINGS have arrived.
     pub fn is_greeted(&self) -> bool {
         self.link.borrow().is_greeted()
     }
 
-    /// Whether it is worth keeping.
+    /// True if it is worth keeping.
     pub fn is_good(&self) -> bool {
         let link = self.link.borrow();
         let is_idle = link.streams() == 0 && self.used.get().elapsed() > IDLE_MAX;
@@ -139,7 +139,7 @@ impl Http2Connection {
         self.link.borrow_mut().retire();
     }
 
-    /// Whether a stream for this request is allowed now.
+    /// True if a stream for this request is allowed now.
     pub fn has_room_for(&self, upstream_request: &UpstreamRequest<'_>) -> bool {
         let link = self.link.borrow();
         let max = match (link.is_greeted(), upstream_request.again) {
@@ -189,16 +189,16 @@ impl Drop for Http2Connection {
 pub struct Http2Exchange {
     /// The stream's connection.
     pub connection: Rc<Http2Connection>,
-    /// Whether the connection had carried others before.
+    /// True if the connection had carried others before.
     pub reused: bool,
-    /// Whether its request was sent with a coded body.
+    /// True if its request was sent with a coded body.
     pub is_coded: bool,
     _counted: Counted,
     stream: u32,
-    /// Whether the request cannot be repeated elsewhere any more.
+    /// True if the request cannot be repeated elsewhere any more.
     is_fixed: bool,
     bursts: Bursts,
-    /// Whether the response has a body.
+    /// True if the response has a body.
     has_body: bool,
     /// The end of the request, once its body is written.
     end: Option<Option<HeaderMap>>,
@@ -284,7 +284,7 @@ impl Http2Exchange {
         self.connection.link.borrow_mut().recount();
     }
 
-    /// Whether the upstream's windows and its socket are open.
+    /// True if the upstream's windows and its socket are open.
     pub fn takes(&mut self) -> bool {
         self.connection.link.borrow_mut().room(self.stream) > 0
     }

@@ -29,7 +29,7 @@ const DATA_WAITING_MAX: usize = 64 << 10;
 /// While so many bytes wait, nothing is read, so that an upstream that reads nothing gets no more
 /// answers. It is above data and ordinary heads: an upstream may read only after it has written.
 const WAITING_BYTES_MAX: usize = 1 << 20;
-/// How long a connection may be silent before a request has it pinged.
+/// The time for which a connection may be silent before a request has it pinged.
 const PING_FIRST_AFTER: Duration = Duration::from_secs(1);
 /// Most pings without a response between them; a request may add one. gRPC's servers end a
 /// connection at the fourth.
@@ -58,31 +58,31 @@ pub struct Link {
     pub mux: Multiplexed<LinkStream>,
     /// The streams that wait until they may send data, in the order in which they began to.
     blocked: VecDeque<u32>,
-    /// What was read and is not taken yet: the beginning of a frame whose rest has not arrived, or
-    /// all that came behind a head while memory was short.
+    /// The bytes that were read and are not taken yet: the beginning of a frame whose rest has not
+    /// arrived, or all that came behind a head while memory was short.
     rest: Vec<u8>,
-    /// Whether there are whole frames in it.
+    /// True if there are whole frames in it.
     is_paused: bool,
     /// Bytes of memory of heads and trailers that wait in the streams.
     fields_held: usize,
-    /// How wide the streams' windows are.
+    /// The width of the streams' windows.
     pub windows: Windows,
     began: Instant,
     end: Option<LinkEnd>,
     is_retired: bool,
-    /// Whether neither the pool nor an exchange holds it.
+    /// True if neither the pool nor an exchange holds it.
     is_unused: bool,
     is_given_up: bool,
     /// The streams whose requests cannot be repeated elsewhere any more.
     pub fixed: usize,
     /// When something was read.
     pub heard_at: Instant,
-    /// Whether something was read since the task has looked.
+    /// True if something was read since the task has looked.
     pub is_heard: bool,
     /// Pings since the last response.
     pub pings: u32,
     is_ping_open: bool,
-    /// Whether a request wants the upstream to be pinged.
+    /// True if a request wants the upstream to be pinged.
     pub wants_ping: bool,
     /// The task that waits until streams may begin.
     opener: WaitingTask,
@@ -133,12 +133,12 @@ impl Link {
         self.mux.out.len() >= WAITING_BYTES_MAX
     }
 
-    /// How many bytes of data may be added to what waits.
+    /// Returns how many bytes of data may be added to what waits.
     fn data_room(&self) -> usize {
         DATA_WAITING_MAX.saturating_sub(self.mux.out.len())
     }
 
-    /// Whether the upstream's SETTINGS have arrived.
+    /// True if the upstream's SETTINGS have arrived.
     pub fn is_greeted(&self) -> bool {
         self.mux.h2.peer_settings().is_some()
     }
@@ -172,7 +172,7 @@ impl Link {
         self.mux.streams.len()
     }
 
-    /// Whether another stream is allowed now.
+    /// True if another stream is allowed now.
     pub fn can_open(&self) -> bool {
         self.mux.h2.can_open()
     }
@@ -189,18 +189,18 @@ impl Link {
         self.mux.driver.wake();
     }
 
-    /// Whether its task must end it.
+    /// True if its task must end it.
     pub fn is_given_up(&self) -> bool {
         self.is_given_up
     }
 
-    /// Whether it gets no more streams.
+    /// True if it gets no more streams.
     pub fn is_retired(&self) -> bool {
         // Identifiers run out, and an upstream may take no streams at all.
         self.is_retired || self.mux.streams.is_empty() && !self.can_open()
     }
 
-    /// Whether nobody needs the connection any more.
+    /// True if nobody needs the connection any more.
     pub fn is_unused(&self) -> bool {
         self.is_unused
     }
@@ -267,7 +267,7 @@ impl Link {
         u64::try_from(now.saturating_duration_since(self.began).as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// How many bytes of a request may be sent now.
+    /// Returns how many bytes of a request may be sent now.
     pub fn room(&mut self, id: u32) -> usize {
         self.mux.h2.room(id).min(self.data_room())
     }
@@ -415,7 +415,7 @@ impl Link {
         self.go_on()
     }
 
-    /// Whether the tasks of streams are to run before it goes on: they have heads to take.
+    /// True if the tasks of streams are to run before it goes on: they have heads to take.
     pub fn is_paused(&self) -> bool {
         self.is_paused
     }

@@ -12,7 +12,7 @@ use eyelet_multiplex::{StreamBase, StreamRole};
 /// responses than fit are a flood.
 const HEADS_BYTES_MAX: usize = 4 * RESPONSE_HEAD_BYTES_MAX;
 
-/// How a stream has ended.
+/// The way in which a stream has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamEnd {
     /// The response is whole.
@@ -41,11 +41,11 @@ pub struct LinkStream {
     heads: VecDeque<(MessageHead, bool)>,
     /// The trailers of a response that is whole.
     pub trailers: Option<HeaderFields>,
-    /// How it has ended. What has arrived before can still be taken.
+    /// The way in which it has ended. What has arrived before can still be taken.
     end: Option<StreamEnd>,
-    /// Whether the upstream takes no more of the request.
+    /// True if the upstream takes no more of the request.
     pub is_cut: bool,
-    /// Whether it waits until it may send data.
+    /// True if it waits until it may send data.
     pub is_blocked: bool,
     /// Bytes of memory of the heads.
     heads_held: usize,

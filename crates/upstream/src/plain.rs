@@ -74,12 +74,12 @@ impl Plain {
         if is_tcp { socket::unsent(&self.0.socket).unwrap_or(0) } else { 0 }
     }
 
-    /// Whether epoll has reported an event that was not read.
+    /// True if epoll has reported an event that was not read.
     pub fn has_event(&self) -> bool {
         self.0.registration.socket_state.is_ready(READ)
     }
 
-    /// Whether nothing has arrived, neither a byte nor an end. With `look` the kernel is asked even
+    /// True if nothing has arrived, neither a byte nor an end. With `look` the kernel is asked even
     /// if epoll has reported nothing.
     pub fn is_silent(&self, look: bool) -> bool {
         let mut byte = [0; 1];

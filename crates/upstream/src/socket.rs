@@ -38,28 +38,28 @@ impl Socket {
     }
 }
 
-/// Counts a descriptor as long as it lives, and the connection at the address of its upstream.
-pub struct Descriptor(pub Rc<Worker>, Option<OpenExchange>);
+/// Counts a descriptor as long as it lives, and the connection where it counts: at the address of
+/// its upstream, and for an exchange that rested also at the upstream.
+pub struct Descriptor(pub Rc<Worker>, Vec<OpenExchange>);
 
 impl Descriptor {
-    /// Counts one, for a connection to one of several addresses also there.
-    pub fn new(worker: &Rc<Worker>, address: Option<OpenExchange>) -> Self {
+    /// Counts one, for a connection that counts `open`.
+    pub fn new(worker: &Rc<Worker>, open: impl IntoIterator<Item = OpenExchange>) -> Self {
         worker.process.descriptors.fetch_add(1, Relaxed);
-        Self(worker.clone(), address)
+        Self(worker.clone(), open.into_iter().collect())
     }
 }
 
 impl Descriptor {
-    /// Takes the count at the address out of it: it goes on without the descriptor.
-    pub fn take_address(&mut self) -> Option<OpenExchange> {
-        self.1.take()
+    /// Takes out of it where the connection counts: that goes on without the descriptor.
+    pub fn take_open(&mut self) -> Vec<OpenExchange> {
+        std::mem::take(&mut self.1)
     }
 }
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
         self.0.process.descriptors.fetch_sub(1, Relaxed);
-        self.1.take();
     }
 }
 
@@ -72,7 +72,7 @@ impl Socket {
         }
     }
 
-    /// What it has agreed on, if it is by TLS.
+    /// The terms that it has agreed on, if it is by TLS.
     pub fn tls_info(&self) -> Option<Arc<UpstreamTlsInfo>> {
         match self {
             Self::Plain(_) => None,
@@ -88,7 +88,7 @@ impl Socket {
         }
     }
 
-    /// Whether a write would be sent at once, as far as can be seen.
+    /// True if a write would be sent at once, as far as can be seen.
     pub fn takes(&self) -> bool {
         let (plain, is_sent) = match self {
             Self::Plain(socket) => (socket, true),
@@ -97,7 +97,7 @@ impl Socket {
         is_sent && socket::unsent(plain).is_ok_and(|unsent| unsent == 0)
     }
 
-    /// Whether nothing has arrived: neither a byte nor an end. With `look` the kernel is asked,
+    /// True if nothing has arrived: neither a byte nor an end. With `look` the kernel is asked,
     /// even if epoll has reported nothing.
     pub fn is_silent(&mut self, look: bool) -> bool {
         match self {

@@ -32,7 +32,7 @@ const AHEAD_LEFT: usize = AHEAD_MAX / 2;
 pub struct AskedAhead {
     /// Its stream.
     pub upstream: Box<Http2Exchange>,
-    /// What was sent, until its exchange has it.
+    /// The request that was sent, until its exchange has it.
     pub sent: Option<(request::Parts, RequestCodings)>,
 }
 
@@ -49,7 +49,7 @@ pub struct PipelinedRequest {
 #[derive(Default)]
 pub struct Pipeline {
     waiting: VecDeque<PipelinedRequest>,
-    /// Whether others may be asked behind the request whose turn has come, and whether it was
+    /// True if others may be asked behind the request whose turn has come, and whether it was
     /// asked.
     may_be_followed: bool,
     is_followed: bool,
@@ -127,7 +127,7 @@ fn following(received: &[u8], head_bytes_max: usize) -> Option<(Request, usize)>
     may_be_followed(&request).then_some((request, end))
 }
 
-/// Whether what follows this request may be asked before its response: it is safe, has no body, and
+/// True if what follows this request may be asked before its response: it is safe, has no body, and
 /// leaves the connection what it is.
 fn may_be_followed(request: &Request) -> bool {
     matches!(request.parts.method, Method::GET | Method::HEAD)

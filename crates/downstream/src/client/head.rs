@@ -19,11 +19,11 @@ use eyelet_multiplex::fields::{header_fields, map_of, share, slice};
 /// The port of an authority without one (RFC 9110 4.2.2).
 const HTTPS_PORT: u16 = 443;
 
-/// What an extended CONNECT for a WebSocket has among its extensions.
+/// The extension that marks an extended CONNECT for a WebSocket.
 #[derive(Clone, Copy)]
 struct WebSocketAsked;
 
-/// Whether a CONNECT asks for a WebSocket (RFC 8441 section 5).
+/// True if a CONNECT asks for a WebSocket (RFC 8441 section 5).
 pub fn asks_for_websocket(request: &request::Parts) -> bool {
     request.method == Method::CONNECT && request.extensions.get::<WebSocketAsked>().is_some()
 }
@@ -141,7 +141,7 @@ fn authority_of(given: Option<Authority>, headers: &HeaderMap) -> Result<Authori
     }
 }
 
-/// Whether two authorities are equal: every client here uses https (RFC 9110 4.2.2).
+/// True if two authorities are equal: every client here uses https (RFC 9110 4.2.2).
 fn is_same(one: &Authority, other: &Authority) -> bool {
     let port = |authority: &Authority| authority.port_u16().unwrap_or(HTTPS_PORT);
     one.host().eq_ignore_ascii_case(other.host()) && port(one) == port(other)

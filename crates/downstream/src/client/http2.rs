@@ -34,17 +34,17 @@ const REST_BYTES_MAX: usize = 16 << 20;
 pub struct Http2Stream {
     id: u32,
     streams: Rc<Streams>,
-    /// Whether the request's body is read.
+    /// True if the request's body is read.
     reads: bool,
     /// Bytes of the request's body that were read and dropped.
     dropped: usize,
     data_ended: bool,
     responded: bool,
-    /// Whether all of the response is queued.
+    /// True if all of the response is queued.
     ended: bool,
-    /// Whether the response waits for the client, as far as the connection knows.
+    /// True if the response waits for the client, as far as the connection knows.
     stalled: bool,
-    /// Whether the window was shut when the room was asked for.
+    /// True if the window was shut when the room was asked for.
     is_shut: bool,
     /// True if what was left of it rests with its connection.
     rests: bool,
@@ -174,7 +174,7 @@ impl Http2Stream {
         self.dropped
     }
 
-    /// Whether the request's body was read to its end.
+    /// True if the request's body was read to its end.
     pub fn is_request_done(&self) -> bool {
         self.data_ended
     }
@@ -271,12 +271,12 @@ impl Http2Stream {
         self.streams.queued(self.id).1
     }
 
-    /// Whether all of the response is queued, and the client has not received it yet.
+    /// True if all of the response is queued, and the client has not received it yet.
     pub fn is_leaving(&self) -> bool {
         self.ended
     }
 
-    /// How many bytes the client accepts at once.
+    /// Returns how many bytes the client accepts at once.
     pub fn poll_room(&mut self, task: &mut Context<'_>) -> usize {
         if self.queued() > 0 {
             return 0;

@@ -116,7 +116,7 @@ pub struct ClientStream {
     session: Option<Session>,
     keys: Keys,
     partial: Vec<u8>,
-    /// Whether `partial` may contain a whole record.
+    /// True if `partial` may contain a whole record.
     fresh: bool,
     sealed: Vec<u8>,
     sent: usize,
@@ -185,16 +185,16 @@ impl ClientStream {
         (self.handle, relay)
     }
 
-    /// The same for an exchange that rests: see [`ClientStream::may_rest`]. Its upstream is in the
-    /// slot.
+    /// Turns it back likewise for an exchange that rests: see [`ClientStream::may_rest`]. Its
+    /// upstream is in the slot.
     pub fn into_resting(self, preface: Vec<u8>, exchange: Box<[u8]>) -> (Rc<Handle>, Relay) {
         let (handle, mut relay) = self.into_parked(preface, None);
         relay.flow().keep_exchange(exchange);
         (handle, relay)
     }
 
-    /// The same for a connection whose client has sent bytes that the upstream has not received.
-    /// `frames` are those of a WebSocket.
+    /// Turns it back likewise for a connection whose client has sent bytes that the upstream has
+    /// not received. `frames` are those of a WebSocket.
     pub fn into_pair(self, frames: Option<WebSocketFrames>) -> Option<(Rc<Handle>, Terminated)> {
         let mut flow = Flow::default();
         flow.hold_partial(&self.partial);
@@ -206,7 +206,7 @@ impl ClientStream {
         Some((self.handle, Terminated { session: self.session?, flow }))
     }
 
-    /// Whether it can be parked: nothing is unread or unsent, and the client has TLS and has not
+    /// True if it can be parked: nothing is unread or unsent, and the client has TLS and has not
     /// ended its stream.
     pub fn is_at_rest(&self) -> bool {
         self.plain.is_empty() && self.sealed.is_empty() && !self.ended && self.session.is_some()
@@ -233,22 +233,22 @@ impl ClientStream {
         Ok(())
     }
 
-    /// Whether it speaks TLS.
+    /// True if it speaks TLS.
     pub fn has_tls(&self) -> bool {
         self.session.is_some()
     }
 
-    /// Whether the client has ended its stream.
+    /// True if the client has ended its stream.
     pub fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Whether its stream was cut.
+    /// True if its stream was cut.
     pub fn is_truncated(&self) -> bool {
         self.truncated
     }
 
-    /// Whether a write would be sent at once, as far as can be seen.
+    /// True if a write would be sent at once, as far as can be seen.
     pub fn takes(&self) -> bool {
         let mut table = self.handle.worker.table.borrow_mut();
         let slot = table.slot(self.handle.key());
@@ -274,8 +274,8 @@ impl ClientStream {
         self.poll_fill_by(task, max.min(READ_BYTES), |_| 0)
     }
 
-    /// The same, but lends the plaintext before any of it is added to `plain`. `take` returns how
-    /// many bytes of it were taken; the others are added.
+    /// Reads and opens likewise, but lends the plaintext before any of it is added to `plain`.
+    /// `take` returns how many bytes of it were taken; the others are added.
     pub fn poll_fill_by(
         &mut self,
         task: &mut Context<'_>,
@@ -316,13 +316,13 @@ impl ClientStream {
         }
     }
 
-    /// Whether the socket has failed, without waiting.
+    /// True if the socket has failed, without waiting.
     pub fn has_failed(&self) -> bool {
         self.handle.has(CLIENT, FAILED)
     }
 
-    /// How far the input may be filled. While memory is short, an incomplete record stays in the
-    /// kernel: `None` if there is no whole one.
+    /// Returns how far the input may be filled. While memory is short, an incomplete record stays
+    /// in the kernel: `None` if there is no whole one.
     fn room(&self, input: &mut [u8], filled: usize, max: usize) -> Option<usize> {
         if let Some(piece) = self.handle.worker.process.budget.piece() {
             return Some((filled + max.max(TIGHT_BYTES).min(piece)).min(input.len()));

@@ -16,7 +16,7 @@ const ALL_BITS: u8 = (1 << 5) - 1;
 /// The client's side of an exchange that rests. That of HTTP/2 frames itself, and is the default.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RestingClient {
-    /// How the response's body is framed.
+    /// The framing of the response's body.
     pub encoder: Encoder,
     /// Its connection ends behind the response.
     pub closes: bool,
@@ -29,13 +29,14 @@ pub struct RestingClient {
     pub clock: Option<RestingClock>,
 }
 
-/// How long nothing had moved when an exchange was parked, and how long its connection counted as
-/// idle instead, so that the deadline of the engine is that of the exchange. In milliseconds.
+/// The time for which nothing had moved when an exchange was parked, and the one for which its
+/// connection counted as idle instead. By the second one the deadline of the engine is that of the
+/// exchange. In milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RestingClock {
-    /// How long nothing had moved.
+    /// The time for which nothing had moved.
     pub idle_ms: u64,
-    /// How long the connection counted as idle.
+    /// The time for which the connection counted as idle.
     pub noted_ms: u64,
 }
 

@@ -30,8 +30,8 @@ pub struct RestingStream {
     pub idle_max: Duration,
 }
 
-/// What a parked connection keeps of it: its first byte is the version of what follows. The socket
-/// is beside the connection, at the place that the stream has among those that are open.
+/// The form in which a parked connection keeps it: its first byte is the version of what follows.
+/// The socket is beside the connection, at the place that the stream has among those that are open.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 pub struct StreamFormV1<'a> {
     /// The upstream's address, if it is not the one of the connection.

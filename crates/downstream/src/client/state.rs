@@ -1,4 +1,4 @@
-//! What an HTTP/2 connection reads, and what it knows of one stream that is served.
+//! The results of what an HTTP/2 connection reads, and the state of one stream that is served.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -20,11 +20,11 @@ pub struct Arrived {
     pub id: u32,
     /// Its head.
     pub head: Box<MessageHead>,
-    /// Whether it has no body.
+    /// True if it has no body.
     pub is_last: bool,
 }
 
-/// What came of reading.
+/// The result of reading.
 pub enum ReadStep {
     /// Something that was done here.
     Done,
@@ -57,7 +57,7 @@ pub enum Left {
 pub struct FinalHead {
     /// The head.
     pub parts: response::Parts,
-    /// Whether the response ends with it.
+    /// True if the response ends with it.
     pub ends: bool,
 }
 
@@ -79,7 +79,7 @@ pub struct BodySource {
     pub sent: Rc<Cell<u64>>,
 }
 
-/// How far a stream is on its way to rest.
+/// The stage of a stream on its way to rest.
 pub enum StreamRest {
     /// Its task does not say that it may.
     No,
@@ -98,47 +98,47 @@ pub enum StreamRest {
 
 /// A stream, until its task drops it.
 pub struct StreamState {
-    /// What has arrived of the request's body, and its task.
+    /// The part of the request's body that has arrived, and its task.
     pub base: StreamBase,
-    /// Whether its task has run.
+    /// True if its task has run.
     pub has_run: bool,
-    /// Whether its client reset it before that.
+    /// True if its client reset it before that.
     pub is_reset: bool,
     /// Why it has ended before its response.
     pub left: Option<Left>,
-    /// Whether its task reads the body.
+    /// True if its task reads the body.
     pub wants_body: bool,
-    /// Whether the body has arrived to its end.
+    /// True if the body has arrived to its end.
     pub has_body_ended: bool,
-    /// What follows the body.
+    /// The fields that follow the body.
     pub trailers: Option<Box<HeaderMap>>,
     /// Heads that are not written yet. Boxed, as all that few streams have: streams are moved.
     pub interim: Option<Box<response::Parts>>,
     /// The final one.
     pub head: Option<FinalHead>,
-    /// Whether that was written.
+    /// True if that was written.
     pub is_answered: bool,
     /// The response's body, and its end if that is known.
     pub queue: WriteQueue,
     /// Trailers, or none.
     pub end: Option<Option<Box<HeaderMap>>>,
-    /// Whether the end was written.
+    /// True if the end was written.
     pub has_ended: bool,
     /// Position in the output behind its last head or end.
     pub mark: u64,
-    /// Whether it is in the queue of heads and ends.
+    /// True if it is in the queue of heads and ends.
     pub is_ready: bool,
     /// Where the connection's task writes the request's body.
     pub upload: Option<BodyTarget>,
-    /// Whether its client may send more ahead than on others.
+    /// True if its client may send more ahead than on others.
     pub is_wide: bool,
     /// Where it reads the response's body.
     pub download: Option<BodySource>,
-    /// Whether the upstream ended before that body.
+    /// True if the upstream ended before that body.
     pub is_cut: bool,
-    /// Whether its task waits for the window.
+    /// True if its task waits for the window.
     pub waits_for_room: bool,
-    /// How far its exchange is on its way to rest.
+    /// The stage of its exchange on its way to rest.
     pub rest: StreamRest,
     /// Its deadline, and whether that has passed.
     pub due_ms: u64,
@@ -246,7 +246,7 @@ impl StreamState {
         self.is_answered && !self.has_ended && has_more
     }
 
-    /// Whether all that was queued is sealed, the end included if that was queued.
+    /// True if all that was queued is sealed, the end included if that was queued.
     pub fn is_sent(&self, sealed: u64) -> bool {
         let is_written = self.interim.is_none() && self.head.is_none() && self.end.is_none();
         let has_no_more = self.queue.is_empty() && is_written;

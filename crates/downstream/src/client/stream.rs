@@ -55,7 +55,7 @@ pub struct Http1Stream<'a> {
     decoder: Decoder,
     encoder: Encoder,
     version: Version,
-    /// Whether the connection ends after the response.
+    /// True if the connection ends after the response.
     pub close: bool,
     /// Its request was asked before its turn.
     asked: Option<Box<AskedAhead>>,
@@ -136,7 +136,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// What rests of its side, if it may.
+    /// Returns what rests of its side, if it may.
     pub fn rests(&self) -> Option<RestingClient> {
         match self {
             Self::Http1(one) => one.rests(),
@@ -165,7 +165,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// What was sent of a request that was asked before its turn.
+    /// Takes what was sent of a request that was asked before its turn.
     pub fn take_sent(&mut self) -> Option<(request::Parts, RequestCodings)> {
         self.as_http1()?.asked.as_mut()?.sent.take()
     }
@@ -189,7 +189,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Whether pieces of the request's body are read only on demand. HTTP/2's have arrived already,
+    /// True if pieces of the request's body are read only on demand. HTTP/2's have arrived already,
     /// within the stream's window.
     pub fn waits_to_be_read(&self) -> bool {
         matches!(self, Self::Http1(_))
@@ -276,7 +276,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Whether the client understands interim responses (RFC 9110 15.2).
+    /// True if the client understands interim responses (RFC 9110 15.2).
     pub fn takes_interim(&self) -> bool {
         match self {
             Self::Http1(one) => one.version == Version::HTTP_11,
@@ -324,7 +324,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Whether all of an HTTP/2 response is queued, and the client has not received it yet.
+    /// True if all of an HTTP/2 response is queued, and the client has not received it yet.
     pub fn is_leaving(&self) -> bool {
         matches!(self, Self::Http2(two) if two.is_leaving())
     }
@@ -344,8 +344,8 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// How many bytes the client accepts at once, as far as can be seen. For when memory is too
-    /// short to hold any.
+    /// Returns how many bytes the client accepts at once, as far as can be seen. For when memory is
+    /// too short to hold any.
     pub fn poll_room(&mut self, task: &mut Context<'_>) -> usize {
         match self {
             Self::Http1(one) if one.queue.is_empty() && one.client.takes() => PIECE_BYTES_MIN,
@@ -383,7 +383,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Whether the request's body was read to its end.
+    /// True if the request's body was read to its end.
     pub fn is_request_done(&self) -> bool {
         match self {
             Self::Http1(one) => one.decoder.is_done(),
@@ -483,7 +483,7 @@ impl Http1Stream<'_> {
         }
     }
 
-    /// Whether bytes of the response's body may be sealed as they are read: nothing is queued
+    /// True if bytes of the response's body may be sealed as they are read: nothing is queued
     /// before them, and they are not framed.
     pub fn may_pass(&self) -> bool {
         self.queue.is_empty() && self.encoder == Encoder::Plain

@@ -1,5 +1,5 @@
-//! What the task of an HTTP/2 connection shares with the tasks of its streams: the protocol's
-//! state, what has arrived for each stream, and what each stream sends.
+//! The state that the task of an HTTP/2 connection shares with the tasks of its streams: that of
+//! the protocol, what has arrived for each stream, and what each stream sends.
 //!
 //! The connection's task reads and writes. A stream's task leaves heads and pieces here, and wakes
 //! it. All that is held for the client is counted here, or by the exchange that holds it.
@@ -66,11 +66,11 @@ struct State {
     due_ms: u64,
     /// Why the connection ends, if a stream's fault was one too many.
     fault: Option<ConnectionFault>,
-    /// Whether streams that have no end of their own are to end.
+    /// True if streams that have no end of their own are to end.
     ends: bool,
     /// The client has ended its stream: it sends no frame any more.
     has_client_ended: bool,
-    /// Whether reading was put off because streams hold too much.
+    /// True if reading was put off because streams hold too much.
     is_held_back: bool,
     counted: Counted,
 }
@@ -125,7 +125,7 @@ impl Streams {
         state.mux.out.is_empty() && state.fault.is_none() && state.mux.h2.rests().is_ok()
     }
 
-    /// Whether nothing is under way, so that the connection can be exported.
+    /// True if nothing is under way, so that the connection can be exported.
     pub fn can_park(&self) -> bool {
         let state = self.state.borrow();
         let is_quiet = state.all_rest() && state.mux.out.is_empty() && state.fault.is_none();
@@ -162,18 +162,18 @@ impl Streams {
         self.state.borrow().mux.h2.unfinished_bytes()
     }
 
-    /// Whether the client's preface and SETTINGS have arrived.
+    /// True if the client's preface and SETTINGS have arrived.
     pub fn is_greeted(&self) -> bool {
         self.state.borrow().mux.h2.peer_settings().is_some()
     }
 
-    /// Whether the connection has ended in order, and all is written.
+    /// True if the connection has ended in order, and all is written.
     pub fn is_done(&self) -> bool {
         let state = self.state.borrow();
         state.mux.h2.is_done() && state.mux.streams.is_empty() && state.mux.out.is_empty()
     }
 
-    /// Whether all that is on its way is sealed.
+    /// True if all that is on its way is sealed.
     pub fn is_written(&self) -> bool {
         self.state.borrow().mux.out.is_empty()
     }
@@ -232,12 +232,12 @@ impl Streams {
         self.state.borrow_mut().recount();
     }
 
-    /// Whether trailers wait for their streams.
+    /// True if trailers wait for their streams.
     pub fn has_trailers(&self) -> bool {
         self.state.borrow().trailers > 0
     }
 
-    /// Whether the connection may be read while memory is short: its streams hold nothing, or a
+    /// True if the connection may be read while memory is short: its streams hold nothing, or a
     /// response waits for the client and little more `fits`.
     pub fn may_read(&self, fits: bool) -> bool {
         let state = &mut *self.state.borrow_mut();
@@ -366,8 +366,8 @@ impl Streams {
         state.mux.find(id).map_or((0, 0), |stream| (stream.queue.len(), stream.queue.held()))
     }
 
-    /// How many bytes of data the client takes on a stream now. Its task is woken when there are
-    /// more than none.
+    /// Returns how many bytes of data the client takes on a stream now. Its task is woken when
+    /// there are more than none.
     pub fn poll_room(&self, id: u32, task: &Context<'_>) -> usize {
         let state = &mut *self.state.borrow_mut();
         let room = state.mux.h2.room(id);
@@ -378,7 +378,7 @@ impl Streams {
         room
     }
 
-    /// What a stream still waits for. Its task is woken when that changes.
+    /// Returns what a stream still waits for. Its task is woken when that changes.
     pub fn poll_sent(&self, id: u32, task: &Context<'_>) -> Poll<Left> {
         let state = &mut *self.state.borrow_mut();
         state.write_small(id);

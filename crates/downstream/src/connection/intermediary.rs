@@ -1,5 +1,5 @@
-//! How the requests of a connection came here, and what follows from it for those who are asked and
-//! those who are answered (RFC 9110 section 3.7).
+//! The way in which the requests of a connection came here, and what follows from it for those who
+//! are asked and those who are answered (RFC 9110 section 3.7).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use http::uri::Authority;
 use super::inspected::Respondent;
 use super::originate::{self, Translation};
 
-/// How long the task waits for the next request before the connection is parked. A page's next
-/// request arrives within a round trip or two. Parking and waking cost about as much as a request's
-/// AEAD.
+/// The time for which the task waits for the next request before the connection is parked. A page's
+/// next request arrives within a round trip or two. Parking and waking cost about as much as a
+/// request's AEAD.
 pub const AWAKE: Duration = Duration::from_millis(200);
-/// The same where the client has a connection to the upstream of its own, which ends when the
-/// client's is parked: making another one takes three round trips, often of a long line. svn rests
-/// while it stores what came.
+/// The time for which it waits where the client has a connection to the upstream of its own. That
+/// ends when the client's is parked: making another one takes three round trips, often of a long
+/// line. svn rests while it stores what came.
 const AWAKE_ORIGINATE: Duration = Duration::from_secs(2);
 
 /// The part that this edge takes between a client and those who answer it.
@@ -65,7 +65,7 @@ impl Intermediary {
         matches!(self, Self::Originator(_) | Self::Proxy { .. })
     }
 
-    /// How a connection ends where nothing is wrong.
+    /// The outcome of a connection where nothing is wrong.
     pub fn outcome(&self, decided: &Decided) -> Outcome {
         match (self, decided.tls_version) {
             (Self::Proxy { .. }, _) => Outcome::Spliced,
@@ -103,7 +103,7 @@ impl Intermediary {
         self.originate().is_some_and(|rule| rule.requests.compression.code_requests)
     }
 
-    /// How long a task waits for the next request.
+    /// Returns how long a task waits for the next request.
     pub fn awake(&self) -> Duration {
         if self.is_near_client() { AWAKE_ORIGINATE } else { AWAKE }
     }

@@ -22,7 +22,7 @@ pub struct RequestLogEntry<'a> {
     state: EntryState,
 }
 
-/// How far the exchange of an access line is.
+/// The stage of the exchange of an access line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum EntryState {
     /// It goes on. Where its task is dropped, it is cut.

@@ -71,7 +71,7 @@ pub fn to_client(translation: Option<&Translation<'_>>, headers: &mut HeaderMap)
     }
 }
 
-/// Whether a request for this host is served: no page of an attacker can have it as its own.
+/// True if a request for this host is served: no page of an attacker can have it as its own.
 pub fn is_own(originate: &Originate, asked: &Authority) -> bool {
     let host = asked.host();
     let upstream = originate.authority.parse::<Authority>();
@@ -86,7 +86,7 @@ fn is_listed(originate: &Originate, host: &str) -> bool {
     originate.hosts.iter().any(|listed| listed.eq_ignore_ascii_case(bare))
 }
 
-/// Whether a browser says so, by fetch metadata or by an origin that is not served here.
+/// True if a browser says so, by fetch metadata or by an origin that is not served here.
 fn is_of_other_site(originate: &Originate, headers: &HeaderMap) -> bool {
     let mut sites = headers.get_all(SEC_FETCH_SITE).iter();
     let is_foreign = |origin: &HeaderValue| {
@@ -118,8 +118,8 @@ impl Translation<'_> {
 }
 
 impl Origin<'_> {
-    /// What follows the origin in a URL, if the URL has this origin. A port that the scheme implies
-    /// may be there or not.
+    /// Returns what follows the origin in a URL, if the URL has this origin. A port that the scheme
+    /// implies may be there or not.
     fn rest_of<'a>(&self, url: &'a str) -> Option<&'a str> {
         let (scheme, rest) = url.split_at_checked(self.scheme.len())?;
         let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
@@ -143,7 +143,7 @@ fn translate(url: &str, from: &Origin<'_>, to: &Origin<'_>) -> Option<String> {
     Some(format!("{}{}{}", to.scheme, to.authority, from.rest_of(url)?))
 }
 
-/// The same for each URL in angle brackets.
+/// Translates each URL in angle brackets.
 fn translate_bracketed(text: &str, from: &Origin<'_>, to: &Origin<'_>) -> Option<String> {
     let mut parts = text.split('<');
     let mut translated = parts.next()?.to_owned();

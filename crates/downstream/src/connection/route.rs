@@ -32,7 +32,7 @@ pub struct Route {
     action: Arc<Action>,
     /// Connections to its upstream, or to the first of several, that are kept for its requests.
     pub shelf: Rc<Shelf>,
-    /// The same for the others.
+    /// Connections to the others, that are kept likewise.
     others: Box<[Rc<Shelf>]>,
     /// Load and health of its upstreams, where there is something to choose from.
     group: Option<Arc<Group>>,
@@ -154,7 +154,7 @@ impl Route {
         }
     }
 
-    /// How many upstreams there are.
+    /// Returns how many upstreams there are.
     pub fn upstreams(&self) -> usize {
         1 + self.others.len()
     }
@@ -180,7 +180,7 @@ impl Route {
         Self { rule, action, shelf, others: Box::default(), group: None, destination: None }
     }
 
-    /// Whether bodies of requests are decoded for the application.
+    /// True if bodies of requests are decoded for the application.
     pub fn decodes_requests(&self) -> bool {
         self.requests().is_some_and(|terminate| terminate.compression.decode_requests)
     }
@@ -190,18 +190,18 @@ impl Route {
         Intermediary::of(&self.action)
     }
 
-    /// How the rule's action serves requests.
+    /// The terms by which the rule's action serves requests.
     pub fn requests(&self) -> Option<&Terminate> {
         self.action.requests()
     }
 
-    /// How long its requests are held while the upstream is down.
+    /// Returns how long its requests are held while the upstream is down.
     pub fn wait(&self) -> Duration {
         self.requests().map_or(Duration::ZERO, |terminate| terminate.upstream_wait)
     }
 }
 
-/// Whether the handshake meets the requirements of the rule.
+/// True if the handshake meets the requirements of the rule.
 fn is_fit(
     terminate: &Terminate,
     client_roots: u64,
@@ -217,7 +217,7 @@ fn is_fit(
         && terminate.proxy_protocol.is_some() == has_preface
 }
 
-/// Whether the rule would have chosen the protocol that the connection speaks.
+/// True if the rule would have chosen the protocol that the connection speaks.
 fn selects(terminate: &Terminate, decided: &Decided) -> bool {
     let lists = |wanted: &[u8]| terminate.alpn_select.iter().any(|name| name == wanted);
     // A client that offered no protocol speaks HTTP/1.1.

@@ -1,5 +1,5 @@
-//! What all requests of a connection share, in either version of HTTP: its info, its rule, its
-//! counts, and its access lines.
+//! The state that all requests of a connection share, in either version of HTTP: its info, its
+//! rule, its counts, and its access lines.
 
 mod authority;
 mod identity;
@@ -30,7 +30,8 @@ use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome, UpstreamName
 use eyelet_telemetry::reason::{Class, Limit, Reason, Shed};
 use eyelet_upstream::Upstream;
 
-/// How long an exchange may hold memory that other connections need while its bodies do not move.
+/// The time for which an exchange may hold memory that other connections need while its bodies do
+/// not move.
 const STALLED: Duration = Duration::from_secs(3);
 
 /// Bytes of a connection since it woke, which are counted as they move.
@@ -68,16 +69,16 @@ pub struct ServedConnection {
     route: Option<Route>,
     /// Counts of its bytes since it woke.
     pub counts: ByteCounts,
-    /// What the decoders of its bodies hold.
+    /// The memory that the decoders of its bodies hold.
     pub decoders: ClientDecoders,
     /// Its info is written, or was passed on.
     is_over: Cell<bool>,
     upstream: RefCell<Option<Arc<str>>>,
-    /// Whether the configuration of this generation lacks the rule: each poll of a WebSocket asks.
+    /// True if the configuration of this generation lacks the rule: each poll of a WebSocket asks.
     removed_by: Cell<(u64, bool)>,
     /// The description of the client that upstreams get.
     identity: ClientIdentity,
-    /// How its requests came here.
+    /// The way in which its requests came here.
     pub intermediary: Intermediary,
 }
 
@@ -147,8 +148,8 @@ impl ServedConnection {
         }
     }
 
-    /// The same connection under the newest configuration, for new requests, if there was a reload.
-    /// The old value then serves only the requests that it has.
+    /// Returns the connection under the newest configuration, for new requests, if there was a
+    /// reload. The old value then serves only the requests that it has.
     pub fn reloaded(&self, local: impl FnOnce() -> Option<SocketAddr>) -> Option<Self> {
         Some(self.under(self.worker.newer()?, local))
     }
@@ -186,12 +187,12 @@ impl ServedConnection {
         is_same.then_some((worker, route))
     }
 
-    /// How the connection ends where nothing is wrong.
+    /// The outcome of the connection where nothing is wrong.
     pub fn outcome(&self) -> Outcome {
         self.intermediary.outcome(&self.info.decided)
     }
 
-    /// Whether a reload removed its rule. The connection ends after the next response.
+    /// True if a reload removed its rule. The connection ends after the next response.
     pub fn is_gone(&self) -> bool {
         self.route.is_none()
     }
@@ -205,7 +206,7 @@ impl ServedConnection {
         self.is_gone().then_some(Reason::RuleGone)
     }
 
-    /// Whether the newest configuration lacks this connection's rule, and ends its connections.
+    /// True if the newest configuration lacks this connection's rule, and ends its connections.
     pub fn is_removed(&self) -> bool {
         // One that rested may have woken in a worker that is newer than its rule.
         let newest = self.worker.newer().unwrap_or_else(|| self.worker.clone());
@@ -249,7 +250,7 @@ impl ServedConnection {
         }
     }
 
-    /// How long an exchange waits for a byte of a body before it is checked.
+    /// Returns how long an exchange waits for a byte of a body before it is checked.
     pub fn progress_wait(&self) -> Duration {
         self.worker.shared.config.http.body_timeout.min(STALLED)
     }
@@ -299,7 +300,7 @@ impl ServedConnection {
         self.info.decided.client_certificate.as_deref().filter(|_| is_told).map(|leaf| &**leaf)
     }
 
-    /// Whether to believe the client's fields on earlier hops.
+    /// True if it is right to believe the client's fields on earlier hops.
     pub fn trusts_client(&self) -> bool {
         let trusted = &self.worker.shared.config.http.trusted_proxies;
         trusted.iter().any(|net| net.contains(&self.info.client.ip()))
@@ -344,7 +345,7 @@ impl ServedConnection {
         info
     }
 
-    /// The same while requests may still be in progress.
+    /// The info with the counts while requests may still be in progress.
     pub fn info_now(&self) -> ConnectionInfo {
         self.is_over.set(true);
         let mut info = ConnectionInfo {

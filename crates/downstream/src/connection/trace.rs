@@ -22,11 +22,11 @@ pub struct ExchangeTrace {
     /// `None`: it rested, and the configuration has no traces any more.
     tracer: Option<Arc<Tracer>>,
     place: TracePlace,
-    /// What its spans say, if they are recorded.
+    /// The facts that its spans say, if they are recorded.
     recorded: Option<Recorded>,
 }
 
-/// What is known of a recorded exchange while it lasts.
+/// The facts of a recorded exchange while it lasts.
 struct Recorded {
     began: SystemTime,
     clock: Instant,
@@ -122,9 +122,9 @@ fn micros(duration: Duration) -> u64 {
 /// The end of an exchange.
 pub struct EndedExchange<'a> {
     pub info: &'a ConnectionInfo,
-    /// How it ended.
+    /// The way in which it ended.
     pub end: &'a End,
-    /// Whether the client got no whole response of the upstream.
+    /// True if the client got no whole response of the upstream.
     pub failed: bool,
     /// The status that the client got.
     pub status: Option<u16>,
@@ -177,7 +177,7 @@ impl ExchangeTrace {
         RestingTrace { trace_id, span_id, is_sampled, parent: self.place.parent, recorded }
     }
 
-    /// Whether it has spans.
+    /// True if it has spans.
     pub fn is_recorded(&self) -> bool {
         self.recorded.is_some()
     }
@@ -282,7 +282,7 @@ impl Recorded {
     }
 }
 
-/// What the request says of its trace. A field that is there twice is invalid.
+/// Returns what the request says of its trace. A field that is there twice is invalid.
 fn parent(headers: &HeaderMap) -> Option<TraceParent> {
     let mut values = headers.get_all(TRACEPARENT).iter();
     let parent = TraceParent::parse(values.next()?.as_bytes())?;

@@ -19,7 +19,7 @@ use eyelet_trace::tracer::Tracer;
 use eyelet_upstream::dial::Dialler;
 use eyelet_upstream::pool::UpstreamPool;
 
-/// What all workers share under one configuration.
+/// The part that all workers share under one configuration.
 pub struct SharedHttp {
     /// The generation of the configuration; each is larger than the one before.
     pub generation: u64,
@@ -40,7 +40,7 @@ pub struct SharedHttp {
 
 /// The HTTP state of one worker under one configuration.
 pub struct Http {
-    /// What all workers share.
+    /// The part that all workers share.
     pub shared: Arc<SharedHttp>,
     /// The names of rules and listeners for access lines.
     pub labels: Labels,
@@ -105,7 +105,7 @@ impl Http {
         Self { shared, labels, engine, dialler, pool, compressors, log, current }.publish()
     }
 
-    /// The same worker under another configuration, which serves new requests from now on.
+    /// Returns the worker under another configuration, which serves new requests from now on.
     pub fn reload(&self, configuration: WorkerConfiguration) -> Rc<Self> {
         self.pool.forget_unused();
         let dialler = configuration.dialler(&self.engine);
@@ -143,7 +143,7 @@ impl Http {
         self.current.http.borrow().upgrade()
     }
 
-    /// Whether there is an access log.
+    /// True if there is an access log.
     pub fn is_logging(&self) -> bool {
         self.log.borrow().is_on()
     }

@@ -127,7 +127,7 @@ enum Ruling {
     Act {
         /// The rule's index.
         rule: u32,
-        /// How many of the peeked bytes are the hello; 0 if none was read.
+        /// The number of the peeked bytes that are the hello; 0 if none was read.
         hello_bytes: usize,
         /// Facts of that hello for a terminator.
         offer: Offer,

@@ -55,7 +55,7 @@ pub struct Handshaken {
     pub alpn: Option<Vec<u8>>,
     /// The client's own certificate, verified.
     pub certificate: Option<CertificateDer<'static>>,
-    /// Whether the session was resumed by a ticket.
+    /// True if the session was resumed by a ticket.
     pub resumed: bool,
 }
 
@@ -161,8 +161,8 @@ struct Machine {
     tls: UnbufferedServerConnection,
     /// Received bytes that rustls has not discarded.
     incoming: CountedBuffer,
-    /// How many of these bytes rustls was given: 0 <= fed <= incoming.len(), and a record ends
-    /// there.
+    /// The number of these bytes that rustls was given: 0 <= fed <= incoming.len(), and a record
+    /// ends there.
     fed: usize,
     outgoing: Vec<u8>,
     /// The sequence number of our next TLS 1.3 record, as rustls counted it under the current key.
@@ -321,7 +321,7 @@ impl Machine {
         error
     }
 
-    /// Whether we have sent ChangeCipherSpec in TLS 1.2 before the client finished. Our Finished is
+    /// True if we have sent ChangeCipherSpec in TLS 1.2 before the client finished. Our Finished is
     /// first only if a session is resumed.
     fn tls12_is_sealed(&self) -> bool {
         self.tls.protocol_version() == Some(ProtocolVersion::TLSv1_2)
@@ -411,7 +411,7 @@ fn drain_alert(tls: &mut UnbufferedServerConnection, outgoing: &mut Vec<u8>) -> 
     None
 }
 
-/// Whether a record is an alert: in the clear it has two bytes. Sealed it has 19, with the content
+/// True if a record is an alert: in the clear it has two bytes. Sealed it has 19, with the content
 /// type and a tag of 16. No handshake message is that short.
 fn is_alert(record: &[u8]) -> bool {
     matches!(record, [21, ..] | [23, _, _, 0, 19, ..])
@@ -441,7 +441,7 @@ fn session13(
     Some(session)
 }
 
-/// Whether rustls ended with these keys and sequence numbers.
+/// True if rustls ended with these keys and sequence numbers.
 fn is_handed_over(tls: UnbufferedServerConnection, session: &Session, tx_seq: u64) -> bool {
     let Ok((keys, _kernel)) = tls.dangerous_into_kernel_connection() else { return false };
     let ExtractedSecrets { tx: (their_tx_seq, tx), rx: (rx_seq, rx) } = &keys;

@@ -17,9 +17,9 @@ use eyelet_resolve::evidence::Purpose;
 use eyelet_resolve::gather;
 use eyelet_telemetry::info::{End, Outcome};
 
-/// How long a client may take to send its hello if only shadow rules ask for it. A TLS client sends
-/// it right after TCP's handshake, so it is mostly here already. A client that waits for the server
-/// to speak first waits this much longer.
+/// The time that a client may take to send its hello if only shadow rules ask for it. A TLS client
+/// sends it right after TCP's handshake, so it is mostly here already. A client that waits for the
+/// server to speak first waits this much longer.
 const HELLO_WAIT: Duration = Duration::from_millis(100);
 
 /// Reads the hello of a connection that was decided without it, if shadow rules ask for it.

@@ -49,11 +49,11 @@ const _: () = assert!(FURTHER_MAX < BATCH_DESCRIPTORS_MAX);
 pub struct Detachment {
     /// The connections.
     pub connections: Vec<Detached>,
-    /// The same for the other process.
+    /// Their form for the other process.
     pub batch: LeavingBatch,
 }
 
-/// What a search for connections that leave has found.
+/// The result of a search for connections that leave.
 pub enum SearchResult {
     /// Connections, which are detached now.
     Batch(Detachment),
@@ -67,7 +67,7 @@ pub enum SearchResult {
 pub struct Arrival {
     /// The connections.
     pub batch: ConnectionBatch,
-    /// Whether the other process serves on what the worker does not take. Otherwise it ends here.
+    /// True if the other process serves on what the worker does not take. Otherwise it ends here.
     pub may_go_back: bool,
     /// Gets what the worker takes of it, or the reason if it takes nothing.
     pub read: SyncSender<Result<BatchRead, String>>,
@@ -77,13 +77,14 @@ pub struct Arrival {
 
 /// Where connections of an earlier process arrive: for each worker a queue and its counters.
 pub type Arrivals = Vec<(Sender<Arrival>, Arc<Counters>)>;
-/// What a worker takes of a batch, and what has it serve that. Otherwise why it takes nothing.
+/// The part of a batch that a worker takes, and what has it serve that. Otherwise why it takes
+/// nothing.
 pub type Delivered = Result<(BatchRead, oneshot::Sender<()>), String>;
 
-/// What a worker takes of a batch. The rest does not live on here.
+/// The part of a batch that a worker takes. The rest does not live on here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BatchRead {
-    /// How many connections it takes.
+    /// The number of connections that it takes.
     pub taken: usize,
     /// The indexes of those that it does not take, in ascending order.
     pub refused: Vec<usize>,
@@ -175,7 +176,7 @@ pub fn wake_active(worker: &Rc<Worker>) {
     }
 }
 
-/// How many connections a batch has, as far as its lengths match its bytes.
+/// Counts the connections of a batch, as far as its lengths match its bytes.
 pub fn count(batch: &ConnectionBatch) -> usize {
     let (mut count, mut rest) = (0, &batch.states[..]);
     while let Some(([l0, l1, l2, l3, _], behind)) = rest.split_first_chunk::<PREFIX_BYTES>() {

@@ -192,7 +192,7 @@ fn own(socket: Arc<OwnedFd>) -> io::Result<OwnedFd> {
     Arc::try_unwrap(socket).or_else(|shared| shared.try_clone())
 }
 
-/// Whether the limits and the budget leave room for it.
+/// True if the limits and the budget leave room for it.
 fn has_room(worker: &Worker, detached: &mut Detached) -> bool {
     let settings = worker.settings.get();
     let process = &worker.process;

@@ -28,7 +28,7 @@ pub struct Search {
     state: Searching,
 }
 
-/// How far a search is.
+/// The stage of a search.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Searching {
     /// It has found nothing more so many times. The first time does not count: tasks that wait for
@@ -101,7 +101,7 @@ impl Search {
         Vec::new()
     }
 
-    /// Whether all that was parked has left, or stays.
+    /// True if all that was parked has left, or stays.
     pub fn has_moved_parked(&self) -> bool {
         !matches!(self.state, Searching::Empty(_))
     }

@@ -11,11 +11,11 @@ use crate::table::ConnectionTable;
 /// Connections of a worker that the other process may refuse at a time, about 100 KiB of keys. It
 /// is full then, or reads little of what this one writes, so nothing more is offered for now.
 const STAYING_MAX: usize = 4096;
-/// How often those that have ended, or have moved a byte, are forgotten. A busy connection is not
-/// offered at each tick, because it waits for each answer.
+/// The time between two looks: those that have ended, or have moved a byte, are then forgotten. A
+/// busy connection is not offered at each tick, because it waits for each answer.
 const LOOK: Duration = Duration::from_secs(5);
-/// How long one that moves no byte is not offered again. The other process may have had no room, or
-/// may have been about to be replaced itself.
+/// The time for which one that moves no byte is not offered again. The other process may have had
+/// no room, or may have been about to be replaced itself.
 const STAYS: Duration = Duration::from_secs(60);
 
 /// The refused connections.

@@ -30,7 +30,7 @@ use eyelet_wire::websocket::close_to_server;
 /// Idle time after which the kernel probes a connection: below the five minutes after which
 /// common NATs forget one.
 pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(240);
-/// How long a lingering client may take to read the last bytes and close.
+/// The time that a lingering client may take to read the last bytes and close.
 const LINGER: Duration = Duration::from_secs(2);
 /// Reads of a lingering client's bytes in one wake.
 const LINGER_READS: usize = 16;
@@ -330,7 +330,7 @@ fn note_waiting(worker: &Worker, key: Key, position: &mut u16, relay: &mut Relay
     }
 }
 
-/// Whether a connection is parked and half-open. One that has an upstream is being served.
+/// True if a connection is parked and half-open. One that has an upstream is being served.
 pub fn waits(slot: &mut Slot) -> bool {
     match slot {
         Slot { upstream: None, state: SlotState::Parked { relay, .. }, .. } => relay.flow().waits(),
@@ -338,7 +338,7 @@ pub fn waits(slot: &mut Slot) -> bool {
     }
 }
 
-/// Whether a client that has ended its stream sent less than a message before that: a close_notify
+/// True if a client that has ended its stream sent less than a message before that: a close_notify
 /// at most.
 fn says_no_more(client: &impl AsFd) -> bool {
     let mut unread = [0; MESSAGE_BYTES_MIN];
@@ -391,7 +391,7 @@ fn end_resting(worker: &Worker, info: &Parked, relay: &Relay, end: &End) {
     }
 }
 
-/// How the sockets of a connection end.
+/// The way in which the sockets of a connection end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Last {
     /// With a FIN.
@@ -400,8 +400,8 @@ enum Last {
     Reset,
     /// After the client had time to read what it was sent last.
     Linger,
-    /// The same. The upstream gets a reset: what the client had sent was cut, and the application
-    /// must not take it for complete.
+    /// After that time, too. The upstream gets a reset: what the client had sent was cut, and the
+    /// application must not take it for complete.
     Cut,
 }
 
@@ -587,8 +587,9 @@ pub fn shed(worker: &Rc<Worker>, key: Key, kind: IdleKind) -> bool {
 }
 
 /// Ends parked connections for which `is_gone` is true by their labels and their rule, in one part
-/// of the table from `cursor` on. An exchange that rests goes on to its end, as any other. It wakes
-/// the tasks of active ones, which look for themselves. Returns whether that was the last part.
+/// of the table from `cursor` on. It wakes the tasks of active ones and exchanges that rest, which
+/// look for themselves: a response goes on to its end, and a WebSocket ends. Returns whether that
+/// was the last part.
 pub fn end_where(
     worker: &Rc<Worker>,
     cursor: &Cell<u32>,
@@ -600,12 +601,13 @@ pub fn end_where(
     let end = cursor.get().saturating_add(part);
     let keys: Vec<Key> = worker.table.borrow().next_keys(cursor, part).collect();
     for key in keys {
-        let (mut goes_on, mut ends) = (false, false);
+        let (mut goes_on, mut has_streams, mut ends) = (false, false, false);
         match worker.table.borrow_mut().slot(key).map(|slot| &mut slot.state) {
             Some(SlotState::Parked { info, relay }) => {
                 let (labels, rule) = info.rule(&worker.shared.borrow());
                 ends = !relay.has_exchange() && is_gone(&labels, rule);
-                goes_on = relay.flow().has_streams() && is_gone(&labels, rule);
+                goes_on = relay.has_exchange() && is_gone(&labels, rule);
+                has_streams = relay.flow().has_streams();
             }
             Some(SlotState::Active { waits, .. }) => {
                 worker.run_queue.wake(waits, key);
@@ -616,7 +618,8 @@ pub fn end_where(
             // Its tasks look for themselves, as those of active ones.
             worker.guarded(key, || match has_room_to_wake(worker, key) {
                 true => dial(worker, key),
-                false => close(worker, key, reason.clone()),
+                false if has_streams => close(worker, key, reason.clone()),
+                false => {}
             });
         }
         if ends {

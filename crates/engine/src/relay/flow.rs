@@ -1,4 +1,5 @@
-//! What a connection holds between two wakes: nothing, unless a peer is slow or a stream has ended.
+//! The state of a connection between two wakes: nothing, unless a peer is slow or a stream has
+//! ended.
 
 use std::num::NonZeroU32;
 
@@ -11,7 +12,7 @@ use eyelet_memory::packed::PackedBytes;
 use eyelet_telemetry::reason::Reason;
 use zeroize::Zeroizing;
 
-/// What a connection holds between two wakes, besides its keys.
+/// The state of a connection between two wakes, besides its keys.
 #[derive(Default)]
 pub struct Flow {
     kept: Option<Box<Kept>>,
@@ -53,7 +54,7 @@ enum Queued {
     Holding,
 }
 
-/// What is in memory for a connection. Few have both, and most have neither.
+/// The parts that are in memory for a connection. Few have both, and most have neither.
 #[derive(Default)]
 struct Kept {
     /// Bytes in transit.
@@ -102,7 +103,7 @@ pub(super) struct Partial {
     pub(super) since: Option<NonZeroU32>,
 }
 
-/// The same for a connection whose upstream was never dialled.
+/// The state of a connection whose upstream was never dialled.
 #[derive(Default)]
 pub struct Rest {
     /// The beginning of a TLS record.
@@ -134,14 +135,14 @@ impl Held {
         self.is_sent() && self.pipe.is_none()
     }
 
-    /// Whether the bytes in memory are sent. Those in the pipe follow them.
+    /// True if the bytes in memory are sent. Those in the pipe follow them.
     pub(super) fn is_sent(&self) -> bool {
         self.sent == self.bytes.len()
     }
 }
 
 impl Flow {
-    /// Whether a side's stream is open.
+    /// True if a side's stream is open.
     pub(super) fn is_open(&self, from: Side) -> bool {
         match from {
             CLIENT => self.up.is_open(),
@@ -149,7 +150,7 @@ impl Flow {
         }
     }
 
-    /// How a side's bytes are moved. `None`: its stream has ended.
+    /// The way in which a side's bytes are moved. `None`: its stream has ended.
     pub(super) fn mode(&mut self, from: Side) -> Option<&mut Mode> {
         match from {
             CLIENT => self.up.mode(),
@@ -206,7 +207,7 @@ impl Flow {
         self.state().is_some() && !self.has_streams()
     }
 
-    /// What the program keeps.
+    /// The part that the program keeps.
     pub(crate) fn state(&self) -> Option<&PackedBytes> {
         match self.kept.as_ref()?.program.as_ref()? {
             ProgramState::Idle(state) => Some(state),
@@ -311,7 +312,7 @@ impl Flow {
         self.transit_mut().map(|pending| std::mem::take(&mut pending.partial)).unwrap_or_default()
     }
 
-    /// What a task needs to take the connection over.
+    /// Returns what a task needs to take the connection over.
     pub fn into_rest(self) -> Rest {
         let Some(kept) = self.kept else { return Rest::default() };
         let Kept { pending, program } = *kept;
@@ -376,7 +377,7 @@ impl Flow {
         self.holds_since()
     }
 
-    /// The same, but changes nothing.
+    /// Returns that tick, and changes nothing.
     pub fn holds_since(&self) -> Option<u32> {
         let pending = self.transit()?;
         let flight =
@@ -409,7 +410,7 @@ impl Flow {
         self.transit().map_or(0, |pending| pending.to_client.bytes.len() - pending.to_client.sent)
     }
 
-    /// Whether no bytes are in transit.
+    /// True if no bytes are in transit.
     pub fn is_quiet(&self) -> bool {
         self.transit().is_none_or(|pending| {
             pending.to_client.is_empty()
@@ -422,7 +423,7 @@ impl Flow {
         })
     }
 
-    /// Whether any part of a request has arrived that is not on its way to an upstream. Our own
+    /// True if any part of a request has arrived that is not on its way to an upstream. Our own
     /// bytes that the client does not read do not count.
     pub(super) fn has_begun(&self) -> bool {
         self.transit().is_some_and(|pending| {
@@ -430,12 +431,12 @@ impl Flow {
         })
     }
 
-    /// Whether the upstream was sent something and has not answered yet.
+    /// True if the upstream was sent something and has not answered yet.
     pub fn is_asked(&self) -> bool {
         self.is_asked
     }
 
-    /// The same, for a flow that comes from another process.
+    /// Notes whether it was, for a flow that comes from another process.
     pub(super) fn set_asked(&mut self, is_asked: bool) {
         self.is_asked = is_asked;
     }
@@ -449,7 +450,7 @@ impl Flow {
         does && !did
     }
 
-    /// Whether it is half-open.
+    /// True if it is half-open.
     pub fn waits(&self) -> bool {
         self.queued == Queued::HalfOpen && self.has_begun()
     }
@@ -471,7 +472,7 @@ impl Flow {
         self.down.end(if is_first { UpstreamEnd::First } else { UpstreamEnd::Second });
     }
 
-    /// Whether the end of the stream to a side is still to be passed on.
+    /// True if the end of the stream to a side is still to be passed on.
     pub(super) fn is_end_due(&self, to: Side) -> bool {
         match to {
             CLIENT => self.down.is_end_due(),
@@ -487,12 +488,12 @@ impl Flow {
         }
     }
 
-    /// Whether both ends were passed on.
+    /// True if both ends were passed on.
     pub(super) fn is_over(&self) -> bool {
         self.up.is_end_passed() && self.down.is_end_passed()
     }
 
-    /// Whether the client may still send bytes that are never read.
+    /// True if the client may still send bytes that are never read.
     pub(super) fn may_client_send(&self) -> bool {
         matches!(self.up.how_ended(), None | Some(ClientEnd::CloseNotify))
     }

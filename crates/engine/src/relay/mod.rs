@@ -23,7 +23,7 @@ pub use flow::{Flow, Held, KeptExchanges, Pending, Rest};
 pub use frames::WebSocketFrames;
 pub use sockets::{AnswerParked, Progress, Sockets};
 
-/// How a parked connection's bytes are moved.
+/// The way in which a parked connection's bytes are moved.
 pub enum Relay {
     /// A client without TLS whose requests the program serves. It has no upstream of its own.
     Cleartext(Flow),
@@ -44,7 +44,7 @@ impl Relay {
         }
     }
 
-    /// How a connection ends that it is of.
+    /// The outcome of a connection that it is of.
     pub(crate) fn outcome(&self) -> Outcome {
         match self {
             Self::Splice(_) => Outcome::Spliced,
@@ -53,7 +53,7 @@ impl Relay {
         }
     }
 
-    /// Whether TLS is towards the upstream: [`terminate::Terminated::is_originated`].
+    /// True if TLS is towards the upstream: [`terminate::Terminated::is_originated`].
     pub(crate) fn is_originated(&self) -> bool {
         matches!(self, Self::Terminate(terminated) if terminated.is_originated())
     }

@@ -30,8 +30,8 @@ const NEW_BYTES: usize = size_of::<Slot>() + ACTIVE_BYTES;
 /// Most connections that are ended for one new one. One is enough unless others took memory
 /// meanwhile.
 const SHED_A_NEW_ONE: usize = 4;
-/// The same for parked connections. Each frees at least a slot, so this many make room for
-/// [`NEW_BYTES`].
+/// Most parked connections that are ended for a new one. Each frees at least a slot, so this many
+/// make room for [`NEW_BYTES`].
 const SHED_IDLE_A_NEW_ONE: usize = NEW_BYTES / size_of::<Slot>();
 /// Most parked connections that are ended for a task or a stream. Each frees a slot and a state,
 /// 330 bytes at least, so this many make room for a stream of 16 KiB.
@@ -117,7 +117,7 @@ impl Worker {
         if is_refused { Err(self.why_shed(source)) } else { Ok(()) }
     }
 
-    /// Whether the source may not use the last eighth of the budget. The kernel spreads its
+    /// True if the source may not use the last eighth of the budget. The kernel spreads its
     /// connections over all workers, so each looks at its own part.
     fn has_much(&self, source: IpAddr) -> bool {
         let workers = self.process.workers.load(Relaxed).max(1);
@@ -246,7 +246,7 @@ impl Worker {
         is_shed
     }
 
-    /// Whether a position is its connection's newest one.
+    /// True if a position is its connection's newest one.
     fn counts(&self, of: ShedPosition) -> bool {
         self.table.borrow_mut().slot(of.key).is_some_and(|slot| slot.position == of.position)
     }

@@ -113,7 +113,7 @@ pub trait Program {
     /// Serves by the configuration that [`Program::update`] gave.
     fn apply_update(&self);
 
-    /// How the worker leaves after [`Order::HandOver`], once.
+    /// Says how the worker leaves after [`Order::HandOver`], once.
     fn departure(&self) -> Option<Departure> {
         None
     }
@@ -177,7 +177,7 @@ pub struct Worker {
     pub(crate) run_queue: RunQueue,
     /// The count in the id of the next connection.
     next_id: Cell<u64>,
-    /// How and why its connections end.
+    /// The way in which its connections end, and why.
     pub(crate) ending: EndingState,
     /// The state of connections that move to another process, or come from one.
     pub(crate) moving: MovingState,

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 /// Limits that the configuration sets for the event loop. A reload may change them.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// How long a connection may move no byte.
+    /// The time for which a connection may move no byte.
     pub idle_timeout: Duration,
     /// The time that one with a state of the program may: [`crate::relay::Flow::keep_state`].
     pub state_idle_timeout: Duration,
@@ -20,7 +20,7 @@ pub struct Settings {
     pub exchange_timeout: Duration,
     /// True if idle connections are ended for new ones when memory is short.
     pub shed_idle: bool,
-    /// How long a drain waits for busy connections.
+    /// The time for which a drain waits for busy connections.
     pub drain_timeout: Duration,
     /// Connections allowed at once: the least of configuration, memory and descriptors.
     pub connections_max: usize,
@@ -57,7 +57,8 @@ pub struct Orders {
     may_serve: bool,
     /// The newest configuration's generation, if there was a reload.
     generation: u64,
-    /// How often the workers were to leave. They come back where the other process dies.
+    /// The number of times that the workers were to leave. They come back where the other process
+    /// dies.
     departures: u32,
     /// The departure that has settled: the last of all.
     settled: u32,
@@ -196,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    /// What a worker obeys that looks now.
+    /// Returns what a worker obeys that looks now.
     fn obeyed(orders: &mut WorkerOrders) -> Vec<Order> {
         let mut obeyed = Vec::new();
         let task = &mut Context::from_waker(Waker::noop());

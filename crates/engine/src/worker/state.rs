@@ -53,7 +53,7 @@ pub(crate) struct MovingState {
     pub unplaced: Cell<usize>,
 }
 
-/// How and why a worker's connections end.
+/// The way in which a worker's connections end, and why.
 #[derive(Default)]
 pub(crate) struct EndingState {
     /// The drain, if there is one.

@@ -24,8 +24,8 @@ use crate::process::handover::{
 /// Most processes that linger, beside the one that serves. Each may hold its own `memory_max`. The
 /// oldest one beyond them drains.
 pub const LINGERING_MAX: usize = 8;
-/// How long an upgrade waits until the threads of predecessors have finished what is on its way.
-/// One that stands still then is passed on later.
+/// The time for which an upgrade waits until the threads of predecessors have finished what is on
+/// its way. One that stands still then is passed on later.
 const PAUSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time that an upgrade waits for the end of the one before.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -48,7 +48,7 @@ pub enum StartError {
     /// The access log cannot be opened.
     #[error("cannot open the access log {path:?}: {error}")]
     Log {
-        /// What `log.access` names.
+        /// The path that `log.access` names.
         path: String,
         /// Why.
         error: io::Error,
@@ -157,7 +157,7 @@ pub fn start(config: Config) -> Result<Running, StartError> {
     start_after(config, &[], Order::Serve)
 }
 
-/// The same with listeners that are bound already. With [`Order::Hold`] nothing is accepted before
+/// Starts with listeners that are bound already. With [`Order::Hold`] nothing is accepted before
 /// [`Running::serve`].
 ///
 /// # Errors
@@ -488,7 +488,8 @@ impl Running {
         self.sources = sources.ok();
     }
 
-    /// What has changed in files that are watched, until [`Running::take_changed`] takes it.
+    /// Returns what has changed in files that are watched, until [`Running::take_changed`] takes
+    /// it.
     pub fn changed(&self) -> watch::Receiver<ChangedSources> {
         self.changed.subscribe()
     }
@@ -532,7 +533,7 @@ impl Running {
         self.published.snapshot().config.clone()
     }
 
-    /// What a thread needs to prepare a reload.
+    /// Returns what a thread needs to prepare a reload.
     pub fn preparation(&self) -> Preparation {
         Preparation {
             earlier: self.published.snapshot(),
@@ -562,7 +563,7 @@ impl Running {
         true
     }
 
-    /// Whether all workers serve by this configuration or a newer one.
+    /// True if all workers serve by this configuration or a newer one.
     pub fn is_served(&self, generation: u64) -> bool {
         self.published.is_served(generation)
     }

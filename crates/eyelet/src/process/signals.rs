@@ -17,7 +17,7 @@ use eyelet_telemetry::counters;
 
 /// The process that the kernel starts first, in a container too.
 const FIRST_PROCESS: u32 = 1;
-/// How often the workers and their counts are checked.
+/// The time between two checks of the workers and their counts.
 const WATCH: Duration = Duration::from_secs(1);
 
 /// Handlers for the signals. They are installed first, so that no signal meets the default action,
@@ -46,7 +46,7 @@ impl Signals {
         })
     }
 
-    /// The same for a process with an application, which gets SIGQUIT and SIGUSR2, too.
+    /// Installs the handlers of a process with an application, which gets SIGQUIT and SIGUSR2, too.
     ///
     /// # Errors
     /// If the system cannot install a handler.
@@ -187,7 +187,7 @@ impl Operated<'_> {
         own.or_else(|| self.running.died())
     }
 
-    /// Whether another process has replaced this one, which only ends its connections.
+    /// True if another process has replaced this one, which only ends its connections.
     pub fn is_leaving(&self) -> bool {
         self.upgrade.as_ref().is_some_and(|upgrade| upgrade.is_leaving)
     }
@@ -308,7 +308,7 @@ pub enum StopCause {
 }
 
 impl StopCause {
-    /// Whether a service manager that keeps descriptors gets the connections. SIGINT ends them.
+    /// True if a service manager that keeps descriptors gets the connections. SIGINT ends them.
     pub fn is_for_the_next_process(self) -> bool {
         self == Self::Signal("SIGTERM")
     }

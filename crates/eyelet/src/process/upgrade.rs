@@ -34,18 +34,19 @@ use crate::process::reload::{ReloadOutcome, SERVED_TIMEOUT};
 use crate::process::serve::Running;
 use eyelet_edge::snapshot::listen::Bound;
 
-/// How long a process that lingers waits for the answer to a batch: longer than the newest process
-/// may take for it, because afterwards the batch counts as taken.
+/// The time for which a process that lingers waits for the answer to a batch: longer than the
+/// newest process may take for it, because afterwards the batch counts as taken.
 const SETTLED_ANSWER_TIMEOUT: Duration = Duration::from_secs(3 * MESSAGE_TIMEOUT.as_secs());
-/// How long the new process may take to read its files, to bind and to warm up.
+/// The time that the new process may take to read its files, to bind and to warm up.
 const START_TIMEOUT: Duration = Duration::from_secs(100);
-/// How often a waiting thread looks whether the new process lives, and whether the upgrade is off.
+/// The time between two looks of a waiting thread, which sees whether the new process lives, and
+/// whether the upgrade is off.
 const STEP: Duration = Duration::from_millis(50);
-/// How long a process that lingers listens to the one that serves, once in a [`STEP`]. What has
-/// arrived is read at once.
+/// The time for which a process that lingers listens to the one that serves, once in a [`STEP`].
+/// What has arrived is read at once.
 const HEAR_TIME: Duration = Duration::from_millis(1);
-/// How long an upgrade that is off may take to kill the new process, and how often this is looked
-/// at. It is seen at the next [`STEP`].
+/// The time that an upgrade that is off may take to kill the new process, and the one between two
+/// looks at this. It is seen at the next [`STEP`].
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 const KILL_STEP: Duration = Duration::from_millis(5);
 /// Events that wait for the main thread. It takes each at once.
@@ -82,7 +83,7 @@ pub enum UpgradeError {
     Over,
 }
 
-/// What the main thread hears of an upgrade.
+/// The events of an upgrade that the main thread hears.
 pub enum UpgradeEvent {
     /// The new process accepts: the workers may leave.
     Serving(Departures),
@@ -101,7 +102,7 @@ pub enum UpgradeEvent {
 pub struct Departures {
     /// Its process id.
     pub pid: u32,
-    /// How each worker leaves.
+    /// The way in which each worker leaves.
     pub departures: Vec<Departure>,
 }
 
@@ -109,9 +110,9 @@ pub struct Departures {
 pub struct UpgradeReport {
     /// The new process.
     pub pid: u32,
-    /// How many connections it has got.
+    /// The number of connections that it has got.
     pub connections: usize,
-    /// How long that took from its start, and from its first accept.
+    /// The time that this took from its start, and from its first accept.
     pub took: [Duration; 2],
     /// Its warnings about the file.
     pub warnings: String,
@@ -158,7 +159,7 @@ pub struct Upgrade {
     is_serving: bool,
 }
 
-/// What the thread of an upgrade knows of this process.
+/// The facts that the thread of an upgrade knows of this process.
 struct Plan {
     program: PathBuf,
     file: PathBuf,
@@ -479,7 +480,7 @@ struct Successor {
     must_drain: bool,
     /// It has refused a connection, which is logged.
     has_refused: bool,
-    /// How long it may take to read a batch.
+    /// The time that it may take to read a batch.
     answer_timeout: Duration,
     is_on_its_own: bool,
 }

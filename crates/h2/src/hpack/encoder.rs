@@ -21,12 +21,12 @@ pub struct HpackEncoder {
     smallest: Option<u16>,
 }
 
-/// How a field without an equal entry is written.
+/// The form of a field without an equal entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LiteralForm {
     Insert,
     Plain,
-    /// As `Plain`, but inserted while no table has its name.
+    /// Like `Plain`, but inserted while no table has its name.
     PlainOnceNamed,
     Never,
 }

@@ -54,7 +54,7 @@ pub struct Answered<'a> {
     pub response: Response,
 }
 
-/// What came of a request.
+/// The result of a request.
 // Moving the larger variant costs less than a box for each request.
 #[allow(clippy::large_enum_variant)]
 pub enum AskResult<'a> {
@@ -79,13 +79,25 @@ pub struct RestingRequest<'a> {
 pub struct ResponseTerms<'r> {
     /// The codings that the client and the edge accept.
     pub wanted: &'r RequestCodings,
-    /// How names of the origin are translated.
+    /// The translation of names of the origin.
     pub origin: Option<&'r Translation<'r>>,
     /// The protocols that the client wants to switch to.
     pub switch: Option<&'r HeaderValue>,
+    /// True if the request rested, and its upstream has closed the connection: it is sent once more
+    /// at most, and is not held, because it may have ended that upstream.
+    pub is_last_try: bool,
 }
 
-impl ResponseTerms<'_> {
+impl<'r> ResponseTerms<'r> {
+    /// Those of a request that was not sent yet.
+    pub fn new(
+        wanted: &'r RequestCodings,
+        origin: Option<&'r Translation<'r>>,
+        switch: Option<&'r HeaderValue>,
+    ) -> Self {
+        Self { wanted, origin, switch, is_last_try: false }
+    }
+
     /// True if a request may rest with them: no other needs its head.
     fn may_rest(&self) -> bool {
         self.origin.is_none() && self.switch.is_none() && self.wanted.may_rest()
@@ -103,7 +115,7 @@ pub struct HeadWait<'r> {
     pub since: Option<Instant>,
 }
 
-/// What ended a wait for a response's head.
+/// The event that ended a wait for a response's head.
 // As above.
 #[allow(clippy::large_enum_variant)]
 pub enum HeadEvent {
@@ -128,7 +140,7 @@ impl<'a> Exchange<'a, '_> {
             others_first().await;
         }
         let method = &request.parts.method;
-        let mut tries = Tries::new(self.served, &request);
+        let mut tries = Tries::new(self.served, &request, terms.is_last_try);
         loop {
             let want = Want { idle: tries.is_first(), hold: tries.may_hold() };
             let found = match self.stream.take_asked() {
@@ -254,8 +266,8 @@ impl<'a> Exchange<'a, '_> {
         Err(Failure::from(ResponseFault::Interim).into())
     }
 
-    /// How long nothing may move until the wait is checked: the upstream has its timeout once it
-    /// has the request.
+    /// Returns how long nothing may move until the wait is checked: the upstream has its timeout
+    /// once it has the request.
     fn wait_max(&self, upload: &Upload<'_>) -> Duration {
         match upload.done {
             true => self.served.worker.shared.config.http.upstream_timeout,

@@ -267,7 +267,7 @@ impl Dials {
     }
 }
 
-/// How long a dial of this route's upstreams may take, waits for one that accepts included.
+/// Returns how long a dial of this route's upstreams may take, waits for one that accepts included.
 fn dial_wait(served: &ServedConnection, route: &Route) -> Duration {
     served.worker.shared.config.limits.connect_timeout + route.wait()
 }

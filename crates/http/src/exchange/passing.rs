@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use super::transfer::{Download, Upload};
 use eyelet_upstream::Upstream;
 
-/// How long nothing has moved before an exchange rests: longer than the pauses of a response that
-/// is being made. To rest and to go on costs as much as a small request.
+/// The time for which nothing has moved before an exchange rests: longer than the pauses of a
+/// response that is being made. To rest and to go on costs as much as a small request.
 pub const REST_AFTER: Duration = Duration::from_secs(1);
 
 /// An exchange whose response is passed on.

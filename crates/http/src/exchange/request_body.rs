@@ -45,8 +45,8 @@ enum Work {
 }
 
 impl RequestCoding {
-    /// What becomes of the body of a request, if anything. `is_coded`: its upstream expects it
-    /// coded.
+    /// Returns what becomes of the body of a request, if anything. `is_coded`: its upstream expects
+    /// it coded.
     ///
     /// # Errors
     /// There is no memory to decode it.
@@ -99,7 +99,7 @@ impl RequestCoding {
         self.taken_max = self.taken + bytes;
     }
 
-    /// Whether these bytes are taken.
+    /// True if these bytes are taken.
     pub fn is_spent(&self) -> bool {
         self.taken >= self.taken_max
     }
@@ -160,7 +160,7 @@ impl RequestCoding {
         }
     }
 
-    /// What the coder holds back, for when the way to the upstream would be idle otherwise.
+    /// Returns what the coder holds back, for when the way to the upstream would be idle otherwise.
     pub fn flush(&mut self) -> Result<Bytes, CodingError> {
         match &mut self.work {
             Work::Decode(_) => Ok(Bytes::new()),
@@ -177,7 +177,7 @@ pub fn offer(served: &ServedConnection, head: &mut response::Parts, is_own: bool
     }
 }
 
-/// Whether a response of this status may say which codings are accepted. In a 415 it says that the
+/// True if a response of this status may say which codings are accepted. In a 415 it says that the
 /// coding was the reason (RFC 7694 section 3), which an application's 415 had not. Eyelet's 503 may
 /// come from the lack of memory to decode.
 fn may_offer(status: StatusCode, is_own: bool) -> bool {

@@ -69,7 +69,7 @@ pub async fn resume(
             BytesMut::new()
         }
     };
-    let connection = RestingConnection { socket, tls, name, received };
+    let connection = RestingConnection { socket, tls, name, received, open };
     let end = match Http1Connection::resumed(&served.worker.engine, connection) {
         Ok(upstream) => {
             let upstream = Upstream::Http1(Box::new(upstream));
@@ -77,23 +77,16 @@ pub async fn resume(
         }
         Err(error) => Err(Failure::Cut(Reason::upstream_io(&error))),
     };
-    let mut end = match end {
+    let end = match end {
         Ok(end) => end,
         Err(failure) => exchange.fail(&method, failure).await,
     };
-    if let Some(resting) = &mut end.resting {
-        resting.open.extend(open);
-    }
     end.of(log_entry)
 }
 
 /// A request's head as its upstream got it.
 fn read_head(head: &[u8]) -> Option<Request> {
-    let read = take_request(&mut head.into(), &mut Scanner::default(), REPEAT_BYTES_MAX);
-    let mut request = read.ok()??;
-    // It is written from the authority.
-    request.parts.headers.remove(header::HOST);
-    Some(request)
+    take_request(&mut head.into(), &mut Scanner::default(), REPEAT_BYTES_MAX).ok()?
 }
 
 impl<'a> Exchange<'a, '_> {
@@ -107,7 +100,7 @@ impl<'a> Exchange<'a, '_> {
         match state {
             RestingState::AwaitsHead(RestingWait { upload, codings, repeat }) => {
                 let upload = Upload::resumed(self.written, upload);
-                // Where it counts is kept with its socket. Its upstream's health is not noted: that
+                // It counts where its connection does. Its upstream's health is not noted: that
                 // says something of connections that begin.
                 let found = FoundUpstream { upstream, index: 0, chosen: None };
                 let asked = SentRequest { found, upload, is_coded: false };
@@ -136,7 +129,7 @@ impl<'a> Exchange<'a, '_> {
         method: &Method,
         wanted: &RequestCodings,
     ) -> Result<ExchangeEnd, Failure> {
-        let terms = ResponseTerms { wanted, origin: None, switch: None };
+        let terms = ResponseTerms { wanted, origin: None, switch: None, is_last_try: true };
         let wait = HeadWait { method, may_rest: true, since: Some(since) };
         match self.wait_for_head(&mut asked, wait).await {
             Ok(HeadEvent::Response(response)) => {
@@ -150,8 +143,11 @@ impl<'a> Exchange<'a, '_> {
             }
             Err(NoHead::Upstream(NoAnswer::Dead)) if repeat.is_some() => {
                 drop(asked);
-                let request = repeat.and_then(|head| read_head(&head)).ok_or(NO_EXCHANGE)?;
-                self.ask_again(&request, terms).await
+                // The fields that were added may be too many to be read.
+                match repeat.and_then(|head| read_head(&head)) {
+                    Some(request) => self.ask_again(&request, terms).await,
+                    None => Err(NoAnswer::Dead.into()),
+                }
             }
             Err(NoHead::Failure(failure)) => Err(failure),
             Err(NoHead::Upstream(why)) => Err(why.into()),
@@ -179,7 +175,8 @@ impl<'a> Exchange<'a, '_> {
         self.ask_and_pass(request, terms).await?.ok_or(NO_FIT)
     }
 
-    /// What the response needs to know about a request that rested, by the rule that it has now.
+    /// Returns what the response needs to know about a request that rested, by the rule that it has
+    /// now.
     fn codings(&self, resting: Option<RestingCodings>, method: &Method) -> RequestCodings {
         let Ok(route) = self.served.route() else { return RequestCodings::off(0) };
         let (Some(resting), Some(terminate)) = (resting, route.requests()) else {
@@ -261,8 +258,8 @@ impl Exchange<'_, '_> {
             && self.stream.rests().is_some()
     }
 
-    /// How long nothing of an exchange may move. `awaits_head`: its request is sent, and its
-    /// response has not begun.
+    /// Returns how long nothing of an exchange may move. `awaits_head`: its request is sent, and
+    /// its response has not begun.
     fn idle_max(&self, awaits_head: bool) -> Duration {
         let http = &self.served.worker.shared.config.http;
         if awaits_head { http.upstream_timeout } else { http.body_timeout }
@@ -318,9 +315,8 @@ impl Exchange<'_, '_> {
             return Err(NO_EXCHANGE);
         };
         let resting = upstream.into_resting();
-        let (RestingConnection { socket, tls, name, .. }, address) =
+        let RestingConnection { socket, tls, name, open, .. } =
             resting.map_err(|error| Failure::Cut(Reason::upstream_io(&error)))?;
-        let open = address.into_iter().collect();
         let facts = None;
         let resting = Resting { socket, open, client, name, since, idle_max, state, tls, facts };
         Ok(ExchangeEnd { resting: Some(Box::new(resting)), ..ExchangeEnd::default() })

@@ -1,5 +1,5 @@
-//! What is left of an exchange that rests: its task ends, and whoever has the client's connection
-//! keeps this.
+//! The part that is left of an exchange that rests: its task ends, and whoever has the client's
+//! connection keeps this.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -48,7 +48,7 @@ pub struct RestingSocket {
 /// Writes the access line of an exchange that ends while it rests. `name` is its upstream's address
 /// if that is not its connection's.
 pub fn end_rested(served: &ServedConnection, form: &[u8], name: Option<&str>, reason: Reason) {
-    let Some(RestingExchange { facts, state, .. }) = RestingExchange::unpack(form) else {
+    let Some(RestingExchange { facts, state, tls }) = RestingExchange::unpack(form) else {
         return tracing::error!("internal error: an exchange at rest is none, and has no line");
     };
     if state.has_switched() {
@@ -58,8 +58,9 @@ pub fn end_rested(served: &ServedConnection, form: &[u8], name: Option<&str>, re
     let mut entry = RequestLogEntry::resumed(served, facts, Rc::default());
     let record = &mut entry.record;
     (record.failed, record.reason) = (true, reason);
-    if let Some(name) = name {
-        record.note_unreached(&name.into());
+    let own = served.info.decided.upstream.as_ref().map(|name| name.to_text());
+    if let Some(name) = name.or(own.as_deref()) {
+        record.note_kept(&name.into(), tls.and_then(|tls| tls.info));
     }
     // It counts the body when it is dropped.
     match state {

@@ -10,7 +10,7 @@ use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_upstream::Upstream;
 use eyelet_upstream::request::{NoAnswer, UpstreamRequest};
 
-/// How often a request is sent, if sending it again does no harm.
+/// The number of times that a request is sent, if sending it again does no harm.
 const TRIES_MAX: u32 = 3;
 
 /// The tries of a request.
@@ -27,15 +27,15 @@ pub struct Tries<'a> {
 }
 
 impl<'a> Tries<'a> {
-    /// The first try is next.
-    pub fn new(served: &'a ServedConnection, request: &UpstreamRequest<'_>) -> Self {
+    /// The first try is next, or the last one after one that may have ended its upstream.
+    pub fn new(served: &'a ServedConnection, request: &UpstreamRequest<'_>, is_last: bool) -> Self {
         Self {
             served,
-            count: 1,
+            count: if is_last { TRIES_MAX } else { 1 },
             tried: Tried::default(),
             body: TakenBody::default(),
             is_harmless_twice: request.again,
-            was_dead: false,
+            was_dead: is_last,
         }
     }
 
@@ -61,7 +61,8 @@ impl<'a> Tries<'a> {
     pub fn may_go_on(&self, found: &FoundUpstream, request: &UpstreamRequest<'_>) -> bool {
         let left = |at: &Chosen| self.tried.count() + 1 < at.group.members.len();
         let has_other = found.chosen.as_ref().is_some_and(left);
-        self.is_harmless_twice && (has_other || request.again && found.upstream.is_reused())
+        let is_wanted = has_other || request.again && found.upstream.is_reused();
+        self.count < TRIES_MAX && self.is_harmless_twice && is_wanted
     }
 
     /// Prepares the next try.

@@ -21,8 +21,8 @@ use eyelet_memory::budget::{
 use eyelet_telemetry::reason::Shed;
 use eyelet_upstream::windows::STREAM_WINDOW_BYTES;
 
-/// What a new connection by TLS to an upstream may take a moment later: its state, and the first
-/// window of its response. Many are dialled at once, and none of them holds this yet.
+/// The bytes that a new connection by TLS to an upstream may take a moment later: its state, and
+/// the first window of its response. Many are dialled at once, and none of them holds this yet.
 const UPSTREAM_NEW_BYTES: usize = UPSTREAM_TLS_BYTES
     + UPSTREAM_HTTP2_BYTES
     + UPSTREAM_STREAM_BYTES

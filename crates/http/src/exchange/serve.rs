@@ -132,14 +132,13 @@ impl<'a> Exchange<'a, '_> {
         };
         let _counted = room::take_request(served, self.stream, request)?;
         let (origin, switch) = (origin.as_ref(), switch.as_ref());
-        let end =
-            self.ask_and_pass(asked, ResponseTerms { wanted: &wanted, origin, switch }).await?;
+        let end = self.ask_and_pass(asked, ResponseTerms::new(&wanted, origin, switch)).await?;
         if let Some(end) = end {
             return Ok(end);
         }
         let Some(parts) = compressors.again(&mut wanted, request) else { return Err(NO_FIT) };
         let asked = UpstreamRequest { parts: &parts, ..asked };
-        let again = self.ask_and_pass(asked, ResponseTerms { wanted: &wanted, origin, switch });
+        let again = self.ask_and_pass(asked, ResponseTerms::new(&wanted, origin, switch));
         Box::pin(again).await?.ok_or(NO_FIT)
     }
 
@@ -164,7 +163,7 @@ impl<'a> Exchange<'a, '_> {
         &mut self,
         Answered { asked, mut response }: Answered<'a>,
         fields_asked: &HeaderMap,
-        ResponseTerms { wanted, origin, switch }: ResponseTerms<'_>,
+        ResponseTerms { wanted, origin, switch, .. }: ResponseTerms<'_>,
     ) -> Result<Option<ExchangeEnd>, Failure> {
         let served = self.served;
         let SentRequest { found, upload, .. } = asked;

@@ -119,7 +119,8 @@ pub async fn resume(
     };
     let name = served.info.decided.upstream.as_ref();
     let name = name.map(|name| name.to_text()).unwrap_or_default().into();
-    let kept = RestingConnection { socket, tls, name, received: BytesMut::new() };
+    let (received, open) = (BytesMut::new(), Vec::new());
+    let kept = RestingConnection { socket, tls, name, received, open };
     match Http1Connection::resumed(&served.worker.engine, kept) {
         Ok(upstream) => {
             let way = |nth: usize| {
@@ -145,7 +146,7 @@ async fn go_on(
     let ended = match copy(&mut client, &served, &mut upstream, &mut ways).await {
         Copied::Ended(reason) => reason,
         Copied::Rests => match upstream.into_resting() {
-            Ok((resting, _)) => return Some(Box::new(rest(client, served, resting, &ways))),
+            Ok(resting) => return Some(Box::new(rest(client, served, resting, &ways))),
             Err(error) => Reason::upstream_io(&error),
         },
     };
@@ -252,7 +253,8 @@ async fn copy(
                 if may_rest && clock::since(ways.since) >= REST_AFTER {
                     return Poll::Ready(Copied::Rests);
                 }
-                client.handle.due_in(left(ways.since));
+                // What keeps it awake, such as a slow reader, may be over later.
+                client.handle.due_in(left(ways.since).min(served.progress_wait()));
                 task.waker().wake_by_ref();
                 return Poll::Pending;
             }

@@ -123,12 +123,12 @@ impl<'a> Upload<'a> {
         self.read = true;
     }
 
-    /// Whether bytes wait because the upstream does not take them.
+    /// True if bytes wait because the upstream does not take them.
     pub fn is_stalled(&self) -> bool {
         !self.done && (self.broken || !self.queue.is_empty())
     }
 
-    /// How many bytes of the body may be in flight now, at most `max`.
+    /// Returns how many bytes of the body may be in flight now, at most `max`.
     fn room(&self, upstream: &mut Upstream, max: usize) -> usize {
         match self.worker.engine.process.budget.piece() {
             Some(piece) => piece.min(max),
@@ -311,7 +311,7 @@ pub struct Download<'a> {
     /// When the coder got its first byte since its last output.
     unflushed: Option<Instant>,
     ended: bool,
-    /// Whether we have ended it before its upstream did.
+    /// True if we have ended it before its upstream did.
     cut_short: bool,
     boundary: Boundary,
     /// Why it is not coded, if it rested: its coder did not.
@@ -354,7 +354,7 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// How many bytes of the body may be in flight now, at most `max`.
+    /// Returns how many bytes of the body may be in flight now, at most `max`.
     fn poll_room(&self, task: &mut Context<'_>, stream: &mut Stream<'_>, max: usize) -> usize {
         if let Some(piece) = self.worker.engine.process.budget.piece() {
             return piece.min(max);
@@ -400,7 +400,7 @@ impl<'a> Download<'a> {
         matches!(self.first_end, Some(Ok(_)))
     }
 
-    /// What was read before the response was begun.
+    /// Returns what was read before the response was begun.
     fn take_first(&mut self) -> Option<Result<Piece, ResponseFault>> {
         match self.first.is_empty() {
             true => self.first_end.take().map(|end| end.map(Piece::End)),
@@ -408,17 +408,17 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// Whether nothing of it has arrived, although it has some bytes or an end.
+    /// True if nothing of it has arrived, although it has some bytes or an end.
     pub fn waits_for_first(&self) -> bool {
         self.first.is_empty() && self.first_end.is_none() && !self.decoder.is_done()
     }
 
-    /// Whether it has ended: nothing more comes.
+    /// True if it has ended: nothing more comes.
     pub fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Whether the upstream has sent all of it.
+    /// True if the upstream has sent all of it.
     pub fn is_whole(&self) -> bool {
         self.ended && !self.cut_short
     }
@@ -518,7 +518,7 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// Whether the bytes of the body pass unchanged.
+    /// True if the bytes of the body pass unchanged.
     pub(super) fn is_plain(&self) -> bool {
         let is_idle = |coder: &Coder| coder.is_identity() && !coder.inspects();
         self.first.is_empty()
@@ -576,8 +576,8 @@ impl<'a> Download<'a> {
         Poll::Ready(Ok(()))
     }
 
-    /// The same by HTTP/2: the connection's task seals it. Ready if its framing does not permit
-    /// that, or at the body's last byte.
+    /// Passes bytes on by HTTP/2: the connection's task seals them. Ready if its framing does not
+    /// permit that, or at the body's last byte.
     fn poll_lend(
         &mut self,
         task: &mut Context<'_>,

@@ -104,7 +104,7 @@ fn none() -> (ExchangeEnd, bool) {
     (ExchangeEnd { client_lost: true, ..ExchangeEnd::default() }, true)
 }
 
-/// How long nothing of an exchange has moved.
+/// Returns how long nothing of an exchange has moved.
 pub fn idle(client: &ClientStream, rested: &RestingClient) -> Duration {
     let counted = client.handle.idle();
     match rested.clock {

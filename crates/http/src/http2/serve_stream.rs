@@ -17,9 +17,9 @@ use eyelet_downstream::connection::resting::RestingState;
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_downstream::connection::served_connection::record::Record;
 
-/// How long the rest of a request's body is discarded after the answer, and how long without a byte
-/// of it. On a slow line a client needs that long to notice the answer. The stream's memory is held
-/// meanwhile.
+/// The time for which the rest of a request's body is discarded after the answer, and the one for
+/// which no byte of it may come. On a slow line a client needs that long to notice the answer. The
+/// stream's memory is held meanwhile.
 const REST_WAIT: Duration = Duration::from_secs(30);
 const REST_SILENCE: Duration = Duration::from_secs(5);
 

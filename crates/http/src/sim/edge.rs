@@ -38,7 +38,7 @@ pub const HOSTS: [&str; 2] = ["one.example", "two.example"];
 /// TLS 1.3.
 const TLS13: u16 = 0x0304;
 
-/// What all runs of a test share: a folder, and configurations with and without the rule.
+/// The part that all runs of a test share: a folder, and configurations with and without the rule.
 pub struct Setup {
     folder: TempDir,
     /// With the rule, and without it.
@@ -96,7 +96,7 @@ impl Setup {
         HOSTS.map(|host| self.folder.path().join(host))
     }
 
-    /// What a worker serves by, with names by its memory.
+    /// Returns what a worker serves by, with names by its memory.
     fn shared(
         &self,
         generation: u64,

@@ -33,7 +33,7 @@ const SEEDS: u64 = 1_000;
 const SEEDS_VARIABLE: &str = "EYELET_SEEDS";
 const FIRST_SEED_VARIABLE: &str = "EYELET_FIRST_SEED";
 
-/// What must happen in the runs of the test suite.
+/// The events that must happen in the runs of the test suite.
 const EVENTS: &[&str] = &[
     "Expect",
     "HEAD",

@@ -36,7 +36,7 @@ const ROUNDS_MAX: usize = 400;
 /// Ticks that pass every deadline.
 const LONG_TICKS: u64 = 4_000;
 
-/// What happened in a run.
+/// A report of what happened in a run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Report {
     pub events: Events,
@@ -248,7 +248,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// What is left ends by deadlines, or is cut. Clients close their sockets.
+    /// Ends what is left by deadlines, or cuts it. Clients close their sockets.
     async fn end(&mut self) {
         if self.rng.bool() {
             self.stepper.drain();
@@ -303,7 +303,7 @@ impl<'a> Simulation<'a> {
     }
 }
 
-/// How much is read or written at once: often a few bytes.
+/// Returns how much is read or written at once: often a few bytes.
 fn amount(rng: &mut Rng) -> usize {
     match rng.u8(..6) {
         0 => 1,

@@ -19,11 +19,11 @@ use eyelet_wire::version;
 /// The contents of one line. Tests compare its form with serde's, field by field. Every connection
 /// pays for its line, and serde costs ten times as much.
 pub struct Line<'a> {
-    /// What was decided about the connection.
+    /// The decision about the connection.
     pub decided: &'a Decided,
     /// Its measurements.
     pub measured: &'a Measured,
-    /// How it ended, or what its rule does with it.
+    /// The way in which it ended, or what its rule does with it.
     pub outcome: Outcome,
     /// Why it ended. `None`: it was decided, and goes on.
     pub reason: Option<&'a Reason>,
@@ -33,7 +33,7 @@ pub struct Line<'a> {
 
 /// The beginning of a line, which is the same for all lines of one second.
 pub struct Opening {
-    /// How many milliseconds the wall clock is ahead of the steady one.
+    /// The milliseconds by which the wall clock is ahead of the steady one.
     pub ahead_ms: i64,
     unix_s: u64,
     text: [u8; OPENING_LEN],
@@ -104,7 +104,7 @@ impl Line<'_> {
         out.extend_from_slice(b"}\n");
     }
 
-    /// What the line is about.
+    /// The name of what the line is about.
     pub fn event(&self) -> &'static str {
         match (self.reason, self.http) {
             (None, _) => "decided",
@@ -157,11 +157,11 @@ impl Line<'_> {
     }
 }
 
-/// What a line has that is not about a request.
+/// The fields of a line that is not about a request.
 const NO_REQUEST: &[u8] =
     br#","http":null,"coding":null,"bytes_identity":null,"bytes_sent":null,"why_not":null"#;
 
-/// What a line has that is not about a traced request.
+/// The fields of a line that is not about a traced request.
 const NO_TRACE: &[u8] = b"\",\"trace_id\":null,\"span_id\":null";
 
 fn trace(out: &mut Vec<u8>, ids: &TraceIds) {
@@ -353,7 +353,7 @@ fn escaped(out: &mut Vec<u8>, text: &str) {
     let _ = serde_json::to_writer(out, text);
 }
 
-/// Whether no byte needs an escape (RFC 8259 7): no control character, `"` or `\`.
+/// True if no byte needs an escape (RFC 8259 7): no control character, `"` or `\`.
 fn is_plain(text: &[u8]) -> bool {
     let (words, _) = text.as_chunks();
     match text.last_chunk() {
@@ -363,7 +363,8 @@ fn is_plain(text: &[u8]) -> bool {
     }
 }
 
-/// The same for eight bytes at once: a subtraction borrows from the top bit of a smaller byte.
+/// True if none of eight bytes needs an escape: a subtraction borrows from the top bit of a smaller
+/// byte.
 fn is_plain_word(word: &[u8; 8]) -> bool {
     const ONES: u64 = u64::MAX / 255;
     let word = u64::from_ne_bytes(*word);

@@ -181,7 +181,7 @@ impl Limit {
     }
 }
 
-/// What was ended when memory was short.
+/// The kind of connection that was ended when memory was short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shed {
     /// A new connection of a source that holds more than its share.
@@ -224,7 +224,7 @@ impl fmt::Display for Shed {
     }
 }
 
-/// How a connection would come back to this process.
+/// The way in which a connection would come back to this process.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Loop {
     /// The client dialled a listener that only takes redirected connections.
@@ -282,7 +282,7 @@ pub enum ServerFault {
 }
 
 named! {
-    /// What arrived instead of a CONNECT request.
+    /// The kind of bytes that arrived instead of a CONNECT request.
     NotConnect {
         /// An HTTP request with another method.
         Method = "another method than CONNECT",
@@ -293,7 +293,7 @@ named! {
     }
 }
 
-/// What kind of fault ended a handshake.
+/// The kind of fault that ended a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeFault {
     /// The client sent this alert.
@@ -309,7 +309,7 @@ pub enum HandshakeFault {
 }
 
 impl HandshakeFault {
-    /// What it is, without what differs from one handshake to another.
+    /// Says what it is, without what differs from one handshake to another.
     pub(super) fn text(self) -> &'static str {
         match self {
             Self::Alert(_) => "handshake: the client sent an alert",

@@ -36,7 +36,7 @@ impl Reason {
         })
     }
 
-    /// What it is about, without what differs from one connection to another.
+    /// Says what it is about, without what differs from one connection to another.
     pub fn summary(&self) -> &'static str {
         match self {
             Self::AcmeUpstream(_) => "acme_upstream: no answer",

@@ -53,7 +53,7 @@ impl Streams {
         }
     }
 
-    /// Whether the next bytes of a response's body may come from a socket: its head is written, and
+    /// True if the next bytes of a response's body may come from a socket: its head is written, and
     /// nothing is queued.
     pub fn may_pass(&self, id: u32) -> bool {
         let state = &mut *self.state.borrow_mut();
@@ -90,14 +90,14 @@ impl Streams {
         Poll::Pending
     }
 
-    /// Whether the client's window for a stream is shut.
+    /// True if the client's window for a stream is shut.
     pub fn is_shut(&self, id: u32) -> bool {
         self.state.borrow_mut().mux.h2.window(id) == 0
     }
 
     // The connection's task.
 
-    /// Whether a request's body is written to its upstream as it arrives.
+    /// True if a request's body is written to its upstream as it arrives.
     pub fn writes_up(&self) -> bool {
         self.state.borrow().mux.streams.iter().any(|stream| stream.upload.is_some())
     }
@@ -129,7 +129,7 @@ impl Streams {
         read
     }
 
-    /// Whether the next bytes to send are those of a body that is read from a socket.
+    /// True if the next bytes to send are those of a body that is read from a socket.
     pub fn is_passing(&self) -> bool {
         let state = &mut *self.state.borrow_mut();
         let is_next = state.downloads > 0 && state.mux.out.is_empty() && state.ready.is_empty();
@@ -175,7 +175,7 @@ fn payloads<'a>(
 }
 
 impl State {
-    /// Whether the data of a stream is read from a socket.
+    /// True if the data of a stream is read from a socket.
     pub(super) fn passes(&mut self, id: u32) -> bool {
         self.downloads > 0 && self.mux.find(id).is_some_and(|stream| stream.download.is_some())
     }

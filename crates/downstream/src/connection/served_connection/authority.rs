@@ -15,7 +15,7 @@ use crate::connection::originate;
 use crate::connection::route::connect_target;
 
 impl ServedConnection {
-    /// Whether a request for this host belongs on this connection: a new connection for the host
+    /// True if a request for this host belongs on this connection: a new connection for the host
     /// would match the same rule (RFC 9110 7.4).
     pub fn serves(&self, authority: &Authority) -> bool {
         let Some(route) = &self.route else { return false };
@@ -60,7 +60,7 @@ impl ServedConnection {
     }
 }
 
-/// Whether this is the very host that the rules were asked about: the name in the hello, or without
+/// True if this is the very host that the rules were asked about: the name in the hello, or without
 /// one the destination. An inspector would go wherever else a request says.
 fn is_decided(decided: &Decided, authority: &Authority) -> bool {
     let to = decided.destination;
@@ -81,7 +81,7 @@ fn is_decided(decided: &Decided, authority: &Authority) -> bool {
     target.is_some_and(|(name, _)| name.eq_ignore_ascii_case(host))
 }
 
-/// Whether a host is certainly a name: addresses end in a digit or a bracket.
+/// True if a host is certainly a name: addresses end in a digit or a bracket.
 fn is_name(host: &str) -> bool {
     host.ends_with(|last: char| last.is_ascii_alphabetic())
 }

@@ -9,7 +9,7 @@ use http::{Version, header, request};
 /// one would outlive the count of its head.
 const HOST_BYTES_KEPT: usize = 260;
 
-/// What is known of the client from its requests.
+/// The facts that are known of the client from its requests.
 #[derive(Default)]
 pub(super) struct ClientIdentity {
     /// The requester of the last request, and mostly of the next one.
@@ -38,7 +38,7 @@ impl ClientIdentity {
         forwarded
     }
 
-    /// Whether this request or one before it has said who the client is for all that follow on a
+    /// True if this request or one before it has said who the client is for all that follow on a
     /// connection to the upstream, as with NTLM and Negotiate (RFC 4559 section 6).
     pub fn is_tied(&self, headers: &http::HeaderMap) -> bool {
         let ties = |value: &http::HeaderValue| {

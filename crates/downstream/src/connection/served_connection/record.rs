@@ -193,7 +193,7 @@ impl ServedConnection {
         self.worker.emit_request(&self.info.decided, &measured, &end, &record.info());
     }
 
-    /// How a request ended.
+    /// Returns how a request ended.
     fn end_of(&self, record: &Record) -> End {
         let reason = record.reason.clone();
         match (record.failed, &self.intermediary) {

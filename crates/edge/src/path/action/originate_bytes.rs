@@ -27,8 +27,9 @@ use crate::path::upstream;
 
 /// Bytes of one read: a server's flight with its chain is rarely more.
 const READ_BYTES: usize = 16 << 10;
-/// How long rustls stays for a ticket after a handshake by TLS 1.3 (RFC 8446 section 4.6.1). A
-/// server sends it with its first answer or before that, so most connections wait for less.
+/// The time for which rustls stays for a ticket after a handshake by TLS 1.3 (RFC 8446 section
+/// 4.6.1). A server sends it with its first answer or before that, so most connections wait for
+/// less.
 const TICKET_WAIT: Duration = Duration::from_secs(1);
 
 /// Originates the connection. A client whose upstream cannot be had reads nothing but the end.
