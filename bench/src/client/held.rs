@@ -32,7 +32,7 @@ pub enum HeldKind {
 }
 
 /// A connection with what was opened on it.
-pub enum Held {
+pub enum HeldLink {
     Http1(Box<TlsStream<TcpStream>>),
     Http2(RequestSender, Vec<HeldStream>),
 }
@@ -45,7 +45,7 @@ pub enum HeldStream {
     Begun { _upload: Option<SendStream<Bytes>>, body: RecvStream },
 }
 
-impl Held {
+impl HeldLink {
     /// Says if all of it is still open.
     pub fn is_alive(&mut self) -> bool {
         match self {
@@ -82,7 +82,7 @@ pub async fn open_http1(
     config: &Arc<ClientConfig>,
     (target, i): (SocketAddr, usize),
     kind: HeldKind,
-) -> io::Result<Held> {
+) -> io::Result<HeldLink> {
     let mut stream = tls::open(config, target, i, NAMES).await?;
     let more = if kind == HeldKind::WebSocket { UPGRADE } else { "" };
     let host = host_name(i);
@@ -99,7 +99,7 @@ pub async fn open_http1(
             read_until(&mut stream, ECHO).await?;
         }
     }
-    Ok(Held::Http1(Box::new(stream)))
+    Ok(HeldLink::Http1(Box::new(stream)))
 }
 
 /// Opens so many on one connection by HTTP/2. `config` must offer it.
@@ -111,13 +111,13 @@ pub async fn open_http2(
     (target, i): (SocketAddr, usize),
     kind: HeldKind,
     streams: usize,
-) -> io::Result<Held> {
+) -> io::Result<HeldLink> {
     let mut sender = http2::open(config, target, i, NAMES).await?;
     let mut held = Vec::with_capacity(streams);
     for _ in 0..streams {
         held.push(open_stream(&mut sender, kind).await?);
     }
-    Ok(Held::Http2(sender, held))
+    Ok(HeldLink::Http2(sender, held))
 }
 
 async fn open_stream(sender: &mut RequestSender, kind: HeldKind) -> io::Result<HeldStream> {

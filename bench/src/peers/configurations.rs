@@ -140,7 +140,8 @@ impl ConfigurationPlan<'_> {
              server {{\nlisten {address} ssl http2 backlog={BACKLOG};\nclient_max_body_size 0;\n\
              location / {{ proxy_pass http://backend; proxy_http_version 1.1; \
              proxy_set_header Upgrade $http_upgrade; \
-             proxy_set_header Connection $switch; proxy_read_timeout 1h; proxy_max_temp_file_size 0; \
+             proxy_set_header Connection $switch; proxy_read_timeout 1h; \
+             proxy_max_temp_file_size 0; \
              proxy_request_buffering off; }}\n}}\n}}\n"
         )
     }

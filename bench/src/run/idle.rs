@@ -17,7 +17,7 @@ use tokio_rustls::client::TlsStream;
 use super::{Findings, HTTP_ROWS, TCP_ROWS, in_time, splice, started, svg};
 use crate::board::{Board, Column, Sample};
 use crate::child;
-use crate::client::held::{self, Held, HeldKind};
+use crate::client::held::{self, HeldKind, HeldLink};
 use crate::client::{self, tls};
 use crate::flight::{self, Shape};
 use crate::lab::{Lab, NAMES, Server, host_name};
@@ -266,7 +266,7 @@ async fn open(
 enum Link {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
-    Held(Held),
+    Held(HeldLink),
 }
 
 impl Link {
