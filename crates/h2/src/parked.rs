@@ -548,7 +548,13 @@ impl ParkedConnection {
 
     /// The number of open streams.
     pub fn streams(&self) -> usize {
-        Fixed::read(&self.bytes).map_or(0, |fixed| fixed.open.into())
+        Self::streams_of(&self.bytes)
+    }
+
+    /// The number of open streams of a parked connection whose bytes these begin with. It copies
+    /// nothing: what stands behind may be a secret.
+    pub fn streams_of(bytes: &[u8]) -> usize {
+        Fixed::read(bytes).map_or(0, |fixed| fixed.open.into())
     }
 
     /// The open streams in ascending order. None of bytes that are no parked connection.
@@ -564,10 +570,21 @@ impl ParkedConnection {
     /// connection, which ends it. So does a wider window on whose account a stream can send that
     /// could not: its data may wait for that.
     pub fn answer(&mut self, input: &[u8], now_ms: u64, out: &mut Vec<u8>) -> ParkedAnswer {
-        let Ok(mut fixed) = Fixed::read(&self.bytes) else {
+        Self::answer_on(&mut self.bytes, input, now_ms, out)
+    }
+
+    /// Answers as [`ParkedConnection::answer`] on the first bytes of a parked connection, which
+    /// have its numbers and streams.
+    pub fn answer_on(
+        bytes: &mut [u8],
+        input: &[u8],
+        now_ms: u64,
+        out: &mut Vec<u8>,
+    ) -> ParkedAnswer {
+        let Ok(mut fixed) = Fixed::read(bytes) else {
             return ParkedAnswer::Wake { consumed: 0 };
         };
-        let parts = self.bytes.split_at_mut_checked(fixed.len());
+        let parts = bytes.split_at_mut_checked(fixed.len());
         let parts = parts.and_then(|(numbers, behind)| {
             Some((numbers, parked_stream::split_mut(behind, fixed.open)?))
         });

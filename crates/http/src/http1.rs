@@ -3,7 +3,7 @@
 
 mod resting;
 
-pub use resting::{end_resting, is_exchange};
+pub use resting::{end_resting, has_switched, is_exchange};
 
 use std::future::poll_fn;
 use std::task::Poll;

@@ -38,6 +38,11 @@ pub fn forget_unused(budget: &Arc<Budget>) {
     eyelet_http1::head::forget_unused(budget);
 }
 
+/// True if what rests of a connection of HTTP/1.1 has switched protocols.
+pub fn has_switched(exchange: &[u8]) -> bool {
+    http1::has_switched(exchange)
+}
+
 /// Writes the access lines of what rests on a connection that has ended while it was parked.
 pub fn end_resting(
     worker: Rc<Http>,

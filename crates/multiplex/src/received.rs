@@ -14,6 +14,8 @@ const PART_BYTES: usize = 16 << 10;
 #[derive(Default)]
 pub struct ReceivedData {
     parts: VecDeque<Vec<u8>>,
+    /// Bytes of the parts: a slow client may leave thousands of them.
+    len: usize,
     /// Bytes of memory of the parts.
     memory: usize,
 }
@@ -21,6 +23,7 @@ pub struct ReceivedData {
 impl ReceivedData {
     /// Adds data.
     pub fn push(&mut self, data: &[u8]) {
+        self.len += data.len();
         match self.parts.back_mut() {
             _ if data.is_empty() => {}
             Some(last) if is_joined(last, data) => {
@@ -40,6 +43,7 @@ impl ReceivedData {
     pub fn take(&mut self) -> Option<Bytes> {
         let mut part = self.parts.pop_front()?;
         self.memory -= part.capacity();
+        self.len -= part.len();
         if self.parts.is_empty() {
             self.parts = VecDeque::new();
         }
@@ -49,7 +53,7 @@ impl ReceivedData {
 
     /// The number of bytes.
     pub fn len(&self) -> usize {
-        self.parts.iter().map(Vec::len).sum()
+        self.len
     }
 
     /// Bytes of memory.

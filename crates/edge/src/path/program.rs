@@ -102,6 +102,10 @@ impl Program for Service {
         eyelet_http::last_bytes(state)
     }
 
+    fn ends_with_rule(&self, exchange: &[u8]) -> bool {
+        eyelet_http::has_switched(exchange)
+    }
+
     fn end_resting(&self, info: ConnectionInfo, resting: KeptExchanges<'_>, end: &End) {
         eyelet_http::end_resting(self.worker().http.clone(), info, resting, &end.reason);
     }

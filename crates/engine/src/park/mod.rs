@@ -587,9 +587,9 @@ pub fn shed(worker: &Rc<Worker>, key: Key, kind: IdleKind) -> bool {
 }
 
 /// Ends parked connections for which `is_gone` is true by their labels and their rule, in one part
-/// of the table from `cursor` on. It wakes the tasks of active ones and exchanges that rest, which
-/// look for themselves: a response goes on to its end, and a WebSocket ends. Returns whether that
-/// was the last part.
+/// of the table from `cursor` on. It wakes the tasks of active ones, and those of streams and
+/// switched connections that rest. They look for themselves. A response of HTTP/1.1 that rests goes
+/// on to its end. Returns true if that was the last part.
 pub fn end_where(
     worker: &Rc<Worker>,
     cursor: &Cell<u32>,
@@ -606,8 +606,12 @@ pub fn end_where(
             Some(SlotState::Parked { info, relay }) => {
                 let (labels, rule) = info.rule(&worker.shared.borrow());
                 ends = !relay.has_exchange() && is_gone(&labels, rule);
-                goes_on = relay.has_exchange() && is_gone(&labels, rule);
+                let exchange = relay.flow().exchange();
+                let has_switched = exchange.zip(worker.program());
+                let has_switched =
+                    has_switched.is_some_and(|(form, program)| program.ends_with_rule(form));
                 has_streams = relay.flow().has_streams();
+                goes_on = (has_streams || has_switched) && is_gone(&labels, rule);
             }
             Some(SlotState::Active { waits, .. }) => {
                 worker.run_queue.wake(waits, key);

@@ -90,6 +90,12 @@ pub trait Program {
     /// exchange. That of the connection follows.
     fn end_resting(&self, _info: ConnectionInfo, _resting: KeptExchanges<'_>, _end: &End) {}
 
+    /// True if what rests of a connection of HTTP/1.1 ends with the rule that decided it, where
+    /// `reload_ends_removed` says so: it has switched protocols.
+    fn ends_with_rule(&self, _exchange: &[u8]) -> bool {
+        false
+    }
+
     /// Packs a state that comes from another process. `None`: this program does not read it, or not
     /// of a connection that was decided so.
     fn pack_state(

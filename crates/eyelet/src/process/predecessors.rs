@@ -125,10 +125,11 @@ impl Predecessors {
     }
 
     /// Takes no more connections, because the workers are about to leave: a predecessor keeps what
-    /// it offers. What is on its way to a worker arrives before this returns.
+    /// it offers. What is on its way to a worker arrives before this returns, in
+    /// [`MESSAGE_TIMEOUT`] at most.
     pub fn hold(&self) {
         self.is_leaving.store(true, SeqCst);
-        wait_until(|| self.deliveries.load(SeqCst) == 0);
+        wait_until(MESSAGE_TIMEOUT, || self.deliveries.load(SeqCst) == 0);
     }
 
     /// Takes connections again.
@@ -141,12 +142,20 @@ impl Predecessors {
     pub fn pause(&self) -> Vec<PredecessorLink> {
         // All are told before one is waited for.
         self.known().iter_mut().for_each(|known| known.orders = None);
-        wait_until(|| self.known().iter().all(|known| known.thread.is_finished()));
+        wait_until(PAUSE_TIMEOUT, || self.known().iter().all(|known| known.thread.is_finished()));
         let links = self.take_stopped();
         for still in self.known().iter() {
             tracing::warn!("{} stands still and is passed on later", named(still.predecessor.pid));
         }
         links
+    }
+
+    /// Waits until the threads that were told to have stopped, for a message that stands still at
+    /// most, and takes their channels.
+    pub fn take_last(&self) -> Vec<PredecessorLink> {
+        let has_ended = |known: &Known| known.orders.is_some() || known.thread.is_finished();
+        wait_until(MESSAGE_TIMEOUT, || self.known().iter().all(has_ended));
+        self.take_stopped()
     }
 
     /// Takes the channels of the predecessors whose threads have stopped.
@@ -238,9 +247,9 @@ impl Known {
     }
 }
 
-/// Waits until something is done, for [`PAUSE_TIMEOUT`] at most.
-fn wait_until(is_done: impl Fn() -> bool) {
-    let end = Instant::now() + PAUSE_TIMEOUT;
+/// Waits until something is done, for so long at most.
+fn wait_until(limit: Duration, is_done: impl Fn() -> bool) {
+    let end = Instant::now() + limit;
     while !is_done() && Instant::now() < end {
         thread::park_timeout(PAUSE_STEP);
     }

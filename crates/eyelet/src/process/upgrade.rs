@@ -456,6 +456,7 @@ impl Lingering {
                 Err(error) => successor.give_up(&error),
             }
         }
+        successor.pass_on(&predecessors, predecessors.take_last());
         for worker in &workers.answers {
             // One that drains does not wait for it.
             let _ = worker.try_send(BatchAnswer::Over);

@@ -209,12 +209,18 @@ fn exchanges_under_way_are_accounted() {
     let (one, two) = (crowd::light(TLS13, Resumption::disabled()), http2());
     let clients = crowd::many(ASKING, |n| {
         if n % 2 == 0 {
-            return asking_two(From::loopback(1), &accounts.edge, &two);
+            let mut tls = asking_two(From::loopback(1), &accounts.edge, &two);
+            // In the middle of a frame, of an unknown kind, a connection does not rest.
+            tls.write_all(&frame(0xfe, 0, 0, &[0; 100])[..50]).unwrap();
+            return tls;
         }
         let mut tls = From::loopback(2).tls(accounts.edge.address(), &one, "app.test").unwrap();
-        let post = b"POST / HTTP/1.1\r\nHost: app.test\r\nContent-Length: 1000000\r\n\r\n";
+        let post =
+            b"POST / HTTP/1.1\r\nHost: app.test\r\nTransfer-Encoding: chunked\r\n\r\n4000\r\n";
         tls.write_all(post).unwrap();
         tls.write_all(&[b'a'; 16 << 10]).unwrap();
+        // In the middle of a chunk's first line an upload does not rest.
+        tls.write_all(b"\r\n1").unwrap();
         tls
     });
     accounts.wait("serving", ASKING);

@@ -40,11 +40,22 @@ fn app() -> (Upstream, Sender<()>) {
     (app, go_on)
 }
 
-/// Asks for `/slow`, and reads the part that comes at once. The request's body does not end, so
-/// that the stream cannot move.
+/// Makes the rule of HTTP decode what requests send, which is in the task of a request alone.
+fn decode_requests(scene: &Scene) {
+    // The last rule is that of HTTP.
+    let text = std::fs::read_to_string(&scene.file).unwrap();
+    scene.pki.folder.write("edge.toml", text + "decode_requests = true\n");
+    let said = crate::support::output(&mut scene.command("reload"));
+    assert!(said.status.success(), "{}", said.text);
+}
+
+/// Asks for `/slow`, and reads the part that comes at once. The request's body is decoded and does
+/// not end, so the stream cannot move.
 async fn begin(client: &mut Two) -> (h2::RecvStream, Vec<u8>, h2::SendStream<Bytes>) {
     client.send = client.send.clone().ready().await.unwrap();
-    let (response, upload) = client.send.send_request(two::get("/slow"), false).unwrap();
+    let mut request = two::get("/slow");
+    request.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
+    let (response, upload) = client.send.send_request(request, false).unwrap();
     let response = response.await.unwrap();
     assert_eq!(response.status(), 200);
     let (mut body, mut got) = (response.into_body(), Vec::new());
@@ -62,6 +73,7 @@ async fn begin(client: &mut Two) -> (h2::RecvStream, Vec<u8>, h2::SendStream<Byt
 fn an_open_stream_ends_and_its_connection_moves() {
     let (app, go_on) = app();
     let mut scene = Scene::to(app, "workers = 1\n[limits]\ndrain_timeout = \"10m\"\n");
+    decode_requests(&scene);
     two::run(async {
         let mut client = Two::connect(&scene.pki, scene.address()).await;
         let (mut body, mut got, upload) = begin(&mut client).await;
@@ -87,6 +99,7 @@ fn an_open_stream_ends_and_its_connection_moves() {
 fn a_stream_that_lasts_goes_on_behind_a_goaway() {
     let (app, go_on) = app();
     let mut scene = Scene::to(app, "workers = 1\n[limits]\ndrain_timeout = \"1s\"\n");
+    decode_requests(&scene);
     two::run(async {
         let mut client = Two::connect(&scene.pki, scene.address()).await;
         let (mut body, mut got, upload) = begin(&mut client).await;

@@ -1,5 +1,5 @@
-//! What cannot move at an upgrade, such as an upload, goes on in the earlier process until it ends
-//! by itself, beside what moves: over one upgrade and over many.
+//! What cannot move at an upgrade, such as a part of a chunk's first line, goes on in the earlier
+//! process until it ends by itself, beside what moves: over one upgrade and over many.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -59,10 +59,11 @@ fn end_events(mut app: TcpStream, client: Talk, wanted: &str) {
     assert!(said.status.success() && said.text == wanted, "{said:?}");
 }
 
-/// An event stream in answer to a request whose body goes on: it cannot move.
+/// An event stream in answer to a request that stops in the middle of a chunk's first line: it
+/// cannot move.
 fn stream(scene: &Scene) -> (Tls, TcpStream) {
     let mut client = scene.http();
-    let asked = "POST /asked HTTP/1.1\r\nHost: app.test\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let asked = "POST /asked HTTP/1.1\r\nHost: app.test\r\nTransfer-Encoding: chunked\r\n\r\n5";
     client.write_all(asked.as_bytes()).unwrap();
     client.flush().unwrap();
     let mut app = scene.http.take();
@@ -140,7 +141,8 @@ fn websocket(scene: &Scene) -> (Talk, TcpStream) {
 struct Busy {
     sse: (Talk, TcpStream),
     sse_2: (Talk, TcpStream),
-    upload: (Talk, TcpStream),
+    /// It always stops in the middle of a chunk's first line.
+    upload: (Tls, TcpStream),
     chat: (Talk, TcpStream),
     download: (Tls, TcpStream),
     poll: (Tls, TcpStream),
@@ -155,8 +157,11 @@ impl Busy {
         event(&mut sse.1, &mut sse.0, "one before");
         let mut sse_2 = events(scene, "--http2");
         event(&mut sse_2.1, &mut sse_2.0, "two before");
-        let mut upload = Talk::start(curl(scene, "--http1.1").args(["-T", ".", "-H", "Expect:"]));
-        upload.say("before\n");
+        let mut upload = scene.http();
+        let asked_upload =
+            "PUT /asked HTTP/1.1\r\nHost: app.test\r\nTransfer-Encoding: chunked\r\n\r\n";
+        upload.write_all(format!("{asked_upload}7\r\nbefore\n\r\n8").as_bytes()).unwrap();
+        upload.flush().unwrap();
         let mut upload_app = scene.http.take();
         assert!(head(&mut upload_app).starts_with("PUT /asked"));
         expect(&mut upload_app, b"7\r\nbefore\n\r\n");
@@ -178,7 +183,8 @@ impl Busy {
     fn goes_on(&mut self, round: usize) {
         event(&mut self.sse.1, &mut self.sse.0, &format!("one in {round}"));
         event(&mut self.sse_2.1, &mut self.sse_2.0, &format!("two in {round}"));
-        self.upload.0.say(&format!("round {round}\n"));
+        self.upload.0.write_all(format!("\r\nround {round}\n\r\n8").as_bytes()).unwrap();
+        self.upload.0.flush().unwrap();
         expect(&mut self.upload.1, format!("8\r\nround {round}\n\r\n").as_bytes());
         let (client, app) = &mut self.chat;
         client.say(&format!("up {round}\n"));
@@ -204,11 +210,13 @@ impl Busy {
         chat.hear("closed");
         assert!(!chat.said().contains("error"), "{}", chat.said());
         assert!(scene.edge.is_running(), "it has an upload");
-        upload.hang_up();
-        assert_eq!(chunks(&mut upload_app), b"");
+        upload.write_all(b"\r\nthe end\n\r\n0\r\n\r\n").unwrap();
+        upload.flush().unwrap();
+        assert_eq!(chunks(&mut upload_app), b"the end\n");
         upload_app.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nhave").unwrap();
-        let said = upload.finish();
-        assert!(said.status.success() && said.text.contains("have"), "{said:?}");
+        assert!(head(&mut upload).starts_with("HTTP/1.1 200"));
+        expect(&mut upload, b"have");
+        drop(upload);
         [poll.0, download.0]
     }
 }

@@ -83,8 +83,8 @@ pub struct ResponseTerms<'r> {
     pub origin: Option<&'r Translation<'r>>,
     /// The protocols that the client wants to switch to.
     pub switch: Option<&'r HeaderValue>,
-    /// True if the request rested, and its upstream has closed the connection: it is sent once more
-    /// at most, and is not held, because it may have ended that upstream.
+    /// True if the request rested, and its upstream has closed the connection. It may have ended
+    /// that upstream, so it is not held, and no other closes for it.
     pub is_last_try: bool,
 }
 
@@ -126,6 +126,11 @@ pub enum HeadEvent {
     Rests(Instant, bool),
 }
 
+/// True if a request has no connection because of its upstream.
+fn is_of_dial(reason: &Reason) -> bool {
+    !matches!(reason, Reason::Shed(_) | Reason::RuleGone | Reason::Loop(_))
+}
+
 impl<'a> Exchange<'a, '_> {
     /// Finds a connection, sends the request and waits for the response's head. Tries another
     /// connection if the upstream certainly has not processed the request. Also does so if a second
@@ -141,13 +146,14 @@ impl<'a> Exchange<'a, '_> {
         }
         let method = &request.parts.method;
         let mut tries = Tries::new(self.served, &request, terms.is_last_try);
+        request.again &= !terms.is_last_try;
         loop {
             let want = Want { idle: tries.is_first(), hold: tries.may_hold() };
             let found = match self.stream.take_asked() {
                 Some(upstream) => FoundUpstream::asked(self.served, upstream),
                 None => match self.find(&request, want, &mut tries.tried).await {
                     // The upstream is gone, and this request may be what ended it.
-                    Err(Failure::Answer(_)) if !tries.may_hold() => {
+                    Err(Failure::Answer(reason)) if !tries.may_hold() && is_of_dial(&reason) => {
                         return Err(NoAnswer::Dead.into());
                     }
                     found => found?,

@@ -141,12 +141,14 @@ impl<'a> Exchange<'a, '_> {
                 let repeat = repeat.filter(|_| !is_begun);
                 self.rest_before_head(RestingRequest { asked, since, repeat }, wanted)
             }
-            Err(NoHead::Upstream(NoAnswer::Dead)) if repeat.is_some() => {
+            Err(NoHead::Upstream(why @ (NoAnswer::Dead | NoAnswer::Alert(_))))
+                if repeat.is_some() =>
+            {
                 drop(asked);
                 // The fields that were added may be too many to be read.
                 match repeat.and_then(|head| read_head(&head)) {
                     Some(request) => self.ask_again(&request, terms).await,
-                    None => Err(NoAnswer::Dead.into()),
+                    None => Err(why.into()),
                 }
             }
             Err(NoHead::Failure(failure)) => Err(failure),

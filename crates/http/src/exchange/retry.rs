@@ -27,14 +27,14 @@ pub struct Tries<'a> {
 }
 
 impl<'a> Tries<'a> {
-    /// The first try is next, or the last one after one that may have ended its upstream.
+    /// The first try is next. `is_last`: it follows one that may have ended its upstream.
     pub fn new(served: &'a ServedConnection, request: &UpstreamRequest<'_>, is_last: bool) -> Self {
         Self {
             served,
-            count: if is_last { TRIES_MAX } else { 1 },
+            count: 1,
             tried: Tried::default(),
             body: TakenBody::default(),
-            is_harmless_twice: request.again,
+            is_harmless_twice: request.again && !is_last,
             was_dead: is_last,
         }
     }
@@ -62,7 +62,7 @@ impl<'a> Tries<'a> {
         let left = |at: &Chosen| self.tried.count() + 1 < at.group.members.len();
         let has_other = found.chosen.as_ref().is_some_and(left);
         let is_wanted = has_other || request.again && found.upstream.is_reused();
-        self.count < TRIES_MAX && self.is_harmless_twice && is_wanted
+        self.is_harmless_twice && is_wanted
     }
 
     /// Prepares the next try.

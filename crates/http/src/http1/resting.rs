@@ -122,6 +122,11 @@ pub fn end_resting(served: &ServedConnection, form: &[u8], reason: &Reason) {
     end_rested(served, exchange, None, reason.clone());
 }
 
+/// True if these bytes are what rests of a connection that has switched protocols.
+pub fn has_switched(form: &[u8]) -> bool {
+    read(form).is_some_and(|(_, exchange)| exchange.state.has_switched())
+}
+
 /// True if these bytes are the exchange of a connection of HTTP/1.1.
 pub fn is_exchange(form: &[u8]) -> bool {
     read(form).is_some()

@@ -24,10 +24,7 @@ const LENGTH_BYTES: usize = 4;
 /// Answers frames of a parked connection's client that begin no stream, such as PING. `state` has
 /// the numbers of the state. Returns how many bytes are answered.
 pub fn answer_parked(state: &mut [u8], bytes: &[u8], out: &mut Vec<u8>) -> usize {
-    let mut parked = ParkedConnection::new((&*state).into());
-    let answer = parked.answer(bytes, now_ms(), out);
-    state.copy_from_slice(parked.as_bytes());
-    match answer {
+    match ParkedConnection::answer_on(state, bytes, now_ms(), out) {
         ParkedAnswer::NeedMore { consumed, .. }
         | ParkedAnswer::OutputFull { consumed }
         | ParkedAnswer::Wake { consumed } => consumed,
@@ -80,13 +77,13 @@ pub(super) fn pack(
 
 /// True if a state has streams that rest.
 pub fn has_streams(state: &PackedBytes) -> bool {
-    ParkedConnection::new(state.first().into()).streams() > 0
+    ParkedConnection::streams_of(state.first()) > 0
 }
 
 /// The state of the protocol, and the forms of the streams.
 pub(super) fn split(state: &[u8]) -> Option<(&[u8], &[u8])> {
     // The first byte says whether any is open.
-    if ParkedConnection::new(state.into()).streams() == 0 {
+    if ParkedConnection::streams_of(state) == 0 {
         return Some((state, &[]));
     }
     let (both, len) = state.split_last_chunk::<LENGTH_BYTES>()?;
