@@ -312,7 +312,7 @@ mod tests {
             let connected = Connected { address: None, socket, registration: None, sent: 0 };
             let plain = Plain::new(&worker, connected).unwrap();
             plain.expect_read();
-            tls = Box::new(TlsSocket::resumed(plain, resting));
+            *tls = TlsSocket::resumed(plain, resting);
             if round > 0 {
                 server.refresh_traffic_keys().unwrap();
             }

@@ -190,7 +190,8 @@ fn an_end_at_rest_is_whole_by_close_notify_only() {
         let error = app.read(&mut [0]).unwrap_err().to_string();
         assert!(error.contains("BadRecordMac"), "{error}");
     };
-    let cases: [(&str, fn(&mut ServerTls), bool); 5] = [
+    type End = fn(&mut ServerTls);
+    let cases: [(&str, End, bool); 5] = [
         (UNTIL_CLOSE, closes, true),
         (UNTIL_CLOSE, ends, false),
         (UNTIL_CLOSE, lies, false),

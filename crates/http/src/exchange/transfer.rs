@@ -654,7 +654,7 @@ impl<'a> Download<'a> {
     ) -> Poll<Result<bool, Broken>> {
         let Some(coder) = &mut self.coder else { return Poll::Ready(Ok(false)) };
         let Some(pause) = coder.pause() else { return Poll::Ready(Ok(false)) };
-        let waited = self.unflushed.map_or(pause.since_first, |first| clock::since(first));
+        let waited = self.unflushed.map_or(pause.since_first, clock::since);
         let wait = pause.of.min(pause.since_first.saturating_sub(waited));
         if !wait.is_zero() {
             let sleep = self.pause.get_or_insert_with(|| Box::pin(sleep(wait)));
