@@ -1,5 +1,5 @@
-//! What stays open and moves no bytes: a response that pauses, a request that waits for its answer,
-//! a WebSocket. By HTTP/1.1 one a connection, by HTTP/2 several.
+//! Streams that stay open and move no bytes: a response that pauses, a request that waits for its
+//! answer, a WebSocket. By HTTP/1.1 one a connection, by HTTP/2 several.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use super::http2::{self, RequestSender};
 use super::tls;
 use crate::lab::{NAMES, host_name};
 
-/// What is opened.
+/// A kind of stream that is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeldKind {
     /// An event stream, after its first event.
@@ -184,7 +184,7 @@ const fn path(kind: HeldKind) -> &'static str {
     }
 }
 
-/// What the backend sends of an event stream before it pauses.
+/// The event that the backend sends before it pauses.
 pub const EVENT: &[u8] = b"data: one\n\n";
 const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
                        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";

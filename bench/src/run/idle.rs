@@ -63,15 +63,15 @@ pub enum After {
     Splice,
     /// The first event of an event stream, by HTTP/1.1
     Events,
-    /// The same by HTTP/2
+    /// The first event of an event stream, by HTTP/2
     Events2,
     /// A request that is not answered, by HTTP/1.1
     Poll,
-    /// The same by HTTP/2
+    /// A request that is not answered, by HTTP/2
     Poll2,
     /// An echo over a WebSocket, by HTTP/1.1
     Websocket,
-    /// The same by HTTP/2 (RFC 8441)
+    /// An echo over a WebSocket, by HTTP/2 (RFC 8441)
     Websocket2,
 }
 
@@ -91,7 +91,7 @@ impl After {
         }
     }
 
-    /// What is held open on it, and if that is by HTTP/2.
+    /// Returns the kind of stream that is held open, and true if that is by HTTP/2.
     const fn held(self) -> Option<(HeldKind, bool)> {
         Some(match self {
             Self::Handshake | Self::Get | Self::Echo | Self::Splice => return None,
@@ -338,7 +338,7 @@ const AT_ONCE: usize = 64;
 /// Points of a curve after its beginning.
 const STEPS: usize = 4;
 const STEP_PAUSE_SECS: f64 = 0.15;
-/// What is held open counts as at rest after a second or two.
+/// Seconds until a stream that is held open surely rests: Eyelet waits for one.
 const REST_SECS: f64 = 4.0;
 /// The kernel needs time to free the memory of a killed server and its clients.
 const AFTERMATH: Duration = Duration::from_millis(300);

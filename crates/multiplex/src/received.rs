@@ -72,7 +72,7 @@ fn is_joined(last: &[u8], data: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// However small the frames are, their memory is near their bytes, and they come out in order.
+    /// Frames of any size take about the memory of their bytes, and come out in order.
     #[test]
     fn frames_keep_their_order_and_little_memory() {
         for frame in [1, 10, 100, 1000, 1 << 14] {

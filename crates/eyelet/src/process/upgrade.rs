@@ -43,7 +43,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(100);
 /// whether the upgrade is off.
 const STEP: Duration = Duration::from_millis(50);
 /// The time for which a process that lingers listens to the one that serves, once in a [`STEP`].
-/// What has arrived is read at once.
+/// All that has arrived is read at once.
 const HEAR_TIME: Duration = Duration::from_millis(1);
 /// The time that an upgrade that is off may take to kill the new process, and the one between two
 /// looks at this. It is seen at the next [`STEP`].

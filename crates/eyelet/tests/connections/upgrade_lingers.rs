@@ -1,5 +1,5 @@
-//! What cannot move at an upgrade, such as a part of a chunk's first line, goes on in the earlier
-//! process until it ends by itself, beside what moves: over one upgrade and over many.
+//! Exchanges that cannot move at an upgrade, such as one in a chunk's first line, go on in the
+//! earlier process until they end by themselves: over one upgrade and over many.
 
 use std::fs;
 use std::io::{Read, Write};

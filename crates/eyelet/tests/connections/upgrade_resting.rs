@@ -272,7 +272,7 @@ fn a_long_poll_that_has_moved_is_bounded_by_upstream_timeout() {
     assert!((12_000..60_000).contains(&ms), "{said}");
 }
 
-/// The same by HTTP/2, on one connection.
+/// Requests that wait move by HTTP/2, too, on one connection.
 #[test]
 fn requests_that_wait_by_http2_move_at_every_upgrade() {
     let mut scene = Scene::to(Upstream::by_hand(), HELD);

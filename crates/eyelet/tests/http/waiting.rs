@@ -100,7 +100,7 @@ fn a_request_at_rest_is_sent_again_where_a_kept_connection_ends() {
     assert_eq!(asked.access_line()["http"]["status"], 200);
 }
 
-/// What the response's framing and its fields depend on rests with the request.
+/// A request rests with all that the framing and the fields of its response depend on.
 #[test]
 fn a_response_after_a_rest_is_that_of_its_request() {
     let request = POLL.replace("GET", "HEAD");

@@ -62,8 +62,8 @@ impl Memory {
     }
 }
 
-/// What the kernel counts as it goes. For what is exact, `smaps_rollup`, it walks all pages: that
-/// takes up to a millisecond, in which the process cannot map any.
+/// Reads the counts that the kernel keeps. For the exact ones of `smaps_rollup` it walks all pages.
+/// That takes up to a millisecond, in which the process cannot map any.
 fn status(pid: Pid) -> String {
     std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).unwrap()
 }

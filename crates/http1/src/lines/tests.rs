@@ -34,7 +34,7 @@ fn role_of(name: &str) -> FieldRole {
     }
 }
 
-/// The same by `httparse`, if all of the bytes are fields and the empty line behind them.
+/// Reads the fields by `httparse`, if all of the bytes are fields and the empty line behind them.
 fn read_by_httparse(fields: &[u8], spaces: bool) -> Option<Lines> {
     let mut room = [httparse::EMPTY_HEADER; 64];
     let head = [if spaces { RESPONSE } else { REQUEST }, fields].concat();
