@@ -1,5 +1,6 @@
 //! Connections end to end, whatever they carry: hellos, handshakes, splicing, refusing, parking,
-//! starting and draining. Each file is a module. Knows the program only by its sockets and logs.
+//! starting and draining; and the names that they ask for: evidence, DNS, gateways and rules in
+//! shadow. Each file is a module. Knows the program only by its sockets and logs.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -10,15 +11,21 @@ mod accounted;
 mod acme;
 mod admin;
 mod admin_page;
+mod asked;
 mod bad_input;
 mod balance;
+mod by_dns;
 mod clients;
+mod connect;
 mod demo;
 mod early_data;
 mod ends;
+mod evidence;
+mod families;
 mod fleet;
 mod foreign_records;
 mod full_queue;
+mod gateway;
 mod half_close;
 mod handshake;
 mod hellos;
@@ -29,10 +36,14 @@ mod liveness;
 mod local;
 mod logged;
 mod manual;
+mod many_names;
 mod measured;
+mod mint;
+mod mint_faults;
 mod mistakes;
 mod packages;
 mod pages;
+mod plain_http;
 mod probe;
 mod probe_faults;
 mod probes;
@@ -40,7 +51,9 @@ mod proxy;
 mod refuse;
 mod reload;
 mod renewal;
+mod resolvers;
 mod service;
+mod shadow;
 mod splice;
 mod systemd;
 mod terminate;
