@@ -461,6 +461,31 @@ fn every_dependency_says_why() {
     report(&findings);
 }
 
+/// rustdoc reads a whole crate to look for examples: crates without any tell cargo so.
+#[test]
+fn crates_with_examples_have_doc_tests_and_no_others() {
+    // What follows the fence: every second one ends a block.
+    let fence = |line: &str| {
+        let comment = line.trim_start().strip_prefix("//")?.trim_start_matches(['/', '!']);
+        comment.trim_start().strip_prefix("```").map(str::to_owned)
+    };
+    let has_example = |file: &File| {
+        let mut begun = file.text.lines().filter_map(fence).step_by(2);
+        begun.any(|language| matches!(&language[..], "" | "rust"))
+    };
+    let (files, mut findings) = (files(), Vec::new());
+    for manifest in files.iter().filter(|f| f.path.ends_with("/Cargo.toml")) {
+        let source = format!("{}/src", manifest.folder());
+        let mut within = files.iter().filter(|f| f.is_rust() && f.within(&source));
+        let is_library = files.iter().any(|f| f.path == format!("{source}/lib.rs"));
+        let has_examples = is_library && within.any(has_example);
+        if is_library && has_examples == manifest.text.contains("doctest = false") {
+            findings.push(format!("{}:1: not `doctest = {has_examples}`", manifest.path));
+        }
+    }
+    report(&findings);
+}
+
 #[test]
 fn every_source_file_is_reached() {
     let files = files();
