@@ -218,7 +218,7 @@ fn text_files_are_clean() {
     let mut findings = Vec::new();
     // Put together here, so that this file does not hold what it looks for.
     let machines = ["work", "home", "root"].map(|folder| format!("/{folder}/"));
-    for file in &files() {
+    for file in files() {
         let path = &file.path;
         if !file.text.is_empty() && !file.text.ends_with('\n') {
             findings.push(format!("{path}: ends without a newline"));
@@ -260,7 +260,7 @@ fn nothing_is_left_for_later() {
 fn one_word_an_idea() {
     let mut findings = Vec::new();
     let mut unused: BTreeSet<usize> = (0..WORD_EXCEPTIONS.len()).collect();
-    for file in &files() {
+    for file in files() {
         let path = file.path.as_str();
         // bench speaks the languages of the peers that it configures.
         let source = file.within("crates") && path.contains("/src/") && !file.is_test();
@@ -427,7 +427,7 @@ fn no_files_import_each_other_in_a_circle() {
     let crates: BTreeSet<&str> =
         files.iter().filter(|f| f.path.ends_with("/Cargo.toml")).map(File::folder).collect();
     for folder in crates {
-        let circles = circles::circles(&files, &format!("{folder}/src"));
+        let circles = circles::circles(files, &format!("{folder}/src"));
         match CIRCLES_LEFT.contains(&folder) {
             true if circles.is_empty() => findings.push(format!("{folder}: no circle any more")),
             true => {}
@@ -504,7 +504,7 @@ fn every_source_file_is_reached() {
         let of_crate = folder == "src" && ["lib", "main"].contains(&file.stem());
         let named = format!("\"{folder}/{}.rs\"", file.stem());
         if of_cargo || of_crate || file.stem() == "build" || manifests.contains(&named) {
-            reach(&files, file, &mut reached);
+            reach(files, file, &mut reached);
         }
     }
     let findings: Vec<_> = files

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 /// One text file of the repository; for Rust also its three layers, line by line the same.
 pub struct File {
@@ -47,13 +48,17 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-pub fn files() -> Vec<File> {
-    let root = root();
-    let mut found = Vec::new();
-    walk(&root, &root, &mut found);
-    assert!(found.iter().any(File::is_rust), "no source under {}", root.display());
-    found.sort_by(|a, b| a.path.cmp(&b.path));
-    found
+/// All text files of the repository, read once for all tests.
+pub fn files() -> &'static [File] {
+    static FILES: LazyLock<Vec<File>> = LazyLock::new(|| {
+        let root = root();
+        let mut found = Vec::new();
+        walk(&root, &root, &mut found);
+        assert!(found.iter().any(File::is_rust), "no source under {}", root.display());
+        found.sort_by(|a, b| a.path.cmp(&b.path));
+        found
+    });
+    &FILES
 }
 
 fn walk(root: &Path, folder: &Path, found: &mut Vec<File>) {

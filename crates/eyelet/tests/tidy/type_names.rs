@@ -30,7 +30,7 @@ fn public_types(files: &[File]) -> BTreeMap<String, Vec<String>> {
 
 #[test]
 fn a_type_has_its_name_alone() {
-    let types = public_types(&files());
+    let types = public_types(files());
     assert!(types.len() > 100, "only {} public types are found", types.len());
     let is_listed = |name: &str| SHARED_NAMES.iter().any(|(listed, _)| *listed == name);
     let mut findings = Vec::new();
