@@ -8,7 +8,7 @@ use rustls::ClientConfig;
 use rustls::client::Resumption;
 
 use crate::support::client::{TLS12, TLS13, Versions, echo};
-use crate::support::crowd::{From, Manner, Multitude, each, light, many, permit};
+use crate::support::crowd::{From, Manner, Multitude, each, light, many, permit, quick};
 use crate::support::edge::{LISTENER, splice};
 use crate::support::memory::Memory;
 use crate::support::pki::Kind;
@@ -167,7 +167,7 @@ fn a_minted_connection_costs_320_bytes_after_a_request() {
     );
     let edge = Edge::start(&pki.folder, &rule);
     let scene = Scene { edge, _upstream: Multitude::start(Manner::Echo) };
-    let config = light(TLS13, Resumption::disabled());
+    let config = quick(Resumption::disabled());
     let each = scene.slope_of("minted, TLS 1.3, after a request", MINT_STEP, |n| {
         let mut tls = from(n).tls(scene.edge.address(), &config, "app.test").unwrap();
         get(&mut tls, "/");
@@ -181,7 +181,7 @@ fn a_minted_connection_costs_320_bytes_after_a_request() {
 fn an_http_connection_costs_320_bytes_after_a_request() {
     let _permit = permit(6 * STEP);
     let scene = Scene::with("http", Manner::Page);
-    let config = light(TLS13, Resumption::disabled());
+    let config = quick(Resumption::disabled());
     let each = scene.slope("HTTP/1.1, after a request", |n| {
         let mut tls = from(n).tls(scene.edge.address(), &config, "app.test").unwrap();
         get(&mut tls, "/");
@@ -195,7 +195,7 @@ fn an_http_connection_costs_320_bytes_after_a_request() {
 fn an_http2_connection_costs_less_than_1000_bytes_after_a_request() {
     let _permit = permit(6 * STEP);
     let scene = Scene::with("http", Manner::Page);
-    let mut config = ClientConfig::clone(&light(TLS13, Resumption::disabled()));
+    let mut config = ClientConfig::clone(&quick(Resumption::disabled()));
     config.alpn_protocols = vec![b"h2".to_vec()];
     let config = Arc::new(config);
     // The preface, SETTINGS, its acknowledgement of the edge's, without which the connection would
