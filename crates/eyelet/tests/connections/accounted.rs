@@ -15,7 +15,7 @@ use rustls::client::Resumption;
 use serde_json::Value;
 
 use super::admin::{ADMIN, get, metrics};
-use crate::support::client::{self, TLS13};
+use crate::support::client;
 use crate::support::crowd::{self, From, Manner, Multitude};
 use crate::support::edge::{self, LISTENER};
 use crate::support::frames::{END_STREAM, HEADERS, PREFACE, SETTINGS, frame, next};
@@ -112,7 +112,7 @@ impl Kinds {
 }
 
 fn http2() -> Arc<ClientConfig> {
-    let mut config = ClientConfig::clone(&crowd::light(TLS13, Resumption::disabled()));
+    let mut config = ClientConfig::clone(&crowd::quick(Resumption::disabled()));
     config.alpn_protocols = vec![b"h2".to_vec()];
     Arc::new(config)
 }
@@ -144,7 +144,7 @@ fn the_kinds_of_memory_sum_up_to_the_process() {
     let accounts = Accounts::new(pki, &rules);
     let before = accounts.check("at the start");
     let (to, hello) = (accounts.edge.address(), Hello::named("host.test").bytes());
-    let tls = crowd::light(TLS13, Resumption::disabled());
+    let tls = crowd::quick(Resumption::disabled());
     let spliced = crowd::many(PARKED, |_| {
         let mut client = From::loopback(1).connect(to).unwrap();
         client.write_all(&hello).unwrap();
@@ -206,7 +206,7 @@ fn exchanges_under_way_are_accounted() {
     let rule = pki.terminate(&format!("http://{}", silent.address), "");
     let accounts = Accounts::new(pki, &rule);
     let before = accounts.check("at the start");
-    let (one, two) = (crowd::light(TLS13, Resumption::disabled()), http2());
+    let (one, two) = (crowd::quick(Resumption::disabled()), http2());
     let clients = crowd::many(ASKING, |n| {
         if n % 2 == 0 {
             let mut tls = asking_two(From::loopback(1), &accounts.edge, &two);
@@ -277,7 +277,7 @@ fn responses_by_dictionaries_are_accounted() {
     let (pki, app) = (Pki::new(), Upstream::serve(move |stream| scripts(stream, &told)));
     let rule = pki.terminate(&format!("http://{}", app.address), "dictionary = \"/app.*.js\"");
     let accounts = Accounts::new(pki, &(rule + "[dictionary]\npath = \"store\"\n"));
-    let tls = crowd::light(TLS13, Resumption::disabled());
+    let tls = crowd::quick(Resumption::disabled());
     let connect = || From::loopback(1).tls(accounts.edge.address(), &tls, "app.test").unwrap();
     assert_eq!(web::get(&mut connect(), "/app.1.js").text(), script(1));
     until("the version in the store", || {
@@ -322,7 +322,7 @@ fn minted_certificates_are_accounted() {
     );
     let accounts = Accounts::new(pki, &rule);
     let before = accounts.check("at the start");
-    let tls = crowd::light(TLS13, Resumption::disabled());
+    let tls = crowd::quick(Resumption::disabled());
     let clients = crowd::many(MINTED, |n| {
         let name = format!("n{n}.app.test");
         From::loopback(1).tls(accounts.edge.address(), &tls, &name).unwrap()

@@ -68,8 +68,8 @@ impl Scene {
     }
 }
 
-/// Echoes on one connection without a pause, and on new ones, while something else goes on. Each
-/// must come back in [`SOON`]. Gives the longest that it waited, for people.
+/// Echoes on one connection and on new ones again and again while something else goes on. Each must
+/// come back in [`SOON`]. Gives the longest that it waited, for people.
 fn undisturbed(scene: &Scene, until_done: &AtomicBool) -> Duration {
     let mut held = scene.tls();
     let mut longest = Duration::ZERO;
@@ -78,7 +78,7 @@ fn undisturbed(scene: &Scene, until_done: &AtomicBool) -> Duration {
         echo(&mut held, b"still here?");
         echo(&mut scene.tls(), b"and new ones?");
         longest = longest.max(began.elapsed());
-        thread::sleep(Duration::from_millis(5));
+        thread::sleep(Duration::from_millis(50));
     }
     longest
 }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 use rustls::client::Resumption;
 
-use crate::support::client::{Offer, TLS13, echo};
-use crate::support::crowd::{From, Manner, Multitude, light, many, permit};
+use crate::support::client::{Offer, echo};
+use crate::support::crowd::{From, Manner, Multitude, many, permit, quick};
 use crate::support::edge::{self, LISTENER, splice};
 use crate::support::{
     A_WHILE, Edge, End, Folder, Hello, Pki, SOON, Tls, Upstream, ending, output, until,
@@ -216,7 +216,7 @@ fn each_task_that_a_drain_cuts_has_its_line() {
     let more = "[log]\naccess = \"access.log\"\n[limits]\ndrain_timeout = \"2s\"\n";
     let config = format!("workers = 1\n{LISTENER}{rule}{more}");
     let mut edge = Edge::start_whole(&pki.folder, &config, |_| ());
-    let config = light(TLS13, Resumption::disabled());
+    let config = quick(Resumption::disabled());
     let held = many(CLIENTS, |_| {
         let mut client = From::loopback(2).tls(edge.address(), &config, "app.test").unwrap();
         client.write_all(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();

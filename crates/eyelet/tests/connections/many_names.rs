@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use rustls::client::Resumption;
 
-use crate::support::client::{Offer, TLS13, alert_in};
-use crate::support::crowd::{From, light};
+use crate::support::client::{Offer, alert_in};
+use crate::support::crowd::{From, quick};
 use crate::support::memory::Memory;
 use crate::support::pki::Kind;
 use crate::support::{Edge, Pki, until};
@@ -60,7 +60,7 @@ fn a_name_with_its_own_certificate_costs_a_kilobyte_and_less_for_its_key_while_i
     }
     let edge = Edge::start(&pki.folder, &rules);
     let written = anonymous(&edge).saturating_sub(one) / OWN as u64;
-    let config = light(TLS13, Resumption::disabled());
+    let config = quick(Resumption::disabled());
     let shake = |n| From::loopback(1).tls(edge.address(), &config, &format!("n{n}.test")).unwrap();
     let looks = [0, 1, 2].map(|third| {
         (third * OWN / 3..(third + 1) * OWN / 3).for_each(|n| drop(shake(n)));
