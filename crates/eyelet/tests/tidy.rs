@@ -321,8 +321,7 @@ fn names_say_something() {
         for pair in tokens(&file.code).windows(2) {
             let [(line, keyword), (_, name)] = pair else { continue };
             let is_type = ["enum", "mod", "struct", "trait", "type"].contains(keyword);
-            let said = words(name);
-            if is_type && said.iter().any(|word| EMPTY_NAMES.contains(&word.as_str())) {
+            if is_type && words(name).iter().any(|word| EMPTY_NAMES.contains(&word.as_str())) {
                 findings.push(format!("{path}:{line}: {keyword} {name}: name it by what it holds"));
             }
             if *keyword == "fn" && name.starts_with("get_") {
