@@ -192,7 +192,7 @@ fn a_session_goes_on_at_every_edge_and_while_redis_is_down() {
     let redis = Redis::start(address, folder.path());
     let is_back = || fleet.edges.iter().all(|edge| edge.log().contains("answers again"));
     clients.until(&fleet, "the store again", is_back);
-    clients.over(&fleet, 2);
+    clients.over(&fleet, 1);
     for edge in &fleet.edges {
         let warnings = edge.log().matches("cannot be used").count();
         assert_eq!(warnings, 1, "one for the outage: {}", edge.log());
@@ -253,13 +253,13 @@ fn an_edge_with_another_secret_says_so_and_serves() {
     });
     assert_eq!(kind(&config, fleet.edges[1].address()), Full);
     // The others are not disturbed.
-    fleet.clients().over(&fleet, 2);
+    fleet.clients().over(&fleet, 1);
     // The secret is put right.
     fleet.pki.folder.write("other.secret", SECRET);
     stranger.signal(rustix::process::Signal::HUP);
     stranger.wait_log("configuration 2 serves");
     fleet.edges.push(stranger);
-    fleet.clients().over(&fleet, 2);
+    fleet.clients().over(&fleet, 1);
 }
 
 #[test]

@@ -185,9 +185,12 @@ fn accepting_does_not_resume_in_a_drain() {
         client.write_all(&hello).unwrap();
         client.read_exact(&mut back).unwrap();
     }
-    let _third = edge.connect();
+    let third = edge.connect();
     edge.wait_log("accepting pauses");
     edge.signal(Signal::TERM);
+    // Until each worker knows of the drain, accepting may resume.
+    edge.wait_log("draining");
+    thread::sleep(A_WHILE);
     // From now on there is room for one.
     let left = held.pop().unwrap();
     let address = left.local_addr().unwrap();
@@ -199,7 +202,8 @@ fn accepting_does_not_resume_in_a_drain() {
         held[0].read_exact(&mut back[..12]).unwrap();
         thread::sleep(Duration::from_millis(60));
     }
-    drop(held);
+    // The drain takes in who waits in the queue, and would wait for it.
+    drop((held, third));
     assert!(edge.wait_exit().success(), "{}", edge.log());
     assert!(!edge.log().contains("accepting resumes"), "{}", edge.log());
 }
@@ -289,7 +293,8 @@ fn out_of_descriptors_is_survived() {
     // Nobody is late, on however slow a machine.
     let edge = edge_with_descriptors(80, &folder, &upstream, "hello_timeout = \"10m\"");
     let hello = Hello::named("host.test").bytes();
-    let held: Vec<TcpStream> = (0..150)
+    // More than descriptors allow. Each that waits in the queue costs a tick of 100 ms at the end.
+    let held: Vec<TcpStream> = (0..60)
         .map(|_| {
             let mut client = edge.connect();
             client.write_all(&hello[..60]).unwrap();
