@@ -83,10 +83,11 @@ impl FrameQueue {
         self.frames()
     }
 
-    /// Adds a frame of data. A small one is copied if others wait.
+    /// Adds a frame of data. A small one is copied if others wait, behind few: what waits in the
+    /// buffer is moved where a part of it was taken.
     pub fn push_data(&mut self, head: [u8; FRAME_HEAD_BYTES], data: Bytes) {
         if data.len() < COPIED_BYTES && !self.is_empty() {
-            let frames = self.frames();
+            let frames = self.short_frames();
             frames.extend_from_slice(&head);
             return frames.extend_from_slice(&data);
         }
@@ -273,6 +274,19 @@ mod tests {
         queue.frames().push(3);
         queue.advance(1);
         assert_eq!(queue.taken(), begin + 1);
+    }
+
+    /// Also small data goes behind short frames: with each piece that is taken, the rest of them is
+    /// moved.
+    #[test]
+    fn small_data_makes_no_long_frames() {
+        let mut queue = FrameQueue::new(b"first".to_vec());
+        for _ in 0..64 {
+            queue.push_data(HEAD, vec![0; COPIED_BYTES - 1].into());
+            queue.advance(1);
+            let newest = queue.tail.len();
+            assert!(newest < TAIL_BYTES + FRAME_HEAD_BYTES + COPIED_BYTES, "{newest}");
+        }
     }
 
     /// A peer that reads nothing does not stop the reader of its frames.

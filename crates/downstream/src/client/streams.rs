@@ -107,6 +107,10 @@ impl Streams {
     pub fn receive(&self, input: &[u8], now_ms: u64) -> Result<(usize, ReadStep), ConnectionFault> {
         use eyelet_h2::H2Received::{Event, NeedMore, OutputFull};
         let state = &mut *self.state.borrow_mut();
+        // HTTP/2's state sees the newest frames, and not the pieces before them.
+        if !state.has_room() {
+            return Ok((0, ReadStep::OutputFull));
+        }
         match state.mux.h2.receive(input, now_ms, state.mux.out.frames())? {
             NeedMore { consumed, .. } => Ok((consumed, ReadStep::NeedMore)),
             OutputFull { consumed } => Ok((consumed, ReadStep::OutputFull)),

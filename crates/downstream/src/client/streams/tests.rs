@@ -111,6 +111,24 @@ fn head() -> response::Parts {
     Response::new(()).into_parts().0
 }
 
+/// A client that reads nothing has one bound of output held, whatever waits: what it asks for stays
+/// unread behind data, too.
+#[test]
+fn nothing_is_read_while_the_output_is_full() {
+    let mut pair = Pair::new();
+    let id = pair.request();
+    pair.read();
+    pair.streams.respond(id, head(), false);
+    (0..8).for_each(|_| pair.streams.push(id, Bytes::from(vec![0; 16 << 10])));
+    pair.streams.cut(id);
+    let held = pair.streams.state.borrow().mux.out.len();
+    assert!(held >= eyelet_h2::OUTPUT_BYTES_MAX, "{held}");
+    let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+    let read = pair.streams.receive(&ping, 0).unwrap();
+    assert!(matches!(read, (0, ReadStep::OutputFull)));
+    assert_eq!(pair.streams.state.borrow().mux.out.len(), held);
+}
+
 /// Bodies in small frames, trailers, a taken part and a dropped rest: all is counted, and nothing
 /// is when the streams have ended.
 #[test]
