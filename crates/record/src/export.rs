@@ -104,6 +104,24 @@ impl Session {
     /// # Errors
     /// The first value that no exported session has.
     pub fn import(bytes: &[u8]) -> Result<Session, SessionFault> {
+        let mut session = Session::blank(Role::Client, Suite::Aes128Gcm, Version::Tls13, 0, 0);
+        session.read(bytes)?;
+        Ok(session)
+    }
+
+    /// The session that [`Session::export`] has written, made in its box: see
+    /// [`Session::boxed_tls13`].
+    ///
+    /// # Errors
+    /// The first value that no exported session has.
+    pub fn boxed_import(bytes: &[u8]) -> Result<Box<Session>, SessionFault> {
+        let blank = Session::blank(Role::Client, Suite::Aes128Gcm, Version::Tls13, 0, 0);
+        let mut session = Box::new(blank);
+        session.read(bytes)?;
+        Ok(session)
+    }
+
+    fn read(&mut self, bytes: &[u8]) -> Result<(), SessionFault> {
         let Ok(bytes) = <&[u8; EXPORT_BYTES]>::try_from(bytes) else {
             return Err(SessionFault::Length(bytes.len()));
         };
@@ -115,9 +133,9 @@ impl Session {
         let suite = value(&SUITES, suite).ok_or(SessionFault::Suite(suite))?;
         let version = value(&VERSIONS, version).ok_or(SessionFault::Version(version))?;
         let role = value(&ROLES, role).ok_or(SessionFault::Role(role))?;
-        let mut session = Session::blank(role, suite, version, 0, 0);
-        session.set_states([reading, writing, key_update, renegotiation])?;
-        session.partial = import_partial(partial, [a, b, c, d], version, role)?;
+        (self.suite, self.version, self.role) = (suite, version, role);
+        self.set_states([reading, writing, key_update, renegotiation])?;
+        self.partial = import_partial(partial, [a, b, c, d], version, role)?;
         for (count, max) in [
             (key_updates, KEY_UPDATES_MAX),
             (empty_records, EMPTY_RECORDS_MAX),
@@ -127,12 +145,11 @@ impl Session {
                 return Err(SessionFault::Count(count));
             }
         }
-        (session.key_updates, session.empty_records) = (key_updates, empty_records);
-        session.warnings = warnings;
+        (self.key_updates, self.empty_records) = (key_updates, empty_records);
+        self.warnings = warnings;
         let (rx, tx) = bytes[15..].split_at(8 + SECRET_BYTES);
-        import_direction(&mut session.rx, rx, suite, version)?;
-        import_direction(&mut session.tx, tx, suite, version)?;
-        Ok(session)
+        import_direction(&mut self.rx, rx, suite, version)?;
+        import_direction(&mut self.tx, tx, suite, version)
     }
 
     /// The codes of its states: reading, writing, KeyUpdate, renegotiation.

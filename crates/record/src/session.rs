@@ -117,15 +117,35 @@ impl Session {
         rx_seq: u64,
         tx_seq: u64,
     ) -> Result<Session, RecordFault> {
-        let (rx_secret, tx_secret) = match role {
-            Role::Server => (client_secret, server_secret),
-            Role::Client => (server_secret, client_secret),
-        };
         let mut session = Session::blank(role, suite, Version::Tls13, rx_seq, tx_seq);
-        let hash_len = hash_len(suite);
-        copy_exact(&mut session.rx.secret[..hash_len], rx_secret)?;
-        copy_exact(&mut session.tx.secret[..hash_len], tx_secret)?;
+        session.set_secrets(client_secret, server_secret)?;
         Ok(session)
+    }
+
+    /// A session like that of [`Session::tls13`] before the first record, made in its box: the box
+    /// may be moved, and no copy of the secrets is left behind.
+    ///
+    /// # Errors
+    /// [`RecordFault::KeyLength`], likewise.
+    pub fn boxed_tls13(
+        role: Role,
+        suite: Suite,
+        client_secret: &[u8],
+        server_secret: &[u8],
+    ) -> Result<Box<Session>, RecordFault> {
+        let mut session = Box::new(Session::blank(role, suite, Version::Tls13, 0, 0));
+        session.set_secrets(client_secret, server_secret)?;
+        Ok(session)
+    }
+
+    fn set_secrets(&mut self, client: &[u8], server: &[u8]) -> Result<(), RecordFault> {
+        let (rx, tx) = match self.role {
+            Role::Server => (client, server),
+            Role::Client => (server, client),
+        };
+        let hash_len = hash_len(self.suite);
+        copy_exact(&mut self.rx.secret[..hash_len], rx)?;
+        copy_exact(&mut self.tx.secret[..hash_len], tx)
     }
 
     /// A TLS 1.2 session from the key and 12-byte iv of each direction, and the sequence numbers
@@ -148,14 +168,38 @@ impl Session {
         tx_seq: u64,
     ) -> Result<Session, RecordFault> {
         let mut session = Session::blank(role, suite, Version::Tls12, rx_seq, tx_seq);
-        let key_len = key_len(suite);
-        for (secret, key, iv) in
-            [(&mut session.rx.secret, rx_key, rx_iv), (&mut session.tx.secret, tx_key, tx_iv)]
-        {
-            copy_exact(&mut secret[..key_len], key)?;
-            copy_exact(&mut secret[TLS12_IV_AT..][..IV_BYTES], iv)?;
-        }
+        session.set_keys([(rx_key, rx_iv), (tx_key, tx_iv)])?;
         Ok(session)
+    }
+
+    /// A session like that of [`Session::tls12`], made in its box, as by [`Session::boxed_tls13`].
+    /// The key, the iv and the sequence number of each direction, receiving first.
+    ///
+    /// # Errors
+    /// [`RecordFault::KeyLength`], likewise.
+    pub fn boxed_tls12(
+        role: Role,
+        suite: Suite,
+        [(rx_key, rx_iv, rx_seq), (tx_key, tx_iv, tx_seq)]: [(&[u8], &[u8], u64); 2],
+    ) -> Result<Box<Session>, RecordFault> {
+        let mut session = Box::new(Session::blank(role, suite, Version::Tls12, rx_seq, tx_seq));
+        session.set_keys([(rx_key, rx_iv), (tx_key, tx_iv)])?;
+        Ok(session)
+    }
+
+    fn set_keys(&mut self, [rx, tx]: [(&[u8], &[u8]); 2]) -> Result<(), RecordFault> {
+        let key_len = key_len(self.suite);
+        for (direction, (key, iv)) in [(&mut self.rx, rx), (&mut self.tx, tx)] {
+            copy_exact(&mut direction.secret[..key_len], key)?;
+            copy_exact(&mut direction.secret[TLS12_IV_AT..][..IV_BYTES], iv)?;
+        }
+        Ok(())
+    }
+
+    /// Moves it out of its box, which is wiped.
+    pub fn unboxed(mut self: Box<Self>) -> Session {
+        let blank = Session::blank(self.role, self.suite, self.version, 0, 0);
+        std::mem::replace(&mut *self, blank)
     }
 
     pub(crate) fn blank(

@@ -111,7 +111,9 @@ impl ClientHandshake {
 
     /// The record layer's session of a handshake that is done, and rustls' end of it where tickets
     /// may follow, as in TLS 1.3 (RFC 8446 section 4.6.1). `None`: it has no such secrets.
-    pub fn finish(self) -> Option<(Session, Option<Self>)> {
+    ///
+    /// The session is boxed: a move of its own would leave a copy that is not wiped.
+    pub fn finish(self) -> Option<(Box<Session>, Option<Self>)> {
         match self.tls.protocol_version()? {
             ProtocolVersion::TLSv1_3 => Some((self.session13()?, Some(self))),
             _ => Some((session12(self.tls)?, None)),
@@ -120,20 +122,21 @@ impl ClientHandshake {
 
     /// Each direction begins with the number 0: rustls was given no record that followed the
     /// server's Finished, and has sealed none after its own.
-    fn session13(&self) -> Option<Session> {
+    fn session13(&self) -> Option<Box<Session>> {
         let TrafficSecrets { client, server, .. } = &self.secrets;
         let suite = tls13_suite(self.tls.negotiated_cipher_suite()?)?;
-        Session::tls13(Role::Client, suite, client, server, 0, 0).ok()
+        Session::boxed_tls13(Role::Client, suite, client, server).ok()
     }
 }
 
 /// The session of a TLS 1.2 connection, at the numbers where rustls stopped.
-fn session12(tls: ClientConnection) -> Option<Session> {
+fn session12(tls: ClientConnection) -> Option<Box<Session>> {
     let keys = tls.dangerous_extract_secrets().ok()?;
     let ((tx_seq, tx), (rx_seq, rx)) = (&keys.tx, &keys.rx);
     let (suite, tx_key, tx_iv) = parts(tx)?;
     let (_, rx_key, rx_iv) = parts(rx)?;
-    Session::tls12(Role::Client, suite, rx_key, rx_iv, tx_key, tx_iv, *rx_seq, *tx_seq).ok()
+    let directions = [(rx_key, rx_iv, *rx_seq), (tx_key, tx_iv, *tx_seq)];
+    Session::boxed_tls12(Role::Client, suite, directions).ok()
 }
 
 /// True if it may be the header of a record: of a type that exists, and of any version.

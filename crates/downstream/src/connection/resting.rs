@@ -14,7 +14,7 @@ use http::Method;
 use http::uri::PathAndQuery;
 use serde::{Deserialize, Serialize};
 
-use super::resting_tls::{TlsV1, exported};
+use super::resting_tls::{TlsV1, no_export};
 use super::trace::RestingTrace;
 
 /// The version of the form. It stands in the first byte, with bits that say what is behind.
@@ -222,7 +222,6 @@ impl RestingExchange {
     /// Appends its form, which may hold secrets.
     pub fn pack(&self, out: &mut Vec<u8>) {
         let Self { facts, state, tls } = self;
-        let exported = exported(tls.as_ref());
         let form = ExchangeV1 {
             began_ms: facts.began_ms,
             method: facts.method.as_ref().map(Method::as_str),
@@ -242,7 +241,7 @@ impl RestingExchange {
         }
         // The last one: if the form grew later, it would leave a copy that is not wiped.
         if let Some(tls) = tls {
-            append(&TlsV1::of(tls, &exported), out);
+            append(&TlsV1::of(tls, &mut no_export()), out);
         }
     }
 

@@ -72,18 +72,16 @@ enum NameV1<'a> {
     Other(&'a str),
 }
 
-/// Exports the session of a connection at rest, if it has one.
-pub fn exported(tls: Option<&RestingTls>) -> Exported {
-    let mut exported = Zeroizing::new([0; EXPORT_BYTES]);
-    if let Some(tls) = tls {
-        tls.session.export(&mut exported);
-    }
-    exported
+/// The place of an exported session. It is filled where it stays: a move would leave a copy that is
+/// not wiped.
+pub fn no_export() -> Exported {
+    Zeroizing::new([0; EXPORT_BYTES])
 }
 
 impl<'a> TlsV1<'a> {
-    /// The form of a connection with this export.
-    pub fn of(tls: &'a RestingTls, exported: &'a Exported) -> Self {
+    /// The form of a connection, which is exported here.
+    pub fn of(tls: &'a RestingTls, exported: &'a mut Exported) -> Self {
+        tls.session.export(exported);
         let (state, rest) = exported.split_at(STATE_BYTES);
         let (receives, sends) = rest.split_at(NUMBER_BYTES + SECRET_BYTES);
         let number = |bytes: &[u8]| bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
@@ -101,7 +99,7 @@ impl<'a> TlsV1<'a> {
 
     /// The connection. `None`: no connection rests so.
     pub fn tls(&self) -> Option<RestingTls> {
-        let mut exported = Zeroizing::new([0; EXPORT_BYTES]);
+        let mut exported = no_export();
         let (state, rest) = exported.split_at_mut(STATE_BYTES);
         let (receives, sends) = rest.split_at_mut(NUMBER_BYTES + SECRET_BYTES);
         fill(state, self.state)?;
@@ -112,7 +110,7 @@ impl<'a> TlsV1<'a> {
             first.copy_from_slice(&number.to_be_bytes());
             fill(behind, secret)?;
         }
-        let session = Box::new(Session::import(&exported[..]).ok()?);
+        let session = Session::boxed_import(&exported[..]).ok()?;
         let is_open = !session.read_closed() && !session.write_closed();
         if session.role() != Role::Client || !is_open {
             return None;
@@ -212,7 +210,8 @@ mod tests {
     }
 
     fn packed(tls: &RestingTls) -> Vec<u8> {
-        bytes(&TlsV1::of(tls, &exported(Some(tls))))
+        let mut exported = no_export();
+        bytes(&TlsV1::of(tls, &mut exported))
     }
 
     fn unpacked(form: &[u8]) -> Option<RestingTls> {
@@ -255,9 +254,9 @@ mod tests {
         ended.session.alert(&mut eyelet_record::Keys::new(), alert::CLOSE_NOTIFY);
         assert!(unpacked(&packed(&ended)).is_none());
         let one = tls(suite, 32);
-        let exported = exported(Some(&one));
         let form = |change: fn(&mut TlsV1<'_>)| {
-            let mut form = TlsV1::of(&one, &exported);
+            let mut exported = no_export();
+            let mut form = TlsV1::of(&one, &mut exported);
             change(&mut form);
             unpacked(&bytes(&form))
         };

@@ -125,7 +125,7 @@ pub async fn shake(
         sealed_in: received.to_vec(),
         is_fresh: true,
         tickets: tickets.map(Box::new),
-        ..TlsSocket::new(plain, Box::new(session), info)
+        ..TlsSocket::new(plain, session, info)
     })
 }
 

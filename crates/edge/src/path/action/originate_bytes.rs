@@ -149,7 +149,7 @@ impl Shaking {
         let mut flow = Flow::default();
         flow.hold_partial(&incoming);
         flow.hold(CLIENT, &sealed);
-        Ok(Terminated { session, flow })
+        Ok(Terminated { session: session.unboxed(), flow })
     }
 
     /// Passes the client's bytes, until the upstream has sent a whole record or its end, or the
