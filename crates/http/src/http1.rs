@@ -3,7 +3,7 @@
 
 mod resting;
 
-pub use resting::{end_resting, has_switched, is_exchange};
+pub use resting::{end_resting, has_switched, has_tls, is_exchange, rest_wait};
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -69,8 +69,8 @@ pub async fn serve(
     let (reason, last) = loop {
         if let Some(exchange) = exchange.take() {
             let exchange = match resting::read(&exchange) {
-                Some((rested, exchange)) if exchange.state.has_switched() => {
-                    let idle = resting::idle(&client, &rested);
+                Some((_, exchange)) if exchange.state.has_switched() => {
+                    let idle = client.handle.idle();
                     let resumed = Box::pin(switched::resume(client, served, exchange, idle));
                     return resumed.await.map_or((), |rests| resting::rest_switched(*rests));
                 }

@@ -46,7 +46,9 @@ use rested::take_rested;
 use tasks::{StreamJob, StreamWork};
 use zeroize::Zeroizing;
 
-pub use parked::{answer_parked, end_resting, has_streams, last_bytes, pack_state};
+pub use parked::{
+    answer_parked, end_resting, has_streams, has_tls, last_bytes, pack_state, rest_wait,
+};
 pub use tasks::end_unused_tasks;
 
 /// Concurrent streams: the least that RFC 9113 6.5.2 recommends.

@@ -18,11 +18,12 @@ pub use http2::{answer_parked, last_bytes, pack_state};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use eyelet_engine::relay::terminate::Terminated;
 use eyelet_engine::relay::{Flow, KeptExchanges};
-use eyelet_engine::worker::Handle;
-use eyelet_memory::budget::{Budget, Counted, HTTP2_BYTES};
+use eyelet_engine::worker::{Handle, Settings};
+use eyelet_memory::budget::{Budget, Counted, HTTP2_BYTES, UPSTREAM_BYTES, UPSTREAM_TLS_BYTES};
 use eyelet_telemetry::info::ConnectionInfo;
 use eyelet_telemetry::reason::Reason;
 
@@ -41,6 +42,25 @@ pub fn forget_unused(budget: &Arc<Budget>) {
 /// True if what rests of a connection of HTTP/1.1 has switched protocols.
 pub fn has_switched(exchange: &[u8]) -> bool {
     http1::has_switched(exchange)
+}
+
+/// Returns how long what rests on a parked connection may be idle.
+pub fn rest_wait(resting: KeptExchanges<'_>, settings: &Settings) -> Duration {
+    let wait = match resting {
+        KeptExchanges::Exchange(form) => http1::rest_wait(form, settings),
+        KeptExchanges::Streams(state) => http2::rest_wait(state, settings),
+    };
+    // What cannot be read does not go on for longer than a body.
+    wait.unwrap_or(settings.body_timeout)
+}
+
+/// Bytes that an upstream of what rests on a parked connection takes at most once it goes on.
+pub fn upstream_bytes(resting: KeptExchanges<'_>) -> usize {
+    let has_tls = match resting {
+        KeptExchanges::Exchange(form) => http1::has_tls(form),
+        KeptExchanges::Streams(state) => http2::has_tls(state),
+    };
+    if has_tls { UPSTREAM_TLS_BYTES } else { UPSTREAM_BYTES }
 }
 
 /// Writes the access lines of what rests on a connection that has ended while it was parked.

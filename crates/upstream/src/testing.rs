@@ -19,7 +19,8 @@ pub fn worker() -> Rc<Worker> {
     let settings = Settings {
         idle_timeout: Duration::from_secs(300),
         state_idle_timeout: Duration::from_secs(300),
-        exchange_timeout: Duration::from_secs(300),
+        body_timeout: Duration::from_secs(300),
+        upstream_timeout: Duration::from_secs(300),
         shed_idle: false,
         drain_timeout: Duration::from_secs(1),
         connections_max: 10,

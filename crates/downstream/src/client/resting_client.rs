@@ -5,13 +5,12 @@ use eyelet_http1::body::{Decoder, DecoderPlace, Encoder};
 
 use crate::connection::resting::{PlaceV1, append};
 
-/// Bits of the first byte. The values of the last two follow it.
+/// Bits of the first byte. The values of the last one follow it.
 const CHUNKED: u8 = 1;
 const CLOSES: u8 = 1 << 1;
 const HTTP10: u8 = 1 << 2;
 const HAS_BODY: u8 = 1 << 3;
-const HAS_CLOCK: u8 = 1 << 4;
-const ALL_BITS: u8 = (1 << 5) - 1;
+const ALL_BITS: u8 = (1 << 4) - 1;
 
 /// The client's side of an exchange that rests. That of HTTP/2 frames itself, and is the default.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,25 +24,11 @@ pub struct RestingClient {
     /// Where the decoder of the request's body is, and the bytes of chunk extensions so far.
     /// `None`: the body has ended.
     pub body: Option<(DecoderPlace, usize)>,
-    /// Where the engine's clock differs from the exchange's.
-    pub clock: Option<RestingClock>,
-}
-
-/// The time for which nothing had moved when an exchange was parked, and the one for which its
-/// connection counted as idle instead. By the second one the deadline of the engine is that of the
-/// exchange. In milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RestingClock {
-    /// The time for which nothing had moved.
-    pub idle_ms: u64,
-    /// The time for which the connection counted as idle.
-    pub noted_ms: u64,
 }
 
 impl Default for RestingClient {
     fn default() -> Self {
-        let encoder = Encoder::Plain;
-        Self { encoder, closes: false, is_http10: false, body: None, clock: None }
+        Self { encoder: Encoder::Plain, closes: false, is_http10: false, body: None }
     }
 }
 
@@ -54,15 +39,11 @@ impl RestingClient {
         let bits = bit(self.encoder == Encoder::Chunked, CHUNKED)
             | bit(self.closes, CLOSES)
             | bit(self.is_http10, HTTP10)
-            | bit(self.body.is_some(), HAS_BODY)
-            | bit(self.clock.is_some(), HAS_CLOCK);
+            | bit(self.body.is_some(), HAS_BODY);
         out.push(bits);
         if let Some((place, extension_bytes)) = self.body {
             let extension_bytes = u32::try_from(extension_bytes).unwrap_or(u32::MAX);
             append(&(PlaceV1::from(place), extension_bytes), out);
-        }
-        if let Some(RestingClock { idle_ms, noted_ms }) = self.clock {
-            append(&(idle_ms, noted_ms), out);
         }
     }
 
@@ -72,7 +53,7 @@ impl RestingClient {
         if bits & !ALL_BITS != 0 {
             return None;
         }
-        let (mut body, mut clock) = (None, None);
+        let mut body = None;
         if bits & HAS_BODY != 0 {
             let ((place, extension_bytes), behind): ((PlaceV1, u32), _) =
                 postcard::take_from_bytes(form).ok()?;
@@ -80,15 +61,11 @@ impl RestingClient {
             Decoder::at(place.0, place.1)?;
             (body, form) = (Some(place), behind);
         }
-        if bits & HAS_CLOCK != 0 {
-            let ((idle_ms, noted_ms), behind) = postcard::take_from_bytes(form).ok()?;
-            (clock, form) = (Some(RestingClock { idle_ms, noted_ms }), behind);
-        }
         let encoder = if bits & CHUNKED == 0 { Encoder::Plain } else { Encoder::Chunked };
         let (closes, is_http10) = (bits & CLOSES != 0, bits & HTTP10 != 0);
         // No end of a connection ends a request.
         let is_request = !matches!(body, Some((DecoderPlace::UntilClose, _)));
-        is_request.then_some((Self { encoder, closes, is_http10, body, clock }, form))
+        is_request.then_some((Self { encoder, closes, is_http10, body }, form))
     }
 }
 
@@ -100,14 +77,13 @@ mod tests {
     /// Another process may have written them, of any release since version 6 of messages.
     #[test]
     fn stored_forms_are_read_for_ever() {
-        let clock = Some(RestingClock { idle_ms: 1_000, noted_ms: 31_000 });
         let body = Some((DecoderPlace::Chunk(300), 2));
         let default = RestingClient::default();
         for (stored, client) in [
             (&b"\x00"[..], default),
             (b"\x03", RestingClient { encoder: Encoder::Chunked, closes: true, ..default }),
             (b"\x08\x03\xac\x02\x02", RestingClient { body, ..default }),
-            (b"\x14\xe8\x07\x98\xf2\x01", RestingClient { is_http10: true, clock, ..default }),
+            (b"\x04", RestingClient { is_http10: true, ..default }),
         ] {
             let mut form = Vec::new();
             client.pack(&mut form);
@@ -122,7 +98,7 @@ mod tests {
     #[test]
     fn what_no_client_has_is_not_read() {
         let past = [&[HAS_BODY, 3][..], &[0xff; 9], &[1, 0]].concat();
-        for form in [&[1 << 5][..], &[HAS_BODY, 1, 0], &[HAS_BODY, 6, 0], &past] {
+        for form in [&[1 << 4][..], &[HAS_BODY, 1, 0], &[HAS_BODY, 6, 0], &past] {
             assert!(RestingClient::unpack(form).is_none(), "{form:?}");
         }
     }

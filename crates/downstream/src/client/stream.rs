@@ -447,7 +447,6 @@ impl Http1Stream<'_> {
             closes: self.close,
             is_http10: self.version == Version::HTTP_10,
             body: self.decoder.place(),
-            clock: None,
         })
     }
 

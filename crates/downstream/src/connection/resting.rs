@@ -2,8 +2,11 @@
 //! its client's side is framed nor who keeps it. Packed, it is what a parked connection holds of
 //! it, and what another process gets: docs/handover-format.md describes the form.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 use eyelet_compress::WhyNot;
+use eyelet_engine::worker::Settings;
 use eyelet_http1::body::{Decoder, DecoderPlace, Encoder};
 use eyelet_http1::boundary::Boundary;
 use eyelet_http1::head::METHOD_BYTES_MAX;
@@ -105,6 +108,43 @@ impl RestingState {
             Self::AwaitsHead(..) | Self::Switched(_) => 0,
             Self::PassesDown(_, download) => download.passed,
             Self::WebSocket(websocket) => websocket.passed,
+        }
+    }
+}
+
+/// True if TLS goes to the upstream of an exchange in this form.
+pub fn has_tls(form: &[u8]) -> bool {
+    form.first().is_some_and(|bits| bits & HAS_TLS != 0)
+}
+
+/// The timeout that bounds how long nothing of an exchange moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestTimeout {
+    /// `body_timeout`.
+    Body,
+    /// `upstream_timeout`: its request is sent, and its response has not begun.
+    Upstream,
+    /// `idle_timeout`: it is a WebSocket, or has switched protocols.
+    Idle,
+}
+
+impl RestTimeout {
+    /// That of an exchange in its form, of which nothing is copied. `None`: it is none.
+    pub fn of(form: &[u8]) -> Option<Self> {
+        let (form, _): (ExchangeV1<'_>, _) = postcard::take_from_bytes(form.get(1..)?).ok()?;
+        Some(match form.state {
+            StateV1::AwaitsHead { upload: UploadV1::Sent, .. } => Self::Upstream,
+            StateV1::AwaitsHead { .. } | StateV1::PassesDown { .. } => Self::Body,
+            StateV1::WebSocket { .. } | StateV1::Switched(_) => Self::Idle,
+        })
+    }
+
+    /// Its value.
+    pub fn by(self, settings: &Settings) -> Duration {
+        match self {
+            Self::Body => settings.body_timeout,
+            Self::Upstream => settings.upstream_timeout,
+            Self::Idle => settings.idle_timeout,
         }
     }
 }

@@ -5,11 +5,12 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use eyelet_engine::departure::Departure;
 use eyelet_engine::park;
 use eyelet_engine::relay::{KeptExchanges, Relay};
-use eyelet_engine::worker::{Handle, Program, Task, Update};
+use eyelet_engine::worker::{Handle, Program, Settings, Task, Update};
 use eyelet_http::{WokenConnection, check};
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
 use eyelet_memory::packed::PackedBytes;
@@ -104,6 +105,14 @@ impl Program for Service {
 
     fn ends_with_rule(&self, exchange: &[u8]) -> bool {
         eyelet_http::has_switched(exchange)
+    }
+
+    fn rest_wait(&self, resting: KeptExchanges<'_>, settings: &Settings) -> Duration {
+        eyelet_http::rest_wait(resting, settings)
+    }
+
+    fn upstream_bytes(&self, resting: KeptExchanges<'_>) -> usize {
+        eyelet_http::upstream_bytes(resting)
     }
 
     fn end_resting(&self, info: ConnectionInfo, resting: KeptExchanges<'_>, end: &End) {

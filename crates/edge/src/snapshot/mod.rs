@@ -318,7 +318,8 @@ fn settings(config: &Config, workers: usize, budget: &Budget) -> Settings {
     Settings {
         idle_timeout: limits.idle_timeout,
         state_idle_timeout: config.http.http2_idle_timeout,
-        exchange_timeout: config.http.body_timeout,
+        body_timeout: config.http.body_timeout,
+        upstream_timeout: config.http.upstream_timeout,
         shed_idle: limits.shed_idle,
         drain_timeout: limits.drain_timeout,
         connections_max: bounds.connections_max(),

@@ -18,7 +18,7 @@ use crate::table::further::further_bytes;
 use crate::table::{EndCause, Phase, Slot, SlotState};
 use crate::worker::queues::{self, IdleKind};
 use crate::worker::{Handle, Worker};
-use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted, STREAM_BYTES, TASK_BYTES_MAX};
+use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted, TASK_BYTES_MAX};
 use eyelet_memory::slab::Key;
 use eyelet_record::alert::CLOSE_NOTIFY;
 use eyelet_telemetry::info::{ConnectionInfo, End, Parked};
@@ -145,12 +145,9 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
             let answer: relay::AnswerParked<'_> = &|state, bytes, out| {
                 worker.program().map_or(0, |program| program.answer(state, bytes, out))
             };
-            let mut progress =
-                relay::run(counted.relay, &mut sockets, counted.info, buffers, answer);
+            let progress = relay::run(counted.relay, &mut sockets, counted.info, buffers, answer);
             drop(counted);
-            if is_called && progress.goes_on() {
-                progress = Progress::Dial;
-            }
+            let progress = if is_called && progress.goes_on() { Progress::Dial } else { progress };
             if let Some(since) = relay.flow().note_holding(now)
                 && upstream.is_some()
                 && relay.flow().begins_to_hold()
@@ -162,7 +159,9 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
             }
             // An exchange that rests has not read them here.
             let is_taken = relay.has_exchange() && relay.flow().untaken() < untaken;
-            let has_moved = (moved != info.moved() || is_taken) && progress != Progress::Dial;
+            // A PING moves no stream, and each has a deadline of its own.
+            let may_move = progress != Progress::Dial && !relay.flow().has_streams();
+            let has_moved = may_move && (moved != info.moved() || is_taken);
             let moved = has_moved.then(|| idle_for(worker, relay, info.is_settled()));
             let is_full = |side| !ready.any(side, WRITE);
             (progress, moved, is_full(CLIENT) || upstream.is_some() && is_full(UPSTREAM))
@@ -225,8 +224,9 @@ fn dial(worker: &Rc<Worker>, key: Key) {
     let handle = Handle::woken(worker.clone(), key, since);
     let Some(program) = worker.program() else { return };
     // The others of this turn are woken before its task has run and counted what it holds.
-    let streams = worker.table.borrow().further_count(key) * STREAM_BYTES;
-    let bytes = program.task_bytes(&info.decided) + relay.flow().held_bytes() + streams;
+    let further = worker.table.borrow().further_count(key);
+    let resting = rest::wake_bytes(worker, further, relay.flow());
+    let bytes = program.task_bytes(&info.decided) + relay.flow().held_bytes() + resting;
     let counted = Counted::new(&worker.process.budget, bytes);
     tokio::task::spawn_local(program.woken(handle, info, relay, counted));
 }
@@ -259,8 +259,13 @@ fn goes_on_until(worker: &Worker, key: Key, reason: &Reason) -> Option<EndCause>
 
 /// Bytes that the tasks of a parked connection take once it wakes, at most.
 fn wake_bytes(worker: &Worker, key: Key) -> usize {
-    // Each stream that rests goes on.
-    ACTIVE_BYTES + TASK_BYTES_MAX + worker.table.borrow().further_count(key) * STREAM_BYTES
+    let table = &mut *worker.table.borrow_mut();
+    let further = table.further_count(key);
+    let resting = match table.slot(key).map(|slot| &mut slot.state) {
+        Some(SlotState::Parked { relay, .. }) => rest::wake_bytes(worker, further, relay.flow()),
+        _ => 0,
+    };
+    ACTIVE_BYTES + TASK_BYTES_MAX + resting
 }
 
 /// True if there is room for the tasks of a parked connection. Nobody else ends for them.
@@ -289,7 +294,7 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
     }
     let (source, task_bytes) = {
         let mut table = worker.table.borrow_mut();
-        let stream_bytes = table.further_count(key) * STREAM_BYTES;
+        let further = table.further_count(key);
         let is_called = table.is_further_ready(key);
         let Some(Slot { client, upstream, ready, state, .. }) = table.slot(key) else {
             return false;
@@ -307,10 +312,11 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
         if !needs_task {
             return false;
         }
+        let resting = rest::wake_bytes(worker, further, relay.flow());
         let shared = worker.shared.borrow();
         let needs = |decided| worker.program().map(|program| program.task_bytes(decided));
         let task_bytes = info.decided(&shared).and_then(needs).unwrap_or(0);
-        (info.client_ip(), task_bytes + stream_bytes)
+        (info.client_ip(), task_bytes + resting)
     };
     if worker.make_room_to_wake(key, source, ACTIVE_BYTES + task_bytes) {
         return false;

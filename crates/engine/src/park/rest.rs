@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use eyelet_memory::budget::STREAM_BYTES;
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::info::Parked;
 
@@ -49,22 +50,39 @@ pub(crate) fn left(wait: Duration, idle: Duration, key: Key) -> Duration {
 
 /// Time until an idle parked connection is due: to settle, or to be closed.
 pub(crate) fn idle_for(worker: &Worker, relay: &mut Relay, settled: bool) -> Duration {
-    wait_for(&worker.settings.get(), relay, settled)
+    wait_for((worker, &worker.settings.get()), relay, settled)
 }
 
 /// The same by these settings.
-pub(crate) fn wait_for(settings: &Settings, relay: &mut Relay, settled: bool) -> Duration {
+pub(crate) fn wait_for(
+    (worker, settings): (&Worker, &Settings),
+    relay: &mut Relay,
+    settled: bool,
+) -> Duration {
+    if let Some(resting) = relay.flow().resting() {
+        // It never settles: each wake of it costs a task.
+        let program = worker.program();
+        return program
+            .map_or(settings.body_timeout, |program| program.rest_wait(resting, settings));
+    }
     let idle_timeout = idle_timeout(settings, relay.flow());
     if settled { idle_timeout } else { idle_timeout.min(SETTLE) }
 }
 
-/// How long a parked connection may move no byte.
+/// How long a parked connection may move no byte on which nothing rests.
 pub(crate) fn idle_timeout(settings: &Settings, flow: &Flow) -> Duration {
     match flow.is_between_requests() {
         true => settings.state_idle_timeout,
-        false if flow.exchange().is_some() => settings.exchange_timeout,
         false => settings.idle_timeout,
     }
+}
+
+/// Bytes that what rests takes once it goes on, beside the task of its connection. So many streams
+/// have upstreams of their own.
+pub(crate) fn wake_bytes(worker: &Worker, streams: usize, flow: &Flow) -> usize {
+    let Some(resting) = flow.resting() else { return 0 };
+    let upstream_bytes = worker.program().map_or(0, |program| program.upstream_bytes(resting));
+    streams * STREAM_BYTES + streams.max(1) * upstream_bytes
 }
 
 /// The tick since which a parked connection is idle.

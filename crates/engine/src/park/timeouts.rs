@@ -1,4 +1,4 @@
-//! A reload that changes `idle_timeout` or `http2_idle_timeout`: the deadlines of parked
+//! A reload that changes how long a connection may move no byte: the deadlines of parked
 //! connections follow. The drain computes from a deadline how long a connection has been idle.
 
 use std::rc::Rc;
@@ -11,7 +11,8 @@ use crate::worker::{Settings, Worker};
 pub fn take_settings(worker: &Rc<Worker>, settings: Settings) {
     let before = worker.settings.replace(settings);
     let timeouts = |settings: &Settings| {
-        (settings.idle_timeout, settings.state_idle_timeout, settings.exchange_timeout)
+        let resting = [settings.body_timeout, settings.upstream_timeout];
+        (settings.idle_timeout, settings.state_idle_timeout, resting)
     };
     if timeouts(&before) == timeouts(&settings) {
         return;
@@ -25,7 +26,7 @@ pub fn take_settings(worker: &Rc<Worker>, settings: Settings) {
         };
         let is_settled = info.is_settled();
         let [due, wait] =
-            [&before, &settings].map(|settings| wait_for(settings, relay, is_settled));
+            [&before, &settings].map(|settings| wait_for((worker, settings), relay, is_settled));
         let idle = table.since_due_in(key, due);
         table.due_in(key, rest::left(wait, idle, key));
     }

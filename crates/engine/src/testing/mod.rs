@@ -23,7 +23,8 @@ const MEMORY_BYTES: usize = 64 << 20;
 pub const SETTINGS: Settings = Settings {
     idle_timeout: Duration::from_secs(300),
     state_idle_timeout: Duration::from_secs(300),
-    exchange_timeout: Duration::from_secs(300),
+    body_timeout: Duration::from_secs(300),
+    upstream_timeout: Duration::from_secs(300),
     shed_idle: false,
     drain_timeout: Duration::from_secs(1),
     connections_max: 1_000,

@@ -90,6 +90,17 @@ pub trait Program {
     /// exchange. That of the connection follows.
     fn end_resting(&self, _info: ConnectionInfo, _resting: KeptExchanges<'_>, _end: &End) {}
 
+    /// Returns how long what rests on a connection may be idle. The time counts from when the
+    /// connection was parked, or since before then if its task has noted so: [`Handle::note_idle`].
+    fn rest_wait(&self, _resting: KeptExchanges<'_>, settings: &Settings) -> Duration {
+        settings.body_timeout
+    }
+
+    /// Bytes that an upstream of what rests takes at most once its exchange goes on.
+    fn upstream_bytes(&self, _resting: KeptExchanges<'_>) -> usize {
+        0
+    }
+
     /// True if what rests of a connection of HTTP/1.1 ends with the rule that decided it, where
     /// `reload_ends_removed` says so: it has switched protocols.
     fn ends_with_rule(&self, _exchange: &[u8]) -> bool {

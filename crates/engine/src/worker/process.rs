@@ -16,8 +16,10 @@ pub struct Settings {
     pub idle_timeout: Duration,
     /// The time that one with a state of the program may: [`crate::relay::Flow::keep_state`].
     pub state_idle_timeout: Duration,
-    /// The time that an exchange that rests may: [`crate::relay::Flow::keep_exchange`].
-    pub exchange_timeout: Duration,
+    /// The time that a body may: [`crate::worker::Program::rest_wait`].
+    pub body_timeout: Duration,
+    /// The time that a request may that waits for its response, likewise.
+    pub upstream_timeout: Duration,
     /// True if idle connections are ended for new ones when memory is short.
     pub shed_idle: bool,
     /// The time for which a drain waits for busy connections.

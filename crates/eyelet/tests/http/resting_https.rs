@@ -266,6 +266,17 @@ fn a_websocket_at_rest_is_bounded_by_idle_timeout() {
 }
 
 #[test]
+fn a_reload_of_idle_timeout_reaches_a_websocket_at_rest() {
+    let scene = Scene::new(ALL_VERSIONS, "[limits]\nidle_timeout = \"30m\"\n");
+    let (mut client, _app) = scene.chat();
+    scene.rest(1);
+    scene.web.reload("\"30m\"", "\"3s\"");
+    assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    let said = scene.web.edge.line("the connection", |line| line["http"].is_null());
+    assert_eq!(said["reason"], "idle_timeout", "{said}");
+}
+
+#[test]
 fn a_drain_ends_a_websocket_at_rest_with_1001() {
     let mut scene = Scene::new(ALL_VERSIONS, "[limits]\ndrain_timeout = \"10m\"\n");
     let (mut client, mut app) = scene.chat();

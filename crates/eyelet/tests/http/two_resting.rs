@@ -255,6 +255,25 @@ fn pings_do_not_wake_it_and_a_stream_is_bounded_by_its_own_time() {
     assert_eq!(said["reason"], "body_timeout", "{said}");
 }
 
+/// The deadline of each stream follows a reload, although the connection has one for all.
+#[test]
+fn a_reload_of_body_timeout_reaches_streams_at_rest() {
+    let scene = Scene::new("[http]\nbody_timeout = \"30m\"\n");
+    run(async {
+        let mut two = scene.web.connect_two().await;
+        let mut chat = scene.chat(&mut two).await;
+        let mut events = scene.ask(&mut two, EVENTS).await;
+        events.event("data: 1\n\n").await;
+        scene.rest(1).await;
+        scene.web.reload("\"30m\"", "\"3s\"");
+        let cut = events.receive.data().await.unwrap().unwrap_err();
+        assert_eq!(cut.reason(), Some(h2::Reason::INTERNAL_ERROR), "{cut}");
+        scene.rest(1).await;
+        chat.hear("\u{1}\u{1}a").await;
+    });
+    assert_eq!(scene.web.request_line("/events")["reason"], "body_timeout");
+}
+
 /// A reload that keeps the rule changes nothing. One that removes it ends a WebSocket by close
 /// frames, and an event stream goes on to its end.
 #[test]

@@ -164,6 +164,25 @@ fn a_long_poll_at_rest_is_bounded_by_upstream_timeout() {
     }
 }
 
+/// Its own deadline has it wake, and a shorter timeout of other exchanges does not.
+#[test]
+fn a_long_poll_at_rest_wakes_only_to_end() {
+    let timeouts = "[http]\nbody_timeout = \"1s\"\nupstream_timeout = \"7s\"\n";
+    let mut asked = Asked::new(POLL, timeouts);
+    asked.rests();
+    let socket = asked.web.pki.folder.path().join("admin.sock");
+    let (mut wakes, mut was_parked) = (0, true);
+    until("its end", || {
+        let is_parked = listed(&socket)?.pop()?["state"] == "parked";
+        wakes += usize::from(was_parked && !is_parked);
+        was_parked = is_parked;
+        (asked.web.edge.count(|line| line["http"]["path"] == "/wait") == 1).then_some(())
+    });
+    assert!(wakes <= 1, "{wakes} wakes");
+    assert_eq!(hear(&mut asked.client, "GET").status, 504);
+    asked.goes_on();
+}
+
 #[test]
 fn an_end_of_either_side_is_passed_on_before_a_response() {
     let asked = Asked::new(POLL, "");

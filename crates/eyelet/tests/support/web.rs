@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use base64::Engine;
+use rustix::process::Signal;
 
 use super::client::Offer;
 use super::edge::LISTENER;
@@ -33,6 +34,17 @@ impl Web {
         let config = format!("workers = 1\n{LISTENER}{whole}\n{rule}");
         let edge = Edge::start_whole(&pki.folder, &config, |_| ());
         Self { edge, app, pki }
+    }
+
+    /// The first reload: a part of the configuration is another one.
+    pub fn reload(&self, from: &str, to: &str) {
+        let folder = std::fs::read_dir(self.pki.folder.path()).unwrap();
+        let mut files = folder.map(|file| file.unwrap().path());
+        let path = files.find(|path| path.extension().is_some_and(|end| end == "toml")).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.replace(from, to)).unwrap();
+        self.edge.signal(Signal::HUP);
+        self.edge.wait_log("configuration 2 serves");
     }
 
     /// A client of HTTP/1.1.

@@ -2,70 +2,50 @@
 //! sockets, and the exchange is packed bytes. Before them stands the client's side.
 
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::exchange::end::ExchangeEnd;
 use crate::exchange::rest::{ResumedExchange, resume};
 use crate::exchange::resting::{Resting, RestingSocket, end_rested};
 use crate::exchange::switched::SwitchedAtRest;
 use eyelet_downstream::client::io::ClientStream;
-use eyelet_downstream::client::resting_client::{RestingClient, RestingClock};
+use eyelet_downstream::client::resting_client::RestingClient;
 use eyelet_downstream::client::stream::Stream;
-use eyelet_downstream::clock::{self, ms};
-use eyelet_downstream::connection::resting::{RestingExchange, RestingState};
+use eyelet_downstream::clock;
+use eyelet_downstream::connection::resting::{self, RestTimeout, RestingExchange, RestingState};
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::park;
+use eyelet_engine::worker::Settings;
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::upstream::CountedAt;
 use zeroize::Zeroizing;
 
 /// Parks a connection whose exchange rests.
 pub fn rest(client: ClientStream, mut served: ServedConnection, resting: Resting) {
-    let (mut form, mut rested) = (Zeroizing::new(Vec::new()), resting.client);
-    let noted = note_clock(&mut rested, &served, (resting.since, resting.idle_max));
-    rested.pack(&mut form);
+    let (mut form, idle) = (Zeroizing::new(Vec::new()), clock::since(resting.since));
+    resting.client.pack(&mut form);
     let RestingSocket { socket, open } = resting.pack(&mut form);
     served.info.decided.counted_at = CountedAt::resting(open);
-    park(client, served, (socket, noted), &form);
+    park(client, served, (socket, idle), &form);
 }
 
 /// Parks a connection that has switched protocols.
 pub fn rest_switched(resting: SwitchedAtRest) {
     let SwitchedAtRest { client, served, socket, exchange, since } = resting;
-    let (mut form, mut rested) = (Zeroizing::new(Vec::new()), RestingClient::default());
-    let idle_timeout = served.worker.shared.config.limits.idle_timeout;
-    let noted = note_clock(&mut rested, &served, (since, idle_timeout));
-    rested.pack(&mut form);
+    let (mut form, idle) = (Zeroizing::new(Vec::new()), clock::since(since));
+    RestingClient::default().pack(&mut form);
     exchange.pack(&mut form);
-    park(client, served, (socket, noted), &form);
-}
-
-/// Notes the clock of an exchange that may be idle for so long, and was so since then. Returns how
-/// long its connection counts as idle.
-fn note_clock(
-    rested: &mut RestingClient,
-    served: &ServedConnection,
-    (since, idle_max): (Instant, Duration),
-) -> Duration {
-    // The engine has one timeout for all exchanges, and this one may have another.
-    let newest = served.worker.newer().unwrap_or_else(|| served.worker.clone());
-    let (timeout, idle) = (newest.shared.config.http.body_timeout, clock::since(since));
-    if idle_max == timeout {
-        return idle;
-    }
-    let noted = timeout.saturating_sub(idle_max.saturating_sub(idle));
-    rested.clock = Some(RestingClock { idle_ms: ms(idle), noted_ms: ms(noted) });
-    noted
+    park(client, served, (socket, idle), &form);
 }
 
 fn park(
     client: ClientStream,
     mut served: ServedConnection,
-    (socket, noted): (OwnedFd, Duration),
+    (socket, idle): (OwnedFd, Duration),
     form: &[u8],
 ) {
     client.handle.set_connected(socket);
-    client.handle.note_idle(noted);
+    client.handle.note_idle(idle);
     let preface = std::mem::take(&mut served.preface);
     let (handle, relay) = client.into_resting(preface, form.into());
     let mut info = served.end();
@@ -86,7 +66,7 @@ pub async fn go_on(
         return none();
     };
     let now = clock::now();
-    let since = now.checked_sub(idle(client, &rested)).unwrap_or(now);
+    let since = now.checked_sub(client.handle.idle()).unwrap_or(now);
     if !exchange.state.is_answered() {
         served.find_route(|| client.handle.local_address());
     }
@@ -104,16 +84,15 @@ fn none() -> (ExchangeEnd, bool) {
     (ExchangeEnd { client_lost: true, ..ExchangeEnd::default() }, true)
 }
 
-/// Returns how long nothing of an exchange has moved.
-pub fn idle(client: &ClientStream, rested: &RestingClient) -> Duration {
-    let counted = client.handle.idle();
-    match rested.clock {
-        None => counted,
-        Some(RestingClock { idle_ms, noted_ms }) => {
-            let slept = counted.saturating_sub(Duration::from_millis(noted_ms));
-            slept.saturating_add(Duration::from_millis(idle_ms))
-        }
-    }
+/// True if TLS goes to the upstream of an exchange.
+pub fn has_tls(form: &[u8]) -> bool {
+    RestingClient::unpack(form).is_some_and(|(_, exchange)| resting::has_tls(exchange))
+}
+
+/// Returns how long nothing of an exchange may move. `None`: it is none.
+pub fn rest_wait(form: &[u8], settings: &Settings) -> Option<Duration> {
+    let (_, exchange) = RestingClient::unpack(form)?;
+    Some(RestTimeout::of(exchange)?.by(settings))
 }
 
 /// Writes the access line of an exchange whose connection has ended while it was parked.

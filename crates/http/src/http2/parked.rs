@@ -8,9 +8,10 @@ use eyelet_h2::{H2Role, OpenStream, ParkedAnswer, ParkedConnection};
 use eyelet_memory::packed::{PackedBytes, SharedPieces};
 
 use eyelet_downstream::client::resting_stream::StreamFormV1;
-use eyelet_downstream::clock::{ms, now_ms};
-use eyelet_downstream::connection::resting::RestingExchange;
+use eyelet_downstream::clock::now_ms;
+use eyelet_downstream::connection::resting::{self, RestTimeout, RestingExchange};
 use eyelet_downstream::connection::served_connection::ServedConnection;
+use eyelet_engine::worker::Settings;
 use eyelet_telemetry::reason::Reason;
 use zeroize::Zeroizing;
 
@@ -44,7 +45,7 @@ pub fn last_bytes(state: &[u8]) -> Vec<u8> {
 pub fn pack_state(state: &[u8], sockets: usize, pieces: &Rc<SharedPieces>) -> Option<PackedBytes> {
     let (of_h2, forms) = split(state)?;
     let parked = ParkedConnection::from_bytes(of_h2).ok()?;
-    let streams = read_forms(forms)?.1;
+    let streams = read_forms(forms)?;
     let is_each = streams.len() == sockets && parked.streams() == sockets;
     let is_read = streams.iter().zip(parked.open_streams()).all(|(form, open)| rests(form, open));
     let is_served = parked.role() == Some(H2Role::Server) && is_each && is_read;
@@ -94,54 +95,74 @@ pub(super) fn split(state: &[u8]) -> Option<(&[u8], &[u8])> {
 /// Writes the access lines of the streams of a connection that has ended while it was parked. It
 /// reads one after the other: an end takes no memory for all of them.
 pub fn end_resting(served: &ServedConnection, state: &PackedBytes, reason: &Reason) {
-    // They stand behind all that is shared.
+    end_forms(served, forms_of(state), reason);
+}
+
+/// Returns how long the connection may be parked until the first of its streams is due.
+pub fn rest_wait(state: &PackedBytes, settings: &Settings) -> Option<Duration> {
+    let mut waits = each_form(forms_of(state)).map(|form| {
+        let idle_max = RestTimeout::of(form.exchange)?.by(settings);
+        Some(idle_max.saturating_sub(Duration::from_millis(form.idle_ms)))
+    });
+    let first = waits.next()??;
+    waits.try_fold(first, |least, wait| Some(least.min(wait?)))
+}
+
+/// True if TLS goes to an upstream of a stream that rests.
+pub fn has_tls(state: &PackedBytes) -> bool {
+    each_form(forms_of(state)).any(|form| resting::has_tls(form.exchange))
+}
+
+/// The forms of the streams of a parked connection, which stand behind all that is shared.
+fn forms_of(state: &PackedBytes) -> &[u8] {
     let behind = state.last().split_last_chunk::<LENGTH_BYTES>();
     let forms = behind.and_then(|(both, len)| {
         let len = usize::try_from(u32::from_be_bytes(*len)).ok()?;
         both.get(both.len().checked_sub(len)?..)
     });
-    end_forms(served, forms.unwrap_or_default(), reason);
+    forms.unwrap_or_default()
+}
+
+/// The forms of streams, one after the other, up to one that cannot be read.
+fn each_form(forms: &[u8]) -> impl Iterator<Item = StreamFormV1<'_>> {
+    let mut left = forms.strip_prefix(&[VERSION]).unwrap_or_default();
+    std::iter::from_fn(move || {
+        let (form, behind) = StreamFormV1::unpack(left)?;
+        left = behind;
+        Some(form)
+    })
 }
 
 /// Writes the access lines of streams with these forms.
 pub(super) fn end_forms(served: &ServedConnection, forms: &[u8], reason: &Reason) {
-    let Some((_, mut left)) = split_noted(forms) else { return };
-    while let Some((form, behind)) = StreamFormV1::unpack(left) {
+    for form in each_form(forms) {
         end_rested(served, form.exchange, form.name, reason.clone());
-        left = behind;
     }
 }
 
-/// Writes the forms of streams, and before them how long the connection counted as idle.
-pub(super) fn write_forms(noted: Duration, forms: &[StreamFormV1<'_>]) -> Zeroizing<Vec<u8>> {
+/// Writes the forms of streams.
+pub(super) fn write_forms(forms: &[StreamFormV1<'_>]) -> Zeroizing<Vec<u8>> {
     // It never grows: that would leave a copy of secrets that is not wiped.
-    let len = forms.iter().map(StreamFormV1::packed_len).sum::<usize>() + 1 + size_of::<u64>();
+    let len = forms.iter().map(StreamFormV1::packed_len).sum::<usize>() + 1;
     let mut out = Zeroizing::new(Vec::with_capacity(len));
     out.push(VERSION);
-    out.extend_from_slice(&ms(noted).to_be_bytes());
     forms.iter().for_each(|form| form.pack(&mut out));
     out
 }
 
 /// Reads what [`write_forms`] has written.
-pub(super) fn read_forms(forms: &[u8]) -> Option<(Duration, Vec<StreamFormV1<'_>>)> {
-    if forms.is_empty() {
-        return Some(Default::default());
-    }
-    let (noted, mut left) = split_noted(forms)?;
+pub(super) fn read_forms(forms: &[u8]) -> Option<Vec<StreamFormV1<'_>>> {
     let mut read = Vec::new();
+    if forms.is_empty() {
+        return Some(read);
+    }
+    let mut left = forms.strip_prefix(&[VERSION])?;
     while !left.is_empty() {
         let (form, behind) = StreamFormV1::unpack(left)?;
         read.push(form);
         left = behind;
     }
-    Some((noted, read))
-}
-
-/// Splits the forms from how long their connection counted as idle.
-fn split_noted(forms: &[u8]) -> Option<(Duration, &[u8])> {
-    let (noted, forms) = forms.strip_prefix(&[VERSION])?.split_first_chunk()?;
-    Some((Duration::from_millis(u64::from_be_bytes(*noted)), forms))
+    Some(read)
 }
 
 #[cfg(test)]

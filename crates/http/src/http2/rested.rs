@@ -23,14 +23,13 @@ pub fn take_rested(
     let counted_at = decided.counted_at.take();
     let mut open = counted_at.map(CountedAt::resumed).unwrap_or_default().into_iter();
     let sockets = handle.take_sockets();
-    let (noted, forms) = read_forms(forms)?;
+    let forms = read_forms(forms)?;
     let counts = forms.iter().map(|form| usize::from(form.open)).sum::<usize>();
     // In another process they count nowhere.
     let has_counts = counts == open.len();
     let upstream = decided.upstream.as_ref().map(|name| name.to_text());
     let upstream: Rc<str> = upstream.unwrap_or_default().into();
-    let slept = handle.idle().saturating_sub(noted);
-    let now = clock::now();
+    let (slept, now) = (handle.idle(), clock::now());
     let mut rested = Vec::with_capacity(forms.len());
     if forms.len() != sockets.len() {
         return None;

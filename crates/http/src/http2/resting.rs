@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use eyelet_downstream::client::http2::Http2Stream;
 use eyelet_downstream::client::resting_stream::{RestingStream, StreamFormV1};
-use eyelet_downstream::clock;
 use eyelet_downstream::connection::resting::RestingExchange;
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::park;
@@ -78,12 +77,12 @@ impl ServedStreams {
         let mut info = self.served.info_now();
         let (mut sockets, mut open, mut forms) = (Vec::new(), Vec::new(), Zeroizing::default());
         if !resting.is_empty() {
-            let noted = noted(&self.served, &resting);
-            self.client.handle.note_idle(noted);
+            // The streams say how long they were idle before.
+            self.client.handle.note_idle(Duration::ZERO);
             let upstream = info.decided.upstream.as_ref().map(|name| name.to_text());
             let streams = resting.iter().map(|(_, stream)| stream);
             let streams = streams.map(|stream| StreamFormV1::of(stream, upstream.as_deref()));
-            forms = write_forms(noted, &streams.collect::<Vec<_>>());
+            forms = write_forms(&streams.collect::<Vec<_>>());
         }
         let Some(state) = state.filter(|_| is_each) else { return self.end_unparked(&forms) };
         for (_, stream) in resting {
@@ -118,13 +117,4 @@ impl ServedStreams {
 fn rule(served: &ServedConnection) -> Option<&str> {
     let decided = &served.info.decided;
     decided.rule.map(|rule| decided.labels.rule(rule))
-}
-
-/// Returns how long the connection counts as idle, so that it is due with its first stream.
-fn noted(served: &ServedConnection, resting: &[(u32, RestingStream)]) -> Duration {
-    let left = |(_, stream): &(_, RestingStream)| {
-        stream.idle_max.saturating_sub(clock::since(stream.since))
-    };
-    let least = resting.iter().map(left).min().unwrap_or_default();
-    served.worker.shared.config.limits.idle_timeout.saturating_sub(least)
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use eyelet_balance::table::Table;
 use eyelet_config::{Config, Depth};
@@ -14,7 +14,7 @@ use eyelet_downstream::connection::worker::{Http, SharedHttp, WorkerConfiguratio
 use eyelet_engine::park;
 use eyelet_engine::relay::terminate::Terminated;
 use eyelet_engine::relay::{Flow, KeptExchanges, Relay};
-use eyelet_engine::worker::{Handle, Program, Task, Update, Worker};
+use eyelet_engine::worker::{Handle, Program, Settings, Task, Update, Worker};
 use eyelet_memory::budget::{Budget, Counted, HTTP2_BYTES};
 use eyelet_memory::packed::PackedBytes;
 use eyelet_recoding::SharedDictionaries;
@@ -232,6 +232,14 @@ impl Program for Edge {
 
     fn last_bytes(&self, state: &[u8]) -> Vec<u8> {
         crate::last_bytes(state)
+    }
+
+    fn rest_wait(&self, resting: KeptExchanges<'_>, settings: &Settings) -> Duration {
+        crate::rest_wait(resting, settings)
+    }
+
+    fn upstream_bytes(&self, resting: KeptExchanges<'_>) -> usize {
+        crate::upstream_bytes(resting)
     }
 
     fn end_resting(&self, info: ConnectionInfo, resting: KeptExchanges<'_>, end: &End) {
