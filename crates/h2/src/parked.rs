@@ -541,6 +541,15 @@ impl ParkedConnection {
         }
     }
 
+    /// Ends the streams that `ends` says, in their order, by a frame of `data` if windows fit it.
+    pub fn end_streams(bytes: &[u8], data: &[u8], ends: impl FnMut() -> bool, out: &mut Vec<u8>) {
+        if let Ok(fixed) = Fixed::read(bytes)
+            && let Ok((entries, _)) = fixed.split(bytes)
+        {
+            parked_stream::end(entries, SendWindow(fixed.windows[0]).left(), (data, ends), out);
+        }
+    }
+
     /// The highest stream that has begun.
     pub fn last_stream(&self) -> u32 {
         Fixed::read(&self.bytes).map_or(0, |fixed| fixed.streams[0])

@@ -1,6 +1,7 @@
 //! An open stream of a parked connection, as an entry of fixed length: written, read, checked, and
 //! changed where it is.
 
+use crate::frame::{self, flag, kind};
 use crate::limits::PARKED_STREAMS_MAX;
 use crate::priority::{Priority, URGENCY_MAX};
 use crate::role::H2Role;
@@ -208,6 +209,23 @@ fn changed(
 
 fn room(stream: &H2Stream) -> usize {
     if stream.sending == Sending::Body { stream.send_window.left() } else { 0 }
+}
+
+/// Appends a last frame of this data for each stream that is to end and has room for it, where so
+/// much may be sent on the connection.
+pub(crate) fn end(
+    entries: &[StreamEntry],
+    mut left: usize,
+    (data, mut ends): (&[u8], impl FnMut() -> bool),
+    out: &mut Vec<u8>,
+) {
+    for entry in entries {
+        let Ok(stream) = read(entry) else { return };
+        if ends() && room(&stream).min(left) >= data.len() {
+            left -= data.len();
+            frame::write(kind::DATA, flag::END_STREAM, stream.id, data, out);
+        }
+    }
 }
 
 /// The entries at the beginning of these bytes.

@@ -3,7 +3,9 @@
 
 mod resting;
 
-pub use resting::{end_resting, has_switched, has_tls, is_exchange, rest_wait};
+pub use resting::{
+    end_resting, has_switched, has_tls, is_exchange, last_bytes, last_for_upstream, rest_wait,
+};
 
 use std::future::poll_fn;
 use std::task::Poll;

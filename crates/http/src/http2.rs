@@ -47,7 +47,8 @@ use tasks::{StreamJob, StreamWork};
 use zeroize::Zeroizing;
 
 pub use parked::{
-    answer_parked, end_resting, has_streams, has_tls, last_bytes, pack_state, rest_wait,
+    answer_parked, close_upstreams, end_resting, has_streams, has_tls, last_bytes, pack_state,
+    rest_wait,
 };
 pub use tasks::end_unused_tasks;
 
@@ -65,6 +66,9 @@ const ROUNDS_MAX: usize = 4;
 /// Bytes that it writes before that: as many as one exchange by HTTP/1.1, and one wake of the
 /// engine's relay. The last step may exceed it by 256 KiB.
 const TURN_BYTES: u64 = PASSED_QUOTA_BYTES;
+
+/// A connection is not parked for a shorter time: two ticks of the engine, which rounds.
+const PARKED_MS_MIN: u64 = 200;
 
 /// The state of a connection that begins, or was parked.
 pub struct Resumed {
@@ -128,6 +132,7 @@ fn import(
 fn fail(mut client: ClientStream, served: ServedConnection) {
     tracing::error!("internal error: a parked HTTP/2 connection cannot be read");
     let unsent = client.unsent();
+    drop(client.handle.take_sockets());
     park::close_with(&client.handle, &unsent);
     let worker = served.worker.clone();
     let reason = Reason::Internal("a parked HTTP/2 connection");
@@ -175,6 +180,8 @@ struct ServedStreams {
     armed_ms: u64,
     /// When it is parked if it can be.
     rest_at_ms: u64,
+    /// The streams that rested when it was parked, by the places of their upstreams' sockets.
+    places: Vec<u32>,
     /// True if its streams were to rest at once when they were last told.
     rested_at_once: bool,
     /// Most bytes sealed at once of a body that is read from its upstream.
@@ -198,6 +205,7 @@ impl ServedStreams {
             pass_bytes_max: READ_BYTES,
             is_greeted: false,
             is_unused: true,
+            places: Vec::new(),
             rested_at_once: false,
             now_ms,
             idle_at_ms: now_ms + ms(http.head_timeout),
@@ -229,7 +237,7 @@ impl ServedStreams {
             return Poll::Ready(Over::End(self.closed()));
         }
         self.note_busy();
-        self.settle();
+        self.settle(task);
         self.poll_stop(task)
     }
 
@@ -509,7 +517,11 @@ impl ServedStreams {
 
     /// True if it can be parked.
     fn may_rest(&self) -> bool {
-        self.going_away.is_none() && self.client.is_at_rest() && self.streams.can_park()
+        self.going_away.is_none()
+            && self.client.is_at_rest()
+            && self.streams.can_park()
+            && (!self.is_busy() || self.has_one_rule())
+            && self.streams.due_ms() > self.now_ms + PARKED_MS_MIN
     }
 
     /// Waits for what ends its task other than its client.
@@ -608,6 +620,7 @@ impl ServedStreams {
         };
         self.streams.closes(failure);
         self.end_rested();
+        drop(self.client.handle.take_sockets());
         park::close_with(&self.client.handle, &words);
         let end = End { outcome: Outcome::Terminated, reason };
         self.served.worker.engine.emit(&self.served.info_now(), &end);

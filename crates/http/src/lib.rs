@@ -13,7 +13,7 @@ pub mod redirect;
 mod sim;
 
 pub use http1::is_exchange;
-pub use http2::{answer_parked, last_bytes, pack_state};
+pub use http2::{answer_parked, pack_state};
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -52,6 +52,22 @@ pub fn rest_wait(resting: KeptExchanges<'_>, settings: &Settings) -> Duration {
     };
     // What cannot be read does not go on for longer than a body.
     wait.unwrap_or(settings.body_timeout)
+}
+
+/// Bytes for the client of a parked connection before its close_notify.
+pub fn last_bytes(kept: KeptExchanges<'_>) -> Vec<u8> {
+    match kept {
+        KeptExchanges::Exchange(form) => http1::last_bytes(form),
+        KeptExchanges::Streams(state) => http2::last_bytes(state),
+    }
+}
+
+/// Gives the last bytes for the upstreams of what rests, by the places of their sockets.
+pub fn close_upstreams(resting: KeptExchanges<'_>, send: &mut dyn FnMut(usize, &[u8])) {
+    match resting {
+        KeptExchanges::Exchange(form) => send(0, &http1::last_for_upstream(form)),
+        KeptExchanges::Streams(state) => http2::close_upstreams(state, send),
+    }
 }
 
 /// Bytes that an upstream of what rests on a parked connection takes at most once it goes on.

@@ -18,8 +18,9 @@ const NAME_BYTES_MAX: usize = 512;
 pub struct RestingStream {
     /// Its facts and its step, packed: `RestingExchange`. It may hold secrets.
     pub form: Zeroizing<Vec<u8>>,
-    /// The upstream's socket, which is registered nowhere.
-    pub socket: OwnedFd,
+    /// The upstream's socket, which is registered nowhere. `None`: it is at its place in the
+    /// connection's slot, and reports there what comes.
+    pub socket: Option<OwnedFd>,
     /// The upstream's address.
     pub name: Arc<str>,
     /// Where the exchange counts until it ends.
@@ -28,6 +29,13 @@ pub struct RestingStream {
     pub since: Instant,
     /// For how long that may be so.
     pub idle_max: Duration,
+}
+
+impl RestingStream {
+    /// Milliseconds until it is due.
+    pub fn left_ms(&self) -> u64 {
+        ms(self.idle_max.saturating_sub(clock::since(self.since)))
+    }
 }
 
 /// The form in which a parked connection keeps it: its first byte is the version of what follows.

@@ -1,6 +1,7 @@
 //! The results of what an HTTP/2 connection reads, and the state of one stream that is served.
 
 use std::cell::Cell;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::Context;
 
@@ -10,6 +11,7 @@ use http::header::HeaderMap;
 use http::response;
 
 use super::resting_stream::RestingStream;
+use crate::clock::now_ms;
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_multiplex::{StreamBase, StreamRole};
 use eyelet_upstream::plain::Plain;
@@ -217,23 +219,60 @@ impl StreamState {
             && !self.waits_for_room
     }
 
-    /// Notes what its task has left: there is none any more.
+    /// Notes what its task has left: there is none any more, until it is due.
     pub fn rests(&mut self, stream: RestingStream) {
+        (self.due_ms, self.is_late) = (now_ms().saturating_add(stream.left_ms()), false);
         self.rest = StreamRest::Rests { stream: Box::new(stream), is_called: false };
         self.base.task.forget();
-        (self.due_ms, self.is_late) = (u64::MAX, false);
         (self.waits_for_room, self.upload) = (false, None);
+    }
+
+    /// Bytes that it holds while it has no task, which counts them otherwise.
+    pub fn resting_bytes(&self) -> usize {
+        match &self.rest {
+            StreamRest::Rests { stream, .. } => {
+                size_of::<Self>() + size_of::<RestingStream>() + stream.form.capacity()
+            }
+            StreamRest::No | StreamRest::Quiet | StreamRest::Asked => 0,
+        }
+    }
+
+    /// True if it cannot go on resting where others do not: something has happened to it, or it has
+    /// no place where its upstream's socket is watched. `keep` puts the socket there.
+    pub fn must_go_on(
+        &mut self,
+        keep: &mut impl FnMut(u32, OwnedFd) -> Result<(), OwnedFd>,
+    ) -> bool {
+        let id = self.base.id;
+        match &mut self.rest {
+            StreamRest::No | StreamRest::Quiet => false,
+            // Its task is not needed to leave any more.
+            StreamRest::Asked => {
+                self.rest = StreamRest::Quiet;
+                false
+            }
+            StreamRest::Rests { is_called: true, .. } => true,
+            StreamRest::Rests { stream, .. } => match stream.socket.take() {
+                None => false,
+                Some(socket) => match keep(id, socket) {
+                    Ok(()) => false,
+                    Err(socket) => {
+                        stream.socket = Some(socket);
+                        true
+                    }
+                },
+            },
+        }
     }
 
     /// Takes what its task has left, so that another goes on with it.
     pub fn goes_on(&mut self) -> Option<RestingStream> {
         match std::mem::replace(&mut self.rest, StreamRest::No) {
-            StreamRest::Rests { stream, .. } => Some(*stream),
-            StreamRest::Asked => {
-                self.rest = StreamRest::Quiet;
-                None
+            StreamRest::Rests { stream, .. } => {
+                self.due_ms = u64::MAX;
+                Some(*stream)
             }
-            rest @ (StreamRest::No | StreamRest::Quiet) => {
+            rest @ (StreamRest::No | StreamRest::Quiet | StreamRest::Asked) => {
                 self.rest = rest;
                 None
             }

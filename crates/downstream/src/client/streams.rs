@@ -64,6 +64,8 @@ struct State {
     downloads: usize,
     /// No stream's deadline is before this.
     due_ms: u64,
+    /// Bytes of streams that rest.
+    resting: usize,
     /// Why the connection ends, if a stream's fault was one too many.
     fault: Option<ConnectionFault>,
     /// True if streams that have no end of their own are to end.
@@ -87,6 +89,7 @@ impl Streams {
             trailers: 0,
             downloads: 0,
             due_ms: u64::MAX,
+            resting: 0,
             fault: None,
             ends: false,
             has_client_ended: false,
@@ -256,6 +259,8 @@ impl Streams {
         let state = &mut *self.state.borrow_mut();
         if !mem::replace(&mut state.ends, true) {
             state.mux.streams.iter_mut().for_each(StreamState::wake);
+            // Those that rest need their tasks for it.
+            state.mux.driver.wake();
         }
     }
 
@@ -581,7 +586,8 @@ impl State {
         let held = self.mux.h2.unfinished_bytes()
             + self.mux.out.held()
             + self.mux.memory()
-            + self.trailers;
+            + self.trailers
+            + self.resting;
         // Each stream counts itself.
         let spare = self.mux.streams.capacity() - self.mux.streams.len();
         self.counted.set(HTTP2_BYTES + held + spare * size_of::<StreamState>());

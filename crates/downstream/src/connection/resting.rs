@@ -479,5 +479,6 @@ impl From<PlaceV1> for DecoderPlace {
     }
 }
 
+pub mod end;
 #[cfg(test)]
 mod tests;

@@ -99,8 +99,12 @@ impl Program for Service {
         eyelet_http::answer_parked(state, bytes, out)
     }
 
-    fn last_bytes(&self, state: &[u8]) -> Vec<u8> {
-        eyelet_http::last_bytes(state)
+    fn last_bytes(&self, kept: KeptExchanges<'_>) -> Vec<u8> {
+        eyelet_http::last_bytes(kept)
+    }
+
+    fn close_upstreams(&self, resting: KeptExchanges<'_>, send: &mut dyn FnMut(usize, &[u8])) {
+        eyelet_http::close_upstreams(resting, send);
     }
 
     fn ends_with_rule(&self, exchange: &[u8]) -> bool {

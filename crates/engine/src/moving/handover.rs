@@ -43,7 +43,7 @@ pub fn detach(worker: &Rc<Worker>, key: Key, sockets_max: usize) -> Result<Detac
     let removed = worker.table.borrow_mut().remove_open(key).ok_or(Stays::NotParked)?;
     worker.uncount(&removed);
     let Removed { slot: Slot { client, upstream, .. }, further } = removed;
-    let further = further.into_iter().map(|further| Arc::new(further.socket)).collect();
+    let further = further.into_iter().filter_map(|further| further.socket).map(Arc::new).collect();
     let mut detached = Detached {
         client: Arc::new(client),
         upstream: upstream.map(Arc::new),

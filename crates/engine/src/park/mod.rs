@@ -10,15 +10,15 @@ use std::time::Duration;
 use eyelet_sys::epoll::ENDED;
 
 use self::rest::{Rest, SETTLE, idle_for, idle_timeout};
+use self::resting::{goes_on_until, has_room_to_wake, wake_bytes};
 use crate::ready::{CLIENT, READ, UPSTREAM, WRITE};
-use crate::relay::terminate::Terminated;
 use crate::relay::{self, Progress, Relay, Sockets};
 use crate::socket;
 use crate::table::further::further_bytes;
-use crate::table::{EndCause, Phase, Slot, SlotState};
+use crate::table::{EndCause, Phase, Slot, SlotState, open_sockets};
 use crate::worker::queues::{self, IdleKind};
 use crate::worker::{Handle, Worker};
-use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted, TASK_BYTES_MAX};
+use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted};
 use eyelet_memory::slab::Key;
 use eyelet_record::alert::CLOSE_NOTIFY;
 use eyelet_telemetry::info::{ConnectionInfo, End, Parked};
@@ -121,7 +121,7 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
         return worker.run_queue.push_next_tick(key);
     }
     let mut table = worker.table.borrow_mut();
-    let (now, is_called) = (table.now(), table.is_further_ready(key));
+    let (now, is_called) = (table.now(), table.further_ready(key).next().is_some());
     let Some(Slot { client, upstream, ready, state, position, .. }) = table.slot(key) else {
         return;
     };
@@ -224,8 +224,8 @@ fn dial(worker: &Rc<Worker>, key: Key) {
     let handle = Handle::woken(worker.clone(), key, since);
     let Some(program) = worker.program() else { return };
     // The others of this turn are woken before its task has run and counted what it holds.
-    let further = worker.table.borrow().further_count(key);
-    let resting = rest::wake_bytes(worker, further, relay.flow());
+    let streams = resting::streams(&mut worker.table.borrow_mut(), key);
+    let resting = streams.bytes(worker, relay.flow());
     let bytes = program.task_bytes(&info.decided) + relay.flow().held_bytes() + resting;
     let counted = Counted::new(&worker.process.budget, bytes);
     tokio::task::spawn_local(program.woken(handle, info, relay, counted));
@@ -239,38 +239,6 @@ fn end_in_task(worker: &Rc<Worker>, key: Key, cause: EndCause) {
     if let Some(Slot { state: SlotState::Active { end, .. }, .. }) = table.slot(key) {
         *end = Some(cause);
     }
-}
-
-/// Returns why exchanges that rest end in their tasks, if they do: a drain gives a response time,
-/// and an event stream by HTTP/1.1 ends between two events. There must be time and room for that.
-fn goes_on_until(worker: &Worker, key: Key, reason: &Reason) -> Option<EndCause> {
-    let has_streams = match worker.table.borrow_mut().slot(key).map(|slot| &mut slot.state) {
-        Some(SlotState::Parked { relay, .. }) if relay.has_exchange() => relay.flow().has_streams(),
-        _ => return None,
-    };
-    let cause = match reason {
-        Reason::Drained(_) => EndCause::Drained,
-        // GOAWAY ends all streams.
-        Reason::Ended if !has_streams => EndCause::Ended,
-        _ => return None,
-    };
-    (!worker.is_cutting() && has_room_to_wake(worker, key)).then_some(cause)
-}
-
-/// Bytes that the tasks of a parked connection take once it wakes, at most.
-fn wake_bytes(worker: &Worker, key: Key) -> usize {
-    let table = &mut *worker.table.borrow_mut();
-    let further = table.further_count(key);
-    let resting = match table.slot(key).map(|slot| &mut slot.state) {
-        Some(SlotState::Parked { relay, .. }) => rest::wake_bytes(worker, further, relay.flow()),
-        _ => 0,
-    };
-    ACTIVE_BYTES + TASK_BYTES_MAX + resting
-}
-
-/// True if there is room for the tasks of a parked connection. Nobody else ends for them.
-fn has_room_to_wake(worker: &Worker, key: Key) -> bool {
-    !worker.process.budget.is_filling(wake_bytes(worker, key))
 }
 
 /// Wakes a connection whose exchange is due, or tries again at the next tick if there is no room
@@ -294,8 +262,8 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
     }
     let (source, task_bytes) = {
         let mut table = worker.table.borrow_mut();
-        let further = table.further_count(key);
-        let is_called = table.is_further_ready(key);
+        let streams = resting::streams(&mut table, key);
+        let is_called = table.further_ready(key).next().is_some();
         let Some(Slot { client, upstream, ready, state, .. }) = table.slot(key) else {
             return false;
         };
@@ -312,7 +280,7 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
         if !needs_task {
             return false;
         }
-        let resting = rest::wake_bytes(worker, further, relay.flow());
+        let resting = streams.bytes(worker, relay.flow());
         let shared = worker.shared.borrow();
         let needs = |decided| worker.program().map(|program| program.task_bytes(decided));
         let task_bytes = info.decided(&shared).and_then(needs).unwrap_or(0);
@@ -388,15 +356,6 @@ fn give_up(worker: &Rc<Worker>, key: Key, reason: Reason) {
     worker.closed(removed);
 }
 
-/// Has the program write the access lines of the exchanges that rest on a connection that ends.
-fn end_resting(worker: &Worker, info: &Parked, relay: &Relay, end: &End) {
-    let Relay::Terminate(Terminated { flow, .. }) = relay else { return };
-    if let (Some(resting), Some(program)) = (flow.resting(), worker.program()) {
-        let info = info.info(&worker.shared.borrow());
-        program.end_resting(info, resting, end);
-    }
-}
-
 /// The way in which the sockets of a connection end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Last {
@@ -418,19 +377,20 @@ fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
     }
     let bytes = table.further_bytes(key);
     let further = table.take_further(key);
-    worker.uses_descriptors(-further.len().cast_signed());
+    worker.uses_descriptors(-open_sockets(&further).cast_signed());
     let Some(Slot { client, upstream, state, .. }) = table.slot(key) else { return };
     // Taken out first: if the rest panics, nothing is uncounted twice.
     let parked = worker.change_state(state, SlotState::Lingering);
     if let SlotState::Parked { info, mut relay } = parked {
         uncount(worker, &info, &mut relay, bytes);
-        end_resting(worker, &info, &relay, end);
+        resting::end_resting(worker, &info, &relay, end);
         worker.emit_parked(&info, &relay, end);
         // Drops held bytes and pipes before the sockets that they were for.
     }
     if matches!(last, Last::Reset | Last::Cut) {
         // Without a reset a socket is still closed.
-        further.iter().for_each(|further| _ = socket::reset_on_close(&further.socket));
+        let sockets = further.iter().filter_map(|further| further.socket.as_ref());
+        sockets.for_each(|socket| _ = socket::reset_on_close(socket));
     }
     drop(further);
     match last {
@@ -532,8 +492,8 @@ pub fn late(worker: &Rc<Worker>, key: Key) {
                 // The client's socket has it from its listener. A Unix socket needs none.
                 let _ = socket::keepalive(upstream, KEEPALIVE_IDLE);
             }
-            for further in table.further(key) {
-                let _ = socket::keepalive(&further.socket, KEEPALIVE_IDLE);
+            for socket in table.further(key).iter().filter_map(|further| further.socket.as_ref()) {
+                let _ = socket::keepalive(socket, KEEPALIVE_IDLE);
             }
             table.due_in(key, left);
         }
@@ -642,7 +602,7 @@ pub fn end_where(
 /// Ends a parked connection from our side, with close_notify where TLS ends here. Both sides of a
 /// WebSocket get a close frame (1001) where they are between frames. Where the program keeps a
 /// state, its client gets the program's last bytes. Exchanges that rest end here, too, because an
-/// end frees memory and must not need any: see [`goes_on_until`] for those that may need some.
+/// end frees memory and must not need any: see `goes_on_until` for those that may need some.
 pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
     if let Some(cause) = goes_on_until(worker, key, &reason) {
         return end_in_task(worker, key, cause);
@@ -653,10 +613,9 @@ pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
     // Held bytes are lost, so neither side may take its stream for complete.
     let is_cut = upstream.is_some() && !relay.flow().is_quiet();
     let outcome = relay.outcome();
+    let (mut is_answered, mut of_upstreams) = (false, Vec::new());
     match relay {
         Relay::Cleartext(_) | Relay::Splice(_) => {}
-        // A close_notify would end a response that it cuts.
-        Relay::Terminate(terminated) if terminated.flow.exchange().is_some() => {}
         Relay::Terminate(originated) if originated.is_originated() => {
             let last = relay::terminate::final_alert(originated, CLOSE_NOTIFY);
             let _ = upstream.as_ref().map(|upstream| socket::send(upstream.as_fd(), &last));
@@ -669,21 +628,29 @@ pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
                 // An upstream that has not read for long sees only the FIN.
                 let _ = socket::send(upstream.as_fd(), &close_to_server(mask));
             }
-            // RFC 8446 6.1: close_notify tells the client that this is no truncation.
-            let last = terminated.flow.state().zip(worker.program());
-            let last =
-                last.map(|(state, program)| program.last_bytes(state.first())).unwrap_or_default();
-            let records = relay::terminate::final_records(terminated, &last);
-            // If its receive window is full, the client sees only the FIN.
-            let _ = socket::send(client.as_fd(), &records);
+            let of_program = resting::last_bytes(worker, &terminated.flow);
+            // RFC 8446 6.1: close_notify tells the client that this is no truncation. It would end
+            // a response that is cut.
+            if terminated.flow.exchange().is_none() || !of_program.is_empty() {
+                let records = relay::terminate::final_records(terminated, &of_program);
+                // If its receive window is full, the client sees only the FIN.
+                let _ = socket::send(client.as_fd(), &records);
+            }
+            let flow = &terminated.flow;
+            is_answered = flow.is_websocket() || flow.state().is_some() || !of_program.is_empty();
+            of_upstreams = resting::for_upstreams(worker, flow);
         }
+    }
+    for (nth, bytes) in of_upstreams {
+        // One that has not read for long sees only the FIN.
+        let socket = table.upstream_at(key, nth);
+        let _ = socket.map(|socket| socket::send(socket, &bytes));
     }
     // The client of a WebSocket answers the close frame, and one with a state may just be sending.
     // A reset would overtake what it reads.
-    let flow = relay.flow();
-    let answers = (flow.is_websocket() || flow.state().is_some()) && reason.class() != Class::Shed;
+    is_answered &= reason.class() != Class::Shed;
     drop(table);
-    let last = match (is_cut, answers) {
+    let last = match (is_cut, is_answered) {
         (true, _) => Last::Reset,
         (false, true) => Last::Linger,
         (false, false) => Last::Close,
@@ -692,6 +659,7 @@ pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
 }
 
 pub(crate) mod rest;
+mod resting;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod timeouts;

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use eyelet_memory::budget::STREAM_BYTES;
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::info::Parked;
 
@@ -75,14 +74,6 @@ pub(crate) fn idle_timeout(settings: &Settings, flow: &Flow) -> Duration {
         true => settings.state_idle_timeout,
         false => settings.idle_timeout,
     }
-}
-
-/// Bytes that what rests takes once it goes on, beside the task of its connection. So many streams
-/// have upstreams of their own.
-pub(crate) fn wake_bytes(worker: &Worker, streams: usize, flow: &Flow) -> usize {
-    let Some(resting) = flow.resting() else { return 0 };
-    let upstream_bytes = worker.program().map_or(0, |program| program.upstream_bytes(resting));
-    streams * STREAM_BYTES + streams.max(1) * upstream_bytes
 }
 
 /// The tick since which a parked connection is idle.

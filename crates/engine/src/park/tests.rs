@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::*;
+use crate::ready::SIDES;
 use crate::relay::Flow;
 use crate::relay::terminate::Terminated;
 use crate::testing::worker;
@@ -324,4 +325,34 @@ fn an_exchange_at_rest_goes_on_by_either_side_at_its_deadline_and_to_end() {
         assert_eq!(worker.counters.parked.value(), 0, "{nth}");
         assert!(worker.shedding.sources.is_empty() && worker.shared.borrow().is_empty());
     }
+}
+
+/// The task of a connection takes the socket of one stream. The others stay watched at their
+/// places.
+#[test]
+fn a_socket_is_taken_from_its_place_and_put_back() {
+    let worker = worker();
+    let pair = || eyelet_sys::socket::pair().unwrap();
+    let key = worker.table.borrow_mut().insert(pair().0, false);
+    let handle = Handle::new(worker.clone(), key);
+    worker.uses_descriptors(2);
+    worker.process.open.fetch_add(1, Relaxed);
+    worker.process.budget.take(Account::Connections, ACTIVE_BYTES);
+    worker.counters.connections.up();
+    handle.give_sockets((0..3).map(|_| pair().0).collect()).unwrap();
+    worker.table.borrow_mut().register(key).unwrap();
+    let taken = handle.take_socket(1).unwrap();
+    assert!(handle.take_socket(1).is_none() && handle.take_socket(3).is_none());
+    assert_eq!(worker.process.descriptors.load(Relaxed), 4);
+    for side in [SIDES + 1, SIDES + 2] {
+        worker.table.borrow_mut().note(key, side, READ);
+    }
+    assert_eq!(handle.ready_sockets(), [2], "an event of one that is gone is for nobody");
+    assert!(handle.put_socket(0, pair().0).is_err() && handle.put_socket(3, pair().0).is_err());
+    handle.put_socket(1, taken).unwrap();
+    worker.table.borrow_mut().register(key).unwrap();
+    assert_eq!((handle.ready_sockets(), handle.socket_places()), (vec![2], 3));
+    handle.take_socket(0).unwrap();
+    drop(handle);
+    assert_eq!(worker.process.descriptors.load(Relaxed), 0, "two at their places");
 }

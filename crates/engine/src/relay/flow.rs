@@ -75,7 +75,8 @@ enum ProgramState {
 pub enum KeptExchanges<'a> {
     /// An exchange: [`Flow::keep_exchange`].
     Exchange(&'a [u8]),
-    /// Streams, some of which have upstream sockets of their own: [`Flow::keep_state`].
+    /// Streams, some of which have upstream sockets of their own: [`Flow::keep_state`]. There may
+    /// be none where the program is asked for its last bytes.
     Streams(&'a PackedBytes),
 }
 
@@ -225,10 +226,15 @@ impl Flow {
 
     /// The exchanges that rest, if there are some.
     pub(crate) fn resting(&self) -> Option<KeptExchanges<'_>> {
-        if let Some(exchange) = self.exchange() {
-            return Some(KeptExchanges::Exchange(exchange));
-        }
-        self.state().filter(|_| self.has_streams()).map(KeptExchanges::Streams)
+        self.kept_by_program().filter(|_| !self.is_between_requests())
+    }
+
+    /// All that the program keeps.
+    pub(crate) fn kept_by_program(&self) -> Option<KeptExchanges<'_>> {
+        Some(match self.kept.as_ref()?.program.as_ref()? {
+            ProgramState::Idle(state) => KeptExchanges::Streams(state),
+            ProgramState::Exchange(exchange) => KeptExchanges::Exchange(exchange),
+        })
     }
 
     /// Answers the bytes that wait for an upstream, in place of one. `answer` gets what the program

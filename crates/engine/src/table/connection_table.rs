@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
@@ -42,8 +42,13 @@ pub struct Removed {
 impl Removed {
     /// Descriptors that it holds, or was about to take.
     pub fn descriptors(&self) -> usize {
-        self.slot.descriptors() + self.further.len()
+        self.slot.descriptors() + open_sockets(&self.further)
     }
+}
+
+/// The number of further sockets that are at their places.
+pub(crate) fn open_sockets(further: &[FurtherSocket]) -> usize {
+    further.iter().filter(|further| further.socket.is_some()).count()
 }
 
 impl ConnectionTable {
@@ -83,7 +88,7 @@ impl ConnectionTable {
         self.counted.set(self.slots.held_bytes() + self.further.bytes());
     }
 
-    /// Number of further sockets of a connection.
+    /// Number of further sockets of a connection, or of their places.
     pub(crate) fn further_count(&self, key: Key) -> usize {
         self.further.count(key.index)
     }
@@ -98,9 +103,36 @@ impl ConnectionTable {
         self.further.of(key.index).unwrap_or_default()
     }
 
-    /// True if a further socket of a connection has something to be read.
-    pub(crate) fn is_further_ready(&self, key: Key) -> bool {
-        self.further.is_any_ready(key.index)
+    /// The places of a connection's further sockets that have something to be read.
+    pub(crate) fn further_ready(&self, key: Key) -> impl Iterator<Item = usize> {
+        self.further.ready(key.index)
+    }
+
+    /// The upstream of what rests on a connection: its further socket at this place, or its only
+    /// one.
+    pub(crate) fn upstream_at(&mut self, key: Key, nth: usize) -> Option<BorrowedFd<'_>> {
+        match self.further.of(key.index) {
+            Some(further) => further.get(nth)?.socket.as_ref().map(AsFd::as_fd),
+            None => self.slots.slot(key)?.socket(UPSTREAM),
+        }
+    }
+
+    /// Takes one further socket of a connection, and ends its registration. Its place stays.
+    pub(crate) fn take_further_at(&mut self, key: Key, nth: usize) -> Option<OwnedFd> {
+        self.further.take_at(key.index, nth, &self.epoll)
+    }
+
+    /// Puts a further socket, which is registered nowhere, at a place that is free.
+    ///
+    /// # Errors
+    /// The socket: there is no such place.
+    pub(crate) fn put_further_at(
+        &mut self,
+        key: Key,
+        nth: usize,
+        socket: OwnedFd,
+    ) -> Result<(), OwnedFd> {
+        self.further.put_at(key.index, nth, socket)
     }
 
     /// Gives a connection further sockets. It has none, and no upstream.

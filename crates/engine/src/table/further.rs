@@ -15,8 +15,8 @@ use crate::ready::{SIDES, Side, Token};
 /// A further socket. Its place among those of its connection is all that names it.
 #[derive(Debug)]
 pub struct FurtherSocket {
-    /// The socket.
-    pub socket: OwnedFd,
+    /// The socket. `None`: the task of its connection has taken it, and its place waits for it.
+    pub socket: Option<OwnedFd>,
     /// The readiness that epoll has reported since it was given.
     pub ready: u8,
     is_registered: bool,
@@ -51,9 +51,33 @@ impl FurtherSockets {
         self.of(index).map_or(0, <[FurtherSocket]>::len)
     }
 
-    /// True if epoll has reported any of them.
-    pub(super) fn is_any_ready(&self, index: u32) -> bool {
-        self.of(index).is_some_and(|sockets| sockets.iter().any(|socket| socket.ready != 0))
+    /// The places of those that epoll has reported.
+    pub(super) fn ready(&self, index: u32) -> impl Iterator<Item = usize> {
+        let sockets = self.of(index).unwrap_or_default().iter().enumerate();
+        sockets.filter(|(_, socket)| socket.ready != 0).map(|(nth, _)| nth)
+    }
+
+    /// Takes one, and ends its registration. Its place stays.
+    pub(super) fn take_at(&mut self, index: u32, nth: usize, epoll: &Epoll) -> Option<OwnedFd> {
+        let place = self.all.get_mut(&index)?.get_mut(nth)?;
+        unregister(std::slice::from_mut(place), epoll);
+        place.ready = 0;
+        place.socket.take()
+    }
+
+    /// Puts one, which is registered nowhere, at a place that is free.
+    pub(super) fn put_at(
+        &mut self,
+        index: u32,
+        nth: usize,
+        socket: OwnedFd,
+    ) -> Result<(), OwnedFd> {
+        let place = self.all.get_mut(&index).and_then(|all| all.get_mut(nth));
+        let Some(place) = place.filter(|place| place.socket.is_none()) else {
+            return Err(socket);
+        };
+        *place = FurtherSocket { socket: Some(socket), ready: 0, is_registered: false };
+        Ok(())
     }
 
     pub(super) fn of(&self, index: u32) -> Option<&[FurtherSocket]> {
@@ -70,7 +94,7 @@ impl FurtherSockets {
             return;
         }
         self.bytes += further_bytes(sockets.len());
-        let new = |socket| FurtherSocket { socket, ready: 0, is_registered: false };
+        let new = |socket| FurtherSocket { socket: Some(socket), ready: 0, is_registered: false };
         self.all.insert(index, sockets.into_iter().map(new).collect());
     }
 
@@ -91,8 +115,9 @@ impl FurtherSockets {
     /// Notes an event. One of a socket that was taken is for nobody.
     pub(super) fn note(&mut self, index: u32, side: Side, bits: u8) {
         let nth = usize::from(side.saturating_sub(SIDES));
-        if let Some(socket) = self.all.get_mut(&index).and_then(|all| all.get_mut(nth)) {
-            socket.ready |= bits;
+        let place = self.all.get_mut(&index).and_then(|all| all.get_mut(nth));
+        if let Some(place) = place.filter(|place| place.socket.is_some()) {
+            place.ready |= bits;
         }
     }
 
@@ -104,9 +129,9 @@ impl FurtherSockets {
         }
         let sockets = self.all.get_mut(&key.index).into_iter().flatten();
         for (side, further) in (SIDES..).zip(sockets) {
-            if !further.is_registered {
+            if let Some(socket) = further.socket.as_ref().filter(|_| !further.is_registered) {
                 let token = Token::Connection(key, side).encode();
-                epoll.add_stream(&further.socket, token, false)?;
+                epoll.add_stream(socket, token, false)?;
                 further.is_registered = true;
             }
         }
@@ -117,9 +142,11 @@ impl FurtherSockets {
 /// Ends the registrations of sockets that stay open.
 pub(super) fn unregister(sockets: &mut [FurtherSocket], epoll: &Epoll) {
     for further in sockets {
-        if std::mem::take(&mut further.is_registered) {
+        if std::mem::take(&mut further.is_registered)
+            && let Some(socket) = &further.socket
+        {
             // An error means that it is not registered, which is the aim.
-            let _ = epoll.remove(&further.socket);
+            let _ = epoll.remove(socket);
         }
     }
 }

@@ -6,6 +6,7 @@ mod shared_socket;
 mod slot;
 pub mod timer_wheel;
 
+pub(crate) use connection_table::open_sockets;
 pub use connection_table::{ConnectionTable, Removed};
 pub use further::FurtherSocket;
 pub use shared_socket::SharedSocket;

@@ -13,7 +13,7 @@ use eyelet_sys::transparent;
 
 use crate::ready::{CLIENT, FURTHER_MAX, READ, Side, WRITE};
 use crate::socket;
-use crate::table::{EndCause, FurtherSocket, LARGE_BYTES, Phase, SlotState, Waits};
+use crate::table::{EndCause, FurtherSocket, LARGE_BYTES, Phase, SlotState, Waits, open_sockets};
 use crate::worker::Handle;
 use eyelet_memory::budget::{CountedBuffer, HELLO_BYTES};
 use eyelet_telemetry::info::ConnectionInfo;
@@ -375,8 +375,36 @@ impl Handle {
     /// nowhere any more, so that each reports its readiness anew where it is registered next.
     pub fn take_sockets(&self) -> Box<[FurtherSocket]> {
         let taken = self.worker.table.borrow_mut().take_further(self.key);
-        self.worker.uses_descriptors(-taken.len().cast_signed());
+        self.worker.uses_descriptors(-open_sockets(&taken).cast_signed());
         taken
+    }
+
+    /// The number of places of further sockets.
+    pub fn socket_places(&self) -> usize {
+        self.worker.table.borrow().further_count(self.key)
+    }
+
+    /// The places of further sockets that have something to be read. They stay watched while its
+    /// task runs, which wakes for them.
+    pub fn ready_sockets(&self) -> Vec<usize> {
+        self.worker.table.borrow().further_ready(self.key).collect()
+    }
+
+    /// Takes a further socket, which is then registered nowhere. Its place stays free for it.
+    pub fn take_socket(&self, nth: usize) -> Option<OwnedFd> {
+        let taken = self.worker.table.borrow_mut().take_further_at(self.key, nth)?;
+        self.worker.uses_descriptors(-1);
+        Some(taken)
+    }
+
+    /// Puts a further socket back at its place.
+    ///
+    /// # Errors
+    /// The socket: the place is not free, or there is none.
+    pub fn put_socket(&self, nth: usize, socket: OwnedFd) -> Result<(), OwnedFd> {
+        self.worker.table.borrow_mut().put_further_at(self.key, nth, socket)?;
+        self.worker.uses_descriptors(1);
+        Ok(())
     }
 
     /// Makes a socket that connected at once the upstream.

@@ -81,10 +81,14 @@ pub trait Program {
     }
 
     /// Bytes for the client of a parked connection before its close_notify: one record at most.
-    /// `state` is what the program keeps of it, up to the first shared piece.
-    fn last_bytes(&self, _state: &[u8]) -> Vec<u8> {
+    /// Without any, an exchange that rests is cut, and the client gets no close_notify.
+    fn last_bytes(&self, _kept: KeptExchanges<'_>) -> Vec<u8> {
         Vec::new()
     }
+
+    /// Gives `send` the last bytes for the upstreams of what rests, by the places of their sockets:
+    /// 0 is that of an exchange.
+    fn close_upstreams(&self, _resting: KeptExchanges<'_>, _send: &mut dyn FnMut(usize, &[u8])) {}
 
     /// Ends what rests on a connection that ends while it is parked: writes the access line of each
     /// exchange. That of the connection follows.
@@ -263,6 +267,11 @@ impl Worker {
 
     pub(crate) fn program(&self) -> Option<Rc<dyn Program>> {
         self.program.get().and_then(Weak::upgrade)
+    }
+
+    /// The limits of the configuration that it serves by.
+    pub fn settings(&self) -> Settings {
+        self.settings.get()
     }
 
     /// Says if the access log is written at all.

@@ -267,7 +267,8 @@ fn a_websocket_at_rest_is_bounded_by_idle_timeout() {
 
 #[test]
 fn a_reload_of_idle_timeout_reaches_a_websocket_at_rest() {
-    let scene = Scene::new(ALL_VERSIONS, "[limits]\nidle_timeout = \"30m\"\n");
+    let more = "[limits]\nidle_timeout = \"30m\"\n[http]\nbody_timeout = \"20m\"\n";
+    let scene = Scene::new(ALL_VERSIONS, more);
     let (mut client, _app) = scene.chat();
     scene.rest(1);
     scene.web.reload("\"30m\"", "\"3s\"");

@@ -347,9 +347,19 @@ fn an_operator_ends_streams_at_rest() {
         scene.rest(1).await;
         let id = listed(&socket).unwrap()[0]["id"].as_str().unwrap().to_owned();
         admin(&socket, &format!("DELETE /connections/{id}")).unwrap();
-        assert_eq!(gone(chat.app).await + gone(events.app).await, 0);
-        assert!(events.receive.data().await.is_none_or(|piece| piece.is_err()));
+        // The WebSocket ends properly on both sides.
+        let close = chat.receive.data().await.unwrap().unwrap();
+        assert_eq!(close[..], [0x88, 2, 3, 0xe9]);
+        // The connection's end may come before the client has seen that of the stream.
         assert!(chat.receive.data().await.is_none_or(|piece| piece.is_err()));
+        let close = beside(move || {
+            let mut close = Vec::new();
+            chat.app.read_to_end(&mut close).map(|_| close)
+        });
+        let close = close.await.unwrap();
+        assert_eq!((close.len(), &close[..2]), (8, &[0x88, 0x82][..]));
+        assert_eq!(gone(events.app).await, 0);
+        assert!(events.receive.data().await.is_none_or(|piece| piece.is_err()));
     });
     for (path, bytes) in [("/chat", 0), ("/events", 9)] {
         let said = scene.web.request_line(path);
@@ -360,6 +370,53 @@ fn an_operator_ends_streams_at_rest() {
     }
     let is_end = |line: &Value| line["event"] != "request" && line["outcome"] == "terminated";
     until("the connection's line", || (scene.web.edge.count(is_end) == 1).then_some(()));
+}
+
+/// An event has the task of its stream go on. Each other stream rests on beside it, and hears its
+/// own events.
+#[test]
+fn an_event_wakes_one_of_many_streams() {
+    const STREAMS: usize = 100;
+    /// Fewer than ten streams with a task count. All of them would count over 3 MiB.
+    const BYTES_MAX: u64 = 320 << 10;
+    let scene = Scene::new("");
+    let socket = scene.web.pki.folder.path().join("admin.sock");
+    let counted = || {
+        let said: Value = serde_json::from_str(&admin(&socket, "GET /memory").unwrap()).unwrap();
+        said["budget"]["connections_bytes"].as_u64().unwrap()
+    };
+    run(async {
+        let mut two = scene.web.connect_two().await;
+        let mut all = Vec::new();
+        for _ in 0..STREAMS {
+            all.push(scene.ask(&mut two, EVENTS).await);
+        }
+        scene.rest(1).await;
+        // Tasks that no stream needs any more end.
+        until("the tasks to end", || (counted() < BYTES_MAX).then_some(()));
+        for nth in [7, 7, 99] {
+            all[nth].event("data: alone\n\n").await;
+            assert_eq!(listed(&socket).unwrap()[0]["state"], "serving", "it is awake for a while");
+            let bytes = counted();
+            assert!(bytes < BYTES_MAX, "{bytes} bytes for one stream of {STREAMS}");
+        }
+        // Also where others are awake, and behind that.
+        for round in 0..2 {
+            for stream in &mut all {
+                stream.event(&format!("data: {round}\n\n")).await;
+            }
+            scene.rest(1).await;
+        }
+        // One that ends, and one that begins, change the places of the others.
+        all[50].app.write_all(b"0\r\n\r\n").unwrap();
+        all.remove(50).ended().await;
+        scene.rest(1).await;
+        all.push(scene.ask(&mut two, EVENTS).await);
+        scene.rest(1).await;
+        for stream in &mut all {
+            stream.event("data: last\n\n").await;
+        }
+    });
 }
 
 /// Bytes of what is parked, beside those of an idle connection. The first stream of a connection

@@ -87,6 +87,24 @@ fn a_servers_streams_go_on() {
     assert!(talk.fault == Some(ConnectionFault::StreamClosed), "{:?}", talk.fault);
 }
 
+/// The last data of a stream needs room in its own window and in the connection's.
+#[test]
+fn streams_end_where_they_rest_as_their_windows_allow() {
+    let mut talk = with_streams(&[1, 3, 5, 7]);
+    (0..4).for_each(|_| _ = talk.connection.data(3, 16_383, false).unwrap());
+    talk.feed(&frame(kind::WINDOW_UPDATE, 0, 0, &[0, 0, 0, 4]));
+    talk.take();
+    let parked = talk.connection.export().unwrap();
+    let (mut nth, mut out) = (0, Vec::new());
+    let ends = || {
+        nth += 1;
+        nth > 1
+    };
+    ParkedConnection::end_streams(parked.as_bytes(), b"last", ends, &mut out);
+    // Of stream 3 three bytes may be sent, and of the connection seven.
+    assert_eq!(out, last_data(5, b"last"));
+}
+
 #[test]
 fn a_length_is_still_checked() {
     let mut talk = Talk::server();

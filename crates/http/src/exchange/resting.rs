@@ -77,7 +77,7 @@ impl Resting {
         let (name, since, idle_max) = (self.name.clone(), self.since, self.idle_max);
         let mut form = Zeroizing::new(Vec::new());
         let RestingSocket { socket, open } = self.pack(&mut form);
-        RestingStream { form, socket, name, open, since, idle_max }
+        RestingStream { form, socket: Some(socket), name, open, since, idle_max }
     }
 
     /// Appends the form of the exchange, which may hold secrets, to at most a few bytes that hold

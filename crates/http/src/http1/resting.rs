@@ -12,12 +12,15 @@ use eyelet_downstream::client::io::ClientStream;
 use eyelet_downstream::client::resting_client::RestingClient;
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::clock;
-use eyelet_downstream::connection::resting::{self, RestTimeout, RestingExchange, RestingState};
+use eyelet_downstream::connection::resting::{
+    self, RestTimeout, RestingExchange, RestingState, end,
+};
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::park;
 use eyelet_engine::worker::Settings;
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::upstream::CountedAt;
+use eyelet_wire::websocket::CLOSE_TO_CLIENT;
 use zeroize::Zeroizing;
 
 /// Parks a connection whose exchange rests.
@@ -82,6 +85,19 @@ pub async fn go_on(
 fn none() -> (ExchangeEnd, bool) {
     tracing::error!("internal error: an exchange at rest is none, and is closed");
     (ExchangeEnd { client_lost: true, ..ExchangeEnd::default() }, true)
+}
+
+/// Bytes for the client of a connection whose exchange ends where it rests: a close frame of a
+/// WebSocket. Nothing ends a response that is cut.
+pub fn last_bytes(form: &[u8]) -> Vec<u8> {
+    let exchange = RestingClient::unpack(form).filter(|(_, form)| end::takes_close_frame(form));
+    exchange.map(|_| CLOSE_TO_CLIENT.to_vec()).unwrap_or_default()
+}
+
+/// The last bytes for the upstream of such an exchange.
+pub fn last_for_upstream(form: &[u8]) -> Vec<u8> {
+    let exchange = RestingClient::unpack(form);
+    exchange.map(|(_, form)| end::last_for_upstream(form)).unwrap_or_default()
 }
 
 /// True if TLS goes to the upstream of an exchange.

@@ -9,10 +9,12 @@ use eyelet_memory::packed::{PackedBytes, SharedPieces};
 
 use eyelet_downstream::client::resting_stream::StreamFormV1;
 use eyelet_downstream::clock::now_ms;
+use eyelet_downstream::connection::resting::end::{last_for_upstream, takes_close_frame};
 use eyelet_downstream::connection::resting::{self, RestTimeout, RestingExchange};
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::worker::Settings;
 use eyelet_telemetry::reason::Reason;
+use eyelet_wire::websocket::CLOSE_TO_CLIENT;
 use zeroize::Zeroizing;
 
 use crate::exchange::resting::end_rested;
@@ -32,12 +34,22 @@ pub fn answer_parked(state: &mut [u8], bytes: &[u8], out: &mut Vec<u8>) -> usize
     }
 }
 
-/// Bytes for the client of a parked connection before close_notify: GOAWAY with its last stream.
-/// `state` has the numbers of the state.
-pub fn last_bytes(state: &[u8]) -> Vec<u8> {
-    let mut frame = Vec::new();
-    ParkedConnection::go_away(state, &mut frame);
-    frame
+/// Bytes for the client of a parked connection before close_notify: the close frames of WebSockets
+/// that rest, and GOAWAY with its last stream.
+pub fn last_bytes(state: &PackedBytes) -> Vec<u8> {
+    let mut frames = Vec::new();
+    let mut forms = each_form(forms_of(state));
+    let ends = || forms.next().is_some_and(|form| takes_close_frame(form.exchange));
+    ParkedConnection::end_streams(state.first(), &CLOSE_TO_CLIENT, ends, &mut frames);
+    ParkedConnection::go_away(state.first(), &mut frames);
+    frames
+}
+
+/// Gives the last bytes for the upstreams of streams that rest, by the places of their sockets.
+pub fn close_upstreams(state: &PackedBytes, send: &mut dyn FnMut(usize, &[u8])) {
+    for (nth, form) in each_form(forms_of(state)).enumerate() {
+        send(nth, &last_for_upstream(form.exchange));
+    }
 }
 
 /// Packs a state that another process has written, of a connection with so many further sockets.
@@ -276,7 +288,7 @@ mod tests {
         let (ping, mut out) = ([0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8], Vec::new());
         assert_eq!(answer_parked(packed.first_mut(), &ping, &mut out), ping.len());
         assert_eq!(out[..5], [0, 0, 8, 6, 1]);
-        assert_eq!(last_bytes(packed.first())[9..13], [0, 0, 0, 1]);
+        assert_eq!(last_bytes(&packed)[9..13], [0, 0, 0, 1]);
         assert!(packed.whole() != state.as_bytes(), "the PING is counted");
         assert!(pack_state(&packed.whole()[1..], 0, &pieces).is_none());
         let open = include_bytes!("../../../../fuzz/seeds/h2_import/streams");

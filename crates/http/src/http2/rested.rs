@@ -1,10 +1,11 @@
-//! The streams of a parked connection that wakes, each with its socket.
+//! The streams of a parked connection that wakes. Their sockets stay at their places.
 
 use std::rc::Rc;
 use std::time::Duration;
 
 use eyelet_downstream::client::resting_stream::RestingStream;
 use eyelet_downstream::clock;
+use eyelet_downstream::connection::resting::RestTimeout;
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::worker::Handle;
 use eyelet_telemetry::upstream::{CountedAt, OpenExchange};
@@ -22,7 +23,6 @@ pub fn take_rested(
     let decided = &mut served.info.decided;
     let counted_at = decided.counted_at.take();
     let mut open = counted_at.map(CountedAt::resumed).unwrap_or_default().into_iter();
-    let sockets = handle.take_sockets();
     let forms = read_forms(forms)?;
     let counts = forms.iter().map(|form| usize::from(form.open)).sum::<usize>();
     // In another process they count nowhere.
@@ -31,19 +31,20 @@ pub fn take_rested(
     let upstream: Rc<str> = upstream.unwrap_or_default().into();
     let (slept, now) = (handle.idle(), clock::now());
     let mut rested = Vec::with_capacity(forms.len());
-    if forms.len() != sockets.len() {
+    if forms.len() != handle.socket_places() {
         return None;
     }
-    for (form, further) in forms.into_iter().zip(sockets) {
+    let settings = handle.worker.settings();
+    for form in forms {
         let idle = Duration::from_millis(form.idle_ms).saturating_add(slept);
         let count = if has_counts { form.open.into() } else { 0 };
         rested.push(RestingStream {
             form: Zeroizing::new(form.exchange.to_vec()),
-            socket: further.socket,
+            socket: None,
             name: form.name.unwrap_or(&upstream).into(),
             open: open.by_ref().take(count).collect::<Vec<OpenExchange>>(),
             since: now.checked_sub(idle).unwrap_or(now),
-            idle_max: Duration::ZERO,
+            idle_max: RestTimeout::of(form.exchange)?.by(&settings),
         });
     }
     Some(rested)

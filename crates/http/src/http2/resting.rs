@@ -1,7 +1,10 @@
-//! An HTTP/2 connection whose open streams all rest: it is parked with the upstreams' sockets, and
-//! each stream goes on in a task of its own when it wakes.
+//! An HTTP/2 connection whose open streams all rest: it is parked with the upstreams' sockets. When
+//! it wakes, a stream goes on in a task of its own once something happens to it. The others rest on
+//! beside it: their sockets keep their places in the connection's slot, and are watched there.
 
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::task::Context;
 use std::time::Duration;
 
 use eyelet_downstream::client::http2::Http2Stream;
@@ -23,7 +26,16 @@ use zeroize::Zeroizing;
 
 impl ServedStreams {
     /// Has the streams rest where all of them may, or go on where one does.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn settle(&mut self, task: &Context<'_>) {
+        if !self.places.is_empty() {
+            if self.going_away.is_some() || self.earlier.is_removed() {
+                // Their tasks look for themselves whether they end.
+                self.streams.call_all();
+            }
+            for nth in self.client.handle.ready_sockets() {
+                self.places.get(nth).into_iter().for_each(|id| self.streams.call(*id));
+            }
+        }
         let at_once = self.served.worker.engine.rests_at_once();
         if std::mem::replace(&mut self.rested_at_once, at_once) != at_once {
             // A stream may rest at once then.
@@ -31,23 +43,46 @@ impl ServedStreams {
         }
         let may = self.streams.all_quiet()
             && self.going_away.is_none()
-            && rule(&self.earlier) == rule(&self.served)
+            && self.has_one_rule()
             && !self.client.handle.is_to_end()
             && self.client.is_at_rest()
             && self.streams.is_at_rest();
-        for (id, stream) in self.streams.settle(may) {
-            self.go_on(id, stream);
+        let (handle, places) = (&self.client.handle, &self.places);
+        let keep = |id, socket| match places.binary_search(&id) {
+            Ok(nth) => handle.put_socket(nth, socket),
+            Err(_) => Err(socket),
+        };
+        let (engine, source) = (&self.served.worker.engine, self.served.info.client.ip());
+        for id in self.streams.settle(may, keep) {
+            if !engine.make_room_to_wake(handle.key(), source, STREAM_BYTES) {
+                // Its bytes stay unread meanwhile, as those of a parked connection do.
+                return engine.wants_memory(task);
+            }
+            if let Some(stream) = self.streams.take_rested(id) {
+                self.go_on(id, stream);
+            }
         }
+    }
+
+    /// True if the rule that decided streams that rest is still that of the connection.
+    pub(super) fn has_one_rule(&self) -> bool {
+        rule(&self.earlier) == rule(&self.served)
+    }
+
+    /// The socket of a stream that rested.
+    fn socket_of(&self, id: u32, own: Option<OwnedFd>) -> Option<OwnedFd> {
+        own.or_else(|| self.client.handle.take_socket(self.places.binary_search(&id).ok()?))
     }
 
     /// Begins a task that goes on with a stream that rested.
     fn go_on(&self, id: u32, stream: RestingStream) {
-        let Some(exchange) = RestingExchange::unpack(&stream.form) else {
+        let RestingStream { form, socket, name, open, since, .. } = stream;
+        let exchange = RestingExchange::unpack(&form);
+        let Some((exchange, socket)) = exchange.zip(self.socket_of(id, socket)) else {
             tracing::error!("internal error: an exchange at rest is none, and is reset");
             return self.streams.end(id);
         };
         let two = Http2Stream::resumed(self.streams.clone(), id, &exchange.state);
-        let RestingStream { socket, name, open, since, .. } = stream;
         let kept = RestingSocket { socket, open };
         let resumed = Box::new(ResumedExchange { exchange, kept, name, since });
         let engine = &self.served.worker.engine;
@@ -57,15 +92,15 @@ impl ServedStreams {
         tasks::begin(StreamJob { served, work, two, counted, serving });
     }
 
-    /// Goes on with the streams of a connection that was parked.
+    /// Takes the streams of a connection that was parked. They rest on.
     pub(super) fn resume(&mut self, rested: Vec<RestingStream>) {
         self.is_unused = false;
         let handle = self.client.handle.clone();
         self.served = Rc::new(self.earlier.decided(|| handle.local_address()));
         self.served.worker.engine.enters(self.client.handle.key(), Phase::Busy);
         for (open, stream) in self.streams.open().into_iter().zip(rested) {
-            self.streams.resume(open);
-            self.go_on(open.id, stream);
+            self.places.push(open.id);
+            self.streams.resume(open, stream);
         }
     }
 
@@ -75,7 +110,7 @@ impl ServedStreams {
         let resting = self.streams.take_resting();
         let is_each = open.iter().map(|open| open.id).eq(resting.iter().map(|(id, _)| *id));
         let mut info = self.served.info_now();
-        let (mut sockets, mut open, mut forms) = (Vec::new(), Vec::new(), Zeroizing::default());
+        let (mut open, mut forms) = (Vec::new(), Zeroizing::default());
         if !resting.is_empty() {
             // The streams say how long they were idle before.
             self.client.handle.note_idle(Duration::ZERO);
@@ -85,11 +120,12 @@ impl ServedStreams {
             forms = write_forms(&streams.collect::<Vec<_>>());
         }
         let Some(state) = state.filter(|_| is_each) else { return self.end_unparked(&forms) };
-        for (_, stream) in resting {
-            sockets.push(stream.socket);
+        let mut sockets = Vec::with_capacity(resting.len());
+        for (id, stream) in resting {
+            sockets.push((id, stream.socket));
             open.extend(stream.open);
         }
-        if self.client.handle.give_sockets(sockets).is_err() {
+        if self.give_sockets(sockets).is_none() {
             return self.end_unparked(&forms);
         }
         info.decided.counted_at = CountedAt::resting(open);
@@ -101,6 +137,24 @@ impl ServedStreams {
         }
         let (handle, relay) = client.into_parked(served.preface.clone(), Some(state));
         park::park(&handle, &mut info, relay);
+    }
+
+    /// Puts the sockets of all streams at their places. Each stays where it is, as long as the
+    /// streams are those of before.
+    fn give_sockets(&self, sockets: Vec<(u32, Option<OwnedFd>)>) -> Option<()> {
+        let handle = &self.client.handle;
+        if sockets.iter().map(|(id, _)| *id).eq(self.places.iter().copied()) {
+            for (nth, (_, socket)) in sockets.into_iter().enumerate() {
+                if let Some(socket) = socket {
+                    handle.put_socket(nth, socket).ok()?;
+                }
+            }
+            return Some(());
+        }
+        let all = sockets.into_iter().map(|(id, own)| self.socket_of(id, own));
+        let all = all.collect::<Option<Vec<_>>>()?;
+        drop(handle.take_sockets());
+        handle.give_sockets(all).ok()
     }
 
     /// Ends a connection that cannot be parked although it was to be. As one that just begins, its

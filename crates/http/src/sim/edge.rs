@@ -230,8 +230,12 @@ impl Program for Edge {
         crate::answer_parked(state, bytes, out)
     }
 
-    fn last_bytes(&self, state: &[u8]) -> Vec<u8> {
-        crate::last_bytes(state)
+    fn last_bytes(&self, kept: KeptExchanges<'_>) -> Vec<u8> {
+        crate::last_bytes(kept)
+    }
+
+    fn close_upstreams(&self, resting: KeptExchanges<'_>, send: &mut dyn FnMut(usize, &[u8])) {
+        crate::close_upstreams(resting, send);
     }
 
     fn rest_wait(&self, resting: KeptExchanges<'_>, settings: &Settings) -> Duration {

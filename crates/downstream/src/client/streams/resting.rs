@@ -1,7 +1,9 @@
 //! Streams that rest. A stream's task says when nothing moves any more. Once all of a connection
-//! say so, they are asked to leave what they know, and end. If one goes on instead, all do.
+//! say so, they are asked to leave what they know, and end. If one goes on instead, the others rest
+//! on where their upstreams' sockets are watched.
 
 use std::mem;
+use std::os::fd::OwnedFd;
 
 use eyelet_h2::OpenStream;
 use eyelet_multiplex::StreamRole;
@@ -50,15 +52,21 @@ impl Streams {
         let state = &mut *self.state.borrow_mut();
         if let Some(stream) = state.mux.find(id) {
             stream.rests(resting);
+            state.due_ms = state.due_ms.min(stream.due_ms);
+            state.resting += stream.resting_bytes();
         }
         state.mux.driver.wake();
     }
 
-    /// Adds a stream that rested with its connection.
-    pub fn resume(&self, open: OpenStream) {
+    /// Adds a stream that rested with its connection, and rests on.
+    pub fn resume(&self, open: OpenStream, resting: RestingStream) {
         let mut stream = StreamState::new(open.id, open.has_peer_ended);
         (stream.has_run, stream.is_answered) = (true, open.has_begun);
-        self.state.borrow_mut().mux.streams.push(stream);
+        stream.rests(resting);
+        let state = &mut *self.state.borrow_mut();
+        state.due_ms = state.due_ms.min(stream.due_ms);
+        state.resting += stream.resting_bytes();
+        state.mux.streams.push(stream);
     }
 
     // The connection's task.
@@ -70,9 +78,29 @@ impl Streams {
         !state.mux.streams.is_empty() && !state.mux.streams.iter().any(is_moving)
     }
 
+    /// Notes that the upstream of a stream that rests has something to be read.
+    pub fn call(&self, id: u32) {
+        if let Some(stream) = self.state.borrow_mut().mux.find(id) {
+            stream.wake();
+        }
+    }
+
+    /// Has all streams that rest go on.
+    pub fn call_all(&self) {
+        for stream in &mut self.state.borrow_mut().mux.streams {
+            if let StreamRest::Rests { is_called, .. } = &mut stream.rest {
+                *is_called = true;
+            }
+        }
+    }
+
     /// Asks the streams to rest if all are quiet and the connection `may` rest with them. Otherwise
-    /// returns those that rest and have to go on.
-    pub fn settle(&self, may: bool) -> Vec<(u32, RestingStream)> {
+    /// returns those that rest and have to go on: see [`StreamState::must_go_on`].
+    pub fn settle(
+        &self,
+        may: bool,
+        mut keep: impl FnMut(u32, OwnedFd) -> Result<(), OwnedFd>,
+    ) -> Vec<u32> {
         let streams = &mut self.state.borrow_mut().mux.streams;
         let is_moving = |stream: &StreamState| {
             matches!(stream.rest, StreamRest::No | StreamRest::Rests { is_called: true, .. })
@@ -86,12 +114,27 @@ impl Streams {
             }
             return Vec::new();
         }
-        streams.iter_mut().filter_map(|stream| Some((stream.base.id, stream.goes_on()?))).collect()
+        let going = streams.iter_mut().filter_map(|stream| {
+            let id = stream.base.id;
+            stream.must_go_on(&mut keep).then_some(id)
+        });
+        going.collect()
+    }
+
+    /// Takes a stream that rests, for a task that goes on with it.
+    pub fn take_rested(&self, id: u32) -> Option<RestingStream> {
+        let state = &mut *self.state.borrow_mut();
+        let stream = state.mux.find(id)?;
+        let bytes = stream.resting_bytes();
+        let resting = stream.goes_on()?;
+        state.resting -= bytes;
+        Some(resting)
     }
 
     /// Has all tasks of streams run.
     pub fn wake_all(&self) {
-        self.state.borrow_mut().mux.streams.iter_mut().for_each(StreamState::wake);
+        let streams = &mut self.state.borrow_mut().mux.streams;
+        streams.iter_mut().for_each(|stream| stream.base.task.wake());
     }
 
     /// True if all streams rest, or there are none.

@@ -338,7 +338,7 @@ fn early_resets_are_counted() {
 fn resting(form: &[u8]) -> RestingStream {
     RestingStream {
         form: form.to_vec().into(),
-        socket: eyelet_sys::socket::pair().unwrap().0,
+        socket: Some(eyelet_sys::socket::pair().unwrap().0),
         name: "192.0.2.1:80".into(),
         open: Vec::new(),
         since: std::time::Instant::now(),
@@ -378,6 +378,37 @@ fn streams_that_rest_are_taken_when_the_connection_ends() {
     assert_eq!(ended, expected);
     assert!(pair.streams.take_ended().is_empty(), "each has one line");
     assert_eq!(pair.streams.runs(served), Some(Left::Closed));
+}
+
+/// While one stream goes on, the others rest on if their upstreams' sockets are watched, until
+/// something happens to them.
+#[test]
+fn streams_rest_on_beside_one_that_goes_on() {
+    let mut pair = Pair::new();
+    let [quiet, called, said, unwatched] = [1, 2, 3, 4].map(|_| pair.request());
+    pair.read();
+    for id in [quiet, called, said] {
+        pair.streams.leave(id, RestingStream { socket: None, ..resting(&[id as u8]) });
+    }
+    pair.streams.leave(unwatched, resting(&[unwatched as u8]));
+    pair.streams.recount();
+    let held = pair.budget.used();
+    let no_place = |_, socket| Err(socket);
+    assert_eq!(pair.streams.settle(false, no_place), [unwatched], "nobody watches its socket");
+    assert!(pair.streams.settle(false, |_, _| Ok(())).is_empty());
+    pair.streams.call(called);
+    pair.data(said, 5);
+    pair.read();
+    assert_eq!(pair.streams.settle(false, no_place), [called, said]);
+    assert_eq!(pair.streams.settle(true, no_place), [called, said], "they move");
+    for id in [called, said] {
+        assert_eq!(pair.streams.take_rested(id).map(|it| it.form.to_vec()), Some(vec![id as u8]));
+        assert!(pair.streams.take_rested(id).is_none(), "it has a task");
+    }
+    pair.streams.recount();
+    assert!(pair.budget.used() < held, "their tasks count them now");
+    pair.streams.call_all();
+    assert_eq!(pair.streams.settle(false, no_place), [quiet, unwatched]);
 }
 
 /// Counts how often a task is woken.

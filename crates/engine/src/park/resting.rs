@@ -1,0 +1,105 @@
+//! Exchanges that rest on parked connections: the memory that they need to go on, and how they end
+//! where they are, for which none is needed.
+
+use eyelet_memory::slab::Key;
+
+use crate::ready::{CLIENT, READ};
+use crate::relay::terminate::Terminated;
+use crate::relay::{Flow, Relay};
+use crate::table::{ConnectionTable, EndCause, SlotState};
+use crate::worker::Worker;
+use eyelet_memory::budget::{ACTIVE_BYTES, STREAM_BYTES, TASK_BYTES_MAX};
+use eyelet_telemetry::info::{End, Parked};
+use eyelet_telemetry::reason::Reason;
+
+/// Bytes of a stream that rests on beside a connection that is served: its state, and its exchange
+/// as it was parked. The connection counts them as they are.
+const RESTING_STREAM_BYTES: usize = 1 << 10;
+
+/// The streams of a connection that have upstreams of their own.
+#[derive(Clone, Copy)]
+pub(super) struct Streams {
+    /// Those that may need a task once the connection wakes.
+    going: usize,
+    /// Those that rest on beside it.
+    resting: usize,
+}
+
+/// The streams of a connection as it wakes. If upstreams alone have woken it, only theirs go on.
+/// Its client may have said something to all, and a deadline or an end may be that of all.
+pub(super) fn streams(table: &mut ConnectionTable, key: Key) -> Streams {
+    let (all, called) = (table.further_count(key), table.further_ready(key).count());
+    let is_by_client = table.slot(key).is_some_and(|slot| slot.ready.any(CLIENT, READ));
+    let going = if called == 0 || is_by_client { all } else { called };
+    Streams { going, resting: all - going }
+}
+
+impl Streams {
+    /// Bytes that what rests takes once it goes on, beside the task of its connection.
+    pub(super) fn bytes(self, worker: &Worker, flow: &Flow) -> usize {
+        let Some(resting) = flow.resting() else { return 0 };
+        let upstream = worker.program().map_or(0, |program| program.upstream_bytes(resting));
+        let Self { going, resting } = self;
+        going * STREAM_BYTES + going.max(1) * upstream + resting * RESTING_STREAM_BYTES
+    }
+}
+
+/// Bytes that the tasks of a parked connection take once it wakes, at most.
+pub(super) fn wake_bytes(worker: &Worker, key: Key) -> usize {
+    let table = &mut *worker.table.borrow_mut();
+    let streams = streams(table, key);
+    let resting = match table.slot(key).map(|slot| &mut slot.state) {
+        Some(SlotState::Parked { relay, .. }) => streams.bytes(worker, relay.flow()),
+        _ => 0,
+    };
+    ACTIVE_BYTES + TASK_BYTES_MAX + resting
+}
+
+/// True if there is room for the tasks of a parked connection. Nobody else ends for them.
+pub(super) fn has_room_to_wake(worker: &Worker, key: Key) -> bool {
+    !worker.process.budget.is_filling(wake_bytes(worker, key))
+}
+
+/// Returns why exchanges that rest end in their tasks, if they do: a drain gives a response time,
+/// and an event stream by HTTP/1.1 ends between two events. There must be time and room for that.
+pub(super) fn goes_on_until(worker: &Worker, key: Key, reason: &Reason) -> Option<EndCause> {
+    let has_streams = match worker.table.borrow_mut().slot(key).map(|slot| &mut slot.state) {
+        Some(SlotState::Parked { relay, .. }) if relay.has_exchange() => relay.flow().has_streams(),
+        _ => return None,
+    };
+    let cause = match reason {
+        Reason::Drained(_) => EndCause::Drained,
+        // GOAWAY ends all streams.
+        Reason::Ended if !has_streams => EndCause::Ended,
+        _ => return None,
+    };
+    (!worker.is_cutting() && has_room_to_wake(worker, key)).then_some(cause)
+}
+
+/// Has the program write the access lines of the exchanges that rest on a connection that ends.
+pub(super) fn end_resting(worker: &Worker, info: &Parked, relay: &Relay, end: &End) {
+    let Relay::Terminate(Terminated { flow, .. }) = relay else { return };
+    if let (Some(resting), Some(program)) = (flow.resting(), worker.program()) {
+        let info = info.info(&worker.shared.borrow());
+        program.end_resting(info, resting, end);
+    }
+}
+
+/// The program's last bytes for the client of a parked connection.
+pub(super) fn last_bytes(worker: &Worker, flow: &Flow) -> Vec<u8> {
+    let kept = flow.kept_by_program().zip(worker.program());
+    kept.map(|(kept, program)| program.last_bytes(kept)).unwrap_or_default()
+}
+
+/// Its last bytes for the upstreams of what rests, by their places.
+pub(super) fn for_upstreams(worker: &Worker, flow: &Flow) -> Vec<(usize, Vec<u8>)> {
+    let mut all = Vec::new();
+    if let Some((resting, program)) = flow.resting().zip(worker.program()) {
+        program.close_upstreams(resting, &mut |nth, bytes| {
+            if !bytes.is_empty() {
+                all.push((nth, bytes.to_vec()));
+            }
+        });
+    }
+    all
+}
