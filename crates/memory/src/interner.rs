@@ -150,6 +150,13 @@ impl<T: Eq + Hash + Heap> Interner<T> {
         self.values.get(symbol.index()).map(|shared| &shared.value)
     }
 
+    /// A use's part of the memory of a value: its bytes, divided by its uses now.
+    pub fn part_bytes(&self, symbol: Symbol) -> usize {
+        self.values.get(symbol.index()).map_or(0, |shared| {
+            (size_of::<Interned<T>>() + shared.value.heap_bytes()) / shared.uses.max(1) as usize
+        })
+    }
+
     /// Ends one use of a symbol. The last use frees the value.
     pub fn release(&mut self, symbol: Symbol) {
         let Self { values, symbols, .. } = self;
@@ -282,6 +289,8 @@ mod tests {
         let symbols: Vec<Symbol> = (0..5_000_usize).map(|n| interner.intern(n % 2_500)).collect();
         let counted = budget.used();
         assert!((2_500 * (100 + 16)..2_500 * (100 + 64)).contains(&counted), "{counted}");
+        let part = (100 + size_of::<Interned<usize>>()) / 2;
+        assert_eq!(interner.part_bytes(symbols[0]), part, "it is used twice");
         assert_eq!(symbols[..2_500], symbols[2_500..]);
         for (n, symbol) in symbols.iter().enumerate().take(2_500) {
             interner.release(*symbol);

@@ -295,6 +295,14 @@ pub struct ConnectionInfo {
     pub bytes_to_client: u64,
 }
 
+/// Its part of the bytes of shared values is known in these steps: those in which a source is
+/// charged (`source.rs` of the engine).
+pub const SHARED_STEP_BYTES: usize = 256;
+/// It is settled: a long one.
+const SETTLED: u8 = 1;
+/// The server has chosen TLS compression.
+const COMPRESSION_CHOSEN: u8 = 2;
+
 /// The info of a parked connection: 64 bytes.
 #[derive(Debug)]
 pub struct Parked {
@@ -302,9 +310,10 @@ pub struct Parked {
     started_unix_ns: u64,
     client_ip: [u8; 16],
     client_port: u16,
-    settled: bool,
-    /// True if the server has chosen TLS compression.
-    pub compression_chosen: bool,
+    /// [`SETTLED`] and [`COMPRESSION_CHOSEN`].
+    marks: u8,
+    /// See [`Parked::shared_bytes`], in steps of [`SHARED_STEP_BYTES`].
+    shared_steps: u8,
     /// The rule's index, from 1. Not in what is shared, which fewer connections could then share.
     rule: Option<NonZeroU32>,
     origin: Symbol,
@@ -358,6 +367,7 @@ impl ConnectionInfo {
     pub fn park(mut self, shared: &mut SharedInfo) -> Parked {
         let rule = self.decided.rule.take().and_then(|rule| NonZeroU32::new(rule.wrapping_add(1)));
         let name = self.decided.sni.take().map(|name| shared.names.intern(name.into()));
+        let origin = shared.intern(self.decided);
         let client_ip = match self.client.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
             IpAddr::V6(ip) => ip.octets(),
@@ -367,10 +377,10 @@ impl ConnectionInfo {
             started_unix_ns: self.started_unix_ns,
             client_ip,
             client_port: self.client.port(),
-            settled: false,
-            compression_chosen: false,
+            marks: 0,
+            shared_steps: shared.steps_of(origin, name),
             rule,
-            origin: shared.intern(self.decided),
+            origin,
             name,
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
@@ -391,7 +401,7 @@ impl Parked {
         let mut decided = shared.restore(self.origin).unwrap_or_default();
         decided.sni = self.name(shared).map(Into::into);
         decided.rule = self.rule_index();
-        if self.compression_chosen {
+        if self.marks & COMPRESSION_CHOSEN != 0 {
             decided.tls_compression = Some(TlsCompression::Chosen);
         }
         ConnectionInfo {
@@ -434,12 +444,25 @@ impl Parked {
 
     /// Marks the connection as settled: a long one.
     pub fn settle(&mut self) {
-        self.settled = true;
+        self.marks |= SETTLED;
+    }
+
+    /// Notes that the server has chosen TLS compression.
+    pub fn choose_compression(&mut self) {
+        self.marks |= COMPRESSION_CHOSEN;
     }
 
     /// True if it is settled.
     pub fn is_settled(&self) -> bool {
-        self.settled
+        self.marks & SETTLED != 0
+    }
+
+    /// Its part of the memory of the values that it shares: each value's bytes, divided by the
+    /// connections that had it when this one was parked, in whole [`SHARED_STEP_BYTES`]. Its source
+    /// pays for them, although [`SharedInfo`] counts them: otherwise values that nobody shares are
+    /// free.
+    pub fn shared_bytes(&self) -> usize {
+        usize::from(self.shared_steps) * SHARED_STEP_BYTES
     }
 
     /// The client's address.
@@ -542,6 +565,19 @@ impl SharedInfo {
         let evidence = decided.evidence.take();
         let decided = self.decided.intern(decided);
         self.origins.intern(Origin { decided, connect, destination, is_dialled, evidence })
+    }
+
+    /// Steps of one connection's part of the bytes of these values. 255 are 64 KiB: more than a
+    /// certificate and all names take.
+    fn steps_of(&self, origin: Symbol, name: Option<Symbol>) -> u8 {
+        let of_name = |name: Symbol| self.names.part_bytes(name);
+        let of_origin =
+            self.origins.get(origin).map_or(0, |&Origin { decided, connect, .. }| {
+                self.decided.part_bytes(decided) + connect.map_or(0, of_name)
+            });
+        let part = self.origins.part_bytes(origin) + of_origin + name.map_or(0, of_name);
+        // To the nearest one: what many share costs each of them nothing.
+        u8::try_from((part + SHARED_STEP_BYTES / 2) / SHARED_STEP_BYTES).unwrap_or(u8::MAX)
     }
 
     fn restore(&self, origin: Symbol) -> Option<Decided> {

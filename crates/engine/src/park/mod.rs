@@ -44,7 +44,6 @@ const END_SLOTS_MIN: u32 = 1024;
 pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
     let worker = &active.worker;
     active.release();
-    let held = relay.held_bytes();
     let is_quiet = relay.flow().held_bytes() == 0;
     let rests = {
         let mut table = worker.table.borrow_mut();
@@ -57,16 +56,13 @@ pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
         worker.process.budget.give(Account::Connections, slot.active_bytes());
         let rests = is_quiet && !slot.ready.readable() && matches!(relay, Relay::Splice(_));
         let mut info = info.take().park(&mut worker.shared.borrow_mut());
-        worker.shedding.sources.add(info.client_ip(), relay.charged_bytes() + further);
-        worker.holds(0, size_of::<Slot>() + further);
+        worker.count_parked(&info, &mut relay, further);
         let wait = rest::wait_of(active, (&mut info, &mut relay), &table);
         let Some(slot) = table.slot(active.key()) else { return };
         worker.set_state(&mut slot.state, SlotState::Parked { info, relay });
         table.due_in(active.key(), wait);
         rests
     };
-    worker.counters.parked.up();
-    worker.keeps(0, held);
     // Bytes that arrived while it was active cause no event any more.
     if !rests {
         wake(worker, active.key());
@@ -82,7 +78,7 @@ pub(crate) fn place(
     mut relay: Relay,
     rest: Rest,
 ) -> Key {
-    let (held, further_bytes) = (relay.held_bytes(), further_bytes(further.len()));
+    let further_bytes = further_bytes(further.len());
     relay.flow().set_has_streams(further_bytes > 0);
     let mut info = info.park(&mut worker.shared.borrow_mut());
     if rest.is_settled {
@@ -91,10 +87,7 @@ pub(crate) fn place(
     worker.process.open.fetch_add(1, Relaxed);
     worker.uses_descriptors(1 + isize::from(upstream.is_some()) + further.len().cast_signed());
     worker.counters.connections.up();
-    worker.counters.parked.up();
-    worker.shedding.sources.add(info.client_ip(), relay.charged_bytes() + further_bytes);
-    worker.holds(0, size_of::<Slot>() + further_bytes);
-    worker.keeps(0, held);
+    worker.count_parked(&info, &mut relay, further_bytes);
     let mut table = worker.table.borrow_mut();
     let wait = idle_for(worker, &mut relay, rest.is_settled);
     let state = SlotState::Parked { info, relay };
@@ -332,16 +325,8 @@ pub(crate) fn unpark(
     let SlotState::Parked { info, mut relay } = worker.change_state(&mut slot.state, state) else {
         return None;
     };
-    uncount(worker, &info, &mut relay, further);
+    worker.uncount_parked(&info, &mut relay, further);
     Some((info.wake(&mut worker.shared.borrow_mut()), relay))
-}
-
-/// Undoes what [`park`] counted. `further` are the bytes of the further sockets.
-fn uncount(worker: &Worker, info: &Parked, relay: &mut Relay, further: usize) {
-    worker.counters.parked.down();
-    worker.holds(size_of::<Slot>() + further, 0);
-    worker.keeps(relay.held_bytes(), 0);
-    worker.shedding.sources.remove(info.client_ip(), relay.charged_bytes() + further);
 }
 
 /// Ends a connection after a panic of ours.
@@ -382,7 +367,7 @@ fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
     // Taken out first: if the rest panics, nothing is uncounted twice.
     let parked = worker.change_state(state, SlotState::Lingering);
     if let SlotState::Parked { info, mut relay } = parked {
-        uncount(worker, &info, &mut relay, bytes);
+        worker.uncount_parked(&info, &mut relay, bytes);
         resting::end_resting(worker, &info, &relay, end);
         worker.emit_parked(&info, &relay, end);
         // Drops held bytes and pipes before the sockets that they were for.

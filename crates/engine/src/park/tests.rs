@@ -1,9 +1,12 @@
 //! Tests of parking, and parked connections for those of others.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::sync::Arc;
+
 use super::*;
 use crate::ready::SIDES;
 use crate::relay::Flow;
+use crate::relay::splice::Spliced;
 use crate::relay::terminate::Terminated;
 use crate::testing::worker;
 use crate::worker::{Program, Task, Update};
@@ -85,13 +88,17 @@ fn with_state_and_client(worker: &Rc<Worker>, state: PackedBytes) -> (Key, Owned
 
 /// Parks a connection. Returns its client, too.
 pub(crate) fn parked(worker: &Rc<Worker>, relay: Relay) -> (Key, OwnedFd) {
+    let info = worker.info(0, ([127, 0, 0, 1], 5000).into());
+    parked_as(worker, info, relay)
+}
+
+fn parked_as(worker: &Rc<Worker>, mut info: ConnectionInfo, relay: Relay) -> (Key, OwnedFd) {
     let (client, peer) = eyelet_sys::socket::pair().unwrap();
     let key = worker.table.borrow_mut().insert(client, false);
     worker.process.open.fetch_add(1, Relaxed);
     worker.uses_descriptors(2);
     worker.process.budget.take(Account::Connections, ACTIVE_BYTES);
     worker.counters.connections.up();
-    let mut info = worker.info(0, ([127, 0, 0, 1], 5000).into());
     park(&Handle::new(worker.clone(), key), &mut info, relay);
     (key, peer)
 }
@@ -119,6 +126,29 @@ fn fields_that_nobody_else_has_are_charged_to_their_source() {
     abandon(&worker, keys[1]);
     (0..weight / 6).for_each(|_| worker.shedding.sources.remove(other, 0));
     assert!(worker.shedding.sources.is_empty() && worker.pieces.is_empty());
+}
+
+/// Each connection of one source has a client's certificate of its own.
+#[test]
+fn facts_that_nobody_else_has_are_charged_to_their_source() {
+    const EACH_BYTES: usize = 8 << 10;
+    let worker = worker();
+    let (own, other) = ([127, 0, 0, 1].into(), [192, 0, 2, 1].into());
+    let weight = 2 * EACH_BYTES / 256;
+    (0..weight / 3).for_each(|_| worker.shedding.sources.add(other, 0));
+    let keys = [1, 2].map(|nth| {
+        let mut info = worker.info(0, ([127, 0, 0, 1], 5000).into());
+        let leaf = vec![nth; EACH_BYTES].into_boxed_slice();
+        info.decided.client_certificate = Some(Arc::new(leaf));
+        let spliced = Spliced::new(Flow::default(), &mut Decided::default());
+        parked_as(&worker, info, Relay::Splice(spliced)).0
+    });
+    assert!(worker.shedding.sources.is_over_share(own));
+    abandon(&worker, keys[0]);
+    abandon(&worker, keys[1]);
+    assert!(!worker.shedding.sources.is_over_share(own));
+    (0..weight / 3).for_each(|_| worker.shedding.sources.remove(other, 0));
+    assert!(worker.shedding.sources.is_empty());
 }
 
 #[test]

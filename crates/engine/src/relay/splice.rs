@@ -159,7 +159,9 @@ fn copy(
         // It is compared with the client's hello, and reading it takes a check of its UTF-8.
         let name = spliced.name.as_ref().filter(|_| from == CLIENT).map(Name::as_str);
         let passed = flow.pass(from, bytes, name, &mut chosen);
-        info.compression_chosen |= chosen;
+        if chosen {
+            info.choose_compression();
+        }
         // The inspection has the reason: see `run`.
         let stopped = |_| Failed { side: from, error: io::ErrorKind::PermissionDenied.into() };
         bytes = &bytes[..passed.map_err(stopped)?];

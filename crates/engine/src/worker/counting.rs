@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::relay::Relay;
-use crate::table::Removed;
+use crate::table::{Removed, Slot};
 use crate::worker::Worker;
 use eyelet_memory::budget::Account;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, Parked};
@@ -83,6 +83,22 @@ impl Worker {
         self.count_state(&slot.state, eyelet_telemetry::cell::Cell::down);
     }
 
+    /// Counts a connection that is parked. `further` are the bytes of its further sockets.
+    pub(crate) fn count_parked(&self, info: &Parked, relay: &mut Relay, further: usize) {
+        self.counters.parked.up();
+        self.holds(0, size_of::<Slot>() + further);
+        self.keeps(0, relay.held_bytes());
+        self.shedding.sources.add(info.client_ip(), charged_bytes(info, relay, further));
+    }
+
+    /// Undoes what [`Self::count_parked`] counted.
+    pub(crate) fn uncount_parked(&self, info: &Parked, relay: &mut Relay, further: usize) {
+        self.counters.parked.down();
+        self.holds(size_of::<Slot>() + further, 0);
+        self.keeps(relay.held_bytes(), 0);
+        self.shedding.sources.remove(info.client_ip(), charged_bytes(info, relay, further));
+    }
+
     /// Counts descriptors that connections took, or returned where `n` is negative. An active
     /// connection counts two from the start, because it may dial.
     pub(crate) fn uses_descriptors(&self, n: isize) {
@@ -104,4 +120,10 @@ impl Worker {
         let bytes = self.counters.parked_bytes.value().wrapping_add(after as u64);
         self.counters.parked_bytes.set(bytes.wrapping_sub(before as u64));
     }
+}
+
+/// Bytes that the source of a parked connection is charged for. Its part of the shared info is in
+/// whole steps, so that it changes no difference that a wake makes to them.
+fn charged_bytes(info: &Parked, relay: &mut Relay, further: usize) -> usize {
+    info.shared_bytes() + relay.charged_bytes() + further
 }

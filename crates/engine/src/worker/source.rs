@@ -5,6 +5,7 @@ use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use eyelet_sys::socket::SocketPeer;
+use eyelet_telemetry::info::SHARED_STEP_BYTES;
 use eyelet_wire::local_peer::LocalPeer;
 
 // The simulator needs the same run for the same seed.
@@ -51,6 +52,9 @@ const MUCH_PART: usize = 32;
 const MUCH_WEIGHT_MIN: u64 = 32;
 /// A connection weighs 1, plus 1 for each of these bytes that it holds: about the size of a slot.
 const WEIGHT_BYTES: usize = 256;
+
+/// A connection's part of the shared info weighs the same whatever else it holds.
+const _: () = assert!(SHARED_STEP_BYTES.is_multiple_of(WEIGHT_BYTES));
 
 /// Memory that parked connections hold, by source: a count-min sketch of fixed size. Nothing is
 /// kept per source, and no list is walked to know a share.

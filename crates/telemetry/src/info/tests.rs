@@ -97,7 +97,28 @@ fn a_further_origin_adds_few_bytes() {
     assert_eq!(parked[0].decided(&shared).map(Heap::heap_bytes), Some(0));
 }
 
-/// 8 id + 8 start + 16 + 2 client + 2 flags + 4 rule + 2 x 4 shared + 2 x 8 counters.
+/// What many share costs each of them nothing, but one that has it alone pays for it.
+#[test]
+fn shared_values_are_paid_for_by_those_that_have_them() {
+    let mut shared = SharedInfo::new(&Arc::new(Budget::new(64 << 20, 0)));
+    let long = |nth: u32| {
+        let mut info = info(&format!("{nth:0>250}.example"), "192.0.2.1:443");
+        info.decided.client_certificate = Some(Arc::new(vec![0; 4 << 10].into()));
+        info
+    };
+    let parked: Vec<Parked> = (0..100).map(|_| long(7).park(&mut shared)).collect();
+    let bytes = [0, 1, 99].map(|nth| parked[nth].shared_bytes());
+    assert!((4 << 10..6 << 10).contains(&bytes[0]), "{bytes:?}");
+    assert!(bytes[1] >= bytes[0] / 2 && bytes[2] == 0, "{bytes:?}");
+    // The certificate is shared, and the name is not.
+    let name = long(8).park(&mut shared).shared_bytes();
+    assert_eq!(name, SHARED_STEP_BYTES);
+    let mut huge = long(9);
+    huge.decided.client_certificate = Some(Arc::new(vec![0; 1 << 20].into()));
+    assert_eq!(huge.park(&mut shared).shared_bytes(), 255 * SHARED_STEP_BYTES);
+}
+
+/// 8 id + 8 start + 16 + 2 client + 1 marks + 1 shared + 4 rule + 2 x 4 shared + 2 x 8 counters.
 #[test]
 fn a_parked_info_is_small() {
     assert_eq!(size_of::<Parked>(), 64);
