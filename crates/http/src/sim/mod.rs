@@ -8,7 +8,7 @@
 
 mod backend;
 mod client;
-mod edge;
+pub(crate) mod edge;
 mod events;
 mod http1_backend;
 mod http1_client;
