@@ -103,8 +103,8 @@ impl Http1Connection {
         }
     }
 
-    /// The connection of an exchange that rested. It is closed after the response: what else was
-    /// known of it was not kept.
+    /// The connection of an exchange that rested. It is closed after the response, unless somebody
+    /// knows better: what else was known of it was not kept.
     ///
     /// # Errors
     /// The kernel's: it watches no more descriptors.

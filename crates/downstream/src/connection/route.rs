@@ -175,6 +175,12 @@ impl Route {
         Some(RouteTarget { to, shelf, balanced })
     }
 
+    /// The index of the upstream without TLS that the rule calls by this address.
+    pub fn plain_at(&self, address: &str) -> Option<usize> {
+        let is_it = |to: &HttpUpstream| to.tls.is_none() && to.address.to_string() == address;
+        (0..self.upstreams()).find(|index| self.target(*index).is_some_and(|it| is_it(it.to)))
+    }
+
     /// The route of one request of a proxy's client.
     pub fn proxied(rule: u32, action: Arc<Action>, shelf: Rc<Shelf>) -> Self {
         Self { rule, action, shelf, others: Box::default(), group: None, destination: None }

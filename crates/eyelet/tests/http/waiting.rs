@@ -48,11 +48,21 @@ impl Asked {
         self.web.request_line("/wait")
     }
 
-    /// The connection serves another request, by another connection of the upstream.
+    /// The connection serves another request, by the same connection of the upstream.
     fn goes_on(&mut self) {
         self.client.write_all(b"GET /next HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+        self.is_served();
+    }
+
+    /// Likewise, by another connection of the upstream.
+    fn goes_on_anew(&mut self) {
+        self.client.write_all(b"GET /next HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
         self.app = self.web.app.take();
-        head(&mut self.app);
+        self.is_served();
+    }
+
+    fn is_served(&mut self) {
+        assert!(head(&mut self.app).starts_with("GET /next "));
         self.app.write_all(OK).unwrap();
         assert_eq!(hear(&mut self.client, "GET").body, b"hello");
         assert_eq!(self.web.request_line("/next")["http"]["status"], 200);
@@ -160,7 +170,7 @@ fn a_long_poll_at_rest_is_bounded_by_upstream_timeout() {
         assert_eq!(said["reason"], "upstream: upstream_timeout", "{said}");
         let ms = said["duration_ms"].as_u64().unwrap();
         assert!((4_000..20_000).contains(&ms), "{body_timeout}: {ms}");
-        asked.goes_on();
+        asked.goes_on_anew();
     }
 }
 
@@ -200,7 +210,7 @@ fn an_end_of_either_side_is_passed_on_before_a_response() {
         assert_eq!(hear(&mut asked.client, "GET").status, 502);
         let said = asked.access_line();
         assert_eq!(said["reason"], "upstream: closed before the response's end", "{said}");
-        asked.goes_on();
+        asked.goes_on_anew();
     }
 }
 

@@ -1,5 +1,6 @@
 //! When an exchange rests, and how it goes on: with the next byte of either side, or to end.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -100,9 +101,7 @@ impl<'a> Exchange<'a, '_> {
         match state {
             RestingState::AwaitsHead(RestingWait { upload, codings, repeat }) => {
                 let upload = Upload::resumed(self.written, upload);
-                // It counts where its connection does. Its upstream's health is not noted: that
-                // says something of connections that begin.
-                let found = FoundUpstream { upstream, index: 0, chosen: None };
+                let found = self.found_again(upstream, since);
                 let asked = SentRequest { found, upload, is_coded: false };
                 let resting = RestingRequest { asked, since, repeat };
                 self.go_on_before_head(resting, method, &self.codings(codings, method)).await
@@ -122,6 +121,39 @@ impl<'a> Exchange<'a, '_> {
         }
     }
 
+    /// The upstream of a request that rested. Its connection is kept behind the response if its
+    /// rule surely has it. The exchange counts where the connection does.
+    fn found_again(&self, mut upstream: Upstream, since: Instant) -> FoundUpstream {
+        let mut index = 0;
+        if let Upstream::Http1(one) = &mut upstream
+            && let Some(found) = self.index_of(one)
+        {
+            let address = one.name.parse::<SocketAddr>().ok();
+            // It was dialled before it rested.
+            one.dialled = address.map(|address| (address.ip().to_canonical(), since));
+            (one.is_single_use, index) = (false, found);
+        }
+        FoundUpstream { upstream, index, chosen: None }
+    }
+
+    /// The index of an upstream in the rule, by its address. `None`: it is not sure. Another
+    /// configuration may mean another one by it, a name had the address only when it was dialled,
+    /// and TLS was verified for a name.
+    fn index_of(&self, upstream: &Http1Connection) -> Option<usize> {
+        let decided_by = self.served.info.decided.labels.generation();
+        let is_same = decided_by == self.served.worker.shared.generation && upstream.is_plain();
+        self.served.route().ok().filter(|_| is_same)?.plain_at(&upstream.name)
+    }
+
+    /// Notes that an upstream has answered, if it was found again.
+    fn note_health(&self, FoundUpstream { upstream, index, .. }: &FoundUpstream) {
+        let is_found = matches!(upstream, Upstream::Http1(one) if !one.is_single_use);
+        let target = self.served.route().ok().filter(|_| is_found);
+        if let Some((_, member)) = target.and_then(|route| route.target(*index)?.balanced) {
+            member.health.answered(self.served.worker.engine.now_unix_ms());
+        }
+    }
+
     /// Goes on with a request that waits for its response.
     async fn go_on_before_head(
         &mut self,
@@ -134,6 +166,7 @@ impl<'a> Exchange<'a, '_> {
         match self.wait_for_head(&mut asked, wait).await {
             Ok(HeadEvent::Response(response)) => {
                 self.note_answered(&mut asked, &response);
+                self.note_health(&asked.found);
                 let answered = Answered { asked, response };
                 self.pass_answer(answered, &HeaderMap::new(), terms).await?.ok_or(NO_FIT)
             }
