@@ -1,6 +1,7 @@
 //! What all workers have counted, added up, as metrics.
 
 use eyelet_telemetry::counters::CounterValues;
+use eyelet_telemetry::listing::streams::StreamKind;
 use eyelet_telemetry::reason::Class;
 
 use crate::causes;
@@ -9,6 +10,7 @@ use crate::metrics::{MetricKind, Metrics};
 /// Writes what the workers have counted, added up.
 pub fn write(metrics: &mut Metrics, counted: &CounterValues) {
     write_connections(metrics, counted);
+    write_streams(metrics, counted);
     write_process(metrics, counted);
     causes::write(metrics, counted);
 }
@@ -72,6 +74,21 @@ fn write_connections(metrics: &mut Metrics, counted: &CounterValues) {
     metrics.counter("handshake_failures", help, counted.handshakes_failed);
     let help = "Connections ended or not accepted because memory was short.";
     metrics.counter("shed_connections", help, counted.shed);
+}
+
+fn write_streams(metrics: &mut Metrics, counted: &CounterValues) {
+    let help = "Bytes of parked connections on which requests or streams rest.";
+    metrics.gauge("resting_memory_bytes", help, counted.resting_bytes);
+    let help = "Parked connections on which requests or streams rest.";
+    metrics.gauge("resting_connections", help, counted.resting_connections);
+    let help = "Requests and streams under way, by kind. They are served, or rest.";
+    let mut streams = metrics.family(MetricKind::Gauge, "streams", help);
+    let states = [("serving", counted.serving_streams), ("resting", counted.resting_streams)];
+    for (state, counts) in states {
+        for (kind, count) in StreamKind::ALL.iter().zip(counts) {
+            streams.sample(&[("state", state), ("kind", kind.name())], count);
+        }
+    }
 }
 
 fn write_process(metrics: &mut Metrics, counted: &CounterValues) {

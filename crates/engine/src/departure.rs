@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use eyelet_sys::channel::DESCRIPTORS_MAX;
+use eyelet_telemetry::listing::streams::StreamCounts;
 use tokio::sync::mpsc::{self, channel};
 use zeroize::Zeroizing;
 
@@ -44,8 +45,8 @@ pub enum Leaving {
     Batch {
         /// The worker.
         worker: usize,
-        /// How many connections these are.
-        connections: usize,
+        /// What rests on each of the connections.
+        connections: Vec<StreamCounts>,
         /// The connections.
         batch: LeavingBatch,
     },
@@ -159,11 +160,11 @@ pub fn collect(
                 // The worker uses the sockets of those that go back.
                 drop(batch);
                 if has_room {
-                    collected.kept += connections;
+                    collected.kept += connections.len();
                 } else {
                     collected.is_full = true;
                 }
-                let refused = (0..if has_room { 0 } else { connections }).collect();
+                let refused = (0..if has_room { 0 } else { connections.len() }).collect();
                 let answer = BatchAnswer::Committed { refused };
                 if let Some(worker) = answers.get(worker) {
                     // The worker waits for it, or it has ended.
@@ -192,6 +193,7 @@ mod tests {
         let socket = Arc::new(eyelet_sys::socket::pair().unwrap().0);
         let sockets = vec![socket.clone()];
         let batch = LeavingBatch { states: Zeroizing::default(), sockets };
+        let connections = vec![StreamCounts::default(); connections];
         (Leaving::Batch { worker, connections, batch }, socket)
     }
 

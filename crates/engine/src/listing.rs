@@ -20,6 +20,9 @@ use crate::worker::Worker;
 /// Slots that a worker looks at between two iterations. To copy what it shows of one takes about a
 /// microsecond, so that others wait for less than a millisecond.
 pub const SLICE_SLOTS: u32 = 256;
+/// Streams at rest after which a slice ends: to read the kind of one takes a part of a microsecond,
+/// and a connection has up to 100.
+const SLICE_STREAMS: u32 = 1_024;
 /// Slots of a slice in which connections are ended: an end takes system calls, 26 microseconds on a
 /// busy machine, so that others wait for about a millisecond.
 const ENDING_SLOTS: u32 = 32;
@@ -92,7 +95,7 @@ async fn sweep(worker: Rc<Worker>, query: Query) {
         if begin >= end {
             return;
         }
-        let slice = look(&worker, &query, begin..end);
+        let (slice, end) = look(&worker, &query, begin..end);
         if slice != Slice::default() {
             room.send(slice);
         } else {
@@ -104,26 +107,34 @@ async fn sweep(worker: Rc<Worker>, query: Query) {
     }
 }
 
-fn look(worker: &Rc<Worker>, query: &Query, slots: std::ops::Range<u32>) -> Slice {
+/// Looks at these slots, as long as few streams rest in them. Returns where it goes on, too.
+fn look(worker: &Rc<Worker>, query: &Query, slots: std::ops::Range<u32>) -> (Slice, u32) {
     let now_unix_ms = worker.now_unix_ms();
-    let mut slice = Slice::default();
+    let (mut slice, mut streams, through) = (Slice::default(), 0, slots.end);
     for index in slots {
+        if streams >= SLICE_STREAMS {
+            return (slice, index);
+        }
         let Some(key) = worker.table.borrow().key_at(index) else { continue };
         if query.ends {
-            let is_asked = |shown: &ConnectionView<'_>| query.filter.takes(shown, now_unix_ms);
+            let is_asked = |shown: &ConnectionView<'_>| {
+                streams += shown.resting.all();
+                query.filter.takes(shown, now_unix_ms)
+            };
             if show(worker, key, is_asked) == Some(true) {
                 worker.guarded(key, || end(worker, key));
                 slice.ended += 1;
             }
         } else {
             let listed = show(worker, key, |shown| {
+                streams += shown.resting.all();
                 let takes = query.filter.takes(shown, now_unix_ms);
                 takes.then(|| Listed::new(shown, now_unix_ms))
             });
             slice.listed.extend(listed.flatten());
         }
     }
-    slice
+    (slice, through)
 }
 
 /// Calls `then` with what a slot shows of its connection. A lingering one shows nothing: it has its
@@ -154,6 +165,7 @@ fn show<T>(worker: &Worker, key: Key, then: impl FnOnce(&ConnectionView<'_>) -> 
     };
     let state = if relay.flow().is_quiet() { State::Parked } else { State::Moving };
     let mut view = ConnectionView::parked(info, &shared, (state, kind), idle_ms, has_upstream)?;
+    view.resting = worker.resting_streams(relay);
     let Relay::Splice(spliced) = relay else { return Some(then(&view)) };
     // It keeps these itself.
     let address = spliced.upstream();
@@ -181,7 +193,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::park::tests::{parked, terminated};
+    use crate::park::tests::{EACH_STREAMS, Faulty, parked, terminated, with_exchange};
     use crate::relay::Flow;
     use crate::relay::splice::Spliced;
     use crate::table::Phase;
@@ -279,6 +291,28 @@ mod tests {
                 }
             };
             assert_eq!(all(slices).await.0.len() as u32, CROWD);
+        });
+    }
+
+    /// A slice ends behind many streams, and the next one goes on there.
+    #[test]
+    fn each_connection_is_listed_once_with_what_rests_on_it() {
+        const ALL: u32 = 3 * SLICE_STREAMS / EACH_STREAMS;
+        with_worker(async |worker, connections| {
+            let program = Rc::new(Faulty { is_logging: false });
+            worker.serve(&program);
+            let kept: Vec<_> = (0..ALL).map(|_| with_exchange(&worker)).collect();
+            let mut slices = connections.ask(Filter::default(), false).unwrap();
+            let (mut ids, mut largest) = (HashSet::new(), 0);
+            while let Some(slice) = slices.recv().await {
+                largest = largest.max(slice.listed.len());
+                for listed in slice.listed {
+                    assert_eq!(listed.resting.all(), EACH_STREAMS);
+                    assert!(ids.insert(listed.id), "one is listed twice");
+                }
+            }
+            assert_eq!((ids.len(), kept.len()), (ALL as usize, ALL as usize));
+            assert!(largest <= (SLICE_STREAMS / EACH_STREAMS + 1) as usize, "{largest}");
         });
     }
 

@@ -5,6 +5,7 @@ mod resting;
 
 pub use resting::{
     end_resting, has_switched, has_tls, is_exchange, last_bytes, last_for_upstream, rest_wait,
+    resting_kind,
 };
 
 use std::future::poll_fn;

@@ -25,6 +25,7 @@ use eyelet_engine::relay::{Flow, KeptExchanges};
 use eyelet_engine::worker::{Handle, Settings};
 use eyelet_memory::budget::{Budget, Counted, HTTP2_BYTES, UPSTREAM_BYTES, UPSTREAM_TLS_BYTES};
 use eyelet_telemetry::info::ConnectionInfo;
+use eyelet_telemetry::listing::streams::StreamCounts;
 use eyelet_telemetry::reason::Reason;
 
 use eyelet_downstream::client::io::{ClientStream, OpenedClient};
@@ -90,6 +91,16 @@ pub fn end_resting(
     match resting {
         KeptExchanges::Exchange(form) => http1::end_resting(&served, form, reason),
         KeptExchanges::Streams(state) => http2::end_resting(&served, state, reason),
+    }
+}
+
+/// Counts the requests and streams that rest on a parked connection.
+pub fn resting_streams(resting: KeptExchanges<'_>) -> StreamCounts {
+    match resting {
+        KeptExchanges::Exchange(form) => {
+            http1::resting_kind(form).map(StreamCounts::one).unwrap_or_default()
+        }
+        KeptExchanges::Streams(state) => http2::resting_streams(state),
     }
 }
 

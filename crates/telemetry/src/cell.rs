@@ -16,12 +16,19 @@ impl Cell {
     /// Subtracts one.
     #[inline]
     pub fn down(&self) {
-        self.0.store(self.0.load(Relaxed).wrapping_sub(1), Relaxed);
+        self.sub(1);
     }
 
+    /// Adds a number.
     #[inline]
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    /// Subtracts a number.
+    #[inline]
+    pub fn sub(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_sub(n), Relaxed);
     }
 
     /// Sets the number.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::cell::Cell;
 use crate::histogram::{Histogram, HistogramValues};
 use crate::listing::State;
+use crate::listing::streams::{STREAM_KINDS, StreamCounts};
 use crate::reason::Class;
 use crate::text_counts::TextCounts;
 
@@ -23,6 +24,10 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: Cell,)*
             /// Connections that ended, in the order of [`Class::ALL`].
             pub ended: [Cell; Class::ALL.len()],
+            /// Requests and streams that tasks serve now, by kind.
+            pub serving_streams: [Cell; STREAM_KINDS],
+            /// Requests and streams that rest now, by kind.
+            pub resting_streams: [Cell; STREAM_KINDS],
             /// Times from accept to the rules' verdict.
             pub decisions: Histogram,
             /// Times in which facts were fetched that the rules asked for.
@@ -39,6 +44,10 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: u64,)*
             /// Connections that ended, in the order of [`Class::ALL`].
             pub ended: [u64; Class::ALL.len()],
+            /// Requests and streams that tasks serve now, by kind.
+            pub serving_streams: [u64; STREAM_KINDS],
+            /// Requests and streams that rest now, by kind.
+            pub resting_streams: [u64; STREAM_KINDS],
             /// Times from accept to the rules' verdict.
             pub decisions: HistogramValues,
             /// Times in which facts were fetched that the rules asked for.
@@ -54,9 +63,9 @@ macro_rules! counters {
             let mut sum = CounterValues::default();
             for cells in WORKERS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
                 $(sum.$name = sum.$name.wrapping_add(cells.$name.value());)*
-                for (sum, cell) in sum.ended.iter_mut().zip(&cells.ended) {
-                    *sum = sum.wrapping_add(cell.value());
-                }
+                add_up(&mut sum.ended, &cells.ended);
+                add_up(&mut sum.serving_streams, &cells.serving_streams);
+                add_up(&mut sum.resting_streams, &cells.resting_streams);
                 cells.decisions.add_to(&mut sum.decisions);
                 cells.evidence.add_to(&mut sum.evidence);
                 cells.connects.add_to(&mut sum.connects);
@@ -130,6 +139,10 @@ counters! {
     redirected,
     /// Connections refused by a rule or for lack of one.
     refused,
+    /// Bytes of parked connections on which requests or streams rest.
+    resting_bytes,
+    /// Their number.
+    resting_connections,
     /// Requests of clients that are over.
     requests,
     /// Those that failed, and whose client is not the cause.
@@ -156,6 +169,12 @@ counters! {
     failed,
     /// The same, because the client left.
     left,
+}
+
+fn add_up(sums: &mut [u64], cells: &[Cell]) {
+    for (sum, cell) in sums.iter_mut().zip(cells) {
+        *sum = sum.wrapping_add(cell.value());
+    }
 }
 
 /// Kinds of handshakes: two versions, each full or resumed.
@@ -204,6 +223,13 @@ pub(crate) fn each_worker(note: impl FnMut(&Arc<Counters>)) {
 static WORKERS: Mutex<Vec<Arc<Counters>>> = Mutex::new(Vec::new());
 
 impl CounterValues {
+    /// All requests and streams that are under way: served, or at rest.
+    pub fn streams(&self) -> StreamCounts {
+        let mut streams = StreamCounts::from(self.serving_streams);
+        streams.add_all(&self.resting_streams.into());
+        streams
+    }
+
     /// The open connections by state, in the order of their lives. The sum is
     /// [`Self::connections`]: what no other state counts is peeking. Numbers change while they are
     /// read, so that a state may have a connection too many for a moment.

@@ -14,6 +14,9 @@ use serde::{Serialize, Serializer};
 use crate::info::{ConnectionInfo, NS_PER_MS, Parked, SharedInfo, UpstreamName};
 use crate::labels::Labels;
 use crate::reason::named::named;
+use streams::StreamCounts;
+
+pub mod streams;
 
 /// Bits of an id that count a worker's connections. The bits above are the worker.
 const COUNT_BITS: u32 = 48;
@@ -188,6 +191,7 @@ impl Seen {
             idle_ms: None,
             bytes_to_upstream: self.bytes_to_upstream.saturating_add(up),
             bytes_to_client: self.bytes_to_client.saturating_add(down),
+            resting: StreamCounts::default(),
         })
     }
 }
@@ -222,6 +226,8 @@ pub struct ConnectionView<'a> {
     pub bytes_to_upstream: u64,
     /// Bytes written to the client.
     pub bytes_to_client: u64,
+    /// The requests and streams that rest on it.
+    pub resting: StreamCounts,
 }
 
 impl<'a> ConnectionView<'a> {
@@ -249,6 +255,7 @@ impl<'a> ConnectionView<'a> {
             idle_ms: Some(idle_ms),
             bytes_to_upstream: info.bytes_to_upstream,
             bytes_to_client: info.bytes_to_client,
+            resting: StreamCounts::default(),
         })
     }
 }
@@ -321,6 +328,8 @@ pub struct Listed {
     pub bytes_to_upstream: u64,
     /// Bytes written to the client.
     pub bytes_to_client: u64,
+    /// The requests and streams that rest on it.
+    pub resting: StreamCounts,
 }
 
 impl Listed {
@@ -340,6 +349,7 @@ impl Listed {
             idle_ms: shown.idle_ms,
             bytes_to_upstream: shown.bytes_to_upstream,
             bytes_to_client: shown.bytes_to_client,
+            resting: shown.resting,
         }
     }
 
@@ -442,7 +452,7 @@ mod tests {
             .to_owned()
             + r#""rule":"api","client":"[::ffff:192.0.2.7]:5000","sni":"a.example","#
             + r#""tls_version":"1.3","upstream":null,"age_ms":10000,"idle_ms":null,"#
-            + r#""bytes_to_upstream":300,"bytes_to_client":700}"#;
+            + r#""bytes_to_upstream":300,"bytes_to_client":700,"resting":{}}"#;
         assert_eq!(serde_json::to_string(&listed).unwrap(), expected);
         assert!(State::ALL.iter().all(|state| State::called(state.name()) == Some(*state)));
     }

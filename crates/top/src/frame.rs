@@ -77,6 +77,7 @@ pub fn draw(
     frame.connections_line(figures);
     frame.rates(figures);
     frame.memory(figures);
+    frame.resting(figures);
     frame.ends(figures);
     frame.upstreams(figures);
     frame.certificates(figures);
@@ -181,6 +182,32 @@ impl Frame {
         let kinds: Vec<String> =
             kinds.iter().map(|(kind, held)| format!("{kind} {}", bytes(*held))).collect();
         self.labelled(Look::Plain, "", &kinds.join("  "));
+    }
+
+    /// What rests, and what it costs.
+    fn resting(&mut self, figures: &Figures) {
+        let resting = &figures.memory["resting"];
+        let counts: Vec<(&str, f64)> = resting["streams"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(kind, of_it)| (&**kind, of_it.as_f64().unwrap_or_default()))
+            .collect();
+        if counts.is_empty() {
+            return;
+        }
+        let all: f64 = counts.iter().map(|(_, of_it)| of_it).sum();
+        let held = number(resting, "bytes");
+        let kinds: Vec<String> =
+            counts.iter().map(|(kind, of_it)| format!("{kind} {}", count(*of_it))).collect();
+        let text = format!(
+            "{}  {} on {} connections, {} each",
+            kinds.join("  "),
+            bytes(held),
+            count(number(resting, "connections")),
+            bytes(held / all.max(1.0)),
+        );
+        self.labelled(Look::Plain, "at rest", &text);
     }
 
     /// Why connections ended, the reasons with most of them first.
@@ -322,6 +349,16 @@ mod tests {
     fn texts(columns: usize, rows: usize) -> Vec<String> {
         let lines = draw(&sample(), Size { columns, rows }, SortOrder::Age, None);
         lines.into_iter().map(|line| line.text).collect()
+    }
+
+    #[test]
+    fn a_frame_says_what_rests_and_its_cost() {
+        let mut figures = sample();
+        figures.memory["resting"] = serde_json::json!({"bytes": 2_048_000, "connections": 1_500,
+            "streams": {"event_stream": 2_000, "websocket": 48_000}});
+        let frame = draw(&figures, Size { columns: 100, rows: 24 }, SortOrder::Age, None);
+        let part = "event_stream 2,000  websocket 48,000  2.0 MiB on 1,500 connections, 41 B each";
+        assert!(frame.iter().any(|line| line.text.contains(part)), "{frame:?}");
     }
 
     #[test]

@@ -7,7 +7,11 @@ use super::resting::RestingFacts;
 use super::served_connection::record::Record;
 use super::served_connection::{DROPPED, ServedConnection};
 use super::worker::Http;
+use eyelet_telemetry::listing::streams::StreamKind;
 use eyelet_telemetry::request::Coded;
+use serving_stream::ServingStream;
+
+pub mod serving_stream;
 
 /// The access line of a request. Dropping it writes it, so a drain loses none.
 pub struct RequestLogEntry<'a> {
@@ -40,6 +44,8 @@ pub struct Written<'a> {
     served: &'a ServedConnection,
     bytes: Cell<u64>,
     coded: Cell<Coded>,
+    /// Counts the exchange while its task serves it.
+    pub stream: ServingStream<'a>,
 }
 
 impl Written<'_> {
@@ -65,7 +71,8 @@ impl<'a> RequestLogEntry<'a> {
     /// The entry of a request that begins. `sent` counts the bytes to its client.
     pub fn new(served: &'a ServedConnection, record: Record, sent: Rc<Cell<u64>>) -> Self {
         let sent_before = sent.get();
-        let written = Written { served, bytes: Cell::new(0), coded: Cell::default() };
+        let stream = ServingStream::new(&served.worker.engine.counters, StreamKind::Waiting);
+        let written = Written { served, bytes: Cell::new(0), coded: Cell::default(), stream };
         Self { served, record, sent, sent_before, written, state: EntryState::Open }
     }
 

@@ -20,6 +20,8 @@ use serde::{Deserialize, Serialize};
 use super::resting_tls::{TlsV1, no_export};
 use super::trace::RestingTrace;
 
+pub mod kind;
+
 /// The version of the form. It stands in the first byte, with bits that say what is behind.
 const VERSION: u8 = 1;
 const HAS_TLS: u8 = 2;

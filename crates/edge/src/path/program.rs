@@ -16,6 +16,7 @@ use eyelet_memory::budget::{Counted, HTTP2_BYTES};
 use eyelet_memory::packed::PackedBytes;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
 use eyelet_telemetry::labels::Labels;
+use eyelet_telemetry::listing::streams::StreamCounts;
 use eyelet_telemetry::reason::Reason;
 
 use crate::path::connection::connection;
@@ -105,6 +106,10 @@ impl Program for Service {
 
     fn close_upstreams(&self, resting: KeptExchanges<'_>, send: &mut dyn FnMut(usize, &[u8])) {
         eyelet_http::close_upstreams(resting, send);
+    }
+
+    fn resting_streams(&self, resting: KeptExchanges<'_>) -> StreamCounts {
+        eyelet_http::resting_streams(resting)
     }
 
     fn ends_with_rule(&self, exchange: &[u8]) -> bool {

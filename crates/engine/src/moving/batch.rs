@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use eyelet_memory::slab::Key;
 use eyelet_sys::channel::BODY_BYTES_MAX;
 use eyelet_telemetry::counters::Counters;
+use eyelet_telemetry::listing::streams::StreamCounts;
 use thiserror::Error;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender};
@@ -49,6 +50,8 @@ const _: () = assert!(FURTHER_MAX < BATCH_DESCRIPTORS_MAX);
 pub struct Detachment {
     /// The connections.
     pub connections: Vec<Detached>,
+    /// What rests on each of them.
+    pub resting: Vec<StreamCounts>,
     /// Their form for the other process.
     pub batch: LeavingBatch,
 }
@@ -135,7 +138,10 @@ pub fn next(
         let key = worker.table.borrow().next_keys(&worker.moving.cursor, 1).next();
         let Some(key) = key.filter(|key| !staying.has(*key)) else { continue };
         match detach(worker, key, descriptors_max - taken.sockets.len()) {
-            Ok(detached) => taken.add(detached),
+            Ok(detached) => {
+                taken.resting.push(worker.resting_streams(&detached.relay));
+                taken.add(detached);
+            }
             // The next batch begins with it.
             Err(Stays::Sockets(sockets)) if sockets <= descriptors_max => {
                 worker.moving.cursor.set(key.index);
@@ -264,6 +270,7 @@ async fn place(worker: &Rc<Worker>, connections: Vec<Detached>) {
 #[derive(Default)]
 struct Taken {
     connections: Vec<Detached>,
+    resting: Vec<StreamCounts>,
     states: Vec<Zeroizing<Vec<u8>>>,
     state_bytes: usize,
     sockets: Vec<Arc<OwnedFd>>,
@@ -292,7 +299,7 @@ impl Taken {
             states.extend_from_slice(state);
         }
         let batch = LeavingBatch { states, sockets: self.sockets };
-        Detachment { connections: self.connections, batch }
+        Detachment { connections: self.connections, resting: self.resting, batch }
     }
 }
 
@@ -438,7 +445,7 @@ mod tests {
     #[test]
     fn one_connection_that_cannot_be_read_does_not_keep_the_others() {
         let (old, new) = (worker(), worker());
-        let Detachment { connections, batch } = detached(&old, 3, 100);
+        let Detachment { connections, batch, .. } = detached(&old, 3, 100);
         let mut batch = received(&batch);
         // The version of the second state.
         let length = u32::from_be_bytes(batch.states[..4].try_into().unwrap()) as usize;
@@ -463,7 +470,7 @@ mod tests {
     fn a_state_that_the_program_does_not_read_stays() {
         let (old, new) = (worker(), worker());
         with_state(&old, &[7; 90]);
-        let Detachment { connections, batch } = detached(&old, 1, 100);
+        let Detachment { connections, batch, .. } = detached(&old, 1, 100);
         let (batch_read, taken) = admit(&new, received(&batch), true).unwrap();
         assert_eq!((batch_read.taken, &batch_read.refused[..]), (1, &[0][..]));
         assert_eq!(batch_read.why, Some(RefusalReason::Import(ImportError::State)));
@@ -508,7 +515,7 @@ mod tests {
     #[test]
     fn a_batch_is_as_small_as_the_other_process_asks() {
         let old = worker();
-        let Detachment { connections, batch } = detached(&old, 9, 5);
+        let Detachment { connections, batch, .. } = detached(&old, 9, 5);
         assert_eq!((connections.len(), batch.sockets.len()), (4, 4));
         // Each has one descriptor here, and none is duplicated.
         let shared = connections.iter().zip(&batch.sockets);
@@ -603,7 +610,7 @@ mod tests {
     #[test]
     fn a_batch_that_arrives_lets_others_run() {
         let (old, new) = (worker(), worker());
-        let Detachment { connections, batch } = detached(&old, 3 * PLACED_AT_ONCE, usize::MAX);
+        let Detachment { connections, batch, .. } = detached(&old, 3 * PLACED_AT_ONCE, usize::MAX);
         let (batch_read, taken) = admit(&new, received(&batch), true).unwrap();
         assert_eq!(batch_read.taken, 3 * PLACED_AT_ONCE);
         drop((connections, batch));

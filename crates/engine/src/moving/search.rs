@@ -78,10 +78,10 @@ impl Search {
         let slots_left = slots_max.saturating_sub(self.looked);
         let end = now + BATCH_TIME;
         match batch::next(worker, self.descriptors_max, slots_left, end, &self.staying) {
-            SearchResult::Batch(Detachment { connections, batch }) => {
+            SearchResult::Batch(Detachment { connections, resting, batch }) => {
                 self.looked = 0;
-                let (worker, count) = (worker.index.into(), connections.len());
-                self.say(Leaving::Batch { worker, connections: count, batch });
+                let worker = worker.index.into();
+                self.say(Leaving::Batch { worker, connections: resting, batch });
                 return connections;
             }
             SearchResult::NotThrough(looked) => {

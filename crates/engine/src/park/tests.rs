@@ -5,21 +5,25 @@ use std::sync::Arc;
 
 use super::*;
 use crate::ready::SIDES;
-use crate::relay::Flow;
 use crate::relay::splice::Spliced;
 use crate::relay::terminate::Terminated;
+use crate::relay::{Flow, KeptExchanges};
 use crate::testing::worker;
 use crate::worker::{Program, Task, Update};
 use eyelet_memory::packed::PackedBytes;
 use eyelet_record::{Keys, Role as End13, Session, Suite};
 use eyelet_telemetry::info::{Decided, Parked};
+use eyelet_telemetry::listing::streams::{StreamCounts, StreamKind};
 
 mod further;
 
 /// A program with a fault in its log, or in its answers.
-struct Faulty {
-    is_logging: bool,
+pub(crate) struct Faulty {
+    pub is_logging: bool,
 }
+
+/// Streams that it says of each exchange at rest.
+pub(crate) const EACH_STREAMS: u32 = 100;
 
 impl Program for Faulty {
     fn accepted(self: Rc<Self>, _: Handle, _: ConnectionInfo) -> Task {
@@ -32,6 +36,12 @@ impl Program for Faulty {
 
     fn task_bytes(&self, _: &Decided) -> usize {
         0
+    }
+
+    fn resting_streams(&self, _: KeptExchanges<'_>) -> StreamCounts {
+        let mut streams = StreamCounts::default();
+        streams.add(StreamKind::Events, EACH_STREAMS);
+        streams
     }
 
     fn update(&self) -> Option<Update> {
@@ -69,6 +79,15 @@ pub(crate) fn terminated(worker: &Rc<Worker>) -> Key {
     let session = Session::tls13(End13::Server, suite, &secrets.0, &secrets.1, 0, 0).unwrap();
     let flow = Flow::default();
     parked(worker, Relay::Terminate(Terminated { session, flow })).0
+}
+
+/// The same with an exchange that rests.
+pub(crate) fn with_exchange(worker: &Rc<Worker>) -> (Key, OwnedFd) {
+    let suite = Suite::Aes128Gcm;
+    let session = Session::tls13(End13::Server, suite, &[1; 32], &[2; 32], 0, 0).unwrap();
+    let mut flow = Flow::default();
+    flow.keep_exchange([7; 70].into());
+    parked(worker, Relay::Terminate(Terminated { session, flow }))
 }
 
 /// The same with a state of the program.
@@ -126,6 +145,30 @@ fn fields_that_nobody_else_has_are_charged_to_their_source() {
     abandon(&worker, keys[1]);
     (0..weight / 6).for_each(|_| worker.shedding.sources.remove(other, 0));
     assert!(worker.shedding.sources.is_empty() && worker.pieces.is_empty());
+}
+
+/// They count from when they are parked until they wake or end.
+#[test]
+fn what_rests_is_counted_by_kind() {
+    let worker = worker();
+    let program = Rc::new(Faulty { is_logging: false });
+    worker.serve(&program);
+    let counted = || {
+        let counters = &worker.counters;
+        let streams = counters.resting_streams[StreamKind::Events as usize].value();
+        let bytes = counters.resting_bytes.value();
+        assert_eq!(bytes, counters.parked_bytes.value());
+        (streams, counters.resting_connections.value(), bytes > 0)
+    };
+    let keys = [(); 3].map(|()| with_exchange(&worker).0);
+    assert_eq!(counted(), (300, 3, true));
+    abandon(&worker, keys[0]);
+    assert_eq!(counted(), (200, 2, true));
+    let (_, woken) = unpark(&worker, keys[1], SlotState::Lingering).unwrap();
+    drop(woken);
+    assert_eq!(counted(), (100, 1, true));
+    abandon(&worker, keys[2]);
+    assert_eq!(counted(), (0, 0, false));
 }
 
 /// Each connection of one source has a client's certificate of its own.

@@ -338,14 +338,22 @@ impl Flow {
         }
     }
 
-    /// Bytes of memory held.
-    pub fn held_bytes(&self) -> usize {
+    /// Bytes of memory that hold what the program keeps.
+    pub(crate) fn program_bytes(&self) -> usize {
         let Some(kept) = &self.kept else { return 0 };
         let program = match &kept.program {
             Some(ProgramState::Idle(state)) => state.held_bytes(),
             Some(ProgramState::Exchange(exchange)) => exchange.len(),
-            None => 0,
+            // It was made for bytes in transit.
+            None => return 0,
         };
+        size_of::<Kept>() + program
+    }
+
+    /// Bytes of memory held.
+    pub fn held_bytes(&self) -> usize {
+        let Some(kept) = &self.kept else { return 0 };
+        let program = self.program_bytes().max(size_of::<Kept>());
         let transit = kept.pending.as_ref().map_or(0, |pending| {
             size_of::<Pending>()
                 + pending.to_client.bytes.capacity()
@@ -357,7 +365,7 @@ impl Flow {
                     .as_ref()
                     .map_or(0, |partial_flight| partial_flight.held_bytes())
         });
-        size_of::<Kept>() + program + transit
+        program + transit
     }
 
     /// Its state's part of the bytes of shared pieces. The budget counts them with the pieces.

@@ -3,10 +3,13 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::relay::Relay;
+use crate::relay::terminate::Terminated;
 use crate::table::{Removed, Slot};
 use crate::worker::Worker;
 use eyelet_memory::budget::Account;
+use eyelet_telemetry::cell::Cell;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, Parked};
+use eyelet_telemetry::listing::streams::{StreamCounts, StreamKind};
 use eyelet_telemetry::reason::{Class, Reason};
 
 impl Worker {
@@ -80,7 +83,7 @@ impl Worker {
         self.process.budget.give(Account::Connections, slot.active_bytes());
         self.process.descriptors.fetch_sub(removed.descriptors(), Relaxed);
         self.counters.connections.down();
-        self.count_state(&slot.state, eyelet_telemetry::cell::Cell::down);
+        self.count_state(&slot.state, Cell::down);
     }
 
     /// Counts a connection that is parked. `further` are the bytes of its further sockets.
@@ -89,6 +92,7 @@ impl Worker {
         self.holds(0, size_of::<Slot>() + further);
         self.keeps(0, relay.held_bytes());
         self.shedding.sources.add(info.client_ip(), charged_bytes(info, relay, further));
+        self.count_resting(relay, further, Cell::add);
     }
 
     /// Undoes what [`Self::count_parked`] counted.
@@ -97,6 +101,33 @@ impl Worker {
         self.holds(size_of::<Slot>() + further, 0);
         self.keeps(relay.held_bytes(), 0);
         self.shedding.sources.remove(info.client_ip(), charged_bytes(info, relay, further));
+        self.count_resting(relay, further, Cell::sub);
+    }
+
+    /// Counts what rests on a parked connection, and its bytes, but for those in transit.
+    fn count_resting(&self, relay: &mut Relay, further: usize, count: impl Fn(&Cell, u64)) {
+        let streams = self.resting_streams(relay);
+        if streams == StreamCounts::default() {
+            return;
+        }
+        for (kind, streams) in streams.iter() {
+            if let Some(cell) = self.counters.resting_streams.get(kind as usize) {
+                count(cell, streams.into());
+            }
+        }
+        count(&self.counters.resting_connections, 1);
+        let bytes = size_of::<Slot>() + further + relay.flow().program_bytes();
+        count(&self.counters.resting_bytes, bytes as u64);
+    }
+
+    /// The requests and streams that rest on a parked connection.
+    pub(crate) fn resting_streams(&self, relay: &Relay) -> StreamCounts {
+        let Relay::Terminate(Terminated { flow, .. }) = relay else { return Default::default() };
+        if flow.is_websocket() {
+            return StreamCounts::one(StreamKind::WebSocket);
+        }
+        let resting = flow.resting().zip(self.program());
+        resting.map(|(resting, program)| program.resting_streams(resting)).unwrap_or_default()
     }
 
     /// Counts descriptors that connections took, or returned where `n` is negative. An active

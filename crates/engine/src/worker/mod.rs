@@ -26,6 +26,7 @@ use eyelet_memory::slab::Key;
 use eyelet_telemetry::counters::Counters;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End, SharedInfo};
 use eyelet_telemetry::labels::Labels;
+use eyelet_telemetry::listing::streams::StreamCounts;
 
 pub(crate) mod clock;
 mod counting;
@@ -103,6 +104,11 @@ pub trait Program {
     /// Bytes that an upstream of what rests takes at most once its exchange goes on.
     fn upstream_bytes(&self, _resting: KeptExchanges<'_>) -> usize {
         0
+    }
+
+    /// Counts the requests and streams that rest on a parked connection.
+    fn resting_streams(&self, _resting: KeptExchanges<'_>) -> StreamCounts {
+        StreamCounts::default()
     }
 
     /// True if what rests of a connection of HTTP/1.1 ends with the rule that decided it, where

@@ -14,6 +14,7 @@ use eyelet_admin::{
 use eyelet_config::{Access, Action, AdminSettings, LogFormat, RuleRef};
 use eyelet_engine::listing::Connections;
 use eyelet_telemetry::counters;
+use eyelet_telemetry::listing::streams::StreamCounts;
 use eyelet_telemetry::listing::{ConnectionKind, Filter, Listed, Slice};
 use eyelet_telemetry::rule_hits::RuleCount;
 use eyelet_tls::tickets::{Now, TicketKeys};
@@ -115,17 +116,17 @@ impl AdminKeeper {
         self.answers.is_draining.store(true, Relaxed);
     }
 
-    /// The open connections in a line, by what passes on them where `[admin]` may list that. It is
-    /// empty if there are none.
+    /// What this process goes on with, in a line: its streams by kind, and its other connections
+    /// where `[admin]` may list them. It is empty if no connection is open.
     pub async fn staying(&self) -> String {
-        let mut kinds = BTreeMap::new();
+        let mut others = BTreeMap::new();
         // `None`: others ask for too many lists. What is not listed in time is not named.
         let listed = self.answers.connections.ask(Filter::default(), false);
         let count = async {
             let mut slices = listed?;
             while let Some(slice) = slices.recv().await {
-                for one in slice.listed {
-                    *kinds.entry(stays_as(&one)).or_insert(0_usize) += 1;
+                for other in slice.listed.iter().filter_map(stays_as) {
+                    *others.entry(other).or_insert(0_usize) += 1;
                 }
             }
             Some(())
@@ -137,7 +138,9 @@ impl AdminKeeper {
         if open == 0 {
             return String::new();
         }
-        let kinds: Vec<_> = kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        let streams = Some(counted.streams().to_string()).filter(|streams| !streams.is_empty());
+        let others = others.iter().map(|(kind, count)| format!("{count} {kind}"));
+        let kinds: Vec<_> = streams.into_iter().chain(others).collect();
         let colon = if kinds.is_empty() { "" } else { ": " };
         format!(
             "process {pid} goes on with {open} connections until they end or rest{colon}{}\n",
@@ -160,17 +163,19 @@ impl AdminKeeper {
     }
 }
 
-/// Names what passes on a connection that stays.
-fn stays_as(listed: &Listed) -> &'static str {
+/// Names a connection that stays. `None`: its streams are named.
+fn stays_as(listed: &Listed) -> Option<&'static str> {
     match listed.kind {
-        Some(ConnectionKind::Http1) => "by HTTP/1.1",
-        Some(ConnectionKind::Http2) => "by HTTP/2",
-        Some(ConnectionKind::WebSocket) => "WebSockets",
-        Some(ConnectionKind::Spliced) => "spliced",
-        Some(ConnectionKind::Tcp) => "terminated to TCP",
-        Some(ConnectionKind::Cleartext) => "originated by HTTP/1.1",
-        Some(ConnectionKind::Originated) => "originated",
-        None => "before their first request",
+        Some(ConnectionKind::Spliced) => Some("spliced"),
+        Some(ConnectionKind::Tcp) => Some("terminated to TCP"),
+        Some(ConnectionKind::Originated) => Some("originated"),
+        Some(
+            ConnectionKind::Http1
+            | ConnectionKind::Http2
+            | ConnectionKind::WebSocket
+            | ConnectionKind::Cleartext,
+        ) => None,
+        None => Some("before their first request"),
     }
 }
 
@@ -496,7 +501,8 @@ fn memory(snapshot: &Snapshot, unused: usize) -> Value {
     // Pages of free blocks may have gone back to the kernel: the rest bounds them.
     let unused = unused.min(rest);
     kinds.extend([("allocator", unused), ("program", rest - unused)]);
-    let sum: usize = kinds.iter().map(|(_, bytes)| bytes).sum();
+    let (sum, counted) =
+        (kinds.iter().map(|(_, bytes)| bytes).sum::<usize>(), counters::snapshot());
     let kinds: serde_json::Map<String, Value> =
         kinds.into_iter().map(|(kind, bytes)| (kind.into(), bytes.into())).collect();
     let budget = &snapshot.budget;
@@ -504,6 +510,11 @@ fn memory(snapshot: &Snapshot, unused: usize) -> Value {
         "kinds": kinds,
         "accounted_bytes": sum,
         "kernel_bytes": eyelet_sys::memory::kernel_bytes(),
+        "resting": {
+            "bytes": counted.resting_bytes,
+            "connections": counted.resting_connections,
+            "streams": StreamCounts::from(counted.resting_streams),
+        },
         "budget": {
             "memory_max": snapshot.config.limits.memory_max,
             "connections_bytes_max": budget.bytes_max(),

@@ -22,6 +22,7 @@ use eyelet_engine::departure::{
 };
 use eyelet_engine::moving::handover::{VERSION, VERSION_USUAL};
 use eyelet_sys::channel::Channel;
+use eyelet_telemetry::listing::streams::StreamCounts;
 use tokio::sync::mpsc::{self, channel};
 use zeroize::Zeroizing;
 
@@ -110,24 +111,48 @@ pub struct Departures {
 pub struct UpgradeReport {
     /// The new process.
     pub pid: u32,
-    /// The number of connections that it has got.
-    pub connections: usize,
+    /// The connections that it has got.
+    pub moved: Moved,
     /// The time that this took from its start, and from its first accept.
     pub took: [Duration; 2],
     /// Its warnings about the file.
     pub warnings: String,
 }
 
+/// Connections that have moved to the new process.
+#[derive(Clone, Default)]
+pub struct Moved {
+    connections: usize,
+    /// The requests and streams that rested on them.
+    streams: StreamCounts,
+}
+
+impl Moved {
+    /// Adds the connections of a batch, except for those at `refused`.
+    fn add(&mut self, batch: &[StreamCounts], refused: &[usize]) {
+        self.connections += batch.len().saturating_sub(refused.len());
+        let taken = batch.iter().enumerate().filter(|(at, _)| !refused.contains(at));
+        taken.for_each(|(_, streams)| self.streams.add_all(streams));
+    }
+
+    /// The streams, behind what is said of the connections.
+    fn kinds(&self) -> String {
+        if self.streams.all() == 0 { String::new() } else { format!(": {}", self.streams) }
+    }
+}
+
 impl UpgradeReport {
     /// The answer for who asked. `stays` says in a line what this process goes on with.
     pub fn outcome(&self, file: &Path, stays: &str) -> ReloadOutcome {
-        let Self { pid, connections, took: [all, moved], warnings } = self;
+        let Self { pid, moved, took: [all, moving], warnings } = self;
         let text = format!(
-            "{warnings}{}: process {pid} serves, {} ms after the start; {connections} \
-             connections were handed over in {} ms\n{stays}",
+            "{warnings}{}: process {pid} serves, {} ms after the start; {} \
+             connections were handed over in {} ms{}\n{stays}",
             file.display(),
-            (*all - *moved).as_millis(),
-            moved.as_millis(),
+            (*all - *moving).as_millis(),
+            moved.connections,
+            moving.as_millis(),
+            moved.kinds(),
         );
         ReloadOutcome { code: 0, text }
     }
@@ -276,7 +301,7 @@ impl Plan {
         held.predecessors.hold();
         let (departures, answers, leaving) = self.departures(&ready);
         let (parking, active) = (self.workers, self.workers);
-        workers = LeavingWorkers { answers, leaving, parking, active, moved: 0 };
+        workers = LeavingWorkers { answers, leaving, parking, active, moved: Moved::default() };
         self.left(&ready).for_each(Bound::put_file_aside);
         if events.blocking_send(UpgradeEvent::Serving(Departures { pid, departures })).is_err() {
             return Err(UpgradeError::Over);
@@ -291,11 +316,11 @@ impl Plan {
         self.kept(&ready).for_each(Bound::leave_file);
         held.is_for_good = true;
         successor.settle(&ready, &self.predecessors);
-        let (connections, warnings) = (workers.moved, ready.warnings);
+        let (moved, warnings) = (workers.moved.clone(), ready.warnings);
         // The main thread drains, and hears no more, if this fails.
         let _ = events.blocking_send(UpgradeEvent::ParkedMoved(UpgradeReport {
             pid,
-            connections,
+            moved,
             took,
             warnings,
         }));
@@ -403,7 +428,7 @@ struct LeavingWorkers {
     parking: usize,
     active: usize,
     /// Connections that have moved.
-    moved: usize,
+    moved: Moved,
 }
 
 impl LeavingWorkers {
@@ -411,10 +436,10 @@ impl LeavingWorkers {
     /// one has said something.
     fn hear(&mut self, successor: &mut Successor) -> Result<bool, HandoverError> {
         match self.leaving.recv_timeout(STEP) {
-            Ok(Leaving::Batch { worker, connections: count, batch }) => {
+            Ok(Leaving::Batch { worker, connections, batch }) => {
                 let (answer, end) = successor.move_batch(batch);
                 if let Some(BatchAnswer::Committed { refused }) = &answer {
-                    self.moved += count.saturating_sub(refused.len());
+                    self.moved.add(&connections, refused);
                 }
                 if let (Some(answer), Some(worker)) = (answer, self.answers.get(worker)) {
                     // The worker waits for it, or it has ended.
@@ -461,8 +486,11 @@ impl Lingering {
             // One that drains does not wait for it.
             let _ = worker.try_send(BatchAnswer::Over);
         }
-        let (moved, pid) = (workers.moved, successor.child.id());
-        tracing::info!("{moved} connections are handed over to process {pid}, or those after it");
+        let (Moved { connections, .. }, pid) = (&workers.moved, successor.child.id());
+        let kinds = workers.moved.kinds();
+        tracing::info!(
+            "{connections} connections are handed over to process {pid}, or those after it{kinds}"
+        );
         // They notice the end of this process, too.
         let _ = signal(&mut successor.channel, kind::END);
     }

@@ -184,6 +184,8 @@ fn streams_by_http2_move_at_every_upgrade() {
             assert_eq!(piece.unwrap(), "");
         }
     });
+    // The first process says what it has given away: each stream, and not their connection.
+    scene.edge.wait_log(", or those after it: 1 response, 1 WebSocket");
     let said = scene.edge.line("the event stream", |line| line["http"]["path"] == "/events");
     assert_eq!((&said["reason"], &said["rule"]), (&"complete".into(), &"app".into()), "{said}");
     assert_eq!(said["bytes_to_client"], 15, "{said}");
@@ -232,6 +234,7 @@ fn requests_that_wait_move_at_every_upgrade_and_lose_nothing() {
         chunked.write_all(b"cde\r\n").unwrap();
         expect(&mut of_chunked, b"3\r\ncde\r\n");
     }
+    scene.edge.wait_log(", or those after it: 1 response, 2 uploads, 2 requests that wait");
     chunked.write_all(b"0\r\n\r\n").unwrap();
     expect(&mut of_chunked, b"0\r\n\r\n");
     of_head_poll.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n").unwrap();

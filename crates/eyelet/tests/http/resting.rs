@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::client::reset;
 use crate::support::program::need;
@@ -123,6 +123,11 @@ fn a_response_at_rest_is_listed_and_can_be_ended() {
     let parked = metrics.lines().find_map(|line| line.strip_prefix("eyelet_parked_memory_bytes "));
     let bytes: usize = parked.unwrap().parse().unwrap();
     assert!(bytes <= 400, "its slot, and {} bytes beside it", bytes - 240);
+    assert_eq!(one["resting"], json!({"event_stream": 1}), "{one}");
+    assert!(metrics.contains("\neyelet_streams{state=\"resting\",kind=\"event_stream\"} 1\n"));
+    let memory: Value = serde_json::from_str(&admin(&socket, "GET /memory").unwrap()).unwrap();
+    let streams = json!({"event_stream": 1});
+    assert_eq!(memory["resting"], json!({"bytes": bytes, "connections": 1, "streams": streams}));
     admin(&socket, &format!("DELETE /connections/{}", one["id"].as_str().unwrap())).unwrap();
     // Between two events the stream ends properly.
     assert_eq!(chunks(&mut begun.client), b"");

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use h2::client::ResponseFuture;
 use h2::{RecvStream, SendStream};
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::client::Offer;
 use crate::support::program::need;
@@ -171,6 +171,15 @@ fn streams_of_all_kinds_rest_and_go_on() {
             chat.say("again").await;
         }
         scene.rest(1).await;
+        let one = listed(&scene.web.pki.folder.path().join("admin.sock")).unwrap().remove(0);
+        assert_eq!(one["resting"], json!({"event_stream": 1, "response": 1, "websocket": 1}));
+        assert_eq!(scene.metric("eyelet_resting_connections"), 1);
+        let kinds = |state: &str| {
+            ["event_stream", "response", "websocket"].map(|kind| {
+                scene.metric(&format!("eyelet_streams{{state=\"{state}\",kind=\"{kind}\"}}"))
+            })
+        };
+        assert_eq!((kinds("resting"), kinds("serving")), ([1; 3], [0; 3]));
         download.hear("rested").await;
         download.ended().await;
         scene.rest(1).await;

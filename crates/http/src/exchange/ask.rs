@@ -25,6 +25,7 @@ use eyelet_engine::worker::WaitError;
 use eyelet_http1::fault::{RequestFault, ResponseFault};
 use eyelet_http1::head::{Length, Response};
 use eyelet_recoding::RequestCodings;
+use eyelet_telemetry::listing::streams::StreamKind;
 use eyelet_telemetry::reason::{Limit, Reason};
 use eyelet_upstream::Upstream;
 use eyelet_upstream::request::{NoAnswer, UpstreamRequest};
@@ -198,6 +199,9 @@ impl<'a> Exchange<'a, '_> {
         let mut upload = Upload::new(self.written, head, length, chunked);
         upload.recode(RequestCoding::of(self.served, request, is_coded)?);
         upload.taken = tries.take_body(upstream);
+        if length != Length::Empty {
+            self.written.stream.becomes(StreamKind::Upload);
+        }
         Ok(SentRequest { found, upload, is_coded })
     }
 
@@ -229,6 +233,9 @@ impl<'a> Exchange<'a, '_> {
                 let upstream = &mut found.upstream;
                 if let Poll::Ready(Err(exchange_error)) = upload.poll(task, self.stream, upstream) {
                     return Poll::Ready(Err(exchange_error.into()));
+                }
+                if upload.done && !was_done {
+                    self.written.stream.becomes(StreamKind::Waiting);
                 }
                 let is_first = !std::mem::replace(&mut was_polled, true);
                 let has_moved = upload.moved() > before || upload.done && !was_done;

@@ -17,8 +17,10 @@ use eyelet_downstream::client::failure::Failure;
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::resting::RestingWebSocket;
 use eyelet_engine::iteration::others_first;
+use eyelet_http1::boundary::Boundary;
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::head::Length;
+use eyelet_telemetry::listing::streams::StreamKind;
 use eyelet_telemetry::reason::{Detail, Reason};
 use eyelet_upstream::Upstream;
 use eyelet_upstream::http1::Http1Connection;
@@ -37,6 +39,7 @@ impl<'a> Exchange<'a, '_> {
         if !self.stream.is_multiplexed() || passing.download.waits_for_first() {
             others_first().await;
         }
+        self.written.stream.becomes(kind(&head, length, &passing.upstream));
         self.respond(head, length);
         self.pass_on(passing, Some(index), None).await
     }
@@ -153,10 +156,27 @@ impl<'a> Exchange<'a, '_> {
         mut passing: Passing<'a>,
         since: Option<Instant>,
     ) -> Result<ExchangeEnd, Failure> {
+        self.written.stream.becomes(StreamKind::WebSocket);
         match websocket::copy(self, &mut passing, since).await? {
             Some(since) => self.rest(passing, since),
             None => Ok(ExchangeEnd::default()),
         }
+    }
+}
+
+/// The kind of a response with this head.
+fn kind(head: &response::Parts, length: Length, upstream: &Upstream) -> StreamKind {
+    if matches!(length, Length::Empty | Length::Known(_)) {
+        return StreamKind::Response;
+    }
+    let is_http2 = matches!(upstream, Upstream::Http2(_));
+    let of_type = || head.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    match Boundary::of_body(&head.headers) {
+        Boundary::Events(_) => StreamKind::Events,
+        _ if is_http2 && of_type().is_some_and(|of| of.starts_with(b"application/grpc")) => {
+            StreamKind::Grpc
+        }
+        _ => StreamKind::Response,
     }
 }
 

@@ -98,6 +98,7 @@ impl<'a> Exchange<'a, '_> {
         state: RestingState,
         (method, since): (&Method, Instant),
     ) -> Result<ExchangeEnd, Failure> {
+        self.written.stream.becomes(state.kind());
         match state {
             RestingState::AwaitsHead(RestingWait { upload, codings, repeat }) => {
                 let upload = Upload::resumed(self.written, upload);

@@ -14,6 +14,7 @@ use http::HeaderValue;
 use super::passing::REST_AFTER;
 use eyelet_downstream::client::io::{ClientLost, ClientStream, send_all};
 use eyelet_downstream::clock;
+use eyelet_downstream::connection::log_entry::serving_stream::ServingStream;
 use eyelet_downstream::connection::resting::{RestingExchange, RestingFacts, RestingState};
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::park;
@@ -23,6 +24,7 @@ use eyelet_http1::boundary::Boundary;
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_memory::budget::PIECE_BYTES_MIN;
 use eyelet_telemetry::info::End;
+use eyelet_telemetry::listing::streams::StreamKind;
 use eyelet_telemetry::reason::{Limit, Reason};
 use eyelet_telemetry::upstream::{CountedAt, UpstreamCounters};
 use eyelet_upstream::http1::{Http1Connection, RestingConnection};
@@ -143,7 +145,13 @@ async fn go_on(
     mut upstream: Box<Http1Connection>,
     mut ways: Ways,
 ) -> Option<Box<SwitchedAtRest>> {
-    let ended = match copy(&mut client, &served, &mut upstream, &mut ways).await {
+    let is_websocket = matches!(ways.up.boundary, Boundary::Frames(_));
+    let kind = if is_websocket { StreamKind::WebSocket } else { StreamKind::Switched };
+    let copied = {
+        let _counted = ServingStream::new(&served.worker.engine.counters, kind);
+        copy(&mut client, &served, &mut upstream, &mut ways).await
+    };
+    let ended = match copied {
         Copied::Ended(reason) => reason,
         Copied::Rests => match upstream.into_resting() {
             Ok(resting) => return Some(Box::new(rest(client, served, resting, &ways))),

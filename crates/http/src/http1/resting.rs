@@ -12,12 +12,14 @@ use eyelet_downstream::client::io::ClientStream;
 use eyelet_downstream::client::resting_client::RestingClient;
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::clock;
+use eyelet_downstream::connection::resting::kind::kind_of;
 use eyelet_downstream::connection::resting::{
     self, RestTimeout, RestingExchange, RestingState, end,
 };
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::park;
 use eyelet_engine::worker::Settings;
+use eyelet_telemetry::listing::streams::StreamKind;
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::upstream::CountedAt;
 use eyelet_wire::websocket::CLOSE_TO_CLIENT;
@@ -120,6 +122,11 @@ pub fn end_resting(served: &ServedConnection, form: &[u8], reason: &Reason) {
 /// True if these bytes are what rests of a connection that has switched protocols.
 pub fn has_switched(form: &[u8]) -> bool {
     read(form).is_some_and(|(_, exchange)| exchange.state.has_switched())
+}
+
+/// The kind of the exchange in these bytes.
+pub fn resting_kind(form: &[u8]) -> Option<StreamKind> {
+    kind_of(RestingClient::unpack(form)?.1)
 }
 
 /// True if these bytes are the exchange of a connection of HTTP/1.1.

@@ -10,9 +10,11 @@ use eyelet_memory::packed::{PackedBytes, SharedPieces};
 use eyelet_downstream::client::resting_stream::StreamFormV1;
 use eyelet_downstream::clock::now_ms;
 use eyelet_downstream::connection::resting::end::{last_for_upstream, takes_close_frame};
+use eyelet_downstream::connection::resting::kind::kind_of;
 use eyelet_downstream::connection::resting::{self, RestTimeout, RestingExchange};
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::worker::Settings;
+use eyelet_telemetry::listing::streams::{StreamCounts, StreamKind};
 use eyelet_telemetry::reason::Reason;
 use eyelet_wire::websocket::CLOSE_TO_CLIENT;
 use zeroize::Zeroizing;
@@ -123,6 +125,15 @@ pub fn rest_wait(state: &PackedBytes, settings: &Settings) -> Option<Duration> {
 /// True if TLS goes to an upstream of a stream that rests.
 pub fn has_tls(state: &PackedBytes) -> bool {
     each_form(forms_of(state)).any(|form| resting::has_tls(form.exchange))
+}
+
+/// Counts the streams that rest on a parked connection.
+pub fn resting_streams(state: &PackedBytes) -> StreamCounts {
+    let mut counts = StreamCounts::default();
+    for form in each_form(forms_of(state)) {
+        counts.add(kind_of(form.exchange).unwrap_or(StreamKind::Response), 1);
+    }
+    counts
 }
 
 /// The forms of the streams of a parked connection, which stand behind all that is shared.

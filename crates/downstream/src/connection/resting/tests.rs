@@ -1,8 +1,10 @@
 //! Forms of exchanges at rest: stored ones, their sizes, and what is not read.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
+use super::kind::kind_of;
 use super::*;
 use eyelet_record::{Role, Session, Suite};
+use eyelet_telemetry::listing::streams::StreamKind;
 
 /// [`events`] in version 1.
 const STORED: &[u8] = b"\x01\x01\x90\xbf\x05\x01\x03GET\x01\x12/events?topic=news\x01\xc8\x01\x01\
@@ -77,6 +79,30 @@ fn the_stored_form_is_read_for_ever() {
     assert_eq!(RestingExchange::unpack(STORED), Some(exchange));
     assert_eq!(packed(&poll()), STORED_POLL, "version 1 has changed, which it must not");
     assert_eq!(RestingExchange::unpack(STORED_POLL), Some(poll()));
+}
+
+/// Who counts what rests reads no more than that.
+#[test]
+fn a_form_says_its_kind() {
+    let kind = |state: RestingState| {
+        let exchange = RestingExchange { state, ..poll() };
+        assert_eq!(kind_of(&packed(&exchange)), Some(exchange.state.kind()));
+        exchange.state.kind()
+    };
+    let upload = RestingUpload::Open(Encoder::Chunked);
+    let wait = RestingWait { upload, codings: None, repeat: None };
+    assert_eq!(kind(poll().state), StreamKind::Waiting);
+    assert_eq!(kind(RestingState::AwaitsHead(wait)), StreamKind::Upload);
+    assert_eq!(kind(events(PATH).state), StreamKind::Events);
+    let RestingState::PassesDown(_, download) = events(PATH).state else { panic!() };
+    let download = RestingDownload { events: None, ..download };
+    assert_eq!(kind(RestingState::PassesDown(upload, download)), StreamKind::Response);
+    let frames = [FrameReader::default(); 2];
+    let websocket = RestingWebSocket { frames, passed: 0 };
+    assert_eq!(kind(RestingState::WebSocket(websocket)), StreamKind::WebSocket);
+    assert_eq!(kind(RestingState::Switched(Some(frames))), StreamKind::WebSocket);
+    assert_eq!(kind(RestingState::Switched(None)), StreamKind::Switched);
+    assert_eq!(kind_of(&[]), None);
 }
 
 /// Bytes of a request that waits: with its slot (240), what the slot points to (40) and what

@@ -1,0 +1,32 @@
+//! The kind of an exchange at rest, for who counts them: read from its form without a copy.
+
+use eyelet_telemetry::listing::streams::StreamKind;
+
+use super::{ExchangeV1, RestingState, StateV1, UploadV1};
+
+/// The kind of an exchange by its form. `None`: it is not read.
+pub fn kind_of(form: &[u8]) -> Option<StreamKind> {
+    let (_, form) = form.split_first()?;
+    let (form, _): (ExchangeV1<'_>, _) = postcard::take_from_bytes(form).ok()?;
+    Some(form.state.kind())
+}
+
+impl RestingState {
+    /// Its kind.
+    pub fn kind(&self) -> StreamKind {
+        StateV1::of(self).kind()
+    }
+}
+
+impl StateV1<'_> {
+    fn kind(&self) -> StreamKind {
+        match self {
+            Self::AwaitsHead { upload: UploadV1::Sent, .. } => StreamKind::Waiting,
+            Self::AwaitsHead { .. } => StreamKind::Upload,
+            Self::PassesDown { events: Some(_), .. } => StreamKind::Events,
+            Self::PassesDown { .. } => StreamKind::Response,
+            Self::WebSocket { .. } | Self::Switched(Some(_)) => StreamKind::WebSocket,
+            Self::Switched(None) => StreamKind::Switched,
+        }
+    }
+}
