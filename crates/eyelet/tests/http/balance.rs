@@ -9,14 +9,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use serde_json::Value;
+
+use super::resting::listed;
 use crate::support::client::Offer;
 use crate::support::edge::LISTENER;
 use crate::support::upstream::vacant;
-use crate::support::web::{ask, get, head};
+use crate::support::web::{ask, get, head, hear};
 use crate::support::{Edge, Folder, Pki, Talk, Tls, Upstream, need, until};
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/answer.py");
 
+const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
 /// Requests of the test in which an application dies.
 const REQUESTS: usize = 1_000;
 
@@ -110,6 +114,30 @@ fn closing() -> (Upstream, Arc<AtomicUsize>) {
         }
     });
     (upstream, read)
+}
+
+/// A long poll may be the only request that an upstream gets.
+#[test]
+fn a_response_after_a_rest_brings_an_upstream_back() {
+    let (app, [vacant]) = (Upstream::by_hand(), vacant::<1>());
+    let web = Balanced::new(&[app.address, vacant], "", ADMIN);
+    let socket = web.pki.folder.path().join("admin.sock");
+    let request = b"GET /wait HTTP/1.1\r\nHost: app.test\r\n\r\n";
+    let mut client = web.connect();
+    client.write_all(request).unwrap();
+    head(&mut app.take());
+    assert_eq!(hear(&mut client, "GET").status, 502);
+    drop(client);
+    web.edge.wait_log(&format!("upstream http://{} is down: ", app.address));
+    let mut client = web.connect();
+    client.write_all(request).unwrap();
+    let mut taken = app.take();
+    head(&mut taken);
+    let is_parked = |one: &Value| one["state"] == "parked" && !one["upstream"].is_null();
+    until("the request to rest", || listed(&socket)?.iter().any(is_parked).then_some(()));
+    taken.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello").unwrap();
+    assert_eq!(hear(&mut client, "GET").status, 200);
+    web.edge.wait_log(&format!("upstream http://{} is up again after ", app.address));
 }
 
 #[test]
