@@ -253,9 +253,10 @@ async fn step(
     request: Request,
     Ahead { pipeline, asked }: Ahead<'_>,
 ) -> Step {
-    let Request { mut parts, length, keep_alive } = request;
+    let Request { mut parts, length, keep_alive, roles } = request;
     let close = !keep_alive || served.why_last().is_some();
     let mut stream = Stream::one(client, length, parts.version, close);
+    stream.note_roles(roles);
     stream.has_asked(asked, (pipeline, served));
     // Not boxed: the box would exceed what the allocator caches, and allocating it for each request
     // costs more than the memory while the connection is awake.

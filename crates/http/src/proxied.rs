@@ -148,7 +148,7 @@ impl ProxiedClient {
         self.last = Some((upstream.clone(), shelf.clone()));
         let route = Route::proxied(rule, Arc::new(terminate(upstream)), shelf);
         let served = self.served(worker, info, Some(route), preface);
-        let Request { mut parts, length, keep_alive } = request.request;
+        let Request { mut parts, length, keep_alive, roles } = request.request;
         let for_proxies: Vec<HeaderName> =
             parts.headers.keys().filter(|name| is_for_proxies(name)).cloned().collect();
         for name in for_proxies {
@@ -156,6 +156,7 @@ impl ProxiedClient {
         }
         let close = !keep_alive || served.why_last().is_some();
         let mut stream = Stream::one(&mut self.client, length, parts.version, close);
+        stream.note_roles(roles);
         let done = exchange(&served, &mut stream, &mut parts, length).await;
         let close = stream.as_http1().is_none_or(|one| one.close);
         match (done.client_lost, close) {
@@ -182,7 +183,7 @@ impl ProxiedClient {
         self.outcome.get_or_insert(Outcome::Refused);
         let mut served = self.served(worker, info, None, Vec::new());
         served.intermediary = Intermediary::Proxy { message: message.map(Into::into) };
-        let Request { parts, length, keep_alive } = request.request;
+        let Request { parts, length, keep_alive, .. } = request.request;
         let mut stream = Stream::one(&mut self.client, length, parts.version, !keep_alive);
         let refusal =
             RequestRefusal { status: http::StatusCode::FORBIDDEN, reason: reason.clone() };

@@ -17,7 +17,7 @@ use memchr::memchr;
 
 use super::fault::RequestFault;
 use super::framing::{self, is_framing_alias, speaks_of_others, write_fields};
-use super::head::{FIELDS_MAX, Length};
+use super::head::{FIELDS_MAX, FieldRole, FieldRoles, Length};
 
 /// The description of the client for the upstream. The values are parts of one text.
 pub struct Requester {
@@ -188,17 +188,30 @@ pub fn ends_here(request: &mut request::Parts) -> bool {
     }
 }
 
-/// Turns a client's request into the upstream's.
-pub fn to_upstream(request: &mut request::Parts, length: Length, upgrade: Option<HeaderValue>) {
+/// Turns a client's request with such fields into the upstream's.
+pub fn to_upstream(
+    request: &mut request::Parts,
+    length: Length,
+    upgrade: Option<HeaderValue>,
+    roles: FieldRoles,
+) {
     let headers = &mut request.headers;
-    drop_hop_by_hop(headers);
-    headers.remove(header::HOST);
-    headers.remove(header::CONTENT_LENGTH);
+    if roles.may_have_hop_by_hop() {
+        drop_hop_by_hop(headers);
+    }
+    if roles.may_have(FieldRole::Host) {
+        headers.remove(header::HOST);
+    }
+    if roles.may_have(FieldRole::ContentLength) {
+        headers.remove(header::CONTENT_LENGTH);
+    }
     if request.version == Version::HTTP_10 {
         // RFC 9110 10.1.1: an HTTP/1.0 client does not wait for 100.
         headers.remove(header::EXPECT);
     }
-    join_cookies(headers);
+    if roles.may_have(FieldRole::Cookie) {
+        join_cookies(headers);
+    }
     match length {
         // RFC 9110 8.6: a request whose method usually has a body states that it has none. Some
         // servers require it.
@@ -255,9 +268,20 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes from a response what is not for the client: hop-by-hop fields, and a length where no
-/// body follows.
-pub fn to_client(response: &mut response::Parts) {
+/// Removes from a response with such fields what is not for the client: hop-by-hop fields, and a
+/// length where no body follows.
+pub fn to_client(response: &mut response::Parts, roles: FieldRoles) {
+    if roles.may_have_hop_by_hop() {
+        drop_from_response(response);
+    }
+    // RFC 9110 8.6: these responses have no Content-Length.
+    if response.status.is_informational() || response.status == StatusCode::NO_CONTENT {
+        response.headers.remove(header::CONTENT_LENGTH);
+    }
+}
+
+/// Removes hop-by-hop fields from a response.
+fn drop_from_response(response: &mut response::Parts) {
     // RFC 9110 15.5.22: a 426 names the protocols that it requires.
     let headers = &mut response.headers;
     let wanted: Vec<HeaderValue> = match response.status {
@@ -267,10 +291,6 @@ pub fn to_client(response: &mut response::Parts) {
     drop_hop_by_hop(headers);
     for wanted in wanted {
         headers.append(header::UPGRADE, wanted);
-    }
-    // RFC 9110 8.6: these responses have no Content-Length.
-    if response.status.is_informational() || response.status == StatusCode::NO_CONTENT {
-        headers.remove(header::CONTENT_LENGTH);
     }
 }
 

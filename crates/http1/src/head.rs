@@ -13,9 +13,9 @@ use memchr::memchr_iter;
 
 use super::fault::{RequestFault, ResponseFault};
 use super::framing::is_framing_alias;
-use super::lines::{BadLine, FieldLine, FieldLines, FieldRole, find_lf};
+use super::lines::{BadLine, FieldLine, FieldLines, find_lf};
 
-pub use super::lines::is_token;
+pub use super::lines::{FieldRole, FieldRoles, is_token};
 pub use super::spares::{SPARE_FIELDS_MAX, forget_unused, give_back, spare_fields};
 
 /// Most fields of a request: Apache and hyper allow as many.
@@ -54,6 +54,8 @@ pub struct Request {
     pub length: Length,
     /// True if the client keeps the connection open after it.
     pub keep_alive: bool,
+    /// The roles of its fields.
+    pub roles: FieldRoles,
 }
 
 /// A response's head.
@@ -65,6 +67,8 @@ pub struct Response {
     pub length: Length,
     /// True if the upstream keeps its connection open after it.
     pub keep_alive: bool,
+    /// The roles of its fields.
+    pub roles: FieldRoles,
 }
 
 /// Finds where a head ends, whatever the sizes of the reads.
@@ -216,10 +220,10 @@ fn read_request(head: Bytes, lines: usize) -> Result<Request, RequestFault> {
     let version = if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
     let uri = read_target(&method, &head, target, read_host(&head, version, &fields)?)?;
     let length = request_length(version, &fields)?;
-    let keep_alive = keep_alive(version, &fields);
+    let (keep_alive, roles) = (keep_alive(version, &fields), fields.roles);
     let (mut parts, ()) = http::Request::new(()).into_parts();
     (parts.method, parts.uri, parts.version, parts.headers) = (method, uri, version, fields.map);
-    Ok(Request { parts, length, keep_alive })
+    Ok(Request { parts, length, keep_alive, roles })
 }
 
 /// The end of a head's first line. One empty line may be before that of a request (RFC 9112 2.2).
@@ -321,7 +325,7 @@ fn read_fields(
         }
         let text = &head[value.clone()];
         let is_last = match role {
-            FieldRole::Common => false,
+            FieldRole::Common | FieldRole::Cookie | FieldRole::Date => false,
             FieldRole::Other => {
                 if is_request && is_framing_alias(name.as_str().as_bytes()) {
                     return Err(BadFields::Malformed);
@@ -338,11 +342,9 @@ fn read_fields(
                 is_request
             }
             FieldRole::Connection if fields.notes_option(text) => continue,
-            FieldRole::Connection | FieldRole::HopByHop => {
-                fields.has_hop_by_hop = true;
-                true
-            }
+            FieldRole::Connection | FieldRole::HopByHop => true,
         };
+        fields.roles.add(role);
         let value = HeaderValue::from_maybe_shared(head.slice(value));
         let value = value.map_err(|_| BadFields::Malformed)?;
         if is_last {
@@ -360,8 +362,7 @@ fn read_fields(
 /// The fields of a head.
 struct Fields {
     map: HeaderMap,
-    /// True if the map has hop-by-hop fields. Most have none; looking up each name would hash it.
-    has_hop_by_hop: bool,
+    roles: FieldRoles,
     /// True if a `Connection` field that did not enter the map says `close`.
     says_close: bool,
     says_keep_alive: bool,
@@ -377,7 +378,7 @@ impl Fields {
     fn new(count: usize) -> Self {
         Self {
             map: spare_fields(count),
-            has_hop_by_hop: false,
+            roles: FieldRoles::default(),
             says_close: false,
             says_keep_alive: false,
             host: 0..0,
@@ -576,7 +577,7 @@ enum Coding {
 }
 
 fn coding(fields: &Fields) -> Option<Coding> {
-    if !fields.has_hop_by_hop {
+    if !fields.roles.may_have_hop_by_hop() {
         return None;
     }
     let mut values = fields.map.get_all(header::TRANSFER_ENCODING).iter();
@@ -602,7 +603,8 @@ fn coding(fields: &Fields) -> Option<Coding> {
 }
 
 fn keep_alive(version: Version, fields: &Fields) -> bool {
-    let says = |option| fields.has_hop_by_hop && lists(&fields.map, &header::CONNECTION, option);
+    let has_options = fields.roles.may_have(FieldRole::Connection);
+    let says = |option| has_options && lists(&fields.map, &header::CONNECTION, option);
     let closes = fields.says_close || says("close");
     let is_kept = || fields.says_keep_alive || says("keep-alive");
     !closes && (version == Version::HTTP_11 || is_kept())
@@ -655,9 +657,10 @@ fn read_response(head: Bytes, lines: usize, method: &Method) -> Result<Response,
     let version = if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
     let length = response_length(version, status, &fields, method)?;
     let keep_alive = keep_alive(version, &fields) && length != Length::UntilClose;
+    let roles = fields.roles;
     let (mut parts, ()) = http::Response::new(()).into_parts();
     (parts.status, parts.version, parts.headers) = (status, version, fields.map);
-    Ok(Response { parts, length, keep_alive })
+    Ok(Response { parts, length, keep_alive, roles })
 }
 
 fn response_length(

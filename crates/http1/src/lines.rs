@@ -34,6 +34,40 @@ pub enum FieldRole {
     Connection,
     /// Another field for the next hop only.
     HopByHop,
+    /// `Cookie`.
+    Cookie,
+    /// `Date`.
+    Date,
+}
+
+/// The roles of the fields in a head's map. A look-up that they spare would hash a name. A field
+/// that was removed later may still count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FieldRoles(u8);
+
+impl FieldRoles {
+    /// Those of a head that was not read here: it may have any.
+    pub const UNKNOWN: Self = Self(u8::MAX);
+
+    /// Adds the role of a field.
+    pub fn add(&mut self, role: FieldRole) {
+        self.0 |= 1 << role as u8;
+    }
+
+    /// True if the head has a field of this role. `None`: it is not known.
+    pub fn has(self, role: FieldRole) -> Option<bool> {
+        (self != Self::UNKNOWN).then_some(self.may_have(role))
+    }
+
+    /// False if the head has no field of this role.
+    pub fn may_have(self, role: FieldRole) -> bool {
+        self.0 & (1 << role as u8) != 0
+    }
+
+    /// False if the head has no field for the next hop only.
+    pub fn may_have_hop_by_hop(self) -> bool {
+        self.may_have(FieldRole::Connection) || self.may_have(FieldRole::HopByHop)
+    }
 }
 
 /// A line is no field line.
@@ -262,8 +296,8 @@ static KNOWN: [Known; 46] = [
     Known::new("content-encoding", FieldRole::Common),
     Known::new("content-security-policy", FieldRole::Common),
     Known::new("content-type", FieldRole::Common),
-    Known::new("cookie", FieldRole::Common),
-    Known::new("date", FieldRole::Common),
+    Known::new("cookie", FieldRole::Cookie),
+    Known::new("date", FieldRole::Date),
     Known::new("etag", FieldRole::Common),
     Known::new("expires", FieldRole::Common),
     Known::new("if-modified-since", FieldRole::Common),

@@ -8,9 +8,10 @@ use http::{HeaderMap, Method, Version, header};
 
 use super::body::{BadFraming, Decoder, Piece};
 use super::fault::{RequestFault, ResponseFault};
+use super::fields::{to_client, to_upstream};
 use super::head::{
-    FIELDS_MAX, Length, RESPONSE_FIELDS_MAX, Request, Response, Scanner, TARGET_BYTES_MAX,
-    take_request, take_response,
+    FIELDS_MAX, FieldRoles, Length, RESPONSE_FIELDS_MAX, Request, Response, Scanner,
+    TARGET_BYTES_MAX, take_request, take_response,
 };
 
 /// Small, so that inputs reach the limit.
@@ -48,6 +49,12 @@ pub fn request_is_stable(bytes: &[u8]) {
     lines_agree(head, &request.parts.headers, true);
     assert!(request.parts.headers.len() <= FIELDS_MAX);
     hold(&request);
+    let passed = |roles| {
+        let mut parts = request.parts.clone();
+        to_upstream(&mut parts, request.length, None, roles);
+        parts.headers
+    };
+    assert_eq!(passed(request.roles), passed(FieldRoles::UNKNOWN));
     let written = write(&request);
     let rewritten = take_request(&mut written.clone(), &mut Scanner::default(), usize::MAX);
     let Ok(Some(rewritten)) = rewritten else {
@@ -90,6 +97,12 @@ pub fn response_is_stable(bytes: &[u8]) {
         assert_eq!(response.keep_alive, again.keep_alive);
         assert_eq!(response.parts.status, again.parts.status);
         lines_agree(&bytes[..bytes.len() - whole.len()], &response.parts.headers, false);
+        let passed = |roles| {
+            let mut parts = response.parts.clone();
+            to_client(&mut parts, roles);
+            parts.headers
+        };
+        assert_eq!(passed(response.roles), passed(FieldRoles::UNKNOWN));
         let bodiless = method == Method::HEAD || response.parts.status.is_informational();
         assert!(!bodiless || response.length == Length::Empty);
         assert!(response.length != Length::UntilClose || !response.keep_alive);

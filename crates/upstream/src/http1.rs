@@ -232,7 +232,9 @@ impl Http1Connection {
                 Ok(Some(response)) => {
                     self.recount();
                     self.keep_alive = response.keep_alive;
-                    self.said_timeout = said_timeout(&response.parts.headers);
+                    let says = response.roles.may_have_hop_by_hop();
+                    let headers = Some(&response.parts.headers).filter(|_| says);
+                    self.said_timeout = headers.and_then(said_timeout);
                     return Poll::Ready(Ok(response));
                 }
                 Ok(None) => {}

@@ -26,7 +26,7 @@ use super::windows::Bursts;
 use crate::reason::http2_code;
 use eyelet_http1::body::{Piece, keep_trailers};
 use eyelet_http1::fault::ResponseFault;
-use eyelet_http1::head::{Length, Response};
+use eyelet_http1::head::{FieldRoles, Length, Response};
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_memory::budget::{Budget, Counted, UPSTREAM_HTTP2_BYTES, UPSTREAM_STREAM_BYTES};
 use eyelet_multiplex::fields::header_fields;
@@ -246,12 +246,14 @@ impl Http2Exchange {
         let (head, is_last) = ready!(link.poll_head(self.stream, task)).map_err(no_answer)?;
         let mut parts = response_parts(head).map_err(NoAnswer::Fault)?;
         if parts.status.is_informational() {
-            return Poll::Ready(Ok(Response { parts, length: Length::Empty, keep_alive: true }));
+            let (length, roles) = (Length::Empty, FieldRoles::UNKNOWN);
+            return Poll::Ready(Ok(Response { parts, length, keep_alive: true, roles }));
         }
         link.fixed += usize::from(!std::mem::replace(&mut self.is_fixed, true));
         let length = length(&mut parts, is_last, method).map_err(NoAnswer::Fault)?;
         self.has_body = length != Length::Empty;
-        Poll::Ready(Ok(Response { parts, length, keep_alive: true }))
+        let roles = FieldRoles::UNKNOWN;
+        Poll::Ready(Ok(Response { parts, length, keep_alive: true, roles }))
     }
 
     /// The next piece of the response's body.

@@ -152,7 +152,7 @@ fn ask(served: &ServedConnection, request: &Request) -> Option<AskedAhead> {
     let origin = served.intermediary.translate(&asked, &mut parts).ok()??;
     let host = origin.authority();
     let trailers = lists(&parts.headers, &header::TE, "trailers");
-    fields::to_upstream(&mut parts, Length::Empty, None);
+    fields::to_upstream(&mut parts, Length::Empty, None, request.roles);
     let forwarded = &served.identify_requester(host, &mut parts);
     let near = NearRequest { rule: route.rule, host, is_tied: false, is_harmless: true };
     let codings = compressors.request_near(near, terminate, &mut parts);

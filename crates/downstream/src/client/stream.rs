@@ -25,7 +25,7 @@ use eyelet_http1::body::{Decoder, Encoder, Piece};
 use eyelet_http1::fault::RequestFault;
 use eyelet_http1::fields;
 use eyelet_http1::framing::write_fields;
-use eyelet_http1::head::{Length, give_back};
+use eyelet_http1::head::{FieldRoles, Length, give_back};
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_memory::budget::{PIECE_BYTES_MIN, STREAM_QUEUE_BYTES};
 use eyelet_recoding::RequestCodings;
@@ -55,6 +55,8 @@ pub struct Http1Stream<'a> {
     decoder: Decoder,
     encoder: Encoder,
     version: Version,
+    /// Those of its request.
+    roles: FieldRoles,
     /// True if the connection ends after the response.
     pub close: bool,
     /// Its request was asked before its turn.
@@ -77,6 +79,7 @@ impl<'a> Stream<'a> {
             decoder: Decoder::new(length),
             encoder: Encoder::Plain,
             version,
+            roles: FieldRoles::UNKNOWN,
             close,
             asked: None,
             pipeline: None,
@@ -95,6 +98,7 @@ impl<'a> Stream<'a> {
             decoder,
             encoder: rested.encoder,
             version: if rested.is_http10 { Version::HTTP_10 } else { Version::HTTP_11 },
+            roles: FieldRoles::UNKNOWN,
             close: rested.closes,
             asked: None,
             pipeline: None,
@@ -156,6 +160,21 @@ impl<'a> Stream<'a> {
         }
     }
 
+    /// Notes the roles of an HTTP/1.1 request's fields.
+    pub fn note_roles(&mut self, roles: FieldRoles) {
+        if let Self::Http1(one) = self {
+            one.roles = roles;
+        }
+    }
+
+    /// The roles of the request's fields.
+    pub fn roles(&self) -> FieldRoles {
+        match self {
+            Self::Http1(one) => one.roles,
+            Self::Http2(_) => FieldRoles::UNKNOWN,
+        }
+    }
+
     /// Notes that its request was asked: those that its client has pipelined behind it follow, now
     /// and as they come.
     pub fn was_asked(&mut self) {
@@ -184,6 +203,7 @@ impl<'a> Stream<'a> {
     /// The protocols that the client asks to switch to. An extended CONNECT becomes a GET.
     pub fn switch(&self, request: &mut request::Parts, length: Length) -> Option<HeaderValue> {
         match self {
+            Self::Http1(one) if !one.roles.may_have_hop_by_hop() => None,
             Self::Http1(_) => fields::upgrade(request, length),
             Self::Http2(_) => to_websocket_get(request),
         }

@@ -4,13 +4,16 @@ use std::cell::RefCell;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use eyelet_http1::fields;
+use eyelet_http1::head::{FieldRole, FieldRoles};
 use http::header::{self, HeaderValue};
 use http::response;
 
-/// Turns an upstream's response into the client's.
-pub fn to_client(response: &mut response::Parts) {
-    fields::to_client(response);
-    if !response.status.is_informational() {
+/// Turns an upstream's response with such fields into the client's.
+pub fn to_client(response: &mut response::Parts, roles: FieldRoles) {
+    fields::to_client(response, roles);
+    // A date that `Connection` names is gone now.
+    let has_date = roles.has(FieldRole::Date) == Some(true) && !roles.may_have_hop_by_hop();
+    if !has_date && !response.status.is_informational() {
         stamp(response);
     }
 }
@@ -43,4 +46,33 @@ fn date() -> Option<HeaderValue> {
         *last = Some((second, value.clone()));
         Some(value)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use bytes::BytesMut;
+    use eyelet_http1::head::{Scanner, take_response};
+    use http::Method;
+
+    use super::*;
+
+    #[test]
+    fn each_response_has_a_date() {
+        for (fields, is_kept) in [
+            ("date: d\r\n", true),
+            ("date: d\r\nkeep-alive: timeout=5\r\n", true),
+            ("date: d\r\nconnection: date\r\n", false),
+            ("", false),
+        ] {
+            let head = format!("HTTP/1.1 200 OK\r\n{fields}\r\n");
+            let mut head = BytesMut::from(head.as_bytes());
+            let read = take_response(&mut head, 0, &mut Scanner::default(), &Method::GET);
+            let mut response = read.unwrap().unwrap();
+            to_client(&mut response.parts, response.roles);
+            let dates: Vec<_> = response.parts.headers.get_all(header::DATE).iter().collect();
+            assert_eq!((dates.len(), dates[0] == "d"), (1, is_kept), "{fields:?}");
+        }
+    }
 }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, StatusCode, response};
+use http::{HeaderValue, Method, StatusCode};
 
 use super::find::{Chosen, FoundUpstream, Want};
 use super::passing::REST_AFTER;
@@ -271,7 +271,7 @@ impl<'a> Exchange<'a, '_> {
                 return Ok(HeadEvent::Response(response));
             }
             if interim_left > 0 && self.stream.takes_interim() {
-                self.inform(response.parts).await?;
+                self.inform(response).await?;
                 // Interim heads do not extend the upstream's timeout.
                 self.due_in(&asked.upload, clock::since(began));
             }
@@ -297,9 +297,12 @@ impl<'a> Exchange<'a, '_> {
 
     /// Passes an interim response on. It is written before the next head is read, so a client that
     /// does not read holds up one head, not a hundred.
-    async fn inform(&mut self, mut head: response::Parts) -> Result<(), Failure> {
+    async fn inform(
+        &mut self,
+        Response { parts: mut head, roles, .. }: Response,
+    ) -> Result<(), Failure> {
         let _counted = room::wait_for_interim(self.served, self.stream, &head).await?;
-        to_client(&mut head);
+        to_client(&mut head, roles);
         self.stream.inform(head);
         self.flush().await
     }

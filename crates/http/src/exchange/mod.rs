@@ -59,7 +59,7 @@ impl Exchange<'_, '_> {
     ) -> Result<(Length, Option<Coding>), Failure> {
         let decoded_from = request_body::decoded(self.served, request, length)?;
         let length = if decoded_from.is_some() { Length::Chunked } else { length };
-        fields::to_upstream(request, length, switch);
+        fields::to_upstream(request, length, switch, self.stream.roles());
         self.served.pass_trace(request, self.record);
         // `Content-Length: 0` also means that there is no body.
         let has_none = length == Length::Known(0) && self.stream.is_request_done();

@@ -24,7 +24,7 @@ use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_downstream::connection::served_connection::record::Record;
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::fields;
-use eyelet_http1::head::{Length, SPARE_FIELDS_MAX, give_back};
+use eyelet_http1::head::{FieldRoles, Length, SPARE_FIELDS_MAX, give_back};
 use eyelet_recoding::NearRequest;
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::request::Coded;
@@ -99,7 +99,8 @@ impl<'a> Exchange<'a, '_> {
             return Box::pin(self.answer_own(&request.method, own)).await;
         }
         let switch = self.stream.switch(request, length);
-        let trailers = lists(&request.headers, &header::TE, "trailers");
+        let trailers = self.stream.roles().may_have_hop_by_hop()
+            && lists(&request.headers, &header::TE, "trailers");
         let (length, decoded_from) = self.translate(request, length, switch.clone())?;
         let forwarded = &served.identify_requester(host, request);
         let Some(terminate) = route.requests() else { return Ok(ExchangeEnd::default()) };
@@ -173,14 +174,14 @@ impl<'a> Exchange<'a, '_> {
             return Ok(None);
         }
         let _counted = room::take_response(served, &response.parts)?;
-        let head = &mut response.parts;
+        let (head, roles) = (&mut response.parts, response.roles);
         let chosen = switch.and_then(|wanted| fields::chosen(wanted, head));
         let is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
         let is_multiplexed = self.stream.is_multiplexed();
         if is_switch && chosen.is_some() && is_multiplexed {
             websocket::check(fields_asked, head)?;
         }
-        to_client(head);
+        to_client(head, roles);
         originate::to_client(origin, &mut head.headers);
         if is_switch {
             let end = Box::pin(self.switched(response.parts, upstream, chosen)).await?;
@@ -285,7 +286,7 @@ impl<'a> Exchange<'a, '_> {
         if !self.stream.is_request_done() {
             self.stream.close_after();
         }
-        to_client(&mut head);
+        to_client(&mut head, FieldRoles::UNKNOWN);
         self.respond(head, length);
         if length != Length::Empty {
             self.stream.push(body);

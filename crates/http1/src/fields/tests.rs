@@ -24,7 +24,7 @@ fn sent_by(
     let mut request = request(fields);
     let client = client.parse().unwrap();
     let requester = Requester::new(client, "a.test", request.version, certificate);
-    to_upstream(&mut request, Length::Empty, None);
+    to_upstream(&mut request, Length::Empty, None, FieldRoles::UNKNOWN);
     let forwarded = requester.identify(&mut request.headers, trusted);
     String::from_utf8(write_request(&request, "a.test", &forwarded).to_vec()).unwrap()
 }
@@ -116,7 +116,7 @@ fn an_upstream_may_want_one_of_several_protocols() {
         let said = http::Response::builder().status(status);
         let said = said.header("upgrade", "a/1").header("upgrade", "b/2").body(()).unwrap();
         let mut head = said.into_parts().0;
-        to_client(&mut head);
+        to_client(&mut head, FieldRoles::UNKNOWN);
         let left: Vec<_> = head.headers.get_all("upgrade").iter().collect();
         assert_eq!(left, wanted, "{status}");
     }

@@ -28,6 +28,8 @@ fn role_of(name: &str) -> FieldRole {
         "host" => FieldRole::Host,
         "connection" => FieldRole::Connection,
         "content-length" => FieldRole::ContentLength,
+        "cookie" => FieldRole::Cookie,
+        "date" => FieldRole::Date,
         _ if is_hop_by_hop(name.as_bytes()) => FieldRole::HopByHop,
         _ if KNOWN.iter().any(|known| known.name == name) => FieldRole::Common,
         _ => FieldRole::Other,
