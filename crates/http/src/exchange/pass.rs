@@ -27,13 +27,12 @@ use eyelet_upstream::http1::Http1Connection;
 use eyelet_wire::websocket::FrameReader;
 
 impl<'a> Exchange<'a, '_> {
-    /// Passes a response on whose head is final. `index` is that of its upstream in the rule.
-    pub(super) async fn pass(
+    /// Begins a response whose head is final. The exchange is not moved here: that would copy it.
+    pub(super) async fn begin(
         &mut self,
-        passing: Passing<'a>,
+        passing: &Passing<'_>,
         (head, length): (response::Parts, Length),
-        index: usize,
-    ) -> Result<ExchangeEnd, Failure> {
+    ) {
         // Other tasks run before the head is written, so that in HTTP/2 it is sent together with
         // the body. If some of the body is here, the task of the connection finds both anyway.
         if !self.stream.is_multiplexed() || passing.download.waits_for_first() {
@@ -41,7 +40,6 @@ impl<'a> Exchange<'a, '_> {
         }
         self.written.stream.becomes(kind(&head, length, &passing.upstream));
         self.respond(head, length);
-        self.pass_on(passing, Some(index), None).await
     }
 
     /// Passes the rest of a response on, until it has ended or rests. `index` is that of its

@@ -198,7 +198,8 @@ impl<'a> Exchange<'a, '_> {
         let mut passing = Passing { upstream, upload, download };
         let coding = self.choose_coding(&mut passing, wanted, &mut response).await?;
         let Some(length) = coding else { return Ok(None) };
-        let end = self.pass(passing, (response.parts, length), index).await?;
+        self.begin(&passing, (response.parts, length)).await;
+        let end = self.pass_on(passing, Some(index), None).await?;
         Ok(Some(end.counted_at(at)))
     }
 
