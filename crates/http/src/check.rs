@@ -147,7 +147,7 @@ async fn ask(
         parts: &parts,
         body: BodyCodings::default(),
         host: &host,
-        forwarded: &Rc::from([]),
+        forwarded: &Rc::default(),
         length: Length::Empty,
         trailers: false,
         again: false,

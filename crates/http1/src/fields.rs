@@ -1,6 +1,7 @@
 //! Changes the fields of messages that are passed on: removes hop-by-hop fields (RFC 9110 7.6.1),
 //! and describes the client to the upstream (RFC 7239).
 
+use std::cell::OnceCell;
 use std::fmt;
 use std::io::Write;
 use std::net::IpAddr;
@@ -31,7 +32,33 @@ pub struct Requester {
 }
 
 /// The fields with this description. They are the same for each request of a client to a host.
-pub type ForwardedFields = Rc<[(HeaderName, HeaderValue)]>;
+pub type ForwardedFields = Rc<Forwarded>;
+
+/// Fields about a client.
+#[derive(Default)]
+pub struct Forwarded {
+    /// Their names and values.
+    pub fields: Vec<(HeaderName, HeaderValue)>,
+    /// Their lines, once they were written. `None`: they are for one request, or long.
+    lines: Option<OnceCell<BytesMut>>,
+}
+
+impl Forwarded {
+    /// Fields for one request.
+    fn once(fields: Vec<(HeaderName, HeaderValue)>) -> Self {
+        Self { fields, lines: None }
+    }
+
+    fn write(&self, out: &mut BytesMut) {
+        let fields = || self.fields.iter().map(|(name, value)| (name, value));
+        let Some(lines) = &self.lines else { return write_fields(fields(), out) };
+        out.extend_from_slice(lines.get_or_init(|| {
+            let mut lines = BytesMut::new();
+            write_fields(fields(), &mut lines);
+            lines
+        }));
+    }
+}
 
 impl Requester {
     /// A client at this address, with requests for this authority in this version. `certificate` is
@@ -52,10 +79,13 @@ impl Requester {
         text.extend_from_slice(b";host=\"");
         let host = write_part(&mut text, format_args!("{host}"));
         text.extend_from_slice(b"\";proto=https");
-        let (via, forwarded) = (via(version), Rc::from([]));
+        let (via, forwarded) = (via(version), Rc::default());
         let (text, certificate) = (text.into(), certificate.and_then(byte_sequence));
         let mut requester = Self { via, text, client, host, certificate, forwarded };
-        requester.forwarded = requester.forwarded_with(&mut HeaderMap::new());
+        let fields = requester.forwarded_with(&mut HeaderMap::new());
+        // A certificate has up to 64 KiB.
+        let lines = requester.certificate.is_none().then(OnceCell::new);
+        requester.forwarded = Forwarded { fields, lines }.into();
         requester
     }
 
@@ -71,18 +101,21 @@ impl Requester {
         let is_replaced = |name: &HeaderName| {
             self.certificate.is_some() && [&CLIENT_CERT, &CLIENT_CERT_CHAIN].contains(&name)
         };
-        let spoken = headers.keys();
-        let spoken: Vec<HeaderName> = spoken
-            .filter(|name| speaks_of_others(name, trusted) || is_replaced(name))
-            .cloned()
-            .collect();
-        for name in spoken {
-            headers.remove(name);
+        let is_spoken = |name: &HeaderName| speaks_of_others(name, trusted) || is_replaced(name);
+        // Most requests have none.
+        if headers.keys().any(is_spoken) {
+            let spoken = headers.keys().filter(|name| is_spoken(name)).cloned();
+            for name in spoken.collect::<Vec<HeaderName>>() {
+                headers.remove(name);
+            }
         }
-        if trusted { self.forwarded_with(headers) } else { self.forwarded.clone() }
+        match trusted {
+            true => Forwarded::once(self.forwarded_with(headers)).into(),
+            false => self.forwarded.clone(),
+        }
     }
 
-    fn forwarded_with(&self, headers: &mut HeaderMap) -> ForwardedFields {
+    fn forwarded_with(&self, headers: &mut HeaderMap) -> Vec<(HeaderName, HeaderValue)> {
         let client = self.text.slice(self.client.clone());
         let mut forwarded = vec![(header::VIA, HeaderValue::from_static(self.via))];
         for (name, element) in [(header::FORWARDED, self.text.clone()), (X_FORWARDED_FOR, client)] {
@@ -102,7 +135,7 @@ impl Requester {
         if let Some(certificate) = &self.certificate {
             forwarded.push((CLIENT_CERT, certificate.clone()));
         }
-        forwarded.into()
+        forwarded
     }
 }
 
@@ -114,7 +147,7 @@ fn byte_sequence(bytes: &[u8]) -> Option<HeaderValue> {
 
 /// The only field that a proxy adds for an upstream that its client chose (RFC 9110 7.6.3).
 pub fn via_alone(version: Version) -> ForwardedFields {
-    [(header::VIA, HeaderValue::from_static(via(version)))].into()
+    Forwarded::once(vec![(header::VIA, HeaderValue::from_static(via(version)))]).into()
 }
 
 fn via(version: Version) -> &'static str {
@@ -376,7 +409,7 @@ pub fn write_request(
     out.extend_from_slice(host.as_bytes());
     out.extend_from_slice(b"\r\n");
     write_fields(&request.headers, &mut out);
-    write_fields(forwarded.iter().map(|(name, value)| (name, value)), &mut out);
+    forwarded.write(&mut out);
     out.extend_from_slice(b"\r\n");
     out
 }

@@ -30,7 +30,7 @@ pub fn request_fields<'a>(
     ];
     let pseudo = pseudo.map(|(name, value)| HeaderField::new(name.as_bytes(), value.as_bytes()));
     let fields = parts.headers.iter().filter(|(name, _)| *name != header::TRANSFER_ENCODING);
-    let forwarded = forwarded.iter().map(|(name, value)| field((name, value)));
+    let forwarded = forwarded.fields.iter().map(|(name, value)| field((name, value)));
     let te = trailers.then(|| HeaderField::new(b"te", b"trailers"));
     pseudo.into_iter().chain(fields.map(field)).chain(forwarded).chain(te)
 }
