@@ -578,11 +578,15 @@ impl Http1Stream<'_> {
 /// A response's head in HTTP/1.1 form.
 pub fn write_head(head: &response::Parts) -> BytesMut {
     let mut out = BytesMut::with_capacity(HEAD_BYTES);
-    out.extend_from_slice(b"HTTP/1.1 ");
-    out.extend_from_slice(head.status.as_str().as_bytes());
-    out.extend_from_slice(b" ");
-    out.extend_from_slice(head.status.canonical_reason().unwrap_or_default().as_bytes());
-    out.extend_from_slice(b"\r\n");
+    if head.status == StatusCode::OK {
+        out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
+    } else {
+        out.extend_from_slice(b"HTTP/1.1 ");
+        out.extend_from_slice(head.status.as_str().as_bytes());
+        out.extend_from_slice(b" ");
+        out.extend_from_slice(head.status.canonical_reason().unwrap_or_default().as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
     write_fields(&head.headers, &mut out);
     out.extend_from_slice(b"\r\n");
     out

@@ -30,9 +30,13 @@ impl ServedConnection {
             }
             _ => {}
         }
+        let sni = self.info.decided.sni.as_deref();
+        // Most hosts are the name as it was in the hello. Behind a name that ends it is no port.
+        if is_name(authority.as_str()) && sni == Some(authority.as_str()) {
+            return true;
+        }
         let (host, _) = split_port(authority.as_str());
         let host = host.strip_suffix('.').unwrap_or(host);
-        let sni = self.info.decided.sni.as_deref();
         let is_name = is_name(host);
         // Clients mostly write both alike, and a comparison without case reads byte by byte.
         if is_name && sni.is_some_and(|sni| sni == host || sni.eq_ignore_ascii_case(host)) {
