@@ -283,8 +283,8 @@ fn an_old_event_changes_nothing() {
     let (key, _peers) = park_streams(&worker, 1, 2);
     let mut table = worker.table.borrow_mut();
     assert_eq!(table.take_further(key).len(), 2);
-    table.note(key, crate::ready::SIDES + 1, READ);
-    table.note(key, crate::ready::SIDES + 200, READ);
+    table.note(key, SIDES + 1, READ);
+    table.note(key, SIDES + 200, READ);
     assert!(table.further_ready(key).next().is_none());
     assert!(!table.slot(key).unwrap().ready.readable());
     // Nor does a handle of an earlier connection in the same slot.
