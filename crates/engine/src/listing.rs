@@ -151,15 +151,14 @@ fn show<T>(worker: &Worker, key: Key, then: impl FnOnce(&ConnectionView<'_>) -> 
         return None;
     };
     let shared = worker.shared.borrow();
-    let has_upstream = upstream.is_some();
+    let has_exchange = matches!(relay, Relay::Terminate(it) if it.flow.exchange().is_some());
+    let has_upstream = upstream.is_some() || has_exchange;
     let kind = match relay {
         Relay::Cleartext(_) => ConnectionKind::Cleartext,
         Relay::Splice(_) => ConnectionKind::Spliced,
         Relay::Terminate(terminated) if terminated.is_originated() => ConnectionKind::Originated,
         Relay::Terminate(terminated) if terminated.flow.is_websocket() => ConnectionKind::WebSocket,
-        Relay::Terminate(terminated) if has_upstream && terminated.flow.exchange().is_none() => {
-            ConnectionKind::Tcp
-        }
+        Relay::Terminate(_) if has_upstream && !has_exchange => ConnectionKind::Tcp,
         Relay::Terminate(_) if info.decided(&shared)?.http2 => ConnectionKind::Http2,
         Relay::Terminate(_) => ConnectionKind::Http1,
     };

@@ -24,11 +24,14 @@ use super::request::{Closed, CodedBodies, NoAnswer, UpstreamRequest};
 use super::socket::{Descriptor, Socket, alert};
 use super::windows::Bursts;
 use crate::reason::http2_code;
+use eyelet_engine::worker::ParkedWaker;
 use eyelet_http1::body::{Piece, keep_trailers};
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::head::{FieldRoles, Length, Response};
 use eyelet_http1::write_queue::WriteQueue;
-use eyelet_memory::budget::{Budget, Counted, UPSTREAM_HTTP2_BYTES, UPSTREAM_STREAM_BYTES};
+use eyelet_memory::budget::{
+    Budget, Counted, UPSTREAM_HTTP2_BYTES, UPSTREAM_RESTING_BYTES, UPSTREAM_STREAM_BYTES,
+};
 use eyelet_multiplex::fields::header_fields;
 use eyelet_telemetry::reason::{Detail, Peer, Reason};
 use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
@@ -166,7 +169,7 @@ impl Http2Connection {
         let is_fixed = !(upstream_request.again && reused);
         link.fixed += usize::from(is_fixed);
         Some(Http2Exchange {
-            _counted: Counted::new(&self.budget, UPSTREAM_STREAM_BYTES),
+            counted: Counted::new(&self.budget, UPSTREAM_STREAM_BYTES),
             stream,
             is_fixed,
             bursts: Bursts::default(),
@@ -193,15 +196,15 @@ pub struct Http2Exchange {
     pub reused: bool,
     /// True if its request was sent with a coded body.
     pub is_coded: bool,
-    _counted: Counted,
+    counted: Counted,
     stream: u32,
     /// True if the request cannot be repeated elsewhere any more.
     is_fixed: bool,
     bursts: Bursts,
     /// True if the response has a body.
     has_body: bool,
-    /// The end of the request, once its body is written.
-    end: Option<Option<HeaderMap>>,
+    /// The end of the request, once its body is written. Boxed, because few have trailers.
+    end: Option<Option<Box<HeaderMap>>>,
 }
 
 impl Http2Exchange {
@@ -233,7 +236,7 @@ impl Http2Exchange {
 
     /// Ends the request after what was sent.
     pub fn end(&mut self, trailers: Option<HeaderMap>) {
-        self.end = Some(trailers);
+        self.end = Some(trailers.map(Box::new));
     }
 
     /// The next response's head, which may be interim.
@@ -278,6 +281,32 @@ impl Http2Exchange {
                 Poll::Ready(Ok(Piece::End(trailers.and_then(keep_trailers))))
             }
             Err(_) => Poll::Ready(Err(ResponseFault::Cut)),
+        }
+    }
+
+    /// True if it may rest: all of it that came is taken, and all that was written is on its way.
+    pub fn may_rest(&self) -> bool {
+        let link = &mut *self.connection.link.borrow_mut();
+        let is_clear = link.mux.find(self.stream).is_some_and(|stream| stream.is_clear());
+        is_clear && self.end.is_none() && link.is_greeted()
+    }
+
+    /// Rests with a connection that this wakes for what comes. What comes before it goes on is
+    /// bounded by its window, and counted, as always.
+    pub fn rests(&mut self, waker: ParkedWaker) {
+        self.counted.set(UPSTREAM_RESTING_BYTES);
+        self.bursts = Bursts::default();
+        match self.connection.link.borrow_mut().mux.find(self.stream) {
+            Some(stream) => stream.rests(waker),
+            None => waker.wake(),
+        }
+    }
+
+    /// Goes on in a task.
+    pub fn goes_on(&mut self) {
+        self.counted.set(UPSTREAM_STREAM_BYTES);
+        if let Some(stream) = self.connection.link.borrow_mut().mux.find(self.stream) {
+            stream.goes_on();
         }
     }
 

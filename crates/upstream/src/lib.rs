@@ -22,4 +22,4 @@ pub mod tls_info;
 mod upstream;
 pub mod windows;
 
-pub use upstream::Upstream;
+pub use upstream::{RestingUpstream, Upstream};

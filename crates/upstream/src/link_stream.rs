@@ -5,6 +5,7 @@ use std::task::{Context, Poll};
 
 use eyelet_h2::{ConnectionFault, ErrorCode, FieldSpan, HeaderFields, MessageHead, StreamFault};
 
+use eyelet_engine::worker::ParkedWaker;
 use eyelet_http1::head::RESPONSE_HEAD_BYTES_MAX;
 use eyelet_multiplex::{StreamBase, StreamRole};
 
@@ -49,6 +50,8 @@ pub struct LinkStream {
     pub is_blocked: bool,
     /// Bytes of memory of the heads.
     heads_held: usize,
+    /// Wakes its client's connection, which is parked, for whatever comes.
+    parked: Option<ParkedWaker>,
 }
 
 impl StreamRole for LinkStream {
@@ -58,6 +61,13 @@ impl StreamRole for LinkStream {
 
     fn base_mut(&mut self) -> &mut StreamBase {
         &mut self.base
+    }
+
+    fn wake(&mut self) {
+        self.base.task.wake();
+        if let Some(parked) = self.parked.take() {
+            parked.wake();
+        }
     }
 }
 
@@ -73,7 +83,28 @@ impl LinkStream {
             is_cut: false,
             is_blocked: false,
             heads_held: 0,
+            parked: None,
         }
+    }
+
+    /// True if nothing of it waits for its exchange.
+    pub fn is_clear(&self) -> bool {
+        self.base.is_clear() && self.heads.is_empty() && self.end.is_none()
+    }
+
+    /// Notes that its exchange rests with a connection that this wakes: at once, if something has
+    /// come meanwhile.
+    pub fn rests(&mut self, waker: ParkedWaker) {
+        self.base.task.forget();
+        self.parked = Some(waker);
+        if !self.is_clear() {
+            self.wake();
+        }
+    }
+
+    /// Notes that its exchange has a task again.
+    pub fn goes_on(&mut self) {
+        self.parked = None;
     }
 
     /// Notes the task of the exchange.

@@ -1,6 +1,7 @@
 //! The upstream's side of an exchange, by HTTP/1.1 or HTTP/2: the request is written to it, the
 //! response is read from it.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -23,6 +24,14 @@ pub enum Upstream {
     Http1(Box<http1::Http1Connection>),
     /// By HTTP/2: one of several streams.
     Http2(Box<http2::Http2Exchange>),
+}
+
+/// The upstream of an exchange that rests.
+pub enum RestingUpstream {
+    /// A socket of its own, which is registered nowhere.
+    Socket(OwnedFd),
+    /// A stream of a connection that others share.
+    Shared(Box<http2::Http2Exchange>),
 }
 
 impl Upstream {
@@ -58,13 +67,19 @@ impl Upstream {
     /// The bytes to write before the body.
     pub fn head(&self, upstream_request: &UpstreamRequest<'_>) -> BytesMut {
         match self {
-            Self::Http1(one) => fields::write_request(
-                upstream_request.parts_for(one.coded_bodies),
-                upstream_request.host,
-                upstream_request.forwarded,
-            ),
+            Self::Http1(_) => self.repeat(upstream_request),
             Self::Http2(_) => BytesMut::new(),
         }
+    }
+
+    /// Returns the head of this request in the form of HTTP/1.1, by which it is sent again.
+    pub fn repeat(&self, upstream_request: &UpstreamRequest<'_>) -> BytesMut {
+        let said = match self {
+            Self::Http1(one) => one.coded_bodies,
+            Self::Http2(two) => two.connection.coded_bodies.get(),
+        };
+        let UpstreamRequest { host, forwarded, .. } = *upstream_request;
+        fields::write_request(upstream_request.parts_for(said), host, forwarded)
     }
 
     /// Whether the body of this request, which it is sent, must be coded.

@@ -1,11 +1,11 @@
 //! The exchange of an HTTP/2 stream that rests: what its task leaves, and the form in which a
 //! parked connection keeps it. docs/handover-format.md describes the form.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eyelet_telemetry::upstream::OpenExchange;
+use eyelet_upstream::RestingUpstream;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
@@ -18,9 +18,9 @@ const NAME_BYTES_MAX: usize = 512;
 pub struct RestingStream {
     /// Its facts and its step, packed: `RestingExchange`. It may hold secrets.
     pub form: Zeroizing<Vec<u8>>,
-    /// The upstream's socket, which is registered nowhere. `None`: it is at its place in the
-    /// connection's slot, and reports there what comes.
-    pub socket: Option<OwnedFd>,
+    /// The upstream. `None`: its socket is at its place in the connection's slot, and reports there
+    /// what comes.
+    pub upstream: Option<RestingUpstream>,
     /// The upstream's address.
     pub name: Arc<str>,
     /// Where the exchange counts until it ends.
@@ -39,7 +39,7 @@ impl RestingStream {
 }
 
 /// The form in which a parked connection keeps it: its first byte is the version of what follows.
-/// The socket is beside the connection, at the place that the stream has among those that are open.
+/// The upstream is beside the connection, at the place that the stream has among those of its kind.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 pub struct StreamFormV1<'a> {
     /// The upstream's address, if it is not the one of the connection.

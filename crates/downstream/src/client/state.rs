@@ -14,6 +14,7 @@ use super::resting_stream::RestingStream;
 use crate::clock::now_ms;
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_multiplex::{StreamBase, StreamRole};
+use eyelet_upstream::RestingUpstream;
 use eyelet_upstream::plain::Plain;
 
 /// A request that has arrived.
@@ -252,15 +253,20 @@ impl StreamState {
                 false
             }
             StreamRest::Rests { is_called: true, .. } => true,
-            StreamRest::Rests { stream, .. } => match stream.socket.take() {
+            StreamRest::Rests { stream, .. } => match stream.upstream.take() {
                 None => false,
-                Some(socket) => match keep(id, socket) {
+                Some(RestingUpstream::Socket(socket)) => match keep(id, socket) {
                     Ok(()) => false,
                     Err(socket) => {
-                        stream.socket = Some(socket);
+                        stream.upstream = Some(RestingUpstream::Socket(socket));
                         true
                     }
                 },
+                // Nothing watches it while its connection is served.
+                shared @ Some(RestingUpstream::Shared(_)) => {
+                    stream.upstream = shared;
+                    true
+                }
             },
         }
     }

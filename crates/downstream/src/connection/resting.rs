@@ -2,6 +2,7 @@
 //! its client's side is framed nor who keeps it. Packed, it is what a parked connection holds of
 //! it, and what another process gets: docs/handover-format.md describes the form.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -11,13 +12,14 @@ use eyelet_http1::body::{Decoder, DecoderPlace, Encoder};
 use eyelet_http1::boundary::Boundary;
 use eyelet_http1::head::METHOD_BYTES_MAX;
 use eyelet_recoding::{RestingCodings, RestingCodingsForm};
+use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
 use eyelet_upstream::socket::tls::RestingTls;
 use eyelet_wire::websocket::{EXPORT_BYTES, FrameReader};
 use http::Method;
 use http::uri::PathAndQuery;
 use serde::{Deserialize, Serialize};
 
-use super::resting_tls::{TlsV1, no_export};
+use super::resting_tls::{AgreedV1, TlsV1, no_export};
 use super::trace::RestingTrace;
 
 pub mod kind;
@@ -26,6 +28,7 @@ pub mod kind;
 const VERSION: u8 = 1;
 const HAS_TLS: u8 = 2;
 const HAS_TRACE: u8 = 4;
+const IS_SHARED: u8 = 8;
 /// Most bytes that rest undecoded: a chunk's first line, or trailers (`body.rs` of `http1`).
 pub const RECEIVED_BYTES_MAX: usize = 16 << 10;
 /// Most bytes of a path: each of the characters that the log shows has up to four.
@@ -43,8 +46,27 @@ pub struct RestingExchange {
     pub facts: RestingFacts,
     /// The step that it goes on with.
     pub state: RestingState,
-    /// TLS to its upstream.
-    pub tls: Option<RestingTls>,
+    /// The connection to its upstream.
+    pub connection: KeptConnection,
+}
+
+/// The connection to the upstream of an exchange at rest.
+#[derive(Debug)]
+pub enum KeptConnection {
+    /// It has one for itself: TLS on it.
+    Own(Option<RestingTls>),
+    /// A stream of one that others share, which stays in its process: what TLS has agreed on there.
+    Shared(Option<Arc<UpstreamTlsInfo>>),
+}
+
+impl KeptConnection {
+    /// What TLS has agreed on.
+    pub fn tls_info(&self) -> Option<&Arc<UpstreamTlsInfo>> {
+        match self {
+            Self::Own(tls) => tls.as_ref()?.info.as_ref(),
+            Self::Shared(info) => info.as_ref(),
+        }
+    }
 }
 
 /// The facts for the access line of an exchange at rest.
@@ -263,7 +285,11 @@ pub(crate) enum PlaceV1 {
 impl RestingExchange {
     /// Appends its form, which may hold secrets.
     pub fn pack(&self, out: &mut Vec<u8>) {
-        let Self { facts, state, tls } = self;
+        let Self { facts, state, connection } = self;
+        let (tls, agreed) = match connection {
+            KeptConnection::Own(tls) => (tls.as_ref(), None),
+            KeptConnection::Shared(info) => (None, Some(info)),
+        };
         let form = ExchangeV1 {
             began_ms: facts.began_ms,
             method: facts.method.as_ref().map(Method::as_str),
@@ -276,10 +302,14 @@ impl RestingExchange {
         };
         let has_tls = if tls.is_some() { HAS_TLS } else { 0 };
         let has_trace = if facts.trace.is_some() { HAS_TRACE } else { 0 };
-        out.push(VERSION | has_tls | has_trace);
+        let is_shared = if agreed.is_some() { IS_SHARED } else { 0 };
+        out.push(VERSION | has_tls | has_trace | is_shared);
         append(&form, out);
         if let Some(trace) = &facts.trace {
             append(trace, out);
+        }
+        if let Some(info) = agreed {
+            append(&info.as_deref().map(AgreedV1::of), out);
         }
         // The last one: if the form grew later, it would leave a copy that is not wiped.
         if let Some(tls) = tls {
@@ -290,7 +320,8 @@ impl RestingExchange {
     /// Reads the form. `None`: no exchange rests so, or another version wrote it.
     pub fn unpack(form: &[u8]) -> Option<Self> {
         let (bits, form) = form.split_first()?;
-        if bits & !(HAS_TLS | HAS_TRACE) != VERSION {
+        let is_both = bits & HAS_TLS != 0 && bits & IS_SHARED != 0;
+        if bits & !(HAS_TLS | HAS_TRACE | IS_SHARED) != VERSION || is_both {
             return None;
         }
         let (form, mut behind): (ExchangeV1<'_>, _) = postcard::take_from_bytes(form).ok()?;
@@ -302,9 +333,23 @@ impl RestingExchange {
         }
         if bits & HAS_TLS != 0 {
             let (tls, rest): (TlsV1<'_>, _) = postcard::take_from_bytes(behind).ok()?;
-            (exchange.tls, behind) = (Some(tls.tls()?), rest);
+            (exchange.connection, behind) = (KeptConnection::Own(Some(tls.tls()?)), rest);
+        }
+        if bits & IS_SHARED != 0 {
+            let (agreed, rest): (Option<AgreedV1<'_>>, _) =
+                postcard::take_from_bytes(behind).ok()?;
+            let info = match agreed {
+                Some(agreed) => Some(Arc::new(agreed.info()?)),
+                None => None,
+            };
+            (exchange.connection, behind) = (KeptConnection::Shared(info), rest);
         }
         behind.is_empty().then_some(exchange)
+    }
+
+    /// True if the exchange of a form rests on a stream of a connection that others share.
+    pub fn is_shared(form: &[u8]) -> bool {
+        form.first().is_some_and(|bits| bits & IS_SHARED != 0)
     }
 }
 
@@ -342,7 +387,8 @@ impl ExchangeV1<'_> {
         let state = self.state.state()?;
         // A request that waits has a method, which says how its response is framed, and no status.
         let is_of_facts = state.is_answered() || facts.status.is_none() && facts.method.is_some();
-        is_of_facts.then_some(RestingExchange { facts, state, tls: None })
+        let connection = KeptConnection::Own(None);
+        is_of_facts.then_some(RestingExchange { facts, state, connection })
     }
 }
 

@@ -56,7 +56,7 @@ pub struct TlsV1<'a> {
 
 /// [`UpstreamTlsInfo`].
 #[derive(Deserialize, Serialize)]
-struct AgreedV1<'a> {
+pub struct AgreedV1<'a> {
     version: u16,
     #[serde(borrow)]
     cipher_suite: NameV1<'a>,
@@ -136,7 +136,8 @@ fn fill(zeros: &mut [u8], bytes: &[u8]) -> Option<()> {
 }
 
 impl<'a> AgreedV1<'a> {
-    fn of(info: &'a UpstreamTlsInfo) -> Self {
+    /// Its form.
+    pub fn of(info: &'a UpstreamTlsInfo) -> Self {
         Self {
             version: info.version,
             cipher_suite: NameV1::of(&info.cipher_suite),
@@ -146,7 +147,8 @@ impl<'a> AgreedV1<'a> {
         }
     }
 
-    fn info(&self) -> Option<UpstreamTlsInfo> {
+    /// The value. `None`: nobody agrees on that.
+    pub fn info(&self) -> Option<UpstreamTlsInfo> {
         let group = self.group.map(NameV1::name);
         let alpn = self.alpn.map(NameV1::name);
         if group == Some(None) || alpn == Some(None) {

@@ -152,6 +152,13 @@ impl Worker {
         }
         // Connections that a task has shed.
         self.end_shed();
+        let called = std::mem::take(&mut *self.run_queue.called.borrow_mut());
+        for key in called {
+            let has_streams = self.table.borrow_mut().call(key);
+            if has_streams {
+                self.guarded(key, || park::wake(self, key));
+            }
+        }
         let again = std::mem::take(&mut *self.run_queue.next_iteration.borrow_mut());
         let more = left || !again.is_empty();
         for key in again {

@@ -42,7 +42,7 @@ pub fn detach(worker: &Rc<Worker>, key: Key, sockets_max: usize) -> Result<Detac
     let (info, relay) = parked.ok_or(Stays::NotParked)?;
     let removed = worker.table.borrow_mut().remove_open(key).ok_or(Stays::NotParked)?;
     worker.uncount(&removed);
-    let Removed { slot: Slot { client, upstream, .. }, further } = removed;
+    let Removed { slot: Slot { client, upstream, .. }, further, .. } = removed;
     let further = further.into_iter().filter_map(|further| further.socket).map(Arc::new).collect();
     let mut detached = Detached {
         client: Arc::new(client),
@@ -69,6 +69,9 @@ pub enum Stays {
     /// refused.
     #[error("no message takes what it holds")]
     Held,
+    /// Others share the upstream connection of a stream that rests with it.
+    #[error("others share an upstream connection of it")]
+    Shared,
     /// The other process does not read its version.
     #[error("the other process does not read it")]
     Version,
@@ -89,6 +92,9 @@ fn count(worker: &Worker, detached: &mut Detached) {
 /// Brings all that a parked connection holds into memory.
 fn prepare(worker: &Rc<Worker>, key: Key, sockets_max: usize) -> Result<Rest, Stays> {
     let mut table = worker.table.borrow_mut();
+    if table.shared_count(key) > 0 {
+        return Err(Stays::Shared);
+    }
     let (idle_left, further) = (table.due_left(key), table.further_count(key));
     let slot = table.slot(key).ok_or(Stays::NotParked)?;
     let sockets = 1 + usize::from(slot.upstream.is_some()) + further;
@@ -109,8 +115,8 @@ fn prepare(worker: &Rc<Worker>, key: Key, sockets_max: usize) -> Result<Rest, St
     let holds = relay.held_bytes();
     if holds != held {
         worker.keeps(held, holds);
-        let new = relay.flow().shared_bytes();
-        worker.shedding.sources.update(info.client_ip(), held + new, holds + new);
+        let same = relay.flow().shared_bytes() + further_bytes(further);
+        worker.shedding.sources.update(info.client_ip(), held + same, holds + same);
     }
     let is_settled = info.is_settled();
     let wait = rest::idle_for(worker, relay, is_settled);

@@ -47,7 +47,7 @@ pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
     let is_quiet = relay.flow().held_bytes() == 0;
     let rests = {
         let mut table = worker.table.borrow_mut();
-        let further = table.further_bytes(active.key());
+        let further = table.stream_bytes(active.key());
         relay.flow().set_has_streams(further > 0);
         let Some(slot) = table.slot(active.key()) else { return };
         if slot.upstream.is_none() {
@@ -114,7 +114,7 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
         return worker.run_queue.push_next_tick(key);
     }
     let mut table = worker.table.borrow_mut();
-    let (now, is_called) = (table.now(), table.further_ready(key).next().is_some());
+    let (now, is_called, beside) = (table.now(), table.is_called(key), table.stream_bytes(key));
     let Some(Slot { client, upstream, ready, state, position, .. }) = table.slot(key) else {
         return;
     };
@@ -130,7 +130,7 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
         }
         SlotState::Parked { info, relay } => {
             let (moved, untaken) = (info.moved(), relay.flow().untaken());
-            let counted = Recounted { held: relay.held_bytes(), worker, info, relay };
+            let counted = Recounted { held: relay.held_bytes(), beside, worker, info, relay };
             let upstream = upstream.as_ref().map(AsFd::as_fd);
             let mut sockets = Sockets { client: client.as_fd(), upstream, ready };
             let buffers = &mut *worker.buffers.borrow_mut();
@@ -183,6 +183,8 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
 /// after a panic, because its end gives back what it holds then.
 struct Recounted<'a> {
     held: usize,
+    /// Bytes of its further sockets and shared streams.
+    beside: usize,
     worker: &'a Worker,
     info: &'a mut Parked,
     relay: &'a mut Relay,
@@ -194,9 +196,10 @@ impl Drop for Recounted<'_> {
         // Most wakes leave nothing behind.
         if holds != held {
             self.worker.keeps(held, holds);
-            // A wake changes no piece of a state.
-            let new = self.relay.flow().shared_bytes();
-            self.worker.shedding.sources.update(self.info.client_ip(), held + new, holds + new);
+            // A wake changes no piece of a state, and takes no stream.
+            let same = self.relay.flow().shared_bytes() + self.beside;
+            let sources = &self.worker.shedding.sources;
+            sources.update(self.info.client_ip(), held + same, holds + same);
         }
     }
 }
@@ -256,19 +259,21 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
     let (source, task_bytes) = {
         let mut table = worker.table.borrow_mut();
         let streams = resting::streams(&mut table, key);
-        let is_called = table.further_ready(key).next().is_some();
+        let is_called = table.is_called(key);
         let Some(Slot { client, upstream, ready, state, .. }) = table.slot(key) else {
             return false;
         };
         let SlotState::Parked { info, relay } = state else { return false };
         let needs_task = match upstream {
             None if is_called => true,
-            None => ready.any(CLIENT, READ) && !(ready.any(CLIENT, ENDED) && says_no_more(client)),
+            None if relay.flow().exchange().is_none() => {
+                ready.any(CLIENT, READ) && !(ready.any(CLIENT, ENDED) && says_no_more(client))
+            }
             // What the client has not taken is sent first, which needs none.
-            Some(_) if relay.has_exchange() && relay.flow().untaken() == 0 => {
+            _ if relay.has_exchange() && relay.flow().untaken() == 0 => {
                 ready.any(CLIENT, READ) || ready.any(UPSTREAM, READ)
             }
-            Some(_) => false,
+            _ => false,
         };
         if !needs_task {
             return false;
@@ -320,7 +325,7 @@ pub(crate) fn unpark(
     state: SlotState,
 ) -> Option<(ConnectionInfo, Relay)> {
     let mut table = worker.table.borrow_mut();
-    let further = table.further_bytes(key);
+    let further = table.stream_bytes(key);
     let slot = table.slot(key)?;
     let SlotState::Parked { info, mut relay } = worker.change_state(&mut slot.state, state) else {
         return None;
@@ -360,8 +365,9 @@ fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
     if !matches!(table.slot(key).map(|slot| &slot.state), Some(SlotState::Parked { .. })) {
         return;
     }
-    let bytes = table.further_bytes(key);
+    let bytes = table.stream_bytes(key);
     let further = table.take_further(key);
+    let streams = table.take_streams(key);
     worker.uses_descriptors(-open_sockets(&further).cast_signed());
     let Some(Slot { client, upstream, state, .. }) = table.slot(key) else { return };
     // Taken out first: if the rest panics, nothing is uncounted twice.
@@ -377,7 +383,8 @@ fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
         let sockets = further.iter().filter_map(|further| further.socket.as_ref());
         sockets.for_each(|socket| _ = socket::reset_on_close(socket));
     }
-    drop(further);
+    // Each is reset.
+    drop((further, streams));
     match last {
         Last::Linger | Last::Cut => {
             if let Some(upstream) = upstream {
@@ -596,7 +603,8 @@ pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
     let Some(Slot { client, upstream, state, .. }) = table.slot(key) else { return };
     let SlotState::Parked { relay, .. } = state else { return };
     // Held bytes are lost, so neither side may take its stream for complete.
-    let is_cut = upstream.is_some() && !relay.flow().is_quiet();
+    let has_upstream = upstream.is_some() || relay.flow().exchange().is_some();
+    let is_cut = has_upstream && !relay.flow().is_quiet();
     let outcome = relay.outcome();
     let (mut is_answered, mut of_upstreams) = (false, Vec::new());
     match relay {

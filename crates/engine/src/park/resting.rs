@@ -16,7 +16,8 @@ use eyelet_telemetry::reason::Reason;
 /// as it was parked. The connection counts them as they are.
 const RESTING_STREAM_BYTES: usize = 1 << 10;
 
-/// The streams of a connection that have upstreams of their own.
+/// The streams of a connection that rest with upstreams beside it: further sockets, and streams of
+/// upstream connections that others share.
 #[derive(Clone, Copy)]
 pub(super) struct Streams {
     /// Those that may need a task once the connection wakes.
@@ -30,8 +31,10 @@ pub(super) struct Streams {
 pub(super) fn streams(table: &mut ConnectionTable, key: Key) -> Streams {
     let (all, called) = (table.further_count(key), table.further_ready(key).count());
     let is_by_client = table.slot(key).is_some_and(|slot| slot.ready.any(CLIENT, READ));
-    let going = if called == 0 || is_by_client { all } else { called };
-    Streams { going, resting: all - going }
+    let is_called = table.is_called(key);
+    let going = if !is_called || is_by_client { all } else { called };
+    // Shared ones have no place where they could rest on.
+    Streams { going: going + table.shared_count(key), resting: all - going }
 }
 
 impl Streams {

@@ -38,7 +38,7 @@ pub(super) enum FlowKind {
     Bytes,
     /// A WebSocket, whose frames are followed.
     WebSocket,
-    /// Streams, some of which have upstream sockets of their own: they are being served.
+    /// Streams, some of which rest with upstreams of their own: they are being served.
     Streams,
 }
 
@@ -75,8 +75,8 @@ enum ProgramState {
 pub enum KeptExchanges<'a> {
     /// An exchange: [`Flow::keep_exchange`].
     Exchange(&'a [u8]),
-    /// Streams, some of which have upstream sockets of their own: [`Flow::keep_state`]. There may
-    /// be none where the program is asked for its last bytes.
+    /// Streams, some of which have upstreams of their own: [`Flow::keep_state`]. There may be none
+    /// where the program is asked for its last bytes.
     Streams(&'a PackedBytes),
 }
 
@@ -189,16 +189,17 @@ impl Flow {
         self.kept.get_or_insert_default().program = Some(exchange);
     }
 
-    /// Notes whether the connection has further upstream sockets.
+    /// Notes whether the connection has streams that rest with upstreams of their own. An exchange
+    /// of HTTP/1.1 may rest on a shared stream, and is none of them.
     pub(crate) fn set_has_streams(&mut self, has: bool) {
-        match has {
+        match has && self.exchange().is_none() {
             true => self.kind = FlowKind::Streams,
             false if self.has_streams() => self.kind = FlowKind::Bytes,
             false => {}
         }
     }
 
-    /// True if it has further upstream sockets.
+    /// True if it has streams that rest with upstreams of their own.
     pub(crate) fn has_streams(&self) -> bool {
         self.kind == FlowKind::Streams
     }

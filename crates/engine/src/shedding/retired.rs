@@ -46,7 +46,7 @@ fn is_resting(worker: &Rc<Worker>, key: Key) -> bool {
     let mut table = worker.table.borrow_mut();
     let Some(Slot { upstream: None, state, .. }) = table.slot(key) else { return false };
     let SlotState::Parked { info, relay } = state else { return false };
-    if relay.is_pair() || !relay.flow().is_quiet() {
+    if relay.is_pair() || relay.has_exchange() || !relay.flow().is_quiet() {
         return false;
     }
     let wait = rest::idle_for(worker, relay, info.is_settled());

@@ -14,6 +14,7 @@ use eyelet_sys::epoll::Epoll;
 use crate::ready::{CLIENT, READ, Ready, SIDES, Side, Token, UPSTREAM, WRITE};
 use crate::table::further::{self, FurtherSocket, FurtherSockets, further_bytes};
 use crate::table::shared_socket::SharedSocket;
+use crate::table::shared_streams::{KeptStreams, SHARED_BYTES, SharedStreams};
 use crate::table::slot::{Slot, SlotState};
 use crate::table::timer_wheel::{FIRST_TICK, TICK_MS, TimerWheel};
 use eyelet_memory::budget::{Account, Budget, Counted};
@@ -25,9 +26,10 @@ pub struct ConnectionTable {
     pub epoll: Epoll,
     slots: Slab<Slot>,
     further: FurtherSockets,
+    streams: SharedStreams,
     shared_sockets: Slab<Rc<SharedSocket>>,
     wheel: TimerWheel,
-    /// Memory of the slots' slab, and of further sockets.
+    /// Memory of the slots' slab, of further sockets and of shared streams.
     counted: Counted,
 }
 
@@ -37,6 +39,8 @@ pub struct Removed {
     pub slot: Slot,
     /// Its further sockets.
     pub further: Box<[FurtherSocket]>,
+    /// Its shared streams.
+    pub streams: Option<KeptStreams>,
 }
 
 impl Removed {
@@ -58,6 +62,7 @@ impl ConnectionTable {
             epoll: Epoll::new()?,
             slots: Slab::default(),
             further: FurtherSockets::default(),
+            streams: SharedStreams::default(),
             shared_sockets: Slab::default(),
             wheel: TimerWheel::starting_at(FIRST_TICK),
             counted: Counted::of(budget, Account::Connections, 0),
@@ -85,7 +90,8 @@ impl ConnectionTable {
     }
 
     fn count(&mut self) {
-        self.counted.set(self.slots.held_bytes() + self.further.bytes());
+        let beside = self.further.bytes() + self.streams.bytes();
+        self.counted.set(self.slots.held_bytes() + beside);
     }
 
     /// Number of further sockets of a connection, or of their places.
@@ -93,9 +99,15 @@ impl ConnectionTable {
         self.further.count(key.index)
     }
 
-    /// Bytes that a connection's further sockets take.
-    pub(crate) fn further_bytes(&self, key: Key) -> usize {
-        further_bytes(self.further_count(key))
+    /// Number of shared streams of a connection.
+    pub(crate) fn shared_count(&self, key: Key) -> usize {
+        self.streams.count(key.index)
+    }
+
+    /// Bytes that a connection's further sockets and shared streams take in the table.
+    pub(crate) fn stream_bytes(&self, key: Key) -> usize {
+        let shared = if self.shared_count(key) == 0 { 0 } else { SHARED_BYTES };
+        further_bytes(self.further_count(key)) + shared
     }
 
     /// The further sockets of a connection.
@@ -133,6 +145,33 @@ impl ConnectionTable {
         socket: OwnedFd,
     ) -> Result<(), OwnedFd> {
         self.further.put_at(key.index, nth, socket)
+    }
+
+    /// True if a further socket of a connection has something to be read, or something has come for
+    /// a shared stream.
+    pub(crate) fn is_called(&self, key: Key) -> bool {
+        self.further.ready(key.index).next().is_some() || self.streams.is_called(key.index)
+    }
+
+    /// Notes that something has come for a shared stream of a connection. Returns whether it has
+    /// some.
+    pub(crate) fn call(&mut self, key: Key) -> bool {
+        self.slots.slot(key).is_some() && self.streams.call(key.index)
+    }
+
+    /// Gives a connection so many shared streams. It has none.
+    pub(crate) fn give_streams(&mut self, key: Key, count: u32, kept: KeptStreams) {
+        self.streams.insert(key.index, count, kept);
+        self.count();
+    }
+
+    /// Takes the shared streams of a connection.
+    pub(crate) fn take_streams(&mut self, key: Key) -> Option<KeptStreams> {
+        // Another connection may be in its slot.
+        self.slots.slot(key)?;
+        let taken = self.streams.remove(key.index);
+        self.count();
+        taken
     }
 
     /// Gives a connection further sockets. It has none, and no upstream.
@@ -221,8 +260,9 @@ impl ConnectionTable {
         self.slots.slot(key)?;
         self.wheel.unlink(&mut self.slots, key.index);
         let (slot, further) = (self.slots.remove(key)?, self.further.remove(key.index));
+        let streams = self.streams.remove(key.index);
         self.count();
-        Some(Removed { slot, further })
+        Some(Removed { slot, further, streams })
     }
 
     /// Adds a connection that was parked elsewhere. Its sockets count as writable until a write

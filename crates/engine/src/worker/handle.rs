@@ -13,7 +13,9 @@ use eyelet_sys::transparent;
 
 use crate::ready::{CLIENT, FURTHER_MAX, READ, Side, WRITE};
 use crate::socket;
-use crate::table::{EndCause, FurtherSocket, LARGE_BYTES, Phase, SlotState, Waits, open_sockets};
+use crate::table::{
+    EndCause, FurtherSocket, KeptStreams, LARGE_BYTES, Phase, SlotState, Waits, open_sockets,
+};
 use crate::worker::Handle;
 use eyelet_memory::budget::{CountedBuffer, HELLO_BYTES};
 use eyelet_telemetry::info::ConnectionInfo;
@@ -405,6 +407,17 @@ impl Handle {
         self.worker.table.borrow_mut().put_further_at(self.key, nth, socket)?;
         self.worker.uses_descriptors(1);
         Ok(())
+    }
+
+    /// Gives the connection so many shared streams, as the program keeps them, before it is parked.
+    /// It wakes when [`Handle::parked_waker`] is called. They are dropped when it ends.
+    pub fn give_streams(&self, count: u32, kept: KeptStreams) {
+        self.worker.table.borrow_mut().give_streams(self.key, count, kept);
+    }
+
+    /// Takes the shared streams.
+    pub fn take_streams(&self) -> Option<KeptStreams> {
+        self.worker.table.borrow_mut().take_streams(self.key)
     }
 
     /// Makes a socket that connected at once the upstream.

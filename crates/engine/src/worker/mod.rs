@@ -34,6 +34,7 @@ pub(crate) mod drain_pace;
 mod handle;
 mod listed;
 pub(crate) mod memory_wait;
+mod parked_waker;
 mod process;
 pub(crate) mod queues;
 mod registration;
@@ -42,6 +43,7 @@ pub mod source;
 mod state;
 
 pub use handle::WaitError;
+pub use parked_waker::ParkedWaker;
 pub use process::{ListenerSocket, Order, Orders, Process, Settings, Update, WorkerOrders};
 pub use registration::Registration;
 

@@ -18,9 +18,12 @@ pub(crate) struct RunQueue {
     pub shed: RefCell<Vec<Key>>,
     /// In the next iteration: those that used up their share of this one, and those that must end.
     pub next_iteration: RefCell<Vec<Key>>,
+    /// In the next iteration: parked connections for a stream of which something has come. Each
+    /// such stream says so once.
+    pub called: RefCell<Vec<Key>>,
     /// At the next tick: parked connections that may have more to move but found memory short.
     pub next_tick: RefCell<Vec<Key>>,
-    /// Starts an iteration for `next_iteration` or `shed`.
+    /// Starts an iteration for `next_iteration`, `called` or `shed`.
     loop_waker: Cell<Option<Waker>>,
 }
 
@@ -28,6 +31,12 @@ impl RunQueue {
     /// Resumes a connection in the next iteration, which then starts without an event.
     pub fn push_next_iteration(&self, key: Key) {
         self.next_iteration.borrow_mut().push(key);
+        self.wake_loop();
+    }
+
+    /// Has a parked connection go on in the next iteration, which then starts without an event.
+    pub fn push_called(&self, key: Key) {
+        self.called.borrow_mut().push(key);
         self.wake_loop();
     }
 
@@ -50,7 +59,8 @@ impl RunQueue {
 
     /// Says if connections go on, or end, without an event.
     pub fn has_more(&self) -> bool {
-        !self.next_iteration.borrow().is_empty() || !self.shed.borrow().is_empty()
+        let queues = [&self.next_iteration, &self.called, &self.shed];
+        queues.iter().any(|queue| !queue.borrow().is_empty())
     }
 
     /// Has what is pushed from now on wake the event loop.

@@ -33,6 +33,7 @@ mod rebinding;
 mod requests;
 mod resting;
 mod resting_https;
+mod resting_shared;
 mod run;
 mod run_memory;
 mod run_ports;

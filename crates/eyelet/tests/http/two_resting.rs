@@ -20,7 +20,7 @@ use crate::support::two::{Two, beside, get, run};
 use crate::support::web::{Web, head, line, switched};
 use crate::support::{A_WHILE, Upstream, expect, until};
 
-const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
+pub const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
 const EVENTS: &str = "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n";
 
 /// An edge to an application by hand.
@@ -136,7 +136,7 @@ impl Begun {
 }
 
 /// What `[admin]` answers.
-fn admin(socket: &Path, ask: &str) -> Option<String> {
+pub fn admin(socket: &Path, ask: &str) -> Option<String> {
     let mut stream = UnixStream::connect(socket).ok()?;
     stream.write_all(format!("{ask} HTTP/1.0\r\n\r\n").as_bytes()).ok()?;
     let mut said = String::new();
@@ -145,7 +145,7 @@ fn admin(socket: &Path, ask: &str) -> Option<String> {
 }
 
 /// All connections, as `[admin]` lists them.
-fn listed(socket: &Path) -> Option<Vec<Value>> {
+pub fn listed(socket: &Path) -> Option<Vec<Value>> {
     serde_json::from_str(&admin(socket, "GET /connections")?).ok()
 }
 

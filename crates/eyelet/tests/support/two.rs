@@ -146,22 +146,28 @@ pub fn app(
 ) -> Upstream {
     let acceptor = leaf.map(acceptor);
     let answer = Arc::new(answer);
-    Upstream::serve(move |stream| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let tasks = tokio::task::LocalSet::new();
-        let (acceptor, answer) = (acceptor.clone(), answer.clone());
-        tasks.block_on(&runtime, async move {
-            stream.set_nonblocking(true).unwrap();
-            let stream = tokio::net::TcpStream::from_std(stream).unwrap();
-            match acceptor {
-                None => serve(stream, streams_max, &*answer).await,
-                Some(acceptor) => {
-                    let Ok(tls) = acceptor.accept(stream).await else { return };
-                    serve(tls, streams_max, &*answer).await;
-                }
+    Upstream::serve(move |stream| speak(stream, streams_max, acceptor.as_ref(), &*answer))
+}
+
+/// What such an application does with a connection.
+pub fn speak(
+    stream: std::net::TcpStream,
+    streams_max: u32,
+    acceptor: Option<&tokio_rustls::TlsAcceptor>,
+    answer: &impl Fn(Asked) -> Answer,
+) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async move {
+        stream.set_nonblocking(true).unwrap();
+        let stream = tokio::net::TcpStream::from_std(stream).unwrap();
+        match acceptor {
+            None => serve(stream, streams_max, answer).await,
+            Some(acceptor) => {
+                let Ok(tls) = acceptor.accept(stream).await else { return };
+                serve(tls, streams_max, answer).await;
             }
-        });
-    })
+        }
+    });
 }
 
 fn acceptor(leaf: Leaf) -> tokio_rustls::TlsAcceptor {

@@ -170,7 +170,7 @@ impl<'a> Exchange<'a, '_> {
                 }
                 Ok(HeadEvent::Rests(since, is_begun)) => {
                     let is_wanted = !is_begun && tries.may_go_on(&asked.found, &request);
-                    let head = is_wanted.then(|| asked.found.upstream.head(&request).freeze());
+                    let head = is_wanted.then(|| asked.found.upstream.repeat(&request).freeze());
                     // Without a longer one it is not sent again.
                     let repeat = head.filter(|head| head.len() <= REPEAT_BYTES_MAX);
                     return Ok(AskResult::Rests(RestingRequest { asked, since, repeat }));

@@ -25,7 +25,7 @@ impl ExchangeEnd {
             switched.count_at(&at.member.health.counters);
         }
         if let Some(resting) = &mut self.resting {
-            resting.open.push(at.open);
+            resting.kept.open.push(at.open);
         }
         self
     }

@@ -17,22 +17,22 @@ use super::ask::{
 use super::end::ExchangeEnd;
 use super::find::FoundUpstream;
 use super::passing::{BodyProgress, Passing, REST_AFTER};
-use super::resting::{Resting, RestingSocket};
+use super::resting::{KeptUpstream, Resting};
 use super::transfer::{Download, Upload, rest_websocket, resumed_websocket};
 use eyelet_downstream::client::failure::{Failure, NoHead};
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::log_entry::RequestLogEntry;
 use eyelet_downstream::connection::resting::{
-    REPEAT_BYTES_MAX, RestingExchange, RestingState, RestingWait,
+    KeptConnection, REPEAT_BYTES_MAX, RestingExchange, RestingState, RestingWait,
 };
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_http1::head::{Request, Scanner, take_request};
 use eyelet_recoding::{RequestCodings, RestingCodings};
 use eyelet_telemetry::reason::Reason;
-use eyelet_upstream::Upstream;
 use eyelet_upstream::http1::{Http1Connection, RestingConnection};
 use eyelet_upstream::request::{BodyCodings, NoAnswer, UpstreamRequest};
+use eyelet_upstream::{RestingUpstream, Upstream};
 
 /// A checked form has no such state.
 const NO_EXCHANGE: Failure = Failure::Cut(Reason::Internal("an exchange at rest is none"));
@@ -42,7 +42,7 @@ pub struct ResumedExchange {
     /// The exchange.
     pub exchange: RestingExchange,
     /// The upstream that it has kept open.
-    pub kept: RestingSocket,
+    pub kept: KeptUpstream,
     /// The upstream's address.
     pub name: Arc<str>,
     /// Since when nothing has moved.
@@ -56,27 +56,16 @@ pub async fn resume(
     resumed: ResumedExchange,
 ) -> ExchangeEnd {
     let ResumedExchange { exchange, kept, name, since } = resumed;
-    let RestingExchange { facts, mut state, tls } = exchange;
-    let RestingSocket { socket, open } = kept;
+    let RestingExchange { facts, mut state, connection } = exchange;
     let method = facts.method.clone().unwrap_or_default();
     let mut log_entry = RequestLogEntry::resumed(served, facts, stream.sent());
     let RequestLogEntry { record, written, .. } = &mut log_entry;
     let written = &*written;
-    record.note_kept(&name, tls.as_ref().and_then(|tls| tls.info.clone()));
+    record.note_kept(&name, connection.tls_info().cloned());
     let mut exchange = Exchange { served, stream, record, written };
-    let received = match &mut state {
-        RestingState::PassesDown(_, download) => std::mem::take(&mut download.received),
-        RestingState::AwaitsHead(..) | RestingState::WebSocket(_) | RestingState::Switched(_) => {
-            BytesMut::new()
-        }
-    };
-    let connection = RestingConnection { socket, tls, name, received, open };
-    let end = match Http1Connection::resumed(&served.worker.engine, connection) {
-        Ok(upstream) => {
-            let upstream = Upstream::Http1(Box::new(upstream));
-            exchange.go_on(upstream, state, (&method, since)).await
-        }
-        Err(error) => Err(Failure::Cut(Reason::upstream_io(&error))),
+    let end = match resumed_upstream(served, kept, (connection, name), &mut state) {
+        Ok(upstream) => exchange.go_on(upstream, state, (&method, since)).await,
+        Err(failure) => Err(failure),
     };
     let end = match end {
         Ok(end) => end,
@@ -85,7 +74,31 @@ pub async fn resume(
     end.of(log_entry)
 }
 
-/// A request's head as its upstream got it.
+/// The upstream of an exchange that goes on at this step.
+fn resumed_upstream(
+    served: &ServedConnection,
+    KeptUpstream { upstream, open }: KeptUpstream,
+    (connection, name): (KeptConnection, Arc<str>),
+    state: &mut RestingState,
+) -> Result<Upstream, Failure> {
+    let (socket, tls) = match (upstream, connection) {
+        (RestingUpstream::Shared(two), _) => return Ok(Upstream::Http2(two)),
+        (RestingUpstream::Socket(socket), KeptConnection::Own(tls)) => (socket, tls),
+        (RestingUpstream::Socket(_), KeptConnection::Shared(_)) => return Err(NO_EXCHANGE),
+    };
+    let received = match state {
+        RestingState::PassesDown(_, download) => std::mem::take(&mut download.received),
+        RestingState::AwaitsHead(..) | RestingState::WebSocket(_) | RestingState::Switched(_) => {
+            BytesMut::new()
+        }
+    };
+    let resting = RestingConnection { socket, tls, name, received, open };
+    let resumed = Http1Connection::resumed(&served.worker.engine, resting);
+    let resumed = resumed.map_err(|error| Failure::Cut(Reason::upstream_io(&error)))?;
+    Ok(Upstream::Http1(Box::new(resumed)))
+}
+
+/// A request's head as its upstream got it, in the form of HTTP/1.1.
 fn read_head(head: &[u8]) -> Option<Request> {
     take_request(&mut head.into(), &mut Scanner::default(), REPEAT_BYTES_MAX).ok()?
 }
@@ -175,9 +188,9 @@ impl<'a> Exchange<'a, '_> {
                 let repeat = repeat.filter(|_| !is_begun);
                 self.rest_before_head(RestingRequest { asked, since, repeat }, wanted)
             }
-            Err(NoHead::Upstream(why @ (NoAnswer::Dead | NoAnswer::Alert(_))))
-                if repeat.is_some() =>
-            {
+            Err(NoHead::Upstream(
+                why @ (NoAnswer::Dead | NoAnswer::Alert(_) | NoAnswer::Unread),
+            )) if repeat.is_some() => {
                 drop(asked);
                 // The fields that were added may be too many to be read.
                 match repeat.and_then(|head| read_head(&head)) {
@@ -186,6 +199,8 @@ impl<'a> Exchange<'a, '_> {
                 }
             }
             Err(NoHead::Failure(failure)) => Err(failure),
+            // Its client may send it again. The body is not here any more.
+            Err(NoHead::Upstream(NoAnswer::Unread)) => Err(Failure::Unprocessed),
             Err(NoHead::Upstream(why)) => Err(why.into()),
         }
     }
@@ -238,10 +253,13 @@ impl Exchange<'_, '_> {
 
     /// True if the exchange may rest where it is.
     fn may_rest(&self, Passing { upstream, upload, download }: &Passing<'_>) -> bool {
-        let Upstream::Http1(upstream) = upstream else { return false };
-        upstream.may_rest()
+        let (may_rest, received) = match upstream {
+            Upstream::Http1(one) => (one.may_rest(), &one.received[..]),
+            Upstream::Http2(two) => (two.may_rest(), &[][..]),
+        };
+        may_rest
             && upload.rest().is_some()
-            && download.may_rest(&upstream.received)
+            && download.may_rest(received)
             && !self.served.worker.engine.is_draining()
             && self.stream.rests().is_some()
     }
@@ -256,7 +274,7 @@ impl Exchange<'_, '_> {
     ) -> Poll<Result<BodyProgress, Failure>> {
         let worker = &self.served.worker;
         // What the client has not taken yet goes along.
-        let is_due = worker.engine.rests_at_once()
+        let is_due = self.rests_at_once(&passing.upstream)
             || self.stream.is_late()
                 && clock::since(since) >= REST_AFTER
                 && self.stream.queued() == 0;
@@ -270,7 +288,7 @@ impl Exchange<'_, '_> {
 
     /// True if a request that waits for its response rests now. Nothing has moved since then.
     pub(super) fn rests_before_head(&self, asked: &SentRequest<'_>, since: Instant) -> bool {
-        let is_leaving = self.served.worker.engine.rests_at_once();
+        let is_leaving = self.rests_at_once(&asked.found.upstream);
         // Most requests wait for less.
         if !is_leaving && !self.stream.is_late() {
             return false;
@@ -282,16 +300,24 @@ impl Exchange<'_, '_> {
     }
 
     /// True if a request may rest before its response: its upstream has received all of it that
-    /// came. The first of a body, which HTTP/2 to upstreams keeps, is not kept.
+    /// came. The first of a body, which HTTP/2 to upstreams keeps, is not kept: an upstream that
+    /// does not process a request says so before.
     fn may_rest_before_head(&self, SentRequest { found, upload, .. }: &SentRequest<'_>) -> bool {
-        let Upstream::Http1(upstream) = &found.upstream else { return false };
-        upstream.may_rest()
-            && upstream.received.is_empty()
-            && upstream.takes()
+        let may_rest = match &found.upstream {
+            Upstream::Http1(one) => one.may_rest() && one.received.is_empty() && one.takes(),
+            Upstream::Http2(two) => two.may_rest(),
+        };
+        may_rest
             && upload.rest().is_some()
             && !self.served.worker.engine.is_draining()
             && self.stream.queued() == 0
             && self.stream.rests().is_some()
+    }
+
+    /// True if an exchange with this upstream rests at once, because another process waits for it.
+    /// One that others share stays.
+    fn rests_at_once(&self, upstream: &Upstream) -> bool {
+        matches!(upstream, Upstream::Http1(_)) && self.served.worker.engine.rests_at_once()
     }
 
     /// Returns how long nothing of an exchange may move. `awaits_head`: its request is sent, and
@@ -328,13 +354,15 @@ impl Exchange<'_, '_> {
                 let idle_timeout = self.served.worker.shared.config.limits.idle_timeout;
                 (RestingState::WebSocket(websocket), idle_timeout)
             }
-            (None, Upstream::Http1(upstream)) => {
-                let received = std::mem::take(&mut upstream.received);
+            (None, upstream) => {
+                let received = match upstream {
+                    Upstream::Http1(one) => std::mem::take(&mut one.received),
+                    Upstream::Http2(_) => BytesMut::new(),
+                };
                 let upload = upload.rest().ok_or(NO_EXCHANGE)?;
                 let download = download.rest(received).ok_or(NO_EXCHANGE)?;
                 (RestingState::PassesDown(upload, download), self.idle_max(false))
             }
-            (None, Upstream::Http2(_)) => return Err(NO_EXCHANGE),
         };
         self.leave(upstream, since, step)
     }
@@ -347,14 +375,22 @@ impl Exchange<'_, '_> {
         (state, idle_max): (RestingState, Duration),
     ) -> Result<ExchangeEnd, Failure> {
         self.stream.prepare_rest()?;
-        let (Upstream::Http1(upstream), Some(client)) = (upstream, self.stream.rests()) else {
-            return Err(NO_EXCHANGE);
+        let Some(client) = self.stream.rests() else { return Err(NO_EXCHANGE) };
+        let name = upstream.name().clone();
+        let (upstream, connection, open) = match upstream {
+            Upstream::Http1(one) => {
+                let resting = one.into_resting();
+                let RestingConnection { socket, tls, open, .. } =
+                    resting.map_err(|error| Failure::Cut(Reason::upstream_io(&error)))?;
+                (RestingUpstream::Socket(socket), KeptConnection::Own(tls), open)
+            }
+            Upstream::Http2(two) => {
+                let connection = KeptConnection::Shared(two.connection.tls.clone());
+                (RestingUpstream::Shared(two), connection, Vec::new())
+            }
         };
-        let resting = upstream.into_resting();
-        let RestingConnection { socket, tls, name, open, .. } =
-            resting.map_err(|error| Failure::Cut(Reason::upstream_io(&error)))?;
-        let facts = None;
-        let resting = Resting { socket, open, client, name, since, idle_max, state, tls, facts };
+        let (kept, facts) = (KeptUpstream { upstream, open }, None);
+        let resting = Resting { kept, client, name, since, idle_max, state, connection, facts };
         Ok(ExchangeEnd { resting: Some(Box::new(resting)), ..ExchangeEnd::default() })
     }
 }

@@ -1,7 +1,6 @@
 //! The part that is left of an exchange that rests: its task ends, and whoever has the client's
 //! connection keeps this.
 
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,18 +9,21 @@ use super::transfer::{Download, resumed_websocket};
 use eyelet_downstream::client::resting_client::RestingClient;
 use eyelet_downstream::client::resting_stream::RestingStream;
 use eyelet_downstream::connection::log_entry::RequestLogEntry;
-use eyelet_downstream::connection::resting::{RestingExchange, RestingFacts, RestingState};
+use eyelet_downstream::connection::resting::{
+    KeptConnection, RestingExchange, RestingFacts, RestingState,
+};
 use eyelet_downstream::connection::served_connection::ServedConnection;
+use eyelet_engine::worker::Handle;
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::upstream::OpenExchange;
-use eyelet_upstream::socket::tls::RestingTls;
+use eyelet_upstream::RestingUpstream;
+use eyelet_upstream::http2::Http2Exchange;
 use zeroize::Zeroizing;
 
 /// The remainder of an exchange that rests.
 pub struct Resting {
-    pub(super) socket: OwnedFd,
-    /// Where the exchange counts until it ends.
-    pub(super) open: Vec<OpenExchange>,
+    /// The upstream, which it keeps open.
+    pub(super) kept: KeptUpstream,
     /// The client's side by HTTP/1.1.
     pub client: RestingClient,
     /// The upstream's address.
@@ -31,16 +33,16 @@ pub struct Resting {
     /// For how long that may be so.
     pub idle_max: Duration,
     pub(super) state: RestingState,
-    /// TLS to the upstream.
-    pub(super) tls: Option<RestingTls>,
+    /// The connection to the upstream.
+    pub(super) connection: KeptConnection,
     /// The facts for the access line, once its entry has given them up.
     pub(super) facts: Option<RestingFacts>,
 }
 
 /// The upstream that an exchange that rests keeps open.
-pub struct RestingSocket {
-    /// The upstream's socket, which is registered nowhere.
-    pub socket: OwnedFd,
+pub struct KeptUpstream {
+    /// The upstream.
+    pub upstream: RestingUpstream,
     /// Where the exchange counts until it ends.
     pub open: Vec<OpenExchange>,
 }
@@ -48,7 +50,7 @@ pub struct RestingSocket {
 /// Writes the access line of an exchange that ends while it rests. `name` is its upstream's address
 /// if that is not its connection's.
 pub fn end_rested(served: &ServedConnection, form: &[u8], name: Option<&str>, reason: Reason) {
-    let Some(RestingExchange { facts, state, tls }) = RestingExchange::unpack(form) else {
+    let Some(RestingExchange { facts, state, connection }) = RestingExchange::unpack(form) else {
         return tracing::error!("internal error: an exchange at rest is none, and has no line");
     };
     if state.has_switched() {
@@ -60,7 +62,7 @@ pub fn end_rested(served: &ServedConnection, form: &[u8], name: Option<&str>, re
     (record.failed, record.reason) = (true, reason);
     let own = served.info.decided.upstream.as_ref().map(|name| name.to_text());
     if let Some(name) = name.or(own.as_deref()) {
-        record.note_kept(&name.into(), tls.and_then(|tls| tls.info));
+        record.note_kept(&name.into(), connection.tls_info().cloned());
     }
     // It counts the body when it is dropped.
     match state {
@@ -76,18 +78,41 @@ impl Resting {
     pub fn into_stream(self) -> RestingStream {
         let (name, since, idle_max) = (self.name.clone(), self.since, self.idle_max);
         let mut form = Zeroizing::new(Vec::new());
-        let RestingSocket { socket, open } = self.pack(&mut form);
-        RestingStream { form, socket: Some(socket), name, open, since, idle_max }
+        let KeptUpstream { upstream, open } = self.pack(&mut form);
+        RestingStream { form, upstream: Some(upstream), name, open, since, idle_max }
     }
 
     /// Appends the form of the exchange, which may hold secrets, to at most a few bytes that hold
     /// none. Returns what stays beside it.
-    pub fn pack(self, out: &mut Vec<u8>) -> RestingSocket {
-        let Self { socket, open, state, facts, tls, .. } = self;
+    pub fn pack(self, out: &mut Vec<u8>) -> KeptUpstream {
+        let Self { kept, state, facts, connection, .. } = self;
         // An entry gives its facts up whenever its exchange rests.
         if let Some(facts) = facts {
-            RestingExchange { facts, state, tls }.pack(out);
+            RestingExchange { facts, state, connection }.pack(out);
         }
-        RestingSocket { socket, open }
+        kept
     }
+}
+
+/// The streams of shared upstream connections that a parked connection keeps.
+type SharedStreams = Vec<Box<Http2Exchange>>;
+
+/// Gives a connection that is about to be parked its streams on upstream connections that others
+/// share. Whatever comes for one of them wakes it.
+pub fn give_shared(handle: &Handle, mut streams: SharedStreams) {
+    let Ok(count) = u32::try_from(streams.len()) else { return };
+    if count == 0 {
+        return;
+    }
+    streams.iter_mut().for_each(|stream| stream.rests(handle.parked_waker()));
+    streams.shrink_to_fit();
+    handle.give_streams(count, Box::new(streams));
+}
+
+/// Takes them when it wakes.
+pub fn take_shared(handle: &Handle) -> SharedStreams {
+    let kept = handle.take_streams().and_then(|kept| kept.downcast::<SharedStreams>().ok());
+    let mut streams = kept.map(|kept| *kept).unwrap_or_default();
+    streams.iter_mut().for_each(|stream| stream.goes_on());
+    streams
 }

@@ -15,7 +15,9 @@ use super::passing::REST_AFTER;
 use eyelet_downstream::client::io::{ClientLost, ClientStream, send_all};
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::log_entry::serving_stream::ServingStream;
-use eyelet_downstream::connection::resting::{RestingExchange, RestingFacts, RestingState};
+use eyelet_downstream::connection::resting::{
+    KeptConnection, RestingExchange, RestingFacts, RestingState,
+};
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::park;
 use eyelet_engine::relay::{Relay, WebSocketFrames};
@@ -105,7 +107,7 @@ pub async fn switch(
 pub async fn resume(
     client: ClientStream,
     served: ServedConnection,
-    RestingExchange { state, tls, .. }: RestingExchange,
+    RestingExchange { state, connection, .. }: RestingExchange,
     idle: Duration,
 ) -> Option<Box<SwitchedAtRest>> {
     let frames = match state {
@@ -121,6 +123,10 @@ pub async fn resume(
     };
     let name = served.info.decided.upstream.as_ref();
     let name = name.map(|name| name.to_text()).unwrap_or_default().into();
+    let tls = match connection {
+        KeptConnection::Own(tls) => tls,
+        KeptConnection::Shared(_) => None,
+    };
     let (received, open) = (BytesMut::new(), Vec::new());
     let kept = RestingConnection { socket, tls, name, received, open };
     match Http1Connection::resumed(&served.worker.engine, kept) {
@@ -172,7 +178,7 @@ fn rest(
     // Its access line has no more to say of the upstream.
     let tls = tls.map(|tls| RestingTls { info: None, ..tls });
     let (facts, state) = (RestingFacts::default(), RestingState::Switched(frames));
-    let exchange = RestingExchange { facts, state, tls };
+    let exchange = RestingExchange { facts, state, connection: KeptConnection::Own(tls) };
     SwitchedAtRest { client, served, socket, exchange, since: *since }
 }
 

@@ -1,12 +1,11 @@
 //! A connection of HTTP/1.1 in the middle of an exchange that rests: it is parked with both
 //! sockets, and the exchange is packed bytes. Before them stands the client's side.
 
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::exchange::end::ExchangeEnd;
 use crate::exchange::rest::{ResumedExchange, resume};
-use crate::exchange::resting::{Resting, RestingSocket, end_rested};
+use crate::exchange::resting::{KeptUpstream, Resting, end_rested, give_shared, take_shared};
 use crate::exchange::switched::SwitchedAtRest;
 use eyelet_downstream::client::io::ClientStream;
 use eyelet_downstream::client::resting_client::RestingClient;
@@ -14,7 +13,7 @@ use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::resting::kind::kind_of;
 use eyelet_downstream::connection::resting::{
-    self, RestTimeout, RestingExchange, RestingState, end,
+    self, KeptConnection, RestTimeout, RestingExchange, RestingState, end,
 };
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::park;
@@ -22,6 +21,7 @@ use eyelet_engine::worker::Settings;
 use eyelet_telemetry::listing::streams::StreamKind;
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::upstream::CountedAt;
+use eyelet_upstream::RestingUpstream;
 use eyelet_wire::websocket::CLOSE_TO_CLIENT;
 use zeroize::Zeroizing;
 
@@ -29,9 +29,9 @@ use zeroize::Zeroizing;
 pub fn rest(client: ClientStream, mut served: ServedConnection, resting: Resting) {
     let (mut form, idle) = (Zeroizing::new(Vec::new()), clock::since(resting.since));
     resting.client.pack(&mut form);
-    let RestingSocket { socket, open } = resting.pack(&mut form);
+    let KeptUpstream { upstream, open } = resting.pack(&mut form);
     served.info.decided.counted_at = CountedAt::resting(open);
-    park(client, served, (socket, idle), &form);
+    park(client, served, (upstream, idle), &form);
 }
 
 /// Parks a connection that has switched protocols.
@@ -40,16 +40,19 @@ pub fn rest_switched(resting: SwitchedAtRest) {
     let (mut form, idle) = (Zeroizing::new(Vec::new()), clock::since(since));
     RestingClient::default().pack(&mut form);
     exchange.pack(&mut form);
-    park(client, served, (socket, idle), &form);
+    park(client, served, (RestingUpstream::Socket(socket), idle), &form);
 }
 
 fn park(
     client: ClientStream,
     mut served: ServedConnection,
-    (socket, idle): (OwnedFd, Duration),
+    (upstream, idle): (RestingUpstream, Duration),
     form: &[u8],
 ) {
-    client.handle.set_connected(socket);
+    match upstream {
+        RestingUpstream::Socket(socket) => client.handle.set_connected(socket),
+        RestingUpstream::Shared(two) => give_shared(&client.handle, vec![two]),
+    }
     client.handle.note_idle(idle);
     let preface = std::mem::take(&mut served.preface);
     let (handle, relay) = client.into_resting(preface, form.into());
@@ -67,7 +70,9 @@ pub async fn go_on(
     let open = served.info.decided.counted_at.take().map(CountedAt::resumed).unwrap_or_default();
     let name = served.info.decided.upstream.as_ref();
     let name = name.map(|name| name.to_text()).unwrap_or_default().into();
-    let (Some(socket), Some((rested, exchange))) = (client.handle.take_upstream(), exchange) else {
+    let shared = take_shared(&client.handle).pop().map(RestingUpstream::Shared);
+    let own = || client.handle.take_upstream().map(RestingUpstream::Socket);
+    let (Some(upstream), Some((rested, exchange))) = (shared.or_else(own), exchange) else {
         return none();
     };
     let now = clock::now();
@@ -76,7 +81,7 @@ pub async fn go_on(
         served.find_route(|| client.handle.local_address());
     }
     let Some(mut stream) = Stream::resumed(client, &rested) else { return none() };
-    let kept = RestingSocket { socket, open };
+    let kept = KeptUpstream { upstream, open };
     let resumed = ResumedExchange { exchange, kept, name, since };
     let done = resume(served, &mut stream, resumed).await;
     let close = stream.as_http1().is_none_or(|one| one.close);
@@ -129,9 +134,9 @@ pub fn resting_kind(form: &[u8]) -> Option<StreamKind> {
     kind_of(RestingClient::unpack(form)?.1)
 }
 
-/// True if these bytes are the exchange of a connection of HTTP/1.1.
+/// True if these bytes are the exchange of a connection of HTTP/1.1 with an upstream socket.
 pub fn is_exchange(form: &[u8]) -> bool {
-    read(form).is_some()
+    read(form).is_some_and(|(_, exchange)| matches!(exchange.connection, KeptConnection::Own(_)))
 }
 
 /// Reads the client's side and the exchange, which agree on the request's end. A WebSocket has

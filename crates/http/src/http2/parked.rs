@@ -11,7 +11,7 @@ use eyelet_downstream::client::resting_stream::StreamFormV1;
 use eyelet_downstream::clock::now_ms;
 use eyelet_downstream::connection::resting::end::{last_for_upstream, takes_close_frame};
 use eyelet_downstream::connection::resting::kind::kind_of;
-use eyelet_downstream::connection::resting::{self, RestTimeout, RestingExchange};
+use eyelet_downstream::connection::resting::{self, KeptConnection, RestTimeout, RestingExchange};
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::worker::Settings;
 use eyelet_telemetry::listing::streams::{StreamCounts, StreamKind};
@@ -49,7 +49,8 @@ pub fn last_bytes(state: &PackedBytes) -> Vec<u8> {
 
 /// Gives the last bytes for the upstreams of streams that rest, by the places of their sockets.
 pub fn close_upstreams(state: &PackedBytes, send: &mut dyn FnMut(usize, &[u8])) {
-    for (nth, form) in each_form(forms_of(state)).enumerate() {
+    let has_socket = |form: &StreamFormV1<'_>| !RestingExchange::is_shared(form.exchange);
+    for (nth, form) in each_form(forms_of(state)).filter(has_socket).enumerate() {
         send(nth, &last_for_upstream(form.exchange));
     }
 }
@@ -66,13 +67,16 @@ pub fn pack_state(state: &[u8], sockets: usize, pieces: &Rc<SharedPieces>) -> Op
     is_served.then(|| pack(&parked, forms, pieces))
 }
 
-/// True if the exchange of a form is where its stream is.
+/// True if the exchange of a form is where its stream is, with a socket of its own.
 fn rests(form: &StreamFormV1<'_>, open: OpenStream) -> bool {
-    RestingExchange::unpack(form.exchange).is_some_and(|RestingExchange { state, .. }| {
-        state.is_answered() == open.has_begun
-            && state.is_request_done() == open.has_peer_ended
-            && !state.has_switched()
-    })
+    RestingExchange::unpack(form.exchange).is_some_and(
+        |RestingExchange { state, connection, .. }| {
+            matches!(connection, KeptConnection::Own(_))
+                && state.is_answered() == open.has_begun
+                && state.is_request_done() == open.has_peer_ended
+                && !state.has_switched()
+        },
+    )
 }
 
 /// Packs a state: what other connections have too is stored once. `forms` are those of its streams.

@@ -5,16 +5,18 @@ use std::time::Duration;
 
 use eyelet_downstream::client::resting_stream::RestingStream;
 use eyelet_downstream::clock;
-use eyelet_downstream::connection::resting::RestTimeout;
+use eyelet_downstream::connection::resting::{RestTimeout, RestingExchange};
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::worker::Handle;
 use eyelet_telemetry::upstream::{CountedAt, OpenExchange};
 
 use super::parked::read_forms;
+use crate::exchange::resting::take_shared;
+use eyelet_upstream::RestingUpstream;
 use zeroize::Zeroizing;
 
 /// The streams of a connection that wakes, in the order of their identifiers. `None`: they are not
-/// those of its sockets.
+/// those of its upstreams.
 pub fn take_rested(
     handle: &Handle,
     served: &mut ServedConnection,
@@ -23,25 +25,29 @@ pub fn take_rested(
     let decided = &mut served.info.decided;
     let counted_at = decided.counted_at.take();
     let mut open = counted_at.map(CountedAt::resumed).unwrap_or_default().into_iter();
-    let forms = read_forms(forms)?;
+    let (forms, shared) = (read_forms(forms)?, take_shared(handle));
     let counts = forms.iter().map(|form| usize::from(form.open)).sum::<usize>();
     // In another process they count nowhere.
     let has_counts = counts == open.len();
-    let upstream = decided.upstream.as_ref().map(|name| name.to_text());
-    let upstream: Rc<str> = upstream.unwrap_or_default().into();
+    let own = decided.upstream.as_ref().map(|name| name.to_text());
+    let own: Rc<str> = own.unwrap_or_default().into();
     let (slept, now) = (handle.idle(), clock::now());
     let mut rested = Vec::with_capacity(forms.len());
-    if forms.len() != handle.socket_places() {
+    if forms.len() != handle.socket_places() + shared.len() {
         return None;
     }
-    let settings = handle.worker.settings();
+    let (settings, mut shared) = (handle.worker.settings(), shared.into_iter());
     for form in forms {
+        let upstream = match RestingExchange::is_shared(form.exchange) {
+            true => Some(RestingUpstream::Shared(shared.next()?)),
+            false => None,
+        };
         let idle = Duration::from_millis(form.idle_ms).saturating_add(slept);
         let count = if has_counts { form.open.into() } else { 0 };
         rested.push(RestingStream {
             form: Zeroizing::new(form.exchange.to_vec()),
-            socket: None,
-            name: form.name.unwrap_or(&upstream).into(),
+            upstream,
+            name: form.name.unwrap_or(&own).into(),
             open: open.by_ref().take(count).collect::<Vec<OpenExchange>>(),
             since: now.checked_sub(idle).unwrap_or(now),
             idle_max: RestTimeout::of(form.exchange)?.by(&settings),

@@ -1,6 +1,7 @@
-//! An HTTP/2 connection whose open streams all rest: it is parked with the upstreams' sockets. When
-//! it wakes, a stream goes on in a task of its own once something happens to it. The others rest on
+//! An HTTP/2 connection whose open streams all rest: it is parked with their upstreams. When it
+//! wakes, a stream goes on in a task of its own once something happens to it. The others rest on
 //! beside it: their sockets keep their places in the connection's slot, and are watched there.
+//! Streams of upstream connections that others share have no such place, and all go on.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -21,7 +22,8 @@ use super::parked::{end_forms, pack, write_forms};
 use super::tasks::{self, StreamJob, StreamWork};
 use super::{Last, ServedStreams};
 use crate::exchange::rest::ResumedExchange;
-use crate::exchange::resting::RestingSocket;
+use crate::exchange::resting::{KeptUpstream, give_shared};
+use eyelet_upstream::RestingUpstream;
 use zeroize::Zeroizing;
 
 impl ServedStreams {
@@ -69,21 +71,21 @@ impl ServedStreams {
         rule(&self.earlier) == rule(&self.served)
     }
 
-    /// The socket of a stream that rested.
-    fn socket_of(&self, id: u32, own: Option<OwnedFd>) -> Option<OwnedFd> {
-        own.or_else(|| self.client.handle.take_socket(self.places.binary_search(&id).ok()?))
+    /// Takes the socket of a stream that rested from its place.
+    fn take_socket(&self, id: u32) -> Option<OwnedFd> {
+        self.client.handle.take_socket(self.places.binary_search(&id).ok()?)
     }
 
     /// Begins a task that goes on with a stream that rested.
     fn go_on(&self, id: u32, stream: RestingStream) {
-        let RestingStream { form, socket, name, open, since, .. } = stream;
-        let exchange = RestingExchange::unpack(&form);
-        let Some((exchange, socket)) = exchange.zip(self.socket_of(id, socket)) else {
+        let RestingStream { form, upstream, name, open, since, .. } = stream;
+        let upstream = upstream.or_else(|| self.take_socket(id).map(RestingUpstream::Socket));
+        let Some((exchange, upstream)) = RestingExchange::unpack(&form).zip(upstream) else {
             tracing::error!("internal error: an exchange at rest is none, and is reset");
             return self.streams.end(id);
         };
         let two = Http2Stream::resumed(self.streams.clone(), id, &exchange.state);
-        let kept = RestingSocket { socket, open };
+        let kept = KeptUpstream { upstream, open };
         let resumed = Box::new(ResumedExchange { exchange, kept, name, since });
         let engine = &self.served.worker.engine;
         let counted = Counted::new(&engine.process.budget, STREAM_BYTES);
@@ -99,17 +101,24 @@ impl ServedStreams {
         self.served = Rc::new(self.earlier.decided(|| handle.local_address()));
         self.served.worker.engine.enters(self.client.handle.key(), Phase::Busy);
         for (open, stream) in self.streams.open().into_iter().zip(rested) {
-            self.places.push(open.id);
+            let (id, is_shared) = (open.id, stream.upstream.is_some());
             self.streams.resume(open, stream);
+            match is_shared {
+                // Nothing watches it while its connection is served.
+                true => self.streams.call(id),
+                false => self.places.push(id),
+            }
         }
     }
 
-    /// Parks the connection: what is left of it is its state, as bytes, and the upstreams' sockets.
+    /// Parks the connection: what is left of it is its state, as bytes, and the upstreams of its
+    /// streams.
     pub(super) fn rest(self) {
         let (state, open) = (self.streams.export(), self.streams.open());
         let resting = self.streams.take_resting();
         let is_each = open.iter().map(|open| open.id).eq(resting.iter().map(|(id, _)| *id));
         let mut info = self.served.info_now();
+        let mut shared = Vec::new();
         let (mut open, mut forms) = (Vec::new(), Zeroizing::default());
         if !resting.is_empty() {
             // The streams say how long they were idle before.
@@ -122,12 +131,17 @@ impl ServedStreams {
         let Some(state) = state.filter(|_| is_each) else { return self.end_unparked(&forms) };
         let mut sockets = Vec::with_capacity(resting.len());
         for (id, stream) in resting {
-            sockets.push((id, stream.socket));
+            match stream.upstream {
+                Some(RestingUpstream::Shared(two)) => shared.push(two),
+                Some(RestingUpstream::Socket(socket)) => sockets.push((id, Some(socket))),
+                None => sockets.push((id, None)),
+            }
             open.extend(stream.open);
         }
         if self.give_sockets(sockets).is_none() {
             return self.end_unparked(&forms);
         }
+        give_shared(&self.client.handle, shared);
         info.decided.counted_at = CountedAt::resting(open);
         let Self { client, served, is_unused, .. } = self;
         let state = pack(&state, &forms, &served.worker.engine.pieces);
@@ -151,7 +165,7 @@ impl ServedStreams {
             }
             return Some(());
         }
-        let all = sockets.into_iter().map(|(id, own)| self.socket_of(id, own));
+        let all = sockets.into_iter().map(|(id, own)| own.or_else(|| self.take_socket(id)));
         let all = all.collect::<Option<Vec<_>>>()?;
         drop(handle.take_sockets());
         handle.give_sockets(all).ok()

@@ -143,6 +143,8 @@ pub struct Edge {
     pub woken: Cell<usize>,
     /// Those of them with an exchange or streams that rested.
     pub rested: Cell<usize>,
+    /// Those of them whose upstreams are asked by HTTP/2.
+    pub rested_shared: Cell<usize>,
 }
 
 impl Edge {
@@ -160,6 +162,7 @@ impl Edge {
             has_removed: Cell::default(),
             woken: Cell::default(),
             rested: Cell::default(),
+            rested_shared: Cell::default(),
         })
     }
 
@@ -220,7 +223,9 @@ impl Program for Edge {
         counted: Counted,
     ) -> Task {
         self.woken.update(|woken| woken + 1);
+        let is_shared = info.decided.sni.as_deref() == Some(HOSTS[1]) && relay.has_exchange();
         self.rested.update(|rested| rested + usize::from(relay.has_exchange()));
+        self.rested_shared.update(|rested| rested + usize::from(is_shared));
         let Relay::Terminate(terminated) = relay else { panic!("the simulator has none") };
         let http = self.http.borrow().clone();
         crate::serve(http, WokenConnection { handle, info, counted }, terminated)

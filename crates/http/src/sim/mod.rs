@@ -60,6 +60,7 @@ const EVENTS: &[&str] = &[
     "an early answer",
     "an end before the head's",
     "an exchange that rested",
+    "an exchange that rested on a shared connection",
     "an interim response that arrived",
     "an upstream closes after its answer",
     "an upstream closes an idle connection",

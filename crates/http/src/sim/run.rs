@@ -275,6 +275,8 @@ impl<'a> Simulation<'a> {
         let Some(edge) = self.edge.take() else { return };
         self.report.events.add_many("a connection that woke", edge.woken.get());
         self.report.events.add_many("an exchange that rested", edge.rested.get());
+        let shared = edge.rested_shared.get();
+        self.report.events.add_many("an exchange that rested on a shared connection", shared);
         edge.http.borrow().pool.close();
         let budget = self.stepper.worker.process.budget.clone();
         drop(edge);

@@ -2,12 +2,17 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 
-use eyelet_memory::budget::Account;
+use eyelet_engine::worker::{Handle, ParkedWaker, Worker};
+use eyelet_memory::budget::{Account, UPSTREAM_RESTING_BYTES};
 
 use super::*;
+use crate::http2::Http2Exchange;
+use crate::testing::worker;
 
 /// A waker that notes that it was called.
 #[derive(Default)]
@@ -395,4 +400,72 @@ fn a_long_wait_for_the_socket_stops_reading() {
     let waiting = pair.link.mux.out.len();
     pair.link.mux.out.advance(waiting);
     assert!(!pair.link.is_full() && pair.link.data_room() == DATA_WAITING_MAX);
+}
+
+/// A parked connection's waker. It holds a weak count of the worker until it is used.
+fn parked_waker(worker: &Rc<Worker>) -> ParkedWaker {
+    let (client, _) = UnixStream::pair().unwrap();
+    let key = worker.table.borrow_mut().insert(client.into(), false);
+    Handle::new(worker.clone(), key).lend().parked_waker()
+}
+
+/// Whatever comes for a stream whose exchange rests wakes its client's connection, once. What comes
+/// for another stream does not.
+#[test]
+fn what_comes_for_a_stream_at_rest_wakes_its_connection() {
+    type Come = fn(&mut Pair, u32);
+    let comes: [(&str, Come); 7] = [
+        ("a head", |pair, id| pair.respond(id, "200", &[], false)),
+        ("data", |pair, id| {
+            pair.respond(id, "200", &[], false);
+            pair.send(id, 100, 100);
+        }),
+        ("the end", |pair, id| pair.respond(id, "200", &[], true)),
+        ("a reset", |pair, id| {
+            let mut out = Vec::new();
+            pair.server.reset(id, ErrorCode::CANCEL, &mut out);
+            pair.link.receive(&out, Instant::now()).unwrap();
+        }),
+        ("GOAWAY", |pair, _| {
+            let goaway = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+            pair.link.receive(&goaway, Instant::now()).unwrap();
+        }),
+        ("the connection's end", |pair, _| pair.link.end(LinkEnd::Closed)),
+        ("its failure", |pair, _| {
+            let error = std::io::ErrorKind::ConnectionReset.into();
+            pair.link.end(LinkEnd::Failed(Arc::new(error)));
+        }),
+    ];
+    let worker = worker();
+    let waits = || Rc::weak_count(&worker);
+    for (what, come) in comes {
+        let mut pair = Pair::new();
+        let (id, other) = (pair.ask(true), pair.ask(true));
+        pair.link.mux.find(id).unwrap().rests(parked_waker(&worker));
+        pair.respond(other, "200", &[], false);
+        pair.send(other, 100, 100);
+        assert_eq!(waits(), 1, "{what}");
+        come(&mut pair, id);
+        assert_eq!(waits(), 0, "{what}");
+        // It came before the exchange rests.
+        pair.link.mux.find(id).unwrap().rests(parked_waker(&worker));
+        assert_eq!(waits(), 0, "{what}");
+    }
+    let mut pair = Pair::new();
+    let id = pair.ask(true);
+    pair.link.mux.find(id).unwrap().rests(parked_waker(&worker));
+    pair.link.mux.find(id).unwrap().goes_on();
+    assert_eq!(waits(), 0, "it has a task again");
+    pair.link.mux.find(id).unwrap().rests(parked_waker(&worker));
+    assert!(pair.link.forget(id));
+    assert_eq!((waits(), pair.carry().0), (0, vec![id]), "the stream is forgotten");
+}
+
+/// Bytes that a stream at rest has, of which the link's list may hold the double.
+#[test]
+fn a_stream_at_rest_counts_what_it_has() {
+    // The protocol's own part, which `h2` does not show.
+    const OF_H2: usize = 64;
+    let held = 2 * (size_of::<LinkStream>() + OF_H2) + size_of::<Http2Exchange>();
+    assert!((held / 2..=held).contains(&UPSTREAM_RESTING_BYTES), "{held}");
 }

@@ -17,6 +17,7 @@ use http::Response;
 use super::*;
 use super::{CONNECTION_WINDOW_BYTES, LentBody};
 use crate::client::resting_stream::RestingStream;
+use eyelet_upstream::RestingUpstream;
 use eyelet_upstream::testing::{connected, look, worker};
 
 /// A client and the server's side of its connection.
@@ -338,7 +339,7 @@ fn early_resets_are_counted() {
 fn resting(form: &[u8]) -> RestingStream {
     RestingStream {
         form: form.to_vec().into(),
-        socket: Some(eyelet_sys::socket::pair().unwrap().0),
+        upstream: Some(RestingUpstream::Socket(eyelet_sys::socket::pair().unwrap().0)),
         name: "192.0.2.1:80".into(),
         open: Vec::new(),
         since: std::time::Instant::now(),

@@ -4,7 +4,7 @@
 use eyelet_record::{Keys, Session, alert};
 use eyelet_wire::websocket::close_to_server;
 
-use super::{RestingExchange, RestingState, RestingWebSocket};
+use super::{KeptConnection, RestingExchange, RestingState, RestingWebSocket};
 
 /// True if the client of an exchange in this form gets a close frame: it is a WebSocket, and its
 /// upstream's frames are whole so far.
@@ -17,9 +17,11 @@ pub fn takes_close_frame(form: &[u8]) -> bool {
 /// The last bytes for the upstream of an exchange in this form: a close frame if it is a WebSocket
 /// whose client's frames are whole so far, sealed if TLS goes there. Empty otherwise.
 pub fn last_for_upstream(form: &[u8]) -> Vec<u8> {
-    let Some(RestingExchange { state, tls, .. }) = RestingExchange::unpack(form) else {
+    let Some(RestingExchange { state, connection, .. }) = RestingExchange::unpack(form) else {
         return Vec::new();
     };
+    // A stream that others share a connection with is reset.
+    let KeptConnection::Own(tls) = connection else { return Vec::new() };
     if is_between_frames(&state).is_none_or(|[up, _]| !up) {
         return Vec::new();
     }
@@ -73,7 +75,8 @@ mod tests {
         let websocket = RestingWebSocket { frames, passed: 0 };
         let state = RestingState::WebSocket(websocket);
         let mut form = Vec::new();
-        RestingExchange { facts: RestingFacts::default(), state, tls }.pack(&mut form);
+        let (facts, connection) = (RestingFacts::default(), KeptConnection::Own(tls));
+        RestingExchange { facts, state, connection }.pack(&mut form);
         form
     }
 
@@ -90,8 +93,9 @@ mod tests {
             assert!(!up || last[..2] == [0x88, 0x82]);
         }
         let mut response = Vec::new();
-        let state = RestingState::Switched(None);
-        RestingExchange { facts: RestingFacts::default(), state, tls: None }.pack(&mut response);
+        let (facts, state) = (RestingFacts::default(), RestingState::Switched(None));
+        let connection = KeptConnection::Own(None);
+        RestingExchange { facts, state, connection }.pack(&mut response);
         assert!(!takes_close_frame(&response) && last_for_upstream(&response).is_empty());
     }
 

@@ -35,7 +35,7 @@ fn events(path: &str) -> RestingExchange {
         why_not: Some(WhyNot::NotAccepted),
     };
     let state = RestingState::PassesDown(RestingUpload::Sent, download);
-    RestingExchange { facts, state, tls: None }
+    RestingExchange { facts, state, connection: KeptConnection::Own(None) }
 }
 
 fn poll_repeat() -> Option<Bytes> {
@@ -47,7 +47,11 @@ fn poll() -> RestingExchange {
     let facts = RestingFacts { status: None, upstream_ms: None, ..events(PATH).facts };
     let codings = RestingCodings::import((12, Some([1_001, 0, 501, 0, 0, 0, 0])));
     let wait = RestingWait { upload: RestingUpload::Sent, codings, repeat: poll_repeat() };
-    RestingExchange { facts, state: RestingState::AwaitsHead(wait), tls: None }
+    RestingExchange {
+        facts,
+        state: RestingState::AwaitsHead(wait),
+        connection: KeptConnection::Own(None),
+    }
 }
 
 /// A session cannot be compared but by its form.
@@ -208,7 +212,11 @@ fn a_websocket_has_one_form() {
     part.read(&[0x81, 0x85, 1]);
     for (frames, bytes) in [([FrameReader::default(); 2], 46), ([part; 2], 46 + 2 * EXPORT_BYTES)] {
         let state = RestingState::WebSocket(RestingWebSocket { frames, passed: 70_000 });
-        let exchange = RestingExchange { facts: events(PATH).facts, state, tls: None };
+        let exchange = RestingExchange {
+            facts: events(PATH).facts,
+            state,
+            connection: KeptConnection::Own(None),
+        };
         let form = packed(&exchange);
         assert_eq!(form.len(), bytes);
         assert_eq!(RestingExchange::unpack(&form), Some(exchange));
@@ -218,7 +226,11 @@ fn a_websocket_has_one_form() {
     }
     let state = RestingWebSocket { frames: [part; 2], passed: MOVED_BYTES_MAX + 1 };
     let facts = events("/").facts;
-    let exchange = RestingExchange { facts, state: RestingState::WebSocket(state), tls: None };
+    let exchange = RestingExchange {
+        facts,
+        state: RestingState::WebSocket(state),
+        connection: KeptConnection::Own(None),
+    };
     assert!(RestingExchange::unpack(&packed(&exchange)).is_none());
 }
 
@@ -231,7 +243,8 @@ fn switched(frames: Option<[FrameReader; 2]>) -> RestingExchange {
     let (theirs, ours) = ([b'a'; 32], [b'b'; 32]);
     let session = Session::tls13(Role::Client, Suite::Aes128Gcm, &ours, &theirs, 9, 8).unwrap();
     let tls = Some(RestingTls { session: Box::new(session), info: None });
-    RestingExchange { facts: RestingFacts::default(), state: RestingState::Switched(frames), tls }
+    let (state, connection) = (RestingState::Switched(frames), KeptConnection::Own(tls));
+    RestingExchange { facts: RestingFacts::default(), state, connection }
 }
 
 #[test]
@@ -248,5 +261,34 @@ fn a_switched_connection_has_one_form() {
             assert!(RestingExchange::unpack(&form[..len]).is_none(), "{len}");
         }
         assert!(RestingExchange::unpack(&[&form[..], &[0]].concat()).is_none());
+    }
+}
+
+/// One whose upstream connection others share. It has no socket, and TLS there has no secrets here.
+#[test]
+fn a_shared_stream_has_one_form() {
+    let info = |alpn: &str| UpstreamTlsInfo {
+        version: 0x0304,
+        cipher_suite: "TLS_AES_128_GCM_SHA256".into(),
+        group: Some("X25519".into()),
+        alpn: Some(alpn.into()),
+        resumed: false,
+    };
+    for (info, bytes) in [(None, 1), (Some(info("h2")), 12)] {
+        let connection = KeptConnection::Shared(info.map(Arc::new));
+        let exchange = RestingExchange { connection, ..events(PATH) };
+        let form = packed(&exchange);
+        assert_eq!(form.len(), STORED.len() + bytes);
+        assert!(RestingExchange::is_shared(&form) && !RestingExchange::is_shared(STORED));
+        let read = RestingExchange::unpack(&form).unwrap();
+        assert_eq!(read.connection.tls_info(), exchange.connection.tls_info());
+        assert_eq!(read, exchange);
+        for len in 0..form.len() {
+            assert!(RestingExchange::unpack(&form[..len]).is_none(), "{len}");
+        }
+        assert!(RestingExchange::unpack(&[&form[..], &[0]].concat()).is_none());
+        // Nor has it a connection for itself.
+        let both = [&[form[0] | HAS_TLS], &form[1..]].concat();
+        assert!(RestingExchange::unpack(&both).is_none());
     }
 }

@@ -24,15 +24,15 @@ use crate::worker::WaitError;
 
 /// What the programs of all workers have heard.
 #[derive(Default)]
-struct Heard {
+pub(super) struct Heard {
     /// By connection and stream.
     streams: RefCell<BTreeMap<(u8, u8), Vec<u8>>>,
     ended: RefCell<Vec<(u8, u8)>>,
     clients: RefCell<BTreeMap<u8, Vec<u8>>>,
-    wakes: Cell<usize>,
+    pub(super) wakes: Cell<usize>,
     /// Streams that have ended while their connection was parked.
     rested: Cell<usize>,
-    logged: Cell<usize>,
+    pub(super) logged: Cell<usize>,
 }
 
 /// A program that reads what the sockets of a connection say and parks it again. Its state is the
@@ -59,6 +59,7 @@ impl Streams {
         let mut clients = self.0.clients.borrow_mut();
         clients.entry(*connection).or_default().extend_from_slice(&rest.to_upstream);
         let (mut left, mut sockets) = (vec![*connection], Vec::new());
+        drop(handle.take_streams());
         let taken = handle.take_sockets();
         assert_eq!(taken.len(), streams.len(), "each stream has its socket");
         for (stream, further) in streams.iter().zip(taken) {
@@ -137,8 +138,8 @@ impl Program for Streams {
 }
 
 /// The peers of a connection.
-struct Peers {
-    client: Option<UnixStream>,
+pub(super) struct Peers {
+    pub(super) client: Option<UnixStream>,
     tls: Session,
     /// `None`: it was closed.
     streams: Vec<Option<UnixStream>>,
@@ -159,19 +160,25 @@ impl Peers {
     }
 }
 
-fn tls(role: End13) -> Session {
+pub(super) fn tls(role: End13) -> Session {
     Session::tls13(role, Suite::Aes128Gcm, &[1; 32], &[2; 32], 0, 0).unwrap()
 }
 
-/// Parks a connection with this number and so many further sockets.
-fn park_streams(worker: &Rc<Worker>, connection: u8, count: u8) -> (Key, Peers) {
+/// A connection that is about to be parked, and its client.
+pub(super) fn accepted(worker: &Rc<Worker>) -> (Handle, OwnedFd) {
     let (client, peer) = eyelet_sys::socket::pair().unwrap();
     let key = worker.table.borrow_mut().insert(client, false);
     worker.process.open.fetch_add(1, Relaxed);
     worker.uses_descriptors(2);
     worker.process.budget.take(Account::Connections, ACTIVE_BYTES);
     worker.counters.connections.up();
-    let handle = Handle::new(worker.clone(), key);
+    (Handle::new(worker.clone(), key), peer)
+}
+
+/// Parks a connection with this number and so many further sockets.
+pub(super) fn park_streams(worker: &Rc<Worker>, connection: u8, count: u8) -> (Key, Peers) {
+    let (handle, peer) = accepted(worker);
+    let key = handle.key();
     let pair = |_| eyelet_sys::socket::pair().unwrap();
     let (sockets, streams): (_, Vec<OwnedFd>) = (0..count).map(pair).unzip();
     handle.give_sockets(sockets).unwrap();
@@ -186,7 +193,7 @@ fn park_streams(worker: &Rc<Worker>, connection: u8, count: u8) -> (Key, Peers) 
 }
 
 /// Iterations and ticks of these workers, until nothing moves any more.
-fn drive(workers: &[&Rc<Worker>]) {
+pub(super) fn drive(workers: &[&Rc<Worker>]) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, async {
         let (mut accepting, mut events) = (Accepting::new(Vec::new()), Events::with_capacity(16));
@@ -201,14 +208,14 @@ fn drive(workers: &[&Rc<Worker>]) {
     });
 }
 
-fn serving(heard: &Rc<Heard>) -> (Rc<Worker>, Rc<Streams>) {
+pub(super) fn serving(heard: &Rc<Heard>) -> (Rc<Worker>, Rc<impl Program>) {
     let (worker, program) = (worker(), Rc::new(Streams(heard.clone())));
     worker.serve(&program);
     (worker, program)
 }
 
 #[track_caller]
-fn check_empty(worker: &Worker) {
+pub(super) fn check_empty(worker: &Worker) {
     assert!(worker.table.borrow().is_empty());
     assert_eq!(worker.process.open.load(Relaxed), 0);
     assert_eq!(worker.process.descriptors.load(Relaxed), 0);
@@ -433,7 +440,7 @@ fn its_clients_end_wakes_it() {
 }
 
 /// What an act needs that begins tasks.
-fn within(act: impl FnOnce()) {
+pub(super) fn within(act: impl FnOnce()) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, async {
         act();

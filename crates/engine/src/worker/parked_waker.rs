@@ -1,0 +1,33 @@
+//! Wakes a parked connection for what comes for a stream of it that no socket of its own is for.
+
+use std::rc::{Rc, Weak};
+
+use eyelet_memory::slab::Key;
+
+use crate::worker::{Handle, Worker};
+
+/// Wakes one connection, once. Another one that has its slot by then is left alone: its key is
+/// another. A worker that has ended is not kept by it.
+#[derive(Debug)]
+pub struct ParkedWaker {
+    worker: Weak<Worker>,
+    key: Key,
+}
+
+impl ParkedWaker {
+    /// Has the program go on with the connection in the next iteration, if it is parked with shared
+    /// streams then.
+    pub fn wake(self) {
+        // Nothing of the table is touched: its streams are dropped while it is borrowed.
+        if let Some(worker) = self.worker.upgrade() {
+            worker.run_queue.push_called(self.key);
+        }
+    }
+}
+
+impl Handle {
+    /// Returns what wakes the connection once it is parked.
+    pub fn parked_waker(&self) -> ParkedWaker {
+        ParkedWaker { worker: Rc::downgrade(&self.worker), key: self.key }
+    }
+}
