@@ -521,6 +521,8 @@ impl ServedStreams {
             && self.client.is_at_rest()
             && self.streams.can_park()
             && (!self.is_busy() || self.has_one_rule())
+            // Whoever has ended it would not be heard any more.
+            && !self.client.handle.is_to_end()
             && self.streams.due_ms() > self.now_ms + PARKED_MS_MIN
     }
 

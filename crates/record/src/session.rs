@@ -197,6 +197,7 @@ impl Session {
     }
 
     /// Moves it out of its box, which is wiped.
+    #[allow(clippy::boxed_local)] // a reference could not say that nothing is left
     pub fn unboxed(mut self: Box<Self>) -> Session {
         let blank = Session::blank(self.role, self.suite, self.version, 0, 0);
         std::mem::replace(&mut *self, blank)
