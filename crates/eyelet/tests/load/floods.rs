@@ -35,6 +35,8 @@ const IDLE_MAX: usize = 6_000;
 const IDLE_STEP: usize = 250;
 /// One may be refused because others are served just then. So many are because idle ones stay.
 const REFUSED_MIN: usize = 100;
+/// The access log writes so many lines at once, at the most.
+const BATCH: usize = 100;
 /// Of a hundred newcomers so many are served at the least.
 const NEWCOMERS_PERCENT: usize = 95;
 /// Who floods: 127.0.0.2 to 127.0.0.9.
@@ -52,14 +54,10 @@ struct Scene {
 
 impl Scene {
     fn new(manner: Manner) -> Self {
-        Self::with(manner, "64MiB")
+        Self::on("", manner, "64MiB")
     }
 
-    fn with(manner: Manner, memory_max: &str) -> Self {
-        Self::on("", manner, memory_max)
-    }
-
-    /// The same with a line about workers, instead of one for each processor.
+    /// With a line about workers, or one for each processor.
     fn on(workers: &str, manner: Manner, memory_max: &str) -> Self {
         let pki = Pki::new();
         let (calm, flooded) = (Multitude::start(Manner::Echo), Multitude::start(manner));
@@ -159,20 +157,24 @@ impl Scene {
         }
         self.edge.wait_log(" accepted:");
         let log = self.edge.log();
-        // "17 accepted: ..., 4 failed, 9 shed; ...", the last word of the process.
-        let said = |what: &str| -> usize {
-            let (before, _) = log.rsplit_once(what).unwrap_or_else(|| panic!("no {what}: {log}"));
-            before.rsplit(' ').next().unwrap().parse().unwrap()
-        };
+        let said = |what| said(&log, what);
         let (accepted, shed) = (said(" accepted:"), said(" shed;"));
         // A reader that is slower than the drain costs lines, and the edge says how many.
         let lost = said(" access lines lost");
         let lines = || self.edge.count(|_| true) + lost;
         until("the last access line", || (lines() >= accepted).then_some(()));
-        assert_eq!(lines(), accepted, "lines");
+        // Of the batch that was being written then, lines count as lost that are read here.
+        let most = accepted + lost.min(BATCH);
+        assert!((accepted..=most).contains(&lines()), "{} of {accepted} lines", lines());
         let logged = self.shed();
         assert!((logged..=logged + lost).contains(&shed), "{logged} of {shed} shed, {lost} lost");
     }
+}
+
+/// A number of "17 accepted: ..., 4 failed, 9 shed; ...", the last word of the process.
+fn said(log: &str, what: &str) -> usize {
+    let (before, _) = log.rsplit_once(what).unwrap_or_else(|| panic!("no {what}: {log}"));
+    before.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
 /// It waits as long as a socket of a [`From`] does: a machine that is busy makes all of it slow.
@@ -348,8 +350,7 @@ fn clients_that_never_read() {
     let scene = Scene::new(Manner::Endless);
     let begin = |n| source(n).tls(scene.edge.address(), &scene.config, "app.test").ok();
     let held = scene.withstands("clients that never read", || many(sized(5_000), begin));
-    let open = held.iter().flatten().count();
-    eprintln!("{open} of 5000 got in");
+    eprintln!("{} of 5000 got in", held.iter().flatten().count());
     drop(held);
     scene.accounts();
 }
@@ -519,7 +520,7 @@ fn outgrow(scene: &Scene, wait: Duration, begin: impl Fn(usize) -> Option<Tls> +
 #[test]
 fn idle_connections_make_room_where_they_may() {
     let _permit = permit(IDLE_MAX);
-    let scene = Scene::with(Manner::Stalled, "16MiB\"\nshed_idle = true\n#");
+    let scene = Scene::on("", Manner::Stalled, "16MiB\"\nshed_idle = true\n#");
     let begin = |n| source(n).tls(scene.edge.address(), &scene.config, &own_name(n)).ok();
     // All settle, so there are idle connections to end for each newcomer.
     let held = outgrow(&scene, Duration::from_millis(2_500), begin);
@@ -533,7 +534,7 @@ fn idle_connections_make_room_where_they_may() {
 #[test]
 fn parked_http2_connections_make_room() {
     let _permit = permit(IDLE_MAX);
-    let scene = Scene::with(Manner::Stalled, "16MiB");
+    let scene = Scene::on("", Manner::Stalled, "16MiB");
     let mut stays = scene.calm(From::loopback(1)).unwrap();
     let mut config = ClientConfig::clone(&scene.config);
     config.alpn_protocols = vec![b"h2".to_vec()];
@@ -592,17 +593,14 @@ fn an_access_log_that_nobody_reads() {
     edge.wait_exit();
     until("the word on lost lines", || edge.log().contains("access lines lost").then_some(()));
     let log = edge.log();
-    let said = |what: &str| -> usize {
-        let (before, _) = log.rsplit_once(what).unwrap_or_else(|| panic!("no {what}: {log}"));
-        before.rsplit(' ').next().unwrap().parse().unwrap()
-    };
+    let said = |what| said(&log, what);
     // What the pipe took is read here. The reader gets a part of the batch that was being written.
     let mut text = String::new();
     unread.read_to_string(&mut text).unwrap();
     let (whole, accepted) = (text.matches('\n').count(), said(" accepted:"));
     let lost = said(" access lines lost");
     assert!(lost + whole >= accepted, "{lost} lost and {whole} written of {accepted} lines");
-    assert!(lost + whole <= accepted + 100, "{lost} lost and {whole} written of {accepted} lines");
+    assert!(lost + whole <= accepted + BATCH, "{lost} lost, {whole} written of {accepted} lines");
 }
 
 /// How a client reaches the edge.
