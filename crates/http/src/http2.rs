@@ -667,6 +667,3 @@ fn reason(fault: ConnectionFault) -> Reason {
         fault => Reason::Http2(Peer::Client, failed(fault.code())),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -9,8 +9,6 @@ mod http1;
 mod http2;
 pub mod proxied;
 pub mod redirect;
-#[cfg(test)]
-mod sim;
 
 pub use http1::is_exchange;
 pub use http2::{answer_parked, pack_state};

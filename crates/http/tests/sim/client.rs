@@ -75,9 +75,9 @@ impl Client {
     }
 
     /// Breaks off: one stream, or the connection.
-    pub fn abort(&mut self, requests: &mut [Request], events: &mut Events, rng: &mut Rng) {
+    pub fn abort(&mut self, how: u8, requests: &mut [Request], events: &mut Events, rng: &mut Rng) {
         if let Self::Http2(two) = self
-            && rng.u8(..4) > 0
+            && how % 4 > 0
         {
             if two.reset(requests, rng) {
                 events.note("a client resets a stream");
@@ -87,7 +87,7 @@ impl Client {
         if self.peer().is_finished() {
             return;
         }
-        let how = match rng.u8(..3) {
+        let how = match how / 4 % 3 {
             0 => Leave::Truncated,
             1 => Leave::Orderly,
             _ => Leave::Gone,

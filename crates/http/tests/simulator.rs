@@ -1,31 +1,14 @@
-//! The simulator: real HTTP on a real event loop between scripted clients and upstreams.
-//! One thread, no network, and a clock that it moves itself: a seed gives the same run each time.
-//!
-//! Clients are at the other ends of Unix socket pairs and speak TLS by secrets that both ends know.
-//! The upstreams listen at Unix sockets, so that a dial succeeds at once. Limits that are compared
-//! with the system's clock (a body that does not move, the age of a kept connection) do not pass in
-//! a run; all others do.
+//! The simulator, run by seeds: [`sim`].
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod backend;
-mod client;
-pub(crate) mod edge;
-mod events;
-mod http1_backend;
-mod http1_client;
-mod http2_backend;
-mod http2_client;
-mod peer;
-mod plan;
-mod reader;
-mod request;
-mod run;
-mod verdict;
+mod sim;
 
 use std::panic::resume_unwind;
 
-use edge::Setup;
-use events::Events;
-use run::Report;
+use sim::edge::Setup;
+use sim::events::Events;
+use sim::run::{Report, run_alone};
+use sim::scenario::Scenario;
 
 /// Seeds in the test suite: a few seconds in a debug build.
 const SEEDS: u64 = 1_000;
@@ -97,10 +80,8 @@ fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number of seeds"))
 }
 
-/// Runs a seed in a thread of its own: what a worker keeps for its next connections is of a thread.
-fn run_alone(seed: u64, setup: &Setup) -> Report {
-    let run = std::thread::scope(|scope| scope.spawn(|| run::run(seed, setup)).join());
-    run.unwrap_or_else(|panic| {
+fn run(seed: u64, setup: &Setup) -> Report {
+    run_alone(&Scenario::seeded(seed), setup).unwrap_or_else(|panic| {
         eprintln!("seed {seed} failed; again: {FIRST_SEED_VARIABLE}={seed} {SEEDS_VARIABLE}=1");
         resume_unwind(panic)
     })
@@ -114,7 +95,7 @@ fn every_seed_ends_well() {
     let seeds = variable(SEEDS_VARIABLE).unwrap_or(SEEDS);
     let (setup, mut events) = (Setup::new(), Events::default());
     for seed in first..first + seeds {
-        events.add(&run_alone(seed, &setup).events);
+        events.add(&run(seed, &setup).events);
     }
     println!("{seeds} seeds: {events}");
     if seeds >= SEEDS {
@@ -126,6 +107,6 @@ fn every_seed_ends_well() {
 fn a_seed_gives_the_same_run_again() {
     let setup = Setup::new();
     for seed in 0..20 {
-        assert_eq!(run_alone(seed, &setup), run_alone(seed, &setup), "seed {seed}");
+        assert_eq!(run(seed, &setup), run(seed, &setup), "seed {seed}");
     }
 }

@@ -1,16 +1,40 @@
 //! The script of one exchange: what the client asks, and what the upstream does with it.
 
-use fastrand::Rng;
-
 /// Bytes of most bodies, and of large ones: several windows of a stream, and more than a socket
 /// takes at once.
 const SMALL_BYTES: usize = 3_000;
 const LARGE_BYTES: usize = 300_000;
 
+/// Most clients of a run.
+const CONNECTIONS_MAX: usize = 4;
+
+/// The choices that a number stands for: its digits, each in a base of its own.
+pub struct Choices(pub u128);
+
+impl Choices {
+    /// The next choice: a number below `end`.
+    pub fn below(&mut self, end: usize) -> usize {
+        let end = end as u128;
+        let choice = self.0 % end;
+        self.0 /= end;
+        choice as usize
+    }
+
+    fn one_in(&mut self, end: usize) -> bool {
+        self.below(end) == 0
+    }
+
+    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+}
+
 /// What may happen in a run. A run with few such events tests more: all that is asked must then be
 /// answered in full.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
+    /// Most clients that connect.
+    pub connections: usize,
     /// Clients break off.
     pub aborts: bool,
     /// Upstreams break off, stall, or send what is no response.
@@ -26,17 +50,18 @@ pub struct Weather {
 }
 
 impl Weather {
-    pub fn new(rng: &mut Rng) -> Self {
-        let reloads = rng.u8(..4) == 0;
+    pub fn new(choices: &mut Choices) -> Self {
+        let reloads = choices.one_in(4);
         Self {
-            aborts: rng.u8(..3) == 0,
-            faults: rng.u8(..3) == 0,
-            idle_closes: rng.u8(..3) == 0,
-            short_memory: rng.u8(..6) == 0,
+            connections: 1 + choices.below(CONNECTIONS_MAX),
+            aborts: choices.one_in(3),
+            faults: choices.one_in(3),
+            idle_closes: choices.one_in(3),
+            short_memory: choices.one_in(6),
             reloads,
-            removes: reloads && rng.u8(..4) == 0,
-            drains: rng.u8(..8) == 0,
-            bulk: rng.u8(..4) == 0,
+            removes: reloads && choices.one_in(4),
+            drains: choices.one_in(8),
+            bulk: choices.one_in(4),
         }
     }
 
@@ -93,7 +118,7 @@ pub enum Fault {
     Silent,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Answer {
     pub status: u16,
     pub body: Body,
@@ -105,7 +130,7 @@ pub struct Answer {
     pub closes: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub method: &'static str,
     pub upload: Body,
@@ -116,16 +141,16 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub fn new(rng: &mut Rng, weather: &Weather) -> Self {
-        let method = *rng.choice(&["GET", "GET", "GET", "HEAD", "POST", "POST", "PUT"]).unwrap();
-        let upload = match (method, rng.bool()) {
+    pub fn new(choices: &mut Choices, weather: &Weather) -> Self {
+        let method = choices.of(&["GET", "GET", "GET", "HEAD", "POST", "POST", "PUT"]);
+        let upload = match (method, choices.one_in(2)) {
             ("GET" | "HEAD", _) => Body::None,
-            (_, true) => Body::Sized(len(rng, weather)),
-            (_, false) => Body::Chunked(len(rng, weather)),
+            (_, true) => Body::Sized(len(choices, weather)),
+            (_, false) => Body::Chunked(len(choices, weather)),
         };
-        let answer = Answer::new(rng, weather, (method, upload));
-        let expects = upload != Body::None && rng.u8(..4) == 0;
-        Self { method, upload, expects, closes: rng.u8(..20) == 0, answer }
+        let answer = Answer::new(choices, weather, (method, upload));
+        let expects = upload != Body::None && choices.one_in(4);
+        Self { method, upload, expects, closes: choices.one_in(20), answer }
     }
 
     /// Bytes of the response's body.
@@ -140,21 +165,21 @@ impl Plan {
 }
 
 impl Answer {
-    fn new(rng: &mut Rng, weather: &Weather, (method, upload): (&str, Body)) -> Self {
-        let status = *rng.choice(&[200, 200, 200, 200, 204, 304, 404]).unwrap();
-        let len = len(rng, weather);
-        let body = match (status, rng.u8(..5)) {
+    fn new(choices: &mut Choices, weather: &Weather, (method, upload): (&str, Body)) -> Self {
+        let status = choices.of(&[200, 200, 200, 200, 204, 304, 404]);
+        let len = len(choices, weather);
+        let body = match (status, choices.below(5)) {
             (204 | 304, _) => Body::None,
             (_, 0..=1) => Body::Sized(len),
             (_, 2..=3) => Body::Chunked(len),
             _ => Body::UntilClose(len),
         };
-        let is_early = upload != Body::None && rng.u8(..5) == 0;
-        let at = if len == 0 { 0 } else { rng.usize(..len) };
-        let fault = match rng.u8(..16) {
+        let is_early = upload != Body::None && choices.one_in(5);
+        let at = if len == 0 { 0 } else { choices.below(len) };
+        let fault = match choices.below(16) {
             _ if !weather.faults => Fault::None,
-            0 => Fault::Malformed(rng.u8(..4)),
-            1 => Fault::CutHead(rng.bool()),
+            0 => Fault::Malformed(choices.below(4) as u8),
+            1 => Fault::CutHead(choices.one_in(2)),
             2 => Fault::Silent,
             // They have no body to break off.
             _ if method == "HEAD" || body.len() == 0 => Fault::None,
@@ -166,20 +191,20 @@ impl Answer {
         Self {
             status,
             body,
-            interim: if rng.u8(..6) == 0 { rng.u8(1..3) } else { 0 },
-            has_trailers: rng.u8(..4) == 0,
+            interim: if choices.one_in(6) { 1 + choices.below(2) as u8 } else { 0 },
+            has_trailers: choices.one_in(4),
             when: if is_early { When::Early } else { When::AfterRequest },
             fault,
-            closes: matches!(body, Body::UntilClose(_)) || rng.u8(..10) == 0,
+            closes: matches!(body, Body::UntilClose(_)) || choices.one_in(10),
         }
     }
 }
 
-fn len(rng: &mut Rng, weather: &Weather) -> usize {
-    match rng.u8(..6) {
+fn len(choices: &mut Choices, weather: &Weather) -> usize {
+    match choices.below(6) {
         0 => 0,
         1 => 1,
-        2 if weather.bulk => rng.usize(..LARGE_BYTES),
-        _ => rng.usize(..SMALL_BYTES),
+        2 if weather.bulk => choices.below(LARGE_BYTES),
+        _ => choices.below(SMALL_BYTES),
     }
 }

@@ -109,7 +109,7 @@ impl Http1Backend {
     ) -> bool {
         let Some(current) = self.current.as_mut().filter(|_| !self.is_over) else { return false };
         let request = &mut requests[current.request];
-        let answer = request.plan.answer.clone();
+        let answer = request.plan.answer;
         if answer.when == When::AfterRequest && !current.is_read || current.step == Step::Done {
             return false;
         }

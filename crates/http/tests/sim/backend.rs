@@ -10,6 +10,7 @@ use super::http1_backend::Http1Backend;
 use super::http2_backend::Http2Backend;
 use super::peer::{Leave, Peer};
 use super::request::Request;
+use super::scenario::UpstreamAct;
 
 pub struct Backend {
     listeners: [UnixListener; 2],
@@ -42,36 +43,37 @@ impl Backend {
         self.twos.extend(two.into_iter().map(|peer| Http2Backend::new(peer, rng)));
     }
 
-    /// A connection does one thing.
+    /// A connection does one thing: it counts among those that there are.
     pub fn act(
         &mut self,
+        (connection, act, bytes): (u8, UpstreamAct, usize),
         requests: &mut [Request],
         events: &mut Events,
-        closes: bool,
         rng: &mut Rng,
     ) {
         self.accept(rng);
-        let index = rng.usize(..(self.ones.len() + self.twos.len()).max(1));
-        let (what, amount) = (rng.u8(..20), rng.usize(1..20_000));
+        let index = usize::from(connection) % (self.ones.len() + self.twos.len()).max(1);
         if let Some(one) = self.ones.get_mut(index) {
-            match what {
-                0 if closes && one.is_idle() => {
+            match act {
+                UpstreamAct::Close if one.is_idle() => {
                     events.note("an upstream closes an idle connection");
                     one.close(Leave::Gone);
                 }
-                0..=6 => one.read(amount, true, requests),
-                7..=13 => _ = one.answer(amount, requests, events, rng),
-                _ => one.peer.write(2 * amount),
+                UpstreamAct::Close => {}
+                UpstreamAct::Read => one.read(bytes, true, requests),
+                UpstreamAct::Answer => _ = one.answer(bytes, requests, events, rng),
+                UpstreamAct::Write => one.peer.write(2 * bytes),
             }
         } else if let Some(two) = self.twos.get_mut(index - self.ones.len()) {
-            match what {
-                0 if closes && two.is_idle() => {
+            match act {
+                UpstreamAct::Close if two.is_idle() => {
                     events.note("an upstream sends GOAWAY");
                     two.close(rng);
                 }
-                0..=6 => two.read(amount, requests, rng),
-                7..=13 => _ = two.answer(amount, requests, events, rng),
-                _ => two.peer.write(2 * amount),
+                UpstreamAct::Close => {}
+                UpstreamAct::Read => two.read(bytes, requests, rng),
+                UpstreamAct::Answer => _ = two.answer(bytes, requests, events, rng),
+                UpstreamAct::Write => two.peer.write(2 * bytes),
             }
         }
         self.forget_gone();

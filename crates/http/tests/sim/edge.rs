@@ -31,7 +31,7 @@ use eyelet_tls::server::ServerConfigs;
 use eyelet_tls::tickets::TicketKeys;
 use tempfile::TempDir;
 
-use crate::WokenConnection;
+use eyelet_http::WokenConnection;
 
 /// The names that clients ask for: their upstreams speak HTTP/1.1 and HTTP/2.
 pub const HOSTS: [&str; 2] = ["one.example", "two.example"];
@@ -228,36 +228,36 @@ impl Program for Edge {
         self.rested_shared.update(|rested| rested + usize::from(is_shared));
         let Relay::Terminate(terminated) = relay else { panic!("the simulator has none") };
         let http = self.http.borrow().clone();
-        crate::serve(http, WokenConnection { handle, info, counted }, terminated)
+        eyelet_http::serve(http, WokenConnection { handle, info, counted }, terminated)
     }
 
     fn answer(&self, state: &mut [u8], bytes: &[u8], out: &mut Vec<u8>) -> usize {
-        crate::answer_parked(state, bytes, out)
+        eyelet_http::answer_parked(state, bytes, out)
     }
 
     fn last_bytes(&self, kept: KeptExchanges<'_>) -> Vec<u8> {
-        crate::last_bytes(kept)
+        eyelet_http::last_bytes(kept)
     }
 
     fn close_upstreams(&self, resting: KeptExchanges<'_>, send: &mut dyn FnMut(usize, &[u8])) {
-        crate::close_upstreams(resting, send);
+        eyelet_http::close_upstreams(resting, send);
     }
 
     fn rest_wait(&self, resting: KeptExchanges<'_>, settings: &Settings) -> Duration {
-        crate::rest_wait(resting, settings)
+        eyelet_http::rest_wait(resting, settings)
     }
 
     fn upstream_bytes(&self, resting: KeptExchanges<'_>) -> usize {
-        crate::upstream_bytes(resting)
+        eyelet_http::upstream_bytes(resting)
     }
 
     fn end_resting(&self, info: ConnectionInfo, resting: KeptExchanges<'_>, end: &End) {
-        crate::end_resting(self.http.borrow().clone(), info, resting, &end.reason);
+        eyelet_http::end_resting(self.http.borrow().clone(), info, resting, &end.reason);
     }
 
     fn pack_state(&self, decided: &Decided, state: &[u8], sockets: usize) -> Option<PackedBytes> {
         let pieces = &self.http.borrow().engine.pieces;
-        decided.http2.then(|| crate::pack_state(state, sockets, pieces)).flatten()
+        decided.http2.then(|| eyelet_http::pack_state(state, sockets, pieces)).flatten()
     }
 
     fn task_bytes(&self, decided: &Decided) -> usize {
@@ -288,7 +288,7 @@ impl Program for Edge {
         http.compressors.recount();
         let budget = http.engine.process.budget.clone();
         drop(http);
-        crate::forget_unused(&budget);
+        eyelet_http::forget_unused(&budget);
     }
 
     fn is_resting(&self) -> bool {

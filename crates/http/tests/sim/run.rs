@@ -20,15 +20,14 @@ use super::events::Events;
 use super::http1_client::Http1Client;
 use super::http2_client::Http2Client;
 use super::peer::Peer;
-use super::plan::{Plan, Weather};
+use super::plan::Weather;
 use super::request::{Heard, Request};
+use super::scenario::{Scenario, Step, UpstreamAct};
 use super::verdict::{self, Line};
 
 /// The budget gets 5/8 of this.
 const MEMORY_BYTES: usize = 64 << 20;
-const CONNECTIONS_MAX: usize = 4;
 const REQUESTS_MAX: usize = 12;
-const ACTIONS_MAX: usize = 180;
 /// Most polls of each task between two iterations of the event loop.
 const POLLS_MAX: usize = 8;
 /// Rounds in which all peers write and read; after them all must be answered that can be.
@@ -44,12 +43,18 @@ pub struct Report {
     lines: Vec<Line>,
 }
 
-/// Runs a seed. Panics if something is lost.
-pub fn run(seed: u64, setup: &Setup) -> Report {
+/// Runs a scenario in a thread of its own: what a worker keeps for its next connections is of a
+/// thread. An error is the panic.
+pub fn run_alone(scenario: &Scenario, setup: &Setup) -> std::thread::Result<Report> {
+    std::thread::scope(|scope| scope.spawn(|| run(scenario, setup)).join())
+}
+
+/// Runs a scenario. Panics if something is lost.
+fn run(scenario: &Scenario, setup: &Setup) -> Report {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let tasks = tokio::task::LocalSet::new();
-    let mut simulation = Simulation::new(seed, setup);
-    let report = tasks.block_on(&runtime, simulation.run());
+    let mut simulation = Simulation::new(scenario, setup);
+    let report = tasks.block_on(&runtime, simulation.run(&scenario.steps));
     let worker = simulation.stepper.into_worker();
     assert_eq!(Rc::strong_count(&worker), 1, "a task stays");
     drop(tasks);
@@ -77,9 +82,7 @@ struct Simulation<'a> {
 }
 
 impl<'a> Simulation<'a> {
-    fn new(seed: u64, setup: &'a Setup) -> Self {
-        let mut rng = Rng::with_seed(seed);
-        let weather = Weather::new(&mut rng);
+    fn new(scenario: &Scenario, setup: &'a Setup) -> Self {
         set_ms(0);
         let worker = worker_with(SETTINGS, MEMORY_BYTES);
         let (log, batches) = Log::captured(&worker.process.budget);
@@ -87,8 +90,8 @@ impl<'a> Simulation<'a> {
         worker.serve(&edge);
         Self {
             setup,
-            rng,
-            weather,
+            rng: Rng::with_seed(scenario.seed),
+            weather: scenario.weather,
             stepper: Stepper::new(worker),
             edge: Some(edge),
             lines: Box::new(batches),
@@ -101,26 +104,9 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    async fn run(&mut self) -> Report {
-        let connections = self.rng.usize(1..=CONNECTIONS_MAX);
-        self.open();
-        for _ in 0..self.rng.usize(ACTIONS_MAX / 8..ACTIONS_MAX) {
-            match self.rng.u8(..100) {
-                0..=4 if self.clients.len() < connections => self.open(),
-                5..=8 => {
-                    let ticks = self.rng.u64(1..8);
-                    self.tick(ticks);
-                }
-                9..=10 if self.weather.short_memory => self.press(),
-                11 if self.weather.reloads => self.reload(),
-                12..=35 => self.step().await,
-                36..=69 => self.act(),
-                _ => {
-                    let closes = self.weather.idle_closes;
-                    let Self { backend, requests, report, rng, .. } = self;
-                    backend.act(requests, &mut report.events, closes, rng);
-                }
-            }
+    async fn run(&mut self, steps: &[Step]) -> Report {
+        for step in steps {
+            self.take(*step).await;
         }
         self.finish().await;
         self.end().await;
@@ -128,12 +114,72 @@ impl<'a> Simulation<'a> {
         std::mem::take(&mut self.report)
     }
 
+    /// What the weather does not allow, and what nobody can do now, does not happen.
+    async fn take(&mut self, step: Step) {
+        match step {
+            Step::Open { http2, host } if self.clients.len() < self.weather.connections => {
+                self.open(http2, usize::from(host) % HOSTS.len());
+            }
+            Step::Open { .. } => {}
+            Step::Tick(ticks) => self.tick(ticks),
+            Step::Press { eighths, but } if self.weather.short_memory => {
+                self.report.events.note("short memory");
+                self.hold((MEMORY_BYTES / 8 * 5 / 8 * eighths).saturating_sub(but));
+            }
+            Step::Reload { removes } if self.weather.reloads => self.reload(removes),
+            Step::Press { .. } | Step::Reload { .. } => {}
+            Step::Iterate { polls } => self.iterate(polls).await,
+            Step::Upstream { act: UpstreamAct::Close, .. } if !self.weather.idle_closes => {}
+            Step::Upstream { connection, act, bytes } => {
+                let Self { backend, requests, report, rng, .. } = self;
+                backend.act((connection, act, bytes), requests, &mut report.events, rng);
+            }
+            Step::Begin { client, .. }
+            | Step::Say { client, .. }
+            | Step::Write { client, .. }
+            | Step::Read { client, .. }
+            | Step::Abort { client, .. }
+            | Step::Ping { client } => {
+                let clients = self.clients.len();
+                if clients > 0 {
+                    self.act(usize::from(client) % clients, step);
+                }
+            }
+        }
+    }
+
+    /// A client does one thing.
+    fn act(&mut self, index: usize, step: Step) {
+        let Self { rng, weather, requests, report, clients, .. } = self;
+        let client = &mut clients[index];
+        match step {
+            Step::Begin { plan, .. } if client.can_begin() && requests.len() < REQUESTS_MAX => {
+                let mut request = Request::new(requests.len(), index, plan);
+                client.begin(&mut request, rng);
+                requests.push(request);
+            }
+            Step::Say { bytes, insists, .. } => client.say(bytes, insists, requests, rng),
+            Step::Write { bytes, .. } => client.write(bytes),
+            Step::Read { bytes, .. } => client.read(bytes, weather.aborts, requests, rng),
+            Step::Abort { how, .. } if weather.aborts => {
+                client.abort(how, requests, &mut report.events, rng);
+            }
+            Step::Ping { .. } => client.ping(&mut report.events, rng),
+            _ => {}
+        }
+    }
+
     /// One iteration of the event loop, and the tasks that it has woken.
-    async fn step(&mut self) {
+    async fn iterate(&mut self, polls: usize) {
         self.stepper.iterate();
-        for _ in 0..self.rng.usize(1..=POLLS_MAX) {
+        for _ in 0..polls {
             tokio::task::yield_now().await;
         }
+    }
+
+    async fn step(&mut self) {
+        let polls = self.rng.usize(1..=POLLS_MAX);
+        self.iterate(polls).await;
     }
 
     fn tick(&mut self, ticks: u64) {
@@ -143,7 +189,7 @@ impl<'a> Simulation<'a> {
     }
 
     /// A client connects.
-    fn open(&mut self) {
+    fn open(&mut self, http2: bool, rule: usize) {
         let Some(edge) = &self.edge else { return };
         if edge.has_removed.get() {
             // Without its rule the connection would not come so far.
@@ -151,8 +197,7 @@ impl<'a> Simulation<'a> {
         }
         let (session, client) = tls::pair(&mut self.rng);
         let (edge_side, peer_side) = socket::pair().expect("descriptors for a socket pair");
-        let (port, http2) = (self.clients.len() as u16, self.rng.bool());
-        let rule = self.rng.usize(..HOSTS.len());
+        let port = self.clients.len() as u16;
         let accepted = Accepted { session: Box::new(session), http2, rule };
         edge.accepted.borrow_mut().insert(port, accepted);
         let peer = Peer::new(peer_side, Some(client));
@@ -168,54 +213,17 @@ impl<'a> Simulation<'a> {
         self.stepper.open(edge_side, SocketAddr::from(([192, 0, 2, 1], port)));
     }
 
-    /// Makes memory short, a little or much, or gives it back.
-    fn press(&mut self) {
-        let eighth = MEMORY_BYTES / 8 * 5 / 8;
-        let held = match self.rng.u8(..4) {
-            0 => 0,
-            1 => eighth * 6,
-            2 => eighth * 7 - self.rng.usize(..2 << 20),
-            _ => eighth * 8,
-        };
-        self.report.events.note("short memory");
-        self.hold(held);
-    }
-
     fn hold(&mut self, bytes: usize) {
         let budget = &self.stepper.worker.process.budget;
         budget.give(Account::Http, std::mem::replace(&mut self.held, bytes));
         budget.take(Account::Http, bytes);
     }
 
-    fn reload(&mut self) {
-        let removes = self.weather.removes && self.rng.bool();
+    fn reload(&mut self, removes: bool) {
+        let removes = removes && self.weather.removes;
         self.report.events.note(if removes { "a reload without the rule" } else { "a reload" });
         if let Some(edge) = &self.edge {
             edge.reload(self.setup, removes);
-        }
-    }
-
-    /// A client does one thing.
-    fn act(&mut self) {
-        let Self { rng, weather, requests, report, clients, .. } = self;
-        let index = rng.usize(..clients.len());
-        let client = &mut clients[index];
-        match rng.u8(..20) {
-            0..=5 if client.can_begin() && requests.len() < REQUESTS_MAX => {
-                let plan = Plan::new(rng, weather);
-                let mut request = Request::new(requests.len(), index, plan);
-                client.begin(&mut request, rng);
-                requests.push(request);
-            }
-            6..=9 => {
-                let insists = rng.bool();
-                client.say(rng.usize(1..20_000), insists, requests, rng);
-            }
-            10..=13 => client.write(amount(rng)),
-            14..=17 => client.read(amount(rng), weather.aborts, requests, rng),
-            18 if weather.aborts => client.abort(requests, &mut report.events, rng),
-            19 => client.ping(&mut report.events, rng),
-            _ => {}
         }
     }
 
@@ -281,7 +289,7 @@ impl<'a> Simulation<'a> {
         let budget = self.stepper.worker.process.budget.clone();
         drop(edge);
         for _ in 0..4 {
-            crate::forget_unused(&budget);
+            eyelet_http::forget_unused(&budget);
             self.step().await;
         }
     }
@@ -292,6 +300,9 @@ impl<'a> Simulation<'a> {
         let text: Vec<u8> = lines.flat_map(|batch| batch.to_vec()).collect();
         let text = String::from_utf8(text).expect("lines are text");
         report.lines = text.lines().map(Line::read).collect();
+        // Two streams that end at once write theirs in any order: a part of what wakes their tasks
+        // is tokio's own clock.
+        report.lines.sort_by_key(|line| (line.connection, line.request));
         verdict::check_lines(clients.len(), requests, &report.lines);
         for request in &*requests {
             verdict::check(request, weather.is_fair(), requests, &report.lines);
@@ -302,14 +313,5 @@ impl<'a> Simulation<'a> {
         for line in &report.lines {
             report.events.note(&format!("line: {}: {}", line.outcome, line.reason));
         }
-    }
-}
-
-/// Returns how much is read or written at once: often a few bytes.
-fn amount(rng: &mut Rng) -> usize {
-    match rng.u8(..6) {
-        0 => 1,
-        1..=2 => rng.usize(1..200),
-        _ => rng.usize(1..40_000),
     }
 }

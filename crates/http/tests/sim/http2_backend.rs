@@ -194,7 +194,7 @@ impl Http2Backend {
         (request, max): (&mut Request, usize),
         events: &mut Events,
     ) -> bool {
-        let answer = request.plan.answer.clone();
+        let answer = request.plan.answer;
         let index = request.index.to_string();
         let of = HeaderField::new(b"x-id", index.as_bytes());
         if current.interim > 0 {
