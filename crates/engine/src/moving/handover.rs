@@ -112,12 +112,7 @@ fn prepare(worker: &Rc<Worker>, key: Key, sockets_max: usize) -> Result<Rest, St
     }
     let held = relay.held_bytes();
     let drained = relay.flow().drain_pipes(&mut worker.buffers.borrow_mut());
-    let holds = relay.held_bytes();
-    if holds != held {
-        worker.keeps(held, holds);
-        let same = relay.flow().shared_bytes() + further_bytes(further);
-        worker.shedding.sources.update(info.client_ip(), held + same, holds + same);
-    }
+    worker.recount(info, relay, held, further_bytes(further));
     let is_settled = info.is_settled();
     let wait = rest::idle_for(worker, relay, is_settled);
     drained.map_err(|_| Stays::Pipe)?;

@@ -160,9 +160,7 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
             (progress, moved, is_full(CLIENT) || upstream.is_some() && is_full(UPSTREAM))
         }
     };
-    if let Some(wait) = moved {
-        table.due_in(key, wait);
-    }
+    moved.into_iter().for_each(|wait| table.due_in(key, wait));
     drop(table);
     if blocked && progress.goes_on() {
         register(worker, key);
@@ -192,15 +190,8 @@ struct Recounted<'a> {
 
 impl Drop for Recounted<'_> {
     fn drop(&mut self) {
-        let (held, holds) = (self.held, self.relay.held_bytes());
-        // Most wakes leave nothing behind.
-        if holds != held {
-            self.worker.keeps(held, holds);
-            // A wake changes no piece of a state, and takes no stream.
-            let same = self.relay.flow().shared_bytes() + self.beside;
-            let sources = &self.worker.shedding.sources;
-            sources.update(self.info.client_ip(), held + same, holds + same);
-        }
+        // A wake changes no piece of a state, and takes no stream.
+        self.worker.recount(self.info, self.relay, self.held, self.beside);
     }
 }
 

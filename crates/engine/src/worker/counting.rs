@@ -146,6 +146,18 @@ impl Worker {
         }
     }
 
+    /// Notes that a parked connection held so many bytes in transit before. `further` are those of
+    /// its further sockets: its source is charged for all at once.
+    pub(crate) fn recount(&self, info: &Parked, relay: &mut Relay, held: usize, further: usize) {
+        let holds = relay.held_bytes();
+        // Most wakes leave nothing behind.
+        if holds != held {
+            self.keeps(held, holds);
+            let charged = charged_bytes(info, relay, further);
+            self.shedding.sources.update(info.client_ip(), charged - holds + held, charged);
+        }
+    }
+
     /// Notes that a parked connection's memory changed from `before` to `after` bytes.
     pub(crate) fn holds(&self, before: usize, after: usize) {
         let bytes = self.counters.parked_bytes.value().wrapping_add(after as u64);
