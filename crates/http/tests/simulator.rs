@@ -1,10 +1,11 @@
-//! The simulator, run by seeds: [`sim`].
+//! Runs of the simulator by seeds, and of exchanges that move to another process at every byte.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod sim;
 
 use std::panic::resume_unwind;
 
+use sim::each_byte;
 use sim::edge::Setup;
 use sim::events::Events;
 use sim::run::{Report, run_alone};
@@ -25,6 +26,7 @@ const EVENTS: &[&str] = &[
     "a client ends its stream before it has read all",
     "a client ends without close_notify",
     "a client resets a stream",
+    "a connection that moved",
     "a connection that woke",
     "a drain",
     "a malformed head",
@@ -32,19 +34,24 @@ const EVENTS: &[&str] = &[
     "a page of the edge: 502",
     "a page of the edge: 503",
     "a page of the edge: 504",
+    "a process that is retired",
     "a reload",
     "a reload without the rule",
     "a refused stream",
     "a request that was sent again",
     "a reset before the head",
     "a truncated response",
+    "a whole WebSocket by HTTP/1.1",
+    "a whole WebSocket by HTTP/2",
     "a whole response by HTTP/1.1",
     "a whole response by HTTP/2",
     "an early answer",
     "an end before the head's",
+    "an exchange that moved",
     "an exchange that rested",
     "an exchange that rested on a shared connection",
     "an interim response that arrived",
+    "an upgrade",
     "an upstream closes after its answer",
     "an upstream closes an idle connection",
     "an upstream ends in the middle of a body",
@@ -54,6 +61,7 @@ const EVENTS: &[&str] = &[
     "an upstream sends GOAWAY",
     "an upstream stalls in the middle of a body",
     "fair weather",
+    "one that came back",
     "short memory",
     "trailers",
     // Of a request, and of its connection.
@@ -100,6 +108,29 @@ fn every_seed_ends_well() {
     println!("{seeds} seeds: {events}");
     if seeds >= SEEDS {
         events.check(EVENTS);
+    }
+}
+
+/// Each kind of exchange moves to another process at every byte, as in an upgrade.
+#[test]
+fn exchanges_move_at_every_byte() {
+    let setup = Setup::new();
+    for (kind, plan) in each_byte::KINDS {
+        for http2 in [false, true] {
+            let who = format!("{kind}, HTTP/2: {http2}");
+            let run = run_alone(&each_byte::scenario(http2, plan), &setup);
+            let Report { events, .. } = run.unwrap_or_else(|panic| {
+                eprintln!("{who} failed");
+                resume_unwind(panic)
+            });
+            println!("{who}: {events}");
+            assert_eq!(events.count("fair weather"), 1, "{who} is not answered: {events}");
+            // By HTTP/1.1 a WebSocket is a pair of sockets.
+            let is_pair = plan.switches && !http2;
+            let what = if is_pair { "a connection that moved" } else { "an exchange that moved" };
+            let moved = events.count(what);
+            assert!(moved >= each_byte::BODY_BYTES, "{who}: {events}");
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! program and without listeners, its steps, hellos, bytes that can be checked, and TLS ends.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
+pub mod leaving;
 pub mod stepper;
 pub mod stream;
 pub mod tls;
@@ -39,7 +40,12 @@ pub fn worker() -> Rc<Worker> {
 
 /// The same with other limits.
 pub fn worker_with(settings: Settings, memory_bytes: usize) -> Rc<Worker> {
-    let process = Process::new(Arc::new(Budget::new(memory_bytes, 0)));
+    worker_in(settings, &Arc::new(Budget::new(memory_bytes, 0)))
+}
+
+/// A worker of a process of its own, which counts its memory here.
+pub fn worker_in(settings: Settings, budget: &Arc<Budget>) -> Rc<Worker> {
+    let process = Process::new(budget.clone());
     // Not the first worker, which returns the memory of code that is not needed any more.
     Rc::new(Worker::new(1, settings, Arc::new(process), Arc::default()).unwrap())
 }

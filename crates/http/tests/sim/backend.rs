@@ -60,9 +60,15 @@ impl Backend {
                     one.close(Leave::Gone);
                 }
                 UpstreamAct::Close => {}
-                UpstreamAct::Read => one.read(bytes, true, requests),
+                UpstreamAct::Read => {
+                    one.read(bytes, true, requests);
+                    // What is unread keeps exchanges from resting.
+                    if !one.is_to_reset(requests) {
+                        one.read(1, false, requests);
+                    }
+                }
                 UpstreamAct::Answer => _ = one.answer(bytes, requests, events, rng),
-                UpstreamAct::Write => one.peer.write(2 * bytes),
+                UpstreamAct::Write => one.peer.write(bytes),
             }
         } else if let Some(two) = self.twos.get_mut(index - self.ones.len()) {
             match act {
@@ -73,7 +79,7 @@ impl Backend {
                 UpstreamAct::Close => {}
                 UpstreamAct::Read => two.read(bytes, requests, rng),
                 UpstreamAct::Answer => _ = two.answer(bytes, requests, events, rng),
-                UpstreamAct::Write => two.peer.write(2 * bytes),
+                UpstreamAct::Write => two.peer.write(bytes),
             }
         }
         self.forget_gone();

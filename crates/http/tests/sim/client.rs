@@ -2,10 +2,12 @@
 
 use fastrand::Rng;
 
+use super::edge::HOSTS;
 use super::events::Events;
 use super::http1_client::Http1Client;
 use super::http2_client::Http2Client;
 use super::peer::{Leave, Peer};
+use super::plan::Plan;
 use super::request::Request;
 
 pub enum Client {
@@ -28,11 +30,13 @@ impl Client {
         }
     }
 
-    pub fn can_begin(&self) -> bool {
-        match self {
-            Self::Http1(one) => one.can_begin(),
-            Self::Http2(two) => two.can_begin(),
-        }
+    /// Says if it can ask now. Only the first upstream speaks HTTP/1.1, as WebSockets do.
+    pub fn can_begin(&self, plan: &Plan) -> bool {
+        let (can_begin, host) = match self {
+            Self::Http1(one) => (one.can_begin(), one.host),
+            Self::Http2(two) => (two.can_begin(plan), two.host),
+        };
+        can_begin && (!plan.switches || host == HOSTS[0])
     }
 
     pub fn begin(&mut self, request: &mut Request, rng: &mut Rng) {

@@ -148,10 +148,10 @@ pub struct Edge {
 }
 
 impl Edge {
-    pub fn new(setup: &Setup, engine: &Rc<Worker>, log: Log) -> Rc<Self> {
+    pub fn new(setup: &Setup, engine: &Rc<Worker>, log: Log, has_removed: bool) -> Rc<Self> {
         let budget = &engine.process.budget;
         let compress = SharedDictionaries::start(&setup.configs[0], budget).unwrap();
-        let configuration = setup.shared(1, false, (&compress, engine));
+        let configuration = setup.shared(1, has_removed, (&compress, engine));
         let log = Rc::new(RefCell::new(log));
         let http = Http::new(configuration, engine.clone(), log.clone());
         Rc::new(Self {
@@ -159,7 +159,7 @@ impl Edge {
             log,
             compress,
             accepted: RefCell::default(),
-            has_removed: Cell::default(),
+            has_removed: Cell::new(has_removed),
             woken: Cell::default(),
             rested: Cell::default(),
             rested_shared: Cell::default(),
@@ -258,6 +258,14 @@ impl Program for Edge {
     fn pack_state(&self, decided: &Decided, state: &[u8], sockets: usize) -> Option<PackedBytes> {
         let pieces = &self.http.borrow().engine.pieces;
         decided.http2.then(|| eyelet_http::pack_state(state, sockets, pieces)).flatten()
+    }
+
+    fn reads_exchange(&self, decided: &Decided, exchange: &[u8]) -> bool {
+        !decided.http2 && eyelet_http::is_exchange(exchange)
+    }
+
+    fn ends_with_rule(&self, exchange: &[u8]) -> bool {
+        eyelet_http::has_switched(exchange)
     }
 
     fn task_bytes(&self, decided: &Decided) -> usize {

@@ -15,6 +15,11 @@ impl Events {
         *self.0.entry(event.to_owned()).or_default() += count;
     }
 
+    /// How often an event happened.
+    pub fn count(&self, event: &str) -> usize {
+        self.0.get(event).copied().unwrap_or(0)
+    }
+
     pub fn add(&mut self, other: &Self) {
         for (event, count) in &other.0 {
             self.add_many(event, *count);

@@ -7,6 +7,7 @@ use super::peer::{Leave, Peer};
 use super::plan::{Answer, Body, Fault, When};
 use super::reader::{Framing, Head, Part, Reader};
 use super::request::{Attempt, Request, index_of};
+use super::websocket;
 
 /// Heads that are none of HTTP/1.1's.
 const MALFORMED: [&str; 4] = [
@@ -20,6 +21,8 @@ pub struct Http1Backend {
     pub peer: Peer,
     reader: Reader,
     current: Option<Current>,
+    /// The key of a WebSocket.
+    key: Option<String>,
     /// It has closed, or says nothing more.
     is_over: bool,
 }
@@ -42,7 +45,7 @@ enum Step {
 
 impl Http1Backend {
     pub fn new(peer: Peer) -> Self {
-        Self { peer, reader: Reader::new(), current: None, is_over: false }
+        Self { peer, reader: Reader::new(), current: None, key: None, is_over: false }
     }
 
     pub fn is_idle(&self) -> bool {
@@ -88,9 +91,16 @@ impl Http1Backend {
         let is_again = request.attempts.iter().any(|attempt| !attempt.is_refused);
         assert!(!is_again || request.plan.is_harmless_twice(), "twice: {request:?}");
         request.attempts.push(Attempt::default());
-        self.reader.begin_body(head.framing().unwrap_or(Framing::Sized(0)));
+        self.key = head.value("sec-websocket-key").map(str::to_owned);
+        assert_eq!(self.key.is_some(), request.plan.switches, "{head:?}");
+        self.reader.begin_body(match request.plan.switches {
+            true => Framing::Frames,
+            false => head.framing().unwrap_or(Framing::Sized(0)),
+        });
         let step = Step::Interim(request.plan.answer.interim);
-        self.current = Some(Current { request: request.index, is_read: false, step });
+        // A WebSocket is answered at once, and ends once both sides have said all.
+        let is_read = request.plan.switches;
+        self.current = Some(Current { request: request.index, is_read, step });
     }
 
     /// Awaits the next request once this one is read and answered.
@@ -128,9 +138,12 @@ impl Http1Backend {
             }
             Step::Head => return self.say_head(&answer, requests, events, rng),
             Step::Body => {
-                let bytes = request.answer(max);
+                let bytes = request.answer(max.min(websocket::PAYLOAD_BYTES_MAX));
                 let (said, len) = (request.attempt().said, request.plan.answer_len());
                 let is_chunked = matches!(answer.body, Body::Chunked(_));
+                if request.plan.switches {
+                    return self.say_frame(&bytes, requests, events, rng);
+                }
                 if !bytes.is_empty() {
                     let size = format!("{:x}\r\n", bytes.len());
                     self.peer.say(if is_chunked { size.as_bytes() } else { b"" }, rng);
@@ -148,6 +161,28 @@ impl Http1Backend {
         true
     }
 
+    /// Says a frame of a WebSocket, or ends it once both sides have said all.
+    fn say_frame(
+        &mut self,
+        bytes: &[u8],
+        requests: &mut [Request],
+        events: &mut Events,
+        rng: &mut Rng,
+    ) -> bool {
+        let Some(current) = &self.current else { return false };
+        let request = &mut requests[current.request];
+        if !bytes.is_empty() {
+            self.peer.say(&websocket::frame(bytes, false), rng);
+            return true;
+        }
+        let is_whole = request.attempt().heard == request.plan.upload.len();
+        if is_whole || request.plan.answer.fault != Fault::None {
+            let answer = request.plan.answer;
+            self.end_answer(&answer, requests, events, rng);
+        }
+        false
+    }
+
     /// Says the head of an answer, or what a faulty upstream says instead.
     fn say_head(
         &mut self,
@@ -161,9 +196,10 @@ impl Http1Backend {
         let framing = match answer.body {
             Body::Sized(len) => format!("Content-Length: {len}\r\n"),
             Body::Chunked(_) => "Transfer-Encoding: chunked\r\n".to_owned(),
-            Body::None | Body::UntilClose(_) => String::new(),
+            Body::UntilClose(_) => self.key.as_deref().map(websocket::answers).unwrap_or_default(),
+            Body::None => String::new(),
         };
-        let close = if answer.closes { "Connection: close\r\n" } else { "" };
+        let close = if answer.closes && self.key.is_none() { "Connection: close\r\n" } else { "" };
         let head = format!(
             "HTTP/1.1 {} Status\r\nX-Id: {}\r\n{framing}{close}\r\n",
             answer.status, request.index
@@ -235,7 +271,11 @@ impl Http1Backend {
         }
         request.attempt().is_answered = true;
         current.step = Step::Done;
-        if answer.closes {
+        if request.plan.switches {
+            events.note("a WebSocket");
+            request.attempt().is_whole = true;
+        }
+        if answer.closes || request.plan.switches {
             events.note("an upstream closes after its answer");
             self.close(Leave::Orderly);
         }

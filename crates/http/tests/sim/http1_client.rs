@@ -9,13 +9,14 @@ use super::peer::Peer;
 use super::plan::Body;
 use super::reader::{Framing, Head, Part, Reader};
 use super::request::{Request, path};
+use super::websocket;
 
 /// Requests that a client sends before the first is answered.
 const AHEAD_MAX: usize = 3;
 
 pub struct Http1Client {
     pub peer: Peer,
-    host: &'static str,
+    pub host: &'static str,
     reader: Reader,
     /// Requests without a whole response, in their order.
     waiting: VecDeque<usize>,
@@ -25,6 +26,7 @@ pub struct Http1Client {
     is_last: bool,
     /// The response that comes, or came, is the last one.
     is_closing: bool,
+    has_switched: bool,
 }
 
 impl Http1Client {
@@ -37,6 +39,7 @@ impl Http1Client {
             saying: None,
             is_last: false,
             is_closing: false,
+            has_switched: false,
         }
     }
 
@@ -50,7 +53,8 @@ impl Http1Client {
         let framing = match plan.upload {
             Body::Sized(len) => format!("Content-Length: {len}\r\n"),
             Body::Chunked(_) => "Transfer-Encoding: chunked\r\n".to_owned(),
-            Body::None | Body::UntilClose(_) => String::new(),
+            Body::UntilClose(_) => websocket::ASKS.to_owned(),
+            Body::None => String::new(),
         };
         let expect = if plan.expects { "Expect: 100-continue\r\n" } else { "" };
         let close = if plan.closes { "Connection: close\r\n" } else { "" };
@@ -59,10 +63,12 @@ impl Http1Client {
             format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{framing}{expect}{close}\r\n");
         self.peer.say(head.as_bytes(), rng);
         request.is_begun = true;
-        self.is_last |= plan.closes;
+        self.is_last |= plan.closes || plan.switches;
         self.waiting.push_back(request.index);
         match plan.upload {
             Body::None => request.is_whole = true,
+            // It waits for 101, whatever happens.
+            Body::UntilClose(_) => {}
             _ => self.saying = Some((request.index, plan.expects)),
         }
     }
@@ -74,9 +80,10 @@ impl Http1Client {
             return;
         }
         let request = &mut requests[index];
-        let bytes = request.say(max);
+        let bytes = request.say(max.min(websocket::PAYLOAD_BYTES_MAX));
         let is_chunked = matches!(request.plan.upload, Body::Chunked(_));
         match is_chunked {
+            _ if request.plan.switches => self.peer.say(&websocket::frame(&bytes, true), rng),
             true if !bytes.is_empty() => {
                 self.peer.say(format!("{:x}\r\n", bytes.len()).as_bytes(), rng);
                 self.peer.say(&bytes, rng);
@@ -113,6 +120,9 @@ impl Http1Client {
             }
         }
         if self.peer.is_over() {
+            if let (true, Some(index)) = (self.has_switched, self.waiting.front()) {
+                requests[*index].hear_end_of_websocket();
+            }
             self.leave_waiting(requests);
         }
     }
@@ -124,6 +134,11 @@ impl Http1Client {
             if let (100, Some((index, waits))) = (status, &mut self.saying) {
                 *waits &= *index != request.index;
             }
+            return;
+        }
+        if status == 101 {
+            self.reader.begin_body(Framing::Frames);
+            (self.has_switched, self.saying) = (true, Some((request.index, false)));
             return;
         }
         let is_empty = request.plan.method == "HEAD" || matches!(status, 204 | 304);

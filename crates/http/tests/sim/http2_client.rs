@@ -4,22 +4,28 @@
 use std::collections::BTreeMap;
 
 use eyelet_h2::hpack::HeaderField;
-use eyelet_h2::{ErrorCode, H2Connection, H2Event, H2Limits, H2Received, RequestKind};
+use eyelet_h2::{
+    ErrorCode, H2Connection, H2Event, H2Limits, H2Received, PeerSettings, RequestKind,
+};
 use fastrand::Rng;
 
 use super::peer::Peer;
-use super::plan::Body;
+use super::plan::{Body, Plan};
+use super::reader::{Part, Reader};
 use super::request::{Request, path};
+use super::websocket;
 
 pub struct Http2Client {
     pub peer: Peer,
-    host: &'static str,
+    pub host: &'static str,
     connection: H2Connection,
     input: Vec<u8>,
     /// Frames that are not sealed yet.
     frames: Vec<u8>,
     /// Streams that have not ended, and their requests.
     streams: BTreeMap<u32, usize>,
+    /// What is heard on those that are WebSockets.
+    readers: BTreeMap<u32, Reader>,
     /// Bytes of bodies that are not released.
     held: Vec<(u32, u32)>,
     has_failed: bool,
@@ -79,6 +85,7 @@ impl Http2Client {
             input: Vec::new(),
             frames,
             streams: BTreeMap::new(),
+            readers: BTreeMap::new(),
             held: Vec::new(),
             has_failed: false,
             pongs: 0,
@@ -92,19 +99,27 @@ impl Http2Client {
         }
     }
 
-    pub fn can_begin(&self) -> bool {
-        !self.peer.is_finished() && !self.peer.is_over() && self.connection.can_open()
+    pub fn can_begin(&self, plan: &Plan) -> bool {
+        let takes = |settings: &PeerSettings| settings.connect_protocol;
+        let may_switch = || self.connection.peer_settings().is_some_and(takes);
+        let may_speak = !self.peer.is_finished() && !self.peer.is_over();
+        may_speak && self.connection.can_open() && (!plan.switches || may_switch())
     }
 
     pub fn begin(&mut self, request: &mut Request, rng: &mut Rng) {
         let plan = &request.plan;
         let (path, len) = (path(request.index), plan.upload.len().to_string());
+        let method = if plan.switches { "CONNECT" } else { plan.method };
         let mut fields = vec![
-            (":method", plan.method),
+            (":method", method),
             (":scheme", "https"),
             (":authority", self.host),
             (":path", &path),
         ];
+        if plan.switches {
+            fields.push((":protocol", "websocket"));
+            fields.push(("sec-websocket-version", "13"));
+        }
         if let Body::Sized(_) = plan.upload {
             fields.push(("content-length", &len));
         }
@@ -113,7 +128,11 @@ impl Http2Client {
         }
         let fields =
             fields.iter().map(|(name, value)| HeaderField::new(name.as_bytes(), value.as_bytes()));
-        let kind = if plan.method == "HEAD" { RequestKind::Head } else { RequestKind::Other };
+        let kind = match plan.method {
+            _ if plan.switches => RequestKind::Connect,
+            "HEAD" => RequestKind::Head,
+            _ => RequestKind::Other,
+        };
         let is_last = plan.upload == Body::None;
         let stream = self.connection.request(fields, kind, is_last, &mut self.frames).unwrap();
         self.streams.insert(stream, request.index);
@@ -126,10 +145,17 @@ impl Http2Client {
         if self.peer.is_finished() || self.peer.is_over() || self.has_failed {
             return;
         }
-        let saying = self.streams.iter().filter(|(_, index)| !requests[**index].is_whole);
+        let may_say = |request: &Request| {
+            // The upstream has to switch first.
+            !request.is_whole && (!request.plan.switches || request.response.status == Some(200))
+        };
+        let saying = self.streams.iter().filter(|(_, index)| may_say(&requests[**index]));
         let saying: Vec<(u32, usize)> = saying.map(|(stream, index)| (*stream, *index)).collect();
         let Some((stream, index)) = rng.choice(saying) else { return };
         let request = &mut requests[index];
+        if request.plan.switches {
+            return self.say_frame(stream, max, request, rng);
+        }
         let room = self.connection.room(stream).min(max);
         let bytes = request.say(room);
         let is_last = request.said == request.plan.upload.len();
@@ -143,6 +169,20 @@ impl Http2Client {
         if is_last && request.response.is_whole {
             self.streams.remove(&stream);
         }
+        self.flush(rng);
+    }
+
+    /// Says a frame of a WebSocket, whose stream it keeps open.
+    fn say_frame(&mut self, stream: u32, max: usize, request: &mut Request, rng: &mut Rng) {
+        let room = self.connection.room(stream).saturating_sub(websocket::HEAD_BYTES_MAX);
+        let bytes = request.say(room.min(max).min(websocket::PAYLOAD_BYTES_MAX));
+        if !bytes.is_empty() {
+            let frame = websocket::frame(&bytes, true);
+            let head = self.connection.data(stream, frame.len(), false).unwrap();
+            self.frames.extend_from_slice(&head);
+            self.frames.extend_from_slice(&frame);
+        }
+        request.is_whole = request.said == request.plan.upload.len();
         self.flush(rng);
     }
 
@@ -198,6 +238,7 @@ impl Http2Client {
             self.flush(rng);
             let Some(heard) = heard else { break };
             self.take(heard, requests);
+            self.flush(rng);
         }
         if self.peer.is_over() {
             self.streams.values().for_each(|index| requests[*index].is_unserved = true);
@@ -209,14 +250,26 @@ impl Http2Client {
         match heard {
             Heard::Head { stream, status, of, is_last } => {
                 let Some(index) = self.streams.get(&stream) else { return };
-                let is_final = requests[*index].hear_head(status, of.as_deref());
+                let request = &mut requests[*index];
+                let is_final = request.hear_head(status, of.as_deref());
+                if request.plan.switches && status == 200 {
+                    self.readers.insert(stream, Reader::of_frames());
+                }
                 assert!(is_final || !is_last);
                 self.end(stream, is_last.then_some(0), requests);
             }
             Heard::Data { stream, data, is_last } => {
                 self.held.push((stream, data.len() as u32));
                 let Some(index) = self.streams.get(&stream) else { return };
-                requests[*index].hear_data(&data);
+                match self.readers.get_mut(&stream) {
+                    None => requests[*index].hear_data(&data),
+                    Some(reader) => {
+                        reader.push(&data);
+                        while let Some(Part::Data(data)) = reader.next() {
+                            requests[*index].hear_data(&data);
+                        }
+                    }
+                }
                 self.end(stream, is_last.then_some(0), requests);
             }
             Heard::End { stream, trailers } => self.end(stream, Some(trailers), requests),
@@ -239,6 +292,14 @@ impl Http2Client {
     /// A response ends. Its stream does not if the request is still to be said.
     fn end(&mut self, stream: u32, trailers: Option<usize>, requests: &mut [Request]) {
         let (Some(trailers), Some(index)) = (trailers, self.streams.get(&stream)) else { return };
+        if self.readers.remove(&stream).is_some() {
+            requests[*index].hear_end_of_websocket();
+            // What it has not said yet, nobody would hear.
+            let head = self.connection.data(stream, 0, true).unwrap();
+            self.frames.extend_from_slice(&head);
+            self.streams.remove(&stream);
+            return;
+        }
         requests[*index].hear_end(trailers);
         if requests[*index].is_whole {
             self.streams.remove(&stream);

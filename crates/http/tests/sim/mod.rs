@@ -10,6 +10,7 @@
 
 mod backend;
 mod client;
+pub mod each_byte;
 pub mod edge;
 pub mod events;
 mod http1_backend;
@@ -18,8 +19,10 @@ mod http2_backend;
 mod http2_client;
 mod peer;
 pub mod plan;
+mod process;
 mod reader;
 mod request;
 pub mod run;
 pub mod scenario;
 mod verdict;
+mod websocket;

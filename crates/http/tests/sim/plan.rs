@@ -46,6 +46,7 @@ pub struct Weather {
     /// A reload removes the rule.
     pub removes: bool,
     pub drains: bool,
+    pub upgrades: bool,
     pub bulk: bool,
 }
 
@@ -61,6 +62,7 @@ impl Weather {
             reloads,
             removes: reloads && choices.one_in(4),
             drains: choices.one_in(8),
+            upgrades: choices.one_in(2),
             bulk: choices.one_in(4),
         }
     }
@@ -132,6 +134,8 @@ pub struct Answer {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
+    /// It switches to a WebSocket: both bodies are the payloads of frames.
+    pub switches: bool,
     pub method: &'static str,
     pub upload: Body,
     pub expects: bool,
@@ -150,12 +154,33 @@ impl Plan {
         };
         let answer = Answer::new(choices, weather, (method, upload));
         let expects = upload != Body::None && choices.one_in(4);
-        Self { method, upload, expects, closes: choices.one_in(20), answer }
+        let closes = choices.one_in(20);
+        let plan = Self { switches: false, method, upload, expects, closes, answer };
+        if choices.one_in(6) { plan.switching(len(choices, weather)) } else { plan }
+    }
+
+    /// A WebSocket with so many bytes upwards, and the faults of this plan that it can have.
+    fn switching(self, upload: usize) -> Self {
+        let down = Body::UntilClose(self.answer.body.len());
+        let fault = match self.answer.fault {
+            Fault::Cut(at) => Fault::Stall(at),
+            fault => fault,
+        };
+        let answer =
+            Answer { status: 101, body: down, when: When::AfterRequest, fault, ..self.answer };
+        let upload = Body::UntilClose(upload);
+        let (method, expects) = ("GET", false);
+        Self { switches: true, method, upload, expects, closes: false, answer }
     }
 
     /// Bytes of the response's body.
     pub fn answer_len(&self) -> usize {
         if self.method == "HEAD" { 0 } else { self.answer.body.len() }
+    }
+
+    /// Says if a response by this status is the upstream's. A WebSocket by HTTP/2 has another.
+    pub fn is_status(&self, status: u16) -> bool {
+        status == self.answer.status || self.switches && status == 200
     }
 
     /// Says if asking twice does no harm (RFC 9110 section 9.2.2).

@@ -1,5 +1,7 @@
 //! Reads HTTP/1.1 messages as they come. It shares no code with the reader that is tested.
 
+use super::websocket;
+
 /// The head of a message.
 #[derive(Debug)]
 pub struct Head {
@@ -45,6 +47,8 @@ impl Head {
 pub enum Framing {
     Sized(usize),
     Chunked,
+    /// The frames of a WebSocket, until its stream ends.
+    Frames,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +59,10 @@ enum State {
     Chunk(usize),
     ChunkEnd,
     Trailers,
+    FrameHead,
+    Frame(usize),
+    /// A frame that closes: nothing counts behind its head.
+    Closed,
 }
 
 /// A part of a message.
@@ -87,7 +95,13 @@ impl Reader {
         self.state = match framing {
             Framing::Sized(len) => State::Sized(len),
             Framing::Chunked => State::ChunkSize,
+            Framing::Frames => State::FrameHead,
         };
+    }
+
+    /// A reader of the frames of a WebSocket.
+    pub fn of_frames() -> Self {
+        Self { state: State::FrameHead, ..Self::new() }
     }
 
     /// Says if a message has begun and not ended.
@@ -135,6 +149,18 @@ impl Reader {
                     assert_eq!(self.line("\r\n")?, "\r\n", "a chunk is longer than its size");
                     self.state = State::ChunkSize;
                 }
+                State::FrameHead => {
+                    let (head, len, is_last) = websocket::read_head(&self.input)?;
+                    self.take(head);
+                    self.state = if is_last { State::Closed } else { State::Frame(len) };
+                }
+                State::Frame(0) => self.state = State::FrameHead,
+                State::Frame(left) => {
+                    let data = self.data(left)?;
+                    self.state = State::Frame(left - data.len());
+                    return Some(Part::Data(data));
+                }
+                State::Closed => return None,
                 State::Trailers => match &*self.line("\r\n")? {
                     "\r\n" => {
                         self.state = State::Head;

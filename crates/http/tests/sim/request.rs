@@ -108,7 +108,7 @@ impl Request {
     pub fn hear_head(&mut self, status: u16, of: Option<&str>) -> bool {
         assert!(self.response.status.is_none(), "two heads: {self:?}");
         assert!(of.is_none_or(|of| of == self.index.to_string()), "head of {of:?}: {self:?}");
-        if status < 200 {
+        if status < 200 && !self.plan.is_status(status) {
             self.response.interim += 1;
             let sent = self.attempts.iter().map(|attempt| attempt.interim).sum::<usize>();
             // The edge itself may say 100.
@@ -118,7 +118,7 @@ impl Request {
         self.response.status = Some(status);
         self.response.by_upstream = of.is_some();
         if of.is_some() {
-            assert_eq!(status, self.plan.answer.status, "{self:?}");
+            assert!(self.plan.is_status(status), "{self:?}");
             assert!(self.attempts.iter().any(|attempt| attempt.has_head), "{self:?}");
         } else {
             assert!(status >= 400, "a page of the edge: {self:?}");
@@ -153,6 +153,11 @@ impl Request {
         let is_said = is_sized || self.attempts.iter().any(|attempt| attempt.is_answered);
         assert!(is_said, "an end that nobody has said: {self:?}");
         assert_eq!(self.response.body, self.plan.answer_len(), "lost: {self:?}");
+    }
+
+    /// The stream of a WebSocket's upstream ends, which says nothing of what it has lost.
+    pub fn hear_end_of_websocket(&mut self) {
+        self.response.is_whole |= self.response.body == self.plan.answer_len();
     }
 
     /// An upstream hears a part of the body.

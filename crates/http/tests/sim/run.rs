@@ -2,32 +2,36 @@
 //! configuration changes, and at the end nothing is left over.
 
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use eyelet_downstream::clock::testing::set_ms;
 use eyelet_engine::table::timer_wheel::TICK_MS;
-use eyelet_engine::testing::stepper::{Stepper, check_budget, check_worker};
-use eyelet_engine::testing::{SETTINGS, tls, worker_with};
-use eyelet_memory::budget::{Account, CountedBuffer};
+use eyelet_engine::testing::stepper::check_budget;
+use eyelet_engine::testing::tls;
+use eyelet_memory::budget::{Account, Budget};
 use eyelet_sys::socket;
-use eyelet_telemetry::log::Log;
 use fastrand::Rng;
 
 use super::backend::Backend;
 use super::client::Client;
-use super::edge::{Accepted, Edge, HOSTS, Setup};
+use super::edge::{Accepted, HOSTS, Setup};
 use super::events::Events;
 use super::http1_client::Http1Client;
 use super::http2_client::Http2Client;
 use super::peer::Peer;
 use super::plan::Weather;
+use super::process::Process;
 use super::request::{Heard, Request};
-use super::scenario::{Scenario, Step, UpstreamAct};
+use super::scenario::{Scenario, Step, UpgradeAct, UpstreamAct};
 use super::verdict::{self, Line};
 
 /// The budget gets 5/8 of this.
 const MEMORY_BYTES: usize = 64 << 20;
 const REQUESTS_MAX: usize = 12;
+/// Most processes at a time.
+const PROCESSES_MAX: usize = 3;
+/// So often a process dies before it has taken what was sent to it.
+const FAILS_ONE_IN: u8 = 16;
 /// Most polls of each task between two iterations of the event loop.
 const POLLS_MAX: usize = 8;
 /// Rounds in which all peers write and read; after them all must be answered that can be.
@@ -55,12 +59,8 @@ fn run(scenario: &Scenario, setup: &Setup) -> Report {
     let tasks = tokio::task::LocalSet::new();
     let mut simulation = Simulation::new(scenario, setup);
     let report = tasks.block_on(&runtime, simulation.run(&scenario.steps));
-    let worker = simulation.stepper.into_worker();
-    assert_eq!(Rc::strong_count(&worker), 1, "a task stays");
     drop(tasks);
-    let budget = worker.process.budget.clone();
-    check_worker(worker);
-    check_budget(&budget);
+    check_budget(&simulation.budget);
     report
 }
 
@@ -68,13 +68,17 @@ struct Simulation<'a> {
     setup: &'a Setup,
     rng: Rng,
     weather: Weather,
-    stepper: Stepper,
-    /// Taken at the end.
-    edge: Option<Rc<Edge>>,
-    lines: Box<dyn Iterator<Item = CountedBuffer>>,
+    /// Of all processes.
+    budget: Arc<Budget>,
+    /// The last one accepts, and gets what the others have. At the end there is none.
+    processes: Vec<Process>,
+    /// The access lines of processes that have ended.
+    lines: String,
     backend: Backend,
     clients: Vec<Client>,
     requests: Vec<Request>,
+    /// An earlier process ends HTTP/2 connections, and HTTP/1.1 after a response.
+    has_retired: bool,
     now_ms: u64,
     /// Bytes that the simulation holds, so that memory is short.
     held: usize,
@@ -84,20 +88,18 @@ struct Simulation<'a> {
 impl<'a> Simulation<'a> {
     fn new(scenario: &Scenario, setup: &'a Setup) -> Self {
         set_ms(0);
-        let worker = worker_with(SETTINGS, MEMORY_BYTES);
-        let (log, batches) = Log::captured(&worker.process.budget);
-        let edge = Edge::new(setup, &worker, log);
-        worker.serve(&edge);
+        let budget = Arc::new(Budget::new(MEMORY_BYTES, 0));
         Self {
             setup,
             rng: Rng::with_seed(scenario.seed),
             weather: scenario.weather,
-            stepper: Stepper::new(worker),
-            edge: Some(edge),
-            lines: Box::new(batches),
+            processes: vec![Process::new(setup, &budget, false)],
+            budget,
+            lines: String::new(),
             backend: Backend::new(setup.sockets().each_ref().map(|path| &**path)),
             clients: Vec::new(),
             requests: Vec::new(),
+            has_retired: false,
             now_ms: 0,
             held: 0,
             report: Report::default(),
@@ -129,6 +131,8 @@ impl<'a> Simulation<'a> {
             Step::Reload { removes } if self.weather.reloads => self.reload(removes),
             Step::Press { .. } | Step::Reload { .. } => {}
             Step::Iterate { polls } => self.iterate(polls).await,
+            Step::Upgrade(act) if self.weather.upgrades => self.upgrade(act).await,
+            Step::Upgrade(_) => {}
             Step::Upstream { act: UpstreamAct::Close, .. } if !self.weather.idle_closes => {}
             Step::Upstream { connection, act, bytes } => {
                 let Self { backend, requests, report, rng, .. } = self;
@@ -153,7 +157,9 @@ impl<'a> Simulation<'a> {
         let Self { rng, weather, requests, report, clients, .. } = self;
         let client = &mut clients[index];
         match step {
-            Step::Begin { plan, .. } if client.can_begin() && requests.len() < REQUESTS_MAX => {
+            Step::Begin { plan, .. }
+                if client.can_begin(&plan) && requests.len() < REQUESTS_MAX =>
+            {
                 let mut request = Request::new(requests.len(), index, plan);
                 client.begin(&mut request, rng);
                 requests.push(request);
@@ -169,11 +175,42 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// One iteration of the event loop, and the tasks that it has woken.
+    /// One iteration of each event loop, and the tasks that it has woken. What is parked then
+    /// moves.
     async fn iterate(&mut self, polls: usize) {
-        self.stepper.iterate();
-        for _ in 0..polls {
-            tokio::task::yield_now().await;
+        for process in &mut self.processes {
+            process.stepper.iterate();
+            for _ in 0..polls {
+                tokio::task::yield_now().await;
+            }
+        }
+        let Some((newest, earlier)) = self.processes.split_last() else { return };
+        for process in earlier {
+            let fails = self.rng.u8(..FAILS_ONE_IN) == 0;
+            process.move_to(newest, fails, &mut self.report.events);
+        }
+    }
+
+    async fn upgrade(&mut self, act: UpgradeAct) {
+        let events = &mut self.report.events;
+        let Some((newest, earlier)) = self.processes.split_last_mut() else { return };
+        match act {
+            UpgradeAct::Begin if earlier.len() + 1 < PROCESSES_MAX => {
+                events.note("an upgrade");
+                let new = Process::new(self.setup, &self.budget, newest.edge.has_removed.get());
+                newest.stepper.leave();
+                self.processes.push(new);
+            }
+            // The oldest one has to be over.
+            UpgradeAct::Begin if earlier[0].is_empty() => {
+                self.lines += &self.processes.remove(0).end(events).await;
+            }
+            UpgradeAct::Begin => {}
+            UpgradeAct::Settle => earlier.iter_mut().for_each(Process::settle),
+            UpgradeAct::Retire => {
+                self.has_retired |= !earlier.is_empty();
+                earlier.iter().for_each(|process| process.retire(events));
+            }
         }
     }
 
@@ -185,12 +222,14 @@ impl<'a> Simulation<'a> {
     fn tick(&mut self, ticks: u64) {
         self.now_ms += ticks * TICK_MS;
         set_ms(self.now_ms);
-        self.stepper.tick(ticks);
+        for process in &mut self.processes {
+            process.stepper.tick(ticks);
+        }
     }
 
     /// A client connects.
     fn open(&mut self, http2: bool, rule: usize) {
-        let Some(edge) = &self.edge else { return };
+        let Some(Process { edge, stepper, .. }) = self.processes.last_mut() else { return };
         if edge.has_removed.get() {
             // Without its rule the connection would not come so far.
             edge.reload(self.setup, false);
@@ -210,20 +249,19 @@ impl<'a> Simulation<'a> {
                 &mut self.rng,
             ))),
         });
-        self.stepper.open(edge_side, SocketAddr::from(([192, 0, 2, 1], port)));
+        stepper.open(edge_side, SocketAddr::from(([192, 0, 2, 1], port)));
     }
 
     fn hold(&mut self, bytes: usize) {
-        let budget = &self.stepper.worker.process.budget;
-        budget.give(Account::Http, std::mem::replace(&mut self.held, bytes));
-        budget.take(Account::Http, bytes);
+        self.budget.give(Account::Http, std::mem::replace(&mut self.held, bytes));
+        self.budget.take(Account::Http, bytes);
     }
 
     fn reload(&mut self, removes: bool) {
         let removes = removes && self.weather.removes;
         self.report.events.note(if removes { "a reload without the rule" } else { "a reload" });
-        if let Some(edge) = &self.edge {
-            edge.reload(self.setup, removes);
+        if let Some(process) = self.processes.last() {
+            process.edge.reload(self.setup, removes);
         }
     }
 
@@ -233,7 +271,7 @@ impl<'a> Simulation<'a> {
         self.hold(0);
         if self.weather.drains {
             self.report.events.note("a drain");
-            self.stepper.drain();
+            self.processes.iter().for_each(|process| process.stepper.drain());
         }
         for _ in 0..ROUNDS_MAX {
             let Self { clients, requests, backend, report, rng, .. } = self;
@@ -259,9 +297,9 @@ impl<'a> Simulation<'a> {
     /// Ends what is left by deadlines, or cuts it. Clients close their sockets.
     async fn end(&mut self) {
         if self.rng.bool() {
-            self.stepper.drain();
+            self.processes.iter().for_each(|process| process.stepper.drain());
             self.step().await;
-            self.stepper.cut();
+            self.processes.iter().for_each(|process| process.stepper.cut());
         }
         for _ in 0..8 {
             let Self { clients, requests, backend, report, rng, .. } = self;
@@ -280,32 +318,22 @@ impl<'a> Simulation<'a> {
             self.step().await;
             self.tick(LONG_TICKS / 8);
         }
-        let Some(edge) = self.edge.take() else { return };
-        self.report.events.add_many("a connection that woke", edge.woken.get());
-        self.report.events.add_many("an exchange that rested", edge.rested.get());
-        let shared = edge.rested_shared.get();
-        self.report.events.add_many("an exchange that rested on a shared connection", shared);
-        edge.http.borrow().pool.close();
-        let budget = self.stepper.worker.process.budget.clone();
-        drop(edge);
-        for _ in 0..4 {
-            eyelet_http::forget_unused(&budget);
-            self.step().await;
+        for process in std::mem::take(&mut self.processes) {
+            self.lines += &process.end(&mut self.report.events).await;
         }
     }
 
     /// Each request is judged.
     fn conclude(&mut self) {
-        let Self { clients, requests, weather, report, lines, .. } = self;
-        let text: Vec<u8> = lines.flat_map(|batch| batch.to_vec()).collect();
-        let text = String::from_utf8(text).expect("lines are text");
-        report.lines = text.lines().map(Line::read).collect();
+        let Self { clients, requests, weather, report, lines, has_retired, .. } = self;
+        report.lines = lines.lines().map(Line::read).collect();
         // Two streams that end at once write theirs in any order: a part of what wakes their tasks
         // is tokio's own clock.
         report.lines.sort_by_key(|line| (line.connection, line.request));
+        let is_fair = weather.is_fair() && !*has_retired;
         verdict::check_lines(clients.len(), requests, &report.lines);
         for request in &*requests {
-            verdict::check(request, weather.is_fair(), requests, &report.lines);
+            verdict::check(request, is_fair, requests, &report.lines);
             let is_http2 = clients[request.connection].is_http2();
             verdict::note(request, is_http2, weather, &mut report.events);
             report.heard.push(request.response.clone());

@@ -34,7 +34,9 @@ pub enum Step {
     Reload {
         removes: bool,
     },
-    /// One iteration of the event loop, and so many polls of each task.
+    /// The process is replaced by another one.
+    Upgrade(UpgradeAct),
+    /// One iteration of each event loop, and so many polls of each task.
     Iterate {
         polls: usize,
     },
@@ -72,6 +74,17 @@ pub enum Step {
     },
 }
 
+/// The steps of an upgrade.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpgradeAct {
+    /// Another process begins, and gets what is parked.
+    Begin,
+    /// It serves for good.
+    Settle,
+    /// What has not moved begins nothing new.
+    Retire,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpstreamAct {
     /// It closes if it rests.
@@ -102,7 +115,10 @@ impl Step {
     pub fn of((kind, who, amount): (u8, u8, u16), plan: impl FnOnce() -> Plan) -> Self {
         let (client, connection) = (who, who);
         let upstream = |act| {
-            let bytes = 1 + usize::from(amount) % 20_000;
+            let bytes = match act {
+                UpstreamAct::Write => 2 + 2 * (usize::from(amount) % 20_000),
+                _ => 1 + usize::from(amount) % 20_000,
+            };
             Self::Upstream { connection, act, bytes }
         };
         match kind {
@@ -113,7 +129,12 @@ impl Step {
                 but: if who % 4 == 2 { usize::from(amount) << 5 } else { 0 },
             },
             28..=30 => Self::Reload { removes: who % 2 == 0 },
-            31..=91 => Self::Iterate { polls: 1 + usize::from(who % 8) },
+            31..=36 => Self::Upgrade(match who % 4 {
+                0 | 1 => UpgradeAct::Begin,
+                2 => UpgradeAct::Settle,
+                _ => UpgradeAct::Retire,
+            }),
+            37..=91 => Self::Iterate { polls: 1 + usize::from(who % 8) },
             92..=117 => Self::Begin { client, plan: plan() },
             118..=135 => {
                 let bytes = 1 + usize::from(amount / 2) % 20_000;

@@ -73,7 +73,9 @@ pub fn check(request: &Request, is_fair: bool, requests: &[Request], lines: &[Li
         if heard.status.is_some() || !request.is_left && !request.is_unserved {
             assert_eq!(heard.status, line.status, "{}", who());
         }
-        if line.is_whole() && !request.is_left {
+        // That of a WebSocket by HTTP/1.1 is about its handshake.
+        let is_whole = line.is_whole() && !request.plan.switches;
+        if is_whole && !request.is_left {
             assert!(heard.is_whole && heard.by_upstream, "not whole: {}", who());
             assert_eq!(heard.body, line.bytes_sent, "{}", who());
         }
@@ -112,6 +114,9 @@ pub fn note(request: &Request, is_http2: bool, weather: &Weather, events: &mut E
     when(heard.trailers > 0, "trailers");
     when(request.plan.method == "HEAD" && heard.is_whole, "HEAD");
     when(request.plan.expects && heard.is_whole, "Expect");
+    let is_websocket = request.plan.switches && heard.is_whole;
+    when(is_websocket && is_http2, "a whole WebSocket by HTTP/2");
+    when(is_websocket && !is_http2, "a whole WebSocket by HTTP/1.1");
     when(weather.is_fair() && heard.is_whole, "fair weather");
     if let Some(status) = heard.status.filter(|_| !heard.by_upstream) {
         events.note(&format!("a page of the edge: {status}"));

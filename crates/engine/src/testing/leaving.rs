@@ -1,0 +1,75 @@
+//! A worker leaves, as in an upgrade: what is parked goes to the worker of another process, as
+//! bytes and sockets.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use super::stepper::Stepper;
+use crate::departure::{BATCH_DESCRIPTORS_MAX, ConnectionBatch};
+use crate::moving::batch::{self, Detachment, RefusalReason, SearchResult};
+use crate::moving::handover::Detached;
+use crate::moving::staying::Staying;
+use crate::shedding::retired;
+use crate::worker::Worker;
+
+/// Longer than any search.
+const SEARCH_TIME: Duration = Duration::from_secs(600);
+
+/// What became of a batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Moved {
+    pub connections: usize,
+    /// Of them, those with an exchange or streams that rest.
+    pub with_exchange: usize,
+    /// Connections that came back.
+    pub back: usize,
+    /// Why the first of them was refused.
+    pub why: Option<RefusalReason>,
+}
+
+impl Stepper {
+    /// Its process is being replaced: what is active rests as soon as it can.
+    pub fn leave(&self) {
+        self.worker.moving.is_leaving.set(true);
+        self.worker.moving.is_awaited.set(true);
+        batch::wake_active(&self.worker);
+    }
+
+    /// The other process serves for good, and waits for nothing any more.
+    pub fn settle(&self) {
+        self.worker.moving.is_awaited.set(false);
+    }
+
+    /// What has not moved begins nothing new.
+    pub fn retire(&self) {
+        retired::begin(&self.worker);
+    }
+
+    /// Moves what is parked, as far as one message takes it, into the worker of another process.
+    /// With `fails` that process dies before the commit, and all of it comes back.
+    pub fn move_parked(&self, to: &Rc<Worker>, fails: bool) -> Moved {
+        let (end, slots) = (Instant::now() + SEARCH_TIME, self.worker.table.borrow().slots());
+        let staying = Staying::new();
+        let found = batch::next(&self.worker, BATCH_DESCRIPTORS_MAX, slots, end, &staying);
+        let SearchResult::Batch(Detachment { connections, batch }) = found else {
+            return Moved::default();
+        };
+        let copies = batch.sockets.iter().map(|socket| socket.try_clone().unwrap()).collect();
+        let arriving = ConnectionBatch { states: batch.states.clone(), sockets: copies };
+        drop(batch);
+        let (read, taken) = batch::admit(to, arriving, true).unwrap();
+        if fails {
+            drop(taken);
+            let back = batch::put_back(&self.worker, connections).len();
+            return Moved { back, ..Moved::default() };
+        }
+        let has_exchange =
+            |detached: &&Detached| detached.exchange().is_some() || detached.further_count() > 0;
+        let with_exchange = taken.iter().filter(has_exchange).count();
+        let sent = connections.into_iter().enumerate();
+        let back: Vec<_> = sent.filter(|(nth, _)| read.refused.contains(nth)).collect();
+        batch::put_back(to, taken);
+        let back = batch::put_back(&self.worker, back.into_iter().map(|(_, one)| one)).len();
+        Moved { connections: read.taken, with_exchange, back, why: read.why }
+    }
+}
