@@ -26,6 +26,7 @@ const EVENTS: &[&str] = &[
     "a client ends its stream before it has read all",
     "a client ends without close_notify",
     "a client resets a stream",
+    "a coded response",
     "a connection that moved",
     "a connection that woke",
     "a drain",

@@ -12,15 +12,18 @@ use super::peer::{Leave, Peer};
 use super::request::Request;
 use super::scenario::UpstreamAct;
 
+/// The field of responses that the edge may code.
+const TEXT: &str = "Content-Type: text/plain\r\n";
+
 pub struct Backend {
-    listeners: [UnixListener; 2],
+    listeners: [UnixListener; 3],
     ones: Vec<Http1Backend>,
     twos: Vec<Http2Backend>,
 }
 
 impl Backend {
-    /// Upstreams that listen at these paths, by HTTP/1.1 and by HTTP/2.
-    pub fn new(paths: [&Path; 2]) -> Self {
+    /// Upstreams that listen at these paths: the second speaks HTTP/2.
+    pub fn new(paths: [&Path; 3]) -> Self {
         let listeners = paths.map(|path| {
             let _ = std::fs::remove_file(path);
             let listener = UnixListener::bind(path).unwrap();
@@ -31,7 +34,7 @@ impl Backend {
     }
 
     fn accept(&mut self, rng: &mut Rng) {
-        let [one, two] = self.listeners.each_ref().map(|listener| {
+        let [one, two, coded] = self.listeners.each_ref().map(|listener| {
             let accepted = std::iter::from_fn(|| listener.accept().ok());
             let peers = accepted.map(|(socket, _)| {
                 socket.set_nonblocking(true).unwrap();
@@ -39,7 +42,9 @@ impl Backend {
             });
             peers.collect::<Vec<_>>()
         });
-        self.ones.extend(one.into_iter().map(Http1Backend::new));
+        self.ones.extend(one.into_iter().map(|peer| Http1Backend::new(peer, "")));
+        let texts = coded.into_iter().map(|peer| Http1Backend::new(peer, TEXT));
+        self.ones.extend(texts);
         self.twos.extend(two.into_iter().map(|peer| Http2Backend::new(peer, rng)));
     }
 

@@ -33,8 +33,9 @@ use tempfile::TempDir;
 
 use eyelet_http::WokenConnection;
 
-/// The names that clients ask for: their upstreams speak HTTP/1.1 and HTTP/2.
-pub const HOSTS: [&str; 2] = ["one.example", "two.example"];
+/// The names that clients ask for. The upstream of the second speaks HTTP/2, and the others
+/// HTTP/1.1. The edge codes the responses of the third.
+pub const HOSTS: [&str; 3] = ["one.example", "two.example", "coded.example"];
 /// TLS 1.3.
 const TLS13: u16 = 0x0304;
 
@@ -58,13 +59,17 @@ impl Setup {
         let config = |hosts: &[&str]| {
             let listener = "[[listener]]\nname = \"https\"\naddress = \"127.0.0.1:0\"\n";
             let rule = |host: &&str| {
+                let compress = match *host == HOSTS[2] {
+                    true => "breach_rule = \"off\"\n",
+                    false => "compress = \"off\"\n",
+                };
                 let (http2, path) =
                     (if *host == HOSTS[1] { "on" } else { "off" }, folder.path().join(host));
                 format!(
                     "[[rule]]\nname = \"{host}\"\nsni = [\"{host}\"]\naction = \"terminate\"\n\
                      certificate = [\"certificate.pem\"]\nkey = [\"key.pem\"]\n\
                      upstream = \"http+unix:{}\"\nupstream_http2 = \"{http2}\"\n\
-                     compress = \"off\"\n",
+                     {compress}",
                     path.display()
                 )
             };
@@ -92,7 +97,7 @@ impl Setup {
     }
 
     /// Where the upstreams listen.
-    pub fn sockets(&self) -> [PathBuf; 2] {
+    pub fn sockets(&self) -> [PathBuf; 3] {
         HOSTS.map(|host| self.folder.path().join(host))
     }
 

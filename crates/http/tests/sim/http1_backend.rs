@@ -19,6 +19,8 @@ const MALFORMED: [&str; 4] = [
 
 pub struct Http1Backend {
     pub peer: Peer,
+    /// Fields of each response.
+    fields: &'static str,
     reader: Reader,
     current: Option<Current>,
     /// The key of a WebSocket.
@@ -44,8 +46,8 @@ enum Step {
 }
 
 impl Http1Backend {
-    pub fn new(peer: Peer) -> Self {
-        Self { peer, reader: Reader::new(), current: None, key: None, is_over: false }
+    pub fn new(peer: Peer, fields: &'static str) -> Self {
+        Self { peer, fields, reader: Reader::new(), current: None, key: None, is_over: false }
     }
 
     pub fn is_idle(&self) -> bool {
@@ -201,8 +203,8 @@ impl Http1Backend {
         };
         let close = if answer.closes && self.key.is_none() { "Connection: close\r\n" } else { "" };
         let head = format!(
-            "HTTP/1.1 {} Status\r\nX-Id: {}\r\n{framing}{close}\r\n",
-            answer.status, request.index
+            "HTTP/1.1 {} Status\r\nX-Id: {}\r\n{}{framing}{close}\r\n",
+            answer.status, request.index, self.fields
         );
         match answer.fault {
             Fault::Silent => {

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use fastrand::Rng;
 
+use super::edge::HOSTS;
 use super::peer::Peer;
 use super::plan::Body;
 use super::reader::{Framing, Head, Part, Reader};
@@ -59,8 +60,9 @@ impl Http1Client {
         let expect = if plan.expects { "Expect: 100-continue\r\n" } else { "" };
         let close = if plan.closes { "Connection: close\r\n" } else { "" };
         let (method, path, host) = (plan.method, path(request.index), self.host);
-        let head =
-            format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{framing}{expect}{close}\r\n");
+        let accept = if host == HOSTS[2] { "Accept-Encoding: gzip\r\n" } else { "" };
+        let fields = format!("Host: {host}\r\n{accept}{framing}{expect}{close}");
+        let head = format!("{method} {path} HTTP/1.1\r\n{fields}\r\n");
         self.peer.say(head.as_bytes(), rng);
         request.is_begun = true;
         self.is_last |= plan.closes || plan.switches;
@@ -141,6 +143,7 @@ impl Http1Client {
             (self.has_switched, self.saying) = (true, Some((request.index, false)));
             return;
         }
+        request.is_coded = head.value("content-encoding") == Some("gzip");
         let is_empty = request.plan.method == "HEAD" || matches!(status, 204 | 304);
         self.reader.begin_body(match is_empty {
             true => Framing::Sized(0),

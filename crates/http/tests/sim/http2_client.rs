@@ -9,6 +9,7 @@ use eyelet_h2::{
 };
 use fastrand::Rng;
 
+use super::edge::HOSTS;
 use super::peer::Peer;
 use super::plan::{Body, Plan};
 use super::reader::{Part, Reader};
@@ -34,7 +35,7 @@ pub struct Http2Client {
 
 /// What an event says, without its loan.
 enum Heard {
-    Head { stream: u32, status: u16, of: Option<String>, is_last: bool },
+    Head { stream: u32, status: u16, of: Option<String>, is_coded: bool, is_last: bool },
     Data { stream: u32, data: Vec<u8>, is_last: bool },
     End { stream: u32, trailers: usize },
     Reset { stream: u32, code: ErrorCode },
@@ -48,7 +49,9 @@ impl Heard {
         match event {
             H2Event::Response { stream, head, is_last } => {
                 let of = head.fields.value(b"x-id").map(|of| String::from_utf8_lossy(of).into());
-                Self::Head { stream: *stream, status: head.status, of, is_last: *is_last }
+                let is_coded = head.fields.value(b"content-encoding") == Some(b"gzip");
+                let status = head.status;
+                Self::Head { stream: *stream, status, of, is_coded, is_last: *is_last }
             }
             H2Event::Data { stream, data, is_last } => {
                 Self::Data { stream: *stream, data: data.to_vec(), is_last: *is_last }
@@ -119,6 +122,9 @@ impl Http2Client {
         if plan.switches {
             fields.push((":protocol", "websocket"));
             fields.push(("sec-websocket-version", "13"));
+        }
+        if self.host == HOSTS[2] {
+            fields.push(("accept-encoding", "gzip"));
         }
         if let Body::Sized(_) = plan.upload {
             fields.push(("content-length", &len));
@@ -248,9 +254,10 @@ impl Http2Client {
 
     fn take(&mut self, heard: Heard, requests: &mut [Request]) {
         match heard {
-            Heard::Head { stream, status, of, is_last } => {
+            Heard::Head { stream, status, of, is_coded, is_last } => {
                 let Some(index) = self.streams.get(&stream) else { return };
                 let request = &mut requests[*index];
+                request.is_coded = is_coded;
                 let is_final = request.hear_head(status, of.as_deref());
                 if request.plan.switches && status == 200 {
                     self.readers.insert(stream, Reader::of_frames());

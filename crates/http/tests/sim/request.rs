@@ -1,7 +1,10 @@
 //! What both ends have said and heard of one request. Each byte and each head is checked when it is
 //! heard.
 
+use std::io::Write;
+
 use eyelet_engine::testing::stream::Stream;
+use flate2::write::GzDecoder;
 
 use super::plan::{Body, Fault, Plan};
 
@@ -33,6 +36,11 @@ pub struct Request {
     pub said: usize,
     pub is_whole: bool,
     pub response: Heard,
+    /// The edge codes the response.
+    pub is_coded: bool,
+    /// Coded bytes that the client has heard, and what decodes them.
+    pub coded: usize,
+    decoder: Option<GzDecoder<Vec<u8>>>,
     pub attempts: Vec<Attempt>,
 }
 
@@ -74,6 +82,9 @@ impl Request {
             said: 0,
             is_whole: false,
             response: Heard::default(),
+            is_coded: false,
+            coded: 0,
+            decoder: None,
             attempts: Vec::new(),
         }
     }
@@ -128,6 +139,17 @@ impl Request {
 
     pub fn hear_data(&mut self, bytes: &[u8]) {
         assert!(!self.response.is_whole, "bytes after the end: {self:?}");
+        if !self.is_coded {
+            return self.hear_plain(bytes);
+        }
+        self.coded += bytes.len();
+        let decoder = self.decoder.get_or_insert_with(|| GzDecoder::new(Vec::new()));
+        decoder.write_all(bytes).expect("a coding that its field names");
+        let plain = std::mem::take(decoder.get_mut());
+        self.hear_plain(&plain);
+    }
+
+    fn hear_plain(&mut self, bytes: &[u8]) {
         if self.response.by_upstream {
             self.download().check(self.response.body, bytes, "the client");
         }
@@ -139,6 +161,10 @@ impl Request {
 
     pub fn hear_end(&mut self, trailers: usize) {
         assert!(!self.response.is_whole, "two ends: {self:?}");
+        if let Some(decoder) = self.decoder.take() {
+            let plain = decoder.finish().expect("a coding that ends");
+            self.hear_plain(&plain);
+        }
         (self.response.is_whole, self.response.trailers) = (true, trailers);
         if !self.response.by_upstream {
             return;

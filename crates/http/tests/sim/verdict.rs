@@ -77,7 +77,8 @@ pub fn check(request: &Request, is_fair: bool, requests: &[Request], lines: &[Li
         let is_whole = line.is_whole() && !request.plan.switches;
         if is_whole && !request.is_left {
             assert!(heard.is_whole && heard.by_upstream, "not whole: {}", who());
-            assert_eq!(heard.body, line.bytes_sent, "{}", who());
+            let sent = if request.coded > 0 { request.coded } else { heard.body };
+            assert_eq!(sent, line.bytes_sent, "{}", who());
         }
         if heard.is_whole && heard.by_upstream && !request.is_left {
             assert!(line.is_whole(), "whole: {}", who());
@@ -114,6 +115,7 @@ pub fn note(request: &Request, is_http2: bool, weather: &Weather, events: &mut E
     when(heard.trailers > 0, "trailers");
     when(request.plan.method == "HEAD" && heard.is_whole, "HEAD");
     when(request.plan.expects && heard.is_whole, "Expect");
+    when(request.coded > 0 && heard.is_whole, "a coded response");
     let is_websocket = request.plan.switches && heard.is_whole;
     when(is_websocket && is_http2, "a whole WebSocket by HTTP/2");
     when(is_websocket && !is_http2, "a whole WebSocket by HTTP/1.1");
