@@ -2,7 +2,7 @@
 //! its upstream's. Bytes of either side have it go on, as if it had never rested.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -16,7 +16,6 @@ use crate::support::web::{Web, chunks, get, head, line};
 use crate::support::{Tls, Upstream, expect, until};
 
 const CHUNKED: &str = "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n";
-const UNTIL_CLOSE: &str = "Content-Type: text/event-stream\r\nConnection: close\r\n";
 const LENGTH: &str = "Content-Length: 12\r\n";
 const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
 
@@ -132,31 +131,6 @@ fn a_response_at_rest_is_listed_and_can_be_ended() {
     // Between two events the stream ends properly.
     assert_eq!(chunks(&mut begun.client), b"");
     assert_eq!(begun.access_line()["http"]["status"], 200);
-}
-
-#[test]
-fn a_body_with_a_length_and_one_until_close_rest_too() {
-    for (fields, is_closed) in [(LENGTH, false), (UNTIL_CLOSE, true)] {
-        let mut begun = Begun::new(fields, "");
-        begun.app.write_all(b"hello ").unwrap();
-        let mut heard = vec![];
-        let hear = |client: &mut Tls, text: &str| match is_closed {
-            false => expect(client, text.as_bytes()),
-            true => expect(client, chunk(text).as_bytes()),
-        };
-        hear(&mut begun.client, "hello ");
-        begun.rests();
-        begun.app.write_all(b"rested").unwrap();
-        hear(&mut begun.client, "rested");
-        if is_closed {
-            begun.rests();
-            begun.app.shutdown(Shutdown::Write).unwrap();
-            heard = chunks(&mut begun.client);
-        }
-        assert!(heard.is_empty());
-        let said = begun.access_line();
-        assert_eq!(said["reason"], "complete", "{said}");
-    }
 }
 
 #[test]
