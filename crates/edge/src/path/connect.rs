@@ -7,7 +7,7 @@ use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::connect::{ConnectPeek, ConnectReader, TargetHost};
 use eyelet_wire::record::HANDSHAKE;
 
-use crate::path::connection_handle::ConnectionHandle;
+use crate::path::active::Connection;
 use crate::path::peek;
 use crate::path::refuse::{self, RefusalMessage};
 use eyelet_config::{Action, HostPort};
@@ -32,13 +32,12 @@ pub enum ProxyRequest {
 
 /// Reads the head of a CONNECT. Bytes behind it stay in `raw` and are peeked at first.
 pub async fn read_head(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
+    connection: &mut Connection<'_>,
     raw: &mut CountedBuffer,
 ) -> Result<ProxyRequest, End> {
     // The destination that a PROXY header names is this proxy itself.
-    info.decided.destination = None;
-    info.decided.destination_source = DestinationSource::Kernel;
+    connection.info.decided.destination = None;
+    connection.info.decided.destination_source = DestinationSource::Kernel;
     let mut reader = ConnectReader::new();
     let connect = loop {
         match reader.feed(raw) {
@@ -50,16 +49,16 @@ pub async fn read_head(
     };
     raw.consume(connect.len);
     if let TargetHost::Ip(ip) = connect.target.host {
-        info.decided.destination = Some(SocketAddr::new(ip, connect.target.port));
+        connection.info.decided.destination = Some(SocketAddr::new(ip, connect.target.port));
     }
-    info.decided.connect = Some(Name::from(&*connect.target.to_string()));
-    info.connect = Some(Box::new(connect.target));
-    info.owes_answer = true;
+    connection.info.decided.connect = Some(Name::from(&*connect.target.to_string()));
+    connection.info.connect = Some(Box::new(connect.target));
+    connection.info.owes_answer = true;
     Ok(ProxyRequest::Connect)
 }
 
 /// Answers bytes that are no CONNECT request, in the protocol that they seem to be.
-fn unreadable(connection: &ConnectionHandle, raw: &[u8], peek: &ConnectPeek) -> End {
+fn unreadable(connection: &Connection<'_>, raw: &[u8], peek: &ConnectPeek) -> End {
     let (answer, reason) = match peek {
         ConnectPeek::Malformed(fault) => {
             let said = format!("This CONNECT request is malformed: {fault}.\n");
@@ -76,16 +75,13 @@ fn unreadable(connection: &ConnectionHandle, raw: &[u8], peek: &ConnectPeek) -> 
         }
         _ => (Vec::new(), Reason::NotConnect(NotConnect::NotHttp)),
     };
-    park::close_with(&connection.handle, &answer);
+    park::close_with(connection.handle, &answer);
     End { outcome: Outcome::Refused, reason }
 }
 
 /// Sends the 200 if the client waits for it.
-pub async fn establish(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
-) -> Result<(), End> {
-    if !std::mem::take(&mut info.owes_answer) {
+pub async fn establish(connection: &mut Connection<'_>) -> Result<(), End> {
+    if !std::mem::take(&mut connection.info.owes_answer) {
         return Ok(());
     }
     // The client could not send its hello before the 200, so the hello gets its own timeout.
@@ -97,25 +93,20 @@ pub async fn establish(
 
 /// Ends a connection. The answer is HTTP while the client waits for the answer to its CONNECT.
 /// Later it is `answer`.
-pub fn end(
-    connection: &ConnectionHandle,
-    info: &ConnectionInfo,
-    answer: &RefusalMessage,
-    end: End,
-) -> Result<(), End> {
-    if !info.owes_answer {
+pub fn end(connection: &Connection<'_>, answer: &RefusalMessage, end: End) -> Result<(), End> {
+    if !connection.info.owes_answer {
         return refuse::refuse(connection, answer, end);
     }
-    let message = message(connection, info);
-    let refusal = ProxyRefusal::new(info, end.outcome, &end.reason, message);
-    park::close_with(&connection.handle, &refusal.response());
+    let message = message(connection);
+    let refusal = ProxyRefusal::new(connection.info, end.outcome, &end.reason, message);
+    park::close_with(connection.handle, &refusal.response());
     Err(end)
 }
 
 /// The line of the rule for a client that it refuses.
-pub fn message<'a>(connection: &'a ConnectionHandle, info: &ConnectionInfo) -> Option<&'a str> {
+pub fn message<'a>(connection: &Connection<'a>) -> Option<&'a str> {
     let rules = &connection.worker.snapshot.config.rules;
-    match info.decided.rule.map(|rule| rules.at(rule).action) {
+    match connection.info.decided.rule.map(|rule| rules.at(rule).action) {
         Some(Action::Refuse(refuse)) => refuse.message.as_deref(),
         _ => None,
     }

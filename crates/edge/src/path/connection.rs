@@ -1,6 +1,7 @@
 //! The path of a connection: accept, peek, decide, act. Each step is one file.
 
 use std::panic::AssertUnwindSafe;
+use std::rc::Rc;
 
 use eyelet_policy::{Decision, Fact, Rules};
 use eyelet_wire::hello::{Hello, HelloReader, Peek};
@@ -8,15 +9,17 @@ use futures_util::FutureExt;
 
 use crate::path::action;
 use crate::path::action::terminate::Offer;
+use crate::path::active::Connection;
 use crate::path::connect;
-use crate::path::connection_handle::ConnectionHandle;
 use crate::path::fact_source::KnownFacts;
 use crate::path::intercept;
 use crate::path::peek;
 use crate::path::refuse;
 use crate::path::refuse::RefusalMessage;
 use crate::path::shadow;
+use crate::snapshot::worker::Worker;
 use eyelet_config::{Action, ListenerKind, Originate, TerminateUpstream};
+use eyelet_engine::worker::Handle;
 use eyelet_http::redirect::{Redirects, redirect};
 use eyelet_memory::budget::{Account, CountedBuffer};
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
@@ -29,32 +32,35 @@ use eyelet_tls::server::Handshake;
 // An `async fn` would keep its arguments twice and make every task that much larger.
 #[allow(clippy::manual_async_fn)]
 pub fn connection(
-    connection: ConnectionHandle,
+    worker: Rc<Worker>,
+    handle: Handle,
     mut info: Box<ConnectionInfo>,
 ) -> impl Future<Output = ()> {
     async move {
-        let served = AssertUnwindSafe(serve(&connection, &mut info)).catch_unwind().await;
+        let connection = &mut Connection { worker: &worker, handle: &handle, info: &mut info };
+        let served = AssertUnwindSafe(serve(connection)).catch_unwind().await;
         // An internal error ends this connection only. It gets its access line like any other.
         if let Err(end) = served.unwrap_or_else(|_| Err(End::failed(Reason::Internal("a panic")))) {
-            connection.worker.engine.emit(&info, &end);
+            worker.engine.emit(&info, &end);
         }
     }
 }
 
-async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Result<(), End> {
+async fn serve(connection: &mut Connection<'_>) -> Result<(), End> {
     let snapshot = &connection.worker.snapshot;
     connection.handle.due_in(snapshot.config.limits.hello_timeout);
     let local = || connection.handle.local_address();
-    info.decided.is_handed =
-        snapshot.names.loops.is_handed(info.client, local, || connection.handle.is_connected());
+    let client = connection.info.client;
+    connection.info.decided.is_handed =
+        snapshot.names.loops.is_handed(client, local, || connection.handle.is_connected());
     // All bytes that the client has sent so far. The upstream gets them byte for byte.
     let mut peeked = CountedBuffer::of(&snapshot.budget, Account::Received);
-    if peek::must_name_client(connection, info) {
+    if peek::must_name_client(connection) {
         // Boxed, as the handshake below: a task is as large as its largest branch, and few
         // connections take this one.
-        Box::pin(peek::proxy_header(connection, info, &mut peeked)).await?;
+        Box::pin(peek::proxy_header(connection, &mut peeked)).await?;
     }
-    let listener = intercept::listener_of(connection, info);
+    let listener = connection.listener();
     match listener.kind {
         ListenerKind::Direct | ListenerKind::Plain => {}
         ListenerKind::HttpRedirect => {
@@ -64,40 +70,40 @@ async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Resu
                 upstream: listener.acme_upstream,
                 https_port: snapshot.https_port,
             };
-            return Box::pin(redirect(redirects, &connection.handle, info, peeked)).await;
+            return Box::pin(redirect(redirects, connection.handle, connection.info, peeked)).await;
         }
-        _ => Box::pin(intercept::arrive(connection, info, &mut peeked)).await?,
+        _ => Box::pin(intercept::arrive(connection, &mut peeked)).await?,
     }
-    let (rule, hello_bytes, offer) = match decide(connection, info, &mut peeked).await? {
+    let (rule, hello_bytes, offer) = match decide(connection, &mut peeked).await? {
         Ruling::Act { rule, hello_bytes, offer } => (rule, hello_bytes, offer),
         Ruling::Validate(with) => {
             return Box::pin(action::validate::validate(connection, with, peeked)).await;
         }
-        Ruling::Refuse(_, end) if connection.is_plain(info) => {
-            return action::originate::refuse(connection, info, end);
+        Ruling::Refuse(_, end) if connection.is_plain() => {
+            return action::originate::refuse(connection, end);
         }
-        Ruling::Refuse(answer, end) => return connect::end(connection, info, &answer, end),
+        Ruling::Refuse(answer, end) => return connect::end(connection, &answer, end),
     };
     let action = snapshot.config.rules.at(rule).action;
     let hello = peeked.get(..hello_bytes).unwrap_or_default();
-    if let Err(end) = intercept::check_return(connection, info, hello, action) {
+    if let Err(end) = intercept::check_return(connection, hello, action) {
         return refuse::refuse(connection, &RefusalMessage::of(&end.reason), end);
     }
-    emit_decision(connection, info, action);
+    emit_decision(connection, action);
     match action {
         Action::Originate(Originate { requests, .. }) => match &requests.upstream {
             TerminateUpstream::Tls(to) => {
-                Box::pin(action::originate_bytes::originate(connection, info, to)).await
+                Box::pin(action::originate_bytes::originate(connection, to)).await
             }
-            _ => action::originate::originate(connection, info).await,
+            _ => action::originate::originate(connection).await,
         },
         Action::Splice(splice) => {
-            action::splice::splice(connection, info, splice, &mut peeked, hello_bytes).await
+            action::splice::splice(connection, splice, &mut peeked, hello_bytes).await
         }
         Action::Terminate(terminate) => {
-            connection.handle.note_state(State::Handshaking, info);
+            connection.note_state(State::Handshaking);
             let peeked = (peeked, offer);
-            Box::pin(action::terminate::terminate(connection, info, rule, terminate, peeked)).await
+            Box::pin(action::terminate::terminate(connection, rule, terminate, peeked)).await
         }
         // `decide` returns a refusal for a refuse rule, never its action.
         Action::Refuse(_) => Err(End::failed(Reason::Internal("refused without a reason"))),
@@ -106,19 +112,15 @@ async fn serve(connection: &ConnectionHandle, info: &mut ConnectionInfo) -> Resu
 
 /// Writes the line of the decision if all are wanted, or if a rule in shadow would have refused:
 /// the connection's own line may come in a day.
-fn emit_decision(connection: &ConnectionHandle, info: &ConnectionInfo, action: &Action) {
-    let is_shadowed = info.decided.shadow.iter().any(|(_, would)| *would == Outcome::Refused);
+fn emit_decision(connection: &Connection<'_>, action: &Action) {
+    let mut shadow = connection.info.decided.shadow.iter();
+    let is_shadowed = shadow.any(|(_, would)| *would == Outcome::Refused);
     if !is_shadowed && !connection.worker.snapshot.config.log.decided {
         return;
     }
-    let outcome = match action {
-        Action::Originate(_) => Outcome::Originated,
-        Action::Splice(_) => Outcome::Spliced,
-        Action::Terminate(_) => Outcome::Terminated,
-        Action::Refuse(_) => Outcome::Refused,
-    };
+    let outcome = shadow::outcome_of(action);
     let now = connection.worker.engine.now_unix_ms();
-    connection.worker.log.borrow_mut().decided(info, outcome, now);
+    connection.worker.log.borrow_mut().decided(connection.info, outcome, now);
 }
 
 /// The result of `decide`.
@@ -141,28 +143,28 @@ enum Ruling {
 /// Asks the rules. Reads as much of the hello as they need, fetches each fact that they ask for,
 /// and asks again until there is a verdict. From a client without TLS nothing is read.
 async fn decide(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
+    connection: &mut Connection<'_>,
     peeked: &mut CountedBuffer,
 ) -> Result<Ruling, End> {
-    let mut known = KnownFacts::of(connection, info);
+    let mut known = KnownFacts::of(connection);
     if let Some(verdict) = known.ask_without_hello().await? {
         let ruling = ruling(known.settle(verdict), None);
-        if connection.worker.snapshot.config.policy.has_shadows() {
+        if known.connection.worker.snapshot.config.policy.has_shadows() {
             Box::pin(shadow::look(&mut known, peeked)).await?;
         }
         return Ok(match ruling {
-            Ruling::Refuse(answer, end) if connection.takes_alert(known.info) => {
-                let answer = Box::pin(peek::fit(connection, peeked, answer)).await;
+            Ruling::Refuse(answer, end) if known.connection.takes_alert() => {
+                let answer = Box::pin(peek::fit(&known.connection, peeked, answer)).await;
                 Ruling::Refuse(answer, end)
             }
             ruling => ruling,
         });
     }
-    if known.info.owes_answer {
-        Box::pin(connect::establish(connection, known.info)).await?;
+    if known.connection.info.owes_answer {
+        Box::pin(connect::establish(&mut known.connection)).await?;
     }
-    let mut reader = HelloReader::new(connection.worker.snapshot.config.limits.hello_bytes_max);
+    let mut reader =
+        HelloReader::new(known.connection.worker.snapshot.config.limits.hello_bytes_max);
     let mut is_logged = false;
     loop {
         // Nothing that was read is held over a wait, so a waiting task stays small.
@@ -184,12 +186,12 @@ async fn decide(
         match needed {
             Some(Some(fact)) => Box::pin(known.wait_for(fact)).await?,
             Some(None) => {
-                let found = Box::pin(action::validate::find(connection, known.info)).await?;
+                let found = Box::pin(action::validate::find(&known.connection)).await?;
                 if let Some(with) = found {
                     return Ok(Ruling::Validate(with));
                 }
             }
-            None => peek::more(connection, peeked, Stage::Hello).await?,
+            None => peek::more(&known.connection, peeked, Stage::Hello).await?,
         }
     }
 }
@@ -207,8 +209,8 @@ enum Judged {
 /// Asks the rules with a hello, which is noted when it is first read.
 fn judge_hello(known: &mut KnownFacts<'_>, hello: &Hello<'_>, is_first: bool) -> Judged {
     if is_first {
-        peek::note_hello(known.connection, known.info, hello);
-        if action::validate::is_asked(known.connection, known.info, hello) {
+        peek::note_hello(&mut known.connection, hello);
+        if action::validate::is_asked(&known.connection, hello) {
             return Judged::Validation;
         }
     }
@@ -244,7 +246,7 @@ mod tests {
     /// A task and its info fit the blocks of glibc's per-thread cache, below 1032 bytes.
     #[test]
     fn a_connections_task_is_small() {
-        fn size<A, B, F: Future>(_: impl Fn(A, B) -> F) -> usize {
+        fn size<A, B, C, F: Future>(_: impl Fn(A, B, C) -> F) -> usize {
             size_of::<F>()
         }
         let (task, info) = (size(connection), size_of::<ConnectionInfo>());
@@ -254,7 +256,7 @@ mod tests {
     /// (`budget::ACTIVE_BYTES`).
     #[test]
     fn what_is_awaited_of_a_handshake_is_small() {
-        fn size<A, B, C, D, E, F: Future>(_: impl Fn(A, B, C, D, E) -> F) -> usize {
+        fn size<A, B, C, D, F: Future>(_: impl Fn(A, B, C, D) -> F) -> usize {
             size_of::<F>()
         }
         let size = size(action::terminate::terminate);

@@ -8,8 +8,8 @@ use eyelet_policy::{Decision, Fact, FactSet, FactSource, Facts, Refusal, Verdict
 use eyelet_wire::hello::{Hello, HelloFacts};
 use eyelet_wire::ja4::Ja4;
 
+use crate::path::active::Connection;
 use crate::path::connect;
-use crate::path::connection_handle::ConnectionHandle;
 use crate::path::fingerprint;
 use crate::path::peek;
 use crate::path::refuse::{self, RefusalMessage};
@@ -17,14 +17,13 @@ use eyelet_resolve::dial;
 use eyelet_resolve::evidence::{Attempt, ByDns, Lack, Purpose};
 use eyelet_resolve::gather;
 use eyelet_telemetry::evidence::Evidence;
-use eyelet_telemetry::info::{ConnectionInfo, End};
+use eyelet_telemetry::info::End;
 use eyelet_telemetry::listing::State;
 use eyelet_telemetry::reason::{LacksFacts, Reason, Stage};
 
 /// A connection whose rule is sought, and the facts that were fetched, beside those in the info.
 pub struct KnownFacts<'a> {
-    pub connection: &'a ConnectionHandle,
-    pub info: &'a mut ConnectionInfo,
+    pub connection: Connection<'a>,
     unknown: FactSet,
     /// Why the destination is unknown, if it was asked for.
     no_destination: Option<Reason>,
@@ -49,7 +48,7 @@ impl FactSource for Source<'_, '_> {
         match (fact, self.hello) {
             (Fact::Destination, _) => self.known.recall_destination(),
             (Fact::Ja4, Some(hello)) => {
-                self.known.info.decided.ja4 = Some(fingerprint::ja4(hello));
+                self.known.connection.info.decided.ja4 = Some(fingerprint::ja4(hello));
                 true
             }
             _ => self.known.recall(fact),
@@ -59,28 +58,29 @@ impl FactSource for Source<'_, '_> {
 
 impl<'c> KnownFacts<'c> {
     /// Nothing is known yet.
-    pub fn none(connection: &'c ConnectionHandle, info: &'c mut ConnectionInfo) -> Self {
+    pub fn none(connection: &'c mut Connection<'_>) -> Self {
         let (unknown, no_destination, dns_agrees, shown) = (FactSet::EMPTY, None, None, None);
-        Self { connection, info, unknown, no_destination, dns_agrees, shown, is_of_url: false }
+        let connection = connection.reborrow();
+        Self { connection, unknown, no_destination, dns_agrees, shown, is_of_url: false }
     }
 
     /// Nothing is known yet. A client without TLS sends no hello.
-    pub fn of(connection: &'c ConnectionHandle, info: &'c mut ConnectionInfo) -> Self {
-        let mut known = Self::none(connection, info);
-        if connection.is_plain(known.info) {
+    pub fn of(connection: &'c mut Connection<'_>) -> Self {
+        let mut known = Self::none(connection);
+        if known.connection.is_plain() {
             known.unknown = FactSet::EMPTY.with(Fact::Hello);
         }
         known
     }
 
     /// Nothing is known but the name in the info, which a URL gives.
-    pub fn of_url(connection: &'c ConnectionHandle, info: &'c mut ConnectionInfo) -> Self {
-        Self { is_of_url: true, ..Self::none(connection, info) }
+    pub fn of_url(connection: &'c mut Connection<'_>) -> Self {
+        Self { is_of_url: true, ..Self::none(connection) }
     }
 
     /// The facts known so far, for the rules.
     pub fn facts<'a>(&'a self, hello: Option<&'a Hello<'a>>) -> Facts<'a> {
-        let info = &*self.info;
+        let info = &*self.connection.info;
         let of_url = || self.is_of_url.then(|| HelloFacts::named(info.decided.sni.as_deref()));
         Facts {
             connect: info.connect.as_deref(),
@@ -109,7 +109,7 @@ impl<'c> KnownFacts<'c> {
                 Decision::Need(Fact::Hello) => return Ok(None),
                 Decision::Need(fact) => {
                     Box::pin(self.wait_for(fact)).await?;
-                    self.connection.handle.note_state(State::Peeking, self.info);
+                    self.connection.note_state(State::Peeking);
                 }
             }
         }
@@ -118,12 +118,13 @@ impl<'c> KnownFacts<'c> {
     /// Fetches a fact while the client is there. One that cannot be had is unknown, and fails
     /// closed.
     pub async fn wait_for(&mut self, fact: Fact) -> Result<(), End> {
-        self.connection.handle.note_state(State::Deciding, self.info);
+        self.connection.note_state(State::Deciding);
         let stage = match fact {
             Fact::Destination => Stage::Destination,
             _ => Stage::Evidence,
         };
-        peek::while_there(self.connection, self.fetch(fact), stage).await
+        let Connection { worker, handle, .. } = self.connection;
+        peek::while_there(worker, handle, self.fetch(fact), stage).await
     }
 
     async fn fetch(&mut self, fact: Fact) {
@@ -142,17 +143,17 @@ impl<'c> KnownFacts<'c> {
         if self.recall_destination() {
             return;
         }
-        let Some(host_port) = connect::host_port(self.info) else { return };
+        let Some(host_port) = connect::host_port(self.connection.info) else { return };
         let worker = &self.connection.worker;
         self.connection.handle.due_in(worker.snapshot.config.limits.connect_timeout);
-        let found = dial::destination(&worker.names, self.info, &host_port).await;
+        let found = dial::destination(&worker.names, self.connection.info, &host_port).await;
         self.take_destination(found);
     }
 
     /// Takes the destination from the socket, where nothing must be awaited: without a CONNECT
     /// request. Returns whether that is so.
     fn recall_destination(&mut self) -> bool {
-        if connect::host_port(self.info).is_some() {
+        if connect::host_port(self.connection.info).is_some() {
             return false;
         }
         let found = self.connection.handle.local_address().ok_or(Reason::ClientReset(None));
@@ -162,7 +163,7 @@ impl<'c> KnownFacts<'c> {
 
     fn take_destination(&mut self, found: Result<SocketAddr, Reason>) {
         match found {
-            Ok(destination) => self.info.decided.destination = Some(destination),
+            Ok(destination) => self.connection.info.decided.destination = Some(destination),
             Err(why) => {
                 self.no_destination = Some(why);
                 self.unknown = self.unknown.with(Fact::Destination);
@@ -174,16 +175,16 @@ impl<'c> KnownFacts<'c> {
     pub fn settle(&mut self, verdict: Verdict) -> Result<u32, (RefusalMessage, End)> {
         let act = self.rule_on(verdict);
         let worker = &self.connection.worker;
-        if let Some(evidence) = &self.info.decided.evidence {
+        if let Some(evidence) = &self.connection.info.decided.evidence {
             worker.engine.counters.name_evidence(evidence);
         }
         if let Some(hits) = &worker.snapshot.hits {
             let now_ns = worker.engine.now_unix_ns();
-            if let Some(rule) = self.info.decided.rule {
+            if let Some(rule) = self.connection.info.decided.rule {
                 hits.hit(worker.engine.index(), rule, now_ns);
             }
-            if !std::mem::replace(&mut self.info.is_decided, true) {
-                let took_ns = now_ns.saturating_sub(self.info.started_unix_ns);
+            if !std::mem::replace(&mut self.connection.info.is_decided, true) {
+                let took_ns = now_ns.saturating_sub(self.connection.info.started_unix_ns);
                 worker.engine.counters.decisions.observe_ns(took_ns);
             }
         }
@@ -195,7 +196,8 @@ impl<'c> KnownFacts<'c> {
         &mut self,
         act: Result<T, (RefusalMessage, End)>,
     ) -> Result<T, (RefusalMessage, End)> {
-        let unknown = self.info.decided.evidence.as_ref().map_or(&[][..], Evidence::unknown);
+        let unknown =
+            self.connection.info.decided.evidence.as_ref().map_or(&[][..], Evidence::unknown);
         act.map_err(|(answer, mut end)| {
             let no_destination = self.no_destination.take();
             if no_destination.is_some() || !unknown.is_empty() {
@@ -210,14 +212,14 @@ impl<'c> KnownFacts<'c> {
     /// Takes evidence for or against the hello's name from memory. Returns whether memory had it.
     /// It mostly does: earlier connections had the same name and address.
     pub fn recall(&mut self, fact: Fact) -> bool {
-        let Some(to) = self.info.decided.destination else { return false };
-        let (names, name) = (&self.connection.worker.names, self.info.decided.sni.as_deref());
-        let had = match (fact, name) {
+        let (names, decided) = (&self.connection.worker.names, &self.connection.info.decided);
+        let Some(to) = decided.destination else { return false };
+        let had = match (fact, decided.sni.as_deref()) {
             (Fact::DnsEvidence, Some(name)) => {
                 gather::known_by_dns(names, name, to.ip()).map(|found| self.take_dns(&found))
             }
             (Fact::Certificate, name) => {
-                gather::known_by_certificate(names, to, name, self.info.decided.is_chosen())
+                gather::known_by_certificate(names, to, name, decided.is_chosen())
                     .map(|attempt| self.take_certificate(attempt))
             }
             _ => None,
@@ -231,13 +233,13 @@ impl<'c> KnownFacts<'c> {
 
     async fn fetch_dns(&mut self) -> bool {
         self.fetch_destination().await;
-        let decided = &self.info.decided;
+        let decided = &self.connection.info.decided;
         let (Some(to), Some(name)) = (decided.destination, decided.sni.as_deref()) else {
             self.evidence().note_unknown("dns: there is no destination");
             return false;
         };
         // Boxed: few connections wait here, and the room would be in every connection's task.
-        let (names, client) = (&self.connection.worker.names, self.info.client.ip());
+        let (names, client) = (&self.connection.worker.names, self.connection.info.client.ip());
         let found = Box::pin(gather::by_dns(names, client, name, to.ip())).await;
         self.take_dns(&found)
     }
@@ -251,13 +253,13 @@ impl<'c> KnownFacts<'c> {
 
     async fn fetch_certificate(&mut self) -> bool {
         self.fetch_destination().await;
-        let Some(to) = self.info.decided.destination else {
+        let Some(to) = self.connection.info.decided.destination else {
             self.evidence().note_unknown("certificate: there is no destination");
             return false;
         };
-        let name = self.info.decided.sni.clone();
-        let (names, client) = (&self.connection.worker.names, self.info.client.ip());
-        let (to, is_chosen) = ((to, name.as_deref()), self.info.decided.is_chosen());
+        let name = self.connection.info.decided.sni.clone();
+        let (names, client) = (&self.connection.worker.names, self.connection.info.client.ip());
+        let (to, is_chosen) = ((to, name.as_deref()), self.connection.info.decided.is_chosen());
         let attempt = gather::by_certificate(names, client, to, is_chosen, Purpose::Rules);
         let attempt = Box::pin(attempt).await;
         self.take_certificate(attempt)
@@ -271,7 +273,7 @@ impl<'c> KnownFacts<'c> {
         name: Option<&str>,
         is_chosen: bool,
     ) {
-        let (names, client) = (&self.connection.worker.names, self.info.client.ip());
+        let (names, client) = (&self.connection.worker.names, self.connection.info.client.ip());
         // It does not count against the client, as for rules.
         self.give_time();
         let attempt = gather::by_certificate(names, client, (to, name), is_chosen, Purpose::Mint);
@@ -292,7 +294,7 @@ impl<'c> KnownFacts<'c> {
     pub async fn fetch_origin(&mut self) -> Result<SocketAddr, Reason> {
         self.fetch_destination().await;
         let why = || self.no_destination.clone().unwrap_or(Reason::NoDestination);
-        self.info.decided.destination.ok_or_else(why)
+        self.connection.info.decided.destination.ok_or_else(why)
     }
 
     fn take_certificate(&mut self, attempt: Arc<Attempt>) -> bool {
@@ -306,8 +308,8 @@ impl<'c> KnownFacts<'c> {
     /// Evidence concerns the address that the client meant. Fetching it has its own timeout, which
     /// does not count against the client.
     async fn fetch_destination(&mut self) {
-        if self.info.decided.destination.is_none() {
-            self.connection.handle.note_state(State::Deciding, self.info);
+        if self.connection.info.decided.destination.is_none() {
+            self.connection.note_state(State::Deciding);
             self.find_destination().await;
         }
         self.give_time();
@@ -320,11 +322,11 @@ impl<'c> KnownFacts<'c> {
     }
 
     fn evidence(&mut self) -> &mut Evidence {
-        self.info.decided.evidence.get_or_insert_default()
+        self.connection.info.decided.evidence.get_or_insert_default()
     }
 
     fn rule_on(&mut self, verdict: Verdict) -> Result<u32, (RefusalMessage, End)> {
-        let decided = &mut self.info.decided;
+        let decided = &mut self.connection.info.decided;
         decided.rule = verdict.rule.map(|rule| rule.0);
         match (verdict.rule, verdict.refuse) {
             (Some(rule), None) => Ok(rule.0),

@@ -1,9 +1,9 @@
 //! The path of a connection: accept, peek, decide, act. `connection.rs` shows it in one function.
 
 mod action;
+pub mod active;
 pub mod connect;
 pub mod connection;
-pub mod connection_handle;
 pub mod fact_source;
 pub mod fingerprint;
 pub mod handshake;

@@ -12,14 +12,14 @@ use eyelet_wire::proxy::{self, Command, ProxyPeek};
 use futures_util::future::{Either, select};
 use tokio::time::Instant;
 
-use crate::path::connection_handle::{ConnectionHandle, WaitError};
+use crate::path::active::{Connection, WaitError};
 use crate::path::fingerprint;
 use crate::path::refuse::RefusalMessage;
+use crate::snapshot::worker::Worker;
 use eyelet_engine::ready::CLIENT;
+use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::CountedBuffer;
-use eyelet_telemetry::info::{
-    Alpn, ConnectionInfo, DestinationSource, End, Outcome, TlsCompression,
-};
+use eyelet_telemetry::info::{Alpn, DestinationSource, End, Outcome, TlsCompression};
 use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
 
 /// Bytes of one read: a hello is one or two segments, and an early upload need not be read.
@@ -29,16 +29,14 @@ const READ_BYTES: usize = 16 << 10;
 const FIRST_BYTES_WAIT: Duration = Duration::from_millis(100);
 
 /// Whether the client is a source that must send a PROXY header.
-pub fn must_name_client(connection: &ConnectionHandle, info: &ConnectionInfo) -> bool {
-    let listener = &connection.worker.snapshot.config.listeners[usize::from(info.decided.listener)];
-    let client = info.client.ip();
-    listener.proxy_protocol_from.iter().any(|net| net.contains(&client))
+pub fn must_name_client(connection: &Connection<'_>) -> bool {
+    let client = connection.info.client.ip();
+    connection.listener().proxy_protocol_from.iter().any(|net| net.contains(&client))
 }
 
 /// Reads the PROXY header. Bytes behind it stay in `raw`.
 pub async fn proxy_header(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
+    connection: &mut Connection<'_>,
     raw: &mut CountedBuffer,
 ) -> Result<(), End> {
     loop {
@@ -50,12 +48,12 @@ pub async fn proxy_header(
             }
             ProxyPeek::Header(header) => {
                 if let Command::Proxy { client, destination } = header.command {
-                    info.client = client;
-                    info.decided.destination = Some(destination);
-                    info.decided.destination_source = DestinationSource::ProxyHeader;
+                    connection.info.client = client;
+                    connection.info.decided.destination = Some(destination);
+                    connection.info.decided.destination_source = DestinationSource::ProxyHeader;
                 }
                 raw.consume(header.len);
-                let room = connection.worker.engine.check_source(info.client.ip());
+                let room = connection.worker.engine.check_source(connection.info.client.ip());
                 return room.map_err(|reason| End { outcome: Outcome::Refused, reason });
             }
         }
@@ -64,7 +62,7 @@ pub async fn proxy_header(
 
 /// Reads more bytes. `stage` is what they belong to.
 pub async fn more(
-    connection: &ConnectionHandle,
+    connection: &Connection<'_>,
     raw: &mut CountedBuffer,
     stage: Stage,
 ) -> Result<(), End> {
@@ -80,21 +78,21 @@ pub async fn more(
 /// Fetches a fact while the client is connected. A client that sent FIN may still read, as
 /// half-close and close look the same. A client that was reset does not.
 pub async fn while_there(
-    connection: &ConnectionHandle,
+    worker: &Worker,
+    handle: &Handle,
     fetch: impl Future<Output = ()>,
     stage: Stage,
 ) -> Result<(), End> {
-    let engine = &connection.worker.engine;
+    let engine = &worker.engine;
     let began = engine.begins().filter(|_| stage != Stage::Handshake);
-    let wait_error =
-        match select(pin!(fetch), pin!(connection.handle.ready(&[CLIENT], FAILED))).await {
-            Either::Left(_) => {
-                engine.ends(&engine.counters.evidence, began);
-                return Ok(());
-            }
-            Either::Right((Ok(()), _)) => io::Error::from(io::ErrorKind::ConnectionReset).into(),
-            Either::Right((Err(wait_error), _)) => wait_error,
-        };
+    let wait_error = match select(pin!(fetch), pin!(handle.ready(&[CLIENT], FAILED))).await {
+        Either::Left(_) => {
+            engine.ends(&engine.counters.evidence, began);
+            return Ok(());
+        }
+        Either::Right((Ok(()), _)) => io::Error::from(io::ErrorKind::ConnectionReset).into(),
+        Either::Right((Err(wait_error), _)) => wait_error,
+    };
     Err(End::failed(wait_error.reason(Limit::Hello, When::During(stage))))
 }
 
@@ -102,7 +100,7 @@ pub async fn while_there(
 /// A client that closed counts as silent. A client that was reset is an error: its bytes would be
 /// forwarded as if they were whole.
 pub async fn glance(
-    connection: &ConnectionHandle,
+    connection: &Connection<'_>,
     raw: &mut CountedBuffer,
     until: Instant,
 ) -> Result<bool, End> {
@@ -128,7 +126,7 @@ fn unseen(wait_error: &WaitError, raw: &[u8]) -> End {
 /// The answer to a client that is refused without its hello. A client that speaks HTTP gets HTTP. A
 /// client that stays silent gets the alert.
 pub async fn fit(
-    connection: &ConnectionHandle,
+    connection: &Connection<'_>,
     raw: &mut CountedBuffer,
     answer: RefusalMessage,
 ) -> RefusalMessage {
@@ -156,11 +154,11 @@ pub fn observe(observer: HelloObserver) {
 
 /// Copies facts of a hello into the info: what rules may ask again after a reload, and the
 /// fingerprint if the log shows it.
-pub fn note_hello(connection: &ConnectionHandle, info: &mut ConnectionInfo, hello: &Hello<'_>) {
+pub fn note_hello(connection: &mut Connection<'_>, hello: &Hello<'_>) {
     if let Some(observe) = OBSERVER.get() {
-        observe(info.client, hello);
+        observe(connection.info.client, hello);
     }
-    let decided = &mut info.decided;
+    let decided = &mut connection.info.decided;
     match hello.sni() {
         Sni::Name(name) => decided.sni = Some((&**name).into()),
         Sni::Malformed(_) => decided.sni_malformed = true,

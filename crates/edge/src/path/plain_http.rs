@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use eyelet_wire::connect::{Target, TargetHost};
 
+use crate::path::active::Connection;
 use crate::path::connect;
-use crate::path::connection_handle::ConnectionHandle;
 use crate::path::fact_source::KnownFacts;
 use crate::path::proxy_protocol;
 use crate::path::shadow;
@@ -23,63 +23,59 @@ const NO_RULE: Reason = Reason::Refused("no rule with plain_http for this name")
 const NOT_PLAIN: Reason = Reason::Refused("the rule has no plain_http");
 
 /// Serves a client that has sent the beginning of such a request.
-pub async fn serve(
-    accepted: &ConnectionHandle,
-    info: &mut ConnectionInfo,
-    raw: &mut CountedBuffer,
-) -> Result<(), End> {
-    let lent = || accepted.handle.lend();
-    let mut client = ProxiedClient::new(&accepted.worker.http, lent(), info.client.ip(), raw);
+pub async fn serve(connection: &mut Connection<'_>, raw: &mut CountedBuffer) -> Result<(), End> {
+    let Connection { worker, handle, info } = connection.reborrow();
+    let mut worker = worker.clone();
+    let mut client = ProxiedClient::new(&worker.http, handle.lend(), info.client.ip(), raw);
     raw.consume(raw.len());
     client.count_live(info);
-    let mut connection = ConnectionHandle::new(accepted.worker.clone(), lent());
     let end = loop {
-        let request = match client.next(&connection.worker.http, info).await {
+        let request = match client.next(&worker.http, info).await {
             Ok(request) => request,
             Err(end) => break end,
         };
-        if let Some(newest) = connection.worker.newer() {
+        if let Some(newest) = worker.newer() {
             let listener = info.decided.labels.listener(info.decided.listener);
             let Some(listener) = newest.labels().listener_called(listener) else {
                 break End::failed(Reason::RuleGone);
             };
             info.decided.listener = listener;
             info.decided.labels = newest.labels().clone();
-            connection = ConnectionHandle::new(newest, lent());
+            worker = newest;
         }
-        if let Err(end) = Box::pin(pass(&connection, info, &mut client, request)).await {
+        let connection = &mut Connection { worker: &worker, handle, info };
+        if let Err(end) = Box::pin(pass(connection, &mut client, request)).await {
             break end;
         }
     };
-    park::close_with(&accepted.handle, &client.end(info));
+    park::close_with(handle, &client.end(info));
     Err(end)
 }
 
 /// Decides a request, and passes it on or refuses it.
 async fn pass(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
+    connection: &mut Connection<'_>,
     client: &mut ProxiedClient,
     request: ProxiedRequest,
 ) -> Result<(), End> {
     let http = &connection.worker.http;
-    begin(info, request.target);
-    let refused = match decide(connection, info).await? {
+    begin(connection.info, request.target);
+    let refused = match decide(connection).await? {
         Ok(rule) => match connection.worker.snapshot.config.rules.at(rule).action {
             Action::Splice(splice) if splice.plain_http => {
-                let Some(to) = route(connection, info, rule, splice) else {
+                let Some(to) = route(connection, rule, splice) else {
                     return Err(End::failed(Reason::NoDestination));
                 };
-                connection.handle.note_state(State::Serving, info);
-                return client.pass(http, info, request, to).await;
+                connection.note_state(State::Serving);
+                return client.pass(http, connection.info, request, to).await;
             }
             _ => NOT_PLAIN,
         },
-        Err(Reason::Refused(_)) if info.decided.rule.is_none() => NO_RULE,
+        Err(Reason::Refused(_)) if connection.info.decided.rule.is_none() => NO_RULE,
         Err(reason) => reason,
     };
-    let message = connect::message(connection, info);
-    client.refuse(http, info, request, ProxiedRefusal { reason: refused, message }).await
+    let message = connect::message(connection);
+    client.refuse(http, connection.info, request, ProxiedRefusal { reason: refused, message }).await
 }
 
 /// Notes what is known of a request, and forgets the one before.
@@ -95,11 +91,8 @@ fn begin(info: &mut ConnectionInfo, target: Target) {
 }
 
 /// The rule's index, or why it refuses. The rules are asked as by a hello with the URL's host.
-async fn decide(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
-) -> Result<Result<u32, Reason>, End> {
-    let mut known = KnownFacts::of_url(connection, info);
+async fn decide(connection: &mut Connection<'_>) -> Result<Result<u32, Reason>, End> {
+    let mut known = KnownFacts::of_url(connection);
     let Some(verdict) = known.ask_without_hello().await? else {
         return Err(End::failed(Reason::Internal("a URL without a name or its absence")));
     };
@@ -109,15 +102,10 @@ async fn decide(
 }
 
 /// Where the request goes: to the address that the rules were asked about, or to the URL's host.
-fn route(
-    connection: &ConnectionHandle,
-    info: &ConnectionInfo,
-    rule: u32,
-    splice: &Splice,
-) -> Option<ProxiedRoute> {
-    let address = match info.decided.destination {
+fn route(connection: &Connection<'_>, rule: u32, splice: &Splice) -> Option<ProxiedRoute> {
+    let address = match connection.info.decided.destination {
         Some(at) => HostPort { host: Host::Ip(at.ip()), port: at.port() },
-        None => connect::host_port(info)?,
+        None => connect::host_port(connection.info)?,
     };
     let upstream = HttpUpstream {
         address: HttpAddress::Tcp(address),
@@ -126,7 +114,7 @@ fn route(
         chosen: Some(splice.upstream_allow.clone()),
     };
     let preface = match splice.proxy_protocol {
-        Some(_) => proxy_protocol::header(connection, info, None),
+        Some(_) => proxy_protocol::header(connection, None),
         None => Vec::new(),
     };
     Some(ProxiedRoute { rule, upstream, preface })

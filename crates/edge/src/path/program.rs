@@ -20,7 +20,6 @@ use eyelet_telemetry::listing::streams::StreamCounts;
 use eyelet_telemetry::reason::Reason;
 
 use crate::path::connection::connection;
-use crate::path::connection_handle::ConnectionHandle;
 use crate::snapshot::published::{Published, SnapshotUpdate};
 use crate::snapshot::worker::Worker;
 
@@ -68,7 +67,7 @@ impl Program for Service {
     }
 
     fn accepted(self: Rc<Self>, handle: Handle, info: ConnectionInfo) -> Task {
-        Box::pin(connection(ConnectionHandle::new(self.worker(), handle), Box::new(info)))
+        Box::pin(connection(self.worker(), handle, Box::new(info)))
     }
 
     fn woken(

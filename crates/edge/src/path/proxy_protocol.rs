@@ -3,8 +3,7 @@
 use eyelet_record::Version;
 use eyelet_wire::proxy::{Command, Ssl, Tlvs, V2_WRITTEN_BYTES_MAX, write_v2};
 
-use crate::path::connection_handle::ConnectionHandle;
-use eyelet_telemetry::info::ConnectionInfo;
+use crate::path::active::Connection;
 
 /// The contents of the TLS TLVs for a terminated connection.
 #[derive(Clone, Debug)]
@@ -23,10 +22,11 @@ pub struct Tls {
 }
 
 /// The header. `tls` is `None` unless TLS ends here.
-pub fn header(connection: &ConnectionHandle, info: &ConnectionInfo, tls: Option<&Tls>) -> Vec<u8> {
-    let destination = info.decided.destination.or_else(|| connection.handle.local_address());
+pub fn header(connection: &Connection<'_>, tls: Option<&Tls>) -> Vec<u8> {
+    let destination =
+        connection.info.decided.destination.or_else(|| connection.handle.local_address());
     let command = match destination {
-        Some(destination) => Command::Proxy { client: info.client, destination },
+        Some(destination) => Command::Proxy { client: connection.info.client, destination },
         None => Command::Local,
     };
     let ssl = tls.map(|tls| Ssl {
@@ -42,7 +42,12 @@ pub fn header(connection: &ConnectionHandle, info: &ConnectionInfo, tls: Option<
     let tlvs = Tlvs {
         alpn: tls.and_then(|tls| tls.alpn.as_deref()),
         // A hello that only shadow rules have read is not passed to the upstream.
-        authority: info.decided.sni.as_deref().filter(|_| info.decided.tls_compression.is_some()),
+        authority: connection
+            .info
+            .decided
+            .sni
+            .as_deref()
+            .filter(|_| connection.info.decided.tls_compression.is_some()),
         ssl,
     };
     written(command, tlvs)

@@ -8,6 +8,7 @@ use eyelet_wire::hello::{Hello, HelloReader, Peek};
 use futures_util::FutureExt;
 use tokio::time::Instant;
 
+use crate::path::active::Connection;
 use crate::path::fact_source::KnownFacts;
 use crate::path::fingerprint;
 use crate::path::peek;
@@ -28,23 +29,23 @@ pub async fn look(known: &mut KnownFacts<'_>, peeked: &mut CountedBuffer) -> Res
     if !note(known, None) {
         return Ok(());
     }
-    let connection = known.connection;
     let until = Instant::now() + HELLO_WAIT;
-    let mut reader = HelloReader::new(connection.worker.snapshot.config.limits.hello_bytes_max);
+    let mut reader =
+        HelloReader::new(known.connection.worker.snapshot.config.limits.hello_bytes_max);
     loop {
         match reader.feed(peeked) {
             // Before the 200 to a CONNECT only bytes that came with its head are here.
-            Peek::NeedMore { .. } if !known.info.owes_answer => {}
+            Peek::NeedMore { .. } if !known.connection.info.owes_answer => {}
             Peek::Hello(hello) => {
-                peek::note_hello(connection, known.info, &hello);
+                peek::note_hello(&mut known.connection, &hello);
                 // The decision did not use the hello, so the server is not held to it either.
-                known.info.decided.tls_compression = None;
+                known.connection.info.decided.tls_compression = None;
                 note(known, Some(&hello));
                 return Ok(());
             }
             _ => return Ok(()),
         }
-        if !peek::glance(connection, peeked, until).await? {
+        if !peek::glance(&known.connection, peeked, until).await? {
             return Ok(());
         }
     }
@@ -53,12 +54,11 @@ pub async fn look(known: &mut KnownFacts<'_>, peeked: &mut CountedBuffer) -> Res
 /// Notes the shadow rules' outcomes from known facts and remembered evidence. Returns whether the
 /// hello would say more. Evidence that is missing is gathered for later connections.
 pub fn note(known: &mut KnownFacts<'_>, hello: Option<&Hello<'_>>) -> bool {
-    let connection = known.connection;
-    let config = &connection.worker.snapshot.config;
+    let config = &known.connection.worker.snapshot.config;
     if !config.policy.has_shadows() {
         return false;
     }
-    let destination = known.info.decided.destination;
+    let destination = known.connection.info.decided.destination;
     let mut source = Remembered { known, hello, destination };
     let asked = config.policy.fetch_for_shadows(&mut source);
     let facts = source.facts();
@@ -66,16 +66,23 @@ pub fn note(known: &mut KnownFacts<'_>, hello: Option<&Hello<'_>>) -> bool {
         let Decision::Verdict(verdict) = comes_to else { return None };
         let outcome = match config.rules.at(rule.0).action {
             _ if verdict.refuse.is_some() => Outcome::Refused,
-            Action::Originate(_) => Outcome::Originated,
-            Action::Splice(_) => Outcome::Spliced,
-            Action::Terminate(_) => Outcome::Terminated,
-            Action::Refuse(_) => Outcome::Refused,
+            action => outcome_of(action),
         };
         Some((rule.0, outcome))
     });
     let outcomes = outcomes.collect();
-    known.info.decided.shadow = outcomes;
+    known.connection.info.decided.shadow = outcomes;
     asked.contains(Fact::Hello)
+}
+
+/// The outcome of a connection that this action takes.
+pub const fn outcome_of(action: &Action) -> Outcome {
+    match action {
+        Action::Originate(_) => Outcome::Originated,
+        Action::Splice(_) => Outcome::Spliced,
+        Action::Terminate(_) => Outcome::Terminated,
+        Action::Refuse(_) => Outcome::Refused,
+    }
 }
 
 /// A connection as a source of facts for shadow rules: it waits for nothing.
@@ -96,11 +103,11 @@ impl FactSource for Remembered<'_, '_> {
         match (fact, self.hello) {
             // A CONNECT's name is not resolved here: that would wait, and fix where the connection
             // leads.
-            (Fact::Destination, _) if self.known.info.connect.is_none() => {
+            (Fact::Destination, _) if self.known.connection.info.connect.is_none() => {
                 self.destination = self.known.connection.handle.local_address();
             }
             (Fact::Ja4, Some(hello)) => {
-                self.known.info.decided.ja4 = Some(fingerprint::ja4(hello));
+                self.known.connection.info.decided.ja4 = Some(fingerprint::ja4(hello));
             }
             _ if self.known.recall(fact) => {}
             _ => gather(self.known, fact),
@@ -113,8 +120,8 @@ impl FactSource for Remembered<'_, '_> {
 /// which then runs without a waiting caller, within the limits of all queries. If there is no room,
 /// no caller waits for it.
 fn gather(known: &KnownFacts<'_>, fact: Fact) {
-    let (connection, info) = (known.connection, &known.info);
-    let (names, client) = (&connection.worker.names, info.client.ip());
+    let Connection { worker, info, .. } = &known.connection;
+    let (names, client) = (&worker.names, info.client.ip());
     match (fact, info.decided.destination, info.decided.sni.as_deref()) {
         (Fact::DnsEvidence, Some(to), Some(name)) => {
             let _begun = gather::by_dns(names, client, name, to.ip()).now_or_never();

@@ -16,7 +16,7 @@ use eyelet_telemetry::listing::State;
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::upstream::CountedAt;
 
-use crate::path::connection_handle::ConnectionHandle;
+use crate::path::active::Connection;
 
 /// Dials, and makes the connected socket the connection's upstream. Returns how many of the first
 /// bytes were written. The info names the dialled address even after a failure. Of several
@@ -24,8 +24,7 @@ use crate::path::connection_handle::ConnectionHandle;
 // An `async fn` would keep its arguments twice and make every task that much larger.
 #[allow(clippy::manual_async_fn)]
 pub fn dial(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
+    connection: &mut Connection<'_>,
     target: &DialTarget<'_>,
     options: &DialOptions<'_>,
 ) -> impl Future<Output = Result<usize, End>> {
@@ -34,44 +33,43 @@ pub fn dial(
         let is_configured = matches!(target, DialTarget::Configured(_) | DialTarget::Unix(_));
         // One of a group has its own time limit.
         if options.balanced.is_none() {
-            let rule = info.decided.rule.filter(|_| is_configured);
+            let rule = connection.info.decided.rule.filter(|_| is_configured);
             if let Some(group) = rule.and_then(|rule| snapshot.names.upstreams.of(rule)) {
-                return Box::pin(dial_any(connection, info, group, options)).await;
+                return Box::pin(dial_any(connection, group, options)).await;
             }
             connection.handle.due_in(snapshot.config.limits.connect_timeout);
         }
         if let Some(upstream) = target.upstream() {
-            info.decided.upstream = Some(upstream);
+            connection.info.decided.upstream = Some(upstream);
         }
         let mut waited = false;
         let dialled = {
-            let (names, handle) = (&connection.worker.names, &connection.handle);
-            let mut dialling = pin!(dial::dial(names, handle, info, target, options));
+            let (names, handle) = (&connection.worker.names, connection.handle);
+            let mut dialling = pin!(dial::dial(names, handle, connection.info, target, options));
             poll_fn(|task| {
                 let polled = dialling.as_mut().poll(task);
                 // A list shows the dial once it waits. Before that nobody can ask.
                 if polled.is_pending() && !std::mem::replace(&mut waited, true) {
-                    connection.handle.note_state(State::Dialling, info);
+                    connection.note_state(State::Dialling);
                 }
                 polled
             })
             .await
         };
-        connected(connection, info, dialled, waited)
+        connected(connection, dialled, waited)
     }
 }
 
 /// Makes the connected socket of a dial the connection's upstream.
 fn connected(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
+    connection: &mut Connection<'_>,
     dialled: Result<Connected<Side>, Undialled>,
     waited: bool,
 ) -> Result<usize, End> {
     let Connected { address, socket, registration, sent } = match dialled {
         Ok(connected) => connected,
         Err(undialled) => {
-            note(info, undialled.address);
+            note(connection.info, undialled.address);
             return Err(undialled.end);
         }
     };
@@ -86,19 +84,18 @@ fn connected(
             .set_upstream(socket, side)
             .map_err(|error| End::failed(Reason::Unregistered((&error).into())))?,
     }
-    note(info, address);
+    note(connection.info, address);
     Ok(sent)
 }
 
 /// Dials the upstreams of a group, each once, until one answers or `connect_timeout` has passed.
 async fn dial_any(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
+    connection: &mut Connection<'_>,
     group: &Group,
     options: &DialOptions<'_>,
 ) -> Result<usize, End> {
     let limit = connection.worker.snapshot.config.limits.connect_timeout;
-    let (began, client) = (Instant::now(), info.client.ip());
+    let (began, client) = (Instant::now(), connection.info.client.ip());
     let mut tried = Tried::default();
     let mut last = End::failed(Reason::NoAddress);
     loop {
@@ -122,14 +119,15 @@ async fn dial_any(
         let balanced = Balanced { group, member, now_ms };
         let options = DialOptions { balanced: Some(&balanced), ..*options };
         connection.handle.due_in(share.wait);
-        last = match dial(connection, info, &target, &options).await {
+        last = match dial(connection, &target, &options).await {
             Ok(sent) => {
                 member.health.answered(connection.worker.engine.now_unix_ms());
-                let address = match &info.decided.upstream {
+                let address = match &connection.info.decided.upstream {
                     Some(UpstreamName::Address(address)) => Some(*address),
                     _ => None,
                 };
-                info.decided.counted_at = Some(CountedAt::opened(member.counters(address)));
+                connection.info.decided.counted_at =
+                    Some(CountedAt::opened(member.counters(address)));
                 return Ok(sent);
             }
             Err(end) if !may_dial_another(&end.reason) => return Err(end),

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use eyelet_config::{CertificateSource, HttpAddress, HttpUpstream, Terminate};
 use eyelet_resolve::evidence::Lack;
 use eyelet_resolve::{dial, guard};
-use eyelet_telemetry::info::{ConnectionInfo, End};
+use eyelet_telemetry::info::End;
 use eyelet_telemetry::reason::{Detail, HandshakeFault, Reason, Stage};
 use eyelet_tls::certificates::Certificates;
 use eyelet_wire::alert::AlertDescription;
 
-use crate::path::connection_handle::ConnectionHandle;
+use crate::path::active::Connection;
 use crate::path::fact_source::KnownFacts;
 use crate::path::peek;
 
@@ -32,17 +32,17 @@ const REFUSALS: [AlertDescription; 6] = [
 /// # Errors
 /// If the origin shows none, none can be signed, or the client is gone.
 pub async fn certificates(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
+    connection: &mut Connection<'_>,
     rule: u32,
     terminate: &Terminate,
 ) -> Result<Arc<Certificates>, End> {
     const NO_HTTP: Reason = Reason::Internal("a rule that mints has no HTTP upstream");
     let upstream = terminate.upstream.as_http().ok_or_else(|| End::failed(NO_HTTP))?;
-    let mut known = KnownFacts::none(connection, info);
+    let Connection { worker, handle, .. } = *connection;
+    let mut known = KnownFacts::none(connection);
     let mut fetched = Ok(());
     let fetch = async { fetched = fetch(&mut known, upstream).await };
-    peek::while_there(connection, fetch, Stage::Evidence).await?;
+    peek::while_there(worker, handle, fetch, Stage::Evidence).await?;
     fetched.map_err(End::failed)?;
     let unreachable = |why: &str| End::failed(Reason::UpstreamTls(Detail::of(why)));
     let attempt = known.shown();
@@ -55,13 +55,13 @@ pub async fn certificates(
         None => return Err(unreachable("nobody was asked")),
     };
     let leaf = shown.chain.first().ok_or_else(|| unreachable("the chain was not kept"))?;
-    let snapshot = &connection.worker.snapshot;
+    let snapshot = &worker.snapshot;
     let is_trusted = match &upstream.tls {
         Some(tls) => {
             let judged = shown.judged_by(&snapshot.http.upstream_tls, tls);
             if let Some(judged) = &judged {
                 // The rule's roots may say otherwise than those for evidence.
-                let evidence = known.info.decided.evidence.get_or_insert_default();
+                let evidence = known.connection.info.decided.evidence.get_or_insert_default();
                 evidence.note_certificate(Ok(judged.logged.clone()));
             }
             judged.is_some_and(|judged| judged.is_trusted)
@@ -69,7 +69,7 @@ pub async fn certificates(
         // An inspector dials the origin.
         None => shown.is_trusted,
     };
-    connection.handle.due_in(snapshot.config.limits.handshake_timeout);
+    handle.due_in(snapshot.config.limits.handshake_timeout);
     let origin = (leaf, is_trusted);
     let minted = snapshot.tls.mint(&snapshot.config.rules, rule, origin, &snapshot.budget);
     minted.map_err(|error| End::failed(Reason::Configuration(Detail::of(error))))
@@ -78,17 +78,19 @@ pub async fn certificates(
 /// Fetches the certificate of the origin, from memory or by a handshake with it.
 async fn fetch(known: &mut KnownFacts<'_>, upstream: &HttpUpstream) -> Result<(), Reason> {
     let (to, is_chosen): (SocketAddr, bool) = match &upstream.address {
-        HttpAddress::Tcp(origin) if upstream.tls.is_some() => {
-            (dial::destination(&known.connection.worker.names, known.info, origin).await?, false)
-        }
-        _ => (known.fetch_origin().await?, known.info.decided.is_chosen()),
+        HttpAddress::Tcp(origin) if upstream.tls.is_some() => (
+            dial::destination(&known.connection.worker.names, known.connection.info, origin)
+                .await?,
+            false,
+        ),
+        _ => (known.fetch_origin().await?, known.connection.info.decided.is_chosen()),
     };
     let configured = upstream.tls.as_ref().map(|tls| tls.name.as_str());
     let name: Option<Box<str>> = match configured.filter(|name| !name.is_empty()) {
         // Nobody asks for an address by name (RFC 6066 section 3).
         Some(name) if name.parse::<IpAddr>().is_ok() => None,
         Some(name) => Some(name.into()),
-        None => known.info.decided.sni.clone(),
+        None => known.connection.info.decided.sni.clone(),
     };
     let own = upstream.chosen.as_deref().unwrap_or_default();
     // Side handshakes are allowed what any rule allows, because they come before the decision. Now

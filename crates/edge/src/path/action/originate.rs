@@ -1,21 +1,18 @@
 //! Originate: a client without TLS, whose requests go to an upstream by TLS. Nothing is dialled or
 //! read here: the connection is parked as soon as its first request begins.
 
+use crate::path::active::Connection;
 use crate::path::connect;
-use crate::path::connection_handle::ConnectionHandle;
 use eyelet_downstream::connection::refusal::ProxyRefusal;
 use eyelet_engine::park;
 use eyelet_engine::relay::{Flow, Relay};
-use eyelet_telemetry::info::{ConnectionInfo, End};
+use eyelet_telemetry::info::End;
 use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
 
 /// Parks the connection once its client has sent something. Until then it is half-open, and the
 /// deadline of a hello is that of its first byte.
-pub async fn originate(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
-) -> Result<(), End> {
-    if info.decided.tls_version.is_some() {
+pub async fn originate(connection: &mut Connection<'_>) -> Result<(), End> {
+    if connection.info.decided.tls_version.is_some() {
         // `check` lets such a rule have plain listeners only.
         return Err(End::failed(Reason::Internal("an originate rule for a client with TLS")));
     }
@@ -23,14 +20,14 @@ pub async fn originate(
         let when = When::Before(Stage::Request);
         return Err(End::failed(wait_error.reason(Limit::Hello, when)));
     }
-    park::park(&connection.handle, info, Relay::Cleartext(Flow::default()));
+    park::park(connection.handle, connection.info, Relay::Cleartext(Flow::default()));
     Ok(())
 }
 
 /// Refuses a client without TLS. An alert would mean nothing to it.
-pub fn refuse(connection: &ConnectionHandle, info: &ConnectionInfo, end: End) -> Result<(), End> {
-    let message = connect::message(connection, info);
-    let refusal = ProxyRefusal::new(info, end.outcome, &end.reason, message);
-    park::close_with(&connection.handle, &refusal.response());
+pub fn refuse(connection: &Connection<'_>, end: End) -> Result<(), End> {
+    let message = connect::message(connection);
+    let refusal = ProxyRefusal::new(connection.info, end.outcome, &end.reason, message);
+    park::close_with(connection.handle, &refusal.response());
     Err(end)
 }

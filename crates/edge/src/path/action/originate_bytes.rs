@@ -15,14 +15,14 @@ use eyelet_memory::budget::{Account, CountedBuffer};
 use eyelet_record::{Keys, PAYLOAD_BYTES_MAX, Session};
 use eyelet_resolve::connect::DialOptions;
 use eyelet_resolve::dial::DialTarget;
-use eyelet_telemetry::info::{ConnectionInfo, End};
+use eyelet_telemetry::info::End;
 use eyelet_telemetry::listing::State;
 use eyelet_telemetry::reason::{Detail, Limit, Reason, Stage, When};
 use eyelet_tls::client_handshake::{ClientHandshake, ClientHandshakeFault};
 use eyelet_upstream::tls_info::tls_info;
 use rustls_pki_types::ServerName;
 
-use crate::path::connection_handle::{ConnectionHandle, WaitError};
+use crate::path::active::{Connection, WaitError};
 use crate::path::upstream;
 
 /// Bytes of one read: a server's flight with its chain is rarely more.
@@ -33,21 +33,17 @@ const READ_BYTES: usize = 16 << 10;
 const TICKET_WAIT: Duration = Duration::from_secs(1);
 
 /// Originates the connection. A client whose upstream cannot be had reads nothing but the end.
-pub async fn originate(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
-    to: &TlsUpstream,
-) -> Result<(), End> {
-    let shaken = match begin(connection, info, to).await {
+pub async fn originate(connection: &mut Connection<'_>, to: &TlsUpstream) -> Result<(), End> {
+    let shaken = match begin(connection, to).await {
         Ok(shaken) => shaken,
         Err(end) => {
-            park::close_with(&connection.handle, &[]);
+            park::close_with(connection.handle, &[]);
             return Err(end);
         }
     };
-    match shaken.finish(connection, info).await {
+    match shaken.finish(connection).await {
         Ok(originated) => {
-            park::park(&connection.handle, info, Relay::Terminate(originated));
+            park::park(connection.handle, connection.info, Relay::Terminate(originated));
             Ok(())
         }
         Err(end) => {
@@ -58,15 +54,11 @@ pub async fn originate(
     }
 }
 
-async fn begin(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
-    to: &TlsUpstream,
-) -> Result<Shaking, End> {
+async fn begin(connection: &mut Connection<'_>, to: &TlsUpstream) -> Result<Shaking, End> {
     let target = DialTarget::Configured(&to.address);
-    upstream::dial(connection, info, &target, &DialOptions::default()).await?;
+    upstream::dial(connection, &target, &DialOptions::default()).await?;
     connection.handle.no_delay();
-    connection.handle.note_state(State::Handshaking, info);
+    connection.note_state(State::Handshaking);
     connection.handle.due_in(connection.worker.snapshot.config.limits.handshake_timeout);
     let mut shaking = Shaking::new(connection, to)?;
     shaking.shake(connection).await?;
@@ -83,7 +75,7 @@ struct Shaking {
 }
 
 impl Shaking {
-    fn new(connection: &ConnectionHandle, to: &TlsUpstream) -> Result<Self, End> {
+    fn new(connection: &Connection<'_>, to: &TlsUpstream) -> Result<Self, End> {
         let snapshot = &connection.worker.snapshot;
         let config = snapshot.http.upstream_tls.of_bytes(&to.tls);
         let config = config.ok_or_else(|| failed("no configuration"))?;
@@ -94,7 +86,7 @@ impl Shaking {
         Ok(Self { tls, incoming, sealed })
     }
 
-    async fn shake(&mut self, connection: &ConnectionHandle) -> Result<(), End> {
+    async fn shake(&mut self, connection: &Connection<'_>) -> Result<(), End> {
         loop {
             let sent = self.send_from_rustls(connection).await;
             sent.map_err(|wait_error| stopped(&wait_error))?;
@@ -122,11 +114,7 @@ impl Shaking {
     }
 
     /// Waits for a ticket, if one may come, and leaves the rest to the record layer.
-    async fn finish(
-        self,
-        connection: &ConnectionHandle,
-        info: &mut ConnectionInfo,
-    ) -> Result<Terminated, End> {
+    async fn finish(self, connection: &mut Connection<'_>) -> Result<Terminated, End> {
         // Its bytes pass from now on, so it is not the first to be shed.
         connection.worker.engine.enters(connection.handle.key(), Phase::Busy);
         let Self { tls, mut incoming, mut sealed } = self;
@@ -135,7 +123,7 @@ impl Shaking {
         if let Some(tls) = tickets {
             let mut shaken = Self { tls, incoming, sealed };
             connection.handle.due_in(TICKET_WAIT);
-            match shaken.await_ticket(connection, info, &mut session).await {
+            match shaken.await_ticket(connection, &mut session).await {
                 // Nothing is lost: what is not sent yet is held.
                 Ok(()) | Err(Waited::Stopped(WaitError::Late)) => {}
                 Err(Waited::Stopped(wait_error)) => return Err(stopped(&wait_error)),
@@ -143,8 +131,8 @@ impl Shaking {
             }
             Self { incoming, sealed, .. } = shaken;
         }
-        info.decided.tls_version = None;
-        info.decided.upstream_tls = upstream_tls.map(Arc::new);
+        connection.info.decided.tls_version = None;
+        connection.info.decided.upstream_tls = upstream_tls.map(Arc::new);
         // This relay has the two sides exchanged: see `Terminated::is_originated`.
         let mut flow = Flow::default();
         flow.hold_partial(&incoming);
@@ -158,11 +146,10 @@ impl Shaking {
     /// state, and would be lost with rustls.
     async fn await_ticket(
         &mut self,
-        connection: &ConnectionHandle,
-        info: &mut ConnectionInfo,
+        connection: &mut Connection<'_>,
         session: &mut Session,
     ) -> Result<(), Waited> {
-        let handle = &connection.handle;
+        let handle = connection.handle;
         // A record that rustls does not take is the record layer's to judge.
         while let Ok(None) = self.tls.feed(&self.incoming) {
             // A side that is readable is not looked at for its deadline.
@@ -181,7 +168,7 @@ impl Shaking {
                     let sealed = slot.edit(|slot| session.seal(&mut Keys::new(), slot, read));
                     sealed.map_err(|fault| Waited::Failed(failed(fault)))?;
                     self.sealed = slot;
-                    info.bytes_to_upstream += read as u64;
+                    connection.info.bytes_to_upstream += read as u64;
                     self.send_sealed(connection).await?;
                 }
                 None => drop(slot),
@@ -196,14 +183,14 @@ impl Shaking {
     }
 
     /// Sends what rustls has sealed, as long as the handshake lasts.
-    async fn send_from_rustls(&mut self, connection: &ConnectionHandle) -> Result<(), WaitError> {
+    async fn send_from_rustls(&mut self, connection: &Connection<'_>) -> Result<(), WaitError> {
         let Self { tls, sealed, .. } = self;
         sealed.edit(|sealed| tls.write(sealed));
         self.send_sealed(connection).await
     }
 
     /// Sends what was sealed. What is not sent at an error stays.
-    async fn send_sealed(&mut self, connection: &ConnectionHandle) -> Result<(), WaitError> {
+    async fn send_sealed(&mut self, connection: &Connection<'_>) -> Result<(), WaitError> {
         while !self.sealed.is_empty() {
             match connection.handle.send(UPSTREAM, &self.sealed) {
                 Ok(sent) => self.sealed.consume(sent),

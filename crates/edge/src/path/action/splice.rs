@@ -1,7 +1,7 @@
 //! Splice: dials the upstream, sends it the peeked bytes, and parks the pair.
 
+use crate::path::active::Connection;
 use crate::path::connect;
-use crate::path::connection_handle::ConnectionHandle;
 use crate::path::proxy_protocol;
 use crate::path::refuse::{self, RefusalMessage};
 use crate::path::upstream;
@@ -22,25 +22,24 @@ use eyelet_wire::version::TLS13;
 // An `async fn` would keep its arguments twice and make every task that much larger.
 #[allow(clippy::manual_async_fn)]
 pub fn splice(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
+    connection: &mut Connection<'_>,
     rule: &Splice,
     peeked: &mut CountedBuffer,
     hello_bytes: usize,
 ) -> impl Future<Output = Result<(), End>> {
     async move {
-        let Some(target) = target(info, rule) else {
+        let Some(target) = target(connection.info, rule) else {
             let end = End::failed(Reason::NoDestination);
-            return failed(connection, info, hello_bytes, end);
+            return failed(connection, hello_bytes, end);
         };
         let source = match rule.source {
             DialSource::Host => None,
-            DialSource::Client => Some(info.client.ip()),
+            DialSource::Client => Some(connection.info.client.ip()),
         };
-        info.bytes_to_upstream += peeked.len() as u64;
+        connection.info.bytes_to_upstream += peeked.len() as u64;
         let behind = peeked.split_off(if hello_bytes > 0 { hello_bytes } else { peeked.len() });
         if rule.proxy_protocol.is_some() {
-            let header = proxy_protocol::header(connection, info, None);
+            let header = proxy_protocol::header(connection, None);
             peeked.edit(|bytes| drop(bytes.splice(0..0, header)));
         }
         // With TCP Fast Open the SYN waits for our first bytes. Without any, it would never be
@@ -51,30 +50,30 @@ pub fn splice(
             _ if hello_bytes == 0 => DialMark::None,
             DialTarget::Address(_) | DialTarget::Chosen(..) | DialTarget::Named(..) => {
                 let hello = &peeked[peeked.len() - hello_bytes.min(peeked.len())..];
-                DialMark::Hello(hello, info.decided.hop_count)
+                DialMark::Hello(hello, connection.info.decided.hop_count)
             }
         };
         let options = DialOptions { source, first: peeked, fast_open, mark, balanced: None };
-        let sent = match upstream::dial(connection, info, &target, &options).await {
+        let sent = match upstream::dial(connection, &target, &options).await {
             Ok(sent) => sent,
             Err(end) => {
-                info.bytes_to_upstream = 0;
-                return failed(connection, info, hello_bytes, end);
+                connection.info.bytes_to_upstream = 0;
+                return failed(connection, hello_bytes, end);
             }
         };
-        connect::establish(connection, info).await?;
+        connect::establish(connection).await?;
         let mut flow = Flow::default();
         if !peeked.is_empty() {
             flow.begin(&peeked[sent..]);
         }
-        if is_inspected(info, rule) {
+        if is_inspected(connection.info, rule) {
             flow.inspect(rule.forbid_tls_compression);
         }
         if !behind.is_empty() {
-            pass_behind(connection, info, &mut flow, &behind)?;
+            pass_behind(connection, &mut flow, &behind)?;
         }
-        let spliced = Spliced::new(flow, &mut info.decided);
-        park::park(&connection.handle, info, Relay::Splice(spliced));
+        let spliced = Spliced::new(flow, &mut connection.info.decided);
+        park::park(connection.handle, connection.info, Relay::Splice(spliced));
         Ok(())
     }
 }
@@ -91,15 +90,10 @@ fn is_inspected(info: &ConnectionInfo, rule: &Splice) -> bool {
 }
 
 /// Bytes behind the hello take the same way as all later bytes.
-fn pass_behind(
-    connection: &ConnectionHandle,
-    info: &ConnectionInfo,
-    flow: &mut Flow,
-    behind: &[u8],
-) -> Result<(), End> {
+fn pass_behind(connection: &Connection<'_>, flow: &mut Flow, behind: &[u8]) -> Result<(), End> {
     let mut passed = behind.len();
     if flow.is_inspected(CLIENT) {
-        match flow.pass(CLIENT, behind, info.decided.sni.as_deref(), &mut false) {
+        match flow.pass(CLIENT, behind, connection.info.decided.sni.as_deref(), &mut false) {
             Ok(at_once) => passed = at_once,
             Err(_) => {
                 let reason = flow.never_reason();
@@ -138,15 +132,10 @@ fn destination<'a>(info: &ConnectionInfo, rule: &'a Splice) -> Option<DialTarget
 
 /// A client that sent a hello understands an alert. One whose bytes were never read is closed
 /// without an answer: its protocol is unknown.
-fn failed(
-    connection: &ConnectionHandle,
-    info: &ConnectionInfo,
-    hello_bytes: usize,
-    end: End,
-) -> Result<(), End> {
+fn failed(connection: &Connection<'_>, hello_bytes: usize, end: End) -> Result<(), End> {
     let answer = match hello_bytes {
         0 => RefusalMessage::Nothing,
         _ => RefusalMessage::of(&end.reason),
     };
-    connect::end(connection, info, &answer, end)
+    connect::end(connection, &answer, end)
 }

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::path::action::mint;
-use crate::path::connection_handle::ConnectionHandle;
+use crate::path::active::Connection;
 use crate::path::handshake::{HandshakeFailure, Handshaken, handshake};
 use crate::path::peek;
 use crate::path::proxy_protocol::{self, Tls};
@@ -23,7 +23,7 @@ use eyelet_engine::relay::{Flow, Relay};
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_resolve::connect::DialOptions;
 use eyelet_resolve::dial::DialTarget;
-use eyelet_telemetry::info::{ConnectionInfo, End};
+use eyelet_telemetry::info::End;
 use eyelet_telemetry::listing::State;
 use eyelet_telemetry::reason::{CertificateLack, Class, Detail, Peer, Reason, Stage};
 use eyelet_tls::certificates::Certificates;
@@ -53,14 +53,13 @@ impl Offer {
 
 /// Terminates the connection. `peeked` is the hello.
 pub async fn terminate(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
+    connection: &mut Connection<'_>,
     rule: u32,
     terminate: &Terminate,
     (peeked, offer): (CountedBuffer, Offer),
 ) -> Result<(), End> {
     let snapshot = &connection.worker.snapshot;
-    let name = info.decided.sni.as_deref();
+    let name = connection.info.decided.sni.as_deref();
     let mut with = match snapshot.tls.of(&snapshot.config.rules, rule, name) {
         Ok(with) => with,
         Err(TlsError::Unlisted) => {
@@ -75,12 +74,14 @@ pub async fn terminate(
     // RFC 8446 appendix D.5: an endpoint that receives SSL 3.0 "MUST abort the handshake with a
     // protocol_version alert". rustls would answer an old client by handshake_failure: it checks
     // first which extensions it has.
-    if offer.is_ssl30 || info.decided.tls_version < Some(terminate.tls_version_min.code()) {
+    if offer.is_ssl30
+        || connection.info.decided.tls_version < Some(terminate.tls_version_min.code())
+    {
         let (answer, end) = refuse::by_rule(None, Refusal::ByVersion, None);
         return refuse::refuse(connection, &answer, end);
     }
     connection.handle.due_in(snapshot.config.limits.handshake_timeout);
-    match made(connection, info, rule, terminate).await {
+    match made(connection, rule, terminate).await {
         Ok(None) => {}
         Ok(Some(certificates)) => with.certificates = certificates,
         Err(end) => return refuse::refuse(connection, &RefusalMessage::of(&end.reason), end),
@@ -94,36 +95,36 @@ pub async fn terminate(
     };
     let kind = (done.version == TLS13, done.resumed);
     connection.worker.engine.count_handshake(kind, began);
-    info.decided.client_roots = client_roots;
+    connection.info.decided.client_roots = client_roots;
     if terminate.client_cert_header {
-        info.decided.client_certificate =
+        connection.info.decided.client_certificate =
             done.certificate.as_deref().map(|leaf| Arc::new(leaf.into()));
     }
-    info.decided.tls_version = Some(done.version);
+    connection.info.decided.tls_version = Some(done.version);
     connection.worker.engine.counters.groups.up(done.group);
     let header = match terminate.proxy_protocol {
-        Some(_) => proxy_protocol::header(connection, info, Some(&tls_of(&done))),
+        Some(_) => proxy_protocol::header(connection, Some(&tls_of(&done))),
         None => Vec::new(),
     };
     let http = matches!(terminate.upstream, TerminateUpstream::Http(_));
-    info.decided.http2 = http && done.alpn.as_deref() == Some(b"h2");
+    connection.info.decided.http2 = http && done.alpn.as_deref() == Some(b"h2");
     let mut flow = Flow::default();
     flow.hold_partial(&done.leftover);
     flow.hold_preface(header);
     let mut terminated = Terminated { session: done.session, flow };
     if !http {
-        dial(connection, info, terminate, &mut terminated).await?;
+        dial(connection, terminate, &mut terminated).await?;
     }
-    park::park(&connection.handle, info, Relay::Terminate(terminated));
+    park::park(connection.handle, connection.info, Relay::Terminate(terminated));
     Ok(())
 }
 
 /// Ends the connection of a handshake that is not done.
-fn give_up(connection: &ConnectionHandle, failure: HandshakeFailure) -> End {
+fn give_up(connection: &Connection<'_>, failure: HandshakeFailure) -> End {
     if is_failure(&failure.end.reason) {
         connection.worker.engine.counters.handshakes_failed.up();
     }
-    park::close_with(&connection.handle, &failure.alert);
+    park::close_with(connection.handle, &failure.alert);
     failure.end
 }
 
@@ -135,8 +136,7 @@ fn is_failure(reason: &Reason) -> bool {
 
 /// The certificates that are there for one name or one origin only. `None`: the rule has its own.
 async fn made(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
+    connection: &mut Connection<'_>,
     rule: u32,
     terminate: &Terminate,
 ) -> Result<Option<Arc<Certificates>>, End> {
@@ -144,36 +144,32 @@ async fn made(
     match terminate.certificates {
         CertificateSource::Files | CertificateSource::Local(_) => Ok(None),
         CertificateSource::Acme { on_demand } => {
-            Box::pin(issued(connection, info, on_demand)).await.map(Some)
+            Box::pin(issued(connection, on_demand)).await.map(Some)
         }
         CertificateSource::Mint => {
-            Box::pin(mint::certificates(connection, info, rule, terminate)).await.map(Some)
+            Box::pin(mint::certificates(connection, rule, terminate)).await.map(Some)
         }
     }
 }
 
 /// The certificate that an ACME server issued for the name. With `on_demand` it is ordered now.
-async fn issued(
-    connection: &ConnectionHandle,
-    info: &ConnectionInfo,
-    on_demand: bool,
-) -> Result<Arc<Certificates>, End> {
+async fn issued(connection: &Connection<'_>, on_demand: bool) -> Result<Arc<Certificates>, End> {
     let snapshot = &connection.worker.snapshot;
     let lacks = |lack| End::failed(Reason::NoCertificate(lack));
-    let name = info.decided.sni.as_ref().ok_or_else(|| lacks(CertificateLack::NoName))?;
+    let name =
+        connection.info.decided.sni.as_ref().ok_or_else(|| lacks(CertificateLack::NoName))?;
     let mut issued = snapshot.acme.certificates(name);
     if on_demand && matches!(issued, Err(CertificateLack::Ordered)) {
         // The rest is for the handshake.
         let wait = snapshot.config.limits.handshake_timeout * 3 / 4;
         let order = async { issued = snapshot.acme.order(name, wait).await };
-        peek::while_there(connection, order, Stage::Handshake).await?;
+        peek::while_there(connection.worker, connection.handle, order, Stage::Handshake).await?;
     }
     issued.map_err(lacks)
 }
 
 async fn dial(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
+    connection: &mut Connection<'_>,
     terminate: &Terminate,
     terminated: &mut Terminated,
 ) -> Result<(), End> {
@@ -184,13 +180,13 @@ async fn dial(
             return Err(End::failed(Reason::Internal("dialled HTTP without a request")));
         }
     };
-    let mut dialled = upstream::dial(connection, info, &target, &DialOptions::default()).await;
+    let mut dialled = upstream::dial(connection, &target, &DialOptions::default()).await;
     if is_down(&dialled) && !terminate.upstream_wait.is_zero() {
-        dialled = Box::pin(hold(connection, info, &target, terminate.upstream_wait)).await;
+        dialled = Box::pin(hold(connection, &target, terminate.upstream_wait)).await;
     }
     if let Err(end) = dialled {
         let alert = eyelet_wire::alert::AlertDescription::InternalError;
-        park::close_with(&connection.handle, &final_alert(terminated, alert.code()));
+        park::close_with(connection.handle, &final_alert(terminated, alert.code()));
         return Err(end);
     }
     terminated.flow.preface_first();
@@ -199,12 +195,11 @@ async fn dial(
 
 /// Dials again and again, for at most so long.
 async fn hold(
-    connection: &ConnectionHandle,
-    info: &mut ConnectionInfo,
+    connection: &mut Connection<'_>,
     target: &DialTarget<'_>,
     wait: Duration,
 ) -> Result<usize, End> {
-    connection.handle.note_state(State::Dialling, info);
+    connection.note_state(State::Dialling);
     let end = Instant::now() + wait;
     let mut step = WAIT_STEP_MIN;
     loop {
@@ -212,7 +207,7 @@ async fn hold(
         // The time of the next dial begins here.
         connection.worker.engine.clock.now_ns();
         step = (step * 2).min(WAIT_STEP_MAX);
-        let dialled = upstream::dial(connection, info, target, &DialOptions::default()).await;
+        let dialled = upstream::dial(connection, target, &DialOptions::default()).await;
         let is_over = Instant::now() >= end || connection.handle.is_to_end();
         if is_over || !is_down(&dialled) {
             return dialled;

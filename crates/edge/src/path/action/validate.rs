@@ -3,53 +3,50 @@
 
 use eyelet_engine::park;
 use eyelet_memory::budget::CountedBuffer;
-use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
+use eyelet_telemetry::info::{End, Outcome};
 use eyelet_telemetry::reason::{Reason, Stage};
 use eyelet_tls::server::{ACME_TLS, Handshake};
 use eyelet_wire::hello::Hello;
 
-use crate::path::connection_handle::ConnectionHandle;
+use crate::path::active::Connection;
 use crate::path::handshake::handshake;
 use crate::path::peek;
 
 /// Whether the hello is such a request, on a listener that leads to a rule with ACME. A name that
 /// nobody here has ordered is left to the rules: it may be validated by what it is spliced to.
-pub fn is_asked(connection: &ConnectionHandle, info: &ConnectionInfo, hello: &Hello<'_>) -> bool {
+pub fn is_asked(connection: &Connection<'_>, hello: &Hello<'_>) -> bool {
     let Some(acme) = &connection.worker.snapshot.config.acme else { return false };
     let listeners = &acme.wanted.listeners;
     let mut protocols = hello.alpn();
     // RFC 8737 section 3: the list has this protocol alone.
     protocols.next().is_some_and(|first| first.as_ref() == ACME_TLS)
         && protocols.next().is_none()
-        && (listeners.is_empty() || listeners.contains(&info.decided.listener))
+        && (listeners.is_empty() || listeners.contains(&connection.info.decided.listener))
 }
 
 /// The handshake for the name of the hello. `None`: nobody here has ordered it.
-pub async fn find(
-    connection: &ConnectionHandle,
-    info: &ConnectionInfo,
-) -> Result<Option<Handshake>, End> {
-    let Some(name) = &info.decided.sni else { return Ok(None) };
+pub async fn find(connection: &Connection<'_>) -> Result<Option<Handshake>, End> {
+    let Some(name) = &connection.info.decided.sni else { return Ok(None) };
     let mut found = None;
     let find = async { found = connection.worker.snapshot.acme.validation(name).await };
-    peek::while_there(connection, find, Stage::Handshake).await?;
+    peek::while_there(connection.worker, connection.handle, find, Stage::Handshake).await?;
     Ok(found)
 }
 
 /// Shakes hands and ends the connection, as the server needs no more.
 pub async fn validate(
-    connection: &ConnectionHandle,
+    connection: &Connection<'_>,
     with: Handshake,
     peeked: CountedBuffer,
 ) -> Result<(), End> {
     connection.handle.due_in(connection.worker.snapshot.config.limits.handshake_timeout);
     match handshake(connection, with, peeked, false, false).await {
         Ok(_) => {
-            park::close_with(&connection.handle, &[]);
+            park::close_with(connection.handle, &[]);
             Err(End { outcome: Outcome::Terminated, reason: Reason::Validated })
         }
         Err(failure) => {
-            park::close_with(&connection.handle, &failure.alert);
+            park::close_with(connection.handle, &failure.alert);
             Err(failure.end)
         }
     }

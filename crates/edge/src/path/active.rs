@@ -1,0 +1,49 @@
+//! An active connection: its worker, its handle in the event loop, and what is known of it.
+
+use std::rc::Rc;
+
+use eyelet_config::{Listener, ListenerKind};
+use eyelet_engine::worker::Handle;
+pub use eyelet_engine::worker::WaitError;
+use eyelet_telemetry::info::ConnectionInfo;
+use eyelet_telemetry::listing::State;
+
+use crate::snapshot::worker::Worker;
+
+/// A connection whose bytes its future moves.
+pub struct Connection<'a> {
+    /// The worker it lives on.
+    pub worker: &'a Rc<Worker>,
+    /// Its handle in the event loop.
+    pub handle: &'a Handle,
+    /// What is known of it.
+    pub info: &'a mut ConnectionInfo,
+}
+
+impl<'a> Connection<'a> {
+    /// Lends it.
+    pub fn reborrow(&mut self) -> Connection<'_> {
+        Connection { worker: self.worker, handle: self.handle, info: self.info }
+    }
+
+    /// The listener that accepted it.
+    pub fn listener(&self) -> &'a Listener {
+        &self.worker.snapshot.config.listeners[usize::from(self.info.decided.listener)]
+    }
+
+    /// Notes what a list of connections shows of it.
+    pub fn note_state(&self, state: State) {
+        self.handle.note_state(state, self.info);
+    }
+
+    /// Whether the client came without TLS. Asked where it is needed: kept over the waits of a
+    /// connection it would make each task larger.
+    pub fn is_plain(&self) -> bool {
+        self.listener().kind == ListenerKind::Plain
+    }
+
+    /// Whether an alert means something to the client: it speaks TLS, and waits for nothing else.
+    pub fn takes_alert(&self) -> bool {
+        !self.info.owes_answer && !self.is_plain()
+    }
+}
