@@ -1,8 +1,7 @@
 //! Reads the matchers of one [[rule]], and reports those that can never match.
 
 use eyelet_policy::{
-    AddressPattern, Conditions, EvidenceKind, ListId, Matcher, NamePattern, NamePatternFault,
-    NetSet,
+    Conditions, EvidenceKind, EvidenceMatchers, ListId, Matcher, NamePattern, NamePatternFault,
 };
 use ipnet::IpNet;
 
@@ -35,32 +34,28 @@ pub(super) fn read<'t>(
     let (texts, sni_lists) = names(section, lists);
     let sni = sni(texts);
     let alpn = each(section, "alpn", values::protocol);
-    let mut conditions = addresses(section, lists)
-        .ja4(each(section, "ja4", values::ja4))
-        .alpn(alpn.iter().map(|protocol| protocol.as_slice().into()));
     let references = section.texts("listener").unwrap_or_default();
     let known = references.iter().filter_map(|text| listeners.find(*text));
     let known: Vec<u16> = known.collect();
-    conditions = conditions.listeners(known.iter().copied());
     check_connect(section, "connect", listeners, &known);
-    if let Some(ech) = section.flag("ech") {
-        conditions = conditions.ech(ech);
-    }
-    if let Some(version) = section.text("tls_version_max") {
-        let code = version.parse(values::tls_version_code);
-        conditions = code.map_or(conditions.clone(), |code| conditions.tls_version_max(code));
-    }
     let sni_malformed = section.flag("sni_malformed").unwrap_or(false);
-    if sni_malformed {
-        conditions = conditions.sni_malformed();
-        if !sni.is_empty() || !sni_lists.is_empty() {
-            let at = section.key_at("sni").unwrap_or(section.at);
-            let message = "a hello whose name is malformed has none of these names: with \
-                `sni_malformed = true` leave `sni` out";
-            at.error(message);
-        }
+    if sni_malformed && !(sni.is_empty() && sni_lists.is_empty()) {
+        let at = section.key_at("sni").unwrap_or(section.at);
+        let message = "a hello whose name is malformed has none of these names: with \
+            `sni_malformed = true` leave `sni` out";
+        at.error(message);
     }
-    conditions = with_evidence(section, conditions);
+    let conditions = Conditions {
+        listeners: known.iter().copied().collect(),
+        sni_malformed,
+        tls_version_max: section.parsed("tls_version_max", values::tls_version_code),
+        ech: section.flag("ech"),
+        alpn: alpn.iter().map(|protocol| protocol.as_slice().into()).collect(),
+        ja4: each(section, "ja4", values::ja4).into_iter().collect(),
+        tls_compression: offers_compression(section),
+        evidence: evidence(section),
+        ..addresses(section, lists)
+    };
     if conditions.asks_connect() {
         check_connect(section, "evidence", listeners, &known);
     }
@@ -83,35 +78,35 @@ fn names<'t>(section: &Section<'t>, lists: &mut ListReader<'_>) -> (Vec<Text<'t>
 /// The matchers `client`, `connect` and `destination`, which may take lists from files.
 fn addresses(section: &Section<'_>, lists: &mut ListReader<'_>) -> Conditions {
     let (client, files) = section.texts_and_tables("client", "`client`");
-    let client = read_each(&client, values::net).into_iter().collect::<NetSet>();
+    let client = read_each(&client, values::net);
     let nets = files.iter().filter_map(|item| {
         item.check_keys(&["file"]);
         file(item, ListKind::Nets, lists)
     });
-    let nets: Vec<_> = nets.map(|list| (list, None)).collect();
+    let nets = nets.map(|list| (Matcher::Client, list, None));
+    let mut from_files: Vec<_> = nets.collect();
     let (targets, files) = section.texts_and_tables("connect", "`connect`");
     for file in files.iter().filter(|file| file.value("port").is_none()) {
         let message = "names for `connect` need a `port`, such as 443, or \"*\" for any";
         file.at.missing(message);
     }
     let targets = read_each(&targets, values::connect_pattern);
-    let names =
-        files.iter().filter_map(|file| Some((name_list(file, &["port"], lists)?, port(file))));
-    let names: Vec<_> = names.collect();
+    from_files.extend(files.iter().filter_map(|file| {
+        Some((Matcher::Connect, name_list(file, &["port"], lists)?, port(file)))
+    }));
     let (patterns, files) = section.texts_and_tables("destination", "`destination`");
     let patterns = read_each(&patterns, values::address_patterns);
-    let to = files.iter().filter_map(|item| {
+    from_files.extend(files.iter().filter_map(|item| {
         item.check_keys(&["file", "port"]);
-        Some((file(item, ListKind::Nets, lists)?, port(item)))
-    });
-    let to: Vec<_> = to.collect();
-    Conditions::default()
-        .client(client)
-        .from_files(Matcher::Client, nets)
-        .connect(targets)
-        .from_files(Matcher::Connect, names)
-        .destination(&patterns.into_iter().flatten().collect::<Vec<AddressPattern>>())
-        .from_files(Matcher::Destination, to)
+        Some((Matcher::Destination, file(item, ListKind::Nets, lists)?, port(item)))
+    }));
+    Conditions {
+        client: client.into_iter().collect(),
+        connect: targets.into_iter().collect(),
+        destination: patterns.into_iter().flatten().collect(),
+        from_files: from_files.into_iter().collect(),
+        ..Conditions::default()
+    }
 }
 
 /// A list of names: `{ file = "allow.txt" }`, `{ regex = '^ads\.' }`, or
@@ -152,8 +147,7 @@ fn file(item: &Section<'_>, kind: ListKind, lists: &mut ListReader<'_>) -> Optio
     lists.list(item.required("file", without)?, kind)
 }
 
-/// The matchers on TLS compression, on evidence for the name, and on the certificate.
-fn with_evidence(section: &Section<'_>, mut conditions: Conditions) -> Conditions {
+fn offers_compression(section: &Section<'_>) -> bool {
     let offered = section.parsed("tls_compression", |text| match text {
         "offered" => Ok(()),
         other => Err(format!(
@@ -161,17 +155,20 @@ fn with_evidence(section: &Section<'_>, mut conditions: Conditions) -> Condition
              `forbid_tls_compression`)"
         )),
     });
-    if offered.is_some() {
-        conditions = conditions.tls_compression_offered();
-    }
+    offered.is_some()
+}
+
+/// The matchers on evidence for the name, and on the certificate.
+fn evidence(section: &Section<'_>) -> EvidenceMatchers {
     let evidence = each(section, "evidence", |text| {
         let known = [EvidenceKind::Connect, EvidenceKind::Dns, EvidenceKind::Certificate];
         known.into_iter().find(|evidence| evidence.name() == text).ok_or_else(|| {
             format!("\"{text}\" is no evidence; expected \"dns\", \"certificate\" or \"connect\"")
         })
     });
+    let mut sni_verified = None;
     match (section.flag("sni_verified"), section.key_at("evidence")) {
-        (Some(wanted), Some(_)) => conditions = conditions.sni_verified(wanted, evidence),
+        (Some(wanted), Some(_)) => sni_verified = Some((wanted, evidence.into_iter().collect())),
         (Some(_), None) => {
             let at = section.key_at("sni_verified").unwrap_or(section.at);
             let message = "`sni_verified` needs `evidence`: \"dns\", \"certificate\" or \
@@ -183,16 +180,16 @@ fn with_evidence(section: &Section<'_>, mut conditions: Conditions) -> Condition
         }
         (None, _) => {}
     }
-    let patterns = each(section, "certificate_names", str::parse::<NamePattern>);
-    if patterns.contains(&NamePattern::Absent) {
+    let names = each(section, "certificate_names", str::parse::<NamePattern>);
+    if names.contains(&NamePattern::Absent) {
         let at = section.key_at("certificate_names").unwrap_or(section.at);
         at.error("a certificate has no empty name; leave \"\" out");
     }
-    conditions = conditions.certificate_names(patterns);
-    conditions = conditions.certificate_issuer(each(section, "certificate_issuer", issuer));
-    match section.flag("certificate_valid") {
-        Some(valid) => conditions.certificate_valid(valid),
-        None => conditions,
+    EvidenceMatchers {
+        sni_verified,
+        certificate_names: names.into_iter().collect(),
+        certificate_issuer: each(section, "certificate_issuer", issuer).into_iter().collect(),
+        certificate_valid: section.flag("certificate_valid"),
     }
 }
 

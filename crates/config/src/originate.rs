@@ -42,8 +42,7 @@ pub(super) fn fit_listeners(
             };
             section.at.error(message);
         }
-        matchers.conditions =
-            std::mem::take(&mut matchers.conditions).listeners(fitting.iter().copied());
+        matchers.conditions.listeners = fitting.iter().copied().collect();
         matchers.listeners = fitting;
         return;
     }

@@ -4,30 +4,42 @@
 use eyelet_wire::hello::{HelloFacts, protocol_names};
 use eyelet_wire::version;
 
-use crate::connect::{ConnectPattern, ConnectSet};
-use crate::evidence::{Asked, EvidenceKind};
+use crate::connect::ConnectSet;
+use crate::evidence::{EvidenceKind, EvidenceMatchers};
 use crate::facts::{Fact, Facts};
 use crate::from_files::FromFiles;
-use crate::lists::{ListId, Lists};
-use crate::matcher::{Matcher, Outcome, covers_list, joined, listed, missing, sorted};
-use crate::names::NamePattern;
-use crate::nets::{AddressPattern, AddressSet, NetSet};
+use crate::lists::Lists;
+use crate::matcher::{Matcher, Outcome, SortedList, joined, listed, missing};
+use crate::nets::{AddressSet, NetSet};
 
 /// The matchers of a rule other than `sni`. One that is empty or `None` always holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Conditions {
-    listeners: Box<[u16]>,
-    client: NetSet,
-    connect: ConnectSet,
-    destination: AddressSet,
-    from_files: FromFiles,
-    sni_malformed: bool,
-    tls_version_max: Option<u16>,
-    ech: Option<bool>,
-    alpn: Box<[Box<[u8]>]>,
-    ja4: Box<[Box<str>]>,
-    tls_compression: bool,
-    evidence: Asked,
+    /// Connections of these listeners.
+    pub listeners: SortedList<u16>,
+    /// Clients with these addresses.
+    pub client: NetSet,
+    /// CONNECT requests for these targets.
+    pub connect: ConnectSet,
+    /// Connections to these addresses.
+    pub destination: AddressSet,
+    /// Also clients, targets and destinations that lists from files have.
+    pub from_files: FromFiles,
+    /// Only hellos with a malformed name: none with a good name, and none without a name. No rule
+    /// without this matcher takes such a hello.
+    pub sni_malformed: bool,
+    /// Clients whose highest version is at most this one, as its code (0x0303 is TLS 1.2).
+    pub tls_version_max: Option<u16>,
+    /// Hellos with the ECH extension, or those without it.
+    pub ech: Option<bool>,
+    /// Clients that offer one of these protocols.
+    pub alpn: SortedList<Box<[u8]>>,
+    /// Clients with one of these fingerprints.
+    pub ja4: SortedList<Box<str>>,
+    /// Only hellos that offer TLS compression.
+    pub tls_compression: bool,
+    /// What evidence says of the name and of the destination.
+    pub evidence: EvidenceMatchers,
 }
 
 /// How far one rule's matchers cover another's.
@@ -40,121 +52,6 @@ pub(crate) enum Cover {
 }
 
 impl Conditions {
-    /// Connections of these listeners.
-    #[must_use]
-    pub fn listeners(mut self, listeners: impl IntoIterator<Item = u16>) -> Self {
-        self.listeners = sorted(listeners);
-        self
-    }
-
-    /// Clients with these addresses.
-    #[must_use]
-    pub fn client(mut self, client: NetSet) -> Self {
-        self.client = client;
-        self
-    }
-
-    /// CONNECT requests for these targets.
-    #[must_use]
-    pub fn connect(mut self, patterns: impl IntoIterator<Item = ConnectPattern>) -> Self {
-        self.connect = ConnectSet::new(patterns);
-        self
-    }
-
-    /// Connections to these addresses.
-    #[must_use]
-    pub fn destination(mut self, patterns: &[AddressPattern]) -> Self {
-        self.destination = AddressSet::new(patterns);
-        self
-    }
-
-    /// Also what these lists from files have: `matcher` is `Client`, `Connect` or `Destination`. A
-    /// port is the one that a target or a destination must have; `None` is any.
-    #[must_use]
-    pub fn from_files(
-        mut self,
-        matcher: Matcher,
-        lists: impl IntoIterator<Item = (ListId, Option<u16>)>,
-    ) -> Self {
-        self.from_files.add(matcher, lists);
-        self
-    }
-
-    /// Only hellos with a malformed name: none with a good name, and none without a name. No rule
-    /// without this matcher takes such a hello.
-    #[must_use]
-    pub const fn sni_malformed(mut self) -> Self {
-        self.sni_malformed = true;
-        self
-    }
-
-    /// Clients whose highest version is at most this one, as its code (0x0303 is TLS 1.2).
-    #[must_use]
-    pub const fn tls_version_max(mut self, version: u16) -> Self {
-        self.tls_version_max = Some(version);
-        self
-    }
-
-    /// Hellos with the ECH extension, or those without it.
-    #[must_use]
-    pub const fn ech(mut self, ech: bool) -> Self {
-        self.ech = Some(ech);
-        self
-    }
-
-    /// Clients that offer one of these protocols.
-    #[must_use]
-    pub fn alpn(mut self, protocols: impl IntoIterator<Item = Box<[u8]>>) -> Self {
-        self.alpn = sorted(protocols);
-        self
-    }
-
-    /// Clients with one of these fingerprints.
-    #[must_use]
-    pub fn ja4(mut self, fingerprints: impl IntoIterator<Item = Box<str>>) -> Self {
-        self.ja4 = sorted(fingerprints);
-        self
-    }
-
-    /// Hellos that offer TLS compression.
-    #[must_use]
-    pub const fn tls_compression_offered(mut self) -> Self {
-        self.tls_compression = true;
-        self
-    }
-
-    /// Hellos whose name is verified, or is not, by any of these.
-    #[must_use]
-    pub fn sni_verified(
-        mut self,
-        wanted: bool,
-        evidence: impl IntoIterator<Item = EvidenceKind>,
-    ) -> Self {
-        self.evidence.set_sni_verified(wanted, evidence);
-        self
-    }
-
-    /// Destinations whose certificate has one of these names.
-    #[must_use]
-    pub fn certificate_names(mut self, names: impl IntoIterator<Item = NamePattern>) -> Self {
-        self.evidence.certificate_names = sorted(names);
-        self
-    }
-
-    /// Destinations whose certificate's issuer has one of these names.
-    #[must_use]
-    pub fn certificate_issuer(mut self, names: impl IntoIterator<Item = Box<str>>) -> Self {
-        self.evidence.certificate_issuer = sorted(names);
-        self
-    }
-
-    /// Destinations whose certificate is valid for the name, or is not.
-    #[must_use]
-    pub const fn certificate_valid(mut self, valid: bool) -> Self {
-        self.evidence.certificate_valid = Some(valid);
-        self
-    }
-
     /// Whether a matcher needs the destination's certificate.
     pub fn asks_certificate(&self) -> bool {
         self.evidence.asks_certificate()
@@ -195,15 +92,11 @@ impl Conditions {
         self.asks_certificate() || self.asks_dns()
     }
 
-    pub(crate) fn listener_list(&self) -> &[u16] {
-        &self.listeners
-    }
-
     /// Whether a matcher is on the hello.
     pub fn ask_hello(&self) -> bool {
         let of_hello = self.sni_malformed || self.tls_version_max.is_some() || self.ech.is_some();
         let of_hello = of_hello || !self.alpn.is_empty() || !self.ja4.is_empty();
-        of_hello || self.tls_compression || self.evidence != Asked::default()
+        of_hello || self.tls_compression || self.evidence != EvidenceMatchers::default()
     }
 
     pub(crate) fn asks(&self, matcher: Matcher) -> bool {
@@ -270,11 +163,6 @@ impl Conditions {
         }
     }
 
-    /// The lists from files.
-    pub(crate) const fn files(&self) -> &FromFiles {
-        &self.from_files
-    }
-
     /// Checks the matchers on the hello. The caller checks its name, and `sni_malformed`.
     pub(crate) fn check_hello(
         &self,
@@ -328,15 +216,15 @@ impl Conditions {
             || (other.asks(Matcher::Connect)
                 && files.covers(Matcher::Connect, others, |port| self.connect.has_any(port))
                 && self.connect.covers(&other.connect));
-        let rest = covers_list(&self.listeners, &other.listeners)
+        let rest = self.listeners.covers(&other.listeners)
             && connect
             && self.sni_malformed == other.sni_malformed
             && self
                 .tls_version_max
                 .is_none_or(|max| other.tls_version_max.is_some_and(|v| v <= max))
             && (self.ech.is_none() || self.ech == other.ech)
-            && covers_list(&self.alpn, &other.alpn)
-            && covers_list(&self.ja4, &other.ja4)
+            && self.alpn.covers(&other.alpn)
+            && self.ja4.covers(&other.ja4)
             && (!self.tls_compression || other.tls_compression)
             && self.evidence.cover(&other.evidence);
         if !rest {

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use eyelet_wire::connect::{Target, TargetHost};
 use thiserror::Error;
 
+use crate::matcher::SortedList;
 use crate::names::{NamePattern, NamePatternFault};
 
 /// A pattern of `connect`. It displays as it was written.
@@ -111,20 +112,20 @@ impl fmt::Display for ConnectPattern {
     }
 }
 
-/// A set of `host:port`. Each list is sorted, for binary search.
+/// A set of `host:port`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct ConnectSet {
-    any: Box<[(Any, Option<u16>)]>,
-    exact: Box<[(Box<str>, Option<u16>)]>,
-    suffixes: Box<[(Box<str>, Option<u16>)]>,
-    ips: Box<[(IpAddr, Option<u16>)]>,
+pub struct ConnectSet {
+    any: SortedList<(Any, Option<u16>)>,
+    exact: SortedList<(Box<str>, Option<u16>)>,
+    suffixes: SortedList<(Box<str>, Option<u16>)>,
+    ips: SortedList<(IpAddr, Option<u16>)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Any;
 
-impl ConnectSet {
-    pub(crate) fn new(patterns: impl IntoIterator<Item = ConnectPattern>) -> Self {
+impl FromIterator<ConnectPattern> for ConnectSet {
+    fn from_iter<I: IntoIterator<Item = ConnectPattern>>(patterns: I) -> Self {
         let (mut any, mut exact) = (Vec::new(), Vec::new());
         let (mut suffixes, mut ips) = (Vec::new(), Vec::new());
         for ConnectPattern { host, port } in patterns {
@@ -135,9 +136,16 @@ impl ConnectSet {
                 HostPattern::Ip(address) => ips.push((address, port)),
             }
         }
-        Self { any: list(any), exact: list(exact), suffixes: list(suffixes), ips: list(ips) }
+        Self {
+            any: any.into_iter().collect(),
+            exact: exact.into_iter().collect(),
+            suffixes: suffixes.into_iter().collect(),
+            ips: ips.into_iter().collect(),
+        }
     }
+}
 
+impl ConnectSet {
     pub(crate) fn is_empty(&self) -> bool {
         let Self { any, exact, suffixes, ips } = self;
         any.is_empty() && exact.is_empty() && suffixes.is_empty() && ips.is_empty()
@@ -194,12 +202,6 @@ impl ConnectSet {
     }
 }
 
-fn list<T: Ord>(mut items: Vec<T>) -> Box<[T]> {
-    items.sort_unstable();
-    items.dedup();
-    items.into()
-}
-
 /// Whether a sorted list has `key` with this port, or with any. `None` as `port` is any port, which
 /// only an entry for any port covers.
 fn has<K, Q>(list: &[(K, Option<u16>)], key: &Q, port: Option<u16>) -> bool
@@ -220,7 +222,7 @@ mod tests {
     use super::*;
 
     fn set(patterns: &[&str]) -> ConnectSet {
-        ConnectSet::new(patterns.iter().map(|pattern| pattern.parse().unwrap()))
+        patterns.iter().map(|pattern| pattern.parse::<ConnectPattern>().unwrap()).collect()
     }
 
     fn target(text: &str) -> Target {

@@ -101,7 +101,7 @@ impl Search<'_> {
     /// rule's other matchers.
     fn covering_name(&mut self, id: u32, pattern: &NamePattern) -> Option<Vec<RuleId>> {
         let mut found = Found::new();
-        self.rules.names().find_covering(pattern, &mut found);
+        self.rules.names.find_covering(pattern, &mut found);
         self.first_covering(id, found)
     }
 
@@ -127,7 +127,7 @@ impl Search<'_> {
     fn covering_unnamed(&mut self, id: u32) -> Option<Vec<RuleId>> {
         let (entry, conditions) = self.rules.rule(id)?;
         let unnamed = self.rules.unnamed(conditions.asks(Matcher::SniMalformed));
-        let key = (entry.conditions(), entry.refuse());
+        let key = (entry.conditions, entry.refuse);
         let known = self.unnamed.entry(key).or_insert_with(|| Unnamed {
             compared: 0,
             together: Together::of(conditions),
@@ -195,8 +195,8 @@ fn covers(rules: &Rules, wide: u32, narrow: u32) -> Cover {
     // An unknown fact matches a refuse rule and no other, so such a connection passes the wider
     // rule.
     let passes_by =
-        of.refuse() && !by.refuse() && MAY_BE_UNKNOWN.iter().any(|matcher| wide.asks(*matcher));
-    if passes_by || by.shadow() { Cover::No } else { wide.cover(narrow) }
+        of.refuse && !by.refuse && MAY_BE_UNKNOWN.iter().any(|matcher| wide.asks(*matcher));
+    if passes_by || by.shadow { Cover::No } else { wide.cover(narrow) }
 }
 
 /// Matchers on facts that may be unknown or unverified.

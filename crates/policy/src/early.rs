@@ -26,18 +26,18 @@ impl Rules {
         let mut candidates = Found::new();
         self.find_named(&name, &lists, &mut candidates);
         self.find_named("", &lists, &mut candidates);
-        for ids in [self.unnamed(false), self.unnamed(true), self.naming_targets()] {
+        for ids in [self.unnamed(false), self.unnamed(true), &self.naming_targets] {
             candidates.push(ids);
         }
         for id in candidates {
             while listing.next_if(|listed| *listed < id).is_some() {}
             let is_listing = listing.peek() == Some(&id);
             let Some((entry, conditions)) = self.rule(id) else { continue };
-            if entry.shadow() {
+            if entry.shadow {
                 continue;
             }
-            let outcome = conditions.check_before_hello(facts, &lists, entry.refuse());
-            match (outcome, entry.refuse()) {
+            let outcome = conditions.check_before_hello(facts, &lists, entry.refuse);
+            match (outcome, entry.refuse) {
                 (Outcome::Fails(_), _) => {}
                 (_, false) => return None,
                 // This rule certainly refuses. One that only might leaves it to those below.
@@ -58,7 +58,7 @@ impl Rules {
                 Refusal::ByAddress
             }
             Some((_, asked)) if asked.asks(Matcher::Connect) => Refusal::ByConnect,
-            Some((entry, _)) if entry.named() => Refusal::ByName,
+            Some((entry, _)) if entry.named => Refusal::ByName,
             _ => Refusal::NoRule,
         }
     }

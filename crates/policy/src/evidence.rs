@@ -5,7 +5,7 @@ use eyelet_wire::connect::{Target, TargetHost};
 use eyelet_wire::hello::{HelloFacts, HelloName};
 
 use crate::facts::{CertificateFacts, Fact, Facts};
-use crate::matcher::{Matcher, Outcome, covers_list, listed, missing, sorted};
+use crate::matcher::{Matcher, Outcome, SortedList, listed, missing};
 use crate::names::NamePattern;
 
 /// Evidence for a name, from cheap to expensive.
@@ -19,14 +19,17 @@ pub enum EvidenceKind {
     Certificate,
 }
 
-/// The evidence that a rule asks for.
+/// The matchers on evidence. One that is empty or `None` always holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Asked {
-    /// Whether the name must be verified or not, and by which evidence; ascending.
-    pub(crate) sni_verified: Option<(bool, Box<[EvidenceKind]>)>,
-    pub(crate) certificate_names: Box<[NamePattern]>,
-    pub(crate) certificate_issuer: Box<[Box<str>]>,
-    pub(crate) certificate_valid: Option<bool>,
+pub struct EvidenceMatchers {
+    /// Hellos whose name is verified, or is not, by any of these.
+    pub sni_verified: Option<(bool, SortedList<EvidenceKind>)>,
+    /// Destinations whose certificate has one of these names.
+    pub certificate_names: SortedList<NamePattern>,
+    /// Destinations whose certificate's issuer has one of these names.
+    pub certificate_issuer: SortedList<Box<str>>,
+    /// Destinations whose certificate is valid for the name, or is not.
+    pub certificate_valid: Option<bool>,
 }
 
 /// What evidence says about a name.
@@ -47,15 +50,7 @@ impl EvidenceKind {
     }
 }
 
-impl Asked {
-    pub(crate) fn set_sni_verified(
-        &mut self,
-        wanted: bool,
-        evidence: impl IntoIterator<Item = EvidenceKind>,
-    ) {
-        self.sni_verified = Some((wanted, sorted(evidence)));
-    }
-
+impl EvidenceMatchers {
     pub(crate) fn asks(&self, matcher: Matcher) -> bool {
         match matcher {
             Matcher::SniVerified => self.sni_verified.is_some(),
@@ -144,8 +139,8 @@ impl Asked {
             && as_strict
             && (self.certificate_valid.is_none()
                 || self.certificate_valid == other.certificate_valid)
-            && covers_list(&self.certificate_names, &other.certificate_names)
-            && covers_list(&self.certificate_issuer, &other.certificate_issuer)
+            && self.certificate_names.covers(&other.certificate_names)
+            && self.certificate_issuer.covers(&other.certificate_issuer)
     }
 
     pub(crate) fn text(&self, matcher: Matcher) -> String {

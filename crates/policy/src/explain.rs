@@ -35,7 +35,7 @@ impl Rules {
                 candidates.peek() == Some(&rule)
             });
             // A shadow rule may ask for a hello that the others were decided without.
-            let asks_hello = self.rule(rule).is_some_and(|(entry, _)| entry.asks_hello());
+            let asks_hello = self.rule(rule).is_some_and(|(entry, _)| entry.asks_hello);
             let by_name = by_name || (rule < first_peek && !asks_hello);
             let matcher = self.failed(rule, by_name, facts, &lists)?;
             Some(Miss { rule: RuleId(rule), matcher })
@@ -48,8 +48,8 @@ impl Rules {
         let Some((entry, conditions)) = self.rule(rule.0) else { return String::new() };
         let lists = self.hold_lists();
         match matcher {
-            Matcher::Sni if entry.named() => {
-                let mut names: Vec<NamePattern> = self.names().patterns_of(rule.0).collect();
+            Matcher::Sni if entry.named => {
+                let mut names: Vec<NamePattern> = self.names.patterns_of(rule.0).collect();
                 names.sort_unstable();
                 let files = self.lists_of(rule.0).map(|id| lists.text(id));
                 joined(listed(names.iter()), files.collect())
@@ -68,14 +68,14 @@ impl Rules {
             name.and_then(|name| self.lists_of(rule.0).find_map(|id| lists.find_name(id, name)));
         let others = [Matcher::Client, Matcher::Connect, Matcher::Destination];
         let others = others.into_iter().filter_map(|matcher| {
-            Some((matcher, conditions.files().listed_by(matcher, facts, &lists)?))
+            Some((matcher, conditions.from_files.listed_by(matcher, facts, &lists)?))
         });
         others.chain(by_name.map(|by| (Matcher::Sni, by))).collect()
     }
 
     /// The listeners of `rule`, by index, ascending. Empty: all.
     pub fn listeners_of(&self, rule: RuleId) -> &[u16] {
-        self.rule(rule.0).map_or(&[], |(_, conditions)| conditions.listener_list())
+        self.rule(rule.0).map_or(&[], |(_, conditions)| &conditions.listeners)
     }
 
     fn failed(
@@ -86,7 +86,7 @@ impl Rules {
         lists: &Lists,
     ) -> Option<Matcher> {
         let (entry, conditions) = self.rule(rule)?;
-        let before_hello = conditions.check_before_hello(facts, lists, entry.refuse());
+        let before_hello = conditions.check_before_hello(facts, lists, entry.refuse);
         if let Outcome::Fails(matcher) = before_hello {
             return Some(matcher);
         }
@@ -94,9 +94,9 @@ impl Rules {
         if !by_name {
             // A rule without `sni` fails to be a candidate only because the name is, or is not,
             // malformed.
-            return Some(if entry.named() { Matcher::Sni } else { Matcher::SniMalformed });
+            return Some(if entry.named { Matcher::Sni } else { Matcher::SniMalformed });
         }
-        match conditions.check_hello(hello, facts, entry.refuse()) {
+        match conditions.check_hello(hello, facts, entry.refuse) {
             Outcome::Fails(matcher) => Some(matcher),
             Outcome::Holds | Outcome::Needs(_) => None,
         }

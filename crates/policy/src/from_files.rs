@@ -6,11 +6,11 @@ use eyelet_wire::connect::{Target, TargetHost};
 
 use crate::facts::Facts;
 use crate::lists::{ListId, ListedBy, Lists};
-use crate::matcher::Matcher;
+use crate::matcher::{Matcher, SortedList};
 
 /// The lists, in one allocation: most rules have none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct FromFiles(Box<[FromFile]>);
+pub struct FromFiles(SortedList<FromFile>);
 
 /// One list. Its entries are meant with `port`; `None` is any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,19 +20,16 @@ struct FromFile {
     port: Option<u16>,
 }
 
-impl FromFiles {
-    pub(crate) fn add(
-        &mut self,
-        matcher: Matcher,
-        lists: impl IntoIterator<Item = (ListId, Option<u16>)>,
-    ) {
-        let added = lists.into_iter().map(|(list, port)| FromFile { matcher, list, port });
-        let mut all: Vec<FromFile> = self.0.iter().copied().chain(added).collect();
-        all.sort_unstable();
-        all.dedup();
-        self.0 = all.into();
+/// Each list with its matcher, which is `Client`, `Connect` or `Destination`, and with the port
+/// that a target or a destination must have; `None` is any.
+impl FromIterator<(Matcher, ListId, Option<u16>)> for FromFiles {
+    fn from_iter<I: IntoIterator<Item = (Matcher, ListId, Option<u16>)>>(lists: I) -> Self {
+        let lists = lists.into_iter();
+        Self(lists.map(|(matcher, list, port)| FromFile { matcher, list, port }).collect())
     }
+}
 
+impl FromFiles {
     /// Whether `matcher` has a list.
     #[inline]
     pub(crate) fn asks(&self, matcher: Matcher) -> bool {

@@ -1,6 +1,7 @@
 //! The matchers by name, the outcomes of a check, and the sorted lists that matchers hold.
 
 use std::fmt;
+use std::ops::Deref;
 
 use crate::facts::{Fact, Facts};
 
@@ -96,17 +97,39 @@ pub(crate) fn missing(facts: &Facts<'_>, fact: Fact, matcher: Matcher, refuse: b
     }
 }
 
-pub(crate) fn sorted<T: Ord>(items: impl IntoIterator<Item = T>) -> Box<[T]> {
-    let mut items: Vec<T> = items.into_iter().collect();
-    items.sort_unstable();
-    items.dedup();
-    items.into()
+/// A sorted list in which nothing is twice. As a matcher, an empty one stands for everything.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SortedList<T>(Box<[T]>);
+
+impl<T> Default for SortedList<T> {
+    fn default() -> Self {
+        Self(Box::default())
+    }
 }
 
-/// Both lists are sorted. An empty list stands for everything.
-pub(crate) fn covers_list<T: Ord>(wide: &[T], narrow: &[T]) -> bool {
-    let lists = |item| wide.binary_search(item).is_ok();
-    wide.is_empty() || (!narrow.is_empty() && narrow.iter().all(lists))
+impl<T: Ord> FromIterator<T> for SortedList<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Self {
+        let mut items: Vec<T> = items.into_iter().collect();
+        items.sort_unstable();
+        items.dedup();
+        Self(items.into())
+    }
+}
+
+impl<T> Deref for SortedList<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.0
+    }
+}
+
+impl<T: Ord> SortedList<T> {
+    /// Whether everything that `narrow` takes is taken here.
+    pub(crate) fn covers(&self, narrow: &Self) -> bool {
+        let lists = |item| self.binary_search(item).is_ok();
+        self.is_empty() || (!narrow.is_empty() && narrow.iter().all(lists))
+    }
 }
 
 /// Most items of a list that an explanation shows.

@@ -103,10 +103,11 @@ impl fmt::Display for AddressPattern {
 
 /// A set of addresses with ports: one [`NetSet`] per port. The one for any port comes first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct AddressSet(Box<[(Option<u16>, NetSet)]>);
+pub struct AddressSet(Box<[(Option<u16>, NetSet)]>);
 
-impl AddressSet {
-    pub(crate) fn new(patterns: &[AddressPattern]) -> Self {
+impl FromIterator<AddressPattern> for AddressSet {
+    fn from_iter<I: IntoIterator<Item = AddressPattern>>(patterns: I) -> Self {
+        let patterns: Vec<AddressPattern> = patterns.into_iter().collect();
         let mut ports: Vec<Option<u16>> = patterns.iter().map(|pattern| pattern.port).collect();
         ports.sort_unstable();
         ports.dedup();
@@ -116,7 +117,9 @@ impl AddressSet {
         };
         Self(ports.into_iter().map(of_port).collect())
     }
+}
 
+impl AddressSet {
     pub(crate) fn contains(&self, address: SocketAddr) -> bool {
         self.0.iter().any(|(port, nets)| {
             port.is_none_or(|port| port == address.port()) && nets.contains(address.ip())

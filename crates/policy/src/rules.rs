@@ -69,7 +69,7 @@ pub struct Verdict {
 /// Rules, indexed by name and by what can be decided before the hello is read.
 #[derive(Debug)]
 pub struct Rules {
-    names: NameIndex,
+    pub(crate) names: NameIndex,
     /// The newest lists from files.
     lists: Newest,
     /// For each list that rules have in `sni` those rules, ascending.
@@ -91,12 +91,11 @@ pub struct Rules {
     /// Rules with `sni_malformed` and without `sni`.
     malformed: Box<[u32]>,
     /// Rules with `sni` whose `connect` names targets, ascending.
-    naming_targets: Box<[u32]>,
+    pub(crate) naming_targets: Box<[u32]>,
     /// Rules in shadow, ascending.
     shadows: Box<[u32]>,
     asks_hello: bool,
     asks_alpn: bool,
-    asks_ja4: bool,
     asks_certificate: bool,
     asks_dns: bool,
     asks_names: bool,
@@ -117,14 +116,14 @@ pub struct RuleSearch<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Entry {
     /// Index into `Rules::conditions`.
-    conditions: u32,
-    refuse: bool,
-    shadow: bool,
-    named: bool,
+    pub(crate) conditions: u32,
+    pub(crate) refuse: bool,
+    pub(crate) shadow: bool,
+    pub(crate) named: bool,
     /// Whether it has any matcher besides its names.
     has_conditions: bool,
     /// Whether a matcher or its action needs the hello.
-    asks_hello: bool,
+    pub(crate) asks_hello: bool,
     needs_name: bool,
 }
 
@@ -174,7 +173,6 @@ impl Rules {
             shadows: numbered().filter(|(_, rule)| rule.shadow).map(|(id, _)| id).collect(),
             asks_hello: deciding().any(|entry| entry.asks_hello),
             asks_alpn: conditions.iter().any(|conditions| conditions.asks(Matcher::Alpn)),
-            asks_ja4: conditions.iter().any(|conditions| conditions.asks(Matcher::Ja4)),
             asks_certificate: conditions.iter().any(Conditions::asks_certificate),
             asks_dns: conditions.iter().any(Conditions::asks_dns),
             asks_names: deciding().any(|entry| entry.named || entry.needs_name),
@@ -289,11 +287,6 @@ impl Rules {
     /// Whether any rule asks for the protocols in the hello.
     pub const fn asks_alpn(&self) -> bool {
         self.asks_alpn
-    }
-
-    /// Whether any rule asks for the fingerprint.
-    pub const fn asks_ja4(&self) -> bool {
-        self.asks_ja4
     }
 
     /// Whether any rule asks for the destination's certificate.
@@ -513,15 +506,6 @@ impl Rules {
         Some((entry, self.conditions.get(entry.conditions as usize)?))
     }
 
-    pub(crate) const fn names(&self) -> &NameIndex {
-        &self.names
-    }
-
-    /// Rules with `sni` whose `connect` names targets.
-    pub(crate) const fn naming_targets(&self) -> &[u32] {
-        &self.naming_targets
-    }
-
     /// Rules without `sni`: those with `sni_malformed`, or the others.
     pub(crate) const fn unnamed(&self, malformed: bool) -> &[u32] {
         if malformed { &self.malformed } else { &self.unnamed }
@@ -565,26 +549,6 @@ impl Entry {
             Outcome::Holds => conditions.check_hello(hello, facts, self.refuse),
             other => other,
         }
-    }
-
-    pub(crate) const fn refuse(self) -> bool {
-        self.refuse
-    }
-
-    pub(crate) const fn shadow(self) -> bool {
-        self.shadow
-    }
-
-    pub(crate) const fn named(self) -> bool {
-        self.named
-    }
-
-    pub(crate) const fn asks_hello(self) -> bool {
-        self.asks_hello
-    }
-
-    pub(crate) const fn conditions(self) -> u32 {
-        self.conditions
     }
 }
 

@@ -17,7 +17,7 @@ fn target(text: &str) -> Target {
 
 fn to(rule: Rule, patterns: &[&str]) -> Rule {
     let patterns: Vec<_> = patterns.iter().map(|pattern| pattern.parse().unwrap()).collect();
-    rule.with(|all: Conditions| all.connect(patterns))
+    rule.with(|all: &mut Conditions| all.connect = patterns.into_iter().collect())
 }
 
 fn decide(rules: &Rules, text: Option<&str>) -> Decision {
@@ -96,17 +96,18 @@ fn a_target_that_no_rule_can_take_is_refused_before_its_hello() {
     let refused = Some((Some(1), Refusal::NoRule));
     assert_eq!(early(&[web(), refuse()], "c.test:443"), refused);
     // A rule below may take it by what only the hello says.
-    let by_alpn = rule().with(|all: Conditions| all.alpn([b"h2".as_slice().into()]));
+    let by_alpn = rule()
+        .with(|all: &mut Conditions| all.alpn = [b"h2".as_slice().into()].into_iter().collect());
     assert_eq!(early(&[web(), by_alpn, refuse()], "c.test:443"), None);
     assert_eq!(early(&[web(), rule().sni(&[""])], "c.test:443"), None);
-    let malformed = rule().with(|all: Conditions| all.sni_malformed());
+    let malformed = rule().with(|all: &mut Conditions| all.sni_malformed = true);
     assert_eq!(early(&[web(), malformed], "c.test:443"), None);
     // This one names the target, and expects another name inside.
     let fronted = to(rule().sni(&["a.test"]), &["front.test:443"]);
     assert_eq!(early(std::slice::from_ref(&fronted), "front.test:443"), None);
     assert_eq!(early(&[fronted], "other.test:443"), unlisted);
     // A refuse rule that may hold decides nothing yet; one in shadow never does.
-    let old = refuse().with(|all: Conditions| all.tls_version_max(0x0303));
+    let old = refuse().with(|all: &mut Conditions| all.tls_version_max = Some(0x0303));
     assert_eq!(early(&[old, web()], "c.test:443"), unlisted);
     let mut shadow = refuse().sni(&["a.test"]);
     shadow.shadow = true;
@@ -122,7 +123,7 @@ fn a_hello_with_the_name_is_refused_as_its_target_was() {
         refuse().sni(&["*.test"]),
         to(rule(), &["*:443"]),
         to(refuse(), &["b.test:443"]),
-        refuse().with(|all: Conditions| all.ech(true)),
+        refuse().with(|all: &mut Conditions| all.ech = Some(true)),
         rule().sni(&["b.test"]).client(&["10.0.0.0/8"]),
         refuse(),
     ];

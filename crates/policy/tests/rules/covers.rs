@@ -2,7 +2,7 @@
 
 use eyelet_policy::{Covered, ListId, Matcher, NamePattern, Rule, RuleId, Rules};
 
-use crate::words::{Words, refuse, rule};
+use crate::words::{Words, from_files, refuse, rule};
 
 /// The rules that cover the last rule of a list.
 fn covering(rules: &[Rule]) -> Vec<u32> {
@@ -67,31 +67,40 @@ fn rules_that_never_match_by_their_other_matchers() {
             vec![],
         ),
         (
-            vec![rule().with(|all| all.listeners([0, 1])), rule().with(|all| all.listeners([1]))],
+            vec![
+                rule().with(|all| all.listeners = [0, 1].into_iter().collect()),
+                rule().with(|all| all.listeners = [1].into_iter().collect()),
+            ],
             vec![0],
         ),
         (vec![rule().alpn(&["h2", "x"]), rule().alpn(&["h2"])], vec![0]),
         (vec![rule().alpn(&["h2"]), rule().alpn(&["h2", "x"])], vec![]),
         (
             vec![
-                rule().with(|all| all.tls_version_max(0x303)),
-                rule().with(|all| all.tls_version_max(0x302)),
+                rule().with(|all| all.tls_version_max = Some(0x303)),
+                rule().with(|all| all.tls_version_max = Some(0x302)),
             ],
             vec![0],
         ),
         (
             vec![
-                rule().with(|all| all.tls_version_max(0x302)),
-                rule().with(|all| all.tls_version_max(0x303)),
+                rule().with(|all| all.tls_version_max = Some(0x302)),
+                rule().with(|all| all.tls_version_max = Some(0x303)),
             ],
             vec![],
         ),
-        (vec![rule().with(|all| all.ech(true)), rule().with(|all| all.ech(false))], vec![]),
-        (vec![rule(), rule().with(|all| all.sni_malformed())], vec![]),
+        (
+            vec![rule().with(|all| all.ech = Some(true)), rule().with(|all| all.ech = Some(false))],
+            vec![],
+        ),
+        (vec![rule(), rule().with(|all| all.sni_malformed = true)], vec![]),
         (
             vec![
-                rule().with(|all| all.sni_malformed()),
-                rule().with(|all| all.sni_malformed().ech(true)),
+                rule().with(|all| all.sni_malformed = true),
+                rule().with(|all| {
+                    all.sni_malformed = true;
+                    all.ech = Some(true)
+                }),
             ],
             vec![0],
         ),
@@ -106,12 +115,14 @@ fn rules_that_never_match_by_a_file() {
     let sni = |ids: &[u16]| Rule { sni_lists: ids.iter().copied().map(ListId).collect(), ..rule() };
     let client = |ids: &[u16]| {
         let lists = ids.iter().map(|id| (ListId(*id), None));
-        rule().with(|all| all.from_files(Matcher::Client, lists))
+        rule().with(|all| all.from_files = from_files(Matcher::Client, lists))
     };
-    let from_file =
-        |matcher, id, port| rule().with(|all| all.from_files(matcher, [(ListId(id), port)]));
+    let from_file = |matcher, id, port| {
+        rule().with(|all| all.from_files = from_files(matcher, [(ListId(id), port)]))
+    };
     let connect = |id, port| from_file(Matcher::Connect, id, port);
-    let targets = |text: &str| rule().with(|all| all.connect([text.parse().unwrap()]));
+    let targets =
+        |text: &str| rule().with(|all| all.connect = [text.parse().unwrap()].into_iter().collect());
     let to = |id, port| from_file(Matcher::Destination, id, port);
     let nets = |rule: Rule, net| rule.client(&[net]);
     for (rules, by) in [

@@ -14,11 +14,13 @@ use crate::words::{Given, Words, refuse, rule};
 use EvidenceKind::{Certificate as ByCertificate, Connect, Dns};
 
 fn is_true(wanted: bool, evidence: &[EvidenceKind]) -> Rule {
-    rule().with(|all| all.sni_verified(wanted, evidence.iter().copied()))
+    rule()
+        .with(|all| all.evidence.sni_verified = Some((wanted, evidence.iter().copied().collect())))
 }
 
 fn refuse_lies(evidence: &[EvidenceKind]) -> Rule {
-    refuse().with(|all| all.sni_verified(false, evidence.iter().copied()))
+    refuse()
+        .with(|all| all.evidence.sni_verified = Some((false, evidence.iter().copied().collect())))
 }
 
 fn shadow(mut rule: Rule) -> Rule {
@@ -94,7 +96,7 @@ fn evidence_is_asked_for_only_when_everything_cheaper_holds() {
     let rules = [
         refuse().sni(&["*.evil.example"]),
         refuse_lies(&[Dns]).client(&["10.0.0.0/8"]).sni(&["*.example"]),
-        is_true(true, &[Dns]).with(|all| all.certificate_valid(true)).alpn(&["h2"]),
+        is_true(true, &[Dns]).with(|all| all.evidence.certificate_valid = Some(true)).alpn(&["h2"]),
         rule(),
     ];
     let from = |client, name| Given { client, certificate: Some(&good), ..Given::named(name) };
@@ -138,9 +140,11 @@ fn a_certificate_counts_only_if_it_is_trusted() {
     let given = |certificate| Given { certificate: Some(certificate), ..Given::named("x.example") };
     let named = |rule: Rule, name: &str| {
         let pattern = name.parse().unwrap();
-        rule.with(|all| all.certificate_names([pattern]))
+        rule.with(|all| all.evidence.certificate_names = [pattern].into_iter().collect())
     };
-    let issued = |rule: Rule, name: &str| rule.with(|all| all.certificate_issuer([name.into()]));
+    let issued = |rule: Rule, name: &str| {
+        rule.with(|all| all.evidence.certificate_issuer = [name.into()].into_iter().collect())
+    };
     for (tried, certificate, holds) in [
         (named(rule(), "www.bank.example"), &good, true),
         (named(rule(), "*.bank.example"), &other, true),
@@ -148,14 +152,22 @@ fn a_certificate_counts_only_if_it_is_trusted() {
         (named(rule(), "bank.example"), &own, false),
         (named(refuse(), "bank.example"), &own, true),
         (named(refuse(), "shop.example"), &own, false),
-        (named(rule(), "bank.example").with(|all| all.certificate_valid(false)), &own, true),
-        (named(rule(), "bank.example").with(|all| all.certificate_valid(true)), &other, false),
+        (
+            named(rule(), "bank.example").with(|all| all.evidence.certificate_valid = Some(false)),
+            &own,
+            true,
+        ),
+        (
+            named(rule(), "bank.example").with(|all| all.evidence.certificate_valid = Some(true)),
+            &other,
+            false,
+        ),
         (issued(rule(), "Authority"), &good, true),
         (issued(rule(), "A1"), &other, true),
         (issued(rule(), "A1"), &own, false),
         (issued(rule(), "A"), &good, false),
-        (rule().with(|all| all.certificate_valid(false)), &other, true),
-        (rule().with(|all| all.certificate_valid(true)), &good, true),
+        (rule().with(|all| all.evidence.certificate_valid = Some(false)), &other, true),
+        (rule().with(|all| all.evidence.certificate_valid = Some(true)), &good, true),
     ] {
         let (verdict, _) = given(certificate).ask(&Rules::new(std::slice::from_ref(&tried)));
         assert_eq!(verdict.rule.is_some(), holds, "{tried:?} {certificate:?}");
@@ -170,8 +182,8 @@ fn refusals_say_by_what_evidence() {
     for (rule, why) in [
         (refuse_lies(&[Dns]), Refusal::NameNotVerified),
         (refuse_lies(&[Dns]).client(&["::/0", "0.0.0.0/0"]), Refusal::NameNotVerified),
-        (refuse().with(|all| all.certificate_valid(false)), Refusal::ByCertificate),
-        (refuse().with(|all| all.tls_compression_offered()), Refusal::ByCompression),
+        (refuse().with(|all| all.evidence.certificate_valid = Some(false)), Refusal::ByCertificate),
+        (refuse().with(|all| all.tls_compression = true), Refusal::ByCompression),
     ] {
         let given = Given { compression: true, dns: Some(false), ..Given::named("a.example") };
         let (verdict, _) = given.ask(&Rules::new(&[rule]));
@@ -185,7 +197,7 @@ fn refusals_say_by_what_evidence() {
 fn compression_is_decided_by_the_hello() {
     let given = Given::named("a.example");
     check(
-        &[refuse().with(|all| all.tls_compression_offered()), rule()],
+        &[refuse().with(|all| all.tls_compression = true), rule()],
         &[
             (Given { compression: true, ..given }, Some(0), &[Fact::Hello]),
             (given, Some(1), &[Fact::Hello]),
@@ -263,7 +275,7 @@ fn shadow_rules_before_the_hello() {
 #[test]
 fn shadow_rules_change_no_reason_and_no_other_name() {
     let refused = |rules: &[Rule]| Given::named("a.example").ask(&Rules::new(rules)).0.refuse;
-    let ech = rule().with(|all| all.ech(true));
+    let ech = rule().with(|all| all.ech = Some(true));
     assert_eq!(refused(std::slice::from_ref(&ech)), Some(Refusal::Unlisted));
     assert_eq!(refused(&[shadow(rule().sni(&["b.example"])), ech]), Some(Refusal::Unlisted));
     let all = rule().needs(Needs::Hello);
@@ -275,15 +287,24 @@ fn shadow_rules_change_no_reason_and_no_other_name() {
 #[test]
 fn coverage_of_evidence_and_shadow() {
     let covered = |rules: &[Rule]| !Rules::new(rules).coverage(rules).covered.is_empty();
-    let valid = |rule: Rule, valid| rule.with(|all| all.certificate_valid(valid));
-    let bank = |rule: Rule| rule.with(|all| all.certificate_names(["b.example".parse().unwrap()]));
+    let valid = |rule: Rule, valid| rule.with(|all| all.evidence.certificate_valid = Some(valid));
+    let bank = |rule: Rule| {
+        rule.with(|all| {
+            all.evidence.certificate_names = ["b.example".parse().unwrap()].into_iter().collect()
+        })
+    };
     for (wide, narrow, expected) in [
         (is_true(true, &[Dns, Connect]), is_true(true, &[Dns]), true),
         (is_true(true, &[Dns]), is_true(true, &[Dns, Connect]), false),
         (is_true(false, &[Dns]), is_true(false, &[Dns, Connect]), true),
         (is_true(false, &[Dns, Connect]), is_true(false, &[Dns]), false),
         (is_true(true, &[Dns]), is_true(false, &[Dns]), false),
-        (is_true(true, &[Dns]), refuse().with(|all| all.sni_verified(true, [Dns])), false),
+        (
+            is_true(true, &[Dns]),
+            refuse()
+                .with(|all| all.evidence.sni_verified = Some((true, [Dns].into_iter().collect()))),
+            false,
+        ),
         (bank(rule()), bank(rule()), true),
         (bank(rule()), valid(bank(rule()), false), false),
         (valid(bank(rule()), false), valid(bank(rule()), false), true),

@@ -67,22 +67,18 @@ prop_compose! {
         rule.needs = if action == 1 { Needs::Hello } else { Needs::Nothing };
         if let Some(net) = client { rule = rule.client(&[net]); }
         if let Some(net) = destination { rule = rule.destination(&[(net, None)]); }
-        if let Some(listener) = listener { rule = rule.with(|all| all.listeners([listener])); }
-        if malformed { rule = rule.with(|all| all.sni_malformed()); }
-        if let Some(max) = version_max { rule = rule.with(|all| all.tls_version_max(max)); }
-        if let Some(ech) = ech { rule = rule.with(|all| all.ech(ech)); }
+        rule = rule.with(|all| all.listeners = listener.into_iter().collect());
+        rule = rule.with(|all| {
+            (all.sni_malformed, all.tls_version_max, all.ech) = (malformed, version_max, ech);
+        });
         if let Some(ja4) = ja4 { rule = rule.ja4(ja4); }
         if let Some(wanted) = sni_verified {
-            rule = rule.with(|all| all.sni_verified(wanted, [EvidenceKind::Dns]));
+            let by = [EvidenceKind::Dns].into_iter().collect();
+            rule = rule.with(|all| all.evidence.sni_verified = Some((wanted, by)));
         }
-        if client_list {
-            let list = [(NETS_LIST, None)];
-            rule = rule.with(|all| all.from_files(Matcher::Client, list));
-        }
-        if destination_list {
-            let list = [(NETS_LIST, Some(443))];
-            rule = rule.with(|all| all.from_files(Matcher::Destination, list));
-        }
+        let of_client = client_list.then_some((Matcher::Client, NETS_LIST, None));
+        let to = destination_list.then_some((Matcher::Destination, NETS_LIST, Some(443)));
+        rule = rule.with(|all| all.from_files = of_client.into_iter().chain(to).collect());
         rule.sni_lists = files.into_iter().map(ListId).collect();
         rule.shadow = shadow;
         let sni = rule.sni.clone();

@@ -82,7 +82,7 @@ fn a_target_that_every_rule_refuses_is_refused_without_its_hello() {
 fn shadow_rules_ask_for_each_fact_once_and_wait_for_none() {
     let in_shadow = |rule: Rule| Rule { shadow: true, ..rule };
     let ja4 = |ja4: &str| in_shadow(rule().ja4(ja4));
-    let certified = |all: Conditions| all.certificate_valid(true);
+    let certified = |all: &mut Conditions| all.evidence.certificate_valid = Some(true);
     let rules = [ja4("t"), ja4("u"), in_shadow(rule().with(certified)), rule().sni(&["a.example"])];
     let rules = Rules::new(&rules);
     let mut source = source(None, &[Fact::Certificate]);

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use eyelet_policy::{
-    Conditions, Fact, Facts, FileList, List, Lists, Matcher, NameExpressions, NameList, Needs,
-    Refusal, Rule, RuleId, Rules,
+    Fact, Facts, FileList, List, Lists, Matcher, NameExpressions, NameList, Needs, Refusal, Rule,
+    RuleId, Rules,
 };
 use eyelet_wire::alert::AlertDescription as Alert;
 use eyelet_wire::hello::SniFault;
@@ -69,7 +69,7 @@ fn first_match_wins_and_every_matcher_must_hold() {
             rule().sni(&["a.example"]).client(&["10.1.0.0/16"]),
             refuse().client(&["10.0.0.0/8"]),
             rule().sni(&["*.example"]).client(&["2001:db8::/32", "192.0.2.7/32"]),
-            rule().sni(&["a.example"]).with(|all| all.listeners([3])),
+            rule().sni(&["a.example"]).with(|all| all.listeners = [3].into_iter().collect()),
             refuse(),
         ],
         &[
@@ -97,12 +97,15 @@ fn matchers_on_the_hello() {
     let ja4 = "t13d0302h2_0123456789ab_0123456789ab";
     check(
         &[
-            refuse().with(|all| all.tls_version_max(0x0302)),
+            refuse().with(|all| all.tls_version_max = Some(0x0302)),
             rule().alpn(&["h2", "acme-tls/1"]).sni(&["a.example"]),
-            refuse().with(|all| all.ech(true)),
+            refuse().with(|all| all.ech = Some(true)),
             refuse().ja4(ja4),
             refuse().alpn(&["smtp"]),
-            rule().with(|all| all.ech(false).tls_version_max(0x0303)),
+            rule().with(|all| {
+                all.ech = Some(false);
+                all.tls_version_max = Some(0x0303)
+            }),
             rule().sni(&["b.example"]),
         ],
         &[
@@ -141,8 +144,11 @@ fn a_malformed_name_matches_no_name() {
     );
     let lenient = [
         rule().sni(&["a.example", ""]),
-        rule().with(|all| all.sni_malformed()).client(&["10.0.0.0/8"]),
-        refuse().with(|all| all.sni_malformed().ech(false)),
+        rule().with(|all| all.sni_malformed = true).client(&["10.0.0.0/8"]),
+        refuse().with(|all| {
+            all.sni_malformed = true;
+            all.ech = Some(false)
+        }),
         rule(),
     ];
     check(
@@ -160,7 +166,9 @@ fn a_malformed_name_matches_no_name() {
 fn an_unknown_fact_fails_closed() {
     let rules = [
         rule().destination(&[("203.0.113.0/24", None)]),
-        refuse().destination(&[("198.51.100.0/24", Some(25))]).with(|all| all.listeners([0])),
+        refuse()
+            .destination(&[("198.51.100.0/24", Some(25))])
+            .with(|all| all.listeners = [0].into_iter().collect()),
         rule(),
     ];
     let to = |destination| Given { destination: Some(destination), ..Given::default() };
@@ -195,7 +203,7 @@ fn a_fact_is_asked_for_only_when_a_rule_in_play_needs_it() {
         rule().sni(&["b.example"]).ja4("x"),
         rule().sni(&["c.example"]),
     ]);
-    assert!(rules.asks_hello() && rules.asks_ja4());
+    assert!(rules.asks_hello());
     let asked = |given: Given<'_>| given.ask(&rules).1;
     assert_eq!(asked(from("10.0.0.1")), []);
     assert_eq!(asked(Given::named("c.example")), [Fact::Hello]);
@@ -262,10 +270,10 @@ fn misses_name_the_first_matcher_that_failed() {
     let rules = Rules::new(&[
         rule().sni(&["a.example"]).client(&["10.0.0.0/8"]),
         rule().sni(&["*.a.example", "a.example"]),
-        rule().with(|all| all.sni_malformed()),
-        rule().with(|all| all.listeners([7])),
-        rule().with(|all| all.tls_version_max(0x0303)),
-        rule().with(|all| all.ech(true)),
+        rule().with(|all| all.sni_malformed = true),
+        rule().with(|all| all.listeners = [7].into_iter().collect()),
+        rule().with(|all| all.tls_version_max = Some(0x0303)),
+        rule().with(|all| all.ech = Some(true)),
         rule().alpn(&["h2"]),
         rule().ja4("x"),
         rule().destination(&[("10.0.0.0/8", Some(443))]),
@@ -397,7 +405,7 @@ fn lists_that_differ_have_other_fingerprints() {
         vec![refuse(), Rule::default()],
         vec![Rule::default(), refuse()],
         vec![Rule { sni: vec!["a.example".parse().unwrap()], ..refuse() }],
-        vec![Rule { conditions: Conditions::default().tls_version_max(0x0303), ..refuse() }],
+        vec![refuse().with(|all| all.tls_version_max = Some(0x0303))],
         vec![Rule { shadow: true, ..refuse() }],
         vec![Rule { needs: Needs::Name, ..Rule::default() }],
     ];

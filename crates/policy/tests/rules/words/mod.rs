@@ -6,8 +6,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use eyelet_policy::{
-    AddressPattern, CertificateFacts, Conditions, Decision, Fact, Facts, Needs, Rule, Rules,
-    Verdict,
+    AddressPattern, CertificateFacts, Conditions, Decision, Fact, Facts, FromFiles, ListId,
+    Matcher, Needs, Rule, Rules, Verdict,
 };
 use eyelet_wire::connect::{Target, TargetHost};
 use eyelet_wire::hello::{HelloFacts, HelloName, HostName, SniFault};
@@ -30,7 +30,7 @@ pub trait Words: Sized {
     fn alpn(self, protocols: &[&str]) -> Self;
     fn ja4(self, fingerprint: &str) -> Self;
     fn needs(self, needs: Needs) -> Self;
-    fn with(self, change: impl FnOnce(Conditions) -> Conditions) -> Self;
+    fn with(self, change: impl FnOnce(&mut Conditions)) -> Self;
 }
 
 impl Words for Rule {
@@ -40,22 +40,22 @@ impl Words for Rule {
     }
 
     fn client(self, nets: &[&str]) -> Self {
-        self.with(|all| all.client(nets.iter().map(|net| net.parse().unwrap()).collect()))
+        self.with(|all| all.client = nets.iter().map(|net| net.parse().unwrap()).collect())
     }
 
     fn destination(self, patterns: &[(&str, Option<u16>)]) -> Self {
         let pattern =
             |(net, port): &(&str, _)| AddressPattern { net: net.parse().unwrap(), port: *port };
-        let patterns: Vec<AddressPattern> = patterns.iter().map(pattern).collect();
-        self.with(|all| all.destination(&patterns))
+        let patterns = patterns.iter().map(pattern);
+        self.with(|all| all.destination = patterns.collect())
     }
 
     fn alpn(self, protocols: &[&str]) -> Self {
-        self.with(|all| all.alpn(protocols.iter().map(|name| name.as_bytes().into())))
+        self.with(|all| all.alpn = protocols.iter().map(|name| name.as_bytes().into()).collect())
     }
 
     fn ja4(self, fingerprint: &str) -> Self {
-        self.with(|all| all.ja4([fingerprint.into()]))
+        self.with(|all| all.ja4 = [fingerprint.into()].into_iter().collect())
     }
 
     fn needs(mut self, needs: Needs) -> Self {
@@ -63,10 +63,18 @@ impl Words for Rule {
         self
     }
 
-    fn with(mut self, change: impl FnOnce(Conditions) -> Conditions) -> Self {
-        self.conditions = change(self.conditions);
+    fn with(mut self, change: impl FnOnce(&mut Conditions)) -> Self {
+        change(&mut self.conditions);
         self
     }
+}
+
+/// Lists from files for one matcher.
+pub fn from_files(
+    matcher: Matcher,
+    lists: impl IntoIterator<Item = (ListId, Option<u16>)>,
+) -> FromFiles {
+    lists.into_iter().map(|(list, port)| (matcher, list, port)).collect()
 }
 
 /// A connection; `Given::default()` is a TLS 1.3 client without a name.
