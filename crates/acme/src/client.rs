@@ -4,8 +4,8 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -15,6 +15,7 @@ use http::header::{CONTENT_TYPE, DATE, HOST, HeaderValue, RETRY_AFTER};
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
+use parking_lot::Mutex;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 
@@ -62,13 +63,8 @@ impl Client {
 
     /// What the server's clock says now, as far as its answers told.
     pub fn server_time(&self) -> SystemTime {
-        let heard = self.heard().map(|(said, at)| (said, since_boot().saturating_sub(at)));
+        let heard = self.heard.lock().map(|(said, at)| (said, since_boot().saturating_sub(at)));
         schedule::server_time(SystemTime::now(), heard)
-    }
-
-    fn heard(&self) -> MutexGuard<'_, Option<(SystemTime, Duration)>> {
-        // A poisoned lock still holds a whole value.
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn ask(
@@ -113,7 +109,7 @@ impl Client {
                 Err(behind) => -i64::try_from(behind.duration().as_secs()).unwrap_or(i64::MAX),
             };
             self.ahead_secs.store(ahead, Relaxed);
-            *self.heard() = Some((date, since_boot()));
+            *self.heard.lock() = Some((date, since_boot()));
         }
         let is_asked_to_wait = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE]
             .contains(&parts.status);

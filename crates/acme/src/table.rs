@@ -1,9 +1,11 @@
 //! What workers see: the certificates by name, and the answers to challenges that are pending.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
+
+use parking_lot::RwLock;
 
 use eyelet_telemetry::reason::CertificateLack;
 use eyelet_tls::certificates::Certificates;
@@ -87,7 +89,7 @@ impl Acme {
     /// # Errors
     /// [`CertificateLack`]; [`CertificateLack::Ordered`] also for a name that nobody has asked for.
     pub fn certificates(&self, name: &str) -> Result<Arc<Certificates>, CertificateLack> {
-        match read(&self.names).get(name) {
+        match self.names.read().get(name) {
             Some(Entry { certificates: Some(known), .. }) => Ok(known.clone()),
             Some(entry) => Err(entry.lack),
             None => Err(CertificateLack::Ordered),
@@ -96,7 +98,7 @@ impl Acme {
 
     /// Each name with the certificates that are served for it now, or why there are none.
     pub fn all(&self) -> Vec<Known> {
-        let names = read(&self.names);
+        let names = self.names.read();
         let entries = names.iter().map(|(name, entry)| Known {
             name: name.clone(),
             served: entry.certificates.clone().ok_or(entry.lack),
@@ -137,7 +139,7 @@ impl Acme {
         if !self.is_on.load(Relaxed) {
             return None;
         }
-        let known = || read(&self.validations).get(name).cloned();
+        let known = || self.validations.read().get(name).cloned();
         let certificates = match known() {
             Some(certificates) => certificates,
             None => {
@@ -156,7 +158,7 @@ impl Acme {
         if !self.is_on.load(Relaxed) || !is_token(token) {
             return None;
         }
-        let known = || read(&self.answers).get(token).cloned();
+        let known = || self.answers.read().get(token).cloned();
         if let Some(answer) = known() {
             return Some(answer);
         }
@@ -181,7 +183,7 @@ impl Acme {
     }
 
     pub(crate) fn set(&self, name: &str, entry: Entry) {
-        let mut names = write(&self.names);
+        let mut names = self.names.write();
         match names.get_mut(name) {
             // A certificate is served on while its renewal fails.
             Some(known) if entry.certificates.is_none() => {
@@ -195,18 +197,18 @@ impl Acme {
 
     /// Removes the names that are not wanted any more.
     pub(crate) fn retain(&self, is_wanted: impl Fn(&str) -> bool) {
-        write(&self.names).retain(|name, _| is_wanted(name));
+        self.names.write().retain(|name, _| is_wanted(name));
         self.changed.send_replace(());
     }
 
     /// Removes a name that is not tried any more.
     pub(crate) fn remove(&self, name: &str) {
-        write(&self.names).remove(name);
+        self.names.write().remove(name);
         self.changed.send_replace(());
     }
 
     pub(crate) fn set_validation(&self, name: &str, certificates: Option<Arc<Certificates>>) {
-        let mut validations = write(&self.validations);
+        let mut validations = self.validations.write();
         match certificates {
             Some(certificates) => _ = validations.insert(name.into(), certificates),
             None => _ = validations.remove(name),
@@ -214,7 +216,7 @@ impl Acme {
     }
 
     pub(crate) fn set_answer(&self, token: &str, answer: Option<&str>) {
-        let mut answers = write(&self.answers);
+        let mut answers = self.answers.write();
         match answer {
             Some(answer) => _ = answers.insert(token.into(), answer.into()),
             None => _ = answers.remove(token),
@@ -228,13 +230,4 @@ fn is_token(token: &str) -> bool {
     const TOKEN_MAX: usize = 128;
     let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     !token.is_empty() && token.len() <= TOKEN_MAX && token.bytes().all(is_safe)
-}
-
-/// No operation under these locks can panic half done.
-fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,9 @@
 //! The last 24 hours in samples of fixed size, so that a page that opens shows them at once.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use eyelet_telemetry::counters::CounterValues;
 
@@ -76,7 +77,7 @@ impl History {
             counted.bytes_to_client,
             counted.bytes_to_upstream,
         ];
-        let samples = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let samples = &mut *self.0.lock();
         let newest = samples.ring.back().map_or(0, |sample| sample.unix_seconds);
         let is_near = unix_seconds.saturating_sub(newest) <= GAP_SECONDS;
         let before = samples.before.replace(now).filter(|_| is_near).unwrap_or(now);
@@ -96,7 +97,7 @@ impl History {
 
     /// All samples as JSON, a list for each number.
     pub(crate) fn document(&self) -> String {
-        let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let samples = self.0.lock();
         let list = |of: &dyn Fn(&Sample) -> u64| {
             let numbers: Vec<String> = samples.ring.iter().map(|s| of(s).to_string()).collect();
             numbers.join(",")
@@ -154,7 +155,7 @@ mod tests {
         assert_eq!(list("unix_seconds")[0], 1_800_000_000_u64 + 150);
         assert_eq!((&list("open")[9], &list("accepted")[9]), (&7.into(), &10.into()));
         assert_eq!(list("bytes_to_client")[3], large);
-        let ring = &history.0.lock().unwrap().ring;
+        let ring = &history.0.lock().ring;
         assert_eq!(ring.capacity(), SAMPLES_MAX);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
@@ -14,6 +14,7 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Frame};
 use hyper::http::request::Parts;
 use hyper::{Response, StatusCode};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{Notify, watch};
@@ -80,13 +81,13 @@ impl Live {
             }
             if access.has_changed().unwrap_or(false) {
                 access.mark_unchanged();
-                self.readers().queues.clear();
+                self.readers.lock().queues.clear();
             }
             if self.has_readers() {
                 match tick::document(answers, unix_seconds(), recent::take()) {
-                    Some(document) => self.readers().publish(&document),
+                    Some(document) => self.readers.lock().publish(&document),
                     // The process ends.
-                    None => self.readers().queues.clear(),
+                    None => self.readers.lock().queues.clear(),
                 }
                 sleep(EVENT_STEP).await;
             } else {
@@ -108,7 +109,7 @@ impl Live {
 
     /// Begins to send documents. The first is sent at once.
     fn events(&self, answers: &dyn Answers) -> Response<Content> {
-        let mut readers = self.readers();
+        let mut readers = self.readers.lock();
         readers.queues.retain(|reader| !reader.is_closed());
         if readers.queues.len() >= READERS_MAX {
             return text(StatusCode::SERVICE_UNAVAILABLE, "too many pages are open\n");
@@ -129,14 +130,9 @@ impl Live {
     }
 
     fn has_readers(&self) -> bool {
-        let readers = &mut self.readers().queues;
+        let readers = &mut self.readers.lock().queues;
         readers.retain(|reader| !reader.is_closed());
         !readers.is_empty()
-    }
-
-    fn readers(&self) -> MutexGuard<'_, Readers> {
-        // A poisoned lock still holds a whole list.
-        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -213,13 +209,13 @@ mod tests {
         let mut reads = readers.pop().unwrap();
         assert!(next(&mut reads).unwrap().starts_with("id: 0\ndata: {"));
         for number in 1..=10 {
-            live.readers().publish(&json!({}));
+            live.readers.lock().publish(&json!({}));
             assert_eq!(next(&mut reads), Some(format!("id: {number}\ndata: {{}}\n\n")));
         }
         let late = readers.last_mut().unwrap();
         assert_eq!((0..10).filter(|_| next(late).is_some()).count(), EVENTS_MAX);
         drop(readers);
-        assert!(live.has_readers() && live.readers().queues.len() == 1);
+        assert!(live.has_readers() && live.readers.lock().queues.len() == 1);
         assert_eq!(live.events(&Edge(|| ())).status(), StatusCode::OK);
     }
 }

@@ -1,8 +1,10 @@
 //! The upstreams of a rule, the addresses of their names, and the choice among them.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 use eyelet_config::{TerminateUpstream, UpstreamCheck};
 use eyelet_telemetry::upstream::UpstreamCounters;
@@ -151,12 +153,12 @@ impl Member {
     }
 
     fn address(&self, address: SocketAddr) -> Option<Arc<Address>> {
-        self.known().iter().find(|known| known.address == address).cloned()
+        self.addresses.lock().iter().find(|known| known.address == address).cloned()
     }
 
     /// The addresses that were found now. Those found before keep their health.
     fn addresses(&self, found: &[SocketAddr]) -> Vec<Arc<Address>> {
-        let mut known = self.known();
+        let mut known = self.addresses.lock();
         if !known.iter().map(|known| &known.address).eq(found) {
             let of = |address: &SocketAddr| {
                 let before = known.iter().find(|known| known.address == *address).cloned();
@@ -168,11 +170,6 @@ impl Member {
             *known = found.iter().map(of).collect();
         }
         known.clone()
-    }
-
-    fn known(&self) -> MutexGuard<'_, Vec<Arc<Address>>> {
-        // A poisoned lock still holds a whole list: it is replaced in one step.
-        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,9 +2,11 @@
 //! connection or request tries it again.
 
 use std::fmt::Display;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use eyelet_telemetry::upstream::UpstreamCounters;
 
@@ -88,7 +90,7 @@ impl Health {
 
     /// Takes the one try that is due. Returns whether the caller has it.
     pub(crate) fn take_try(&self, now_ms: u64) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // Another worker may have taken it since.
         self.is_due(now_ms) && self.begin_try(&mut state, now_ms)
     }
@@ -97,7 +99,7 @@ impl Health {
     pub(crate) fn take_early_try(&self) {
         if !self.is_up()
             && !self.is_checked
-            && let Some(down) = &mut self.state().down
+            && let Some(down) = &mut self.state.lock().down
         {
             down.early = down.early.saturating_add(1);
         }
@@ -127,7 +129,7 @@ impl Health {
     /// A dial failed, or a request that reached it got no response.
     pub fn failed(&self, now_ms: u64, why: &dyn Display) {
         self.counters.failures.fetch_add(1, Relaxed);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match &mut state.down {
             None => self.go_down(&mut state, now_ms, why),
             // An early try, or what began before it went down: it says nothing new.
@@ -145,7 +147,7 @@ impl Health {
         if self.is_up() || self.is_checked {
             return;
         }
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.down.as_ref().is_some_and(|down| down.is_tried || down.early > 0) {
             self.come_back(&mut state, now_ms);
         }
@@ -153,7 +155,7 @@ impl Health {
 
     /// The result of an active check.
     pub fn checked<E: Display>(&self, now_ms: u64, result: Result<(), E>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match result {
             Ok(()) => {
                 state.check_failures = 0;
@@ -194,11 +196,6 @@ impl Health {
         self.counters.is_down.store(false, Relaxed);
         let after = Duration::from_millis(now_ms.saturating_sub(down.since_ms));
         tracing::warn!("upstream {} is up again after {:.1} s", self.name, after.as_secs_f64());
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // A poisoned lock still holds a whole state: each step changes it after all that can fail.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,9 +5,9 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hyper::body::Bytes;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
@@ -53,7 +53,7 @@ impl Feed {
 
     /// Reads the lines that were written since the last call.
     pub(crate) fn refresh(&self, hellos: &Hellos) {
-        let State { log, recent, new, left_out, .. } = &mut *self.lock();
+        let State { log, recent, new, left_out, .. } = &mut *self.0.lock();
         log.read(|text| {
             // 10,000 lines of the crowd say the same; they are only counted.
             if text.contains(CROWD_MARK) {
@@ -77,12 +77,12 @@ impl Feed {
 
     /// Whether a page is open.
     pub(crate) fn has_subscribers(&self) -> bool {
-        !self.lock().subscribers.is_empty()
+        !self.0.lock().subscribers.is_empty()
     }
 
     /// A page's events. They begin with the newest lines. `None`: there are too many pages.
     pub(crate) fn subscribe(&self) -> Option<Receiver<Bytes>> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         // What is new to the others is among the newest lines of this page.
         state.publish(&Value::Null);
         if state.subscribers.len() >= SUBSCRIBERS_MAX {
@@ -98,11 +98,7 @@ impl Feed {
 
     /// Sends new lines and the gauge to each page.
     pub(crate) fn publish(&self, gauge: &Value) {
-        self.lock().publish(gauge);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().publish(gauge);
     }
 }
 
@@ -167,7 +163,7 @@ mod tests {
         file.write_all(br#"{"event":"decided","sni":"crowd.localhost"}"#).unwrap();
         file.write_all(b"\n{\"event\":\"end\",\"sni\":\"origin.loc").unwrap();
         feed.refresh(&hellos);
-        assert!(feed.lock().recent.is_empty());
+        assert!(feed.0.lock().recent.is_empty());
         file.write_all(b"alhost\"}\nno JSON\n").unwrap();
         feed.refresh(&hellos);
         let mut page = feed.subscribe().unwrap();

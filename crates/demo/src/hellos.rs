@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::identity::APP_NAME;
@@ -33,27 +33,23 @@ impl Hellos {
             return;
         }
         let seen = SeenHello { client, parts: parts(hello), line: None };
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         all.truncate(HELLOS_MAX - 1);
         all.push_front(seen);
     }
 
     /// Remembers the log line of a decision.
     pub(crate) fn note_line(&self, client: SocketAddr, line: &str) {
-        if let Some(seen) = self.lock().iter_mut().find(|seen| seen.client == client) {
+        if let Some(seen) = self.0.lock().iter_mut().find(|seen| seen.client == client) {
             seen.line = Some(line.into());
         }
     }
 
     /// The hello of this client, and the log line of its decision if that is written.
     pub(crate) fn of(&self, client: SocketAddr) -> Option<(Value, Option<Box<str>>)> {
-        let all = self.lock();
+        let all = self.0.lock();
         let seen = all.iter().find(|seen| seen.client == client)?;
         Some((seen.parts.clone(), seen.line.clone()))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<SeenHello>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

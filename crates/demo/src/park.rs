@@ -4,9 +4,10 @@ use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{ChildStdin, Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::gauge::anonymous_bytes;
@@ -76,7 +77,7 @@ impl Park {
     /// # Errors
     /// There is one already, or its thread cannot be started.
     pub(crate) fn fill(&self, count: usize) -> Result<(), String> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.phase != Phase::Empty {
             return Err("there is a crowd already".into());
         }
@@ -90,8 +91,8 @@ impl Park {
         thread
             .spawn(move || {
                 let failed = live(command, &shared).err().map(|error| error.to_string());
-                let failed = failed.or_else(|| lock(&shared).failed.take());
-                *lock(&shared) = State { failed, ..State::default() };
+                let failed = failed.or_else(|| shared.lock().failed.take());
+                *shared.lock() = State { failed, ..State::default() };
             })
             .map_err(|error| error.to_string())?;
         *state = State { phase: Phase::Settling, wanted, ..State::default() };
@@ -100,7 +101,7 @@ impl Park {
 
     /// Lets the crowd go.
     pub(crate) fn empty(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.phase != Phase::Empty {
             state.phase = Phase::Leaving;
             state.input = None;
@@ -110,7 +111,7 @@ impl Park {
     /// The gauge, for the page.
     pub(crate) fn gauge(&self) -> Value {
         let now = counters::snapshot();
-        let (room, state) = (self.room, self.lock());
+        let (room, state) = (self.room, self.state.lock());
         let limit = (room < CROWD_MAX).then(|| {
             format!(
                 "{room} fit: each takes a descriptor of the edge, and this process may have no \
@@ -141,14 +142,6 @@ impl Park {
             "failed": state.failed,
         })
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
-    }
-}
-
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The memory of this process when it rests: the edge has freed its compressors, and the allocator
@@ -163,7 +156,7 @@ fn weigh() -> i64 {
 fn live(mut command: Command, state: &Mutex<State>) -> io::Result<()> {
     let before = weigh();
     let mut child = {
-        let mut state = lock(state);
+        let mut state = state.lock();
         // Somebody may have let it go already.
         if state.phase != Phase::Settling {
             return Ok(());
@@ -175,8 +168,8 @@ fn live(mut command: Command, state: &Mutex<State>) -> io::Result<()> {
     let lines = child.stdout.take().map(|out| BufReader::new(out).lines());
     for line in lines.into_iter().flatten().map_while(io::Result::ok) {
         match line.split_once(' ') {
-            Some(("opened", count)) => lock(state).opened = count.parse().unwrap_or(0),
-            Some(("failed", why)) => _ = lock(state).failed.get_or_insert_with(|| why.into()),
+            Some(("opened", count)) => state.lock().opened = count.parse().unwrap_or(0),
+            Some(("failed", why)) => _ = state.lock().failed.get_or_insert_with(|| why.into()),
             _ if line == "ready" => ready(state, before),
             _ => {}
         }
@@ -184,7 +177,7 @@ fn live(mut command: Command, state: &Mutex<State>) -> io::Result<()> {
     // It has closed its output, so it ends, or it has ended.
     let _ = child.kill();
     child.wait()?;
-    let mut state = lock(state);
+    let mut state = state.lock();
     if state.phase != Phase::Leaving && state.failed.is_none() {
         state.failed = Some("the clients have ended".into());
     }
@@ -194,7 +187,7 @@ fn live(mut command: Command, state: &Mutex<State>) -> io::Result<()> {
 /// All connections are there: reads the gauge after.
 fn ready(state: &Mutex<State>, before: i64) {
     let step = |from, to, held| {
-        let mut state = lock(state);
+        let mut state = state.lock();
         // Somebody may have let them go.
         if state.phase == from {
             (state.phase, state.held) = (to, held);

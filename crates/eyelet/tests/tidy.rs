@@ -277,7 +277,8 @@ fn one_word_an_idea() {
                 let Some(word) = banned.iter().find(|b| said.iter().any(|s| s == **b)) else {
                     continue;
                 };
-                let tool = *word == "deny" && DENY_TOOLS.iter().any(|tool| line.contains(tool));
+                let tool = *word == "deny" && DENY_TOOLS.iter().any(|tool| line.contains(tool))
+                    || *word == "lot" && line.contains("parking_lot");
                 let excepted = WORD_EXCEPTIONS
                     .iter()
                     .position(|(p, part, _)| *p == path && line.contains(part));

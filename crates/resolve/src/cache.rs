@@ -4,9 +4,10 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::hash::{BuildHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use foldhash::fast::RandomState;
+use parking_lot::Mutex;
 use quick_cache::{Equivalent, OptionsBuilder, Weighter, sync};
 use tokio::sync::watch;
 
@@ -155,14 +156,14 @@ impl<K: Eq + Clone, V: Clone> Cache<K, V> {
 
     /// The running flight for a key, if any.
     pub fn flight(&self, hash: u64, key: &K) -> Option<watch::Receiver<Option<V>>> {
-        let flights = self.flights();
+        let flights = self.flights.lock();
         let (_, receiver) = flights.get(&hash).filter(|(known, _)| known == key)?;
         Some(receiver.clone())
     }
 
     /// Joins the flight for a key, or starts it.
     pub fn join(self: &Arc<Self>, hash: u64, key: &K) -> SingleFlight<K, V> {
-        let mut flights = self.flights();
+        let mut flights = self.flights.lock();
         match flights.get(&hash) {
             Some((known, receiver)) if known == key => {
                 return SingleFlight::Shared(receiver.clone());
@@ -183,12 +184,7 @@ impl<K: Eq + Clone, V: Clone> Cache<K, V> {
     }
 }
 
-impl<K, V> Cache<K, V> {
-    fn flights(&self) -> MutexGuard<'_, SingleFlights<K, V>> {
-        // No operation under the lock can panic half done.
-        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl<K, V> Cache<K, V> {}
 
 impl<K: Eq + Clone, V: Clone> Leader<K, V> {
     /// The value that is stored, from the flight before.
@@ -218,7 +214,7 @@ impl<K: Eq + Clone, V: Clone> Leader<K, V> {
 
 impl<K: Eq, V> Drop for Leader<K, V> {
     fn drop(&mut self) {
-        self.cache.flights().remove(&self.hash);
+        self.cache.flights.lock().remove(&self.hash);
     }
 }
 
@@ -346,7 +342,7 @@ mod tests {
     impl Wake for AsksAgain {
         fn wake(self: Arc<Self>) {
             let hash = self.cache.hash(1_u32);
-            *self.begun.lock().unwrap() = Some(self.cache.join(hash, &1));
+            *self.begun.lock() = Some(self.cache.join(hash, &1));
         }
     }
 
@@ -363,7 +359,7 @@ mod tests {
         leader.give_up(7);
         assert_eq!(outcome.as_mut().poll(&mut context), Poll::Ready(Some(7)));
         assert_eq!(read(&cache, 1), None);
-        let begun = asks_again.begun.lock().unwrap().take();
+        let begun = asks_again.begun.lock().take();
         assert!(matches!(begun, Some(SingleFlight::Mine(..))));
         assert!(cache.flight(hash, &1).is_some(), "the end of the first one is not its end");
     }

@@ -4,9 +4,10 @@
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use ipnet::IpNet;
+use parking_lot::Mutex;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::{
@@ -319,7 +320,7 @@ impl Shown {
         let roots = configs.roots(tls)?;
         // No operation under this lock can panic half done. All workers share it, so nobody
         // verifies under it: two at once may verify the same.
-        let judged = || self.judged.lock().unwrap_or_else(PoisonError::into_inner);
+        let judged = || self.judged.lock();
         if let Some((by, judgement)) = &*judged()
             && *by == roots
         {

@@ -3,8 +3,9 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 use eyelet_engine::worker::source::Source;
@@ -50,7 +51,7 @@ impl Permits {
     pub async fn of(self: &Arc<Self>, source: IpAddr) -> Permit {
         let source = Source::of(source);
         let own = {
-            let mut sources = self.sources();
+            let mut sources = self.sources.lock();
             sources.entry(source).or_insert_with(|| Arc::new(Semaphore::new(self.share))).clone()
         };
         let (permits, waiting) = (self.clone(), own.clone());
@@ -58,10 +59,6 @@ impl Permits {
         // The semaphore is never closed.
         permit.permit = waiting.acquire_owned().await.ok();
         permit
-    }
-
-    fn sources(&self) -> MutexGuard<'_, HashMap<Source, Arc<Semaphore>>> {
-        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -75,7 +72,7 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         // Under the lock, like counting the others: the last permit removes its source.
-        let mut sources = self.permits.sources();
+        let mut sources = self.permits.sources.lock();
         drop((self.permit.take(), self.own.take()));
         if sources.get(&self.source).is_some_and(|own| Arc::strong_count(own) == 1) {
             sources.remove(&self.source);
@@ -110,11 +107,11 @@ mod tests {
             let permit = timeout(wait, permits.of(other)).await.unwrap();
             assert!(timeout(wait, permit.begin()).await.unwrap().is_some());
         }
-        assert_eq!(permits.sources().len(), 2, "a source without a permit is forgotten");
+        assert_eq!(permits.sources.lock().len(), 2, "a source without a permit is forgotten");
         had.remove(0);
         had.push(timeout(wait, permits.of(one(1))).await.unwrap());
         drop(had);
-        assert_eq!(permits.sources().len(), 0);
+        assert_eq!(permits.sources.lock().len(), 0);
     }
 
     #[tokio::test(flavor = "current_thread")]

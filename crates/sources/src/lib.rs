@@ -10,9 +10,11 @@ mod partial;
 mod watched;
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use eyelet_config::Config;
 use eyelet_sys::inotify::WaitEnder;
@@ -121,7 +123,7 @@ impl SourceWatcher {
     }
 
     fn order(&self, give: impl FnOnce(&mut Orders)) {
-        let mut orders = lock(&self.orders);
+        let mut orders = self.orders.lock();
         give(&mut orders);
         match &orders.ender {
             Some(ender) => ender.end(),
@@ -134,11 +136,6 @@ impl Drop for SourceWatcher {
     fn drop(&mut self) {
         self.order(|orders| orders.ends = true);
     }
-}
-
-fn lock(orders: &Mutex<Orders>) -> MutexGuard<'_, Orders> {
-    // A poisoned lock still holds whole values: each is replaced in one step.
-    orders.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// When the files are looked at next.
@@ -186,7 +183,7 @@ fn run(orders: &Mutex<Orders>, note: &dyn Fn(ChangedSources)) {
     let mut is_unwatched = false;
     loop {
         {
-            let mut orders = lock(orders);
+            let mut orders = orders.lock();
             if orders.ends {
                 return;
             }
@@ -216,7 +213,7 @@ fn run(orders: &Mutex<Orders>, note: &dyn Fn(ChangedSources)) {
                 due.by(now + UNWATCHED_POLL);
             }
             // An order that came before this one was known has not ended the wait below.
-            lock(orders).ender = watched.ender();
+            orders.lock().ender = watched.ender();
             continue;
         }
         if let Some(overdue) = watched.next_overdue(Instant::now()) {
@@ -236,7 +233,7 @@ fn run(orders: &Mutex<Orders>, note: &dyn Fn(ChangedSources)) {
             Err(fault) => {
                 is_unwatched = true;
                 files.note_watch(Some(&fault));
-                lock(orders).ender = None;
+                orders.lock().ender = None;
                 due.by(Instant::now() + UNWATCHED_POLL);
             }
         }

@@ -1,6 +1,8 @@
 //! Counters of the process. Each worker counts in its own cells, which are added up on request.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::cell::Cell;
 use crate::histogram::{Histogram, HistogramValues};
@@ -61,7 +63,7 @@ macro_rules! counters {
         /// Adds up the cells of all workers.
         pub fn snapshot() -> CounterValues {
             let mut sum = CounterValues::default();
-            for cells in WORKERS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            for cells in WORKERS.lock().iter() {
                 $(sum.$name = sum.$name.wrapping_add(cells.$name.value());)*
                 add_up(&mut sum.ended, &cells.ended);
                 add_up(&mut sum.serving_streams, &cells.serving_streams);
@@ -217,7 +219,7 @@ impl Counters {
 
 /// Shows the cells of each worker.
 pub(crate) fn each_worker(note: impl FnMut(&Arc<Counters>)) {
-    WORKERS.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(note);
+    WORKERS.lock().iter().for_each(note);
 }
 
 static WORKERS: Mutex<Vec<Arc<Counters>>> = Mutex::new(Vec::new());
@@ -289,6 +291,6 @@ impl std::fmt::Display for CounterValues {
 /// The cells of a new worker.
 pub fn register() -> Arc<Counters> {
     let cells = Arc::new(Counters::default());
-    WORKERS.lock().unwrap_or_else(PoisonError::into_inner).push(cells.clone());
+    WORKERS.lock().push(cells.clone());
     cells
 }

@@ -2,7 +2,9 @@
 //! begins new cells; the sums go on by the rules' names.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use eyelet_config::RuleNames;
 
@@ -54,7 +56,7 @@ impl RuleHits {
         let rules = names.iter().count();
         let of_worker = |_| (0..rules).map(|_| RuleCell::default()).collect();
         let hits = Arc::new(Self { names, cells: (0..workers).map(of_worker).collect() });
-        let mut history = history();
+        let mut history = HISTORY.lock();
         let history = history.get_or_insert_default();
         history.fold();
         history.written.push(hits.clone());
@@ -92,7 +94,7 @@ impl RuleHits {
 
     /// The sum for each rule, in order. Rules of one name have one sum.
     pub fn counts(&self) -> Vec<RuleCount> {
-        let mut history = history();
+        let mut history = HISTORY.lock();
         let history = history.get_or_insert_default();
         history.fold();
         let kept = history.kept.iter().map(|(name, count)| (&**name, *count));
@@ -116,10 +118,6 @@ impl History {
             is_written
         });
     }
-}
-
-fn history() -> MutexGuard<'static, Option<History>> {
-    HISTORY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -170,6 +168,6 @@ mod tests {
         let fifth = RuleHits::begin(names(&["a", "b", "idle"]), 2);
         drop(fourth);
         assert_eq!(fifth.counts(), [count(4, 20), count(1, 3), count(0, 0)]);
-        assert!(!history().as_ref().unwrap().kept.contains_key("idle"));
+        assert!(!HISTORY.lock().as_ref().unwrap().kept.contains_key("idle"));
     }
 }

@@ -7,8 +7,10 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
+
+use parking_lot::Mutex;
 
 use eyelet_config::certificate::{self, CertificateError, Description, Pair};
 use eyelet_config::{CertificateFiles, Config, RuleList};
@@ -143,7 +145,7 @@ impl CertificateStore {
 
     /// The certificates of a set, with their keys ready to sign, or why there are none.
     pub fn of(&self, set: u32) -> Result<Arc<Certificates>, Arc<str>> {
-        let held = lock(&self.slots[set as usize]).set.clone()?;
+        let held = self.slots[set as usize].lock().set.clone()?;
         for certificate in &*held {
             certificate.used.store(true, Relaxed);
             certificate.signing_key();
@@ -163,7 +165,7 @@ impl CertificateStore {
     ) {
         for (number, slot) in (0..).zip(&self.slots) {
             let (known, is_broken) = {
-                let slot = lock(slot);
+                let slot = slot.lock();
                 (slot.set.as_ref().ok().cloned(), slot.is_broken)
             };
             let files: Vec<_> = rules.certificates(number).collect();
@@ -174,7 +176,7 @@ impl CertificateStore {
             // Read without the lock, which handshakes take.
             let read = self.shared.read(rules, &files, known.as_ref(), true);
             let read = read.and_then(|set| check(number, &set, first).map(|()| set));
-            let mut slot = lock(slot);
+            let mut slot = slot.lock();
             slot.is_broken = read.is_err();
             let result = read.map(|set| {
                 let is_same = known.is_some_and(|known| holds_same(&known, &set));
@@ -189,7 +191,7 @@ impl CertificateStore {
     /// Describes what is served now of a set, with the files of each, or why there is nothing.
     pub fn describe_set(&self, rules: &RuleList, number: u32) -> Vec<Described> {
         let Some(slot) = self.slots.get(number as usize) else { return Vec::new() };
-        let held = lock(slot).set.clone();
+        let held = slot.lock().set.clone();
         let described = |(index, files)| {
             let found = held.as_ref().map_err(Arc::clone).and_then(|set| {
                 let found = set.get(index).and_then(Certificate::describe);
@@ -203,7 +205,7 @@ impl CertificateStore {
     /// When each certificate of a set expires, as [`Certificate::expiry`] says.
     pub fn expiries(&self, rules: &RuleList, number: u32) -> Vec<Option<i64>> {
         let Some(slot) = self.slots.get(number as usize) else { return Vec::new() };
-        match lock(slot).set.clone() {
+        match slot.lock().set.clone() {
             Ok(set) => set.iter().map(Certificate::expiry).collect(),
             Err(_) => rules.certificates(number).map(|_| None).collect(),
         }
@@ -211,7 +213,7 @@ impl CertificateStore {
 
     /// Describes a certificate if its files have not changed since they were read.
     pub fn describe(&self, place: Place, files: &CertificateFiles) -> Option<Description> {
-        let set = lock(self.slots.get(place.set as usize)?).set.clone().ok()?;
+        let set = self.slots.get(place.set as usize)?.lock().set.clone().ok()?;
         let certificate = set.get(place.index)?;
         let is_current = certificate.is_current(files);
         if is_current { certificate.describe() } else { None }
@@ -221,7 +223,7 @@ impl CertificateStore {
     /// drop them for others, and it shows hardly any certificate from now on.
     fn drop_keys_without(&self, newer: &Self) {
         let sets = |store: &Self| -> Vec<Arc<Certificates>> {
-            store.slots.iter().filter_map(|slot| lock(slot).set.as_ref().ok().cloned()).collect()
+            store.slots.iter().filter_map(|slot| slot.lock().set.as_ref().ok().cloned()).collect()
         };
         let kept: HashSet<_> = sets(newer).iter().map(Arc::as_ptr).collect();
         for set in sets(self).iter().filter(|set| !kept.contains(&Arc::as_ptr(set))) {
@@ -234,7 +236,7 @@ impl CertificateStore {
     fn drop_one(&self, keep: usize) -> bool {
         for _ in 0..2 * self.slots.len() {
             let at = self.hand.fetch_add(1, Relaxed) % self.slots.len();
-            let Ok(set) = lock(&self.slots[at]).set.clone() else { continue };
+            let Ok(set) = self.slots[at].lock().set.clone() else { continue };
             let dropped = set.iter().filter(|certificate| {
                 at != keep && !certificate.used.swap(false, Relaxed) && certificate.drop_key()
             });
@@ -265,7 +267,7 @@ impl CertificateMaker {
         let signing = pair.certified.key.clone();
         let certificate = self.0.certificate(pair, source);
         self.0.key_bytes.fetch_add(bytes(&*signing), Relaxed);
-        *lock(&certificate.signing) = Some(signing);
+        *certificate.signing.lock() = Some(signing);
         [certificate].into()
     }
 }
@@ -324,7 +326,7 @@ impl Shared {
 
     /// The shared copy of these issuers.
     fn issuers(&self, read: Issuers) -> Issuers {
-        let mut known = lock(&self.issuers);
+        let mut known = self.issuers.lock();
         if let Some(known) = known.get(&read) {
             return known.clone();
         }
@@ -357,7 +359,7 @@ impl Certificate {
 
     /// The key in the form that signs. It was read once, so it can be made again.
     pub fn signing_key(&self) -> Option<Arc<dyn SigningKey>> {
-        let mut signing = lock(&self.signing);
+        let mut signing = self.signing.lock();
         if let Some(known) = &*signing {
             return Some(known.clone());
         }
@@ -403,7 +405,7 @@ impl Certificate {
     }
 
     fn drop_key(&self) -> bool {
-        let dropped = lock(&self.signing).take();
+        let dropped = self.signing.lock().take();
         dropped.as_deref().map(|key| self.shared.key_bytes.fetch_sub(bytes(key), Relaxed)).is_some()
     }
 
@@ -482,7 +484,7 @@ impl<'a> Known<'a> {
         if !rules.certificates(number).eq(files.iter().cloned()) {
             return None;
         }
-        lock(store.slots.get(number as usize)?).set.clone().ok()
+        store.slots.get(number as usize)?.lock().set.clone().ok()
     }
 }
 
@@ -532,11 +534,6 @@ fn bytes(key: &dyn SigningKey) -> usize {
         (SignatureAlgorithm::RSA, Some(public)) => public.len() * RSA_KEY_FACTOR,
         _ => KEY_BYTES,
     }
-}
-
-/// No operation under these locks can panic half done.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -593,8 +590,8 @@ mod tests {
         config.limits.memory_max = KEYS_PART * 3 * KEY_BYTES;
         let store = CertificateStore::new(&config, None).unwrap();
         let ready = || -> Vec<bool> {
-            let sets = store.slots.iter().map(|slot| lock(slot).set.clone().unwrap());
-            sets.map(|set| lock(&set[0].signing).is_some()).collect()
+            let sets = store.slots.iter().map(|slot| slot.lock().set.clone().unwrap());
+            sets.map(|set| set[0].signing.lock().is_some()).collect()
         };
         let show = |set| drop(store.of(set).unwrap());
         (0..3).for_each(show);
@@ -623,8 +620,8 @@ mod tests {
         config.limits.memory_max = KEYS_PART * 3 * KEY_BYTES;
         let old = CertificateStore::new(&config, None).unwrap();
         let ready = |store: &CertificateStore| {
-            let sets = store.slots.iter().map(|slot| lock(slot).set.clone().unwrap());
-            sets.filter(|set| lock(&set[0].signing).is_some()).count()
+            let sets = store.slots.iter().map(|slot| slot.lock().set.clone().unwrap());
+            sets.filter(|set| set[0].signing.lock().is_some()).count()
         };
         let show = |store: &CertificateStore| (0..4).for_each(|set| drop(store.of(set).unwrap()));
         show(&old);

@@ -4,9 +4,10 @@
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
@@ -108,7 +109,7 @@ impl ClientConfigs {
 
     /// The roots that verify an upstream. A file of the same name may hold others later.
     pub fn roots(&self, tls: &UpstreamTls) -> Option<Roots> {
-        self.by_files.get(&tls.files).map(|made| lock(made).offers.roots.clone())
+        self.by_files.get(&tls.files).map(|made| made.lock().offers.roots.clone())
     }
 
     /// The configuration for an upstream.
@@ -153,7 +154,7 @@ impl ClientConfigs {
     pub fn refresh(&self, mut note: impl FnMut(&Path, Result<bool, TlsError>)) -> bool {
         let mut is_any_new = false;
         for (of, made) in &self.by_files {
-            let known = lock(made).stamps;
+            let known = made.lock().stamps;
             let stamps = known.ca.into_iter().chain(known.pair.into_iter().flatten());
             let changed =
                 files(of).zip(stamps).find(|(path, known)| !known.is_same(Stamp::at(path)));
@@ -166,7 +167,7 @@ impl ClientConfigs {
     }
 
     fn offers(&self, tls: &UpstreamTls) -> Option<Offers> {
-        self.by_files.get(&tls.files).map(|made| lock(made).offers.clone())
+        self.by_files.get(&tls.files).map(|made| made.lock().offers.clone())
     }
 }
 
@@ -241,9 +242,9 @@ pub fn roots_config(
 fn renew(of: &UpstreamFiles, made: &Mutex<Made>) -> Result<bool, TlsError> {
     // Read without the lock, which dials take.
     let (contents, stamps) = read(of)?;
-    let differs = !lock(made).offers.are_of(&contents);
+    let differs = !made.lock().offers.are_of(&contents);
     let offers = differs.then(|| make(contents)).transpose()?;
-    let mut made = lock(made);
+    let mut made = made.lock();
     made.stamps = stamps;
     if let Some(offers) = offers {
         made.offers = offers;
@@ -265,11 +266,6 @@ impl Offers {
         self.roots.store.roots == contents.roots.roots
             && chain(&self.shown) == chain(&contents.shown)
     }
-}
-
-/// No operation under this lock can panic half done.
-fn lock(made: &Mutex<Made>) -> MutexGuard<'_, Made> {
-    made.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn read(of: &UpstreamFiles) -> Result<(Contents, Stamps), TlsError> {

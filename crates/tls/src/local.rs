@@ -4,9 +4,11 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
 
 use eyelet_config::certificate::{self, Description, Pair, signing_key};
 use eyelet_config::{
@@ -136,7 +138,7 @@ impl LocalCertificates {
 
     /// The certificate for a name, signed if none is held that is good now.
     fn held(&self, name: Option<&str>, now: SystemTime) -> Result<Arc<Certificates>, LocalError> {
-        let signer = lock(&self.signer).clone();
+        let signer = self.signer.lock().clone();
         if let Some(known) = signer.signed.get(name.unwrap_or_default())
             && known.is_good(now)
         {
@@ -171,19 +173,19 @@ impl LocalCertificates {
 
     /// The file of the authority's certificate, and what it says. `None`: it cannot be read.
     pub(crate) fn describe(&self) -> (PathBuf, Option<Description>) {
-        let authority = lock(&self.signer).authority.clone();
+        let authority = self.signer.lock().authority.clone();
         (authority.certificate_path(), certificate::describe(authority.certificate()))
     }
 
     /// The file of the authority.
     pub(crate) fn file(&self) -> PathBuf {
-        lock(&self.signer).authority.key_path()
+        self.signer.lock().authority.key_path()
     }
 
     /// Opens the authority again if its file has changed. `None`: it has not.
     pub(crate) fn refresh(&self) -> Option<(PathBuf, Result<bool, LocalError>)> {
         self.warn_of_end(SystemTime::now());
-        let before = lock(&self.signer).clone();
+        let before = self.signer.lock().clone();
         let path = before.authority.key_path();
         // Taken first: a change while it is read gives another stamp at the next look.
         let stamp = Stamp::at(&path);
@@ -197,7 +199,7 @@ impl LocalCertificates {
         });
         let replaced = opened.map(|authority| {
             let is_new = authority.certificate() != before.authority.certificate();
-            let mut signer = lock(&self.signer);
+            let mut signer = self.signer.lock();
             match is_new {
                 true => {
                     *signer = Signer::new(authority, stamp);
@@ -212,7 +214,7 @@ impl LocalCertificates {
 
     /// Says once that the authority expires soon. Returns whether it says so now.
     fn warn_of_end(&self, now: SystemTime) -> bool {
-        let authority = lock(&self.signer).authority.clone();
+        let authority = self.signer.lock().authority.clone();
         let left = authority.end().duration_since(now).unwrap_or_default();
         let is_soon = left < certificate::EXPIRY_WARNING;
         let is_new = is_soon && !self.is_warned.swap(true, Relaxed);
@@ -254,11 +256,6 @@ fn own_names(config: &Config) -> Vec<SubjectName> {
     addresses.dedup();
     let addresses = addresses.into_iter().take(ADDRESSES_MAX).map(SubjectName::Address);
     std::iter::once(SubjectName::Dns("localhost".into())).chain(addresses).collect()
-}
-
-/// No operation under this lock can panic half done.
-fn lock(mutex: &Mutex<Signer>) -> MutexGuard<'_, Signer> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Stands for the certificates in tickets. A session is bound to its name besides.
@@ -311,7 +308,7 @@ mod tests {
     #[test]
     fn an_authority_that_ends_while_it_serves_is_reported_once() {
         let (_folder, local) = local("127.0.0.1:0");
-        let end = lock(&local.signer).authority.end();
+        let end = local.signer.lock().authority.end();
         assert!(!local.warn_of_end(SystemTime::now()));
         assert!(local.warn_of_end(end - DAY));
         assert!(!local.warn_of_end(end));
@@ -326,7 +323,7 @@ mod tests {
             local.of(Some(&format!("n{number}.localhost")), LocalNames::Loopback).unwrap();
         }
         println!("{:?} for each signature", began.elapsed() / names);
-        assert!(lock(&local.signer).signed.len() <= NAMES_MAX);
+        assert!(local.signer.lock().signed.len() <= NAMES_MAX);
     }
 
     #[test]

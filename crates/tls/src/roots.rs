@@ -1,8 +1,9 @@
 //! CA certificates that judge the servers which Eyelet asks for evidence. Their file may change.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustls::RootCertStore;
 
 use eyelet_config::certificate::{self, CertificateError};
@@ -61,7 +62,7 @@ impl EvidenceRoots {
     }
 
     pub fn store(&self) -> Arc<RootCertStore> {
-        self.lock().store.clone()
+        self.current.lock().store.clone()
     }
 
     /// The file that has them.
@@ -72,12 +73,12 @@ impl EvidenceRoots {
     /// Reads the file again if it has changed. Returns whether the roots were replaced; `None`: the
     /// file was not read.
     pub fn refresh(&self) -> Option<Result<bool, RootsError>> {
-        let known = self.lock().stamp;
+        let known = self.current.lock().stamp;
         if known.is_same(Stamp::at(&self.file)) {
             return None;
         }
         Some(read(&self.file).map(|read| {
-            let mut current = self.lock();
+            let mut current = self.current.lock();
             current.stamp = read.stamp;
             let differs = current.store.roots != read.store.roots;
             if differs {
@@ -85,11 +86,6 @@ impl EvidenceRoots {
             }
             differs
         }))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Current> {
-        // No operation under this lock can panic half done.
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -8,10 +8,11 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::digest;
+use parking_lot::Mutex;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{
     ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert, WebPkiClientVerifier,
@@ -232,7 +233,7 @@ impl ServerConfigs {
         let action = rules.get(rule as usize).map(|rule| rule.action_number as usize);
         let made = action.and_then(|action| self.by_action.get(action));
         let made = made.and_then(|made| self.made.get(*made as usize));
-        made.map_or(0, |made| lock(&made.built).client_roots())
+        made.map_or(0, |made| made.built.lock().client_roots())
     }
 
     /// What a handshake of this terminate rule needs, with a client that asks for `name`. It reads
@@ -245,7 +246,7 @@ impl ServerConfigs {
     ) -> Result<Handshake, TlsError> {
         let rule = rules.at(rule);
         let made = &self.made[self.by_action[rule.action_number as usize] as usize];
-        let built = lock(&made.built).clone();
+        let built = made.built.lock().clone();
         let source = match rule.action {
             Action::Terminate(terminate) => terminate.certificates,
             Action::Originate(_) | Action::Splice(_) | Action::Refuse(_) => {
@@ -266,7 +267,7 @@ impl ServerConfigs {
     pub fn refresh(&self, rules: &RuleList, mut note: impl FnMut(&Path, Result<bool, TlsError>)) {
         for made in &self.made {
             let Some(path) = &made.client_ca else { continue };
-            let before = lock(&made.built).clone();
+            let before = made.built.lock().clone();
             let stamp = before.authorities.as_ref().map(|known| known.stamp);
             if stamp.is_some_and(|stamp| stamp.is_same(Stamp::at(path))) {
                 continue;
@@ -375,7 +376,7 @@ impl Authorities {
     ) -> Result<Self, TlsError> {
         let (roots, stamp) = client_roots(path)?;
         let number = number_of(&roots);
-        let mut known = known.into_iter().filter_map(|made| lock(&made.built).authorities.clone());
+        let mut known = known.into_iter().filter_map(|made| made.built.lock().authorities.clone());
         let known = known.find(|known| known.number == number);
         let roots = known.map_or_else(|| Arc::new(roots), |known| known.roots);
         Ok(Self { roots, number, stamp })
@@ -414,14 +415,9 @@ impl Made {
             }
             false => before.config.clone(),
         };
-        *lock(&self.built) = Built { config, authorities: Some(authorities) };
+        *self.built.lock() = Built { config, authorities: Some(authorities) };
         Ok(differs)
     }
-}
-
-/// No operation under these locks can panic half done.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn make(
@@ -437,7 +433,7 @@ fn make(
             && known.min == terminate.tls_version_min
             && known.client_ca == terminate.client_ca
             && known.has_tickets == tickets.are_enabled
-            && lock(&known.built).client_roots() == number
+            && known.built.lock().client_roots() == number
     };
     if let Some(known) = known.iter().find(alike) {
         return Ok(known.clone());

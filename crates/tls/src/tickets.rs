@@ -12,11 +12,11 @@ mod session;
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use aws_lc_rs::error::Unspecified;
 use eyelet_config::RuleList;
+use parking_lot::RwLock;
 use zeroize::Zeroizing;
 
 use key::{EXPORTED_BYTES, Key, NAME_BYTES};
@@ -89,19 +89,19 @@ impl TicketKeys {
     /// Whether there is a key of this source for the period that begins at `start`.
     pub fn has(&self, start: u64, origin: Origin) -> bool {
         let period = self.lifetime_secs();
-        self.read().keys.iter().any(|key| key.is_for(start, period, origin))
+        self.ring.read().keys.iter().any(|key| key.is_for(start, period, origin))
     }
 
     /// The secret of the key that [`TicketKeys::has`] asks for.
     pub fn secret(&self, start: u64, origin: Origin) -> Option<Zeroizing<[u8; SECRET_BYTES]>> {
         let period = self.lifetime_secs();
-        let ring = self.read();
+        let ring = self.ring.read();
         ring.keys.iter().find(|key| key.is_for(start, period, origin)).map(|key| key.secret())
     }
 
     /// Whether any key of this source is held, whatever its period.
     pub fn has_any(&self, origin: Origin) -> bool {
-        self.read().keys.iter().any(|key| key.origin == origin)
+        self.ring.read().keys.iter().any(|key| key.origin == origin)
     }
 
     /// When the current period began. Periods are counted from 1970, so that all edges of a fleet
@@ -132,7 +132,7 @@ impl TicketKeys {
         now: Now,
     ) -> Result<(), Unspecified> {
         let key = Key::new(start, self.lifetime_secs(), origin, secret, now)?;
-        let mut ring = self.write();
+        let mut ring = self.ring.write();
         ring.insert(key);
         ring.advance(self.lifetime_secs(), self.origin(), now);
         Ok(())
@@ -140,37 +140,37 @@ impl TicketKeys {
 
     /// Chooses the key that seals now, and wipes those that are out of date.
     pub fn advance(&self, now: Now) {
-        self.write().advance(self.lifetime_secs(), self.origin(), now);
+        self.ring.write().advance(self.lifetime_secs(), self.origin(), now);
     }
 
     /// The keys of the fleet count as own ones, until they come from the store again: this is
     /// another fleet.
     pub fn leave_fleet(&self) {
-        self.write().keys.iter_mut().for_each(|key| key.origin = Origin::Own);
+        self.ring.write().keys.iter_mut().for_each(|key| key.origin = Origin::Own);
     }
 
     /// Wipes all keys: no ticket is sealed or opened any more.
     pub fn clear(&self) {
-        *self.write() = Ring::default();
+        *self.ring.write() = Ring::default();
     }
 
     /// Seals a session for the clients of a group. `None`: no key, or the library fails.
     pub fn seal(&self, group: &[u8], session: &[u8]) -> Option<Vec<u8>> {
-        let ring = self.read();
+        let ring = self.ring.read();
         ring.keys.get(ring.sealing)?.seal(group, session)
     }
 
     /// Opens a ticket. `None`: it is tampered with, of another group, or its key is gone.
     pub fn open(&self, group: &[u8], ticket: &[u8]) -> Option<Vec<u8>> {
         let name = ticket.get(..NAME_BYTES)?;
-        let ring = self.read();
+        let ring = self.ring.read();
         // A name is no secret: it is in the clear in each ticket.
         ring.keys.iter().find(|key| key.name == name)?.open(group, ticket)
     }
 
     /// All keys, for the next process on this machine: they are secret.
     pub fn export(&self) -> Zeroizing<Vec<u8>> {
-        let ring = self.read();
+        let ring = self.ring.read();
         // Allocated once, so that no copy is left behind.
         let mut bytes = Zeroizing::new(Vec::with_capacity(1 + ring.keys.len() * EXPORTED_BYTES));
         bytes.push(EXPORT_VERSION);
@@ -185,7 +185,7 @@ impl TicketKeys {
     /// [`TicketKeysError`]. Nothing has changed then.
     pub fn import(&self, bytes: &[u8], now: Now) -> Result<(), TicketKeysError> {
         let keys = parse(bytes, now)?;
-        let mut ring = self.write();
+        let mut ring = self.ring.write();
         for mut key in keys {
             // The other process may have been in another fleet. The store of this one says which
             // keys are the fleet's.
@@ -196,15 +196,6 @@ impl TicketKeys {
         }
         ring.advance(self.lifetime_secs(), self.origin(), now);
         Ok(())
-    }
-
-    fn read(&self) -> RwLockReadGuard<'_, Ring> {
-        // No operation under this lock can panic half done.
-        self.ring.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, Ring> {
-        self.ring.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::figures::text;
@@ -41,7 +42,7 @@ impl LogTail {
 
     /// The lines, the oldest first.
     pub fn lines(&self) -> Vec<String> {
-        self.kept().iter().cloned().collect()
+        self.0.lock().iter().cloned().collect()
     }
 
     /// Reads events until the stream ends. What is no event is passed over.
@@ -63,18 +64,13 @@ impl LogTail {
     }
 
     fn note(&self, lines: &Value) {
-        let mut kept = self.kept();
+        let mut kept = self.0.lock();
         for line in lines.as_array().into_iter().flatten().filter_map(Value::as_str) {
             if kept.len() >= LINES_MAX {
                 kept.pop_front();
             }
             kept.push_back(short(line));
         }
-    }
-
-    fn kept(&self) -> MutexGuard<'_, VecDeque<String>> {
-        // A poisoned lock still holds whole lines.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,8 +1,10 @@
 //! The queues of all configurations whose threads still send, and the counters that they share. The
 //! end of the process waits for them together.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use eyelet_memory::budget::Budget;
 use eyelet_telemetry::counters::{self, Counters};
@@ -24,7 +26,7 @@ struct Live {
 
 /// A queue that the end of the process waits for.
 pub fn queue(budget: Arc<Budget>, memory_max: usize) -> Arc<SpanQueue> {
-    let mut live = lock();
+    let mut live = LIVE.lock();
     let made = || Arc::new(Mutex::new(counters::register()));
     let counters = live.counters.get_or_insert_with(made).clone();
     let queue = Arc::new(SpanQueue::new(counters, budget, memory_max));
@@ -35,7 +37,7 @@ pub fn queue(budget: Arc<Budget>, memory_max: usize) -> Arc<SpanQueue> {
 
 /// Waits until what was recorded under any configuration is sent, for `FINISH_TIMEOUT` at most.
 pub fn finish() {
-    let queues: Vec<_> = lock().queues.iter().filter_map(Weak::upgrade).collect();
+    let queues: Vec<_> = LIVE.lock().queues.iter().filter_map(Weak::upgrade).collect();
     for queue in &queues {
         queue.close();
     }
@@ -45,9 +47,4 @@ pub fn finish() {
     if lost > 0 {
         tracing::warn!("the collector of traces is slow or down: {lost} spans are lost");
     }
-}
-
-/// No operation under this lock can panic half done.
-fn lock() -> MutexGuard<'static, Live> {
-    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,12 +1,13 @@
 //! Exchanges on their way from the workers to the thread that sends them. It is bounded, and
 //! workers never wait for it.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use eyelet_memory::budget::{Account, Budget, Counted, CountedBuffer};
 use eyelet_telemetry::counters::Counters;
+use parking_lot::{Condvar, Mutex};
 
 use crate::span::ExchangeSpans;
 
@@ -102,7 +103,7 @@ impl SpanQueue {
     /// Adds an exchange, or counts it as lost. The thread is woken for the first one and for a
     /// whole batch only: waking costs a system call.
     pub fn push(&self, exchange: ExchangeSpans) {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         let is_full =
             waiting.exchanges.len() >= QUEUE_MAX || waiting.bytes_with(&exchange) > self.bytes_max;
         if is_full || waiting.is_closed {
@@ -128,14 +129,14 @@ impl SpanQueue {
     /// Says that spans are lost: once, until the collector has caught up. One that is down must not
     /// fill the log.
     pub fn report(&self, why: &str) {
-        if !std::mem::replace(&mut self.lock().is_reported, true) {
+        if !std::mem::replace(&mut self.waiting.lock().is_reported, true) {
             tracing::warn!("the collector of traces: {why}; spans are lost");
         }
     }
 
     /// Says that nothing is lost any more, if that was said and the collector has caught up.
     pub fn note_taken(&self) {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         let has_caught_up = waiting.exchanges.len() < BATCH_MAX;
         if has_caught_up && std::mem::take(&mut waiting.is_reported) {
             drop(waiting);
@@ -145,18 +146,17 @@ impl SpanQueue {
 
     /// Whether the next batch is whole already.
     pub fn has_batch(&self) -> bool {
-        self.lock().exchanges.len() >= BATCH_MAX
+        self.waiting.lock().exchanges.len() >= BATCH_MAX
     }
 
     /// The next batch. `None`: the queue is closed and empty.
     pub fn next(&self) -> Option<SpanBatch> {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         while waiting.exchanges.is_empty() {
             if waiting.is_closed {
                 return None;
             }
-            let waited = self.changed.wait(waiting);
-            waiting = waited.unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut waiting);
         }
         let end = Instant::now() + BATCH_WAIT;
         while waiting.exchanges.len() < BATCH_MAX && !waiting.is_closed {
@@ -164,7 +164,7 @@ impl SpanQueue {
             if left.is_zero() {
                 break;
             }
-            waiting = self.wait(waiting, left);
+            self.changed.wait_for(&mut waiting, left);
         }
         let exchanges = waiting.take(BATCH_MAX);
         waiting.in_hand = spans(&exchanges);
@@ -181,7 +181,7 @@ impl SpanQueue {
 
     /// Counts what became of the batch that was taken last.
     pub fn settle(&self, refused: u64) {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         let all = std::mem::take(&mut waiting.in_hand);
         drop(waiting);
         let refused = refused.min(all);
@@ -189,7 +189,7 @@ impl SpanQueue {
     }
 
     fn count(&self, sent: u64, lost: u64) {
-        let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        let counters = self.counters.lock();
         counters.spans_sent.add(sent);
         counters.spans_lost.add(lost);
     }
@@ -198,33 +198,33 @@ impl SpanQueue {
     /// closed.
     pub fn rest(&self, time: Duration) -> bool {
         let end = Instant::now() + time;
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         loop {
             let left = end.saturating_duration_since(Instant::now());
             if waiting.is_closed || left.is_zero() {
                 return !waiting.is_closed;
             }
-            waiting = self.wait(waiting, left);
+            self.changed.wait_for(&mut waiting, left);
         }
     }
 
     /// Takes nothing more. What waits is still sent.
     pub fn close(&self) {
-        self.lock().is_closed = true;
+        self.waiting.lock().is_closed = true;
         self.changed.notify_all();
     }
 
     /// Says that the thread has ended. What it leaves is lost.
     pub fn end(&self) {
         self.lose_rest();
-        self.lock().is_over = true;
+        self.waiting.lock().is_over = true;
         self.changed.notify_all();
     }
 
     /// Takes nothing more. Drops what waits, and counts it and what is being sent as lost. Returns
     /// the number of spans.
     fn lose_rest(&self) -> u64 {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         waiting.is_closed = true;
         let lost = std::mem::take(&mut waiting.in_hand) + spans(&waiting.exchanges);
         drop(waiting.take(usize::MAX));
@@ -235,37 +235,23 @@ impl SpanQueue {
 
     /// Whether the thread has ended.
     pub fn is_over(&self) -> bool {
-        self.lock().is_over
+        self.waiting.lock().is_over
     }
 
     /// Waits for the end of the thread, at most so long. Returns the spans that are lost otherwise,
     /// and counts them.
     pub fn finish(&self, time: Duration) -> u64 {
         let end = Instant::now() + time;
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         while !waiting.is_over {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 drop(waiting);
                 return self.lose_rest();
             }
-            waiting = self.wait(waiting, left);
+            self.changed.wait_for(&mut waiting, left);
         }
         0
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        // A poisoned lock still holds whole exchanges.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wait<'a>(
-        &self,
-        waiting: MutexGuard<'a, Waiting>,
-        time: Duration,
-    ) -> MutexGuard<'a, Waiting> {
-        let waited = self.changed.wait_timeout(waiting, time);
-        waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
@@ -311,7 +297,7 @@ mod tests {
     }
 
     fn counted(queue: &SpanQueue) -> (u64, u64) {
-        let counters = queue.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        let counters = queue.counters.lock();
         (counters.spans_sent.value(), counters.spans_lost.value())
     }
 
@@ -381,17 +367,17 @@ mod tests {
     #[test]
     fn the_log_says_once_that_spans_are_lost() {
         let queue = filled(QUEUE_MAX);
-        assert!(!queue.lock().is_reported);
+        assert!(!queue.waiting.lock().is_reported);
         queue.push(exchange());
-        assert!(queue.lock().is_reported);
+        assert!(queue.waiting.lock().is_reported);
         // It takes a batch, and others wait.
         while queue.has_batch() {
             queue.note_taken();
-            assert!(queue.lock().is_reported);
+            assert!(queue.waiting.lock().is_reported);
             assert!(queue.next().is_some());
         }
         queue.note_taken();
-        assert!(!queue.lock().is_reported);
+        assert!(!queue.waiting.lock().is_reported);
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Passes the newest configuration from the thread that reloads to the workers.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 use eyelet_engine::departure::Departure;
 use eyelet_engine::worker::{ListenerSocket, Update};
@@ -63,7 +65,7 @@ impl Published {
     /// Makes a configuration the newest.
     pub fn publish(&self, snapshot: Arc<Snapshot>, listeners: Arc<[Bound]>, lines: Lines) {
         let earlier = {
-            let mut latest = self.latest();
+            let mut latest = self.latest.lock();
             std::mem::replace(&mut *latest, Publication { snapshot, listeners, lines })
         };
         // This may be the last reference to the earlier configuration, and freeing it takes time.
@@ -72,11 +74,11 @@ impl Published {
 
     /// The newest configuration.
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.latest().snapshot.clone()
+        self.latest.lock().snapshot.clone()
     }
 
     pub fn listeners(&self) -> Arc<[Bound]> {
-        self.latest().listeners.clone()
+        self.latest.lock().listeners.clone()
     }
 
     /// The number of workers.
@@ -86,7 +88,7 @@ impl Published {
 
     /// The newest configuration, if it is newer than `generation`.
     pub fn newer_than(&self, generation: u64) -> Option<SnapshotUpdate> {
-        let latest = self.latest();
+        let latest = self.latest.lock();
         if latest.snapshot.generation <= generation {
             return None;
         }
@@ -119,21 +121,12 @@ impl Published {
 
     /// Lets each worker leave.
     pub fn depart(&self, departures: Vec<Departure>) {
-        *self.departures() = departures.into_iter().map(Some).collect();
+        *self.departures.lock() = departures.into_iter().map(Some).collect();
     }
 
     /// How this worker leaves.
     pub fn departure(&self, worker: usize) -> Option<Departure> {
-        self.departures().get_mut(worker)?.take()
-    }
-
-    fn departures(&self) -> MutexGuard<'_, Vec<Option<Departure>>> {
-        self.departures.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn latest(&self) -> MutexGuard<'_, Publication> {
-        // A poisoned lock still holds a whole value: each is replaced in one step.
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+        self.departures.lock().get_mut(worker)?.take()
     }
 }
 

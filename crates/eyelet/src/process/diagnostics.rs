@@ -7,10 +7,11 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use parking_lot::Mutex;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
@@ -137,20 +138,16 @@ impl Diagnostics {
 
     /// Waits until all lines are written, `FINISH_TIMEOUT` at most.
     pub fn finish(self) {
-        self.lines.lock().queue = None;
+        self.lines.0.lock().queue = None;
         // Either the thread has ended, or it is stuck and ends with the process.
         let _ = self.done.recv_timeout(FINISH_TIMEOUT);
     }
 }
 
 impl Lines {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Gives a line to the thread, unless there were too many of its kind.
     fn push(&self, kind: Option<Kind>, text: &str) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if kind.is_some_and(|kind| !state.allows(kind, Instant::now())) {
             return;
         }
@@ -172,12 +169,12 @@ impl Lines {
                 Ok(line) => _ = out.write_all(&line),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    let notice = self.lock().take_left_out(None);
+                    let notice = self.0.lock().take_left_out(None);
                     let _ = out.write_all(notice.as_bytes());
                     return;
                 }
             }
-            let notice = self.lock().take_left_out(Some(Instant::now()));
+            let notice = self.0.lock().take_left_out(Some(Instant::now()));
             let _ = out.write_all(notice.as_bytes());
         }
     }
@@ -384,7 +381,7 @@ mod tests {
         let all: Vec<Box<[u8]>> = waiting.try_iter().collect();
         let count = |text: &[u8]| all.iter().filter(|line| &***line == text).count();
         assert_eq!([count(b"one\n"), count(b"free\n"), count(b"other\n")], [20, 50, 1]);
-        let mut state = lines.lock();
+        let mut state = lines.0.lock();
         assert_eq!(state.take_left_out(Some(Instant::now())), "", "the window is not over");
         let later = Instant::now() + WINDOW;
         let notice = "30 more lines of the kind of one are left out\n";

@@ -4,10 +4,12 @@
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use eyelet_edge::snapshot::listen::{Bound, own_files};
 use eyelet_engine::departure::ConnectionBatch;
@@ -111,7 +113,7 @@ impl Predecessors {
             (self.clone(), predecessor.pid, listeners.is_none());
         let taking = Taking { channel, pid, ordered, workers, listeners, predecessors, taken: 0 };
         // Locked first: the thread may add those that its predecessor knows.
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let thread = thread::Builder::new().name("takeover".into()).spawn(|| taking.run())?;
         // Who is not settled yet is the youngest, and names those that are older than itself.
         let younger = usize::from(is_passed_on && self.is_unsettled.load(Relaxed)).min(known.len());
@@ -141,10 +143,12 @@ impl Predecessors {
     /// except for those whose threads have not stopped in time: see [`Predecessors::take_stopped`].
     pub fn pause(&self) -> Vec<PredecessorLink> {
         // All are told before one is waited for.
-        self.known().iter_mut().for_each(|known| known.orders = None);
-        wait_until(PAUSE_TIMEOUT, || self.known().iter().all(|known| known.thread.is_finished()));
+        self.known.lock().iter_mut().for_each(|known| known.orders = None);
+        wait_until(PAUSE_TIMEOUT, || {
+            self.known.lock().iter().all(|known| known.thread.is_finished())
+        });
         let links = self.take_stopped();
-        for still in self.known().iter() {
+        for still in self.known.lock().iter() {
             tracing::warn!("{} stands still and is passed on later", named(still.predecessor.pid));
         }
         links
@@ -154,14 +158,14 @@ impl Predecessors {
     /// most, and takes their channels.
     pub fn take_last(&self) -> Vec<PredecessorLink> {
         let has_ended = |known: &Known| known.orders.is_some() || known.thread.is_finished();
-        wait_until(MESSAGE_TIMEOUT, || self.known().iter().all(has_ended));
+        wait_until(MESSAGE_TIMEOUT, || self.known.lock().iter().all(has_ended));
         self.take_stopped()
     }
 
     /// Takes the channels of the predecessors whose threads have stopped.
     pub fn take_stopped(&self) -> Vec<PredecessorLink> {
         let has_stopped = |known: &mut Known| known.orders.is_none() && known.thread.is_finished();
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let stopped = known.extract_if(.., has_stopped);
         let links = stopped.filter_map(|Known { predecessor, thread, .. }| {
             let channel = thread.join().ok().flatten()?;
@@ -200,7 +204,7 @@ impl Predecessors {
 
     /// Has the oldest ones drain beyond [`LINGERING_MAX`].
     pub fn keep_bound(&self) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         known.retain(|known| !known.thread.is_finished());
         let over = known.iter().filter(|known| known.may_be_told()).count();
         let over = over.saturating_sub(LINGERING_MAX);
@@ -213,21 +217,16 @@ impl Predecessors {
 
     /// Has all of them drain, because the service ends.
     pub fn drain(&self) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         self.must_drain.store(true, Relaxed);
         known.iter_mut().for_each(Known::tell_to_drain);
     }
 
     /// The process ids of those that live, as far as they are known. The oldest one is the first.
     pub fn pids(&self) -> Vec<Option<u32>> {
-        let known = self.known();
+        let known = self.known.lock();
         let living = known.iter().filter(|known| !known.thread.is_finished());
         living.map(|known| known.predecessor.pid).collect()
-    }
-
-    fn known(&self) -> MutexGuard<'_, Vec<Known>> {
-        // A poisoned lock still holds whole values.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,10 +2,12 @@
 //! never waits for one. A store that is down stops nothing: the last keys go on.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
+
+use parking_lot::{Condvar, Mutex};
 
 use eyelet_config::{Config, FleetSettings, Tickets};
 use eyelet_fleet::period_keys::Periods;
@@ -85,7 +87,7 @@ impl TicketKeeper {
     }
 
     fn order(&self, order: Order) {
-        *self.orders.lock() = order;
+        *self.orders.latest.lock() = order;
         self.orders.is_new.notify_one();
     }
 }
@@ -103,16 +105,11 @@ impl Drop for TicketKeeper {
 }
 
 impl Orders {
-    fn lock(&self) -> MutexGuard<'_, Order> {
-        // A poisoned lock still holds a whole value: each is replaced in one step.
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits for an order, but not longer than this.
     fn wait(&self, longest: Duration) -> Order {
-        let is_none = |order: &mut Order| matches!(order, Order::None);
-        let waited = self.is_new.wait_timeout_while(self.lock(), longest, is_none);
-        std::mem::replace(&mut *waited.unwrap_or_else(PoisonError::into_inner).0, Order::None)
+        let mut latest = self.latest.lock();
+        self.is_new.wait_while_for(&mut latest, |order| matches!(order, Order::None), longest);
+        std::mem::replace(&mut *latest, Order::None)
     }
 }
 

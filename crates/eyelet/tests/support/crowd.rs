@@ -4,10 +4,11 @@
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -73,7 +74,7 @@ static GIVEN_BACK: Condvar = Condvar::new();
 /// Waits for the permission to have so many descriptors open: those of the clients, and of their
 /// upstreams' ends. Who wants more than there are has the only crowd.
 pub fn permit(descriptors: usize) -> Permit {
-    let mut room = ROOM.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut room = ROOM.lock();
     loop {
         let is_alone = room.crowds == CROWDS_MAX;
         if is_alone || (room.crowds > 0 && room.descriptors >= descriptors) {
@@ -82,13 +83,13 @@ pub fn permit(descriptors: usize) -> Permit {
             room.descriptors -= descriptors;
             return Permit { descriptors };
         }
-        room = GIVEN_BACK.wait(room).unwrap_or_else(PoisonError::into_inner);
+        GIVEN_BACK.wait(&mut room);
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let mut room = ROOM.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut room = ROOM.lock();
         room.crowds += 1;
         room.descriptors += self.descriptors;
         GIVEN_BACK.notify_all();

@@ -1,12 +1,12 @@
 //! Jobs that responses leave for the threads that keep dictionaries.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use eyelet_compress::dictionary::learned::LearnedStore;
-use eyelet_compress::dictionary::store::{Family, Step, Store};
+use eyelet_compress::dictionary::store::{Family, Step};
 use eyelet_compress::pool::Share;
 use eyelet_memory::budget::Counted;
 
@@ -87,9 +87,4 @@ impl Capture {
         self.body.extend_from_slice(piece);
         true
     }
-}
-
-/// Each operation leaves the store valid, also if a later one panics.
-pub(crate) fn lock(store: &Mutex<Store>) -> MutexGuard<'_, Store> {
-    store.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,18 +2,19 @@
 //! version's file must not wait for work that takes seconds.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use eyelet_compress::Coding;
 use eyelet_compress::dictionary::Hash;
 use eyelet_compress::dictionary::store::{Changed, Family, Step, Store};
+use parking_lot::{Mutex, RwLock};
 
 use super::disk::{DictionaryFolder, FolderAt};
 use super::hash::hash;
-use super::jobs::{JOBS_MAX, Job, TrainedOfRules, lock};
+use super::jobs::{JOBS_MAX, Job, TrainedOfRules};
 use super::learned_files::LearnedFiles;
 use super::stored::Found;
 use super::trained::Trained;
@@ -103,9 +104,9 @@ impl Keeper {
 
     /// Counts the store anew, deltas that were added since included.
     fn recount(&mut self) {
-        let trained = self.trained.read().unwrap_or_else(PoisonError::into_inner);
+        let trained = self.trained.read();
         let trained: usize = trained.values().flat_map(|all| all.iter()).map(|t| t.bytes()).sum();
-        self.counted.set(lock(&self.store).bytes() + trained);
+        self.counted.set(self.store.lock().bytes() + trained);
     }
 
     pub(crate) fn load(&mut self) {
@@ -123,11 +124,11 @@ impl Keeper {
         for found in all {
             match found {
                 Found::Version(version) => {
-                    let changed = lock(&self.store).restore(version);
+                    let changed = self.store.lock().restore(version);
                     self.forget(&changed);
                 }
                 Found::Delta(step, delta) => {
-                    let is_kept = lock(&self.store).keep(step, delta);
+                    let is_kept = self.store.lock().keep(step, delta);
                     if !is_kept {
                         folder.remove_delta(step);
                     }
@@ -153,12 +154,12 @@ impl Keeper {
             by_rule.entry(trained.rule.clone()).or_default().push(Arc::new(trained));
         }
         let by_rule = by_rule.into_iter().map(|(rule, all)| (rule, all.into())).collect();
-        *self.trained.write().unwrap_or_else(PoisonError::into_inner) = by_rule;
+        *self.trained.write() = by_rule;
     }
 
     fn see(&mut self, family: Family, path: &str, body: Bytes) {
         let hash = hash(&body);
-        let mut store = lock(&self.store);
+        let mut store = self.store.lock();
         let changed = store.see(family.clone(), path, hash, body);
         let is_new = changed.added.is_some();
         let others = store.family(&family);
@@ -178,7 +179,7 @@ impl Keeper {
 
     /// Only within a family: a hash from a client must not reach another origin's bytes.
     fn want_asked(&self, family: &Family, step: Step) {
-        let store = lock(&self.store);
+        let store = self.store.lock();
         let both = [step.from, step.to].iter().all(|hash| store.version(family, *hash).is_some());
         let is_there = store.delta(step).is_some();
         drop(store);
@@ -207,7 +208,7 @@ impl Keeper {
     /// Saves a version, unless it has left the store in the meantime.
     fn save(&self, hash: Hash) {
         let Some(folder) = self.folder.get() else { return };
-        let version = lock(&self.store).any_version(hash);
+        let version = self.store.lock().any_version(hash);
         if let Some(version) = version {
             folder.save_version(&version);
         }

@@ -1,10 +1,11 @@
 //! The files of what this edge has learned as a client: written and removed in the order in which
 //! the store has changed, and read at the start.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use eyelet_compress::dictionary::learned::{LearnedChange, NewDictionary};
+use parking_lot::Mutex;
 
 use super::disk::{DictionaryFolder, FolderAt};
 use super::freshness::{LIFETIME_SECONDS_MAX, now};
@@ -26,13 +27,13 @@ impl LearnedFiles {
     }
 
     pub(crate) fn has_changes(&self) -> bool {
-        lock_learned(&self.learned).0.has_changes()
+        self.learned.lock().0.has_changes()
     }
 
     /// Drops some of those that are not fresh any more. Returns whether those were all. Their files
     /// are removed one by one.
     pub(crate) fn drop_expired(&self) -> bool {
-        let (store, counted) = &mut *lock_learned(&self.learned);
+        let (store, counted) = &mut *self.learned.lock();
         let is_all = store.drop_expired(now());
         counted.set(store.bytes());
         is_all
@@ -40,11 +41,11 @@ impl LearnedFiles {
 
     /// Writes or removes one file. Returns whether there was one to do.
     pub(crate) fn save_one(&self) -> bool {
-        let change = lock_learned(&self.learned).0.next_change();
+        let change = self.learned.lock().0.next_change();
         let Some(change) = change else { return false };
         // The first one makes the folder.
         let Some(folder) = self.folder.open() else {
-            lock_learned(&self.learned).0.save(false);
+            self.learned.lock().0.save(false);
             return false;
         };
         match change {
@@ -56,7 +57,7 @@ impl LearnedFiles {
 
     /// Saves a dictionary, unless it has left the store or was wrong in the meantime.
     fn save(&self, folder: &DictionaryFolder, number: u64) {
-        let store = lock_learned(&self.learned);
+        let store = self.learned.lock();
         let found = store.0.numbered(number).filter(|(_, learned)| !learned.is_wrong());
         let found = found.map(|(origin, learned)| (origin.clone(), learned.clone()));
         drop(store);
@@ -75,7 +76,7 @@ impl LearnedFiles {
         }
         // The clock may have been wrong when it was written.
         let fresh_until = lesson.fresh_until.min(now + LIFETIME_SECONDS_MAX);
-        let (store, counted) = &mut *lock_learned(&self.learned);
+        let (store, counted) = &mut *self.learned.lock();
         // Nothing that is restored leaves by itself, and connections need the rest.
         if counted.is_filling(lesson.body.len()) {
             return folder.remove_learned(file);
@@ -88,9 +89,4 @@ impl LearnedFiles {
             folder.remove_learned(file);
         }
     }
-}
-
-/// Each operation leaves the store valid, also if a later one panics.
-pub(crate) fn lock_learned(learned: &Mutex<LearnedOfAll>) -> MutexGuard<'_, LearnedOfAll> {
-    learned.lock().unwrap_or_else(PoisonError::into_inner)
 }

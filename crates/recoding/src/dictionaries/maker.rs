@@ -1,17 +1,17 @@
 //! The thread that makes deltas between versions. Those that clients will soon ask for come first.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use eyelet_compress::coder::{Br, zstd};
 use eyelet_compress::dictionary;
 use eyelet_compress::dictionary::store::{Delta, Step, Store, StoredVersion};
 use eyelet_compress::{Coding, CodingError};
+use parking_lot::Mutex;
 
 use super::disk::FolderAt;
-use super::jobs::lock;
 use eyelet_memory::budget::{Account, Budget, Counted};
 use eyelet_sys::process;
 
@@ -91,15 +91,15 @@ impl Maker {
     /// Saves a delta, unless it has left the store in the meantime.
     fn save(&self, step: Step) {
         let Some(folder) = self.folder.get() else { return };
-        let Some(delta) = lock(&self.store).delta(step).cloned() else { return };
+        let Some(delta) = self.store.lock().delta(step).cloned() else { return };
         folder.save_delta(step, &delta);
-        if lock(&self.store).delta(step).is_none() {
+        if self.store.lock().delta(step).is_none() {
             folder.remove_delta(step);
         }
     }
 
     fn make(&mut self, step: Step, pass: Pass) {
-        let store = lock(&self.store);
+        let store = self.store.lock();
         let (from, to) = (store.any_version(step.from), store.any_version(step.to));
         let known = store.delta(step).map(|delta| (delta.level, delta.coded.len()));
         drop(store);
@@ -121,7 +121,7 @@ impl Maker {
         if known.is_some_and(|(_, bytes)| bytes <= coded.len()) {
             return;
         }
-        if !lock(&self.store).keep(step, Delta { coded: coded.into(), level }) {
+        if !self.store.lock().keep(step, Delta { coded: coded.into(), level }) {
             return;
         }
         if self.folder.get().is_some() {

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::io;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,12 +18,13 @@ use eyelet_compress::dictionary::{DICTIONARY_BYTES_MAX, Hash};
 use eyelet_compress::eligible::ResponseHead;
 use eyelet_compress::pool::CompressorPool;
 use http::header::{ETAG, LAST_MODIFIED};
+use parking_lot::{Mutex, RwLock};
 
 use super::disk::FolderAt;
 use super::freshness::now;
-use super::jobs::{Capture, JOBS_MAX, Job, LearnedOfAll, Queued, Seen, TrainedOfRules, lock};
+use super::jobs::{Capture, JOBS_MAX, Job, LearnedOfAll, Queued, Seen, TrainedOfRules};
 use super::keeper::{Dictionaries, Keeper};
-use super::learned_files::{LearnedFiles, lock_learned};
+use super::learned_files::LearnedFiles;
 use super::maker::{Maker, WANTED_MAX};
 use super::trained::Trained;
 use eyelet_config::{Action, Compression, CompressionMode, Config, Terminate, TerminateUpstream};
@@ -179,12 +180,12 @@ impl SharedDictionaries {
         destination: Option<&str>,
         now: u64,
     ) -> Option<Arc<Learned>> {
-        lock_learned(&self.learned).0.find(origin, path, destination, now)
+        self.learned.lock().0.find(origin, path, destination, now)
     }
 
     /// Keeps a response as such a dictionary.
     pub(crate) fn learn(&self, lesson: NewDictionary) {
-        let mut locked = lock_learned(&self.learned);
+        let mut locked = self.learned.lock();
         let (store, counted) = &mut *locked;
         store.learn(lesson, now());
         counted.set(store.bytes());
@@ -197,28 +198,28 @@ impl SharedDictionaries {
     }
 
     pub(crate) fn learned_bytes_max(&self) -> usize {
-        lock_learned(&self.learned).0.body_bytes_max()
+        self.learned.lock().0.body_bytes_max()
     }
 
     pub(crate) fn trained(&self, rule: &str) -> Option<Arc<[Arc<Trained>]>> {
-        let trained = self.trained.read().unwrap_or_else(PoisonError::into_inner);
+        let trained = self.trained.read();
         trained.get(rule).cloned()
     }
 
     pub(crate) fn version(&self, family: &Family, hash: Hash) -> Option<Arc<StoredVersion>> {
-        self.store().version(family, hash)
+        self.store.lock().version(family, hash)
     }
 
     pub(crate) fn last_at(&self, family: &Family, path: &str) -> Option<Arc<StoredVersion>> {
-        self.store().last_at(family, path)
+        self.store.lock().last_at(family, path)
     }
 
     pub(crate) fn has_delta(&self, step: Step) -> bool {
-        self.store().delta(step).is_some()
+        self.store.lock().delta(step).is_some()
     }
 
     pub(crate) fn delta(&self, step: Step) -> Option<Bytes> {
-        self.store().delta(step).map(|delta| delta.coded.clone())
+        self.store.lock().delta(step).map(|delta| delta.coded.clone())
     }
 
     /// Requests the delta from `hash` to the latest response at a path.
@@ -246,7 +247,7 @@ impl SharedDictionaries {
         let fields = [ETAG, LAST_MODIFIED].map(|name| headers.get(name).map(|v| v.as_bytes()));
         let known = fields.iter().any(Option::is_some);
         let validators = known.then(|| fingerprint(&(fields, length)));
-        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent = self.recent.lock();
         if validators.is_some() && recent.get(&place) == validators.as_ref() {
             return None;
         }
@@ -268,7 +269,7 @@ impl SharedDictionaries {
         {
             return;
         }
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = self.recent.lock();
         if recent.len() >= RECENT_MAX {
             recent.clear();
         }
@@ -280,10 +281,6 @@ impl SharedDictionaries {
     fn send(&self, job: Job) -> bool {
         // A full queue drops the job: the next response requests it again.
         self.keeping.get().is_some_and(|keeping| keeping.jobs.try_send(job).is_ok())
-    }
-
-    fn store(&self) -> MutexGuard<'_, Store> {
-        lock(&self.store)
     }
 }
 

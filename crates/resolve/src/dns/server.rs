@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverOpts};
@@ -14,6 +14,7 @@ use hickory_resolver::net::xfer::{DnsHandle, FirstAnswer};
 use hickory_resolver::proto::op::{DnsRequestOptions, DnsResponse, Query, ResponseCode};
 use hickory_resolver::proto::rr::Name;
 use hickory_resolver::{ConnectionProvider, PoolContext, TlsConfig};
+use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use crate::cache;
@@ -53,20 +54,15 @@ struct Remembered {
 }
 
 impl ServerMemory {
-    fn known(&self) -> MutexGuard<'_, HashMap<SocketAddr, Remembered>> {
-        // A change under the lock leaves a whole value at each step.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn read<T>(&self, server: SocketAddr, read: impl FnOnce(&Remembered) -> T) -> T {
-        match self.known().get(&server) {
+        match self.0.lock().get(&server) {
             Some(known) => read(known),
             None => read(&Remembered::default()),
         }
     }
 
     fn change<T>(&self, server: SocketAddr, change: impl FnOnce(&mut Remembered) -> T) -> T {
-        let mut known = self.known();
+        let mut known = self.0.lock();
         if known.len() >= REMEMBERED_MAX && !known.contains_key(&server) {
             known.clear();
         }

@@ -2,7 +2,9 @@
 //! workers never wait for it.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use eyelet_memory::budget::CountedBuffer;
 
@@ -61,10 +63,6 @@ pub fn queue(bytes_max: usize) -> (Fill, Drain) {
 }
 
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The woken thread needs the lock at once, so it is released first.
     fn unlock_and_wake(&self, mut waiting: MutexGuard<'_, Waiting>) {
         let is_drain_asleep = std::mem::take(&mut waiting.is_drain_asleep);
@@ -78,7 +76,7 @@ impl Queue {
 impl Fill {
     /// Adds a batch. Returns whether there was room.
     pub fn push(&self, batch: Batch) -> bool {
-        let mut waiting = self.0.lock();
+        let mut waiting = self.0.waiting.lock();
         if waiting.bytes + batch.text.capacity() > self.0.bytes_max
             || waiting.batches.len() >= QUEUE_BATCHES_MAX
         {
@@ -99,14 +97,14 @@ impl Fill {
 
 impl Clone for Fill {
     fn clone(&self) -> Self {
-        self.0.lock().fills += 1;
+        self.0.waiting.lock().fills += 1;
         Self(self.0.clone())
     }
 }
 
 impl Drop for Fill {
     fn drop(&mut self) {
-        let mut waiting = self.0.lock();
+        let mut waiting = self.0.waiting.lock();
         waiting.fills -= 1;
         self.0.unlock_and_wake(waiting);
     }
@@ -115,7 +113,7 @@ impl Drop for Fill {
 impl Drain {
     /// Lines that are not written: waiting ones, and those of the batch that was taken last.
     pub fn unwritten_lines(&self) -> u64 {
-        self.0.lock().lines
+        self.0.waiting.lock().lines
     }
 }
 
@@ -125,7 +123,7 @@ impl Iterator for Drain {
     type Item = Batch;
 
     fn next(&mut self) -> Option<Batch> {
-        let mut waiting = self.0.lock();
+        let mut waiting = self.0.waiting.lock();
         waiting.lines -= std::mem::take(&mut waiting.lines_in_hand);
         loop {
             if let Some(batch) = waiting.batches.pop_front() {
@@ -137,7 +135,7 @@ impl Iterator for Drain {
                 return None;
             }
             waiting.is_drain_asleep = true;
-            waiting = self.0.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            self.0.changed.wait(&mut waiting);
         }
     }
 }

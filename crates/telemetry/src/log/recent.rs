@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 /// Lines that are kept until they are taken: a page shows no more of a second.
 const LINES_MAX: usize = 200;
@@ -25,27 +26,22 @@ static RECENT: Mutex<Option<RecentLines>> = Mutex::new(None);
 /// The lines since the last call. From now on lines are kept, until [`forget`].
 pub fn take() -> RecentLines {
     IS_WATCHED.store(true, Relaxed);
-    recent().replace(RecentLines::default()).unwrap_or_default()
+    RECENT.lock().replace(RecentLines::default()).unwrap_or_default()
 }
 
 /// Keeps no lines any more.
 pub fn forget() {
     IS_WATCHED.store(false, Relaxed);
-    *recent() = None;
+    *RECENT.lock() = None;
 }
 
 /// A batch is written. The log's thread calls this; workers do not wait for it.
 pub(super) fn note(text: &[u8], lines: u64) {
     if IS_WATCHED.load(Relaxed)
-        && let Some(recent) = &mut *recent()
+        && let Some(recent) = &mut *RECENT.lock()
     {
         recent.add(text, lines);
     }
-}
-
-fn recent() -> MutexGuard<'static, Option<RecentLines>> {
-    // A poisoned lock still holds whole lines.
-    RECENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl RecentLines {

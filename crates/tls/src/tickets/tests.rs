@@ -60,7 +60,7 @@ fn a_ticket_is_good_for_one_lifetime_at_least() {
     assert!(edge.opens(&early));
     edge.step(Origin::Own, edge.at(2 * HOUR));
     assert!(!edge.opens(&early), "its key is wiped");
-    assert_eq!(edge.keys.read().keys.len(), 2);
+    assert_eq!(edge.keys.ring.read().keys.len(), 2);
     let last = edge.seal();
     edge.keys.clear();
     assert!(!edge.opens(&last));
@@ -105,7 +105,7 @@ fn a_jump_of_the_clock_costs_no_key() {
     for jump in 0..1000 {
         edge.step(Origin::Own, Now { unix_secs: jump * HOUR, ..edge.at(180) });
     }
-    assert!(edge.keys.read().keys.len() <= KEYS_MAX);
+    assert!(edge.keys.ring.read().keys.len() <= KEYS_MAX);
     edge.step(Origin::Own, edge.at(240));
     assert!(edge.keys.open(GROUP, &edge.seal()).is_some());
 }
@@ -155,7 +155,7 @@ fn another_fleet_has_other_keys() {
     edge.keys.leave_fleet();
     edge.keys.insert(BEGIN, Origin::Fleet, &secret, edge.at(2)).unwrap();
     assert_eq!(edge.seal()[..NAME_BYTES], first[..NAME_BYTES]);
-    assert_eq!(edge.keys.read().keys.len(), 2);
+    assert_eq!(edge.keys.ring.read().keys.len(), 2);
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn keys_go_to_another_process() {
     assert!(old.opens(&new.seal()) || new.seal()[..NAME_BYTES] == own[..NAME_BYTES]);
     // Twice is as good as once.
     new.keys.import(&exported, new.at(HOUR)).unwrap();
-    assert_eq!(new.keys.read().keys.len(), 3);
+    assert_eq!(new.keys.ring.read().keys.len(), 3);
     for cut in 1..exported.len() {
         let expected =
             if (cut - 1) % EXPORTED_BYTES == 0 { Ok(()) } else { Err(TicketKeysError::Malformed) };

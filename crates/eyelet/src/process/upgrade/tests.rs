@@ -4,7 +4,8 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::*;
 
@@ -14,7 +15,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 /// A plan to start a program that does nothing.
 fn hanging(folder: &Path) -> (Plan, MutexGuard<'static, ()>) {
-    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let alone = ALONE.lock();
     let program = folder.join("hangs");
     std::fs::write(&program, "#!/bin/sh\nexec sleep 1000\n").unwrap();
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
