@@ -20,6 +20,7 @@ use eyelet_upstream::dial::Dialler;
 use eyelet_upstream::pool::UpstreamPool;
 
 /// The part that all workers share under one configuration.
+#[derive(Clone)]
 pub struct SharedHttp {
     /// The generation of the configuration; each is larger than the one before.
     pub generation: u64,

@@ -10,8 +10,8 @@ use eyelet_telemetry::listing::State;
 
 use crate::snapshot::worker::Worker;
 
-/// A connection whose bytes its future moves.
-pub struct Connection<'a> {
+/// An active connection: its future moves its bytes.
+pub struct Active<'a> {
     /// The worker it lives on.
     pub worker: &'a Rc<Worker>,
     /// Its handle in the event loop.
@@ -20,10 +20,10 @@ pub struct Connection<'a> {
     pub info: &'a mut ConnectionInfo,
 }
 
-impl<'a> Connection<'a> {
+impl<'a> Active<'a> {
     /// Lends it.
-    pub fn reborrow(&mut self) -> Connection<'_> {
-        Connection { worker: self.worker, handle: self.handle, info: self.info }
+    pub fn reborrow(&mut self) -> Active<'_> {
+        Active { worker: self.worker, handle: self.handle, info: self.info }
     }
 
     /// The listener that accepted it.

@@ -7,7 +7,7 @@ use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::connect::{ConnectPeek, ConnectReader, TargetHost};
 use eyelet_wire::record::HANDSHAKE;
 
-use crate::path::active::Connection;
+use crate::path::active::Active;
 use crate::path::peek;
 use crate::path::refuse::{self, RefusalMessage};
 use eyelet_config::{Action, HostPort};
@@ -32,7 +32,7 @@ pub enum ProxyRequest {
 
 /// Reads the head of a CONNECT. Bytes behind it stay in `raw` and are peeked at first.
 pub async fn read_head(
-    connection: &mut Connection<'_>,
+    connection: &mut Active<'_>,
     raw: &mut CountedBuffer,
 ) -> Result<ProxyRequest, End> {
     // The destination that a PROXY header names is this proxy itself.
@@ -58,7 +58,7 @@ pub async fn read_head(
 }
 
 /// Answers bytes that are no CONNECT request, in the protocol that they seem to be.
-fn unreadable(connection: &Connection<'_>, raw: &[u8], peek: &ConnectPeek) -> End {
+fn unreadable(connection: &Active<'_>, raw: &[u8], peek: &ConnectPeek) -> End {
     let (answer, reason) = match peek {
         ConnectPeek::Malformed(fault) => {
             let said = format!("This CONNECT request is malformed: {fault}.\n");
@@ -80,7 +80,7 @@ fn unreadable(connection: &Connection<'_>, raw: &[u8], peek: &ConnectPeek) -> En
 }
 
 /// Sends the 200 if the client waits for it.
-pub async fn establish(connection: &mut Connection<'_>) -> Result<(), End> {
+pub async fn establish(connection: &mut Active<'_>) -> Result<(), End> {
     if !std::mem::take(&mut connection.info.owes_answer) {
         return Ok(());
     }
@@ -91,10 +91,10 @@ pub async fn establish(connection: &mut Connection<'_>) -> Result<(), End> {
     sent.map_err(|wait_error| End::failed(wait_error.reason(Limit::Hello, when)))
 }
 
-/// Ends a connection. The answer is HTTP while the client waits for the answer to its CONNECT.
-/// Later it is `answer`.
-pub fn end(connection: &Connection<'_>, answer: &RefusalMessage, end: End) -> Result<(), End> {
-    if !connection.info.owes_answer {
+/// Ends a connection. The answer is HTTP to a client without TLS, and to one that waits for the
+/// answer to its CONNECT. To others it is `answer`.
+pub fn end(connection: &Active<'_>, answer: &RefusalMessage, end: End) -> Result<(), End> {
+    if connection.takes_alert() {
         return refuse::refuse(connection, answer, end);
     }
     let message = message(connection);
@@ -104,7 +104,7 @@ pub fn end(connection: &Connection<'_>, answer: &RefusalMessage, end: End) -> Re
 }
 
 /// The line of the rule for a client that it refuses.
-pub fn message<'a>(connection: &Connection<'a>) -> Option<&'a str> {
+pub fn message<'a>(connection: &Active<'a>) -> Option<&'a str> {
     let rules = &connection.worker.snapshot.config.rules;
     match connection.info.decided.rule.map(|rule| rules.at(rule).action) {
         Some(Action::Refuse(refuse)) => refuse.message.as_deref(),

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 
 use crate::path::action;
 use crate::path::action::terminate::Offer;
-use crate::path::active::Connection;
+use crate::path::active::Active;
 use crate::path::connect;
 use crate::path::fact_source::KnownFacts;
 use crate::path::intercept;
@@ -37,7 +37,7 @@ pub fn connection(
     mut info: Box<ConnectionInfo>,
 ) -> impl Future<Output = ()> {
     async move {
-        let connection = &mut Connection { worker: &worker, handle: &handle, info: &mut info };
+        let connection = &mut Active { worker: &worker, handle: &handle, info: &mut info };
         let served = AssertUnwindSafe(serve(connection)).catch_unwind().await;
         // An internal error ends this connection only. It gets its access line like any other.
         if let Err(end) = served.unwrap_or_else(|_| Err(End::failed(Reason::Internal("a panic")))) {
@@ -46,7 +46,7 @@ pub fn connection(
     }
 }
 
-async fn serve(connection: &mut Connection<'_>) -> Result<(), End> {
+async fn serve(connection: &mut Active<'_>) -> Result<(), End> {
     let snapshot = &connection.worker.snapshot;
     connection.handle.due_in(snapshot.config.limits.hello_timeout);
     let local = || connection.handle.local_address();
@@ -79,9 +79,6 @@ async fn serve(connection: &mut Connection<'_>) -> Result<(), End> {
         Ruling::Validate(with) => {
             return Box::pin(action::validate::validate(connection, with, peeked)).await;
         }
-        Ruling::Refuse(_, end) if connection.is_plain() => {
-            return action::originate::refuse(connection, end);
-        }
         Ruling::Refuse(answer, end) => return connect::end(connection, &answer, end),
     };
     let action = snapshot.config.rules.at(rule).action;
@@ -112,7 +109,7 @@ async fn serve(connection: &mut Connection<'_>) -> Result<(), End> {
 
 /// Writes the line of the decision if all are wanted, or if a rule in shadow would have refused:
 /// the connection's own line may come in a day.
-fn emit_decision(connection: &Connection<'_>, action: &Action) {
+fn emit_decision(connection: &Active<'_>, action: &Action) {
     let mut shadow = connection.info.decided.shadow.iter();
     let is_shadowed = shadow.any(|(_, would)| *would == Outcome::Refused);
     if !is_shadowed && !connection.worker.snapshot.config.log.decided {
@@ -142,10 +139,7 @@ enum Ruling {
 
 /// Asks the rules. Reads as much of the hello as they need, fetches each fact that they ask for,
 /// and asks again until there is a verdict. From a client without TLS nothing is read.
-async fn decide(
-    connection: &mut Connection<'_>,
-    peeked: &mut CountedBuffer,
-) -> Result<Ruling, End> {
+async fn decide(connection: &mut Active<'_>, peeked: &mut CountedBuffer) -> Result<Ruling, End> {
     let mut known = KnownFacts::of(connection);
     if let Some(verdict) = known.ask_without_hello().await? {
         let ruling = ruling(known.settle(verdict), None);

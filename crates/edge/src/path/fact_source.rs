@@ -8,7 +8,7 @@ use eyelet_policy::{Decision, Fact, FactSet, FactSource, Facts, Refusal, Verdict
 use eyelet_wire::hello::{Hello, HelloFacts};
 use eyelet_wire::ja4::Ja4;
 
-use crate::path::active::Connection;
+use crate::path::active::Active;
 use crate::path::connect;
 use crate::path::fingerprint;
 use crate::path::peek;
@@ -23,7 +23,7 @@ use eyelet_telemetry::reason::{LacksFacts, Reason, Stage};
 
 /// A connection whose rule is sought, and the facts that were fetched, beside those in the info.
 pub struct KnownFacts<'a> {
-    pub connection: Connection<'a>,
+    pub connection: Active<'a>,
     unknown: FactSet,
     /// Why the destination is unknown, if it was asked for.
     no_destination: Option<Reason>,
@@ -58,14 +58,14 @@ impl FactSource for Source<'_, '_> {
 
 impl<'c> KnownFacts<'c> {
     /// Nothing is known yet.
-    pub fn none(connection: &'c mut Connection<'_>) -> Self {
+    pub fn none(connection: &'c mut Active<'_>) -> Self {
         let (unknown, no_destination, dns_agrees, shown) = (FactSet::EMPTY, None, None, None);
         let connection = connection.reborrow();
         Self { connection, unknown, no_destination, dns_agrees, shown, is_of_url: false }
     }
 
     /// Nothing is known yet. A client without TLS sends no hello.
-    pub fn of(connection: &'c mut Connection<'_>) -> Self {
+    pub fn of(connection: &'c mut Active<'_>) -> Self {
         let mut known = Self::none(connection);
         if known.connection.is_plain() {
             known.unknown = FactSet::EMPTY.with(Fact::Hello);
@@ -74,7 +74,7 @@ impl<'c> KnownFacts<'c> {
     }
 
     /// Nothing is known but the name in the info, which a URL gives.
-    pub fn of_url(connection: &'c mut Connection<'_>) -> Self {
+    pub fn of_url(connection: &'c mut Active<'_>) -> Self {
         Self { is_of_url: true, ..Self::none(connection) }
     }
 
@@ -123,7 +123,7 @@ impl<'c> KnownFacts<'c> {
             Fact::Destination => Stage::Destination,
             _ => Stage::Evidence,
         };
-        let Connection { worker, handle, .. } = self.connection;
+        let Active { worker, handle, .. } = self.connection;
         peek::while_there(worker, handle, self.fetch(fact), stage).await
     }
 

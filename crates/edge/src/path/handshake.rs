@@ -22,7 +22,7 @@ use rustls::{
 };
 use rustls_pki_types::CertificateDer;
 
-use crate::path::active::{Connection, WaitError};
+use crate::path::active::{Active, WaitError};
 use alerts::{HandshakeError, SHAKING};
 use eyelet_engine::ready::CLIENT;
 use eyelet_memory::budget::{Account, Counted, CountedBuffer};
@@ -76,7 +76,7 @@ impl From<End> for HandshakeFailure {
 /// Does the handshake. `incoming` has the peeked bytes. `early_data` says that the hello announces
 /// some. `asks_certificate` says that the server requests a client certificate.
 pub async fn handshake(
-    connection: &Connection<'_>,
+    connection: &Active<'_>,
     with: Handshake,
     incoming: CountedBuffer,
     early_data: bool,

@@ -3,7 +3,7 @@
 
 use eyelet_sys::interfaces;
 
-use crate::path::active::Connection;
+use crate::path::active::Active;
 use crate::path::connect::{self, ProxyRequest};
 use crate::path::plain_http;
 use crate::path::refuse::{self, RefusalMessage};
@@ -15,7 +15,7 @@ use eyelet_telemetry::reason::{Loop, Reason};
 
 /// Finds the original destination of an accepted connection, if its listener's kind gives one.
 /// `raw` has the bytes read so far.
-pub async fn arrive(connection: &mut Connection<'_>, raw: &mut CountedBuffer) -> Result<(), End> {
+pub async fn arrive(connection: &mut Active<'_>, raw: &mut CountedBuffer) -> Result<(), End> {
     let listener = connection.listener();
     let destination = match listener.kind {
         ListenerKind::Direct | ListenerKind::HttpRedirect | ListenerKind::Plain => return Ok(()),
@@ -48,11 +48,7 @@ pub async fn arrive(connection: &mut Connection<'_>, raw: &mut CountedBuffer) ->
 
 /// Fails if this edge sent the hello itself and would send it on again. If the action leads
 /// elsewhere, the connection counts as handed over by one of our listeners.
-pub fn check_return(
-    connection: &mut Connection<'_>,
-    hello: &[u8],
-    action: &Action,
-) -> Result<(), End> {
+pub fn check_return(connection: &mut Active<'_>, hello: &[u8], action: &Action) -> Result<(), End> {
     let Some(hop_count) =
         connection.worker.snapshot.names.loops.hop_count(connection.info.client, hello)
     else {
@@ -76,7 +72,7 @@ pub fn check_return(
 }
 
 /// A loop gets no alert: the peer is this edge, or has sent nothing yet.
-fn refused(connection: &Connection<'_>, how: Loop) -> Result<(), End> {
+fn refused(connection: &Active<'_>, how: Loop) -> Result<(), End> {
     refuse::refuse(connection, &RefusalMessage::Nothing, looped(how))
 }
 

@@ -12,7 +12,7 @@ use eyelet_wire::proxy::{self, Command, ProxyPeek};
 use futures_util::future::{Either, select};
 use tokio::time::Instant;
 
-use crate::path::active::{Connection, WaitError};
+use crate::path::active::{Active, WaitError};
 use crate::path::fingerprint;
 use crate::path::refuse::RefusalMessage;
 use crate::snapshot::worker::Worker;
@@ -29,16 +29,13 @@ const READ_BYTES: usize = 16 << 10;
 const FIRST_BYTES_WAIT: Duration = Duration::from_millis(100);
 
 /// Whether the client is a source that must send a PROXY header.
-pub fn must_name_client(connection: &Connection<'_>) -> bool {
+pub fn must_name_client(connection: &Active<'_>) -> bool {
     let client = connection.info.client.ip();
     connection.listener().proxy_protocol_from.iter().any(|net| net.contains(&client))
 }
 
 /// Reads the PROXY header. Bytes behind it stay in `raw`.
-pub async fn proxy_header(
-    connection: &mut Connection<'_>,
-    raw: &mut CountedBuffer,
-) -> Result<(), End> {
+pub async fn proxy_header(connection: &mut Active<'_>, raw: &mut CountedBuffer) -> Result<(), End> {
     loop {
         match proxy::read(raw) {
             ProxyPeek::NeedMore { .. } => more(connection, raw, Stage::ProxyHeader).await?,
@@ -62,7 +59,7 @@ pub async fn proxy_header(
 
 /// Reads more bytes. `stage` is what they belong to.
 pub async fn more(
-    connection: &Connection<'_>,
+    connection: &Active<'_>,
     raw: &mut CountedBuffer,
     stage: Stage,
 ) -> Result<(), End> {
@@ -100,7 +97,7 @@ pub async fn while_there(
 /// A client that closed counts as silent. A client that was reset is an error: its bytes would be
 /// forwarded as if they were whole.
 pub async fn glance(
-    connection: &Connection<'_>,
+    connection: &Active<'_>,
     raw: &mut CountedBuffer,
     until: Instant,
 ) -> Result<bool, End> {
@@ -126,7 +123,7 @@ fn unseen(wait_error: &WaitError, raw: &[u8]) -> End {
 /// The answer to a client that is refused without its hello. A client that speaks HTTP gets HTTP. A
 /// client that stays silent gets the alert.
 pub async fn fit(
-    connection: &Connection<'_>,
+    connection: &Active<'_>,
     raw: &mut CountedBuffer,
     answer: RefusalMessage,
 ) -> RefusalMessage {
@@ -154,7 +151,7 @@ pub fn observe(observer: HelloObserver) {
 
 /// Copies facts of a hello into the info: what rules may ask again after a reload, and the
 /// fingerprint if the log shows it.
-pub fn note_hello(connection: &mut Connection<'_>, hello: &Hello<'_>) {
+pub fn note_hello(connection: &mut Active<'_>, hello: &Hello<'_>) {
     if let Some(observe) = OBSERVER.get() {
         observe(connection.info.client, hello);
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use eyelet_wire::connect::{Target, TargetHost};
 
-use crate::path::active::Connection;
+use crate::path::active::Active;
 use crate::path::connect;
 use crate::path::fact_source::KnownFacts;
 use crate::path::proxy_protocol;
@@ -23,8 +23,8 @@ const NO_RULE: Reason = Reason::Refused("no rule with plain_http for this name")
 const NOT_PLAIN: Reason = Reason::Refused("the rule has no plain_http");
 
 /// Serves a client that has sent the beginning of such a request.
-pub async fn serve(connection: &mut Connection<'_>, raw: &mut CountedBuffer) -> Result<(), End> {
-    let Connection { worker, handle, info } = connection.reborrow();
+pub async fn serve(connection: &mut Active<'_>, raw: &mut CountedBuffer) -> Result<(), End> {
+    let Active { worker, handle, info } = connection.reborrow();
     let mut worker = worker.clone();
     let mut client = ProxiedClient::new(&worker.http, handle.lend(), info.client.ip(), raw);
     raw.consume(raw.len());
@@ -43,7 +43,7 @@ pub async fn serve(connection: &mut Connection<'_>, raw: &mut CountedBuffer) -> 
             info.decided.labels = newest.labels().clone();
             worker = newest;
         }
-        let connection = &mut Connection { worker: &worker, handle, info };
+        let connection = &mut Active { worker: &worker, handle, info };
         if let Err(end) = Box::pin(pass(connection, &mut client, request)).await {
             break end;
         }
@@ -54,7 +54,7 @@ pub async fn serve(connection: &mut Connection<'_>, raw: &mut CountedBuffer) -> 
 
 /// Decides a request, and passes it on or refuses it.
 async fn pass(
-    connection: &mut Connection<'_>,
+    connection: &mut Active<'_>,
     client: &mut ProxiedClient,
     request: ProxiedRequest,
 ) -> Result<(), End> {
@@ -91,7 +91,7 @@ fn begin(info: &mut ConnectionInfo, target: Target) {
 }
 
 /// The rule's index, or why it refuses. The rules are asked as by a hello with the URL's host.
-async fn decide(connection: &mut Connection<'_>) -> Result<Result<u32, Reason>, End> {
+async fn decide(connection: &mut Active<'_>) -> Result<Result<u32, Reason>, End> {
     let mut known = KnownFacts::of_url(connection);
     let Some(verdict) = known.ask_without_hello().await? else {
         return Err(End::failed(Reason::Internal("a URL without a name or its absence")));
@@ -102,7 +102,7 @@ async fn decide(connection: &mut Connection<'_>) -> Result<Result<u32, Reason>, 
 }
 
 /// Where the request goes: to the address that the rules were asked about, or to the URL's host.
-fn route(connection: &Connection<'_>, rule: u32, splice: &Splice) -> Option<ProxiedRoute> {
+fn route(connection: &Active<'_>, rule: u32, splice: &Splice) -> Option<ProxiedRoute> {
     let address = match connection.info.decided.destination {
         Some(at) => HostPort { host: Host::Ip(at.ip()), port: at.port() },
         None => connect::host_port(connection.info)?,

@@ -2,55 +2,44 @@
 
 use eyelet_record::Version;
 use eyelet_wire::proxy::{Command, Ssl, Tlvs, V2_WRITTEN_BYTES_MAX, write_v2};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::path::active::Connection;
+use crate::path::active::Active;
+use crate::path::handshake::Handshaken;
 
-/// The contents of the TLS TLVs for a terminated connection.
-#[derive(Clone, Debug)]
-pub struct Tls {
-    /// The negotiated version.
-    pub version: Version,
-    /// The cipher suite by its OpenSSL name.
-    pub cipher: &'static str,
-    /// Whether the session was resumed.
-    pub resumed: bool,
-    /// The protocol that ALPN selected.
-    pub alpn: Option<Vec<u8>>,
-    /// Whether the client sent a certificate, which then was verified.
-    pub certificate: bool,
-    pub common_name: Option<String>,
-}
-
-/// The header. `tls` is `None` unless TLS ends here.
-pub fn header(connection: &Connection<'_>, tls: Option<&Tls>) -> Vec<u8> {
-    let destination =
-        connection.info.decided.destination.or_else(|| connection.handle.local_address());
+/// The header. `tls` is the handshake with the client, if TLS ends here.
+pub fn header(connection: &Active<'_>, tls: Option<&Handshaken>) -> Vec<u8> {
+    let Active { handle, info, .. } = connection;
+    let destination = info.decided.destination.or_else(|| handle.local_address());
     let command = match destination {
-        Some(destination) => Command::Proxy { client: connection.info.client, destination },
+        Some(destination) => Command::Proxy { client: info.client, destination },
         None => Command::Local,
     };
+    let common_name = tls.and_then(common_name);
     let ssl = tls.map(|tls| Ssl {
-        version: match tls.version {
+        version: match tls.session.version() {
             Version::Tls12 => "TLSv1.2",
             Version::Tls13 => "TLSv1.3",
         },
-        cipher: tls.cipher,
-        common_name: tls.common_name.as_deref(),
-        client_certificate: tls.certificate,
-        client_certificate_here: tls.certificate && !tls.resumed,
+        cipher: tls.suite,
+        common_name: common_name.as_deref(),
+        client_certificate: tls.certificate.is_some(),
+        client_certificate_here: tls.certificate.is_some() && !tls.resumed,
     });
     let tlvs = Tlvs {
         alpn: tls.and_then(|tls| tls.alpn.as_deref()),
         // A hello that only shadow rules have read is not passed to the upstream.
-        authority: connection
-            .info
-            .decided
-            .sni
-            .as_deref()
-            .filter(|_| connection.info.decided.tls_compression.is_some()),
+        authority: info.decided.sni.as_deref().filter(|_| info.decided.tls_compression.is_some()),
         ssl,
     };
     written(command, tlvs)
+}
+
+/// The common name in the client's certificate, which was verified.
+fn common_name(done: &Handshaken) -> Option<String> {
+    let (_, parsed) = X509Certificate::from_der(done.certificate.as_ref()?).ok()?;
+    let name = parsed.subject().iter_common_name().next()?.as_str().ok()?;
+    Some(name.to_owned())
 }
 
 /// The bytes of a header, and no room behind them: a parked connection may hold them for hours.

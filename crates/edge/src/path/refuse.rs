@@ -5,7 +5,7 @@ use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::hello::{NotTls, Peek};
 use eyelet_wire::version::TLS12;
 
-use crate::path::active::Connection;
+use crate::path::active::Active;
 use eyelet_config::Action;
 use eyelet_engine::park;
 use eyelet_telemetry::info::{End, Outcome};
@@ -76,19 +76,11 @@ impl RefusalMessage {
 
 /// Sends the message. The connection lingers so that the client can read it. The caller emits the
 /// access line.
-pub fn refuse(connection: &Connection<'_>, answer: &RefusalMessage, end: End) -> Result<(), End> {
+pub fn refuse(connection: &Active<'_>, answer: &RefusalMessage, end: End) -> Result<(), End> {
     match answer {
         RefusalMessage::Alert(alert) => park::close_with(connection.handle, &alert.fatal_record()),
         RefusalMessage::BadRequest => park::close_with(connection.handle, BAD_REQUEST),
         RefusalMessage::Nothing => park::close_with(connection.handle, &[]),
     }
-    Err(end)
-}
-
-/// Ends a connection whose rule could not be carried out. The alert is `internal_error`: the fault
-/// is ours.
-pub fn fail(connection: &Connection<'_>, end: End) -> Result<(), End> {
-    let alert = AlertDescription::InternalError.fatal_record();
-    park::close_with(connection.handle, &alert);
     Err(end)
 }

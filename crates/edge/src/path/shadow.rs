@@ -8,7 +8,7 @@ use eyelet_wire::hello::{Hello, HelloReader, Peek};
 use futures_util::FutureExt;
 use tokio::time::Instant;
 
-use crate::path::active::Connection;
+use crate::path::active::Active;
 use crate::path::fact_source::KnownFacts;
 use crate::path::fingerprint;
 use crate::path::peek;
@@ -120,7 +120,7 @@ impl FactSource for Remembered<'_, '_> {
 /// which then runs without a waiting caller, within the limits of all queries. If there is no room,
 /// no caller waits for it.
 fn gather(known: &KnownFacts<'_>, fact: Fact) {
-    let Connection { worker, info, .. } = &known.connection;
+    let Active { worker, info, .. } = &known.connection;
     let (names, client) = (&worker.names, info.client.ip());
     match (fact, info.decided.destination, info.decided.sni.as_deref()) {
         (Fact::DnsEvidence, Some(to), Some(name)) => {

@@ -16,7 +16,7 @@ use eyelet_telemetry::listing::State;
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::upstream::CountedAt;
 
-use crate::path::active::Connection;
+use crate::path::active::Active;
 
 /// Dials, and makes the connected socket the connection's upstream. Returns how many of the first
 /// bytes were written. The info names the dialled address even after a failure. Of several
@@ -24,7 +24,7 @@ use crate::path::active::Connection;
 // An `async fn` would keep its arguments twice and make every task that much larger.
 #[allow(clippy::manual_async_fn)]
 pub fn dial(
-    connection: &mut Connection<'_>,
+    connection: &mut Active<'_>,
     target: &DialTarget<'_>,
     options: &DialOptions<'_>,
 ) -> impl Future<Output = Result<usize, End>> {
@@ -62,7 +62,7 @@ pub fn dial(
 
 /// Makes the connected socket of a dial the connection's upstream.
 fn connected(
-    connection: &mut Connection<'_>,
+    connection: &mut Active<'_>,
     dialled: Result<Connected<Side>, Undialled>,
     waited: bool,
 ) -> Result<usize, End> {
@@ -90,7 +90,7 @@ fn connected(
 
 /// Dials the upstreams of a group, each once, until one answers or `connect_timeout` has passed.
 async fn dial_any(
-    connection: &mut Connection<'_>,
+    connection: &mut Active<'_>,
     group: &Group,
     options: &DialOptions<'_>,
 ) -> Result<usize, End> {

@@ -67,6 +67,7 @@ pub enum SnapshotError {
 }
 
 /// Everything that workers share under one configuration.
+#[derive(Clone)]
 pub struct Snapshot {
     /// The number of this configuration in the process, from 1.
     pub generation: u64,
@@ -250,28 +251,14 @@ impl Snapshot {
         let http = SharedHttp {
             generation,
             rules_since: if verdicts_hold { self.http.rules_since } else { generation },
-            config: self.config.clone(),
-            upstream_tls: self.http.upstream_tls.clone(),
-            server_tls: self.tls.clone(),
-            compress: self.http.compress.clone(),
-            rule_names: self.http.rule_names.clone(),
-            trace: self.http.trace.clone(),
+            ..SharedHttp::clone(&self.http)
         };
         Self {
             generation,
-            config: self.config.clone(),
-            listeners: self.listeners.clone(),
-            acme: self.acme.clone(),
-            https_port: self.https_port,
             // Of its own: who holds the names of one snapshot keeps no other.
             names: Arc::new(names),
-            tls: self.tls.clone(),
             http: Arc::new(http),
-            budget: self.budget.clone(),
-            process: self.process.clone(),
-            settings: self.settings,
-            hits: self.hits.clone(),
-            _alive: Alive::new(),
+            ..self.clone()
         }
     }
 
@@ -352,6 +339,12 @@ impl Alive {
     fn new() -> Self {
         ALIVE.fetch_add(1, Relaxed);
         Self
+    }
+}
+
+impl Clone for Alive {
+    fn clone(&self) -> Self {
+        Self::new()
     }
 }
 

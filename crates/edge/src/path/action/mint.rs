@@ -12,7 +12,7 @@ use eyelet_telemetry::reason::{Detail, HandshakeFault, Reason, Stage};
 use eyelet_tls::certificates::Certificates;
 use eyelet_wire::alert::AlertDescription;
 
-use crate::path::active::Connection;
+use crate::path::active::Active;
 use crate::path::fact_source::KnownFacts;
 use crate::path::peek;
 
@@ -32,13 +32,13 @@ const REFUSALS: [AlertDescription; 6] = [
 /// # Errors
 /// If the origin shows none, none can be signed, or the client is gone.
 pub async fn certificates(
-    connection: &mut Connection<'_>,
+    connection: &mut Active<'_>,
     rule: u32,
     terminate: &Terminate,
 ) -> Result<Arc<Certificates>, End> {
     const NO_HTTP: Reason = Reason::Internal("a rule that mints has no HTTP upstream");
     let upstream = terminate.upstream.as_http().ok_or_else(|| End::failed(NO_HTTP))?;
-    let Connection { worker, handle, .. } = *connection;
+    let Active { worker, handle, .. } = *connection;
     let mut known = KnownFacts::none(connection);
     let mut fetched = Ok(());
     let fetch = async { fetched = fetch(&mut known, upstream).await };

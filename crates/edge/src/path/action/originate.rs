@@ -1,9 +1,7 @@
 //! Originate: a client without TLS, whose requests go to an upstream by TLS. Nothing is dialled or
 //! read here: the connection is parked as soon as its first request begins.
 
-use crate::path::active::Connection;
-use crate::path::connect;
-use eyelet_downstream::connection::refusal::ProxyRefusal;
+use crate::path::active::Active;
 use eyelet_engine::park;
 use eyelet_engine::relay::{Flow, Relay};
 use eyelet_telemetry::info::End;
@@ -11,7 +9,7 @@ use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
 
 /// Parks the connection once its client has sent something. Until then it is half-open, and the
 /// deadline of a hello is that of its first byte.
-pub async fn originate(connection: &mut Connection<'_>) -> Result<(), End> {
+pub async fn originate(connection: &mut Active<'_>) -> Result<(), End> {
     if connection.info.decided.tls_version.is_some() {
         // `check` lets such a rule have plain listeners only.
         return Err(End::failed(Reason::Internal("an originate rule for a client with TLS")));
@@ -22,12 +20,4 @@ pub async fn originate(connection: &mut Connection<'_>) -> Result<(), End> {
     }
     park::park(connection.handle, connection.info, Relay::Cleartext(Flow::default()));
     Ok(())
-}
-
-/// Refuses a client without TLS. An alert would mean nothing to it.
-pub fn refuse(connection: &Connection<'_>, end: End) -> Result<(), End> {
-    let message = connect::message(connection);
-    let refusal = ProxyRefusal::new(connection.info, end.outcome, &end.reason, message);
-    park::close_with(connection.handle, &refusal.response());
-    Err(end)
 }

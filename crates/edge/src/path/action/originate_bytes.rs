@@ -22,7 +22,7 @@ use eyelet_tls::client_handshake::{ClientHandshake, ClientHandshakeFault};
 use eyelet_upstream::tls_info::tls_info;
 use rustls_pki_types::ServerName;
 
-use crate::path::active::{Connection, WaitError};
+use crate::path::active::{Active, WaitError};
 use crate::path::upstream;
 
 /// Bytes of one read: a server's flight with its chain is rarely more.
@@ -33,7 +33,7 @@ const READ_BYTES: usize = 16 << 10;
 const TICKET_WAIT: Duration = Duration::from_secs(1);
 
 /// Originates the connection. A client whose upstream cannot be had reads nothing but the end.
-pub async fn originate(connection: &mut Connection<'_>, to: &TlsUpstream) -> Result<(), End> {
+pub async fn originate(connection: &mut Active<'_>, to: &TlsUpstream) -> Result<(), End> {
     let shaken = match begin(connection, to).await {
         Ok(shaken) => shaken,
         Err(end) => {
@@ -54,7 +54,7 @@ pub async fn originate(connection: &mut Connection<'_>, to: &TlsUpstream) -> Res
     }
 }
 
-async fn begin(connection: &mut Connection<'_>, to: &TlsUpstream) -> Result<Shaking, End> {
+async fn begin(connection: &mut Active<'_>, to: &TlsUpstream) -> Result<Shaking, End> {
     let target = DialTarget::Configured(&to.address);
     upstream::dial(connection, &target, &DialOptions::default()).await?;
     connection.handle.no_delay();
@@ -75,7 +75,7 @@ struct Shaking {
 }
 
 impl Shaking {
-    fn new(connection: &Connection<'_>, to: &TlsUpstream) -> Result<Self, End> {
+    fn new(connection: &Active<'_>, to: &TlsUpstream) -> Result<Self, End> {
         let snapshot = &connection.worker.snapshot;
         let config = snapshot.http.upstream_tls.of_bytes(&to.tls);
         let config = config.ok_or_else(|| failed("no configuration"))?;
@@ -86,7 +86,7 @@ impl Shaking {
         Ok(Self { tls, incoming, sealed })
     }
 
-    async fn shake(&mut self, connection: &Connection<'_>) -> Result<(), End> {
+    async fn shake(&mut self, connection: &Active<'_>) -> Result<(), End> {
         loop {
             let sent = self.send_from_rustls(connection).await;
             sent.map_err(|wait_error| stopped(&wait_error))?;
@@ -114,7 +114,7 @@ impl Shaking {
     }
 
     /// Waits for a ticket, if one may come, and leaves the rest to the record layer.
-    async fn finish(self, connection: &mut Connection<'_>) -> Result<Terminated, End> {
+    async fn finish(self, connection: &mut Active<'_>) -> Result<Terminated, End> {
         // Its bytes pass from now on, so it is not the first to be shed.
         connection.worker.engine.enters(connection.handle.key(), Phase::Busy);
         let Self { tls, mut incoming, mut sealed } = self;
@@ -146,7 +146,7 @@ impl Shaking {
     /// state, and would be lost with rustls.
     async fn await_ticket(
         &mut self,
-        connection: &mut Connection<'_>,
+        connection: &mut Active<'_>,
         session: &mut Session,
     ) -> Result<(), Waited> {
         let handle = connection.handle;
@@ -183,14 +183,14 @@ impl Shaking {
     }
 
     /// Sends what rustls has sealed, as long as the handshake lasts.
-    async fn send_from_rustls(&mut self, connection: &Connection<'_>) -> Result<(), WaitError> {
+    async fn send_from_rustls(&mut self, connection: &Active<'_>) -> Result<(), WaitError> {
         let Self { tls, sealed, .. } = self;
         sealed.edit(|sealed| tls.write(sealed));
         self.send_sealed(connection).await
     }
 
     /// Sends what was sealed. What is not sent at an error stays.
-    async fn send_sealed(&mut self, connection: &Connection<'_>) -> Result<(), WaitError> {
+    async fn send_sealed(&mut self, connection: &Active<'_>) -> Result<(), WaitError> {
         while !self.sealed.is_empty() {
             match connection.handle.send(UPSTREAM, &self.sealed) {
                 Ok(sent) => self.sealed.consume(sent),

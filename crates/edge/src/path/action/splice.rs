@@ -1,6 +1,6 @@
 //! Splice: dials the upstream, sends it the peeked bytes, and parks the pair.
 
-use crate::path::active::Connection;
+use crate::path::active::Active;
 use crate::path::connect;
 use crate::path::proxy_protocol;
 use crate::path::refuse::{self, RefusalMessage};
@@ -22,7 +22,7 @@ use eyelet_wire::version::TLS13;
 // An `async fn` would keep its arguments twice and make every task that much larger.
 #[allow(clippy::manual_async_fn)]
 pub fn splice(
-    connection: &mut Connection<'_>,
+    connection: &mut Active<'_>,
     rule: &Splice,
     peeked: &mut CountedBuffer,
     hello_bytes: usize,
@@ -90,7 +90,7 @@ fn is_inspected(info: &ConnectionInfo, rule: &Splice) -> bool {
 }
 
 /// Bytes behind the hello take the same way as all later bytes.
-fn pass_behind(connection: &Connection<'_>, flow: &mut Flow, behind: &[u8]) -> Result<(), End> {
+fn pass_behind(connection: &Active<'_>, flow: &mut Flow, behind: &[u8]) -> Result<(), End> {
     let mut passed = behind.len();
     if flow.is_inspected(CLIENT) {
         match flow.pass(CLIENT, behind, connection.info.decided.sni.as_deref(), &mut false) {
@@ -132,7 +132,7 @@ fn destination<'a>(info: &ConnectionInfo, rule: &'a Splice) -> Option<DialTarget
 
 /// A client that sent a hello understands an alert. One whose bytes were never read is closed
 /// without an answer: its protocol is unknown.
-fn failed(connection: &Connection<'_>, hello_bytes: usize, end: End) -> Result<(), End> {
+fn failed(connection: &Active<'_>, hello_bytes: usize, end: End) -> Result<(), End> {
     let answer = match hello_bytes {
         0 => RefusalMessage::Nothing,
         _ => RefusalMessage::of(&end.reason),

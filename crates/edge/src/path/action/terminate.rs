@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eyelet_policy::Refusal;
+use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::hello::Hello;
 use eyelet_wire::version::{SSL30, TLS13};
 use tokio::time::sleep;
-use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::path::action::mint;
-use crate::path::active::Connection;
-use crate::path::handshake::{HandshakeFailure, Handshaken, handshake};
+use crate::path::active::Active;
+use crate::path::handshake::{HandshakeFailure, handshake};
 use crate::path::peek;
-use crate::path::proxy_protocol::{self, Tls};
+use crate::path::proxy_protocol;
 use crate::path::refuse::{self, RefusalMessage};
 use crate::path::upstream;
 use eyelet_config::{CertificateSource, Terminate, TerminateUpstream};
@@ -53,7 +53,7 @@ impl Offer {
 
 /// Terminates the connection. `peeked` is the hello.
 pub async fn terminate(
-    connection: &mut Connection<'_>,
+    connection: &mut Active<'_>,
     rule: u32,
     terminate: &Terminate,
     (peeked, offer): (CountedBuffer, Offer),
@@ -66,9 +66,11 @@ pub async fn terminate(
             let (answer, end) = refuse::by_rule(None, Refusal::NoRule, None);
             return refuse::refuse(connection, &answer, end);
         }
-        // It was logged when the certificate was read.
+        // It was logged when the certificate was read. The fault is ours.
         Err(error) => {
-            return refuse::fail(connection, End::failed(Reason::Configuration(Detail::of(error))));
+            let alert = AlertDescription::InternalError.fatal_record();
+            park::close_with(connection.handle, &alert);
+            return Err(End::failed(Reason::Configuration(Detail::of(error))));
         }
     };
     // RFC 8446 appendix D.5: an endpoint that receives SSL 3.0 "MUST abort the handshake with a
@@ -103,7 +105,7 @@ pub async fn terminate(
     connection.info.decided.tls_version = Some(done.version);
     connection.worker.engine.counters.groups.up(done.group);
     let header = match terminate.proxy_protocol {
-        Some(_) => proxy_protocol::header(connection, Some(&tls_of(&done))),
+        Some(_) => proxy_protocol::header(connection, Some(&done)),
         None => Vec::new(),
     };
     let http = matches!(terminate.upstream, TerminateUpstream::Http(_));
@@ -120,7 +122,7 @@ pub async fn terminate(
 }
 
 /// Ends the connection of a handshake that is not done.
-fn give_up(connection: &Connection<'_>, failure: HandshakeFailure) -> End {
+fn give_up(connection: &Active<'_>, failure: HandshakeFailure) -> End {
     if is_failure(&failure.end.reason) {
         connection.worker.engine.counters.handshakes_failed.up();
     }
@@ -136,7 +138,7 @@ fn is_failure(reason: &Reason) -> bool {
 
 /// The certificates that are there for one name or one origin only. `None`: the rule has its own.
 async fn made(
-    connection: &mut Connection<'_>,
+    connection: &mut Active<'_>,
     rule: u32,
     terminate: &Terminate,
 ) -> Result<Option<Arc<Certificates>>, End> {
@@ -153,7 +155,7 @@ async fn made(
 }
 
 /// The certificate that an ACME server issued for the name. With `on_demand` it is ordered now.
-async fn issued(connection: &Connection<'_>, on_demand: bool) -> Result<Arc<Certificates>, End> {
+async fn issued(connection: &Active<'_>, on_demand: bool) -> Result<Arc<Certificates>, End> {
     let snapshot = &connection.worker.snapshot;
     let lacks = |lack| End::failed(Reason::NoCertificate(lack));
     let name =
@@ -169,7 +171,7 @@ async fn issued(connection: &Connection<'_>, on_demand: bool) -> Result<Arc<Cert
 }
 
 async fn dial(
-    connection: &mut Connection<'_>,
+    connection: &mut Active<'_>,
     terminate: &Terminate,
     terminated: &mut Terminated,
 ) -> Result<(), End> {
@@ -185,8 +187,8 @@ async fn dial(
         dialled = Box::pin(hold(connection, &target, terminate.upstream_wait)).await;
     }
     if let Err(end) = dialled {
-        let alert = eyelet_wire::alert::AlertDescription::InternalError;
-        park::close_with(connection.handle, &final_alert(terminated, alert.code()));
+        let alert = AlertDescription::InternalError.code();
+        park::close_with(connection.handle, &final_alert(terminated, alert));
         return Err(end);
     }
     terminated.flow.preface_first();
@@ -195,7 +197,7 @@ async fn dial(
 
 /// Dials again and again, for at most so long.
 async fn hold(
-    connection: &mut Connection<'_>,
+    connection: &mut Active<'_>,
     target: &DialTarget<'_>,
     wait: Duration,
 ) -> Result<usize, End> {
@@ -218,21 +220,6 @@ async fn hold(
 /// Whether the upstream accepts no connection, which may change.
 fn is_down(dialled: &Result<usize, End>) -> bool {
     matches!(dialled, Err(End { reason: Reason::Io(Peer::Upstream, _), .. }))
-}
-
-fn tls_of(done: &Handshaken) -> Tls {
-    Tls {
-        version: done.session.version(),
-        cipher: done.suite,
-        resumed: done.resumed,
-        alpn: done.alpn.clone(),
-        certificate: done.certificate.is_some(),
-        common_name: done.certificate.as_ref().and_then(|certificate| {
-            let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
-            let name = parsed.subject().iter_common_name().next()?.as_str().ok()?;
-            Some(name.to_owned())
-        }),
-    }
 }
 
 #[cfg(test)]

@@ -8,13 +8,13 @@ use eyelet_telemetry::reason::{Reason, Stage};
 use eyelet_tls::server::{ACME_TLS, Handshake};
 use eyelet_wire::hello::Hello;
 
-use crate::path::active::Connection;
+use crate::path::active::Active;
 use crate::path::handshake::handshake;
 use crate::path::peek;
 
 /// Whether the hello is such a request, on a listener that leads to a rule with ACME. A name that
 /// nobody here has ordered is left to the rules: it may be validated by what it is spliced to.
-pub fn is_asked(connection: &Connection<'_>, hello: &Hello<'_>) -> bool {
+pub fn is_asked(connection: &Active<'_>, hello: &Hello<'_>) -> bool {
     let Some(acme) = &connection.worker.snapshot.config.acme else { return false };
     let listeners = &acme.wanted.listeners;
     let mut protocols = hello.alpn();
@@ -25,7 +25,7 @@ pub fn is_asked(connection: &Connection<'_>, hello: &Hello<'_>) -> bool {
 }
 
 /// The handshake for the name of the hello. `None`: nobody here has ordered it.
-pub async fn find(connection: &Connection<'_>) -> Result<Option<Handshake>, End> {
+pub async fn find(connection: &Active<'_>) -> Result<Option<Handshake>, End> {
     let Some(name) = &connection.info.decided.sni else { return Ok(None) };
     let mut found = None;
     let find = async { found = connection.worker.snapshot.acme.validation(name).await };
@@ -35,7 +35,7 @@ pub async fn find(connection: &Connection<'_>) -> Result<Option<Handshake>, End>
 
 /// Shakes hands and ends the connection, as the server needs no more.
 pub async fn validate(
-    connection: &Connection<'_>,
+    connection: &Active<'_>,
     with: Handshake,
     peeked: CountedBuffer,
 ) -> Result<(), End> {
