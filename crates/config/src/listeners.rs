@@ -58,7 +58,8 @@ impl Listeners {
                 || Some(&listener.address) == address.as_ref()
         });
         if found.is_none() && !self.incomplete {
-            let known: Vec<String> = self.list.iter().take(KNOWN_SHOWN).map(called).collect();
+            let known: Vec<String> =
+                self.list.iter().take(KNOWN_SHOWN).map(Listener::called).collect();
             let message = format!(
                 "no listener is called \"{}\"; expected the name or the address of one, such as {}",
                 reference.text,
@@ -138,11 +139,13 @@ impl Listeners {
     }
 }
 
-/// The name of a listener in a message.
-pub(super) fn called(listener: &Listener) -> String {
-    match &listener.name {
-        Some(name) => format!("\"{name}\""),
-        None => format!("\"{}\"", listener.address),
+impl Listener {
+    /// Its name or its address, in quotation marks, for messages.
+    pub fn called(&self) -> String {
+        match &self.name {
+            Some(name) => format!("\"{name}\""),
+            None => format!("\"{}\"", self.address),
+        }
     }
 }
 

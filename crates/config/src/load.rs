@@ -13,7 +13,7 @@ use crate::acme::AcmeRules;
 use crate::checked::{Config, WatchedFile};
 use crate::diagnostic::Diagnostic;
 use crate::files::{Depth, Files, UnchangedPairs, read};
-use crate::listeners::{Listeners, called};
+use crate::listeners::Listeners;
 use crate::lists::ListReader;
 use crate::reader::{Place, Report, Section};
 use crate::rule::{Lead, ReadState};
@@ -208,7 +208,7 @@ fn check_leads(leads: &[Lead<'_>], listeners: &Listeners) {
         let message = format!(
             "the listener {} is itself an upstream, at line {}: what comes to it so is refused \
              here, as a loop",
-            called(middle),
+            middle.called(),
             before.line()
         );
         lead.at.warning(message);

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use crate::files::Files;
-use crate::listeners::called;
 use crate::matchers;
 use crate::model::{
     CertificateSource, CompressionMode, Host, HostPort, HttpAddress, HttpUpstream, Listener,
@@ -149,7 +148,7 @@ pub(super) fn check_upstream<'a>(
                 let message = format!(
                     "on the direct listener {} the destination is the listener itself, and no \
                      origin; expected https://host:port, or a `listener` that intercepts",
-                    called(listener)
+                    listener.called()
                 );
                 at.error(message);
             }

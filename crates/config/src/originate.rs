@@ -3,7 +3,7 @@
 use crate::compression;
 use crate::files::Files;
 use crate::headers::Fields;
-use crate::listeners::{Listeners, called};
+use crate::listeners::Listeners;
 use crate::matchers::{self, Matchers};
 use crate::model::{
     CertificateSource, Host, ListenerKind, Originate, Terminate, TerminateUpstream,
@@ -53,10 +53,10 @@ pub(super) fn fit_listeners(
         && let Some(at) = section.key_at("listener")
     {
         let message = match is_for_plain {
-            true => format!("{} is not of kind \"plain\": its clients speak TLS", called(other)),
+            true => format!("{} is not of kind \"plain\": its clients speak TLS", other.called()),
             false => format!(
                 "{} is of kind \"plain\": its clients send no hello; expected an originate rule",
-                called(other)
+                other.called()
             ),
         };
         at.error(message);
@@ -72,7 +72,7 @@ pub(super) fn check_clients(section: &Section<'_>, listeners: &Listeners, listed
         let message = format!(
             "clients of {} have no address: the mode of a Unix socket says who may connect; give \
              this rule a `listener` without it",
-            called(listener)
+            listener.called()
         );
         at.error(message);
     }
@@ -88,7 +88,7 @@ fn check_resets(section: &Section<'_>, listeners: &Listeners, listed: &[u16]) {
             "tls:// is not for clients of {}: a Unix socket has no reset, so a stream that was cut \
              off would look whole; use a listener with an IP address, or give this rule a \
              `listener` without it",
-            called(listener)
+            listener.called()
         );
         at.error(message);
     }

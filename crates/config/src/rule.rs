@@ -5,7 +5,7 @@ use eyelet_wire::version::Version;
 
 use crate::acme::{ACME, AcmeRules};
 use crate::files::Files;
-use crate::listeners::{Listeners, called};
+use crate::listeners::Listeners;
 use crate::lists::ListReader;
 use crate::local::{self, LOCAL, LocalSettings};
 use crate::matchers::{self, Matchers};
@@ -140,7 +140,7 @@ fn lead<'t>(
     let Host::Ip(ip) = upstream.host else { return None };
     let to = listeners.reached_at(ip, upstream.port)?;
     let mut from = listeners.asked_for(listed);
-    let name = called(listeners.list.get(to)?);
+    let name = listeners.list.get(to)?.called();
     if from == [to] {
         let message =
             format!("this is the listener {name} itself, the only one of this rule: it would loop");
@@ -248,7 +248,7 @@ fn check_destination(upstream: Text<'_>, matchers: &Matchers<'_>, listeners: &Li
         let message = format!(
             "on the direct listener {} the destination is the listener itself, so this would \
              loop; expected host:port or \"{{sni}}:443\", or a `listener` that intercepts",
-            called(listener)
+            listener.called()
         );
         upstream.at.error(message);
     }
@@ -276,7 +276,7 @@ fn source(section: &Section<'_>, matchers: &Matchers<'_>, listeners: &Listeners)
         let message = format!(
             "`source` needs the routing of a \"tproxy\" listener for answers to the client's \
              address, and {} is not one; give this rule a `listener`",
-            called(listener)
+            listener.called()
         );
         section.value_at("source").error(message);
     }
@@ -443,6 +443,18 @@ fn proxy_protocol(section: &Section<'_>) -> Option<ProxyProtocol> {
 
 fn counted(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+impl Action {
+    /// Its word in the configuration.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Originate(_) => "originate",
+            Self::Splice(_) => "splice",
+            Self::Terminate(_) => "terminate",
+            Self::Refuse(_) => "refuse",
+        }
+    }
 }
 
 impl Kind {

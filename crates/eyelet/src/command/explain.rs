@@ -39,7 +39,7 @@ fn answer(args: &ExplainArgs, config: &Config, out: &mut impl Write) -> io::Resu
     }
     let Some(listener) = find_listener(args, config) else {
         let wanted = args.listener.as_deref().unwrap_or("");
-        let known = config.listeners.iter().map(|listener| listener_text(Some(listener)));
+        let known = config.listeners.iter().map(Listener::called);
         let known = known.collect::<Vec<_>>().join(", ");
         writeln!(out, "no listener is called \"{wanted}\"; expected one of {known}")?;
         return Ok(false);
@@ -240,9 +240,7 @@ fn print_misses(
 fn action(action: &Action, facts: &Facts<'_>, refused: Option<Refusal>) -> String {
     match action {
         Action::Refuse(_) => "refuse".to_owned(),
-        Action::Originate(_) if refused.is_some() => "refuse, instead of originate".to_owned(),
-        Action::Splice(_) if refused.is_some() => "refuse, instead of splice".to_owned(),
-        Action::Terminate(_) if refused.is_some() => "refuse, instead of terminate".to_owned(),
+        other if refused.is_some() => format!("refuse, instead of {}", other.name()),
         Action::Splice(splice) => match &splice.upstream {
             SpliceUpstream::HostPort(_) => {
                 format!("splice to {}", upstreams::one_of(splice.others.len(), &splice.upstream))
@@ -274,9 +272,8 @@ fn asked_text(miss: Miss, config: &Config) -> String {
         // The rules know listeners by number only.
         Matcher::Listener => {
             let listeners = config.policy.listeners_of(miss.rule);
-            let names =
-                listeners.iter().map(|at| listener_text(config.listeners.get(*at as usize)));
-            names.collect::<Vec<_>>().join(", ")
+            let listeners = listeners.iter().filter_map(|at| config.listeners.get(*at as usize));
+            listeners.map(Listener::called).collect::<Vec<_>>().join(", ")
         }
         // A rule without this matcher takes no hello whose name cannot be read.
         Matcher::SniMalformed => {
@@ -287,18 +284,11 @@ fn asked_text(miss: Miss, config: &Config) -> String {
     }
 }
 
-fn listener_text(listener: Option<&Listener>) -> String {
-    listener.map_or_else(String::new, |listener| match &listener.name {
-        Some(name) => format!("\"{name}\""),
-        None => format!("\"{}\"", listener.address),
-    })
-}
-
 /// The connection's fact for `matcher`.
 fn fact_text(matcher: Matcher, facts: &Facts<'_>, config: &Config) -> String {
     let hello = facts.hello;
     match matcher {
-        Matcher::Listener => listener_text(config.listeners.get(usize::from(facts.listener))),
+        Matcher::Listener => config.listeners[usize::from(facts.listener)].called(),
         Matcher::Client => facts.client.to_string(),
         Matcher::Connect => facts
             .connect

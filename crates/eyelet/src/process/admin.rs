@@ -3,15 +3,17 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
+
+use parking_lot::Mutex;
 
 use eyelet_admin::metrics::{MetricKind, Metrics, Number};
 use eyelet_admin::{
     AdminError, AdminServer, Answers, Document, History, LISTED_MAX, ObjectKind, Objects, SortKey,
     Sorted, Start, process,
 };
-use eyelet_config::{Access, Action, AdminSettings, LogFormat, RuleRef};
+use eyelet_config::{Access, AdminSettings, LogFormat, RuleRef};
 use eyelet_engine::listing::Connections;
 use eyelet_telemetry::counters;
 use eyelet_telemetry::listing::streams::StreamCounts;
@@ -76,7 +78,7 @@ impl AdminKeeper {
         let settings = snapshot.as_ref().and_then(|snapshot| snapshot.config.admin.as_ref());
         let (answers, history) = (self.answers.clone(), self.history.clone());
         let server = settings.map(|settings| AdminServer::start(settings, answers, history, start));
-        *self.server() = server.transpose()?;
+        *self.server.lock() = server.transpose()?;
         Ok(())
     }
 
@@ -85,7 +87,7 @@ impl AdminKeeper {
     /// # Errors
     /// [`AdminError`]. Nothing has changed then.
     pub fn configure(&self, settings: Option<&AdminSettings>) -> Result<(), AdminError> {
-        let mut server = self.server();
+        let mut server = self.server.lock();
         let kept = match (&mut *server, settings) {
             (Some(server), Some(settings)) => server.keeps(settings)?,
             (None, None) => true,
@@ -101,14 +103,14 @@ impl AdminKeeper {
 
     /// Starts the server's thread again if it has ended, which only a failure causes.
     pub fn tend(&self) {
-        if let Some(server) = &mut *self.server() {
+        if let Some(server) = &mut *self.server.lock() {
             server.tend();
         }
     }
 
     /// Answers nothing any more.
     pub fn close(&self) {
-        *self.server() = None;
+        *self.server.lock() = None;
     }
 
     /// From now on the process is not ready for new connections.
@@ -155,11 +157,6 @@ impl AdminKeeper {
             let now_ms = (unix_seconds() * 1e3) as u64;
             self.answers.reloaded_unix_ms.store(now_ms, Relaxed);
         }
-    }
-
-    fn server(&self) -> MutexGuard<'_, Option<AdminServer>> {
-        // A poisoned lock still holds a whole value.
-        self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -224,7 +221,7 @@ impl EdgeAnswers {
     }
 
     fn soonest(&self, snapshot: &Arc<Snapshot>) -> Arc<Soonest> {
-        let mut soonest = self.soonest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut soonest = self.soonest.lock();
         if let Some(one) = soonest.as_ref().filter(|one| one.is_new(snapshot.generation)) {
             return one.clone();
         }
@@ -232,7 +229,7 @@ impl EdgeAnswers {
     }
 
     fn allocator_unused_bytes(&self) -> usize {
-        let mut unused = self.unused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unused = self.unused.lock();
         remembered(&mut unused, eyelet_sys::memory::allocator_unused_bytes)
     }
 }
@@ -245,11 +242,8 @@ impl Answers for EdgeAnswers {
     fn metrics(&self, metrics: &mut Metrics) {
         let counted = counters::snapshot();
         process::write(metrics, &counted);
-        metrics.gauge(
-            "start_time_seconds",
-            "Start of the edge.",
-            Number::Seconds(self.started_unix),
-        );
+        let started = Number::Seconds(self.started_unix);
+        metrics.gauge("start_time_seconds", "Start of the edge.", started);
         let mut reloads = metrics.family(MetricKind::Counter, "reloads", "Reloads, by result.");
         let [failed, served] = self.reloads.each_ref().map(|reloads| reloads.load(Relaxed));
         reloads.sample(&[("result", "failed")], failed);
@@ -268,11 +262,8 @@ impl Answers for EdgeAnswers {
         let help = "Start of the period whose key seals tickets.";
         metrics.gauge("ticket_key_period_start_timestamp_seconds", help, start);
         let Some(snapshot) = self.snapshot() else { return };
-        metrics.gauge(
-            "configuration_generation",
-            "The configuration's number.",
-            snapshot.generation,
-        );
+        let help = "The configuration's number.";
+        metrics.gauge("configuration_generation", help, snapshot.generation);
         self.soonest(&snapshot).write(metrics);
         write_memory(metrics, &snapshot);
         write_upstreams(metrics, &snapshot);
@@ -309,11 +300,8 @@ impl EdgeAnswers {
     fn status(&self, snapshot: &Snapshot) -> Value {
         let counted = counters::snapshot();
         let addresses = self.published.upgrade().map(|published| published.listeners());
-        let addresses: Vec<String> = addresses
-            .iter()
-            .flat_map(|all| all.iter())
-            .map(|one| one.address.to_string())
-            .collect();
+        let addresses = addresses.iter().flat_map(|all| all.iter());
+        let addresses: Vec<String> = addresses.map(|one| one.address.to_string()).collect();
         let (settings, limits) = (&snapshot.settings, &snapshot.config.limits);
         json!({
             "version": env!("CARGO_PKG_VERSION"),
@@ -469,16 +457,10 @@ fn busiest(snapshot: &Snapshot, sorted: Sorted) -> Vec<(usize, RuleCount)> {
 }
 
 fn rule_of(rule: &RuleRef<'_>, count: RuleCount) -> Value {
-    let action = match rule.action {
-        Action::Originate(_) => "originate",
-        Action::Splice(_) => "splice",
-        Action::Terminate(_) => "terminate",
-        Action::Refuse(_) => "refuse",
-    };
     let last = (count.hits > 0).then_some(count.last_unix_ms as f64 / 1e3);
     json!({
         "rule": rule.name,
-        "action": action,
+        "action": rule.action.name(),
         "hits": count.hits,
         "last_hit_unix_seconds": last,
     })

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::Args;
+use eyelet_config::tls_version_code;
 use eyelet_wire::connect::{ConnectFault, Target};
 
 use super::evidence::EvidenceArgs;
@@ -48,7 +49,7 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "ADDRESS|NAME")]
     pub listener: Option<String>,
     /// The highest TLS version that the client offers
-    #[arg(long, value_name = "VERSION", default_value = "1.3", value_parser = version)]
+    #[arg(long, value_name = "VERSION", default_value = "1.3", value_parser = tls_version_code)]
     pub tls_version_max: u16,
     /// A hello with the ECH extension
     #[arg(long)]
@@ -83,9 +84,4 @@ pub(super) fn target(text: &str) -> Result<Target, String> {
 fn address(text: &str) -> Result<SocketAddr, String> {
     let expected = |_| "expected IP:PORT, such as 192.0.2.7:443 or [2001:db8::7]:443".to_owned();
     text.parse().map_err(expected)
-}
-
-/// Reads a TLS version.
-pub(super) fn version(text: &str) -> Result<u16, String> {
-    eyelet_config::tls_version_code(text)
 }

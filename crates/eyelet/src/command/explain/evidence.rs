@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use clap::Args;
 use eyelet_policy::{CertificateFacts, Decision, EvidenceKind, Fact, Facts, RuleId, Verdict};
 
-use eyelet_config::{Action, Config};
+use eyelet_config::Config;
 
 /// The flags for evidence.
 #[derive(Args, Clone, Debug)]
@@ -104,10 +104,7 @@ pub fn print_shadows(config: &Config, facts: &Facts<'_>, out: &mut impl Write) -
             Decision::Verdict(Verdict { refuse, .. }) => {
                 let would = match rule.action {
                     _ if refuse.is_some() => "refuse",
-                    Action::Originate(_) => "originate",
-                    Action::Splice(_) => "splice",
-                    Action::Terminate(_) => "terminate",
-                    Action::Refuse(_) => "refuse",
+                    action => action.name(),
                 };
                 writeln!(out, "shadow:  {label} would {would}")?;
                 continue;

@@ -4,13 +4,13 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use eyelet_config::Config;
+use eyelet_config::{Config, tls_version_code};
 use eyelet_policy::{CertificateFacts, EvidenceKind};
 use eyelet_resolve::ask;
 use eyelet_telemetry::log::read::{LINE_BYTES_MAX, LoggedLine};
 use eyelet_wire::connect::{Target, TargetHost};
 
-use super::args::{ExplainArgs, target, version};
+use super::args::{ExplainArgs, target};
 
 /// Takes the facts of the access line, if one is given, and the name of the CONNECT, if no other
 /// is. The inner error is a line that cannot be read.
@@ -82,7 +82,7 @@ fn take_log_line(args: &mut ExplainArgs) -> Result<Option<LoggedLine>, String> {
     args.sni.clone_from(&line.sni);
     args.alpn = line.alpn.clone().unwrap_or_default();
     if let Some(offered) = &line.tls_version {
-        args.tls_version_max = version(offered)?;
+        args.tls_version_max = tls_version_code(offered)?;
     }
     args.tls_compression = matches!(line.tls_compression.as_deref(), Some("offered" | "chosen"));
     args.ja4.clone_from(&line.ja4);
