@@ -288,13 +288,13 @@ fn run_edge(
     // The process that replaces this one is the service then, and says what it does.
     let is_leaving = edge.is_leaving();
     drop(edge);
-    running.note_draining();
+    running.admin.note_draining();
     let kept_max = service::kept_max().filter(|_| stop.is_for_the_next_process() && !is_leaving);
     match stop {
         StopCause::Signal(signal) => {
             let what = if kept_max.is_some() { "leaving" } else { "draining" };
             tracing::info!("{signal}: {what}; a second signal ends at once");
-            running.predecessors().drain();
+            running.predecessors.drain();
         }
         StopCause::HandedOver => tracing::info!("handed over"),
         StopCause::Told => tracing::info!("draining: the process that serves says so"),

@@ -93,8 +93,10 @@ pub struct Running {
     arrivals: Arrivals,
     ticket_keeper: TicketKeeper,
     acme_keeper: AcmeKeeper,
-    admin: AdminKeeper,
-    predecessors: Arc<Predecessors>,
+    /// Answers questions about this process.
+    pub admin: AdminKeeper,
+    /// The processes before this one that linger.
+    pub predecessors: Arc<Predecessors>,
     /// `None`: the system lets no thread watch files.
     sources: Option<SourceWatcher>,
     changed: watch::Sender<ChangedSources>,
@@ -367,21 +369,6 @@ impl Running {
         }
     }
 
-    /// Leaves the admin socket to the process that replaces this one.
-    pub fn close_admin(&self) {
-        self.admin.close();
-    }
-
-    /// Counts a reload, or one that changed nothing.
-    pub fn note_reload(&self, is_served: bool) {
-        self.admin.note_reload(is_served);
-    }
-
-    /// Says to whoever asks that this process ends.
-    pub fn note_draining(&self) {
-        self.admin.note_draining();
-    }
-
     /// Lets the workers leave for the process that replaces this one.
     pub fn hand_over(&self, departures: Vec<Departure>) {
         self.published.depart(departures);
@@ -424,17 +411,6 @@ impl Running {
             }
             Err(error) => tracing::error!("{}", log_error(&self.config(), error)),
         }
-    }
-
-    /// The processes before this one that linger.
-    pub fn predecessors(&self) -> &Arc<Predecessors> {
-        &self.predecessors
-    }
-
-    /// The connections that go on here, by what passes on them, in a line. It is empty if there are
-    /// none.
-    pub async fn staying(&self) -> String {
-        self.admin.staying().await
     }
 
     /// The number of the first connection of a process that replaces this one: greater than that of
@@ -614,11 +590,6 @@ impl Running {
     /// Logs the threads that have ended by themselves, and that no connection needs.
     pub fn log_lost_threads(&mut self) {
         self.lost_threads.note(lost(&self.published.snapshot().http));
-    }
-
-    /// Starts the admin server's thread again if it has ended by itself.
-    pub fn tend_admin(&self) {
-        self.admin.tend();
     }
 
     /// Stops accepting, closes idle connections, and waits for the rest, for `drain_timeout` at

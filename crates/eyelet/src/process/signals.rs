@@ -138,7 +138,7 @@ impl Signals {
                     edge.running.tidy();
                     // The process that replaces this one may have the socket already.
                     if edge.upgrade.is_none() {
-                        edge.running.tend_admin();
+                        edge.running.admin.tend();
                     }
                     if edge.is_leaving() {
                         // Its threads and workers end one after the other.
@@ -146,7 +146,7 @@ impl Signals {
                         continue;
                     }
                     edge.running.log_lost_threads();
-                    edge.running.predecessors().keep_bound();
+                    edge.running.predecessors.keep_bound();
                     if let Some(thread) = edge.died() {
                         return StopCause::Died(thread);
                     }
@@ -202,7 +202,7 @@ impl Operated<'_> {
                 service::reloading();
                 let outcome = reload(self.running, self.file).await;
                 service::ready();
-                self.running.note_reload(outcome.code == 0);
+                self.running.admin.note_reload(outcome.code == 0);
                 outcome
             }
         }
@@ -233,7 +233,7 @@ impl Operated<'_> {
             )
         } else if self.upgrade.is_some() {
             ReloadOutcome::failed("an upgrade is under way")
-        } else if !self.running.predecessors().settled().await {
+        } else if !self.running.predecessors.settled().await {
             ReloadOutcome::failed("the process before this one still hands over connections")
         } else {
             tracing::info!("upgrade: starting {program:?}");
@@ -261,7 +261,7 @@ impl Operated<'_> {
                 service::main_process(pid);
                 // The new process has one of its own.
                 self.control = None;
-                self.running.close_admin();
+                self.running.admin.close();
                 self.running.hand_over(departures);
                 return None;
             }
@@ -269,7 +269,7 @@ impl Operated<'_> {
             UpgradeEvent::Drain => return Some(StopCause::Told),
             UpgradeEvent::ParkedMoved(report) => {
                 self.running.settle();
-                report.outcome(self.file, &self.running.staying().await)
+                report.outcome(self.file, &self.running.admin.staying().await)
             }
             UpgradeEvent::Failed(error) => error.outcome(),
         };

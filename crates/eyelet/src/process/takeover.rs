@@ -97,7 +97,7 @@ impl Predecessor {
         }
         let predecessor = LingeringProcess { pid: self.lingers, is_told: false };
         let link = PredecessorLink { predecessor, channel: self.channel };
-        let (workers, predecessors) = (running.arrivals(), running.predecessors().clone());
+        let (workers, predecessors) = (running.arrivals(), running.predecessors.clone());
         Ok(Handover { link, workers, listeners, predecessors })
     }
 }

@@ -242,7 +242,7 @@ impl Upgrade {
             workers: running.workers(),
             first_id: running.next_first_id(),
             tickets: running.ticket_keys().export(),
-            predecessors: running.predecessors().clone(),
+            predecessors: running.predecessors.clone(),
             is_off: is_off.clone(),
         };
         let body = move || {

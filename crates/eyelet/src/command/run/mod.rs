@@ -245,7 +245,7 @@ impl Session<'_> {
                 _ = tick.tick() => {
                     self.running.tidy();
                     self.running.log_lost_threads();
-                    self.running.tend_admin();
+                    self.running.admin.tend();
                     let own = self.screen.0.has_died().then_some(diagnostics::THREAD);
                     if let Some(thread) = own.or_else(|| self.running.died()) {
                         return Err(format!("{thread} has ended").into());
