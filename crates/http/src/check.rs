@@ -12,7 +12,7 @@ use eyelet_balance::group::Member;
 use eyelet_config::{HttpAddress, HttpUpstream, TerminateUpstream, UpstreamCheck};
 use eyelet_resolve::connect::DialOptions;
 use eyelet_resolve::dial::{DialTarget, dial as dial_target};
-use eyelet_telemetry::info::{ConnectionInfo, Decided};
+use eyelet_telemetry::info::ConnectionInfo;
 use eyelet_telemetry::reason::Reason;
 use eyelet_wire::proxy::{Command, Tlvs, V2_WRITTEN_BYTES_MAX, write_v2};
 use http::{Request, header, request};
@@ -197,15 +197,7 @@ fn failed(why: NoAnswer) -> CheckError {
 
 /// A check has no client and no listener.
 fn info() -> ConnectionInfo {
-    ConnectionInfo {
-        id: 0,
-        started_unix_ns: 0,
-        client: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
-        connect: None,
-        owes_answer: false,
-        is_decided: false,
-        decided: Decided { listener: NO_LISTENER, ..Decided::default() },
-        bytes_to_upstream: 0,
-        bytes_to_client: 0,
-    }
+    let mut info = ConnectionInfo::new(0, 0, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
+    info.decided.listener = NO_LISTENER;
+    info
 }

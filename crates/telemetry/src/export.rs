@@ -239,16 +239,13 @@ impl<'a> InfoV1<'a> {
         if self.bytes_to_upstream > MOVED_MAX || self.bytes_to_client > MOVED_MAX {
             return Err(InfoFault::Count);
         }
+        let started_unix_ns = started_unix_ms.saturating_mul(NS_PER_MS);
         Ok(ConnectionInfo {
-            id: self.id,
-            started_unix_ns: started_unix_ms.saturating_mul(NS_PER_MS),
-            client: self.client,
-            connect: None,
-            owes_answer: false,
             is_decided: true,
             decided: self.decided.decided(started_unix_ms)?,
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
+            ..ConnectionInfo::new(self.id, started_unix_ns, self.client)
         })
     }
 }

@@ -325,6 +325,21 @@ pub struct Parked {
 }
 
 impl ConnectionInfo {
+    /// The info of a connection of which nothing else is known yet.
+    pub fn new(id: u64, started_unix_ns: u64, client: SocketAddr) -> Self {
+        Self {
+            id,
+            started_unix_ns,
+            client,
+            connect: None,
+            owes_answer: false,
+            is_decided: false,
+            decided: Decided::default(),
+            bytes_to_upstream: 0,
+            bytes_to_client: 0,
+        }
+    }
+
     /// Milliseconds since 1970 at accept.
     pub fn started_unix_ms(&self) -> u64 {
         self.started_unix_ns / NS_PER_MS
@@ -405,15 +420,11 @@ impl Parked {
             decided.tls_compression = Some(TlsCompression::Chosen);
         }
         ConnectionInfo {
-            id: self.id,
-            started_unix_ns: self.started_unix_ns,
-            client: self.client(),
-            connect: None,
-            owes_answer: false,
             is_decided: true,
             decided,
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
+            ..ConnectionInfo::new(self.id, self.started_unix_ns, self.client())
         }
     }
 

@@ -344,17 +344,10 @@ impl Worker {
         let id = self.next_id.get();
         self.next_id.set(id + 1);
         self.counters.accepted.up();
-        ConnectionInfo {
-            id: u64::from(self.index) << 48 | id,
-            started_unix_ns: self.now_unix_ns(),
-            client: peer,
-            connect: None,
-            owes_answer: false,
-            is_decided: false,
-            decided: Decided { listener, ..Decided::default() },
-            bytes_to_upstream: 0,
-            bytes_to_client: 0,
-        }
+        let id = u64::from(self.index) << 48 | id;
+        let mut info = ConnectionInfo::new(id, self.now_unix_ns(), peer);
+        info.decided.listener = listener;
+        info
     }
 
     /// The count in the id of the next connection.

@@ -21,7 +21,7 @@ use eyelet_engine::ready::{CLIENT, READ, Ready, UPSTREAM};
 use eyelet_engine::relay::terminate::Terminated;
 use eyelet_engine::relay::{self, Buffers, Flow, Relay, Sockets};
 use eyelet_memory::budget::{Account, CountedBuffer};
-use eyelet_telemetry::info::{ConnectionInfo, Decided, Parked, SharedInfo};
+use eyelet_telemetry::info::{ConnectionInfo, Parked, SharedInfo};
 use eyelet_tls::provider;
 
 /// The bytes that are echoed.
@@ -72,7 +72,8 @@ fn echo(
     client: ClientConnection,
 ) -> io::Result<()> {
     let mut relay = Relay::Terminate(Terminated { session, flow: Flow::default() });
-    let mut info = unconnected_info().park(shared);
+    let client_address = SocketAddr::from(UNSPECIFIED);
+    let mut info = ConnectionInfo::new(0, 0, client_address).park(shared);
     let said = there_and_back(&mut relay, &mut info, buffers, client);
     shared.forget(&info);
     said
@@ -112,20 +113,6 @@ fn there_and_back(
 
 /// No listener has this address.
 const UNSPECIFIED: (Ipv4Addr, u16) = (Ipv4Addr::UNSPECIFIED, 0);
-
-fn unconnected_info() -> ConnectionInfo {
-    ConnectionInfo {
-        id: 0,
-        started_unix_ns: 0,
-        client: SocketAddr::from(UNSPECIFIED),
-        connect: None,
-        owes_answer: false,
-        is_decided: false,
-        decided: Decided::default(),
-        bytes_to_upstream: 0,
-        bytes_to_client: 0,
-    }
-}
 
 #[cfg(test)]
 mod tests {
