@@ -51,7 +51,7 @@ impl Stepper {
         let (end, slots) = (Instant::now() + SEARCH_TIME, self.worker.table.borrow().slots());
         let staying = Staying::new();
         let found = batch::next(&self.worker, BATCH_DESCRIPTORS_MAX, slots, end, &staying);
-        let SearchResult::Batch(Detachment { connections, batch }) = found else {
+        let SearchResult::Batch(Detachment { connections, batch, .. }) = found else {
             return Moved::default();
         };
         let copies = batch.sockets.iter().map(|socket| socket.try_clone().unwrap()).collect();

@@ -81,7 +81,7 @@ impl Client {
     /// Breaks off: one stream, or the connection.
     pub fn abort(&mut self, how: u8, requests: &mut [Request], events: &mut Events, rng: &mut Rng) {
         if let Self::Http2(two) = self
-            && how % 4 > 0
+            && !how.is_multiple_of(4)
         {
             if two.reset(requests, rng) {
                 events.note("a client resets a stream");

@@ -389,7 +389,7 @@ fn streams_rest_on_beside_one_that_goes_on() {
     let [quiet, called, said, unwatched] = [1, 2, 3, 4].map(|_| pair.request());
     pair.read();
     for id in [quiet, called, said] {
-        pair.streams.leave(id, RestingStream { socket: None, ..resting(&[id as u8]) });
+        pair.streams.leave(id, RestingStream { upstream: None, ..resting(&[id as u8]) });
     }
     pair.streams.leave(unwatched, resting(&[unwatched as u8]));
     pair.streams.recount();

@@ -287,7 +287,8 @@ fn a_byte_on_any_socket_wakes_the_connection() {
 #[test]
 fn a_part_of_a_record_is_charged_with_the_sockets() {
     for count in 1..8 {
-        let (worker, _program) = serving(&Rc::default());
+        let woken = Rc::default();
+        let (worker, _program) = serving(&woken);
         let (key, mut peers) = park_streams(&worker, 1, count);
         // The header of a record of 512 bytes, and a part of it.
         let record = [&[23, 3, 3, 2, 0][..], &[0; 200]].concat();
