@@ -379,7 +379,7 @@ fn an_exchange_at_rest_goes_on_by_either_side_at_its_deadline_and_to_end() {
             assert!(removed && program.resumed.borrow().is_empty(), "{nth}");
             assert_eq!(worker.process.descriptors.load(Relaxed), 2);
             let left = worker.table.borrow_mut().due_left(key);
-            assert!((seconds(293)..seconds(294)).contains(&left), "{nth}: {left:?}");
+            assert!((seconds(53)..seconds(54)).contains(&left), "{nth}: {left:?}");
             event(&worker, (key, &client, &upstream));
             tokio::task::yield_now().await;
         });

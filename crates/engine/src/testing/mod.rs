@@ -20,12 +20,13 @@ use crate::worker::{Process, Settings, Worker};
 /// Memory of its connections.
 const MEMORY_BYTES: usize = 64 << 20;
 
-/// Limits that no test reaches by accident.
+/// Limits that no test reaches by accident. Those of what rests are the configuration's defaults,
+/// which the tasks of its exchanges go by.
 pub const SETTINGS: Settings = Settings {
     idle_timeout: Duration::from_secs(300),
     state_idle_timeout: Duration::from_secs(300),
-    body_timeout: Duration::from_secs(300),
-    upstream_timeout: Duration::from_secs(300),
+    body_timeout: Duration::from_secs(60),
+    upstream_timeout: Duration::from_secs(60),
     shed_idle: false,
     drain_timeout: Duration::from_secs(1),
     connections_max: 1_000,

@@ -283,23 +283,6 @@ fn a_byte_on_any_socket_wakes_the_connection() {
     assert_eq!(heard.logged.get(), 1);
 }
 
-/// A client's source is charged for what is held together with the further sockets.
-#[test]
-fn a_part_of_a_record_is_charged_with_the_sockets() {
-    for count in 1..8 {
-        let woken = Rc::default();
-        let (worker, _program) = serving(&woken);
-        let (key, mut peers) = park_streams(&worker, 1, count);
-        // The header of a record of 512 bytes, and a part of it.
-        let record = [&[23, 3, 3, 2, 0][..], &[0; 200]].concat();
-        peers.client.as_mut().unwrap().write_all(&record).unwrap();
-        drive(&[&worker]);
-        assert!(worker.process.budget.used_by(Account::Relayed) > 0, "it is held");
-        abandon(&worker, key);
-        check_empty(&worker);
-    }
-}
-
 /// An event that was reported before its sockets were taken is for nobody.
 #[test]
 fn an_old_event_changes_nothing() {
