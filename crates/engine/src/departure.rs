@@ -45,7 +45,7 @@ pub enum Leaving {
     Batch {
         /// The worker.
         worker: usize,
-        /// What rests on each of the connections.
+        /// The streams that rest on each of the connections.
         connections: Vec<StreamCounts>,
         /// The connections.
         batch: LeavingBatch,

@@ -38,11 +38,11 @@ pub struct Conditions {
     pub ja4: SortedList<Box<str>>,
     /// Only hellos that offer TLS compression.
     pub tls_compression: bool,
-    /// What evidence says of the name and of the destination.
+    /// Matchers on evidence for the name and the destination.
     pub evidence: EvidenceMatchers,
 }
 
-/// How far one rule's matchers cover another's.
+/// The extent to which one rule's matchers cover another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cover {
     Whole,

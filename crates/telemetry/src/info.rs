@@ -295,12 +295,12 @@ pub struct ConnectionInfo {
     pub bytes_to_client: u64,
 }
 
-/// Its part of the bytes of shared values is known in these steps: those in which a source is
-/// charged (`source.rs` of the engine).
+/// A parked connection's part of the bytes of shared values is kept in these steps: those in which a
+/// source is charged (`source.rs` of the engine).
 pub const SHARED_STEP_BYTES: usize = 256;
-/// It is settled: a long one.
+/// A mark: the connection is settled, a long one.
 const SETTLED: u8 = 1;
-/// The server has chosen TLS compression.
+/// A mark: the server has chosen TLS compression.
 const COMPRESSION_CHOSEN: u8 = 2;
 
 /// The info of a parked connection: 64 bytes.

@@ -184,7 +184,7 @@ impl Frame {
         self.labelled(Look::Plain, "", &kinds.join("  "));
     }
 
-    /// What rests, and what it costs.
+    /// Requests and streams at rest, and their cost.
     fn resting(&mut self, figures: &Figures) {
         let resting = &figures.memory["resting"];
         let counts: Vec<(&str, f64)> = resting["streams"]
@@ -201,7 +201,7 @@ impl Frame {
         let kinds: Vec<String> =
             counts.iter().map(|(kind, of_it)| format!("{kind} {}", count(*of_it))).collect();
         let text = format!(
-            "{}  {} on {} connections, {} each",
+            "{}  {} on {} connections, {} a stream",
             kinds.join("  "),
             bytes(held),
             count(number(resting, "connections")),
@@ -357,7 +357,8 @@ mod tests {
         figures.memory["resting"] = serde_json::json!({"bytes": 2_048_000, "connections": 1_500,
             "streams": {"event_stream": 2_000, "websocket": 48_000}});
         let frame = draw(&figures, Size { columns: 100, rows: 24 }, SortOrder::Age, None);
-        let part = "event_stream 2,000  websocket 48,000  2.0 MiB on 1,500 connections, 41 B each";
+        let part =
+            "event_stream 2,000  websocket 48,000  2.0 MiB on 1,500 connections, 41 B a stream";
         assert!(frame.iter().any(|line| line.text.contains(part)), "{frame:?}");
     }
 

@@ -50,7 +50,7 @@ const _: () = assert!(FURTHER_MAX < BATCH_DESCRIPTORS_MAX);
 pub struct Detachment {
     /// The connections.
     pub connections: Vec<Detached>,
-    /// What rests on each of them.
+    /// The streams that rest on each of them.
     pub resting: Vec<StreamCounts>,
     /// Their form for the other process.
     pub batch: LeavingBatch,

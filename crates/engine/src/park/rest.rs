@@ -68,7 +68,7 @@ pub(crate) fn wait_for(
     if settled { idle_timeout } else { idle_timeout.min(SETTLE) }
 }
 
-/// How long a parked connection may move no byte on which nothing rests.
+/// Returns how long a parked connection on which nothing rests may move no byte.
 pub(crate) fn idle_timeout(settings: &Settings, flow: &Flow) -> Duration {
     match flow.is_between_requests() {
         true => settings.state_idle_timeout,

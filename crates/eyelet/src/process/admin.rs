@@ -118,7 +118,7 @@ impl AdminKeeper {
         self.answers.is_draining.store(true, Relaxed);
     }
 
-    /// What this process goes on with, in a line: its streams by kind, and its other connections
+    /// The line on connections that go on here: its streams by kind, and its other connections
     /// where `[admin]` may list them. It is empty if no connection is open.
     pub async fn staying(&self) -> String {
         let mut others = BTreeMap::new();
@@ -145,7 +145,7 @@ impl AdminKeeper {
         let kinds: Vec<_> = streams.into_iter().chain(others).collect();
         let colon = if kinds.is_empty() { "" } else { ": " };
         format!(
-            "process {pid} goes on with {open} connections until they end or rest{colon}{}\n",
+            "process {pid} goes on with {open} connections until they end or can move{colon}{}\n",
             kinds.join(", ")
         )
     }

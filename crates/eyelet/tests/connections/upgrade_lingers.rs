@@ -228,7 +228,7 @@ fn is_told(scene: &Scene, lingers: Pid) {
     scene.edge.wait_log(&told);
     let log = scene.edge.log();
     let line = log.lines().find(|line| line.contains(&told)).unwrap();
-    assert!(line.contains(" until they end or rest: ") && line.contains("1 upload"), "{line}");
+    assert!(line.contains(" until they end or can move: ") && line.contains("1 upload"), "{line}");
     assert!(admin(scene, "metrics").contains("\neyelet_lingering_processes 1\n"));
     let status: Value = serde_json::from_str(&admin(scene, "status")).unwrap();
     assert_eq!(*status["lingering"].as_array().unwrap(), [pid.get()], "{status}");

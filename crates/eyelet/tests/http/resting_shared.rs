@@ -299,7 +299,10 @@ fn a_stream_at_rest_goes_on_in_the_process_that_was_replaced() {
         let (_, pid) = said.text.split_once(": process ").unwrap();
         let pid = Pid::from_raw(pid.split(' ').next().unwrap().parse().unwrap()).unwrap();
         newer = Some(Newer(pid));
-        scene.web.edge.wait_log("goes on with 1 connections until they end or rest: 1 by HTTP/2");
+        scene
+            .web
+            .edge
+            .wait_log("goes on with 1 connections until they end or can move: 1 response");
         for text in ["one", "two"] {
             app.act(EVENTS, Act::Say(text));
             heard(&mut events, text).await;
@@ -438,7 +441,7 @@ fn grpc_streams_rest_and_lose_nothing() {
     assert_eq!(complete, 8, "{lines:#?}");
 }
 
-/// An upstream that dies at rest ends all streams, and a client that goes at rest is forgotten.
+/// An upstream that dies ends all streams that rest on it.
 #[test]
 fn grpc_streams_at_rest_hear_of_an_upstream_that_dies() {
     let Some(mut grpc) = Grpc::new(4) else { return };

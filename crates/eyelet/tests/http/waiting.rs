@@ -190,7 +190,7 @@ fn a_long_poll_at_rest_wakes_only_to_end() {
     });
     assert!(wakes <= 1, "{wakes} wakes");
     assert_eq!(hear(&mut asked.client, "GET").status, 504);
-    asked.goes_on();
+    asked.goes_on_anew();
 }
 
 #[test]

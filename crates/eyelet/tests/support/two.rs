@@ -149,7 +149,7 @@ pub fn app(
     Upstream::serve(move |stream| speak(stream, streams_max, acceptor.as_ref(), &*answer))
 }
 
-/// What such an application does with a connection.
+/// Serves a connection as such an application does.
 pub fn speak(
     stream: std::net::TcpStream,
     streams_max: u32,

@@ -132,6 +132,13 @@ fn is_of_dial(reason: &Reason) -> bool {
     !matches!(reason, Reason::Shed(_) | Reason::RuleGone | Reason::Loop(_))
 }
 
+/// True if the head of a request, with the fields that are added, may be too long to be kept.
+fn is_long(request: &UpstreamRequest<'_>) -> bool {
+    let fields =
+        request.parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len());
+    fields.sum::<usize>() + request.parts.uri.path().len() > REPEAT_BYTES_MAX / 2
+}
+
 impl<'a> Exchange<'a, '_> {
     /// Finds a connection, sends the request and waits for the response's head. Tries another
     /// connection if the upstream certainly has not processed the request. Also does so if a second
@@ -162,7 +169,11 @@ impl<'a> Exchange<'a, '_> {
             };
             self.stream.was_asked();
             let mut asked = self.send(found, &request, &mut tries)?;
-            let wait = HeadWait { method, may_rest: terms.may_rest(), since: None };
+            // One that is too long to be kept would not be asked elsewhere where a connection that
+            // others share dies.
+            let is_shared = matches!(asked.found.upstream, Upstream::Http2(_));
+            let may_rest = terms.may_rest() && !(is_shared && request.again && is_long(&request));
+            let wait = HeadWait { method, may_rest, since: None };
             let why = match self.wait_for_head(&mut asked, wait).await {
                 Ok(HeadEvent::Response(response)) => {
                     self.note_answered(&mut asked, &response);

@@ -15,7 +15,7 @@ impl Events {
         *self.0.entry(event.to_owned()).or_default() += count;
     }
 
-    /// How often an event happened.
+    /// The number of times that an event happened.
     pub fn count(&self, event: &str) -> usize {
         self.0.get(event).copied().unwrap_or(0)
     }

@@ -25,7 +25,7 @@ pub struct Http2Client {
     frames: Vec<u8>,
     /// Streams that have not ended, and their requests.
     streams: BTreeMap<u32, usize>,
-    /// What is heard on those that are WebSockets.
+    /// Readers of those that are WebSockets.
     readers: BTreeMap<u32, Reader>,
     /// Bytes of bodies that are not released.
     held: Vec<(u32, u32)>,

@@ -1,4 +1,4 @@
-//! What both ends of a WebSocket say (RFC 6455): a handshake, and binary frames.
+//! The bytes of both ends of a WebSocket (RFC 6455): a handshake, and binary frames.
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine;

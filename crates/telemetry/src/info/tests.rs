@@ -97,7 +97,7 @@ fn a_further_origin_adds_few_bytes() {
     assert_eq!(parked[0].decided(&shared).map(Heap::heap_bytes), Some(0));
 }
 
-/// What many share costs each of them nothing, but one that has it alone pays for it.
+/// A value that many share costs each of them nothing, but one that has it alone pays for it.
 #[test]
 fn shared_values_are_paid_for_by_those_that_have_them() {
     let mut shared = SharedInfo::new(&Arc::new(Budget::new(64 << 20, 0)));
