@@ -125,7 +125,7 @@ impl<T> Deref for SortedList<T> {
 }
 
 impl<T: Ord> SortedList<T> {
-    /// Whether everything that `narrow` takes is taken here.
+    /// True if everything that `narrow` takes is taken here.
     pub(crate) fn covers(&self, narrow: &Self) -> bool {
         let lists = |item| self.binary_search(item).is_ok();
         self.is_empty() || (!narrow.is_empty() && narrow.iter().all(lists))

@@ -60,7 +60,7 @@ pub enum KeptConnection {
 }
 
 impl KeptConnection {
-    /// What TLS has agreed on.
+    /// The terms that TLS has agreed on.
     pub fn tls_info(&self) -> Option<&Arc<UpstreamTlsInfo>> {
         match self {
             Self::Own(tls) => tls.as_ref()?.info.as_ref(),

@@ -16,7 +16,7 @@ pub struct Active<'a> {
     pub worker: &'a Rc<Worker>,
     /// Its handle in the event loop.
     pub handle: &'a Handle,
-    /// What is known of it.
+    /// Facts known of it.
     pub info: &'a mut ConnectionInfo,
 }
 
@@ -36,13 +36,13 @@ impl<'a> Active<'a> {
         self.handle.note_state(state, self.info);
     }
 
-    /// Whether the client came without TLS. Asked where it is needed: kept over the waits of a
+    /// True if the client came without TLS. Asked where it is needed: kept over the waits of a
     /// connection it would make each task larger.
     pub fn is_plain(&self) -> bool {
         self.listener().kind == ListenerKind::Plain
     }
 
-    /// Whether an alert means something to the client: it speaks TLS, and waits for nothing else.
+    /// True if an alert means something to the client: it speaks TLS, and waits for nothing else.
     pub fn takes_alert(&self) -> bool {
         !self.info.owes_answer && !self.is_plain()
     }

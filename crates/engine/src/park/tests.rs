@@ -82,7 +82,7 @@ pub(crate) fn terminated(worker: &Rc<Worker>) -> Key {
     parked(worker, Relay::Terminate(Terminated { session, flow })).0
 }
 
-/// The same with an exchange that rests.
+/// A parked connection with an exchange that rests.
 pub(crate) fn with_exchange(worker: &Rc<Worker>) -> (Key, OwnedFd) {
     let suite = Suite::Aes128Gcm;
     let session = Session::tls13(End13::Server, suite, &[1; 32], &[2; 32], 0, 0).unwrap();

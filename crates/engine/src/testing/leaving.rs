@@ -15,7 +15,7 @@ use crate::worker::Worker;
 /// Longer than any search.
 const SEARCH_TIME: Duration = Duration::from_secs(600);
 
-/// What became of a batch.
+/// The end of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Moved {
     pub connections: usize,
@@ -40,7 +40,7 @@ impl Stepper {
         self.worker.moving.is_awaited.set(false);
     }
 
-    /// What has not moved begins nothing new.
+    /// Has connections that have not moved begin nothing new.
     pub fn retire(&self) {
         retired::begin(&self.worker);
     }

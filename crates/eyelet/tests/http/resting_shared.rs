@@ -41,7 +41,7 @@ enum Act {
 struct App {
     acts: broadcast::Sender<(&'static str, Act)>,
     begun: Arc<AtomicUsize>,
-    /// What clients have reset.
+    /// Reasons of the clients' resets.
     resets: Arc<Mutex<Vec<h2::Reason>>>,
 }
 

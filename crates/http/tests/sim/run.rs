@@ -116,7 +116,7 @@ impl<'a> Simulation<'a> {
         std::mem::take(&mut self.report)
     }
 
-    /// What the weather does not allow, and what nobody can do now, does not happen.
+    /// Does nothing that the weather does not allow, or that nobody can do now.
     async fn take(&mut self, step: Step) {
         match step {
             Step::Open { http2, host } if self.clients.len() < self.weather.connections => {

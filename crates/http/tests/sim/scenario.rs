@@ -81,7 +81,7 @@ pub enum UpgradeAct {
     Begin,
     /// It serves for good.
     Settle,
-    /// What has not moved begins nothing new.
+    /// Has connections that have not moved begin nothing new.
     Retire,
 }
 

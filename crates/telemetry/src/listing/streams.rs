@@ -30,7 +30,7 @@ named! {
 pub const STREAM_KINDS: usize = StreamKind::ALL.len();
 
 impl StreamKind {
-    /// What so many of them are called in a log.
+    /// The noun for so many of them in a log.
     fn noun(self, count: u32) -> &'static str {
         let (one, several) = match self {
             Self::Events => ("event stream", "event streams"),

@@ -41,7 +41,7 @@ fn park_shared(worker: &Rc<Worker>, http2: bool) -> SharedAtRest {
     SharedAtRest { key: handle.key(), waker, is_dropped, _client: client }
 }
 
-/// What comes for one of its streams wakes it, and the program takes them all.
+/// Anything that comes for one of its streams wakes it, and the program takes them all.
 #[test]
 fn a_call_wakes_the_connection() {
     let heard = Rc::new(Heard::default());
