@@ -4,8 +4,8 @@
 mod resting;
 
 pub use resting::{
-    end_resting, has_switched, has_tls, is_exchange, last_bytes, last_for_upstream, rest_wait,
-    resting_kind,
+    end_resting, has_switched, has_tls, is_exchange, is_shared, last_bytes, last_for_upstream,
+    rest_wait, resting_kind,
 };
 
 use std::future::poll_fn;

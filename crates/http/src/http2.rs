@@ -47,8 +47,8 @@ use tasks::{StreamJob, StreamWork};
 use zeroize::Zeroizing;
 
 pub use parked::{
-    answer_parked, close_upstreams, end_resting, has_streams, has_tls, last_bytes, pack_state,
-    rest_wait, resting_streams,
+    answer_parked, close_upstreams, end_resting, has_shared, has_streams, has_tls, last_bytes,
+    pack_state, rest_wait, resting_streams,
 };
 pub use tasks::end_unused_tasks;
 
@@ -132,7 +132,7 @@ fn import(
 fn fail(mut client: ClientStream, served: ServedConnection) {
     tracing::error!("internal error: a parked HTTP/2 connection cannot be read");
     let unsent = client.unsent();
-    drop(client.handle.take_sockets());
+    drop((client.handle.take_sockets(), client.handle.take_streams()));
     park::close_with(&client.handle, &unsent);
     let worker = served.worker.clone();
     let reason = Reason::Internal("a parked HTTP/2 connection");

@@ -21,7 +21,9 @@ use std::time::Duration;
 use eyelet_engine::relay::terminate::Terminated;
 use eyelet_engine::relay::{Flow, KeptExchanges};
 use eyelet_engine::worker::{Handle, Settings};
-use eyelet_memory::budget::{Budget, Counted, HTTP2_BYTES, UPSTREAM_BYTES, UPSTREAM_TLS_BYTES};
+use eyelet_memory::budget::{
+    Budget, Counted, HTTP2_BYTES, UPSTREAM_BYTES, UPSTREAM_STREAM_BYTES, UPSTREAM_TLS_BYTES,
+};
 use eyelet_telemetry::info::ConnectionInfo;
 use eyelet_telemetry::listing::streams::StreamCounts;
 use eyelet_telemetry::reason::Reason;
@@ -71,11 +73,12 @@ pub fn close_upstreams(resting: KeptExchanges<'_>, send: &mut dyn FnMut(usize, &
 
 /// Bytes that an upstream of what rests on a parked connection takes at most once it goes on.
 pub fn upstream_bytes(resting: KeptExchanges<'_>) -> usize {
-    let has_tls = match resting {
-        KeptExchanges::Exchange(form) => http1::has_tls(form),
-        KeptExchanges::Streams(state) => http2::has_tls(state),
+    let (has_tls, has_shared) = match resting {
+        KeptExchanges::Exchange(form) => (http1::has_tls(form), http1::is_shared(form)),
+        KeptExchanges::Streams(state) => (http2::has_tls(state), http2::has_shared(state)),
     };
-    if has_tls { UPSTREAM_TLS_BYTES } else { UPSTREAM_BYTES }
+    let own = if has_tls { UPSTREAM_TLS_BYTES } else { UPSTREAM_BYTES };
+    if has_shared { own.max(UPSTREAM_STREAM_BYTES) } else { own }
 }
 
 /// Writes the access lines of what rests on a connection that has ended while it was parked.

@@ -295,8 +295,8 @@ pub struct ConnectionInfo {
     pub bytes_to_client: u64,
 }
 
-/// A parked connection's part of the bytes of shared values is kept in these steps: those in which a
-/// source is charged (`source.rs` of the engine).
+/// A parked connection's part of the bytes of shared values is kept in these steps: those in which
+/// a source is charged (`source.rs` of the engine).
 pub const SHARED_STEP_BYTES: usize = 256;
 /// A mark: the connection is settled, a long one.
 const SETTLED: u8 = 1;

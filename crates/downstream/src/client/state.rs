@@ -220,6 +220,21 @@ impl StreamState {
             && !self.waits_for_room
     }
 
+    /// True if it does not rest, and would not: its task has not said that nothing moves, or
+    /// something has happened since.
+    pub fn is_moving(&self, sealed: u64) -> bool {
+        match self.rest {
+            StreamRest::No => true,
+            StreamRest::Quiet | StreamRest::Asked => !self.may_rest(sealed),
+            StreamRest::Rests { .. } => false,
+        }
+    }
+
+    /// True if something has happened to it since it rests.
+    pub fn is_called(&self) -> bool {
+        matches!(self.rest, StreamRest::Rests { is_called: true, .. })
+    }
+
     /// Notes what its task has left: there is none any more, until it is due.
     pub fn rests(&mut self, stream: RestingStream) {
         (self.due_ms, self.is_late) = (now_ms().saturating_add(stream.left_ms()), false);

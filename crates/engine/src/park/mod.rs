@@ -142,12 +142,13 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
             drop(counted);
             let progress = if is_called && progress.goes_on() { Progress::Dial } else { progress };
             if let Some(since) = relay.flow().note_holding(now)
-                && upstream.is_some()
+                && (upstream.is_some() || relay.flow().exchange().is_some())
                 && relay.flow().begins_to_hold()
             {
                 worker.queue_holder(key, since);
             }
-            if upstream.is_none() && progress != Progress::Dial {
+            let is_served = upstream.is_some() || relay.flow().exchange().is_some();
+            if !is_served && progress != Progress::Dial {
                 note_waiting(worker, key, position, relay);
             }
             // An exchange that rests has not read them here.

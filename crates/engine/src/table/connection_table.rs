@@ -17,7 +17,7 @@ use crate::table::shared_socket::SharedSocket;
 use crate::table::shared_streams::{KeptStreams, SHARED_BYTES, SharedStreams};
 use crate::table::slot::{Slot, SlotState};
 use crate::table::timer_wheel::{FIRST_TICK, TICK_MS, TimerWheel};
-use eyelet_memory::budget::{Account, Budget, Counted};
+use eyelet_memory::budget::{Account, Budget, Counted, UPSTREAM_RESTING_BYTES};
 use eyelet_memory::slab::{Key, Slab};
 
 /// The table.
@@ -104,9 +104,13 @@ impl ConnectionTable {
         self.streams.count(key.index)
     }
 
-    /// Bytes that a connection's further sockets and shared streams take in the table.
+    /// Bytes that a connection's further sockets and shared streams take, in the table and beside
+    /// it: the streams count themselves in the budget.
     pub(crate) fn stream_bytes(&self, key: Key) -> usize {
-        let shared = if self.shared_count(key) == 0 { 0 } else { SHARED_BYTES };
+        let shared = match self.shared_count(key) {
+            0 => 0,
+            count => SHARED_BYTES + count * UPSTREAM_RESTING_BYTES,
+        };
         further_bytes(self.further_count(key)) + shared
     }
 

@@ -112,6 +112,12 @@ pub fn has_tls(form: &[u8]) -> bool {
     RestingClient::unpack(form).is_some_and(|(_, exchange)| resting::has_tls(exchange))
 }
 
+/// True if an exchange is on a stream of an upstream connection that others share.
+pub fn is_shared(form: &[u8]) -> bool {
+    let exchange = RestingClient::unpack(form);
+    exchange.is_some_and(|(_, exchange)| RestingExchange::is_shared(exchange))
+}
+
 /// Returns how long nothing of an exchange may move. `None`: it is none.
 pub fn rest_wait(form: &[u8], settings: &Settings) -> Option<Duration> {
     let (_, exchange) = RestingClient::unpack(form)?;

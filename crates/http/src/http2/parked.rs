@@ -140,6 +140,11 @@ pub fn resting_streams(state: &PackedBytes) -> StreamCounts {
     counts
 }
 
+/// True if a stream that rests is on an upstream connection that others share.
+pub fn has_shared(state: &PackedBytes) -> bool {
+    each_form(forms_of(state)).any(|form| RestingExchange::is_shared(form.exchange))
+}
+
 /// The forms of the streams of a parked connection, which stand behind all that is shared.
 fn forms_of(state: &PackedBytes) -> &[u8] {
     let behind = state.last().split_last_chunk::<LENGTH_BYTES>();

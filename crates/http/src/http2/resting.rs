@@ -20,7 +20,7 @@ use eyelet_telemetry::upstream::CountedAt;
 
 use super::parked::{end_forms, pack, write_forms};
 use super::tasks::{self, StreamJob, StreamWork};
-use super::{Last, ServedStreams};
+use super::{Last, PARKED_MS_MIN, ServedStreams};
 use crate::exchange::rest::ResumedExchange;
 use crate::exchange::resting::{KeptUpstream, give_shared};
 use eyelet_upstream::RestingUpstream;
@@ -48,6 +48,7 @@ impl ServedStreams {
             && self.has_one_rule()
             && !self.client.handle.is_to_end()
             && self.client.is_at_rest()
+            && self.streams.due_ms() > self.now_ms + PARKED_MS_MIN
             && self.streams.is_at_rest();
         let (handle, places) = (&self.client.handle, &self.places);
         let keep = |id, socket| match places.binary_search(&id) {
@@ -55,10 +56,13 @@ impl ServedStreams {
             Err(_) => Err(socket),
         };
         let (engine, source) = (&self.served.worker.engine, self.served.info.client.ip());
+        let is_ending = self.going_away.is_some() || self.earlier.is_removed();
         for id in self.streams.settle(may, keep) {
-            if !engine.make_room_to_wake(handle.key(), source, STREAM_BYTES) {
+            let may_wait = !is_ending && self.streams.may_wait(id);
+            if may_wait && !engine.make_room_to_wake(handle.key(), source, STREAM_BYTES) {
                 // Its bytes stay unread meanwhile, as those of a parked connection do.
-                return engine.wants_memory(task);
+                engine.wants_memory(task);
+                continue;
             }
             if let Some(stream) = self.streams.take_rested(id) {
                 self.go_on(id, stream);

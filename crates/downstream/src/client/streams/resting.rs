@@ -74,8 +74,8 @@ impl Streams {
     /// True if all streams say that nothing moves, and there are some.
     pub fn all_quiet(&self) -> bool {
         let state = self.state.borrow();
-        let is_moving = |stream: &StreamState| matches!(stream.rest, StreamRest::No);
-        !state.mux.streams.is_empty() && !state.mux.streams.iter().any(is_moving)
+        let sealed = state.sent();
+        !state.mux.streams.is_empty() && !state.mux.streams.iter().any(|it| it.is_moving(sealed))
     }
 
     /// Notes that the upstream of a stream that rests has something to be read.
@@ -101,11 +101,9 @@ impl Streams {
         may: bool,
         mut keep: impl FnMut(u32, OwnedFd) -> Result<(), OwnedFd>,
     ) -> Vec<u32> {
-        let streams = &mut self.state.borrow_mut().mux.streams;
-        let is_moving = |stream: &StreamState| {
-            matches!(stream.rest, StreamRest::No | StreamRest::Rests { is_called: true, .. })
-        };
-        if may && !streams.iter().any(is_moving) {
+        let state = &mut *self.state.borrow_mut();
+        let (sealed, streams) = (state.sent(), &mut state.mux.streams);
+        if may && !streams.iter().any(|stream| stream.is_moving(sealed) || stream.is_called()) {
             for stream in streams.iter_mut() {
                 if matches!(stream.rest, StreamRest::Quiet) {
                     stream.rest = StreamRest::Asked;
@@ -119,6 +117,18 @@ impl Streams {
             stream.must_go_on(&mut keep).then_some(id)
         });
         going.collect()
+    }
+
+    /// True if a stream that rests and has to go on may wait until there is memory: nothing ends
+    /// it, and its upstream's socket is at its place, where its bytes stay unread.
+    pub fn may_wait(&self, id: u32) -> bool {
+        let state = &mut *self.state.borrow_mut();
+        state.mux.find(id).is_some_and(|stream| match &stream.rest {
+            StreamRest::Rests { stream: resting, .. } => {
+                resting.upstream.is_none() && stream.left.is_none() && !stream.is_late
+            }
+            StreamRest::No | StreamRest::Quiet | StreamRest::Asked => false,
+        })
     }
 
     /// Takes a stream that rests, for a task that goes on with it.
