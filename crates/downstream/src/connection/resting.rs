@@ -153,7 +153,7 @@ pub enum RestTimeout {
 }
 
 impl RestTimeout {
-    /// That of an exchange in its form, of which nothing is copied. `None`: it is none.
+    /// Reads the timeout from the form of an exchange, without a copy. `None`: it is no such form.
     pub fn of(form: &[u8]) -> Option<Self> {
         let (form, _): (ExchangeV1<'_>, _) = postcard::take_from_bytes(form.get(1..)?).ok()?;
         Some(match form.state {

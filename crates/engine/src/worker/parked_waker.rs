@@ -1,4 +1,4 @@
-//! Wakes a parked connection for what comes for a stream of it that no socket of its own is for.
+//! Wakes a parked connection when something comes for one of its streams that has no own socket.
 
 use std::rc::{Rc, Weak};
 
@@ -26,7 +26,7 @@ impl ParkedWaker {
 }
 
 impl Handle {
-    /// Returns what wakes the connection once it is parked.
+    /// Returns a waker for the connection. It acts once the connection is parked.
     pub fn parked_waker(&self) -> ParkedWaker {
         ParkedWaker { worker: Rc::downgrade(&self.worker), key: self.key }
     }

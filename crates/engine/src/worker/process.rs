@@ -18,7 +18,7 @@ pub struct Settings {
     pub state_idle_timeout: Duration,
     /// The time that a body may: [`crate::worker::Program::rest_wait`].
     pub body_timeout: Duration,
-    /// The time that a request may that waits for its response, likewise.
+    /// The time that a request may wait for its response: [`crate::worker::Program::rest_wait`].
     pub upstream_timeout: Duration,
     /// True if idle connections are ended for new ones when memory is short.
     pub shed_idle: bool,

@@ -18,8 +18,8 @@ pub(crate) struct RunQueue {
     pub shed: RefCell<Vec<Key>>,
     /// In the next iteration: those that used up their share of this one, and those that must end.
     pub next_iteration: RefCell<Vec<Key>>,
-    /// In the next iteration: parked connections for a stream of which something has come. Each
-    /// such stream says so once.
+    /// In the next iteration: parked connections that wake because something has come for a shared
+    /// stream. Each stream adds its connection once.
     pub called: RefCell<Vec<Key>>,
     /// At the next tick: parked connections that may have more to move but found memory short.
     pub next_tick: RefCell<Vec<Key>>,

@@ -53,7 +53,7 @@ const MUCH_WEIGHT_MIN: u64 = 32;
 /// A connection weighs 1, plus 1 for each of these bytes that it holds: about the size of a slot.
 const WEIGHT_BYTES: usize = 256;
 
-/// A connection's part of the shared info weighs the same whatever else it holds.
+/// A connection's part of the shared info has the same weight for all sums of its other bytes.
 const _: () = assert!(SHARED_STEP_BYTES.is_multiple_of(WEIGHT_BYTES));
 
 /// Memory that parked connections hold, by source: a count-min sketch of fixed size. Nothing is

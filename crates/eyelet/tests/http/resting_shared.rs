@@ -71,8 +71,7 @@ impl App {
         beside(move || until("the resets", are_reset)).await
     }
 
-    /// Answers as the path says: events begin at once, `/up` sends back what it gets, and all else
-    /// waits.
+    /// Answers by the path: events begin at once, `/up` sends its request back, and others wait.
     async fn answer(self, (request, mut respond): Asked) {
         let (path, mut acts) = (request.uri().path().to_owned(), self.acts.subscribe());
         self.begun.fetch_add(1, Ordering::SeqCst);

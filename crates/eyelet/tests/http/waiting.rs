@@ -54,7 +54,7 @@ impl Asked {
         self.is_served();
     }
 
-    /// Likewise, by another connection of the upstream.
+    /// Its connection serves a next request, by another connection to the upstream.
     fn goes_on_anew(&mut self) {
         self.client.write_all(b"GET /next HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
         self.app = self.web.app.take();

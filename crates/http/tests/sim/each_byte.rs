@@ -1,4 +1,4 @@
-//! Scenarios of one exchange, of which each side says a byte between two upgrades.
+//! Scenarios of one exchange: between two upgrades, each side sends one byte.
 
 use super::plan::{Answer, Body, Fault, Plan, Weather, When};
 use super::scenario::{Scenario, Step, UpgradeAct, UpstreamAct};

@@ -112,8 +112,8 @@ fn head() -> response::Parts {
     Response::new(()).into_parts().0
 }
 
-/// A client that reads nothing has one bound of output held, whatever waits: what it asks for stays
-/// unread behind data, too.
+/// For a client that reads nothing, data and other frames have one bound of output together. Its
+/// next frames stay unread then.
 #[test]
 fn nothing_is_read_while_the_output_is_full() {
     let mut pair = Pair::new();

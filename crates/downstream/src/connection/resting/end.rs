@@ -65,7 +65,7 @@ mod tests {
     use super::*;
     use crate::connection::resting::RestingFacts;
 
-    /// The form of a WebSocket of which so many bytes of each side's frames have passed.
+    /// The form of a WebSocket. `begun` are the first bytes of each side's frames.
     fn form(begun: [&[u8]; 2], tls: Option<RestingTls>) -> Vec<u8> {
         let frames = begun.map(|bytes| {
             let mut reader = FrameReader::default();

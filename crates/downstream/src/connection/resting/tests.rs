@@ -85,7 +85,7 @@ fn the_stored_form_is_read_for_ever() {
     assert_eq!(RestingExchange::unpack(STORED_POLL), Some(poll()));
 }
 
-/// Who counts what rests reads no more than that.
+/// The counters of exchanges at rest read the kind alone.
 #[test]
 fn a_form_says_its_kind() {
     let kind = |state: RestingState| {
