@@ -325,6 +325,11 @@ impl H2Connection {
         }
     }
 
+    /// Says if GOAWAY has named the last stream of the peer.
+    pub fn has_said_last(&self) -> bool {
+        matches!(self.leaving, Leaving::Said { .. })
+    }
+
     /// Says at once which stream was the last, and reads nothing more.
     pub fn close(&mut self, code: ErrorCode, out: &mut Vec<u8>) {
         if !self.is_closed() {

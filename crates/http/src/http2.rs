@@ -193,11 +193,14 @@ impl ServedStreams {
         served.worker.engine.enters(client.handle.key(), Phase::HalfOpen);
         let served = Rc::new(served);
         let (http, now_ms) = (&served.worker.shared.config.http, now_ms());
+        // It was parked after its GOAWAY, and ends with its last stream.
+        let said_last = || served.why_last().unwrap_or(Reason::Drained(None));
+        let going_away = streams.is_shut_down().then(said_last);
         Self {
             // One that was parked is not half-open.
             has_served: streams.is_greeted(),
             streams: Rc::new(streams),
-            going_away: None,
+            going_away,
             client_code: ErrorCode::NO_ERROR,
             has_client_ended: false,
             was_busy: false,
@@ -517,10 +520,10 @@ impl ServedStreams {
 
     /// True if it can be parked.
     fn may_rest(&self) -> bool {
-        self.going_away.is_none()
-            && self.client.is_at_rest()
+        let may_begin = self.going_away.is_none();
+        self.client.is_at_rest()
             && self.streams.can_park()
-            && (!self.is_busy() || self.has_one_rule())
+            && if self.is_busy() { self.has_one_rule() } else { may_begin }
             // Whoever has ended it would not be heard any more.
             && !self.client.handle.is_to_end()
             && self.streams.due_ms() > self.now_ms + PARKED_MS_MIN

@@ -174,6 +174,11 @@ impl Streams {
         self.state.borrow().mux.h2.peer_settings().is_some()
     }
 
+    /// True if the client was told by GOAWAY which stream is the last.
+    pub fn is_shut_down(&self) -> bool {
+        self.state.borrow().mux.h2.has_said_last()
+    }
+
     /// True if the connection has ended in order, and all is written.
     pub fn is_done(&self) -> bool {
         let state = self.state.borrow();

@@ -72,7 +72,6 @@ impl Iterations {
                 None => {}
                 Some(HandoverEvent::Order(Order::Settled)) => {
                     sockets = None;
-                    worker.moving.is_awaited.set(false);
                     // An order to reload that came before was not obeyed.
                     worker.reload(&mut self.accepting, Instant::now());
                 }

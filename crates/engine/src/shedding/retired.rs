@@ -22,6 +22,7 @@ const REST: Duration = Duration::from_secs(5);
 /// Has HTTP/2 clients begin no more streams here.
 pub fn begin(worker: &Rc<Worker>) {
     worker.ending.is_retired.set(true);
+    worker.moving.is_awaited.set(false);
     // They send GOAWAY when they are resumed.
     batch::wake_active(worker);
 }

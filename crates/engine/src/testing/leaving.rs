@@ -35,7 +35,7 @@ impl Stepper {
         batch::wake_active(&self.worker);
     }
 
-    /// The other process serves for good, and waits for nothing any more.
+    /// What is active rests as at other times.
     pub fn settle(&self) {
         self.worker.moving.is_awaited.set(false);
     }

@@ -302,8 +302,8 @@ impl Worker {
         self.moving.is_leaving.get()
     }
 
-    /// Says if connections rest as soon as they can, because another process waits for them. It
-    /// waits for none any more once it serves for good.
+    /// Says if connections rest as soon as they can, to leave for another process. Once this worker
+    /// has retired, they rest as at other times.
     pub fn rests_at_once(&self) -> bool {
         self.is_leaving() && self.moving.is_awaited.get()
     }

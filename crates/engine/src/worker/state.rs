@@ -40,7 +40,7 @@ pub(crate) struct SheddingState {
 pub(crate) struct MovingState {
     /// True if its connections leave for another process.
     pub is_leaving: Cell<bool>,
-    /// True if the other process waits for them: connections rest as soon as they can.
+    /// True until the worker retires: connections rest as soon as they can, to leave.
     pub is_awaited: Cell<bool>,
     /// The other process reads messages of versions below this one. `None`: of all.
     pub reads_below: Cell<Option<u16>>,

@@ -16,11 +16,11 @@ use crate::support::{Upstream, noise, until};
 
 const BODY_BYTES: usize = 200_000;
 
-/// An application whose response to `/slow` stops in the middle until something is sent. Others
-/// are answered at once.
-fn app() -> (Upstream, Sender<()>) {
-    let (go_on, wait) = channel();
-    let wait = Mutex::new(wait);
+/// An application whose responses to `/slow` and `/late` stop in the middle until something is
+/// sent, for each of them. Others are answered at once.
+fn app_of_two() -> (Upstream, [Sender<()>; 2]) {
+    let ((go_on, wait), (late_goes_on, late)) = (channel(), channel());
+    let (wait, late) = (Mutex::new(wait), Mutex::new(late));
     let app = Upstream::serve(move |mut stream| {
         while stream.peek(&mut [0]).is_ok_and(|length| length > 0) {
             let body = noise(BODY_BYTES, 1);
@@ -30,6 +30,8 @@ fn app() -> (Upstream, Sender<()>) {
             let mut sent = stream.write_all(said.as_bytes()).and_then(|()| stream.write_all(first));
             if asked.starts_with("GET /slow") {
                 let _ = wait.lock().unwrap().recv();
+            } else if asked.starts_with("GET /late") {
+                let _ = late.lock().unwrap().recv();
             }
             sent = sent.and_then(|()| stream.write_all(second));
             if sent.is_err() {
@@ -37,6 +39,11 @@ fn app() -> (Upstream, Sender<()>) {
             }
         }
     });
+    (app, [go_on, late_goes_on])
+}
+
+fn app() -> (Upstream, Sender<()>) {
+    let (app, [go_on, _]) = app_of_two();
     (app, go_on)
 }
 
@@ -56,6 +63,11 @@ async fn begin(client: &mut Two) -> (h2::RecvStream, Vec<u8>, h2::SendStream<Byt
     let mut request = two::get("/slow");
     request.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
     let (response, upload) = client.send.send_request(request, false).unwrap();
+    let (body, got) = first_half(response).await;
+    (body, got, upload)
+}
+
+async fn first_half(response: h2::client::ResponseFuture) -> (h2::RecvStream, Vec<u8>) {
     let response = response.await.unwrap();
     assert_eq!(response.status(), 200);
     let (mut body, mut got) = (response.into_body(), Vec::new());
@@ -64,7 +76,7 @@ async fn begin(client: &mut Two) -> (h2::RecvStream, Vec<u8>, h2::SendStream<Byt
         body.flow_control().release_capacity(piece.len()).unwrap();
         got.extend_from_slice(&piece);
     }
-    (body, got, upload)
+    (body, got)
 }
 
 /// The stream ends in the old process, which also serves the next one of this connection until
@@ -121,6 +133,40 @@ fn a_stream_that_lasts_goes_on_behind_a_goaway() {
         assert!(got == noise(BODY_BYTES, 1), "{} bytes", got.len());
         drop(upload);
         assert!(scene.edge.wait_exit_alone().success());
+    });
+}
+
+/// A stream that rests after the GOAWAY moves with its connection, which ends with that stream.
+#[test]
+fn a_stream_that_rests_behind_a_goaway_moves() {
+    let (app, [go_on, late_goes_on]) = app_of_two();
+    let mut scene = Scene::to(app, "workers = 1\n[limits]\ndrain_timeout = \"1s\"\n");
+    decode_requests(&scene);
+    two::run(async {
+        let mut client = Two::connect(&scene.pki, scene.address()).await;
+        let (mut body, _, upload) = begin(&mut client).await;
+        client.send = client.send.clone().ready().await.unwrap();
+        let (late, _) = client.send.send_request(two::get("/late"), true).unwrap();
+        let (mut late, mut got) = first_half(late).await;
+        assert_eq!(scene.upgrade(), 0, "a stream of it cannot move");
+        let refused = loop {
+            match client.get("/beside").await {
+                Ok(answer) => assert!(answer.1 == noise(BODY_BYTES, 1)),
+                Err(refused) => break refused,
+            }
+        };
+        assert!(refused.is_go_away() && refused.is_remote(), "{refused}");
+        go_on.send(()).unwrap();
+        two::read(&mut body).await.unwrap();
+        drop((body, upload));
+        assert!(scene.edge.wait_exit_alone().success(), "the other stream moves");
+        scene.upgrade_whole();
+        late_goes_on.send(()).unwrap();
+        got.extend_from_slice(&two::read(&mut late).await.unwrap());
+        assert!(got == noise(BODY_BYTES, 1), "{} bytes", got.len());
+        drop(late);
+        // The connection ends by itself: it takes no other stream.
+        assert!(client.driven.await.unwrap().is_ok());
     });
 }
 

@@ -29,8 +29,9 @@ use zeroize::Zeroizing;
 impl ServedStreams {
     /// Has the streams rest where all of them may, or go on where one does.
     pub(super) fn settle(&mut self, task: &Context<'_>) {
+        let is_ending = self.served.worker.engine.is_draining() || self.earlier.is_removed();
         if !self.places.is_empty() {
-            if self.going_away.is_some() || self.earlier.is_removed() {
+            if is_ending {
                 // Their tasks look for themselves whether they end.
                 self.streams.call_all();
             }
@@ -43,8 +44,8 @@ impl ServedStreams {
             // A stream may rest at once then.
             self.streams.wake_all();
         }
+        // After GOAWAY its streams rest, too: they may go on for hours.
         let may = self.streams.all_quiet()
-            && self.going_away.is_none()
             && self.has_one_rule()
             && !self.client.handle.is_to_end()
             && self.client.is_at_rest()
@@ -56,7 +57,6 @@ impl ServedStreams {
             Err(_) => Err(socket),
         };
         let (engine, source) = (&self.served.worker.engine, self.served.info.client.ip());
-        let is_ending = self.going_away.is_some() || self.earlier.is_removed();
         for id in self.streams.settle(may, keep) {
             let may_wait = !is_ending && self.streams.may_wait(id);
             if may_wait && !engine.make_room_to_wake(handle.key(), source, STREAM_BYTES) {
