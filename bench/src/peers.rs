@@ -14,7 +14,7 @@ use configurations::ConfigurationPlan;
 pub use row::{Row, ServerKind, ServerMode};
 
 /// Names for `--against`: programs, and rows with a name of their own.
-pub const NAMES: [&str; 20] = [
+pub const NAMES: [&str; 22] = [
     "eyelet",
     "eyelet-blind",
     "eyelet-towards",
@@ -29,6 +29,8 @@ pub const NAMES: [&str; 20] = [
     "haproxy",
     "haproxy-blind",
     "haproxy-tcp",
+    "caddy",
+    "envoy",
     "hitch",
     "stunnel",
     "rust-tls",
@@ -76,6 +78,8 @@ pub fn versions(lab: &Lab) -> Vec<(&'static str, String)> {
         (ServerKind::Eyelet, "--version"),
         (ServerKind::Nginx, "-v"),
         (ServerKind::Haproxy, "-v"),
+        (ServerKind::Caddy, "version"),
+        (ServerKind::Envoy, "--version"),
         (ServerKind::Hitch, "--version"),
         (ServerKind::Stunnel, "-version"),
     ];
@@ -107,7 +111,9 @@ pub fn start_at(
     // Servers that share an address each have a file, which may name a socket of their own.
     let name = lab.next_name(&format!("{}-{}", row.label, address.port()));
     let accounts = (row.kind == ServerKind::Eyelet).then(|| lab.accounts(&name)).flatten();
-    let file = folder.join(format!("{name}.conf"));
+    // Envoy reads its configuration by the ending of the name.
+    let ending = if row.kind == ServerKind::Envoy { "yaml" } else { "conf" };
+    let file = folder.join(format!("{name}.{ending}"));
     let plan = ConfigurationPlan { row, address, upstreams, folder, shared, accounts };
     if let Some(text) = plan.text() {
         fs::write(&file, text)?;
@@ -136,6 +142,15 @@ fn command(plan: &ConfigurationPlan<'_>, program: PathBuf, file: &Path) -> Vec<O
             words.extend(["-e".into(), errors.into()]);
         }
         ServerKind::Haproxy => words.extend(["-db".into(), "-f".into(), file.into()]),
+        ServerKind::Caddy => {
+            words.extend(["run".into(), "--adapter".into(), "caddyfile".into()]);
+            words.extend(["--config".into(), file.into()]);
+        }
+        ServerKind::Envoy => {
+            words.extend(["-c".into(), file.into(), "--concurrency".into(), "1".into()]);
+            words.extend(["--base-id".into(), plan.address.port().to_string().into()]);
+            words.extend(["-l".into(), "error".into()]);
+        }
         ServerKind::Hitch => words.push(format!("--config={}", file.display()).into()),
         ServerKind::Stunnel => words.push(file.into()),
         ServerKind::RustTls => own(&mut words, true),

@@ -153,10 +153,12 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 const SETTLE: Duration = Duration::from_millis(30);
 
 /// Servers in front of an HTTP upstream.
-const HTTP_ROWS: [Row; 4] = [
+const HTTP_ROWS: [Row; 6] = [
     Row::usual("eyelet", ServerKind::Eyelet, ServerMode::Http),
     Row::usual("nginx", ServerKind::Nginx, ServerMode::Http),
     Row::usual("haproxy", ServerKind::Haproxy, ServerMode::Http),
+    Row::asked("caddy", ServerKind::Caddy, ServerMode::Http),
+    Row::asked("envoy", ServerKind::Envoy, ServerMode::Http),
     Row::usual("rust-tls", ServerKind::RustTls, ServerMode::Http),
 ];
 

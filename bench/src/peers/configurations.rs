@@ -34,6 +34,8 @@ impl ConfigurationPlan<'_> {
             }
             ServerKind::Nginx => Some(self.nginx()),
             ServerKind::Haproxy => Some(self.haproxy()),
+            ServerKind::Caddy => Some(self.caddy()),
+            ServerKind::Envoy => Some(self.envoy()),
             ServerKind::Hitch => Some(self.hitch()),
             ServerKind::Stunnel => Some(self.stunnel()),
             ServerKind::RustTls
@@ -214,6 +216,78 @@ impl ConfigurationPlan<'_> {
         let lines = (0..self.upstreams.len()).flat_map(|k| self.names_of(k).map(line(k)));
         std::fs::write(&file, lines.collect::<String>()).expect("the folder is ours");
         file
+    }
+
+    fn caddy(&self) -> String {
+        let (address, upstream) = (self.address, self.upstreams[0]);
+        let (host, port, folder) = (address.ip(), address.port(), self.folder.display());
+        format!(
+            "{{\n\tadmin off\n\tauto_https off\n\tpersist_config off\n\
+             \tservers {{\n\t\tprotocols h1 h2\n\t\ttimeouts {{\n\t\t\tidle 1h\n\t\t}}\n\t}}\n}}\n\
+             https://:{port} {{\n\tbind {host}\n\ttls {folder}/{CERTIFICATE} {folder}/{KEY}\n\
+             \treverse_proxy http://{upstream}\n}}\n"
+        )
+    }
+
+    fn envoy(&self) -> String {
+        let at = |address: SocketAddr| {
+            let (host, port) = (address.ip(), address.port());
+            format!("{{socket_address: {{address: {host}, port_value: {port}}}}}")
+        };
+        let (own, upstream, folder) =
+            (at(self.address), at(self.upstreams[0]), self.folder.display());
+        let package = "type.googleapis.com/envoy.extensions";
+        format!(
+            "static_resources:
+  listeners:
+  - address: {own}
+    tcp_backlog_size: {BACKLOG}
+    filter_chains:
+    - transport_socket:
+        name: tls
+        typed_config:
+          \"@type\": {package}.transport_sockets.tls.v3.DownstreamTlsContext
+          common_tls_context:
+            alpn_protocols: [h2, http/1.1]
+            tls_certificates:
+            - certificate_chain: {{filename: {folder}/{CERTIFICATE}}}
+              private_key: {{filename: {folder}/{KEY}}}
+      filters:
+      - name: http
+        typed_config:
+          \"@type\": {package}.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: bench
+          stream_idle_timeout: 0s
+          common_http_protocol_options: {{idle_timeout: 3600s}}
+          http2_protocol_options: {{allow_connect: true}}
+          upgrade_configs: [{{upgrade_type: websocket}}]
+          http_filters:
+          - name: router
+            typed_config:
+              \"@type\": {package}.filters.http.router.v3.Router
+          route_config:
+            virtual_hosts:
+            - name: all
+              domains: [\"*\"]
+              routes:
+              - match: {{prefix: /}}
+                route: {{cluster: backend, timeout: 0s}}
+              - match: {{connect_matcher: {{}}}}
+                route: {{cluster: backend, timeout: 0s}}
+  clusters:
+  - name: backend
+    type: STATIC
+    circuit_breakers:
+      thresholds:
+      - {{max_connections: 100000, max_pending_requests: 100000, max_requests: 100000}}
+    load_assignment:
+      cluster_name: backend
+      endpoints:
+      - lb_endpoints:
+        - endpoint:
+            address: {upstream}
+"
+        )
     }
 
     fn hitch(&self) -> String {

@@ -9,6 +9,10 @@ pub enum ServerKind {
     Nginx,
     /// HAProxy.
     Haproxy,
+    /// Caddy.
+    Caddy,
+    /// Envoy.
+    Envoy,
     /// hitch, which terminates TLS only.
     Hitch,
     /// stunnel, which terminates TLS only.
@@ -103,6 +107,8 @@ impl ServerKind {
             Self::Eyelet => "eyelet",
             Self::Nginx => "nginx",
             Self::Haproxy => "haproxy",
+            Self::Caddy => "caddy",
+            Self::Envoy => "envoy",
             Self::Hitch => "hitch",
             Self::Stunnel => "stunnel",
             Self::RustTls => "rust-tls",
