@@ -78,6 +78,10 @@ pub struct Burst {
     /// Ticks since that number changed.
     pub(crate) quiet: u32,
     pub(crate) ticks: u32,
+    /// Peak of the bytes that the budget counts.
+    pub(crate) peak_bytes: usize,
+    /// Ticks since most of those were given back.
+    pub(crate) given_back: u32,
     /// Ticks since a compressor was last used.
     pub(crate) rested: u32,
     /// True if there may be memory to return: handshakes leave some, also for connections that
