@@ -28,9 +28,9 @@ use eyelet_engine::worker::WaitError;
 use eyelet_http1::fault::RequestFault;
 use eyelet_http1::head::{Length, Request, Scanner, take_request};
 use eyelet_memory::budget::HELLO_BYTES;
+use eyelet_memory::wiped::WipedBytes;
 use eyelet_telemetry::info::End;
 use eyelet_telemetry::reason::{Reason, Stage, When};
-use zeroize::Zeroizing;
 
 /// The stage of a connection that has sent part of a head.
 const HEAD: When = When::During(Stage::RequestHead);
@@ -66,7 +66,7 @@ pub async fn serve(
     mut client: ClientStream,
     mut served: ServedConnection,
     _task: CountedTask,
-    mut exchange: Option<Zeroizing<Box<[u8]>>>,
+    mut exchange: Option<WipedBytes>,
 ) {
     let mut pipeline = Pipeline::default();
     let (reason, last) = loop {

@@ -10,3 +10,4 @@ pub mod interner;
 pub mod packed;
 pub mod slab;
 pub mod spares;
+pub mod wiped;

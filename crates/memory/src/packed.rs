@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use crate::budget::Budget;
 use crate::interner::{Interner, Symbol};
-use zeroize::{Zeroize, Zeroizing};
+use crate::wiped::WipedBytes;
+use zeroize::Zeroizing;
 
 /// A shorter piece is not shared. A symbol takes up to 4 bytes, and may split a run, which takes
 /// another one; the first use of a piece takes `FIRST_USE_BYTES` more among the shared ones.
@@ -50,7 +51,7 @@ impl SharedPieces {
 /// Bytes in one allocation, and the shared pieces that they refer to. Dropping them ends that use,
 /// and wipes the bytes, which may be secrets.
 pub struct PackedBytes {
-    runs: Box<[u8]>,
+    runs: WipedBytes,
     /// `None`: no run is shared.
     shared: Option<Rc<SharedPieces>>,
     /// See [`PackedBytes::shared_bytes`].
@@ -76,7 +77,7 @@ impl PackedBytes {
     pub fn own(bytes: &[u8]) -> Self {
         let mut runs = Zeroizing::new(Vec::with_capacity(bytes.len() + NUMBER_BYTES_MAX));
         write_own(bytes, &mut runs);
-        Self { runs: runs[..].into(), shared: None, shared_bytes: 0 }
+        Self { runs: WipedBytes::from(&runs[..]), shared: None, shared_bytes: 0 }
     }
 
     /// Packs bytes. `common` are the places of pieces that other values may have too, in ascending
@@ -100,7 +101,7 @@ impl PackedBytes {
         }
         write_own(bytes.get(at..).unwrap_or_default(), &mut runs);
         let shared = (at > 0).then(|| shared.clone());
-        Self { runs: runs[..].into(), shared, shared_bytes }
+        Self { runs: WipedBytes::from(&runs[..]), shared, shared_bytes }
     }
 
     /// The bytes, unpacked.
@@ -190,7 +191,6 @@ impl Drop for PackedBytes {
                 }
             }
         }
-        self.runs.zeroize();
     }
 }
 

@@ -1,6 +1,7 @@
 //! The program's system calls as safe functions on descriptors. No other crate may contain
 //! `unsafe`.
 
+pub mod blocks;
 pub mod channel;
 pub mod child;
 pub mod epoll;

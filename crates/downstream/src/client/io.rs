@@ -29,8 +29,8 @@ use eyelet_http1::write_queue::WriteQueue;
 use eyelet_memory::budget::{Counted, HELLO_BYTES};
 use eyelet_memory::buffer::held_by;
 use eyelet_memory::packed::PackedBytes;
+use eyelet_memory::wiped::WipedBytes;
 use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
-use zeroize::Zeroizing;
 
 /// Bytes read at once: four records. An upload's memory is a small multiple of this.
 pub const READ_BYTES: usize = 4 * (PAYLOAD_BYTES_MAX + 256);
@@ -133,7 +133,7 @@ pub struct OpenedClient {
     /// The state of HTTP/2.
     pub state: Option<PackedBytes>,
     /// An exchange that rested. It may hold secrets.
-    pub exchange: Option<Zeroizing<Box<[u8]>>>,
+    pub exchange: Option<WipedBytes>,
 }
 
 impl OpenedClient {
@@ -187,7 +187,7 @@ impl ClientStream {
 
     /// Turns it back likewise for an exchange that rests: see [`ClientStream::may_rest`]. Its
     /// upstream is in the slot.
-    pub fn into_resting(self, preface: Vec<u8>, exchange: Box<[u8]>) -> (Rc<Handle>, Relay) {
+    pub fn into_resting(self, preface: Vec<u8>, exchange: &[u8]) -> (Rc<Handle>, Relay) {
         let (handle, mut relay) = self.into_parked(preface, None);
         relay.flow().keep_exchange(exchange);
         (handle, relay)

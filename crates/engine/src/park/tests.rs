@@ -87,7 +87,7 @@ pub(crate) fn with_exchange(worker: &Rc<Worker>) -> (Key, OwnedFd) {
     let suite = Suite::Aes128Gcm;
     let session = Session::tls13(End13::Server, suite, &[1; 32], &[2; 32], 0, 0).unwrap();
     let mut flow = Flow::default();
-    flow.keep_exchange([7; 70].into());
+    flow.keep_exchange(&[7; 70]);
     parked(worker, Relay::Terminate(Terminated { session, flow }))
 }
 
@@ -329,7 +329,7 @@ fn resting(worker: &Rc<Worker>, idle: Duration) -> (Key, OwnedFd, OwnedFd) {
     worker.counters.connections.up();
     let mut info = worker.info(0, ([127, 0, 0, 1], 5000).into());
     let mut flow = Flow::default();
-    flow.keep_exchange([7; 60].into());
+    flow.keep_exchange(&[7; 60]);
     let handle = Handle::new(worker.clone(), key);
     handle.note_idle(idle);
     park(&handle, &mut info, Relay::Terminate(Terminated { session, flow }));

@@ -9,13 +9,14 @@ use super::frames::WebSocketFrames;
 use super::partial_flight::PartialFlight;
 use crate::ready::{CLIENT, Side, UPSTREAM};
 use eyelet_memory::packed::PackedBytes;
+use eyelet_memory::wiped::WipedBytes;
+use eyelet_sys::blocks::{LongBox, LongLived};
 use eyelet_telemetry::reason::Reason;
-use zeroize::Zeroizing;
 
 /// The state of a connection between two wakes, besides its keys.
 #[derive(Default)]
 pub struct Flow {
-    kept: Option<Box<Kept>>,
+    kept: Option<LongBox<Kept>>,
     /// From the client to the upstream.
     pub(super) up: Direction<ClientEnd>,
     /// From the upstream to the client.
@@ -68,7 +69,7 @@ enum ProgramState {
     /// That of a connection without an upstream, between two requests.
     Idle(PackedBytes),
     /// An exchange that rests: its upstream is beside it. It may hold secrets.
-    Exchange(Zeroizing<Box<[u8]>>),
+    Exchange(WipedBytes),
 }
 
 /// The exchanges that rest on a parked connection, as the program keeps them.
@@ -118,7 +119,7 @@ pub struct Rest {
     /// See [`Flow::keep_state`].
     pub state: Option<PackedBytes>,
     /// See [`Flow::keep_exchange`].
-    pub exchange: Option<Zeroizing<Box<[u8]>>>,
+    pub exchange: Option<WipedBytes>,
 }
 
 /// Bytes held for one socket, in memory or in a pipe.
@@ -159,8 +160,12 @@ impl Flow {
         }
     }
 
+    fn kept(&mut self) -> &mut Kept {
+        self.kept.get_or_insert_with(|| LongBox::new_in(Kept::default(), LongLived))
+    }
+
     pub(super) fn pending(&mut self) -> &mut Pending {
-        self.kept.get_or_insert_default().pending.get_or_insert_default()
+        self.kept().pending.get_or_insert_default()
     }
 
     /// Bytes in transit, if there are any.
@@ -173,20 +178,19 @@ impl Flow {
     }
 
     pub(super) fn set_transit(&mut self, pending: Pending) {
-        self.kept.get_or_insert_default().pending = Some(Box::new(pending));
+        self.kept().pending = Some(Box::new(pending));
     }
 
     /// Keeps what the program needs when the client's next bytes come. The connection has no
     /// upstream.
     pub fn keep_state(&mut self, state: PackedBytes) {
-        self.kept.get_or_insert_default().program = Some(ProgramState::Idle(state));
+        self.kept().program = Some(ProgramState::Idle(state));
     }
 
     /// Keeps an exchange that rests. The next byte of either side, or its deadline, has the program
     /// go on with it.
-    pub fn keep_exchange(&mut self, exchange: Box<[u8]>) {
-        let exchange = ProgramState::Exchange(Zeroizing::new(exchange));
-        self.kept.get_or_insert_default().program = Some(exchange);
+    pub fn keep_exchange(&mut self, exchange: &[u8]) {
+        self.kept().program = Some(ProgramState::Exchange(WipedBytes::from(exchange)));
     }
 
     /// Notes whether the connection has streams that rest with upstreams of their own. An exchange
@@ -322,7 +326,7 @@ impl Flow {
     /// Returns what a task needs to take the connection over.
     pub fn into_rest(self) -> Rest {
         let Some(kept) = self.kept else { return Rest::default() };
-        let Kept { pending, program } = *kept;
+        let Kept { pending, program } = LongBox::into_inner(kept);
         let (state, exchange) = match program {
             Some(ProgramState::Idle(state)) => (Some(state), None),
             Some(ProgramState::Exchange(exchange)) => (None, Some(exchange)),

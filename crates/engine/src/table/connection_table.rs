@@ -38,7 +38,7 @@ pub struct Removed {
     /// Its slot.
     pub slot: Slot,
     /// Its further sockets.
-    pub further: Box<[FurtherSocket]>,
+    pub further: Vec<FurtherSocket>,
     /// Its shared streams.
     pub streams: Option<KeptStreams>,
 }
@@ -185,10 +185,10 @@ impl ConnectionTable {
     }
 
     /// Takes the further sockets of a connection, and ends their registrations.
-    pub(crate) fn take_further(&mut self, key: Key) -> Box<[FurtherSocket]> {
+    pub(crate) fn take_further(&mut self, key: Key) -> Vec<FurtherSocket> {
         // Another connection may be in its slot.
         if self.slots.slot(key).is_none() {
-            return Box::default();
+            return Vec::new();
         }
         let mut taken = self.further.remove(key.index);
         further::unregister(&mut taken, &self.epoll);

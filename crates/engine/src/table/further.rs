@@ -8,12 +8,13 @@ use std::os::fd::OwnedFd;
 use foldhash::fast::RandomState;
 
 use eyelet_memory::slab::Key;
+use eyelet_sys::blocks::{LongBox, LongLived};
 use eyelet_sys::epoll::Epoll;
 
 use crate::ready::{SIDES, Side, Token};
 
 /// A further socket. Its place among those of its connection is all that names it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct FurtherSocket {
     /// The socket. `None`: the task of its connection has taken it, and its place waits for it.
     pub socket: Option<OwnedFd>,
@@ -26,7 +27,7 @@ const _: () = assert!(size_of::<FurtherSocket>() == 8);
 
 /// Bytes of one connection's entry: its index, where its sockets are, and a byte of the map, where
 /// the map is half full.
-const ENTRY_BYTES: usize = 2 * (size_of::<(u32, Box<[FurtherSocket]>)>() + 1);
+const ENTRY_BYTES: usize = 2 * (size_of::<(u32, LongBox<[FurtherSocket]>)>() + 1);
 
 /// Bytes that so many further sockets of one connection take.
 pub(crate) fn further_bytes(count: usize) -> usize {
@@ -36,7 +37,7 @@ pub(crate) fn further_bytes(count: usize) -> usize {
 /// The further sockets of a worker's connections, by the indexes of their slots.
 #[derive(Default)]
 pub(super) struct FurtherSockets {
-    all: HashMap<u32, Box<[FurtherSocket]>, RandomState>,
+    all: HashMap<u32, LongBox<[FurtherSocket]>, RandomState>,
     /// The sum of [`further_bytes`].
     bytes: usize,
 }
@@ -95,15 +96,19 @@ impl FurtherSockets {
         }
         self.bytes += further_bytes(sockets.len());
         let new = |socket| FurtherSocket { socket: Some(socket), ready: 0, is_registered: false };
-        self.all.insert(index, sockets.into_iter().map(new).collect());
+        let mut all = allocator_api2::vec::Vec::with_capacity_in(sockets.len(), LongLived);
+        all.extend(sockets.into_iter().map(new));
+        self.all.insert(index, all.into_boxed_slice());
     }
 
     /// Takes the sockets of a slot. They stay registered.
-    pub(super) fn remove(&mut self, index: u32) -> Box<[FurtherSocket]> {
+    pub(super) fn remove(&mut self, index: u32) -> Vec<FurtherSocket> {
         if self.all.is_empty() {
-            return Box::default();
+            return Vec::new();
         }
-        let removed = self.all.remove(&index).unwrap_or_default();
+        let mut removed = self.all.remove(&index);
+        let removed = removed.iter_mut().flat_map(|all| all.iter_mut()).map(std::mem::take);
+        let removed: Vec<_> = removed.collect();
         self.bytes -= further_bytes(removed.len());
         // What a burst had is not kept.
         if self.all.len() < self.all.capacity() / 4 {
@@ -127,7 +132,8 @@ impl FurtherSockets {
         if self.all.is_empty() {
             return Ok(());
         }
-        let sockets = self.all.get_mut(&key.index).into_iter().flatten();
+        let sockets =
+            self.all.get_mut(&key.index).map(|sockets| &mut **sockets).unwrap_or_default();
         for (side, further) in (SIDES..).zip(sockets) {
             if let Some(socket) = further.socket.as_ref().filter(|_| !further.is_registered) {
                 let token = Token::Connection(key, side).encode();

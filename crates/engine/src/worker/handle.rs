@@ -375,7 +375,7 @@ impl Handle {
 
     /// Takes the further sockets, in the order in which they were given. They are registered
     /// nowhere any more, so that each reports its readiness anew where it is registered next.
-    pub fn take_sockets(&self) -> Box<[FurtherSocket]> {
+    pub fn take_sockets(&self) -> Vec<FurtherSocket> {
         let taken = self.worker.table.borrow_mut().take_further(self.key);
         self.worker.uses_descriptors(-open_sockets(&taken).cast_signed());
         taken

@@ -13,7 +13,7 @@ use crate::support::edge::{LISTENER, splice};
 use crate::support::memory::Memory;
 use crate::support::pki::Kind;
 use crate::support::web::get;
-use crate::support::{Edge, Hello, Pki, Upstream};
+use crate::support::{Edge, Hello, Pki, Upstream, until};
 
 /// The slope is taken from one to two and three times as many, so that the program's own memory,
 /// and what the first connections touch of it, is not counted.
@@ -188,6 +188,37 @@ fn an_http_connection_costs_320_bytes_after_a_request() {
         tls
     });
     assert!(each <= 320, "{each} bytes");
+}
+
+/// The same entry, and the exchange as bytes. Its task ends a second after its last byte, and the
+/// memory of a burst of them goes back to the kernel although all connections stay.
+#[test]
+fn an_event_stream_costs_500_bytes() {
+    const EVENT: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
+        Transfer-Encoding: chunked\r\n\r\n9\r\ndata: 1\n\n\r\n";
+    let _permit = permit(6 * STEP);
+    let scene = Scene::with("http", Manner::Say(EVENT));
+    let config = quick(Resumption::disabled());
+    let open = || {
+        many(STEP, &|n| {
+            let mut tls = from(n).tls(scene.edge.address(), &config, "app.test").unwrap();
+            tls.write_all(b"GET /events HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+            let (mut heard, mut piece) = (Vec::new(), [0; 512]);
+            while !heard.ends_with(b"data: 1\n\n\r\n") {
+                let length = tls.read(&mut piece).unwrap();
+                assert!(length > 0, "closed behind {}", heard.escape_ascii());
+                heard.extend_from_slice(&piece[..length]);
+            }
+            tls
+        })
+    };
+    let _first = open();
+    let first = Memory::at_rest(scene.edge.pid()).anonymous;
+    let _second = open();
+    until("the memory of the burst", || {
+        let second = Memory::of(scene.edge.pid()).anonymous;
+        (second <= first + 500 * STEP as u64).then_some(())
+    });
 }
 
 /// The same entry, and the protocol's state with its tables of fields as bytes.

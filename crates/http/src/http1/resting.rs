@@ -55,7 +55,7 @@ fn park(
     }
     client.handle.note_idle(idle);
     let preface = std::mem::take(&mut served.preface);
-    let (handle, relay) = client.into_resting(preface, form.into());
+    let (handle, relay) = client.into_resting(preface, form);
     let mut info = served.end();
     park::park(&handle, &mut info, relay);
 }

@@ -272,7 +272,7 @@ impl Detached {
                     && terminated.flow.may_rest()
                     && exchange.len() <= STATE_BYTES_MAX =>
             {
-                terminated.flow.keep_exchange(exchange.into());
+                terminated.flow.keep_exchange(exchange);
                 Ok(())
             }
             _ => Err(ImportError::Exchange),

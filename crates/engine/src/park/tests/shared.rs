@@ -35,7 +35,7 @@ fn park_shared(worker: &Rc<Worker>, http2: bool) -> SharedAtRest {
     let mut flow = Flow::default();
     match http2 {
         true => flow.keep_state(PackedBytes::own(&[1])),
-        false => flow.keep_exchange(Box::new([1])),
+        false => flow.keep_exchange(&[1]),
     }
     park(&handle, &mut info, Relay::Terminate(Terminated { session: tls(End13::Server), flow }));
     SharedAtRest { key: handle.key(), waker, is_dropped, _client: client }

@@ -154,7 +154,7 @@ fn resting(mut flow: Flow) -> (Decided, Relay) {
     let secrets = ([0x5b; 32], [0x6c; 32]);
     let suite = Suite::Aes128Gcm;
     let session = Session::tls13(Role::Server, suite, &secrets.0, &secrets.1, 2, 9).unwrap();
-    flow.keep_exchange([&[1][..], EXCHANGE].concat().into());
+    flow.keep_exchange(&[&[1][..], EXCHANGE].concat());
     let upstream = Some(UpstreamName::of("192.0.2.1:8080"));
     (Decided { upstream, ..decided() }, Relay::Terminate(Terminated { session, flow }))
 }
@@ -426,10 +426,10 @@ fn values_beyond_their_limits_are_refused() {
     assert_eq!(has_state, Some(ImportError::State), "it has an upstream");
     let has_state = with_flow("http2", &|flow| flow.keep_state(PackedBytes::own(&[7; 40 << 10])));
     assert_eq!(has_state, Some(ImportError::State), "it is too long");
-    let is_long = with_flow("resting", &|flow| flow.keep_exchange([7; STATE_BYTES_MAX + 1].into()));
+    let is_long = with_flow("resting", &|flow| flow.keep_exchange(&[7; STATE_BYTES_MAX + 1]));
     assert_eq!(is_long, Some(ImportError::Exchange));
     for name in ["http2", "originated", "tls13"] {
-        let fault = with_flow(name, &|flow| flow.keep_exchange(EXCHANGE.into()));
+        let fault = with_flow(name, &|flow| flow.keep_exchange(EXCHANGE));
         assert_eq!(fault, Some(ImportError::Exchange), "{name} has none");
     }
     let inspected = with_flow("tls13", &|flow| flow.inspect(false));
