@@ -321,8 +321,7 @@ const SPLICE_ROWS: [Row; 5] = [
 ];
 
 /// Servers that speak HTTP/2 in front of an HTTP upstream.
-const HTTP2_ROWS: [Row; 5] =
-    [HTTP_ROWS[0], HTTP_ROWS[1], HTTP_ROWS[2], HTTP_ROWS[3], HTTP_ROWS[4]];
+const HTTP2_ROWS: [Row; 5] = [HTTP_ROWS[0], HTTP_ROWS[1], HTTP_ROWS[2], HTTP_ROWS[3], HTTP_ROWS[4]];
 
 const COLUMNS: [Column; 6] = [
     Column { key: "anon_bytes", heading: "anon B/conn", decimals: 0 },
