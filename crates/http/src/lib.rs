@@ -18,12 +18,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use eyelet_engine::relay::terminate::Terminated;
-use eyelet_engine::relay::{Flow, KeptExchanges};
 use eyelet_engine::worker::{Handle, Settings};
 use eyelet_memory::budget::{
     Budget, Counted, HTTP2_BYTES, UPSTREAM_BYTES, UPSTREAM_STREAM_BYTES, UPSTREAM_TLS_BYTES,
 };
+use eyelet_relay::terminate::Terminated;
+use eyelet_relay::{Flow, KeptExchanges};
 use eyelet_telemetry::info::ConnectionInfo;
 use eyelet_telemetry::listing::streams::StreamCounts;
 use eyelet_telemetry::reason::Reason;

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use eyelet_engine::departure::Departure;
 use eyelet_engine::park;
-use eyelet_engine::relay::{KeptExchanges, Relay};
 use eyelet_engine::worker::{Handle, Program, Settings, Task, Update};
 use eyelet_http::{WokenConnection, check};
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
 use eyelet_memory::packed::PackedBytes;
+use eyelet_relay::{KeptExchanges, Relay};
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
 use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::listing::streams::StreamCounts;

@@ -18,9 +18,9 @@ use eyelet_config::Action;
 use eyelet_edge::path::handshake::{self, Handshaken};
 use eyelet_edge::snapshot::worker::Worker;
 use eyelet_engine::ready::{CLIENT, READ, Ready, UPSTREAM};
-use eyelet_engine::relay::terminate::Terminated;
-use eyelet_engine::relay::{self, Buffers, Flow, Relay, Sockets};
 use eyelet_memory::budget::{Account, CountedBuffer};
+use eyelet_relay::terminate::Terminated;
+use eyelet_relay::{Buffers, Flow, Relay, Sockets};
 use eyelet_telemetry::info::{ConnectionInfo, Parked, SharedInfo};
 use eyelet_tls::provider;
 
@@ -92,7 +92,7 @@ fn there_and_back(
         ready.add(side, READ);
         let mut sockets =
             Sockets { client: inside.as_fd(), upstream: Some(upstream.as_fd()), ready: &mut ready };
-        relay::run(relay, &mut sockets, info, buffers, &|_, _, _| 0)
+        eyelet_relay::run(relay, &mut sockets, info, buffers, &|_, _, _| 0)
     };
     let mut sealed = Vec::new();
     client.writer().write_all(WORD)?;
@@ -124,12 +124,13 @@ mod tests {
 
     use super::*;
     use eyelet_memory::budget::Budget;
+    use eyelet_relay::SHARE_BYTES;
 
     #[test]
     fn nothing_is_left_of_a_connection_that_fails() {
         let session = Session::tls13(Role::Server, Suite::Aes128Gcm, &[1; 32], &[2; 32], 0, 0);
         let (mut shared, mut buffers) =
-            (SharedInfo::new(&Arc::new(Budget::new(64 << 20, 0))), Buffers::default());
+            (SharedInfo::new(&Arc::new(Budget::new(64 << 20, 0))), Buffers::new(SHARE_BYTES));
         // A client that has not finished its handshake cannot be decrypted.
         echo(&mut shared, &mut buffers, session.unwrap(), client().unwrap()).unwrap_err();
         assert!(shared.is_empty());

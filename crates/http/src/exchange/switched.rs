@@ -20,11 +20,11 @@ use eyelet_downstream::connection::resting::{
 };
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::park;
-use eyelet_engine::relay::{Relay, WebSocketFrames};
 use eyelet_engine::worker::WaitError;
 use eyelet_http1::boundary::Boundary;
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_memory::budget::PIECE_BYTES_MIN;
+use eyelet_relay::{Relay, WebSocketFrames};
 use eyelet_telemetry::info::End;
 use eyelet_telemetry::listing::streams::StreamKind;
 use eyelet_telemetry::reason::{Limit, Reason};

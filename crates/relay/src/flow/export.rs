@@ -5,13 +5,13 @@ use eyelet_wire::websocket::{EXPORT_BYTES, FrameReader};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::buffers::{Buffers, INPUT_BYTES};
 use super::direction::{ClientEnd, Direction, Mode, UpstreamEnd};
-use super::flow::{Flow, Held, Partial, Pending};
 use super::frames::WebSocketFrames;
 use super::partial_flight::PartialFlight;
-use crate::relay::inspect::FlightInspection;
-use crate::relay::inspect::export::InspectionV1;
+use super::{Flow, Held, Partial, Pending};
+use crate::buffers::{Buffers, INPUT_BYTES};
+use crate::inspect::FlightInspection;
+use crate::inspect::export::InspectionV1;
 
 /// Most bytes that one direction of a connection takes along. It holds at most a buffer of sealed
 /// records (260 KiB) and a pipe (1 MiB).
@@ -103,7 +103,7 @@ impl Flow {
     ///
     /// # Errors
     /// The kernel's. The rest of the bytes then stays in the pipe.
-    pub(crate) fn drain_pipes(&mut self, buffers: &mut Buffers) -> std::io::Result<()> {
+    pub fn drain_pipes(&mut self, buffers: &mut Buffers) -> std::io::Result<()> {
         let Some(pending) = self.transit_mut() else { return Ok(()) };
         for held in [&mut pending.to_upstream, &mut pending.to_client] {
             held.drain_pipe(buffers)?;
@@ -113,7 +113,7 @@ impl Flow {
 
     /// Whether nothing that it holds is a reason to stay: bytes beyond the limits, or a flight that
     /// is refused and about to end the connection.
-    pub(crate) fn may_leave(&self) -> bool {
+    pub fn may_leave(&self) -> bool {
         let state_bytes = self.state().map_or(0, PackedBytes::whole_len);
         let exchange_bytes = self.exchange().map_or(0, <[u8]>::len);
         state_bytes.max(exchange_bytes) <= STATE_BYTES_MAX
@@ -122,7 +122,7 @@ impl Flow {
     }
 
     /// The form, without the program's state. Its pipes are empty.
-    pub(crate) fn export(&self) -> FlowV1<'_> {
+    pub fn export(&self) -> FlowV1<'_> {
         let pending = self.transit();
         let unsent = |held: fn(&Pending) -> &Held| {
             pending.map(held).and_then(|held| held.bytes.get(held.sent..)).unwrap_or_default()
@@ -201,7 +201,7 @@ impl FlowV1<'_> {
     }
 
     /// Whether it can be a terminated connection's: nothing is inspected or spliced.
-    pub(crate) fn check_terminated(&self) -> Result<(), FlowFault> {
+    pub fn check_terminated(&self) -> Result<(), FlowFault> {
         let copies = |mode: ModeV1| mode == ModeV1::Copy;
         let up = matches!(self.up, DirectionV1::Open(mode) if !copies(mode));
         let down = matches!(self.down, DirectionV1::Open(mode) if !copies(mode));
@@ -210,12 +210,12 @@ impl FlowV1<'_> {
 
     /// Whether it can be that of a connection whose TLS is towards the upstream: nothing is to be
     /// sent before the bytes, and it is no WebSocket.
-    pub(crate) fn is_originated(&self) -> bool {
+    pub fn is_originated(&self) -> bool {
         self.preface.is_empty() && self.websocket.is_none()
     }
 
     /// Whether it can be that of a client without TLS: it holds bytes for its client at most.
-    pub(crate) fn is_cleartext(&self) -> bool {
+    pub fn is_cleartext(&self) -> bool {
         let is_open = matches!(self.up, DirectionV1::Open(ModeV1::Copy))
             && matches!(self.down, DirectionV1::Open(ModeV1::Copy));
         let held = [self.to_upstream, self.partial, self.preface];
@@ -224,7 +224,7 @@ impl FlowV1<'_> {
     }
 
     /// Bytes of flights under inspection, which count as moved: from the client and the server.
-    pub(crate) fn inspected_bytes(&self) -> (u64, u64) {
+    pub fn inspected_bytes(&self) -> (u64, u64) {
         let flight = self.flight.as_ref();
         flight.map_or((0, 0), |flight| {
             (flight.from_client.len() as u64, flight.from_server.len() as u64)
@@ -235,7 +235,7 @@ impl FlowV1<'_> {
     ///
     /// # Errors
     /// A part that no flow has.
-    pub(crate) fn flow(&self) -> Result<Flow, FlowFault> {
+    pub fn flow(&self) -> Result<Flow, FlowFault> {
         self.check()?;
         let mut flow = Flow::default();
         (flow.up, flow.down) = (self.up.direction(), self.down.direction());

@@ -1,11 +1,11 @@
 //! Inspecting a spliced connection's first flights. It holds bytes back only if a flight arrives in
 //! pieces.
 
+use super::Flow;
 use super::direction::{Direction, Mode};
-use super::flow::Flow;
 use super::partial_flight::{HELLO_BYTES_MAX, Never, PartialFlight};
+use crate::inspect::{FlightInspection, Pass};
 use crate::ready::{CLIENT, Side, UPSTREAM};
-use crate::relay::inspect::{FlightInspection, Pass};
 use eyelet_telemetry::info::Parked;
 use eyelet_telemetry::reason::Reason;
 
@@ -117,7 +117,7 @@ impl Flow {
     }
 
     /// Whether [`Flow::pass`] has refused the bytes.
-    pub(super) fn is_refused(&self) -> bool {
+    pub(crate) fn is_refused(&self) -> bool {
         let partial_flight = self.transit().and_then(|pending| pending.partial_flight.as_ref());
         partial_flight.is_some_and(|partial_flight| partial_flight.never.is_some())
     }
