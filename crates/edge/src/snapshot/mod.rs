@@ -2,10 +2,10 @@
 //! another. It is freed with the last connection that it serves.
 
 pub mod check;
+pub mod edge;
 pub mod limits;
 pub mod listen;
 pub mod published;
-pub mod worker;
 
 use std::io;
 use std::net::SocketAddr;

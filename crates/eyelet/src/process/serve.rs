@@ -22,11 +22,11 @@ use eyelet_acme::{Acme, AcmeKeeper};
 use eyelet_admin::{AdminError, Start};
 use eyelet_config::{Access, Config, UnchangedPairs, WatchedFile};
 use eyelet_edge::path::program::Service;
+use eyelet_edge::snapshot::edge::Edge;
 use eyelet_edge::snapshot::listen::{
     Bound, ListenError, bind_all, follow_limits, follow_modes, listen_all, own_files, rebound,
 };
 use eyelet_edge::snapshot::published::{Published, sockets};
-use eyelet_edge::snapshot::worker::Worker;
 use eyelet_edge::snapshot::{self, PreparedSnapshot, Snapshot, SnapshotError};
 use eyelet_engine::departure::Departure;
 use eyelet_engine::iteration::{DropFutures, run};
@@ -254,8 +254,8 @@ fn make(
     snapshot: Arc<Snapshot>,
     log: Log,
     counters: Arc<Counters>,
-) -> io::Result<(Worker, Runtime)> {
-    let worker = Worker::new(index, snapshot, log, counters)?;
+) -> io::Result<(Edge, Runtime)> {
+    let worker = Edge::new(index, snapshot, log, counters)?;
     warm_up::warm_up(&worker);
     eyelet_sys::memory::trim();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -624,7 +624,7 @@ const ACCEPTED_MEANWHILE: u64 = 1 << 24;
 /// The life of a worker's thread.
 fn serve(
     index: usize,
-    (worker, arrivals, queries): (Worker, mpsc::Receiver<Arrival>, Queries),
+    (worker, arrivals, queries): (Edge, mpsc::Receiver<Arrival>, Queries),
     runtime: &Runtime,
     published: Arc<Published>,
     sockets: Vec<ListenerSocket>,

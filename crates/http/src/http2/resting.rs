@@ -38,7 +38,7 @@ impl ServedStreams {
                 self.places.get(nth).into_iter().for_each(|id| self.streams.call(*id));
             }
         }
-        let at_once = self.served.worker.engine.rests_at_once();
+        let at_once = self.served.http.engine.rests_at_once();
         if std::mem::replace(&mut self.rested_at_once, at_once) != at_once {
             // A stream may rest at once then.
             self.streams.wake_all();
@@ -55,7 +55,7 @@ impl ServedStreams {
             Ok(nth) => handle.put_socket(nth, socket),
             Err(_) => Err(socket),
         };
-        let (engine, source) = (&self.served.worker.engine, self.served.info.client.ip());
+        let (engine, source) = (&self.served.http.engine, self.served.info.client.ip());
         let is_ending = self.going_away.is_some() || self.earlier.is_removed();
         for id in self.streams.settle(may, keep) {
             let may_wait = !is_ending && self.streams.may_wait(id);
@@ -91,7 +91,7 @@ impl ServedStreams {
         let two = Http2Stream::resumed(self.streams.clone(), id, &exchange.state);
         let kept = KeptUpstream { upstream, open };
         let resumed = Box::new(ResumedExchange { exchange, kept, name, since });
-        let engine = &self.served.worker.engine;
+        let engine = &self.served.http.engine;
         let counted = Counted::new(&engine.process.budget, STREAM_BYTES);
         let serving = engine.count_task(self.served.info.client.ip());
         let (served, work) = (self.earlier.clone(), StreamWork::Rested(resumed));
@@ -103,7 +103,7 @@ impl ServedStreams {
         self.is_unused = false;
         let handle = self.client.handle.clone();
         self.served = Rc::new(self.earlier.decided(|| handle.local_address()));
-        self.served.worker.engine.enters(self.client.handle.key(), Phase::Busy);
+        self.served.http.engine.enters(self.client.handle.key(), Phase::Busy);
         for (open, stream) in self.streams.open().into_iter().zip(rested) {
             let (id, is_shared) = (open.id, stream.upstream.is_some());
             self.streams.resume(open, stream);
@@ -148,7 +148,7 @@ impl ServedStreams {
         give_shared(&self.client.handle, shared);
         info.decided.counted_at = CountedAt::resting(open);
         let Self { client, served, is_unused, .. } = self;
-        let state = pack(&state, &forms, &served.worker.engine.pieces);
+        let state = pack(&state, &forms, &served.http.engine.pieces);
         if is_unused {
             // Its client only sent what is no request: the time until GOAWAY goes on.
             client.handle.stays_idle();
