@@ -1,7 +1,10 @@
-//! The states of one direction of a connection: open, ended by its peer, end passed on.
+//! The states of one direction of a connection: open, ended by its peer, end passed on. They are as
+//! they are in the form for another process (docs/handover-format.md): another one goes last.
+
+use serde::{Deserialize, Serialize};
 
 /// The stream from one peer to the other. `E` is how that peer may end it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) enum Direction<E> {
     /// More may come.
     Open(Mode),
@@ -12,7 +15,7 @@ pub(crate) enum Direction<E> {
 }
 
 /// How the bytes of an open direction are moved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) enum Mode {
     /// By read and write, for few bytes at once.
     Copy,
@@ -26,7 +29,7 @@ pub(crate) enum Mode {
 }
 
 /// How a client has ended its stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) enum ClientEnd {
     /// By close_notify, without a FIN so far. More bytes may follow, which are never read.
     CloseNotify,
@@ -37,7 +40,7 @@ pub(crate) enum ClientEnd {
 }
 
 /// When an upstream has ended its stream. It always does so by a FIN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) enum UpstreamEnd {
     /// Before the client.
     First,

@@ -42,8 +42,8 @@ pub enum FlowFault {
 /// Version 1 of the form.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 pub struct FlowV1<'a> {
-    up: DirectionV1<ClientEndV1>,
-    down: DirectionV1<UpstreamEndV1>,
+    up: Direction<ClientEnd>,
+    down: Direction<UpstreamEnd>,
     is_asked: bool,
     is_written_once: bool,
     to_upstream: &'a [u8],
@@ -61,33 +61,6 @@ pub struct FlowV1<'a> {
 struct WebSocketV1 {
     up: [u8; EXPORT_BYTES],
     down: [u8; EXPORT_BYTES],
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-enum DirectionV1<E> {
-    Open(ModeV1),
-    Ended(E),
-    EndPassed(E),
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-enum ModeV1 {
-    Copy,
-    Bulk,
-    Inspect { forbid_compression: bool },
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-enum ClientEndV1 {
-    CloseNotify,
-    Fin,
-    Truncated,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-enum UpstreamEndV1 {
-    First,
-    Second,
 }
 
 /// [`PartialFlight`].
@@ -129,8 +102,8 @@ impl Flow {
         };
         let flight = pending.and_then(|pending| pending.partial_flight.as_deref());
         FlowV1 {
-            up: DirectionV1::of(self.up),
-            down: DirectionV1::of(self.down),
+            up: self.up,
+            down: self.down,
             is_asked: self.is_asked(),
             is_written_once: self.is_written_once,
             to_upstream: unsent(|pending| &pending.to_upstream),
@@ -202,9 +175,9 @@ impl FlowV1<'_> {
 
     /// Whether it can be a terminated connection's: nothing is inspected or spliced.
     pub fn check_terminated(&self) -> Result<(), FlowFault> {
-        let copies = |mode: ModeV1| mode == ModeV1::Copy;
-        let up = matches!(self.up, DirectionV1::Open(mode) if !copies(mode));
-        let down = matches!(self.down, DirectionV1::Open(mode) if !copies(mode));
+        let copies = |mode: Mode| mode == Mode::Copy;
+        let up = matches!(self.up, Direction::Open(mode) if !copies(mode));
+        let down = matches!(self.down, Direction::Open(mode) if !copies(mode));
         if up || down || self.flight.is_some() { Err(FlowFault::Mode) } else { Ok(()) }
     }
 
@@ -216,8 +189,8 @@ impl FlowV1<'_> {
 
     /// Whether it can be that of a client without TLS: it holds bytes for its client at most.
     pub fn is_cleartext(&self) -> bool {
-        let is_open = matches!(self.up, DirectionV1::Open(ModeV1::Copy))
-            && matches!(self.down, DirectionV1::Open(ModeV1::Copy));
+        let is_open = matches!(self.up, Direction::Open(Mode::Copy))
+            && matches!(self.down, Direction::Open(Mode::Copy));
         let held = [self.to_upstream, self.partial, self.preface];
         let holds = held.iter().any(|bytes| !bytes.is_empty());
         is_open && !holds && self.flight.is_none() && self.websocket.is_none()
@@ -238,7 +211,7 @@ impl FlowV1<'_> {
     pub fn flow(&self) -> Result<Flow, FlowFault> {
         self.check()?;
         let mut flow = Flow::default();
-        (flow.up, flow.down) = (self.up.direction(), self.down.direction());
+        (flow.up, flow.down) = (self.up, self.down);
         flow.set_asked(self.is_asked);
         flow.is_written_once = self.is_written_once;
         let partial_flight = match &self.flight {
@@ -275,69 +248,5 @@ impl FlightV1<'_> {
             never: None,
             since: None,
         })
-    }
-}
-
-impl<V: Copy> DirectionV1<V> {
-    fn of<E: Copy + Into<V>>(direction: Direction<E>) -> Self {
-        match direction {
-            Direction::Open(mode) => Self::Open(match mode {
-                Mode::Copy => ModeV1::Copy,
-                Mode::Bulk => ModeV1::Bulk,
-                Mode::Inspect { forbid_compression } => ModeV1::Inspect { forbid_compression },
-            }),
-            Direction::Ended(how) => Self::Ended(how.into()),
-            Direction::EndPassed(how) => Self::EndPassed(how.into()),
-        }
-    }
-
-    fn direction<E: From<V>>(self) -> Direction<E> {
-        match self {
-            Self::Open(mode) => Direction::Open(match mode {
-                ModeV1::Copy => Mode::Copy,
-                ModeV1::Bulk => Mode::Bulk,
-                ModeV1::Inspect { forbid_compression } => Mode::Inspect { forbid_compression },
-            }),
-            Self::Ended(how) => Direction::Ended(how.into()),
-            Self::EndPassed(how) => Direction::EndPassed(how.into()),
-        }
-    }
-}
-
-impl From<ClientEnd> for ClientEndV1 {
-    fn from(end: ClientEnd) -> Self {
-        match end {
-            ClientEnd::CloseNotify => Self::CloseNotify,
-            ClientEnd::Fin => Self::Fin,
-            ClientEnd::Truncated => Self::Truncated,
-        }
-    }
-}
-
-impl From<ClientEndV1> for ClientEnd {
-    fn from(end: ClientEndV1) -> Self {
-        match end {
-            ClientEndV1::CloseNotify => Self::CloseNotify,
-            ClientEndV1::Fin => Self::Fin,
-            ClientEndV1::Truncated => Self::Truncated,
-        }
-    }
-}
-
-impl From<UpstreamEnd> for UpstreamEndV1 {
-    fn from(end: UpstreamEnd) -> Self {
-        match end {
-            UpstreamEnd::First => Self::First,
-            UpstreamEnd::Second => Self::Second,
-        }
-    }
-}
-
-impl From<UpstreamEndV1> for UpstreamEnd {
-    fn from(end: UpstreamEndV1) -> Self {
-        match end {
-            UpstreamEndV1::First => Self::First,
-            UpstreamEndV1::Second => Self::Second,
-        }
     }
 }
