@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use eyelet_compress::coder::{Br, zstd};
+use eyelet_compress::coder::{Br, CodingStep, zstd};
 use eyelet_compress::dictionary::store::{Family, Step, StoredVersion};
 use eyelet_compress::dictionary::{self, Hash};
 use eyelet_compress::pool::{CompressorPool, DCB_QUALITY, Lent, Share};
@@ -315,8 +315,7 @@ fn whole_br(
     out: &mut Vec<u8>,
 ) -> Result<(), CodingError> {
     let mut br = Br::with_dictionary(quality, dictionary, Some(body.len() as u64));
-    br.push(body, out)?;
-    br.finish(out)
+    br.step(body, out, CodingStep::Finish)
 }
 
 /// The head has promised this coding. If the pool is exhausted by now, the frame gets its own
