@@ -41,6 +41,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "ipnet",
             "rustls",
             "rustls-pki-types",
+            "strsim", // the key that was meant
             "thiserror",
             "toml",
             "x509-parser",
@@ -52,6 +53,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         "crates/telemetry",
         Some(&[
             "eyelet-config",
+            "eyelet-h2", // names of its error codes
             "eyelet-memory",
             "eyelet-record",
             "eyelet-sys",
@@ -459,6 +461,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         Some(&[
             "brotli", // decoders of what a server sends
             "clap",
+            "eyelet-child", // whose process listens where
             "eyelet-h2",
             "eyelet-sys",
             "eyelet-tls",
