@@ -62,7 +62,6 @@ pub(crate) fn members(leader: u32, all: &[Process]) -> HashSet<u32> {
     }
 }
 
-/// The children of a process.
 pub(crate) fn children(parent: u32, all: &[Process]) -> HashSet<u32> {
     all.iter().filter(|process| process.parent == parent).map(|child| child.pid).collect()
 }

@@ -23,7 +23,6 @@ pub enum AdminSettings {
     /// A loopback address. Who has the token may ask.
     Tcp {
         address: SocketAddr,
-        /// The file with the token.
         token_file: PathBuf,
     },
 }

@@ -37,7 +37,6 @@ const SYSTEMS: [(&str, &str, &str, &str); 4] = [
     ),
 ];
 
-/// The store of this system.
 #[derive(Clone, Debug)]
 pub(super) struct SystemStore {
     system: &'static str,
