@@ -123,7 +123,7 @@ fn direction(
         match read {
             None => {}
             Some(0) => {
-                spliced.flow.let_go(from);
+                spliced.flow.release(from);
                 spliced.flow.note_fin(from);
             }
             Some(read) => {
