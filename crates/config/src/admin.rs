@@ -21,10 +21,7 @@ pub enum AdminSettings {
         mode: u32,
     },
     /// A loopback address. Who has the token may ask.
-    Tcp {
-        address: SocketAddr,
-        token_file: PathBuf,
-    },
+    Tcp { address: SocketAddr, token_file: PathBuf },
 }
 
 /// The address as the configuration has it.
