@@ -62,7 +62,7 @@ pub enum DemoError {
 }
 
 /// The edge that serves the page.
-pub struct Edge {
+pub struct PageEdge {
     /// A listener for the page, and the one for CONNECT.
     pub page: SocketAddr,
     /// The listener for CONNECT.
@@ -136,7 +136,7 @@ impl Demo {
     }
 
     /// Serves the page by this edge, and prints how to get there.
-    pub fn serve(self, edge: Edge) -> Result<ServedPage, DemoError> {
+    pub fn serve(self, edge: PageEdge) -> Result<ServedPage, DemoError> {
         let Self { signals, folder, authority, configuration, hellos, runtime, .. } = self;
         let host = text::authority_of(APP_NAME, edge.page.port());
         let field = |text| {

@@ -12,7 +12,7 @@ use clap::Parser;
 use crate::command::explain::{self, ExplainArgs};
 use crate::command::run::ports;
 use crate::process::{serve, upgrade};
-use eyelet_demo::{Demo, Edge};
+use eyelet_demo::{Demo, PageEdge};
 use eyelet_edge::path::peek;
 
 /// The port that the page is at if it is free.
@@ -73,7 +73,7 @@ fn play(args: &DemoArgs) -> Result<(), Box<dyn Error>> {
     };
     let descriptors_max = edge.descriptors_max();
     let explain = Box::new(move |line: &str| explained(&file, line));
-    let mut serving = demo.serve(Edge { page, gateway, program, descriptors_max, explain })?;
+    let mut serving = demo.serve(PageEdge { page, gateway, program, descriptors_max, explain })?;
     serving.wait(args.exit_after);
     serving.end(|| edge.drain());
     Ok(())

@@ -37,8 +37,8 @@ fn listener() -> (Upstream, Seen) {
 
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: app.test\r\n\r\n";
 
-/// Heads (behind `POST / HTTP/1.1`), what follows them, and the answer: one row for each way in which
-/// a request is read or refused. The others are at `head` of `http1`.
+/// Heads (behind `POST / HTTP/1.1`), what follows them, and the answer: one row for each way in
+/// which a request is read or refused. The others are at `head` of `http1`.
 const TABLE: &[(&str, &str, u16)] = &[
     ("Host: app.test\r\nContent-Length: 5\r\nContent-Length: 0", "hello", 400),
     ("Host: app.test\r\nContent-Length: 5 ", "hello", 200),
