@@ -16,6 +16,7 @@ mod cli;
 mod client;
 mod flight;
 mod lab;
+mod machine;
 mod own;
 mod peers;
 mod run;
@@ -61,7 +62,7 @@ fn measure(cli: &Cli) -> io::Result<()> {
     let eyelet = if wants_eyelet { find_eyelet(cli.eyelet.clone()) } else { None };
     let cores = (cli.server_core, cli.client_core);
     let lab = Lab::new(cores, eyelet, cli.before.clone(), cli.accounts)?;
-    let load = procfs::load_average();
+    let load = machine::load_average();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(async {
         tokio::select! {
@@ -80,7 +81,7 @@ fn measure(cli: &Cli) -> io::Result<()> {
     for note in &outcome.notes {
         println!("{note}");
     }
-    println!("load average {load:.1} before, {:.1} after", procfs::load_average());
+    println!("load average {load:.1} before, {:.1} after", machine::load_average());
     if let Some(file) = &cli.json {
         std::fs::write(file, format!("{:#}\n", report(&outcome, &lab, load)))?;
         println!("samples: {}", file.display());
@@ -123,8 +124,8 @@ fn report(outcome: &Findings, lab: &Lab, load: f64) -> Value {
         "versions": versions,
         "command": command,
         "kernel": kernel.trim(),
-        "cores": procfs::cores(),
-        "load_average": { "before": load, "after": procfs::load_average() },
+        "cores": machine::cores(),
+        "load_average": { "before": load, "after": machine::load_average() },
         "tables": boards,
         "notes": outcome.notes,
     })

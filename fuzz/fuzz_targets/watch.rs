@@ -2,7 +2,7 @@
 //! byte says whose flight it is, and the next seven where it is cut.
 #![no_main]
 
-use eyelet_engine::relay::inspect::properties::flights_are_inspected;
+use eyelet_relay::inspect::properties::flights_are_inspected;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| flights_are_inspected(data));

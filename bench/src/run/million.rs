@@ -12,7 +12,7 @@ use crate::board::{Board, Column, Sample, median};
 use crate::child;
 use crate::lab::{Lab, Server};
 use crate::peers::{self, Row, ServerKind, ServerMode};
-use crate::procfs;
+use crate::{machine, procfs};
 
 /// Idle connections by the hundred thousand, all alive, a random sample answering.
 #[derive(Args, Clone, Debug)]
@@ -91,7 +91,7 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<Findings> {
 /// Warns about limits of the machine in advance: a run that fails half-way takes minutes.
 fn warn_of_limits(conns: usize) {
     let needed = conns as f64 * MACHINE_BYTES_A_CONNECTION;
-    let available = procfs::available_bytes();
+    let available = machine::available_bytes();
     if needed > available {
         let (needed, available) = (needed / GIB, available / GIB);
         eprintln!("warning: about {needed:.1} GiB needed, {available:.1} GiB available");

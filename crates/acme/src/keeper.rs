@@ -39,7 +39,8 @@ const STORE_REST: Duration = Duration::from_secs(10);
 
 /// The table of certificates, and the thread that fills it. It ends when this is dropped.
 pub struct AcmeKeeper {
-    table: Arc<Acme>,
+    /// What workers look into.
+    pub table: Arc<Acme>,
     configured: watch::Sender<Option<Configured>>,
     /// Until the thread is needed.
     asked: Option<mpsc::Receiver<Ask>>,
@@ -62,11 +63,6 @@ impl AcmeKeeper {
         let (table, asked) = Acme::new().map_err(io::Error::other)?;
         let configured = watch::Sender::default();
         Ok(Self { table: Arc::new(table), configured, asked: Some(asked), thread: None })
-    }
-
-    /// What workers look into.
-    pub fn table(&self) -> &Arc<Acme> {
-        &self.table
     }
 
     /// Whether the thread has ended, which only a failure causes.

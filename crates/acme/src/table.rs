@@ -140,16 +140,8 @@ impl Acme {
             return None;
         }
         let known = || self.validations.read().get(name).cloned();
-        let certificates = match known() {
-            Some(certificates) => certificates,
-            None => {
-                let (answer, answered) = oneshot::channel();
-                self.asks.try_send(Ask::Validation(name.into(), answer)).ok()?;
-                // The answer is in the table, or there is none.
-                let _ = tokio::time::timeout(ANSWER_WAIT, answered).await;
-                known()?
-            }
-        };
+        let certificates = self.known_or_asked(known, |told| Ask::Validation(name.into(), told));
+        let certificates = certificates.await?;
         Some(Handshake { config: self.validation.clone(), certificates, client_roots: 0 })
     }
 
@@ -159,12 +151,22 @@ impl Acme {
             return None;
         }
         let known = || self.answers.read().get(token).cloned();
-        if let Some(answer) = known() {
-            return Some(answer);
+        self.known_or_asked(known, |told| Ask::Answer(token.into(), told)).await
+    }
+
+    /// Looks into a table, and again when the thread has looked into the store.
+    async fn known_or_asked<T>(
+        &self,
+        known: impl Fn() -> Option<T>,
+        ask: impl FnOnce(oneshot::Sender<()>) -> Ask,
+    ) -> Option<T> {
+        if let Some(known) = known() {
+            return Some(known);
         }
-        let (answer, answered) = oneshot::channel();
-        self.asks.try_send(Ask::Answer(token.into(), answer)).ok()?;
-        let _ = tokio::time::timeout(ANSWER_WAIT, answered).await;
+        let (told, is_told) = oneshot::channel();
+        self.asks.try_send(ask(told)).ok()?;
+        // The answer is in the table, or there is none.
+        let _ = tokio::time::timeout(ANSWER_WAIT, is_told).await;
         known()
     }
 

@@ -62,6 +62,7 @@ impl History {
     /// Adds a sample. `memory_bytes` are the process' own, and the kernel's.
     pub(crate) fn add(&self, unix_seconds: u64, counted: &CounterValues, memory_bytes: [u64; 2]) {
         let [user_bytes, kernel_bytes] = memory_bytes;
+        let [tls12_full, tls12_resumed, tls13_full, tls13_resumed] = counted.completed;
         let now = [
             counted.connections,
             counted.parked,
@@ -70,8 +71,8 @@ impl History {
             counted.accepted,
             counted.refused,
             counted.failed,
-            counted.handshakes_tls12_full + counted.handshakes_tls13_full,
-            counted.handshakes_tls12_resumed + counted.handshakes_tls13_resumed,
+            tls12_full + tls13_full,
+            tls12_resumed + tls13_resumed,
             counted.handshakes_failed,
             counted.shed,
             counted.bytes_to_client,

@@ -20,6 +20,7 @@ mod stalled;
 mod tick;
 
 pub use history::History;
+pub use live::unix_seconds;
 pub use objects::{ObjectKind, Objects, SOONEST_MAX, SortKey, Sorted};
 pub use routes::{Answers, Document};
 pub use server::{AdminError, AdminServer, CONNECTIONS_MAX, Start};

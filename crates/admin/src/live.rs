@@ -160,7 +160,8 @@ fn event(number: u64, document: &Value) -> Bytes {
     Bytes::from(format!("id: {number}\ndata: {document}\n\n"))
 }
 
-fn unix_seconds() -> f64 {
+/// Seconds since 1970, by the clock of the machine.
+pub fn unix_seconds() -> f64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     now.map_or(0.0, |now| now.as_secs_f64())
 }

@@ -45,7 +45,6 @@ impl Format {
     }
 }
 
-/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
     /// A number that only grows. Its samples end in `_total`.

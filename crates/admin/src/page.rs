@@ -7,7 +7,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use eyelet_compress::coder::{Effort, Gzip};
+use eyelet_compress::coder::{CodingStep, Effort, Gzip};
 use eyelet_compress::{AcceptedCodings, Coding};
 use http_body_util::{BodyExt, Full};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -87,8 +87,7 @@ fn of_gzip(kind: &'static str, bytes: Bytes) -> Response<Content> {
 /// `None` if the coder fails: then the answer is not coded.
 fn gzip(text: &str) -> Option<Bytes> {
     let (mut coder, mut out) = (Gzip::new(Effort::Small), Vec::new());
-    coder.push(text.as_bytes(), &mut out).ok()?;
-    coder.finish(&mut out).ok()?;
+    coder.step(text.as_bytes(), &mut out, CodingStep::Finish).ok()?;
     Some(out.into())
 }
 

@@ -49,13 +49,7 @@ fn write_connections(metrics: &mut Metrics, counted: &CounterValues) {
     let mut done = metrics.family(MetricKind::Counter, "handshakes", "Handshakes with clients.");
     let kinds = [("1.2", "false"), ("1.2", "true"), ("1.3", "false"), ("1.3", "true")]
         .map(|(version, resumed)| [("version", version), ("resumed", resumed)]);
-    let values = [
-        counted.handshakes_tls12_full,
-        counted.handshakes_tls12_resumed,
-        counted.handshakes_tls13_full,
-        counted.handshakes_tls13_resumed,
-    ];
-    for (labels, value) in kinds.iter().zip(values) {
+    for (labels, value) in kinds.iter().zip(counted.completed) {
         done.sample(labels, value);
     }
     let help = "Time of handshakes that clients completed.";

@@ -74,11 +74,12 @@ fn counts(counted: &CounterValues) -> Value {
 }
 
 fn handshakes(counted: &CounterValues) -> Value {
+    let [tls12_full, tls12_resumed, tls13_full, tls13_resumed] = counted.completed;
     json!({
-        "tls12_full": counted.handshakes_tls12_full,
-        "tls12_resumed": counted.handshakes_tls12_resumed,
-        "tls13_full": counted.handshakes_tls13_full,
-        "tls13_resumed": counted.handshakes_tls13_resumed,
+        "tls12_full": tls12_full,
+        "tls12_resumed": tls12_resumed,
+        "tls13_full": tls13_full,
+        "tls13_resumed": tls13_resumed,
         "failed": counted.handshakes_failed,
         "groups": texts("group", causes::texts(|of| &of.groups)),
     })

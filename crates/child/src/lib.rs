@@ -23,7 +23,8 @@ use eyelet_sys::inotify::WaitEnder;
 pub use event::{Application, ChildEvent, LISTEN_TIMEOUT, Over, STOP_TIMEOUT};
 pub use folders::SuperviseError;
 pub use port::free_port;
-pub use sockets::{Endpoint, listens, takes};
+pub use processes::holders;
+pub use sockets::{Endpoint, listening, listens, takes};
 
 use event::Message;
 use folders::Folders;

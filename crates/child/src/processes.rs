@@ -1,12 +1,12 @@
 //! The processes of an application, and the sockets that they hold, from /proc.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Most processes of the machine that one look reads: `pid_max` of a common 32-bit number space.
 const PROCESSES_MAX: usize = 32_768;
-/// Most descriptors that one look reads of a process. A server listens before it has many clients.
+/// Most sockets that one look reads of a process. A server listens before it has many clients.
 const DESCRIPTORS_MAX: usize = 4096;
 
 /// The process that the kernel starts first, in a container too.
@@ -23,9 +23,12 @@ pub(crate) struct Process {
 
 /// The processes of this machine.
 pub(crate) fn all() -> Vec<Process> {
+    pids().take(PROCESSES_MAX).filter_map(read).collect()
+}
+
+fn pids() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.take(PROCESSES_MAX).filter_map(read).collect()
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 fn read(pid: u32) -> Option<Process> {
@@ -59,7 +62,6 @@ pub(crate) fn members(leader: u32, all: &[Process]) -> HashSet<u32> {
     }
 }
 
-/// The children of a process.
 pub(crate) fn children(parent: u32, all: &[Process]) -> HashSet<u32> {
     all.iter().filter(|process| process.parent == parent).map(|child| child.pid).collect()
 }
@@ -96,10 +98,20 @@ pub(crate) fn folders(members: &HashSet<u32>, socket: u64) -> impl Iterator<Item
     holders.into_iter().chain([std::process::id()]).filter_map(folder)
 }
 
+/// The processes that hold one of these sockets, as far as this user may look.
+pub fn holders(sockets: &HashSet<u64>) -> BTreeSet<u32> {
+    let holds = |pid: &u32| links(*pid).any(|socket| sockets.contains(&socket));
+    pids().filter(holds).collect()
+}
+
 fn sockets_of(pid: u32) -> Vec<u64> {
+    links(pid).take(DESCRIPTORS_MAX).collect()
+}
+
+/// The sockets among the descriptors of a process.
+fn links(pid: u32) -> impl Iterator<Item = u64> {
     let folder = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let links = folder.take(DESCRIPTORS_MAX).filter_map(|entry| fs::read_link(entry.path()).ok());
-    links.filter_map(|link| socket(&link)).collect()
+    folder.filter_map(|entry| socket(&fs::read_link(entry.path()).ok()?))
 }
 
 /// The number in `socket:[NUMBER]`.

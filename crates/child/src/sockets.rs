@@ -53,7 +53,7 @@ pub(crate) enum Choice {
 
 /// The listening sockets of this machine by their numbers. Each table lists those that listen
 /// first, so a machine with many connections costs no more.
-pub(crate) fn listening() -> Vec<(u64, Endpoint)> {
+pub fn listening() -> Vec<(u64, Endpoint)> {
     let tcp = |path, parse: fn(&str) -> Option<SocketAddr>| {
         let sockets = lines(path).map_while(move |line| tcp_socket(&line, parse));
         sockets.take(LISTENERS_MAX)

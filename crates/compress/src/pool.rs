@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use crate::accept::Coding;
 use crate::coder::zstd::Prepared;
-use crate::coder::{Br, BrMemory, CodingError, Effort, Gzip, Step, Zstd};
+use crate::coder::{Br, BrMemory, CodingError, CodingStep, Effort, Gzip, Zstd};
 
 /// A worker's compressors. Clones are the same pool.
 #[derive(Clone)]
@@ -233,7 +233,7 @@ impl Lent {
     /// # Errors
     /// The library's; the response is to be cut.
     pub fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
-        self.step(piece, out, Step::More)
+        self.step(piece, out, CodingStep::More)
     }
 
     /// Makes everything so far decodable.
@@ -241,7 +241,7 @@ impl Lent {
     /// # Errors
     /// As [`Lent::push`].
     pub fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
-        self.step(&[], out, Step::Flush)
+        self.step(&[], out, CodingStep::Flush)
     }
 
     /// Ends the coded body.
@@ -249,10 +249,15 @@ impl Lent {
     /// # Errors
     /// As [`Lent::push`].
     pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
-        self.step(&[], out, Step::Finish)
+        self.step(&[], out, CodingStep::Finish)
     }
 
-    fn step(&mut self, piece: &[u8], out: &mut Vec<u8>, step: Step) -> Result<(), CodingError> {
+    fn step(
+        &mut self,
+        piece: &[u8],
+        out: &mut Vec<u8>,
+        step: CodingStep,
+    ) -> Result<(), CodingError> {
         let done = match self.work.as_mut().ok_or(ENDED)? {
             Work::Zstd(zstd) => zstd.step(piece, out, step),
             Work::Br(br) => br.step(piece, out, step),

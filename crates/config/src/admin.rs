@@ -21,11 +21,7 @@ pub enum AdminSettings {
         mode: u32,
     },
     /// A loopback address. Who has the token may ask.
-    Tcp {
-        address: SocketAddr,
-        /// The file with the token.
-        token_file: PathBuf,
-    },
+    Tcp { address: SocketAddr, token_file: PathBuf },
 }
 
 /// The address as the configuration has it.

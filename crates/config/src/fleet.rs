@@ -21,7 +21,6 @@ pub struct FleetSettings {
     pub secret_file: PathBuf,
 }
 
-/// The address of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreAddress {
     /// `file:DIR`: for processes of one machine.

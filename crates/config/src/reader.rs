@@ -375,7 +375,7 @@ pub(super) fn nearest<'c>(
 ) -> Option<&'c str> {
     let word = word.get(..word.len().min(WORD_BYTES_MAX))?;
     let slips_max = (word.chars().count() / 3).clamp(1, 3);
-    let by_distance = candidates.map(|candidate| (edits(word, candidate), candidate));
+    let by_distance = candidates.map(|candidate| (strsim::levenshtein(word, candidate), candidate));
     let nearest = by_distance.min_by_key(|(edits, _)| *edits)?;
     (nearest.0 <= slips_max).then_some(nearest.1)
 }
@@ -384,27 +384,6 @@ pub(super) fn nearest<'c>(
 pub(super) fn repeated<'t>(texts: &[Text<'t>]) -> Option<Text<'t>> {
     let mut seen = HashSet::new();
     texts.iter().copied().find(|text| !seen.insert(text.text))
-}
-
-/// The number of edits (insert, delete, replace) between two words, by the usual table with one
-/// row.
-fn edits(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        for (cell, to) in row.iter_mut().skip(1).zip(&b) {
-            let replaced = diagonal + usize::from(from != *to);
-            diagonal = *cell;
-            left = replaced.min(left + 1).min(*cell + 1);
-            *cell = left;
-        }
-        if let Some(first) = row.first_mut() {
-            *first = i + 1;
-        }
-    }
-    row.last().copied().unwrap_or(0)
 }
 
 /// `a`, `a and b`, or `a, b and c`, with another word for `and`.

@@ -139,7 +139,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let folder = crate::identity::TemporaryFolder::create().unwrap();
         let (authority, _) = crate::identity::make(&folder).unwrap();
-        let connector = client::connector(authority.certificate()).unwrap();
+        let connector = client::connector(&authority.certificate).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (input, parent) = UnixStream::pair().unwrap();
         let ended = end_of(input).unwrap();

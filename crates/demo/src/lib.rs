@@ -24,7 +24,7 @@ mod text;
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -62,7 +62,7 @@ pub enum DemoError {
 }
 
 /// The edge that serves the page.
-pub struct Edge {
+pub struct PageEdge {
     /// A listener for the page, and the one for CONNECT.
     pub page: SocketAddr,
     /// The listener for CONNECT.
@@ -81,8 +81,10 @@ pub struct Demo {
     signals: EndSignals,
     folder: TemporaryFolder,
     authority: Authority,
-    configuration: PathBuf,
-    hellos: Arc<Hellos>,
+    /// The edge's configuration file.
+    pub configuration: PathBuf,
+    /// Where the edge notes hellos.
+    pub hellos: Arc<Hellos>,
     runtime: Runtime,
     acceptor: TlsAcceptor,
     origin: TcpListener,
@@ -133,18 +135,8 @@ impl Demo {
         })
     }
 
-    /// The edge's configuration file.
-    pub fn configuration(&self) -> &Path {
-        &self.configuration
-    }
-
-    /// Where the edge notes hellos.
-    pub fn hellos(&self) -> Arc<Hellos> {
-        self.hellos.clone()
-    }
-
     /// Serves the page by this edge, and prints how to get there.
-    pub fn serve(self, edge: Edge) -> Result<ServedPage, DemoError> {
+    pub fn serve(self, edge: PageEdge) -> Result<ServedPage, DemoError> {
         let Self { signals, folder, authority, configuration, hellos, runtime, .. } = self;
         let host = text::authority_of(APP_NAME, edge.page.port());
         let field = |text| {
@@ -153,7 +145,7 @@ impl Demo {
         };
         let page = field(format!("https://{host}"))?;
         let (html, policy) = content::page(&edge.page.port().to_string());
-        let connector = client::connector(authority.certificate()).map_err(DemoError::Behind)?;
+        let connector = client::connector(&authority.certificate).map_err(DemoError::Behind)?;
         let ca = authority.certificate_path();
         let app = Arc::new(App {
             authority: host,

@@ -108,7 +108,7 @@ drain_timeout = "1s"
 access = {log}
 decided = true
 "#,
-        folder = quoted(authority.folder()),
+        folder = quoted(&authority.folder),
         ca = quoted(&authority.certificate_path()),
         dictionaries = quoted(&folder.path().join("dictionaries")),
         log = quoted(&access_log(folder)),

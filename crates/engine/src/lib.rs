@@ -3,8 +3,6 @@
 //! [`worker::Program`].
 //!
 //! Each module of this list imports only what is above it:
-//! - [`ready`]: sides of a connection, and what their sockets are ready for.
-//! - [`relay`]: moves bytes between two sockets.
 //! - [`table`]: the connections of a worker, their deadlines and registrations.
 //! - [`departure`]: what is said while connections move to another process.
 //! - [`worker`]: the state of a worker, its handle on a connection, and the program that it calls.
@@ -20,8 +18,6 @@ pub mod iteration;
 pub mod listing;
 pub mod moving;
 pub mod park;
-pub mod ready;
-pub mod relay;
 pub mod shedding;
 pub mod table;
 pub mod worker;
@@ -30,8 +26,10 @@ pub mod worker;
 mod sim;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+/// Sides of a connection, and what their sockets are ready for.
+pub use eyelet_relay::ready;
 /// The system calls that move bytes. In tests the simulator replaces them.
-#[cfg(not(test))]
-pub(crate) use eyelet_sys::{pipe, socket};
 #[cfg(test)]
-pub(crate) use sim::kernel::{pipe, socket};
+pub(crate) use eyelet_relay::testing::kernel::socket;
+#[cfg(not(test))]
+pub(crate) use eyelet_sys::socket;

@@ -37,6 +37,13 @@ impl ErrorCode {
     pub const HTTP_1_1_REQUIRED: Self = Self(0xd);
 }
 
+impl ErrorCode {
+    /// The name, if RFC 9113 has one.
+    pub fn name(self) -> Option<&'static str> {
+        NAMES.get(usize::try_from(self.0).ok()?).copied()
+    }
+}
+
 /// The names of the codes, in their order.
 const NAMES: [&str; 14] = [
     "NO_ERROR",
@@ -57,7 +64,7 @@ const NAMES: [&str; 14] = [
 
 impl fmt::Display for ErrorCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match usize::try_from(self.0).ok().and_then(|code| NAMES.get(code)) {
+        match self.name() {
             Some(name) => f.write_str(name),
             None => write!(f, "{:#x}", self.0),
         }

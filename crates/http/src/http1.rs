@@ -94,7 +94,7 @@ pub async fn serve(
             Some(waiting) => (in_turn(&client, waiting.request), waiting.asked),
             None => {
                 let wait = served.intermediary.awake();
-                (next(&mut client, &served.worker, wait).await, None)
+                (next(&mut client, &served.http, wait).await, None)
             }
         };
         match next {
@@ -145,9 +145,9 @@ fn end(mut client: ClientStream, served: ServedConnection, reason: Reason, last:
         Last::Cut => client.unsent(),
     };
     park::close_with(&client.handle, &words);
-    let worker = served.worker.clone();
+    let http = served.http.clone();
     let outcome = served.outcome();
-    worker.engine.emit(&served.end(), &End { outcome, reason });
+    http.engine.emit(&served.end(), &End { outcome, reason });
 }
 
 /// Parks the connection, without an upstream or a buffer.
@@ -158,9 +158,9 @@ fn rest(client: ClientStream, mut served: ServedConnection) {
 }
 
 /// Waits for a request, for so long.
-pub async fn next(client: &mut ClientStream, worker: &Http, wait: Duration) -> NextRequest {
-    let http = &worker.shared.config.http;
-    let engine = &worker.engine;
+pub async fn next(client: &mut ClientStream, http: &Http, wait: Duration) -> NextRequest {
+    let config = &http.shared.config.http;
+    let engine = &http.engine;
     if client.plain.is_empty() {
         if engine.is_draining() {
             return NextRequest::End(Reason::Drained(None));
@@ -192,7 +192,7 @@ pub async fn next(client: &mut ClientStream, worker: &Http, wait: Duration) -> N
     }
     let (mut scanner, mut is_bounded) = (Scanner::default(), false);
     loop {
-        match take_request(&mut client.plain, &mut scanner, http.head_bytes_max) {
+        match take_request(&mut client.plain, &mut scanner, config.head_bytes_max) {
             Ok(Some(request)) => {
                 engine.enters(client.handle.key(), Phase::Busy);
                 if let Err(shed @ WaitError::Shed) = client.handle.in_time() {
@@ -205,7 +205,7 @@ pub async fn next(client: &mut ClientStream, worker: &Http, wait: Duration) -> N
         }
         // Most heads arrive whole, and their exchange sets its own deadlines.
         if !std::mem::replace(&mut is_bounded, true) {
-            client.handle.due_in(http.head_timeout);
+            client.handle.due_in(config.head_timeout);
         }
         // Until its head is complete the connection can be shed as half-open.
         let is_large = client.plain.len() > LARGE_BYTES;

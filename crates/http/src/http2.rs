@@ -102,7 +102,7 @@ pub async fn serve(client: ClientStream, mut served: ServedConnection, resumed: 
 }
 
 fn limits(served: &ServedConnection) -> H2Limits {
-    let head_bytes_max = served.worker.shared.config.http.head_bytes_max;
+    let head_bytes_max = served.http.shared.config.http.head_bytes_max;
     H2Limits {
         streams_max: STREAMS_MAX,
         stream_window: STREAM_WINDOW_BYTES,
@@ -134,9 +134,9 @@ fn fail(mut client: ClientStream, served: ServedConnection) {
     let unsent = client.unsent();
     drop((client.handle.take_sockets(), client.handle.take_streams()));
     park::close_with(&client.handle, &unsent);
-    let worker = served.worker.clone();
+    let http = served.http.clone();
     let reason = Reason::Internal("a parked HTTP/2 connection");
-    worker.engine.emit(&served.end(), &End { outcome: Outcome::Terminated, reason });
+    http.engine.emit(&served.end(), &End { outcome: Outcome::Terminated, reason });
 }
 
 /// Why the task of a connection is over.
@@ -190,9 +190,9 @@ struct ServedStreams {
 
 impl ServedStreams {
     fn new(client: ClientStream, served: ServedConnection, streams: Streams) -> Self {
-        served.worker.engine.enters(client.handle.key(), Phase::HalfOpen);
+        served.http.engine.enters(client.handle.key(), Phase::HalfOpen);
         let served = Rc::new(served);
-        let (http, now_ms) = (&served.worker.shared.config.http, now_ms());
+        let (http, now_ms) = (&served.http.shared.config.http, now_ms());
         // It was parked after its GOAWAY, and ends with its last stream.
         let said_last = || served.why_last().unwrap_or(Reason::Drained(None));
         let going_away = streams.is_shut_down().then(said_last);
@@ -343,7 +343,7 @@ impl ServedStreams {
         if waits {
             return Poll::Pending;
         }
-        let is_short = self.served.worker.engine.process.budget.piece().is_none();
+        let is_short = self.served.http.engine.process.budget.piece().is_none();
         if is_short && !self.may_read(task) {
             return Poll::Pending;
         }
@@ -384,13 +384,13 @@ impl ServedStreams {
     /// streams, they may not: each may be as long as a head.
     fn may_decode(&self, task: &mut Context<'_>) -> bool {
         !self.streams.has_trailers()
-            || self.served.worker.engine.process.budget.piece().is_some()
+            || self.served.http.engine.process.budget.piece().is_some()
             || self.may_read(task)
     }
 
     /// True if the connection may be read while memory is short.
     fn may_read(&self, task: &mut Context<'_>) -> bool {
-        let engine = &self.served.worker.engine;
+        let engine = &self.served.http.engine;
         let may = self.streams.may_read(!engine.process.budget.is_over(PIECE_BYTES_MIN));
         if !may {
             // Its streams still hold earlier bytes.
@@ -446,7 +446,7 @@ impl ServedStreams {
             self.refuse(id, &asked.parts);
             return Err(self.send_away(WaitError::Shed));
         }
-        let (engine, source) = (&self.served.worker.engine, self.served.info.client.ip());
+        let (engine, source) = (&self.served.http.engine, self.served.info.client.ip());
         let long = room::beyond_stream(&asked.parts);
         let bytes = STREAM_BYTES + long;
         let has_room = engine.make_room_to_wake(handle.key(), source, bytes)
@@ -504,9 +504,9 @@ impl ServedStreams {
             self.earlier = self.served.clone();
         }
         if !is_busy && self.has_served {
-            self.served.worker.engine.enters(self.client.handle.key(), Phase::Idle);
+            self.served.http.engine.enters(self.client.handle.key(), Phase::Idle);
         }
-        let http = &self.served.worker.shared.config.http;
+        let http = &self.served.http.shared.config.http;
         let wait = match self.going_away {
             Some(_) => GOAWAY_WAIT,
             None if is_busy => http.http2_idle_timeout,
@@ -538,14 +538,14 @@ impl ServedStreams {
         // As in HTTP/1.1: if a partial head has no room, this connection is shed, or others are.
         if !self.is_busy()
             && self.streams.unfinished() > HELLO_BYTES
-            && !self.served.worker.engine.relieve(0)
+            && !self.served.http.engine.relieve(0)
         {
             return Poll::Ready(Over::End(self.send_away(WaitError::Shed)));
         }
         for _ in 0..2 {
             let rest_at_ms = match self.may_rest() {
                 // In an upgrade it goes to the other process at once, as with streams that rest.
-                true if self.is_busy() || self.served.worker.engine.is_leaving() => self.now_ms,
+                true if self.is_busy() || self.served.http.engine.is_leaving() => self.now_ms,
                 true => self.rest_at_ms.min(self.idle_at_ms),
                 false => u64::MAX,
             };
@@ -595,7 +595,7 @@ impl ServedStreams {
         }
         if self.is_busy() {
             // Each stream has its own deadline.
-            let idle = self.served.worker.shared.config.http.http2_idle_timeout;
+            let idle = self.served.http.shared.config.http.http2_idle_timeout;
             self.idle_at_ms = self.now_ms + ms(idle);
             return None;
         }
@@ -628,7 +628,7 @@ impl ServedStreams {
         drop(self.client.handle.take_sockets());
         park::close_with(&self.client.handle, &words);
         let end = End { outcome: Outcome::Terminated, reason };
-        self.served.worker.engine.emit(&self.served.info_now(), &end);
+        self.served.http.engine.emit(&self.served.info_now(), &end);
     }
 
     /// Writes the lines of the exchanges that rest: they have no task that does.

@@ -18,12 +18,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use eyelet_engine::relay::terminate::Terminated;
-use eyelet_engine::relay::{Flow, KeptExchanges};
 use eyelet_engine::worker::{Handle, Settings};
 use eyelet_memory::budget::{
     Budget, Counted, HTTP2_BYTES, UPSTREAM_BYTES, UPSTREAM_STREAM_BYTES, UPSTREAM_TLS_BYTES,
 };
+use eyelet_relay::terminate::Terminated;
+use eyelet_relay::{Flow, KeptExchanges};
 use eyelet_telemetry::info::ConnectionInfo;
 use eyelet_telemetry::listing::streams::StreamCounts;
 use eyelet_telemetry::reason::Reason;
@@ -83,12 +83,12 @@ pub fn upstream_bytes(resting: KeptExchanges<'_>) -> usize {
 
 /// Writes the access lines of what rests on a connection that has ended while it was parked.
 pub fn end_resting(
-    worker: Rc<Http>,
+    http: Rc<Http>,
     info: ConnectionInfo,
     resting: KeptExchanges<'_>,
     reason: &Reason,
 ) {
-    let served = ServedConnection::ended(worker, info);
+    let served = ServedConnection::ended(http, info);
     match resting {
         KeptExchanges::Exchange(form) => http1::end_resting(&served, form, reason),
         KeptExchanges::Streams(state) => http2::end_resting(&served, state, reason),
@@ -118,21 +118,21 @@ pub struct WokenConnection {
 ///
 /// The future is boxed before anything waits. A task that kept its arguments, or both versions of
 /// HTTP, would be twice as large.
-pub fn serve(worker: Rc<Http>, woken: WokenConnection, terminated: Terminated) -> Served {
+pub fn serve(http: Rc<Http>, woken: WokenConnection, terminated: Terminated) -> Served {
     let WokenConnection { handle, info, counted } = woken;
-    begin(worker, OpenedClient::new(handle, terminated), info, counted)
+    begin(http, OpenedClient::new(handle, terminated), info, counted)
 }
 
 /// Serves a connection like [`serve`], but of a client without TLS.
-pub fn serve_cleartext(worker: Rc<Http>, woken: WokenConnection, flow: Flow) -> Served {
+pub fn serve_cleartext(http: Rc<Http>, woken: WokenConnection, flow: Flow) -> Served {
     let WokenConnection { handle, info, counted } = woken;
     let client = ClientStream::woken(handle, flow);
     let opened = OpenedClient { client, preface: Vec::new(), state: None, exchange: None };
-    begin(worker, opened, info, counted)
+    begin(http, opened, info, counted)
 }
 
 fn begin(
-    worker: Rc<Http>,
+    http: Rc<Http>,
     OpenedClient { client, preface, state, exchange }: OpenedClient,
     mut info: ConnectionInfo,
     mut counted: Counted,
@@ -143,14 +143,14 @@ fn begin(
     // The first bytes were counted as bytes to the upstream when they were opened.
     let first = client.plain.len() as u64;
     info.bytes_to_upstream = info.bytes_to_upstream.saturating_sub(first);
-    let serving = worker.engine.count_task(info.client.ip());
+    let serving = http.engine.count_task(info.client.ip());
     let local = || client.handle.local_address();
     let counts = ByteCounts::of(&client.bytes_to_client);
     let client_info = ClientInfo { info, preface, counts };
     let rests = exchange.is_some() || state.as_ref().is_some_and(http2::has_streams);
     let served = match rests {
-        true => ServedConnection::undecided(worker, client_info),
-        false => ServedConnection::new(worker, client_info, local),
+        true => ServedConnection::undecided(http, client_info),
+        false => ServedConnection::new(http, client_info, local),
     };
     let live = (&served.counts.to_upstream, &client.bytes_to_client);
     client.handle.count_live(&served.info, live);

@@ -77,13 +77,13 @@ pub struct ProxiedRefusal<'a> {
 
 impl ProxiedClient {
     /// A client that has sent these bytes.
-    pub fn new(worker: &Http, handle: Handle, client: IpAddr, received: &[u8]) -> Self {
+    pub fn new(http: &Http, handle: Handle, client: IpAddr, received: &[u8]) -> Self {
         Self {
             client: ClientStream::cleartext(handle, received),
             bytes_to_upstream: Rc::default(),
             last: None,
             outcome: None,
-            _task: worker.engine.count_task(client),
+            _task: http.engine.count_task(client),
         }
     }
 
@@ -100,19 +100,19 @@ impl ProxiedClient {
     /// request before.
     pub async fn next(
         &mut self,
-        worker: &Rc<Http>,
+        http: &Rc<Http>,
         info: &mut ConnectionInfo,
     ) -> Result<ProxiedRequest, End> {
         if self.client.plain.is_empty() {
             // A client that has not asked again is among the first to go when memory is short.
-            worker.engine.enters(self.client.handle.key(), Phase::HalfOpen);
+            http.engine.enters(self.client.handle.key(), Phase::HalfOpen);
         }
         let outcome = self.outcome;
         let over = |reason| match outcome {
             Some(outcome) => End { outcome, reason },
             None => End::failed(reason),
         };
-        let fault = match http1::next(&mut self.client, worker, AWAKE).await {
+        let fault = match http1::next(&mut self.client, http, AWAKE).await {
             NextRequest::Request(request) => match target(&request) {
                 Ok(target) => return Ok(ProxiedRequest { request, target }),
                 Err(fault) => fault,
@@ -123,7 +123,7 @@ impl ProxiedClient {
             NextRequest::ClientLost(client_lost) => return Err(End::failed(client_lost.reason())),
         };
         forget(info);
-        let served = self.served(worker, info, None, Vec::new());
+        let served = self.served(http, info, None, Vec::new());
         http1::refuse(&mut self.client, &served, fault).await;
         Err(End { outcome: Outcome::Refused, reason: request_reason(fault) })
     }
@@ -134,7 +134,7 @@ impl ProxiedClient {
     /// The end of the connection, if it takes no more requests.
     pub async fn pass(
         &mut self,
-        worker: &Rc<Http>,
+        http: &Rc<Http>,
         info: &ConnectionInfo,
         request: ProxiedRequest,
         to: ProxiedRoute,
@@ -147,7 +147,7 @@ impl ProxiedClient {
         };
         self.last = Some((upstream.clone(), shelf.clone()));
         let route = Route::proxied(rule, Arc::new(terminate(upstream)), shelf);
-        let served = self.served(worker, info, Some(route), preface);
+        let served = self.served(http, info, Some(route), preface);
         let Request { mut parts, length, keep_alive, roles } = request.request;
         let for_proxies: Vec<HeaderName> =
             parts.headers.keys().filter(|name| is_for_proxies(name)).cloned().collect();
@@ -175,13 +175,13 @@ impl ProxiedClient {
     /// The end of the connection, if the client may have sent a body, or asked to close.
     pub async fn refuse(
         &mut self,
-        worker: &Rc<Http>,
+        http: &Rc<Http>,
         info: &ConnectionInfo,
         request: ProxiedRequest,
         ProxiedRefusal { reason, message }: ProxiedRefusal<'_>,
     ) -> Result<(), End> {
         self.outcome.get_or_insert(Outcome::Refused);
-        let mut served = self.served(worker, info, None, Vec::new());
+        let mut served = self.served(http, info, None, Vec::new());
         served.intermediary = Intermediary::Proxy { message: message.map(Into::into) };
         let Request { parts, length, keep_alive, .. } = request.request;
         let mut stream = Stream::one(&mut self.client, length, parts.version, !keep_alive);
@@ -202,7 +202,7 @@ impl ProxiedClient {
 
     fn served(
         &self,
-        worker: &Rc<Http>,
+        http: &Rc<Http>,
         info: &ConnectionInfo,
         route: Option<Route>,
         preface: Vec<u8>,
@@ -210,7 +210,7 @@ impl ProxiedClient {
         let to_upstream = self.bytes_to_upstream.clone();
         let counts = ByteCounts { to_upstream, to_client: self.client.bytes_to_client.clone() };
         let client = ClientInfo { info: info.copy(), preface, counts };
-        ServedConnection::proxied(worker.clone(), client, route)
+        ServedConnection::proxied(http.clone(), client, route)
     }
 }
 

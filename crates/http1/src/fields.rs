@@ -378,12 +378,8 @@ pub fn check_two(headers: &HeaderMap) -> Result<(), RequestFault> {
     Ok(())
 }
 
-/// Whether no value begins or ends with white space. In HTTP/2 that is malformed (RFC 9113 8.2.1),
-/// and HTTP/1.1 would read a different value.
-pub fn are_trimmed(headers: &HeaderMap) -> bool {
-    headers.values().all(is_trimmed)
-}
-
+/// False if it begins or ends with white space. In HTTP/2 that is malformed (RFC 9113 8.2.1), and
+/// HTTP/1.1 would read a different value.
 fn is_trimmed(value: &HeaderValue) -> bool {
     let blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     let value = value.as_bytes();

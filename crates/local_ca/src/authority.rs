@@ -39,12 +39,13 @@ const ID_BYTES: usize = 4;
 
 /// A certificate authority, ready to sign.
 pub struct Authority {
-    folder: PathBuf,
+    pub folder: PathBuf,
     pub(crate) issuer: Issuer<'static, KeyPair>,
-    certificate: CertificateDer<'static>,
-    pem: String,
-    /// `None`: anything. An authority of another program may be so.
-    permitted: Option<Permitted>,
+    pub certificate: CertificateDer<'static>,
+    /// The certificate as PEM.
+    pub pem: String,
+    /// What it may sign. `None`: anything. An authority of another program may be so.
+    pub permitted: Option<Permitted>,
     /// Seconds since 1970: the first and the last.
     pub(crate) validity: (u64, u64),
 }
@@ -125,30 +126,6 @@ impl Authority {
         self.folder.join(KEY_FILE)
     }
 
-    pub fn folder(&self) -> &Path {
-        &self.folder
-    }
-
-    /// The certificate as PEM.
-    pub fn pem(&self) -> &str {
-        &self.pem
-    }
-
-    pub fn certificate(&self) -> &CertificateDer<'static> {
-        &self.certificate
-    }
-
-    /// What it may sign. `None`: anything.
-    pub fn permitted(&self) -> Option<&Permitted> {
-        self.permitted.as_ref()
-    }
-
-    /// As in the hands of whoever stole its key.
-    #[cfg(test)]
-    pub(crate) fn permit_anything(&mut self) {
-        self.permitted = None;
-    }
-
     /// Its last second.
     pub fn end(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(self.validity.1)
@@ -168,7 +145,8 @@ impl Authority {
         let now = unix_secs(now);
         let folder = self.folder.clone();
         if now > end {
-            let permits = self.permitted().map(Permitted::beyond_default).unwrap_or_default();
+            let permits =
+                self.permitted.as_ref().map(Permitted::beyond_default).unwrap_or_default();
             return Err(LocalCaError::Expired { folder, permits, end: date(end) });
         }
         if now < start {

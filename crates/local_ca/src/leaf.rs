@@ -161,7 +161,7 @@ impl Authority {
     /// # Errors
     /// [`LocalCaError::NotPermitted`].
     pub fn check_permits(&self, wanted: &Permitted) -> Result<(), LocalCaError> {
-        let Some(permitted) = self.permitted() else { return Ok(()) };
+        let Some(permitted) = &self.permitted else { return Ok(()) };
         let names = wanted.names.iter().filter(|name| !permitted.has_name(name));
         let lacks = |net: &&IpNet| !permitted.nets.iter().any(|own| own.contains(*net));
         let nets = wanted.nets.iter().filter(lacks);
@@ -182,7 +182,7 @@ impl Authority {
     /// # Errors
     /// [`LocalCaError::NotPermitted`], with all that it may not sign.
     pub fn check_names(&self, names: &[SubjectName]) -> Result<(), LocalCaError> {
-        let Some(permitted) = self.permitted() else { return Ok(()) };
+        let Some(permitted) = &self.permitted else { return Ok(()) };
         let is_refused = |name: &&SubjectName| match name {
             SubjectName::Dns(name) => !permitted.has_name(name),
             SubjectName::Address(address) => !permitted.has_address(*address),
@@ -195,7 +195,7 @@ impl Authority {
         if names.is_empty() {
             return Ok(());
         }
-        let folder = self.folder().to_owned();
+        let folder = self.folder.clone();
         Err(LocalCaError::NotPermitted { folder, permitted: permitted.clone(), names })
     }
 }

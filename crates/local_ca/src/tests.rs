@@ -60,7 +60,7 @@ fn of_several_that_start_together_one_makes_the_authority() {
     let made: Vec<_> = std::thread::scope(|scope| {
         let open = || {
             together.wait();
-            folder.open().unwrap().pem().to_owned()
+            folder.open().unwrap().pem
         };
         let threads: Vec<_> = (0..PROCESSES).map(|_| scope.spawn(open)).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -103,7 +103,7 @@ fn files_that_others_can_read_or_that_are_damaged_are_refused() {
     folder.chmod("", 0o700);
     // A certificate that is missing or another one comes back.
     fs::write(folder.path().join(CERTIFICATE_FILE), "other").unwrap();
-    let pem = folder.open().unwrap().pem().to_owned();
+    let pem = folder.open().unwrap().pem;
     assert_eq!(fs::read_to_string(folder.path().join(CERTIFICATE_FILE)).unwrap(), pem);
     let key = folder.path().join(KEY_FILE);
     let text = fs::read_to_string(&key).unwrap();
@@ -158,7 +158,7 @@ fn dates_follow_the_clock_and_stay_within_the_authority() {
 fn it_signs_what_it_may_and_nothing_else() {
     let folder = Folder::new();
     let (authority, now) = (folder.open().unwrap(), SystemTime::now());
-    assert_eq!(authority.permitted(), Some(&Permitted::default()));
+    assert_eq!(authority.permitted, Some(Permitted::default()));
     for name in ["localhost", "*.app.test", "127.0.0.1", "::1", "192.168.7.7"] {
         sign(&authority, name, now).unwrap();
     }
@@ -178,7 +178,7 @@ fn it_signs_what_it_may_and_nothing_else() {
     assert!(authority.check_permits(&permitted).is_err());
     let settings = LocalSettings { folder: Some(folder.path()), permitted: permitted.clone() };
     let wide = Authority::open(&settings).unwrap();
-    assert_eq!(wide.permitted(), Some(&permitted));
+    assert_eq!(wide.permitted.as_ref(), Some(&permitted));
     wide.check_permits(&permitted).unwrap();
     sign(&wide, "a.corp.example.com", now).unwrap();
     sign(&wide, "203.0.113.9", now).unwrap();
@@ -240,7 +240,7 @@ fn what_it_may_not_sign_verifies_nowhere() {
     assert_eq!(fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
     let said = verify("app.test", &file);
     assert!(said.contains("app.test.pem: OK"), "{said}");
-    authority.permit_anything();
+    authority.permitted = None;
     let [stolen, _] = write_files(&authority, &[dns("bank.com")], DAY, out.path()).unwrap();
     let said = verify("bank.com", &stolen);
     assert!(said.contains("permitted subtree violation"), "{said}");
@@ -290,7 +290,7 @@ fn each_systems_store_gets_the_certificate_and_loses_it() {
         let install = format!("sudo install -m 644 {}", authority.certificate_path().display());
         assert!(said.text.contains(&install), "{}", said.text);
         assert!(said.text.contains(&format!("sudo {}", root.path().join(program).display())));
-        let option = folder_option(authority.folder());
+        let option = folder_option(&authority.folder);
         let shown = trust::show(&authority, &places).text;
         assert!(shown.contains("prints the commands by which root has the system's"), "{shown}");
         places.is_root = true;
@@ -302,7 +302,7 @@ fn each_systems_store_gets_the_certificate_and_loses_it() {
         for said in ["now trusted by", "trusted before by"] {
             let report = trust::change(&authority, &places, TrustChange::Install);
             assert!(report.is_complete && report.text.contains(said), "{}", report.text);
-            assert_eq!(fs::read_to_string(&file).unwrap(), authority.pem());
+            assert_eq!(fs::read_to_string(&file).unwrap(), authority.pem);
         }
         assert!(!trust::show(&authority, &places).text.contains("not trusted by"));
         for said in ["removed from", "not in"] {

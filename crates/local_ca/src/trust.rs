@@ -122,7 +122,7 @@ pub fn change(authority: &Authority, places: &Places, change: TrustChange) -> Re
             let _ = writeln!(text, "\nTo undo all of this: eyelet trust --remove{options}");
         }
         TrustChange::Remove => {
-            let folder = shell_word(authority.folder());
+            let folder = shell_word(&authority.folder);
             let _ = writeln!(text, "\nIts key is still in {folder}. To destroy it: rm -r {folder}");
         }
     }
@@ -132,11 +132,11 @@ pub fn change(authority: &Authority, places: &Places, change: TrustChange) -> Re
 /// What names this authority and these stores to `eyelet trust`, with a blank before it.
 fn options(authority: &Authority, places: &Places) -> String {
     let user = if places.root.is_none() { " --user" } else { "" };
-    folder_option(authority.folder()) + user
+    folder_option(&authority.folder) + user
 }
 
 fn about(authority: &Authority) -> String {
-    let permitted = match authority.permitted() {
+    let permitted = match &authority.permitted {
         Some(permitted) => permitted.to_string(),
         None => "anything: whoever has its key can be any server to you".to_owned(),
     };

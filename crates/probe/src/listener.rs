@@ -1,13 +1,10 @@
 //! Which process of this machine listens at an address, from /proc.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use crate::procfs;
-
-/// The state of a listening socket in /proc/net/tcp (TCP_LISTEN).
-const TCP_LISTEN: &str = "0A";
+use eyelet_child::Endpoint;
 
 /// The process that starts all others. By socket activation it holds their listening sockets.
 const INIT: u32 = 1;
@@ -20,15 +17,15 @@ pub fn process(address: SocketAddr) -> Result<u32, &'static str> {
     if !is_of_this_machine(address) {
         return Err("the address is not one of this machine; --pid names a process");
     }
-    let found: Vec<(Fit, String)> = ["/proc/net/tcp", "/proc/net/tcp6"]
-        .iter()
-        .filter_map(|table| fs::read_to_string(table).ok())
-        .flat_map(|table| sockets(&table, address))
-        .collect();
+    let fits = eyelet_child::listening().into_iter().filter_map(|(number, endpoint)| {
+        let Endpoint::Tcp(bound) = endpoint else { return None };
+        let fit = takes(bound.ip(), address.ip()).filter(|_| bound.port() == address.port());
+        Some((fit?, number))
+    });
+    let found: Vec<(Fit, u64)> = fits.collect();
     let best = found.iter().map(|(fit, _)| *fit).max();
-    let sockets = found.into_iter().filter(|(fit, _)| Some(*fit) == best).map(|(_, name)| name);
-    let sockets: BTreeSet<String> = sockets.collect();
-    let holders = procfs::processes().filter(|pid| holds(*pid, &sockets)).collect();
+    let sockets = found.iter().filter(|(fit, _)| Some(*fit) == best).map(|(_, number)| *number);
+    let holders = eyelet_child::holders(&sockets.collect());
     first(holders, procfs::parent)
         .ok_or("no process of this machine, or of this user, listens there; --pid names one")
 }
@@ -60,19 +57,6 @@ fn first(mut holders: BTreeSet<u32>, parent: impl Fn(u32) -> Option<u32>) -> Opt
     holders.iter().find(is_root).copied()
 }
 
-/// The listening sockets of a table that take connections to this address, as links name them.
-fn sockets(table: &str, address: SocketAddr) -> Vec<(Fit, String)> {
-    let port = format!(":{:04X}", address.port());
-    let socket = |line: &str| {
-        let mut fields = line.split_ascii_whitespace().skip(1);
-        let local = fields.next()?.strip_suffix(&port)?;
-        let listens = fields.nth(1)? == TCP_LISTEN;
-        let fit = takes(local, address.ip()).filter(|_| listens)?;
-        fields.nth(5).map(|number| (fit, format!("socket:[{number}]")))
-    };
-    table.lines().filter_map(socket).collect()
-}
-
 /// How well a listening socket fits an address. The kernel prefers the best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fit {
@@ -84,39 +68,15 @@ enum Fit {
     Exact,
 }
 
-/// Whether, and how well, a socket at this local address takes connections to `ip`.
-fn takes(local: &str, ip: IpAddr) -> Option<Fit> {
-    let ip = ip.to_canonical();
-    let found = listens_at(local)?;
-    match found.is_unspecified() {
-        _ if found == ip => Some(Fit::Exact),
-        true if found.is_ipv4() == ip.is_ipv4() => Some(Fit::AnyAddress),
+/// How well a socket that is bound to `bound` takes connections to `ip`, if it does.
+fn takes(bound: IpAddr, ip: IpAddr) -> Option<Fit> {
+    let (bound, ip) = (bound.to_canonical(), ip.to_canonical());
+    match bound.is_unspecified() {
+        _ if bound == ip => Some(Fit::Exact),
+        true if bound.is_ipv4() == ip.is_ipv4() => Some(Fit::AnyAddress),
         true if ip.is_ipv4() => Some(Fit::OtherFamily),
         _ => None,
     }
-}
-
-/// An address of /proc/net/tcp or tcp6: words of 32 bits, in the byte order of the machine.
-fn listens_at(local: &str) -> Option<IpAddr> {
-    let word = |at: usize| {
-        let digits = local.get(at * 8..at * 8 + 8)?;
-        u32::from_str_radix(digits, 16).ok().map(u32::to_ne_bytes)
-    };
-    match local.len() {
-        8 => Some(Ipv4Addr::from(word(0)?).into()),
-        32 => {
-            let bytes = [word(0)?, word(1)?, word(2)?, word(3)?].concat();
-            let bytes = <[u8; 16]>::try_from(bytes).ok()?;
-            Some(IpAddr::from(Ipv6Addr::from(bytes)).to_canonical())
-        }
-        _ => None,
-    }
-}
-
-fn holds(pid: u32, sockets: &BTreeSet<String>) -> bool {
-    let links = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let mut names = links.filter_map(|link| fs::read_link(link.path()).ok());
-    names.any(|name| name.to_str().is_some_and(|name| sockets.contains(name)))
 }
 
 #[cfg(test)]
@@ -160,27 +120,22 @@ mod tests {
         }
     }
 
-    /// The words are as a machine of little endian writes them.
     #[test]
-    #[cfg(target_endian = "little")]
     fn addresses_of_both_families_are_compared() {
-        let loopback = "00000000000000000000000001000000";
-        let any = "00000000000000000000000000000000";
-        for (local, ip, fit) in [
-            ("0100007F", "127.0.0.1", Some(Fit::Exact)),
-            ("0100007F", "::ffff:127.0.0.1", Some(Fit::Exact)),
-            ("0100007F", "127.0.0.2", None),
-            ("00000000", "127.0.0.1", Some(Fit::AnyAddress)),
-            ("00000000", "::1", None),
-            (loopback, "::1", Some(Fit::Exact)),
-            (loopback, "::2", None),
-            (loopback, "127.0.0.1", None),
-            ("0000000000000000FFFF00000100007F", "127.0.0.1", Some(Fit::Exact)),
-            (any, "::1", Some(Fit::AnyAddress)),
-            (any, "127.0.0.1", Some(Fit::OtherFamily)),
-            ("0100", "127.0.0.1", None),
+        for (bound, ip, fit) in [
+            ("127.0.0.1", "127.0.0.1", Some(Fit::Exact)),
+            ("127.0.0.1", "::ffff:127.0.0.1", Some(Fit::Exact)),
+            ("127.0.0.1", "127.0.0.2", None),
+            ("0.0.0.0", "127.0.0.1", Some(Fit::AnyAddress)),
+            ("0.0.0.0", "::1", None),
+            ("::1", "::1", Some(Fit::Exact)),
+            ("::1", "::2", None),
+            ("::1", "127.0.0.1", None),
+            ("::ffff:127.0.0.1", "127.0.0.1", Some(Fit::Exact)),
+            ("::", "::1", Some(Fit::AnyAddress)),
+            ("::", "127.0.0.1", Some(Fit::OtherFamily)),
         ] {
-            assert_eq!(takes(local, ip.parse().unwrap()), fit, "{local} {ip}");
+            assert_eq!(takes(bound.parse().unwrap(), ip.parse().unwrap()), fit, "{bound} {ip}");
         }
     }
 

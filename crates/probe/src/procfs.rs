@@ -107,25 +107,8 @@ pub fn slab_bytes() -> f64 {
     field_bytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), "Slab:")
 }
 
-/// The machine's available memory.
-pub fn available_bytes() -> f64 {
-    field_bytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), "MemAvailable:")
-}
-
-/// The load average of the last minute: how busy other processes keep the machine.
-pub fn load_average() -> f64 {
-    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split_whitespace().next().and_then(|one| one.parse().ok()).unwrap_or(0.0)
-}
-
-/// The machine's cores, whatever this process is pinned to.
-pub fn cores() -> usize {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    text.lines().filter(|line| line.starts_with("processor")).count()
-}
-
 /// The value of a line such as `Pss:     1234 kB`, in bytes; 0 if there is no such line.
-fn field_bytes(text: &str, name: &str) -> f64 {
+pub fn field_bytes(text: &str, name: &str) -> f64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
     kib.unwrap_or(0.0) * 1024.0

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use eyelet_compress::coder::{Br, zstd};
+use eyelet_compress::coder::{Br, CodingStep, zstd};
 use eyelet_compress::dictionary::store::{Family, Step, StoredVersion};
 use eyelet_compress::dictionary::{self, Hash};
 use eyelet_compress::pool::{CompressorPool, DCB_QUALITY, Lent, Share};
@@ -158,7 +158,7 @@ impl Coder {
     /// As [`Coder::push`].
     pub fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
         let done = match &mut self.way {
-            Way::Held(held) if !held.body.is_empty() => self.let_go(out),
+            Way::Held(held) if !held.body.is_empty() => self.release(out),
             Way::AsIs | Way::Stream { .. } | Way::Held(_) | Way::Over => Ok(()),
         };
         let done = done.and_then(|()| match &mut self.way {
@@ -174,7 +174,7 @@ impl Coder {
 
     /// Continues as a stream, with the same dictionary, a body that was to be coded as a whole. If
     /// there is no room for that, the body stays held.
-    fn let_go(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
+    fn release(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
         let Way::Held(held) = &mut self.way else { return Ok(()) };
         let (hash, dictionary) = match &held.history {
             History::Version(version, _) => (version.hash, &version.body[..]),
@@ -242,7 +242,7 @@ impl Coder {
     /// Notes that the body is complete.
     pub fn inspect_end(&mut self) {
         if let Some(capture) = self.capture.take() {
-            self.compressors.inner.shared.see(capture.seen, capture.body.into());
+            self.compressors.inner.shared.note_seen(capture.seen, capture.body.into());
         }
         if let Some(learning) = self.learning.take() {
             learning.end(&self.compressors.inner.shared);
@@ -315,8 +315,7 @@ fn whole_br(
     out: &mut Vec<u8>,
 ) -> Result<(), CodingError> {
     let mut br = Br::with_dictionary(quality, dictionary, Some(body.len() as u64));
-    br.push(body, out)?;
-    br.finish(out)
+    br.step(body, out, CodingStep::Finish)
 }
 
 /// The head has promised this coding. If the pool is exhausted by now, the frame gets its own

@@ -29,7 +29,6 @@ pub struct RestingCodings {
 pub type RestingCodingsForm = (u8, Option<[u16; 7]>);
 
 impl RestingCodings {
-    /// Its form.
     pub fn export(&self) -> RestingCodingsForm {
         let breach = match self.breach {
             None => 0,

@@ -10,7 +10,6 @@ use crate::dial::is_upstream_down;
 /// answer leaves time for two others.
 const DIALS_IN_TIME: u32 = 3;
 
-/// The time of one dial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DialTime {
     /// How long it may take.

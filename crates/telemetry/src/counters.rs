@@ -34,6 +34,8 @@ macro_rules! counters {
             pub decisions: Histogram,
             /// Times in which facts were fetched that the rules asked for.
             pub evidence: Histogram,
+            /// Handshakes that clients completed, by [`handshake_kind`].
+            pub completed: [Cell; HANDSHAKE_KINDS],
             /// Times of handshakes that clients completed, by [`handshake_kind`].
             pub handshakes: [Histogram; HANDSHAKE_KINDS],
             /// Times in which upstreams were connected to.
@@ -54,6 +56,8 @@ macro_rules! counters {
             pub decisions: HistogramValues,
             /// Times in which facts were fetched that the rules asked for.
             pub evidence: HistogramValues,
+            /// Handshakes that clients completed, by [`handshake_kind`].
+            pub completed: [u64; HANDSHAKE_KINDS],
             /// Times of handshakes that clients completed, by [`handshake_kind`].
             pub handshakes: [HistogramValues; HANDSHAKE_KINDS],
             /// Times in which upstreams were connected to.
@@ -66,6 +70,7 @@ macro_rules! counters {
             for cells in WORKERS.lock().iter() {
                 $(sum.$name = sum.$name.wrapping_add(cells.$name.value());)*
                 add_up(&mut sum.ended, &cells.ended);
+                add_up(&mut sum.completed, &cells.completed);
                 add_up(&mut sum.serving_streams, &cells.serving_streams);
                 add_up(&mut sum.resting_streams, &cells.resting_streams);
                 cells.decisions.add_to(&mut sum.decisions);
@@ -117,14 +122,6 @@ counters! {
     evidence_disagrees,
     /// Connections about whose name evidence that was asked for says nothing.
     evidence_unknown,
-    /// Full handshakes with clients by TLS 1.2.
-    handshakes_tls12_full,
-    /// Handshakes by TLS 1.2 that resumed a session.
-    handshakes_tls12_resumed,
-    /// Full handshakes with clients by TLS 1.3.
-    handshakes_tls13_full,
-    /// Handshakes by TLS 1.3 that resumed a session.
-    handshakes_tls13_resumed,
     /// Connections that are logged and only send their last bytes now.
     lingering,
     /// Log entries lost because their reader was too slow.
@@ -193,17 +190,6 @@ pub const fn handshake_kind(is_tls13: bool, is_resumed: bool) -> usize {
 }
 
 impl Counters {
-    /// Counts a handshake that a client has completed.
-    pub fn handshake(&self, is_tls13: bool, is_resumed: bool) {
-        let cell = match (is_tls13, is_resumed) {
-            (false, false) => &self.handshakes_tls12_full,
-            (false, true) => &self.handshakes_tls12_resumed,
-            (true, false) => &self.handshakes_tls13_full,
-            (true, true) => &self.handshakes_tls13_resumed,
-        };
-        cell.up();
-    }
-
     /// The cell of the active connections in this state. `None`: what no other state counts is
     /// peeking, and parked ones have a cell of their own.
     pub fn of_state(&self, state: State) -> Option<&Cell> {

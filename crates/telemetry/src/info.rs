@@ -448,7 +448,6 @@ impl Parked {
         self.name.and_then(|name| shared.names.get(name)).map(Name::as_str)
     }
 
-    /// The index of its rule.
     pub fn rule_index(&self) -> Option<u32> {
         self.rule.map(|rule| rule.get() - 1)
     }

@@ -104,7 +104,7 @@ impl LocalCertificates {
         tracing::info!(
             "local certificates are signed by {}; `eyelet trust{}` says who trusts it",
             file.display(),
-            folder_option(signer.authority.folder())
+            folder_option(&signer.authority.folder)
         );
         let (settings, signer) = (config.local.clone(), Mutex::new(signer));
         let is_warned = AtomicBool::new(false);
@@ -174,7 +174,7 @@ impl LocalCertificates {
     /// The file of the authority's certificate, and what it says. `None`: it cannot be read.
     pub(crate) fn describe(&self) -> (PathBuf, Option<Description>) {
         let authority = self.signer.lock().authority.clone();
-        (authority.certificate_path(), certificate::describe(authority.certificate()))
+        (authority.certificate_path(), certificate::describe(&authority.certificate))
     }
 
     /// The file of the authority.
@@ -192,13 +192,13 @@ impl LocalCertificates {
         if stamp.is_same(before.stamp) {
             return None;
         }
-        let opened = Authority::read(before.authority.folder()).and_then(|authority| {
-            let folder = before.authority.folder().to_owned();
+        let opened = Authority::read(&before.authority.folder).and_then(|authority| {
+            let folder = before.authority.folder.clone();
             let why = std::io::Error::new(std::io::ErrorKind::NotFound, "its key is missing");
             authority.ok_or(LocalCaError::Folder { folder, why })
         });
         let replaced = opened.map(|authority| {
-            let is_new = authority.certificate() != before.authority.certificate();
+            let is_new = authority.certificate != before.authority.certificate;
             let mut signer = self.signer.lock();
             match is_new {
                 true => {
@@ -219,7 +219,7 @@ impl LocalCertificates {
         let is_soon = left < certificate::EXPIRY_WARNING;
         let is_new = is_soon && !self.is_warned.swap(true, Relaxed);
         if is_new {
-            let folder = authority.folder().display();
+            let folder = authority.folder.display();
             tracing::warn!("the local certificate authority in {folder} expires soon");
         }
         is_new

@@ -50,19 +50,8 @@ pub enum Look {
 /// One line of a frame, as wide as the terminal at most.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameLine {
-    look: Look,
-    text: String,
-}
-
-impl FrameLine {
-    pub fn text(&self) -> &str {
-        &self.text
-    }
-
-    /// How it looks.
-    pub fn look(&self) -> Look {
-        self.look
-    }
+    pub look: Look,
+    pub text: String,
 }
 
 /// All lines: never more than the terminal has.

@@ -82,7 +82,7 @@ fn once(source: &AdminSource, out: &mut impl Write) -> Result<(), SourceError> {
     figures.log = log.lines();
     let size = if io::stdout().is_terminal() { screen::size().unwrap_or(PLAIN) } else { PLAIN };
     for line in frame::draw(&figures, size, SortOrder::Age, None) {
-        writeln!(out, "{}", line.text().trim_end())?;
+        writeln!(out, "{}", line.text.trim_end())?;
     }
     Ok(())
 }

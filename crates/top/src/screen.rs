@@ -119,7 +119,7 @@ fn rendered(lines: &[FrameLine], size: Size, has_colors: bool) -> io::Result<Vec
     let to_row = |row: usize| cursor::MoveTo(0, u16::try_from(row).unwrap_or(u16::MAX));
     for (row, line) in lines.iter().enumerate() {
         queue!(frame, to_row(row), Clear(ClearType::UntilNewLine))?;
-        match line.look() {
+        match line.look {
             Look::Plain => {}
             Look::Head => queue!(frame, SetAttribute(Attribute::Reverse))?,
             Look::Warning if has_colors => {
@@ -127,7 +127,7 @@ fn rendered(lines: &[FrameLine], size: Size, has_colors: bool) -> io::Result<Vec
             }
             Look::Warning => queue!(frame, SetAttribute(Attribute::Bold))?,
         }
-        frame.extend_from_slice(line.text().as_bytes());
+        frame.extend_from_slice(line.text.as_bytes());
         queue!(frame, SetAttribute(Attribute::Reset))?;
     }
     if lines.len() < size.rows {

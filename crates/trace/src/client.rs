@@ -43,7 +43,6 @@ pub enum Sent {
 
 type Fault = Box<dyn Error + Send + Sync>;
 
-/// A client of one collector.
 pub struct CollectorClient {
     endpoint: TraceEndpoint,
     fields: SecretFields,

@@ -8,7 +8,7 @@ use brotli::enc::encode::{
     BrotliEncoderOperation, BrotliEncoderParameter, BrotliEncoderStateStruct,
 };
 
-use super::step::{CodingError, Effort, Step};
+use super::step::{CodingError, CodingStep, Effort};
 use memory::Alloc;
 pub use memory::BrMemory;
 
@@ -47,22 +47,6 @@ impl Br {
         Self { state, memory }
     }
 
-    /// Takes a piece of the body.
-    ///
-    /// # Errors
-    /// The library's.
-    pub fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
-        self.step(piece, out, Step::More)
-    }
-
-    /// Ends the stream.
-    ///
-    /// # Errors
-    /// The library's.
-    pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
-        self.step(&[], out, Step::Finish)
-    }
-
     /// Most bytes of memory that one encoder takes, measured.
     #[must_use]
     pub fn bytes(effort: Effort, length: Option<u64>) -> usize {
@@ -73,16 +57,20 @@ impl Br {
         tables + (4 << window_log(length))
     }
 
-    pub(crate) fn step(
+    /// Codes a piece, and appends what comes out.
+    ///
+    /// # Errors
+    /// [`CodingError`].
+    pub fn step(
         &mut self,
         piece: &[u8],
         out: &mut Vec<u8>,
-        step: Step,
+        step: CodingStep,
     ) -> Result<(), CodingError> {
         let operation = match step {
-            Step::More => BrotliEncoderOperation::BROTLI_OPERATION_PROCESS,
-            Step::Flush => BrotliEncoderOperation::BROTLI_OPERATION_FLUSH,
-            Step::Finish => BrotliEncoderOperation::BROTLI_OPERATION_FINISH,
+            CodingStep::More => BrotliEncoderOperation::BROTLI_OPERATION_PROCESS,
+            CodingStep::Flush => BrotliEncoderOperation::BROTLI_OPERATION_FLUSH,
+            CodingStep::Finish => BrotliEncoderOperation::BROTLI_OPERATION_FINISH,
         };
         let (mut left, mut at) = (piece.len(), 0);
         loop {
@@ -106,8 +94,8 @@ impl Br {
             let given = self.state.take_output(&mut taken);
             out.extend_from_slice(given.get(..taken).unwrap_or_default());
             let done = match step {
-                Step::More | Step::Flush => left == 0 && !self.state.has_more_output(),
-                Step::Finish => self.state.is_finished(),
+                CodingStep::More | CodingStep::Flush => left == 0 && !self.state.has_more_output(),
+                CodingStep::Finish => self.state.is_finished(),
             };
             if done && taken == 0 {
                 return Ok(());

@@ -2,7 +2,7 @@
 
 use flate2::{Compress, Compression, FlushCompress, Status};
 
-use super::step::{CodingError, Effort, ROOM_BYTES, Step};
+use super::step::{CodingError, CodingStep, Effort, ROOM_BYTES};
 
 /// A context, new or used before.
 pub struct Gzip {
@@ -29,35 +29,23 @@ impl Gzip {
         again
     }
 
-    /// Takes a piece of the body.
-    ///
-    /// # Errors
-    /// The library's.
-    pub fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
-        self.step(piece, out, Step::More)
-    }
-
-    /// Ends the member.
-    ///
-    /// # Errors
-    /// The library's.
-    pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
-        self.step(&[], out, Step::Finish)
-    }
-
     /// Bytes of memory of a context, measured.
     pub const BYTES: usize = 371 << 10;
 
-    pub(crate) fn step(
+    /// Codes a piece, and appends what comes out.
+    ///
+    /// # Errors
+    /// [`CodingError`].
+    pub fn step(
         &mut self,
         piece: &[u8],
         out: &mut Vec<u8>,
-        step: Step,
+        step: CodingStep,
     ) -> Result<(), CodingError> {
         let flush = match step {
-            Step::More => FlushCompress::None,
-            Step::Flush => FlushCompress::Sync,
-            Step::Finish => FlushCompress::Finish,
+            CodingStep::More => FlushCompress::None,
+            CodingStep::Flush => FlushCompress::Sync,
+            CodingStep::Finish => FlushCompress::Finish,
         };
         let mut left = piece;
         loop {
@@ -70,8 +58,8 @@ impl Gzip {
             match status {
                 Status::StreamEnd => return Ok(()),
                 Status::Ok | Status::BufError if left.is_empty() && !full => match step {
-                    Step::Finish => {}
-                    Step::More | Step::Flush => return Ok(()),
+                    CodingStep::Finish => {}
+                    CodingStep::More | CodingStep::Flush => return Ok(()),
                 },
                 Status::Ok => {}
                 Status::BufError if full => {}

@@ -9,6 +9,5 @@ pub mod zstd;
 
 pub use br::{Br, BrMemory};
 pub use gzip::Gzip;
-pub(crate) use step::Step;
-pub use step::{CodingError, Effort};
+pub use step::{CodingError, CodingStep, Effort};
 pub use zstd::Zstd;

@@ -23,7 +23,7 @@ pub enum Effort {
 
 /// What to do with the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub enum CodingStep {
     /// More follows: the coder may hold bytes back.
     More,
     /// Everything so far must be decodable.

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use zstd_safe::zstd_sys::ZSTD_EndDirective;
 use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, Strategy};
 
-use super::step::{CodingError, Effort, ROOM_BYTES, Step};
+use super::step::{CodingError, CodingStep, Effort, ROOM_BYTES};
 
 /// A context, new or used before.
 pub struct Zstd {
@@ -99,12 +99,12 @@ impl Zstd {
         &mut self,
         piece: &[u8],
         out: &mut Vec<u8>,
-        step: Step,
+        step: CodingStep,
     ) -> Result<(), CodingError> {
         let directive = match step {
-            Step::More => ZSTD_EndDirective::ZSTD_e_continue,
-            Step::Flush => ZSTD_EndDirective::ZSTD_e_flush,
-            Step::Finish => ZSTD_EndDirective::ZSTD_e_end,
+            CodingStep::More => ZSTD_EndDirective::ZSTD_e_continue,
+            CodingStep::Flush => ZSTD_EndDirective::ZSTD_e_flush,
+            CodingStep::Finish => ZSTD_EndDirective::ZSTD_e_end,
         };
         let mut input = InBuffer::around(piece);
         loop {
@@ -114,7 +114,7 @@ impl Zstd {
             let left =
                 self.context.compress_stream2(&mut output, &mut input, directive).map_err(said)?;
             let all_in = input.pos() == piece.len();
-            if all_in && (left == 0 || step == Step::More) {
+            if all_in && (left == 0 || step == CodingStep::More) {
                 return Ok(());
             }
         }

@@ -6,7 +6,7 @@ use std::io::Write;
 use proptest::collection::vec;
 
 use super::*;
-use crate::coder::{Br, BrMemory, Effort, Gzip, Step, Zstd};
+use crate::coder::{Br, BrMemory, CodingStep, Effort, Gzip, Zstd};
 
 const CODINGS: [Coding; 3] = [Coding::Zstd, Coding::Br, Coding::Gzip];
 
@@ -16,17 +16,15 @@ fn coded(coding: Coding, body: &[u8]) -> Vec<u8> {
         Coding::Zstd => {
             let mut coder = Zstd::new().unwrap();
             coder.begin(Effort::Even, None).unwrap();
-            coder.step(body, &mut out, Step::Finish).unwrap();
+            coder.step(body, &mut out, CodingStep::Finish).unwrap();
         }
         Coding::Br => {
             let mut coder = Br::new(Effort::Even, None, BrMemory::default());
-            coder.push(body, &mut out).unwrap();
-            coder.finish(&mut out).unwrap();
+            coder.step(body, &mut out, CodingStep::Finish).unwrap();
         }
         _ => {
             let mut coder = Gzip::new(Effort::Even);
-            coder.push(body, &mut out).unwrap();
-            coder.finish(&mut out).unwrap();
+            coder.step(body, &mut out, CodingStep::Finish).unwrap();
         }
     }
     out
@@ -272,8 +270,7 @@ fn with_dictionary(coding: Coding, dictionary: &[u8], body: &[u8]) -> Vec<u8> {
         Coding::Dcz => out.extend(crate::coder::zstd::delta(dictionary, body, 11).unwrap()),
         _ => {
             let mut coder = Br::with_dictionary(5, dictionary, None);
-            coder.push(body, &mut out).unwrap();
-            coder.finish(&mut out).unwrap();
+            coder.step(body, &mut out, CodingStep::Finish).unwrap();
         }
     }
     out

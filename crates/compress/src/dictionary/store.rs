@@ -181,7 +181,7 @@ impl Store {
     }
 
     /// Stores a version, and drops the oldest ones beyond the limits.
-    pub fn see(&mut self, family: Family, path: &str, hash: Hash, body: Bytes) -> Changed {
+    pub fn note_seen(&mut self, family: Family, path: &str, hash: Hash, body: Bytes) -> Changed {
         self.seen += 1;
         let mut changed = Changed::default();
         let known = self.versions.get(&hash);
@@ -206,7 +206,7 @@ impl Store {
         changed
     }
 
-    /// Restores a version from disk, in any order. Limits apply as in [`Store::see`].
+    /// Restores a version from disk, in any order. Limits apply as in [`Store::note_seen`].
     pub fn restore(&mut self, version: StoredVersion) -> Changed {
         let mut changed = Changed::default();
         let hash = version.hash;
@@ -340,36 +340,36 @@ mod tests {
         Family { rule: "app".into(), origin: "a.example".into(), pattern, is_file: false }
     }
 
-    fn see(store: &mut Store, pattern: &str, n: u8, len: usize) -> Changed {
+    fn note_seen(store: &mut Store, pattern: &str, n: u8, len: usize) -> Changed {
         let path = format!("/{n}");
-        store.see(family(pattern), &path, Hash([n; 32]), Bytes::from(vec![n; len]))
+        store.note_seen(family(pattern), &path, Hash([n; 32]), Bytes::from(vec![n; len]))
     }
 
     #[test]
     fn the_oldest_go_first_and_their_deltas_with_them() {
         let mut store = Store::new(1000);
         for n in 1..=4 {
-            assert_eq!(see(&mut store, "/*", n, 240).added, Some(Hash([n; 32])));
+            assert_eq!(note_seen(&mut store, "/*", n, 240).added, Some(Hash([n; 32])));
         }
         let step = Step { from: Hash([1; 32]), to: Hash([2; 32]), coding: Coding::Dcz };
         let delta = Delta { coded: Bytes::from_static(b"delta"), level: 11 };
         assert!(store.keep(step, delta.clone()));
         assert_eq!(store.delta(step), Some(&delta));
-        let changed = see(&mut store, "/*", 5, 200);
+        let changed = note_seen(&mut store, "/*", 5, 200);
         assert_eq!(changed.versions_dropped, [Hash([1; 32])]);
         assert_eq!(changed.deltas_dropped, [step]);
         assert_eq!(store.bytes(), 3 * 240 + 200);
         assert!(!store.keep(step, delta));
-        assert_eq!(see(&mut store, "/*", 6, 251), Changed::default(), "one body too large");
+        assert_eq!(note_seen(&mut store, "/*", 6, 251), Changed::default(), "one body too large");
     }
 
     #[test]
     fn a_family_keeps_its_last_versions_only() {
         let mut store = Store::new(1 << 20);
         for n in 0..20 {
-            see(&mut store, "/*", n, 10);
+            note_seen(&mut store, "/*", n, 10);
         }
-        see(&mut store, "/other/*", 100, 10);
+        note_seen(&mut store, "/other/*", 100, 10);
         let kept: Vec<u8> = store.family(&family("/*")).iter().map(|v| v.hash.0[0]).collect();
         assert_eq!(kept, [19, 18, 17, 16, 15, 14, 13, 12]);
         assert_eq!(store.bytes(), 90);
@@ -378,12 +378,12 @@ mod tests {
     #[test]
     fn a_hash_of_another_family_is_unknown() {
         let mut store = Store::new(1 << 20);
-        see(&mut store, "/a/*", 1, 10);
+        note_seen(&mut store, "/a/*", 1, 10);
         assert!(store.version(&family("/a/*"), Hash([1; 32])).is_some());
         assert!(store.version(&family("/b/*"), Hash([1; 32])).is_none());
         let elsewhere = Family { origin: "b.example".into(), ..family("/a/*") };
         assert!(store.version(&elsewhere, Hash([1; 32])).is_none());
-        assert_eq!(see(&mut store, "/a/*", 1, 10), Changed::default(), "seen before");
+        assert_eq!(note_seen(&mut store, "/a/*", 1, 10), Changed::default(), "seen before");
     }
 
     #[test]
@@ -392,7 +392,7 @@ mod tests {
         let file = |path: &str| Family { is_file: true, ..family(path) };
         let body = |n: u8| Bytes::from(vec![n; 100]);
         let see = |store: &mut Store, path: &str, n: u8| {
-            store.see(file(path), path, Hash([n; 32]), body(n))
+            store.note_seen(file(path), path, Hash([n; 32]), body(n))
         };
         see(&mut store, "/trunk/a", 1);
         see(&mut store, "/branch/a", 1);
@@ -416,7 +416,7 @@ mod tests {
     fn the_same_bytes_have_a_limited_number_of_families() {
         let mut store = Store::new(1 << 20);
         for n in 0..40 {
-            see(&mut store, &format!("/{n}/*"), 1, 10);
+            note_seen(&mut store, &format!("/{n}/*"), 1, 10);
         }
         let version = store.any_version(Hash([1; 32])).unwrap();
         assert_eq!(version.sightings.len(), SIGHTINGS_MAX);
@@ -433,7 +433,7 @@ mod tests {
             hash[..4].copy_from_slice(&n.to_le_bytes());
             let path = format!("/{n}");
             let file = Family { is_file: true, ..family(&path) };
-            store.see(file, &path, Hash(hash), Bytes::from(vec![0; 100]));
+            store.note_seen(file, &path, Hash(hash), Bytes::from(vec![0; 100]));
         }
         assert_eq!(store.bytes(), 100 * 1000);
         let tables = (store.versions.len(), store.families.len(), store.by_age.len());
@@ -458,7 +458,7 @@ mod tests {
         }
         assert_eq!(restore(2, 20), [Hash([1; 32])], "the oldest goes");
         assert_eq!(restore(9, 26), [Hash([9; 32])], "one body too large");
-        assert_eq!(see(&mut store, "/*", 6, 5).added, Some(Hash([6; 32])));
+        assert_eq!(note_seen(&mut store, "/*", 6, 5).added, Some(Hash([6; 32])));
         let seen = store.any_version(Hash([6; 32])).map(|version| version.seen());
         assert_eq!(seen, Some(6), "later than all that was restored");
     }

@@ -184,9 +184,9 @@ fn zstd_contexts_hold_no_more_than_is_accounted() {
                 zstd.begin(effort, length).unwrap();
                 let mut out = Vec::new();
                 for piece in body[..len].chunks(16 << 10) {
-                    zstd.step(piece, &mut out, Step::More).unwrap();
+                    zstd.step(piece, &mut out, CodingStep::More).unwrap();
                 }
-                zstd.step(&[], &mut out, Step::Finish).unwrap();
+                zstd.step(&[], &mut out, CodingStep::Finish).unwrap();
                 let (holds, accounted) = (zstd.bytes(), Zstd::bytes_of(effort, length));
                 assert!(holds <= accounted, "{effort:?} {length:?}: {holds} of {accounted}");
             }
@@ -204,14 +204,14 @@ fn zstd_contexts_with_a_dictionary_hold_what_is_counted() {
             zstd.begin_with(effort, &text[..len]).unwrap();
             let mut out = Vec::new();
             for piece in text[..300_000].chunks(16 << 10) {
-                zstd.step(piece, &mut out, Step::More).unwrap();
+                zstd.step(piece, &mut out, CodingStep::More).unwrap();
                 let (holds, counted) = (zstd.bytes(), Zstd::bytes_with(effort, len));
                 assert!(
                     holds <= counted && counted - holds <= holds / 20,
                     "{effort:?} {len}: {holds} of {counted}"
                 );
             }
-            zstd.step(&[], &mut out, Step::Finish).unwrap();
+            zstd.step(&[], &mut out, CodingStep::Finish).unwrap();
         }
     }
     // A worker's share of a budget of 64 MiB with two workers.

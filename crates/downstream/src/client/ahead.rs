@@ -90,9 +90,9 @@ impl Pipeline {
         if is_enough || !self.is_followed || !served.intermediary.is_near_client() {
             return;
         }
-        let budget = &served.worker.engine.process.budget;
+        let budget = &served.http.engine.process.budget;
         while self.waiting.len() < AHEAD_MAX && served.why_last().is_none() && !budget.is_tight(0) {
-            let head_bytes_max = served.worker.shared.config.http.head_bytes_max;
+            let head_bytes_max = served.http.shared.config.http.head_bytes_max;
             let Some((next, head_bytes)) = following(&client.plain, head_bytes_max) else { return };
             let Some(next_asked) = ask(served, &next) else { return };
             client.plain.advance(head_bytes);
@@ -142,7 +142,7 @@ fn may_be_followed(request: &Request) -> bool {
 fn ask(served: &ServedConnection, request: &Request) -> Option<AskedAhead> {
     let route = served.route().ok()?;
     let (terminate, target) = (route.requests()?, route.target(0)?);
-    let compressors = &served.worker.compressors;
+    let compressors = &served.http.compressors;
     let is_own = compressors.answer(route.rule, &request.parts).is_some();
     if route.upstreams() > 1 || is_own || served.is_tied(&request.parts.headers) {
         return None;
@@ -168,7 +168,7 @@ fn ask(served: &ServedConnection, request: &Request) -> Option<AskedAhead> {
         again,
         needs_http1,
     };
-    match target.take(&served.worker, &asked, false)? {
+    match target.take(&served.http, &asked, false)? {
         Upstream::Http2(upstream) => Some(AskedAhead { upstream, sent: Some((parts, codings)) }),
         Upstream::Http1(_) => None,
     }

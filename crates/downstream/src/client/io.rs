@@ -20,8 +20,6 @@ use eyelet_sys::epoll::FAILED;
 use eyelet_sys::socket;
 
 use eyelet_engine::ready::{CLIENT, READ, UPSTREAM, WRITE};
-use eyelet_engine::relay::terminate::{Terminated, whole_records};
-use eyelet_engine::relay::{Flow, Relay, Rest, WebSocketFrames};
 use eyelet_engine::table::Slot;
 use eyelet_engine::worker::Handle;
 use eyelet_engine::worker::WaitError;
@@ -30,6 +28,8 @@ use eyelet_memory::budget::{Counted, HELLO_BYTES};
 use eyelet_memory::buffer::held_by;
 use eyelet_memory::packed::PackedBytes;
 use eyelet_memory::wiped::WipedBytes;
+use eyelet_relay::terminate::{Terminated, whole_records};
+use eyelet_relay::{Flow, Relay, Rest, WebSocketFrames};
 use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
 
 /// Bytes read at once: four records. An upload's memory is a small multiple of this.

@@ -49,9 +49,9 @@ pub struct Written<'a> {
 }
 
 impl Written<'_> {
-    /// The worker of the exchange.
-    pub fn worker(&self) -> &Rc<Http> {
-        &self.served.worker
+    /// The HTTP state of its worker.
+    pub fn http(&self) -> &Rc<Http> {
+        &self.served.http
     }
 
     /// Adds bytes that a socket has taken.
@@ -62,7 +62,7 @@ impl Written<'_> {
 
     /// Notes how the response's body was coded, as far as it got.
     pub fn note_coded(&self, coded: Coded) {
-        self.served.worker.engine.counters.response(&coded);
+        self.served.http.engine.counters.response(&coded);
         self.coded.set(coded);
     }
 }
@@ -71,7 +71,7 @@ impl<'a> RequestLogEntry<'a> {
     /// The entry of a request that begins. `sent` counts the bytes to its client.
     pub fn new(served: &'a ServedConnection, record: Record, sent: Rc<Cell<u64>>) -> Self {
         let sent_before = sent.get();
-        let stream = ServingStream::new(&served.worker.engine.counters, StreamKind::Waiting);
+        let stream = ServingStream::new(&served.http.engine.counters, StreamKind::Waiting);
         let written = Written { served, bytes: Cell::new(0), coded: Cell::default(), stream };
         Self { served, record, sent, sent_before, written, state: EntryState::Open }
     }

@@ -55,14 +55,14 @@ impl RouteTarget<'_> {
     /// the upstream's name.
     pub fn take(
         &self,
-        worker: &Http,
+        http: &Http,
         upstream_request: &UpstreamRequest<'_>,
         idle: bool,
     ) -> Option<Upstream> {
         if let HttpAddress::Tcp(HostPort { host: Host::Name(name), .. }) = &self.to.address
             && self.to.chosen.is_none()
         {
-            self.shelf.compare(|| dialled::usable(&worker.dialler.names, name));
+            self.shelf.compare(|| dialled::usable(&http.dialler.names, name));
         }
         self.shelf.take(upstream_request, idle)
     }
@@ -73,22 +73,22 @@ impl Route {
     /// decided it, `info` is updated to this one. `None`: this configuration would not serve it, or
     /// would require another handshake.
     pub fn of(
-        worker: &Http,
+        http: &Http,
         info: &mut ConnectionInfo,
         has_preface: bool,
         local: impl FnOnce() -> Option<SocketAddr>,
     ) -> Option<Self> {
-        let shared = &worker.shared;
+        let shared = &http.shared;
         let decided_by = info.decided.labels.generation();
         if decided_by == shared.generation {
-            return Self::new(worker, info, (info.decided.listener, info.decided.rule?));
+            return Self::new(http, info, (info.decided.listener, info.decided.rule?));
         }
         let (listener, rule) = if decided_by >= shared.rules_since {
             (info.decided.listener, info.decided.rule?)
         } else {
-            decide(worker, info, local)?
+            decide(http, info, local)?
         };
-        let route = Self::new(worker, info, (listener, rule))?;
+        let route = Self::new(http, info, (listener, rule))?;
         let roots = shared.server_tls.client_roots(&shared.config.rules, rule);
         let is_fit = match (route.intermediary().serves_cleartext(), info.decided.tls_version) {
             (false, Some(_)) => is_fit(route.requests()?, roots, info, has_preface),
@@ -99,7 +99,7 @@ impl Route {
         if !is_fit {
             return None;
         }
-        info.decided.labels = worker.labels.clone();
+        info.decided.labels = http.labels.clone();
         info.decided.listener = listener;
         info.decided.rule = Some(rule);
         // These are rule indexes of the other configuration.
@@ -107,36 +107,36 @@ impl Route {
         Some(route)
     }
 
-    fn new(worker: &Http, info: &ConnectionInfo, (listener, rule): (u16, u32)) -> Option<Self> {
-        let action = worker.shared.config.rules.shared_action(rule)?;
+    fn new(http: &Http, info: &ConnectionInfo, (listener, rule): (u16, u32)) -> Option<Self> {
+        let action = http.shared.config.rules.shared_action(rule)?;
         let terminate = action.requests()?;
         let TerminateUpstream::Http(upstream) = &terminate.upstream else { return None };
         let destination = match upstream.address {
             HttpAddress::Destination => {
                 let decided = &info.decided;
                 let named = (decided.destination?, decided.sni.as_deref());
-                let listener = worker.shared.config.listeners.get(usize::from(listener));
+                let listener = http.shared.config.listeners.get(usize::from(listener));
                 let accepts = listener.is_none_or(|of| !of.proxy_protocol_from.is_empty());
                 let is_chosen = decided.may_be_chosen(accepts);
                 Some(Box::new(upstream.of_connection(named, is_chosen, decided.http2)?))
             }
             HttpAddress::Tcp(_) | HttpAddress::Unix(_) => None,
         };
-        let roots = upstream.tls.as_ref().and_then(|tls| worker.shared.upstream_tls.roots(tls));
+        let roots = upstream.tls.as_ref().and_then(|tls| http.shared.upstream_tls.roots(tls));
         let shares = Intermediary::of(&action).shares_upstreams();
         let shelf = |upstream| match terminate.proxy_protocol {
             // A connection that came from this edge dials its own upstream connection, so that the
             // dial is checked for a loop: a shared one could lead to a listener of this edge.
             None if info.decided.is_handed => Rc::default(),
             None if !shares => Rc::default(),
-            None => worker.pool.shelf(upstream, roots.as_ref()),
+            None => http.pool.shelf(upstream, roots.as_ref()),
             // The upstream was told the client's address, so only this client may use the
             // connection.
             Some(_) => Rc::default(),
         };
         let others = terminate.others.iter().filter_map(TerminateUpstream::as_http);
         let (shelf, others) = (shelf(upstream), others.map(shelf).collect());
-        let group = worker.dialler.names.shared.upstreams.of(rule).cloned();
+        let group = http.dialler.names.shared.upstreams.of(rule).cloned();
         Some(Self { rule, action, shelf, others, group, destination })
     }
 
@@ -237,16 +237,16 @@ fn selects(terminate: &Terminate, decided: &Decided) -> bool {
 /// The rules' decision without the hello: the listener's index and the rule's. A fact that was not
 /// kept is unknown and fails closed.
 fn decide(
-    worker: &Http,
+    http: &Http,
     info: &ConnectionInfo,
     local: impl FnOnce() -> Option<SocketAddr>,
 ) -> Option<(u16, u32)> {
-    let (decided, policy) = (&info.decided, &worker.shared.config.policy);
+    let (decided, policy) = (&info.decided, &http.shared.config.policy);
     // The hello is not known as it was: the rules might take it for another one.
     if decided.sni_malformed || (!decided.alpn_whole && policy.asks_alpn()) {
         return None;
     }
-    let listener = worker.labels.listener_called(decided.labels.listener(decided.listener))?;
+    let listener = http.labels.listener_called(decided.labels.listener(decided.listener))?;
     let hello = decided.tls_version.map(|version_max| HelloFacts {
         alpn: decided.alpn.as_ref().map_or(&[], Alpn::as_bytes),
         // The handshake chose the highest version of both sides, and this edge supports the
@@ -263,7 +263,7 @@ fn decide(
     };
     let connect = connect_target(decided);
     let mut kept = Kept {
-        names: &worker.dialler.names,
+        names: &http.dialler.names,
         info,
         listener,
         hello,

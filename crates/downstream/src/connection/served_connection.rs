@@ -60,7 +60,7 @@ pub struct ClientInfo {
 
 /// A connection that serves requests.
 pub struct ServedConnection {
-    pub worker: Rc<Http>,
+    pub http: Rc<Http>,
     /// Its info as it was when it woke.
     pub info: ConnectionInfo,
     /// The PROXY header that a new upstream connection gets first; empty if none.
@@ -85,35 +85,35 @@ pub struct ServedConnection {
 impl ServedConnection {
     /// A connection that wakes. `local` is the address that the client connected to.
     pub fn new(
-        worker: Rc<Http>,
+        http: Rc<Http>,
         mut client: ClientInfo,
         local: impl FnOnce() -> Option<SocketAddr>,
     ) -> Self {
         let has_preface = !client.preface.is_empty();
-        let route = Route::of(&worker, &mut client.info, has_preface, local);
+        let route = Route::of(&http, &mut client.info, has_preface, local);
         let intermediary = route.as_ref().map_or(Intermediary::Gateway, Route::intermediary);
-        Self::of(worker, client, route, intermediary)
+        Self::of(http, client, route, intermediary)
     }
 
     /// A connection that wakes in the middle of an exchange. What the exchange was decided by stays
     /// until it has ended; [`ServedConnection::decided`] then decides the next request.
-    pub fn undecided(worker: Rc<Http>, client: ClientInfo) -> Self {
-        Self::of(worker, client, None, Intermediary::Gateway)
+    pub fn undecided(http: Rc<Http>, client: ClientInfo) -> Self {
+        Self::of(http, client, None, Intermediary::Gateway)
     }
 
     /// A connection that has ended while exchanges of it rested. Its line is written by who has
     /// ended it.
-    pub fn ended(worker: Rc<Http>, info: ConnectionInfo) -> Self {
+    pub fn ended(http: Rc<Http>, info: ConnectionInfo) -> Self {
         let (preface, counts) = (Vec::new(), ByteCounts::default());
         let client = ClientInfo { info, preface, counts };
-        let served = Self::of(worker, client, None, Intermediary::Gateway);
+        let served = Self::of(http, client, None, Intermediary::Gateway);
         served.is_over.set(true);
         served
     }
 
     /// One request of a proxy's client. Its connection writes its own line.
-    pub fn proxied(worker: Rc<Http>, client: ClientInfo, route: Option<Route>) -> Self {
-        let served = Self::of(worker, client, route, Intermediary::Proxy { message: None });
+    pub fn proxied(http: Rc<Http>, client: ClientInfo, route: Option<Route>) -> Self {
+        let served = Self::of(http, client, route, Intermediary::Proxy { message: None });
         served.is_over.set(true);
         served
     }
@@ -122,19 +122,19 @@ impl ServedConnection {
     /// Their access lines name the one that decided them.
     pub fn find_route(&mut self, local: impl FnOnce() -> Option<SocketAddr>) {
         let (mut info, has_preface) = (self.info.copy(), !self.preface.is_empty());
-        self.route = Route::of(&self.worker, &mut info, has_preface, local);
+        self.route = Route::of(&self.http, &mut info, has_preface, local);
         self.intermediary = self.route.as_ref().map_or(Intermediary::Gateway, Route::intermediary);
     }
 
     fn of(
-        worker: Rc<Http>,
+        http: Rc<Http>,
         client: ClientInfo,
         route: Option<Route>,
         intermediary: Intermediary,
     ) -> Self {
         let ClientInfo { info, preface, counts } = client;
         Self {
-            worker,
+            http,
             info,
             preface,
             route,
@@ -151,18 +151,18 @@ impl ServedConnection {
     /// Returns the connection under the newest configuration, for new requests, if there was a
     /// reload. The old value then serves only the requests that it has.
     pub fn reloaded(&self, local: impl FnOnce() -> Option<SocketAddr>) -> Option<Self> {
-        Some(self.under(self.worker.newer()?, local))
+        Some(self.under(self.http.newer()?, local))
     }
 
     /// Decides the connection by the newest configuration.
     pub fn decided(&self, local: impl FnOnce() -> Option<SocketAddr>) -> Self {
-        self.under(self.worker.newer().unwrap_or_else(|| self.worker.clone()), local)
+        self.under(self.http.newer().unwrap_or_else(|| self.http.clone()), local)
     }
 
-    fn under(&self, worker: Rc<Http>, local: impl FnOnce() -> Option<SocketAddr>) -> Self {
+    fn under(&self, http: Rc<Http>, local: impl FnOnce() -> Option<SocketAddr>) -> Self {
         let info = self.info.copy();
         let (preface, counts) = (self.preface.clone(), self.counts.clone());
-        let mut next = Self::new(worker, ClientInfo { info, preface, counts }, local);
+        let mut next = Self::new(http, ClientInfo { info, preface, counts }, local);
         (next.upstream, next.decoders) = (self.upstream.clone(), self.decoders.clone());
         self.is_over.set(true);
         next
@@ -179,12 +179,12 @@ impl ServedConnection {
     /// The rule that serves its requests under the newest configuration, if there was a reload and
     /// it has one that requests of this one may have.
     pub fn newer_route(&self) -> Option<(Rc<Http>, Route)> {
-        let worker = self.worker.newer()?;
+        let http = self.http.newer()?;
         let mut info = self.info.copy();
-        let route = Route::of(&worker, &mut info, !self.preface.is_empty(), || None)?;
+        let route = Route::of(&http, &mut info, !self.preface.is_empty(), || None)?;
         // A request whose URLs were translated names the upstream that it was translated for.
         let is_same = route.intermediary().authority() == self.intermediary.authority();
-        is_same.then_some((worker, route))
+        is_same.then_some((http, route))
     }
 
     /// The outcome of the connection where nothing is wrong.
@@ -200,7 +200,7 @@ impl ServedConnection {
     /// Why the connection takes no request after the present ones, if it does not: HTTP/1.1 then
     /// says `Connection: close`, and HTTP/2 sends GOAWAY.
     pub fn why_last(&self) -> Option<Reason> {
-        if self.worker.engine.begins_nothing(self.info.decided.http2) {
+        if self.http.engine.begins_nothing(self.info.decided.http2) {
             return Some(Reason::Drained(None));
         }
         self.is_gone().then_some(Reason::RuleGone)
@@ -209,7 +209,7 @@ impl ServedConnection {
     /// True if the newest configuration lacks this connection's rule, and ends its connections.
     pub fn is_removed(&self) -> bool {
         // One that rested may have woken in a worker that is newer than its rule.
-        let newest = self.worker.newer().unwrap_or_else(|| self.worker.clone());
+        let newest = self.http.newer().unwrap_or_else(|| self.http.clone());
         let Decided { rule: Some(rule), labels, .. } = &self.info.decided else { return false };
         let (generation, is_removed) = self.removed_by.get();
         if generation == newest.shared.generation {
@@ -226,7 +226,7 @@ impl ServedConnection {
     /// Keeps a connection of a response that has ended, to the upstream with this index.
     pub fn keep(&self, upstream: Upstream, index: usize) {
         if let Some(target) = self.route.as_ref().and_then(|route| route.target(index))
-            && !self.worker.engine.process.budget.is_tight(0)
+            && !self.http.engine.process.budget.is_tight(0)
         {
             target.shelf.keep(upstream);
         }
@@ -240,7 +240,7 @@ impl ServedConnection {
         let rule = self.route.as_ref().and_then(Route::requests);
         let of_rule = rule.map_or(&[][..], |terminate| &terminate.headers);
         let no_hsts = rule.is_some_and(|terminate| terminate.no_hsts);
-        for (name, value) in &self.worker.shared.config.http.headers {
+        for (name, value) in &self.http.shared.config.http.headers {
             if !(no_hsts && *name == header::STRICT_TRANSPORT_SECURITY) {
                 headers.insert(name, value.clone());
             }
@@ -252,17 +252,17 @@ impl ServedConnection {
 
     /// Returns how long an exchange waits for a byte of a body before it is checked.
     pub fn progress_wait(&self) -> Duration {
-        self.worker.shared.config.http.body_timeout.min(STALLED)
+        self.http.shared.config.http.body_timeout.min(STALLED)
     }
 
     /// The reason to give up an exchange whose bodies have not moved since then, if there is one.
     pub fn gives_up(&self, moved: Instant) -> Option<Reason> {
-        if clock::since(moved) >= self.worker.shared.config.http.body_timeout
-            || self.worker.engine.is_cutting()
+        if clock::since(moved) >= self.http.shared.config.http.body_timeout
+            || self.http.engine.is_cutting()
         {
             return Some(Reason::Timeout(Limit::Body, None));
         }
-        self.worker.engine.process.budget.is_filling(0).then_some(Reason::Shed(Shed::Stalled))
+        self.http.engine.process.budget.is_filling(0).then_some(Reason::Shed(Shed::Stalled))
     }
 
     /// Notes the dialled address.
@@ -303,7 +303,7 @@ impl ServedConnection {
 
     /// True if it is right to believe the client's fields on earlier hops.
     pub fn trusts_client(&self) -> bool {
-        let trusted = &self.worker.shared.config.http.trusted_proxies;
+        let trusted = &self.http.shared.config.http.trusted_proxies;
         trusted.iter().any(|net| net.contains(&self.info.client.ip()))
     }
 
@@ -385,7 +385,7 @@ impl Drop for ServedConnection {
         if !self.is_over.get() && !std::thread::panicking() {
             let end = End { outcome: self.outcome(), reason: DROPPED };
             let info = self.take_info();
-            self.worker.engine.emit(&info, &end);
+            self.http.engine.emit(&info, &end);
         }
     }
 }

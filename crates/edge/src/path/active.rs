@@ -1,4 +1,4 @@
-//! An active connection: its worker, its handle in the event loop, and what is known of it.
+//! An active connection: its edge, its handle in the event loop, and what is known of it.
 
 use std::rc::Rc;
 
@@ -8,12 +8,12 @@ pub use eyelet_engine::worker::WaitError;
 use eyelet_telemetry::info::ConnectionInfo;
 use eyelet_telemetry::listing::State;
 
-use crate::snapshot::worker::Worker;
+use crate::snapshot::edge::Edge;
 
 /// An active connection: its future moves its bytes.
 pub struct Active<'a> {
-    /// The worker it lives on.
-    pub worker: &'a Rc<Worker>,
+    /// The edge of the worker it lives on.
+    pub edge: &'a Rc<Edge>,
     /// Its handle in the event loop.
     pub handle: &'a Handle,
     /// Facts known of it.
@@ -23,12 +23,12 @@ pub struct Active<'a> {
 impl<'a> Active<'a> {
     /// Lends it.
     pub fn reborrow(&mut self) -> Active<'_> {
-        Active { worker: self.worker, handle: self.handle, info: self.info }
+        Active { edge: self.edge, handle: self.handle, info: self.info }
     }
 
     /// The listener that accepted it.
     pub fn listener(&self) -> &'a Listener {
-        &self.worker.snapshot.config.listeners[usize::from(self.info.decided.listener)]
+        &self.edge.snapshot.config.listeners[usize::from(self.info.decided.listener)]
     }
 
     /// Notes what a list of connections shows of it.

@@ -85,7 +85,7 @@ pub async fn establish(connection: &mut Active<'_>) -> Result<(), End> {
         return Ok(());
     }
     // The client could not send its hello before the 200, so the hello gets its own timeout.
-    connection.handle.due_in(connection.worker.snapshot.config.limits.hello_timeout);
+    connection.handle.due_in(connection.edge.snapshot.config.limits.hello_timeout);
     let sent = connection.handle.send_all(CLIENT, ESTABLISHED).await;
     let when = When::During(Stage::ConnectAnswer);
     sent.map_err(|wait_error| End::failed(wait_error.reason(Limit::Hello, when)))
@@ -105,7 +105,7 @@ pub fn end(connection: &Active<'_>, answer: &RefusalMessage, end: End) -> Result
 
 /// The line of the rule for a client that it refuses.
 pub fn message<'a>(connection: &Active<'a>) -> Option<&'a str> {
-    let rules = &connection.worker.snapshot.config.rules;
+    let rules = &connection.edge.snapshot.config.rules;
     match connection.info.decided.rule.map(|rule| rules.at(rule).action) {
         Some(Action::Refuse(refuse)) => refuse.message.as_deref(),
         _ => None,

@@ -17,7 +17,7 @@ use crate::path::peek;
 use crate::path::refuse;
 use crate::path::refuse::RefusalMessage;
 use crate::path::shadow;
-use crate::snapshot::worker::Worker;
+use crate::snapshot::edge::Edge;
 use eyelet_config::{Action, ListenerKind, Originate, TerminateUpstream};
 use eyelet_engine::worker::Handle;
 use eyelet_http::redirect::{Redirects, redirect};
@@ -32,22 +32,22 @@ use eyelet_tls::server::Handshake;
 // An `async fn` would keep its arguments twice and make every task that much larger.
 #[allow(clippy::manual_async_fn)]
 pub fn connection(
-    worker: Rc<Worker>,
+    edge: Rc<Edge>,
     handle: Handle,
     mut info: Box<ConnectionInfo>,
 ) -> impl Future<Output = ()> {
     async move {
-        let connection = &mut Active { worker: &worker, handle: &handle, info: &mut info };
+        let connection = &mut Active { edge: &edge, handle: &handle, info: &mut info };
         let served = AssertUnwindSafe(serve(connection)).catch_unwind().await;
         // An internal error ends this connection only. It gets its access line like any other.
         if let Err(end) = served.unwrap_or_else(|_| Err(End::failed(Reason::Internal("a panic")))) {
-            worker.engine.emit(&info, &end);
+            edge.engine.emit(&info, &end);
         }
     }
 }
 
 async fn serve(connection: &mut Active<'_>) -> Result<(), End> {
-    let snapshot = &connection.worker.snapshot;
+    let snapshot = &connection.edge.snapshot;
     connection.handle.due_in(snapshot.config.limits.hello_timeout);
     let local = || connection.handle.local_address();
     let client = connection.info.client;
@@ -112,12 +112,12 @@ async fn serve(connection: &mut Active<'_>) -> Result<(), End> {
 fn emit_decision(connection: &Active<'_>, action: &Action) {
     let mut shadow = connection.info.decided.shadow.iter();
     let is_shadowed = shadow.any(|(_, would)| *would == Outcome::Refused);
-    if !is_shadowed && !connection.worker.snapshot.config.log.decided {
+    if !is_shadowed && !connection.edge.snapshot.config.log.decided {
         return;
     }
     let outcome = shadow::outcome_of(action);
-    let now = connection.worker.engine.now_unix_ms();
-    connection.worker.log.borrow_mut().decided(connection.info, outcome, now);
+    let now = connection.edge.engine.now_unix_ms();
+    connection.edge.log.borrow_mut().decided(connection.info, outcome, now);
 }
 
 /// The result of `decide`.
@@ -143,7 +143,7 @@ async fn decide(connection: &mut Active<'_>, peeked: &mut CountedBuffer) -> Resu
     let mut known = KnownFacts::of(connection);
     if let Some(verdict) = known.ask_without_hello().await? {
         let ruling = ruling(known.settle(verdict), None);
-        if known.connection.worker.snapshot.config.policy.has_shadows() {
+        if known.connection.edge.snapshot.config.policy.has_shadows() {
             Box::pin(shadow::look(&mut known, peeked)).await?;
         }
         return Ok(match ruling {
@@ -157,8 +157,7 @@ async fn decide(connection: &mut Active<'_>, peeked: &mut CountedBuffer) -> Resu
     if known.connection.info.owes_answer {
         Box::pin(connect::establish(&mut known.connection)).await?;
     }
-    let mut reader =
-        HelloReader::new(known.connection.worker.snapshot.config.limits.hello_bytes_max);
+    let mut reader = HelloReader::new(known.connection.edge.snapshot.config.limits.hello_bytes_max);
     let mut is_logged = false;
     loop {
         // Nothing that was read is held over a wait, so a waiting task stays small.

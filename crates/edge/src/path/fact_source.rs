@@ -96,7 +96,7 @@ impl<'c> KnownFacts<'c> {
 
     /// Asks the rules with what is known and in memory: the verdict, or the fact to wait for.
     pub fn ask(&mut self, hello: Option<&Hello<'_>>) -> Decision {
-        let policy = &self.connection.worker.snapshot.config.policy;
+        let policy = &self.connection.edge.snapshot.config.policy;
         policy.decide_from(&mut Source { known: self, hello })
     }
 
@@ -123,8 +123,8 @@ impl<'c> KnownFacts<'c> {
             Fact::Destination => Stage::Destination,
             _ => Stage::Evidence,
         };
-        let Active { worker, handle, .. } = self.connection;
-        peek::while_there(worker, handle, self.fetch(fact), stage).await
+        let Active { edge, handle, .. } = self.connection;
+        peek::while_there(edge, handle, self.fetch(fact), stage).await
     }
 
     async fn fetch(&mut self, fact: Fact) {
@@ -144,9 +144,9 @@ impl<'c> KnownFacts<'c> {
             return;
         }
         let Some(host_port) = connect::host_port(self.connection.info) else { return };
-        let worker = &self.connection.worker;
-        self.connection.handle.due_in(worker.snapshot.config.limits.connect_timeout);
-        let found = dial::destination(&worker.names, self.connection.info, &host_port).await;
+        let edge = &self.connection.edge;
+        self.connection.handle.due_in(edge.snapshot.config.limits.connect_timeout);
+        let found = dial::destination(&edge.names, self.connection.info, &host_port).await;
         self.take_destination(found);
     }
 
@@ -174,18 +174,18 @@ impl<'c> KnownFacts<'c> {
     /// Turns a verdict into a rule's index or a refusal, and notes it in the info.
     pub fn settle(&mut self, verdict: Verdict) -> Result<u32, (RefusalMessage, End)> {
         let act = self.rule_on(verdict);
-        let worker = &self.connection.worker;
+        let edge = &self.connection.edge;
         if let Some(evidence) = &self.connection.info.decided.evidence {
-            worker.engine.counters.name_evidence(evidence);
+            edge.engine.counters.name_evidence(evidence);
         }
-        if let Some(hits) = &worker.snapshot.hits {
-            let now_ns = worker.engine.now_unix_ns();
+        if let Some(hits) = &edge.snapshot.hits {
+            let now_ns = edge.engine.now_unix_ns();
             if let Some(rule) = self.connection.info.decided.rule {
-                hits.hit(worker.engine.index(), rule, now_ns);
+                hits.hit(edge.engine.index(), rule, now_ns);
             }
             if !std::mem::replace(&mut self.connection.info.is_decided, true) {
                 let took_ns = now_ns.saturating_sub(self.connection.info.started_unix_ns);
-                worker.engine.counters.decisions.observe_ns(took_ns);
+                edge.engine.counters.decisions.observe_ns(took_ns);
             }
         }
         self.blame(act)
@@ -212,7 +212,7 @@ impl<'c> KnownFacts<'c> {
     /// Takes evidence for or against the hello's name from memory. Returns whether memory had it.
     /// It mostly does: earlier connections had the same name and address.
     pub fn recall(&mut self, fact: Fact) -> bool {
-        let (names, decided) = (&self.connection.worker.names, &self.connection.info.decided);
+        let (names, decided) = (&self.connection.edge.names, &self.connection.info.decided);
         let Some(to) = decided.destination else { return false };
         let had = match (fact, decided.sni.as_deref()) {
             (Fact::DnsEvidence, Some(name)) => {
@@ -239,7 +239,7 @@ impl<'c> KnownFacts<'c> {
             return false;
         };
         // Boxed: few connections wait here, and the room would be in every connection's task.
-        let (names, client) = (&self.connection.worker.names, self.connection.info.client.ip());
+        let (names, client) = (&self.connection.edge.names, self.connection.info.client.ip());
         let found = Box::pin(gather::by_dns(names, client, name, to.ip())).await;
         self.take_dns(&found)
     }
@@ -258,7 +258,7 @@ impl<'c> KnownFacts<'c> {
             return false;
         };
         let name = self.connection.info.decided.sni.clone();
-        let (names, client) = (&self.connection.worker.names, self.connection.info.client.ip());
+        let (names, client) = (&self.connection.edge.names, self.connection.info.client.ip());
         let (to, is_chosen) = ((to, name.as_deref()), self.connection.info.decided.is_chosen());
         let attempt = gather::by_certificate(names, client, to, is_chosen, Purpose::Rules);
         let attempt = Box::pin(attempt).await;
@@ -273,7 +273,7 @@ impl<'c> KnownFacts<'c> {
         name: Option<&str>,
         is_chosen: bool,
     ) {
-        let (names, client) = (&self.connection.worker.names, self.connection.info.client.ip());
+        let (names, client) = (&self.connection.edge.names, self.connection.info.client.ip());
         // It does not count against the client, as for rules.
         self.give_time();
         let attempt = gather::by_certificate(names, client, (to, name), is_chosen, Purpose::Mint);
@@ -317,7 +317,7 @@ impl<'c> KnownFacts<'c> {
 
     /// Gives the connection the time that fetching evidence may take.
     fn give_time(&self) {
-        let timeout = self.connection.worker.snapshot.config.evidence.timeout;
+        let timeout = self.connection.edge.snapshot.config.evidence.timeout;
         self.connection.handle.due_in(EVIDENCE_TIMEOUTS * timeout);
     }
 
@@ -332,7 +332,7 @@ impl<'c> KnownFacts<'c> {
             (Some(rule), None) => Ok(rule.0),
             (None, None) => Err(refuse::by_rule(None, Refusal::Unlisted, decided.tls_version)),
             (rule, Some(refusal)) => {
-                let rules = &self.connection.worker.snapshot.config.rules;
+                let rules = &self.connection.edge.snapshot.config.rules;
                 let action = rule.map(|rule| rules.at(rule.0).action);
                 Err(refuse::by_rule(action, refusal, decided.tls_version))
             }

@@ -86,7 +86,7 @@ pub async fn handshake(
     let tls =
         UnbufferedServerConnection::new(config).map_err(|error| alerts::end(&error.into()))?;
     let mut machine = Machine::new(tls, incoming, early_data);
-    let budget = &connection.worker.snapshot.budget;
+    let budget = &connection.edge.snapshot.budget;
     machine.transcript = asks_certificate.then(|| Counted::of(budget, Account::Received, 0));
     loop {
         let step = with_certificates(&certificates, || machine.step());

@@ -36,7 +36,7 @@ pub async fn arrive(connection: &mut Active<'_>, raw: &mut CountedBuffer) -> Res
     let Some(destination) = destination else {
         return refused(connection, Loop::Dialled);
     };
-    let loops = &connection.worker.snapshot.names.loops;
+    let loops = &connection.edge.snapshot.names.loops;
     if loops.listener_at(destination).is_some() {
         return refused(connection, Loop::ToListener);
     }
@@ -50,7 +50,7 @@ pub async fn arrive(connection: &mut Active<'_>, raw: &mut CountedBuffer) -> Res
 /// elsewhere, the connection counts as handed over by one of our listeners.
 pub fn check_return(connection: &mut Active<'_>, hello: &[u8], action: &Action) -> Result<(), End> {
     let Some(hop_count) =
-        connection.worker.snapshot.names.loops.hop_count(connection.info.client, hello)
+        connection.edge.snapshot.names.loops.hop_count(connection.info.client, hello)
     else {
         return Ok(());
     };

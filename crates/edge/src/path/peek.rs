@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::path::active::{Active, WaitError};
 use crate::path::fingerprint;
 use crate::path::refuse::RefusalMessage;
-use crate::snapshot::worker::Worker;
+use crate::snapshot::edge::Edge;
 use eyelet_engine::ready::CLIENT;
 use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::CountedBuffer;
@@ -50,7 +50,7 @@ pub async fn proxy_header(connection: &mut Active<'_>, raw: &mut CountedBuffer) 
                     connection.info.decided.destination_source = DestinationSource::ProxyHeader;
                 }
                 raw.consume(header.len);
-                let room = connection.worker.engine.check_source(connection.info.client.ip());
+                let room = connection.edge.engine.check_source(connection.info.client.ip());
                 return room.map_err(|reason| End { outcome: Outcome::Refused, reason });
             }
         }
@@ -75,12 +75,12 @@ pub async fn more(
 /// Fetches a fact while the client is connected. A client that sent FIN may still read, as
 /// half-close and close look the same. A client that was reset does not.
 pub async fn while_there(
-    worker: &Worker,
+    edge: &Edge,
     handle: &Handle,
     fetch: impl Future<Output = ()>,
     stage: Stage,
 ) -> Result<(), End> {
-    let engine = &worker.engine;
+    let engine = &edge.engine;
     let began = engine.begins().filter(|_| stage != Stage::Handshake);
     let wait_error = match select(pin!(fetch), pin!(handle.ready(&[CLIENT], FAILED))).await {
         Either::Left(_) => {
@@ -170,7 +170,7 @@ pub fn note_hello(connection: &mut Active<'_>, hello: &Hello<'_>) {
         true => TlsCompression::Offered,
         false => TlsCompression::None,
     });
-    if connection.worker.engine.logs() && connection.worker.snapshot.config.log.ja4 {
+    if connection.edge.engine.logs() && connection.edge.snapshot.config.log.ja4 {
         decided.ja4 = Some(fingerprint::ja4(hello));
     }
 }

@@ -24,26 +24,26 @@ const NOT_PLAIN: Reason = Reason::Refused("the rule has no plain_http");
 
 /// Serves a client that has sent the beginning of such a request.
 pub async fn serve(connection: &mut Active<'_>, raw: &mut CountedBuffer) -> Result<(), End> {
-    let Active { worker, handle, info } = connection.reborrow();
-    let mut worker = worker.clone();
-    let mut client = ProxiedClient::new(&worker.http, handle.lend(), info.client.ip(), raw);
+    let Active { edge, handle, info } = connection.reborrow();
+    let mut edge = edge.clone();
+    let mut client = ProxiedClient::new(&edge.http, handle.lend(), info.client.ip(), raw);
     raw.consume(raw.len());
     client.count_live(info);
     let end = loop {
-        let request = match client.next(&worker.http, info).await {
+        let request = match client.next(&edge.http, info).await {
             Ok(request) => request,
             Err(end) => break end,
         };
-        if let Some(newest) = worker.newer() {
+        if let Some(newest) = edge.newer() {
             let listener = info.decided.labels.listener(info.decided.listener);
             let Some(listener) = newest.labels().listener_called(listener) else {
                 break End::failed(Reason::RuleGone);
             };
             info.decided.listener = listener;
             info.decided.labels = newest.labels().clone();
-            worker = newest;
+            edge = newest;
         }
-        let connection = &mut Active { worker: &worker, handle, info };
+        let connection = &mut Active { edge: &edge, handle, info };
         if let Err(end) = Box::pin(pass(connection, &mut client, request)).await {
             break end;
         }
@@ -58,10 +58,10 @@ async fn pass(
     client: &mut ProxiedClient,
     request: ProxiedRequest,
 ) -> Result<(), End> {
-    let http = &connection.worker.http;
+    let http = &connection.edge.http;
     begin(connection.info, request.target);
     let refused = match decide(connection).await? {
-        Ok(rule) => match connection.worker.snapshot.config.rules.at(rule).action {
+        Ok(rule) => match connection.edge.snapshot.config.rules.at(rule).action {
             Action::Splice(splice) if splice.plain_http => {
                 let Some(to) = route(connection, rule, splice) else {
                     return Err(End::failed(Reason::NoDestination));

@@ -9,24 +9,24 @@ use std::time::Duration;
 
 use eyelet_engine::departure::Departure;
 use eyelet_engine::park;
-use eyelet_engine::relay::{KeptExchanges, Relay};
 use eyelet_engine::worker::{Handle, Program, Settings, Task, Update};
 use eyelet_http::{WokenConnection, check};
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
 use eyelet_memory::packed::PackedBytes;
+use eyelet_relay::{KeptExchanges, Relay};
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
 use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::listing::streams::StreamCounts;
 use eyelet_telemetry::reason::Reason;
 
 use crate::path::connection::connection;
+use crate::snapshot::edge::Edge;
 use crate::snapshot::published::{Published, SnapshotUpdate};
-use crate::snapshot::worker::Worker;
 
 /// The program of one event loop. New connections get the newest configuration.
 pub struct Service {
     index: usize,
-    worker: RefCell<Rc<Worker>>,
+    edge: RefCell<Rc<Edge>>,
     published: Arc<Published>,
     /// A newer snapshot that no connection is served by yet.
     pending: RefCell<Option<SnapshotUpdate>>,
@@ -36,38 +36,37 @@ pub struct Service {
 
 impl Service {
     /// The program of the worker with this index, which has warmed up.
-    pub fn new(index: usize, worker: Worker, published: Arc<Published>) -> Self {
-        let worker = RefCell::new(worker.publish());
+    pub fn new(index: usize, edge: Edge, published: Arc<Published>) -> Self {
+        let edge = RefCell::new(edge.publish());
         let (pending, removal) = (RefCell::default(), Cell::default());
-        Self { index, worker, published, pending, removal }
+        Self { index, edge, published, pending, removal }
     }
 
-    fn worker(&self) -> Rc<Worker> {
-        self.worker.borrow().clone()
+    fn edge(&self) -> Rc<Edge> {
+        self.edge.borrow().clone()
     }
 
     /// Ends parked connections whose rule the newest configuration lacks, in a part of the table.
     /// An active one ends with its next request.
     fn end_removed(&self) {
         let Some(begin) = self.removal.get() else { return };
-        let (worker, cursor) = (self.worker(), Cell::new(begin));
-        let rules = worker.snapshot.config.rules.iter().map(|rule| rule.name);
+        let (edge, cursor) = (self.edge(), Cell::new(begin));
+        let rules = edge.snapshot.config.rules.iter().map(|rule| rule.name);
         let rules: HashSet<&str> = rules.collect();
-        let is_over =
-            park::end_where(&worker.engine, &cursor, &Reason::RuleGone, |labels, rule| {
-                rule.is_some_and(|rule| !rules.contains(labels.rule(rule)))
-            });
+        let is_over = park::end_where(&edge.engine, &cursor, &Reason::RuleGone, |labels, rule| {
+            rule.is_some_and(|rule| !rules.contains(labels.rule(rule)))
+        });
         self.removal.set((!is_over).then(|| cursor.get()));
     }
 }
 
 impl Program for Service {
     fn labels(&self) -> Labels {
-        self.worker.borrow().labels().clone()
+        self.edge.borrow().labels().clone()
     }
 
     fn accepted(self: Rc<Self>, handle: Handle, info: ConnectionInfo) -> Task {
-        Box::pin(connection(self.worker(), handle, Box::new(info)))
+        Box::pin(connection(self.edge(), handle, Box::new(info)))
     }
 
     fn woken(
@@ -77,19 +76,19 @@ impl Program for Service {
         relay: Relay,
         counted: Counted,
     ) -> Task {
-        let worker = self.worker();
+        let edge = self.edge();
         match relay {
             Relay::Terminate(terminated) => {
                 let woken = WokenConnection { handle, info, counted };
-                eyelet_http::serve(worker.http.clone(), woken, terminated)
+                eyelet_http::serve(edge.http.clone(), woken, terminated)
             }
             Relay::Cleartext(flow) => {
                 let woken = WokenConnection { handle, info, counted };
-                eyelet_http::serve_cleartext(worker.http.clone(), woken, flow)
+                eyelet_http::serve_cleartext(edge.http.clone(), woken, flow)
             }
             Relay::Splice(_) => {
                 let reason = Reason::Internal("a spliced connection without an upstream");
-                worker.engine.emit(&info, &End::failed(reason));
+                edge.engine.emit(&info, &End::failed(reason));
                 Box::pin(std::future::ready(()))
             }
         }
@@ -124,11 +123,11 @@ impl Program for Service {
     }
 
     fn end_resting(&self, info: ConnectionInfo, resting: KeptExchanges<'_>, end: &End) {
-        eyelet_http::end_resting(self.worker().http.clone(), info, resting, &end.reason);
+        eyelet_http::end_resting(self.edge().http.clone(), info, resting, &end.reason);
     }
 
     fn pack_state(&self, decided: &Decided, state: &[u8], sockets: usize) -> Option<PackedBytes> {
-        let pieces = &self.worker.borrow().engine.pieces;
+        let pieces = &self.edge.borrow().engine.pieces;
         decided.http2.then(|| eyelet_http::pack_state(state, sockets, pieces)).flatten()
     }
 
@@ -137,7 +136,7 @@ impl Program for Service {
     }
 
     fn update(&self) -> Option<Update> {
-        let served = self.worker.borrow().snapshot.generation;
+        let served = self.edge.borrow().snapshot.generation;
         let pending = self.published.newer_than(served)?;
         let update = pending.of_worker(self.index);
         *self.pending.borrow_mut() = Some(pending);
@@ -147,11 +146,11 @@ impl Program for Service {
     fn apply_update(&self) {
         let Some(SnapshotUpdate { snapshot, lines, .. }) = self.pending.take() else { return };
         let generation = snapshot.generation;
-        let worker = self.worker().reloaded(snapshot);
-        worker.log.borrow_mut().write_to(lines);
-        let worker = worker.publish();
-        *self.worker.borrow_mut() = worker.clone();
-        if worker.snapshot.config.reload_ends_removed {
+        let edge = self.edge().reloaded(snapshot);
+        edge.log.borrow_mut().write_to(lines);
+        let edge = edge.publish();
+        *self.edge.borrow_mut() = edge.clone();
+        if edge.snapshot.config.reload_ends_removed {
             self.removal.set(Some(0));
             self.end_removed();
         }
@@ -167,52 +166,52 @@ impl Program for Service {
     }
 
     fn is_logging(&self) -> bool {
-        self.worker.borrow().log.borrow().is_on()
+        self.edge.borrow().log.borrow().is_on()
     }
 
     fn log(&self, info: &ConnectionInfo, end: &End) {
-        let worker = self.worker.borrow();
-        let measured = info.measured(worker.engine.now_unix_ms());
-        let mut log = worker.log.borrow_mut();
+        let edge = self.edge.borrow();
+        let measured = info.measured(edge.engine.now_unix_ms());
+        let mut log = edge.log.borrow_mut();
         if info.decided.labels.is_known() {
             return log.line(&info.decided, &measured, end, None);
         }
         // It was shed before a configuration decided it.
-        let decided = Decided { labels: worker.labels().clone(), ..info.decided.clone() };
+        let decided = Decided { labels: edge.labels().clone(), ..info.decided.clone() };
         log.line(&decided, &measured, end, None);
     }
 
     fn flush_log(&self, ahead_ms: i64) {
-        let worker = self.worker.borrow();
-        let mut log = worker.log.borrow_mut();
+        let edge = self.edge.borrow();
+        let mut log = edge.log.borrow_mut();
         log.follow(ahead_ms);
         log.flush();
     }
 
     fn tick(&self) {
-        let worker = self.worker.borrow();
-        worker.http.compressors.recount();
-        let coding_ns = worker.http.compressors.spent().as_nanos();
-        worker.engine.counters.coding_ns.set(u64::try_from(coding_ns).unwrap_or(u64::MAX));
+        let edge = self.edge.borrow();
+        edge.http.compressors.recount();
+        let coding_ns = edge.http.compressors.spent().as_nanos();
+        edge.engine.counters.coding_ns.set(u64::try_from(coding_ns).unwrap_or(u64::MAX));
         // The first worker checks for all.
         if self.index == 0 {
-            check::begin(&worker.http);
+            check::begin(&edge.http);
         }
-        let budget = worker.engine.process.budget.clone();
-        drop(worker);
+        let budget = edge.engine.process.budget.clone();
+        drop(edge);
         eyelet_http::forget_unused(&budget);
         self.end_removed();
     }
 
     fn is_resting(&self) -> bool {
-        self.worker.borrow().http.compressors.is_idle()
+        self.edge.borrow().http.compressors.is_idle()
     }
 
     fn release_caches(&self) {
-        self.worker.borrow().http.compressors.rest();
+        self.edge.borrow().http.compressors.rest();
     }
 
     fn close(&self) {
-        self.worker.borrow().http.pool.close();
+        self.edge.borrow().http.pool.close();
     }
 }

@@ -30,8 +30,7 @@ pub async fn look(known: &mut KnownFacts<'_>, peeked: &mut CountedBuffer) -> Res
         return Ok(());
     }
     let until = Instant::now() + HELLO_WAIT;
-    let mut reader =
-        HelloReader::new(known.connection.worker.snapshot.config.limits.hello_bytes_max);
+    let mut reader = HelloReader::new(known.connection.edge.snapshot.config.limits.hello_bytes_max);
     loop {
         match reader.feed(peeked) {
             // Before the 200 to a CONNECT only bytes that came with its head are here.
@@ -54,7 +53,7 @@ pub async fn look(known: &mut KnownFacts<'_>, peeked: &mut CountedBuffer) -> Res
 /// Notes the shadow rules' outcomes from known facts and remembered evidence. Returns whether the
 /// hello would say more. Evidence that is missing is gathered for later connections.
 pub fn note(known: &mut KnownFacts<'_>, hello: Option<&Hello<'_>>) -> bool {
-    let config = &known.connection.worker.snapshot.config;
+    let config = &known.connection.edge.snapshot.config;
     if !config.policy.has_shadows() {
         return false;
     }
@@ -120,8 +119,8 @@ impl FactSource for Remembered<'_, '_> {
 /// which then runs without a waiting caller, within the limits of all queries. If there is no room,
 /// no caller waits for it.
 fn gather(known: &KnownFacts<'_>, fact: Fact) {
-    let Active { worker, info, .. } = &known.connection;
-    let (names, client) = (&worker.names, info.client.ip());
+    let Active { edge, info, .. } = &known.connection;
+    let (names, client) = (&edge.names, info.client.ip());
     match (fact, info.decided.destination, info.decided.sni.as_deref()) {
         (Fact::DnsEvidence, Some(to), Some(name)) => {
             let _begun = gather::by_dns(names, client, name, to.ip()).now_or_never();

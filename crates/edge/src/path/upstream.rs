@@ -29,7 +29,7 @@ pub fn dial(
     options: &DialOptions<'_>,
 ) -> impl Future<Output = Result<usize, End>> {
     async move {
-        let snapshot = &connection.worker.snapshot;
+        let snapshot = &connection.edge.snapshot;
         let is_configured = matches!(target, DialTarget::Configured(_) | DialTarget::Unix(_));
         // One of a group has its own time limit.
         if options.balanced.is_none() {
@@ -44,7 +44,7 @@ pub fn dial(
         }
         let mut waited = false;
         let dialled = {
-            let (names, handle) = (&connection.worker.names, connection.handle);
+            let (names, handle) = (&connection.edge.names, connection.handle);
             let mut dialling = pin!(dial::dial(names, handle, connection.info, target, options));
             poll_fn(|task| {
                 let polled = dialling.as_mut().poll(task);
@@ -94,12 +94,12 @@ async fn dial_any(
     group: &Group,
     options: &DialOptions<'_>,
 ) -> Result<usize, End> {
-    let limit = connection.worker.snapshot.config.limits.connect_timeout;
+    let limit = connection.edge.snapshot.config.limits.connect_timeout;
     let (began, client) = (Instant::now(), connection.info.client.ip());
     let mut tried = Tried::default();
     let mut last = End::failed(Reason::NoAddress);
     loop {
-        let now_ms = connection.worker.engine.now_unix_ms();
+        let now_ms = connection.edge.engine.now_unix_ms();
         let passed = began.elapsed();
         let next = group.choose(client, now_ms, tried).filter(|_| passed < limit);
         let Some((index, member)) = next.and_then(|next| Some((next, group.members.get(next)?)))
@@ -121,7 +121,7 @@ async fn dial_any(
         connection.handle.due_in(share.wait);
         last = match dial(connection, &target, &options).await {
             Ok(sent) => {
-                member.health.answered(connection.worker.engine.now_unix_ms());
+                member.health.answered(connection.edge.engine.now_unix_ms());
                 let address = match &connection.info.decided.upstream {
                     Some(UpstreamName::Address(address)) => Some(*address),
                     _ => None,
@@ -134,7 +134,7 @@ async fn dial_any(
             Err(end) => end,
         };
         if share.says_down(&last.reason) {
-            member.health.failed(connection.worker.engine.now_unix_ms(), &last.reason);
+            member.health.failed(connection.edge.engine.now_unix_ms(), &last.reason);
         }
     }
 }

@@ -2,10 +2,10 @@
 //! another. It is freed with the last connection that it serves.
 
 pub mod check;
+pub mod edge;
 pub mod limits;
 pub mod listen;
 pub mod published;
-pub mod worker;
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,11 +18,11 @@ use eyelet_config::{Config, ListenAddress, Listener};
 use eyelet_downstream::connection::worker::SharedHttp;
 use eyelet_engine::departure::BATCH_DESCRIPTORS_MAX;
 use eyelet_engine::moving::batch::CONNECTION_DESCRIPTORS;
-use eyelet_engine::relay::PIPES_MAX;
 use eyelet_engine::worker::{Process, Settings};
 use eyelet_http::redirect::https_port;
 use eyelet_memory::budget::Budget;
 use eyelet_recoding::SharedDictionaries;
+use eyelet_relay::PIPES_MAX;
 use eyelet_resolve::evidence::EvidenceStore;
 use eyelet_resolve::loops::Loops;
 use eyelet_resolve::names::SharedNames;

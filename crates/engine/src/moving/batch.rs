@@ -384,11 +384,11 @@ mod tests {
     use super::*;
     use crate::iteration::run;
     use crate::park::tests::{parked, terminated, with_state};
-    use crate::relay::terminate::Terminated;
-    use crate::relay::{Flow, Relay};
     use crate::testing::worker;
     use crate::worker::{Order, Orders, WorkerOrders};
     use eyelet_record::{Role, Session, Suite};
+    use eyelet_relay::terminate::Terminated;
+    use eyelet_relay::{Flow, Relay};
     use tokio::sync::mpsc::channel;
 
     /// A batch with these bytes and so many sockets.

@@ -12,7 +12,6 @@ use eyelet_sys::epoll::ENDED;
 use self::rest::{Rest, SETTLE, idle_for, idle_timeout};
 use self::resting::{goes_on_until, has_room_to_wake, wake_bytes};
 use crate::ready::{CLIENT, READ, UPSTREAM, WRITE};
-use crate::relay::{self, Progress, Relay, Sockets};
 use crate::socket;
 use crate::table::further::further_bytes;
 use crate::table::{EndCause, Phase, Slot, SlotState, open_sockets};
@@ -21,6 +20,7 @@ use crate::worker::{Handle, Worker};
 use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted};
 use eyelet_memory::slab::Key;
 use eyelet_record::alert::CLOSE_NOTIFY;
+use eyelet_relay::{Progress, Relay, Sockets};
 use eyelet_telemetry::info::{ConnectionInfo, End, Parked};
 use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::listing::State;
@@ -135,10 +135,11 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
             let mut sockets = Sockets { client: client.as_fd(), upstream, ready };
             let buffers = &mut *worker.buffers.borrow_mut();
             buffers.piece = worker.process.budget.piece();
-            let answer: relay::AnswerParked<'_> = &|state, bytes, out| {
+            let answer: eyelet_relay::AnswerParked<'_> = &|state, bytes, out| {
                 worker.program().map_or(0, |program| program.answer(state, bytes, out))
             };
-            let progress = relay::run(counted.relay, &mut sockets, counted.info, buffers, answer);
+            let progress =
+                eyelet_relay::run(counted.relay, &mut sockets, counted.info, buffers, answer);
             drop(counted);
             let progress = if is_called && progress.goes_on() { Progress::Dial } else { progress };
             if let Some(since) = relay.flow().note_holding(now)
@@ -602,7 +603,7 @@ pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
     match relay {
         Relay::Cleartext(_) | Relay::Splice(_) => {}
         Relay::Terminate(originated) if originated.is_originated() => {
-            let last = relay::terminate::final_alert(originated, CLOSE_NOTIFY);
+            let last = eyelet_relay::terminate::final_alert(originated, CLOSE_NOTIFY);
             let _ = upstream.as_ref().map(|upstream| socket::send(upstream.as_fd(), &last));
         }
         Relay::Terminate(terminated) => {
@@ -617,7 +618,7 @@ pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
             // RFC 8446 6.1: close_notify tells the client that this is no truncation. It would end
             // a response that is cut.
             if terminated.flow.exchange().is_none() || !of_program.is_empty() {
-                let records = relay::terminate::final_records(terminated, &of_program);
+                let records = eyelet_relay::terminate::final_records(terminated, &of_program);
                 // If its receive window is full, the client sees only the FIN.
                 let _ = socket::send(client.as_fd(), &records);
             }

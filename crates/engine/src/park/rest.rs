@@ -6,9 +6,9 @@ use std::time::Duration;
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::info::Parked;
 
-use crate::relay::{Flow, Relay};
 use crate::table::{ConnectionTable, SlotState};
 use crate::worker::{Handle, Settings, Worker};
+use eyelet_relay::{Flow, Relay};
 
 /// Connections that have been idle for longer than a shorter `idle_timeout` end over this time:
 /// otherwise all would end in one iteration, and come back at once.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use super::*;
 use crate::ready::SIDES;
-use crate::relay::splice::Spliced;
-use crate::relay::terminate::Terminated;
-use crate::relay::{Flow, KeptExchanges};
 use crate::testing::worker;
 use crate::worker::{Program, Task, Update};
 use eyelet_memory::packed::PackedBytes;
 use eyelet_record::{Keys, Role as End13, Session, Suite};
+use eyelet_relay::splice::Spliced;
+use eyelet_relay::terminate::Terminated;
+use eyelet_relay::{Flow, KeptExchanges};
 use eyelet_telemetry::info::{Decided, Parked};
 use eyelet_telemetry::listing::streams::{StreamCounts, StreamKind};
 

@@ -143,10 +143,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::park::tests::{parked, terminated};
-    use crate::relay::splice::Spliced;
-    use crate::relay::{Flow, Relay};
     use crate::testing::worker;
     use crate::worker::drain_pace::ENDS_PER_TICK_MIN;
+    use eyelet_relay::splice::Spliced;
+    use eyelet_relay::{Flow, Relay};
     use eyelet_telemetry::info::Decided;
 
     /// Moves the clock to this tick.

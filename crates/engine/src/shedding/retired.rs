@@ -58,11 +58,11 @@ fn is_resting(worker: &Rc<Worker>, key: Key) -> bool {
 mod tests {
     use super::*;
     use crate::park::tests::{parked, terminated};
-    use crate::relay::Flow;
-    use crate::relay::Relay;
-    use crate::relay::splice::Spliced;
     use crate::table::timer_wheel::TICK_MS;
     use crate::testing::worker;
+    use eyelet_relay::Flow;
+    use eyelet_relay::Relay;
+    use eyelet_relay::splice::Spliced;
     use eyelet_telemetry::info::Decided;
 
     #[test]

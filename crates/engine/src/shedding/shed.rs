@@ -318,11 +318,11 @@ mod tests {
 
     use super::*;
     use crate::ready::CLIENT;
-    use crate::relay::splice::Spliced;
-    use crate::relay::{Flow, Relay};
     use crate::table::LARGE_BYTES;
     use crate::testing::worker;
     use crate::worker::queues::STALE_MAX;
+    use eyelet_relay::splice::Spliced;
+    use eyelet_relay::{Flow, Relay};
 
     /// A parked connection whose client does not take a byte.
     fn park_holder(worker: &Worker, client: OwnedFd) -> Key {

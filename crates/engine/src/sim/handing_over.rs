@@ -6,11 +6,11 @@ use std::rc::Rc;
 use eyelet_memory::slab::Key;
 use fastrand::Rng;
 
-use super::kernel;
 use crate::departure::BATCH_DESCRIPTORS_MAX;
 use crate::moving::handover::{Detached, attach, close, detach};
-use crate::relay::Relay;
 use crate::worker::Worker;
+use eyelet_relay::Relay;
+use eyelet_relay::testing::kernel;
 
 /// How often connections left their process.
 #[derive(Debug, Default, PartialEq, Eq)]

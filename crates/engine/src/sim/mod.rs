@@ -2,11 +2,11 @@
 //! thread, no network, no clock: a seed gives the same run each time.
 //!
 //! Each socket of the edge is one end of a Unix socket pair. The simulator holds the other end,
-//! steps the event loop and moves its clock. [`kernel`] makes writes short and peers reset.
+//! steps the event loop and moves its clock. `kernel` of `eyelet_relay::testing` makes writes short
+//! and peers reset.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod handing_over;
-pub mod kernel;
 mod peer;
 mod program;
 mod run;

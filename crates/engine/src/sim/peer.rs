@@ -9,9 +9,9 @@ use std::rc::Rc;
 use eyelet_sys::socket;
 use fastrand::Rng;
 
-use super::kernel::{self, Link};
 use crate::testing::stream::Stream;
 use crate::testing::tls::{Client, Said};
+use eyelet_relay::testing::kernel::{self, Link};
 
 /// How the edge has ended a peer's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,12 +13,12 @@ use fastrand::Rng;
 use super::peer::Peer;
 use crate::park;
 use crate::ready::{CLIENT, Side, UPSTREAM};
-use crate::relay::splice::Spliced;
-use crate::relay::terminate::{Terminated, final_alert};
-use crate::relay::{Flow, Relay};
 use crate::testing::stream::Stream;
 use crate::worker::WaitError;
 use crate::worker::{Handle, Program, Task, Update};
+use eyelet_relay::splice::Spliced;
+use eyelet_relay::terminate::{Terminated, final_alert};
+use eyelet_relay::{Flow, Relay};
 use std::time::Duration;
 
 /// How long a client may send nothing at first.

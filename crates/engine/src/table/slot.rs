@@ -5,9 +5,9 @@ use std::pin::Pin;
 use std::task::Waker;
 
 use crate::ready::{CLIENT, Ready, Side};
-use crate::relay::Relay;
 use crate::table::timer_wheel::{Linked, Links};
 use eyelet_memory::budget::ACTIVE_BYTES;
+use eyelet_relay::Relay;
 use eyelet_telemetry::info::Parked;
 use eyelet_telemetry::listing::Seen;
 

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::relay::Relay;
-use crate::relay::terminate::Terminated;
 use crate::table::{Removed, Slot};
 use crate::worker::Worker;
 use eyelet_memory::budget::Account;
+use eyelet_relay::Relay;
+use eyelet_relay::terminate::Terminated;
 use eyelet_telemetry::cell::Cell;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, Parked};
 use eyelet_telemetry::listing::streams::{StreamCounts, StreamKind};

@@ -116,8 +116,8 @@ impl Worker {
 
     /// Counts a handshake that a client has completed: by TLS 1.3 or not, resumed or not.
     pub fn count_handshake(&self, (is_tls13, is_resumed): (bool, bool), began_ns: Option<u64>) {
-        self.counters.handshake(is_tls13, is_resumed);
         let kind = handshake_kind(is_tls13, is_resumed);
+        self.counters.completed[kind].up();
         if let Some(histogram) = self.counters.handshakes.get(kind) {
             self.ends(histogram, began_ns);
         }

@@ -15,7 +15,6 @@ use std::time::Duration;
 use eyelet_sys::waker;
 
 use crate::departure::Departure;
-use crate::relay::{Buffers, KeptExchanges, Relay};
 use crate::table::ConnectionTable;
 use crate::worker::clock::Clock;
 use crate::worker::run_queue::RunQueue;
@@ -23,6 +22,7 @@ use crate::worker::state::{Burst, EndingState, MovingState, SheddingState};
 use eyelet_memory::budget::Counted;
 use eyelet_memory::packed::{PackedBytes, SharedPieces};
 use eyelet_memory::slab::Key;
+use eyelet_relay::{Buffers, KeptExchanges, Relay};
 use eyelet_telemetry::counters::Counters;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End, SharedInfo};
 use eyelet_telemetry::labels::Labels;
@@ -47,6 +47,10 @@ pub use parked_waker::ParkedWaker;
 pub use process::{ListenerSocket, Order, Orders, Process, Settings, Update, WorkerOrders};
 pub use registration::Registration;
 
+/// Bytes that one direction of a connection may move in one wake. Fewer in tests: a Unix socket's
+/// buffer is smaller.
+const SHARE_BYTES: usize = if cfg!(test) { 96 << 10 } else { eyelet_relay::SHARE_BYTES };
+
 /// The program's work on a connection. It ends when the connection has ended or is parked.
 pub type Task = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -62,7 +66,7 @@ pub trait Program {
     fn accepted(self: Rc<Self>, handle: Handle, info: ConnectionInfo) -> Task;
 
     /// A parked connection's client has sent something, and the connection has no upstream yet; or
-    /// its exchange rests no more: [`crate::relay::Flow::keep_exchange`]. `counted` is the memory
+    /// its exchange rests no more: [`eyelet_relay::Flow::keep_exchange`]. `counted` is the memory
     /// that the connection holds or is about to hold.
     fn woken(
         self: Rc<Self>,
@@ -235,7 +239,7 @@ impl Worker {
             settings: Cell::new(settings),
             program: OnceCell::new(),
             table,
-            buffers: RefCell::default(),
+            buffers: RefCell::new(Buffers::new(SHARE_BYTES)),
             shared,
             pieces,
             counters,

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 pub struct Settings {
     /// The time for which a connection may move no byte.
     pub idle_timeout: Duration,
-    /// The time that one with a state of the program may: [`crate::relay::Flow::keep_state`].
+    /// The time that one with a state of the program may: [`eyelet_relay::Flow::keep_state`].
     pub state_idle_timeout: Duration,
     /// The time that a body may: [`crate::worker::Program::rest_wait`].
     pub body_timeout: Duration,

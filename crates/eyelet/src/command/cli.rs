@@ -297,7 +297,7 @@ fn run_edge(
             running.predecessors.drain();
         }
         StopCause::HandedOver => tracing::info!("handed over"),
-        StopCause::Told => tracing::info!("draining: the process that serves says so"),
+        StopCause::Successor => tracing::info!("draining: the process that serves says so"),
         StopCause::Died(thread) => {
             tracing::error!("{thread} has ended by itself: draining")
         }
@@ -318,7 +318,7 @@ fn run_edge(
     })?;
     let second_signal = async {
         // A service that stops sends one to each process, also to one that was told so.
-        if stop == StopCause::Told {
+        if stop == StopCause::Successor {
             signals.until_terminated().await;
         }
         signals.until_terminated().await;
@@ -333,6 +333,6 @@ fn run_edge(
     match stop {
         StopCause::Died(thread) => Err(format!("{thread} has ended").into()),
         _ if !drained => Err("a second signal ended the drain".into()),
-        StopCause::Signal(_) | StopCause::HandedOver | StopCause::Told => Ok(()),
+        StopCause::Signal(_) | StopCause::HandedOver | StopCause::Successor => Ok(()),
     }
 }

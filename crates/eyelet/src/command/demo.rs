@@ -12,7 +12,7 @@ use clap::Parser;
 use crate::command::explain::{self, ExplainArgs};
 use crate::command::run::ports;
 use crate::process::{serve, upgrade};
-use eyelet_demo::{Demo, Edge};
+use eyelet_demo::{Demo, PageEdge};
 use eyelet_edge::path::peek;
 
 /// The port that the page is at if it is free.
@@ -58,13 +58,13 @@ fn crowd(target: &str, count: &str, authority: &str) -> Result<(), Box<dyn Error
 fn play(args: &DemoArgs) -> Result<(), Box<dyn Error>> {
     let program = upgrade::own_program();
     let demo = Demo::prepare(&listen(args.port)?)?;
-    let file = demo.configuration().to_owned();
+    let file = demo.configuration.clone();
     let loaded = eyelet_config::load(&file, eyelet_config::Depth::Files).map_err(|found| {
         // Only a temporary folder with an unusual name can cause this.
         let lines: Vec<String> = found.iter().map(ToString::to_string).collect();
         lines.join("\n")
     })?;
-    let hellos = demo.hellos();
+    let hellos = demo.hellos.clone();
     peek::observe(Box::new(move |client, hello| hellos.note(client, hello)));
     let edge = serve::start(loaded.config)?;
     let addresses = edge.addresses();
@@ -73,7 +73,7 @@ fn play(args: &DemoArgs) -> Result<(), Box<dyn Error>> {
     };
     let descriptors_max = edge.descriptors_max();
     let explain = Box::new(move |line: &str| explained(&file, line));
-    let mut serving = demo.serve(Edge { page, gateway, program, descriptors_max, explain })?;
+    let mut serving = demo.serve(PageEdge { page, gateway, program, descriptors_max, explain })?;
     serving.wait(args.exit_after);
     serving.end(|| edge.drain());
     Ok(())

@@ -100,7 +100,7 @@ fn try_cert(args: &CertArgs) -> Result<(String, bool), LocalCaError> {
     let lifetime = Duration::from_hours(24 * u64::from(args.days));
     let [certificate, key] = write_files(&authority, &args.names, lifetime, &args.out)?;
     let (certificate, key) = (certificate.display(), key.display());
-    let (ca, option) = (authority.certificate_path(), folder_option(authority.folder()));
+    let (ca, option) = (authority.certificate_path(), folder_option(&authority.folder));
     let ca = ca.display();
     let text =
         format!("{certificate}\n{key}\nsigned by {ca}; eyelet trust{option} says who trusts it\n");

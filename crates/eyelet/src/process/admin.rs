@@ -4,14 +4,14 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use eyelet_admin::metrics::{MetricKind, Metrics, Number};
 use eyelet_admin::{
     AdminError, AdminServer, Answers, Document, History, LISTED_MAX, ObjectKind, Objects, SortKey,
-    Sorted, Start, process,
+    Sorted, Start, process, unix_seconds,
 };
 use eyelet_config::{Access, AdminSettings, LogFormat, RuleRef};
 use eyelet_engine::listing::Connections;
@@ -76,9 +76,7 @@ impl AdminKeeper {
     pub fn open(&self, start: Start) -> Result<(), AdminError> {
         let snapshot = self.answers.snapshot();
         let settings = snapshot.as_ref().and_then(|snapshot| snapshot.config.admin.as_ref());
-        let (answers, history) = (self.answers.clone(), self.history.clone());
-        let server = settings.map(|settings| AdminServer::start(settings, answers, history, start));
-        *self.server.lock() = server.transpose()?;
+        *self.server.lock() = settings.map(|settings| self.start(settings, start)).transpose()?;
         Ok(())
     }
 
@@ -94,11 +92,13 @@ impl AdminKeeper {
             _ => false,
         };
         if !kept {
-            let (answers, history) = (self.answers.clone(), self.history.clone());
-            let start = |settings| AdminServer::start(settings, answers, history, Start::Alone);
-            *server = settings.map(start).transpose()?;
+            *server = settings.map(|settings| self.start(settings, Start::Alone)).transpose()?;
         }
         Ok(())
+    }
+
+    fn start(&self, settings: &AdminSettings, start: Start) -> Result<AdminServer, AdminError> {
+        AdminServer::start(settings, self.answers.clone(), self.history.clone(), start)
     }
 
     /// Starts the server's thread again if it has ended, which only a failure causes.
@@ -174,11 +174,6 @@ fn stays_as(listed: &Listed) -> Option<&'static str> {
         ) => None,
         None => Some("before their first request"),
     }
-}
-
-fn unix_seconds() -> f64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    now.map_or(0.0, |now| now.as_secs_f64())
 }
 
 /// The bytes that were counted in the last [`UNUSED_TIME`], or what `count` finds now.

@@ -53,7 +53,6 @@ pub struct Predecessors {
 pub struct PredecessorLink {
     /// The process at the other end.
     pub predecessor: LingeringProcess,
-    /// The channel.
     pub channel: Channel,
 }
 

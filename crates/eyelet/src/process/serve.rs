@@ -22,11 +22,11 @@ use eyelet_acme::{Acme, AcmeKeeper};
 use eyelet_admin::{AdminError, Start};
 use eyelet_config::{Access, Config, UnchangedPairs, WatchedFile};
 use eyelet_edge::path::program::Service;
+use eyelet_edge::snapshot::edge::Edge;
 use eyelet_edge::snapshot::listen::{
     Bound, ListenError, bind_all, follow_limits, follow_modes, listen_all, own_files, rebound,
 };
 use eyelet_edge::snapshot::published::{Published, sockets};
-use eyelet_edge::snapshot::worker::Worker;
 use eyelet_edge::snapshot::{self, PreparedSnapshot, Snapshot, SnapshotError};
 use eyelet_engine::departure::Departure;
 use eyelet_engine::iteration::{DropFutures, run};
@@ -172,7 +172,7 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
     let count = config.workers.unwrap_or(available).max(1);
     let ticket_keeper = TicketKeeper::start(&config).map_err(StartError::Tickets)?;
     let mut acme_keeper = AcmeKeeper::new().map_err(StartError::Acme)?;
-    let prepared = PreparedSnapshot::new(config, ticket_keeper.keys(), None)?;
+    let prepared = PreparedSnapshot::new(config, &ticket_keeper.keys, None)?;
     let config = prepared.config();
     let listeners = bind_all(config, count, earlier)?;
     if order != Order::Hold {
@@ -186,12 +186,12 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
     let resident = eyelet_sys::memory::resident_bytes();
     let budget = Arc::new(Budget::new(config.limits.memory_max, resident));
     let writer = Writer::start(config, &budget).map_err(|error| log_error(config, error))?;
-    let snapshot = Arc::new(prepared.first(count, &addresses, (&budget, acme_keeper.table()))?);
+    let snapshot = Arc::new(prepared.first(count, &addresses, (&budget, &acme_keeper.table))?);
     acme_keeper.configure(&snapshot.config).map_err(StartError::Acme)?;
     let published = Arc::new(Published::new(snapshot, listeners, writer.lines(), count));
     let (connections, queries) = Connections::new(count);
     let predecessors = Arc::<Predecessors>::default();
-    let admin = AdminKeeper::new(&published, ticket_keeper.keys(), connections, &predecessors);
+    let admin = AdminKeeper::new(&published, &ticket_keeper.keys, connections, &predecessors);
     let orders = watch::Sender::<Orders>::default();
     let mut running = Running {
         published,
@@ -254,8 +254,8 @@ fn make(
     snapshot: Arc<Snapshot>,
     log: Log,
     counters: Arc<Counters>,
-) -> io::Result<(Worker, Runtime)> {
-    let worker = Worker::new(index, snapshot, log, counters)?;
+) -> io::Result<(Edge, Runtime)> {
+    let worker = Edge::new(index, snapshot, log, counters)?;
     warm_up::warm_up(&worker);
     eyelet_sys::memory::trim();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -431,7 +431,7 @@ impl Running {
 
     /// The certificates from an ACME server, and the account there.
     pub fn acme(&self) -> Arc<Acme> {
-        self.acme_keeper.table().clone()
+        self.acme_keeper.table.clone()
     }
 
     /// The number of workers.
@@ -514,7 +514,7 @@ impl Running {
         Preparation {
             earlier: self.published.snapshot(),
             known: self.published.listeners(),
-            ticket_keys: self.ticket_keeper.keys().clone(),
+            ticket_keys: self.ticket_keeper.keys.clone(),
         }
     }
 
@@ -546,7 +546,7 @@ impl Running {
 
     /// The keys of session tickets, which outlive reloads.
     pub fn ticket_keys(&self) -> &Arc<TicketKeys> {
-        self.ticket_keeper.keys()
+        &self.ticket_keeper.keys
     }
 
     /// The listening addresses, in the order of the configuration; port 0 is resolved. That of a
@@ -624,7 +624,7 @@ const ACCEPTED_MEANWHILE: u64 = 1 << 24;
 /// The life of a worker's thread.
 fn serve(
     index: usize,
-    (worker, arrivals, queries): (Worker, mpsc::Receiver<Arrival>, Queries),
+    (worker, arrivals, queries): (Edge, mpsc::Receiver<Arrival>, Queries),
     runtime: &Runtime,
     published: Arc<Published>,
     sockets: Vec<ListenerSocket>,

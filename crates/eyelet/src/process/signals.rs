@@ -266,7 +266,7 @@ impl Operated<'_> {
                 return None;
             }
             UpgradeEvent::Over => return Some(StopCause::HandedOver),
-            UpgradeEvent::Drain => return Some(StopCause::Told),
+            UpgradeEvent::Drain => return Some(StopCause::Successor),
             UpgradeEvent::ParkedMoved(report) => {
                 self.running.settle();
                 report.outcome(self.file, &self.running.admin.staying().await)
@@ -302,7 +302,7 @@ pub enum StopCause {
     /// Another process has replaced this one.
     HandedOver,
     /// The process that has replaced this one says so.
-    Told,
+    Successor,
     /// This thread has ended, so the process must be restarted.
     Died(&'static str),
 }

@@ -32,7 +32,6 @@ const SOCKETS_MAX: usize = 4096;
 /// The process that started this one.
 pub struct Predecessor {
     channel: Channel,
-    /// Its listeners.
     pub listeners: Vec<Bound>,
     tickets: Zeroizing<Vec<u8>>,
     /// Its process id, if it lingers.
@@ -104,7 +103,6 @@ impl Predecessor {
 
 /// The state of an earlier process besides connections.
 pub struct EarlierState {
-    /// Its listeners.
     pub listeners: Vec<Bound>,
     /// The keys of its tickets, which are secret.
     pub tickets: Zeroizing<Vec<u8>>,

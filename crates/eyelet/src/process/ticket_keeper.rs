@@ -28,7 +28,8 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// The ticket keys of this process, and the thread that makes them. It ends when this is dropped.
 pub struct TicketKeeper {
-    keys: Arc<TicketKeys>,
+    /// The same over all reloads.
+    pub keys: Arc<TicketKeys>,
     orders: Arc<Orders>,
     thread: JoinHandle<()>,
 }
@@ -64,11 +65,6 @@ impl TicketKeeper {
         // If the store does not answer in time, clients get full handshakes until it does.
         let _ = made.recv_timeout(START_WAIT);
         Ok(keeper)
-    }
-
-    /// The keys, which are the same over all reloads.
-    pub fn keys(&self) -> &Arc<TicketKeys> {
-        &self.keys
     }
 
     /// Whether the thread has ended, which only a failure causes.
@@ -276,7 +272,7 @@ mod tests {
         let (file, depth) = (Path::new("edge.toml"), eyelet_config::Depth::Files);
         let loaded = eyelet_config::parse(file, text, depth, SystemTime::now()).unwrap();
         let keeper = TicketKeeper::start(&loaded.config).unwrap();
-        assert!(!keeper.has_died() && keeper.keys().has_any(Origin::Own));
+        assert!(!keeper.has_died() && keeper.keys.has_any(Origin::Own));
         keeper.order(Order::Stop);
         while !keeper.has_died() {
             std::thread::yield_now();

@@ -16,11 +16,11 @@ use rustls_pki_types::ServerName;
 
 use eyelet_config::Action;
 use eyelet_edge::path::handshake::{self, Handshaken};
-use eyelet_edge::snapshot::worker::Worker;
+use eyelet_edge::snapshot::edge::Edge;
 use eyelet_engine::ready::{CLIENT, READ, Ready, UPSTREAM};
-use eyelet_engine::relay::terminate::Terminated;
-use eyelet_engine::relay::{self, Buffers, Flow, Relay, Sockets};
 use eyelet_memory::budget::{Account, CountedBuffer};
+use eyelet_relay::terminate::Terminated;
+use eyelet_relay::{Buffers, Flow, Relay, Sockets};
 use eyelet_telemetry::info::{ConnectionInfo, Parked, SharedInfo};
 use eyelet_tls::provider;
 
@@ -30,14 +30,14 @@ const WORD: &[u8] = b"hello";
 /// Warms up with the first terminate rule that requests no client certificate. Without such a rule
 /// it does nothing. A failure is logged and does not stop the start: clients may offer what our own
 /// client does not.
-pub fn warm_up(worker: &Worker) {
-    let rules = &worker.snapshot.config.rules;
+pub fn warm_up(edge: &Edge) {
+    let rules = &edge.snapshot.config.rules;
     let open = |action: &Action| matches!(action, Action::Terminate(t) if t.client_ca.is_none());
     let Some(rule) = rules.iter().position(|rule| open(rule.action)) else { return };
-    let warmed_up = shake(worker, rule as u32).and_then(|(done, client)| {
-        let buffers = &mut *worker.engine.buffers.borrow_mut();
-        buffers.piece = worker.snapshot.budget.piece();
-        let shared = &mut worker.engine.shared.borrow_mut();
+    let warmed_up = shake(edge, rule as u32).and_then(|(done, client)| {
+        let buffers = &mut *edge.engine.buffers.borrow_mut();
+        buffers.piece = edge.snapshot.budget.piece();
+        let shared = &mut edge.engine.shared.borrow_mut();
         echo(shared, buffers, done.session, client).map_err(|error| error.to_string())
     });
     if let Err(error) = warmed_up {
@@ -46,8 +46,8 @@ pub fn warm_up(worker: &Worker) {
     }
 }
 
-fn shake(worker: &Worker, rule: u32) -> Result<(Handshaken, ClientConnection), String> {
-    let snapshot = &worker.snapshot;
+fn shake(edge: &Edge, rule: u32) -> Result<(Handshaken, ClientConnection), String> {
+    let snapshot = &edge.snapshot;
     let mut config =
         snapshot.tls.of(&snapshot.config.rules, rule, None).map_err(|error| error.to_string())?;
     if config.certificates.is_empty() {
@@ -92,7 +92,7 @@ fn there_and_back(
         ready.add(side, READ);
         let mut sockets =
             Sockets { client: inside.as_fd(), upstream: Some(upstream.as_fd()), ready: &mut ready };
-        relay::run(relay, &mut sockets, info, buffers, &|_, _, _| 0)
+        eyelet_relay::run(relay, &mut sockets, info, buffers, &|_, _, _| 0)
     };
     let mut sealed = Vec::new();
     client.writer().write_all(WORD)?;
@@ -124,12 +124,13 @@ mod tests {
 
     use super::*;
     use eyelet_memory::budget::Budget;
+    use eyelet_relay::SHARE_BYTES;
 
     #[test]
     fn nothing_is_left_of_a_connection_that_fails() {
         let session = Session::tls13(Role::Server, Suite::Aes128Gcm, &[1; 32], &[2; 32], 0, 0);
         let (mut shared, mut buffers) =
-            (SharedInfo::new(&Arc::new(Budget::new(64 << 20, 0))), Buffers::default());
+            (SharedInfo::new(&Arc::new(Budget::new(64 << 20, 0))), Buffers::new(SHARE_BYTES));
         // A client that has not finished its handshake cannot be decrypted.
         echo(&mut shared, &mut buffers, session.unwrap(), client().unwrap()).unwrap_err();
         assert!(shared.is_empty());

@@ -37,82 +37,20 @@ fn listener() -> (Upstream, Seen) {
 
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: app.test\r\n\r\n";
 
-/// Heads (behind `POST / HTTP/1.1`), what follows them, and the answer.
+/// Heads (behind `POST / HTTP/1.1`), what follows them, and the answer: one row for each way in
+/// which a request is read or refused. The others are at `head` of `http1`.
 const TABLE: &[(&str, &str, u16)] = &[
-    // Lengths.
     ("Host: app.test\r\nContent-Length: 5\r\nContent-Length: 0", "hello", 400),
-    ("Host: app.test\r\nContent-Length: 0\r\nContent-Length: 0", "", 400),
-    ("Host: app.test\r\nContent-Length: 0, 0", "", 400),
-    ("Host: app.test\r\nContent-Length: +0", "", 400),
-    ("Host: app.test\r\nContent-Length: -1", "", 400),
-    ("Host: app.test\r\nContent-Length: 0x5", "hello", 400),
     ("Host: app.test\r\nContent-Length: 5 ", "hello", 200),
-    ("Host: app.test\r\nContent-Length: 5;", "hello", 400),
-    ("Host: app.test\r\nContent-Length:", "", 400),
-    ("Host: app.test\r\nContent-Length: 99999999999999999999", "", 400),
     ("Host: app.test\r\nContent-Length : 5", "hello", 400),
-    ("Host: app.test\r\nContent-Length\t: 5", "hello", 400),
-    ("Host: app.test\r\n Content-Length: 5", "hello", 400),
-    ("Host: app.test\r\nX: y\r\n Content-Length: 5", "hello", 400),
     ("Host: app.test\r\nX: y\nContent-Length: 5", "hello", 400),
-    ("Host: app.test\r\nX: y\rContent-Length: 5", "hello", 400),
-    // Codings.
     ("Host: app.test\r\nContent-Length: 5\r\nTransfer-Encoding: chunked", "0\r\n\r\n", 400),
-    ("Host: app.test\r\nTransfer-Encoding: chunked\r\nContent-Length: 5", "0\r\n\r\n", 400),
-    ("Host: app.test\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: x", "0\r\n\r\n", 400),
-    ("Host: app.test\r\nTransfer-Encoding: x\r\nTransfer-Encoding: chunked", "0\r\n\r\n", 400),
-    ("Host: app.test\r\nTransfer-Encoding: chunked, chunked", "0\r\n\r\n", 400),
-    ("Host: app.test\r\nTransfer-Encoding: chunked, identity", "0\r\n\r\n", 400),
-    ("Host: app.test\r\nTransfer-Encoding: identity", "", 400),
-    ("Host: app.test\r\nTransfer-Encoding: xchunked", "0\r\n\r\n", 400),
-    ("Host: app.test\r\nTransfer-Encoding: chunked;q=1", "0\r\n\r\n", 400),
-    ("Host: app.test\r\nTransfer-Encoding: \"chunked\"", "0\r\n\r\n", 400),
-    ("Host: app.test\r\nTransfer-Encoding: 'chunked'", "0\r\n\r\n", 400),
-    ("Host: app.test\r\nTransfer-Encoding:\x0bchunked", "0\r\n\r\n", 400),
-    ("Host: app.test\r\nTransfer-Encoding : chunked", "0\r\n\r\n", 400),
-    ("Host: app.test\r\nTransfer-Encoding\r\n : chunked", "0\r\n\r\n", 400),
-    ("Host: app.test\r\nX: \r\n Transfer-Encoding: chunked", "0\r\n\r\n", 400),
-    ("Host: app.test\r\nTransfer_Encoding: chunked", "", 400),
-    ("Host: app.test\r\nContent_Length: 5", "", 400),
-    ("Host: app.test\r\ncontent_LENGTH: 0", "", 400),
-    ("Host: app.test\r\nTransfer-Encoding:\tchunked", "0\r\n\r\n", 200),
     ("Host: app.test\r\ntRANSFER-eNCODING: CHUNKED", "0\r\n\r\n", 200),
     ("Host: app.test\r\nTransfer-Encoding: gzip, chunked", "0\r\n\r\n", 501),
-    // Chunks.
-    ("Host: app.test\r\nTransfer-Encoding: chunked", "0\n\r\n", 400),
-    ("Host: app.test\r\nTransfer-Encoding: chunked", "0x0\r\n\r\n", 400),
-    ("Host: app.test\r\nTransfer-Encoding: chunked", "-0\r\n\r\n", 400),
     ("Host: app.test\r\nTransfer-Encoding: chunked", "5\r\nhello0\r\n\r\n", 400),
-    ("Host: app.test\r\nTransfer-Encoding: chunked", "5\r\nhello\n0\r\n\r\n", 400),
-    ("Host: app.test\r\nTransfer-Encoding: chunked", "5 \r\nhello\r\n0\r\n\r\n", 400),
     ("Host: app.test\r\nTransfer-Encoding: chunked", "5;x=\"y\" ; z\r\nhello\r\n0\r\n\r\n", 200),
-    ("Host: app.test\r\nTransfer-Encoding: chunked", "5;\r\nhello\r\n0\r\n\r\n", 400),
-    ("Host: app.test\r\nTransfer-Encoding: chunked", "5;bad=[x\r\nhello\r\n0\r\n\r\n", 400),
-    ("Host: app.test\r\nTransfer-Encoding: chunked", "5;x=\"\r\nhello\r\n0\r\n\r\n", 400),
-    ("Host: app.test\r\nTransfer-Encoding: chunked", "5;\nx\r\nhello\r\n0\r\n\r\n", 400),
-    (
-        "Host: app.test\r\nTransfer-Encoding: chunked",
-        "100000000000000005\r\nhello\r\n0\r\n\r\n",
-        400,
-    ),
-    ("Host: app.test\r\nTransfer-Encoding: chunked", "FFFFFFFFFFFFFFFF\r\nhello\r\n", 400),
-    ("Host: app.test\r\nTransfer-Encoding: chunked", "8000000000000000\r\nhello\r\n", 400),
-    ("Host: app.test\r\nTransfer-Encoding: chunked", "5;x\ry\r\nhello\r\n0\r\n\r\n", 400),
-    ("Host: app.test\r\nTransfer-Encoding: chunked", "0\r\nX: y\r\n z\r\n\r\n", 400),
     ("Host: app.test\r\nTransfer-Encoding: chunked", "0\r\nX : y\r\n\r\n", 400),
-    ("Host: app.test\r\nTransfer-Encoding: chunked", "0\r\n\n", 400),
-    ("Host: app.test\r\nTransfer-Encoding: chunked", "\r\n0\r\n\r\n", 400),
-    // Hosts and fields.
     ("X: y", "", 400),
-    ("Host: app.test\r\nHost: app.test", "", 400),
-    ("Host: app.test\r\nHost: b.test", "", 400),
-    ("Host: app.test, b.test", "", 400),
-    ("Host: app.test@b.test", "", 400),
-    ("Host: app.test/", "", 400),
-    ("Host: app.test\r\nX\0Y: z", "", 400),
-    ("Host: app.test\r\nX: \0", "", 400),
-    ("Host: app.test\r\n: z", "", 400),
-    ("Host: app.test\r\nno colon", "", 400),
 ];
 
 #[test]
@@ -146,37 +84,11 @@ fn request_lines_that_are_none() {
     let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
     for (line, status) in [
         ("GET / HTTP/1.1\nHost: app.test\r\n\r\n", 400),
-        ("GET  / HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
-        ("GET / HTTP/1.1 \r\nHost: app.test\r\n\r\n", 400),
-        ("GET\t/ HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
         ("GET / HTTP/2.0\r\nHost: app.test\r\n\r\n", 505),
-        ("GET / HTTP/3\r\nHost: app.test\r\n\r\n", 400),
-        ("GET /\r\n\r\n", 400),
-        ("GET / HTTP/0.9\r\nHost: app.test\r\n\r\n", 505),
-        ("GET / HTTP/1.10\r\nHost: app.test\r\n\r\n", 400),
-        ("GET / http/1.1\r\nHost: app.test\r\n\r\n", 400),
-        ("GET /a b HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
-        ("GET /\x01 HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
-        ("GET /\u{e9} HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
-        ("GET http://app.test/\u{e9} HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
-        ("GET /\x7f HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
-        ("GET /\0 HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
-        ("GET /\r/ HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
-        ("G\0T / HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
         ("GET * HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
-        ("GET app.test HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
-        ("GET ftp://app.test/ HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
-        ("GET http://u@app.test/ HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
-        ("GET http:// HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
-        ("GET http://app.test/ HTTP/1.1\r\n\r\n", 400),
-        ("GET / HTTP/1.1\r\n Host: app.test\r\n\r\n", 400),
-        (" GET / HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
-        ("GET http://app.test/#x HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
         ("GET http://b.test/ HTTP/1.1\r\nHost: app.test\r\n\r\n", 421),
         ("CONNECT app.test:443 HTTP/1.1\r\nHost: app.test\r\n\r\n", 405),
         ("TRACE / HTTP/1.1\r\nHost: app.test\r\n\r\n", 405),
-        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
-        ("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
         ("\x16\x03\x01\x02\x00\x01\x00", 400),
     ] {
         let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
@@ -233,19 +145,7 @@ fn responses_are_read_as_strictly() {
     let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
     for response in [
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok",
-        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        "HTTP/1.1 200 OK\r\nContent-Length: +2\r\n\r\nok",
-        "HTTP/1.1 200 OK\r\nContent-Length: 2, 3\r\n\r\nok",
-        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX: \0\r\n\r\nok",
-        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX: y\rz\r\n\r\nok",
-        "HTTP/1.1 200 OK\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
-        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
-        "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        "HTTP/2.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
-        "HTTP/1.1 99 OK\r\nContent-Length: 2\r\n\r\nok",
         "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
-        "\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
-        "HTTP/1.1 200 OK\r\nX: y\r\n z\r\nContent-Length: 2\r\n\r\nok",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         "HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n2\nok\n0\n\n",
     ] {
@@ -513,73 +413,29 @@ fn a_response_of_a_later_version_is_read() {
 /// Trailers that frame, route, condition or name somebody are nobody's (RFC 9110 6.5.1).
 #[test]
 fn trailers_say_nothing_that_a_head_must_say() {
-    const FORBIDDEN: &[&str] = &[
-        "Age",
-        "Authorization",
-        "Cache-Control",
-        "Connection",
-        "Content-Encoding",
-        "Content-Length",
-        "Content-Range",
-        "Content-Type",
-        "Cookie",
-        "Date",
-        "Expect",
-        "Expires",
-        "Forwarded",
-        "Host",
-        "HTTP2-Settings",
-        "If-Match",
-        "If-None-Match",
-        "If-Modified-Since",
-        "If-Unmodified-Since",
-        "If-Range",
-        "Keep-Alive",
-        "Location",
-        "Max-Forwards",
-        "Pragma",
-        "Proxy-Authenticate",
-        "Proxy-Authorization",
-        "Proxy-Connection",
-        "Range",
-        "Retry-After",
-        "Set-Cookie",
-        "TE",
-        "Trailer",
-        "Transfer-Encoding",
-        "Upgrade",
-        "Vary",
-        "Via",
-        "WWW-Authenticate",
-        "X-Forwarded-For",
-        "X_Forwarded_For",
-        "X-Real-IP",
-        "X_Real_IP",
-    ];
+    const FORBIDDEN: &[&str] = &["Age", "Content-Length", "Host", "TE", "X_Real_IP"];
     let pki = Pki::new();
     let app = Upstream::by_hand();
     let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
     let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
-    for forbidden in FORBIDDEN.chunks(20) {
-        let body = format!("0\r\n{}: liar\r\nX-Sum: 7\r\n\r\n", forbidden.join(": liar\r\n"));
-        let post = "POST / HTTP/1.1\r\nHost: app.test\r\nTransfer-Encoding: chunked\r\n\r\n";
-        client.write_all(format!("{post}{body}").as_bytes()).unwrap();
-        let mut app = app.take();
-        support::web::head(&mut app);
-        let mut seen = Vec::new();
-        while !seen.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            app.read_exact(&mut byte).unwrap();
-            seen.extend(byte);
-        }
-        assert_eq!(String::from_utf8(seen).unwrap(), "0\r\nx-sum: 7\r\n\r\n");
-        let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
-        app.write_all(format!("{head}{body}").as_bytes()).unwrap();
-        support::web::head(&mut client);
-        let mut end = [0; 15];
-        client.read_exact(&mut end).unwrap();
-        assert_eq!(&end, b"0\r\nx-sum: 7\r\n\r\n");
+    let body = format!("0\r\n{}: liar\r\nX-Sum: 7\r\n\r\n", FORBIDDEN.join(": liar\r\n"));
+    let post = "POST / HTTP/1.1\r\nHost: app.test\r\nTransfer-Encoding: chunked\r\n\r\n";
+    client.write_all(format!("{post}{body}").as_bytes()).unwrap();
+    let mut app = app.take();
+    support::web::head(&mut app);
+    let mut seen = Vec::new();
+    while !seen.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        app.read_exact(&mut byte).unwrap();
+        seen.extend(byte);
     }
+    assert_eq!(String::from_utf8(seen).unwrap(), "0\r\nx-sum: 7\r\n\r\n");
+    let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+    app.write_all(format!("{head}{body}").as_bytes()).unwrap();
+    support::web::head(&mut client);
+    let mut end = [0; 15];
+    client.read_exact(&mut end).unwrap();
+    assert_eq!(&end, b"0\r\nx-sum: 7\r\n\r\n");
 }
 
 #[test]

@@ -41,6 +41,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "ipnet",
             "rustls",
             "rustls-pki-types",
+            "strsim", // the key that was meant
             "thiserror",
             "toml",
             "x509-parser",
@@ -52,6 +53,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         "crates/telemetry",
         Some(&[
             "eyelet-config",
+            "eyelet-h2", // names of its error codes
             "eyelet-memory",
             "eyelet-record",
             "eyelet-sys",
@@ -70,10 +72,24 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     ),
     ("crates/balance", Some(&["eyelet-config", "eyelet-telemetry", "parking_lot", "tracing"])),
     (
+        "crates/relay",
+        Some(&[
+            "eyelet-memory",
+            "eyelet-record",
+            "eyelet-sys",
+            "eyelet-telemetry",
+            "eyelet-wire",
+            "serde",
+            "thiserror",
+            "zeroize",
+        ]),
+    ),
+    (
         "crates/engine",
         Some(&[
             "eyelet-memory",
             "eyelet-record",
+            "eyelet-relay",
             "eyelet-sys",
             "eyelet-telemetry",
             "eyelet-wire",
@@ -294,6 +310,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-policy",
             "eyelet-recoding",
             "eyelet-record",
+            "eyelet-relay",
             "eyelet-resolve",
             "eyelet-sys",
             "eyelet-telemetry",
@@ -325,6 +342,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-memory",
             "eyelet-recoding",
             "eyelet-record",
+            "eyelet-relay",
             "eyelet-resolve",
             "eyelet-sys",
             "eyelet-telemetry",
@@ -353,6 +371,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-policy",
             "eyelet-recoding",
             "eyelet-record",
+            "eyelet-relay",
             "eyelet-resolve",
             "eyelet-sys",
             "eyelet-telemetry",
@@ -442,6 +461,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         Some(&[
             "brotli", // decoders of what a server sends
             "clap",
+            "eyelet-child", // whose process listens where
             "eyelet-h2",
             "eyelet-sys",
             "eyelet-tls",

@@ -6,10 +6,8 @@ use std::collections::BTreeMap;
 use super::source::{File, files, tokens};
 
 /// Names that several public types share, each with the reason.
-const SHARED_NAMES: &[(&str, &str)] = &[
-    ("Options", "the command line of each of the benchmark's subcommands, never imported"),
-    ("Worker", "the event loop's part of a worker, and the program's part of the same worker"),
-];
+const SHARED_NAMES: &[(&str, &str)] =
+    &[("Options", "the command line of each of the benchmark's subcommands, never imported")];
 
 /// Public types of files, each with its files.
 fn public_types(files: &[File]) -> BTreeMap<String, Vec<String>> {

@@ -220,7 +220,7 @@ impl<'a> Exchange<'a, '_> {
     pub(super) fn note_answered(&self, asked: &mut SentRequest<'_>, response: &Response) {
         asked.upload.taken.end_tries();
         if let Some(Chosen { member, .. }) = &asked.found.chosen {
-            member.health.answered(self.served.worker.engine.now_unix_ms());
+            member.health.answered(self.served.http.engine.now_unix_ms());
         }
         if self.served.intermediary.codes_requests() {
             asked.found.upstream.note_coded_bodies(&response.parts, asked.is_coded);
@@ -276,7 +276,7 @@ impl<'a> Exchange<'a, '_> {
             has_continue |= is_continue;
             has_interim |= !is_continue;
             if !status.is_informational() || status == StatusCode::SWITCHING_PROTOCOLS {
-                let logs = self.served.worker.is_logging();
+                let logs = self.served.http.is_logging();
                 let ms = logs.then(|| clock::since(began).as_millis() as u64);
                 self.record.note_answered(status, ms);
                 return Ok(HeadEvent::Response(response));
@@ -294,7 +294,7 @@ impl<'a> Exchange<'a, '_> {
     /// once it has the request.
     fn wait_max(&self, upload: &Upload<'_>) -> Duration {
         match upload.done {
-            true => self.served.worker.shared.config.http.upstream_timeout,
+            true => self.served.http.shared.config.http.upstream_timeout,
             false => self.served.progress_wait(),
         }
     }

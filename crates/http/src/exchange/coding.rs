@@ -32,7 +32,7 @@ impl Exchange<'_, '_> {
         wanted: &RequestCodings,
         response: &mut Response,
     ) -> Result<Option<Length>, Failure> {
-        let compressors = &self.served.worker.compressors;
+        let compressors = &self.served.http.compressors;
         let Response { parts, length, .. } = response;
         if *length == Length::Empty {
             passing.download.through(compressors.response(wanted, parts, None, &[]));
@@ -67,7 +67,7 @@ impl Exchange<'_, '_> {
                 }
                 // Checked only here, as most bodies have arrived by now.
                 if wait.is_none() && may_wait() {
-                    let body_timeout = self.served.worker.shared.config.http.body_timeout;
+                    let body_timeout = self.served.http.shared.config.http.body_timeout;
                     self.stream.due_in(FIRST_WAIT.min(body_timeout));
                     wait = Some(true);
                 }
@@ -104,9 +104,9 @@ impl Exchange<'_, '_> {
         // Before they are coded here, and after they are decoded, the bytes have a boundary. A body
         // with a length ends by itself.
         let before = known(*length).is_none().then(|| Boundary::of_body(&head.headers));
-        let worker = &self.served.worker;
-        let mut coder = worker.compressors.response(wanted, head, Some(body), download.first());
-        let budget = &worker.engine.process.budget;
+        let http = &self.served.http;
+        let mut coder = http.compressors.response(wanted, head, Some(body), download.first());
+        let budget = &http.engine.process.budget;
         let decoding =
             |decoded_coding| Decoding::new(decoded_coding, budget, &self.served.decoders);
         let decoded_coding = coder.take_decoded().map(decoding).transpose()?;

@@ -83,7 +83,7 @@ impl Chosen {
     /// Returns whether another upstream is left.
     pub fn note_dead(&self, served: &ServedConnection, index: usize, tried: &mut Tried) -> bool {
         let why = "it closed a new connection without a response";
-        self.member.health.failed(served.worker.engine.now_unix_ms(), &why);
+        self.member.health.failed(served.http.engine.now_unix_ms(), &why);
         tried.add(index);
         tried.count() < self.group.members.len()
     }
@@ -92,7 +92,7 @@ impl Chosen {
 /// A dial of an upstream of a route.
 struct Dial<'r> {
     /// The worker of the configuration that the route is of.
-    worker: &'r Http,
+    http: &'r Http,
     route: &'r Route,
     target: &'r RouteTarget<'r>,
     /// The index of the upstream in the rule.
@@ -114,9 +114,9 @@ impl Exchange<'_, '_> {
         let mut newer: Option<(_, Route)> = None;
         let (mut dials, mut arrived, mut held) = (Dials::default(), None, None::<HeldRequest>);
         loop {
-            let (worker, route) = match &newer {
-                Some((worker, route)) => (worker, route),
-                None => (&served.worker, served.route().map_err(Failure::Answer)?),
+            let (http, route) = match &newer {
+                Some((http, route)) => (http, route),
+                None => (&served.http, served.route().map_err(Failure::Answer)?),
             };
             let index = choose(served, route, *tried).ok_or(Failure::Answer(UNREAD))?;
             let target = route.target(index).ok_or(Failure::Answer(NO_UPSTREAM))?;
@@ -126,7 +126,7 @@ impl Exchange<'_, '_> {
                 FoundUpstream { upstream, index, chosen: target.balanced.map(Chosen::new) }
             };
             let in_vain = dials.in_vain(index, shelf);
-            if let Some(kept) = target.take(worker, request, want.idle) {
+            if let Some(kept) = target.take(http, request, want.idle) {
                 return Ok(found(kept));
             }
             // One deadline for other requests' dials and for its own.
@@ -138,10 +138,10 @@ impl Exchange<'_, '_> {
                 Box::pin(while_here(self.stream, shelf.settled())).await?;
                 continue;
             }
-            let limit = worker.dialler.connect_timeout;
+            let limit = http.dialler.connect_timeout;
             let is_last = tried.count() + 1 >= route.upstreams();
             let time = share(limit, dials.passed(Instant::now()), is_last);
-            let dial = Dial { worker, route, target: &target, index, time };
+            let dial = Dial { http, route, target: &target, index, time };
             let failure = match Box::pin(self.dial(&dial, request)).await? {
                 Ok(Dialled::Http1(mut connection)) => {
                     // The connection's own route keeps connections to its own upstream only.
@@ -160,7 +160,7 @@ impl Exchange<'_, '_> {
                 continue;
             }
             let is_loop = matches!(failure.reason, Reason::Loop(_));
-            let is_late = Instant::now() >= give_up_at || worker.engine.is_draining();
+            let is_late = Instant::now() >= give_up_at || http.engine.is_draining();
             if held.is_none() && want.hold && !is_loop && !is_late {
                 held = route.shelf.hold();
             }
@@ -180,19 +180,19 @@ impl Exchange<'_, '_> {
         dial: &Dial<'_>,
         request: &UpstreamRequest<'_>,
     ) -> Result<Result<Dialled, DialFailure>, Failure> {
-        let Dial { worker, route, target, time, .. } = *dial;
+        let Dial { http, route, target, time, .. } = *dial;
         let served = self.served;
         let _counted = room::take_upstream(served, target.to)?;
         // The dial has its own timeouts.
         self.stream.due_in(dial_wait(served, route));
         let spoken = spoken(target.to, request.needs_http1);
         let dialling = (spoken != Spoken::Http1).then(|| target.shelf.dials());
-        let now_ms = worker.engine.now_unix_ms();
+        let now_ms = http.engine.now_unix_ms();
         let balanced = target.balanced.map(|(group, member)| Balanced { group, member, now_ms });
         let is_early = may_leave_early(served, route, request);
         let preface = &*served.preface;
         let terms = DialTerms { spoken, preface, wait: time.wait, balanced, is_early };
-        let dialled = dial::dial(&worker.dialler, target.to, terms, &served.info);
+        let dialled = dial::dial(&http.dialler, target.to, terms, &served.info);
         let dialled = while_here(self.stream, dialled).await?;
         if let Some(dialling) = dialling {
             dialling.over(dialled.as_ref().ok());
@@ -215,7 +215,7 @@ impl Dial<'_> {
         let is_over = may_dial_another(reason);
         let Some((group, member)) = self.target.balanced.filter(|_| is_over) else { return false };
         if self.time.says_down(reason) {
-            member.health.failed(self.worker.engine.now_unix_ms(), reason);
+            member.health.failed(self.http.engine.now_unix_ms(), reason);
         }
         tried.add(self.index);
         tried.count() < group.members.len()
@@ -269,12 +269,12 @@ impl Dials {
 
 /// Returns how long a dial of this route's upstreams may take, waits for one that accepts included.
 fn dial_wait(served: &ServedConnection, route: &Route) -> Duration {
-    served.worker.shared.config.limits.connect_timeout + route.wait()
+    served.http.shared.config.limits.connect_timeout + route.wait()
 }
 
 /// The upstream for a request that was at those of `tried`.
 fn choose(served: &ServedConnection, route: &Route, tried: Tried) -> Option<usize> {
-    let now_ms = || served.worker.engine.now_unix_ms();
+    let now_ms = || served.http.engine.now_unix_ms();
     route.choose(served.info.client.ip(), now_ms, tried)
 }
 

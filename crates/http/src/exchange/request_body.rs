@@ -57,7 +57,7 @@ impl RequestCoding {
     ) -> Result<Option<Self>, Failure> {
         let coding = match upstream_request.body.decoded_from {
             None if !is_coded => return Ok(None),
-            None => Self::code(&served.worker.compressors),
+            None => Self::code(&served.http.compressors),
             Some(coding) => Self::decode(coding, served).map_err(ExchangeError::Request)?,
         };
         Ok(Some(coding))
@@ -68,7 +68,7 @@ impl RequestCoding {
     /// # Errors
     /// There is no memory for it.
     fn decode(coding: Coding, served: &ServedConnection) -> Result<Self, RequestFault> {
-        let budget = &served.worker.engine.process.budget;
+        let budget = &served.http.engine.process.budget;
         // A few bytes of a client make a window of megabytes.
         if budget.is_filling(0) {
             return Err(RequestFault::NoRoom);

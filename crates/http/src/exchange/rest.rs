@@ -93,7 +93,7 @@ fn resumed_upstream(
         }
     };
     let resting = RestingConnection { socket, tls, name, received, open };
-    let resumed = Http1Connection::resumed(&served.worker.engine, resting);
+    let resumed = Http1Connection::resumed(&served.http.engine, resting);
     let resumed = resumed.map_err(|error| Failure::Cut(Reason::upstream_io(&error)))?;
     Ok(Upstream::Http1(Box::new(resumed)))
 }
@@ -155,7 +155,7 @@ impl<'a> Exchange<'a, '_> {
     /// and TLS was verified for a name.
     fn index_of(&self, upstream: &Http1Connection) -> Option<usize> {
         let decided_by = self.served.info.decided.labels.generation();
-        let is_same = decided_by == self.served.worker.shared.generation && upstream.is_plain();
+        let is_same = decided_by == self.served.http.shared.generation && upstream.is_plain();
         self.served.route().ok().filter(|_| is_same)?.plain_at(&upstream.name)
     }
 
@@ -164,7 +164,7 @@ impl<'a> Exchange<'a, '_> {
         let is_found = matches!(upstream, Upstream::Http1(one) if !one.is_single_use);
         let target = self.served.route().ok().filter(|_| is_found);
         if let Some((_, member)) = target.and_then(|route| route.target(*index)?.balanced) {
-            member.health.answered(self.served.worker.engine.now_unix_ms());
+            member.health.answered(self.served.http.engine.now_unix_ms());
         }
     }
 
@@ -233,7 +233,7 @@ impl<'a> Exchange<'a, '_> {
         let (Some(resting), Some(terminate)) = (resting, route.requests()) else {
             return RequestCodings::off(route.rule);
         };
-        let compressors = &self.served.worker.compressors;
+        let compressors = &self.served.http.compressors;
         compressors.resumed(route.rule, terminate, &resting, *method == Method::HEAD)
     }
 }
@@ -247,7 +247,7 @@ impl Exchange<'_, '_> {
 
     /// Returns how long an exchange that rested waits for one, where nothing has moved since then.
     pub(super) fn wait_since(&self, since: Instant) -> Duration {
-        let body_timeout = self.served.worker.shared.config.http.body_timeout;
+        let body_timeout = self.served.http.shared.config.http.body_timeout;
         REST_AFTER.min(body_timeout.saturating_sub(clock::since(since)))
     }
 
@@ -260,7 +260,7 @@ impl Exchange<'_, '_> {
         may_rest
             && upload.rest().is_some()
             && download.may_rest(received)
-            && !self.served.worker.engine.is_draining()
+            && !self.served.http.engine.is_draining()
             && self.stream.rests().is_some()
     }
 
@@ -272,13 +272,13 @@ impl Exchange<'_, '_> {
         since: Instant,
         passing: &Passing<'_>,
     ) -> Poll<Result<BodyProgress, Failure>> {
-        let worker = &self.served.worker;
+        let http = &self.served.http;
         // What the client has not taken yet goes along.
         let is_due = self.rests_at_once(&passing.upstream)
             || self.stream.is_late()
                 && clock::since(since) >= REST_AFTER
                 && self.stream.queued() == 0;
-        let is_over = || clock::since(since) >= worker.shared.config.http.body_timeout;
+        let is_over = || clock::since(since) >= http.shared.config.http.body_timeout;
         let may = is_due && !is_over() && self.may_rest(passing);
         if self.stream.rests_now(may) {
             return Poll::Ready(Ok(BodyProgress::Rests(since)));
@@ -309,7 +309,7 @@ impl Exchange<'_, '_> {
         };
         may_rest
             && upload.rest().is_some()
-            && !self.served.worker.engine.is_draining()
+            && !self.served.http.engine.is_draining()
             && self.stream.queued() == 0
             && self.stream.rests().is_some()
     }
@@ -317,13 +317,13 @@ impl Exchange<'_, '_> {
     /// True if an exchange with this upstream rests at once, because another process waits for it.
     /// One that others share stays.
     fn rests_at_once(&self, upstream: &Upstream) -> bool {
-        matches!(upstream, Upstream::Http1(_)) && self.served.worker.engine.rests_at_once()
+        matches!(upstream, Upstream::Http1(_)) && self.served.http.engine.rests_at_once()
     }
 
     /// Returns how long nothing of an exchange may move. `awaits_head`: its request is sent, and
     /// its response has not begun.
     fn idle_max(&self, awaits_head: bool) -> Duration {
-        let http = &self.served.worker.shared.config.http;
+        let http = &self.served.http.shared.config.http;
         if awaits_head { http.upstream_timeout } else { http.body_timeout }
     }
 
@@ -351,7 +351,7 @@ impl Exchange<'_, '_> {
     ) -> Result<ExchangeEnd, Failure> {
         let step = match (rest_websocket(&upload, &mut download), &mut upstream) {
             (Some(websocket), _) => {
-                let idle_timeout = self.served.worker.shared.config.limits.idle_timeout;
+                let idle_timeout = self.served.http.shared.config.limits.idle_timeout;
                 (RestingState::WebSocket(websocket), idle_timeout)
             }
             (None, upstream) => {

@@ -47,7 +47,7 @@ pub fn take_request(
         Some(_) => request_bytes(&request.headers, &request.uri),
         None => 0,
     };
-    let budget = &served.worker.engine.process.budget;
+    let budget = &served.http.engine.process.budget;
     if bytes > HEAD_BYTES_ORDINARY && budget.is_tight(bytes) {
         return Err(Failure::no_room(Shed::RequestHead));
     }
@@ -60,7 +60,7 @@ pub fn take_response(
     served: &ServedConnection,
     response: &response::Parts,
 ) -> Result<Counted, Failure> {
-    let budget = &served.worker.engine.process.budget;
+    let budget = &served.http.engine.process.budget;
     let bytes = map_bytes(&response.headers) + text_bytes(&response.headers);
     let bytes = bytes.saturating_sub(HEAD_BYTES_COUNTED);
     if bytes > 0 && budget.is_tight(bytes) {
@@ -75,7 +75,7 @@ pub fn take_upstream(
     served: &ServedConnection,
     upstream: &HttpUpstream,
 ) -> Result<Option<Counted>, Failure> {
-    let engine = &served.worker.engine;
+    let engine = &served.http.engine;
     if upstream.tls.is_none() {
         // The count of an exchange includes it.
         return Ok(None);
@@ -100,7 +100,7 @@ pub async fn wait_for_interim(
             Err(failure) if clock::since(began) < served.progress_wait() => failure,
             taken => return Poll::Ready(taken),
         };
-        served.worker.engine.wants_memory(task);
+        served.http.engine.wants_memory(task);
         if let Poll::Ready(exchange_error) = stream.poll_closed(task) {
             return Poll::Ready(Err(exchange_error.into()));
         }

@@ -93,7 +93,7 @@ impl<'a> Exchange<'a, '_> {
         let host = check(served, request)?;
         let origin = served.intermediary.translate(&host, request).map_err(Failure::Answer)?;
         let host = origin.as_ref().map_or(host.as_str(), |origin| origin.authority());
-        let compressors = &served.worker.compressors;
+        let compressors = &served.http.compressors;
         let own = compressors.answer(route.rule, request);
         if let Some(own) = own.or_else(|| fields::ends_here(request).then(options)) {
             return Box::pin(self.answer_own(&request.method, own)).await;
@@ -170,7 +170,7 @@ impl<'a> Exchange<'a, '_> {
         let SentRequest { found, upload, .. } = asked;
         // The exchange counts as open at its upstream as long as `at` lives.
         let FoundUpstream { upstream, index, chosen: at } = found;
-        if served.worker.compressors.is_unfit(wanted, &response.parts) {
+        if served.http.compressors.is_unfit(wanted, &response.parts) {
             return Ok(None);
         }
         let _counted = room::take_response(served, &response.parts)?;

@@ -20,11 +20,11 @@ use eyelet_downstream::connection::resting::{
 };
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::park;
-use eyelet_engine::relay::{Relay, WebSocketFrames};
 use eyelet_engine::worker::WaitError;
 use eyelet_http1::boundary::Boundary;
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_memory::budget::PIECE_BYTES_MIN;
+use eyelet_relay::{Relay, WebSocketFrames};
 use eyelet_telemetry::info::End;
 use eyelet_telemetry::listing::streams::StreamKind;
 use eyelet_telemetry::reason::{Limit, Reason};
@@ -76,7 +76,7 @@ pub async fn switch(
     let (mut up, mut down) = (Way::new(new()), Way::new(new()));
     up.boundary.read(&client.plain);
     down.push(upstream.received.split());
-    client.handle.due_in(served.worker.shared.config.limits.idle_timeout);
+    client.handle.due_in(served.http.shared.config.limits.idle_timeout);
     let passed = send_all(&mut client, &mut down.queue).await;
     let ended = match passed {
         Err(client_lost) => client_lost.reason(),
@@ -129,7 +129,7 @@ pub async fn resume(
     };
     let (received, open) = (BytesMut::new(), Vec::new());
     let kept = RestingConnection { socket, tls, name, received, open };
-    match Http1Connection::resumed(&served.worker.engine, kept) {
+    match Http1Connection::resumed(&served.http.engine, kept) {
         Ok(upstream) => {
             let way = |nth: usize| {
                 Way::new(frames.map_or(Boundary::Unknown, |frames| Boundary::Frames(frames[nth])))
@@ -154,7 +154,7 @@ async fn go_on(
     let is_websocket = matches!(ways.up.boundary, Boundary::Frames(_));
     let kind = if is_websocket { StreamKind::WebSocket } else { StreamKind::Switched };
     let copied = {
-        let _counted = ServingStream::new(&served.worker.engine.counters, kind);
+        let _counted = ServingStream::new(&served.http.engine.counters, kind);
         copy(&mut client, &served, &mut upstream, &mut ways).await
     };
     let ended = match copied {
@@ -186,9 +186,9 @@ fn rest(
 fn end(mut client: ClientStream, served: ServedConnection, reason: Reason) {
     let words = client.close_notify();
     park::close_with(&client.handle, &words);
-    let worker = served.worker.clone();
+    let http = served.http.clone();
     let end = End { outcome: served.outcome(), reason };
-    worker.engine.emit(&served.end(), &end);
+    http.engine.emit(&served.end(), &end);
 }
 
 fn pair(client: &ClientStream, upstream: Http1Connection) -> std::io::Result<()> {
@@ -221,7 +221,7 @@ async fn copy(
     upstream: &mut Http1Connection,
     ways: &mut Ways,
 ) -> Copied {
-    let idle_timeout = served.worker.shared.config.limits.idle_timeout;
+    let idle_timeout = served.http.shared.config.limits.idle_timeout;
     let mut leaving = None;
     let left = |since: Instant| idle_timeout.saturating_sub(clock::since(since));
     client.handle.due_in(REST_AFTER.min(left(ways.since)));
@@ -257,7 +257,7 @@ async fn copy(
         }
         let may_rest = leaving.is_none() && may_rest(client, served, upstream, ways);
         // One that leaves for another process rests at once.
-        if may_rest && served.worker.engine.rests_at_once() {
+        if may_rest && served.http.engine.rests_at_once() {
             return Poll::Ready(Copied::Rests);
         }
         let ended = match ready!(client.handle.poll_ready(task, &[], 0)) {
@@ -293,7 +293,7 @@ fn may_rest(
         && upstream.may_rest()
         && client.is_at_rest()
         && client.may_rest()
-        && !served.worker.engine.is_draining()
+        && !served.http.engine.is_draining()
 }
 
 /// Why a connection is to end, although nobody has ended it.

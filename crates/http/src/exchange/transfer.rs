@@ -62,7 +62,7 @@ pub struct Upload<'a> {
     /// Bytes written.
     pub written: u64,
     counts: &'a Written<'a>,
-    worker: Rc<Http>,
+    http: Rc<Http>,
     counted: Counted,
     boundary: Boundary,
     /// Most bytes read at once of a body that passes unchanged.
@@ -77,13 +77,13 @@ impl<'a> Upload<'a> {
     /// A request with this head, and a body of this length. The body is chunked if nothing else
     /// frames it.
     pub fn new(counts: &'a Written<'a>, head: BytesMut, length: Length, chunked: bool) -> Self {
-        let worker = counts.worker();
+        let http = counts.http();
         let mut queue = WriteQueue::default();
         queue.push_head(head);
         let chunked = chunked && length == Length::Chunked;
         let encoder = if chunked { Encoder::Chunked } else { Encoder::Plain };
         let read = length == Length::Empty;
-        let counted = Counted::new(&worker.engine.process.budget, 0);
+        let counted = Counted::new(&http.engine.process.budget, 0);
         Self {
             queue,
             encoder,
@@ -93,7 +93,7 @@ impl<'a> Upload<'a> {
             taken: TakenBody::default(),
             written: 0,
             counts,
-            worker: worker.clone(),
+            http: http.clone(),
             counted,
             boundary: Boundary::Unknown,
             pass_max: QUEUED_BYTES_MAX,
@@ -130,7 +130,7 @@ impl<'a> Upload<'a> {
 
     /// Returns how many bytes of the body may be in flight now, at most `max`.
     fn room(&self, upstream: &mut Upstream, max: usize) -> usize {
-        match self.worker.engine.process.budget.piece() {
+        match self.http.engine.process.budget.piece() {
             Some(piece) => piece.min(max),
             None if self.queue.is_empty() && upstream.takes() => PIECE_BYTES_MIN,
             None => 0,
@@ -153,7 +153,7 @@ impl<'a> Upload<'a> {
         upstream: &mut Upstream,
     ) -> Poll<Result<(), ExchangeError>> {
         self.count_passed();
-        self.taken.give_way(task, &self.worker.engine, self.read);
+        self.taken.give_way(task, &self.http.engine, self.read);
         if self.broken {
             self.taken.lose();
             // The client waits for window to send the rest, and would not read the answer.
@@ -231,11 +231,11 @@ impl<'a> Upload<'a> {
         loop {
             let room = if self.read { 0 } else { self.room(upstream, QUEUED_BYTES_MAX) };
             if room == 0 && !self.read {
-                self.worker.engine.wants_memory(task);
+                self.http.engine.wants_memory(task);
             }
             while !self.read && (self.queue.len() < room || !stream.waits_to_be_read()) {
                 let max = room.saturating_sub(self.queue.len());
-                match self.taken.poll_piece(task, stream, max, &self.worker.engine) {
+                match self.taken.poll_piece(task, stream, max, &self.http.engine) {
                     Poll::Pending => break,
                     Poll::Ready(Err(exchange_error)) => return Poll::Ready(Err(exchange_error)),
                     Poll::Ready(Ok(Piece::Data(data))) => {
@@ -322,7 +322,7 @@ pub struct Download<'a> {
     pub taken: u64,
     given: u64,
     counts: &'a Written<'a>,
-    worker: Rc<Http>,
+    http: Rc<Http>,
     counted: Counted,
     /// Most bytes read at once of a body that passes unchanged.
     pass_max: usize,
@@ -331,7 +331,7 @@ pub struct Download<'a> {
 impl<'a> Download<'a> {
     /// A body of this length.
     pub fn new(counts: &'a Written<'a>, length: Length) -> Self {
-        let worker = counts.worker();
+        let http = counts.http();
         Self {
             decoder: Decoder::new(length),
             first: Bytes::new(),
@@ -348,20 +348,20 @@ impl<'a> Download<'a> {
             taken: 0,
             given: 0,
             counts,
-            worker: worker.clone(),
-            counted: Counted::new(&worker.engine.process.budget, 0),
+            http: http.clone(),
+            counted: Counted::new(&http.engine.process.budget, 0),
             pass_max: QUEUED_BYTES_MAX,
         }
     }
 
     /// Returns how many bytes of the body may be in flight now, at most `max`.
     fn poll_room(&self, task: &mut Context<'_>, stream: &mut Stream<'_>, max: usize) -> usize {
-        if let Some(piece) = self.worker.engine.process.budget.piece() {
+        if let Some(piece) = self.http.engine.process.budget.piece() {
             return piece.min(max);
         }
         let room = stream.poll_room(task);
         if room == 0 && stream.queued() == 0 {
-            self.worker.engine.wants_memory(task);
+            self.http.engine.wants_memory(task);
         }
         room
     }

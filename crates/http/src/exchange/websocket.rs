@@ -121,7 +121,7 @@ pub async fn copy(
     Passing { upstream, upload: up, download: down }: &mut Passing<'_>,
     since: Option<Instant>,
 ) -> Result<Option<Instant>, Failure> {
-    let idle_timeout = served.worker.shared.config.limits.idle_timeout;
+    let idle_timeout = served.http.shared.config.limits.idle_timeout;
     let (mut up_over, mut down_over) = (false, false);
     let mut moved = since.unwrap_or_else(clock::now);
     let progress_wait = served.progress_wait().min(idle_timeout);
@@ -186,9 +186,9 @@ pub async fn copy(
 
 /// True if nothing has moved for long enough, and the client's side may rest.
 fn is_quiet(served: &ServedConnection, stream: &Stream<'_>, moved: Instant) -> bool {
-    let engine = &served.worker.engine;
+    let engine = &served.http.engine;
     let is_due = engine.rests_at_once() || stream.is_late() && clock::since(moved) >= REST_AFTER;
-    let is_over = || clock::since(moved) >= served.worker.shared.config.limits.idle_timeout;
+    let is_over = || clock::since(moved) >= served.http.shared.config.limits.idle_timeout;
     is_due && !is_over() && !engine.is_draining() && stream.rests().is_some()
 }
 

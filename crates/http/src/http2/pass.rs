@@ -19,7 +19,7 @@ impl ServedStreams {
         if !self.streams.is_passing() {
             return Poll::Ready(Ok(false));
         }
-        let engine = &self.served.worker.engine;
+        let engine = &self.served.http.engine;
         let max = match engine.process.budget.piece() {
             Some(piece) => piece.min(self.pass_bytes_max),
             None if self.client.takes() => PIECE_BYTES_MIN,

@@ -29,7 +29,7 @@ use zeroize::Zeroizing;
 impl ServedStreams {
     /// Has the streams rest where all of them may, or go on where one does.
     pub(super) fn settle(&mut self, task: &Context<'_>) {
-        let is_ending = self.served.worker.engine.is_draining() || self.earlier.is_removed();
+        let is_ending = self.served.http.engine.is_draining() || self.earlier.is_removed();
         if !self.places.is_empty() {
             if is_ending {
                 // Their tasks look for themselves whether they end.
@@ -39,7 +39,7 @@ impl ServedStreams {
                 self.places.get(nth).into_iter().for_each(|id| self.streams.call(*id));
             }
         }
-        let at_once = self.served.worker.engine.rests_at_once();
+        let at_once = self.served.http.engine.rests_at_once();
         if std::mem::replace(&mut self.rested_at_once, at_once) != at_once {
             // A stream may rest at once then.
             self.streams.wake_all();
@@ -56,7 +56,7 @@ impl ServedStreams {
             Ok(nth) => handle.put_socket(nth, socket),
             Err(_) => Err(socket),
         };
-        let (engine, source) = (&self.served.worker.engine, self.served.info.client.ip());
+        let (engine, source) = (&self.served.http.engine, self.served.info.client.ip());
         for id in self.streams.settle(may, keep) {
             let may_wait = !is_ending && self.streams.may_wait(id);
             if may_wait && !engine.make_room_to_wake(handle.key(), source, STREAM_BYTES) {
@@ -91,7 +91,7 @@ impl ServedStreams {
         let two = Http2Stream::resumed(self.streams.clone(), id, &exchange.state);
         let kept = KeptUpstream { upstream, open };
         let resumed = Box::new(ResumedExchange { exchange, kept, name, since });
-        let engine = &self.served.worker.engine;
+        let engine = &self.served.http.engine;
         let counted = Counted::new(&engine.process.budget, STREAM_BYTES);
         let serving = engine.count_task(self.served.info.client.ip());
         let (served, work) = (self.earlier.clone(), StreamWork::Rested(resumed));
@@ -103,7 +103,7 @@ impl ServedStreams {
         self.is_unused = false;
         let handle = self.client.handle.clone();
         self.served = Rc::new(self.earlier.decided(|| handle.local_address()));
-        self.served.worker.engine.enters(self.client.handle.key(), Phase::Busy);
+        self.served.http.engine.enters(self.client.handle.key(), Phase::Busy);
         for (open, stream) in self.streams.open().into_iter().zip(rested) {
             let (id, is_shared) = (open.id, stream.upstream.is_some());
             self.streams.resume(open, stream);
@@ -148,7 +148,7 @@ impl ServedStreams {
         give_shared(&self.client.handle, shared);
         info.decided.counted_at = CountedAt::resting(open);
         let Self { client, served, is_unused, .. } = self;
-        let state = pack(&state, &forms, &served.worker.engine.pieces);
+        let state = pack(&state, &forms, &served.http.engine.pieces);
         if is_unused {
             // Its client only sent what is no request: the time until GOAWAY goes on.
             client.handle.stays_idle();

@@ -89,7 +89,7 @@ async fn drop_rest(served: &ServedConnection, stream: &mut Stream<'_>) {
     stream.due_in(progress_wait);
     poll_fn(|task| {
         // Scarce memory is for requests without an answer yet.
-        if stream.poll_rest(task).is_ready() || served.worker.engine.process.budget.is_tight(0) {
+        if stream.poll_rest(task).is_ready() || served.http.engine.process.budget.is_tight(0) {
             return Poll::Ready(());
         }
         if stream.dropped() != before {

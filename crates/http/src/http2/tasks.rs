@@ -104,17 +104,17 @@ pub fn end_unused_tasks() {
 async fn serve_streams(job: StreamJob) {
     let (seat, mut next) = (Rc::new(Seat::default()), Some(job));
     while let Some(StreamJob { served, work, two, mut counted, serving }) = next {
-        let worker = served.worker.clone();
+        let http = served.http.clone();
         match work {
             StreamWork::Request(mut asked) => serve_stream(&served, &mut asked, two).await,
             // Boxed, because few streams rest.
             StreamWork::Rested(resumed) => Box::pin(go_on(&served, *resumed, two)).await,
         }
         drop((served, serving));
-        if worker.engine.process.budget.is_tight(0) {
+        if http.engine.process.budget.is_tight(0) {
             return;
         }
-        drop(worker);
+        drop(http);
         counted.set(IDLE_TASK_BYTES);
         next = wait(&seat).await;
     }

@@ -7,6 +7,8 @@ use eyelet_memory::budget::Budget;
 
 use super::*;
 
+mod strict;
+
 fn whole(head: &str) -> Result<Request, RequestFault> {
     let mut buffer = BytesMut::from(head);
     take_request(&mut buffer, &mut Scanner::default(), 64 << 10).map(Option::unwrap)
@@ -215,6 +217,14 @@ fn responses() {
         ("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", Err(Fault::Length)),
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", Err(Fault::Coding)),
         ("SSH-2.0-x\r\n\r\n", Err(Fault::Line)),
+        ("HTTP/1.1 200 OK\r\nContent-Length: +2\r\n\r\n", Err(Fault::Length)),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 2, 3\r\n\r\n", Err(Fault::Length)),
+        ("HTTP/1.1 200 OK\r\nX: \0\r\n\r\n", Err(Fault::Field)),
+        ("HTTP/1.1 200 OK\r\nX: y\rz\r\n\r\n", Err(Fault::Field)),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: xchunked\r\n\r\n", Err(Fault::Coding)),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, chunked\r\n\r\n", Err(Fault::Coding)),
+        ("HTTP/2.0 200 OK\r\nContent-Length: 2\r\n\r\n", Err(Fault::Line)),
+        ("HTTP/1.1 99 OK\r\nContent-Length: 2\r\n\r\n", Err(Fault::Line)),
     ] {
         assert_eq!(response(head, &Method::GET), expected, "{head:?}");
     }

@@ -37,7 +37,6 @@ const SYSTEMS: [(&str, &str, &str, &str); 4] = [
     ),
 ];
 
-/// The store of this system.
 #[derive(Clone, Debug)]
 pub(super) struct SystemStore {
     system: &'static str,
@@ -64,7 +63,7 @@ impl SystemStore {
     }
 
     pub(super) fn is_installed(&self, authority: &Authority) -> bool {
-        fs::read(self.file(authority)).is_ok_and(|known| known == authority.pem().as_bytes())
+        fs::read(self.file(authority)).is_ok_and(|known| known == authority.pem.as_bytes())
     }
 
     pub(super) fn change(
@@ -78,7 +77,7 @@ impl SystemStore {
             return Outcome::NeedsRoot(self.commands(authority, change));
         }
         let done = match change {
-            TrustChange::Install => fs::write(&file, authority.pem()),
+            TrustChange::Install => fs::write(&file, &authority.pem),
             TrustChange::Remove => fs::remove_file(&file),
         };
         let mut program = Command::new(&self.program);

@@ -73,7 +73,9 @@ impl Keeper {
             let mut wait = if is_idle { LOOK_INTERVAL } else { Duration::ZERO };
             for _ in 0..JOBS_MAX {
                 match jobs.recv_timeout(wait) {
-                    Ok(Job::Seen(family, path, body, _counted)) => self.see(family, &path, body),
+                    Ok(Job::Seen(family, path, body, _counted)) => {
+                        self.note_seen(family, &path, body)
+                    }
                     Ok(Job::Delta(family, step)) => self.want_asked(&family, step),
                     Ok(Job::Learned) => {}
                     Ok(Job::End) | Err(RecvTimeoutError::Disconnected) => return self.save_all(),
@@ -157,10 +159,10 @@ impl Keeper {
         *self.trained.write() = by_rule;
     }
 
-    fn see(&mut self, family: Family, path: &str, body: Bytes) {
+    fn note_seen(&mut self, family: Family, path: &str, body: Bytes) {
         let hash = hash(&body);
         let mut store = self.store.lock();
-        let changed = store.see(family.clone(), path, hash, body);
+        let changed = store.note_seen(family.clone(), path, hash, body);
         let is_new = changed.added.is_some();
         let others = store.family(&family);
         drop(store);

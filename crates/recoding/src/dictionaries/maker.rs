@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use eyelet_compress::coder::{Br, zstd};
+use eyelet_compress::coder::{Br, CodingStep, zstd};
 use eyelet_compress::dictionary;
 use eyelet_compress::dictionary::store::{Delta, Step, Store, StoredVersion};
 use eyelet_compress::{Coding, CodingError};
@@ -164,8 +164,7 @@ fn delta(
     if coding == Coding::Dcb {
         let length = Some(to.body.len() as u64);
         let mut br = Br::with_dictionary(u32::from(level), &from.body, length);
-        br.push(&to.body, &mut coded)?;
-        br.finish(&mut coded)?;
+        br.step(&to.body, &mut coded, CodingStep::Finish)?;
     } else {
         coded.extend_from_slice(&zstd::delta(&from.body, &to.body, i32::from(level))?);
     }

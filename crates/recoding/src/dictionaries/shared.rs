@@ -262,7 +262,7 @@ impl SharedDictionaries {
     }
 
     /// Takes a whole response.
-    pub(crate) fn see(&self, seen: Seen, body: Bytes) {
+    pub(crate) fn note_seen(&self, seen: Seen, body: Bytes) {
         let counted = Counted::of(&self.budget, Account::Compression, body.len());
         let queued = Queued::new(&self.queued_bytes, body.len(), counted);
         if !queued.is_some_and(|queued| self.send(Job::Seen(seen.family, seen.path, body, queued)))

@@ -171,7 +171,7 @@ pub fn store_begins_with_files(data: &[u8]) {
         let versions = store.family(family);
         assert!(versions.len() <= FAMILY_VERSIONS_MAX, "{} versions", versions.len());
         let body = Bytes::from(format!("newest body {n}"));
-        store.see(family.clone(), "/new", hash(&body), body.clone());
+        store.note_seen(family.clone(), "/new", hash(&body), body.clone());
         let newest = store.last_at(family, "/new").expect("the newest is there");
         assert!(newest.seen() > versions.first().map_or(0, |version| version.seen()));
         assert!(store.bytes() <= STORE_BYTES_MAX, "{} bytes", store.bytes());

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use eyelet_compress::Effort;
-use eyelet_compress::coder::Br;
 use eyelet_compress::coder::zstd::Prepared;
+use eyelet_compress::coder::{Br, CodingStep};
 use eyelet_compress::dictionary::pattern::Pattern;
 use eyelet_compress::dictionary::{Hash, offer};
 use http::header::{
@@ -34,7 +34,7 @@ impl Trained {
         let prepared = Prepared::new(&content, Effort::Small)?;
         let mut br = Vec::new();
         let mut coder = Br::with_dictionary(DOWNLOAD_QUALITY, b"", Some(content.len() as u64));
-        coder.push(&content, &mut br).and_then(|()| coder.finish(&mut br)).ok()?;
+        coder.step(&content, &mut br, CodingStep::Finish).ok()?;
         let (hash, rule) = (hash(&content), rule.into());
         Some(Self { hash, rule, pattern, content, prepared, br: br.into() })
     }

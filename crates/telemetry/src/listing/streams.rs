@@ -50,7 +50,6 @@ impl StreamKind {
 pub struct StreamCounts([u32; STREAM_KINDS]);
 
 impl StreamCounts {
-    /// One stream.
     pub fn one(kind: StreamKind) -> Self {
         let mut counts = Self::default();
         counts.add(kind, 1);

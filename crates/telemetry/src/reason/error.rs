@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 
 use crate::clip::clip;
+use eyelet_h2::ErrorCode;
 
 /// A library's text about an error, for people. The type can only be displayed, so no code can
 /// depend on it.
@@ -86,28 +87,10 @@ impl Http2Failure {
     }
 }
 
-/// The names of RFC 9113 section 7, by code.
-const HTTP2_CODES: [&str; 14] = [
-    "NO_ERROR",
-    "PROTOCOL_ERROR",
-    "INTERNAL_ERROR",
-    "FLOW_CONTROL_ERROR",
-    "SETTINGS_TIMEOUT",
-    "STREAM_CLOSED",
-    "FRAME_SIZE_ERROR",
-    "REFUSED_STREAM",
-    "CANCEL",
-    "COMPRESSION_ERROR",
-    "CONNECT_ERROR",
-    "ENHANCE_YOUR_CALM",
-    "INADEQUATE_SECURITY",
-    "HTTP_1_1_REQUIRED",
-];
-
 impl fmt::Display for Http2Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("HTTP/2: ")?;
-        match HTTP2_CODES.get(self.code as usize) {
+        match ErrorCode(self.code).name() {
             Some(name) => f.write_str(name)?,
             None => write!(f, "error {:#x}", self.code)?,
         }

@@ -6,10 +6,10 @@ use std::rc::Rc;
 
 use bytes::BytesMut;
 use eyelet_engine::ready::CLIENT;
-use eyelet_engine::relay::Flow;
 use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::{Counted, HELLO_BYTES};
 use eyelet_record::Keys;
+use eyelet_relay::Flow;
 
 use super::{ClientLost, ClientStream};
 

@@ -55,7 +55,7 @@ impl ServedConnection {
                 destination: self.info.decided.destination,
                 ..Facts::new(self.info.decided.listener, self.info.client.ip())
             };
-            self.worker.shared.config.policy.serves(RuleId(route.rule), &name, &facts)
+            self.http.shared.config.policy.serves(RuleId(route.rule), &name, &facts)
         };
         let Some(target) = connect_target(&self.info.decided) else { return serves(None) };
         // By the CONNECT that was made, and by the one that a client would make for this host.

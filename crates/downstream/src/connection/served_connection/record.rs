@@ -48,7 +48,7 @@ impl Record {
     pub fn new(served: &ServedConnection, request: &request::Parts) -> Self {
         let path = request.uri.path_and_query().cloned();
         let trace =
-            served.worker.shared.trace.as_ref().map(|tracer| {
+            served.http.shared.trace.as_ref().map(|tracer| {
                 Box::new(ExchangeTrace::begin(tracer, request, served.trusts_client()))
             });
         Self { method: Some(request.method.clone()), path, trace, ..Self::unread(served) }
@@ -59,7 +59,7 @@ impl Record {
         let accepted_unix_ms = served.info.started_unix_ms();
         let began = facts.began_ms.map(|ms| accepted_unix_ms.saturating_add(ms));
         let upstream = served.info.decided.upstream.as_ref().map(|name| name.to_text().into());
-        let tracer = served.worker.shared.trace.as_ref();
+        let tracer = served.http.shared.trace.as_ref();
         let asked = (facts.method.as_ref(), facts.path.as_ref());
         let resumed = |trace: Box<RestingTrace>| ExchangeTrace::resumed(tracer, *trace, asked);
         Self {
@@ -121,10 +121,10 @@ impl Record {
 
     /// The record of a request that could not be read.
     pub fn unread(served: &ServedConnection) -> Self {
-        let logs = served.worker.is_logging();
+        let logs = served.http.is_logging();
         Self {
             // Without a log the time is not needed.
-            started_unix_ms: if logs { served.worker.engine.now_unix_ms() } else { 0 },
+            started_unix_ms: if logs { served.http.engine.now_unix_ms() } else { 0 },
             method: None,
             path: None,
             status: None,
@@ -165,8 +165,8 @@ fn cut(path: &str) -> &str {
 impl ServedConnection {
     /// Writes the access line of a request, if there is a log.
     pub fn emit(&self, record: &Record) {
-        self.worker.engine.count_shed(&record.reason);
-        self.worker.engine.counters.request(!record.failed, &record.reason);
+        self.http.engine.count_shed(&record.reason);
+        self.http.engine.counters.request(!record.failed, &record.reason);
         if let Some(trace) = record.trace.as_ref().filter(|trace| trace.is_recorded()) {
             trace.end(&EndedExchange {
                 info: &self.info,
@@ -177,10 +177,10 @@ impl ServedConnection {
             });
         }
         // A request that began while the log was off has no time.
-        if !self.worker.is_logging() || record.started_unix_ms == 0 {
+        if !self.http.is_logging() || record.started_unix_ms == 0 {
             return;
         }
-        let now = self.worker.engine.now_unix_ms();
+        let now = self.http.engine.now_unix_ms();
         let measured = Measured {
             id: self.info.id,
             started_unix_ms: record.started_unix_ms,
@@ -190,7 +190,7 @@ impl ServedConnection {
             bytes_to_client: record.bytes_to_client,
         };
         let end = self.end_of(record);
-        self.worker.emit_request(&self.info.decided, &measured, &end, &record.info());
+        self.http.emit_request(&self.info.decided, &measured, &end, &record.info());
     }
 
     /// Returns how a request ended.

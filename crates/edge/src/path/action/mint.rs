@@ -38,11 +38,11 @@ pub async fn certificates(
 ) -> Result<Arc<Certificates>, End> {
     const NO_HTTP: Reason = Reason::Internal("a rule that mints has no HTTP upstream");
     let upstream = terminate.upstream.as_http().ok_or_else(|| End::failed(NO_HTTP))?;
-    let Active { worker, handle, .. } = *connection;
+    let Active { edge, handle, .. } = *connection;
     let mut known = KnownFacts::none(connection);
     let mut fetched = Ok(());
     let fetch = async { fetched = fetch(&mut known, upstream).await };
-    peek::while_there(worker, handle, fetch, Stage::Evidence).await?;
+    peek::while_there(edge, handle, fetch, Stage::Evidence).await?;
     fetched.map_err(End::failed)?;
     let unreachable = |why: &str| End::failed(Reason::UpstreamTls(Detail::of(why)));
     let attempt = known.shown();
@@ -55,7 +55,7 @@ pub async fn certificates(
         None => return Err(unreachable("nobody was asked")),
     };
     let leaf = shown.chain.first().ok_or_else(|| unreachable("the chain was not kept"))?;
-    let snapshot = &worker.snapshot;
+    let snapshot = &edge.snapshot;
     let is_trusted = match &upstream.tls {
         Some(tls) => {
             let judged = shown.judged_by(&snapshot.http.upstream_tls, tls);
@@ -79,8 +79,7 @@ pub async fn certificates(
 async fn fetch(known: &mut KnownFacts<'_>, upstream: &HttpUpstream) -> Result<(), Reason> {
     let (to, is_chosen): (SocketAddr, bool) = match &upstream.address {
         HttpAddress::Tcp(origin) if upstream.tls.is_some() => (
-            dial::destination(&known.connection.worker.names, known.connection.info, origin)
-                .await?,
+            dial::destination(&known.connection.edge.names, known.connection.info, origin).await?,
             false,
         ),
         _ => (known.fetch_origin().await?, known.connection.info.decided.is_chosen()),

@@ -3,7 +3,7 @@
 
 use crate::path::active::Active;
 use eyelet_engine::park;
-use eyelet_engine::relay::{Flow, Relay};
+use eyelet_relay::{Flow, Relay};
 use eyelet_telemetry::info::End;
 use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
 

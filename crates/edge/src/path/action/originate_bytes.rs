@@ -8,11 +8,11 @@ use std::time::Duration;
 use eyelet_config::TlsUpstream;
 use eyelet_engine::park;
 use eyelet_engine::ready::{CLIENT, READ, UPSTREAM, WRITE};
-use eyelet_engine::relay::terminate::Terminated;
-use eyelet_engine::relay::{Flow, Relay};
 use eyelet_engine::table::Phase;
 use eyelet_memory::budget::{Account, CountedBuffer};
 use eyelet_record::{Keys, PAYLOAD_BYTES_MAX, Session};
+use eyelet_relay::terminate::Terminated;
+use eyelet_relay::{Flow, Relay};
 use eyelet_resolve::connect::DialOptions;
 use eyelet_resolve::dial::DialTarget;
 use eyelet_telemetry::info::End;
@@ -59,7 +59,7 @@ async fn begin(connection: &mut Active<'_>, to: &TlsUpstream) -> Result<Shaking,
     upstream::dial(connection, &target, &DialOptions::default()).await?;
     connection.handle.no_delay();
     connection.note_state(State::Handshaking);
-    connection.handle.due_in(connection.worker.snapshot.config.limits.handshake_timeout);
+    connection.handle.due_in(connection.edge.snapshot.config.limits.handshake_timeout);
     let mut shaking = Shaking::new(connection, to)?;
     shaking.shake(connection).await?;
     Ok(shaking)
@@ -76,7 +76,7 @@ struct Shaking {
 
 impl Shaking {
     fn new(connection: &Active<'_>, to: &TlsUpstream) -> Result<Self, End> {
-        let snapshot = &connection.worker.snapshot;
+        let snapshot = &connection.edge.snapshot;
         let config = snapshot.http.upstream_tls.of_bytes(&to.tls);
         let config = config.ok_or_else(|| failed("no configuration"))?;
         let name = ServerName::try_from(to.tls.name.clone()).map_err(failed)?;
@@ -116,7 +116,7 @@ impl Shaking {
     /// Waits for a ticket, if one may come, and leaves the rest to the record layer.
     async fn finish(self, connection: &mut Active<'_>) -> Result<Terminated, End> {
         // Its bytes pass from now on, so it is not the first to be shed.
-        connection.worker.engine.enters(connection.handle.key(), Phase::Busy);
+        connection.edge.engine.enters(connection.handle.key(), Phase::Busy);
         let Self { tls, mut incoming, mut sealed } = self;
         let upstream_tls = tls_info(tls.tls());
         let (mut session, tickets) = tls.finish().ok_or_else(|| failed("handover"))?;
@@ -157,7 +157,7 @@ impl Shaking {
             handle.ready(&[CLIENT, UPSTREAM], READ).await?;
             let of_client = |error| Waited::Failed(End::failed(Reason::client_io(&error, None)));
             let prefix = session.prefix_len();
-            let mut slot = CountedBuffer::of(&connection.worker.snapshot.budget, Account::Received);
+            let mut slot = CountedBuffer::of(&connection.edge.snapshot.budget, Account::Received);
             slot.edit(|slot| slot.resize(prefix, 0));
             match handle.recv_into(CLIENT, &mut slot, PAYLOAD_BYTES_MAX).map_err(of_client)? {
                 // The relay reads this end again, and passes it on.

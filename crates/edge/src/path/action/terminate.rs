@@ -18,9 +18,9 @@ use crate::path::refuse::{self, RefusalMessage};
 use crate::path::upstream;
 use eyelet_config::{CertificateSource, Terminate, TerminateUpstream};
 use eyelet_engine::park;
-use eyelet_engine::relay::terminate::{Terminated, final_alert};
-use eyelet_engine::relay::{Flow, Relay};
 use eyelet_memory::budget::CountedBuffer;
+use eyelet_relay::terminate::{Terminated, final_alert};
+use eyelet_relay::{Flow, Relay};
 use eyelet_resolve::connect::DialOptions;
 use eyelet_resolve::dial::DialTarget;
 use eyelet_telemetry::info::End;
@@ -58,7 +58,7 @@ pub async fn terminate(
     terminate: &Terminate,
     (peeked, offer): (CountedBuffer, Offer),
 ) -> Result<(), End> {
-    let snapshot = &connection.worker.snapshot;
+    let snapshot = &connection.edge.snapshot;
     let name = connection.info.decided.sni.as_deref();
     let mut with = match snapshot.tls.of(&snapshot.config.rules, rule, name) {
         Ok(with) => with,
@@ -90,20 +90,20 @@ pub async fn terminate(
     }
     let asks_client = terminate.client_ca.is_some();
     let client_roots = with.client_roots;
-    let began = connection.worker.engine.begins();
+    let began = connection.edge.engine.begins();
     let done = match handshake(connection, with, peeked, offer.early_data, asks_client).await {
         Ok(done) => done,
         Err(failure) => return Err(mint::explain(terminate, give_up(connection, failure))),
     };
     let kind = (done.version == TLS13, done.resumed);
-    connection.worker.engine.count_handshake(kind, began);
+    connection.edge.engine.count_handshake(kind, began);
     connection.info.decided.client_roots = client_roots;
     if terminate.client_cert_header {
         connection.info.decided.client_certificate =
             done.certificate.as_deref().map(|leaf| Arc::new(leaf.into()));
     }
     connection.info.decided.tls_version = Some(done.version);
-    connection.worker.engine.counters.groups.up(done.group);
+    connection.edge.engine.counters.groups.up(done.group);
     let header = match terminate.proxy_protocol {
         Some(_) => proxy_protocol::header(connection, Some(&done)),
         None => Vec::new(),
@@ -124,7 +124,7 @@ pub async fn terminate(
 /// Ends the connection of a handshake that is not done.
 fn give_up(connection: &Active<'_>, failure: HandshakeFailure) -> End {
     if is_failure(&failure.end.reason) {
-        connection.worker.engine.counters.handshakes_failed.up();
+        connection.edge.engine.counters.handshakes_failed.up();
     }
     park::close_with(connection.handle, &failure.alert);
     failure.end
@@ -156,7 +156,7 @@ async fn made(
 
 /// The certificate that an ACME server issued for the name. With `on_demand` it is ordered now.
 async fn issued(connection: &Active<'_>, on_demand: bool) -> Result<Arc<Certificates>, End> {
-    let snapshot = &connection.worker.snapshot;
+    let snapshot = &connection.edge.snapshot;
     let lacks = |lack| End::failed(Reason::NoCertificate(lack));
     let name =
         connection.info.decided.sni.as_ref().ok_or_else(|| lacks(CertificateLack::NoName))?;
@@ -165,7 +165,7 @@ async fn issued(connection: &Active<'_>, on_demand: bool) -> Result<Arc<Certific
         // The rest is for the handshake.
         let wait = snapshot.config.limits.handshake_timeout * 3 / 4;
         let order = async { issued = snapshot.acme.order(name, wait).await };
-        peek::while_there(connection.worker, connection.handle, order, Stage::Handshake).await?;
+        peek::while_there(connection.edge, connection.handle, order, Stage::Handshake).await?;
     }
     issued.map_err(lacks)
 }
@@ -207,7 +207,7 @@ async fn hold(
     loop {
         sleep(step).await;
         // The time of the next dial begins here.
-        connection.worker.engine.clock.now_ns();
+        connection.edge.engine.clock.now_ns();
         step = (step * 2).min(WAIT_STEP_MAX);
         let dialled = upstream::dial(connection, target, &DialOptions::default()).await;
         let is_over = Instant::now() >= end || connection.handle.is_to_end();

@@ -15,7 +15,7 @@ use crate::path::peek;
 /// Whether the hello is such a request, on a listener that leads to a rule with ACME. A name that
 /// nobody here has ordered is left to the rules: it may be validated by what it is spliced to.
 pub fn is_asked(connection: &Active<'_>, hello: &Hello<'_>) -> bool {
-    let Some(acme) = &connection.worker.snapshot.config.acme else { return false };
+    let Some(acme) = &connection.edge.snapshot.config.acme else { return false };
     let listeners = &acme.wanted.listeners;
     let mut protocols = hello.alpn();
     // RFC 8737 section 3: the list has this protocol alone.
@@ -28,8 +28,8 @@ pub fn is_asked(connection: &Active<'_>, hello: &Hello<'_>) -> bool {
 pub async fn find(connection: &Active<'_>) -> Result<Option<Handshake>, End> {
     let Some(name) = &connection.info.decided.sni else { return Ok(None) };
     let mut found = None;
-    let find = async { found = connection.worker.snapshot.acme.validation(name).await };
-    peek::while_there(connection.worker, connection.handle, find, Stage::Handshake).await?;
+    let find = async { found = connection.edge.snapshot.acme.validation(name).await };
+    peek::while_there(connection.edge, connection.handle, find, Stage::Handshake).await?;
     Ok(found)
 }
 
@@ -39,7 +39,7 @@ pub async fn validate(
     with: Handshake,
     peeked: CountedBuffer,
 ) -> Result<(), End> {
-    connection.handle.due_in(connection.worker.snapshot.config.limits.handshake_timeout);
+    connection.handle.due_in(connection.edge.snapshot.config.limits.handshake_timeout);
     match handshake(connection, with, peeked, false, false).await {
         Ok(_) => {
             park::close_with(connection.handle, &[]);

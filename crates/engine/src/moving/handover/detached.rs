@@ -10,8 +10,8 @@ use eyelet_memory::packed::PackedBytes;
 use eyelet_telemetry::info::{ConnectionInfo, NS_PER_MS};
 
 use crate::park::rest::Rest;
-use crate::relay::Relay;
 use crate::worker::Process;
+use eyelet_relay::Relay;
 
 /// The time that a decoded connection counts from until a worker's clock is known: 278 years, more
 /// than any age. In nanoseconds it fits twice.
@@ -79,7 +79,7 @@ impl Detached {
         self.info.id
     }
 
-    /// What the program keeps of it: [`crate::relay::Flow::keep_state`].
+    /// What the program keeps of it: [`eyelet_relay::Flow::keep_state`].
     pub(crate) fn state(&self) -> Option<&PackedBytes> {
         match &self.relay {
             Relay::Cleartext(_) | Relay::Splice(_) => None,
@@ -87,7 +87,7 @@ impl Detached {
         }
     }
 
-    /// The exchange that rests: [`crate::relay::Flow::keep_exchange`].
+    /// The exchange that rests: [`eyelet_relay::Flow::keep_exchange`].
     pub(crate) fn exchange(&self) -> Option<&[u8]> {
         match &self.relay {
             Relay::Cleartext(_) | Relay::Splice(_) => None,

@@ -18,10 +18,10 @@ use eyelet_telemetry::info::Decided;
 use super::detached::{Clock, Detached, IMPORT_UNIX_MS};
 use crate::park::rest::Rest;
 use crate::ready::FURTHER_MAX;
-use crate::relay::Relay;
-use crate::relay::export::{FlowFault, FlowV1, HELD_BYTES_MAX, STATE_BYTES_MAX};
-use crate::relay::splice::Spliced;
-use crate::relay::terminate::Terminated;
+use eyelet_relay::Relay;
+use eyelet_relay::export::{FlowFault, FlowV1, HELD_BYTES_MAX, STATE_BYTES_MAX};
+use eyelet_relay::splice::Spliced;
+use eyelet_relay::terminate::Terminated;
 
 /// The newest version. It is written of a connection that an older one has no place for.
 pub const VERSION: u16 = 6;
@@ -112,7 +112,7 @@ struct ConnectionV1<'a> {
 #[derive(Serialize)]
 struct ConnectionV5<'a> {
     first: ConnectionV1<'a>,
-    /// [`crate::relay::Flow::keep_state`].
+    /// [`eyelet_relay::Flow::keep_state`].
     state: Option<&'a [u8]>,
     /// [`Decided::client_certificate`], in DER.
     client_certificate: Option<&'a [u8]>,
@@ -126,7 +126,7 @@ struct ConnectionV5<'a> {
 #[derive(Serialize)]
 struct ConnectionV6<'a> {
     first: ConnectionV5<'a>,
-    /// [`crate::relay::Flow::keep_exchange`].
+    /// [`eyelet_relay::Flow::keep_exchange`].
     exchange: Option<&'a [u8]>,
 }
 

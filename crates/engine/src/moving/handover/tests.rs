@@ -13,14 +13,14 @@ use super::format::CERTIFICATE_BYTES_MAX;
 use super::*;
 use crate::departure::BATCH_DESCRIPTORS_MAX;
 use crate::iteration::accept::Accepting;
-use crate::relay::export::STATE_BYTES_MAX;
-use crate::relay::splice::Spliced;
-use crate::relay::terminate::Terminated;
-use crate::relay::{Flow, Relay};
 use crate::testing::worker;
 use crate::worker::Handle;
 use eyelet_memory::budget::ACTIVE_BYTES;
 use eyelet_memory::packed::PackedBytes;
+use eyelet_relay::export::STATE_BYTES_MAX;
+use eyelet_relay::splice::Spliced;
+use eyelet_relay::terminate::Terminated;
+use eyelet_relay::{Flow, Relay};
 use eyelet_telemetry::info::{ConnectionInfo, NS_PER_MS};
 
 mod format;

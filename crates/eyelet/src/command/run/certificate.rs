@@ -78,7 +78,7 @@ pub(super) fn certificate(
     // What the authority may sign beyond what each one may.
     let more: Vec<&str> =
         names.iter().copied().filter(|name| !settings.permitted.has_name(name)).collect();
-    let folder = quoted(authority.folder());
+    let folder = quoted(&authority.folder);
     let permit = match more.is_empty() {
         true => String::new(),
         false => format!("permit = {}\n", serde_json::Value::from(more)),
@@ -89,7 +89,7 @@ pub(super) fn certificate(
         local: Some(local),
         said: format!(
             "by your local authority; `eyelet trust --install{}` has this machine trust it",
-            folder_option(authority.folder())
+            folder_option(&authority.folder)
         ),
         authority: Some(authority.certificate_path()),
         asks_client,

@@ -31,7 +31,7 @@ impl Download<'_> {
     /// Ends the body if its decoder holds much, and others need that.
     pub(super) fn give_way(&self, task: &Context<'_>) -> Result<(), ResponseFault> {
         match &self.decoding {
-            Some(decoding) => Ok(decoding.give_way(task, &self.worker.engine)?),
+            Some(decoding) => Ok(decoding.give_way(task, &self.http.engine)?),
             None => Ok(()),
         }
     }

@@ -29,7 +29,7 @@ impl Upload<'_> {
         upstream: &mut Upstream,
     ) -> Poll<Result<(), ExchangeError>> {
         if let Some(coding) = &self.recoded {
-            coding.give_way(task, &self.worker.engine)?;
+            coding.give_way(task, &self.http.engine)?;
         }
         let quota = self.written + QUOTA_BYTES as u64;
         if let Some(coding) = &mut self.recoded {
@@ -38,7 +38,7 @@ impl Upload<'_> {
         loop {
             let room = if self.read { 0 } else { self.room(upstream, QUEUED_BYTES_MAX) };
             if room == 0 && !self.read {
-                self.worker.engine.wants_memory(task);
+                self.http.engine.wants_memory(task);
             }
             while !self.read && self.queue.len() < room {
                 match self.poll_recoded_piece(task, stream, room - self.queue.len()) {
@@ -93,7 +93,7 @@ impl Upload<'_> {
     ) -> Poll<Result<Piece, ExchangeError>> {
         let Some(coding) = &mut self.recoded else { return Poll::Pending };
         let (taken, mut unreleased) = (&mut self.taken, coding.unreleased);
-        let engine = &self.worker.engine;
+        let engine = &self.http.engine;
         let piece = coding.poll(task, |task| {
             // It has taken all that came before.
             stream.release(std::mem::take(&mut unreleased));

@@ -14,8 +14,8 @@ use eyelet_wire::ja4::Ja4;
 use super::super::detached::{Clock, IMPORT_UNIX_MS};
 use super::*;
 use crate::ready::{CLIENT, UPSTREAM};
-use crate::relay::WebSocketFrames;
-use crate::relay::export::{FlowFault, HELD_BYTES_MAX};
+use eyelet_relay::WebSocketFrames;
+use eyelet_relay::export::{FlowFault, HELD_BYTES_MAX};
 
 /// What each file has, and its version. An upgrade from any release that wrote the version needs
 /// them to be read.

@@ -1,11 +1,11 @@
 //! Inspecting a spliced connection's first flights. It holds bytes back only if a flight arrives in
 //! pieces.
 
+use super::Flow;
 use super::direction::{Direction, Mode};
-use super::flow::Flow;
 use super::partial_flight::{HELLO_BYTES_MAX, Never, PartialFlight};
+use crate::inspect::{FlightInspection, Pass};
 use crate::ready::{CLIENT, Side, UPSTREAM};
-use crate::relay::inspect::{FlightInspection, Pass};
 use eyelet_telemetry::info::Parked;
 use eyelet_telemetry::reason::Reason;
 
@@ -74,8 +74,8 @@ impl Flow {
             partial_flight.held(from).extend_from_slice(&bytes[passed..]);
             passed
         } else {
-            let let_go: Vec<u8> = partial_flight.held(from).drain(..passed).collect();
-            self.hold(UPSTREAM - from, &let_go);
+            let bytes: Vec<u8> = partial_flight.held(from).drain(..passed).collect();
+            self.hold(UPSTREAM - from, &bytes);
             0
         };
         if !self.is_inspected(CLIENT) && !self.is_inspected(UPSTREAM) {
@@ -107,7 +107,7 @@ impl Flow {
     }
 
     /// Releases the bytes held back from a side whose stream has ended: no more will come.
-    pub fn let_go(&mut self, from: Side) {
+    pub fn release(&mut self, from: Side) {
         self.end_inspection(from);
         let partial_flight = self.transit_mut().and_then(|pending| pending.partial_flight.as_mut());
         if let Some(partial_flight) = partial_flight {
@@ -117,7 +117,7 @@ impl Flow {
     }
 
     /// Whether [`Flow::pass`] has refused the bytes.
-    pub(super) fn is_refused(&self) -> bool {
+    pub(crate) fn is_refused(&self) -> bool {
         let partial_flight = self.transit().and_then(|pending| pending.partial_flight.as_ref());
         partial_flight.is_some_and(|partial_flight| partial_flight.never.is_some())
     }

@@ -5,13 +5,13 @@ use eyelet_wire::websocket::{EXPORT_BYTES, FrameReader};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::buffers::{Buffers, INPUT_BYTES};
 use super::direction::{ClientEnd, Direction, Mode, UpstreamEnd};
-use super::flow::{Flow, Held, Partial, Pending};
 use super::frames::WebSocketFrames;
 use super::partial_flight::PartialFlight;
-use crate::relay::inspect::FlightInspection;
-use crate::relay::inspect::export::InspectionV1;
+use super::{Flow, Held, Partial, Pending};
+use crate::buffers::{Buffers, INPUT_BYTES};
+use crate::inspect::FlightInspection;
+use crate::inspect::export::InspectionV1;
 
 /// Most bytes that one direction of a connection takes along. It holds at most a buffer of sealed
 /// records (260 KiB) and a pipe (1 MiB).
@@ -42,8 +42,8 @@ pub enum FlowFault {
 /// Version 1 of the form.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 pub struct FlowV1<'a> {
-    up: DirectionV1<ClientEndV1>,
-    down: DirectionV1<UpstreamEndV1>,
+    up: Direction<ClientEnd>,
+    down: Direction<UpstreamEnd>,
     is_asked: bool,
     is_written_once: bool,
     to_upstream: &'a [u8],
@@ -63,33 +63,6 @@ struct WebSocketV1 {
     down: [u8; EXPORT_BYTES],
 }
 
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-enum DirectionV1<E> {
-    Open(ModeV1),
-    Ended(E),
-    EndPassed(E),
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-enum ModeV1 {
-    Copy,
-    Bulk,
-    Inspect { forbid_compression: bool },
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-enum ClientEndV1 {
-    CloseNotify,
-    Fin,
-    Truncated,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-enum UpstreamEndV1 {
-    First,
-    Second,
-}
-
 /// [`PartialFlight`].
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 struct FlightV1<'a> {
@@ -103,7 +76,7 @@ impl Flow {
     ///
     /// # Errors
     /// The kernel's. The rest of the bytes then stays in the pipe.
-    pub(crate) fn drain_pipes(&mut self, buffers: &mut Buffers) -> std::io::Result<()> {
+    pub fn drain_pipes(&mut self, buffers: &mut Buffers) -> std::io::Result<()> {
         let Some(pending) = self.transit_mut() else { return Ok(()) };
         for held in [&mut pending.to_upstream, &mut pending.to_client] {
             held.drain_pipe(buffers)?;
@@ -113,7 +86,7 @@ impl Flow {
 
     /// Whether nothing that it holds is a reason to stay: bytes beyond the limits, or a flight that
     /// is refused and about to end the connection.
-    pub(crate) fn may_leave(&self) -> bool {
+    pub fn may_leave(&self) -> bool {
         let state_bytes = self.state().map_or(0, PackedBytes::whole_len);
         let exchange_bytes = self.exchange().map_or(0, <[u8]>::len);
         state_bytes.max(exchange_bytes) <= STATE_BYTES_MAX
@@ -122,15 +95,15 @@ impl Flow {
     }
 
     /// The form, without the program's state. Its pipes are empty.
-    pub(crate) fn export(&self) -> FlowV1<'_> {
+    pub fn export(&self) -> FlowV1<'_> {
         let pending = self.transit();
         let unsent = |held: fn(&Pending) -> &Held| {
             pending.map(held).and_then(|held| held.bytes.get(held.sent..)).unwrap_or_default()
         };
         let flight = pending.and_then(|pending| pending.partial_flight.as_deref());
         FlowV1 {
-            up: DirectionV1::of(self.up),
-            down: DirectionV1::of(self.down),
+            up: self.up,
+            down: self.down,
             is_asked: self.is_asked(),
             is_written_once: self.is_written_once,
             to_upstream: unsent(|pending| &pending.to_upstream),
@@ -201,30 +174,30 @@ impl FlowV1<'_> {
     }
 
     /// Whether it can be a terminated connection's: nothing is inspected or spliced.
-    pub(crate) fn check_terminated(&self) -> Result<(), FlowFault> {
-        let copies = |mode: ModeV1| mode == ModeV1::Copy;
-        let up = matches!(self.up, DirectionV1::Open(mode) if !copies(mode));
-        let down = matches!(self.down, DirectionV1::Open(mode) if !copies(mode));
+    pub fn check_terminated(&self) -> Result<(), FlowFault> {
+        let copies = |mode: Mode| mode == Mode::Copy;
+        let up = matches!(self.up, Direction::Open(mode) if !copies(mode));
+        let down = matches!(self.down, Direction::Open(mode) if !copies(mode));
         if up || down || self.flight.is_some() { Err(FlowFault::Mode) } else { Ok(()) }
     }
 
     /// Whether it can be that of a connection whose TLS is towards the upstream: nothing is to be
     /// sent before the bytes, and it is no WebSocket.
-    pub(crate) fn is_originated(&self) -> bool {
+    pub fn is_originated(&self) -> bool {
         self.preface.is_empty() && self.websocket.is_none()
     }
 
     /// Whether it can be that of a client without TLS: it holds bytes for its client at most.
-    pub(crate) fn is_cleartext(&self) -> bool {
-        let is_open = matches!(self.up, DirectionV1::Open(ModeV1::Copy))
-            && matches!(self.down, DirectionV1::Open(ModeV1::Copy));
+    pub fn is_cleartext(&self) -> bool {
+        let is_open = matches!(self.up, Direction::Open(Mode::Copy))
+            && matches!(self.down, Direction::Open(Mode::Copy));
         let held = [self.to_upstream, self.partial, self.preface];
         let holds = held.iter().any(|bytes| !bytes.is_empty());
         is_open && !holds && self.flight.is_none() && self.websocket.is_none()
     }
 
     /// Bytes of flights under inspection, which count as moved: from the client and the server.
-    pub(crate) fn inspected_bytes(&self) -> (u64, u64) {
+    pub fn inspected_bytes(&self) -> (u64, u64) {
         let flight = self.flight.as_ref();
         flight.map_or((0, 0), |flight| {
             (flight.from_client.len() as u64, flight.from_server.len() as u64)
@@ -235,10 +208,10 @@ impl FlowV1<'_> {
     ///
     /// # Errors
     /// A part that no flow has.
-    pub(crate) fn flow(&self) -> Result<Flow, FlowFault> {
+    pub fn flow(&self) -> Result<Flow, FlowFault> {
         self.check()?;
         let mut flow = Flow::default();
-        (flow.up, flow.down) = (self.up.direction(), self.down.direction());
+        (flow.up, flow.down) = (self.up, self.down);
         flow.set_asked(self.is_asked);
         flow.is_written_once = self.is_written_once;
         let partial_flight = match &self.flight {
@@ -275,69 +248,5 @@ impl FlightV1<'_> {
             never: None,
             since: None,
         })
-    }
-}
-
-impl<V: Copy> DirectionV1<V> {
-    fn of<E: Copy + Into<V>>(direction: Direction<E>) -> Self {
-        match direction {
-            Direction::Open(mode) => Self::Open(match mode {
-                Mode::Copy => ModeV1::Copy,
-                Mode::Bulk => ModeV1::Bulk,
-                Mode::Inspect { forbid_compression } => ModeV1::Inspect { forbid_compression },
-            }),
-            Direction::Ended(how) => Self::Ended(how.into()),
-            Direction::EndPassed(how) => Self::EndPassed(how.into()),
-        }
-    }
-
-    fn direction<E: From<V>>(self) -> Direction<E> {
-        match self {
-            Self::Open(mode) => Direction::Open(match mode {
-                ModeV1::Copy => Mode::Copy,
-                ModeV1::Bulk => Mode::Bulk,
-                ModeV1::Inspect { forbid_compression } => Mode::Inspect { forbid_compression },
-            }),
-            Self::Ended(how) => Direction::Ended(how.into()),
-            Self::EndPassed(how) => Direction::EndPassed(how.into()),
-        }
-    }
-}
-
-impl From<ClientEnd> for ClientEndV1 {
-    fn from(end: ClientEnd) -> Self {
-        match end {
-            ClientEnd::CloseNotify => Self::CloseNotify,
-            ClientEnd::Fin => Self::Fin,
-            ClientEnd::Truncated => Self::Truncated,
-        }
-    }
-}
-
-impl From<ClientEndV1> for ClientEnd {
-    fn from(end: ClientEndV1) -> Self {
-        match end {
-            ClientEndV1::CloseNotify => Self::CloseNotify,
-            ClientEndV1::Fin => Self::Fin,
-            ClientEndV1::Truncated => Self::Truncated,
-        }
-    }
-}
-
-impl From<UpstreamEnd> for UpstreamEndV1 {
-    fn from(end: UpstreamEnd) -> Self {
-        match end {
-            UpstreamEnd::First => Self::First,
-            UpstreamEnd::Second => Self::Second,
-        }
-    }
-}
-
-impl From<UpstreamEndV1> for UpstreamEnd {
-    fn from(end: UpstreamEndV1) -> Self {
-        match end {
-            UpstreamEndV1::First => Self::First,
-            UpstreamEndV1::Second => Self::Second,
-        }
     }
 }

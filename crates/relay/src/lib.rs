@@ -1,27 +1,41 @@
 //! Moves bytes between the two sockets of a parked connection. The buffers are the worker's.
+//!
+//! Each module of this list imports only what is above it:
+//! - [`ready`]: sides of a connection, and what their sockets are ready for.
+//! - [`inspect`]: the first flights of a spliced connection.
+//! - `buffers`, and `flow`: what a worker lends, and what a connection keeps between two wakes.
+//! - `sockets`: reads from a side and writes to one, for all that follow.
+//! - [`splice`], [`terminate`], `cleartext`: the ways in which bytes are moved.
+
+#![forbid(unsafe_code)]
+#![allow(missing_docs)] // only the workspace uses it
 
 use eyelet_telemetry::info::{Outcome, Parked};
 
 mod buffers;
 mod cleartext;
-mod direction;
 mod exchange;
-pub mod export;
 mod flow;
-mod frames;
 pub mod inspect;
-mod inspected;
 mod originate;
-mod partial_flight;
+pub mod ready;
 mod sockets;
 pub mod splice;
 pub mod terminate;
-mod websocket;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
-pub use buffers::{Buffers, PIPES_MAX};
+pub use buffers::{Buffers, PIPES_MAX, SHARE_BYTES};
+pub use flow::export;
+pub use flow::frames::WebSocketFrames;
 pub use flow::{Flow, Held, KeptExchanges, Pending, Rest};
-pub use frames::WebSocketFrames;
 pub use sockets::{AnswerParked, Progress, Sockets};
+
+/// The system calls that move bytes. A simulator puts its own in their place.
+#[cfg(not(feature = "testing"))]
+use eyelet_sys::{pipe, socket};
+#[cfg(feature = "testing")]
+use testing::kernel::{pipe, socket};
 
 /// The way in which a parked connection's bytes are moved.
 pub enum Relay {
@@ -45,7 +59,7 @@ impl Relay {
     }
 
     /// The outcome of a connection that it is of.
-    pub(crate) fn outcome(&self) -> Outcome {
+    pub fn outcome(&self) -> Outcome {
         match self {
             Self::Splice(_) => Outcome::Spliced,
             Self::Terminate(terminated) if !terminated.is_originated() => Outcome::Terminated,
@@ -54,7 +68,7 @@ impl Relay {
     }
 
     /// True if TLS is towards the upstream: [`terminate::Terminated::is_originated`].
-    pub(crate) fn is_originated(&self) -> bool {
+    pub fn is_originated(&self) -> bool {
         matches!(self, Self::Terminate(terminated) if terminated.is_originated())
     }
 
@@ -66,7 +80,7 @@ impl Relay {
 
     /// True if nobody can know what its peers are about to send: bytes pass from one to the other,
     /// or in streams.
-    pub(crate) fn is_pair(&self) -> bool {
+    pub fn is_pair(&self) -> bool {
         let has_streams = match self {
             Self::Cleartext(flow) => flow.has_streams(),
             Self::Splice(_) => return true,
@@ -85,7 +99,7 @@ impl Relay {
     }
 
     /// Bytes of memory that its client's source is charged for.
-    pub(crate) fn charged_bytes(&mut self) -> usize {
+    pub fn charged_bytes(&mut self) -> usize {
         self.held_bytes() + self.flow().shared_bytes()
     }
 }

@@ -1,5 +1,6 @@
 //! The simulator's version of the calls on the edge's sockets: the kernel's own on Unix socket
-//! pairs, with short writes, and with TCP's resets, which Unix sockets lack.
+//! pairs, with short writes, and with TCP's resets, which Unix sockets lack. Any other socket than
+//! those of [`pair`] has the kernel's own calls: all crates of a test program have this version.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -75,7 +76,7 @@ pub fn copy(socket: impl AsFd) -> OwnedFd {
     copy
 }
 
-/// Replaces `eyelet_sys::socket` in the tests of this crate.
+/// Replaces `eyelet_sys::socket`.
 pub mod socket {
     use std::io::{self, IoSliceMut};
     use std::os::fd::AsFd;
@@ -119,7 +120,7 @@ pub mod socket {
     }
 }
 
-/// Replaces `eyelet_sys::pipe` in the tests of this crate.
+/// Replaces `eyelet_sys::pipe`.
 pub mod pipe {
     use std::io;
     use std::os::fd::AsFd;

@@ -1,39 +1,46 @@
 //! The state of a connection between two wakes: nothing, unless a peer is slow or a stream has
 //! ended.
 
+pub(crate) mod direction;
+pub mod export;
+pub(crate) mod frames;
+mod inspected;
+pub(crate) mod partial_flight;
+mod websocket;
+
 use std::num::NonZeroU32;
 
-use super::buffers::LentPipe;
-use super::direction::{ClientEnd, Direction, Mode, UpstreamEnd};
-use super::frames::WebSocketFrames;
-use super::partial_flight::PartialFlight;
+use crate::buffers::LentPipe;
 use crate::ready::{CLIENT, Side, UPSTREAM};
+use direction::{ClientEnd, Direction, Mode, UpstreamEnd};
 use eyelet_memory::packed::PackedBytes;
 use eyelet_memory::wiped::WipedBytes;
 use eyelet_sys::blocks::{LongBox, LongLived};
 use eyelet_telemetry::reason::Reason;
+use frames::WebSocketFrames;
+use partial_flight::PartialFlight;
 
 /// The state of a connection between two wakes, besides its keys.
 #[derive(Default)]
 pub struct Flow {
     kept: Option<LongBox<Kept>>,
     /// From the client to the upstream.
-    pub(super) up: Direction<ClientEnd>,
+    pub(crate) up: Direction<ClientEnd>,
     /// From the upstream to the client.
-    pub(super) down: Direction<UpstreamEnd>,
+    pub(crate) down: Direction<UpstreamEnd>,
     /// The last bytes moved to the upstream: it may be about to answer.
     is_asked: bool,
     /// The upstream was written once, and its socket has no TCP_NODELAY yet.
-    pub(super) is_written_once: bool,
+    pub(crate) is_written_once: bool,
     /// The queue in which it has a position.
     queued: Queued,
     /// The kind of its bytes.
-    pub(super) kind: FlowKind,
+    pub(crate) kind: FlowKind,
 }
 
 /// The kind of the bytes, as far as it decides how the connection ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum FlowKind {
+pub(crate) enum FlowKind {
     /// Any.
     #[default]
     Bytes,
@@ -88,21 +95,21 @@ pub struct Pending {
     /// For the client; sealed if TLS ends here.
     pub to_client: Held,
     /// The beginning of a TLS record.
-    pub(super) partial: Partial,
+    pub(crate) partial: Partial,
     /// A PROXY header for an upstream that is dialled later.
     pub preface: Vec<u8>,
     /// The received part of a flight under inspection.
     pub partial_flight: Option<Box<PartialFlight>>,
     /// Where a WebSocket is.
-    pub(super) frames: WebSocketFrames,
+    pub(crate) frames: WebSocketFrames,
 }
 
 /// The beginning of a TLS record.
 #[derive(Default)]
-pub(super) struct Partial {
-    pub(super) bytes: Vec<u8>,
+pub(crate) struct Partial {
+    pub(crate) bytes: Vec<u8>,
     /// The tick since which the beginning of a record is held.
-    pub(super) since: Option<NonZeroU32>,
+    pub(crate) since: Option<NonZeroU32>,
 }
 
 /// The state of a connection whose upstream was never dialled.
@@ -125,27 +132,27 @@ pub struct Rest {
 /// Bytes held for one socket, in memory or in a pipe.
 #[derive(Default)]
 pub struct Held {
-    pub(super) bytes: Vec<u8>,
-    pub(super) sent: usize,
-    pub(super) pipe: Option<(LentPipe, usize)>,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) sent: usize,
+    pub(crate) pipe: Option<(LentPipe, usize)>,
     /// The tick since which bytes in memory wait for the socket.
-    pub(super) since: Option<NonZeroU32>,
+    pub(crate) since: Option<NonZeroU32>,
 }
 
 impl Held {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.is_sent() && self.pipe.is_none()
     }
 
     /// True if the bytes in memory are sent. Those in the pipe follow them.
-    pub(super) fn is_sent(&self) -> bool {
+    pub(crate) fn is_sent(&self) -> bool {
         self.sent == self.bytes.len()
     }
 }
 
 impl Flow {
     /// True if a side's stream is open.
-    pub(super) fn is_open(&self, from: Side) -> bool {
+    pub(crate) fn is_open(&self, from: Side) -> bool {
         match from {
             CLIENT => self.up.is_open(),
             _ => self.down.is_open(),
@@ -153,7 +160,7 @@ impl Flow {
     }
 
     /// The way in which a side's bytes are moved. `None`: its stream has ended.
-    pub(super) fn mode(&mut self, from: Side) -> Option<&mut Mode> {
+    pub(crate) fn mode(&mut self, from: Side) -> Option<&mut Mode> {
         match from {
             CLIENT => self.up.mode(),
             _ => self.down.mode(),
@@ -164,20 +171,20 @@ impl Flow {
         self.kept.get_or_insert_with(|| LongBox::new_in(Kept::default(), LongLived))
     }
 
-    pub(super) fn pending(&mut self) -> &mut Pending {
+    pub(crate) fn pending(&mut self) -> &mut Pending {
         self.kept().pending.get_or_insert_default()
     }
 
     /// Bytes in transit, if there are any.
-    pub(super) fn transit(&self) -> Option<&Pending> {
+    pub(crate) fn transit(&self) -> Option<&Pending> {
         self.kept.as_ref()?.pending.as_deref()
     }
 
-    pub(super) fn transit_mut(&mut self) -> Option<&mut Pending> {
+    pub(crate) fn transit_mut(&mut self) -> Option<&mut Pending> {
         self.kept.as_mut()?.pending.as_deref_mut()
     }
 
-    pub(super) fn set_transit(&mut self, pending: Pending) {
+    pub(crate) fn set_transit(&mut self, pending: Pending) {
         self.kept().pending = Some(Box::new(pending));
     }
 
@@ -195,7 +202,7 @@ impl Flow {
 
     /// Notes whether the connection has streams that rest with upstreams of their own. An exchange
     /// of HTTP/1.1 may rest on a shared stream, and is none of them.
-    pub(crate) fn set_has_streams(&mut self, has: bool) {
+    pub fn set_has_streams(&mut self, has: bool) {
         match has && self.exchange().is_none() {
             true => self.kind = FlowKind::Streams,
             false if self.has_streams() => self.kind = FlowKind::Bytes,
@@ -204,17 +211,17 @@ impl Flow {
     }
 
     /// True if it has streams that rest with upstreams of their own.
-    pub(crate) fn has_streams(&self) -> bool {
+    pub fn has_streams(&self) -> bool {
         self.kind == FlowKind::Streams
     }
 
     /// True if the program keeps a state and no stream of it is served: HTTP/2 between requests.
-    pub(crate) fn is_between_requests(&self) -> bool {
+    pub fn is_between_requests(&self) -> bool {
         self.state().is_some() && !self.has_streams()
     }
 
     /// The part that the program keeps.
-    pub(crate) fn state(&self) -> Option<&PackedBytes> {
+    pub fn state(&self) -> Option<&PackedBytes> {
         match self.kept.as_ref()?.program.as_ref()? {
             ProgramState::Idle(state) => Some(state),
             ProgramState::Exchange(_) => None,
@@ -222,7 +229,7 @@ impl Flow {
     }
 
     /// The exchange that rests.
-    pub(crate) fn exchange(&self) -> Option<&[u8]> {
+    pub fn exchange(&self) -> Option<&[u8]> {
         match self.kept.as_ref()?.program.as_ref()? {
             ProgramState::Idle(_) => None,
             ProgramState::Exchange(exchange) => Some(exchange),
@@ -230,12 +237,12 @@ impl Flow {
     }
 
     /// The exchanges that rest, if there are some.
-    pub(crate) fn resting(&self) -> Option<KeptExchanges<'_>> {
+    pub fn resting(&self) -> Option<KeptExchanges<'_>> {
         self.kept_by_program().filter(|_| !self.is_between_requests())
     }
 
     /// All that the program keeps.
-    pub(crate) fn kept_by_program(&self) -> Option<KeptExchanges<'_>> {
+    pub fn kept_by_program(&self) -> Option<KeptExchanges<'_>> {
         Some(match self.kept.as_ref()?.program.as_ref()? {
             ProgramState::Idle(state) => KeptExchanges::Streams(state),
             ProgramState::Exchange(exchange) => KeptExchanges::Exchange(exchange),
@@ -245,7 +252,7 @@ impl Flow {
     /// Answers the bytes that wait for an upstream, in place of one. `answer` gets what the program
     /// keeps up to its first shared piece, and returns how many bytes are answered. Returns whether
     /// none is left.
-    pub(super) fn answer(&mut self, answer: impl FnOnce(&mut [u8], &[u8]) -> usize) -> bool {
+    pub(crate) fn answer(&mut self, answer: impl FnOnce(&mut [u8], &[u8]) -> usize) -> bool {
         let Some(Kept { program: Some(ProgramState::Idle(state)), pending: Some(pending) }) =
             self.kept.as_deref_mut()
         else {
@@ -263,7 +270,7 @@ impl Flow {
         held.bytes.is_empty()
     }
 
-    pub(super) fn held(&mut self, to: Side) -> Option<&mut Held> {
+    pub(crate) fn held(&mut self, to: Side) -> Option<&mut Held> {
         let pending = self.transit_mut()?;
         let held = match to {
             CLIENT => &mut pending.to_client,
@@ -312,14 +319,14 @@ impl Flow {
         self.hold_partial_since(bytes, None);
     }
 
-    pub(super) fn hold_partial_since(&mut self, bytes: &[u8], since: Option<NonZeroU32>) {
+    pub(crate) fn hold_partial_since(&mut self, bytes: &[u8], since: Option<NonZeroU32>) {
         if !bytes.is_empty() {
             self.pending().partial = Partial { bytes: bytes.to_vec(), since };
         }
     }
 
     /// Takes the held beginning of a record, to continue it.
-    pub(super) fn take_partial(&mut self) -> Partial {
+    pub(crate) fn take_partial(&mut self) -> Partial {
         self.transit_mut().map(|pending| std::mem::take(&mut pending.partial)).unwrap_or_default()
     }
 
@@ -344,7 +351,7 @@ impl Flow {
     }
 
     /// Bytes of memory that hold what the program keeps.
-    pub(crate) fn program_bytes(&self) -> usize {
+    pub fn program_bytes(&self) -> usize {
         let Some(kept) = &self.kept else { return 0 };
         let program = match &kept.program {
             Some(ProgramState::Idle(state)) => state.held_bytes(),
@@ -420,12 +427,12 @@ impl Flow {
 
     /// True if an exchange may rest in it: both streams are open, and bytes are in transit at most
     /// to the client.
-    pub(crate) fn may_rest(&self) -> bool {
+    pub fn may_rest(&self) -> bool {
         self.up.is_open() && self.down.is_open() && !self.is_websocket() && !self.has_begun()
     }
 
     /// Bytes in memory that the client has not taken.
-    pub(crate) fn untaken(&self) -> usize {
+    pub fn untaken(&self) -> usize {
         self.transit().map_or(0, |pending| pending.to_client.bytes.len() - pending.to_client.sent)
     }
 
@@ -444,7 +451,7 @@ impl Flow {
 
     /// True if any part of a request has arrived that is not on its way to an upstream. Our own
     /// bytes that the client does not read do not count.
-    pub(super) fn has_begun(&self) -> bool {
+    pub(crate) fn has_begun(&self) -> bool {
         self.transit().is_some_and(|pending| {
             !pending.to_upstream.is_empty() || !pending.partial.bytes.is_empty()
         })
@@ -456,7 +463,7 @@ impl Flow {
     }
 
     /// Notes whether it was, for a flow that comes from another process.
-    pub(super) fn set_asked(&mut self, is_asked: bool) {
+    pub(crate) fn set_asked(&mut self, is_asked: bool) {
         self.is_asked = is_asked;
     }
 
@@ -474,25 +481,25 @@ impl Flow {
         self.queued == Queued::HalfOpen && self.has_begun()
     }
 
-    pub(super) fn note_moved(&mut self, to: Side) {
+    pub(crate) fn note_moved(&mut self, to: Side) {
         self.is_asked = to == UPSTREAM;
     }
 
     /// Notes that a side has ended its stream by a FIN.
-    pub(super) fn note_fin(&mut self, from: Side) {
+    pub(crate) fn note_fin(&mut self, from: Side) {
         match from {
             CLIENT => self.up.end(ClientEnd::Fin),
             _ => self.note_upstream_end(),
         }
     }
 
-    pub(super) fn note_upstream_end(&mut self) {
+    pub(crate) fn note_upstream_end(&mut self) {
         let is_first = self.up.is_open();
         self.down.end(if is_first { UpstreamEnd::First } else { UpstreamEnd::Second });
     }
 
     /// True if the end of the stream to a side is still to be passed on.
-    pub(super) fn is_end_due(&self, to: Side) -> bool {
+    pub(crate) fn is_end_due(&self, to: Side) -> bool {
         match to {
             CLIENT => self.down.is_end_due(),
             _ => self.up.is_end_due(),
@@ -500,7 +507,7 @@ impl Flow {
     }
 
     /// Notes that this end was passed on.
-    pub(super) fn pass_end(&mut self, to: Side) {
+    pub(crate) fn pass_end(&mut self, to: Side) {
         match to {
             CLIENT => self.down.pass_end(),
             _ => self.up.pass_end(),
@@ -508,16 +515,16 @@ impl Flow {
     }
 
     /// True if both ends were passed on.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.up.is_end_passed() && self.down.is_end_passed()
     }
 
     /// True if the client may still send bytes that are never read.
-    pub(super) fn may_client_send(&self) -> bool {
+    pub(crate) fn may_client_send(&self) -> bool {
         matches!(self.up.how_ended(), None | Some(ClientEnd::CloseNotify))
     }
 
-    pub(super) fn drop_empty(&mut self) {
+    pub(crate) fn drop_empty(&mut self) {
         if let Some(kept) = &mut self.kept
             && let Some(pending) = &kept.pending
             && pending.to_client.is_empty()
@@ -535,7 +542,7 @@ impl Flow {
     }
 
     /// Why the connection ended, once both directions have.
-    pub(super) fn end_reason(&self) -> Reason {
+    pub(crate) fn end_reason(&self) -> Reason {
         match (self.down.how_ended(), self.up.how_ended()) {
             (Some(UpstreamEnd::First), _) => Reason::UpstreamClosed,
             (_, Some(ClientEnd::Truncated)) => Reason::Truncated,

@@ -4,8 +4,8 @@
 //! A connection at rest is between two frames in both directions, and holds nothing for this. Only
 //! in the middle of a frame, or of the closing handshake, does it hold where it is.
 
-use super::flow::{Flow, FlowKind};
 use super::frames::WebSocketFrames;
+use super::{Flow, FlowKind};
 use crate::ready::{Side, UPSTREAM};
 
 impl Flow {
@@ -16,17 +16,17 @@ impl Flow {
     }
 
     /// Whether its frames are followed.
-    pub(crate) fn is_websocket(&self) -> bool {
+    pub fn is_websocket(&self) -> bool {
         self.kind == FlowKind::WebSocket
     }
 
     /// Where its frames are, if they are followed.
-    pub(super) fn followed(&self) -> Option<WebSocketFrames> {
+    pub(crate) fn followed(&self) -> Option<WebSocketFrames> {
         self.is_websocket().then(|| self.frames())
     }
 
     /// Notes bytes that a side has sent.
-    pub(super) fn follow(&mut self, from: Side, bytes: &[u8]) {
+    pub(crate) fn follow(&mut self, from: Side, bytes: &[u8]) {
         if !self.is_websocket() {
             return;
         }
@@ -36,13 +36,13 @@ impl Flow {
     }
 
     /// Whether it is between two frames in both directions.
-    pub(crate) fn is_between_frames(&self) -> bool {
+    pub fn is_between_frames(&self) -> bool {
         self.is_websocket() && self.frames().are_between()
     }
 
     /// Whether a close frame may be sent to a side: nothing is held for it, and it has received
     /// whole frames only, the last of them no close frame.
-    pub(crate) fn takes_close_frame(&mut self, to: Side) -> bool {
+    pub fn takes_close_frame(&mut self, to: Side) -> bool {
         let from = UPSTREAM - to;
         self.is_websocket()
             && self.held(to).is_none()

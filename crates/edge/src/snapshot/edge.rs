@@ -1,5 +1,5 @@
-//! What one worker needs to serve connections under one configuration. A reload makes another value
-//! for the same event loop.
+//! The edge as one worker has it under one configuration. A reload makes another value for the same
+//! event loop.
 
 use std::cell::RefCell;
 use std::io;
@@ -15,23 +15,24 @@ use eyelet_telemetry::log::Log;
 use crate::snapshot::Snapshot;
 use eyelet_downstream::connection::worker::{Http, WorkerConfiguration};
 
-/// A worker under one configuration. An active connection holds it; a parked one does not.
-pub struct Worker {
+/// The edge of a worker under one configuration. An active connection holds it; a parked one does
+/// not.
+pub struct Edge {
     /// The configuration.
     pub snapshot: Arc<Snapshot>,
-    /// Its event loop.
+    /// The worker's event loop.
     pub engine: Rc<engine::Worker>,
     /// Its DNS and evidence.
     pub names: Rc<Names>,
     pub http: Rc<Http>,
     /// The access log.
     pub log: Rc<RefCell<Log>>,
-    /// The worker that decides from now on. All of one event loop share it.
+    /// The one that decides from now on. All of one event loop share it.
     successor: Rc<RefCell<Weak<Self>>>,
 }
 
-impl Worker {
-    /// A worker without connections.
+impl Edge {
+    /// An edge without connections.
     pub fn new(
         index: u16,
         snapshot: Arc<Snapshot>,
@@ -46,7 +47,7 @@ impl Worker {
         Ok(Self { snapshot, engine, names, http, log, successor: Rc::default() })
     }
 
-    /// The same worker under a new configuration.
+    /// The edge under a new configuration.
     #[must_use]
     pub fn reloaded(&self, snapshot: Arc<Snapshot>) -> Self {
         let names = Rc::new(self.names.reloaded(snapshot.names.clone()));
@@ -55,15 +56,15 @@ impl Worker {
         Self { snapshot, engine, names, http, log, successor: self.successor.clone() }
     }
 
-    /// Makes this the worker that decides from now on.
+    /// Makes this the one that decides from now on.
     #[must_use]
     pub fn publish(self) -> Rc<Self> {
-        let worker = Rc::new(self);
-        *worker.successor.borrow_mut() = Rc::downgrade(&worker);
-        worker
+        let edge = Rc::new(self);
+        *edge.successor.borrow_mut() = Rc::downgrade(&edge);
+        edge
     }
 
-    /// The worker under the newest configuration, if that is not this one.
+    /// The edge under the newest configuration, if that is not this one.
     pub fn newer(&self) -> Option<Rc<Self>> {
         let successor = self.successor.borrow().upgrade();
         successor.filter(|successor| successor.snapshot.generation != self.snapshot.generation)

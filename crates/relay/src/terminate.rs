@@ -13,9 +13,9 @@ use eyelet_record::{
 use eyelet_wire::record::RecordHeader;
 use eyelet_wire::websocket::CLOSE_TO_CLIENT;
 
-use super::buffers::{Buffers, SHARE_BYTES, SLOTS};
-use super::direction::ClientEnd;
+use super::buffers::{Buffers, SLOTS};
 use super::exchange;
+use super::flow::direction::ClientEnd;
 use super::flow::{Flow, Partial};
 use super::sockets::{AnswerParked, Failed, More, Progress, Sockets, conclude};
 use crate::ready::{CLIENT, READ, UPSTREAM};
@@ -218,7 +218,7 @@ fn upward(
     info: &mut Parked,
     buffers: &mut Buffers,
 ) -> Result<More, Broken> {
-    let mut share = SHARE_BYTES;
+    let mut share = buffers.share_bytes;
     // Opens what the handshake or the last wake left before anything is read.
     let Partial { bytes, mut since } = terminated.flow.take_partial();
     let mut filled = bytes.len();
@@ -370,7 +370,7 @@ fn downward(
     info: &mut Parked,
     buffers: &mut Buffers,
 ) -> Result<More, Broken> {
-    let mut share = SHARE_BYTES;
+    let mut share = buffers.share_bytes;
     // One record's worth first: most responses are small, and a single read is cheaper.
     let mut slots = 1;
     while sockets.flush(&mut terminated.flow, CLIENT, buffers)?

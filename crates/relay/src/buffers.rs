@@ -12,8 +12,7 @@ pub(super) const SLOTS: usize = 16;
 /// Bytes read at once.
 pub(super) const INPUT_BYTES: usize = SLOTS * SLOT_BYTES;
 /// Bytes that one direction may move in one wake, so that a bulk transfer does not starve others.
-/// Less in tests: a Unix socket's buffer is smaller.
-pub(super) const SHARE_BYTES: usize = if cfg!(test) { 96 << 10 } else { 1 << 20 };
+pub const SHARE_BYTES: usize = 1 << 20;
 /// Empty pipes kept for the next bulk transfer, two descriptors each.
 pub(super) const PIPES_KEPT: usize = 16;
 /// Bytes read at once when memory is short: a record's payload. It fits an empty send buffer
@@ -22,8 +21,6 @@ pub(super) const TIGHT_BYTES: usize = 16 << 10;
 /// Most pipes lent to slow receivers. Each holds kernel memory and two descriptors. Beyond that
 /// bulk is copied.
 pub const PIPES_MAX: usize = 64;
-/// Capacity of a pipe, in bytes: as much as a wake may move.
-pub(super) const PIPE_BYTES: usize = SHARE_BYTES;
 
 /// The buffers of a worker.
 pub struct Buffers {
@@ -34,6 +31,8 @@ pub struct Buffers {
     /// Most bytes that may be read for one connection at once, now. `None`: only what can be sent
     /// on at once.
     pub piece: Option<usize>,
+    /// Bytes that one direction may move in one wake, and the capacity of a pipe.
+    pub(super) share_bytes: usize,
     pipes: Vec<Pipe>,
     /// Pipes that slow receivers hold.
     pipes_lent: Rc<Cell<usize>>,
@@ -54,31 +53,29 @@ impl Drop for Loan {
     }
 }
 
-impl Default for Buffers {
-    /// Buffers whose pages are not touched yet.
-    fn default() -> Self {
+impl Buffers {
+    /// Buffers whose pages are not touched yet. A wake may move `share_bytes` in one direction.
+    pub fn new(share_bytes: usize) -> Self {
         // The kernel zeroes pages on first use: an edge that never moves bulk does not hold them.
         Self {
             input: vec![0; INPUT_BYTES].into_boxed_slice(),
             output: vec![0; SLOTS * SLOT_BYTES].into_boxed_slice(),
             piece: None,
+            share_bytes,
             pipes: Vec::new(),
             pipes_lent: Rc::default(),
         }
     }
-}
 
-impl Buffers {
     pub(super) fn pipe(&mut self) -> Option<LentPipe> {
         if self.pipes_lent.get() == PIPES_MAX {
             return None;
         }
-        let pipe = self.pipes.pop().or_else(|| Pipe::new(PIPE_BYTES).ok())?;
+        let pipe = self.pipes.pop().or_else(|| Pipe::new(self.share_bytes).ok())?;
         self.pipes_lent.update(|lent| lent + 1);
         Some(LentPipe { pipe, _loan: Loan(self.pipes_lent.clone()) })
     }
 
-    #[cfg(any(test, feature = "testing"))]
     pub fn pipes_lent(&self) -> usize {
         self.pipes_lent.get()
     }

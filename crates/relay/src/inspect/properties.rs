@@ -7,7 +7,7 @@
 use eyelet_wire::hello::{HelloReader, Peek, Sni};
 use eyelet_wire::server_hello::{ServerHelloReader, ServerPeek};
 
-use crate::relay::inspect::{FlightInspection, Pass};
+use crate::inspect::{FlightInspection, Pass};
 
 /// Most bytes of a second hello here.
 const HELLO_BYTES_MAX: usize = 65_536;

@@ -2,22 +2,22 @@
 
 use std::num::NonZeroU32;
 
+use crate::inspect::FlightInspection;
 use crate::ready::{CLIENT, Side};
-use crate::relay::inspect::FlightInspection;
 use eyelet_telemetry::reason::Reason;
 
 /// Most bytes of a hello that are held back: no listener takes a longer one.
-pub(super) const HELLO_BYTES_MAX: usize = 64 << 10;
+pub(crate) const HELLO_BYTES_MAX: usize = 64 << 10;
 
 /// A flight under inspection that has arrived in part.
 #[derive(Default)]
 pub struct PartialFlight {
-    pub(super) inspection: FlightInspection,
-    pub(super) from_client: Vec<u8>,
-    pub(super) from_server: Vec<u8>,
-    pub(super) never: Option<Reason>,
+    pub(crate) inspection: FlightInspection,
+    pub(crate) from_client: Vec<u8>,
+    pub(crate) from_server: Vec<u8>,
+    pub(crate) never: Option<Reason>,
     /// The tick since which bytes are held back.
-    pub(super) since: Option<NonZeroU32>,
+    pub(crate) since: Option<NonZeroU32>,
 }
 
 /// [`super::Flow::pass`] lets none of the bytes pass.
@@ -25,7 +25,7 @@ pub struct PartialFlight {
 pub struct Never;
 
 impl PartialFlight {
-    pub(super) fn held(&mut self, from: Side) -> &mut Vec<u8> {
+    pub(crate) fn held(&mut self, from: Side) -> &mut Vec<u8> {
         if from == CLIENT { &mut self.from_client } else { &mut self.from_server }
     }
 

@@ -50,7 +50,7 @@ pub enum Progress {
 
 impl Progress {
     /// True if the connection stays parked.
-    pub(crate) fn goes_on(&self) -> bool {
+    pub fn goes_on(&self) -> bool {
         matches!(self, Self::Rest | Self::Again | Self::Later)
     }
 }

@@ -1,8 +1,11 @@
-//! The states of one direction of a connection: open, ended by its peer, end passed on.
+//! The states of one direction of a connection: open, ended by its peer, end passed on. They are as
+//! they are in the form for another process (docs/handover-format.md): another one goes last.
+
+use serde::{Deserialize, Serialize};
 
 /// The stream from one peer to the other. `E` is how that peer may end it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction<E> {
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) enum Direction<E> {
     /// More may come.
     Open(Mode),
     /// The peer has ended its stream, and all of it was read. The end follows the held bytes.
@@ -12,8 +15,8 @@ pub(super) enum Direction<E> {
 }
 
 /// How the bytes of an open direction are moved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) enum Mode {
     /// By read and write, for few bytes at once.
     Copy,
     /// By splice(2), for many bytes that need no inspection.
@@ -26,8 +29,8 @@ pub(super) enum Mode {
 }
 
 /// How a client has ended its stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ClientEnd {
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) enum ClientEnd {
     /// By close_notify, without a FIN so far. More bytes may follow, which are never read.
     CloseNotify,
     /// By a FIN: nothing can follow.
@@ -37,8 +40,8 @@ pub(super) enum ClientEnd {
 }
 
 /// When an upstream has ended its stream. It always does so by a FIN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum UpstreamEnd {
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) enum UpstreamEnd {
     /// Before the client.
     First,
     /// After the client, or without ever being dialled.
@@ -52,11 +55,11 @@ impl<E> Default for Direction<E> {
 }
 
 impl<E: Copy> Direction<E> {
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         matches!(self, Self::Open(_))
     }
 
-    pub(super) fn mode(&mut self) -> Option<&mut Mode> {
+    pub(crate) fn mode(&mut self) -> Option<&mut Mode> {
         match self {
             Self::Open(mode) => Some(mode),
             Self::Ended(_) | Self::EndPassed(_) => None,
@@ -64,30 +67,30 @@ impl<E: Copy> Direction<E> {
     }
 
     /// Ends the stream, unless it has ended already.
-    pub(super) fn end(&mut self, how: E) {
+    pub(crate) fn end(&mut self, how: E) {
         if self.is_open() {
             *self = Self::Ended(how);
         }
     }
 
     /// Whether the end is still to be passed on.
-    pub(super) fn is_end_due(&self) -> bool {
+    pub(crate) fn is_end_due(&self) -> bool {
         matches!(self, Self::Ended(_))
     }
 
     /// Notes that the end was passed on.
-    pub(super) fn pass_end(&mut self) {
+    pub(crate) fn pass_end(&mut self) {
         if let Self::Ended(how) = *self {
             *self = Self::EndPassed(how);
         }
     }
 
-    pub(super) fn is_end_passed(&self) -> bool {
+    pub(crate) fn is_end_passed(&self) -> bool {
         matches!(self, Self::EndPassed(_))
     }
 
     /// How the stream ended, if it did.
-    pub(super) fn how_ended(&self) -> Option<E> {
+    pub(crate) fn how_ended(&self) -> Option<E> {
         match *self {
             Self::Open(_) => None,
             Self::Ended(how) | Self::EndPassed(how) => Some(how),

@@ -3,9 +3,9 @@
 use std::io;
 use std::net::SocketAddr;
 
-use super::buffers::{Buffers, PIPE_BYTES, SHARE_BYTES};
-use super::direction::Mode;
+use super::buffers::Buffers;
 use super::flow::Flow;
+use super::flow::direction::Mode;
 use super::sockets::{Failed, More, Progress, Sockets, conclude};
 use crate::ready::{CLIENT, READ, Side, UPSTREAM};
 use eyelet_memory::interner::{Heap, Name};
@@ -102,7 +102,7 @@ fn direction(
         return Ok(More::No);
     }
     let to = UPSTREAM - from;
-    let mut share = SHARE_BYTES;
+    let mut share = buffers.share_bytes;
     loop {
         let flow = &mut spliced.flow;
         if !sockets.flush(flow, to, buffers)?
@@ -123,7 +123,7 @@ fn direction(
         match read {
             None => {}
             Some(0) => {
-                spliced.flow.let_go(from);
+                spliced.flow.release(from);
                 spliced.flow.note_fin(from);
             }
             Some(read) => {
@@ -194,7 +194,7 @@ fn pump(
         end_bulk(flow, from);
         return copy(spliced, sockets, from, buffers, room, info);
     };
-    let filled = lent.pipe.fill(source, PIPE_BYTES);
+    let filled = lent.pipe.fill(source, buffers.share_bytes);
     // A short splice does not mean an empty socket: a pipe takes a number of pieces, not of bytes.
     let filled = sockets.note_read(from, filled, 0)?;
     match filled {

@@ -14,11 +14,11 @@ pub struct WebSocketFrames {
 }
 
 impl WebSocketFrames {
-    pub(super) fn are_between(&self) -> bool {
+    pub(crate) fn are_between(&self) -> bool {
         self.up.is_between() && self.down.is_between()
     }
 
-    pub(super) fn from(&mut self, side: Side) -> &mut FrameReader {
+    pub(crate) fn from(&mut self, side: Side) -> &mut FrameReader {
         match side {
             CLIENT => &mut self.up,
             _ => &mut self.down,
