@@ -55,7 +55,7 @@ pub struct RestingExchange {
 pub enum KeptConnection {
     /// It has one for itself: TLS on it.
     Own(Option<RestingTls>),
-    /// A stream of one that others share, which stays in its process: what TLS has agreed on there.
+    /// A stream of one that others share: what TLS has agreed on there.
     Shared(Option<Arc<UpstreamTlsInfo>>),
 }
 

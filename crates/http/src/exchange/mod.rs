@@ -12,6 +12,7 @@ pub mod rest;
 pub mod resting;
 mod retry;
 pub mod room;
+pub mod shared;
 pub mod serve;
 pub mod switched;
 pub mod transfer;

@@ -246,6 +246,7 @@ fn stored(name: &str) -> Detached {
     Detached {
         client: Arc::new(client),
         upstream: upstream.map(Arc::new),
+        streams: Vec::new(),
         further: Vec::new(),
         info: info_beside(&relay, decided),
         relay,

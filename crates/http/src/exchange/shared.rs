@@ -1,0 +1,160 @@
+//! Exchanges of parked connections that rest on upstream connections which others share: how they
+//! are kept, and how they move to another process, together with those upstream connections.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use eyelet_downstream::connection::resting::{KeptConnection, RestingExchange, RestingState};
+use eyelet_downstream::connection::resting_link::{pack, unpack};
+use eyelet_engine::links::{AttachedStreams, DetachedLink, DetachedLinks, Partners, StreamRef};
+use eyelet_engine::table::KeptStreams;
+use eyelet_engine::worker::{Handle, ParkedWaker, Worker};
+use eyelet_h2::OpenStream;
+use eyelet_memory::budget::Budget;
+use eyelet_memory::slab::Key;
+use eyelet_upstream::http2::{DetachedStream, Http2Connection, Http2Exchange};
+
+/// Bits of what else is known of a stream.
+const IS_FIXED: u8 = 1;
+const IS_CODED: u8 = 2;
+const REUSED: u8 = 4;
+const ALL_BITS: u8 = 7;
+
+/// The streams of shared upstream connections that a parked connection keeps.
+type SharedStreams = Vec<Box<Http2Exchange>>;
+
+/// Gives a connection that is about to be parked its streams on upstream connections that others
+/// share. Whatever comes for one of them wakes it.
+pub fn give_shared(handle: &Handle, mut streams: SharedStreams) {
+    let Ok(count) = u32::try_from(streams.len()) else { return };
+    if count == 0 {
+        return;
+    }
+    streams.iter_mut().for_each(|stream| stream.rests(handle.parked_waker()));
+    streams.shrink_to_fit();
+    handle.give_streams(count, Box::new(streams));
+}
+
+/// Takes them when it wakes.
+pub fn take_shared(handle: &Handle) -> SharedStreams {
+    let kept = handle.take_streams().and_then(|kept| kept.downcast::<SharedStreams>().ok());
+    let mut streams = kept.map(|kept| *kept).unwrap_or_default();
+    streams.iter_mut().for_each(|stream| stream.goes_on());
+    streams
+}
+
+/// Adds the upstream connections of these streams, and the connections of clients that have streams
+/// on those. Returns false if one of them cannot move now.
+pub fn find_partners(kept: &KeptStreams, found: &mut Partners) -> bool {
+    let Some(streams) = kept.downcast_ref::<SharedStreams>() else { return false };
+    let mut keys = Vec::new();
+    let may_leave = streams.iter().all(|stream| {
+        !found.add_link(stream.connection.number()) || stream.connection.may_leave(&mut keys)
+    });
+    keys.into_iter().for_each(|key| found.add(key));
+    may_leave
+}
+
+/// Takes the upstream connections of a group out of their worker. `None`: a socket cannot be taken.
+pub fn detach_links(kept: Vec<KeptStreams>) -> Option<DetachedLinks> {
+    let (mut links, mut numbers, mut streams) = (Vec::new(), Vec::new(), Vec::new());
+    for kept in &kept {
+        let mut refs = Vec::new();
+        for exchange in kept.downcast_ref::<SharedStreams>()? {
+            let (connection, stream) = (&exchange.connection, exchange.detached());
+            let known = numbers.iter().position(|number| *number == connection.number());
+            if known.is_none() {
+                let (socket, connection) = connection.detach()?;
+                links.push(DetachedLink { socket: Arc::new(socket), state: pack(&connection) });
+                numbers.push(exchange.connection.number());
+            }
+            let link = u16::try_from(known.unwrap_or(numbers.len() - 1)).ok()?;
+            refs.push(StreamRef { link, stream: stream.id, bits: bits(stream) });
+        }
+        streams.push(refs);
+    }
+    Some(DetachedLinks { links, streams })
+}
+
+fn bits(stream: DetachedStream) -> u8 {
+    let bit = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
+    bit(stream.is_fixed, IS_FIXED) | bit(stream.is_coded, IS_CODED) | bit(stream.reused, REUSED)
+}
+
+fn detached(&StreamRef { stream, bits, .. }: &StreamRef) -> DetachedStream {
+    DetachedStream {
+        id: stream,
+        is_fixed: bits & IS_FIXED != 0,
+        is_coded: bits & IS_CODED != 0,
+        reused: bits & REUSED != 0,
+    }
+}
+
+/// True if these are upstream connections, and each of their streams is that of one exchange of the
+/// group, at the same step. The exchanges of each connection come with its streams.
+pub fn reads_links(
+    budget: &Arc<Budget>,
+    links: &[DetachedLink],
+    connections: &[(Vec<RestingExchange>, &[StreamRef])],
+) -> bool {
+    let open = links.iter().map(|link| {
+        let streams = unpack(&link.state)?.streams(budget)?;
+        Some(streams.into_iter().map(Some).collect::<Vec<_>>())
+    });
+    let Some(mut open) = open.collect::<Option<Vec<_>>>() else { return false };
+    let are_read = connections.iter().all(|(exchanges, streams)| {
+        let exchanges: Vec<_> = exchanges.iter().filter(|one| is_shared(one)).collect();
+        exchanges.len() == streams.len()
+            && exchanges.iter().zip(*streams).all(|(exchange, stream)| {
+                let of_link = open.get_mut(usize::from(stream.link)).into_iter().flatten();
+                let place = of_link
+                    .into_iter()
+                    .find(|place| place.is_some_and(|open| open.id == stream.stream));
+                let open = place.and_then(Option::take);
+                stream.bits & !ALL_BITS == 0
+                    && open.is_some_and(|open| is_at(&exchange.state, open))
+            })
+    });
+    are_read && open.iter().flatten().all(Option::is_none)
+}
+
+fn is_shared(exchange: &RestingExchange) -> bool {
+    matches!(exchange.connection, KeptConnection::Shared(_))
+}
+
+/// True if an exchange at this step has such a stream.
+fn is_at(state: &RestingState, open: OpenStream) -> bool {
+    let is_answered = match state {
+        RestingState::AwaitsHead(_) => false,
+        RestingState::PassesDown(..) => true,
+        // A connection that others share switches no protocols.
+        RestingState::WebSocket(_) | RestingState::Switched(_) => return false,
+    };
+    open.awaits_head != is_answered && open.has_ended == state.is_request_done()
+}
+
+/// Goes on with the upstream connections of a group. Returns the streams of each connection, by
+/// whose key they wake it. `None`: one of its upstream connections cannot go on.
+pub fn attach_links(
+    worker: &Rc<Worker>,
+    links: Vec<DetachedLink>,
+    connections: &[(Key, Vec<StreamRef>)],
+) -> Vec<AttachedStreams> {
+    let links: Vec<_> = links.into_iter().map(|link| attach_link(worker, link)).collect();
+    let kept = connections.iter().map(|(key, streams)| {
+        let streams = streams.iter().map(|stream| {
+            let link = links.get(usize::from(stream.link))?.as_ref()?;
+            Some(Box::new(link.resume(detached(stream), ParkedWaker::new(worker, *key))))
+        });
+        let streams = streams.collect::<Option<SharedStreams>>()?;
+        Some(Box::new(streams) as KeptStreams)
+    });
+    let kept = kept.collect();
+    links.iter().flatten().for_each(|link| link.end_unclaimed());
+    kept
+}
+
+fn attach_link(worker: &Rc<Worker>, link: DetachedLink) -> Option<Rc<Http2Connection>> {
+    let (socket, state) = link.into_parts().ok()?;
+    Http2Connection::attach(worker, socket, unpack(&state)?).ok()
+}
