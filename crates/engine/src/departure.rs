@@ -169,7 +169,8 @@ pub fn collect(
                 // The worker uses the sockets of those that go back.
                 drop(batch);
                 if has_room {
-                    collected.kept += parcels.iter().map(|parcel| parcel.connections).sum::<usize>();
+                    collected.kept +=
+                        parcels.iter().map(|parcel| parcel.connections).sum::<usize>();
                 } else {
                     collected.is_full = true;
                 }

@@ -120,7 +120,7 @@ fn exchanges_move_at_every_byte() {
     for (kind, plan) in each_byte::KINDS {
         for http2 in [false, true] {
             let who = format!("{kind}, HTTP/2: {http2}");
-            let run = run_alone(&each_byte::scenario(http2, plan), &setup);
+            let run = run_alone(&each_byte::scenario(http2, 0, plan), &setup);
             let Report { events, .. } = run.unwrap_or_else(|panic| {
                 eprintln!("{who} failed");
                 resume_unwind(panic)
@@ -131,6 +131,27 @@ fn exchanges_move_at_every_byte() {
             let is_pair = plan.switches && !http2;
             let what = if is_pair { "a connection that moved" } else { "an exchange that moved" };
             let moved = events.count(what);
+            assert!(moved >= each_byte::BODY_BYTES, "{who}: {events}");
+        }
+    }
+}
+
+/// An exchange on an upstream connection that others may share moves with that between its frames.
+#[test]
+fn exchanges_on_a_shared_connection_move_with_it() {
+    let setup = Setup::new();
+    let kinds = each_byte::KINDS.into_iter().filter(|(_, plan)| !plan.switches);
+    for (kind, plan) in kinds {
+        for http2 in [false, true] {
+            let who = format!("{kind}, HTTP/2: {http2}");
+            let run = run_alone(&each_byte::scenario(http2, 1, plan), &setup);
+            let Report { events, .. } = run.unwrap_or_else(|panic| {
+                eprintln!("{who} failed");
+                resume_unwind(panic)
+            });
+            println!("{who}: {events}");
+            assert_eq!(events.count("fair weather"), 1, "{who} is not answered: {events}");
+            let moved = events.count("one that moved with a shared connection");
             assert!(moved >= each_byte::BODY_BYTES, "{who}: {events}");
         }
     }

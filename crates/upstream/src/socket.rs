@@ -17,9 +17,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::plain::Plain;
 use eyelet_memory::budget::{Counted, UPSTREAM_BYTES, UPSTREAM_TLS_BYTES};
+use eyelet_resolve::connect::Connected;
 use eyelet_telemetry::upstream::OpenExchange;
 use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
-use eyelet_resolve::connect::Connected;
 use tls::{RestingTls, TlsFailure, TlsSocket};
 
 /// The socket of a connection.

@@ -43,10 +43,7 @@ impl DetachedGroup {
     ///
     /// # Errors
     /// [`ImportError`]. The sockets are then closed.
-    pub fn decode(
-        bytes: &[u8],
-        sockets: Vec<std::os::fd::OwnedFd>,
-    ) -> Result<Self, ImportError> {
+    pub fn decode(bytes: &[u8], sockets: Vec<std::os::fd::OwnedFd>) -> Result<Self, ImportError> {
         decode_members(bytes, sockets).map(Self::from)
     }
 
@@ -58,7 +55,8 @@ impl DetachedGroup {
         let kept = self.connections.iter().map(|one| Some((one.kept()?, &one.streams[..])));
         let kept: Option<Vec<_>> = kept.collect();
         let is_read = kept.zip(worker.program());
-        let is_read = is_read.is_some_and(|(kept, program)| program.reads_links(&self.links, &kept));
+        let is_read =
+            is_read.is_some_and(|(kept, program)| program.reads_links(&self.links, &kept));
         is_read.then_some(()).ok_or(ImportError::Link)
     }
 }
@@ -68,11 +66,7 @@ impl DetachedGroup {
 ///
 /// # Errors
 /// Why it stays. Nothing has changed for its peers then, and it may be tried again.
-pub fn detach(
-    worker: &Rc<Worker>,
-    key: Key,
-    sockets_max: usize,
-) -> Result<DetachedGroup, Stays> {
+pub fn detach(worker: &Rc<Worker>, key: Key, sockets_max: usize) -> Result<DetachedGroup, Stays> {
     if worker.moving.reads_below.get().is_some_and(|below| VERSION >= below) {
         return Err(Stays::Version);
     }
@@ -97,7 +91,8 @@ pub fn detach(
     let taken = found.keys.iter().zip(rests);
     let taken = taken.filter_map(|(key, rest)| handover::take_out(worker, *key, rest));
     let (connections, kept): (Vec<_>, Vec<_>) = taken.unzip();
-    let links = worker.program().and_then(|it| it.detach_links(kept.into_iter().flatten().collect()));
+    let links =
+        worker.program().and_then(|it| it.detach_links(kept.into_iter().flatten().collect()));
     match links {
         Some(DetachedLinks { links, streams }) if streams.len() == connections.len() => {
             let mut group = DetachedGroup::from((connections, links));

@@ -15,9 +15,9 @@ use eyelet_memory::slab::Key;
 use eyelet_telemetry::reason::{Reason, Shed};
 use thiserror::Error;
 
+use crate::links::own;
 use crate::park;
 use crate::park::rest::{self, Rest};
-use crate::links::own;
 use crate::table::further::further_bytes;
 use crate::table::shared_streams::shared_bytes;
 use crate::table::{KeptStreams, Removed, Slot, SlotState};
@@ -28,10 +28,10 @@ mod format;
 mod members;
 
 pub use detached::Detached;
+pub(crate) use detached::Room;
 pub use format::{
     ImportError, MESSAGE_BYTES_MAX, VERSION, VERSION_RESTING, VERSION_USUAL, VERSIONS_READ,
 };
-pub(crate) use detached::Room;
 pub(crate) use members::{Members, decode_members, encode_members, is_group};
 
 use detached::{Clock, IMPORT_UNIX_MS};

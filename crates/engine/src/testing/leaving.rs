@@ -66,11 +66,10 @@ impl Stepper {
             let back = batch::put_back(&self.worker, parcels).len();
             return Moved { back, ..Moved::default() };
         }
-        let has_exchange =
-            |detached: &&Detached| match detached.exchange() {
-                Some(_) => true,
-                None => detached.further_count() + detached.streams.len() > 0,
-            };
+        let has_exchange = |detached: &&Detached| match detached.exchange() {
+            Some(_) => true,
+            None => detached.further_count() + detached.streams.len() > 0,
+        };
         let all = taken.iter().flat_map(Parcel::connections);
         let with_exchange = all.filter(has_exchange).count();
         let in_groups = taken.iter().filter(|parcel| matches!(parcel, Parcel::Group(_)));

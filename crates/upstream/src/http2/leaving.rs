@@ -62,8 +62,7 @@ impl Http2Connection {
         let Some(place) = self.place.upgrade() else { return false };
         let place = place.borrow();
         let driven = place.as_ref().filter(|driven| driven.is_writable);
-        driven.is_some_and(|driven| driven.socket.may_leave())
-            && self.link.borrow().may_leave(keys)
+        driven.is_some_and(|driven| driven.socket.may_leave()) && self.link.borrow().may_leave(keys)
     }
 
     /// Takes it out of its worker, if it may leave. Its streams are of no use here any more.

@@ -9,8 +9,8 @@ use eyelet_memory::budget::Counted;
 use eyelet_memory::packed::PackedBytes;
 use eyelet_telemetry::info::{ConnectionInfo, NS_PER_MS};
 
-use crate::park::rest::Rest;
 use crate::links::StreamRef;
+use crate::park::rest::Rest;
 use crate::relay::{KeptExchanges, Relay};
 use crate::worker::Process;
 
