@@ -221,3 +221,6 @@ fn place(worker: &Rc<Worker>, connections: Vec<Detached>) -> Vec<(Key, Vec<Strea
     });
     placed.collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -158,3 +158,126 @@ fn attach_link(worker: &Rc<Worker>, link: DetachedLink) -> Option<Rc<Http2Connec
     let (socket, state) = link.into_parts().ok()?;
     Http2Connection::attach(worker, socket, unpack(&state)?).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use eyelet_downstream::connection::resting::{RestingFacts, RestingUpload, RestingWait};
+    use eyelet_h2::hpack::HeaderField;
+    use eyelet_h2::{H2Connection, H2Limits, H2Received, RequestKind};
+    use eyelet_upstream::http2::DetachedConnection;
+    use http::Method;
+    use zeroize::Zeroizing;
+
+    use super::*;
+
+    /// Lets the other side read what one has written.
+    fn carry(to: &mut H2Connection, bytes: &[u8], out: &mut Vec<u8>) {
+        let mut used = 0;
+        while let H2Received::Event { consumed, .. } = to.receive(&bytes[used..], 0, out).unwrap() {
+            used += consumed;
+        }
+    }
+
+    /// A connection to an upstream with two requests that wait: one is whole, one sends a body.
+    fn waiting() -> DetachedConnection {
+        let limits = H2Limits { stream_window: 64 << 10, ..H2Limits::default() };
+        let (mut to_server, mut to_client) = (Vec::new(), Vec::new());
+        let mut client = H2Connection::client(limits, 0, &mut to_server);
+        let mut server = H2Connection::server(H2Limits::default(), 0, &mut to_client);
+        for _ in 0..3 {
+            carry(&mut server, &std::mem::take(&mut to_server), &mut to_client);
+            carry(&mut client, &std::mem::take(&mut to_client), &mut to_server);
+        }
+        for is_last in [true, false] {
+            let fields = [(":method", "POST"), (":scheme", "http"), (":path", "/")];
+            let fields = fields.map(|(name, value)| HeaderField {
+                name: name.as_bytes(),
+                value: value.as_bytes(),
+                sensitive: false,
+            });
+            client.request(fields, RequestKind::Other, is_last, &mut to_server).unwrap();
+        }
+        let h2 = client.export().unwrap();
+        DetachedConnection { name: "192.0.2.1:80".into(), tls: None, h2 }
+    }
+
+    fn wait(upload: RestingUpload) -> RestingExchange {
+        let wait = RestingWait { upload, codings: None, repeat: None };
+        let facts = RestingFacts { method: Some(Method::POST), ..RestingFacts::default() };
+        let (state, connection) = (RestingState::AwaitsHead(wait), KeptConnection::Shared(None));
+        RestingExchange { facts, state, connection }
+    }
+
+    fn exchanges() -> Vec<RestingExchange> {
+        let open = RestingUpload::Open(eyelet_http1::body::Encoder::Plain);
+        vec![wait(RestingUpload::Sent), wait(open)]
+    }
+
+    const STREAMS: [StreamRef; 2] =
+        [StreamRef { link: 0, stream: 1, bits: 0 }, StreamRef { link: 0, stream: 3, bits: 7 }];
+
+    fn reads(state: &[u8], exchanges: Vec<RestingExchange>, streams: &[StreamRef]) -> bool {
+        let budget = Arc::new(Budget::new(64 << 20, 0));
+        let socket = Arc::new(std::fs::File::open("/dev/null").unwrap().into());
+        let link = DetachedLink { socket, state: Zeroizing::new(state.to_vec()) };
+        let is_read = reads_links(&budget, &[link], &[(exchanges, streams)]);
+        assert_eq!(budget.used(), 0, "nothing of it is kept");
+        is_read
+    }
+
+    #[test]
+    fn the_streams_of_a_link_are_those_of_its_exchanges() {
+        let state = pack(&waiting());
+        assert!(reads(&state, exchanges(), &STREAMS));
+        let [one, two] = STREAMS;
+        let streams: [(&str, &[StreamRef]); 6] = [
+            ("another order", &[two, one]),
+            ("one is missing", &[one]),
+            ("two are one", &[one, one]),
+            ("another identifier", &[one, StreamRef { stream: 5, ..two }]),
+            ("another link", &[one, StreamRef { link: 1, ..two }]),
+            ("an unknown bit", &[one, StreamRef { bits: 8, ..two }]),
+        ];
+        for (case, streams) in streams {
+            assert!(!reads(&state, exchanges(), streams), "{case}");
+        }
+        assert!(!reads(&state, vec![wait(RestingUpload::Sent)], &STREAMS));
+        let mut own = exchanges();
+        own[1].connection = KeptConnection::Own(None);
+        assert!(!reads(&state, own, &STREAMS), "an exchange with a socket of its own");
+        let mut switched = exchanges();
+        switched[0].state = RestingState::Switched(None);
+        assert!(!reads(&state, switched, &STREAMS), "it has switched protocols");
+    }
+
+    #[test]
+    fn what_is_no_link_is_not_read() {
+        let state = pack(&waiting());
+        for len in 0..state.len() {
+            assert!(!reads(&state[..len], exchanges(), &STREAMS), "{len}");
+        }
+        assert!(!reads(&[&state[..], &[0]].concat(), exchanges(), &STREAMS));
+        let connection = waiting();
+        let h2 = connection.h2.as_bytes();
+        let at = state.windows(h2.len()).position(|bytes| bytes == h2).unwrap();
+        // The entries of the streams stand behind 92 bytes of numbers.
+        let first = at + eyelet_h2::PARKED_FIXED_BYTES + 2;
+        let changed = |place: usize, bytes: &[u8]| {
+            let mut state = state.to_vec();
+            state[place..][..bytes.len()].copy_from_slice(bytes);
+            state
+        };
+        let cases: [(&str, Vec<u8>); 6] = [
+            ("another version", changed(0, &[2])),
+            ("a server", changed(at + 1, &[h2[1] & !1])),
+            ("an identifier that is even", changed(first, &2_u32.to_be_bytes())),
+            ("identifiers out of order", changed(first, &7_u32.to_be_bytes())),
+            ("a window beyond 2^31-1", changed(first + 12, &(1_u32 << 31).to_be_bytes())),
+            ("a window that nobody was told", changed(at + 2 + 9 * 4, &[0, 0, 1, 0])),
+        ];
+        for (case, state) in cases {
+            assert!(!reads(&state, exchanges(), &STREAMS), "{case}");
+        }
+    }
+}
