@@ -10,7 +10,7 @@ mod http2;
 pub mod proxied;
 pub mod redirect;
 
-pub use exchange::shared::{attach_links, detach_links, find_partners};
+pub use exchange::resting::shared::{attach_links, detach_links, find_partners};
 pub use http1::is_exchange;
 pub use http2::{answer_parked, pack_state};
 
@@ -121,7 +121,7 @@ pub fn reads_links(
         };
         (exchanges, *streams)
     });
-    exchange::shared::reads_links(budget, links, &connections.collect::<Vec<_>>())
+    exchange::resting::shared::reads_links(budget, links, &connections.collect::<Vec<_>>())
 }
 
 /// A parked connection that an event has woken.

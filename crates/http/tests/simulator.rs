@@ -86,8 +86,8 @@ const EVENTS: &[&str] = &[
     "line: terminated: the last exchange was cut",
 ];
 
-/// So often an exchange moves with its shared connection at least. While a part of a frame is there,
-/// which has a head of nine bytes, it stays.
+/// So often an exchange moves with its shared connection at least. It stays while a part of a frame
+/// is there.
 const SHARED_MOVES_MIN: usize = 2;
 
 fn variable(name: &str) -> Option<u64> {

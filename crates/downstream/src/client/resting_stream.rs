@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::clock::{self, ms};
-use crate::connection::resting_link::NAME_BYTES_MAX;
+use crate::connection::resting::link::NAME_BYTES_MAX;
 
 /// The exchange of a stream that rests.
 pub struct RestingStream {

@@ -11,7 +11,6 @@ pub mod page;
 pub mod reason;
 pub mod refusal;
 pub mod resting;
-pub mod resting_link;
 mod resting_tls;
 pub mod route;
 pub mod served_connection;

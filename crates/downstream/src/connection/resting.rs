@@ -23,6 +23,7 @@ use super::resting_tls::{AgreedV1, TlsV1, no_export};
 use super::trace::RestingTrace;
 
 pub mod kind;
+pub mod link;
 
 /// The version of the form. It stands in the first byte, with bits that say what is behind.
 const VERSION: u8 = 1;

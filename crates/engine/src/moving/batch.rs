@@ -303,10 +303,10 @@ impl Taken {
     }
 }
 
-/// Decides which connections and groups of a batch a worker takes, and reserves the room for them. If the
-/// others may go back, they are dropped before this returns, because the other process uses them
-/// again after the answer. If not, those that have no room are returned too: [`put_back`] ends them
-/// properly.
+/// Decides which connections and groups of a batch a worker takes, and reserves the room for them.
+/// If the others may go back, they are dropped before this returns, because the other process uses
+/// them again after the answer. If not, those that have no room are returned too: [`put_back`] ends
+/// them properly.
 ///
 /// # Errors
 /// [`BatchError`]. All are dropped then.

@@ -13,7 +13,6 @@ pub mod resting;
 mod retry;
 pub mod room;
 pub mod serve;
-pub mod shared;
 pub mod switched;
 pub mod transfer;
 mod websocket;

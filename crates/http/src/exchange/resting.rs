@@ -91,3 +91,5 @@ impl Resting {
         kept
     }
 }
+
+pub mod shared;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::exchange::end::ExchangeEnd;
 use crate::exchange::rest::{ResumedExchange, resume};
+use crate::exchange::resting::shared::{give_shared, take_shared};
 use crate::exchange::resting::{KeptUpstream, Resting, end_rested};
-use crate::exchange::shared::{give_shared, take_shared};
 use crate::exchange::switched::SwitchedAtRest;
 use eyelet_downstream::client::io::ClientStream;
 use eyelet_downstream::client::resting_client::RestingClient;

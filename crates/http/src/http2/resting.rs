@@ -23,7 +23,7 @@ use super::tasks::{self, StreamJob, StreamWork};
 use super::{Last, PARKED_MS_MIN, ServedStreams};
 use crate::exchange::rest::ResumedExchange;
 use crate::exchange::resting::KeptUpstream;
-use crate::exchange::shared::give_shared;
+use crate::exchange::resting::shared::give_shared;
 use eyelet_upstream::RestingUpstream;
 use zeroize::Zeroizing;
 

@@ -282,8 +282,9 @@ impl Detached {
         has_place_for(decided).then_some(()).ok_or(ImportError::Certificate)
     }
 
-    /// Only a terminated connection with an upstream, or with one stream on a link, has an exchange,
-    /// and it holds nothing but what its client has not taken. Whether the program reads it is for the program to say.
+    /// Only a terminated connection with an upstream, or with one stream on a link, has an
+    /// exchange, and it holds nothing but what its client has not taken. Whether the program reads
+    /// it is for the program to say.
     fn keep_exchange(&mut self, exchange: &[u8]) -> Result<(), ImportError> {
         match &mut self.relay {
             Relay::Terminate(terminated)

@@ -190,8 +190,7 @@ fn agreed(flow: Flow) -> (Decided, Relay) {
 
 /// The values that the files have.
 pub(super) fn stored(name: &str) -> Detached {
-    let (client, _) = eyelet_sys::socket::pair().unwrap();
-    let (upstream, _) = eyelet_sys::socket::pair().unwrap();
+    let [client, upstream] = [(); 2].map(|()| eyelet_sys::socket::pair().unwrap().0);
     let (mut upstream, mut flow) = (Some(upstream), Flow::default());
     let (decided, relay) = match name {
         "spliced" => {

@@ -4,8 +4,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use eyelet_downstream::connection::resting::link::{pack, unpack};
 use eyelet_downstream::connection::resting::{KeptConnection, RestingExchange, RestingState};
-use eyelet_downstream::connection::resting_link::{pack, unpack};
 use eyelet_engine::links::{AttachedStreams, DetachedLink, DetachedLinks, Partners, StreamRef};
 use eyelet_engine::table::KeptStreams;
 use eyelet_engine::worker::{Handle, ParkedWaker, Worker};
