@@ -44,20 +44,32 @@ pub struct DetachedLinks {
 pub type AttachedStreams = Option<KeptStreams>;
 
 /// The connections and links of a group that were found so far.
-#[derive(Default)]
 pub struct Partners {
     /// The connections in the order in which they were found.
     pub keys: Vec<Key>,
     known: HashSet<Key, RandomState>,
     links: HashSet<usize, RandomState>,
+    has_earlier: bool,
 }
 
 impl Partners {
+    /// A group that begins with this connection.
+    pub fn of(first: Key) -> Self {
+        let (known, links) = (HashSet::from_iter([first]), HashSet::default());
+        Self { keys: vec![first], known, links, has_earlier: false }
+    }
+
     /// Adds a connection, unless it was found before.
     pub fn add(&mut self, key: Key) {
         if self.known.insert(key) {
+            self.has_earlier |= self.keys.first().is_some_and(|first| key.index < first.index);
             self.keys.push(key);
         }
+    }
+
+    /// True if a connection has an earlier slot than the first one: nothing more need be found.
+    pub fn has_earlier(&self) -> bool {
+        self.has_earlier
     }
 
     /// Adds a link by a number that no other one has. Returns whether it is new.

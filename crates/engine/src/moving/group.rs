@@ -114,15 +114,10 @@ pub fn detach(worker: &Rc<Worker>, key: Key, sockets_max: usize) -> Result<Detac
 fn find(worker: &Worker, first: Key) -> Result<Partners, Stays> {
     let program = worker.program().ok_or(Stays::Shared)?;
     let mut table = worker.table.borrow_mut();
-    let mut found = Partners::default();
-    found.add(first);
-    let mut at = 0;
+    let (mut found, mut at) = (Partners::of(first), 0);
     while let Some(key) = found.keys.get(at).copied() {
         let kept = table.kept_streams(key).ok_or(Stays::Shared)?;
-        let known = found.keys.len();
-        if !program.find_partners(kept, &mut found)
-            || found.keys[known..].iter().any(|other| other.index < first.index)
-        {
+        if !program.find_partners(kept, &mut found) || found.has_earlier() {
             return Err(Stays::Shared);
         }
         let sockets = found.keys.len() + found.links();

@@ -48,11 +48,12 @@ pub fn take_shared(handle: &Handle) -> SharedStreams {
 pub fn find_partners(kept: &KeptStreams, found: &mut Partners) -> bool {
     let Some(streams) = kept.downcast_ref::<SharedStreams>() else { return false };
     let mut keys = Vec::new();
-    let may_leave = streams.iter().all(|stream| {
-        !found.add_link(stream.connection.number()) || stream.connection.may_leave(&mut keys)
-    });
-    keys.into_iter().for_each(|key| found.add(key));
-    may_leave
+    streams.iter().all(|stream| {
+        let connection = &stream.connection;
+        let may_leave = !found.add_link(connection.number()) || connection.may_leave(&mut keys);
+        keys.drain(..).for_each(|key| found.add(key));
+        may_leave && !found.has_earlier()
+    })
 }
 
 /// Takes the upstream connections of a group out of their worker. `None`: a socket cannot be taken.
