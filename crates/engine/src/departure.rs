@@ -38,6 +38,15 @@ pub struct LeavingBatch {
     pub sockets: Vec<Arc<OwnedFd>>,
 }
 
+/// What moves as one: a connection, or a group of some.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ParcelCounts {
+    /// Its connections.
+    pub connections: usize,
+    /// The requests and streams that rest on them.
+    pub streams: StreamCounts,
+}
+
 /// What a worker of the earlier process says.
 pub enum Leaving {
     /// The worker with this index has detached these connections. It keeps a copy, which nobody
@@ -45,8 +54,8 @@ pub enum Leaving {
     Batch {
         /// The worker.
         worker: usize,
-        /// The streams that rest on each of the connections.
-        connections: Vec<StreamCounts>,
+        /// The counts of each connection or group.
+        parcels: Vec<ParcelCounts>,
         /// The connections.
         batch: LeavingBatch,
     },
@@ -61,8 +70,8 @@ pub enum Leaving {
 /// What became of a worker's batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchAnswer {
-    /// The other process owns the connections, except for those with these indexes, which it has
-    /// dropped. This process never touches the others again.
+    /// The other process owns the connections and groups, except for those with these indexes,
+    /// which it has dropped. This process never touches the others again.
     Committed {
         /// In ascending order.
         refused: Vec<usize>,
@@ -152,7 +161,7 @@ pub fn collect(
     let mut active = answers.len();
     while active > 0 {
         match leaving.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            Ok(Leaving::Batch { worker, connections, batch }) => {
+            Ok(Leaving::Batch { worker, parcels, batch }) => {
                 let has_room = match keep(&batch) {
                     Ok(has_room) => has_room,
                     Err(error) => return collected.stopped_by(CollectError::Keep(error)),
@@ -160,11 +169,12 @@ pub fn collect(
                 // The worker uses the sockets of those that go back.
                 drop(batch);
                 if has_room {
-                    collected.kept += connections.len();
+                    collected.kept +=
+                        parcels.iter().map(|parcel| parcel.connections).sum::<usize>();
                 } else {
                     collected.is_full = true;
                 }
-                let refused = (0..if has_room { 0 } else { connections.len() }).collect();
+                let refused = (0..if has_room { 0 } else { parcels.len() }).collect();
                 let answer = BatchAnswer::Committed { refused };
                 if let Some(worker) = answers.get(worker) {
                     // The worker waits for it, or it has ended.
@@ -193,8 +203,8 @@ mod tests {
         let socket = Arc::new(eyelet_sys::socket::pair().unwrap().0);
         let sockets = vec![socket.clone()];
         let batch = LeavingBatch { states: Zeroizing::default(), sockets };
-        let connections = vec![StreamCounts::default(); connections];
-        (Leaving::Batch { worker, connections, batch }, socket)
+        let parcels = vec![ParcelCounts { connections: 1, ..Default::default() }; connections];
+        (Leaving::Batch { worker, parcels, batch }, socket)
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //!
 //! Each module of this list imports only what is above it:
 //! - [`table`]: the connections of a worker, their deadlines and registrations.
+//! - [`links`]: upstream connections that several connections share, while they move.
 //! - [`departure`]: what is said while connections move to another process.
 //! - [`worker`]: the state of a worker, its handle on a connection, and the program that it calls.
 //! - [`park`]: connections between two events.
@@ -15,6 +16,7 @@
 
 pub mod departure;
 pub mod iteration;
+pub mod links;
 pub mod listing;
 pub mod moving;
 pub mod park;

@@ -15,8 +15,8 @@ fn any_bytes_are_an_error_or_a_connection() {
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut rng = Rng::with_seed(seed);
-    for index in 0..8 {
-        any_message(&[8 + index]);
+    for index in 0..9 {
+        any_message(&[9 + index]);
         let whole = [&[1][..], &stored(usize::from(index))].concat();
         any_message(&whole);
         any_message(&whole[..whole.len() - 1]);

@@ -65,6 +65,10 @@ pub struct OpenStream {
     pub has_peer_ended: bool,
     /// Our final head is sent.
     pub has_begun: bool,
+    /// We have ended our side.
+    pub has_ended: bool,
+    /// The peer's final head has not arrived.
+    pub awaits_head: bool,
 }
 
 impl OpenStream {
@@ -73,6 +77,8 @@ impl OpenStream {
             id: stream.id,
             has_peer_ended: stream.receiving == Receiving::Ended,
             has_begun: stream.sending != Sending::Head,
+            has_ended: stream.sending == Sending::Ended,
+            awaits_head: matches!(stream.receiving, Receiving::Head { .. }),
         }
     }
 }

@@ -5,7 +5,7 @@ mod resting;
 
 pub use resting::{
     end_resting, has_switched, has_tls, is_exchange, is_shared, last_bytes, last_for_upstream,
-    rest_wait, resting_kind,
+    rest_wait, resting_exchange, resting_kind,
 };
 
 use std::future::poll_fn;

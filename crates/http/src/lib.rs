@@ -10,6 +10,7 @@ mod http2;
 pub mod proxied;
 pub mod redirect;
 
+pub use exchange::resting::shared::{attach_links, detach_links, find_partners};
 pub use http1::is_exchange;
 pub use http2::{answer_parked, pack_state};
 
@@ -18,6 +19,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use eyelet_engine::links::{DetachedLink, StreamRef};
 use eyelet_engine::worker::{Handle, Settings};
 use eyelet_memory::budget::{
     Budget, Counted, HTTP2_BYTES, UPSTREAM_BYTES, UPSTREAM_STREAM_BYTES, UPSTREAM_TLS_BYTES,
@@ -103,6 +105,23 @@ pub fn resting_streams(resting: KeptExchanges<'_>) -> StreamCounts {
         }
         KeptExchanges::Streams(state) => http2::resting_streams(state),
     }
+}
+
+/// True if the upstream connections of a group are read, and their streams are those of what rests
+/// on its connections.
+pub fn reads_links(
+    budget: &Arc<Budget>,
+    links: &[DetachedLink],
+    connections: &[(KeptExchanges<'_>, &[StreamRef])],
+) -> bool {
+    let connections = connections.iter().map(|(kept, streams)| {
+        let exchanges = match kept {
+            KeptExchanges::Exchange(form) => http1::resting_exchange(form).into_iter().collect(),
+            KeptExchanges::Streams(state) => http2::exchanges(state),
+        };
+        (exchanges, *streams)
+    });
+    exchange::resting::shared::reads_links(budget, links, &connections.collect::<Vec<_>>())
 }
 
 /// A parked connection that an event has woken.

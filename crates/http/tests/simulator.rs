@@ -63,6 +63,7 @@ const EVENTS: &[&str] = &[
     "an upstream stalls in the middle of a body",
     "fair weather",
     "one that came back",
+    "one that moved with a shared connection",
     "short memory",
     "trailers",
     // Of a request, and of its connection.
@@ -84,6 +85,10 @@ const EVENTS: &[&str] = &[
     "line: terminated: drained",
     "line: terminated: the last exchange was cut",
 ];
+
+/// So often an exchange moves with its shared connection at least. It stays while a part of a frame
+/// is there.
+const SHARED_MOVES_MIN: usize = 2;
 
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number of seeds"))
@@ -119,7 +124,7 @@ fn exchanges_move_at_every_byte() {
     for (kind, plan) in each_byte::KINDS {
         for http2 in [false, true] {
             let who = format!("{kind}, HTTP/2: {http2}");
-            let run = run_alone(&each_byte::scenario(http2, plan), &setup);
+            let run = run_alone(&each_byte::scenario(http2, 0, plan), &setup);
             let Report { events, .. } = run.unwrap_or_else(|panic| {
                 eprintln!("{who} failed");
                 resume_unwind(panic)
@@ -131,6 +136,27 @@ fn exchanges_move_at_every_byte() {
             let what = if is_pair { "a connection that moved" } else { "an exchange that moved" };
             let moved = events.count(what);
             assert!(moved >= each_byte::BODY_BYTES, "{who}: {events}");
+        }
+    }
+}
+
+/// An exchange on an upstream connection that others may share moves with that between its frames.
+#[test]
+fn exchanges_on_a_shared_connection_move_with_it() {
+    let setup = Setup::new();
+    let kinds = each_byte::KINDS.into_iter().filter(|(_, plan)| !plan.switches);
+    for (kind, plan) in kinds {
+        for http2 in [false, true] {
+            let who = format!("{kind}, HTTP/2: {http2}");
+            let run = run_alone(&each_byte::scenario(http2, 1, plan), &setup);
+            let Report { events, .. } = run.unwrap_or_else(|panic| {
+                eprintln!("{who} failed");
+                resume_unwind(panic)
+            });
+            println!("{who}: {events}");
+            assert_eq!(events.count("fair weather"), 1, "{who} is not answered: {events}");
+            let moved = events.count("one that moved with a shared connection");
+            assert!(moved >= SHARED_MOVES_MIN, "{who}: {events}");
         }
     }
 }

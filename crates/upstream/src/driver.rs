@@ -10,13 +10,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use eyelet_memory::budget::Counted;
 use eyelet_multiplex::FrameQueue;
 use tokio::io::AsyncWrite;
 use tokio::time::{Sleep, sleep};
 
 use super::link::{Link, LinkEnd, PINGS_MAX};
-use super::socket::{Descriptor, Socket};
+use super::socket::{DrivenSocket, Socket};
 use super::windows::STREAM_WINDOW_BYTES;
 
 /// Bytes that are read before other tasks run, which take them: what a cache holds.
@@ -29,26 +28,32 @@ const PING_AFTER: Duration = Duration::from_secs(5);
 /// The time that the pong may take, and the last bytes to an upstream that nobody needs any more.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Drives a connection to its end, or until the upstream seems to be gone.
-pub async fn drive(link: Rc<RefCell<Link>>, mut socket: Socket, _held: (Descriptor, Counted)) {
+/// The place of a connection's socket. Its task owns it, so that the socket ends with the task.
+pub type SocketPlace = Rc<RefCell<Option<DrivenSocket>>>;
+
+/// Drives a connection to its end, until the upstream seems to be gone, or until it leaves: its
+/// socket is taken from its place then.
+pub async fn drive(link: Rc<RefCell<Link>>, place: SocketPlace) {
     let mut ping_timer = PingTimer::new();
-    let mut is_writable = true;
     let end = poll_fn(|task| {
         let link = &mut *link.borrow_mut();
+        let Some(driven) = &mut *place.borrow_mut() else { return Poll::Ready(None) };
         link.mux.driver.waits(task);
-        let moved = poll_link(link, &mut socket, &mut is_writable, task);
+        let moved = poll_link(link, &mut driven.socket, &mut driven.is_writable, task);
         link.recount();
         match moved {
-            Poll::Ready(end) => Poll::Ready(end),
-            Poll::Pending => ping_timer.poll(link, &socket, task),
+            Poll::Ready(end) => Poll::Ready(Some(end)),
+            Poll::Pending => ping_timer.poll(link, &driven.socket, task).map(Some),
         }
     })
     .await;
+    let (Some(end), Some(mut driven)) = (end, place.take()) else { return };
     link.borrow_mut().end(end);
     // GOAWAY goes out if the socket takes it at once.
     poll_fn(|task| {
-        let _ = poll_write(&mut link.borrow_mut().mux.out, task, &mut socket);
-        let _ = Pin::new(&mut socket).poll_shutdown(task);
+        let socket = &mut driven.socket;
+        let _ = poll_write(&mut link.borrow_mut().mux.out, task, socket);
+        let _ = Pin::new(socket).poll_shutdown(task);
         Poll::Ready(())
     })
     .await;

@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::net::IpAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -16,12 +16,12 @@ use http::header::HeaderMap;
 use http::uri::Scheme;
 use tokio::time::timeout;
 
-use super::driver::drive;
+use super::driver::{SocketPlace, drive};
 use super::link::{Link, LinkEnd};
 use super::link_stream::StreamEnd;
 use super::message::{header_map, length, request_fields, response_parts};
 use super::request::{Closed, CodedBodies, NoAnswer, UpstreamRequest};
-use super::socket::{Descriptor, Socket, alert};
+use super::socket::{Descriptor, DrivenSocket, Socket, alert};
 use super::windows::Bursts;
 use crate::reason::http2_code;
 use eyelet_engine::worker::ParkedWaker;
@@ -58,6 +58,8 @@ pub struct Http2Connection {
     pub tls: Option<Arc<UpstreamTlsInfo>>,
     budget: Arc<Budget>,
     link: Rc<RefCell<Link>>,
+    /// Its socket, which its task owns.
+    place: Weak<RefCell<Option<DrivenSocket>>>,
     scheme: Scheme,
     /// True if it has carried a request before.
     reused: Cell<bool>,
@@ -82,24 +84,9 @@ impl Http2Connection {
         let is_by_tls = matches!(socket, Socket::Tls(_));
         let scheme = if is_by_tls { Scheme::HTTPS } else { Scheme::HTTP };
         let early = early.filter(|_| is_by_tls);
-        let budget = descriptor.0.process.budget.clone();
-        let counted = Counted::new(&budget, UPSTREAM_HTTP2_BYTES + socket.bytes());
-        let tls = socket.tls_info();
-        let link = Rc::new(RefCell::new(Link::new(budget.clone(), is_by_tls)));
-        tokio::task::spawn_local(drive(link.clone(), socket, (descriptor, counted)));
-        let connection = Self {
-            name,
-            dialled: Cell::new(None),
-            tls,
-            budget,
-            link,
-            scheme,
-            reused: Cell::new(false),
-            resets: Cell::new(0),
-            coded_bodies: Cell::default(),
-            used: Cell::new(Instant::now()),
-            early,
-        };
+        let link = Link::new(descriptor.0.process.budget.clone(), is_by_tls);
+        let mut connection = Self::driven(link, socket, name, descriptor);
+        (connection.scheme, connection.early) = (scheme, early);
         if early.is_some() {
             return Ok(Rc::new(connection));
         }
@@ -108,6 +95,31 @@ impl Http2Connection {
             Ok(()) => Ok(Rc::new(connection)),
             Err(end) => Err(why_ended(&end)),
         }
+    }
+
+    /// Begins the task of a connection.
+    fn driven(link: Link, socket: Socket, name: Arc<str>, descriptor: Descriptor) -> Self {
+        let budget = descriptor.0.process.budget.clone();
+        let counted = Counted::new(&budget, UPSTREAM_HTTP2_BYTES + socket.bytes());
+        let (tls, link) = (socket.tls_info(), Rc::new(RefCell::new(link)));
+        let driven = DrivenSocket { socket, is_writable: true, held: (descriptor, counted) };
+        let place: SocketPlace = Rc::new(RefCell::new(Some(driven)));
+        let connection = Self {
+            name,
+            dialled: Cell::new(None),
+            tls,
+            budget,
+            link: link.clone(),
+            place: Rc::downgrade(&place),
+            scheme: Scheme::HTTP,
+            reused: Cell::new(false),
+            resets: Cell::new(0),
+            coded_bodies: Cell::default(),
+            used: Cell::new(Instant::now()),
+            early: None,
+        };
+        tokio::task::spawn_local(drive(link, place));
+        connection
     }
 
     /// Waits for the upstream's SETTINGS, if they have not arrived. Resolves to whether they came
@@ -341,6 +353,9 @@ impl Drop for Http2Exchange {
         }
     }
 }
+
+mod leaving;
+pub use leaving::{DetachedConnection, DetachedStream};
 
 /// Why a connection ended before its first stream.
 fn why_ended(end: &LinkEnd) -> Reason {

@@ -98,9 +98,15 @@ impl Link {
             head_bytes_max: RESPONSE_HEAD_BYTES_MAX as u32,
             ..H2Limits::default()
         };
-        let (mut out, now) = (FrameQueue::default(), Instant::now());
+        let mut out = FrameQueue::default();
+        let h2 = H2Connection::client(limits, 0, out.frames());
+        Self::of(h2, out, windows)
+    }
+
+    fn of(h2: H2Connection, out: FrameQueue, windows: Windows) -> Self {
+        let now = Instant::now();
         Self {
-            mux: Multiplexed::new(H2Connection::client(limits, 0, out.frames()), out),
+            mux: Multiplexed::new(h2, out),
             blocked: VecDeque::new(),
             rest: Vec::new(),
             is_paused: false,
@@ -223,7 +229,7 @@ impl Link {
     ) -> Result<u32, SendFault> {
         let (was_empty, begin) = (self.mux.out.is_empty(), self.mux.out.end_position());
         let id = self.mux.h2.request(fields, kind, is_last, self.mux.out.short_frames())?;
-        self.mux.streams.push(LinkStream::new(id, begin));
+        self.mux.streams.push(LinkStream::new(id, Some(begin)));
         if self.pings <= PINGS_MAX && self.heard_at.elapsed() >= PING_FIRST_AFTER {
             self.wants_ping = true;
             self.mux.driver.wake();
@@ -521,7 +527,7 @@ impl Link {
         self.is_retired = true;
         self.end = Some(end);
         for stream in &mut self.mux.streams {
-            let is_sent = stream.begin < self.mux.out.taken();
+            let is_sent = stream.is_sent(self.mux.out.taken());
             stream.ends(if is_sent { of_streams } else { StreamEnd::Unprocessed });
         }
         self.opener.wake();
@@ -533,5 +539,6 @@ impl Link {
     }
 }
 
+mod leaving;
 #[cfg(test)]
 mod tests;

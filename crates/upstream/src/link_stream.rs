@@ -7,6 +7,7 @@ use eyelet_h2::{ConnectionFault, ErrorCode, FieldSpan, HeaderFields, MessageHead
 
 use eyelet_engine::worker::ParkedWaker;
 use eyelet_http1::head::RESPONSE_HEAD_BYTES_MAX;
+use eyelet_memory::slab::Key;
 use eyelet_multiplex::{StreamBase, StreamRole};
 
 /// Most bytes of memory of heads that wait: the final one and one like it before. More interim
@@ -36,8 +37,8 @@ pub enum StreamEnd {
 
 pub struct LinkStream {
     base: StreamBase,
-    /// Position of its first byte in the connection's output.
-    pub begin: u64,
+    /// Position of its first byte in the connection's output. `None`: another worker has sent it.
+    begin: Option<u64>,
     /// Heads, and whether the message ends there.
     heads: VecDeque<(MessageHead, bool)>,
     /// The trailers of a response that is whole.
@@ -72,8 +73,8 @@ impl StreamRole for LinkStream {
 }
 
 impl LinkStream {
-    /// A new stream that begins at this position of the output.
-    pub fn new(id: u32, begin: u64) -> Self {
+    /// A stream that begins at this position of the output, or has begun in another worker.
+    pub fn new(id: u32, begin: Option<u64>) -> Self {
         Self {
             base: StreamBase::new(id),
             begin,
@@ -100,6 +101,16 @@ impl LinkStream {
         if !self.is_clear() {
             self.wake();
         }
+    }
+
+    /// True if a part of its request is among the first `taken` bytes of the output.
+    pub fn is_sent(&self, taken: u64) -> bool {
+        self.begin.is_none_or(|begin| begin < taken)
+    }
+
+    /// The parked connection of its exchange, if nothing has come for that.
+    pub fn parked(&self) -> Option<Key> {
+        self.parked.as_ref().filter(|_| self.is_clear()).map(ParkedWaker::key)
     }
 
     /// Notes that its exchange has a task again.

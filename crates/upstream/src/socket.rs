@@ -3,6 +3,7 @@
 pub mod tls;
 
 use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,10 +16,11 @@ use eyelet_sys::socket;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::plain::Plain;
-use eyelet_memory::budget::{UPSTREAM_BYTES, UPSTREAM_TLS_BYTES};
+use eyelet_memory::budget::{Counted, UPSTREAM_BYTES, UPSTREAM_TLS_BYTES};
+use eyelet_resolve::connect::Connected;
 use eyelet_telemetry::upstream::OpenExchange;
 use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
-use tls::{TlsFailure, TlsSocket};
+use tls::{RestingTls, TlsFailure, TlsSocket};
 
 /// The socket of a connection.
 pub enum Socket {
@@ -63,6 +65,17 @@ impl Drop for Descriptor {
     }
 }
 
+/// The socket of a connection that a task drives, and what counts it. The task has it; who takes it
+/// out has the connection leave the task.
+pub struct DrivenSocket {
+    /// The socket.
+    pub socket: Socket,
+    /// False once a write has failed.
+    pub is_writable: bool,
+    /// What counts the descriptor and the memory.
+    pub held: (Descriptor, Counted),
+}
+
 impl Socket {
     /// Bytes of memory that it holds.
     pub fn bytes(&self) -> usize {
@@ -78,6 +91,44 @@ impl Socket {
             Self::Plain(_) => None,
             Self::Tls(tls) => tls.info().cloned(),
         }
+    }
+
+    /// True if it may leave its worker: both directions are open, and all that has come is taken
+    /// and sent.
+    pub fn may_leave(&self) -> bool {
+        match self {
+            Self::Plain(_) => true,
+            Self::Tls(tls) => tls.may_rest(),
+        }
+    }
+
+    /// Takes it apart, if it may leave. The socket is registered nowhere then.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn into_resting(self) -> io::Result<(OwnedFd, Option<RestingTls>)> {
+        match self {
+            Self::Plain(plain) => Ok((plain.into_socket()?, None)),
+            Self::Tls(tls) => tls.into_resting().map(|(socket, tls)| (socket, Some(tls))),
+        }
+    }
+
+    /// The socket that has left a worker, in another one. What waits in it is read at once.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn resumed(
+        worker: &Rc<Worker>,
+        socket: OwnedFd,
+        tls: Option<RestingTls>,
+    ) -> io::Result<Self> {
+        let connected = Connected { address: None, socket, registration: None, sent: 0 };
+        let plain = Plain::new(worker, connected)?;
+        plain.expect_read();
+        Ok(match tls {
+            None => Self::Plain(plain),
+            Some(tls) => Self::Tls(Box::new(TlsSocket::resumed(plain, tls))),
+        })
     }
 
     /// Drops the waker of the task that used it.
@@ -216,7 +267,6 @@ mod tests {
     use std::task::Waker;
 
     use eyelet_engine::worker::Worker;
-    use eyelet_resolve::connect::Connected;
     use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection};
     use rustls_pki_types::ServerName;
 

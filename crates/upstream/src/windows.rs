@@ -50,6 +50,14 @@ impl Windows {
         windows
     }
 
+    /// The windows of a connection of another worker. `None`: it has told the upstream another one
+    /// than any connection does.
+    pub fn resumed(budget: Arc<Budget>, told: u32) -> Option<Self> {
+        let counted = Counted::new(&budget, 0);
+        let is_told = (STREAM_WINDOW_BYTES..=STREAM_WINDOW_BYTES_MAX).contains(&told);
+        is_told.then_some(Self { budget, counted, told, wanted: told })
+    }
+
     /// Counts what arrived on `streams` and was not taken, and `more` memory. All windows are
     /// promised memory: a burst of streams narrows them before it is used.
     pub fn recount(&mut self, streams: usize, arrived: usize, more: usize) {

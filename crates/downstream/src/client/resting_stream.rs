@@ -10,9 +10,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::clock::{self, ms};
-
-/// Bytes of the longest name of an upstream that is read: a path of a Unix socket has 108.
-const NAME_BYTES_MAX: usize = 512;
+use crate::connection::resting::link::NAME_BYTES_MAX;
 
 /// The exchange of a stream that rests.
 pub struct RestingStream {

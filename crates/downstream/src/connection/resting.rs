@@ -23,6 +23,7 @@ use super::resting_tls::{AgreedV1, TlsV1, no_export};
 use super::trace::RestingTrace;
 
 pub mod kind;
+pub mod link;
 
 /// The version of the form. It stands in the first byte, with bits that say what is behind.
 const VERSION: u8 = 1;
@@ -55,7 +56,7 @@ pub struct RestingExchange {
 pub enum KeptConnection {
     /// It has one for itself: TLS on it.
     Own(Option<RestingTls>),
-    /// A stream of one that others share, which stays in its process: what TLS has agreed on there.
+    /// A stream of one that others share: what TLS has agreed on there.
     Shared(Option<Arc<UpstreamTlsInfo>>),
 }
 

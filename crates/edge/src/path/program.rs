@@ -8,11 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eyelet_engine::departure::Departure;
+use eyelet_engine::links::{AttachedStreams, DetachedLink, DetachedLinks, Partners, StreamRef};
 use eyelet_engine::park;
+use eyelet_engine::table::KeptStreams;
 use eyelet_engine::worker::{Handle, Program, Settings, Task, Update};
 use eyelet_http::{WokenConnection, check};
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
 use eyelet_memory::packed::PackedBytes;
+use eyelet_memory::slab::Key;
 use eyelet_relay::{KeptExchanges, Relay};
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
 use eyelet_telemetry::labels::Labels;
@@ -126,13 +129,44 @@ impl Program for Service {
         eyelet_http::end_resting(self.edge().http.clone(), info, resting, &end.reason);
     }
 
-    fn pack_state(&self, decided: &Decided, state: &[u8], sockets: usize) -> Option<PackedBytes> {
+    fn pack_state(
+        &self,
+        decided: &Decided,
+        state: &[u8],
+        streams: (usize, usize),
+    ) -> Option<PackedBytes> {
         let pieces = &self.edge.borrow().engine.pieces;
-        decided.http2.then(|| eyelet_http::pack_state(state, sockets, pieces)).flatten()
+        decided.http2.then(|| eyelet_http::pack_state(state, streams, pieces)).flatten()
     }
 
-    fn reads_exchange(&self, decided: &Decided, exchange: &[u8]) -> bool {
-        !decided.http2 && eyelet_http::is_exchange(exchange)
+    fn reads_exchange(&self, decided: &Decided, exchange: &[u8], is_shared: bool) -> bool {
+        !decided.http2 && eyelet_http::is_exchange(exchange, is_shared)
+    }
+
+    fn find_partners(&self, kept: &KeptStreams, found: &mut Partners) -> bool {
+        eyelet_http::find_partners(kept, found)
+    }
+
+    fn detach_links(&self, kept: Vec<KeptStreams>) -> Option<DetachedLinks> {
+        eyelet_http::detach_links(kept)
+    }
+
+    fn reads_links(
+        &self,
+        links: &[DetachedLink],
+        connections: &[(KeptExchanges<'_>, &[StreamRef])],
+    ) -> bool {
+        let budget = &self.edge.borrow().engine.process.budget;
+        eyelet_http::reads_links(budget, links, connections)
+    }
+
+    fn attach_links(
+        &self,
+        links: Vec<DetachedLink>,
+        connections: &[(Key, Vec<StreamRef>)],
+    ) -> Vec<AttachedStreams> {
+        let engine = self.edge.borrow().engine.clone();
+        eyelet_http::attach_links(&engine, links, connections)
     }
 
     fn update(&self) -> Option<Update> {

@@ -13,7 +13,7 @@ use crate::departure::{BatchAnswer, Departure};
 use crate::iteration::accept::LAST_ACCEPT_TIME;
 use crate::iteration::event_loop::{Iterations, cut_all, others_first};
 use crate::moving::batch::{self, PLACED_AT_ONCE};
-use crate::moving::handover::Detached;
+use crate::moving::parcel::Parcel;
 use crate::moving::search::Search;
 use crate::shedding::retired;
 use crate::worker::{Order, WorkerOrders};
@@ -98,7 +98,7 @@ impl Iterations {
     /// Places the connections of a batch that the other process has not taken.
     async fn put_back_refused(
         &mut self,
-        sent: Vec<Detached>,
+        sent: Vec<Parcel>,
         answer: &BatchAnswer,
         search: &mut Search,
     ) -> io::Result<()> {
@@ -106,7 +106,7 @@ impl Iterations {
             BatchAnswer::Committed { refused } => {
                 let sent = sent.into_iter().enumerate();
                 let back = sent.filter(|(index, _)| refused.binary_search(index).is_ok());
-                let back = back.map(|(_, connection)| connection).collect();
+                let back = back.map(|(_, parcel)| parcel).collect();
                 let back = self.put_back(back).await?;
                 search.keep(&self.worker, back);
             }
@@ -120,10 +120,10 @@ impl Iterations {
     }
 
     /// Places connections that have not left, a few in each iteration. Returns their keys.
-    async fn put_back(&mut self, connections: Vec<Detached>) -> io::Result<Vec<Key>> {
-        let (mut connections, mut keys) = (connections.into_iter(), Vec::new());
-        while connections.len() > 0 {
-            keys.extend(batch::put_back(&self.worker, connections.by_ref().take(PLACED_AT_ONCE)));
+    async fn put_back(&mut self, parcels: Vec<Parcel>) -> io::Result<Vec<Key>> {
+        let (mut parcels, mut keys) = (parcels.into_iter(), Vec::new());
+        while parcels.len() > 0 {
+            keys.extend(batch::put_back(&self.worker, parcels.by_ref().take(PLACED_AT_ONCE)));
             self.next(pin!(ready(()))).await?;
         }
         Ok(keys)

@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 use eyelet_memory::slab::Key;
 use eyelet_sys::channel::BODY_BYTES_MAX;
 use eyelet_telemetry::counters::Counters;
-use eyelet_telemetry::listing::streams::StreamCounts;
 use thiserror::Error;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender};
 use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
-use crate::departure::{BATCH_BYTES, BATCH_DESCRIPTORS_MAX, ConnectionBatch, LeavingBatch};
-use crate::moving::handover::{
-    self, Detached, ImportError, MESSAGE_BYTES_MAX, Stays, attach, detach, reserve,
+use crate::departure::{
+    BATCH_BYTES, BATCH_DESCRIPTORS_MAX, ConnectionBatch, LeavingBatch, ParcelCounts,
 };
+use crate::moving::handover::{Detached, ImportError, MESSAGE_BYTES_MAX, Stays};
+use crate::moving::parcel::Parcel;
 use crate::moving::staying::Staying;
 use crate::ready::FURTHER_MAX;
 use crate::table::{Slot, SlotState};
@@ -48,10 +48,10 @@ const _: () = assert!(FURTHER_MAX < BATCH_DESCRIPTORS_MAX);
 
 /// Detached connections and their encoded form.
 pub struct Detachment {
-    /// The connections.
-    pub connections: Vec<Detached>,
-    /// The streams that rest on each of them.
-    pub resting: Vec<StreamCounts>,
+    /// The connections and groups.
+    pub parcels: Vec<Parcel>,
+    /// The counts of each.
+    pub counts: Vec<ParcelCounts>,
     /// Their form for the other process.
     pub batch: LeavingBatch,
 }
@@ -89,7 +89,7 @@ pub type Delivered = Result<(BatchRead, oneshot::Sender<()>), String>;
 pub struct BatchRead {
     /// The number of connections that it takes.
     pub taken: usize,
-    /// The indexes of those that it does not take, in ascending order.
+    /// The indexes of the connections and groups that it does not take, in ascending order.
     pub refused: Vec<usize>,
     /// Why it does not take the first of them.
     pub why: Option<RefusalReason>,
@@ -127,7 +127,7 @@ pub fn next(
     // Otherwise the table, which may be large, would be searched in vain.
     let slots = if worker.counters.parked.value() == 0 { 0 } else { worker.table.borrow().slots() };
     for looked in 0..slots.min(slots_max) {
-        let has_one = !taken.connections.is_empty();
+        let has_one = !taken.parcels.is_empty();
         let may_be_late = has_one || looked % CLOCK_SLOTS == CLOCK_SLOTS - 1;
         match may_be_late && Instant::now() >= end {
             true if has_one => break,
@@ -137,10 +137,10 @@ pub fn next(
         }
         let key = worker.table.borrow().next_keys(&worker.moving.cursor, 1).next();
         let Some(key) = key.filter(|key| !staying.has(*key)) else { continue };
-        match detach(worker, key, descriptors_max - taken.sockets.len()) {
-            Ok(detached) => {
-                taken.resting.push(worker.resting_streams(&detached.relay));
-                taken.add(detached);
+        match Parcel::detach(worker, key, descriptors_max - taken.sockets.len()) {
+            Ok(parcel) => {
+                taken.counts.push(parcel.counts(worker));
+                taken.add(parcel);
             }
             // The next batch begins with it.
             Err(Stays::Sockets(sockets)) if sockets <= descriptors_max => {
@@ -150,21 +150,21 @@ pub fn next(
             Err(_) => {}
         }
     }
-    if taken.connections.is_empty() {
+    if taken.parcels.is_empty() {
         SearchResult::Nothing
     } else {
         SearchResult::Batch(taken.finish())
     }
 }
 
-/// Places detached connections into a worker, and returns their keys. Those that have no room there
-/// end.
-pub fn put_back(worker: &Rc<Worker>, connections: impl IntoIterator<Item = Detached>) -> Vec<Key> {
+/// Places detached connections and groups into a worker, and returns their keys. Those that have no
+/// room there end.
+pub fn put_back(worker: &Rc<Worker>, parcels: impl IntoIterator<Item = Parcel>) -> Vec<Key> {
     let mut keys = Vec::new();
-    for detached in connections {
-        match attach(worker, detached) {
-            Ok(key) => keys.extend(key),
-            Err(detached) => handover::close(worker, detached),
+    for parcel in parcels {
+        match parcel.attach(worker) {
+            Ok(attached) => keys.extend(attached),
+            Err(parcel) => parcel.close(worker),
         }
     }
     keys
@@ -182,7 +182,7 @@ pub fn wake_active(worker: &Rc<Worker>) {
     }
 }
 
-/// Counts the connections of a batch, as far as its lengths match its bytes.
+/// Counts the connections and groups of a batch, as far as its lengths match its bytes.
 pub fn count(batch: &ConnectionBatch) -> usize {
     let (mut count, mut rest) = (0, &batch.states[..]);
     while let Some(([l0, l1, l2, l3, _], behind)) = rest.split_first_chunk::<PREFIX_BYTES>() {
@@ -237,16 +237,16 @@ pub fn deliver(
 pub async fn arrive(worker: Rc<Worker>, mut arrivals: Receiver<Arrival>) {
     while let Some(arrival) = arrivals.recv().await {
         let Arrival { batch, may_go_back, read, committed } = arrival;
-        let (said, connections) = match admit(&worker, batch, may_go_back) {
-            Ok((batch_read, connections)) => (Ok(batch_read), connections),
+        let (said, parcels) = match admit(&worker, batch, may_go_back) {
+            Ok((batch_read, parcels)) => (Ok(batch_read), parcels),
             Err(error) => (Err(error.to_string()), Vec::new()),
         };
         // Counted before the commit, which may come while the worker ends.
-        worker.moving.unplaced.set(connections.len());
+        worker.moving.unplaced.set(parcels.len());
         // The other end of this queue is the thread that waits for it, or it is gone.
         let is_heard = read.try_send(said).is_ok();
         if is_heard && committed.await.is_ok() {
-            place(&worker, connections).await;
+            place(&worker, parcels).await;
         }
         worker.moving.unplaced.set(0);
     }
@@ -255,13 +255,13 @@ pub async fn arrive(worker: Rc<Worker>, mut arrivals: Receiver<Arrival>) {
 /// Places the connections of a batch a few at a time: others, and new ones, do not wait until all
 /// of them have a slot, are registered and have been tried. A worker that ends gets all the rest at
 /// once, so that it ends them properly.
-async fn place(worker: &Rc<Worker>, connections: Vec<Detached>) {
-    let mut connections = connections.into_iter();
-    while connections.len() > 0 {
+async fn place(worker: &Rc<Worker>, parcels: Vec<Parcel>) {
+    let mut parcels = parcels.into_iter();
+    while parcels.len() > 0 {
         let ends = worker.is_draining() || worker.is_cutting();
         let count = if ends { usize::MAX } else { PLACED_AT_ONCE };
-        put_back(worker, connections.by_ref().take(count));
-        worker.moving.unplaced.set(connections.len());
+        put_back(worker, parcels.by_ref().take(count));
+        worker.moving.unplaced.set(parcels.len());
         tokio::task::yield_now().await;
     }
 }
@@ -269,8 +269,8 @@ async fn place(worker: &Rc<Worker>, connections: Vec<Detached>) {
 /// Connections for one batch.
 #[derive(Default)]
 struct Taken {
-    connections: Vec<Detached>,
-    resting: Vec<StreamCounts>,
+    parcels: Vec<Parcel>,
+    counts: Vec<ParcelCounts>,
     states: Vec<Zeroizing<Vec<u8>>>,
     state_bytes: usize,
     sockets: Vec<Arc<OwnedFd>>,
@@ -282,14 +282,14 @@ impl Taken {
             || self.state_bytes >= BATCH_BYTES
     }
 
-    fn add(&mut self, detached: Detached) {
-        let state = detached.encode();
+    fn add(&mut self, parcel: Parcel) {
+        let state = parcel.encode();
         self.state_bytes += PREFIX_BYTES + state.len();
         let mut prefix = Zeroizing::new((state.len() as u32).to_be_bytes().to_vec());
-        prefix.push(detached.shared_sockets().count() as u8);
+        prefix.push(parcel.shared_sockets().count() as u8);
         self.states.extend([prefix, state]);
-        self.sockets.extend(detached.shared_sockets().cloned());
-        self.connections.push(detached);
+        self.sockets.extend(parcel.shared_sockets().cloned());
+        self.parcels.push(parcel);
     }
 
     fn finish(self) -> Detachment {
@@ -299,14 +299,14 @@ impl Taken {
             states.extend_from_slice(state);
         }
         let batch = LeavingBatch { states, sockets: self.sockets };
-        Detachment { connections: self.connections, resting: self.resting, batch }
+        Detachment { parcels: self.parcels, counts: self.counts, batch }
     }
 }
 
-/// Decides which connections of a batch a worker takes, and reserves the room for them. If the
-/// others may go back, they are dropped before this returns, because the other process uses them
-/// again after the answer. If not, those that have no room are returned too: [`put_back`] ends them
-/// properly.
+/// Decides which connections and groups of a batch a worker takes, and reserves the room for them.
+/// If the others may go back, they are dropped before this returns, because the other process uses
+/// them again after the answer. If not, those that have no room are returned too: [`put_back`] ends
+/// them properly.
 ///
 /// # Errors
 /// [`BatchError`]. All are dropped then.
@@ -314,27 +314,40 @@ pub fn admit(
     worker: &Worker,
     batch: ConnectionBatch,
     may_go_back: bool,
-) -> Result<(BatchRead, Vec<Detached>), BatchError> {
+) -> Result<(BatchRead, Vec<Parcel>), BatchError> {
     let mut batch_read = BatchRead::default();
-    let mut connections = Vec::new();
+    let mut parcels = Vec::new();
     for (index, decoded) in decode(batch)?.into_iter().enumerate() {
-        let decoded = decoded.and_then(|detached| pack_state(worker, detached));
-        let taken = decoded.map_err(RefusalReason::from).and_then(|mut detached| {
-            let has_room = reserve(worker, &mut detached);
+        let decoded = decoded.and_then(|parcel| pack(worker, parcel));
+        let taken = decoded.map_err(RefusalReason::from).and_then(|mut parcel| {
+            let (has_room, count) = (parcel.reserve(worker), parcel.connections().len());
             if has_room || !may_go_back {
-                connections.push(detached);
+                parcels.push(parcel);
             }
-            has_room.then_some(()).ok_or(RefusalReason::NoRoom)
+            has_room.then_some(count).ok_or(RefusalReason::NoRoom)
         });
         match taken {
-            Ok(()) => batch_read.taken += 1,
+            Ok(count) => batch_read.taken += count,
             Err(why) => {
                 batch_read.refused.push(index);
                 batch_read.why.get_or_insert(why);
             }
         }
     }
-    Ok((batch_read, connections))
+    Ok((batch_read, parcels))
+}
+
+/// Has the program pack the states of a connection, or of a group, and read its links.
+fn pack(worker: &Worker, parcel: Parcel) -> Result<Parcel, ImportError> {
+    match parcel {
+        Parcel::One(one) => pack_state(worker, one).map(Parcel::One),
+        Parcel::Group(mut group) => {
+            let packed = group.connections.into_iter().map(|one| pack_state(worker, one));
+            group.connections = packed.collect::<Result<_, _>>()?;
+            group.check_links(worker)?;
+            Ok(Parcel::Group(group))
+        }
+    }
 }
 
 /// Has the program pack the state, which is whole as it was read. Only the program can tell whether
@@ -343,21 +356,23 @@ fn pack_state(worker: &Worker, mut detached: Detached) -> Result<Detached, Impor
     if let Some(exchange) = detached.exchange() {
         let decided = &detached.info.decided;
         let program = worker.program();
-        let is_read = program.is_some_and(|program| program.reads_exchange(decided, exchange));
+        let is_shared = !detached.streams.is_empty();
+        let is_read =
+            program.is_some_and(|program| program.reads_exchange(decided, exchange, is_shared));
         return is_read.then_some(detached).ok_or(ImportError::Exchange);
     }
     let Some(state) = detached.state() else { return Ok(detached) };
-    let sockets = detached.further_count();
+    let streams = (detached.further_count(), detached.streams.len());
     let decided = &detached.info.decided;
     let packed =
-        worker.program().and_then(|program| program.pack_state(decided, state.first(), sockets));
+        worker.program().and_then(|program| program.pack_state(decided, state.first(), streams));
     detached.keep_state(packed.ok_or(ImportError::State)?)?;
     Ok(detached)
 }
 
-/// Reads all connections of a batch.
-fn decode(batch: ConnectionBatch) -> Result<Vec<Result<Detached, ImportError>>, BatchError> {
-    let mut connections = Vec::with_capacity(batch.sockets.len());
+/// Reads all connections and groups of a batch.
+fn decode(batch: ConnectionBatch) -> Result<Vec<Result<Parcel, ImportError>>, BatchError> {
+    let mut parcels = Vec::with_capacity(batch.sockets.len());
     let (mut rest, mut sockets) = (&batch.states[..], batch.sockets.into_iter());
     while let Some((prefix, behind)) = rest.split_first_chunk::<PREFIX_BYTES>() {
         let [l0, l1, l2, l3, count] = *prefix;
@@ -367,11 +382,11 @@ fn decode(batch: ConnectionBatch) -> Result<Vec<Result<Detached, ImportError>>, 
         if own.len() != usize::from(count) {
             return Err(BatchError);
         }
-        connections.push(Detached::decode(state, own));
+        parcels.push(Parcel::decode(state, own));
         rest = behind;
     }
     let is_whole = rest.is_empty() && sockets.next().is_none();
-    if is_whole { Ok(connections) } else { Err(BatchError) }
+    if is_whole { Ok(parcels) } else { Err(BatchError) }
 }
 
 #[cfg(test)]
@@ -445,7 +460,7 @@ mod tests {
     #[test]
     fn one_connection_that_cannot_be_read_does_not_keep_the_others() {
         let (old, new) = (worker(), worker());
-        let Detachment { connections, batch, .. } = detached(&old, 3, 100);
+        let Detachment { parcels, batch, .. } = detached(&old, 3, 100);
         let mut batch = received(&batch);
         // The version of the second state.
         let length = u32::from_be_bytes(batch.states[..4].try_into().unwrap()) as usize;
@@ -459,7 +474,7 @@ mod tests {
         assert!(!taken.iter().any(|one| one.sockets().any(|own| own.as_raw_fd() == second)));
         assert_eq!(new.process.open.load(Relaxed), 2, "they are reserved");
         put_back(&new, taken);
-        let stays = connections.into_iter().nth(1);
+        let stays = parcels.into_iter().nth(1);
         assert_eq!((put_back(&old, stays).len(), old.process.open.load(Relaxed)), (1, 1));
         assert_eq!(new.process.open.load(Relaxed), 2);
         assert_eq!(new.process.descriptors.load(Relaxed), 2);
@@ -470,12 +485,12 @@ mod tests {
     fn a_state_that_the_program_does_not_read_stays() {
         let (old, new) = (worker(), worker());
         with_state(&old, &[7; 90]);
-        let Detachment { connections, batch, .. } = detached(&old, 1, 100);
+        let Detachment { parcels, batch, .. } = detached(&old, 1, 100);
         let (batch_read, taken) = admit(&new, received(&batch), true).unwrap();
         assert_eq!((batch_read.taken, &batch_read.refused[..]), (1, &[0][..]));
         assert_eq!(batch_read.why, Some(RefusalReason::Import(ImportError::State)));
         drop(batch);
-        assert_eq!((taken.len(), put_back(&old, connections).len()), (1, 2));
+        assert_eq!((taken.len(), put_back(&old, parcels).len()), (1, 2));
     }
 
     #[test]
@@ -504,10 +519,10 @@ mod tests {
         let mut batch = received(&batch);
         // The version of the first state.
         batch.states[PREFIX_BYTES] = 0x70;
-        let (batch_read, connections) = admit(&new, batch, false).unwrap();
+        let (batch_read, parcels) = admit(&new, batch, false).unwrap();
         assert_eq!((batch_read.taken, batch_read.refused), (1, vec![0, 2]));
-        assert_eq!(connections.len(), 2, "the last one is ended where it can say so");
-        assert_eq!(put_back(&new, connections).len(), 1);
+        assert_eq!(parcels.len(), 2, "the last one is ended where it can say so");
+        assert_eq!(put_back(&new, parcels).len(), 1);
         assert_eq!(new.process.open.load(Relaxed), 1);
         assert_eq!(new.table.borrow().keys().len(), 1);
     }
@@ -515,20 +530,20 @@ mod tests {
     #[test]
     fn a_batch_is_as_small_as_the_other_process_asks() {
         let old = worker();
-        let Detachment { connections, batch, .. } = detached(&old, 9, 5);
-        assert_eq!((connections.len(), batch.sockets.len()), (4, 4));
+        let Detachment { parcels, batch, .. } = detached(&old, 9, 5);
+        assert_eq!((parcels.len(), batch.sockets.len()), (4, 4));
         // Each has one descriptor here, and none is duplicated.
-        let shared = connections.iter().zip(&batch.sockets);
+        let shared = parcels.iter().zip(&batch.sockets);
         assert!(shared.into_iter().all(|(one, socket)| {
             one.sockets().all(|own| own.as_raw_fd() == socket.as_raw_fd())
         }));
         drop(batch);
         let mut staying = Staying::new();
-        let back = put_back(&old, connections);
+        let back = put_back(&old, parcels);
         assert_eq!(back.len(), 4);
         staying.add(&mut old.table.borrow_mut(), back);
         let rest = found(next(&old, 100, u32::MAX, far(), &staying));
-        assert_eq!(rest.connections.len(), 5, "those that stay are not taken again");
+        assert_eq!(rest.parcels.len(), 5, "those that stay are not taken again");
         assert!(matches!(next(&old, 100, u32::MAX, far(), &staying), SearchResult::Nothing));
     }
 
@@ -538,7 +553,7 @@ mod tests {
         (0..9).for_each(|_| _ = terminated(&old));
         let now = Instant::now();
         let detachment = found(next(&old, 100, u32::MAX, now, &Staying::new()));
-        assert_eq!((detachment.connections.len(), detachment.batch.sockets.len()), (1, 1));
+        assert_eq!((detachment.parcels.len(), detachment.batch.sockets.len()), (1, 1));
         assert_eq!(old.counters.parked.value(), 8);
     }
 
@@ -610,10 +625,10 @@ mod tests {
     #[test]
     fn a_batch_that_arrives_lets_others_run() {
         let (old, new) = (worker(), worker());
-        let Detachment { connections, batch, .. } = detached(&old, 3 * PLACED_AT_ONCE, usize::MAX);
+        let Detachment { parcels, batch, .. } = detached(&old, 3 * PLACED_AT_ONCE, usize::MAX);
         let (batch_read, taken) = admit(&new, received(&batch), true).unwrap();
         assert_eq!(batch_read.taken, 3 * PLACED_AT_ONCE);
-        drop((connections, batch));
+        drop((parcels, batch));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let seen = tokio::task::LocalSet::new().block_on(&runtime, async {
             let placing = tokio::task::spawn_local({

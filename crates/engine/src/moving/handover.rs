@@ -6,7 +6,6 @@
 //! one of its copies is attached: the one in the other process, or the one that never left.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,19 +15,26 @@ use eyelet_memory::slab::Key;
 use eyelet_telemetry::reason::{Reason, Shed};
 use thiserror::Error;
 
+use crate::links::own;
 use crate::park;
 use crate::park::rest::{self, Rest};
 use crate::table::further::further_bytes;
-use crate::table::{Removed, Slot, SlotState};
+use crate::table::shared_streams::shared_bytes;
+use crate::table::{KeptStreams, Removed, Slot, SlotState};
 use crate::worker::Worker;
 
 mod detached;
 mod format;
+mod members;
 
 pub use detached::Detached;
-pub use format::{ImportError, MESSAGE_BYTES_MAX, VERSION, VERSION_USUAL, VERSIONS_READ};
+pub(crate) use detached::Room;
+pub use format::{
+    ImportError, MESSAGE_BYTES_MAX, VERSION, VERSION_RESTING, VERSION_USUAL, VERSIONS_READ,
+};
+pub(crate) use members::{Members, decode_members, encode_members, is_group};
 
-use detached::{Clock, IMPORT_UNIX_MS, Room};
+use detached::{Clock, IMPORT_UNIX_MS};
 
 /// Takes a parked connection with so many sockets at most out of its worker, which does not touch
 /// its sockets any more: they are registered nowhere, and nothing of it is counted except the bytes
@@ -37,17 +43,33 @@ use detached::{Clock, IMPORT_UNIX_MS, Room};
 /// # Errors
 /// Why it stays. Nothing has changed for its peers then, and it may be tried again.
 pub fn detach(worker: &Rc<Worker>, key: Key, sockets_max: usize) -> Result<Detached, Stays> {
-    let rest = prepare(worker, key, sockets_max)?;
-    let parked = park::unpark(worker, key, SlotState::Lingering);
-    let (info, relay) = parked.ok_or(Stays::NotParked)?;
-    let removed = worker.table.borrow_mut().remove_open(key).ok_or(Stays::NotParked)?;
+    if worker.table.borrow().shared_count(key) > 0 {
+        return Err(Stays::Shared);
+    }
+    let sockets = sockets(worker, key)?;
+    if sockets > sockets_max {
+        return Err(Stays::Sockets(sockets));
+    }
+    let rest = prepare(worker, key)?;
+    take_out(worker, key, rest).map(|(detached, _)| detached).ok_or(Stays::NotParked)
+}
+
+/// Takes a connection that is prepared out of its worker, and its streams on links beside it.
+pub(crate) fn take_out(
+    worker: &Rc<Worker>,
+    key: Key,
+    rest: Rest,
+) -> Option<(Detached, Option<KeptStreams>)> {
+    let (info, relay) = park::unpark(worker, key, SlotState::Lingering)?;
+    let removed = worker.table.borrow_mut().remove_open(key)?;
     worker.uncount(&removed);
-    let Removed { slot: Slot { client, upstream, .. }, further, .. } = removed;
+    let Removed { slot: Slot { client, upstream, .. }, further, streams } = removed;
     let further = further.into_iter().filter_map(|further| further.socket).map(Arc::new).collect();
     let mut detached = Detached {
         client: Arc::new(client),
         upstream: upstream.map(Arc::new),
         further,
+        streams: Vec::new(),
         info,
         relay,
         rest,
@@ -56,7 +78,7 @@ pub fn detach(worker: &Rc<Worker>, key: Key, sockets_max: usize) -> Result<Detac
         room: None,
     };
     count(worker, &mut detached);
-    Ok(detached)
+    Some((detached, streams))
 }
 
 /// Why a connection does not leave its worker.
@@ -69,8 +91,8 @@ pub enum Stays {
     /// refused.
     #[error("no message takes what it holds")]
     Held,
-    /// Others share the upstream connection of a stream that rests with it.
-    #[error("others share an upstream connection of it")]
+    /// It shares an upstream connection, and leaves only with all that do, once all of them rest.
+    #[error("it shares an upstream connection")]
     Shared,
     /// The other process does not read its version.
     #[error("the other process does not read it")]
@@ -89,19 +111,30 @@ fn count(worker: &Worker, detached: &mut Detached) {
     detached.counted = Some(Counted::of(&worker.process.budget, Account::Relayed, held));
 }
 
-/// Brings all that a parked connection holds into memory.
-fn prepare(worker: &Rc<Worker>, key: Key, sockets_max: usize) -> Result<Rest, Stays> {
+/// The number of sockets of a parked connection.
+///
+/// # Errors
+/// It is not parked.
+pub(crate) fn sockets(worker: &Worker, key: Key) -> Result<usize, Stays> {
     let mut table = worker.table.borrow_mut();
-    if table.shared_count(key) > 0 {
-        return Err(Stays::Shared);
+    let further = table.further_count(key);
+    match table.slot(key) {
+        Some(Slot { state: SlotState::Parked { .. }, upstream, .. }) => {
+            Ok(1 + usize::from(upstream.is_some()) + further)
+        }
+        _ => Err(Stays::NotParked),
     }
-    let (idle_left, further) = (table.due_left(key), table.further_count(key));
+}
+
+/// Brings all that a parked connection holds into memory.
+///
+/// # Errors
+/// Why it stays.
+pub(crate) fn prepare(worker: &Rc<Worker>, key: Key) -> Result<Rest, Stays> {
+    let mut table = worker.table.borrow_mut();
+    let (idle_left, beside) = (table.due_left(key), table.stream_bytes(key));
     let slot = table.slot(key).ok_or(Stays::NotParked)?;
-    let sockets = 1 + usize::from(slot.upstream.is_some()) + further;
     let SlotState::Parked { info, relay } = &mut slot.state else { return Err(Stays::NotParked) };
-    if sockets > sockets_max {
-        return Err(Stays::Sockets(sockets));
-    }
     // Looked at first: after "passed" each search meets these connections again.
     let version = Detached::version(relay);
     if worker.moving.reads_below.get().is_some_and(|below| version >= below) {
@@ -112,7 +145,7 @@ fn prepare(worker: &Rc<Worker>, key: Key, sockets_max: usize) -> Result<Rest, St
     }
     let held = relay.held_bytes();
     let drained = relay.flow().drain_pipes(&mut worker.buffers.borrow_mut());
-    worker.recount(info, relay, held, further_bytes(further));
+    worker.recount(info, relay, held, beside);
     let is_settled = info.is_settled();
     let wait = rest::idle_for(worker, relay, is_settled);
     drained.map_err(|_| Stays::Pipe)?;
@@ -152,7 +185,7 @@ pub fn reserve(worker: &Worker, detached: &mut Detached) -> bool {
             return false;
         }
         let process = &worker.process;
-        detached.room = Some(Room::take(process, detached.sockets().count()));
+        detached.room = Some(Room::take(process, 1, detached.sockets().count()));
         count(worker, detached);
     }
     true
@@ -165,14 +198,15 @@ pub fn close(worker: &Rc<Worker>, detached: Detached) {
     }
 }
 
-/// Puts a connection into a slot. `None`: its sockets are lost, because somebody else has them and
-/// no descriptor is free.
-fn place(worker: &Rc<Worker>, detached: Detached) -> Option<Key> {
+/// Puts a connection into a slot, with a place for its streams on links. `None`: its sockets are
+/// lost, because somebody else has them and no descriptor is free.
+pub(crate) fn place(worker: &Rc<Worker>, detached: Detached) -> Option<Key> {
     let Detached { client, upstream, further, mut info, relay, .. } = detached;
-    let Detached { clock, counted, room, rest, .. } = detached;
+    let Detached { clock, counted, room, rest, streams, .. } = detached;
+    let shared = u32::try_from(streams.len()).unwrap_or(u32::MAX);
     let owned = || {
         let further = further.into_iter().map(own).collect::<io::Result<_>>()?;
-        Ok::<_, io::Error>((own(client)?, upstream.map(own).transpose()?, further))
+        Ok::<_, io::Error>((own(client)?, upstream.map(own).transpose()?, further, shared))
     };
     let Ok(sockets) = owned() else {
         tracing::error!("internal error: one connection is closed");
@@ -188,18 +222,13 @@ fn place(worker: &Rc<Worker>, detached: Detached) -> Option<Key> {
     Some(key)
 }
 
-/// Whoever sent it to another process has dropped it by now.
-fn own(socket: Arc<OwnedFd>) -> io::Result<OwnedFd> {
-    Arc::try_unwrap(socket).or_else(|shared| shared.try_clone())
-}
-
 /// True if the limits and the budget leave room for it.
 fn has_room(worker: &Worker, detached: &mut Detached) -> bool {
     let settings = worker.settings.get();
     let process = &worker.process;
     let descriptors = detached.sockets().count();
-    let entry = worker.table.borrow().next_entry_bytes() + further_bytes(detached.further.len());
-    let bytes = entry + detached.held_bytes();
+    let beside = further_bytes(detached.further.len()) + shared_bytes(detached.streams.len());
+    let bytes = worker.table.borrow().next_entry_bytes() + beside + detached.held_bytes();
     process.open.load(Relaxed) < settings.connections_max
         && process.descriptors.load(Relaxed) + descriptors <= settings.descriptors_max
         && !process.budget.is_over(bytes)

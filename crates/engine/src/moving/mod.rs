@@ -1,6 +1,8 @@
 //! Moves parked connections to another process, and takes those that come from one.
 
 pub mod batch;
+pub mod group;
 pub mod handover;
+pub mod parcel;
 pub(crate) mod search;
 pub(crate) mod staying;

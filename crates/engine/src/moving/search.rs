@@ -9,7 +9,7 @@ use eyelet_memory::slab::Key;
 
 use crate::departure::{BATCH_DESCRIPTORS_MAX, Leaving};
 use crate::moving::batch::{self, CONNECTION_DESCRIPTORS, Detachment, SearchResult};
-use crate::moving::handover::Detached;
+use crate::moving::parcel::Parcel;
 use crate::moving::staying::Staying;
 use crate::table::timer_wheel::TICK_MS;
 use crate::worker::Worker;
@@ -59,10 +59,10 @@ impl Search {
         Self { at, batches, descriptors_max, staying, looked: 0, state }
     }
 
-    /// Sends the next batch. Returns its connections, which wait for the answer. A search that
+    /// Sends the next batch. Returns what is in it, which waits for the answer. A search that
     /// finds nothing is repeated at the next tick. One whose time is over goes on after an
     /// iteration.
-    pub fn next(&mut self, worker: &Rc<Worker>) -> Vec<Detached> {
+    pub fn next(&mut self, worker: &Rc<Worker>) -> Vec<Parcel> {
         let (now, is_over) =
             (Instant::now(), matches!(self.state, Searching::Stopped | Searching::Left));
         if is_over || now < self.at {
@@ -78,11 +78,11 @@ impl Search {
         let slots_left = slots_max.saturating_sub(self.looked);
         let end = now + BATCH_TIME;
         match batch::next(worker, self.descriptors_max, slots_left, end, &self.staying) {
-            SearchResult::Batch(Detachment { connections, resting, batch }) => {
+            SearchResult::Batch(Detachment { parcels, counts, batch }) => {
                 self.looked = 0;
                 let worker = worker.index.into();
-                self.say(Leaving::Batch { worker, connections: resting, batch });
-                return connections;
+                self.say(Leaving::Batch { worker, parcels: counts, batch });
+                return parcels;
             }
             SearchResult::NotThrough(looked) => {
                 self.looked += looked;

@@ -14,6 +14,7 @@ use self::resting::{goes_on_until, has_room_to_wake, wake_bytes};
 use crate::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use crate::socket;
 use crate::table::further::further_bytes;
+use crate::table::shared_streams::shared_bytes;
 use crate::table::{EndCause, Phase, Slot, SlotState, open_sockets};
 use crate::worker::queues::{self, IdleKind};
 use crate::worker::{Handle, Worker};
@@ -70,15 +71,20 @@ pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
     register(worker, active.key());
 }
 
-/// Parks a connection that was parked elsewhere. The caller registers and wakes it.
+/// The sockets of a connection that was parked elsewhere: its client's, its upstream's or further
+/// ones, and the number of its shared streams, which have none.
+pub(crate) type PlacedSockets = (OwnedFd, Option<OwnedFd>, Vec<OwnedFd>, u32);
+
+/// Parks a connection that was parked elsewhere. The caller registers and wakes it, and puts its
+/// shared streams in their place.
 pub(crate) fn place(
     worker: &Rc<Worker>,
-    (client, upstream, further): (OwnedFd, Option<OwnedFd>, Vec<OwnedFd>),
+    (client, upstream, further, shared): PlacedSockets,
     info: ConnectionInfo,
     mut relay: Relay,
     rest: Rest,
 ) -> Key {
-    let further_bytes = further_bytes(further.len());
+    let further_bytes = further_bytes(further.len()) + shared_bytes(shared as usize);
     relay.flow().set_has_streams(further_bytes > 0);
     let mut info = info.park(&mut worker.shared.borrow_mut());
     if rest.is_settled {
@@ -92,6 +98,9 @@ pub(crate) fn place(
     let wait = idle_for(worker, &mut relay, rest.is_settled);
     let state = SlotState::Parked { info, relay };
     let key = table.insert_parked(client, (upstream, further), state);
+    if shared > 0 {
+        table.give_streams(key, shared, Box::new(()));
+    }
     table.due_in(key, rest.left(wait, key));
     key
 }

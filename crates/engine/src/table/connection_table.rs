@@ -14,10 +14,10 @@ use eyelet_sys::epoll::Epoll;
 use crate::ready::{CLIENT, READ, Ready, SIDES, Side, Token, UPSTREAM, WRITE};
 use crate::table::further::{self, FurtherSocket, FurtherSockets, further_bytes};
 use crate::table::shared_socket::SharedSocket;
-use crate::table::shared_streams::{KeptStreams, SHARED_BYTES, SharedStreams};
+use crate::table::shared_streams::{KeptStreams, SharedStreams, shared_bytes};
 use crate::table::slot::{Slot, SlotState};
 use crate::table::timer_wheel::{FIRST_TICK, TICK_MS, TimerWheel};
-use eyelet_memory::budget::{Account, Budget, Counted, UPSTREAM_RESTING_BYTES};
+use eyelet_memory::budget::{Account, Budget, Counted};
 use eyelet_memory::slab::{Key, Slab};
 
 /// The table.
@@ -107,11 +107,7 @@ impl ConnectionTable {
     /// Bytes that a connection's further sockets and shared streams take, in the table and beside
     /// it: the streams count themselves in the budget.
     pub(crate) fn stream_bytes(&self, key: Key) -> usize {
-        let shared = match self.shared_count(key) {
-            0 => 0,
-            count => SHARED_BYTES + count * UPSTREAM_RESTING_BYTES,
-        };
-        further_bytes(self.further_count(key)) + shared
+        further_bytes(self.further_count(key)) + shared_bytes(self.shared_count(key))
     }
 
     /// The further sockets of a connection.
@@ -167,6 +163,13 @@ impl ConnectionTable {
     pub(crate) fn give_streams(&mut self, key: Key, count: u32, kept: KeptStreams) {
         self.streams.insert(key.index, count, kept);
         self.count();
+    }
+
+    /// Returns the shared streams of a connection.
+    pub(crate) fn kept_streams(&mut self, key: Key) -> Option<&KeptStreams> {
+        // Another connection may be in its slot.
+        self.slots.slot(key)?;
+        self.streams.kept(key.index)
     }
 
     /// Takes the shared streams of a connection.

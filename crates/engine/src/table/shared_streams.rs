@@ -5,6 +5,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 
+use eyelet_memory::budget::UPSTREAM_RESTING_BYTES;
 use foldhash::fast::RandomState;
 
 /// The streams of one connection, as the program keeps them.
@@ -19,6 +20,11 @@ struct Entry {
 
 /// Bytes of one connection's entry, where the map is half full.
 pub(crate) const SHARED_BYTES: usize = 2 * (size_of::<(u32, Entry)>() + 1);
+
+/// Bytes that so many streams of one connection take, here and where they count themselves.
+pub(crate) fn shared_bytes(count: usize) -> usize {
+    if count == 0 { 0 } else { SHARED_BYTES + count * UPSTREAM_RESTING_BYTES }
+}
 
 /// The streams of a worker's parked connections, by the indexes of their slots.
 #[derive(Default)]
@@ -54,6 +60,11 @@ impl SharedStreams {
     /// Adds those of a slot that has none.
     pub(super) fn insert(&mut self, index: u32, count: u32, kept: KeptStreams) {
         self.all.insert(index, Entry { count, is_called: false, kept });
+    }
+
+    /// Returns those of a slot, as the program keeps them.
+    pub(super) fn kept(&self, index: u32) -> Option<&KeptStreams> {
+        self.all.get(&index).map(|entry| &entry.kept)
     }
 
     /// Takes those of a slot.

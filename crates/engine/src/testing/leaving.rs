@@ -8,6 +8,7 @@ use super::stepper::Stepper;
 use crate::departure::{BATCH_DESCRIPTORS_MAX, ConnectionBatch};
 use crate::moving::batch::{self, Detachment, RefusalReason, SearchResult};
 use crate::moving::handover::Detached;
+use crate::moving::parcel::Parcel;
 use crate::moving::staying::Staying;
 use crate::shedding::retired;
 use crate::worker::Worker;
@@ -21,6 +22,8 @@ pub struct Moved {
     pub connections: usize,
     /// Of them, those with an exchange or streams that rest.
     pub with_exchange: usize,
+    /// Those in groups that share upstream connections.
+    pub in_groups: usize,
     /// Connections that came back.
     pub back: usize,
     /// Why the first of them was refused.
@@ -51,7 +54,7 @@ impl Stepper {
         let (end, slots) = (Instant::now() + SEARCH_TIME, self.worker.table.borrow().slots());
         let staying = Staying::new();
         let found = batch::next(&self.worker, BATCH_DESCRIPTORS_MAX, slots, end, &staying);
-        let SearchResult::Batch(Detachment { connections, batch, .. }) = found else {
+        let SearchResult::Batch(Detachment { parcels, batch, .. }) = found else {
             return Moved::default();
         };
         let copies = batch.sockets.iter().map(|socket| socket.try_clone().unwrap()).collect();
@@ -60,16 +63,21 @@ impl Stepper {
         let (read, taken) = batch::admit(to, arriving, true).unwrap();
         if fails {
             drop(taken);
-            let back = batch::put_back(&self.worker, connections).len();
+            let back = batch::put_back(&self.worker, parcels).len();
             return Moved { back, ..Moved::default() };
         }
-        let has_exchange =
-            |detached: &&Detached| detached.exchange().is_some() || detached.further_count() > 0;
-        let with_exchange = taken.iter().filter(has_exchange).count();
-        let sent = connections.into_iter().enumerate();
+        let has_exchange = |detached: &&Detached| match detached.exchange() {
+            Some(_) => true,
+            None => detached.further_count() + detached.streams.len() > 0,
+        };
+        let all = taken.iter().flat_map(Parcel::connections);
+        let with_exchange = all.filter(has_exchange).count();
+        let in_groups = taken.iter().filter(|parcel| matches!(parcel, Parcel::Group(_)));
+        let in_groups = in_groups.map(|group| group.connections().len()).sum();
+        let sent = parcels.into_iter().enumerate();
         let back: Vec<_> = sent.filter(|(nth, _)| read.refused.contains(nth)).collect();
         batch::put_back(to, taken);
         let back = batch::put_back(&self.worker, back.into_iter().map(|(_, one)| one)).len();
-        Moved { connections: read.taken, with_exchange, back, why: read.why }
+        Moved { connections: read.taken, with_exchange, in_groups, back, why: read.why }
     }
 }

@@ -15,7 +15,8 @@ use std::time::Duration;
 use eyelet_sys::waker;
 
 use crate::departure::Departure;
-use crate::table::ConnectionTable;
+use crate::links::{AttachedStreams, DetachedLink, DetachedLinks, Partners, StreamRef};
+use crate::table::{ConnectionTable, KeptStreams};
 use crate::worker::clock::Clock;
 use crate::worker::run_queue::RunQueue;
 use crate::worker::state::{Burst, EndingState, MovingState, SheddingState};
@@ -123,21 +124,54 @@ pub trait Program {
         false
     }
 
-    /// Packs a state that comes from another process. `None`: this program does not read it, or not
-    /// of a connection that was decided so.
+    /// Packs a state that comes from another process, of a connection with so many further sockets
+    /// and so many streams on links. `None`: this program does not read it, or not of a connection
+    /// that was decided so.
     fn pack_state(
         &self,
         _decided: &Decided,
         _state: &[u8],
-        _sockets: usize,
+        _streams: (usize, usize),
     ) -> Option<PackedBytes> {
         None
     }
 
     /// True if this program reads an exchange at rest that comes from another process, of a
-    /// connection that was decided so.
-    fn reads_exchange(&self, _decided: &Decided, _exchange: &[u8]) -> bool {
+    /// connection that was decided so. `is_shared`: it is on a link.
+    fn reads_exchange(&self, _decided: &Decided, _exchange: &[u8], _is_shared: bool) -> bool {
         false
+    }
+
+    /// Adds the links of these streams, and the connections that have streams on those. Returns
+    /// false if a link cannot move now.
+    fn find_partners(&self, _kept: &KeptStreams, _found: &mut Partners) -> bool {
+        false
+    }
+
+    /// Takes the links of a group, all of which can move, out of the worker. `kept` are the streams
+    /// of each connection. `None`: a socket cannot be taken, and all links end.
+    fn detach_links(&self, _kept: Vec<KeptStreams>) -> Option<DetachedLinks> {
+        None
+    }
+
+    /// True if this program reads the links of a group that comes from another process, and their
+    /// streams are those of what rests on its connections.
+    fn reads_links(
+        &self,
+        _links: &[DetachedLink],
+        _connections: &[(KeptExchanges<'_>, &[StreamRef])],
+    ) -> bool {
+        false
+    }
+
+    /// Goes on with the links of a group. Returns what is kept of the streams of each connection.
+    /// `None`: one of its links cannot go on.
+    fn attach_links(
+        &self,
+        _links: Vec<DetachedLink>,
+        _connections: &[(Key, Vec<StreamRef>)],
+    ) -> Vec<AttachedStreams> {
+        Vec::new()
     }
 
     /// Changes by the newest configuration, if it is newer than the one that is served.

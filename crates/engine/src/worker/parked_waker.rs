@@ -15,6 +15,16 @@ pub struct ParkedWaker {
 }
 
 impl ParkedWaker {
+    /// A waker for the connection with this key, which is parked.
+    pub fn new(worker: &Rc<Worker>, key: Key) -> Self {
+        Self { worker: Rc::downgrade(worker), key }
+    }
+
+    /// The key of the connection.
+    pub fn key(&self) -> Key {
+        self.key
+    }
+
     /// Has the program go on with the connection in the next iteration, if it is parked with shared
     /// streams then.
     pub fn wake(self) {
@@ -28,6 +38,6 @@ impl ParkedWaker {
 impl Handle {
     /// Returns a waker for the connection. It acts once the connection is parked.
     pub fn parked_waker(&self) -> ParkedWaker {
-        ParkedWaker { worker: Rc::downgrade(&self.worker), key: self.key }
+        ParkedWaker::new(&self.worker, self.key)
     }
 }

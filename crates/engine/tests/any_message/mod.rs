@@ -8,13 +8,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use eyelet_engine::departure::BATCH_DESCRIPTORS_MAX;
-use eyelet_engine::moving::handover::{Detached, attach, close, detach};
+use eyelet_engine::moving::parcel::Parcel;
 use eyelet_engine::worker::{Process, Settings, Worker};
 use eyelet_memory::budget::{Account, Budget};
 use eyelet_record::{EXPORT_BYTES, Session};
 
 /// Messages that are read. The input changes their bytes.
-const STORED: [&str; 8] = [
+const STORED: [&str; 9] = [
     include_str!("../../src/moving/handover/v1/spliced.hex"),
     include_str!("../../src/moving/handover/v1/inspected.hex"),
     include_str!("../../src/moving/handover/v1/tls13.hex"),
@@ -23,6 +23,7 @@ const STORED: [&str; 8] = [
     include_str!("../../src/moving/handover/v4/cleartext.hex"),
     include_str!("../../src/moving/handover/v5/agreed.hex"),
     include_str!("../../src/moving/handover/v6/resting.hex"),
+    include_str!("../../src/moving/handover/v7/group.hex"),
 ];
 
 /// The first byte says what the others are: a session, a message, or changes of a stored message.
@@ -60,18 +61,18 @@ fn session(bytes: &[u8]) {
 }
 
 fn message(bytes: &[u8]) {
-    // A connection has one socket or two, or further ones where it has a state.
+    // A connection has one socket or two, or further ones where it has a state; a group has more.
     for count in [1, 2, 4] {
         let Some((edge, _peers)) = sockets(count) else { return };
-        let Ok(detached) = Detached::decode(bytes, edge) else { continue };
-        let written = detached.encode();
+        let Ok(parcel) = Parcel::decode(bytes, edge) else { continue };
+        let written = parcel.encode();
         let Some((edge, _peers)) = sockets(count) else { return };
-        let Ok(again) = Detached::decode(&written, edge) else {
+        let Ok(again) = Parcel::decode(&written, edge) else {
             panic!("what is written is not read");
         };
         assert!(again.encode() == written, "a written message is written again as the same");
         drop(again);
-        serve(detached);
+        serve(parcel);
     }
 }
 
@@ -81,15 +82,15 @@ fn sockets(count: usize) -> Option<(Vec<OwnedFd>, Vec<OwnedFd>)> {
 }
 
 /// Parks it in a worker, which sends what it holds. Then it leaves again, and is ended.
-fn serve(detached: Detached) {
+fn serve(parcel: Parcel) {
     let Some(worker) = worker() else { return };
-    if attach(&worker, detached).is_err() {
+    if parcel.attach(&worker).is_err() {
         return;
     }
     let keys = || worker.table.borrow().keys();
     for key in keys() {
-        if let Ok(detached) = detach(&worker, key, BATCH_DESCRIPTORS_MAX) {
-            close(&worker, detached);
+        if let Ok(parcel) = Parcel::detach(&worker, key, BATCH_DESCRIPTORS_MAX) {
+            parcel.close(&worker);
         }
     }
     // A client that may still send lingers.

@@ -18,9 +18,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use eyelet_engine::departure::{
-    BatchAnswer, Departing, Departure, Leaving, LeavingBatch, departures,
+    BatchAnswer, Departing, Departure, Leaving, LeavingBatch, ParcelCounts, departures,
 };
-use eyelet_engine::moving::handover::{VERSION, VERSION_USUAL};
+use eyelet_engine::moving::handover::{VERSION, VERSION_RESTING, VERSION_USUAL};
 use eyelet_sys::channel::Channel;
 use eyelet_telemetry::listing::streams::StreamCounts;
 use tokio::sync::mpsc::{self, channel};
@@ -129,10 +129,12 @@ pub struct Moved {
 
 impl Moved {
     /// Adds the connections of a batch, except for those at `refused`.
-    fn add(&mut self, batch: &[StreamCounts], refused: &[usize]) {
-        self.connections += batch.len().saturating_sub(refused.len());
+    fn add(&mut self, batch: &[ParcelCounts], refused: &[usize]) {
         let taken = batch.iter().enumerate().filter(|(at, _)| !refused.contains(at));
-        taken.for_each(|(_, streams)| self.streams.add_all(streams));
+        for (_, ParcelCounts { connections, streams }) in taken {
+            self.connections += connections;
+            self.streams.add_all(streams);
+        }
     }
 
     /// The streams, behind what is said of the connections.
@@ -342,12 +344,17 @@ impl Plan {
     fn departures(&self, ready: &HandoverReady) -> Departing {
         let kept = self.kept(ready).flat_map(Bound::distinct).cloned().collect();
         let mut departing = departures(self.workers, &kept, ready.batch_descriptors, None);
-        if !ready.formats.contains(&VERSION) {
+        let unread = [
+            (VERSION_RESTING, "exchanges at rest"),
+            (VERSION, "exchanges at rest that share upstream connections"),
+        ];
+        let unread = unread.into_iter().find(|(version, _)| !ready.formats.contains(version));
+        if let Some((version, what)) = unread {
             tracing::warn!(
-                "the new process does not read version {VERSION} of connections: exchanges at rest \
-                 stay here until they end"
+                "the new process does not read version {version} of connections: {what} stay here \
+                 until they end"
             );
-            departing.0.iter_mut().for_each(|departure| departure.reads_below = Some(VERSION));
+            departing.0.iter_mut().for_each(|departure| departure.reads_below = Some(version));
         }
         departing
     }
@@ -436,10 +443,10 @@ impl LeavingWorkers {
     /// one has said something.
     fn hear(&mut self, successor: &mut Successor) -> Result<bool, HandoverError> {
         match self.leaving.recv_timeout(STEP) {
-            Ok(Leaving::Batch { worker, connections, batch }) => {
+            Ok(Leaving::Batch { worker, parcels, batch }) => {
                 let (answer, end) = successor.move_batch(batch);
                 if let Some(BatchAnswer::Committed { refused }) = &answer {
-                    self.moved.add(&connections, refused);
+                    self.moved.add(&parcels, refused);
                 }
                 if let (Some(answer), Some(worker)) = (answer, self.answers.get(worker)) {
                     // The worker waits for it, or it has ended.

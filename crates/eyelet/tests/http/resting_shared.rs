@@ -12,23 +12,23 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 use serde_json::Value;
 use tokio::sync::broadcast;
 
-use crate::support::edge::{self, LISTENER};
-use crate::support::program::{output, python_with};
+use crate::support::edge::LISTENER;
+use crate::support::program::python_with;
 use crate::support::two::{self, Asked, beside, get, run};
 use crate::support::web::{Web, chunks, head, switched};
 use crate::support::{Edge, Pki, Talk, Upstream, expect, until};
 use crate::two_resting::{ADMIN, Scene, listed};
 
-const ON: &str = "upstream_http2 = \"on\"";
-const EVENTS: &str = "/events";
+pub const ON: &str = "upstream_http2 = \"on\"";
+pub const EVENTS: &str = "/events";
 
 /// Something that the upstream does with the streams of a path.
 #[derive(Clone, Copy)]
-enum Act {
+pub enum Act {
     /// Says this, behind its head if that is not said.
     Say(&'static str),
     /// Ends them by trailers.
@@ -38,7 +38,7 @@ enum Act {
 
 /// An upstream that does as it is told.
 #[derive(Clone)]
-struct App {
+pub struct App {
     acts: broadcast::Sender<(&'static str, Act)>,
     begun: Arc<AtomicUsize>,
     /// Reasons of the clients' resets.
@@ -46,17 +46,17 @@ struct App {
 }
 
 impl App {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let (acts, _) = broadcast::channel(64);
         Self { acts, begun: Arc::default(), resets: Arc::default() }
     }
 
-    fn act(&self, path: &'static str, act: Act) {
+    pub fn act(&self, path: &'static str, act: Act) {
         assert!(self.acts.send((path, act)).is_ok(), "nobody waits for it");
     }
 
     /// Waits until so many requests have come.
-    async fn begun(&self, count: usize) {
+    pub async fn begun(&self, count: usize) {
         let begun = self.begun.clone();
         let has_begun = move || (begun.load(Ordering::SeqCst) == count).then_some(());
         beside(move || until("the requests", has_begun)).await;
@@ -72,7 +72,7 @@ impl App {
     }
 
     /// Answers by the path: events begin at once, `/up` sends its request back, and others wait.
-    async fn answer(self, (request, mut respond): Asked) {
+    pub async fn answer(self, (request, mut respond): Asked) {
         let (path, mut acts) = (request.uri().path().to_owned(), self.acts.subscribe());
         self.begun.fetch_add(1, Ordering::SeqCst);
         if path == "/up" {
@@ -130,7 +130,7 @@ impl App {
 }
 
 /// An edge to such an upstream, with this in its configuration.
-fn scene(more: &str) -> (Scene, App) {
+pub fn scene(more: &str) -> (Scene, App) {
     let app = App::new();
     let of = app.clone();
     let upstream = two::app(100, None, move |asked| Box::pin(of.clone().answer(asked)));
@@ -138,7 +138,7 @@ fn scene(more: &str) -> (Scene, App) {
     (Scene { web: Arc::new(web) }, app)
 }
 
-async fn heard(receive: &mut h2::RecvStream, text: &str) {
+pub async fn heard(receive: &mut h2::RecvStream, text: &str) {
     let mut heard = Vec::new();
     while heard.len() < text.len() {
         let piece = receive.data().await.unwrap().unwrap();
@@ -267,53 +267,6 @@ fn an_end_at_rest_resets_the_stream_of_the_upstream() {
     assert_eq!(ended["upstream"], scene.web.app.address.to_string());
 }
 
-/// A process that has replaced another one.
-struct Newer(Pid);
-
-impl Drop for Newer {
-    fn drop(&mut self) {
-        let _ = rustix::process::kill_process(self.0, Signal::KILL);
-    }
-}
-
-/// At an upgrade it stays with its upstream connection, and goes on. The old process ends behind
-/// it.
-#[test]
-fn a_stream_at_rest_goes_on_in_the_process_that_was_replaced() {
-    let (scene, app) = scene("");
-    let folder = &scene.web.pki.folder;
-    let mut files = std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path());
-    let file = files.find(|path| path.extension().is_some_and(|end| end == "toml")).unwrap();
-    let mut newer = None;
-    run(async {
-        let mut two = scene.web.connect_two().await;
-        let (response, _) = two.send.send_request(get(EVENTS), true).unwrap();
-        let mut events = response.await.unwrap().into_body();
-        heard(&mut events, "first").await;
-        scene.rest(1).await;
-        let mut upgrade = edge::eyelet(folder);
-        upgrade.arg("upgrade").arg(&file);
-        let said = beside(move || output(&mut upgrade)).await;
-        assert!(said.status.success(), "{said:?}");
-        let (_, pid) = said.text.split_once(": process ").unwrap();
-        let pid = Pid::from_raw(pid.split(' ').next().unwrap().parse().unwrap()).unwrap();
-        newer = Some(Newer(pid));
-        scene
-            .web
-            .edge
-            .wait_log("goes on with 1 connections until they end or can move: 1 response");
-        for text in ["one", "two"] {
-            app.act(EVENTS, Act::Say(text));
-            heard(&mut events, text).await;
-        }
-        app.act(EVENTS, Act::End);
-        assert!(events.data().await.is_none());
-    });
-    let mut web = Arc::into_inner(scene.web).unwrap();
-    assert!(web.edge.wait_exit_alone().success());
-    drop(newer);
-}
-
 /// A connection whose streams rest on a shared upstream, and one on a socket of its own.
 #[test]
 fn both_kinds_rest_on_one_connection() {
@@ -364,14 +317,14 @@ fn both_kinds_rest_on_one_connection() {
 }
 
 /// A service of grpcio, a client of grpcio, and the edge between them.
-struct Grpc {
-    service: Talk,
-    client: Talk,
-    scene: Scene,
+pub struct Grpc {
+    pub service: Talk,
+    pub client: Talk,
+    pub scene: Scene,
 }
 
 impl Grpc {
-    fn new(count: usize) -> Option<Self> {
+    pub fn new(count: usize) -> Option<Self> {
         let python = python_with("grpc")?;
         let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/programs/grpc_rest.py");
         let service = Talk::start(Command::new(python).arg(&file).arg("serve"));
@@ -392,13 +345,13 @@ impl Grpc {
         Some(Self { service, client, scene })
     }
 
-    fn rest(&self) {
+    pub fn rest(&self) {
         run(self.scene.rest(1));
     }
 }
 
 /// The access lines of so many requests.
-fn lines(scene: &Scene, count: usize) -> Vec<Value> {
+pub fn lines(scene: &Scene, count: usize) -> Vec<Value> {
     let is_request = |line: &Value| line["event"] == "request";
     until("all lines", || {
         let lines: Vec<_> = scene.web.edge.lines().into_iter().filter(is_request).collect();

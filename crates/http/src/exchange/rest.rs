@@ -274,7 +274,7 @@ impl Exchange<'_, '_> {
     ) -> Poll<Result<BodyProgress, Failure>> {
         let http = &self.served.http;
         // What the client has not taken yet goes along.
-        let is_due = self.rests_at_once(&passing.upstream)
+        let is_due = http.engine.rests_at_once()
             || self.stream.is_late()
                 && clock::since(since) >= REST_AFTER
                 && self.stream.queued() == 0;
@@ -288,7 +288,7 @@ impl Exchange<'_, '_> {
 
     /// True if a request that waits for its response rests now. Nothing has moved since then.
     pub(super) fn rests_before_head(&self, asked: &SentRequest<'_>, since: Instant) -> bool {
-        let is_leaving = self.rests_at_once(&asked.found.upstream);
+        let is_leaving = self.served.http.engine.rests_at_once();
         // Most requests wait for less.
         if !is_leaving && !self.stream.is_late() {
             return false;
@@ -312,12 +312,6 @@ impl Exchange<'_, '_> {
             && !self.served.http.engine.is_draining()
             && self.stream.queued() == 0
             && self.stream.rests().is_some()
-    }
-
-    /// True if an exchange with this upstream rests at once, because another process waits for it.
-    /// One that others share stays.
-    fn rests_at_once(&self, upstream: &Upstream) -> bool {
-        matches!(upstream, Upstream::Http1(_)) && self.served.http.engine.rests_at_once()
     }
 
     /// Returns how long nothing of an exchange may move. `awaits_head`: its request is sent, and

@@ -13,11 +13,9 @@ use eyelet_downstream::connection::resting::{
     KeptConnection, RestingExchange, RestingFacts, RestingState,
 };
 use eyelet_downstream::connection::served_connection::ServedConnection;
-use eyelet_engine::worker::Handle;
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::upstream::OpenExchange;
 use eyelet_upstream::RestingUpstream;
-use eyelet_upstream::http2::Http2Exchange;
 use zeroize::Zeroizing;
 
 /// The remainder of an exchange that rests.
@@ -94,25 +92,4 @@ impl Resting {
     }
 }
 
-/// The streams of shared upstream connections that a parked connection keeps.
-type SharedStreams = Vec<Box<Http2Exchange>>;
-
-/// Gives a connection that is about to be parked its streams on upstream connections that others
-/// share. Whatever comes for one of them wakes it.
-pub fn give_shared(handle: &Handle, mut streams: SharedStreams) {
-    let Ok(count) = u32::try_from(streams.len()) else { return };
-    if count == 0 {
-        return;
-    }
-    streams.iter_mut().for_each(|stream| stream.rests(handle.parked_waker()));
-    streams.shrink_to_fit();
-    handle.give_streams(count, Box::new(streams));
-}
-
-/// Takes them when it wakes.
-pub fn take_shared(handle: &Handle) -> SharedStreams {
-    let kept = handle.take_streams().and_then(|kept| kept.downcast::<SharedStreams>().ok());
-    let mut streams = kept.map(|kept| *kept).unwrap_or_default();
-    streams.iter_mut().for_each(|stream| stream.goes_on());
-    streams
-}
+pub mod shared;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::exchange::end::ExchangeEnd;
 use crate::exchange::rest::{ResumedExchange, resume};
-use crate::exchange::resting::{KeptUpstream, Resting, end_rested, give_shared, take_shared};
+use crate::exchange::resting::shared::{give_shared, take_shared};
+use crate::exchange::resting::{KeptUpstream, Resting, end_rested};
 use crate::exchange::switched::SwitchedAtRest;
 use eyelet_downstream::client::io::ClientStream;
 use eyelet_downstream::client::resting_client::RestingClient;
@@ -140,9 +141,17 @@ pub fn resting_kind(form: &[u8]) -> Option<StreamKind> {
     kind_of(RestingClient::unpack(form)?.1)
 }
 
-/// True if these bytes are the exchange of a connection of HTTP/1.1 with an upstream socket.
-pub fn is_exchange(form: &[u8]) -> bool {
-    read(form).is_some_and(|(_, exchange)| matches!(exchange.connection, KeptConnection::Own(_)))
+/// True if these bytes are the exchange of a connection of HTTP/1.1, with an upstream socket or on
+/// an upstream connection that others share.
+pub fn is_exchange(form: &[u8], is_shared: bool) -> bool {
+    resting_exchange(form).is_some_and(|exchange| {
+        matches!(exchange.connection, KeptConnection::Shared(_)) == is_shared
+    })
+}
+
+/// Reads the exchange.
+pub fn resting_exchange(form: &[u8]) -> Option<RestingExchange> {
+    read(form).map(|(_, exchange)| exchange)
 }
 
 /// Reads the client's side and the exchange, which agree on the request's end. A WebSocket has

@@ -11,7 +11,7 @@ use eyelet_downstream::client::resting_stream::StreamFormV1;
 use eyelet_downstream::clock::now_ms;
 use eyelet_downstream::connection::resting::end::{last_for_upstream, takes_close_frame};
 use eyelet_downstream::connection::resting::kind::kind_of;
-use eyelet_downstream::connection::resting::{self, KeptConnection, RestTimeout, RestingExchange};
+use eyelet_downstream::connection::resting::{self, RestTimeout, RestingExchange};
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::worker::Settings;
 use eyelet_telemetry::listing::streams::{StreamCounts, StreamKind};
@@ -55,28 +55,39 @@ pub fn close_upstreams(state: &PackedBytes, send: &mut dyn FnMut(usize, &[u8])) 
     }
 }
 
-/// Packs a state that another process has written, of a connection with so many further sockets.
-/// `None`: it is not that of a connection to a client, or its streams are not those that rest.
-pub fn pack_state(state: &[u8], sockets: usize, pieces: &Rc<SharedPieces>) -> Option<PackedBytes> {
+/// Packs a state that another process has written, of a connection with so many further sockets and
+/// streams on upstream connections that others share. `None`: it is not that of a connection to a
+/// client, or its streams are not those that rest.
+pub fn pack_state(
+    state: &[u8],
+    (sockets, shared): (usize, usize),
+    pieces: &Rc<SharedPieces>,
+) -> Option<PackedBytes> {
     let (of_h2, forms) = split(state)?;
     let parked = ParkedConnection::from_bytes(of_h2).ok()?;
     let streams = read_forms(forms)?;
-    let is_each = streams.len() == sockets && parked.streams() == sockets;
+    let of_shared = streams.iter().filter(|form| RestingExchange::is_shared(form.exchange));
+    let is_each = of_shared.count() == shared
+        && streams.len() == sockets + shared
+        && parked.streams() == streams.len();
     let is_read = streams.iter().zip(parked.open_streams()).all(|(form, open)| rests(form, open));
     let is_served = parked.role() == Some(H2Role::Server) && is_each && is_read;
     is_served.then(|| pack(&parked, forms, pieces))
 }
 
-/// True if the exchange of a form is where its stream is, with a socket of its own.
+/// True if the exchange of a form is where its stream is.
 fn rests(form: &StreamFormV1<'_>, open: OpenStream) -> bool {
-    RestingExchange::unpack(form.exchange).is_some_and(
-        |RestingExchange { state, connection, .. }| {
-            matches!(connection, KeptConnection::Own(_))
-                && state.is_answered() == open.has_begun
-                && state.is_request_done() == open.has_peer_ended
-                && !state.has_switched()
-        },
-    )
+    RestingExchange::unpack(form.exchange).is_some_and(|RestingExchange { state, .. }| {
+        state.is_answered() == open.has_begun
+            && state.is_request_done() == open.has_peer_ended
+            && !state.has_switched()
+    })
+}
+
+/// Reads the exchanges of the streams of a parked connection.
+pub fn exchanges(state: &PackedBytes) -> Vec<RestingExchange> {
+    let forms = each_form(forms_of(state));
+    forms.map_while(|form| RestingExchange::unpack(form.exchange)).collect()
 }
 
 /// Packs a state: what other connections have too is stored once. `forms` are those of its streams.
@@ -303,18 +314,18 @@ mod tests {
     fn a_state_of_another_process_is_packed() {
         let pieces = Rc::new(SharedPieces::new(&Arc::new(Budget::new(64 << 20, 0))));
         let state = served(&requests("curl"));
-        let mut packed = pack_state(state.as_bytes(), 0, &pieces).unwrap();
+        let mut packed = pack_state(state.as_bytes(), (0, 0), &pieces).unwrap();
         assert_eq!(packed.held_bytes(), pack(&state, &[], &pieces).held_bytes());
         let (ping, mut out) = ([0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8], Vec::new());
         assert_eq!(answer_parked(packed.first_mut(), &ping, &mut out), ping.len());
         assert_eq!(out[..5], [0, 0, 8, 6, 1]);
         assert_eq!(last_bytes(&packed)[9..13], [0, 0, 0, 1]);
         assert!(packed.whole() != state.as_bytes(), "the PING is counted");
-        assert!(pack_state(&packed.whole()[1..], 0, &pieces).is_none());
+        assert!(pack_state(&packed.whole()[1..], (0, 0), &pieces).is_none());
         let open = include_bytes!("../../../../fuzz/seeds/h2_import/streams");
         let (len, open) = open.split_first_chunk().unwrap();
         let open = &open[..u16::from_be_bytes(*len).into()];
         assert_eq!(ParkedConnection::from_bytes(open).map(|parked| parked.streams()), Ok(3));
-        assert!(pack_state(open, 3, &pieces).is_none(), "nothing of them rests");
+        assert!(pack_state(open, (3, 0), &pieces).is_none(), "nothing of them rests");
     }
 }

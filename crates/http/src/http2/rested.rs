@@ -11,7 +11,7 @@ use eyelet_engine::worker::Handle;
 use eyelet_telemetry::upstream::{CountedAt, OpenExchange};
 
 use super::parked::read_forms;
-use crate::exchange::resting::take_shared;
+use crate::exchange::resting::shared::take_shared;
 use eyelet_upstream::RestingUpstream;
 use zeroize::Zeroizing;
 

@@ -22,7 +22,8 @@ use super::parked::{end_forms, pack, write_forms};
 use super::tasks::{self, StreamJob, StreamWork};
 use super::{Last, PARKED_MS_MIN, ServedStreams};
 use crate::exchange::rest::ResumedExchange;
-use crate::exchange::resting::{KeptUpstream, give_shared};
+use crate::exchange::resting::KeptUpstream;
+use crate::exchange::resting::shared::give_shared;
 use eyelet_upstream::RestingUpstream;
 use zeroize::Zeroizing;
 

@@ -94,7 +94,8 @@ pub const KINDS: [(&str, Plan); 8] = [
 ];
 
 /// A byte of each side and an upgrade, again and again.
-pub fn scenario(http2: bool, plan: Plan) -> Scenario {
+/// The client speaks HTTP/2, and `host` is that of the upstream.
+pub fn scenario(http2: bool, host: u8, plan: Plan) -> Scenario {
     let upstream = |act, bytes| Step::Upstream { connection: 0, act, bytes };
     // An HTTP/2 client may ask for a WebSocket once it has heard the edge's SETTINGS.
     let greeted = [
@@ -102,7 +103,7 @@ pub fn scenario(http2: bool, plan: Plan) -> Scenario {
         Step::Iterate { polls: 8 },
         Step::Read { client: 0, bytes: usize::MAX },
     ];
-    let greeting = std::iter::once(Step::Open { http2, host: 0 })
+    let greeting = std::iter::once(Step::Open { http2, host })
         .chain(std::iter::repeat_n(greeted, GREETINGS).flatten())
         .chain([Step::Begin { client: 0, plan }]);
     let say = Step::Say { client: 0, bytes: 1, insists: true };

@@ -11,10 +11,13 @@ use std::time::{Duration, SystemTime};
 use eyelet_balance::table::Table;
 use eyelet_config::{Config, Depth};
 use eyelet_downstream::connection::worker::{Http, SharedHttp, WorkerConfiguration};
+use eyelet_engine::links::{AttachedStreams, DetachedLink, DetachedLinks, Partners, StreamRef};
 use eyelet_engine::park;
+use eyelet_engine::table::KeptStreams;
 use eyelet_engine::worker::{Handle, Program, Settings, Task, Update, Worker};
 use eyelet_memory::budget::{Budget, Counted, HTTP2_BYTES};
 use eyelet_memory::packed::PackedBytes;
+use eyelet_memory::slab::Key;
 use eyelet_recoding::SharedDictionaries;
 use eyelet_record::Session;
 use eyelet_relay::terminate::Terminated;
@@ -260,13 +263,44 @@ impl Program for Edge {
         eyelet_http::end_resting(self.http.borrow().clone(), info, resting, &end.reason);
     }
 
-    fn pack_state(&self, decided: &Decided, state: &[u8], sockets: usize) -> Option<PackedBytes> {
+    fn pack_state(
+        &self,
+        decided: &Decided,
+        state: &[u8],
+        streams: (usize, usize),
+    ) -> Option<PackedBytes> {
         let pieces = &self.http.borrow().engine.pieces;
-        decided.http2.then(|| eyelet_http::pack_state(state, sockets, pieces)).flatten()
+        decided.http2.then(|| eyelet_http::pack_state(state, streams, pieces)).flatten()
     }
 
-    fn reads_exchange(&self, decided: &Decided, exchange: &[u8]) -> bool {
-        !decided.http2 && eyelet_http::is_exchange(exchange)
+    fn reads_exchange(&self, decided: &Decided, exchange: &[u8], is_shared: bool) -> bool {
+        !decided.http2 && eyelet_http::is_exchange(exchange, is_shared)
+    }
+
+    fn find_partners(&self, kept: &KeptStreams, found: &mut Partners) -> bool {
+        eyelet_http::find_partners(kept, found)
+    }
+
+    fn detach_links(&self, kept: Vec<KeptStreams>) -> Option<DetachedLinks> {
+        eyelet_http::detach_links(kept)
+    }
+
+    fn reads_links(
+        &self,
+        links: &[DetachedLink],
+        connections: &[(KeptExchanges<'_>, &[StreamRef])],
+    ) -> bool {
+        let budget = &self.http.borrow().engine.process.budget;
+        eyelet_http::reads_links(budget, links, connections)
+    }
+
+    fn attach_links(
+        &self,
+        links: Vec<DetachedLink>,
+        connections: &[(Key, Vec<StreamRef>)],
+    ) -> Vec<AttachedStreams> {
+        let engine = self.http.borrow().engine.clone();
+        eyelet_http::attach_links(&engine, links, connections)
     }
 
     fn ends_with_rule(&self, exchange: &[u8]) -> bool {

@@ -61,9 +61,13 @@ impl Process {
         let moved = self.stepper.move_parked(&to.stepper.worker, fails);
         let is_full = moved.why.is_none_or(|why| matches!(why, RefusalReason::NoRoom));
         assert!(is_full, "a process does not read what another one wrote: {:?}", moved.why);
-        let what = ["a connection that moved", "an exchange that moved", "one that came back"];
-        for (event, count) in what.iter().zip([moved.connections, moved.with_exchange, moved.back])
-        {
+        let counts = [
+            ("a connection that moved", moved.connections),
+            ("an exchange that moved", moved.with_exchange),
+            ("one that moved with a shared connection", moved.in_groups),
+            ("one that came back", moved.back),
+        ];
+        for (event, count) in counts {
             if count > 0 {
                 events.add_many(event, count);
             }

@@ -9,9 +9,10 @@ use eyelet_memory::budget::Counted;
 use eyelet_memory::packed::PackedBytes;
 use eyelet_telemetry::info::{ConnectionInfo, NS_PER_MS};
 
+use crate::links::StreamRef;
 use crate::park::rest::Rest;
 use crate::worker::Process;
-use eyelet_relay::Relay;
+use eyelet_relay::{KeptExchanges, Relay};
 
 /// The time that a decoded connection counts from until a worker's clock is known: 278 years, more
 /// than any age. In nanoseconds it fits twice.
@@ -26,6 +27,8 @@ pub struct Detached {
     pub(super) upstream: Option<Arc<OwnedFd>>,
     /// The further upstream sockets. The program's state says what each is for.
     pub(super) further: Vec<Arc<OwnedFd>>,
+    /// The streams of its exchanges on links of its group.
+    pub(crate) streams: Vec<StreamRef>,
     pub(crate) info: ConnectionInfo,
     pub(crate) relay: Relay,
     pub(super) rest: Rest,
@@ -37,23 +40,24 @@ pub struct Detached {
     pub(super) room: Option<Room>,
 }
 
-/// A connection's share of the limits of a process, before the connection has a slot.
-pub(super) struct Room {
+/// A share of the limits of a process, before a connection has its slot or a link its task.
+pub(crate) struct Room {
     process: Arc<Process>,
+    connections: usize,
     descriptors: usize,
 }
 
 impl Room {
-    pub(super) fn take(process: &Arc<Process>, descriptors: usize) -> Self {
-        process.open.fetch_add(1, Relaxed);
+    pub(crate) fn take(process: &Arc<Process>, connections: usize, descriptors: usize) -> Self {
+        process.open.fetch_add(connections, Relaxed);
         process.descriptors.fetch_add(descriptors, Relaxed);
-        Self { process: process.clone(), descriptors }
+        Self { process: process.clone(), connections, descriptors }
     }
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
-        self.process.open.fetch_sub(1, Relaxed);
+        self.process.open.fetch_sub(self.connections, Relaxed);
         self.process.descriptors.fetch_sub(self.descriptors, Relaxed);
     }
 }
@@ -93,6 +97,22 @@ impl Detached {
             Relay::Cleartext(_) | Relay::Splice(_) => None,
             Relay::Terminate(terminated) => terminated.flow.exchange(),
         }
+    }
+
+    /// The exchanges that rest on it, or its state without any.
+    pub(crate) fn kept(&self) -> Option<KeptExchanges<'_>> {
+        let exchange = self.exchange().map(KeptExchanges::Exchange);
+        exchange.or_else(|| self.state().map(KeptExchanges::Streams))
+    }
+
+    /// True if another process has written it.
+    pub(crate) fn is_imported(&self) -> bool {
+        self.clock == Clock::Import
+    }
+
+    /// Ends the reservation of its room.
+    pub(crate) fn give_room(&mut self) {
+        (self.room, self.counted) = (None, None);
     }
 
     /// Bytes of memory that count for it while no worker has it.

@@ -16,6 +16,7 @@ use eyelet_telemetry::export::{InfoFault, InfoV1, UpstreamTlsV5};
 use eyelet_telemetry::info::Decided;
 
 use super::detached::{Clock, Detached, IMPORT_UNIX_MS};
+use crate::links::StreamRef;
 use crate::park::rest::Rest;
 use crate::ready::FURTHER_MAX;
 use eyelet_relay::Relay;
@@ -23,14 +24,17 @@ use eyelet_relay::export::{FlowFault, FlowV1, HELD_BYTES_MAX, STATE_BYTES_MAX};
 use eyelet_relay::splice::Spliced;
 use eyelet_relay::terminate::Terminated;
 
-/// The newest version. It is written of a connection that an older one has no place for.
-pub const VERSION: u16 = 6;
+/// The newest version. It is written of a group of connections.
+pub const VERSION: u16 = 7;
+/// The version of a connection with an exchange or further sockets, which an older one has no place
+/// for.
+pub const VERSION_RESTING: u16 = 6;
 /// The version of all other connections, so that an older process takes them.
 pub const VERSION_USUAL: u16 = 5;
 /// The versions that are read.
-pub const VERSIONS_READ: [u16; 6] = [1, 2, 3, 4, 5, 6];
+pub const VERSIONS_READ: [u16; 7] = [1, 2, 3, 4, 5, 6, 7];
 /// Bytes of the version at a message's begin.
-const VERSION_BYTES: usize = 2;
+pub(super) const VERSION_BYTES: usize = 2;
 /// Most bytes of a message: what a connection holds both ways and of two first flights, and as
 /// much again for all else.
 pub const MESSAGE_BYTES_MAX: usize = 8 * HELD_BYTES_MAX;
@@ -83,6 +87,12 @@ pub enum ImportError {
     /// An exchange at rest that the program does not read, or that this connection cannot have.
     #[error("the exchange at rest is not one of this connection")]
     Exchange,
+    /// A group's connections, links and streams do not belong together.
+    #[error("the connections of a group are not those of its upstream connections")]
+    Group,
+    /// The program does not read a link, or its streams are not those of the group's connections.
+    #[error("the state of a shared upstream connection is not one of this group")]
+    Link,
     /// A client without TLS has nothing that TLS, or an upstream of its own, would give it.
     #[error("a connection without TLS has another kind's state")]
     Cleartext,
@@ -188,13 +198,13 @@ impl Detached {
         let first = ConnectionV5 { first, state, client_certificate, idle_ms, upstream_tls };
         match self.exchange() {
             None if self.further.is_empty() => to_bytes(VERSION_USUAL, &first),
-            exchange => to_bytes(VERSION, &ConnectionV6 { first, exchange }),
+            exchange => to_bytes(VERSION_RESTING, &ConnectionV6 { first, exchange }),
         }
     }
 
     /// The version of its message.
     pub(crate) fn version(relay: &Relay) -> u16 {
-        if relay.has_exchange() { VERSION } else { VERSION_USUAL }
+        if relay.has_exchange() { VERSION_RESTING } else { VERSION_USUAL }
     }
 
     /// The connection of a message and its sockets. The caller knows that both come from a process
@@ -203,12 +213,21 @@ impl Detached {
     /// # Errors
     /// The message is not one, or is of a newer version. The sockets are then closed.
     pub fn decode(bytes: &[u8], sockets: Vec<OwnedFd>) -> Result<Self, ImportError> {
+        Self::decode_with(bytes, sockets, Vec::new())
+    }
+
+    /// The connection of a message, with these streams on links of its group.
+    pub(super) fn decode_with(
+        bytes: &[u8],
+        sockets: Vec<OwnedFd>,
+        streams: Vec<StreamRef>,
+    ) -> Result<Self, ImportError> {
         if bytes.len() > MESSAGE_BYTES_MAX {
             return Err(ImportError::TooLong(bytes.len()));
         }
         let (version, rest) = bytes.split_first_chunk().ok_or(ImportError::Malformed)?;
         let version = u16::from_be_bytes(*version);
-        if !VERSIONS_READ.contains(&version) {
+        if !(1..=VERSION_RESTING).contains(&version) {
             return Err(ImportError::Version(version));
         }
         let (connection, behind): (ConnectionV1<'_>, _) = take(rest)?;
@@ -226,6 +245,7 @@ impl Detached {
             return Err(ImportError::Trailing(behind.len()));
         }
         let mut detached = connection.detached(sockets)?;
+        detached.streams = streams;
         if detached.relay.is_originated() && version < 4 {
             return Err(ImportError::Role);
         }
@@ -262,12 +282,13 @@ impl Detached {
         has_place_for(decided).then_some(()).ok_or(ImportError::Certificate)
     }
 
-    /// Only a terminated connection with an upstream has an exchange, and it holds nothing but what
-    /// its client has not taken. Whether the program reads it is for the program to say.
+    /// Only a terminated connection with an upstream, or with one stream on a link, has an
+    /// exchange, and it holds nothing but what its client has not taken. Whether the program reads
+    /// it is for the program to say.
     fn keep_exchange(&mut self, exchange: &[u8]) -> Result<(), ImportError> {
         match &mut self.relay {
             Relay::Terminate(terminated)
-                if self.upstream.is_some()
+                if usize::from(self.upstream.is_some()) + self.streams.len() == 1
                     && terminated.session.role() == Role::Server
                     && terminated.flow.may_rest()
                     && exchange.len() <= STATE_BYTES_MAX =>
@@ -306,12 +327,12 @@ fn milliseconds(duration: Duration) -> u64 {
 }
 
 /// The next value of a message, and what follows it.
-fn take<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(T, &'a [u8]), ImportError> {
+pub(super) fn take<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(T, &'a [u8]), ImportError> {
     postcard::take_from_bytes(bytes).map_err(|_| ImportError::Malformed)
 }
 
 /// Written into a buffer of the whole length: one that grew would leave copies of the secrets.
-fn to_bytes(version: u16, connection: &impl Serialize) -> Zeroizing<Vec<u8>> {
+pub(super) fn to_bytes(version: u16, connection: &impl Serialize) -> Zeroizing<Vec<u8>> {
     // The values are plain, so neither step can fail. Empty bytes would be refused by `decode`.
     let len = postcard::experimental::serialized_size(connection).unwrap_or(0);
     let mut bytes = Zeroizing::new(vec![0; VERSION_BYTES + len]);
@@ -367,6 +388,7 @@ impl ConnectionV1<'_> {
             client,
             upstream: if has_upstream { sockets.next() } else { None },
             further: sockets.collect(),
+            streams: Vec::new(),
             info,
             relay,
             rest: Rest {

@@ -24,6 +24,7 @@ use eyelet_relay::{Flow, Relay};
 use eyelet_telemetry::info::{ConnectionInfo, NS_PER_MS};
 
 mod format;
+mod members;
 
 /// The edge's sockets of a connection, and its two peers.
 fn sockets() -> ((OwnedFd, OwnedFd), UnixStream, UnixStream) {

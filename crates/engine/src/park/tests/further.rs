@@ -109,7 +109,7 @@ impl Program for Streams {
         self.0.rested.update(|rested| rested + state.whole_len() - 1);
     }
 
-    fn pack_state(&self, _: &Decided, state: &[u8], _: usize) -> Option<PackedBytes> {
+    fn pack_state(&self, _: &Decided, state: &[u8], _: (usize, usize)) -> Option<PackedBytes> {
         Some(PackedBytes::own(state))
     }
 
@@ -556,8 +556,8 @@ fn a_batch_has_no_more_sockets_than_it_may() {
     let mut batches = Vec::new();
     let nobody = Staying::new();
     while let SearchResult::Batch(found) = batch::next(&old, 5, u32::MAX, far, &nobody) {
-        let Detachment { connections, .. } = found;
-        batches.push(connections.iter().map(|one| one.sockets().count()).collect::<Vec<_>>());
+        let Detachment { parcels, .. } = found;
+        batches.push(parcels.iter().map(|one| one.sockets().count()).collect::<Vec<_>>());
     }
     assert_eq!(batches, [vec![1], vec![5], vec![2]]);
     // The one with six is too large for any.

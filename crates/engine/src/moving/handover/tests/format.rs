@@ -38,13 +38,13 @@ const EXCHANGE: &[u8] =
     b"\x01\x01\x90\xbf\x05\x01\x03GET\x01\x12/events?topic=news\x01\xc8\x01\x01\
     \x0c\xac\x02\xf0\xa2\x04\x00\x02\x00\x00\x01x\n\n\xe8\xfb\x03\x01\x0cnot accepted";
 
-fn from_hex(text: &str) -> Vec<u8> {
+pub(super) fn from_hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
     digits.chunks(2).map(byte).collect()
 }
 
-fn to_hex(bytes: &[u8]) -> String {
+pub(super) fn to_hex(bytes: &[u8]) -> String {
     let line = |line: &[u8]| line.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     bytes.chunks(40).map(|bytes| line(bytes) + "\n").collect()
 }
@@ -189,9 +189,8 @@ fn agreed(flow: Flow) -> (Decided, Relay) {
 }
 
 /// The values that the files have.
-fn stored(name: &str) -> Detached {
-    let (client, _) = eyelet_sys::socket::pair().unwrap();
-    let (upstream, _) = eyelet_sys::socket::pair().unwrap();
+pub(super) fn stored(name: &str) -> Detached {
+    let [client, upstream] = [(); 2].map(|()| eyelet_sys::socket::pair().unwrap().0);
     let (mut upstream, mut flow) = (Some(upstream), Flow::default());
     let (decided, relay) = match name {
         "spliced" => {
@@ -246,6 +245,7 @@ fn stored(name: &str) -> Detached {
     Detached {
         client: Arc::new(client),
         upstream: upstream.map(Arc::new),
+        streams: Vec::new(),
         further: Vec::new(),
         info: info_beside(&relay, decided),
         relay,

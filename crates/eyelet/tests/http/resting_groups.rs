@@ -1,0 +1,190 @@
+//! Exchanges at rest that share an upstream connection move with it at an upgrade: their clients'
+//! connections, by either version of HTTP, are one group. It moves whole or stays whole.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use h2::{RecvStream, SendStream};
+use http::Request;
+
+use crate::originate::{Later, upgrade};
+use crate::resting_https::upgrade_whole;
+use crate::resting_shared::{Act, App, EVENTS, Grpc, ON, heard, lines, scene};
+use crate::support::client::Tls;
+use crate::support::edge;
+use crate::support::pki::Kind;
+use crate::support::two::{self, Two, beside, get, run};
+use crate::support::web::{Web, chunks, head};
+use crate::support::{Pki, expect, until};
+use crate::two_resting::{ADMIN, Scene};
+
+/// The number of exchanges of a group.
+const EXCHANGES: usize = 4;
+
+/// Clients of both versions on one upstream connection.
+struct Group {
+    two: Two,
+    events: RecvStream,
+    poll: h2::client::ResponseFuture,
+    up: (SendStream<bytes::Bytes>, RecvStream),
+    one: Tls,
+}
+
+impl Group {
+    /// Events, a request that waits, bytes both ways, and events for a client of HTTP/1.1.
+    async fn new(scene: &Scene, app: &App) -> Self {
+        let mut two = scene.web.connect_two().await;
+        let mut begun = Vec::new();
+        for (path, is_last) in [(EVENTS, true), ("/poll", true), ("/up", false)] {
+            two.send = two.send.clone().ready().await.unwrap();
+            let request = Request::post(format!("https://app.test{path}")).body(()).unwrap();
+            begun.push(two.send.send_request(request, is_last).unwrap());
+        }
+        let (up, send) = begun.pop().unwrap();
+        let (poll, _) = begun.pop().unwrap();
+        let mut events = begun.pop().unwrap().0.await.unwrap().into_body();
+        let up = up.await.unwrap().into_body();
+        heard(&mut events, "first").await;
+        let mut one = scene.web.connect();
+        one.write_all(b"GET /events/one HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+        assert!(head(&mut one).contains("transfer-encoding: chunked"));
+        expect(&mut one, b"5\r\nfirst\r\n");
+        app.begun(EXCHANGES).await;
+        Self { two, events, poll, up: (send, up), one }
+    }
+
+    /// Bytes of each exchange arrive, in both directions.
+    async fn goes_on(&mut self, app: &App, text: &'static str) {
+        app.act(EVENTS, Act::Say(text));
+        heard(&mut self.events, text).await;
+        self.up.0.send_data(text.into(), false).unwrap();
+        heard(&mut self.up.1, text).await;
+        app.act("/events/one", Act::Say(text));
+        expect(&mut self.one, format!("{:x}\r\n{text}\r\n", text.len()).as_bytes());
+    }
+
+    /// All exchanges end as they should.
+    async fn ends(mut self, app: &App) {
+        app.act("/poll", Act::Say("late"));
+        let mut poll = self.poll.await.unwrap().into_body();
+        heard(&mut poll, "late").await;
+        for path in [EVENTS, "/poll", "/events/one"] {
+            app.act(path, Act::End);
+        }
+        for receive in [&mut self.events, &mut poll] {
+            assert!(receive.data().await.is_none());
+            assert_eq!(receive.trailers().await.unwrap().unwrap()["x-sum"], "1");
+        }
+        self.up.0.send_data("end".into(), true).unwrap();
+        heard(&mut self.up.1, "end").await;
+        assert!(self.up.1.data().await.is_none());
+        assert_eq!(chunks(&mut self.one), b"");
+        drop(self.two);
+    }
+}
+
+/// An edge to such an upstream by TLS.
+fn secure() -> (Scene, App) {
+    let (pki, app) = (Pki::new(), App::new());
+    let (leaf, of) = (pki.server("app", &["127.0.0.1"], Kind::P256), app.clone());
+    let upstream = two::app(100, Some(leaf), move |asked| Box::pin(of.clone().answer(asked)));
+    let rule = format!("{ON}\nupstream_ca = \"ca.pem\"");
+    let web = Web::at(pki, "https", upstream, &rule, ADMIN);
+    (Scene { web: Arc::new(web) }, app)
+}
+
+/// The next upgrade, of a process that is no child of the test.
+fn upgrade_again(scene: &Scene) -> Later {
+    let folder = std::fs::read_dir(scene.web.pki.folder.path()).unwrap();
+    let mut files = folder.map(|entry| entry.unwrap().path());
+    let file = files.find(|path| path.extension().is_some_and(|end| end == "toml")).unwrap();
+    upgrade(edge::eyelet(&scene.web.pki.folder).arg("upgrade").arg(file))
+}
+
+/// Streams of two clients and an exchange of HTTP/1.1, all on one upstream connection, plain and by
+/// TLS: two upgrades lose nothing, each old process ends, and the upstream notices nothing.
+#[test]
+fn a_group_moves_at_each_upgrade() {
+    for (mut scene, app) in [scene(""), secure()] {
+        let (mut first, mut second) = (None, None);
+        run(async {
+            let mut group = Group::new(&scene, &app).await;
+            scene.rest(2).await;
+            first = Some(upgrade_whole(Arc::get_mut(&mut scene.web).unwrap()));
+            group.goes_on(&app, "one").await;
+            scene.rest(2).await;
+            second = Some(upgrade_again(&scene));
+            group.goes_on(&app, "two").await;
+            group.ends(&app).await;
+        });
+        for path in [EVENTS, "/poll", "/up", "/events/one"] {
+            let line = scene.web.request_line(path);
+            assert_eq!(line["reason"], "complete", "{line}");
+            assert_eq!(line["upstream"], scene.web.app.address.to_string());
+        }
+        assert_eq!(scene.web.app.accepted(), 1, "they share a connection");
+        drop((first, second));
+    }
+}
+
+/// The bytes of one stream wait for its client: all of its group stay, and move once they arrive.
+#[test]
+fn a_group_with_bytes_on_their_way_stays_until_they_arrive() {
+    let (mut scene, app) = scene("");
+    let text: &'static str = "0123456789".repeat(20_000).leak();
+    let mut later = None;
+    run(async {
+        let mut group = Group::new(&scene, &app).await;
+        let mut slow = scene.web.connect_two().await;
+        let (response, _) = slow.send.send_request(get("/events/slow"), true).unwrap();
+        let mut late = response.await.unwrap().into_body();
+        heard(&mut late, "first").await;
+        scene.rest(3).await;
+        app.act("/events/slow", Act::Say(text));
+        let (web, used) = (scene.clone(), "eyelet_memory_budget_used_bytes");
+        let held = move || (web.metric(used) > text.len() / 4).then_some(());
+        beside(move || until("bytes that wait", held)).await;
+        later = Some(upgrade_again(&scene));
+        scene.web.edge.wait_log("goes on with 3 connections until they end or can move");
+        group.goes_on(&app, "one").await;
+        heard(&mut late, text).await;
+        let web = Arc::get_mut(&mut scene.web).unwrap();
+        assert!(web.edge.wait_exit_alone().success(), "it has nothing left");
+        group.goes_on(&app, "two").await;
+        app.act("/events/slow", Act::End);
+        assert!(late.data().await.is_none());
+        group.ends(&app).await;
+    });
+    assert_eq!(scene.web.request_line("/events/slow")["reason"], "complete");
+    assert_eq!(scene.web.app.accepted(), 1, "they share a connection");
+    drop(later);
+}
+
+/// Server streams and a bidirectional one of grpcio, through two upgrades.
+#[test]
+fn grpc_streams_move_at_each_upgrade() {
+    let Some(mut grpc) = Grpc::new(8) else { return };
+    grpc.rest();
+    let mut laters = vec![upgrade_whole(Arc::get_mut(&mut grpc.scene.web).unwrap())];
+    for text in ["one", "two"] {
+        grpc.service.say(&format!("say {text}\n"));
+        grpc.client.say(&format!("hear {text}\n"));
+        grpc.client.hear("hear done\n");
+        grpc.client.say(&format!("chat {text}\n"));
+        grpc.client.hear("chat done\n");
+        grpc.rest();
+        laters.push(upgrade_again(&grpc.scene));
+    }
+    grpc.service.say("end\n");
+    grpc.client.say("over\n");
+    grpc.client.hear("over done\n");
+    grpc.client.hang_up();
+    let Grpc { service: _service, client, scene } = grpc;
+    let said = client.finish();
+    assert!(said.status.success(), "{said:?}");
+    let lines = lines(&scene, 9);
+    let complete = lines.iter().filter(|line| line["reason"] == "complete").count();
+    assert_eq!(complete, 9, "{lines:#?}");
+    // The newest has the pipes of the first one, whose end waits for theirs.
+    drop(laters);
+}
