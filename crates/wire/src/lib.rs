@@ -1,4 +1,4 @@
-//! Bytes to values: TLS records, hellos, alerts, JA4, PROXY and CONNECT heads. Sans-IO, `no_std`,
+//! Bytes to values: TLS records, hellos, alerts, JA4, PROXY and CONNECT heads, SOCKS. Sans-IO, `no_std`,
 //! without dependencies. Nothing in it can panic on a peer's bytes. The readers borrow the received
 //! bytes; they copy only a hello that lies in several records, and a name with upper-case letters.
 //!
@@ -31,6 +31,7 @@ pub mod local_peer;
 pub mod proxy;
 pub mod record;
 pub mod server_hello;
+pub mod socks;
 pub mod traceparent;
 pub mod version;
 pub mod websocket;
