@@ -466,7 +466,7 @@ mod tests {
             started_unix_ns: started_unix_ms * NS_PER_MS,
             client: SocketAddr::from(([192, 0, 2, 7], 1)),
             connect: None,
-            owes_answer: false,
+            owes_answer: None,
             is_decided: true,
             decided: Decided { evidence: Some(evidence.clone()), ..Decided::default() },
             bytes_to_upstream: 0,

@@ -64,6 +64,15 @@ impl End {
     }
 }
 
+/// The protocol in which a client asked a proxy for its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AskedBy {
+    /// HTTP CONNECT.
+    Connect,
+    /// SOCKS 5.
+    Socks,
+}
+
 /// Who named a connection's destination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum DestinationSource {
@@ -283,8 +292,8 @@ pub struct ConnectionInfo {
     pub client: SocketAddr,
     /// The target of its CONNECT request, if there was one.
     pub connect: Option<Box<Target>>,
-    /// True if the CONNECT request must still be answered.
-    pub owes_answer: bool,
+    /// How the client asked for its target, if its request must still be answered.
+    pub owes_answer: Option<AskedBy>,
     /// True if the rules have decided it. Some connections are decided anew.
     pub is_decided: bool,
     /// The decision so far.
@@ -332,7 +341,7 @@ impl ConnectionInfo {
             started_unix_ns,
             client,
             connect: None,
-            owes_answer: false,
+            owes_answer: None,
             is_decided: false,
             decided: Decided::default(),
             bytes_to_upstream: 0,

@@ -11,6 +11,7 @@ use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::connect::ConnectFault;
 use eyelet_wire::hello::{Malformed, NotTls, SniFault};
 use eyelet_wire::proxy::ProxyFault;
+use eyelet_wire::socks::SocksFault;
 
 pub use error::{Detail, Http2Failure, IoFailure};
 pub use parts::{
@@ -71,6 +72,8 @@ pub enum Reason {
     /// A malformed name in a ClientHello.
     MalformedName(SniFault),
     MalformedProxyHeader(ProxyFault),
+    /// A malformed message of SOCKS, or one that asks for what Eyelet does not have.
+    MalformedSocks(SocksFault),
     /// The request is for a host that leads to another rule.
     Misdirected(Box<str>),
     /// The upstream has another address family than the client whose address it would be dialled
@@ -208,6 +211,7 @@ impl Reason {
             | Self::MalformedHello(_)
             | Self::MalformedName(_)
             | Self::MalformedProxyHeader(_)
+            | Self::MalformedSocks(_)
             | Self::NoProxyHeader
             | Self::NotConnect(_)
             | Self::NotTls(_)

@@ -14,4 +14,5 @@ pub mod program;
 pub mod proxy_protocol;
 pub mod refuse;
 pub mod shadow;
+mod socks;
 pub mod upstream;

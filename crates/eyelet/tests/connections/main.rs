@@ -54,6 +54,7 @@ mod renewal;
 mod resolvers;
 mod service;
 mod shadow;
+mod socks;
 mod splice;
 mod systemd;
 mod terminate;

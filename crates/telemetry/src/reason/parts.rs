@@ -107,6 +107,8 @@ named! {
         Request = "a request",
         /// Reading a request's head.
         RequestHead = "a request's head",
+        /// Reading or answering messages of SOCKS.
+        Socks = "the SOCKS request",
         /// Sending the response.
         Response = "the response",
         /// Waiting for room in the client's flow-control window.
