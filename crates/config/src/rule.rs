@@ -487,7 +487,7 @@ fn known_keys() -> Vec<&'static str> {
 }
 
 /// The keys of every rule.
-const COMMON_KEYS: [&str; 19] = [
+const COMMON_KEYS: [&str; 22] = [
     "action",
     "alpn",
     "certificate_issuer",
@@ -501,6 +501,9 @@ const COMMON_KEYS: [&str; 19] = [
     "ja4",
     "listener",
     "name",
+    "peer_cgroup",
+    "peer_uid",
+    "proxy_user",
     "shadow",
     "sni",
     "sni_malformed",

@@ -645,6 +645,7 @@ servers = ["9.9.9.9", "[::1]:5353"]
 
 mod acme;
 mod admin;
+mod asker;
 mod certificates;
 mod intercept;
 mod lists;

@@ -4,6 +4,7 @@
 use eyelet_wire::hello::{HelloFacts, protocol_names};
 use eyelet_wire::version;
 
+use crate::asker::AskerMatchers;
 use crate::connect::ConnectSet;
 use crate::evidence::{EvidenceKind, EvidenceMatchers};
 use crate::facts::{Fact, Facts};
@@ -21,6 +22,8 @@ pub struct Conditions {
     pub client: NetSet,
     /// CONNECT requests for these targets.
     pub connect: ConnectSet,
+    /// Clients that are these users, or processes.
+    pub asker: AskerMatchers,
     /// Connections to these addresses.
     pub destination: AddressSet,
     /// Also clients, targets and destinations that lists from files have.
@@ -104,6 +107,7 @@ impl Conditions {
             Matcher::Listener => !self.listeners.is_empty(),
             Matcher::Client => !self.client.is_empty() || self.from_files.asks(matcher),
             Matcher::Connect => !self.connect.is_empty() || self.from_files.asks(matcher),
+            Matcher::PeerUid | Matcher::PeerCgroup | Matcher::ProxyUser => self.asker.asks(matcher),
             Matcher::Destination => !self.destination.is_empty() || self.from_files.asks(matcher),
             Matcher::Sni => false,
             Matcher::SniMalformed => self.sni_malformed,
@@ -122,6 +126,7 @@ impl Conditions {
             listeners: self.listeners.clone(),
             client: self.client.clone(),
             connect: self.connect.clone(),
+            asker: self.asker.clone(),
             destination: self.destination.clone(),
             from_files: self.from_files.clone(),
             ..Self::default()
@@ -152,8 +157,9 @@ impl Conditions {
         {
             return Outcome::Fails(Matcher::Connect);
         }
-        if !self.asks(Matcher::Destination) {
-            return Outcome::Holds;
+        match self.asker.check(facts, refuse) {
+            Outcome::Holds if self.asks(Matcher::Destination) => {}
+            decided => return decided,
         }
         match facts.destination {
             Some(to) if self.destination.contains(to) => Outcome::Holds,
@@ -218,6 +224,7 @@ impl Conditions {
                 && self.connect.covers(&other.connect));
         let rest = self.listeners.covers(&other.listeners)
             && connect
+            && self.asker.covers(&other.asker)
             && self.sni_malformed == other.sni_malformed
             && self
                 .tls_version_max
@@ -273,6 +280,7 @@ impl Conditions {
             Matcher::Listener => listed(self.listeners.iter()),
             Matcher::Client => joined(listed(self.client.nets()), files()),
             Matcher::Connect => joined(listed(self.connect.patterns()), files()),
+            Matcher::PeerUid | Matcher::PeerCgroup | Matcher::ProxyUser => self.asker.text(matcher),
             Matcher::Destination => joined(listed(self.destination.patterns()), files()),
             Matcher::Sni => String::new(),
             Matcher::SniMalformed => self.sni_malformed.to_string(),

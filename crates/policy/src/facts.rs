@@ -14,6 +14,10 @@ pub struct Facts<'a> {
     pub client: IpAddr,
     /// The target of its CONNECT request. `None`: there was no CONNECT; this fact is always known.
     pub connect: Option<&'a Target>,
+    /// The user as whom the client asks a proxy, with a password that was right.
+    pub user: Option<&'a str>,
+    /// The cgroup of the process at the other end of a Unix socket.
+    pub cgroup: Option<&'a str>,
     /// The client's destination.
     pub destination: Option<SocketAddr>,
     /// The facts of the hello.
@@ -50,6 +54,8 @@ impl Facts<'_> {
             listener,
             client,
             connect: None,
+            user: None,
+            cgroup: None,
             destination: None,
             hello: None,
             ja4: None,

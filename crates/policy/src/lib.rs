@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod asker;
 mod conditions;
 mod connect;
 mod covers;
@@ -26,6 +27,7 @@ mod refusal;
 mod rules;
 mod source;
 
+pub use asker::{AskerMatchers, AskerPattern};
 pub use conditions::Conditions;
 pub use connect::{ConnectPattern, ConnectPatternFault, ConnectSet};
 pub use covers::{Coverage, Covered};

@@ -16,6 +16,12 @@ pub enum Matcher {
     Client,
     /// `connect`
     Connect,
+    /// `peer_uid`
+    PeerUid,
+    /// `peer_cgroup`
+    PeerCgroup,
+    /// `proxy_user`
+    ProxyUser,
     /// `destination`
     Destination,
     /// `sni`
@@ -56,6 +62,9 @@ impl fmt::Display for Matcher {
             Self::Listener => "listener",
             Self::Client => "client",
             Self::Connect => "connect",
+            Self::PeerUid => "peer_uid",
+            Self::PeerCgroup => "peer_cgroup",
+            Self::ProxyUser => "proxy_user",
             Self::Destination => "destination",
             Self::Sni => "sni",
             Self::SniMalformed => "sni_malformed",

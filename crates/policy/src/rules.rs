@@ -7,6 +7,7 @@ use std::iter::Peekable;
 
 use eyelet_wire::hello::{HelloFacts, HelloName, HostName};
 
+use crate::asker::OF_ASKER;
 use crate::conditions::Conditions;
 use crate::facts::{Fact, Facts};
 use crate::lists::{FileList, Held, ListId, Lists, Newest};
@@ -99,6 +100,8 @@ pub struct Rules {
     asks_certificate: bool,
     asks_dns: bool,
     asks_names: bool,
+    pub(crate) asks_users: bool,
+    asks_cgroups: bool,
     fingerprint: u64,
 }
 
@@ -175,6 +178,8 @@ impl Rules {
             asks_alpn: conditions.iter().any(|conditions| conditions.asks(Matcher::Alpn)),
             asks_certificate: conditions.iter().any(Conditions::asks_certificate),
             asks_dns: conditions.iter().any(Conditions::asks_dns),
+            asks_users: conditions.iter().any(|conditions| conditions.asks(Matcher::ProxyUser)),
+            asks_cgroups: conditions.iter().any(|conditions| conditions.asks(Matcher::PeerCgroup)),
             asks_names: deciding().any(|entry| entry.named || entry.needs_name),
             fingerprint: fingerprint(rules),
             by_list: by_list(rules),
@@ -297,6 +302,11 @@ impl Rules {
     /// Whether any rule asks for the addresses of the name.
     pub const fn asks_dns(&self) -> bool {
         self.asks_dns
+    }
+
+    /// Says if any rule asks for the cgroups of clients.
+    pub const fn asks_cgroups(&self) -> bool {
+        self.asks_cgroups
     }
 
     /// Whether there are shadow rules.
@@ -471,6 +481,7 @@ impl Rules {
             _ if asks(Matcher::TlsCompression) => Refusal::ByCompression,
             _ if asks(Matcher::TlsVersionMax) => Refusal::ByVersion,
             _ if asks(Matcher::Ja4) => Refusal::ByFingerprint,
+            _ if OF_ASKER.into_iter().any(asks) => Refusal::ByAsker,
             _ if asks(Matcher::Client) || asks(Matcher::Destination) => Refusal::ByAddress,
             _ if asks(Matcher::Connect) => Refusal::ByConnect,
             _ if asks(Matcher::Alpn) => Refusal::ByProtocol,

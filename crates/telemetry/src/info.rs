@@ -12,6 +12,7 @@ use eyelet_wire::ja4::Ja4;
 use serde::Serialize;
 use smallvec::SmallVec;
 
+use crate::asker::Asker;
 use crate::evidence::Evidence;
 use crate::labels::Labels;
 use crate::reason::named::named;
@@ -96,6 +97,8 @@ pub struct Decided {
     pub listener: u16,
     /// The target of its CONNECT request, as `host:port`.
     pub connect: Option<Name>,
+    /// Who asked, if rules know the clients of a proxy. It stays in this process.
+    pub asker: Option<Arc<Asker>>,
     /// True if it came from this process: from one listener to another, or back to the same one.
     pub is_handed: bool,
     /// The number of times that it may have come back to this process already.
@@ -153,6 +156,10 @@ impl Heap for Decided {
         };
         self.labels.heap_bytes()
             + self.connect.as_ref().map_or(0, Heap::heap_bytes)
+            + self
+                .asker
+                .as_ref()
+                .map_or(0, |asker| ARC_BYTES + size_of::<Asker>() + asker.heap_bytes())
             + self.sni.as_ref().map_or(0, |name| name.len())
             + upstream
             + self.client_certificate_bytes()

@@ -8,11 +8,14 @@ use bytes::Bytes;
 use eyelet_telemetry::info::{ConnectionInfo, Outcome};
 use eyelet_telemetry::reason::{Class, Limit, Peer, Reason, Stage, When};
 use eyelet_wire::socks::Reply;
-use http::header::{HeaderName, HeaderValue};
+use http::header::{HeaderName, HeaderValue, PROXY_AUTHENTICATE};
 use http::{Method, StatusCode, response};
 
 use super::page::text_page;
 use eyelet_http1::head::Length;
+
+/// How a client may name its user (RFC 7617).
+const CHALLENGE: &str = "Basic realm=\"eyelet\", charset=\"UTF-8\"";
 
 const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
 /// Most characters of a reason in a field or a status line. A name has 253 at most.
@@ -49,6 +52,9 @@ impl<'a> ProxyRefusal<'a> {
 
     pub fn status(&self) -> StatusCode {
         match self.outcome {
+            _ if matches!(self.reason, Reason::NoUser(_)) => {
+                StatusCode::PROXY_AUTHENTICATION_REQUIRED
+            }
             Outcome::Refused => StatusCode::FORBIDDEN,
             // RFC 9110 section 15.6.5.
             _ if self.reason.class() == Class::Timeout => StatusCode::GATEWAY_TIMEOUT,
@@ -99,7 +105,11 @@ impl<'a> ProxyRefusal<'a> {
         let (status, text) = (self.status(), self.text());
         let phrase = status.canonical_reason().unwrap_or("Error");
         let summary = visible(&self.summary());
-        let fields = format!("Proxy-Status: {}\r\n", self.proxy_status());
+        let mut fields = format!("Proxy-Status: {}\r\n", self.proxy_status());
+        if status == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+            // Writing into a String cannot fail.
+            let _ = write!(fields, "Proxy-Authenticate: {CHALLENGE}\r\n");
+        }
         whole_response(&format!("{} {phrase} ({summary})", status.as_str()), &fields, &text)
     }
 
@@ -113,6 +123,9 @@ impl<'a> ProxyRefusal<'a> {
         };
         let body = Bytes::from(self.text());
         let (mut head, length, body) = text_page(status, method, body);
+        if status == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+            head.headers.insert(PROXY_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
+        }
         if let Ok(value) = HeaderValue::from_str(&self.proxy_status()) {
             head.headers.insert(PROXY_STATUS, value);
         }

@@ -299,6 +299,8 @@ impl<L: FnOnce() -> Option<SocketAddr>> FactSource for Kept<'_, L> {
     fn facts(&self) -> Facts<'_> {
         Facts {
             connect: self.connect.as_ref(),
+            user: self.info.decided.asker.as_ref().and_then(|asker| asker.user.as_deref()),
+            cgroup: self.info.decided.asker.as_ref().and_then(|asker| asker.cgroup.as_deref()),
             destination: self.destination,
             hello: self.hello,
             ja4: self.info.decided.ja4.as_ref().map(Ja4::as_str),

@@ -9,6 +9,7 @@ use eyelet_wire::record::HANDSHAKE;
 use eyelet_wire::socks::Reply;
 
 use crate::path::active::Active;
+use crate::path::asker;
 use crate::path::peek;
 use crate::path::refuse::{self, RefusalMessage};
 use crate::path::socks;
@@ -40,6 +41,7 @@ pub async fn read_request(
     // The destination that a PROXY header names is this proxy itself.
     connection.info.decided.destination = None;
     connection.info.decided.destination_source = DestinationSource::Kernel;
+    asker::note_process(connection);
     let mut reader = ConnectReader::new();
     let connect = loop {
         if socks::is_begun(raw) {
@@ -54,8 +56,14 @@ pub async fn read_request(
             other => return Err(unreadable(connection, raw, &other)),
         }
     };
-    raw.consume(connect.len);
+    let field = connect.authorization.and_then(|(start, end)| raw.get(start..end));
+    let user = asker::authorized(connection, field);
+    asker::take_secret(raw, connect.len);
     note_target(connection, connect.target, AskedBy::Connect);
+    match user {
+        Ok(user) => asker::note_user(&mut connection.info.decided, user),
+        Err(wrong) => end(connection, &RefusalMessage::Nothing, wrong)?,
+    }
     Ok(ProxyRequest::Tunnel)
 }
 

@@ -2,6 +2,7 @@
 
 mod action;
 pub mod active;
+mod asker;
 pub mod connect;
 pub mod connection;
 pub mod fact_source;

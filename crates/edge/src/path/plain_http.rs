@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use eyelet_wire::connect::{Target, TargetHost};
 
 use crate::path::active::Active;
+use crate::path::asker;
 use crate::path::connect;
 use crate::path::fact_source::KnownFacts;
 use crate::path::proxy_protocol;
@@ -60,7 +61,15 @@ async fn pass(
 ) -> Result<(), End> {
     let http = &connection.worker.http;
     begin(connection.info, request.target);
-    let refused = match decide(connection).await? {
+    let user = asker::authorized(connection, request.authorization());
+    let decided = match user {
+        Ok(user) => {
+            asker::note_user(&mut connection.info.decided, user);
+            decide(connection).await?
+        }
+        Err(wrong) => Err(wrong.reason),
+    };
+    let refused = match decided {
         Ok(rule) => match connection.worker.snapshot.config.rules.at(rule).action {
             Action::Splice(splice) if splice.plain_http => {
                 let Some(to) = route(connection, rule, splice) else {

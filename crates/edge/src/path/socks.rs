@@ -5,6 +5,7 @@ use eyelet_wire::connect::Target;
 use eyelet_wire::socks::{self, Method, SocksFault, SocksPeek};
 
 use crate::path::active::Active;
+use crate::path::asker;
 use crate::path::peek;
 use eyelet_engine::park;
 use eyelet_engine::ready::CLIENT;
@@ -19,18 +20,52 @@ pub fn is_begun(raw: &[u8]) -> bool {
 
 /// Reads what the client sends up to its request, and the target of that. Bytes behind it stay in
 /// `raw`.
-pub async fn read_target(connection: &Active<'_>, raw: &mut CountedBuffer) -> Result<Target, End> {
+pub async fn read_target(
+    connection: &mut Active<'_>,
+    raw: &mut CountedBuffer,
+) -> Result<Target, End> {
     let greeting = message(connection, raw, socks::read_greeting).await?;
-    let method = greeting.map(|methods| methods.choose(false));
+    let method = greeting.map(|methods| methods.choose(asker::asks_user(connection)));
     match method {
         Ok(method @ Method::None) => send(connection, &method.answer()).await?,
-        Ok(method) => return refuse(connection, &method.answer(), SocksFault::MethodsUnfit),
+        Ok(method @ Method::Password) => {
+            send(connection, &method.answer()).await?;
+            Box::pin(authenticate(connection, raw)).await?;
+        }
+        Ok(method @ Method::Unfit) => {
+            return refuse(connection, &method.answer(), SocksFault::MethodsUnfit);
+        }
         Err(fault) => return refuse(connection, &Method::Unfit.answer(), fault),
     }
     match message(connection, raw, socks::read_request).await? {
         Ok(target) => Ok(target),
         Err(fault) => refuse(connection, &fault.reply().answer(), fault),
     }
+}
+
+/// Reads the user and the password (RFC 1929), and notes the user if they are right.
+async fn authenticate(connection: &mut Active<'_>, raw: &mut CountedBuffer) -> Result<(), End> {
+    let (len, user) = loop {
+        match socks::read_credentials(raw) {
+            SocksPeek::NeedMore => {}
+            SocksPeek::Read { len, message } => {
+                break (len, asker::verified(connection, message.user, message.password));
+            }
+            SocksPeek::Malformed(fault) => {
+                return refuse(connection, &socks::credentials_answer(false), fault);
+            }
+        }
+        peek::more(connection, raw, Stage::Socks).await?;
+    };
+    asker::take_secret(raw, len);
+    match user {
+        Ok(user) => asker::note_user(&mut connection.info.decided, Some(user)),
+        Err(wrong) => {
+            park::close_with(connection.handle, &socks::credentials_answer(false));
+            return Err(wrong);
+        }
+    }
+    send(connection, &socks::credentials_answer(true)).await
 }
 
 /// Reads a message, and takes it off `raw`.

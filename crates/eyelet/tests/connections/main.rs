@@ -12,6 +12,7 @@ mod acme;
 mod admin;
 mod admin_page;
 mod asked;
+mod asks;
 mod bad_input;
 mod balance;
 mod by_dns;

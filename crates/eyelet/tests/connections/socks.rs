@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::admin::{ADMIN, get, metrics};
 use crate::support::hello::server_flight;
 use crate::support::pki::Kind;
 use crate::support::upstream::{dns, nobody};
 use crate::support::{
-    Edge, End, Folder, Hello, Pki, SOON, Upstream, alert_of, ending, expect, need, output,
+    Edge, End, Folder, Hello, Pki, SOON, Upstream, alert_of, ending, expect, need, output, until,
 };
 
 const GREETING: &[u8] = b"\x05\x01\x00";
@@ -199,4 +200,39 @@ fn programs_of_the_world_get_through() {
         let heard = output(curl.args(["-sS", "--socks5-hostname", &proxy, refused]));
         assert!(heard.text.contains("(2)"), "{}", heard.text);
     }
+}
+
+/// Established, it is spliced and parked as a CONNECT is: in the same bytes.
+#[test]
+fn it_rests_in_the_bytes_of_a_connect() {
+    let (folder, origin) = (Folder::new(), Upstream::by_hand());
+    let edge = edge(&folder, &format!("{NAMED}{ADMIN}"));
+    let (socket, port) = (folder.path().join("admin.sock"), origin.address.port());
+    let head = format!("CONNECT 127.0.0.1:{port} HTTP/1.0\r\n\r\n").into_bytes();
+    let established = b"HTTP/1.1 200 Connection established\r\n\r\n";
+    let hello = Hello::named("host.test").bytes();
+    let parked = |count: f64| {
+        until("parked connections", || {
+            let shown = metrics(&get(&socket, "/metrics").body);
+            let is_so = shown["eyelet_connections{state=\"parked\"}"] == count;
+            is_so.then(|| shown["eyelet_parked_memory_bytes"])
+        })
+    };
+    let at_rest = |client: &mut TcpStream| {
+        client.write_all(&hello).unwrap();
+        let mut server = origin.take();
+        expect(&mut server, &hello);
+        (parked(1.0), server)
+    };
+    let mut by_connect = edge.connect();
+    by_connect.write_all(&head).unwrap();
+    expect(&mut by_connect, established);
+    let (connect_bytes, server) = at_rest(&mut by_connect);
+    drop((by_connect, server));
+    parked(0.0);
+    let mut by_socks = ask(&edge, &to_loopback(port));
+    expect(&mut by_socks, SUCCEEDED);
+    let (socks_bytes, _server) = at_rest(&mut by_socks);
+    assert!(connect_bytes > 0.0);
+    assert_eq!(socks_bytes, connect_bytes);
 }

@@ -101,6 +101,11 @@ impl Line<'_> {
             None => decided.upstream_tls.as_deref(),
         };
         or_null(out, tls, upstream_tls);
+        out.extend_from_slice(br#","identity":"#);
+        or_null(out, decided.asker.as_deref(), |out, asker| {
+            // Few connections have one. Writing into a Vec cannot fail.
+            let _ = serde_json::to_writer(out, asker);
+        });
         out.extend_from_slice(b"}\n");
     }
 

@@ -295,6 +295,16 @@ named! {
     }
 }
 
+named! {
+    /// Why the client of a proxy is nobody that rules know.
+    UserLack {
+        /// It named nobody, and a rule might take it if it did.
+        Missing = "the rules ask for a user",
+        /// It named a user that is not there, or with a wrong token.
+        Wrong = "wrong user or password",
+    }
+}
+
 /// The kind of fault that ended a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeFault {

@@ -65,6 +65,8 @@ rows! {
     Reason::Refused("the rule has no plain_http") => "`the rule has no plain_http`",
     Reason::Refused("no rule with plain_http for this name") =>
         "`no rule with plain_http for this name`",
+    Reason::NoUser(UserLack::Missing) => "`the rules ask for a user`",
+    Reason::NoUser(UserLack::Wrong) => "`wrong user or password`",
     Reason::Refused(_) => "a matcher, as in `refused by name`",
     Reason::MalformedName(_) => "`malformed name: …`",
     Reason::LacksFacts(_) => "`… (unknown: …)`",
@@ -259,6 +261,7 @@ fn grouped_examples() -> Vec<Reason> {
     all.extend([ServerFault::NotTls, ServerFault::ThirdHello].map(Reason::Server));
     let requests = [NotConnect::Method, NotConnect::NotHttp, NotConnect::Tls];
     all.extend(requests.map(Reason::NotConnect));
+    all.extend([UserLack::Missing, UserLack::Wrong].map(Reason::NoUser));
     all.extend([StreamFlood::Dropped, StreamFlood::Reset].map(Reason::StreamFlood));
     all
 }

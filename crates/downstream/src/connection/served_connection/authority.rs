@@ -49,9 +49,12 @@ impl ServedConnection {
         if sni == Some(&*name) {
             return true;
         }
+        let asker = self.info.decided.asker.as_deref();
         let serves = |connect: Option<&Target>| {
             let facts = Facts {
                 connect,
+                user: asker.and_then(|asker| asker.user.as_deref()),
+                cgroup: asker.and_then(|asker| asker.cgroup.as_deref()),
                 destination: self.info.decided.destination,
                 ..Facts::new(self.info.decided.listener, self.info.client.ip())
             };
