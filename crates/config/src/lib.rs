@@ -5,7 +5,6 @@
 
 mod acme;
 mod admin;
-mod asker;
 pub mod certificate;
 mod checked;
 mod compression;
@@ -25,6 +24,7 @@ mod model;
 mod originate;
 pub mod pem;
 mod reader;
+mod requester;
 mod rule;
 mod rules;
 mod settings;

@@ -3,11 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use crate::asker;
 use crate::files::Files;
 use crate::listen_address::{ListenAddress, MODE, UNIX, check_folder, file_mode, socket_path};
 use crate::model::{Listener, ListenerKind};
 use crate::reader::{Section, Text};
+use crate::users::Users;
 use crate::values;
 
 /// The listeners of a file, as rules refer to them.
@@ -172,7 +172,11 @@ fn read_one(section: &Section<'_>, files: &mut Files) -> Option<Listener> {
     let kind = kind?;
     let acme_upstream = acme_upstream(section, kind, address.inet());
     let mode = check_file(section, kind, &address);
-    let users = asker::users(section, kind, files);
+    let is_proxy = kind == ListenerKind::Connect;
+    let users = is_proxy.then(|| Users::of_listener(section, files)).flatten();
+    if let Some(at) = section.value("users").filter(|_| !is_proxy) {
+        section.place(at).error("`users` is for listeners of kind \"connect\"");
+    }
     if !address.is_unix() {
         check_reach(section, kind, address.inet());
     }

@@ -487,13 +487,14 @@ fn known_keys() -> Vec<&'static str> {
 }
 
 /// The keys of every rule.
-const COMMON_KEYS: [&str; 22] = [
+const COMMON_KEYS: [&str; 23] = [
     "action",
     "alpn",
     "certificate_issuer",
     "certificate_names",
     "certificate_valid",
     "client",
+    "client_cert",
     "connect",
     "destination",
     "ech",

@@ -645,12 +645,12 @@ servers = ["9.9.9.9", "[::1]:5353"]
 
 mod acme;
 mod admin;
-mod asker;
 mod certificates;
 mod intercept;
 mod lists;
 mod mint;
 mod originate;
+mod requester;
 mod trace;
 mod upstreams;
 

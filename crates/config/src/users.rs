@@ -13,6 +13,8 @@ use eyelet_sys::file::read_text;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::diagnostic::{Diagnostic, Mistakes, Severity, Source};
+use crate::files::Files;
+use crate::reader::Section;
 
 /// The users of a listener, by name. Clones share them.
 #[derive(Clone, PartialEq, Eq)]
@@ -27,7 +29,7 @@ pub struct User {
 }
 
 /// Why a file of users cannot be used.
-pub(super) enum UsersFault {
+enum UsersFault {
     /// The file cannot be read.
     File(String),
     /// Lines that are wrong.
@@ -48,8 +50,26 @@ impl Users {
         self.0.binary_search_by(|user| (*user.name).cmp(name)).is_ok()
     }
 
+    /// The users of a listener.
+    pub(super) fn of_listener(section: &Section<'_>, files: &mut Files) -> Option<Self> {
+        let text = section.text("users")?;
+        let mut users = None;
+        files.check_secret(text, |path| match Self::read(path) {
+            Ok(read) => {
+                users = Some(read);
+                Ok(())
+            }
+            Err(UsersFault::File(message)) => Err(message),
+            Err(UsersFault::Text(mistakes)) => {
+                text.at.report.of_other_file(mistakes);
+                Ok(())
+            }
+        });
+        users
+    }
+
     /// Reads a file.
-    pub(super) fn read(path: &Path) -> Result<Self, UsersFault> {
+    fn read(path: &Path) -> Result<Self, UsersFault> {
         let read = read_text(path, FILE_BYTES_MAX).map(Zeroizing::new);
         let bytes =
             read.map_err(|why| UsersFault::File(format!("cannot read {}: {why}", path.display())))?;

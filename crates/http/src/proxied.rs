@@ -228,8 +228,8 @@ impl ProxiedClient {
 
 /// Forgets what was decided of the request before.
 pub fn forget(info: &mut ConnectionInfo) {
-    let Decided { labels, listener, is_handed, asker, .. } = std::mem::take(&mut info.decided);
-    info.decided = Decided { labels, listener, is_handed, asker, ..Decided::default() };
+    let Decided { labels, listener, is_handed, requester, .. } = std::mem::take(&mut info.decided);
+    info.decided = Decided { labels, listener, is_handed, requester, ..Decided::default() };
     info.connect = None;
 }
 

@@ -4,7 +4,6 @@
 use eyelet_wire::hello::{HelloFacts, protocol_names};
 use eyelet_wire::version;
 
-use crate::asker::AskerMatchers;
 use crate::connect::ConnectSet;
 use crate::evidence::{EvidenceKind, EvidenceMatchers};
 use crate::facts::{Fact, Facts};
@@ -12,6 +11,7 @@ use crate::from_files::FromFiles;
 use crate::lists::Lists;
 use crate::matcher::{Matcher, Outcome, SortedList, joined, listed, missing};
 use crate::nets::{AddressSet, NetSet};
+use crate::requester::{OF_REQUESTER, RequesterMatchers};
 
 /// The matchers of a rule other than `sni`. One that is empty or `None` always holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -23,7 +23,7 @@ pub struct Conditions {
     /// CONNECT requests for these targets.
     pub connect: ConnectSet,
     /// Clients that are these users, or processes.
-    pub asker: AskerMatchers,
+    pub requester: RequesterMatchers,
     /// Connections to these addresses.
     pub destination: AddressSet,
     /// Also clients, targets and destinations that lists from files have.
@@ -107,7 +107,9 @@ impl Conditions {
             Matcher::Listener => !self.listeners.is_empty(),
             Matcher::Client => !self.client.is_empty() || self.from_files.asks(matcher),
             Matcher::Connect => !self.connect.is_empty() || self.from_files.asks(matcher),
-            Matcher::PeerUid | Matcher::PeerCgroup | Matcher::ProxyUser => self.asker.asks(matcher),
+            of_requester if OF_REQUESTER.contains(&of_requester) => {
+                self.requester.asks(of_requester)
+            }
             Matcher::Destination => !self.destination.is_empty() || self.from_files.asks(matcher),
             Matcher::Sni => false,
             Matcher::SniMalformed => self.sni_malformed,
@@ -126,7 +128,7 @@ impl Conditions {
             listeners: self.listeners.clone(),
             client: self.client.clone(),
             connect: self.connect.clone(),
-            asker: self.asker.clone(),
+            requester: self.requester.clone(),
             destination: self.destination.clone(),
             from_files: self.from_files.clone(),
             ..Self::default()
@@ -157,7 +159,7 @@ impl Conditions {
         {
             return Outcome::Fails(Matcher::Connect);
         }
-        match self.asker.check(facts, refuse) {
+        match self.requester.check(facts, refuse) {
             Outcome::Holds if self.asks(Matcher::Destination) => {}
             decided => return decided,
         }
@@ -224,7 +226,7 @@ impl Conditions {
                 && self.connect.covers(&other.connect));
         let rest = self.listeners.covers(&other.listeners)
             && connect
-            && self.asker.covers(&other.asker)
+            && self.requester.covers(&other.requester)
             && self.sni_malformed == other.sni_malformed
             && self
                 .tls_version_max
@@ -280,7 +282,9 @@ impl Conditions {
             Matcher::Listener => listed(self.listeners.iter()),
             Matcher::Client => joined(listed(self.client.nets()), files()),
             Matcher::Connect => joined(listed(self.connect.patterns()), files()),
-            Matcher::PeerUid | Matcher::PeerCgroup | Matcher::ProxyUser => self.asker.text(matcher),
+            of_requester if OF_REQUESTER.contains(&of_requester) => {
+                self.requester.text(of_requester)
+            }
             Matcher::Destination => joined(listed(self.destination.patterns()), files()),
             Matcher::Sni => String::new(),
             Matcher::SniMalformed => self.sni_malformed.to_string(),

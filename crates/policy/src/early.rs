@@ -3,13 +3,13 @@
 
 use eyelet_wire::connect::TargetHost;
 
-use crate::asker::OF_ASKER;
 use crate::facts::Facts;
 use crate::lists::Lists;
 use crate::matcher::{Matcher, Outcome};
 use crate::name_table::index_u32;
 use crate::names::Found;
 use crate::refusal::Refusal;
+use crate::requester::OF_REQUESTER;
 use crate::rules::{RuleId, Rules, Verdict};
 
 impl Rules {
@@ -63,7 +63,8 @@ impl Rules {
     /// The reason of a refusal, for a client that may not have named its user: that a rule might
     /// take it, or would no longer refuse it, if it did.
     pub(crate) fn blame_user(&self, mut verdict: Verdict, facts: &Facts<'_>) -> Verdict {
-        if verdict.refuse.is_some() && facts.user.is_none() && self.waits_for_user(facts) {
+        if verdict.refuse.is_some() && facts.requester.user.is_none() && self.waits_for_user(facts)
+        {
             verdict.refuse = Some(Refusal::NoUser);
         }
         verdict
@@ -90,7 +91,9 @@ impl Rules {
     /// As with a hello that has the name.
     fn reason_by_target(&self, id: u32) -> Refusal {
         match self.rule(id) {
-            Some((_, asked)) if OF_ASKER.into_iter().any(|of| asked.asks(of)) => Refusal::ByAsker,
+            Some((_, asked)) if OF_REQUESTER.into_iter().any(|of| asked.asks(of)) => {
+                Refusal::ByRequester
+            }
             Some((_, asked)) if asked.asks(Matcher::Client) || asked.asks(Matcher::Destination) => {
                 Refusal::ByAddress
             }

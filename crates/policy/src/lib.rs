@@ -8,7 +8,6 @@
 
 #![forbid(unsafe_code)]
 
-mod asker;
 mod conditions;
 mod connect;
 mod covers;
@@ -24,22 +23,23 @@ mod name_table;
 mod names;
 mod nets;
 mod refusal;
+mod requester;
 mod rules;
 mod source;
 
-pub use asker::{AskerMatchers, AskerPattern};
 pub use conditions::Conditions;
 pub use connect::{ConnectPattern, ConnectPatternFault, ConnectSet};
 pub use covers::{Coverage, Covered};
 pub use evidence::{EvidenceKind, EvidenceMatchers};
 pub use explain::Miss;
 pub use expressions::{EXPRESSION_LISTS_MAX, EXPRESSIONS_MAX, ExpressionFault, NameExpressions};
-pub use facts::{CertificateFacts, Fact, FactSet, Facts};
+pub use facts::{CertificateFacts, Fact, FactSet, Facts, RequesterFacts};
 pub use from_files::FromFiles;
 pub use lists::{FileList, LISTS_MAX, List, ListId, ListedBy, Lists, NameEntry, NameList};
 pub use matcher::{Matcher, SortedList};
 pub use names::{NamePattern, NamePatternFault};
 pub use nets::{AddressPattern, AddressSet, NetSet};
 pub use refusal::Refusal;
+pub use requester::{RequesterMatchers, RequesterPattern};
 pub use rules::{Decision, Needs, RULES_MAX, Rule, RuleId, RuleSearch, Rules, Verdict};
 pub use source::FactSource;

@@ -20,6 +20,8 @@ pub enum Matcher {
     PeerUid,
     /// `peer_cgroup`
     PeerCgroup,
+    /// `client_cert`
+    ClientCert,
     /// `proxy_user`
     ProxyUser,
     /// `destination`
@@ -64,6 +66,7 @@ impl fmt::Display for Matcher {
             Self::Connect => "connect",
             Self::PeerUid => "peer_uid",
             Self::PeerCgroup => "peer_cgroup",
+            Self::ClientCert => "client_cert",
             Self::ProxyUser => "proxy_user",
             Self::Destination => "destination",
             Self::Sni => "sni",

@@ -13,7 +13,7 @@ pub enum Refusal {
     /// A refuse rule on the client's or the destination's address.
     ByAddress,
     /// A refuse rule on who asks.
-    ByAsker,
+    ByRequester,
     /// A refuse rule on the destination's certificate.
     ByCertificate,
     /// A refuse rule on TLS compression.
@@ -51,7 +51,7 @@ impl Refusal {
     pub const fn text(self) -> &'static str {
         match self {
             Self::ByAddress => "refused by address",
-            Self::ByAsker => "refused by identity",
+            Self::ByRequester => "refused by identity",
             Self::ByCertificate => "refused by certificate",
             Self::ByCompression => "refused by TLS compression",
             Self::ByConnect => "refused by CONNECT target",
@@ -75,7 +75,7 @@ impl Refusal {
     pub const fn alert(self, tls12_client: bool) -> AlertDescription {
         match self {
             Self::ByAddress
-            | Self::ByAsker
+            | Self::ByRequester
             | Self::ByCertificate
             | Self::ByConnect
             | Self::ByEch

@@ -295,7 +295,7 @@ impl<'a> DecidedV1<'a> {
             labels,
             listener: self.listener.0,
             connect: self.connect.map(text).transpose()?.map(Name::from),
-            asker: None,
+            requester: None,
             is_handed: self.is_handed,
             hop_count: self.hop_count,
             destination: self.destination,

@@ -12,7 +12,6 @@ use eyelet_wire::ja4::Ja4;
 use serde::Serialize;
 use smallvec::SmallVec;
 
-use crate::asker::Asker;
 use crate::evidence::Evidence;
 use crate::labels::Labels;
 use crate::reason::named::named;
@@ -85,6 +84,27 @@ pub enum DestinationSource {
     ProxyHeader,
 }
 
+/// Who asks a proxy. Serialized as the access log has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub struct Requester {
+    /// The user that the client has named, with a token that was right.
+    #[serde(rename = "proxy_user")]
+    pub user: Option<Box<str>>,
+    /// The common name in its certificate, if a listener of this edge has verified it.
+    #[serde(rename = "client_cert")]
+    pub certificate: Option<Box<str>>,
+    /// The cgroup of the process at the other end of a Unix socket.
+    #[serde(rename = "peer_cgroup")]
+    pub cgroup: Option<Box<str>>,
+}
+
+impl Heap for Requester {
+    fn heap_bytes(&self) -> usize {
+        let Self { user, certificate, cgroup } = self;
+        [user, certificate, cgroup].into_iter().flatten().map(|text| text.len()).sum()
+    }
+}
+
 /// The decision about a connection, and its facts. It is the same for many connections, so parked
 /// ones share it through [`SharedInfo`], except for what each keeps itself. What is usual is in it
 /// and not on the heap: a small block there, written among a request's, keeps the page of its
@@ -98,7 +118,7 @@ pub struct Decided {
     /// The target of its CONNECT request, as `host:port`.
     pub connect: Option<Name>,
     /// Who asked, if rules know the clients of a proxy. It stays in this process.
-    pub asker: Option<Arc<Asker>>,
+    pub requester: Option<Arc<Requester>>,
     /// True if it came from this process: from one listener to another, or back to the same one.
     pub is_handed: bool,
     /// The number of times that it may have come back to this process already.
@@ -157,9 +177,9 @@ impl Heap for Decided {
         self.labels.heap_bytes()
             + self.connect.as_ref().map_or(0, Heap::heap_bytes)
             + self
-                .asker
+                .requester
                 .as_ref()
-                .map_or(0, |asker| ARC_BYTES + size_of::<Asker>() + asker.heap_bytes())
+                .map_or(0, |requester| ARC_BYTES + size_of::<Requester>() + requester.heap_bytes())
             + self.sni.as_ref().map_or(0, |name| name.len())
             + upstream
             + self.client_certificate_bytes()

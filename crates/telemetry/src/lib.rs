@@ -4,7 +4,6 @@
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // only the workspace uses it
 
-pub mod asker;
 pub mod causes;
 pub mod cell;
 pub mod clip;

@@ -1,6 +1,8 @@
 //! The client's side of a proxy: reads a CONNECT, or a request of SOCKS, and answers it. Refusals
 //! before the 200 are HTTP responses, or replies of SOCKS. After it the client speaks TLS.
 
+mod socks;
+
 use std::net::SocketAddr;
 
 use eyelet_wire::alert::AlertDescription;
@@ -9,10 +11,9 @@ use eyelet_wire::record::HANDSHAKE;
 use eyelet_wire::socks::Reply;
 
 use crate::path::active::Active;
-use crate::path::asker;
 use crate::path::peek;
 use crate::path::refuse::{self, RefusalMessage};
-use crate::path::socks;
+use crate::path::requester;
 use eyelet_config::{Action, HostPort};
 use eyelet_downstream::connection::refusal::{ProxyRefusal, whole_response};
 use eyelet_engine::park;
@@ -41,7 +42,7 @@ pub async fn read_request(
     // The destination that a PROXY header names is this proxy itself.
     connection.info.decided.destination = None;
     connection.info.decided.destination_source = DestinationSource::Kernel;
-    asker::note_process(connection);
+    requester::note_process(connection);
     let mut reader = ConnectReader::new();
     let connect = loop {
         if socks::is_begun(raw) {
@@ -57,11 +58,11 @@ pub async fn read_request(
         }
     };
     let field = connect.authorization.and_then(|(start, end)| raw.get(start..end));
-    let user = asker::authorized(connection, field);
-    asker::take_secret(raw, connect.len);
+    let user = requester::authorized(connection, field);
+    requester::take_secret(raw, connect.len);
     note_target(connection, connect.target, AskedBy::Connect);
     match user {
-        Ok(user) => asker::note_user(&mut connection.info.decided, user),
+        Ok(user) => requester::note_user(&mut connection.info.decided, user),
         Err(wrong) => end(connection, &RefusalMessage::Nothing, wrong)?,
     }
     Ok(ProxyRequest::Tunnel)

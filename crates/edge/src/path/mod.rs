@@ -2,7 +2,6 @@
 
 mod action;
 pub mod active;
-mod asker;
 pub mod connect;
 pub mod connection;
 pub mod fact_source;
@@ -14,6 +13,6 @@ mod plain_http;
 pub mod program;
 pub mod proxy_protocol;
 pub mod refuse;
+mod requester;
 pub mod shadow;
-mod socks;
 pub mod upstream;

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::path::active::{Active, WaitError};
 use crate::path::fingerprint;
 use crate::path::refuse::RefusalMessage;
+use crate::path::requester;
 use crate::snapshot::worker::Worker;
 use eyelet_engine::ready::CLIENT;
 use eyelet_engine::worker::Handle;
@@ -49,6 +50,7 @@ pub async fn proxy_header(connection: &mut Active<'_>, raw: &mut CountedBuffer) 
                     connection.info.decided.destination = Some(destination);
                     connection.info.decided.destination_source = DestinationSource::ProxyHeader;
                 }
+                requester::note_certificate(connection, raw.get(..header.len).unwrap_or_default());
                 raw.consume(header.len);
                 let room = connection.worker.engine.check_source(connection.info.client.ip());
                 return room.map_err(|reason| End { outcome: Outcome::Refused, reason });

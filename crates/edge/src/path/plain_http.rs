@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use eyelet_wire::connect::{Target, TargetHost};
 
 use crate::path::active::Active;
-use crate::path::asker;
 use crate::path::connect;
 use crate::path::fact_source::KnownFacts;
 use crate::path::proxy_protocol;
+use crate::path::requester;
 use crate::path::shadow;
 use eyelet_config::{Action, Host, HostPort, HttpAddress, HttpUpstream, Splice, UpstreamHttp2};
 use eyelet_engine::park;
@@ -61,13 +61,16 @@ async fn pass(
 ) -> Result<(), End> {
     let http = &connection.worker.http;
     begin(connection.info, request.target);
-    let user = asker::authorized(connection, request.authorization());
+    let user = requester::authorized(connection, request.authorization());
     let decided = match user {
         Ok(user) => {
-            asker::note_user(&mut connection.info.decided, user);
+            requester::note_user(&mut connection.info.decided, user);
             decide(connection).await?
         }
-        Err(wrong) => Err(wrong.reason),
+        Err(wrong) => {
+            requester::note_user(&mut connection.info.decided, None);
+            Err(wrong.reason)
+        }
     };
     let refused = match decided {
         Ok(rule) => match connection.worker.snapshot.config.rules.at(rule).action {

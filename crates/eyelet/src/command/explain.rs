@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 use eyelet_edge::snapshot::check;
 use eyelet_policy::{
-    CertificateFacts, Decision, Fact, FactSource, Facts, Matcher, Miss, Refusal, Verdict,
+    CertificateFacts, Decision, Fact, FactSource, Facts, Matcher, Miss, Refusal, RequesterFacts,
+    Verdict,
 };
 use eyelet_wire::connect::{self, Target};
 use eyelet_wire::hello::{HelloFacts, HelloName, HostName, SniFault, protocol_names};
@@ -98,8 +99,11 @@ fn known(args: &ExplainArgs, listener: u16) -> Facts<'_> {
     };
     Facts {
         connect: args.connect.as_ref(),
-        user: args.proxy_user.as_deref(),
-        cgroup: args.peer_cgroup.as_deref(),
+        requester: RequesterFacts {
+            user: args.proxy_user.as_deref(),
+            client_cert: args.client_cert.as_deref(),
+            cgroup: args.peer_cgroup.as_deref(),
+        },
         destination,
         ..Facts::new(listener, peer.unwrap_or(args.client))
     }
@@ -309,12 +313,18 @@ fn fact_text(matcher: Matcher, facts: &Facts<'_>, config: &Config) -> String {
         Matcher::Connect => facts
             .connect
             .map_or_else(|| "a connection without CONNECT".to_owned(), |target| target.to_string()),
+        Matcher::ClientCert => facts.requester.client_cert.map_or_else(
+            || "a client that shows no certificate".to_owned(),
+            |name| format!("\"{name}\""),
+        ),
         Matcher::ProxyUser => facts
+            .requester
             .user
             .map_or_else(|| "a client that names no user".to_owned(), |user| format!("\"{user}\"")),
         Matcher::PeerUid => LocalPeer::of(facts.client)
             .map_or_else(|| "a client with an address".to_owned(), |peer| peer.uid.to_string()),
         Matcher::PeerCgroup => facts
+            .requester
             .cgroup
             .map_or_else(|| "an unknown cgroup".to_owned(), |cgroup| format!("\"{cgroup}\"")),
         Matcher::Destination => {
@@ -387,6 +397,7 @@ fn find_listener(args: &ExplainArgs, config: &Config) -> Option<u16> {
         let fits = |listener: &Listener| match listener.kind {
             _ if is_local && !listener.address.is_unix() => false,
             _ if args.proxy_user.is_some() && listener.users.is_none() => false,
+            _ if args.client_cert.is_some() && listener.proxy_protocol_from.is_empty() => false,
             ListenerKind::HttpRedirect | ListenerKind::Plain => false,
             kind => (kind == ListenerKind::Connect) == asked,
         };

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::support::edge::eyelet;
 use crate::support::pki::Kind;
-use crate::support::upstream::dns;
+use crate::support::upstream::{dns, vacant};
 use crate::support::{
     Edge, End, Folder, Hello, Pki, SOON, Upstream, alert_of, ending, expect, need, output,
 };
@@ -348,4 +348,66 @@ fn programs_of_the_world_name_their_user() {
             assert!(heard.text.contains(said), "{program} {arguments:?}: {}", heard.text);
         }
     }
+}
+
+/// A PROXY header that names the client of a certificate, as anybody could write it.
+fn forged(name: &str) -> Vec<u8> {
+    let sized = |kind: u8, value: &[u8]| {
+        let len = u16::try_from(value.len()).unwrap().to_be_bytes();
+        [&[kind], &len[..], value].concat()
+    };
+    let ssl = sized(0x20, &[&[7, 0, 0, 0, 0], &sized(0x22, name.as_bytes())[..]].concat());
+    let body = [&[192, 0, 2, 7, 192, 0, 2, 8, 0, 1, 0, 2], &ssl[..]].concat();
+    let len = u16::try_from(body.len()).unwrap().to_be_bytes();
+    [&b"\r\n\r\n\0\r\nQUIT\n\x21\x11"[..], &len, &body].concat()
+}
+
+/// A proxy behind TLS is two listeners, and its rules know the names in clients' certificates.
+#[test]
+fn a_certificate_is_known_behind_tls() {
+    let pki = Pki::new();
+    pki.server("proxy", &["127.0.0.1"], Kind::P256);
+    let (_, _) = (pki.client("build-1"), pki.client("stranger"));
+    let web = Upstream::https(pki.server("web", &["web.test"], Kind::P256));
+    let server = dns(&[("web.test", &[[127, 0, 0, 1]])]);
+    let [inner] = vacant::<1>();
+    let edge = Edge::start_whole(
+        &pki.folder,
+        &format!(
+            "[[listener]]\nname = \"tls\"\naddress = \"127.0.0.1:0\"\n\
+             [[listener]]\nname = \"proxy\"\naddress = \"{inner}\"\nkind = \"connect\"\n\
+             proxy_protocol_from = \"127.0.0.1\"\n[[rule]]\nlistener = \"tls\"\n\
+             action = \"terminate\"\ncertificate = \"proxy.pem\"\nkey = \"proxy.key\"\n\
+             client_ca = \"ca.pem\"\nproxy_protocol = \"v2\"\nupstream = \"tcp://{inner}\"\n\
+             [[rule]]\nname = \"builds\"\nlistener = \"proxy\"\nclient_cert = [\"build-1\"]\n\
+             action = \"splice\"\nupstream = \"destination\"\nupstream_allow = \"127.0.0.1\"\n\
+             [dns]\nservers = \"{}\"\n",
+            server.address
+        ),
+        |_| (),
+    );
+    let tls = edge.addresses().iter().find(|address| **address != inner).unwrap();
+    let target = format!("web.test:{}", web.address.port());
+    if need("curl") {
+        let (ca, proxy) = (pki.text("ca.pem"), format!("https://{tls}"));
+        let curl = |client: &str| {
+            let files = [format!("{client}.pem"), format!("{client}.key")];
+            let [certificate, key] = files.map(|file| pki.text(&file));
+            let mut curl = Command::new("curl");
+            curl.args(["-sS", "--noproxy", "", "--cacert", &ca, "--proxy", &proxy]);
+            curl.args(["--proxy-cacert", &ca, "--proxy-cert", &certificate, "--proxy-key", &key]);
+            output(curl.arg(format!("https://{target}/"))).text
+        };
+        let (passed, refused) = (curl("build-1"), curl("stranger"));
+        assert!(passed.contains("GET / HTTP/1.1"), "{passed}");
+        assert!(refused.contains("response 403"), "{refused}");
+        let by = |name: &str| edge.line(name, |line| line["identity"]["client_cert"] == name);
+        assert_eq!(by("build-1")["rule"], "builds");
+        assert_eq!(by("stranger")["outcome"], "refused");
+    }
+    // Who comes without TLS can write a name, and is nobody.
+    let mut client = crate::support::edge::connect(inner);
+    client.write_all(&[forged("build-1"), head(&target, "")].concat()).unwrap();
+    let (got, _) = ending(&mut client, SOON);
+    assert!(got.starts_with(b"HTTP/1.1 403 "), "{}", got.escape_ascii());
 }

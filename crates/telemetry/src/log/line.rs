@@ -102,9 +102,9 @@ impl Line<'_> {
         };
         or_null(out, tls, upstream_tls);
         out.extend_from_slice(br#","identity":"#);
-        or_null(out, decided.asker.as_deref(), |out, asker| {
+        or_null(out, decided.requester.as_deref(), |out, requester| {
             // Few connections have one. Writing into a Vec cannot fail.
-            let _ = serde_json::to_writer(out, asker);
+            let _ = serde_json::to_writer(out, requester);
         });
         out.extend_from_slice(b"}\n");
     }

@@ -48,6 +48,9 @@ pub struct ExplainArgs {
     /// The user that the client names to the proxy, with its token
     #[arg(long, value_name = "NAME")]
     pub proxy_user: Option<String>,
+    /// The common name in the certificate that the client shows to the proxy
+    #[arg(long, value_name = "NAME")]
+    pub client_cert: Option<String>,
     /// The user of the process at a Unix socket
     #[arg(long, value_name = "UID", conflicts_with = "client")]
     pub peer_uid: Option<u32>,

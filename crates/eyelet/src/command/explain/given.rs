@@ -79,6 +79,7 @@ fn take_log_line(args: &mut ExplainArgs) -> Result<Option<LoggedLine>, String> {
     let identity = line.identity.clone().unwrap_or_default();
     // A connection that came by an upgrade has lost it, and a flag may say it.
     args.proxy_user = identity.proxy_user.or(args.proxy_user.take());
+    args.client_cert = identity.client_cert.or(args.client_cert.take());
     args.peer_cgroup = identity.peer_cgroup.or(args.peer_cgroup.take());
     args.connect = line.connect.as_deref().map(target).transpose()?;
     // Without a hello the name is the CONNECT's.

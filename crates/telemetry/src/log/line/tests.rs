@@ -13,8 +13,8 @@ use eyelet_config::RuleNames;
 use eyelet_memory::interner::Name;
 
 use super::*;
-use crate::asker::Asker;
 use crate::evidence::{AddressEvidence, Evidence, EvidenceLine};
+use crate::info::Requester;
 use crate::labels::Labels;
 use crate::log::read::LoggedLine;
 use crate::reason::{Detail, Reason};
@@ -52,7 +52,7 @@ struct Serial<'a> {
     trace_id: Option<String>,
     span_id: Option<String>,
     upstream_tls: Option<&'a UpstreamTlsInfo>,
-    identity: Option<&'a Asker>,
+    identity: Option<&'a Requester>,
 }
 
 #[derive(Serialize)]
@@ -108,7 +108,7 @@ fn serial(line: &Line<'_>) -> Vec<u8> {
             Some(request) => request.upstream_tls,
             None => decided.upstream_tls.as_deref(),
         },
-        identity: decided.asker.as_deref(),
+        identity: decided.requester.as_deref(),
     };
     let mut bytes = serde_json::to_vec(&serial).unwrap();
     bytes.push(b'\n');
@@ -216,7 +216,9 @@ fn decided() -> impl Strategy<Value = Decided> {
             listener: 0,
             is_handed: false,
             hop_count: 0,
-            asker: connect.clone().map(|user| Arc::new(Asker { user: Some(user), cgroup: None })),
+            requester: connect
+                .clone()
+                .map(|user| Arc::new(Requester { user: Some(user), ..Requester::default() })),
             connect: connect.map(Name::from),
             destination,
             destination_source: crate::info::DestinationSource::Kernel,

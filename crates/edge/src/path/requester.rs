@@ -1,4 +1,5 @@
-//! Who asks a proxy: the user that a client names, and the cgroup of a process at a Unix socket. It
+//! Who asks a proxy: the user that a client names, its certificate, and the cgroup of a process at a
+//! Unix socket. It
 //! is noted before the rules are asked.
 
 use std::sync::Arc;
@@ -7,10 +8,10 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_sys::process::cgroup_of;
-use eyelet_telemetry::asker::Asker;
-use eyelet_telemetry::info::{Decided, End, Outcome};
+use eyelet_telemetry::info::{Decided, End, Outcome, Requester};
 use eyelet_telemetry::reason::{Reason, UserLack};
 use eyelet_wire::local_peer::LocalPeer;
+use eyelet_wire::proxy::client_name;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::path::active::Active;
@@ -23,7 +24,19 @@ pub fn note_process(connection: &mut Active<'_>) {
     }
     let peer = LocalPeer::of(connection.info.client.ip()).filter(|peer| peer.pid != 0);
     if let Some(cgroup) = peer.and_then(|peer| cgroup_of(peer.pid)) {
-        change(&mut connection.info.decided, |asker| asker.cgroup = Some(cgroup.into()));
+        change(&mut connection.info.decided, |requester| requester.cgroup = Some(cgroup.into()));
+    }
+}
+
+/// Notes the name in the client's certificate, if rules ask for one, and a listener of this edge
+/// has ended the client's TLS and says it. Anybody else could write any name.
+pub fn note_certificate(connection: &mut Active<'_>, header: &[u8]) {
+    let is_asked = connection.worker.snapshot.config.policy.asks_client_certs();
+    if is_asked
+        && connection.info.decided.is_handed
+        && let Some(name) = client_name(header)
+    {
+        change(&mut connection.info.decided, |requester| requester.certificate = Some(name.into()));
     }
 }
 
@@ -53,8 +66,8 @@ pub fn authorized(connection: &Active<'_>, field: Option<&[u8]>) -> Result<Optio
 
 /// Notes the user of a request, in place of an earlier one's.
 pub fn note_user(decided: &mut Decided, user: Option<Box<str>>) {
-    if user.is_some() || decided.asker.is_some() {
-        change(decided, |asker| asker.user = user);
+    if user.is_some() || decided.requester.is_some() {
+        change(decided, |requester| requester.user = user);
     }
 }
 
@@ -64,10 +77,10 @@ pub fn take_secret(raw: &mut CountedBuffer, len: usize) {
     raw.consume(len);
 }
 
-fn change(decided: &mut Decided, change: impl FnOnce(&mut Asker)) {
-    let mut asker = decided.asker.as_deref().cloned().unwrap_or_default();
-    change(&mut asker);
-    decided.asker = (asker != Asker::default()).then(|| Arc::new(asker));
+fn change(decided: &mut Decided, change: impl FnOnce(&mut Requester)) {
+    let mut requester = decided.requester.as_deref().cloned().unwrap_or_default();
+    change(&mut requester);
+    decided.requester = (requester != Requester::default()).then(|| Arc::new(requester));
 }
 
 /// `user:token` of a field. Schemes have no case (RFC 9110 section 11.1).

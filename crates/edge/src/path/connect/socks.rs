@@ -5,8 +5,8 @@ use eyelet_wire::connect::Target;
 use eyelet_wire::socks::{self, Method, SocksFault, SocksPeek};
 
 use crate::path::active::Active;
-use crate::path::asker;
 use crate::path::peek;
+use crate::path::requester;
 use eyelet_engine::park;
 use eyelet_engine::ready::CLIENT;
 use eyelet_memory::budget::CountedBuffer;
@@ -25,7 +25,7 @@ pub async fn read_target(
     raw: &mut CountedBuffer,
 ) -> Result<Target, End> {
     let greeting = message(connection, raw, socks::read_greeting).await?;
-    let method = greeting.map(|methods| methods.choose(asker::asks_user(connection)));
+    let method = greeting.map(|methods| methods.choose(requester::asks_user(connection)));
     match method {
         Ok(method @ Method::None) => send(connection, &method.answer()).await?,
         Ok(method @ Method::Password) => {
@@ -49,7 +49,7 @@ async fn authenticate(connection: &mut Active<'_>, raw: &mut CountedBuffer) -> R
         match socks::read_credentials(raw) {
             SocksPeek::NeedMore => {}
             SocksPeek::Read { len, message } => {
-                break (len, asker::verified(connection, message.user, message.password));
+                break (len, requester::verified(connection, message.user, message.password));
             }
             SocksPeek::Malformed(fault) => {
                 return refuse(connection, &socks::credentials_answer(false), fault);
@@ -57,9 +57,9 @@ async fn authenticate(connection: &mut Active<'_>, raw: &mut CountedBuffer) -> R
         }
         peek::more(connection, raw, Stage::Socks).await?;
     };
-    asker::take_secret(raw, len);
+    requester::take_secret(raw, len);
     match user {
-        Ok(user) => asker::note_user(&mut connection.info.decided, Some(user)),
+        Ok(user) => requester::note_user(&mut connection.info.decided, Some(user)),
         Err(wrong) => {
             park::close_with(connection.handle, &socks::credentials_answer(false));
             return Err(wrong);
