@@ -1,4 +1,4 @@
-//! Reads the matchers on who asks a proxy.
+//! Reads the matchers on who asks a proxy, and checks that their listeners can know it.
 
 use eyelet_policy::{RequesterMatchers, RequesterPattern};
 

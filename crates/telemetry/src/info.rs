@@ -86,7 +86,7 @@ pub enum DestinationSource {
 
 /// Who asks a proxy. Serialized as the access log has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
-pub struct Requester {
+pub struct KnownClient {
     /// The user that the client has named, with a token that was right.
     #[serde(rename = "proxy_user")]
     pub user: Option<Box<str>>,
@@ -98,7 +98,7 @@ pub struct Requester {
     pub cgroup: Option<Box<str>>,
 }
 
-impl Heap for Requester {
+impl Heap for KnownClient {
     fn heap_bytes(&self) -> usize {
         let Self { user, certificate, cgroup } = self;
         [user, certificate, cgroup].into_iter().flatten().map(|text| text.len()).sum()
@@ -118,7 +118,7 @@ pub struct Decided {
     /// The target of its CONNECT request, as `host:port`.
     pub connect: Option<Name>,
     /// Who asked, if rules know the clients of a proxy. It stays in this process.
-    pub requester: Option<Arc<Requester>>,
+    pub requester: Option<Arc<KnownClient>>,
     /// True if it came from this process: from one listener to another, or back to the same one.
     pub is_handed: bool,
     /// The number of times that it may have come back to this process already.
@@ -176,10 +176,9 @@ impl Heap for Decided {
         };
         self.labels.heap_bytes()
             + self.connect.as_ref().map_or(0, Heap::heap_bytes)
-            + self
-                .requester
-                .as_ref()
-                .map_or(0, |requester| ARC_BYTES + size_of::<Requester>() + requester.heap_bytes())
+            + self.requester.as_ref().map_or(0, |requester| {
+                ARC_BYTES + size_of::<KnownClient>() + requester.heap_bytes()
+            })
             + self.sni.as_ref().map_or(0, |name| name.len())
             + upstream
             + self.client_certificate_bytes()

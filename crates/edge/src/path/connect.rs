@@ -28,8 +28,8 @@ const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
 /// What a client asks of a proxy.
 pub enum ProxyRequest {
-    /// A tunnel, by a CONNECT or by SOCKS. The request was read.
-    Tunnel,
+    /// A target, by a CONNECT or by SOCKS. The request was read.
+    Target,
     /// An `http://` URL. Nothing was taken off the received bytes.
     PlainHttp,
 }
@@ -48,7 +48,7 @@ pub async fn read_request(
         if socks::is_begun(raw) {
             let target = Box::pin(socks::read_target(connection, raw)).await?;
             note_target(connection, target, AskedBy::Socks);
-            return Ok(ProxyRequest::Tunnel);
+            return Ok(ProxyRequest::Target);
         }
         match reader.feed(raw) {
             ConnectPeek::NeedMore => peek::more(connection, raw, Stage::ConnectRequest).await?,
@@ -65,7 +65,7 @@ pub async fn read_request(
         Ok(user) => requester::note_user(&mut connection.info.decided, user),
         Err(wrong) => end(connection, &RefusalMessage::Nothing, wrong)?,
     }
-    Ok(ProxyRequest::Tunnel)
+    Ok(ProxyRequest::Target)
 }
 
 fn note_target(connection: &mut Active<'_>, target: Target, asked_by: AskedBy) {

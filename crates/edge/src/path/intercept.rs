@@ -21,7 +21,7 @@ pub async fn arrive(connection: &mut Active<'_>, raw: &mut CountedBuffer) -> Res
         ListenerKind::Direct | ListenerKind::HttpRedirect | ListenerKind::Plain => return Ok(()),
         ListenerKind::Connect => {
             return match connect::read_request(connection, raw).await? {
-                ProxyRequest::Tunnel => Ok(()),
+                ProxyRequest::Target => Ok(()),
                 ProxyRequest::PlainHttp => Box::pin(plain_http::serve(connection, raw)).await,
             };
         }

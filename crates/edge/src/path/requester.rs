@@ -1,6 +1,5 @@
-//! Who asks a proxy: the user that a client names, its certificate, and the cgroup of a process at a
-//! Unix socket. It
-//! is noted before the rules are asked.
+//! Who asks a proxy: the user that a client names, its certificate, and the cgroup of a process at
+//! a Unix socket. It is noted before the rules are asked.
 
 use std::sync::Arc;
 
@@ -8,7 +7,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_sys::process::cgroup_of;
-use eyelet_telemetry::info::{Decided, End, Outcome, Requester};
+use eyelet_telemetry::info::{Decided, End, KnownClient, Outcome};
 use eyelet_telemetry::reason::{Reason, UserLack};
 use eyelet_wire::local_peer::LocalPeer;
 use eyelet_wire::proxy::client_name;
@@ -77,10 +76,10 @@ pub fn take_secret(raw: &mut CountedBuffer, len: usize) {
     raw.consume(len);
 }
 
-fn change(decided: &mut Decided, change: impl FnOnce(&mut Requester)) {
+fn change(decided: &mut Decided, change: impl FnOnce(&mut KnownClient)) {
     let mut requester = decided.requester.as_deref().cloned().unwrap_or_default();
     change(&mut requester);
-    decided.requester = (requester != Requester::default()).then(|| Arc::new(requester));
+    decided.requester = (requester != KnownClient::default()).then(|| Arc::new(requester));
 }
 
 /// `user:token` of a field. Schemes have no case (RFC 9110 section 11.1).

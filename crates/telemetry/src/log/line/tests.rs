@@ -14,7 +14,7 @@ use eyelet_memory::interner::Name;
 
 use super::*;
 use crate::evidence::{AddressEvidence, Evidence, EvidenceLine};
-use crate::info::Requester;
+use crate::info::KnownClient;
 use crate::labels::Labels;
 use crate::log::read::LoggedLine;
 use crate::reason::{Detail, Reason};
@@ -52,7 +52,7 @@ struct Serial<'a> {
     trace_id: Option<String>,
     span_id: Option<String>,
     upstream_tls: Option<&'a UpstreamTlsInfo>,
-    identity: Option<&'a Requester>,
+    identity: Option<&'a KnownClient>,
 }
 
 #[derive(Serialize)]
@@ -218,7 +218,7 @@ fn decided() -> impl Strategy<Value = Decided> {
             hop_count: 0,
             requester: connect
                 .clone()
-                .map(|user| Arc::new(Requester { user: Some(user), ..Requester::default() })),
+                .map(|user| Arc::new(KnownClient { user: Some(user), ..KnownClient::default() })),
             connect: connect.map(Name::from),
             destination,
             destination_source: crate::info::DestinationSource::Kernel,
