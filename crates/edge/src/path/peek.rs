@@ -45,12 +45,12 @@ pub async fn proxy_header(connection: &mut Active<'_>, raw: &mut CountedBuffer) 
                 return Err(End::failed(Reason::MalformedProxyHeader(fault)));
             }
             ProxyPeek::Header(header) => {
+                requester::note_certificate(connection, raw.get(..header.len).unwrap_or_default());
                 if let Command::Proxy { client, destination } = header.command {
                     connection.info.client = client;
                     connection.info.decided.destination = Some(destination);
                     connection.info.decided.destination_source = DestinationSource::ProxyHeader;
                 }
-                requester::note_certificate(connection, raw.get(..header.len).unwrap_or_default());
                 raw.consume(header.len);
                 let room = connection.worker.engine.check_source(connection.info.client.ip());
                 return room.map_err(|reason| End { outcome: Outcome::Refused, reason });

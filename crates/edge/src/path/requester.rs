@@ -30,9 +30,16 @@ pub fn note_process(connection: &mut Active<'_>) {
 /// Notes the name in the client's certificate, if rules ask for one, and a listener of this edge
 /// has ended the client's TLS and says it. Anybody else could write any name.
 pub fn note_certificate(connection: &mut Active<'_>, header: &[u8]) {
-    let is_asked = connection.worker.snapshot.config.policy.asks_client_certs();
-    if is_asked
-        && connection.info.decided.is_handed
+    let (snapshot, handle) = (&connection.worker.snapshot, connection.handle);
+    let client = connection.info.client;
+    // Asked again: the listener's worker may have accepted this before the dial was noted. With the
+    // header it is.
+    let is_own = || {
+        let loops = &snapshot.names.loops;
+        loops.is_handed(client, || handle.local_address(), || handle.is_connected())
+    };
+    if snapshot.config.policy.asks_client_certs()
+        && (connection.info.decided.is_handed || is_own())
         && let Some(name) = client_name(header)
     {
         change(&mut connection.info.decided, |requester| requester.certificate = Some(name.into()));
