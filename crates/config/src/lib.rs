@@ -24,6 +24,7 @@ mod model;
 mod originate;
 pub mod pem;
 mod reader;
+mod requester;
 mod rule;
 mod rules;
 mod settings;
@@ -31,6 +32,7 @@ mod settings;
 mod tests;
 mod trace;
 mod upstreams;
+pub mod users;
 mod values;
 
 pub use acme::{AcmeNames, AcmeSettings, ExternalAccount, external_account_key};
@@ -41,7 +43,7 @@ pub use diagnostic::{Diagnostic, Severity};
 pub use files::{Depth, UnchangedPairs};
 pub use fleet::{FleetSettings, RedisAddress, RedisTls, StoreAddress, fleet_secret};
 pub use headers::Fields;
-pub use listen_address::ListenAddress;
+pub use listen_address::{ListenAddress, is_loopback_host};
 pub use lists::{ListFile, ListFiles, ListKind, RenewedList};
 pub use load::{Loaded, load, load_next, parse};
 pub use local::{LocalSettings, Permitted, is_loopback_name};
@@ -51,7 +53,6 @@ pub use model::{
     HttpLimits, HttpUpstream, Limits, Listener, ListenerKind, LocalNames, LogFormat, LogSettings,
     Originate, ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream,
     Tickets, TlsUpstream, UpstreamCheck, UpstreamFiles, UpstreamHttp2, UpstreamTls, Version,
-    is_loopback_host,
 };
 pub use rules::{RuleList, RuleNames, RuleRef};
 pub use trace::{SecretFields, TraceEndpoint, TraceSettings, trace_fields};

@@ -64,6 +64,17 @@ impl From<SocketAddr> for ListenAddress {
     }
 }
 
+/// The host of an `http://` URL that leads back to this machine, whatever DNS says.
+pub fn is_loopback_host(host: &str) -> bool {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let is_local_name = |host: &str| {
+        // RFC 6761 section 6.3: `localhost.` and the names below it are loopback.
+        let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+        host == "localhost" || host.ends_with(".localhost")
+    };
+    bare.parse::<IpAddr>().map_or_else(|_| is_local_name(host), |ip| ip.is_loopback())
+}
+
 /// The path of a Unix socket.
 pub(super) fn socket_path(text: &str, files: &Files) -> Result<PathBuf, String> {
     let path = files.path(text);

@@ -7,6 +7,7 @@ use crate::files::Files;
 use crate::listen_address::{ListenAddress, MODE, UNIX, check_folder, file_mode, socket_path};
 use crate::model::{Listener, ListenerKind};
 use crate::reader::{Section, Text};
+use crate::users::Users;
 use crate::values;
 
 /// The listeners of a file, as rules refer to them.
@@ -22,7 +23,7 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    pub(super) fn read(document: &Section<'_>, files: &Files) -> Self {
+    pub(super) fn read(document: &Section<'_>, files: &mut Files) -> Self {
         let sections = document.sections("listener", "[[listener]]");
         let mut listeners = Self { folder: files.path(""), ..Self::default() };
         if document.value("listener").is_none() {
@@ -149,7 +150,7 @@ impl Listener {
     }
 }
 
-fn read_one(section: &Section<'_>, files: &Files) -> Option<Listener> {
+fn read_one(section: &Section<'_>, files: &mut Files) -> Option<Listener> {
     section.check_keys(&KEYS);
     let kind = match section.value("kind") {
         Some(_) => section.word("kind", " is not a kind of listener;", &KINDS),
@@ -171,6 +172,11 @@ fn read_one(section: &Section<'_>, files: &Files) -> Option<Listener> {
     let kind = kind?;
     let acme_upstream = acme_upstream(section, kind, address.inet());
     let mode = check_file(section, kind, &address);
+    let is_proxy = kind == ListenerKind::Connect;
+    let users = is_proxy.then(|| Users::of_listener(section, files)).flatten();
+    if let Some(at) = section.value("users").filter(|_| !is_proxy) {
+        section.place(at).error("`users` is for listeners of kind \"connect\"");
+    }
     if !address.is_unix() {
         check_reach(section, kind, address.inet());
     }
@@ -179,6 +185,7 @@ fn read_one(section: &Section<'_>, files: &Files) -> Option<Listener> {
         address,
         mode,
         kind,
+        users,
         proxy_protocol_from,
         reuse_port,
         acme_upstream,
@@ -195,8 +202,9 @@ fn check_file(section: &Section<'_>, kind: ListenerKind, address: &ListenAddress
         }
         return MODE;
     }
-    if kind != ListenerKind::Plain {
-        section.value_at("address").error("a Unix socket is for listeners of kind \"plain\"");
+    if !matches!(kind, ListenerKind::Plain | ListenerKind::Connect) {
+        let message = "a Unix socket is for listeners of kind \"connect\" or \"plain\"";
+        section.value_at("address").error(message);
     }
     for (key, at) in section.present(&OF_TCP) {
         at.error(format!("`{key}` is about TCP, and this is a Unix socket"));
@@ -263,7 +271,7 @@ const KINDS: [(&str, ListenerKind); 6] = [
 /// Keys that a Unix socket has no use for.
 const OF_TCP: [&str; 4] = ["allow_remote", "defer_accept", "proxy_protocol_from", "reuse_port"];
 
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 10] = [
     "acme_upstream",
     "address",
     "allow_remote",
@@ -273,6 +281,7 @@ const KEYS: [&str; 9] = [
     "name",
     "proxy_protocol_from",
     "reuse_port",
+    "users",
 ];
 
 /// Most listeners: each has a socket per worker, and rules store its index in 16 bits.

@@ -94,7 +94,7 @@ fn check(
     document.check_keys(&settings::DOCUMENT_KEYS);
     let (served, unchanged) = served.unzip();
     let mut files = Files::new(folder, depth, now, unchanged);
-    let listeners = Listeners::read(&document, &files);
+    let listeners = Listeners::read(&document, &mut files);
     let served = served.map(|served| (&served.lists, served.policy.lists()));
     let mut lists = ListReader::new(folder, served);
     let local = local::read(&document, &files);

@@ -10,6 +10,7 @@ use crate::lists::{ListKind, ListReader};
 use crate::local::is_loopback_name;
 use crate::model::ListenerKind;
 use crate::reader::{Section, Text, repeated};
+use crate::requester;
 use crate::values;
 
 /// The matchers of a rule.
@@ -54,6 +55,7 @@ pub(super) fn read<'t>(
         ja4: each(section, "ja4", values::ja4).into_iter().collect(),
         tls_compression: offers_compression(section),
         evidence: evidence(section),
+        requester: requester::matchers(section, listeners, &known),
         ..addresses(section, lists)
     };
     if conditions.asks_connect() {

@@ -15,6 +15,7 @@ use ipnet::IpNet;
 use crate::certificate::CertificateFiles;
 use crate::headers::Fields;
 use crate::listen_address::ListenAddress;
+use crate::users::Users;
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub struct Listener {
     pub mode: u32,
     /// The way in which its connections get a destination.
     pub kind: ListenerKind,
+    /// Those who may name themselves to a proxy.
+    pub users: Option<Users>,
     /// Sources that must send a PROXY v1/v2 header, which is believed.
     pub proxy_protocol_from: Vec<IpNet>,
     /// True if another process may also bind the port.
@@ -36,17 +39,6 @@ pub struct Listener {
     pub acme_upstream: Option<SocketAddr>,
     /// True if the kernel holds connections back until their client has sent something.
     pub defer_accept: bool,
-}
-
-/// The host of an `http://` URL that leads back to this machine, whatever DNS says.
-pub fn is_loopback_host(host: &str) -> bool {
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    let is_local_name = |host: &str| {
-        // RFC 6761 section 6.3: `localhost.` and the names below it are loopback.
-        let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
-        host == "localhost" || host.ends_with(".localhost")
-    };
-    bare.parse::<IpAddr>().map_or_else(|_| is_local_name(host), |ip| ip.is_loopback())
 }
 
 /// The way in which a listener's connections get a destination.
@@ -59,7 +51,7 @@ pub enum ListenerKind {
     /// They were sent elsewhere, and TPROXY delivered them here: the socket's address is the
     /// destination.
     Tproxy,
-    /// They ask for a host and a port by HTTP CONNECT.
+    /// They ask for a host and a port, by HTTP CONNECT or by SOCKS 5.
     Connect,
     /// Not TLS: a request is answered with a redirect to https://.
     HttpRedirect,

@@ -311,6 +311,29 @@ impl<'t> Section<'t> {
         within
     }
 
+    /// A whole number of 32 bits, or a list of them that is not empty.
+    pub(super) fn numbers(&self, key: &str) -> Vec<u32> {
+        let Some(value) = self.value(key) else { return Vec::new() };
+        let items = match value.get_ref() {
+            DeValue::Array(array) if !array.is_empty() => array,
+            _ => std::slice::from_ref(value),
+        };
+        let numbers = items.iter().filter_map(|item| {
+            let number = match item.get_ref() {
+                DeValue::Integer(number) => {
+                    u32::from_str_radix(number.as_str(), number.radix()).ok()
+                }
+                _ => None,
+            };
+            if number.is_none() {
+                let message = format!("`{key}` takes whole numbers from 0 to {}", u32::MAX);
+                self.place(item).error(message);
+            }
+            number
+        });
+        numbers.collect()
+    }
+
     /// The tables of `key`, written `[[key]]`.
     pub(super) fn sections(&self, key: &str, title: &'static str) -> Vec<Self> {
         let Some(value) = self.value(key) else { return Vec::new() };

@@ -487,13 +487,14 @@ fn known_keys() -> Vec<&'static str> {
 }
 
 /// The keys of every rule.
-const COMMON_KEYS: [&str; 19] = [
+const COMMON_KEYS: [&str; 23] = [
     "action",
     "alpn",
     "certificate_issuer",
     "certificate_names",
     "certificate_valid",
     "client",
+    "client_cert",
     "connect",
     "destination",
     "ech",
@@ -501,6 +502,9 @@ const COMMON_KEYS: [&str; 19] = [
     "ja4",
     "listener",
     "name",
+    "peer_cgroup",
+    "peer_uid",
+    "proxy_user",
     "shadow",
     "sni",
     "sni_malformed",

@@ -84,7 +84,7 @@ memory_max = \"12\"
         &[
             "3:1: unknown key `lisener` in [[listener]] (known keys: acme_upstream, \
              address, \
-             allow_remote, defer_accept, kind, mode, name, proxy_protocol_from, reuse_port)",
+             allow_remote, defer_accept, kind, mode, name, proxy_protocol_from, reuse_port, users)",
             "4:1: a rule needs an `action`: \"splice\", \"terminate\", \"originate\" or \
              \"refuse\"",
             "5:8: \"*.\": nothing follows \"*.\"; expected a suffix, as in \"*.example.com\"",
@@ -650,6 +650,7 @@ mod intercept;
 mod lists;
 mod mint;
 mod originate;
+mod requester;
 mod trace;
 mod upstreams;
 

@@ -8,7 +8,8 @@ use toml::de::DeValue;
 use zeroize::Zeroizing;
 
 use crate::files::Files;
-use crate::model::{Host, HostPort, is_loopback_host};
+use crate::listen_address::is_loopback_host;
+use crate::model::{Host, HostPort};
 use crate::reader::Section;
 use crate::values;
 

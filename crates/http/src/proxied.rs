@@ -75,6 +75,18 @@ pub struct ProxiedRefusal<'a> {
     pub message: Option<&'a str>,
 }
 
+impl ProxiedRequest {
+    /// Its `Proxy-Authorization`. Several are read as one that is wrong.
+    pub fn authorization(&self) -> Option<&[u8]> {
+        let fields = self.request.parts.headers.get_all(header::PROXY_AUTHORIZATION);
+        let mut fields = fields.iter();
+        match (fields.next(), fields.next()) {
+            (Some(_), Some(_)) => Some(&[]),
+            (field, _) => field.map(header::HeaderValue::as_bytes),
+        }
+    }
+}
+
 impl ProxiedClient {
     /// A client that has sent these bytes.
     pub fn new(http: &Http, handle: Handle, client: IpAddr, received: &[u8]) -> Self {
@@ -216,8 +228,8 @@ impl ProxiedClient {
 
 /// Forgets what was decided of the request before.
 pub fn forget(info: &mut ConnectionInfo) {
-    let Decided { labels, listener, is_handed, .. } = std::mem::take(&mut info.decided);
-    info.decided = Decided { labels, listener, is_handed, ..Decided::default() };
+    let Decided { labels, listener, is_handed, requester, .. } = std::mem::take(&mut info.decided);
+    info.decided = Decided { labels, listener, is_handed, requester, ..Decided::default() };
     info.connect = None;
 }
 

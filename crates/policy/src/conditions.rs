@@ -11,6 +11,7 @@ use crate::from_files::FromFiles;
 use crate::lists::Lists;
 use crate::matcher::{Matcher, Outcome, SortedList, joined, listed, missing};
 use crate::nets::{AddressSet, NetSet};
+use crate::requester::{OF_REQUESTER, RequesterMatchers};
 
 /// The matchers of a rule other than `sni`. One that is empty or `None` always holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -21,6 +22,8 @@ pub struct Conditions {
     pub client: NetSet,
     /// CONNECT requests for these targets.
     pub connect: ConnectSet,
+    /// Clients that are these users, or processes.
+    pub requester: RequesterMatchers,
     /// Connections to these addresses.
     pub destination: AddressSet,
     /// Also clients, targets and destinations that lists from files have.
@@ -104,6 +107,9 @@ impl Conditions {
             Matcher::Listener => !self.listeners.is_empty(),
             Matcher::Client => !self.client.is_empty() || self.from_files.asks(matcher),
             Matcher::Connect => !self.connect.is_empty() || self.from_files.asks(matcher),
+            of_requester if OF_REQUESTER.contains(&of_requester) => {
+                self.requester.asks(of_requester)
+            }
             Matcher::Destination => !self.destination.is_empty() || self.from_files.asks(matcher),
             Matcher::Sni => false,
             Matcher::SniMalformed => self.sni_malformed,
@@ -122,6 +128,7 @@ impl Conditions {
             listeners: self.listeners.clone(),
             client: self.client.clone(),
             connect: self.connect.clone(),
+            requester: self.requester.clone(),
             destination: self.destination.clone(),
             from_files: self.from_files.clone(),
             ..Self::default()
@@ -152,8 +159,9 @@ impl Conditions {
         {
             return Outcome::Fails(Matcher::Connect);
         }
-        if !self.asks(Matcher::Destination) {
-            return Outcome::Holds;
+        match self.requester.check(facts, refuse) {
+            Outcome::Holds if self.asks(Matcher::Destination) => {}
+            decided => return decided,
         }
         match facts.destination {
             Some(to) if self.destination.contains(to) => Outcome::Holds,
@@ -218,6 +226,7 @@ impl Conditions {
                 && self.connect.covers(&other.connect));
         let rest = self.listeners.covers(&other.listeners)
             && connect
+            && self.requester.covers(&other.requester)
             && self.sni_malformed == other.sni_malformed
             && self
                 .tls_version_max
@@ -273,6 +282,9 @@ impl Conditions {
             Matcher::Listener => listed(self.listeners.iter()),
             Matcher::Client => joined(listed(self.client.nets()), files()),
             Matcher::Connect => joined(listed(self.connect.patterns()), files()),
+            of_requester if OF_REQUESTER.contains(&of_requester) => {
+                self.requester.text(of_requester)
+            }
             Matcher::Destination => joined(listed(self.destination.patterns()), files()),
             Matcher::Sni => String::new(),
             Matcher::SniMalformed => self.sni_malformed.to_string(),

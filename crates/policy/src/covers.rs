@@ -200,7 +200,11 @@ fn covers(rules: &Rules, wide: u32, narrow: u32) -> Cover {
 }
 
 /// Matchers on facts that may be unknown or unverified.
-const MAY_BE_UNKNOWN: [Matcher; 6] = [
+const MAY_BE_UNKNOWN: [Matcher; 10] = [
+    Matcher::PeerUid,
+    Matcher::PeerCgroup,
+    Matcher::ClientCert,
+    Matcher::ProxyUser,
     Matcher::Destination,
     Matcher::Ja4,
     Matcher::SniVerified,

@@ -1,11 +1,15 @@
-//! The decision on a CONNECT before its hello: whether every rule that might take it refuses.
+//! The decision on a CONNECT before its hello: whether every rule that might take it refuses, and
+//! whether one might take it if the client named its user.
 
 use eyelet_wire::connect::TargetHost;
 
 use crate::facts::Facts;
+use crate::lists::Lists;
 use crate::matcher::{Matcher, Outcome};
+use crate::name_table::index_u32;
 use crate::names::Found;
 use crate::refusal::Refusal;
+use crate::requester::OF_REQUESTER;
 use crate::rules::{RuleId, Rules, Verdict};
 
 impl Rules {
@@ -23,13 +27,7 @@ impl Rules {
         self.find_named(&name, &lists, &mut listing);
         listing.push(self.unnamed(false));
         let mut listing = listing.peekable();
-        let mut candidates = Found::new();
-        self.find_named(&name, &lists, &mut candidates);
-        self.find_named("", &lists, &mut candidates);
-        for ids in [self.unnamed(false), self.unnamed(true), &self.naming_targets] {
-            candidates.push(ids);
-        }
-        for id in candidates {
+        for id in self.possible(&name, &lists) {
             while listing.next_if(|listed| *listed < id).is_some() {}
             let is_listing = listing.peek() == Some(&id);
             let Some((entry, conditions)) = self.rule(id) else { continue };
@@ -51,9 +49,51 @@ impl Rules {
         Some(Verdict { rule: None, refuse: Some(Refusal::NoRule) })
     }
 
+    /// The rules that might take a connection whose hello is still to come, for this target.
+    fn possible(&self, name: &str, lists: &Lists) -> Found<'_> {
+        let mut candidates = Found::new();
+        self.find_named(name, lists, &mut candidates);
+        self.find_named("", lists, &mut candidates);
+        for ids in [self.unnamed(false), self.unnamed(true), &self.naming_targets] {
+            candidates.push(ids);
+        }
+        candidates
+    }
+
+    /// The reason of a refusal, for a client that may not have named its user: that a rule might
+    /// take it, or would no longer refuse it, if it did.
+    pub(crate) fn blame_user(&self, mut verdict: Verdict, facts: &Facts<'_>) -> Verdict {
+        if verdict.refuse.is_some() && facts.requester.user.is_none() && self.waits_for_user(facts)
+        {
+            verdict.refuse = Some(Refusal::NoUser);
+        }
+        verdict
+    }
+
+    /// Says if all matchers that come before the user hold, in a rule that asks for one. The name
+    /// is that of the hello, else of the target. Any name may follow a target that is an address.
+    fn waits_for_user(&self, facts: &Facts<'_>) -> bool {
+        let Some(target) = facts.connect.filter(|_| self.asks_users) else { return false };
+        let lists = self.hold_lists();
+        let waits = |id: u32| {
+            self.rule(id).is_some_and(|(entry, conditions)| {
+                let outcome = conditions.check_before_hello(facts, &lists, false);
+                !entry.shadow && outcome == Outcome::Fails(Matcher::ProxyUser)
+            })
+        };
+        match (&facts.hello, &target.host) {
+            (Some(hello), _) => self.candidates(hello.name, &lists).any(waits),
+            (None, TargetHost::Name(name)) => self.possible(name, &lists).any(waits),
+            (None, TargetHost::Ip(_)) => (0..index_u32(self.len())).any(waits),
+        }
+    }
+
     /// As with a hello that has the name.
     fn reason_by_target(&self, id: u32) -> Refusal {
         match self.rule(id) {
+            Some((_, asked)) if OF_REQUESTER.into_iter().any(|of| asked.asks(of)) => {
+                Refusal::ByRequester
+            }
             Some((_, asked)) if asked.asks(Matcher::Client) || asked.asks(Matcher::Destination) => {
                 Refusal::ByAddress
             }

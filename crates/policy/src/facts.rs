@@ -14,6 +14,8 @@ pub struct Facts<'a> {
     pub client: IpAddr,
     /// The target of its CONNECT request. `None`: there was no CONNECT; this fact is always known.
     pub connect: Option<&'a Target>,
+    /// Who asks, as far as it is known.
+    pub requester: RequesterFacts<'a>,
     /// The client's destination.
     pub destination: Option<SocketAddr>,
     /// The facts of the hello.
@@ -27,6 +29,17 @@ pub struct Facts<'a> {
     /// Facts that were asked for but cannot be obtained. They fail closed: a refuse rule that asks
     /// for one matches as if it held, any other rule does not match.
     pub unknown: FactSet,
+}
+
+/// Who asks a proxy. Each is known with the request, or stays unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequesterFacts<'a> {
+    /// The user as whom the client asks, with a token that was right.
+    pub user: Option<&'a str>,
+    /// The common name in the client's certificate, which this edge has verified.
+    pub client_cert: Option<&'a str>,
+    /// The cgroup of the process at the other end of a Unix socket.
+    pub cgroup: Option<&'a str>,
 }
 
 /// The certificate from a side handshake with the destination, for the name in the hello.
@@ -50,6 +63,7 @@ impl Facts<'_> {
             listener,
             client,
             connect: None,
+            requester: RequesterFacts { user: None, client_cert: None, cgroup: None },
             destination: None,
             hello: None,
             ja4: None,

@@ -16,6 +16,14 @@ pub enum Matcher {
     Client,
     /// `connect`
     Connect,
+    /// `peer_uid`
+    PeerUid,
+    /// `peer_cgroup`
+    PeerCgroup,
+    /// `client_cert`
+    ClientCert,
+    /// `proxy_user`
+    ProxyUser,
     /// `destination`
     Destination,
     /// `sni`
@@ -56,6 +64,10 @@ impl fmt::Display for Matcher {
             Self::Listener => "listener",
             Self::Client => "client",
             Self::Connect => "connect",
+            Self::PeerUid => "peer_uid",
+            Self::PeerCgroup => "peer_cgroup",
+            Self::ClientCert => "client_cert",
+            Self::ProxyUser => "proxy_user",
             Self::Destination => "destination",
             Self::Sni => "sni",
             Self::SniMalformed => "sni_malformed",

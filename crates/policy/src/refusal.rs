@@ -12,6 +12,8 @@ use eyelet_wire::hello::SniFault;
 pub enum Refusal {
     /// A refuse rule on the client's or the destination's address.
     ByAddress,
+    /// A refuse rule on who asks.
+    ByRequester,
     /// A refuse rule on the destination's certificate.
     ByCertificate,
     /// A refuse rule on TLS compression.
@@ -38,6 +40,8 @@ pub enum Refusal {
     NoName,
     /// No rule for the name, or the last refuse rule.
     NoRule,
+    /// A rule might take the client if it named its user.
+    NoUser,
     /// No rule for what is known without a name.
     Unlisted,
 }
@@ -47,6 +51,7 @@ impl Refusal {
     pub const fn text(self) -> &'static str {
         match self {
             Self::ByAddress => "refused by address",
+            Self::ByRequester => "refused by identity",
             Self::ByCertificate => "refused by certificate",
             Self::ByCompression => "refused by TLS compression",
             Self::ByConnect => "refused by CONNECT target",
@@ -60,6 +65,7 @@ impl Refusal {
             Self::NoHello => "no hello",
             Self::NoName => "no name",
             Self::NoRule => "no rule for this name",
+            Self::NoUser => "the rules ask for a user",
             Self::Unlisted => "no rule for this connection",
         }
     }
@@ -69,11 +75,13 @@ impl Refusal {
     pub const fn alert(self, tls12_client: bool) -> AlertDescription {
         match self {
             Self::ByAddress
+            | Self::ByRequester
             | Self::ByCertificate
             | Self::ByConnect
             | Self::ByEch
             | Self::ByFingerprint
             | Self::NameNotVerified
+            | Self::NoUser
             | Self::Unlisted => AlertDescription::AccessDenied,
             // RFC 5246 section 7.2.2: no acceptable set of security parameters.
             Self::ByCompression => AlertDescription::HandshakeFailure,

@@ -14,6 +14,7 @@ use crate::matcher::{Matcher, Outcome};
 use crate::name_table::index_u32;
 use crate::names::{Found, NameIndex, NamePattern};
 use crate::refusal::Refusal;
+use crate::requester::OF_REQUESTER;
 
 /// A rule as written. An empty `sni` and `Conditions::default()` match everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -99,6 +100,9 @@ pub struct Rules {
     asks_certificate: bool,
     asks_dns: bool,
     asks_names: bool,
+    pub(crate) asks_users: bool,
+    asks_cgroups: bool,
+    asks_client_certs: bool,
     fingerprint: u64,
 }
 
@@ -175,6 +179,9 @@ impl Rules {
             asks_alpn: conditions.iter().any(|conditions| conditions.asks(Matcher::Alpn)),
             asks_certificate: conditions.iter().any(Conditions::asks_certificate),
             asks_dns: conditions.iter().any(Conditions::asks_dns),
+            asks_users: conditions.iter().any(|conditions| conditions.asks(Matcher::ProxyUser)),
+            asks_cgroups: conditions.iter().any(|conditions| conditions.asks(Matcher::PeerCgroup)),
+            asks_client_certs: conditions.iter().any(|asked| asked.asks(Matcher::ClientCert)),
             asks_names: deciding().any(|entry| entry.named || entry.needs_name),
             fingerprint: fingerprint(rules),
             by_list: by_list(rules),
@@ -297,6 +304,16 @@ impl Rules {
     /// Whether any rule asks for the addresses of the name.
     pub const fn asks_dns(&self) -> bool {
         self.asks_dns
+    }
+
+    /// Says if any rule asks for the cgroups of clients.
+    pub const fn asks_cgroups(&self) -> bool {
+        self.asks_cgroups
+    }
+
+    /// Says if any rule asks for the names in clients' certificates.
+    pub const fn asks_client_certs(&self) -> bool {
+        self.asks_client_certs
     }
 
     /// Whether there are shadow rules.
@@ -471,6 +488,7 @@ impl Rules {
             _ if asks(Matcher::TlsCompression) => Refusal::ByCompression,
             _ if asks(Matcher::TlsVersionMax) => Refusal::ByVersion,
             _ if asks(Matcher::Ja4) => Refusal::ByFingerprint,
+            _ if OF_REQUESTER.into_iter().any(asks) => Refusal::ByRequester,
             _ if asks(Matcher::Client) || asks(Matcher::Destination) => Refusal::ByAddress,
             _ if asks(Matcher::Connect) => Refusal::ByConnect,
             _ if asks(Matcher::Alpn) => Refusal::ByProtocol,

@@ -22,12 +22,14 @@ impl Rules {
             let facts = source.facts();
             let fact = match search.decide(&facts) {
                 Decision::Need(fact) => fact,
-                verdict @ Decision::Verdict(_) => return verdict,
+                Decision::Verdict(verdict) => {
+                    return Decision::Verdict(self.blame_user(verdict, &facts));
+                }
             };
             if fact == Fact::Hello
                 && let Some(verdict) = self.refuses_target(&facts)
             {
-                return Decision::Verdict(verdict);
+                return Decision::Verdict(self.blame_user(verdict, &facts));
             }
             if !source.fetch(fact) {
                 return Decision::Need(fact);

@@ -64,6 +64,15 @@ impl End {
     }
 }
 
+/// The protocol in which a client asked a proxy for its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AskedBy {
+    /// HTTP CONNECT.
+    Connect,
+    /// SOCKS 5.
+    Socks,
+}
+
 /// Who named a connection's destination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum DestinationSource {
@@ -73,6 +82,27 @@ pub enum DestinationSource {
     /// The handover of another process, which does not say who.
     Imported,
     ProxyHeader,
+}
+
+/// Who asks a proxy. Serialized as the access log has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub struct KnownClient {
+    /// The user that the client has named, with a token that was right.
+    #[serde(rename = "proxy_user")]
+    pub user: Option<Box<str>>,
+    /// The common name in its certificate, if a listener of this edge has verified it.
+    #[serde(rename = "client_cert")]
+    pub certificate: Option<Box<str>>,
+    /// The cgroup of the process at the other end of a Unix socket.
+    #[serde(rename = "peer_cgroup")]
+    pub cgroup: Option<Box<str>>,
+}
+
+impl Heap for KnownClient {
+    fn heap_bytes(&self) -> usize {
+        let Self { user, certificate, cgroup } = self;
+        [user, certificate, cgroup].into_iter().flatten().map(|text| text.len()).sum()
+    }
 }
 
 /// The decision about a connection, and its facts. It is the same for many connections, so parked
@@ -87,6 +117,8 @@ pub struct Decided {
     pub listener: u16,
     /// The target of its CONNECT request, as `host:port`.
     pub connect: Option<Name>,
+    /// Who asked, if rules know the clients of a proxy. It stays in this process.
+    pub requester: Option<Arc<KnownClient>>,
     /// True if it came from this process: from one listener to another, or back to the same one.
     pub is_handed: bool,
     /// The number of times that it may have come back to this process already.
@@ -144,6 +176,9 @@ impl Heap for Decided {
         };
         self.labels.heap_bytes()
             + self.connect.as_ref().map_or(0, Heap::heap_bytes)
+            + self.requester.as_ref().map_or(0, |requester| {
+                ARC_BYTES + size_of::<KnownClient>() + requester.heap_bytes()
+            })
             + self.sni.as_ref().map_or(0, |name| name.len())
             + upstream
             + self.client_certificate_bytes()
@@ -283,8 +318,8 @@ pub struct ConnectionInfo {
     pub client: SocketAddr,
     /// The target of its CONNECT request, if there was one.
     pub connect: Option<Box<Target>>,
-    /// True if the CONNECT request must still be answered.
-    pub owes_answer: bool,
+    /// How the client asked for its target, if its request must still be answered.
+    pub owes_answer: Option<AskedBy>,
     /// True if the rules have decided it. Some connections are decided anew.
     pub is_decided: bool,
     /// The decision so far.
@@ -332,7 +367,7 @@ impl ConnectionInfo {
             started_unix_ns,
             client,
             connect: None,
-            owes_answer: false,
+            owes_answer: None,
             is_decided: false,
             decided: Decided::default(),
             bytes_to_upstream: 0,

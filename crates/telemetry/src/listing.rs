@@ -394,7 +394,7 @@ mod tests {
             started_unix_ns: 1_000 * NS_PER_MS,
             client: "[::ffff:192.0.2.7]:5000".parse().unwrap(),
             connect: None,
-            owes_answer: false,
+            owes_answer: None,
             is_decided: true,
             decided,
             bytes_to_upstream: 300,

@@ -11,11 +11,12 @@ use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::connect::ConnectFault;
 use eyelet_wire::hello::{Malformed, NotTls, SniFault};
 use eyelet_wire::proxy::ProxyFault;
+use eyelet_wire::socks::SocksFault;
 
 pub use error::{Detail, Http2Failure, IoFailure};
 pub use parts::{
     CertificateLack, Class, Guarded, HandshakeFault, Limit, Loop, NotConnect, Party, Peer,
-    SecondHello, ServerFault, Shed, Stage, StreamFlood, When,
+    SecondHello, ServerFault, Shed, Stage, StreamFlood, UserLack, When,
 };
 
 /// Why a connection or a request ended. docs/access-log.md has a table of all of them.
@@ -71,6 +72,8 @@ pub enum Reason {
     /// A malformed name in a ClientHello.
     MalformedName(SniFault),
     MalformedProxyHeader(ProxyFault),
+    /// A malformed message of SOCKS, or one that asks for what Eyelet does not have.
+    MalformedSocks(SocksFault),
     /// The request is for a host that leads to another rule.
     Misdirected(Box<str>),
     /// The upstream has another address family than the client whose address it would be dialled
@@ -88,6 +91,8 @@ pub enum Reason {
     NotConnect(NotConnect),
     /// There is no TLS where a ClientHello was expected.
     NotTls(NotTls),
+    /// The client of a proxy did not say who it is.
+    NoUser(UserLack),
     /// The client broke the record layer's protocol, or the keys are used up.
     Record(RecordFault),
     /// The client was redirected to https://.
@@ -208,6 +213,7 @@ impl Reason {
             | Self::MalformedHello(_)
             | Self::MalformedName(_)
             | Self::MalformedProxyHeader(_)
+            | Self::MalformedSocks(_)
             | Self::NoProxyHeader
             | Self::NotConnect(_)
             | Self::NotTls(_)
@@ -222,6 +228,7 @@ impl Reason {
             | Self::Guarded(_)
             | Self::Loop(_)
             | Self::Misdirected(_)
+            | Self::NoUser(_)
             | Self::Refused(_)
             | Self::RuleGone
             | Self::Server(_)
@@ -249,7 +256,9 @@ impl Reason {
             },
             Self::LacksFacts(lacks) => lacks.refusal.whose(),
             Self::Unregistered(_) => Party::Operator,
-            Self::Misdirected(_) | Self::Trace | Self::Shed(Shed::Excess) => Party::Client,
+            Self::Misdirected(_) | Self::NoUser(_) | Self::Trace | Self::Shed(Shed::Excess) => {
+                Party::Client
+            }
             Self::Response(_)
             | Self::Server(_)
             | Self::UpstreamReset

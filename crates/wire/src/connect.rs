@@ -46,6 +46,8 @@ pub struct Connect {
     pub len: usize,
     /// The target.
     pub target: Target,
+    /// Where the value of its `Proxy-Authorization` field begins and ends, if it has one.
+    pub authorization: Option<(usize, usize)>,
 }
 
 /// `host:port`, the authority-form of RFC 9112 3.2.3.
@@ -98,6 +100,8 @@ pub enum ConnectFault {
     HostTwice,
     /// A `Host` field that does not name the target.
     HostDiffers,
+    /// More than one `Proxy-Authorization` field.
+    AuthorizationTwice,
     /// `Content-Length` or `Transfer-Encoding`: a CONNECT has no content (RFC 9110 9.3.6), and what
     /// follows the head is for the target.
     Content,
@@ -123,7 +127,9 @@ impl ConnectReader {
         }
         match self.end(raw) {
             Ok(Some(len)) => match read(raw.get(..len).unwrap_or(raw)) {
-                Ok(target) => ConnectPeek::Connect(Connect { len, target }),
+                Ok((target, authorization)) => {
+                    ConnectPeek::Connect(Connect { len, target, authorization })
+                }
                 Err(fault) => ConnectPeek::Malformed(fault),
             },
             Ok(None) => ConnectPeek::NeedMore,
@@ -171,12 +177,16 @@ fn plain_http(raw: &[u8], at: usize) -> ConnectPeek {
 }
 
 /// Parses a complete head: lines end in CR LF, and the last one is empty.
-fn read(head: &[u8]) -> Result<Target, ConnectFault> {
+fn read(head: &[u8]) -> Result<(Target, Option<(usize, usize)>), ConnectFault> {
     let lines = head.split(|&b| b == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     let mut lines = lines.take_while(|line| !line.is_empty());
-    let (target, is_http_11) = request_line(lines.next().unwrap_or_default())?;
-    let mut host = None;
+    let first = lines.next().unwrap_or_default();
+    let (target, is_http_11) = request_line(first)?;
+    let (mut host, mut authorization) = (None, None);
+    let mut next = first.len() + CRLF_BYTES;
     for line in lines {
+        let end = next + line.len();
+        next = end + CRLF_BYTES;
         if line.starts_with(b" ") || line.starts_with(b"\t") {
             return Err(ConnectFault::Folded);
         }
@@ -188,6 +198,13 @@ fn read(head: &[u8]) -> Result<Target, ConnectFault> {
         if CONTENT_FIELDS.iter().any(|field| name.eq_ignore_ascii_case(field)) {
             return Err(ConnectFault::Content);
         }
+        if name.eq_ignore_ascii_case(b"proxy-authorization") {
+            let blanks = value.iter().skip(1).take_while(|b| matches!(b, b' ' | b'\t')).count();
+            let start = end - value.len() + 1 + blanks;
+            if authorization.replace((start, end)).is_some() {
+                return Err(ConnectFault::AuthorizationTwice);
+            }
+        }
         if name.eq_ignore_ascii_case(b"host") {
             let value = value.strip_prefix(b":").unwrap_or(value);
             if host.replace(value.trim_ascii()).is_some() {
@@ -198,7 +215,7 @@ fn read(head: &[u8]) -> Result<Target, ConnectFault> {
     match host {
         None if is_http_11 => Err(ConnectFault::HostMissing),
         Some(value) if !names(value, target) => Err(ConnectFault::HostDiffers),
-        _ => Ok(target),
+        _ => Ok((target, authorization)),
     }
 }
 
@@ -315,6 +332,7 @@ impl fmt::Display for ConnectFault {
             Self::HostMissing => "no Host field",
             Self::HostTwice => "two Host fields",
             Self::HostDiffers => "the Host field does not name the target",
+            Self::AuthorizationTwice => "two Proxy-Authorization fields",
             Self::Content => "CONNECT with content",
         })
     }
@@ -333,6 +351,9 @@ const METHOD_BYTES_MAX: usize = 24;
 const CONTENT_FIELDS: [&[u8]; 2] = [b"content-length", b"transfer-encoding"];
 
 const HTTPS_PORT: u16 = 443;
+
+/// Bytes of the end of a line.
+const CRLF_BYTES: usize = 2;
 
 #[cfg(test)]
 mod tests;

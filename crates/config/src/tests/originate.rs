@@ -189,7 +189,7 @@ fn a_plain_listener_may_be_a_unix_socket() {
     assert_eq!(listener(plain, &by_path), NOTHING);
     assert_eq!(
         listener("", "[[rule]]\naction = \"refuse\"\n"),
-        ["2:11: a Unix socket is for listeners of kind \"plain\""]
+        ["2:11: a Unix socket is for listeners of kind \"connect\" or \"plain\""]
     );
     assert_eq!(
         listener(&format!("{plain}\nmode = \"rw\""), OUT),

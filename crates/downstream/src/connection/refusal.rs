@@ -2,15 +2,20 @@
 //! line of `Proxy-Status` (RFC 9209), and a few lines of text.
 
 use std::fmt::{self, Write};
+use std::io::ErrorKind;
 
 use bytes::Bytes;
 use eyelet_telemetry::info::{ConnectionInfo, Outcome};
 use eyelet_telemetry::reason::{Class, Limit, Peer, Reason, Stage, When};
-use http::header::{HeaderName, HeaderValue};
+use eyelet_wire::socks::Reply;
+use http::header::{HeaderName, HeaderValue, PROXY_AUTHENTICATE};
 use http::{Method, StatusCode, response};
 
 use super::page::text_page;
 use eyelet_http1::head::Length;
+
+/// How a client may name its user (RFC 7617).
+const CHALLENGE: &str = "Basic realm=\"eyelet\", charset=\"UTF-8\"";
 
 const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
 /// Most characters of a reason in a field or a status line. A name has 253 at most.
@@ -47,10 +52,21 @@ impl<'a> ProxyRefusal<'a> {
 
     pub fn status(&self) -> StatusCode {
         match self.outcome {
+            _ if matches!(self.reason, Reason::NoUser(_)) => {
+                StatusCode::PROXY_AUTHENTICATION_REQUIRED
+            }
             Outcome::Refused => StatusCode::FORBIDDEN,
             // RFC 9110 section 15.6.5.
             _ if self.reason.class() == Class::Timeout => StatusCode::GATEWAY_TIMEOUT,
             _ => StatusCode::BAD_GATEWAY,
+        }
+    }
+
+    /// The code of the answer to a client that asked by SOCKS (RFC 1928 section 6).
+    pub fn socks_reply(&self) -> Reply {
+        match self.outcome {
+            Outcome::Refused => Reply::NotAllowed,
+            _ => socks_reply(self.reason),
         }
     }
 
@@ -89,7 +105,11 @@ impl<'a> ProxyRefusal<'a> {
         let (status, text) = (self.status(), self.text());
         let phrase = status.canonical_reason().unwrap_or("Error");
         let summary = visible(&self.summary());
-        let fields = format!("Proxy-Status: {}\r\n", self.proxy_status());
+        let mut fields = format!("Proxy-Status: {}\r\n", self.proxy_status());
+        if status == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+            // Writing into a String cannot fail.
+            let _ = write!(fields, "Proxy-Authenticate: {CHALLENGE}\r\n");
+        }
         whole_response(&format!("{} {phrase} ({summary})", status.as_str()), &fields, &text)
     }
 
@@ -103,6 +123,9 @@ impl<'a> ProxyRefusal<'a> {
         };
         let body = Bytes::from(self.text());
         let (mut head, length, body) = text_page(status, method, body);
+        if status == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+            head.headers.insert(PROXY_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
+        }
         if let Ok(value) = HeaderValue::from_str(&self.proxy_status()) {
             head.headers.insert(PROXY_STATUS, value);
         }
@@ -145,6 +168,26 @@ fn visible(text: &str) -> String {
     visible.take(SHOWN_MAX).collect()
 }
 
+/// The reply for an upstream that was not reached. RFC 1928 names no code for a name without an
+/// address or for an upstream that is silent; these are the nearest ones.
+fn socks_reply(reason: &Reason) -> Reply {
+    match reason {
+        Reason::Io(Peer::Upstream, failure) => match failure.kind() {
+            ErrorKind::ConnectionRefused => Reply::Refused,
+            ErrorKind::NetworkUnreachable => Reply::NetworkUnreachable,
+            ErrorKind::HostUnreachable => Reply::HostUnreachable,
+            ErrorKind::TimedOut => Reply::TtlExpired,
+            _ => Reply::Failure,
+        },
+        Reason::Dns(_)
+        | Reason::NoAddress
+        | Reason::Timeout(Limit::Connect, Some(When::During(Stage::Dns))) => Reply::HostUnreachable,
+        Reason::Timeout(Limit::Connect, _) => Reply::TtlExpired,
+        Reason::LacksFacts(lacks) => socks_reply(&lacks.refusal),
+        _ => Reply::Failure,
+    }
+}
+
 /// The error type of RFC 9209 section 2.3.
 fn error_type(reason: &Reason) -> &'static str {
     match reason {
@@ -171,6 +214,8 @@ fn error_type(reason: &Reason) -> &'static str {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use eyelet_telemetry::reason::{Detail, IoFailure};
+
     use super::*;
 
     fn refusal<'a>(reason: &'a Reason, rule: Option<&'a str>) -> ProxyRefusal<'a> {
@@ -214,6 +259,30 @@ mod tests {
             let head = response.split(|byte| *byte == b'\n').take(6).map(<[u8]>::trim_ascii_end);
             assert_eq!(head.filter(|line| !line.is_empty()).count(), 5, "{rule:?}");
         }
+    }
+
+    #[test]
+    fn each_kind_of_reason_has_its_reply_of_socks() {
+        let io = |number| Reason::upstream_io(&std::io::Error::from_raw_os_error(number));
+        for (reason, expected) in [
+            (Reason::Io(Peer::Upstream, IoFailure::Os(111)), Reply::Refused),
+            (io(101), Reply::NetworkUnreachable),
+            (io(113), Reply::HostUnreachable),
+            (io(110), Reply::TtlExpired),
+            (Reason::NoAddress, Reply::HostUnreachable),
+            (Reason::Dns(Detail::of("why")), Reply::HostUnreachable),
+            (
+                Reason::Timeout(Limit::Connect, Some(When::During(Stage::Dns))),
+                Reply::HostUnreachable,
+            ),
+            (Reason::Timeout(Limit::Connect, None), Reply::TtlExpired),
+            (Reason::MixedFamilies, Reply::Failure),
+        ] {
+            let refusal = ProxyRefusal { outcome: Outcome::Failed, ..refusal(&reason, None) };
+            assert_eq!(refusal.socks_reply(), expected, "{reason}");
+        }
+        let reason = Reason::Refused("refused by name");
+        assert_eq!(refusal(&reason, None).socks_reply(), Reply::NotAllowed);
     }
 
     #[test]

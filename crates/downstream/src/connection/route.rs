@@ -10,7 +10,7 @@ use eyelet_balance::group::{Group, Member, Tried};
 use eyelet_config::{
     Action, Host, HostPort, HttpAddress, HttpUpstream, Terminate, TerminateUpstream,
 };
-use eyelet_policy::{Decision, Fact, FactSet, FactSource, Facts, Verdict};
+use eyelet_policy::{Decision, Fact, FactSet, FactSource, Facts, RequesterFacts, Verdict};
 use eyelet_resolve::evidence::Attempt;
 use eyelet_resolve::names::Names;
 use eyelet_resolve::{dialled, gather};
@@ -65,6 +65,16 @@ impl RouteTarget<'_> {
             self.shelf.compare(|| dialled::usable(&http.dialler.names, name));
         }
         self.shelf.take(upstream_request, idle)
+    }
+}
+
+/// Who asks a proxy, as rules see it.
+pub fn requester_facts(decided: &Decided) -> RequesterFacts<'_> {
+    let requester = decided.requester.as_deref();
+    RequesterFacts {
+        user: requester.and_then(|requester| requester.user.as_deref()),
+        client_cert: requester.and_then(|requester| requester.certificate.as_deref()),
+        cgroup: requester.and_then(|requester| requester.cgroup.as_deref()),
     }
 }
 
@@ -299,6 +309,7 @@ impl<L: FnOnce() -> Option<SocketAddr>> FactSource for Kept<'_, L> {
     fn facts(&self) -> Facts<'_> {
         Facts {
             connect: self.connect.as_ref(),
+            requester: requester_facts(&self.info.decided),
             destination: self.destination,
             hello: self.hello,
             ja4: self.info.decided.ja4.as_ref().map(Ja4::as_str),

@@ -354,7 +354,7 @@ impl ServedConnection {
             started_unix_ns: self.info.started_unix_ns,
             client: self.info.client,
             connect: None,
-            owes_answer: false,
+            owes_answer: None,
             is_decided: true,
             decided: self.info.decided.clone(),
             bytes_to_upstream: self.info.bytes_to_upstream + self.counts.to_upstream.get(),

@@ -44,6 +44,6 @@ impl<'a> Active<'a> {
 
     /// True if an alert means something to the client: it speaks TLS, and waits for nothing else.
     pub fn takes_alert(&self) -> bool {
-        !self.info.owes_answer && !self.is_plain()
+        self.info.owes_answer.is_none() && !self.is_plain()
     }
 }

@@ -1,22 +1,26 @@
-//! The client's side of HTTP CONNECT: reads its head and answers it. Refusals before the 200 are
-//! HTTP responses. After the 200 the client speaks TLS.
+//! The client's side of a proxy: reads a CONNECT, or a request of SOCKS, and answers it. Refusals
+//! before the 200 are HTTP responses, or replies of SOCKS. After it the client speaks TLS.
+
+mod socks;
 
 use std::net::SocketAddr;
 
 use eyelet_wire::alert::AlertDescription;
-use eyelet_wire::connect::{ConnectPeek, ConnectReader, TargetHost};
+use eyelet_wire::connect::{ConnectPeek, ConnectReader, Target, TargetHost};
 use eyelet_wire::record::HANDSHAKE;
+use eyelet_wire::socks::Reply;
 
 use crate::path::active::Active;
 use crate::path::peek;
 use crate::path::refuse::{self, RefusalMessage};
+use crate::path::requester;
 use eyelet_config::{Action, HostPort};
 use eyelet_downstream::connection::refusal::{ProxyRefusal, whole_response};
 use eyelet_engine::park;
 use eyelet_engine::ready::CLIENT;
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_memory::interner::Name;
-use eyelet_telemetry::info::{ConnectionInfo, DestinationSource, End, Outcome};
+use eyelet_telemetry::info::{AskedBy, ConnectionInfo, DestinationSource, End, Outcome};
 use eyelet_telemetry::reason::{Limit, NotConnect, Reason, Stage, When};
 
 /// RFC 9110 section 9.3.6: any 2xx, and no Content-Length.
@@ -24,22 +28,28 @@ const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
 /// What a client asks of a proxy.
 pub enum ProxyRequest {
-    /// A CONNECT, which was read.
-    Connect,
+    /// A target, by a CONNECT or by SOCKS. The request was read.
+    Target,
     /// An `http://` URL. Nothing was taken off the received bytes.
     PlainHttp,
 }
 
-/// Reads the head of a CONNECT. Bytes behind it stay in `raw` and are peeked at first.
-pub async fn read_head(
+/// Reads the request. Bytes behind it stay in `raw` and are peeked at first.
+pub async fn read_request(
     connection: &mut Active<'_>,
     raw: &mut CountedBuffer,
 ) -> Result<ProxyRequest, End> {
     // The destination that a PROXY header names is this proxy itself.
     connection.info.decided.destination = None;
     connection.info.decided.destination_source = DestinationSource::Kernel;
+    requester::note_process(connection);
     let mut reader = ConnectReader::new();
     let connect = loop {
+        if socks::is_begun(raw) {
+            let target = Box::pin(socks::read_target(connection, raw)).await?;
+            note_target(connection, target, AskedBy::Socks);
+            return Ok(ProxyRequest::Target);
+        }
         match reader.feed(raw) {
             ConnectPeek::NeedMore => peek::more(connection, raw, Stage::ConnectRequest).await?,
             ConnectPeek::Connect(connect) => break connect,
@@ -47,14 +57,25 @@ pub async fn read_head(
             other => return Err(unreadable(connection, raw, &other)),
         }
     };
-    raw.consume(connect.len);
-    if let TargetHost::Ip(ip) = connect.target.host {
-        connection.info.decided.destination = Some(SocketAddr::new(ip, connect.target.port));
+    let field = connect.authorization.and_then(|(start, end)| raw.get(start..end));
+    let user = requester::authorized(connection, field);
+    requester::take_secret(raw, connect.len);
+    note_target(connection, connect.target, AskedBy::Connect);
+    match user {
+        Ok(user) => requester::note_user(&mut connection.info.decided, user),
+        Err(wrong) => end(connection, &RefusalMessage::Nothing, wrong)?,
     }
-    connection.info.decided.connect = Some(Name::from(&*connect.target.to_string()));
-    connection.info.connect = Some(Box::new(connect.target));
-    connection.info.owes_answer = true;
-    Ok(ProxyRequest::Connect)
+    Ok(ProxyRequest::Target)
+}
+
+fn note_target(connection: &mut Active<'_>, target: Target, asked_by: AskedBy) {
+    let info = &mut *connection.info;
+    if let TargetHost::Ip(ip) = target.host {
+        info.decided.destination = Some(SocketAddr::new(ip, target.port));
+    }
+    info.decided.connect = Some(Name::from(&*target.to_string()));
+    info.connect = Some(Box::new(target));
+    info.owes_answer = Some(asked_by);
 }
 
 /// Answers bytes that are no CONNECT request, in the protocol that they seem to be.
@@ -79,27 +100,34 @@ fn unreadable(connection: &Active<'_>, raw: &[u8], peek: &ConnectPeek) -> End {
     End { outcome: Outcome::Refused, reason }
 }
 
-/// Sends the 200 if the client waits for it.
+/// Sends the 200, or the reply of SOCKS, if the client waits for it.
 pub async fn establish(connection: &mut Active<'_>) -> Result<(), End> {
-    if !std::mem::take(&mut connection.info.owes_answer) {
-        return Ok(());
-    }
+    let answer = match connection.info.owes_answer.take() {
+        None => return Ok(()),
+        Some(AskedBy::Connect) => ESTABLISHED,
+        Some(AskedBy::Socks) => &Reply::Succeeded.answer(),
+    };
     // The client could not send its hello before the 200, so the hello gets its own timeout.
     connection.handle.due_in(connection.edge.snapshot.config.limits.hello_timeout);
-    let sent = connection.handle.send_all(CLIENT, ESTABLISHED).await;
+    let sent = connection.handle.send_all(CLIENT, answer).await;
     let when = When::During(Stage::ConnectAnswer);
     sent.map_err(|wait_error| End::failed(wait_error.reason(Limit::Hello, when)))
 }
 
-/// Ends a connection. The answer is HTTP to a client without TLS, and to one that waits for the
-/// answer to its CONNECT. To others it is `answer`.
+/// Ends a connection. A client that waits for the answer to its CONNECT or to its request of SOCKS
+/// gets that, and a client without TLS gets HTTP. To others it is `answer`.
 pub fn end(connection: &Active<'_>, answer: &RefusalMessage, end: End) -> Result<(), End> {
     if connection.takes_alert() {
         return refuse::refuse(connection, answer, end);
     }
     let message = message(connection);
     let refusal = ProxyRefusal::new(connection.info, end.outcome, &end.reason, message);
-    park::close_with(connection.handle, &refusal.response());
+    match connection.info.owes_answer {
+        Some(AskedBy::Socks) => {
+            park::close_with(connection.handle, &refusal.socks_reply().answer());
+        }
+        Some(AskedBy::Connect) | None => park::close_with(connection.handle, &refusal.response()),
+    }
     Err(end)
 }
 

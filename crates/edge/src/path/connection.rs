@@ -154,7 +154,7 @@ async fn decide(connection: &mut Active<'_>, peeked: &mut CountedBuffer) -> Resu
             ruling => ruling,
         });
     }
-    if known.connection.info.owes_answer {
+    if known.connection.info.owes_answer.is_some() {
         Box::pin(connect::establish(&mut known.connection)).await?;
     }
     let mut reader = HelloReader::new(known.connection.edge.snapshot.config.limits.hello_bytes_max);

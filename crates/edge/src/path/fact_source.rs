@@ -13,6 +13,7 @@ use crate::path::connect;
 use crate::path::fingerprint;
 use crate::path::peek;
 use crate::path::refuse::{self, RefusalMessage};
+use eyelet_downstream::connection::route::requester_facts;
 use eyelet_resolve::dial;
 use eyelet_resolve::evidence::{Attempt, ByDns, Lack, Purpose};
 use eyelet_resolve::gather;
@@ -84,6 +85,7 @@ impl<'c> KnownFacts<'c> {
         let of_url = || self.is_of_url.then(|| HelloFacts::named(info.decided.sni.as_deref()));
         Facts {
             connect: info.connect.as_deref(),
+            requester: requester_facts(&info.decided),
             destination: info.decided.destination,
             hello: hello.map(HelloFacts::from).or_else(of_url),
             ja4: info.decided.ja4.as_ref().map(Ja4::as_str),

@@ -20,8 +20,8 @@ pub async fn arrive(connection: &mut Active<'_>, raw: &mut CountedBuffer) -> Res
     let destination = match listener.kind {
         ListenerKind::Direct | ListenerKind::HttpRedirect | ListenerKind::Plain => return Ok(()),
         ListenerKind::Connect => {
-            return match connect::read_head(connection, raw).await? {
-                ProxyRequest::Connect => Ok(()),
+            return match connect::read_request(connection, raw).await? {
+                ProxyRequest::Target => Ok(()),
                 ProxyRequest::PlainHttp => Box::pin(plain_http::serve(connection, raw)).await,
             };
         }

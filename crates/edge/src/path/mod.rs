@@ -13,5 +13,6 @@ mod plain_http;
 pub mod program;
 pub mod proxy_protocol;
 pub mod refuse;
+mod requester;
 pub mod shadow;
 pub mod upstream;

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::path::active::{Active, WaitError};
 use crate::path::fingerprint;
 use crate::path::refuse::RefusalMessage;
+use crate::path::requester;
 use crate::snapshot::edge::Edge;
 use eyelet_engine::ready::CLIENT;
 use eyelet_engine::worker::Handle;
@@ -44,6 +45,7 @@ pub async fn proxy_header(connection: &mut Active<'_>, raw: &mut CountedBuffer) 
                 return Err(End::failed(Reason::MalformedProxyHeader(fault)));
             }
             ProxyPeek::Header(header) => {
+                requester::note_certificate(connection, raw.get(..header.len).unwrap_or_default());
                 if let Command::Proxy { client, destination } = header.command {
                     connection.info.client = client;
                     connection.info.decided.destination = Some(destination);

@@ -9,6 +9,7 @@ use crate::path::active::Active;
 use crate::path::connect;
 use crate::path::fact_source::KnownFacts;
 use crate::path::proxy_protocol;
+use crate::path::requester;
 use crate::path::shadow;
 use eyelet_config::{Action, Host, HostPort, HttpAddress, HttpUpstream, Splice, UpstreamHttp2};
 use eyelet_engine::park;
@@ -60,7 +61,18 @@ async fn pass(
 ) -> Result<(), End> {
     let http = &connection.edge.http;
     begin(connection.info, request.target);
-    let refused = match decide(connection).await? {
+    let user = requester::authorized(connection, request.authorization());
+    let decided = match user {
+        Ok(user) => {
+            requester::note_user(&mut connection.info.decided, user);
+            decide(connection).await?
+        }
+        Err(wrong) => {
+            requester::note_user(&mut connection.info.decided, None);
+            Err(wrong.reason)
+        }
+    };
+    let refused = match decided {
         Ok(rule) => match connection.edge.snapshot.config.rules.at(rule).action {
             Action::Splice(splice) if splice.plain_http => {
                 let Some(to) = route(connection, rule, splice) else {

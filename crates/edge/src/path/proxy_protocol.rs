@@ -1,6 +1,7 @@
 //! Writes the PROXY v2 header for upstreams whose rule asks for it.
 
 use eyelet_record::Version;
+use eyelet_wire::local_peer::LocalPeer;
 use eyelet_wire::proxy::{Command, Ssl, Tlvs, V2_WRITTEN_BYTES_MAX, write_v2};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -11,7 +12,9 @@ use crate::path::handshake::Handshaken;
 pub fn header(connection: &Active<'_>, tls: Option<&Handshaken>) -> Vec<u8> {
     let Active { handle, info, .. } = connection;
     let destination = info.decided.destination.or_else(|| handle.local_address());
-    let command = match destination {
+    // The header of a client of a Unix socket has no address to give.
+    let is_local = LocalPeer::of(info.client.ip()).is_some();
+    let command = match destination.filter(|_| !is_local) {
         Some(destination) => Command::Proxy { client: info.client, destination },
         None => Command::Local,
     };

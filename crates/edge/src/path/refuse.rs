@@ -9,7 +9,7 @@ use crate::path::active::Active;
 use eyelet_config::Action;
 use eyelet_engine::park;
 use eyelet_telemetry::info::{End, Outcome};
-use eyelet_telemetry::reason::Reason;
+use eyelet_telemetry::reason::{Reason, UserLack};
 
 /// What a browser shows that came by http:// to a TLS port.
 const BAD_REQUEST: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
@@ -60,6 +60,7 @@ pub fn unreadable(peek: &Peek<'_>) -> (RefusalMessage, End) {
 fn reason(refusal: Refusal) -> Reason {
     match refusal {
         Refusal::MalformedName(fault) => Reason::MalformedName(fault),
+        Refusal::NoUser => Reason::NoUser(UserLack::Missing),
         other => Reason::Refused(other.text()),
     }
 }

@@ -34,7 +34,7 @@ pub async fn look(known: &mut KnownFacts<'_>, peeked: &mut CountedBuffer) -> Res
     loop {
         match reader.feed(peeked) {
             // Before the 200 to a CONNECT only bytes that came with its head are here.
-            Peek::NeedMore { .. } if !known.connection.info.owes_answer => {}
+            Peek::NeedMore { .. } if known.connection.info.owes_answer.is_none() => {}
             Peek::Hello(hello) => {
                 peek::note_hello(&mut known.connection, &hello);
                 // The decision did not use the hello, so the server is not held to it either.

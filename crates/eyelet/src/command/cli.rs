@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tracing::Level;
 
 use crate::command::train::{self, DictionaryCommand};
-use crate::command::{demo, explain, local, run};
+use crate::command::{demo, explain, local, passwd, run};
 use crate::process::control::Control;
 use crate::process::diagnostics::{self, Diagnostics};
 use crate::process::serve::Running;
@@ -105,6 +105,10 @@ enum Command {
     /// Writes NAME.pem and NAME.key, by the first name. Files of an earlier call are replaced. Exit
     /// status: 0, or 1 if there are no files.
     Cert(local::CertArgs),
+    /// Make a line for the users of a proxy: a name, and the hash of a token
+    ///
+    /// The line goes to standard output, and a new token to standard error.
+    Passwd(passwd::PasswdArgs),
     /// Show what a TLS server does, and what to do about it
     ///
     /// Works with any TLS server. Opens about twenty connections, one at a time, and prints a line
@@ -176,6 +180,7 @@ fn obey(command: Command, diagnostics: &Diagnostics) -> ExitCode {
         Command::Acme(AcmeCommand::Rollover { file }) => control::change_account_key(&file),
         Command::Trust(args) => local::trust(&args),
         Command::Cert(args) => local::cert(&args),
+        Command::Passwd(args) => passwd::passwd(&args),
         Command::Probe(args) => eyelet_probe::run(&args, &mut io::stdout()),
         Command::Top(args) => eyelet_top::run(&args, &mut io::stdout()),
         Command::Demo(args) => demo::run(&args),

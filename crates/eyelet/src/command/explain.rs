@@ -7,10 +7,12 @@ use std::process::ExitCode;
 
 use eyelet_edge::snapshot::check;
 use eyelet_policy::{
-    CertificateFacts, Decision, Fact, FactSource, Facts, Matcher, Miss, Refusal, Verdict,
+    CertificateFacts, Decision, Fact, FactSource, Facts, Matcher, Miss, Refusal, RequesterFacts,
+    Verdict,
 };
 use eyelet_wire::connect::{self, Target};
 use eyelet_wire::hello::{HelloFacts, HelloName, HostName, SniFault, protocol_names};
+use eyelet_wire::local_peer::LocalPeer;
 use eyelet_wire::version::{self, TLS12};
 
 use eyelet_config::{
@@ -69,11 +71,7 @@ fn answer(args: &ExplainArgs, config: &Config, out: &mut impl Write) -> io::Resu
     let asked_now = if args.ask { given::gather(args, config, name, out)? } else { None };
     let args = &*args;
     let shown = asked_now.or_else(|| args.evidence.certificate(name));
-    let mut facts = Facts::new(listener, args.client);
-    facts.connect = args.connect.as_ref();
-    if let Some(Target { host: connect::TargetHost::Ip(ip), port }) = args.connect {
-        facts.destination = Some(SocketAddr::new(ip, port));
-    }
+    let facts = known(args, listener);
     let shown = shown.as_ref();
     let mut given =
         Given { args, config, hello, shown, facts, asked: Vec::new(), in_shadow: false };
@@ -90,6 +88,25 @@ fn answer(args: &ExplainArgs, config: &Config, out: &mut impl Write) -> io::Resu
     let hello = in_shadow.hello.or(config.policy.refuses_target(&in_shadow).map(|_| hello));
     print_misses(config, &Facts { hello, ..in_shadow }, verdict, out)?;
     Ok(true)
+}
+
+/// The facts that are known with the client's request.
+fn known(args: &ExplainArgs, listener: u16) -> Facts<'_> {
+    let peer = args.peer_uid.map(|uid| LocalPeer { uid, pid: 0 }.address().ip());
+    let destination = match args.connect {
+        Some(Target { host: connect::TargetHost::Ip(ip), port }) => Some(SocketAddr::new(ip, port)),
+        _ => None,
+    };
+    Facts {
+        connect: args.connect.as_ref(),
+        requester: RequesterFacts {
+            user: args.proxy_user.as_deref(),
+            client_cert: args.client_cert.as_deref(),
+            cgroup: args.peer_cgroup.as_deref(),
+        },
+        destination,
+        ..Facts::new(listener, peer.unwrap_or(args.client))
+    }
 }
 
 /// The facts that flags give, as a source of facts.
@@ -195,7 +212,10 @@ fn print(given: &Given<'_>, verdict: Verdict, out: &mut impl Write) -> io::Resul
         let alert = own.unwrap_or_else(|| why.alert(given.hello.version_max <= TLS12));
         writeln!(out, "reason:  {why}")?;
         match facts.connect {
-            Some(_) if facts.hello.is_none() => writeln!(out, "answer:  403, before the hello")?,
+            Some(_) if facts.hello.is_none() => {
+                let status = if why == Refusal::NoUser { 407 } else { 403 };
+                writeln!(out, "answer:  {status}, before the hello")?;
+            }
             _ => writeln!(out, "alert:   {} ({})", alert.name(), alert.code())?,
         }
     } else if let (Some(Action::Splice(splice)), Some(name)) =
@@ -293,6 +313,20 @@ fn fact_text(matcher: Matcher, facts: &Facts<'_>, config: &Config) -> String {
         Matcher::Connect => facts
             .connect
             .map_or_else(|| "a connection without CONNECT".to_owned(), |target| target.to_string()),
+        Matcher::ClientCert => facts.requester.client_cert.map_or_else(
+            || "a client that shows no certificate".to_owned(),
+            |name| format!("\"{name}\""),
+        ),
+        Matcher::ProxyUser => facts
+            .requester
+            .user
+            .map_or_else(|| "a client that names no user".to_owned(), |user| format!("\"{user}\"")),
+        Matcher::PeerUid => LocalPeer::of(facts.client)
+            .map_or_else(|| "a client with an address".to_owned(), |peer| peer.uid.to_string()),
+        Matcher::PeerCgroup => facts
+            .requester
+            .cgroup
+            .map_or_else(|| "an unknown cgroup".to_owned(), |cgroup| format!("\"{cgroup}\"")),
         Matcher::Destination => {
             facts.destination.map_or_else(|| "an unknown destination".to_owned(), |d| d.to_string())
         }
@@ -359,7 +393,11 @@ fn unknown_facts(facts: &Facts<'_>) -> &'static str {
 fn find_listener(args: &ExplainArgs, config: &Config) -> Option<u16> {
     let Some(wanted) = &args.listener else {
         let asked = args.connect.is_some();
+        let is_local = args.peer_uid.is_some() || args.peer_cgroup.is_some();
         let fits = |listener: &Listener| match listener.kind {
+            _ if is_local && !listener.address.is_unix() => false,
+            _ if args.proxy_user.is_some() && listener.users.is_none() => false,
+            _ if args.client_cert.is_some() && listener.proxy_protocol_from.is_empty() => false,
             ListenerKind::HttpRedirect | ListenerKind::Plain => false,
             kind => (kind == ListenerKind::Connect) == asked,
         };

@@ -4,5 +4,6 @@ pub mod cli;
 pub mod demo;
 pub mod explain;
 pub mod local;
+pub mod passwd;
 pub mod run;
 pub mod train;

@@ -56,6 +56,12 @@ fn completed(block: &str) -> String {
     text
 }
 
+/// Users as `eyelet passwd` writes them.
+fn users() -> String {
+    let hash = format!("$hmac-sha256${}${}", "5a".repeat(16), "a5".repeat(32));
+    format!("alice:{hash}\nrelease-bot:{hash}\n")
+}
+
 /// Writes the files that a configuration names.
 fn write_files(pki: &Pki, text: &str) {
     for name in text.split('"').skip(1).step_by(2) {
@@ -72,6 +78,7 @@ fn write_files(pki: &Pki, text: &str) {
                 let kind = if stem.contains("rsa") { Kind::Rsa } else { Kind::P256 };
                 pki.server(stem, &["app.example", "svn.example"], kind);
             }
+            "txt" if stem == "users" => _ = pki.folder.write(name, users()),
             "txt" => {
                 let path = pki.folder.path().join(name);
                 let line = if stem.contains("allow") { "a.example\n" } else { "10.0.0.0/8\n" };

@@ -32,6 +32,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     (
         "crates/config",
         Some(&[
+            "aws-lc-rs", // hashes of users' tokens
             "eyelet-compress",
             "eyelet-policy",
             "eyelet-sys",
@@ -360,6 +361,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         "crates/edge",
         Some(&[
             "aws-lc-rs",
+            "base64",
             "eyelet-acme",
             "eyelet-admin",
             "eyelet-balance",
@@ -390,6 +392,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "tokio",
             "tracing",
             "x509-parser",
+            "zeroize",
         ]),
     ),
     (

@@ -10,7 +10,7 @@ fn info(sni: &str, client: &str) -> ConnectionInfo {
         started_unix_ns: 1,
         client: client.parse().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0))),
         connect: None,
-        owes_answer: false,
+        owes_answer: None,
         is_decided: true,
         decided: Decided { sni: Some(sni.into()), rule: Some(0), ..Decided::default() },
         bytes_to_upstream: 2,

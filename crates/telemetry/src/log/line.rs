@@ -101,6 +101,11 @@ impl Line<'_> {
             None => decided.upstream_tls.as_deref(),
         };
         or_null(out, tls, upstream_tls);
+        out.extend_from_slice(br#","identity":"#);
+        or_null(out, decided.requester.as_deref(), |out, requester| {
+            // Few connections have one. Writing into a Vec cannot fail.
+            let _ = serde_json::to_writer(out, requester);
+        });
         out.extend_from_slice(b"}\n");
     }
 

@@ -44,6 +44,17 @@ pub struct LoggedLine {
     pub tls_compression: Option<String>,
     /// Evidence for the name.
     pub evidence: Option<LoggedEvidence>,
+    /// Who asked a proxy.
+    pub identity: Option<LoggedRequester>,
+}
+
+/// Who asked a proxy, as a line shows it.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(default)]
+pub struct LoggedRequester {
+    pub proxy_user: Option<String>,
+    pub client_cert: Option<String>,
+    pub peer_cgroup: Option<String>,
 }
 
 /// The evidence that a line shows.

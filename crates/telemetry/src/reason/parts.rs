@@ -107,6 +107,8 @@ named! {
         Request = "a request",
         /// Reading a request's head.
         RequestHead = "a request's head",
+        /// Reading or answering messages of SOCKS.
+        Socks = "the SOCKS request",
         /// Sending the response.
         Response = "the response",
         /// Waiting for room in the client's flow-control window.
@@ -290,6 +292,16 @@ named! {
         NotHttp = "not HTTP where CONNECT was expected",
         /// A TLS record.
         Tls = "TLS where CONNECT was expected",
+    }
+}
+
+named! {
+    /// Why the client of a proxy is nobody that rules know.
+    UserLack {
+        /// It named nobody, and a rule might take it if it did.
+        Missing = "the rules ask for a user",
+        /// It named a user that is not there, or with a wrong token.
+        Wrong = "wrong user or password",
     }
 }
 

@@ -65,6 +65,8 @@ rows! {
     Reason::Refused("the rule has no plain_http") => "`the rule has no plain_http`",
     Reason::Refused("no rule with plain_http for this name") =>
         "`no rule with plain_http for this name`",
+    Reason::NoUser(UserLack::Missing) => "`the rules ask for a user`",
+    Reason::NoUser(UserLack::Wrong) => "`wrong user or password`",
     Reason::Refused(_) => "a matcher, as in `refused by name`",
     Reason::MalformedName(_) => "`malformed name: …`",
     Reason::LacksFacts(_) => "`… (unknown: …)`",
@@ -85,6 +87,7 @@ rows! {
     Reason::NotConnect(NotConnect::Method) => "`another method than CONNECT`",
     Reason::NotConnect(NotConnect::NotHttp) => "`not HTTP where CONNECT was expected`",
     Reason::NotConnect(NotConnect::Tls) => "`TLS where CONNECT was expected`",
+    Reason::MalformedSocks(_) => "`malformed SOCKS: …`",
     Reason::MalformedProxyHeader(_) => "`malformed PROXY header: …`",
     Reason::NoProxyHeader => "`no PROXY header`",
     Reason::Handshake(HandshakeFault::Internal, _) => "`handshake: …` (ours)",
@@ -185,6 +188,7 @@ fn detailed_examples() -> Vec<Reason> {
         Reason::MalformedHello(malformed()),
         Reason::MalformedName(SniFault::Nul),
         Reason::MalformedProxyHeader(ProxyFault::LineEnd),
+        Reason::MalformedSocks(SocksFault::NoMethod),
         Reason::Misdirected("a.example".into()),
         Reason::NotTls(NotTls::Http),
         Reason::RuleGone,
@@ -257,6 +261,7 @@ fn grouped_examples() -> Vec<Reason> {
     all.extend([ServerFault::NotTls, ServerFault::ThirdHello].map(Reason::Server));
     let requests = [NotConnect::Method, NotConnect::NotHttp, NotConnect::Tls];
     all.extend(requests.map(Reason::NotConnect));
+    all.extend([UserLack::Missing, UserLack::Wrong].map(Reason::NoUser));
     all.extend([StreamFlood::Dropped, StreamFlood::Reset].map(Reason::StreamFlood));
     all
 }

@@ -63,6 +63,22 @@ fn requests_as_clients_send_them() {
 }
 
 #[test]
+fn the_authorization_is_found() {
+    for (field, value) in [
+        ("", None),
+        ("Proxy-Authorization: Basic eDp5\r\n", Some("Basic eDp5")),
+        ("PROXY-authorization:\t Basic eDp5\r\nX: y\r\n", Some("Basic eDp5")),
+        ("Proxy-Authorization:\r\n", Some("")),
+        ("Authorization: Basic eDp5\r\n", None),
+    ] {
+        let head = to("a.test:443", &format!("Host: a.test:443\r\n{field}"));
+        let ConnectPeek::Connect(connect) = read_all(&head) else { panic!("{head}") };
+        let found = connect.authorization.map(|(start, end)| &head[start..end]);
+        assert_eq!(found, value, "{field}");
+    }
+}
+
+#[test]
 fn targets_have_one_spelling() {
     let cases = [
         ("a.test", ConnectFault::Target),
@@ -126,6 +142,10 @@ fn requests_that_two_readers_could_read_differently() {
         (with(" folded\r\n"), ConnectFault::Folded),
         (with("\tHost: b.test\r\n"), ConnectFault::Folded),
         (to("a.test:443", " Host: a.test:443\r\n"), ConnectFault::Folded),
+        (
+            with("Proxy-Authorization: Basic eDp5\r\nproxy-authorization: Basic eDp6\r\n"),
+            ConnectFault::AuthorizationTwice,
+        ),
         (with("Content-Length: 0\r\n"), ConnectFault::Content),
         (with("content-length: 5\r\n"), ConnectFault::Content),
         (with("Transfer-Encoding: chunked\r\n"), ConnectFault::Content),

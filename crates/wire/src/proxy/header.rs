@@ -50,3 +50,12 @@ pub(super) const V2_UNIX_LEN: usize = 216;
 
 /// Bytes of a TLV before its value: type (1), length (2).
 pub(super) const TLV_HEADER_LEN: usize = 3;
+
+/// The TLV about the TLS connection, and the one in it with the common name (section 2.2).
+pub(super) const TYPE_SSL: u8 = 0x20;
+pub(super) const SUBTYPE_SSL_CN: u8 = 0x22;
+
+/// Bits of the `client` field of the SSL TLV: a certificate was shown on this connection, or in
+/// this session.
+pub(super) const CLIENT_CERT_CONN: u8 = 0x02;
+pub(super) const CLIENT_CERT_SESS: u8 = 0x04;

@@ -9,7 +9,7 @@ mod read;
 mod write;
 
 pub use header::{Command, ProxyHeader};
-pub use read::{HEADER_BYTES_MAX, ProxyFault, ProxyPeek, V1_LINE_BYTES_MAX, read};
+pub use read::{HEADER_BYTES_MAX, ProxyFault, ProxyPeek, V1_LINE_BYTES_MAX, client_name, read};
 pub use write::{NoRoom, Ssl, Tlvs, V2_WRITTEN_BYTES_MAX, write_v2};
 
 #[cfg(test)]

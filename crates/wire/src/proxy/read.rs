@@ -1,8 +1,9 @@
 //! Reads a PROXY header strictly: one spelling, framed to its last byte.
 
 use super::header::{
-    Command, ProxyHeader, TLV_HEADER_LEN, V2_HEADER_LEN, V2_LOCAL, V2_PROXY, V2_SIGNATURE, V2_TCP4,
-    V2_TCP4_LEN, V2_TCP6, V2_TCP6_LEN, V2_UNIX_LEN, V2_UNIX_STREAM, V2_UNSPEC,
+    CLIENT_CERT_CONN, CLIENT_CERT_SESS, Command, ProxyHeader, SUBTYPE_SSL_CN, TLV_HEADER_LEN,
+    TYPE_SSL, V2_HEADER_LEN, V2_LOCAL, V2_PROXY, V2_SIGNATURE, V2_TCP4, V2_TCP4_LEN, V2_TCP6,
+    V2_TCP6_LEN, V2_UNIX_LEN, V2_UNIX_STREAM, V2_UNSPEC,
 };
 use crate::local_peer::LocalPeer;
 use core::fmt;
@@ -235,6 +236,32 @@ fn command(addresses: &[u8]) -> Command {
 
 const fn split_ports([a, b, c, d]: [u8; 4]) -> (u16, u16) {
     (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
+}
+
+/// The common name in the client's certificate, which the sender of a header says it has verified.
+/// `header` is a whole one, as [`read()`] has found it.
+pub fn client_name(header: &[u8]) -> Option<&str> {
+    let [V2_PROXY, family, _, _, body @ ..] = header.strip_prefix(&V2_SIGNATURE)? else {
+        return None;
+    };
+    let ssl = tlv(body.get(addresses_len(*family)?..)?, TYPE_SSL)?;
+    // The result of the verification is 0 if it was good.
+    let [client, 0, 0, 0, 0, more @ ..] = ssl else { return None };
+    let is_shown = client & (CLIENT_CERT_CONN | CLIENT_CERT_SESS) != 0;
+    let name = tlv(more, SUBTYPE_SSL_CN).filter(|name| is_shown && !name.is_empty())?;
+    core::str::from_utf8(name).ok()
+}
+
+/// The value of the first TLV of this type.
+fn tlv(mut tlvs: &[u8], of_type: u8) -> Option<&[u8]> {
+    loop {
+        let &[found, high, low, ref rest @ ..] = tlvs else { return None };
+        let (value, behind) = rest.split_at_checked(u16::from_be_bytes([high, low]).into())?;
+        if found == of_type {
+            return Some(value);
+        }
+        tlvs = behind;
+    }
 }
 
 fn frame_tlvs(mut tlvs: &[u8]) -> Result<(), ProxyPeek> {

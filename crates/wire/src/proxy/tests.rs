@@ -290,3 +290,39 @@ proptest! {
         prop_assert_eq!(read(&out[..len]), ProxyPeek::Header(ProxyHeader { len, command }));
     }
 }
+
+#[test]
+fn a_name_counts_that_the_sender_has_verified() {
+    let client = core::net::SocketAddr::from(([192, 0, 2, 7], 1));
+    let command = Command::Proxy { client, destination: client };
+    let ssl = |common_name, client_certificate| Ssl {
+        version: "TLSv1.3",
+        cipher: "TLS_AES_128_GCM_SHA256",
+        common_name,
+        client_certificate,
+        client_certificate_here: false,
+    };
+    for (ssl, expected) in [
+        (Some(ssl(Some("build-1"), true)), Some("build-1")),
+        (Some(ssl(Some("build-1"), false)), None),
+        (Some(ssl(None, true)), None),
+        (None, None),
+    ] {
+        let mut out = [0; V2_WRITTEN_BYTES_MAX];
+        let tlvs = Tlvs { alpn: Some(b"h2"), authority: Some("a.test"), ssl };
+        let len = write_v2(&mut out, command, &tlvs).unwrap();
+        assert_eq!(client_name(&out[..len]), expected, "{ssl:?}");
+        for cut in 0..len {
+            // A header that is not whole has no name, or the same one.
+            assert!(client_name(&out[..cut]).is_none_or(|name| Some(name) == expected));
+        }
+    }
+    assert_eq!(client_name(b"PROXY TCP4 192.0.2.7 192.0.2.8 1 2\r\n"), None);
+    // The verification has failed.
+    let mut out = [0; V2_WRITTEN_BYTES_MAX];
+    let tlvs = Tlvs { ssl: Some(ssl(Some("x"), true)), ..Tlvs::default() };
+    let len = write_v2(&mut out, command, &tlvs).unwrap();
+    // Signature, lengths, addresses, the TLV's own header, and the bits before it.
+    out[16 + 12 + 3 + 1 + 3] ^= 1;
+    assert_eq!(client_name(&out[..len]), None);
+}

@@ -1,8 +1,8 @@
 //! Writes a version 2 header, with TLVs about the TLS connection.
 
 use super::header::{
-    Command, TLV_HEADER_LEN, V2_HEADER_LEN, V2_LOCAL, V2_PROXY, V2_SIGNATURE, V2_TCP4, V2_TCP6,
-    V2_UNSPEC,
+    CLIENT_CERT_CONN, CLIENT_CERT_SESS, Command, SUBTYPE_SSL_CN, TLV_HEADER_LEN, TYPE_SSL,
+    V2_HEADER_LEN, V2_LOCAL, V2_PROXY, V2_SIGNATURE, V2_TCP4, V2_TCP6, V2_UNSPEC,
 };
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -10,15 +10,11 @@ use core::net::{IpAddr, SocketAddr};
 /// TLV types (section 2.2 of the specification).
 const TYPE_ALPN: u8 = 0x01;
 const TYPE_AUTHORITY: u8 = 0x02;
-const TYPE_SSL: u8 = 0x20;
 const SUBTYPE_SSL_VERSION: u8 = 0x21;
-const SUBTYPE_SSL_CN: u8 = 0x22;
 const SUBTYPE_SSL_CIPHER: u8 = 0x23;
 
-/// Bits of the `client` field of the SSL TLV.
+/// A bit of the `client` field of the SSL TLV.
 const CLIENT_SSL: u8 = 0x01;
-const CLIENT_CERT_CONN: u8 = 0x02;
-const CLIENT_CERT_SESS: u8 = 0x04;
 
 /// Most bytes of each value: an ALPN name has a length byte; a host name, a common name (64
 /// characters of up to 4 bytes, RFC 5280 A.1) and a suite's name fit as well.

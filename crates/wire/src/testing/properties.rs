@@ -8,6 +8,7 @@ use eyelet_wire::ja4::{JA4_LEN, ja4};
 use eyelet_wire::proxy::{self, ProxyPeek};
 use eyelet_wire::record::RecordHeader;
 use eyelet_wire::server_hello::{ServerHelloReader, ServerPeek};
+use eyelet_wire::socks::{self, SocksPeek};
 use eyelet_wire::traceparent::{TRACEPARENT_BYTES, TraceParent};
 use std::format;
 use std::string::String;
@@ -174,6 +175,39 @@ pub fn connect_is_stable(raw: &[u8]) {
         }
     }
     assert_eq!(whole, ConnectPeek::NeedMore);
+}
+
+/// Each message of SOCKS reads the same in one piece and byte by byte, ends where it says, and is
+/// bounded. A target can be written and read back.
+pub fn socks_is_stable(raw: &[u8]) {
+    socks_message_is_stable(raw, socks::read_greeting);
+    socks_message_is_stable(raw, socks::read_credentials);
+    socks_message_is_stable(raw, socks::read_request);
+    if let SocksPeek::Read { message: target, .. } = socks::read_request(raw) {
+        let again = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n");
+        let read = ConnectReader::new().feed(again.as_bytes());
+        let ConnectPeek::Connect(read) = read else { panic!("{again}: {read:?}") };
+        assert_eq!(read.target, target);
+    }
+}
+
+fn socks_message_is_stable<'a, T: PartialEq + std::fmt::Debug>(
+    raw: &'a [u8],
+    read: impl Fn(&'a [u8]) -> SocksPeek<T>,
+) {
+    let whole = read(raw);
+    for end in 0..=raw.len() {
+        match read(&raw[..end]) {
+            SocksPeek::NeedMore => assert!(end < socks::MESSAGE_BYTES_MAX),
+            given => {
+                if let SocksPeek::Read { len, .. } = given {
+                    assert_eq!(len, end, "needed no more than the message");
+                }
+                return assert_eq!(given, whole);
+            }
+        }
+    }
+    assert_eq!(whole, SocksPeek::NeedMore);
 }
 
 fn written_is_read(command: proxy::Command) {

@@ -12,7 +12,7 @@ use super::ServedConnection;
 use crate::connection::inspected::Respondent;
 use crate::connection::intermediary::Intermediary;
 use crate::connection::originate;
-use crate::connection::route::connect_target;
+use crate::connection::route::{connect_target, requester_facts};
 
 impl ServedConnection {
     /// True if a request for this host belongs on this connection: a new connection for the host
@@ -52,6 +52,7 @@ impl ServedConnection {
         let serves = |connect: Option<&Target>| {
             let facts = Facts {
                 connect,
+                requester: requester_facts(&self.info.decided),
                 destination: self.info.decided.destination,
                 ..Facts::new(self.info.decided.listener, self.info.client.ip())
             };

@@ -45,6 +45,18 @@ pub struct ExplainArgs {
     /// The target of the client's CONNECT
     #[arg(long, value_name = "HOST:PORT", value_parser = target)]
     pub connect: Option<Target>,
+    /// The user that the client names to the proxy, with its token
+    #[arg(long, value_name = "NAME")]
+    pub proxy_user: Option<String>,
+    /// The common name in the certificate that the client shows to the proxy
+    #[arg(long, value_name = "NAME")]
+    pub client_cert: Option<String>,
+    /// The user of the process at a Unix socket
+    #[arg(long, value_name = "UID", conflicts_with = "client")]
+    pub peer_uid: Option<u32>,
+    /// The cgroup of the process at a Unix socket
+    #[arg(long, value_name = "PATH")]
+    pub peer_cgroup: Option<String>,
     /// The listener, by its name or its address; by default the first that fits
     #[arg(long, value_name = "ADDRESS|NAME")]
     pub listener: Option<String>,

@@ -76,6 +76,11 @@ fn take_log_line(args: &mut ExplainArgs) -> Result<Option<LoggedLine>, String> {
     args.listener = Some(line.listener.clone());
     args.client = line.client.map_or(args.client, |client| client.ip());
     args.destination = line.destination;
+    let identity = line.identity.clone().unwrap_or_default();
+    // A connection that came by an upgrade has lost it, and a flag may say it.
+    args.proxy_user = identity.proxy_user.or(args.proxy_user.take());
+    args.client_cert = identity.client_cert.or(args.client_cert.take());
+    args.peer_cgroup = identity.peer_cgroup.or(args.peer_cgroup.take());
     args.connect = line.connect.as_deref().map(target).transpose()?;
     // Without a hello the name is the CONNECT's.
     args.no_sni = line.sni.is_none() && line.tls_version.is_some();

@@ -14,6 +14,7 @@ use eyelet_memory::interner::Name;
 
 use super::*;
 use crate::evidence::{AddressEvidence, Evidence, EvidenceLine};
+use crate::info::KnownClient;
 use crate::labels::Labels;
 use crate::log::read::LoggedLine;
 use crate::reason::{Detail, Reason};
@@ -51,6 +52,7 @@ struct Serial<'a> {
     trace_id: Option<String>,
     span_id: Option<String>,
     upstream_tls: Option<&'a UpstreamTlsInfo>,
+    identity: Option<&'a KnownClient>,
 }
 
 #[derive(Serialize)]
@@ -106,6 +108,7 @@ fn serial(line: &Line<'_>) -> Vec<u8> {
             Some(request) => request.upstream_tls,
             None => decided.upstream_tls.as_deref(),
         },
+        identity: decided.requester.as_deref(),
     };
     let mut bytes = serde_json::to_vec(&serial).unwrap();
     bytes.push(b'\n');
@@ -213,6 +216,9 @@ fn decided() -> impl Strategy<Value = Decided> {
             listener: 0,
             is_handed: false,
             hop_count: 0,
+            requester: connect
+                .clone()
+                .map(|user| Arc::new(KnownClient { user: Some(user), ..KnownClient::default() })),
             connect: connect.map(Name::from),
             destination,
             destination_source: crate::info::DestinationSource::Kernel,

@@ -55,7 +55,7 @@ fn info(decided: Decided) -> ConnectionInfo {
         started_unix_ns: (IMPORT_UNIX_MS - 86_400_123) * NS_PER_MS,
         client: "[2001:db8::7]:50123".parse().unwrap(),
         connect: None,
-        owes_answer: false,
+        owes_answer: None,
         is_decided: true,
         decided,
         bytes_to_upstream: 1_000,

@@ -1,0 +1,89 @@
+//! Reads the matchers on who asks a proxy, and checks that their listeners can know it.
+
+use eyelet_policy::{RequesterMatchers, RequesterPattern};
+
+use crate::listeners::Listeners;
+use crate::model::{Listener, ListenerKind};
+use crate::reader::Section;
+use crate::users::check_name;
+
+/// The matchers `proxy_user`, `client_cert`, `peer_uid` and `peer_cgroup` of a rule for these
+/// listeners.
+pub(super) fn matchers(
+    section: &Section<'_>,
+    listeners: &Listeners,
+    known: &[u16],
+) -> RequesterMatchers {
+    let users = section.texts("proxy_user").unwrap_or_default();
+    check_users(section, listeners, known);
+    check_certificates(section, listeners, known);
+    for key in ["peer_uid", "peer_cgroup"] {
+        check_local(section, key, listeners, known);
+    }
+    let users = users.into_iter().filter_map(|text| {
+        if text.text == "*" {
+            return Some(RequesterPattern::AnyUser);
+        }
+        text.at.keep(check_name(text.text))?;
+        let mut reached = listeners.of_rule(known).filter_map(|listener| listener.users.as_ref());
+        if !reached.all(|users| users.has(text.text)) {
+            let message = format!("\"{}\" is no user of each listener of this rule", text.text);
+            text.at.warning(message);
+        }
+        Some(RequesterPattern::User(text.text.into()))
+    });
+    let uids = section.numbers("peer_uid").into_iter().map(RequesterPattern::Uid);
+    let cgroups = section.each_parsed("peer_cgroup", |text| match text.starts_with('/') {
+        true => Ok(RequesterPattern::Cgroup(text.into())),
+        false => Err("a cgroup is a path from the root, as in \"/system.slice/build.service\""),
+    });
+    let names = section.each_parsed("client_cert", |text| match text.is_empty() {
+        true => Err("a certificate has a common name, as in \"build-1\""),
+        false => Ok(RequesterPattern::Certificate(text.into())),
+    });
+    users.chain(uids).chain(cgroups).chain(names).collect()
+}
+
+/// A rule that asks for users where nobody has one would never match, and a refuse rule always.
+fn check_users(section: &Section<'_>, listeners: &Listeners, known: &[u16]) {
+    let Some(at) = section.key_at("proxy_user") else { return };
+    if let Some(listener) = listeners.of_rule(known).find(|listener| listener.users.is_none()) {
+        let message = format!(
+            "`proxy_user` needs a listener with users, and {} has none; give it `users = \
+             \"users.txt\"`, whose lines `eyelet passwd NAME` writes, or give this rule a \
+             `listener` with users",
+            listener.called()
+        );
+        at.error(message);
+    }
+}
+
+/// The name comes with the PROXY header of the rule that has ended the client's TLS.
+fn check_certificates(section: &Section<'_>, listeners: &Listeners, known: &[u16]) {
+    let Some(at) = section.key_at("client_cert") else { return };
+    let is_other = |listener: &&Listener| {
+        listener.kind != ListenerKind::Connect || listener.proxy_protocol_from.is_empty()
+    };
+    if let Some(listener) = listeners.of_rule(known).find(is_other) {
+        let message = format!(
+            "`client_cert` needs a listener of kind \"connect\" with `proxy_protocol_from`, to \
+             which a terminate rule with `client_ca` and `proxy_protocol` leads, and {} is none; \
+             see \"A proxy behind TLS\" in docs/gateway.md",
+            listener.called()
+        );
+        at.error(message);
+    }
+}
+
+fn check_local(section: &Section<'_>, key: &str, listeners: &Listeners, known: &[u16]) {
+    let Some(at) = section.key_at(key) else { return };
+    let is_other = |listener: &&Listener| !listener.address.is_unix();
+    if let Some(listener) = listeners.of_rule(known).find(is_other) {
+        let message = format!(
+            "`{key}` asks about the process at a Unix socket, and {} is none; give this rule a \
+             `listener` with `address = \"unix:PATH\"`",
+            listener.called()
+        );
+        at.error(message);
+    }
+}
