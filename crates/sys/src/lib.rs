@@ -3,6 +3,7 @@
 
 pub mod channel;
 pub mod child;
+pub mod confine;
 pub mod epoll;
 pub mod file;
 pub mod inotify;
