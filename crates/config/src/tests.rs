@@ -553,6 +553,7 @@ fn a_whole_configuration() {
             others: Vec::new(),
             balance: Balance::default(),
             upstream_allow,
+            is_guarded: false,
             proxy_protocol: None,
             source: DialSource::Host,
             forbid_tls_compression: false,
