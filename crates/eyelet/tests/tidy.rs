@@ -62,6 +62,12 @@ const WORD_EXCEPTIONS: &[(&str, &str, &str)] = &[
     ),
     ("crates/acme/src/error.rs", "rejectedIdentifier", "RFC 8555's name of an error"),
     ("crates/trace/src/client.rs", "rejectedSpans", "OTLP's name of a member"),
+    ("crates/sandbox/src/filter.rs", "BackendError", "seccompiler's name of an error"),
+    (
+        "crates/sys/src/confine/namespace.rs",
+        "\"deny\"",
+        "the kernel's word for a namespace's groups",
+    ),
     ("docs/conformance.md", "Max-Forwards", "RFC 9110's name of a field"),
     ("docs/http.md", "Max-Forwards", "RFC 9110's name of a field"),
     ("docs/gateway.md", "type filter hook forward", "netfilter's name of a hook"),
