@@ -5,4 +5,5 @@ pub mod demo;
 pub mod explain;
 pub mod local;
 pub mod run;
+pub mod sandbox;
 pub mod train;
