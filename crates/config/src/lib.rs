@@ -26,6 +26,7 @@ pub mod pem;
 mod reader;
 mod rule;
 mod rules;
+mod sandbox;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -54,6 +55,7 @@ pub use model::{
     is_loopback_host,
 };
 pub use rules::{RuleList, RuleNames, RuleRef};
+pub use sandbox::{SandboxProfile, sandbox_profile};
 pub use trace::{SecretFields, TraceEndpoint, TraceSettings, trace_fields};
 pub use upstreams::{UPSTREAM_WAIT_MAX, UPSTREAMS_MAX};
 pub use values::tls_version_code;

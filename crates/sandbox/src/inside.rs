@@ -1,6 +1,7 @@
 //! The process inside: it enters its namespaces, makes sockets there, passes them out, and becomes
 //! the first process, which runs the command and ends all that it leaves behind.
 
+use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
@@ -10,7 +11,7 @@ use eyelet_sys::channel::Channel;
 use eyelet_sys::child::{self, Signal};
 use eyelet_sys::confine::{namespace, signals};
 use eyelet_sys::process;
-use rustix::process::{WaitOptions, WaitStatus, wait, waitpid};
+use rustix::process::{WaitOptions, WaitStatus, setsid, wait, waitpid};
 
 use crate::filter;
 use crate::loopback;
@@ -114,6 +115,7 @@ fn look_after(command: u32) -> io::Result<u8> {
 
 /// The first process of its namespace: when it ends, the kernel ends all others.
 fn begin(channel: &mut Channel, plan: &ConfinedPlan) -> Result<u8, SandboxError> {
+    leave_session().map_err(SandboxError::at(ConfineStep::Processes))?;
     mounts::mount_proc().map_err(SandboxError::at(ConfineStep::Processes))?;
     filter::drop_rights().map_err(SandboxError::at(ConfineStep::Rights))?;
     process::forbid_dumps().map_err(SandboxError::at(ConfineStep::Rights))?;
@@ -126,6 +128,15 @@ fn begin(channel: &mut Channel, plan: &ConfinedPlan) -> Result<u8, SandboxError>
             let _ = send_failure(channel, &failed);
             Ok(FAILED_INSIDE)
         }
+    }
+}
+
+/// Begins a session, so that the command cannot signal the process group of the one who started it.
+/// With a terminal it stays: Ctrl-C and Ctrl-Z are for all of a job.
+fn leave_session() -> io::Result<()> {
+    match File::open("/dev/tty") {
+        Ok(_) => Ok(()),
+        Err(_) => setsid().map(drop).map_err(io::Error::from),
     }
 }
 

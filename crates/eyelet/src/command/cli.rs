@@ -96,6 +96,11 @@ enum Command {
     /// and a client that says another name than it means reaches the name that it says. Exit
     /// status: that of the command; 125 if it was not started, 126 or 127 if it cannot be run.
     Sandbox(Box<sandbox::SandboxArgs>),
+    /// Make a list for a sandbox from access logs
+    ///
+    /// Prints the names and ports that were reached, sorted and counted. Exit status: 0, or 1 if a
+    /// log cannot be read.
+    Learn(sandbox::LearnArgs),
     /// Make dictionaries for compression
     #[command(subcommand)]
     Dictionary(DictionaryCommand),
@@ -186,6 +191,7 @@ fn obey(command: Command, diagnostics: &Diagnostics) -> ExitCode {
         Command::Run(args) => run::run(&args, diagnostics),
         Command::Proxy(args) => run::proxy(&args, diagnostics),
         Command::Sandbox(args) => sandbox::run(&args, diagnostics),
+        Command::Learn(args) => sandbox::learn(&args, &mut io::stdout()),
         Command::Dictionary(command) => train::run(&command, &mut io::stdout()),
         Command::Acme(AcmeCommand::Rollover { file }) => control::change_account_key(&file),
         Command::Trust(args) => local::trust(&args),

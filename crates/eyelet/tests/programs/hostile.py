@@ -476,6 +476,11 @@ def process_outside():
     return "there is one"
 
 @attempt
+def group_of_processes_outside():
+    # 0: its leader is not in this namespace.
+    return os.getpgrp() == 0 and "a group"
+
+@attempt
 def process_outside_in_proc():
     return open(f"/proc/{SETTINGS['process']}/cmdline").read()
 

@@ -5,13 +5,13 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::ground::{Sandbox, is_possible, report};
-use crate::support::{Folder, SOON, Upstream, need, until};
+use crate::support::{Folder, SOON, Upstream, need, output, until};
 
 const HOSTS: [(&str, &str); 1] = [("app.test", "127.0.0.1")];
 
@@ -191,4 +191,65 @@ fn standard_descriptors_that_lead_out_are_replaced_or_refused() {
     let said = String::from_utf8_lossy(&ran.stderr);
     assert_eq!(ran.status.code(), Some(125), "{said}");
     assert!(said.contains("a standard descriptor leads out (0)"), "{said}");
+}
+
+#[test]
+fn a_list_is_made_of_access_logs() {
+    let folder = Folder::new();
+    let line = |name: &str, to: &str| {
+        let line = serde_json::json!({
+            "event": "end", "outcome": "spliced", "sni": name, "destination": to,
+            "bytes_to_client": 2, "bytes_to_upstream": 1, "rule": "any",
+        });
+        format!("{line}\n")
+    };
+    let first = line("b.test", "192.0.2.1:443") + &line("a.test", "192.0.2.1:8443");
+    folder.write("first.log", first + "no line\n");
+    folder.write("second.log", line("b.test", "192.0.2.1:443"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_eyelet"));
+    command.args(["learn", "first.log", "second.log"]).current_dir(folder.path());
+    let said = output(&mut command);
+    let entries: Vec<&str> = said.text.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(entries, ["a.test:8443", "b.test"], "{}", said.text);
+    assert!(said.text.contains("connections: 2, bytes received: 4"), "{}", said.text);
+    let said = output(Command::new(env!("CARGO_BIN_EXE_eyelet")).args(["learn", "/no/such"]));
+    assert_eq!(said.status.code(), Some(1), "{}", said.text);
+}
+
+#[test]
+fn what_forbids_a_sandbox_is_named_and_nothing_is_run() {
+    if !is_possible() || !need("unshare") {
+        return;
+    }
+    let folder = Folder::new();
+    folder.write("allow.txt", "app.test");
+    let run = "exec \"$0\" sandbox --allow allow.txt -- echo it runs";
+    for (forbids, said) in [
+        ("echo 0 >/proc/sys/user/max_user_namespaces", "user.max_user_namespaces is 0. As root:"),
+        ("mount -t tmpfs none /proc/fs", "systempaths=unconfined"),
+    ] {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-c"]);
+        command.arg(format!("{forbids} && {run}")).arg(env!("CARGO_BIN_EXE_eyelet"));
+        let ran = output(command.current_dir(folder.path()));
+        assert_eq!(ran.status.code(), Some(125), "{forbids}: {}", ran.text);
+        assert!(ran.text.contains(said) && !ran.text.contains("it runs"), "{}", ran.text);
+    }
+}
+
+#[test]
+fn a_crowd_of_connections_stops_nobody() {
+    if !is_possible() || !need("python3") {
+        return;
+    }
+    let (folder, app) = (Folder::new(), Upstream::http());
+    let port = app.address.port();
+    let script = format!(
+        "import socket, urllib.request\n\
+         held = [socket.create_connection((\"app.test\", {port})) for _ in range(600)]\n\
+         print(urllib.request.urlopen(\"http://app.test:{port}/one\").read())"
+    );
+    let sandbox = Sandbox::new(&folder, &HOSTS, &format!("app.test:{port}"));
+    let ran = sandbox.run(&["python3", "-c", &script]);
+    assert!(ran.status.success() && ran.text.contains("GET /one HTTP"), "{}", ran.text);
 }

@@ -112,6 +112,7 @@ const TRIES: &[&str] = &[
     "http_upgrade",
     "tcp_entry_of_private_name",
     "process_outside",
+    "group_of_processes_outside",
     "process_outside_in_proc",
     "namespace_of_first_process",
     "namespaces_by_setns",

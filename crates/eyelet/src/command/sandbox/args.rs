@@ -13,12 +13,18 @@ pub struct SandboxArgs {
     /// A list of what the command may reach, an entry a line: a.example (by TLS at port 443, by
     /// HTTP at port 80), .a.example (also the names below it), a.example:8443, and
     /// `tcp a.example:5432` for other protocols; may be given several times
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["learn", "inside"])]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["learn", "profile", "inside"])]
     pub(super) allow: Vec<PathBuf>,
     /// Let the command reach every public name by TLS and HTTP, and write those that it has reached
     /// to this list
     #[arg(long, value_name = "FILE")]
     pub(super) learn: Option<PathBuf>,
+    /// A configuration with profiles, each a table [sandbox.NAME]
+    #[arg(long, value_name = "FILE", requires = "profile")]
+    pub(super) config: Option<PathBuf>,
+    /// The profile of it that counts, beside what the other options allow
+    #[arg(long, value_name = "NAME", requires = "config")]
+    pub(super) profile: Option<String>,
     /// Refuse no name, and say at the end what would have been refused
     #[arg(long)]
     pub(super) dry_run: bool,
@@ -43,11 +49,6 @@ impl SandboxArgs {
     /// The descriptor of the process inside, if this is that.
     pub(crate) fn inside(&self) -> Option<u32> {
         self.inside
-    }
-
-    /// True if a name that no list has may be reached.
-    pub(super) fn lets_all_pass(&self) -> bool {
-        self.learn.is_some() || self.dry_run
     }
 }
 

@@ -1,6 +1,7 @@
 //! `eyelet sandbox`: runs a command whose only way out is an edge of its own, by a list of names.
 
 mod args;
+mod learn;
 mod output;
 mod plan;
 mod report;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use eyelet_config::Config;
+use eyelet_config::{Config, SandboxProfile};
 use eyelet_edge::snapshot::listen;
 use eyelet_engine::worker::Order;
 use eyelet_sandbox::{
@@ -37,6 +38,7 @@ use crate::process::serve::{self, Running};
 use crate::process::signals::Signals;
 
 pub use self::args::SandboxArgs;
+pub use self::learn::{LearnArgs, learn};
 
 /// The exit status where the command was not started, as other programs that start one have it.
 const NOT_STARTED: u8 = 125;
@@ -81,14 +83,34 @@ pub fn run(args: &SandboxArgs, diagnostics: &Diagnostics) -> ExitCode {
     }
 }
 
+/// What the profile and the options allow together.
+fn profile(args: &SandboxArgs) -> Result<SandboxProfile, String> {
+    let mut profile = match (&args.config, &args.profile) {
+        (Some(file), Some(name)) => {
+            eyelet_config::sandbox_profile(file, name).map_err(|found| {
+                found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+            })?
+        }
+        _ => SandboxProfile::default(),
+    };
+    profile.allow_files.extend_from_slice(&args.allow);
+    profile.allow_private.extend_from_slice(&args.allow_private);
+    profile.dry_run |= args.dry_run;
+    Ok(profile)
+}
+
 /// The lists, as one.
-fn read_lists(files: &[PathBuf]) -> Result<AllowList, String> {
+fn read_lists(profile: &SandboxProfile) -> Result<AllowList, String> {
+    let mut texts = vec![("the profile".to_owned(), profile.allow.join("\n"))];
+    for file in &profile.allow_files {
+        let (name, text) = (file.display().to_string(), fs::read_to_string(file));
+        let text = text.map_err(|error| format!("cannot read {name}: {error}"))?;
+        texts.push((name, text));
+    }
     let (mut all, mut faults) = (String::new(), Vec::new());
-    for file in files {
-        let text = fs::read_to_string(file);
-        let text = text.map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+    for (name, text) in texts {
         if let Err(found) = AllowList::read(&text) {
-            faults.extend(found.iter().map(|fault| format!("{}:{fault}", file.display())));
+            faults.extend(found.iter().map(|fault| format!("{name}:{fault}")));
         }
         all.push_str(&text);
         all.push('\n');
@@ -98,20 +120,18 @@ fn read_lists(files: &[PathBuf]) -> Result<AllowList, String> {
 
 /// Confines the command, serves it, and says at the end what it did.
 fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> {
-    let list = read_lists(&args.allow)?;
-    if list.is_empty() && !args.lets_all_pass() {
+    let profile = profile(args)?;
+    let list = read_lists(&profile)?;
+    let lets_all_pass = args.learn.is_some() || profile.dry_run;
+    if list.is_empty() && !lets_all_pass {
         screen.say("the list is empty: everything is refused");
     }
     // They are opened before the command could put something in their place.
     let outputs = Outputs::open(args.report.as_deref(), args.learn.as_deref())?;
     let (lines, log) = std::io::pipe()?;
     let log_path = PathBuf::from(format!("/proc/self/fd/{}", log.as_raw_fd()));
-    let serving = Serving {
-        list: &list,
-        lets_all_pass: args.lets_all_pass(),
-        private: &args.allow_private,
-        log: &log_path,
-    };
+    let serving =
+        Serving { list: &list, lets_all_pass, private: &profile.allow_private, log: &log_path };
     let ports = serving.ports();
     if ports.len() > PORTS_MAX {
         return Err(format!("the list has {} ports; at most {PORTS_MAX}", ports.len()).into());
@@ -119,7 +139,7 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     let plan = ConfinedPlan {
         command: args.command.clone(),
         ports: ports.into_iter().collect(),
-        hidden: hidden(args),
+        hidden: hidden(args, &profile),
         variables: Vec::new(),
         removed: REMOVED.iter().map(Into::into).collect(),
     };
@@ -128,8 +148,9 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     let (confined, ConfinedSockets { tcp, dns }) = Confined::start(inside, &plan)?;
     let mut names = ResolvedNames::default();
     let (addresses, sockets): (Vec<SocketAddr>, Vec<_>) = tcp.into_iter().unzip();
-    let config = serving.config(&addresses, &mut names.placeholders)?;
-    let existing = match args.lets_all_pass() {
+    let mut config = serving.config(&addresses, &mut names.placeholders)?;
+    config.dns = profile.dns;
+    let existing = match lets_all_pass {
         true => Existing::All,
         false => Existing::Listed(list.clone()),
     };
@@ -144,15 +165,16 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     let mut record = record.join().map_err(|_| "internal error: the record is lost")??;
     let mut names = names.lock();
     record.resolve(&mut names);
-    let end = RunEnd { status, duration_ms, is_dry: args.dry_run };
+    let end = RunEnd { status, duration_ms, is_dry: profile.dry_run };
     screen.end((&record, &names), &end);
     outputs.write((&record, &names), &end)?;
     Ok(status)
 }
 
 /// The files of this run that the command's user could read or change.
-fn hidden(args: &SandboxArgs) -> Vec<PathBuf> {
-    let files = args.allow.iter().chain(&args.report).chain(&args.learn);
+fn hidden(args: &SandboxArgs, profile: &SandboxProfile) -> Vec<PathBuf> {
+    let files = profile.allow_files.iter().chain(&args.config).chain(&args.report);
+    let files = files.chain(&args.learn);
     files.filter_map(|file| fs::canonicalize(file).ok()).collect()
 }
 

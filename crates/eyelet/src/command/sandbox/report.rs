@@ -72,14 +72,20 @@ impl RunRecord {
     /// Reads access lines until their writer has ended, and tells of each.
     pub(super) fn read(lines: impl BufRead, tell: impl Fn(&Value)) -> io::Result<Self> {
         let mut record = Self::default();
+        record.follow(lines, tell)?;
+        Ok(record)
+    }
+
+    /// Reads more access lines, in the same way.
+    pub(super) fn follow(&mut self, lines: impl BufRead, tell: impl Fn(&Value)) -> io::Result<()> {
         for line in lines.lines() {
             if let Ok(line) = serde_json::from_str::<Value>(&line?)
-                && let Some(event) = record.note(&line)
+                && let Some(event) = self.note(&line)
             {
                 tell(&event);
             }
         }
-        Ok(record)
+        Ok(())
     }
 
     /// Notes an access line. Returns it as an event, if a connection or a request has ended.
@@ -149,7 +155,7 @@ impl RunRecord {
         for (place, traffic) in &self.reached {
             let entry = match (place.is_tcp, place.port) {
                 (true, _) => format!("tcp {place}"),
-                (false, HTTP | HTTPS) => place.name.clone(),
+                (false, 0 | HTTP | HTTPS) => place.name.clone(),
                 (false, _) => place.to_string(),
             };
             let sum = entries.entry(entry).or_default();
