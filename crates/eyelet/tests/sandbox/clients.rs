@@ -71,7 +71,7 @@ func main() {
 /// A server with a page for each of them.
 fn server(pki: &Pki) -> Upstream {
     let leaf = pki.server("app", &["app.test", "other.test"], Kind::P256);
-    Upstream::tls(leaf, |tls| answer(tls))
+    Upstream::tls(leaf, answer)
 }
 
 /// Answers requests until the client ends.

@@ -100,3 +100,26 @@ fn another_protocol_passes_by_an_entry_of_its_own() {
     assert_eq!(report["names"][0]["tcp"], true, "{report}");
     assert_eq!(report["bytes_sent"], 4, "{report}");
 }
+
+#[test]
+fn an_entry_with_a_dot_is_the_name_and_all_below_it() {
+    if !is_possible() || !need("curl") {
+        return;
+    }
+    let hosts = [("app.test", "127.0.0.1"), ("a.b.app.test", "127.0.0.1")];
+    let pki = Pki::new();
+    let (plain, leaf) = (Upstream::http(), pki.server("a", &["a.b.app.test"], Kind::P256));
+    let tls = Upstream::https(leaf);
+    let (plain, tls) = (plain.address.port(), tls.address.port());
+    let list = format!(".app.test:{plain}\n.app.test:{tls}\n");
+    for (url, status) in [
+        (format!("http://app.test:{plain}/"), 0),
+        (format!("http://a.b.app.test:{plain}/"), 0),
+        (format!("https://a.b.app.test:{tls}/"), 0),
+        (format!("https://evilapp.test:{tls}/"), 6),
+    ] {
+        let said = Sandbox::new(&pki.folder, &hosts, &list)
+            .run(&["curl", "-sS", "--cacert", "ca.pem", &url]);
+        assert_eq!(said.status.code(), Some(status), "{url}: {}", said.text);
+    }
+}

@@ -70,7 +70,8 @@ impl Serving<'_> {
 
     /// Writing to a String cannot fail.
     fn text(&self, addresses: &[SocketAddr], placeholders: &mut Placeholders) -> String {
-        let mut text = String::from("workers = 1\n\n");
+        // It terminates nothing, so it needs no keys for tickets.
+        let mut text = String::from("workers = 1\n\n[tickets]\nenabled = false\n\n");
         for address in addresses {
             let _ = writeln!(text, "[[listener]]\naddress = \"{address}\"");
             let _ = writeln!(text, "kind = \"tproxy\"\nplain_http = true\n");
@@ -152,7 +153,7 @@ fn inside(host: &str, placeholders: &mut Placeholders) -> Vec<IpAddr> {
 /// The names of an entry as a rule writes them.
 fn patterns(name: &str) -> Vec<String> {
     match name.strip_prefix('.') {
-        Some(parent) => vec![format!("\"{parent}\""), format!("\"**.{parent}\"")],
+        Some(parent) => vec![format!("\"{parent}\""), format!("\"*.{parent}\"")],
         None => vec![format!("\"{name}\"")],
     }
 }
