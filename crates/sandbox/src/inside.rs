@@ -44,7 +44,7 @@ pub fn run_inside(channel: u32) -> ExitCode {
 fn run(channel: &mut Channel) -> Result<u8, SandboxError> {
     let start = SandboxError::at(ConfineStep::Start);
     let (plan, _): (ConfinedPlan, _) = receive(channel, Kind::Plan)?;
-    let outer = mounts::outer_sockets();
+    let outer = mounts::outer_sockets().map_err(SandboxError::at(ConfineStep::Files))?;
     // From here on a signal ends nothing: the command is asked.
     signals::hold().map_err(&start)?;
     namespace::enter().map_err(SandboxError::at(ConfineStep::Namespaces))?;

@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::CWD;
@@ -38,14 +39,28 @@ const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 /// The kernel's list of Unix sockets of a network namespace (proc(5)).
 const UNIX_SOCKETS: &str = "/proc/net/unix";
 
-/// Paths of Unix sockets at which somebody listens outside. It must be read before the process
+/// Paths of Unix sockets at which somebody listens outside: those that were bound in this network,
+/// and those that are mounted, as a container has its host's. It must be called before the process
 /// leaves that network.
-pub(crate) fn outer_sockets() -> Vec<PathBuf> {
-    let list = fs::read_to_string(UNIX_SOCKETS).unwrap_or_default();
-    let mut paths: Vec<PathBuf> = list.lines().filter_map(path_of_socket).collect();
+///
+/// # Errors
+/// The kernel's: without its lists they cannot be covered.
+pub(crate) fn outer_sockets() -> io::Result<Vec<PathBuf>> {
+    let (list, mounts) = (fs::read_to_string(UNIX_SOCKETS)?, fs::read_to_string(MOUNTS)?);
+    let mounted = mounts.lines().filter_map(path_of_mount).map(PathBuf::from);
+    let mut paths: Vec<PathBuf> = list.lines().filter_map(path_of_socket).chain(mounted).collect();
     paths.sort();
     paths.dedup();
-    paths
+    // Something else may have taken the place of a socket that was bound.
+    let is_socket =
+        |path: &PathBuf| fs::metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    paths.retain(is_socket);
+    Ok(paths)
+}
+
+/// The path in a line of [`MOUNTS`].
+fn path_of_mount(line: &str) -> Option<&str> {
+    line.split(' ').nth(MOUNT_PATH_FIELD)
 }
 
 /// The path in a line of [`UNIX_SOCKETS`], its last column. Abstract names begin with `@`.
@@ -151,7 +166,7 @@ fn is_absent(error: &io::Error) -> bool {
 fn make_read_only(path: &Path) -> io::Result<()> {
     mount_bind_recursive(path, path)?;
     let mounts = fs::read_to_string(MOUNTS)?;
-    let mounted = mounts.lines().filter_map(|line| line.split(' ').nth(MOUNT_PATH_FIELD));
+    let mounted = mounts.lines().filter_map(path_of_mount);
     let flags = MountFlags::BIND
         | MountFlags::RDONLY
         | MountFlags::NOSUID

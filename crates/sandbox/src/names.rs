@@ -155,7 +155,7 @@ fn look_up(
         names.refuse(name);
         return (ResponseCode::NXDomain, None);
     }
-    let Some((v4, v6)) = names.placeholders.of(name) else {
+    let Some((v4, v6)) = names.placeholders.ask(name) else {
         return (ResponseCode::ServFail, None);
     };
     let data = match query.query_type() {

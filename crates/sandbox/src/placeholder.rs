@@ -21,6 +21,7 @@ pub struct Placeholders {
 #[derive(Debug)]
 struct Placed {
     name: Box<str>,
+    is_asked: bool,
     is_dialled: bool,
 }
 
@@ -31,13 +32,23 @@ impl Placeholders {
             Some(at) => *at,
             None => {
                 let at = u32::try_from(self.names.len()).ok().filter(|at| *at < NAMES_MAX)?;
-                self.names.push(Placed { name: name.into(), is_dialled: false });
+                self.names.push(Placed { name: name.into(), is_asked: false, is_dialled: false });
                 self.by_name.insert(name.into(), at);
                 at
             }
         };
         let v4 = FIRST_V4 + at;
         Some((Ipv4Addr::from(v4), Ipv6Addr::from(PREFIX_V6 | u128::from(v4))))
+    }
+
+    /// The addresses of a name that the command has asked for.
+    pub fn ask(&mut self, name: &str) -> Option<(Ipv4Addr, Ipv6Addr)> {
+        let addresses = self.of(name)?;
+        let at = self.by_name.get(name).and_then(|at| usize::try_from(*at).ok());
+        if let Some(placed) = at.and_then(|at| self.names.get_mut(at)) {
+            placed.is_asked = true;
+        }
+        Some(addresses)
     }
 
     /// The name that an address stands for, which was dialled.
@@ -62,7 +73,10 @@ impl Placeholders {
 
     /// Names that were asked for, and never dialled.
     pub fn undialled(&self) -> impl Iterator<Item = &str> {
-        self.names.iter().filter(|placed| !placed.is_dialled).map(|placed| &*placed.name)
+        self.names
+            .iter()
+            .filter(|placed| placed.is_asked && !placed.is_dialled)
+            .map(|placed| &*placed.name)
     }
 }
 
@@ -79,6 +93,9 @@ mod tests {
         assert_eq!(second.1.to_string(), "fd65:7965:6c65:7400::c612:1");
         assert_eq!(placeholders.of("a.example"), Some(first));
         assert_eq!(placeholders.dialled(second.1.into()), Some("b.example"));
+        assert_eq!(placeholders.undialled().count(), 0, "nobody has asked");
+        assert_eq!(placeholders.ask("a.example"), Some(first));
+        assert_eq!(placeholders.ask("b.example"), Some(second));
         assert_eq!(placeholders.undialled().collect::<Vec<_>>(), ["a.example"]);
         for ip in ["198.18.0.2", "198.17.255.255", "::", "fd65:7965:6c65:7401::c612:0"] {
             assert_eq!(placeholders.dialled(ip.parse().expect(ip)), None, "{ip}");

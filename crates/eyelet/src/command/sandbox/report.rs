@@ -287,7 +287,7 @@ mod tests {
         let mut record = RunRecord::read(lines.as_bytes(), |_| ()).expect("lines");
         let mut names = ResolvedNames::default();
         for name in ["a.example", "db.example", "c.example"] {
-            names.placeholders.of(name).expect("room");
+            names.placeholders.ask(name).expect("room");
         }
         record.resolve(&mut names);
         assert_eq!(names.placeholders.undialled().collect::<Vec<_>>(), ["c.example"]);
