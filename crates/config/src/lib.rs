@@ -27,6 +27,7 @@ mod reader;
 mod requester;
 mod rule;
 mod rules;
+mod sandbox;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -55,6 +56,7 @@ pub use model::{
     Tickets, TlsUpstream, UpstreamCheck, UpstreamFiles, UpstreamHttp2, UpstreamTls, Version,
 };
 pub use rules::{RuleList, RuleNames, RuleRef};
+pub use sandbox::{SandboxProfile, sandbox_profile};
 pub use trace::{SecretFields, TraceEndpoint, TraceSettings, trace_fields};
 pub use upstreams::{UPSTREAM_WAIT_MAX, UPSTREAMS_MAX};
 pub use values::tls_version_code;

@@ -160,6 +160,7 @@ fn read_one(section: &Section<'_>, files: &mut Files) -> Option<Listener> {
     let name = section.text("name").map(|name| name.text.to_owned());
     let reuse_port = section.flag("reuse_port").unwrap_or(false);
     let defer_accept = section.flag("defer_accept").unwrap_or(false);
+    let plain_http = section.flag("plain_http").unwrap_or(false);
     let without = "a listener needs an `address`, such as \"0.0.0.0:443\"";
     let text = section.required("address", without)?;
     let address = text.parse(|text| match text.strip_prefix(UNIX) {
@@ -170,6 +171,12 @@ fn read_one(section: &Section<'_>, files: &mut Files) -> Option<Listener> {
         check_folder(text.at, path);
     }
     let kind = kind?;
+    if let Some(at) = section.key_at("plain_http").filter(|_| !INTERCEPTING.contains(&kind)) {
+        at.error(
+            "`plain_http` is for listeners of kind \"redirect\" and \"tproxy\"; a \"connect\" \
+             listener takes http:// URLs anyway",
+        );
+    }
     let acme_upstream = acme_upstream(section, kind, address.inet());
     let mode = check_file(section, kind, &address);
     let is_proxy = kind == ListenerKind::Connect;
@@ -190,6 +197,8 @@ fn read_one(section: &Section<'_>, files: &mut Files) -> Option<Listener> {
         reuse_port,
         acme_upstream,
         defer_accept,
+        plain_http,
+        is_apart: false,
     })
 }
 
@@ -268,10 +277,13 @@ const KINDS: [(&str, ListenerKind); 6] = [
     ("plain", ListenerKind::Plain),
 ];
 
+/// Kinds whose clients have dialled another address.
+const INTERCEPTING: [ListenerKind; 2] = [ListenerKind::Redirect, ListenerKind::Tproxy];
+
 /// Keys that a Unix socket has no use for.
 const OF_TCP: [&str; 4] = ["allow_remote", "defer_accept", "proxy_protocol_from", "reuse_port"];
 
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 11] = [
     "acme_upstream",
     "address",
     "allow_remote",
@@ -279,6 +291,7 @@ const KEYS: [&str; 10] = [
     "kind",
     "mode",
     "name",
+    "plain_http",
     "proxy_protocol_from",
     "reuse_port",
     "users",

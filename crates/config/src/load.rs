@@ -18,7 +18,7 @@ use crate::lists::ListReader;
 use crate::reader::{Place, Report, Section};
 use crate::rule::{Lead, ReadState};
 use crate::rules::Reading;
-use crate::{acme, admin, compression, fleet, local, rule, settings, trace};
+use crate::{acme, admin, compression, fleet, local, rule, sandbox, settings, trace};
 
 /// A valid configuration, and warnings.
 #[derive(Debug)]
@@ -127,6 +127,8 @@ fn check(
             .flag("watch")
             .and_then(|watches| watches.then(|| WatchedFile::new(path, text))),
     };
+    // An edge serves none of them.
+    sandbox::profiles(&document, folder);
     let upgrade_keys = upgrade_keys(&document);
     let (diagnostics, fatal) = report.finish();
     if fatal {

@@ -34,11 +34,14 @@ pub struct Listener {
     pub proxy_protocol_from: Vec<IpNet>,
     /// True if another process may also bind the port.
     pub reuse_port: bool,
-    /// Who answers an ACME server's requests on a listener of kind `http_redirect`, if Eyelet has
-    /// no answer.
+    /// Who answers an ACME server's requests on an `http_redirect` listener, if Eyelet does not.
     pub acme_upstream: Option<SocketAddr>,
     /// True if the kernel holds connections back until their client has sent something.
     pub defer_accept: bool,
+    /// True if its clients, which dialled elsewhere, speak HTTP without TLS.
+    pub plain_http: bool,
+    /// True if its socket is in another network, so that no address here leads to it.
+    pub is_apart: bool,
 }
 
 /// The way in which a listener's connections get a destination.
@@ -48,8 +51,7 @@ pub enum ListenerKind {
     Direct,
     /// They were sent elsewhere, and netfilter, which knows where, redirected them here.
     Redirect,
-    /// They were sent elsewhere, and TPROXY delivered them here: the socket's address is the
-    /// destination.
+    /// TPROXY delivered them here: the socket's address is the destination.
     Tproxy,
     /// They ask for a host and a port, by HTTP CONNECT or by SOCKS 5.
     Connect,
@@ -123,9 +125,10 @@ pub struct Splice {
     pub others: Vec<SpliceUpstream>,
     /// The choice of one of several.
     pub balance: Balance,
-    /// Networks that a name may resolve to, although they are loopback, link-local, private or our
-    /// own.
+    /// Loopback, link-local, private networks and our own that a name may resolve to.
     pub upstream_allow: Vec<IpNet>,
+    /// True if a configured name may lead to public addresses and those networks only.
+    pub is_guarded: bool,
     /// The PROXY header that is sent to the upstream first.
     pub proxy_protocol: Option<ProxyProtocol>,
     /// The source address that the upstream sees.
@@ -555,8 +558,7 @@ pub struct HttpLimits {
     pub body_timeout: Duration,
     /// From a request's end to the response's head.
     pub upstream_timeout: Duration,
-    /// Without a stream, and without a byte, on an HTTP/2 connection: `limits.idle_timeout` if it
-    /// is not set.
+    /// Without a stream or a byte on an HTTP/2 connection: else `limits.idle_timeout`.
     pub http2_idle_timeout: Duration,
     /// The largest head of a request, in bytes.
     pub head_bytes_max: usize,
@@ -620,8 +622,7 @@ impl Dns {
 pub struct EvidenceSettings {
     /// A PEM file of CA certificates for the certificates of destinations. `None`: the system's.
     pub ca: Option<PathBuf>,
-    /// The time for which an address counts after it was last resolved, and a certificate after it
-    /// was last seen.
+    /// The time for which an address counts since it was resolved, a certificate since it was seen.
     pub history: Duration,
     /// For gathering one piece of evidence.
     pub timeout: Duration,
@@ -687,6 +688,5 @@ impl Default for LogSettings {
 
 /// Most connections at once, where the file does not say how many.
 pub const CONNECTIONS_MAX: usize = 1_000_000;
-/// Most bytes of a hello. One with three post-quantum key shares has less than 8 KiB; 64 KiB leaves
-/// ample room.
+/// Most bytes of a hello: ample. One with three post-quantum key shares has less than 8 KiB.
 pub const HELLO_BYTES_MAX: usize = 65_536;

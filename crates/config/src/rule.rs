@@ -11,8 +11,8 @@ use crate::local::{self, LOCAL, LocalSettings};
 use crate::matchers::{self, Matchers};
 use crate::mint::{self, MINT};
 use crate::model::{
-    Action, CertificateSource, DialSource, Host, HostPort, ListenerKind, Originate, ProxyProtocol,
-    Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream,
+    Action, CertificateSource, DialSource, Host, HostPort, Listener, ListenerKind, Originate,
+    ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream,
 };
 use crate::reader::{Place, Section, Text, listed};
 use crate::{compression, headers, originate, upstreams, values};
@@ -187,6 +187,7 @@ fn check_fit(section: &Section<'_>, kind: Kind) {
 
 fn splice(section: &Section<'_>, matchers: &Matchers<'_>, listeners: &Listeners) -> Option<Splice> {
     let upstream_allow = matchers::nets(section, "upstream_allow");
+    let has_allow = section.value("upstream_allow").is_some();
     let proxy_protocol = proxy_protocol(section);
     let what = ("a splice rule", "\"10.0.0.7:443\"");
     let (text, upstream, others) = upstreams::list(section, what, values::splice_upstream)?;
@@ -208,6 +209,7 @@ fn splice(section: &Section<'_>, matchers: &Matchers<'_>, listeners: &Listeners)
         check_plain_http(section, (text, &upstream), matchers, listeners);
     }
     Some(Splice {
+        is_guarded: has_allow && matches!(upstream, SpliceUpstream::HostPort(_)),
         upstream,
         others,
         balance,
@@ -220,24 +222,31 @@ fn splice(section: &Section<'_>, matchers: &Matchers<'_>, listeners: &Listeners)
     })
 }
 
-/// A request goes to the host and port of its URL, and comes to a proxy only.
+/// A request goes to the host of its URL. It comes to a proxy, or to a `plain_http` listener.
 fn check_plain_http(
     section: &Section<'_>,
     (text, upstream): (Text<'_>, &SpliceUpstream),
     matchers: &Matchers<'_>,
     listeners: &Listeners,
 ) {
-    if *upstream != SpliceUpstream::Destination {
-        let message = "with `plain_http = true` a request goes to the host and port of its URL; \
-            expected \"destination\"";
-        text.at.error(message);
+    let takes_requests = |it: &&Listener| it.kind == ListenerKind::Connect || it.plain_http;
+    let mut reached = listeners.of_rule(&matchers.listeners);
+    let is_proxied = reached.any(|it| it.kind == ListenerKind::Connect);
+    match upstream {
+        SpliceUpstream::Destination => {}
+        SpliceUpstream::Sni { .. } if !is_proxied => {}
+        _ => {
+            let message = "with `plain_http = true` a request goes to the host and port of its \
+                URL; expected \"destination\"";
+            text.at.error(message);
+        }
     }
     let mut reached = listeners.of_rule(&matchers.listeners);
     if let Some(at) = section.key_at("plain_http")
-        && !reached.any(|listener| listener.kind == ListenerKind::Connect)
+        && !reached.any(|it| takes_requests(&it))
     {
-        let message = "requests for http:// URLs come to a \"connect\" listener only, and this \
-            rule has none";
+        let message = "requests for http:// URLs come to a \"connect\" listener, and to one with \
+            `plain_http = true`, and this rule has neither";
         at.error(message);
     }
 }

@@ -182,7 +182,7 @@ pub(super) fn bytes(
 }
 
 /// The keys outside of any table.
-pub(super) const DOCUMENT_KEYS: [&str; 17] = [
+pub(super) const DOCUMENT_KEYS: [&str; 18] = [
     "acme",
     "admin",
     "dictionary",
@@ -196,6 +196,7 @@ pub(super) const DOCUMENT_KEYS: [&str; 17] = [
     "log",
     "reload_ends_removed",
     "rule",
+    "sandbox",
     "tickets",
     "trace",
     "watch",

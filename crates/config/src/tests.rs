@@ -84,7 +84,8 @@ memory_max = \"12\"
         &[
             "3:1: unknown key `lisener` in [[listener]] (known keys: acme_upstream, \
              address, \
-             allow_remote, defer_accept, kind, mode, name, proxy_protocol_from, reuse_port, users)",
+             allow_remote, defer_accept, kind, mode, name, plain_http, proxy_protocol_from, \
+             reuse_port, users)",
             "4:1: a rule needs an `action`: \"splice\", \"terminate\", \"originate\" or \
              \"refuse\"",
             "5:8: \"*.\": nothing follows \"*.\"; expected a suffix, as in \"*.example.com\"",
@@ -315,8 +316,8 @@ fn plain_http_is_for_the_urls_that_a_proxy_is_asked_for() {
             "sni = \"a\"\nupstream = \"destination\"\nlistener = \"nat\"\nplain_http = true\n\
              sni_verified = true\nevidence = \"dns\"\n[[listener]]\n\
              address = \"0.0.0.0:3128\"\nname = \"nat\"\nkind = \"redirect\"",
-            "8:1: requests for http:// URLs come to a \"connect\" listener only, and this rule \
-             has none",
+            "8:1: requests for http:// URLs come to a \"connect\" listener, and to one with \
+             `plain_http = true`, and this rule has neither",
         ),
     ] {
         assert_eq!(said_below_listener(&rule(keys)), [expected], "{keys}");
@@ -553,6 +554,7 @@ fn a_whole_configuration() {
             others: Vec::new(),
             balance: Balance::default(),
             upstream_allow,
+            is_guarded: false,
             proxy_protocol: None,
             source: DialSource::Host,
             forbid_tls_compression: false,

@@ -31,7 +31,7 @@ const ARCHITECTURE_LINES_MAX: usize = 140;
 const FOLDER_FILES_MAX: usize = 16;
 /// Folders with more of them that have no cut, and how many: one step up is a decision.
 const FLAT: &[(&str, usize)] = &[
-    ("crates/config/src", 30), // a file for each section, and what sections are made of
+    ("crates/config/src", 31), // a file for each section, and what sections are made of
     ("crates/demo/src", 17),
     ("crates/h2/src", 20),     // the protocol's parts, each one file
     ("crates/policy/src", 19), // matchers, and the index of rules over them
@@ -62,6 +62,12 @@ const WORD_EXCEPTIONS: &[(&str, &str, &str)] = &[
     ),
     ("crates/acme/src/error.rs", "rejectedIdentifier", "RFC 8555's name of an error"),
     ("crates/trace/src/client.rs", "rejectedSpans", "OTLP's name of a member"),
+    ("crates/sandbox/src/filter.rs", "BackendError", "seccompiler's name of an error"),
+    (
+        "crates/sys/src/confine/namespace.rs",
+        "\"deny\"",
+        "the kernel's word for a namespace's groups",
+    ),
     ("docs/conformance.md", "Max-Forwards", "RFC 9110's name of a field"),
     ("docs/http.md", "Max-Forwards", "RFC 9110's name of a field"),
     ("docs/gateway.md", "type filter hook forward", "netfilter's name of a hook"),

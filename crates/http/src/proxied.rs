@@ -1,8 +1,9 @@
-//! The requests of a proxy's client for `http://` URLs, one after another. The program decides each
-//! of them anew. A connection to an upstream is kept for this client only.
+//! The requests of a client for `http://` URLs, one after another: of a proxy's, or of one that
+//! dialled their host and was intercepted. The program decides each of them anew. A connection to
+//! an upstream is kept for this client only.
 
 use std::cell::Cell;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,6 +48,8 @@ pub struct ProxiedClient {
     last: Option<(HttpUpstream, Rc<Shelf>)>,
     /// That of the connection: spliced if any request passed.
     outcome: Option<Outcome>,
+    /// The port that an intercepted client has dialled. Its requests name their host by `Host`.
+    dialled: Option<u16>,
     _task: CountedTask,
 }
 
@@ -88,10 +91,17 @@ impl ProxiedRequest {
 }
 
 impl ProxiedClient {
-    /// A client that has sent these bytes.
-    pub fn new(http: &Http, handle: Handle, client: IpAddr, received: &[u8]) -> Self {
+    /// A client that has sent these bytes. `destination` is that of its listener's kind, if it has
+    /// one.
+    pub fn new(
+        http: &Http,
+        handle: Handle,
+        (client, destination): (IpAddr, Option<SocketAddr>),
+        received: &[u8],
+    ) -> Self {
         Self {
             client: ClientStream::cleartext(handle, received),
+            dialled: destination.map(|destination| destination.port()),
             bytes_to_upstream: Rc::default(),
             last: None,
             outcome: None,
@@ -125,7 +135,7 @@ impl ProxiedClient {
             None => End::failed(reason),
         };
         let fault = match http1::next(&mut self.client, http, AWAKE).await {
-            NextRequest::Request(request) => match target(&request) {
+            NextRequest::Request(request) => match target(&request, self.dialled) {
                 Ok(target) => return Ok(ProxiedRequest { request, target }),
                 Err(fault) => fault,
             },
@@ -233,16 +243,21 @@ pub fn forget(info: &mut ConnectionInfo) {
     info.connect = None;
 }
 
-/// The host and the port of the request's URL. Only `http://` URLs are for a proxy.
-fn target(request: &Request) -> Result<Target, RequestFault> {
+/// The host and the port of the request's URL. Only `http://` URLs are for a proxy. An intercepted
+/// client has said the port when it dialled, and a request to another one is refused.
+fn target(request: &Request, dialled: Option<u16>) -> Result<Target, RequestFault> {
     let uri = &request.parts.uri;
     let (Some(authority), Some(scheme)) = (uri.authority(), uri.scheme()) else {
         return Err(RequestFault::Target);
     };
-    if *scheme != Scheme::HTTP {
-        return Err(RequestFault::Target);
-    }
-    let port = authority.port_u16().unwrap_or(HTTP_PORT);
+    let port = match dialled {
+        None if *scheme != Scheme::HTTP => return Err(RequestFault::Target),
+        None => authority.port_u16().unwrap_or(HTTP_PORT),
+        Some(dialled) if authority.port_u16().is_some_and(|said| said != dialled) => {
+            return Err(RequestFault::Target);
+        }
+        Some(dialled) => dialled,
+    };
     let named = format!("{}:{port}", Authority::host(authority));
     Target::new(named.as_bytes()).map_err(|_| RequestFault::Target)
 }

@@ -81,7 +81,9 @@ impl Loops {
         if listeners.iter().any(takes_others) {
             dials.all.get_or_init(DialTable::new);
         }
-        Self { listeners: addresses.into(), dials }
+        // No address of this network leads to the socket of another one.
+        let own = listeners.iter().zip(addresses).filter(|(listener, _)| !listener.is_apart);
+        Self { listeners: own.map(|(_, address)| *address).collect(), dials }
     }
 
     /// The index of the listener that a connection to `address` would reach.

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg, sockopt,
@@ -107,6 +107,20 @@ impl Channel {
         let socket = UnixStream::from(socket);
         socket.set_nonblocking(false)?;
         Ok(Self(socket))
+    }
+
+    /// A channel over a socket that this process was started with, by its number. It closes when a
+    /// program is executed.
+    ///
+    /// # Errors
+    /// As [`Channel::over`], and where there is no such descriptor.
+    pub fn inherited(number: u32) -> io::Result<Self> {
+        let number = i32::try_from(number).map_err(|_| ErrorKind::InvalidInput)?;
+        // SAFETY: the number is borrowed for the call alone, which fails where it is no descriptor.
+        let inherited = unsafe { BorrowedFd::borrow_raw(number) };
+        let own = fcntl_dupfd_cloexec(inherited, 0)?;
+        fcntl_setfd(inherited, FdFlags::CLOEXEC)?;
+        Self::over(own)
     }
 
     /// A channel, and a socket for the process at its other end.

@@ -4,6 +4,7 @@
 pub mod blocks;
 pub mod channel;
 pub mod child;
+pub mod confine;
 pub mod epoll;
 pub mod file;
 pub mod inotify;

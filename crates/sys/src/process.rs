@@ -64,3 +64,27 @@ pub fn raise_descriptor_limit() -> u64 {
 pub(crate) fn inherited_descriptor_limit() -> Option<Rlimit> {
     DESCRIPTORS.get().copied()
 }
+
+/// Has nobody trace this process or read its memory, and no core be written: also no other process
+/// of its user.
+///
+/// # Errors
+/// The kernel's.
+pub fn forbid_dumps() -> io::Result<()> {
+    let never = rustix::process::DumpableBehavior::NotDumpable;
+    Ok(rustix::process::set_dumpable_behavior(never)?)
+}
+
+/// Has all descriptors but the three standard ones close when a program is executed.
+///
+/// # Errors
+/// The kernel's, before Linux 5.11.
+pub fn close_others_at_exec() -> io::Result<()> {
+    let (first, last) = (3, libc::c_uint::MAX);
+    // SAFETY: with CLOSE_RANGE_CLOEXEC the call closes nothing now, so no descriptor that somebody
+    // owns becomes invalid.
+    match unsafe { libc::close_range(first, last, libc::CLOSE_RANGE_CLOEXEC as libc::c_int) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -56,6 +56,24 @@ pub fn bind(address: SocketAddr, how: Listen) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// A UDP socket bound to `address`, of this IP version alone. It may answer from addresses that are
+/// local by a route only.
+///
+/// # Errors
+/// The kernel's.
+pub fn bind_udp(address: SocketAddr) -> io::Result<OwnedFd> {
+    let fd = rustix::net::socket_with(family(address.ip()), SocketType::DGRAM, FLAGS, None)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&fd, true)?;
+    }
+    match address.is_ipv6() {
+        true => sockopt::set_ipv6_freebind(&fd, true)?,
+        false => sockopt::set_ip_freebind(&fd, true)?,
+    }
+    rustix::net::bind(&fd, &address)?;
+    Ok(fd)
+}
+
 /// Sets how long a listener waits for a client that says nothing: see [`Listen::defer`].
 pub fn defer_accept(fd: impl AsFd, silence: Duration) -> io::Result<()> {
     let secs = silence.as_secs().max(1).try_into().unwrap_or(libc::c_int::MAX);

@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 
 use eyelet_policy::{Decision, Fact, Rules};
-use eyelet_wire::hello::{Hello, HelloReader, Peek};
+use eyelet_wire::hello::{Hello, HelloReader, NotTls, Peek};
 use futures_util::FutureExt;
 
 use crate::path::action;
@@ -14,6 +14,7 @@ use crate::path::connect;
 use crate::path::fact_source::KnownFacts;
 use crate::path::intercept;
 use crate::path::peek;
+use crate::path::plain_http;
 use crate::path::refuse;
 use crate::path::refuse::RefusalMessage;
 use crate::path::shadow;
@@ -79,6 +80,7 @@ async fn serve(connection: &mut Active<'_>) -> Result<(), End> {
         Ruling::Validate(with) => {
             return Box::pin(action::validate::validate(connection, with, peeked)).await;
         }
+        Ruling::PlainHttp => return Box::pin(plain_http::serve(connection, &mut peeked)).await,
         Ruling::Refuse(answer, end) => return connect::end(connection, &answer, end),
     };
     let action = snapshot.config.rules.at(rule).action;
@@ -133,6 +135,8 @@ enum Ruling {
     },
     /// Answer an ACME server that validates the name.
     Validate(Handshake),
+    /// Decide each of its HTTP requests: it speaks no TLS.
+    PlainHttp,
     /// Refuse with this message and this end.
     Refuse(RefusalMessage, End),
 }
@@ -170,6 +174,9 @@ async fn decide(connection: &mut Active<'_>, peeked: &mut CountedBuffer) -> Resu
                     Judged::Need(fact) => Some(Some(fact)),
                     Judged::Validation => Some(None),
                 }
+            }
+            Peek::NotTls(NotTls::Http) if known.connection.listener().plain_http => {
+                return Ok(Ruling::PlainHttp);
             }
             unreadable => {
                 let (answer, end) = refuse::unreadable(&unreadable);

@@ -1,5 +1,6 @@
-//! Requests for `http://` URLs on a `connect` listener. Each is decided anew, with the URL's host
-//! as the name, and passes by a rule with `plain_http` only: cleartext is never opened silently.
+//! Requests for `http://` URLs on a `connect` listener, and on one with `plain_http`. Each is
+//! decided anew, with the URL's host as the name, and passes by a rule with `plain_http` only:
+//! cleartext is never opened silently.
 
 use std::net::SocketAddr;
 
@@ -11,7 +12,9 @@ use crate::path::fact_source::KnownFacts;
 use crate::path::proxy_protocol;
 use crate::path::requester;
 use crate::path::shadow;
-use eyelet_config::{Action, Host, HostPort, HttpAddress, HttpUpstream, Splice, UpstreamHttp2};
+use eyelet_config::{
+    Action, Host, HostPort, HttpAddress, HttpUpstream, Splice, SpliceUpstream, UpstreamHttp2,
+};
 use eyelet_engine::park;
 use eyelet_http::proxied::{self, ProxiedClient, ProxiedRefusal, ProxiedRequest, ProxiedRoute};
 use eyelet_memory::budget::CountedBuffer;
@@ -27,13 +30,24 @@ const NOT_PLAIN: Reason = Reason::Refused("the rule has no plain_http");
 pub async fn serve(connection: &mut Active<'_>, raw: &mut CountedBuffer) -> Result<(), End> {
     let Active { edge, handle, info } = connection.reborrow();
     let mut edge = edge.clone();
-    let mut client = ProxiedClient::new(&edge.http, handle.lend(), info.client.ip(), raw);
+    let mut client = ProxiedClient::new(
+        &edge.http,
+        handle.lend(),
+        (info.client.ip(), info.decided.destination),
+        raw,
+    );
     raw.consume(raw.len());
     client.count_live(info);
+    // That of an intercepted client stays. A name in its requests is not looked up for the rules.
+    let dialled = info.decided.destination;
     let end = loop {
         let request = match client.next(&edge.http, info).await {
             Ok(request) => request,
-            Err(end) => break end,
+            Err(end) => {
+                // Nothing is known of a request that cannot be read.
+                info.decided.destination = info.decided.destination.or(dialled);
+                break end;
+            }
         };
         if let Some(newest) = edge.newer() {
             let listener = info.decided.labels.listener(info.decided.listener);
@@ -45,7 +59,7 @@ pub async fn serve(connection: &mut Active<'_>, raw: &mut CountedBuffer) -> Resu
             edge = newest;
         }
         let connection = &mut Active { edge: &edge, handle, info };
-        if let Err(end) = Box::pin(pass(connection, &mut client, request)).await {
+        if let Err(end) = Box::pin(pass(connection, &mut client, (request, dialled))).await {
             break end;
         }
     };
@@ -57,10 +71,10 @@ pub async fn serve(connection: &mut Active<'_>, raw: &mut CountedBuffer) -> Resu
 async fn pass(
     connection: &mut Active<'_>,
     client: &mut ProxiedClient,
-    request: ProxiedRequest,
+    (request, dialled): (ProxiedRequest, Option<SocketAddr>),
 ) -> Result<(), End> {
     let http = &connection.edge.http;
-    begin(connection.info, request.target);
+    begin(connection.info, request.target, dialled);
     let user = requester::authorized(connection, request.authorization());
     let decided = match user {
         Ok(user) => {
@@ -91,14 +105,14 @@ async fn pass(
 }
 
 /// Notes what is known of a request, and forgets the one before.
-fn begin(info: &mut ConnectionInfo, target: Target) {
+fn begin(info: &mut ConnectionInfo, target: Target, dialled: Option<SocketAddr>) {
     let (sni, destination) = match target.host {
         TargetHost::Name(name) => (Some(name.as_str().into()), None),
         TargetHost::Ip(ip) => (None, Some(SocketAddr::new(ip, target.port))),
     };
     proxied::forget(info);
     info.decided.connect = Some(Name::from(&*target.to_string()));
-    (info.decided.destination, info.decided.sni) = (destination, sni);
+    (info.decided.destination, info.decided.sni) = (dialled.or(destination), sni);
     info.connect = Some(Box::new(target));
 }
 
@@ -113,11 +127,16 @@ async fn decide(connection: &mut Active<'_>) -> Result<Result<u32, Reason>, End>
     Ok(settled.map_err(|(_, end)| end.reason))
 }
 
-/// Where the request goes: to the address that the rules were asked about, or to the URL's host.
+/// Where the request goes: to the address that the rules were asked about, or to the URL's host,
+/// at the port that the rule says.
 fn route(connection: &Active<'_>, rule: u32, splice: &Splice) -> Option<ProxiedRoute> {
-    let address = match connection.info.decided.destination {
-        Some(at) => HostPort { host: Host::Ip(at.ip()), port: at.port() },
-        None => connect::host_port(connection.info)?,
+    let address = match (&splice.upstream, connection.info.decided.destination) {
+        (SpliceUpstream::Sni { port }, _) => {
+            let name = connection.info.decided.sni.as_deref()?.to_owned();
+            HostPort { host: Host::Name(name), port: *port }
+        }
+        (_, Some(at)) => HostPort { host: Host::Ip(at.ip()), port: at.port() },
+        (_, None) => connect::host_port(connection.info)?,
     };
     let upstream = HttpUpstream {
         address: HttpAddress::Tcp(address),

@@ -263,11 +263,14 @@ pub fn restarted(config: &Config, activated: Vec<Bound>, earlier: Vec<Bound>) ->
 /// A listener that keeps its address but needs other sockets. They could be bound only after the
 /// first ones close.
 pub fn rebound(config: &Config, earlier: &[Bound]) -> Option<SocketAddr> {
+    // One that a listener keeps is in nobody's way: there may be one for each version of IP.
+    let asked: Vec<Asked> = config.listeners.iter().map(Asked::of).collect();
+    let earlier: Vec<_> = earlier.iter().filter(|known| !asked.contains(&known.asked)).collect();
     let address = |listener: &Listener| {
         let asked = Asked::of(listener);
         let address = asked.address.inet();
         let is_other =
-            |known: &&Bound| overlaps(known.asked.address.inet(), address) && known.asked != asked;
+            |known: &&&Bound| overlaps(known.asked.address.inet(), address) && known.asked != asked;
         earlier.iter().find(is_other).map(|known| known.asked.address.inet())
     };
     config.listeners.iter().find_map(address)
@@ -364,6 +367,34 @@ mod tests {
         assert_eq!(listen_all(&first).unwrap_err().error.kind(), io::ErrorKind::AddrInUse);
         drop(first);
         assert!(second[0].file.as_ref().unwrap().is_there(), "it is the second one's");
+    }
+
+    #[test]
+    fn listeners_of_both_versions_of_ip_at_a_port_stay() {
+        let config = |kind: &str| {
+            let listener =
+                |ip| format!("[[listener]]\naddress = \"{ip}:4433\"\nkind = \"{kind}\"\n");
+            let text = format!(
+                "{}{}[[rule]]\naction = \"refuse\"\n",
+                listener("0.0.0.0"),
+                listener("[::]")
+            );
+            let depth = eyelet_config::Depth::Files;
+            eyelet_config::parse("edge.toml".as_ref(), &text, depth, SystemTime::now())
+                .unwrap()
+                .config
+        };
+        let config_of = config("direct");
+        let earlier: Vec<Bound> = (config_of.listeners.iter())
+            .map(|listener| Bound {
+                address: listener.address.clone(),
+                sockets: [].into(),
+                asked: Asked::of(listener),
+                file: None,
+            })
+            .collect();
+        assert_eq!(rebound(&config_of, &earlier), None);
+        assert!(rebound(&config("tproxy"), &earlier).is_some());
     }
 
     /// What follows the binds of a reload may fail, and then nothing has changed.

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tracing::Level;
 
 use crate::command::train::{self, DictionaryCommand};
-use crate::command::{demo, explain, local, passwd, run};
+use crate::command::{demo, explain, local, passwd, run, sandbox};
 use crate::process::control::Control;
 use crate::process::diagnostics::{self, Diagnostics};
 use crate::process::serve::Running;
@@ -89,6 +89,18 @@ enum Command {
     Run(Box<run::RunArgs>),
     /// Put TLS in front of applications that run already
     Proxy(Box<run::ProxyArgs>),
+    /// Run a command whose only way out is a list of names
+    ///
+    /// Needs no root, no firewall rules and no proxy variables: the command gets a network of its
+    /// own, in which every address leads to Eyelet. Names are looked up only when they are dialled,
+    /// and a client that says another name than it means reaches the name that it says. Exit
+    /// status: that of the command; 125 if it was not started, 126 or 127 if it cannot be run.
+    Sandbox(Box<sandbox::SandboxArgs>),
+    /// Make a list for a sandbox from access logs
+    ///
+    /// Prints the names and ports that were reached, sorted and counted. Exit status: 0, or 1 if a
+    /// log cannot be read.
+    Learn(sandbox::LearnArgs),
     /// Make dictionaries for compression
     #[command(subcommand)]
     Dictionary(DictionaryCommand),
@@ -151,8 +163,14 @@ pub fn run() -> ExitCode {
     // freeing returns them whole.
     eyelet_sys::memory::configure();
     let cli = Cli::parse();
+    if let Command::Sandbox(args) = &cli.command
+        && let Some(channel) = args.inside()
+    {
+        // It must have one thread.
+        return eyelet_sandbox::run_inside(channel);
+    }
     let level = match cli.command {
-        Command::Run(_) | Command::Proxy(_) | Command::Demo(_) => Level::WARN,
+        Command::Sandbox(_) | Command::Run(_) | Command::Proxy(_) | Command::Demo(_) => Level::WARN,
         _ => Level::INFO,
     };
     let diagnostics = match diagnostics::start(level) {
@@ -176,6 +194,8 @@ fn obey(command: Command, diagnostics: &Diagnostics) -> ExitCode {
         Command::Explain(args) => explain::explain(&args, &mut io::stdout()),
         Command::Run(args) => run::run(&args, diagnostics),
         Command::Proxy(args) => run::proxy(&args, diagnostics),
+        Command::Sandbox(args) => sandbox::run(&args, diagnostics),
+        Command::Learn(args) => sandbox::learn(&args, &mut io::stdout()),
         Command::Dictionary(command) => train::run(&command, &mut io::stdout()),
         Command::Acme(AcmeCommand::Rollover { file }) => control::change_account_key(&file),
         Command::Trust(args) => local::trust(&args),

@@ -6,4 +6,5 @@ pub mod explain;
 pub mod local;
 pub mod passwd;
 pub mod run;
+pub mod sandbox;
 pub mod train;

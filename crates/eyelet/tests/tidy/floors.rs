@@ -193,6 +193,22 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     ),
     ("crates/child", Some(&["eyelet-sys", "thiserror"])),
     (
+        "crates/sandbox",
+        Some(&[
+            "eyelet-sys",
+            "hickory-proto",
+            "netlink-packet-core",
+            "netlink-packet-route",
+            "parking_lot",
+            "quinn-udp",
+            "rustix",
+            "seccompiler",
+            "serde",
+            "serde_json",
+            "thiserror",
+        ]),
+    ),
+    (
         "crates/resolve",
         Some(&[
             "eyelet-balance",

@@ -109,6 +109,9 @@ fn pass_behind(connection: &Active<'_>, flow: &mut Flow, behind: &[u8]) -> Resul
 
 fn target<'a>(info: &ConnectionInfo, rule: &'a Splice) -> Option<DialTarget<'a>> {
     match &rule.upstream {
+        SpliceUpstream::HostPort(host_port) if rule.is_guarded => {
+            Some(DialTarget::chosen(host_port, Guard { allow: &rule.upstream_allow }))
+        }
         SpliceUpstream::HostPort(host_port) => Some(DialTarget::Configured(host_port)),
         SpliceUpstream::Sni { port } => {
             let name = Host::Name(info.decided.sni.as_deref()?.to_owned());

@@ -1,0 +1,120 @@
+//! Reads [sandbox.NAME]: what a command may reach that `eyelet sandbox --profile NAME` runs.
+
+use std::path::{Path, PathBuf};
+
+use ipnet::IpNet;
+use toml::de::{DeTable, DeValue};
+
+use crate::diagnostic::Diagnostic;
+use crate::files::read;
+use crate::model::Dns;
+use crate::reader::{Report, Section};
+use crate::{matchers, settings};
+
+/// What a command may reach, by a profile of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SandboxProfile {
+    /// Entries, as a list has them.
+    pub allow: Vec<String>,
+    /// Files of lists.
+    pub allow_files: Vec<PathBuf>,
+    /// Networks of private addresses to which names may lead.
+    pub allow_private: Vec<IpNet>,
+    /// True if no name is refused.
+    pub dry_run: bool,
+    /// Who resolves names.
+    pub dns: Dns,
+}
+
+const TITLE: &str = "[sandbox.NAME]";
+const PROFILE_KEYS: [&str; 4] = ["allow", "allow_file", "allow_private", "dry_run"];
+
+/// Reads a profile of a file. The file may be that of an edge, whose other parts mean nothing here,
+/// but for its resolvers.
+///
+/// # Errors
+/// Every mistake in its profiles, or that it has no such profile.
+pub fn sandbox_profile(path: &Path, name: &str) -> Result<SandboxProfile, Vec<Diagnostic>> {
+    let text = read(path).map_err(|message| vec![Diagnostic::of_file(path, message)])?;
+    let report = Report::new(path, &text);
+    let (table, faults) = DeTable::parse_recoverable(&text);
+    for fault in faults {
+        let at = fault.span().map_or(text.len(), |span| span.start);
+        report.syntax_error(at, format!("not TOML: {}", fault.message()));
+    }
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let document = Section { title: "the file", table: table.get_ref(), at: report.place(0) };
+    let (mut found, mut names) = (None, Vec::new());
+    for (called, profile) in profiles(&document, folder) {
+        if called == name {
+            found = Some(profile);
+        }
+        names.push(called);
+    }
+    if found.is_none() {
+        let has = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        document.at.error(format!("no profile [sandbox.{name}] here; the file has: {has}"));
+    }
+    let dns = settings::dns(&document);
+    let (diagnostics, is_fatal) = report.finish();
+    match found {
+        Some(profile) if !is_fatal => Ok(SandboxProfile { dns, ..profile }),
+        _ => Err(diagnostics),
+    }
+}
+
+/// The profiles of a file, with their names.
+pub(super) fn profiles<'t>(
+    document: &Section<'t>,
+    folder: &Path,
+) -> Vec<(&'t str, SandboxProfile)> {
+    let Some(all) = document.section("sandbox", "[sandbox]") else { return Vec::new() };
+    let mut found = Vec::new();
+    for (key, value) in all.table {
+        let name: &str = key.get_ref();
+        let DeValue::Table(table) = value.get_ref() else {
+            let message = format!("`{name}` is no table; a profile begins with {TITLE}");
+            all.place(key).error(message);
+            continue;
+        };
+        let section = Section { title: TITLE, table, at: all.place(key) };
+        section.check_keys(&PROFILE_KEYS);
+        let texts = |key| section.texts(key).unwrap_or_default().into_iter();
+        let profile = SandboxProfile {
+            allow: texts("allow").map(|entry| entry.text.to_owned()).collect(),
+            allow_files: texts("allow_file").map(|file| folder.join(file.text)).collect(),
+            allow_private: matchers::nets(&section, "allow_private"),
+            dry_run: section.flag("dry_run").unwrap_or(false),
+            dns: Dns::default(),
+        };
+        found.push((name, profile));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_profile_is_found_by_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("edge.toml");
+        let text = "[dns]\nservers = [\"192.0.2.53\"]\n[sandbox.build]\nallow = [\"a.example\"]\n\
+            allow_file = \"more.txt\"\nallow_private = \"10.0.0.0/8\"\n[sandbox.test]\n\
+            dry_run = true\n";
+        std::fs::write(&file, text).unwrap();
+        let build = sandbox_profile(&file, "build").unwrap();
+        assert_eq!(build.allow, ["a.example"]);
+        assert_eq!(build.allow_files, [folder.path().join("more.txt")]);
+        assert_eq!(build.allow_private, ["10.0.0.0/8".parse().unwrap()]);
+        assert_eq!(build.dns.servers.len(), 1);
+        assert!(sandbox_profile(&file, "test").unwrap().dry_run);
+        let missing = sandbox_profile(&file, "other").unwrap_err()[0].to_string();
+        assert!(missing.contains("no profile [sandbox.other] here; the file has: build, test"));
+        std::fs::write(&file, "[sandbox.build]\nalow = \"a.example\"\n").unwrap();
+        let mistake = sandbox_profile(&file, "build").unwrap_err()[0].to_string();
+        assert!(mistake.contains("did you mean `allow`?"), "{mistake}");
+    }
+}

@@ -1,0 +1,41 @@
+//! `eyelet learn`: a list for a sandbox from access logs of any edge.
+
+use std::error::Error;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use super::report::RunRecord;
+
+/// Arguments of `eyelet learn`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct LearnArgs {
+    /// Access logs; `-` is standard input
+    #[arg(required = true, value_name = "LOG")]
+    logs: Vec<PathBuf>,
+}
+
+/// Prints the names and ports that these logs say were reached, as a list for `--allow`.
+pub fn learn(args: &LearnArgs, out: &mut impl Write) -> ExitCode {
+    match print(args, out) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn print(args: &LearnArgs, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
+    let mut record = RunRecord::default();
+    for log in &args.logs {
+        let failed = |error: io::Error| format!("cannot read {}: {error}", log.display());
+        let lines: Box<dyn BufRead> = match log.as_path() == Path::new("-") {
+            true => Box::new(io::stdin().lock()),
+            false => Box::new(BufReader::new(File::open(log).map_err(failed)?)),
+        };
+        record.follow(lines, |_| ()).map_err(failed)?;
+    }
+    Ok(out.write_all(record.list().as_bytes())?)
+}

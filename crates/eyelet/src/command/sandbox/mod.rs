@@ -1,0 +1,261 @@
+//! `eyelet sandbox`: runs a command whose only way out is an edge of its own, by a list of names.
+
+mod args;
+mod learn;
+mod output;
+mod plan;
+mod report;
+
+use std::error::Error;
+use std::fs;
+use std::io::{BufReader, ErrorKind, PipeWriter};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, ExitStatus};
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use eyelet_config::{Config, SandboxProfile};
+use eyelet_edge::snapshot::listen;
+use eyelet_engine::worker::Order;
+use eyelet_sandbox::{
+    AllowList, ConfineStep, Confined, ConfinedPlan, ConfinedSockets, Existing, PORTS_MAX,
+    ResolvedNames, SandboxError, serve_names,
+};
+use eyelet_sys::child::Signal;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+use self::output::{Outputs, Screen};
+use self::plan::Serving;
+use self::report::{RunEnd, RunRecord};
+use crate::process::diagnostics::Diagnostics;
+use crate::process::serve::{self, Running};
+use crate::process::signals::Signals;
+
+pub use self::args::SandboxArgs;
+pub use self::learn::{LearnArgs, learn};
+
+/// The exit status where the command was not started, as other programs that start one have it.
+const NOT_STARTED: u8 = 125;
+/// The exit status of a shell for a program that is not there, and for one that cannot be run.
+const NOT_FOUND: u8 = 127;
+const NOT_EXECUTABLE: u8 = 126;
+/// What a shell adds to the number of the signal that ended a program.
+const BY_SIGNAL: i32 = 128;
+/// Variables that lead a command to sockets of the user's session, or to a proxy that is not there.
+const REMOVED: [&str; 14] = [
+    "ALL_PROXY",
+    "DBUS_SESSION_BUS_ADDRESS",
+    "DOCKER_HOST",
+    "FTP_PROXY",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NOTIFY_SOCKET",
+    "NO_PROXY",
+    "SSH_AUTH_SOCK",
+    "all_proxy",
+    "ftp_proxy",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+];
+
+/// Runs the command. Returns its exit status.
+pub fn run(args: &SandboxArgs, diagnostics: &Diagnostics) -> ExitCode {
+    let screen = Screen { diagnostics, is_json: args.json };
+    match begin(args, &screen) {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            error.to_string().lines().for_each(|line| screen.fail(line));
+            let failed = error.downcast_ref::<SandboxError>();
+            let failed = failed.filter(|failed| failed.step == ConfineStep::Command);
+            ExitCode::from(match failed.map(|failed| failed.error.kind()) {
+                Some(ErrorKind::NotFound) => NOT_FOUND,
+                Some(_) => NOT_EXECUTABLE,
+                None => NOT_STARTED,
+            })
+        }
+    }
+}
+
+/// What the profile and the options allow together.
+fn profile(args: &SandboxArgs) -> Result<SandboxProfile, String> {
+    let mut profile = match (&args.config, &args.profile) {
+        (Some(file), Some(name)) => {
+            eyelet_config::sandbox_profile(file, name).map_err(|found| {
+                found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+            })?
+        }
+        _ => SandboxProfile::default(),
+    };
+    profile.allow_files.extend_from_slice(&args.allow);
+    profile.allow_private.extend_from_slice(&args.allow_private);
+    profile.dry_run |= args.dry_run;
+    Ok(profile)
+}
+
+/// The lists, as one.
+fn read_lists(profile: &SandboxProfile) -> Result<AllowList, String> {
+    let mut texts = vec![("the profile".to_owned(), profile.allow.join("\n"))];
+    for file in &profile.allow_files {
+        let (name, text) = (file.display().to_string(), fs::read_to_string(file));
+        let text = text.map_err(|error| format!("cannot read {name}: {error}"))?;
+        texts.push((name, text));
+    }
+    let (mut all, mut faults) = (String::new(), Vec::new());
+    for (name, text) in texts {
+        if let Err(found) = AllowList::read(&text) {
+            faults.extend(found.iter().map(|fault| format!("{name}:{fault}")));
+        }
+        all.push_str(&text);
+        all.push('\n');
+    }
+    AllowList::read(&all).map_err(|_| faults.join("\n"))
+}
+
+/// Confines the command, serves it, and says at the end what it did.
+fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> {
+    let profile = profile(args)?;
+    let list = read_lists(&profile)?;
+    let lets_all_pass = args.learn.is_some() || profile.dry_run;
+    if list.is_empty() && !lets_all_pass {
+        screen.say("the list is empty: everything is refused");
+    }
+    // They are opened before the command could put something in their place.
+    let outputs = Outputs::open(args.report.as_deref(), args.learn.as_deref())?;
+    let (lines, log) = std::io::pipe()?;
+    let log_path = PathBuf::from(format!("/proc/self/fd/{}", log.as_raw_fd()));
+    let serving =
+        Serving { list: &list, lets_all_pass, private: &profile.allow_private, log: &log_path };
+    let ports = serving.ports();
+    if ports.len() > PORTS_MAX {
+        return Err(format!("the list has {} ports; at most {PORTS_MAX}", ports.len()).into());
+    }
+    let plan = ConfinedPlan {
+        command: args.command.clone(),
+        ports: ports.into_iter().collect(),
+        hidden: hidden(args, &profile),
+        variables: Vec::new(),
+        removed: REMOVED.iter().map(Into::into).collect(),
+    };
+    let mut inside = Command::new("/proc/self/exe");
+    inside.args(["sandbox", "--inside"]);
+    let (confined, ConfinedSockets { tcp, dns }) = Confined::start(inside, &plan)?;
+    let mut names = ResolvedNames::default();
+    let (addresses, sockets): (Vec<SocketAddr>, Vec<_>) = tcp.into_iter().unzip();
+    let mut config = serving.config(&addresses, &mut names.placeholders)?;
+    config.dns = profile.dns;
+    let existing = match lets_all_pass {
+        true => Existing::All,
+        false => Existing::Listed(list.clone()),
+    };
+    let names = Arc::new(Mutex::new(names));
+    serve_names(dns, existing, names.clone())?;
+    let tell = if screen.is_json { output::event } else { |_: &Value| () };
+    let record = thread::Builder::new()
+        .name("sandbox-record".into())
+        .spawn(move || RunRecord::read(BufReader::new(lines), tell))?;
+    let run = Run { config, sockets, log, confined };
+    let (status, duration_ms) = run.serve(screen)?;
+    let mut record = record.join().map_err(|_| "internal error: the record is lost")??;
+    let mut names = names.lock();
+    record.resolve(&mut names);
+    let end = RunEnd { status, duration_ms, is_dry: profile.dry_run };
+    screen.end((&record, &names), &end);
+    outputs.write((&record, &names), &end)?;
+    Ok(status)
+}
+
+/// The files of this run that the command's user could read or change.
+fn hidden(args: &SandboxArgs, profile: &SandboxProfile) -> Vec<PathBuf> {
+    let files = profile.allow_files.iter().chain(&args.config).chain(&args.report);
+    let files = files.chain(&args.learn);
+    files.filter_map(|file| fs::canonicalize(file).ok()).collect()
+}
+
+/// A command that waits, and what serves it.
+struct Run {
+    config: Config,
+    sockets: Vec<OwnedFd>,
+    /// The end of a pipe to which access lines are written: the edge opens it by its path.
+    log: PipeWriter,
+    confined: Confined,
+}
+
+impl Run {
+    /// Starts an edge and the command. Returns the command's exit status, and how long it took in
+    /// milliseconds.
+    fn serve(mut self, screen: &Screen<'_>) -> Result<(u8, u64), Box<dyn Error>> {
+        let named = |socket| (String::from("sandbox"), socket);
+        let passed = self.sockets.into_iter().map(named).collect();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let mut signals = Signals::with_application()?;
+            let activated = listen::activated(&self.config, passed);
+            let running = serve::start_after(self.config, &activated, Order::Serve)?;
+            // The record ends with the edge's own end of the pipe.
+            drop((activated, self.log));
+            let began = Instant::now();
+            self.confined.go()?;
+            screen.begun();
+            let status = until_over(self.confined, &mut signals).await;
+            let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+            drain(running, &mut signals).await;
+            Ok((status?, took))
+        })
+    }
+}
+
+/// Passes signals on until the command has ended. Returns its exit status.
+async fn until_over(mut confined: Confined, signals: &mut Signals) -> Result<u8, Box<dyn Error>> {
+    let first = confined.first();
+    let (sender, mut ended) = oneshot::channel();
+    thread::Builder::new().name("sandbox-wait".into()).spawn(move || {
+        // The receiver is dropped when this process is about to end.
+        let _ = sender.send(confined.wait());
+    })?;
+    // A terminal sends its signals to the command, too.
+    let has_terminal = fs::File::open("/dev/tty").is_ok();
+    let mut is_ending = false;
+    loop {
+        tokio::select! {
+            ended = &mut ended => return Ok(code(ended??.status)),
+            signal = signals.next() => match signal {
+                Signal::INT | Signal::QUIT if has_terminal => {}
+                // All end by this: the first process cannot pass it on.
+                Signal::TERM if is_ending => first.signal(Signal::KILL),
+                signal => {
+                    is_ending |= signal == Signal::TERM;
+                    first.signal(signal);
+                }
+            },
+        }
+    }
+}
+
+/// Ends the connections that are left. A second signal ends it at once.
+async fn drain(running: Running, signals: &mut Signals) {
+    let (done, drained) = oneshot::channel();
+    let body = move || {
+        running.drain();
+        // The receiver is dropped when this process is about to end.
+        let _ = done.send(());
+    };
+    if thread::Builder::new().name("drain".into()).spawn(body).is_ok() {
+        tokio::select! {
+            _ = drained => {}
+            _ = signals.until_terminated() => {}
+        }
+    }
+}
+
+/// The exit status that a shell gives.
+fn code(status: ExitStatus) -> u8 {
+    let by_signal = status.signal().map(|signal| BY_SIGNAL + signal);
+    status.code().or(by_signal).and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}

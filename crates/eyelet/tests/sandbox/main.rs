@@ -1,0 +1,11 @@
+//! `eyelet sandbox`: a command whose only way out is a list of names.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod clients;
+mod ends;
+mod ground;
+mod hostile;
+mod reached;

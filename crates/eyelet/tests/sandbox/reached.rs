@@ -1,0 +1,125 @@
+//! What is on the list is reached, and nothing else.
+
+use crate::ground::{Sandbox, is_possible, report};
+use crate::support::pki::Kind;
+use crate::support::program::skip;
+use crate::support::{Folder, Pki, Upstream, need};
+
+const HOSTS: [(&str, &str); 2] = [("app.test", "127.0.0.1"), ("other.test", "127.0.0.1")];
+
+#[test]
+fn a_listed_name_is_reached_by_tls_and_http_at_its_port() {
+    if !is_possible() || !need("curl") {
+        return;
+    }
+    let pki = Pki::new();
+    let tls = Upstream::https(pki.server("app", &["app.test"], Kind::P256));
+    let http = Upstream::http();
+    let list = format!("app.test:{}\napp.test:{}\n", tls.address.port(), http.address.port());
+    let sandbox = Sandbox::new(&pki.folder, &HOSTS, &list).option("--report", "report.json");
+    let said = sandbox.script(&format!(
+        "curl -sS --cacert ca.pem https://app.test:{0}/one && curl -sS http://app.test:{1}/two; \
+         curl -sS --cacert ca.pem https://other.test:{0}/; echo status $?; exit 7",
+        tls.address.port(),
+        http.address.port()
+    ));
+    assert_eq!(said.status.code(), Some(7), "{}", said.text);
+    for part in
+        ["GET /one HTTP", "GET /two HTTP", "status 6", "refused: other.test: not on the list"]
+    {
+        assert!(said.text.contains(part), "{part}: {}", said.text);
+    }
+    let report = report(pki.folder.path());
+    assert_eq!(report["status"], 7, "{report}");
+    assert_eq!(report["connections"], 2, "{report}");
+    assert_eq!(report["names"][0]["name"], "app.test", "{report}");
+    assert_eq!(report["refused"][0]["name"], "other.test", "{report}");
+}
+
+#[test]
+fn an_ordinary_user_confines_a_command_as_well() {
+    if !is_possible() || !need("curl") || !need("setpriv") {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return skip("this run is by an ordinary user, as are all of its tests");
+    }
+    let pki = Pki::new();
+    let app = Upstream::https(pki.server("app", &["app.test"], Kind::P256));
+    let port = app.address.port();
+    let mut sandbox = Sandbox::as_nobody(&pki.folder, &HOSTS, &format!("app.test:{port}\n"));
+    sandbox = sandbox.flag("--json");
+    let said = sandbox.script(&format!(
+        "curl -sS --cacert ca.pem https://app.test:{port}/one; id -u; cat allow.txt; ls /run; \
+         grep -h CapEff /proc/self/status; ls /proc | grep -c '^[0-9]'",
+    ));
+    assert!(said.status.success(), "{}", said.text);
+    for part in ["GET /one HTTP", "\n65534\n", "CapEff:\t0000000000000000"] {
+        assert!(said.text.contains(part), "{part}: {}", said.text);
+    }
+}
+
+#[test]
+fn a_profile_of_a_file_is_a_list() {
+    if !is_possible() || !need("curl") {
+        return;
+    }
+    let (folder, app) = (Folder::new(), Upstream::http());
+    let port = app.address.port();
+    let text = format!(
+        "[sandbox.one]\nallow = [\"app.test:{port}\"]\nallow_private = \"127.0.0.1/32\"\n\
+         [sandbox.two]\nallow = \"other.test\"\n"
+    );
+    folder.write("edge.toml", text);
+    for (profile, status) in [("one", 0), ("two", 6), ("three", 125)] {
+        let sandbox = Sandbox::without_list(&folder, &HOSTS).option("--config", "edge.toml");
+        let sandbox = sandbox.option("--profile", profile);
+        let said =
+            sandbox.script(&format!("test -s edge.toml || curl -sS http://app.test:{port}/"));
+        assert_eq!(said.status.code(), Some(status), "{profile}: {}", said.text);
+    }
+}
+
+#[test]
+fn another_protocol_passes_by_an_entry_of_its_own() {
+    if !is_possible() || !need("python3") {
+        return;
+    }
+    let folder = Folder::new();
+    let (app, own) = (Upstream::echo(), Upstream::echo());
+    let (port, local) = (app.address.port(), own.address.port());
+    let list = format!("tcp app.test:{port}\ntcp localhost:{local}\n");
+    let script = format!(
+        "python3 -c 'import socket\nfor at in (\"app.test\", {port}), (\"localhost\", {local}):\n \
+         s = socket.create_connection(at); s.send(b\"hi\"); print(s.recv(9))'"
+    );
+    let sandbox = Sandbox::new(&folder, &HOSTS, &list).option("--report", "report.json");
+    let said = sandbox.script(&script);
+    assert_eq!(said.text.matches("b'hi'").count(), 2, "{}", said.text);
+    let report = report(folder.path());
+    assert_eq!(report["names"][0]["tcp"], true, "{report}");
+    assert_eq!(report["bytes_sent"], 4, "{report}");
+}
+
+#[test]
+fn an_entry_with_a_dot_is_the_name_and_all_below_it() {
+    if !is_possible() || !need("curl") {
+        return;
+    }
+    let hosts = [("app.test", "127.0.0.1"), ("a.b.app.test", "127.0.0.1")];
+    let pki = Pki::new();
+    let (plain, leaf) = (Upstream::http(), pki.server("a", &["a.b.app.test"], Kind::P256));
+    let tls = Upstream::https(leaf);
+    let (plain, tls) = (plain.address.port(), tls.address.port());
+    let list = format!(".app.test:{plain}\n.app.test:{tls}\n");
+    for (url, status) in [
+        (format!("http://app.test:{plain}/"), 0),
+        (format!("http://a.b.app.test:{plain}/"), 0),
+        (format!("https://a.b.app.test:{tls}/"), 0),
+        (format!("https://evilapp.test:{tls}/"), 6),
+    ] {
+        let said = Sandbox::new(&pki.folder, &hosts, &list)
+            .run(&["curl", "-sS", "--cacert", "ca.pem", &url]);
+        assert_eq!(said.status.code(), Some(status), "{url}: {}", said.text);
+    }
+}

@@ -1,0 +1,28 @@
+//! A command in namespaces of its own. Its network has a loopback device alone, and each address is
+//! local there: what it dials reaches sockets that were made inside and passed out.
+
+#![forbid(unsafe_code)]
+#![allow(missing_docs)] // only the workspace uses it
+
+mod devices;
+mod filter;
+mod inside;
+mod list;
+mod loopback;
+mod message;
+mod mounts;
+mod names;
+mod outside;
+mod placeholder;
+mod sockets;
+mod stdio;
+mod step;
+
+pub use inside::{FAILED_INSIDE, run_inside};
+pub use list::{AllowList, AllowedEntry, ListFault, PORTS_MAX};
+pub use message::ConfinedPlan;
+pub use names::{Existing, ResolvedNames, serve as serve_names};
+pub use outside::{Confined, Ended, First};
+pub use placeholder::Placeholders;
+pub use sockets::ConfinedSockets;
+pub use step::{ConfineStep, SandboxError};

@@ -1,0 +1,78 @@
+//! The sockets of a namespace that lead out of it: they are made inside, and served outside.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use eyelet_sys::socket::{self, Listen};
+
+use crate::step::{ConfineStep, SandboxError};
+
+/// The port of DNS.
+const DNS: u16 = 53;
+/// Connections that wait until they are accepted. The command starts once they are.
+const BACKLOG: i32 = 4096;
+/// Probes of the kernel for connections that never leave this machine.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(240);
+
+/// The sockets, of which each takes what goes to any address.
+#[derive(Debug)]
+pub struct ConfinedSockets {
+    /// TCP sockets that listen, with their addresses: for each port one of IPv4, and one of IPv6 if
+    /// the kernel has it.
+    pub tcp: Vec<(SocketAddr, OwnedFd)>,
+    /// UDP sockets at port 53.
+    pub dns: Vec<OwnedFd>,
+}
+
+impl ConfinedSockets {
+    /// Makes those of these TCP ports in the namespace of this process.
+    pub(crate) fn make(ports: &[u16], has_ipv6: bool) -> Result<Self, SandboxError> {
+        let any: &[IpAddr] = match has_ipv6 {
+            true => &[IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)],
+            false => &[IpAddr::V4(Ipv4Addr::UNSPECIFIED)],
+        };
+        let how = Listen {
+            reuse_port: false,
+            keepalive_idle: KEEPALIVE_IDLE,
+            transparent: false,
+            defer: None,
+        };
+        let mut made = Self { tcp: Vec::new(), dns: Vec::new() };
+        for ip in any {
+            for port in ports {
+                let address = SocketAddr::new(*ip, *port);
+                let bound = socket::bind(address, how).and_then(|bound| {
+                    socket::listen(&bound, BACKLOG)?;
+                    Ok(bound)
+                });
+                let bound = bound.map_err(SandboxError::about(ConfineStep::Sockets, address))?;
+                made.tcp.push((address, bound));
+            }
+            let address = SocketAddr::new(*ip, DNS);
+            let bound = socket::bind_udp(address);
+            made.dns.push(bound.map_err(SandboxError::about(ConfineStep::Sockets, address))?);
+        }
+        Ok(made)
+    }
+
+    /// The addresses of the TCP sockets, and all descriptors in order.
+    pub(crate) fn take_apart(self) -> (Vec<SocketAddr>, Vec<OwnedFd>) {
+        let (addresses, mut descriptors): (Vec<_>, Vec<_>) = self.tcp.into_iter().unzip();
+        descriptors.extend(self.dns);
+        (addresses, descriptors)
+    }
+
+    /// Those that [`ConfinedSockets::take_apart`] has taken apart.
+    pub(crate) fn put_together(
+        addresses: Vec<SocketAddr>,
+        mut descriptors: Vec<OwnedFd>,
+    ) -> io::Result<Self> {
+        if descriptors.len() < addresses.len() {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let dns = descriptors.split_off(addresses.len());
+        Ok(Self { tcp: addresses.into_iter().zip(descriptors).collect(), dns })
+    }
+}
