@@ -85,6 +85,11 @@ pub struct Scanner {
 pub struct BareLf;
 
 impl Scanner {
+    /// True if it has read nothing of a head.
+    pub fn is_new(&self) -> bool {
+        self.at == 0
+    }
+
     /// The length of the head, or `None` if more bytes are needed. `bytes` extends the last call's.
     pub fn end(&mut self, bytes: &[u8]) -> Result<Option<usize>, BareLf> {
         while let Some(offset) = find_lf(&bytes[self.at..]) {
@@ -325,7 +330,6 @@ fn read_fields(
         }
         let text = &head[value.clone()];
         let is_last = match role {
-            FieldRole::Common | FieldRole::Cookie | FieldRole::Date => false,
             FieldRole::Other => {
                 if is_request && is_framing_alias(name.as_str().as_bytes()) {
                     return Err(BadFields::Malformed);
@@ -336,13 +340,13 @@ fn read_fields(
                 fields.note_host(head, value)?;
                 continue;
             }
-            FieldRole::Host => false,
             FieldRole::ContentLength => {
                 fields.note_length(text);
                 is_request
             }
             FieldRole::Connection if fields.notes_option(text) => continue,
             FieldRole::Connection | FieldRole::HopByHop => true,
+            _ => false,
         };
         fields.roles.add(role);
         let value = HeaderValue::from_maybe_shared(head.slice(value));
@@ -560,7 +564,7 @@ pub fn content_length(headers: &HeaderMap) -> Result<Option<u64>, NoLength> {
 }
 
 /// Reads digits. `str::parse` would accept a plus sign.
-fn read_length(digits: &[u8]) -> Result<u64, NoLength> {
+pub(super) fn read_length(digits: &[u8]) -> Result<u64, NoLength> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return Err(NoLength);
     }
@@ -641,7 +645,11 @@ pub fn take_response(
     read_response(head.freeze(), lines, method).map(Some)
 }
 
-fn read_response(head: Bytes, lines: usize, method: &Method) -> Result<Response, ResponseFault> {
+pub(super) fn read_response(
+    head: Bytes,
+    lines: usize,
+    method: &Method,
+) -> Result<Response, ResponseFault> {
     if !head.starts_with(b"HTTP/") {
         return Err(ResponseFault::Line);
     }

@@ -12,6 +12,7 @@ pub mod fields;
 pub mod framing;
 pub mod head;
 pub mod head_bytes;
+pub mod head_lines;
 pub mod lines;
 #[cfg(any(test, fuzzing))]
 pub mod properties;

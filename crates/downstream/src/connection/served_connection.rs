@@ -250,6 +250,16 @@ impl ServedConnection {
         }
     }
 
+    /// True if a response has no field but its own.
+    pub fn sets_no_fields(&self) -> bool {
+        let Some(route) = &self.route else { return false };
+        let has_none = || {
+            let of_rule = route.requests().map_or(&[][..], |terminate| &terminate.headers);
+            of_rule.is_empty() && self.worker.shared.config.http.headers.is_empty()
+        };
+        !route.decodes_requests() && (!self.intermediary.sets_fields() || has_none())
+    }
+
     /// Returns how long an exchange waits for a byte of a body before it is checked.
     pub fn progress_wait(&self) -> Duration {
         self.worker.shared.config.http.body_timeout.min(STALLED)

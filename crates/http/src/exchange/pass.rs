@@ -19,7 +19,8 @@ use eyelet_downstream::connection::resting::RestingWebSocket;
 use eyelet_engine::iteration::others_first;
 use eyelet_http1::boundary::Boundary;
 use eyelet_http1::fault::ResponseFault;
-use eyelet_http1::head::Length;
+use eyelet_http1::head::{Length, Response};
+use eyelet_http1::head_lines::ResponseHead;
 use eyelet_telemetry::listing::streams::StreamKind;
 use eyelet_telemetry::reason::{Detail, Reason};
 use eyelet_upstream::Upstream;
@@ -31,15 +32,27 @@ impl<'a> Exchange<'a, '_> {
     pub(super) async fn begin(
         &mut self,
         passing: &Passing<'_>,
-        (head, length): (response::Parts, Length),
+        (head, length): (ResponseHead, Length),
     ) {
         // Other tasks run before the head is written, so that in HTTP/2 it is sent together with
         // the body. If some of the body is here, the task of the connection finds both anyway.
         if !self.stream.is_multiplexed() || passing.download.waits_for_first() {
             others_first().await;
         }
-        self.written.stream.becomes(kind(&head, length, &passing.upstream));
-        self.respond(head, length);
+        match head {
+            ResponseHead::Fields(Response { parts, .. }) => {
+                self.written.stream.becomes(kind(&parts, length, &passing.upstream));
+                self.respond(parts, length);
+            }
+            ResponseHead::Lines(lines) => {
+                self.written.stream.becomes(StreamKind::Response);
+                self.record.status = Some(lines.status().as_u16());
+                // No other client was to get lines.
+                if let Some(one) = self.stream.as_http1() {
+                    one.respond_lines(lines);
+                }
+            }
+        }
     }
 
     /// Passes the rest of a response on, until it has ended or rests. `index` is that of its
