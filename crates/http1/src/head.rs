@@ -11,12 +11,14 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, StatusCode, Uri, Version, request, response};
 use memchr::memchr_iter;
 
+use super::authority::{checked, read_host_text};
 use super::fault::{RequestFault, ResponseFault};
 use super::framing::is_framing_alias;
 use super::lines::{BadLine, FieldLine, FieldLines, find_lf};
 
+pub use super::authority::{read_authority, read_shared_authority, split_port};
 pub use super::lines::{FieldRole, FieldRoles, is_token};
-pub use super::spares::{SPARE_FIELDS_MAX, forget_unused, give_back, spare_fields};
+pub use super::spares::{FIELDS_ADDED, SPARE_FIELDS_MAX, forget_unused, give_back, spare_fields};
 
 /// Most fields of a request: Apache and hyper allow as many.
 pub const FIELDS_MAX: usize = 100;
@@ -28,6 +30,8 @@ pub const TARGET_BYTES_MAX: usize = 16 << 10;
 /// A response with so much memory is not divided: a head of its own would cost two allocations. A
 /// stream's count has room for it.
 const SMALL_RESPONSE_BYTES: usize = 2 << 10;
+/// Bytes of a common field line of a request: a head has about so many lines.
+const LINE_BYTES: usize = 40;
 /// Bytes of a response's head.
 pub const RESPONSE_HEAD_BYTES_MAX: usize = 64 << 10;
 
@@ -131,11 +135,33 @@ pub fn take_request(
     scanner: &mut Scanner,
     head_bytes_max: usize,
 ) -> Result<Option<Request>, RequestFault> {
+    if scanner.is_new()
+        && buffer.len() <= head_bytes_max
+        && let Some(request) = take_whole(buffer)
+    {
+        return Ok(Some(request));
+    }
     let Some(end) = request_end(buffer, scanner, head_bytes_max)? else { return Ok(None) };
     let lines = std::mem::take(scanner).lines;
     let mut head = split_to(buffer, end);
     as_known_version(&mut head);
     read_request(head.freeze(), lines).map(Some)
+}
+
+/// Takes a head that is all of `buffer`, as most are: its end is not searched before it is read.
+/// `None`: nothing was taken, and why is found by the line.
+fn take_whole(buffer: &mut BytesMut) -> Option<Request> {
+    if !buffer.ends_with(b"\r\n\r\n") || buffer.starts_with(b"\r\n") {
+        return None;
+    }
+    as_known_version(buffer);
+    let head = std::mem::take(buffer).freeze();
+    let lines = (head.len() / LINE_BYTES).min(SPARE_FIELDS_MAX - FIELDS_ADDED);
+    let request = read_request(head.clone(), lines).ok();
+    if request.is_none() {
+        *buffer = head.into();
+    }
+    request
 }
 
 /// Reads a request's head of this length where it is. The memory of `received` counts as long as
@@ -423,21 +449,21 @@ impl Fields {
     }
 }
 
-/// The only Host, which only HTTP/1.0 may lack (RFC 9112 3.2). It shares the memory of the head.
+/// The only Host, which only HTTP/1.0 may lack (RFC 9112 3.2).
 fn read_host(
     head: &Bytes,
     version: Version,
     fields: &Fields,
 ) -> Result<Option<Authority>, RequestFault> {
     match fields.hosts {
-        1 => read_shared_authority(head.slice(fields.host.clone())).map(Some),
+        1 => read_host_text(head, fields.host.clone()).map(Some),
         0 if version == Version::HTTP_10 => Ok(None),
         _ => Err(RequestFault::Host),
     }
 }
 
-/// The target in its four forms (RFC 9112 3.2), as a URI with its authority. Both share the memory
-/// of the head.
+/// The target in its four forms (RFC 9112 3.2), as a URI with its authority. Its path shares the
+/// memory of the head.
 fn read_target(
     method: &Method,
     head: &Bytes,
@@ -460,7 +486,7 @@ fn read_target(
     let scheme = uri.scheme().filter(known).ok_or(RequestFault::Target)?.clone();
     let authority = uri.authority().ok_or(RequestFault::Target)?;
     // RFC 9112 3.2.2: the target's own authority replaces Host.
-    let authority = as_host(authority.clone())?;
+    let authority = checked(authority.clone())?;
     // RFC 9112 3.2.4: without a path, OPTIONS is for the server as a whole.
     let pathless = target.splitn(3, '/').nth(2).is_some_and(|rest| !rest.contains(['/', '?']));
     if pathless && *method == Method::OPTIONS {
@@ -483,58 +509,6 @@ fn build(scheme: Scheme, authority: Option<Authority>, path: Bytes) -> Result<Ur
         (parts.scheme, parts.authority) = (Some(scheme), authority);
     }
     Uri::from_parts(parts).map_err(|_| RequestFault::Target)
-}
-
-/// `uri-host [ ":" port ]`, without user information.
-pub fn read_authority(text: &[u8]) -> Result<Authority, RequestFault> {
-    as_host(Authority::try_from(text).map_err(|_| RequestFault::Host)?)
-}
-
-/// An authority that shares the memory of its text.
-pub fn read_shared_authority(text: Bytes) -> Result<Authority, RequestFault> {
-    as_host(Authority::from_maybe_shared(text).map_err(|_| RequestFault::Host)?)
-}
-
-fn as_host(authority: Authority) -> Result<Authority, RequestFault> {
-    // This also refuses user information: it ends in `@`, or the port begins in it.
-    let (host, port) = split_port(authority.as_str());
-    let port_fits = match port.strip_prefix(':') {
-        None => port.is_empty(),
-        Some(digits) => {
-            digits.bytes().all(|byte| byte.is_ascii_digit())
-                && (digits.is_empty() || digits.parse::<u16>().is_ok())
-        }
-    };
-    // One trailing dot is the root of a full name (RFC 1034 section 3.1). No other label may be
-    // empty: a reader that drops empty labels would see another name.
-    // The loop has no early end, so it has no branch for each byte.
-    let (is_plain, _) = host.bytes().fold((true, b'.'), |(all, before), byte| {
-        let is_label_empty = (before == b'.') & (byte == b'.');
-        (all & HOST_BYTES[usize::from(byte)] & !is_label_empty, byte)
-    });
-    if host.is_empty() || !port_fits || !is_plain {
-        return Err(RequestFault::Host);
-    }
-    Ok(authority)
-}
-
-/// The bytes that a host may consist of.
-static HOST_BYTES: [bool; 256] = {
-    let (mut bytes, mut byte) = ([false; 256], 0);
-    while byte < 256 {
-        let is_mark = matches!(byte as u8, b'-' | b'.' | b'_' | b'~' | b':' | b'[' | b']');
-        bytes[byte] = (byte as u8).is_ascii_alphanumeric() || is_mark;
-        byte += 1;
-    }
-    bytes
-};
-
-/// The host of an authority without user information, and the rest: a port behind its colon.
-pub fn split_port(authority: &str) -> (&str, &str) {
-    // Bytes, because a search for a `char` costs more than all of a short text.
-    let at = |wanted: u8| authority.bytes().position(|byte| byte == wanted);
-    let end = if authority.starts_with('[') { at(b']').map(|at| at + 1) } else { at(b':') };
-    authority.split_at(end.unwrap_or(authority.len()))
 }
 
 /// RFC 9112 6.3, but stricter: a request that two readers could read in two ways is refused.

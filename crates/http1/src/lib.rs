@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod authority;
 pub mod body;
 pub mod boundary;
 pub mod fault;

@@ -173,7 +173,11 @@ impl ServedConnection {
     /// # Errors
     /// If a reload removed it.
     pub fn route(&self) -> Result<&Route, Reason> {
-        self.route.as_ref().ok_or(Reason::RuleGone)
+        // Not `ok_or`: it would make and drop a reason for each request.
+        match &self.route {
+            Some(route) => Ok(route),
+            None => Err(Reason::RuleGone),
+        }
     }
 
     /// The rule that serves its requests under the newest configuration, if there was a reload and

@@ -315,7 +315,8 @@ impl ConnectionTable {
     pub fn due_in(&mut self, key: Key, wait: Duration) {
         if self.slots.slot(key).is_some() {
             // Rounded up, plus one because the current tick may be nearly over.
-            let ticks = wait.as_millis().div_ceil(u128::from(TICK_MS)) + 1;
+            let of_second = u64::from(wait.subsec_millis()).div_ceil(TICK_MS);
+            let ticks = wait.as_secs().saturating_mul(1000 / TICK_MS) + of_second + 1;
             let ticks = u32::try_from(ticks).unwrap_or(u32::MAX / 2);
             let deadline = self.wheel.now().saturating_add(ticks);
             self.wheel.set(&mut self.slots, key.index, deadline);

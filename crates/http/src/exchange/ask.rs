@@ -49,9 +49,9 @@ pub struct SentRequest<'a> {
 }
 
 /// A request whose response has begun.
-pub struct Answered<'a> {
-    /// The request, which may still be on its way.
-    pub asked: SentRequest<'a>,
+pub struct Answered<'s, 'a> {
+    /// The request, which may still be on its way. Where it is: moving it would copy it.
+    pub asked: &'s mut Option<SentRequest<'a>>,
     /// The response's head.
     pub head: ResponseHead,
 }
@@ -59,11 +59,11 @@ pub struct Answered<'a> {
 /// The result of a request.
 // Moving the larger variant costs less than a box for each request.
 #[allow(clippy::large_enum_variant)]
-pub enum AskResult<'a> {
-    /// Its response has begun.
-    Answered(Answered<'a>),
-    /// It rests.
-    Rests(RestingRequest<'a>),
+pub enum AskResult {
+    /// Its response has begun, with this head.
+    Answered(ResponseHead),
+    /// It rests: nothing has moved since then. The head is for a further try, if there is one.
+    Rests(Instant, Option<Bytes>),
 }
 
 /// A request that rests before its response.
@@ -141,14 +141,16 @@ fn is_long(request: &UpstreamRequest<'_>) -> bool {
 }
 
 impl<'a> Exchange<'a, '_> {
-    /// Finds a connection, sends the request and waits for the response's head. Tries another
+    /// Finds a connection, sends the request, which is then in `sent`, and waits for the response's
+    /// head. Tries another
     /// connection if the upstream certainly has not processed the request. Also does so if a second
     /// try can do nothing twice, and a kept connection was dead or another upstream is left.
     pub(super) async fn ask(
         &mut self,
         mut request: UpstreamRequest<'_>,
         terms: ResponseTerms<'_>,
-    ) -> Result<AskResult<'a>, Failure> {
+        sent: &mut Option<SentRequest<'a>>,
+    ) -> Result<AskResult, Failure> {
         // Others run first, so that an upstream's end is seen. Streams of HTTP/2 began behind them.
         if !self.stream.is_multiplexed() {
             others_first().await;
@@ -170,29 +172,30 @@ impl<'a> Exchange<'a, '_> {
                 },
             };
             self.stream.was_asked();
-            let mut asked = self.send(found, &request, &mut tries)?;
+            let asked = sent.insert(self.send(found, &request, &mut tries)?);
             // One that is too long to be kept would not be asked elsewhere where a connection that
             // others share dies.
             let is_shared = matches!(asked.found.upstream, Upstream::Http2(_));
             let may_rest = terms.may_rest() && !(is_shared && request.again && is_long(&request));
             let wait = HeadWait { asked: head_asked, may_rest, since: None };
-            let why = match self.wait_for_head(&mut asked, wait).await {
+            let why = match self.wait_for_head(asked, wait).await {
                 Ok(HeadEvent::Response(head)) => {
-                    self.note_answered(&mut asked, &head);
-                    return Ok(AskResult::Answered(Answered { asked, head }));
+                    self.note_answered(asked, &head);
+                    return Ok(AskResult::Answered(head));
                 }
                 Ok(HeadEvent::Rests(since, is_begun)) => {
                     let is_wanted = !is_begun && tries.may_go_on(&asked.found, &request);
                     let head = is_wanted.then(|| asked.found.upstream.repeat(&request).freeze());
                     // Without a longer one it is not sent again.
                     let repeat = head.filter(|head| head.len() <= REPEAT_BYTES_MAX);
-                    return Ok(AskResult::Rests(RestingRequest { asked, since, repeat }));
+                    return Ok(AskResult::Rests(since, repeat));
                 }
                 Err(NoHead::Failure(failure)) => return Err(failure),
                 Err(NoHead::Upstream(why)) => why,
             };
             tries.body = std::mem::take(&mut asked.upload.taken);
             tries.go_on(why, &asked.found, &mut request)?;
+            *sent = None;
         }
     }
 

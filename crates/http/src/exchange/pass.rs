@@ -55,23 +55,29 @@ impl<'a> Exchange<'a, '_> {
         }
     }
 
-    /// Passes the rest of a response on, until it has ended or rests. `index` is that of its
+    /// Passes the rest of a response on, until it has ended or rests. It is passed from `slot`, where
+    /// it is: moving it would copy it. `index` is that of its
     /// upstream, if its connection may be kept. Nothing has moved `since` then, if it rested.
     pub(super) async fn pass_on(
         &mut self,
-        mut passing: Passing<'a>,
+        slot: &mut Option<Passing<'a>>,
         index: Option<usize>,
         since: Option<Instant>,
     ) -> Result<ExchangeEnd, Failure> {
-        let passed = self.pass_down(&mut passing, since).await?;
+        let Some(passing) = slot else { return Ok(ExchangeEnd::default()) };
+        let passed = self.pass_down(passing, since).await?;
+        let mut _queued = None;
+        let is_kept = passing.upload.done && passing.download.is_whole();
         if let BodyProgress::Rests(since) = passed {
-            return self.rest(passing, since);
+            return slot.take().map_or(Ok(ExchangeEnd::default()), |it| self.rest(it, since));
         }
         if let Some(index) = index
-            && passing.upload.done
-            && passing.download.is_whole()
+            && is_kept
+            && let Some(Passing { upstream, upload, download }) = slot.take()
         {
-            self.served.keep(passing.upstream, index);
+            self.served.keep(upstream, index);
+            // What is queued counts until the client has it.
+            _queued = (passed == BodyProgress::Queued).then_some((upload, download));
         }
         if passed == BodyProgress::Queued {
             self.flush().await?;

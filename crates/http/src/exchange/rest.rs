@@ -123,7 +123,8 @@ impl<'a> Exchange<'a, '_> {
             RestingState::PassesDown(upload, resting) => {
                 let upload = Upload::resumed(self.written, upload);
                 let download = Download::resumed(self.written, &resting).ok_or(NO_EXCHANGE)?;
-                self.pass_on(Passing { upstream, upload, download }, None, Some(since)).await
+                let mut slot = Some(Passing { upstream, upload, download });
+                self.pass_on(&mut slot, None, Some(since)).await
             }
             RestingState::WebSocket(resting) => {
                 self.record.reason = Reason::SwitchedProtocols;
@@ -182,7 +183,7 @@ impl<'a> Exchange<'a, '_> {
             Ok(HeadEvent::Response(head)) => {
                 self.note_answered(&mut asked, &head);
                 self.note_health(&asked.found);
-                let answered = Answered { asked, head };
+                let answered = Answered { asked: &mut Some(asked), head };
                 self.pass_answer(answered, &HeaderMap::new(), terms).await?.ok_or(NO_FIT)
             }
             Ok(HeadEvent::Rests(since, is_begun)) => {

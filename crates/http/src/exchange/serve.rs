@@ -5,7 +5,7 @@ use bytes::Bytes;
 use eyelet_compress::fields::lists;
 use http::{HeaderMap, Method, StatusCode, header, request, response};
 
-use super::ask::{Answered, AskResult, NO_FIT, ResponseTerms, SentRequest};
+use super::ask::{Answered, AskResult, NO_FIT, ResponseTerms, RestingRequest, SentRequest};
 use super::end::ExchangeEnd;
 use super::find::FoundUpstream;
 use super::passing::Passing;
@@ -151,11 +151,17 @@ impl<'a> Exchange<'a, '_> {
         request: UpstreamRequest<'_>,
         terms: ResponseTerms<'_>,
     ) -> Result<Option<ExchangeEnd>, Failure> {
-        match self.ask(request, terms).await? {
-            AskResult::Answered(answered) => {
+        let mut sent = None;
+        match self.ask(request, terms, &mut sent).await? {
+            AskResult::Answered(head) => {
+                let answered = Answered { asked: &mut sent, head };
                 self.pass_answer(answered, &request.parts.headers, terms).await
             }
-            AskResult::Rests(resting) => self.rest_before_head(resting, terms.wanted).map(Some),
+            AskResult::Rests(since, repeat) => {
+                let asked = sent.ok_or(NO_FIT)?;
+                let resting = RestingRequest { asked, since, repeat };
+                self.rest_before_head(resting, terms.wanted).map(Some)
+            }
         }
     }
 
@@ -163,12 +169,12 @@ impl<'a> Exchange<'a, '_> {
     /// its request.
     pub(super) async fn pass_answer(
         &mut self,
-        Answered { asked, mut head }: Answered<'a>,
+        Answered { asked, mut head }: Answered<'_, 'a>,
         fields_asked: &HeaderMap,
         ResponseTerms { wanted, origin, switch, .. }: ResponseTerms<'_>,
     ) -> Result<Option<ExchangeEnd>, Failure> {
         let served = self.served;
-        let SentRequest { found, upload, .. } = asked;
+        let SentRequest { found, upload, .. } = asked.take().ok_or(NO_FIT)?;
         // The exchange counts as open at its upstream as long as `at` lives.
         let FoundUpstream { upstream, index, chosen: at } = found;
         let (status, is_multiplexed) = (head.status(), self.stream.is_multiplexed());
@@ -200,11 +206,12 @@ impl<'a> Exchange<'a, '_> {
             self.stream.close_after();
         }
         let download = Download::new(self.written, head.length());
-        let mut passing = Passing { upstream, upload, download };
-        let coding = self.choose_coding(&mut passing, wanted, &mut head).await?;
+        let mut slot = Some(Passing { upstream, upload, download });
+        let Some(passing) = &mut slot else { return Ok(None) };
+        let coding = self.choose_coding(passing, wanted, &mut head).await?;
         let Some(length) = coding else { return Ok(None) };
-        self.begin(&passing, (head, length)).await;
-        let end = self.pass_on(passing, Some(index), None).await?;
+        self.begin(passing, (head, length)).await;
+        let end = self.pass_on(&mut slot, Some(index), None).await?;
         Ok(Some(end.counted_at(at)))
     }
 
