@@ -15,7 +15,8 @@ const HOST_BYTES_KEPT: usize = 260;
 
 thread_local! {
     /// The last hosts that were read, by their texts.
-    static KEPT: RefCell<[Option<Authority>; HOSTS_KEPT]> = const { RefCell::new([const { None }; HOSTS_KEPT]) };
+    static KEPT: RefCell<[Option<Authority>; HOSTS_KEPT]> =
+        const { RefCell::new([const { None }; HOSTS_KEPT]) };
 }
 
 /// The authority at this place of a head. A long one shares the memory of the head.

@@ -15,6 +15,8 @@ use super::authority::{checked, read_host_text};
 use super::fault::{RequestFault, ResponseFault};
 use super::framing::is_framing_alias;
 use super::lines::{BadLine, FieldLine, FieldLines, find_lf};
+pub use super::request_line::TARGET_BYTES_MAX;
+use super::request_line::{RequestLine, read_common};
 
 pub use super::authority::{read_authority, read_shared_authority, split_port};
 pub use super::lines::{FieldRole, FieldRoles, is_token};
@@ -25,8 +27,6 @@ pub const FIELDS_MAX: usize = 100;
 /// Most fields of a response. An application that sets a hundred cookies works behind nginx, so it
 /// must work here.
 pub const RESPONSE_FIELDS_MAX: usize = 256;
-/// Bytes of a request target: browsers stop at 32 KiB at most, most servers at 8.
-pub const TARGET_BYTES_MAX: usize = 16 << 10;
 /// A response with so much memory is not divided: a head of its own would cost two allocations. A
 /// stream's count has room for it.
 const SMALL_RESPONSE_BYTES: usize = 2 << 10;
@@ -226,7 +226,17 @@ fn as_known_version(buffer: &mut [u8]) {
 }
 
 fn read_request(head: Bytes, lines: usize) -> Result<Request, RequestFault> {
+    if let Some(RequestLine { method, path, end }) = read_common(&head) {
+        let fields = read_fields(&head, (end, lines), HeadKind::Request);
+        let fields = fields.map_err(BadFields::of_request)?;
+        let host = read_host(&head, Version::HTTP_11, &fields)?;
+        let uri = build(Scheme::HTTPS, host, head.slice(path))?;
+        return as_request((method, uri, Version::HTTP_11), fields);
+    }
     let line_end = first_line_end(&head).ok_or(RequestFault::Line)?;
+    if !head[..line_end].ends_with(b"\r\n") {
+        return Err(RequestFault::BareLf);
+    }
     let mut parsed = httparse::Request::new(&mut []);
     match parsed.parse(&head[..line_end]) {
         // The fields are read here, because httparse would only find them.
@@ -250,6 +260,13 @@ fn read_request(head: Bytes, lines: usize) -> Result<Request, RequestFault> {
     let method = Method::from_bytes(method.as_bytes()).map_err(|_| RequestFault::Line)?;
     let version = if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
     let uri = read_target(&method, &head, target, read_host(&head, version, &fields)?)?;
+    as_request((method, uri, version), fields)
+}
+
+fn as_request(
+    (method, uri, version): (Method, Uri, Version),
+    fields: Fields,
+) -> Result<Request, RequestFault> {
     let length = request_length(version, &fields)?;
     let (keep_alive, roles) = (keep_alive(version, &fields), fields.roles);
     let (mut parts, ()) = http::Request::new(()).into_parts();

@@ -12,24 +12,23 @@ use super::fault::ResponseFault;
 use super::framing::{is_hop_by_hop, write_status_line};
 use super::head::{Length, RESPONSE_FIELDS_MAX, Response, has_no_body, read_length, read_response};
 use super::lines::{FieldRole, all, is_token, known_at};
+use super::spare_heads::spare_head;
 
 /// Bytes of a head that is kept as lines. The count of its connection includes them.
 const HEAD_BYTES_MAX: usize = 4 << 10;
-/// Bytes that most heads take, with a small body after them.
-const ROOM_BYTES: usize = 512;
 /// Bytes that are added: a field, and the empty line.
 const ADDED_BYTES: usize = 32;
 
 /// A response's head.
 #[derive(Debug)]
-pub enum ResponseHead {
+pub enum ReceivedHead {
     /// By its fields.
     Fields(Response),
     /// By its lines.
     Lines(HeadLines),
 }
 
-impl ResponseHead {
+impl ReceivedHead {
     /// The status.
     pub fn status(&self) -> StatusCode {
         match self {
@@ -57,7 +56,7 @@ impl ResponseHead {
         }
     }
 
-    /// The status and the fields, likewise.
+    /// The status and the fields.
     ///
     /// # Errors
     /// Lines that were read before are no head.
@@ -77,7 +76,7 @@ pub struct HeadLines {
     /// True if the upstream keeps its connection open after it.
     pub keep_alive: bool,
     found: Found,
-    /// Where in `text` the line is that the first of `found` could be.
+    /// The move of places from what was received to `text`.
     shift: Shift,
 }
 
@@ -108,7 +107,8 @@ impl HeadLines {
         let end = reading.read(received, begin)?;
         let Reading { found, cut, closes, length, has_date, .. } = reading;
         let length = length.filter(|length| *length > 0 && has_date)?;
-        let mut text = BytesMut::with_capacity(ROOM_BYTES.max(end + ADDED_BYTES));
+        let mut text = spare_head();
+        text.reserve(end + ADDED_BYTES);
         write_status_line(status, &mut text);
         let shift = Shift { lines: (begin, text.len()), cut: (cut.end, cut.len()) };
         // The empty line is written behind what is added.
@@ -202,7 +202,7 @@ fn read_status(received: &[u8]) -> Option<(StatusCode, usize)> {
     (!is_special).then_some((status, begin))
 }
 
-/// What is known of the lines that were read.
+/// A reader of lines, and the facts that it has found.
 #[derive(Default)]
 struct Reading {
     found: Found,

@@ -17,5 +17,7 @@ pub mod head_lines;
 pub mod lines;
 #[cfg(any(test, fuzzing))]
 pub mod properties;
+mod request_line;
+pub mod spare_heads;
 pub mod spares;
 pub mod write_queue;

@@ -252,7 +252,7 @@ fn begins_known(line: &[u8]) -> Option<&'static Known> {
     known_at(line).map(|(_, known)| known)
 }
 
-/// Such a name, with its place among them, which is below 64.
+/// Finds such a name, with its place among them, which is below 64.
 #[inline]
 pub(crate) fn known_at(line: &[u8]) -> Option<(usize, &'static Known)> {
     match line.first_chunk() {

@@ -5,6 +5,8 @@ use std::io::IoSlice;
 
 use bytes::{Buf, Bytes, BytesMut};
 
+use super::spare_heads::give_back;
+
 /// Pieces that wait to be written. Large ones are shared with their source. Small ones are copied
 /// together: a peer that sends single bytes must not cost us a hundred for each.
 #[derive(Debug, Default)]
@@ -13,14 +15,14 @@ pub struct WriteQueue {
     head: BytesMut,
     /// The next piece, without a list for it: most messages have one.
     first: Piece,
-    /// What is behind it. Boxed: few messages have it, and all pay for the size.
+    /// Pieces behind it. Boxed: few messages have it, and all pay for the size.
     behind: Option<Box<Behind>>,
     bytes: usize,
     /// Memory of the pieces, but for the head and small ones.
     pieces_held: usize,
 }
 
-/// What is behind the first piece.
+/// Pieces behind the first one.
 #[derive(Debug, Default)]
 struct Behind {
     /// Pieces. None if there is no first one.
@@ -196,6 +198,9 @@ impl WriteQueue {
         let of_head = written.min(self.head.len());
         self.head.advance(of_head);
         written -= of_head;
+        if of_head > 0 && self.head.is_empty() {
+            give_back(std::mem::take(&mut self.head));
+        }
         while !self.first.bytes.is_empty() {
             if written < self.first.bytes.len() {
                 return self.first.bytes.advance(written);

@@ -20,7 +20,7 @@ use super::dictionaries::jobs::Capture;
 use super::near::{Near, Outcome};
 use super::request::{RequestCodings, Wanted};
 
-/// What decides if a response passes unchanged.
+/// The parts of a head that decide if its response passes unchanged.
 pub struct PassingHead<'a> {
     /// The status.
     pub status: StatusCode,
@@ -96,7 +96,7 @@ impl Compressors {
         eligible.err().filter(|_| !is_part).map(|why| Coder::as_is(self, why))
     }
 
-    /// As [`Compressors::wants_first`], by the fields that decide.
+    /// Says the same as [`Compressors::wants_first`], by the fields that decide.
     pub fn wants_first_of(
         &self,
         asked: &RequestCodings,

@@ -22,7 +22,7 @@ use eyelet_http1::body::{Decoder, Piece};
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::fields::KEEP_ALIVE;
 use eyelet_http1::head::{Scanner, take_response};
-use eyelet_http1::head_lines::{HeadLines, ResponseHead};
+use eyelet_http1::head_lines::{HeadLines, ReceivedHead};
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_memory::budget::{Counted, PIECE_BYTES_MAX};
 use eyelet_memory::buffer::held_by;
@@ -226,7 +226,7 @@ impl Http1Connection {
         &mut self,
         task: &mut Context<'_>,
         asked: HeadAsked<'_>,
-    ) -> Poll<Result<ResponseHead, NoAnswer>> {
+    ) -> Poll<Result<ReceivedHead, NoAnswer>> {
         let HeadAsked { method, may_be_lines } = asked;
         // A head that comes in parts is read by its fields: its lines would be read again.
         let mut may_be_lines = may_be_lines && *method != Method::HEAD && self.scanner.is_new();
@@ -236,7 +236,7 @@ impl Http1Connection {
                 if let Some(lines) = HeadLines::take(&mut self.received) {
                     self.recount();
                     (self.keep_alive, self.said_timeout) = (lines.keep_alive, None);
-                    return Poll::Ready(Ok(ResponseHead::Lines(lines)));
+                    return Poll::Ready(Ok(ReceivedHead::Lines(lines)));
                 }
             }
             let (received, held) = (&mut self.received, self.received_held);
@@ -247,7 +247,7 @@ impl Http1Connection {
                     let says = response.roles.may_have_hop_by_hop();
                     let headers = Some(&response.parts.headers).filter(|_| says);
                     self.said_timeout = headers.and_then(said_timeout);
-                    return Poll::Ready(Ok(ResponseHead::Fields(response)));
+                    return Poll::Ready(Ok(ReceivedHead::Fields(response)));
                 }
                 Ok(None) => {}
                 Err(fault) => return Poll::Ready(Err(NoAnswer::Fault(fault))),

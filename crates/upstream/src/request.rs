@@ -35,7 +35,7 @@ pub struct UpstreamRequest<'a> {
 pub struct HeadAsked<'a> {
     /// The request's method.
     pub method: &'a Method,
-    /// Whether it may come as lines: none of its fields must be known, but for those that decide if
+    /// True if it may come as lines: none of its fields must be known, but for those that decide if
     /// it passes unchanged.
     pub may_be_lines: bool,
 }

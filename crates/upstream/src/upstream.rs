@@ -14,7 +14,7 @@ use super::{http1, http2};
 use eyelet_http1::body::{Decoder, Piece};
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::fields;
-use eyelet_http1::head_lines::ResponseHead;
+use eyelet_http1::head_lines::ReceivedHead;
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
 
@@ -141,7 +141,7 @@ impl Upstream {
         &mut self,
         task: &mut Context<'_>,
         asked: HeadAsked<'_>,
-    ) -> Poll<Result<ResponseHead, NoAnswer>> {
+    ) -> Poll<Result<ReceivedHead, NoAnswer>> {
         match self {
             Self::Http1(one) => one.poll_head(task, asked),
             Self::Http2(two) => two.poll_head(task, asked.method),

@@ -202,6 +202,11 @@ impl ConnectionTable {
     /// cause an event at the start and at each acknowledgement.
     pub fn register(&mut self, key: Key) -> io::Result<()> {
         let Some(slot) = self.slots.slot(key) else { return Ok(()) };
+        // Most wait for a client alone that was registered before.
+        let is_done = slot.registered & 1 << CLIENT != 0 && slot.ready.any(CLIENT, WRITE);
+        if is_done && slot.upstream.is_none() {
+            return self.further.register(key, &self.epoll);
+        }
         for side in [CLIENT, UPSTREAM] {
             let room = !slot.ready.any(side, WRITE);
             let (is_registered, bit) = (slot.registered & 1 << side != 0, 1 << side);

@@ -24,7 +24,7 @@ use eyelet_engine::iteration::others_first;
 use eyelet_engine::worker::WaitError;
 use eyelet_http1::fault::{RequestFault, ResponseFault};
 use eyelet_http1::head::{Length, Response};
-use eyelet_http1::head_lines::ResponseHead;
+use eyelet_http1::head_lines::ReceivedHead;
 use eyelet_recoding::RequestCodings;
 use eyelet_telemetry::listing::streams::StreamKind;
 use eyelet_telemetry::reason::{Limit, Reason};
@@ -53,7 +53,7 @@ pub struct Answered<'s, 'a> {
     /// The request, which may still be on its way. Where it is: moving it would copy it.
     pub asked: &'s mut Option<SentRequest<'a>>,
     /// The response's head.
-    pub head: ResponseHead,
+    pub head: ReceivedHead,
 }
 
 /// The result of a request.
@@ -61,7 +61,7 @@ pub struct Answered<'s, 'a> {
 #[allow(clippy::large_enum_variant)]
 pub enum AskResult {
     /// Its response has begun, with this head.
-    Answered(ResponseHead),
+    Answered(ReceivedHead),
     /// It rests: nothing has moved since then. The head is for a further try, if there is one.
     Rests(Instant, Option<Bytes>),
 }
@@ -122,7 +122,7 @@ pub struct HeadWait<'r> {
 #[allow(clippy::large_enum_variant)]
 pub enum HeadEvent {
     /// It came.
-    Response(ResponseHead),
+    Response(ReceivedHead),
     /// The request rests: nothing has moved since then. The response may have begun by an interim
     /// one.
     Rests(Instant, bool),
@@ -232,12 +232,12 @@ impl<'a> Exchange<'a, '_> {
     }
 
     /// Notes that a response has come.
-    pub(super) fn note_answered(&self, asked: &mut SentRequest<'_>, head: &ResponseHead) {
+    pub(super) fn note_answered(&self, asked: &mut SentRequest<'_>, head: &ReceivedHead) {
         asked.upload.taken.end_tries();
         if let Some(Chosen { member, .. }) = &asked.found.chosen {
             member.health.answered(self.served.worker.engine.now_unix_ms());
         }
-        if let ResponseHead::Fields(response) = head
+        if let ReceivedHead::Fields(response) = head
             && self.served.intermediary.codes_requests()
         {
             asked.found.upstream.note_coded_bodies(&response.parts, asked.is_coded);
@@ -341,7 +341,7 @@ impl<'a> Exchange<'a, '_> {
         task: &mut Context<'_>,
         upstream: &mut Upstream,
         asked: HeadAsked<'_>,
-    ) -> Poll<Result<ResponseHead, NoHead>> {
+    ) -> Poll<Result<ReceivedHead, NoHead>> {
         if let Poll::Ready(head) = upstream.poll_head(task, asked) {
             return Poll::Ready(head.map_err(NoHead::Upstream));
         }

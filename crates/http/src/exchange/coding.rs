@@ -18,7 +18,7 @@ use eyelet_engine::worker::WaitError;
 use eyelet_http1::boundary::Boundary;
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::head::{Length, Response};
-use eyelet_http1::head_lines::{HeadLines, ResponseHead};
+use eyelet_http1::head_lines::{HeadLines, ReceivedHead};
 use eyelet_recoding::{BodyInfo, PassingHead, RequestCodings};
 
 /// How long a response's head waits for the first bytes of its body.
@@ -32,25 +32,25 @@ impl Exchange<'_, '_> {
         &mut self,
         passing: &mut Passing<'_>,
         wanted: &RequestCodings,
-        head: &mut ResponseHead,
+        head: &mut ReceivedHead,
     ) -> Result<Option<Length>, Failure> {
         let compressors = &self.served.worker.compressors;
-        if let ResponseHead::Fields(Response { parts, length: Length::Empty, .. }) = head {
+        if let ReceivedHead::Fields(Response { parts, length: Length::Empty, .. }) = head {
             passing.download.through(compressors.response(wanted, parts, None, &[]));
             return Ok(Some(Length::Empty));
         }
         // Not before the request's body is sent: the response's body may wait for it.
         let is_uploaded = passing.upload.done;
         let may_be_coded = || match &*head {
-            ResponseHead::Fields(Response { parts, length, .. }) => {
+            ReceivedHead::Fields(Response { parts, length, .. }) => {
                 compressors.wants_first(wanted, parts, known(*length))
             }
-            ResponseHead::Lines(lines) => {
+            ReceivedHead::Lines(lines) => {
                 compressors.wants_first_of(wanted, &passing_head(lines), lines.length())
             }
         };
         self.read_first(passing, || is_uploaded && may_be_coded()).await?;
-        if let ResponseHead::Lines(lines) = head {
+        if let ReceivedHead::Lines(lines) = head {
             let download = &mut passing.download;
             let (length, complete) = (lines.length(), download.is_first_all());
             let body = Beginning { length: Some(length), complete, first: download.first() };
@@ -58,9 +58,9 @@ impl Exchange<'_, '_> {
                 download.through(coder);
                 return Ok(Some(Length::Known(length)));
             }
-            *head = ResponseHead::Fields(lines.read()?);
+            *head = ReceivedHead::Fields(lines.read()?);
         }
-        let ResponseHead::Fields(response) = head else { return Ok(None) };
+        let ReceivedHead::Fields(response) = head else { return Ok(None) };
         let parts = &response.parts;
         if compressors.is_of_other(wanted, parts, passing.download.first()) {
             return Ok(None);
@@ -146,7 +146,7 @@ impl Exchange<'_, '_> {
     }
 }
 
-/// What decides if a response with these lines passes unchanged.
+/// The parts of these lines that decide if their response passes unchanged.
 fn passing_head(lines: &HeadLines) -> PassingHead<'_> {
     PassingHead { status: lines.status(), fields: lines.deciding(), etag: lines.etag() }
 }

@@ -20,7 +20,7 @@ use eyelet_engine::iteration::others_first;
 use eyelet_http1::boundary::Boundary;
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::head::{Length, Response};
-use eyelet_http1::head_lines::ResponseHead;
+use eyelet_http1::head_lines::ReceivedHead;
 use eyelet_telemetry::listing::streams::StreamKind;
 use eyelet_telemetry::reason::{Detail, Reason};
 use eyelet_upstream::Upstream;
@@ -32,7 +32,7 @@ impl<'a> Exchange<'a, '_> {
     pub(super) async fn begin(
         &mut self,
         passing: &Passing<'_>,
-        (head, length): (ResponseHead, Length),
+        (head, length): (ReceivedHead, Length),
     ) {
         // Other tasks run before the head is written, so that in HTTP/2 it is sent together with
         // the body. If some of the body is here, the task of the connection finds both anyway.
@@ -40,11 +40,11 @@ impl<'a> Exchange<'a, '_> {
             others_first().await;
         }
         match head {
-            ResponseHead::Fields(Response { parts, .. }) => {
+            ReceivedHead::Fields(Response { parts, .. }) => {
                 self.written.stream.becomes(kind(&parts, length, &passing.upstream));
                 self.respond(parts, length);
             }
-            ResponseHead::Lines(lines) => {
+            ReceivedHead::Lines(lines) => {
                 self.written.stream.becomes(StreamKind::Response);
                 self.record.status = Some(lines.status().as_u16());
                 // No other client was to get lines.
@@ -55,9 +55,9 @@ impl<'a> Exchange<'a, '_> {
         }
     }
 
-    /// Passes the rest of a response on, until it has ended or rests. It is passed from `slot`, where
-    /// it is: moving it would copy it. `index` is that of its
-    /// upstream, if its connection may be kept. Nothing has moved `since` then, if it rested.
+    /// Passes the rest of a response on, until it has ended or rests. It stays in `slot`: moving it
+    /// would copy it. `index` is that of its upstream, if its connection may be kept. Nothing has
+    /// moved `since` then, if it rested.
     pub(super) async fn pass_on(
         &mut self,
         slot: &mut Option<Passing<'a>>,

@@ -25,7 +25,7 @@ use eyelet_downstream::connection::served_connection::record::Record;
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::fields;
 use eyelet_http1::head::{FieldRoles, Length, SPARE_FIELDS_MAX, give_back};
-use eyelet_http1::head_lines::ResponseHead;
+use eyelet_http1::head_lines::ReceivedHead;
 use eyelet_recoding::NearRequest;
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::request::Coded;
@@ -181,7 +181,7 @@ impl<'a> Exchange<'a, '_> {
         let is_switch = status == StatusCode::SWITCHING_PROTOCOLS;
         let (mut chosen, mut _counted) = (None, None);
         // Lines pass as they came, and their connection's count includes them.
-        if let ResponseHead::Fields(response) = &mut head {
+        if let ReceivedHead::Fields(response) = &mut head {
             if served.worker.compressors.is_unfit(wanted, &response.parts) {
                 return Ok(None);
             }

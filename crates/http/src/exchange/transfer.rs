@@ -643,8 +643,10 @@ impl<'a> Download<'a> {
                     Some(coder) if coder.inspects() => coder.inspect_end(),
                     Some(_) | None => {}
                 }
-                self.given += out.len() as u64;
-                stream.push(coded_piece(out));
+                if !out.is_empty() {
+                    self.given += out.len() as u64;
+                    stream.push(coded_piece(out));
+                }
                 stream.finish(trailers);
             }
         }
