@@ -151,7 +151,9 @@ pub fn take_request(
 /// Takes a head that is all of `buffer`, as most are: its end is not searched before it is read.
 /// `None`: nothing was taken, and why is found by the line.
 fn take_whole(buffer: &mut BytesMut) -> Option<Request> {
-    if !buffer.ends_with(b"\r\n\r\n") || buffer.starts_with(b"\r\n") {
+    let is_crlf = |lf| buffer[..lf].ends_with(b"\r");
+    let is_whole = buffer.ends_with(b"\r\n\r\n") && !buffer.starts_with(b"\r\n");
+    if !is_whole || !memchr_iter(b'\n', buffer).all(is_crlf) {
         return None;
     }
     as_known_version(buffer);
@@ -234,9 +236,6 @@ fn read_request(head: Bytes, lines: usize) -> Result<Request, RequestFault> {
         return as_request((method, uri, Version::HTTP_11), fields);
     }
     let line_end = first_line_end(&head).ok_or(RequestFault::Line)?;
-    if !head[..line_end].ends_with(b"\r\n") {
-        return Err(RequestFault::BareLf);
-    }
     let mut parsed = httparse::Request::new(&mut []);
     match parsed.parse(&head[..line_end]) {
         // The fields are read here, because httparse would only find them.

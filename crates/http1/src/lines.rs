@@ -108,9 +108,6 @@ impl<'h> FieldLines<'h> {
         self.at = begin + lf + 1;
         if rest[..to].ends_with(b"\r") {
             to -= 1;
-        } else if !self.spaces {
-            // LF alone ends no line of a request.
-            return Err(BadLine);
         }
         while from < to && is_blank(&rest[from]) {
             from += 1;
