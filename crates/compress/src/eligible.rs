@@ -1,7 +1,7 @@
 //! Which responses are compressed, by their heads and first bytes, and why the others are not.
 
 use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, StatusCode};
 
 use crate::accept::Coding;
 use crate::breach::Breach;
@@ -152,17 +152,7 @@ pub fn by_head(
     length_min: u64,
     event_streams: bool,
 ) -> Result<ContentKind, WhyNot> {
-    let read = Read::of(headers);
-    if read.is_coded {
-        return Err(WhyNot::Coded);
-    }
-    if read.is_range
-        || status == StatusCode::PARTIAL_CONTENT
-        || status == StatusCode::RANGE_NOT_SATISFIABLE
-    {
-        return Err(WhyNot::Range);
-    }
-    by_fields(&read, length, length_min, event_streams)
+    DecidingFields::of(headers).judge((status, length), length_min, event_streams)
 }
 
 /// A 206 response is a part of a 200 response. Whether that 200 response may be coded: if so, both
@@ -172,7 +162,7 @@ pub fn is_part_of_coded(status: StatusCode, headers: &HeaderMap, event_streams: 
     if status != StatusCode::PARTIAL_CONTENT {
         return false;
     }
-    let read = Read::of(headers);
+    let read = DecidingFields::of(headers);
     match by_fields(&read, None, 0, event_streams) {
         _ if read.is_coded => false,
         Ok(_) => true,
@@ -185,26 +175,32 @@ pub fn is_part_of_coded(status: StatusCode, headers: &HeaderMap, event_streams: 
 }
 
 /// The fields that decide, read in one pass: each look-up would hash its name.
-#[derive(Default)]
-struct Read<'a> {
-    is_coded: bool,
-    is_range: bool,
-    has_digest: bool,
-    no_transform: bool,
-    content_type: Option<&'a HeaderValue>,
-    content_types: usize,
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DecidingFields<'a> {
+    /// It has a Content-Encoding.
+    pub is_coded: bool,
+    /// It has a Content-Range.
+    pub is_range: bool,
+    /// It has a digest of its bytes.
+    pub has_digest: bool,
+    /// Its Cache-Control forbids to change it.
+    pub no_transform: bool,
+    /// Its last Content-Type.
+    pub content_type: Option<&'a [u8]>,
+    /// How many there are.
+    pub content_types: usize,
 }
 
-impl<'a> Read<'a> {
+impl<'a> DecidingFields<'a> {
     fn of(headers: &'a HeaderMap) -> Self {
         let mut read = Self::default();
         for (name, value) in headers {
             // Names compare faster than their texts.
             if *name == CONTENT_TYPE {
-                read.content_type = Some(value);
+                read.content_type = Some(value.as_bytes());
                 read.content_types += 1;
             } else if *name == CACHE_CONTROL {
-                read.no_transform |= has_element(value, "no-transform");
+                read.no_transform |= has_element(value.as_bytes(), "no-transform");
             } else {
                 read.is_coded |= *name == CONTENT_ENCODING;
                 read.is_range |= *name == CONTENT_RANGE;
@@ -212,6 +208,28 @@ impl<'a> Read<'a> {
             }
         }
         read
+    }
+
+    /// Decides as [`by_head`] does, for a response of this status and length.
+    ///
+    /// # Errors
+    /// The first reason against it.
+    pub fn judge(
+        &self,
+        (status, length): (StatusCode, Option<u64>),
+        length_min: u64,
+        event_streams: bool,
+    ) -> Result<ContentKind, WhyNot> {
+        if self.is_coded {
+            return Err(WhyNot::Coded);
+        }
+        if self.is_range
+            || status == StatusCode::PARTIAL_CONTENT
+            || status == StatusCode::RANGE_NOT_SATISFIABLE
+        {
+            return Err(WhyNot::Range);
+        }
+        by_fields(self, length, length_min, event_streams)
     }
 
     fn kind(&self) -> ContentKind {
@@ -223,7 +241,7 @@ impl<'a> Read<'a> {
 }
 
 fn by_fields(
-    read: &Read<'_>,
+    read: &DecidingFields<'_>,
     length: Option<u64>,
     length_min: u64,
     event_streams: bool,
@@ -289,11 +307,16 @@ pub enum ContentKind {
 
 /// What a message's Content-Type says.
 pub(crate) fn content_kind(headers: &HeaderMap) -> ContentKind {
-    Read::of(headers).kind()
+    DecidingFields::of(headers).kind()
 }
 
-fn kind(value: &HeaderValue) -> ContentKind {
-    let text = value.to_str().unwrap_or_default();
+fn kind(value: &[u8]) -> ContentKind {
+    // Most types are these, and need no closer look.
+    let is_events = |of: &[u8]| of.eq_ignore_ascii_case(b"text/event-stream");
+    if value.starts_with(b"text/") && value.is_ascii() && !value.get(..17).is_some_and(is_events) {
+        return ContentKind::Compressible;
+    }
+    let text = if value.is_ascii() { std::str::from_utf8(value).unwrap_or_default() } else { "" };
     // Bytes, because a search for a `char` costs more than all of a short text.
     let end = text.bytes().position(|byte| byte == b';').unwrap_or(text.len());
     let essence = text.get(..end).unwrap_or(text).trim_ascii();

@@ -1,6 +1,6 @@
 //! Header fields that several decisions read: elements of lists, numbers, and digests of the body.
 
-use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::header::{HeaderMap, HeaderName};
 
 /// Fields with a digest of the bytes as the upstream sends them. A static: a constant would be made
 /// anew for each message.
@@ -41,17 +41,19 @@ pub(crate) fn has_directive(headers: &HeaderMap, field: &HeaderName, name: &str)
 /// be text.
 #[must_use]
 pub fn lists(headers: &HeaderMap, field: &HeaderName, element: &str) -> bool {
-    headers.get_all(field).iter().any(|line| has_element(line, element))
+    headers.get_all(field).iter().any(|line| has_element(line.as_bytes(), element))
 }
 
 /// Whether one line of a list-valued field has an element.
-pub(crate) fn has_element(line: &HeaderValue, element: &str) -> bool {
-    let mut elements = line.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+#[must_use]
+pub fn has_element(line: &[u8], element: &str) -> bool {
+    let mut elements = line.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
     elements.any(|found| found.eq_ignore_ascii_case(element.as_bytes()))
 }
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
     use http::header::CACHE_CONTROL;
 
     use super::*;

@@ -24,7 +24,7 @@ use eyelet_http1::head::Length;
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_upstream::Upstream;
 use eyelet_upstream::dial::{DialTerms, Dialled, dial, spoken};
-use eyelet_upstream::request::{BodyCodings, NoAnswer, UpstreamRequest};
+use eyelet_upstream::request::{BodyCodings, HeadAsked, NoAnswer, UpstreamRequest};
 
 /// Time from the end of one check to the next. A failure is noticed after two of them, and an
 /// application answers a request in two seconds without noticing.
@@ -165,8 +165,9 @@ async fn ask(
     let sent = poll_fn(|task| upstream.poll_send(task, &mut queue)).await;
     sent.map_err(|_| failed(NoAnswer::Dead))?;
     for _ in 0..=INTERIM_MAX {
-        let answer = poll_fn(|task| upstream.poll_head(task, &parts.method)).await;
-        let status = answer.map_err(failed)?.parts.status;
+        let asked = HeadAsked { method: &parts.method, may_be_lines: false };
+        let answer = poll_fn(|task| upstream.poll_head(task, asked)).await;
+        let status = answer.map_err(failed)?.status();
         if status.is_success() || status.is_redirection() {
             return Ok(());
         }

@@ -90,20 +90,22 @@ pub async fn serve(
                 None => continue,
             }
         }
-        let (next, mut asked) = match pipeline.pop() {
-            Some(waiting) => (in_turn(&client, waiting.request), waiting.asked),
-            None => {
-                let wait = served.intermediary.awake();
-                (next(&mut client, &served.http, wait).await, None)
+        let mut asked = None;
+        let mut next = match pipeline.pop() {
+            Some(waiting) => {
+                asked = waiting.asked;
+                in_turn(&client, waiting.request)
             }
+            None => next(&mut client, &served.http, served.intermediary.awake()).await,
         };
-        match next {
+        match &mut next {
+            // It stays where it is: a move would copy it.
             NextRequest::Request(request) => {
                 if let Some(newer) = served.reloaded(|| client.handle.local_address()) {
                     (served, asked) = (newer, None);
                     pipeline.forget_asked();
                 }
-                pipeline.begin(&request);
+                pipeline.begin(request);
                 let ahead = Ahead { pipeline: &mut pipeline, asked };
                 let mut step = step(&mut client, &served, request, ahead).await;
                 if let Some(switched) = step.done.switched.take() {
@@ -119,10 +121,10 @@ pub async fn serve(
             }
             NextRequest::Rest => return rest(client, served),
             NextRequest::Fault(fault) => {
-                refuse(&mut client, &served, fault).await;
-                break (request_reason(fault), Last::Close);
+                refuse(&mut client, &served, *fault).await;
+                break (request_reason(*fault), Last::Close);
             }
-            NextRequest::End(reason) => break (reason, Last::Close),
+            NextRequest::End(reason) => break (reason.clone(), Last::Close),
             NextRequest::ClientLost(client_lost) => break (client_lost.reason(), Last::Cut),
         }
     };
@@ -250,17 +252,18 @@ impl Step {
 async fn step(
     client: &mut ClientStream,
     served: &ServedConnection,
-    request: Request,
+    request: &mut Request,
     Ahead { pipeline, asked }: Ahead<'_>,
 ) -> Step {
-    let Request { mut parts, length, keep_alive, roles } = request;
-    let close = !keep_alive || served.why_last().is_some();
+    let Request { parts, length, keep_alive, roles } = request;
+    let length = *length;
+    let close = !*keep_alive || served.why_last().is_some();
     let mut stream = Stream::one(client, length, parts.version, close);
-    stream.note_roles(roles);
+    stream.note_roles(*roles);
     stream.has_asked(asked, (pipeline, served));
     // Not boxed: the box would exceed what the allocator caches, and allocating it for each request
     // costs more than the memory while the connection is awake.
-    let done = exchange(served, &mut stream, &mut parts, length).await;
+    let done = exchange(served, &mut stream, parts, length).await;
     let close = stream.as_http1().is_none_or(|one| one.close);
     Step { close, done }
 }

@@ -19,6 +19,7 @@ use memchr::memchr;
 use super::fault::RequestFault;
 use super::framing::{self, is_framing_alias, speaks_of_others, write_fields};
 use super::head::{FIELDS_MAX, FieldRole, FieldRoles, Length};
+use super::spare_heads::spare_head;
 
 /// The description of the client for the upstream. The values are parts of one text.
 pub struct Requester {
@@ -396,7 +397,7 @@ pub fn write_request(
     host: &str,
     forwarded: &ForwardedFields,
 ) -> BytesMut {
-    let mut out = BytesMut::with_capacity(512);
+    let mut out = spare_head();
     out.extend_from_slice(request.method.as_str().as_bytes());
     out.extend_from_slice(b" ");
     let path = request.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);

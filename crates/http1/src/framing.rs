@@ -2,6 +2,7 @@
 //! as lists and as lines.
 
 use bytes::BytesMut;
+use http::StatusCode;
 use http::header::{HeaderName, HeaderValue};
 use memchr::memchr;
 
@@ -73,6 +74,19 @@ pub fn is_framing_alias(name: &[u8]) -> bool {
         _ => false,
     };
     looks && name.contains(&b'_')
+}
+
+/// Writes a response's first line.
+pub fn write_status_line(status: StatusCode, out: &mut BytesMut) {
+    if status == StatusCode::OK {
+        out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
+    } else {
+        out.extend_from_slice(b"HTTP/1.1 ");
+        out.extend_from_slice(status.as_str().as_bytes());
+        out.extend_from_slice(b" ");
+        out.extend_from_slice(status.canonical_reason().unwrap_or_default().as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
 }
 
 /// Writes field lines.

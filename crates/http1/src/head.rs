@@ -11,23 +11,27 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, StatusCode, Uri, Version, request, response};
 use memchr::memchr_iter;
 
+use super::authority::{checked, read_host_text};
 use super::fault::{RequestFault, ResponseFault};
 use super::framing::is_framing_alias;
 use super::lines::{BadLine, FieldLine, FieldLines, find_lf};
+pub use super::request_line::TARGET_BYTES_MAX;
+use super::request_line::{RequestLine, read_common};
 
+pub use super::authority::{read_authority, read_shared_authority, split_port};
 pub use super::lines::{FieldRole, FieldRoles, is_token};
-pub use super::spares::{SPARE_FIELDS_MAX, forget_unused, give_back, spare_fields};
+pub use super::spares::{FIELDS_ADDED, SPARE_FIELDS_MAX, forget_unused, give_back, spare_fields};
 
 /// Most fields of a request: Apache and hyper allow as many.
 pub const FIELDS_MAX: usize = 100;
 /// Most fields of a response. An application that sets a hundred cookies works behind nginx, so it
 /// must work here.
 pub const RESPONSE_FIELDS_MAX: usize = 256;
-/// Bytes of a request target: browsers stop at 32 KiB at most, most servers at 8.
-pub const TARGET_BYTES_MAX: usize = 16 << 10;
 /// A response with so much memory is not divided: a head of its own would cost two allocations. A
 /// stream's count has room for it.
 const SMALL_RESPONSE_BYTES: usize = 2 << 10;
+/// Bytes of a common field line of a request: a head has about so many lines.
+const LINE_BYTES: usize = 40;
 /// Bytes of a response's head.
 pub const RESPONSE_HEAD_BYTES_MAX: usize = 64 << 10;
 
@@ -85,6 +89,11 @@ pub struct Scanner {
 pub struct BareLf;
 
 impl Scanner {
+    /// True if it has read nothing of a head.
+    pub fn is_new(&self) -> bool {
+        self.at == 0
+    }
+
     /// The length of the head, or `None` if more bytes are needed. `bytes` extends the last call's.
     pub fn end(&mut self, bytes: &[u8]) -> Result<Option<usize>, BareLf> {
         while let Some(offset) = find_lf(&bytes[self.at..]) {
@@ -126,11 +135,35 @@ pub fn take_request(
     scanner: &mut Scanner,
     head_bytes_max: usize,
 ) -> Result<Option<Request>, RequestFault> {
+    if scanner.is_new()
+        && buffer.len() <= head_bytes_max
+        && let Some(request) = take_whole(buffer)
+    {
+        return Ok(Some(request));
+    }
     let Some(end) = request_end(buffer, scanner, head_bytes_max)? else { return Ok(None) };
     let lines = std::mem::take(scanner).lines;
     let mut head = split_to(buffer, end);
     as_known_version(&mut head);
     read_request(head.freeze(), lines).map(Some)
+}
+
+/// Takes a head that is all of `buffer`, as most are: its end is not searched before it is read.
+/// `None`: nothing was taken, and why is found by the line.
+fn take_whole(buffer: &mut BytesMut) -> Option<Request> {
+    let is_crlf = |lf| buffer[..lf].ends_with(b"\r");
+    let is_whole = buffer.ends_with(b"\r\n\r\n") && !buffer.starts_with(b"\r\n");
+    if !is_whole || !memchr_iter(b'\n', buffer).all(is_crlf) {
+        return None;
+    }
+    as_known_version(buffer);
+    let head = std::mem::take(buffer).freeze();
+    let lines = (head.len() / LINE_BYTES).min(SPARE_FIELDS_MAX - FIELDS_ADDED);
+    let request = read_request(head.clone(), lines).ok();
+    if request.is_none() {
+        *buffer = head.into();
+    }
+    request
 }
 
 /// Reads a request's head of this length where it is. The memory of `received` counts as long as
@@ -195,6 +228,13 @@ fn as_known_version(buffer: &mut [u8]) {
 }
 
 fn read_request(head: Bytes, lines: usize) -> Result<Request, RequestFault> {
+    if let Some(RequestLine { method, path, end }) = read_common(&head) {
+        let fields = read_fields(&head, (end, lines), HeadKind::Request);
+        let fields = fields.map_err(BadFields::of_request)?;
+        let host = read_host(&head, Version::HTTP_11, &fields)?;
+        let uri = build(Scheme::HTTPS, host, head.slice(path))?;
+        return as_request((method, uri, Version::HTTP_11), fields);
+    }
     let line_end = first_line_end(&head).ok_or(RequestFault::Line)?;
     let mut parsed = httparse::Request::new(&mut []);
     match parsed.parse(&head[..line_end]) {
@@ -219,6 +259,13 @@ fn read_request(head: Bytes, lines: usize) -> Result<Request, RequestFault> {
     let method = Method::from_bytes(method.as_bytes()).map_err(|_| RequestFault::Line)?;
     let version = if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
     let uri = read_target(&method, &head, target, read_host(&head, version, &fields)?)?;
+    as_request((method, uri, version), fields)
+}
+
+fn as_request(
+    (method, uri, version): (Method, Uri, Version),
+    fields: Fields,
+) -> Result<Request, RequestFault> {
     let length = request_length(version, &fields)?;
     let (keep_alive, roles) = (keep_alive(version, &fields), fields.roles);
     let (mut parts, ()) = http::Request::new(()).into_parts();
@@ -325,7 +372,6 @@ fn read_fields(
         }
         let text = &head[value.clone()];
         let is_last = match role {
-            FieldRole::Common | FieldRole::Cookie | FieldRole::Date => false,
             FieldRole::Other => {
                 if is_request && is_framing_alias(name.as_str().as_bytes()) {
                     return Err(BadFields::Malformed);
@@ -336,13 +382,13 @@ fn read_fields(
                 fields.note_host(head, value)?;
                 continue;
             }
-            FieldRole::Host => false,
             FieldRole::ContentLength => {
                 fields.note_length(text);
                 is_request
             }
             FieldRole::Connection if fields.notes_option(text) => continue,
             FieldRole::Connection | FieldRole::HopByHop => true,
+            _ => false,
         };
         fields.roles.add(role);
         let value = HeaderValue::from_maybe_shared(head.slice(value));
@@ -419,21 +465,21 @@ impl Fields {
     }
 }
 
-/// The only Host, which only HTTP/1.0 may lack (RFC 9112 3.2). It shares the memory of the head.
+/// The only Host, which only HTTP/1.0 may lack (RFC 9112 3.2).
 fn read_host(
     head: &Bytes,
     version: Version,
     fields: &Fields,
 ) -> Result<Option<Authority>, RequestFault> {
     match fields.hosts {
-        1 => read_shared_authority(head.slice(fields.host.clone())).map(Some),
+        1 => read_host_text(head, fields.host.clone()).map(Some),
         0 if version == Version::HTTP_10 => Ok(None),
         _ => Err(RequestFault::Host),
     }
 }
 
-/// The target in its four forms (RFC 9112 3.2), as a URI with its authority. Both share the memory
-/// of the head.
+/// The target in its four forms (RFC 9112 3.2), as a URI with its authority. Its path shares the
+/// memory of the head.
 fn read_target(
     method: &Method,
     head: &Bytes,
@@ -456,7 +502,7 @@ fn read_target(
     let scheme = uri.scheme().filter(known).ok_or(RequestFault::Target)?.clone();
     let authority = uri.authority().ok_or(RequestFault::Target)?;
     // RFC 9112 3.2.2: the target's own authority replaces Host.
-    let authority = as_host(authority.clone())?;
+    let authority = checked(authority.clone())?;
     // RFC 9112 3.2.4: without a path, OPTIONS is for the server as a whole.
     let pathless = target.splitn(3, '/').nth(2).is_some_and(|rest| !rest.contains(['/', '?']));
     if pathless && *method == Method::OPTIONS {
@@ -479,58 +525,6 @@ fn build(scheme: Scheme, authority: Option<Authority>, path: Bytes) -> Result<Ur
         (parts.scheme, parts.authority) = (Some(scheme), authority);
     }
     Uri::from_parts(parts).map_err(|_| RequestFault::Target)
-}
-
-/// `uri-host [ ":" port ]`, without user information.
-pub fn read_authority(text: &[u8]) -> Result<Authority, RequestFault> {
-    as_host(Authority::try_from(text).map_err(|_| RequestFault::Host)?)
-}
-
-/// An authority that shares the memory of its text.
-pub fn read_shared_authority(text: Bytes) -> Result<Authority, RequestFault> {
-    as_host(Authority::from_maybe_shared(text).map_err(|_| RequestFault::Host)?)
-}
-
-fn as_host(authority: Authority) -> Result<Authority, RequestFault> {
-    // This also refuses user information: it ends in `@`, or the port begins in it.
-    let (host, port) = split_port(authority.as_str());
-    let port_fits = match port.strip_prefix(':') {
-        None => port.is_empty(),
-        Some(digits) => {
-            digits.bytes().all(|byte| byte.is_ascii_digit())
-                && (digits.is_empty() || digits.parse::<u16>().is_ok())
-        }
-    };
-    // One trailing dot is the root of a full name (RFC 1034 section 3.1). No other label may be
-    // empty: a reader that drops empty labels would see another name.
-    // The loop has no early end, so it has no branch for each byte.
-    let (is_plain, _) = host.bytes().fold((true, b'.'), |(all, before), byte| {
-        let is_label_empty = (before == b'.') & (byte == b'.');
-        (all & HOST_BYTES[usize::from(byte)] & !is_label_empty, byte)
-    });
-    if host.is_empty() || !port_fits || !is_plain {
-        return Err(RequestFault::Host);
-    }
-    Ok(authority)
-}
-
-/// The bytes that a host may consist of.
-static HOST_BYTES: [bool; 256] = {
-    let (mut bytes, mut byte) = ([false; 256], 0);
-    while byte < 256 {
-        let is_mark = matches!(byte as u8, b'-' | b'.' | b'_' | b'~' | b':' | b'[' | b']');
-        bytes[byte] = (byte as u8).is_ascii_alphanumeric() || is_mark;
-        byte += 1;
-    }
-    bytes
-};
-
-/// The host of an authority without user information, and the rest: a port behind its colon.
-pub fn split_port(authority: &str) -> (&str, &str) {
-    // Bytes, because a search for a `char` costs more than all of a short text.
-    let at = |wanted: u8| authority.bytes().position(|byte| byte == wanted);
-    let end = if authority.starts_with('[') { at(b']').map(|at| at + 1) } else { at(b':') };
-    authority.split_at(end.unwrap_or(authority.len()))
 }
 
 /// RFC 9112 6.3, but stricter: a request that two readers could read in two ways is refused.
@@ -560,7 +554,7 @@ pub fn content_length(headers: &HeaderMap) -> Result<Option<u64>, NoLength> {
 }
 
 /// Reads digits. `str::parse` would accept a plus sign.
-fn read_length(digits: &[u8]) -> Result<u64, NoLength> {
+pub(super) fn read_length(digits: &[u8]) -> Result<u64, NoLength> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return Err(NoLength);
     }
@@ -641,7 +635,11 @@ pub fn take_response(
     read_response(head.freeze(), lines, method).map(Some)
 }
 
-fn read_response(head: Bytes, lines: usize, method: &Method) -> Result<Response, ResponseFault> {
+pub(super) fn read_response(
+    head: Bytes,
+    lines: usize,
+    method: &Method,
+) -> Result<Response, ResponseFault> {
     if !head.starts_with(b"HTTP/") {
         return Err(ResponseFault::Line);
     }

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod authority;
 pub mod body;
 pub mod boundary;
 pub mod fault;
@@ -12,8 +13,11 @@ pub mod fields;
 pub mod framing;
 pub mod head;
 pub mod head_bytes;
+pub mod head_lines;
 pub mod lines;
 #[cfg(any(test, fuzzing))]
 pub mod properties;
+mod request_line;
+pub mod spare_heads;
 pub mod spares;
 pub mod write_queue;

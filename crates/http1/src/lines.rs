@@ -38,16 +38,24 @@ pub enum FieldRole {
     Cookie,
     /// `Date`.
     Date,
+    /// `Content-Type`.
+    ContentType,
+    /// `Content-Encoding`.
+    ContentEncoding,
+    /// `Cache-Control`.
+    CacheControl,
+    /// `ETag`.
+    Etag,
 }
 
 /// The roles of the fields in a head's map. A look-up that they spare would hash a name. A field
 /// that was removed later may still count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FieldRoles(u8);
+pub struct FieldRoles(u16);
 
 impl FieldRoles {
     /// Those of a head that was not read here: it may have any.
-    pub const UNKNOWN: Self = Self(u8::MAX);
+    pub const UNKNOWN: Self = Self(u16::MAX);
 
     /// Adds the role of a field.
     pub fn add(&mut self, role: FieldRole) {
@@ -151,8 +159,23 @@ fn is_blank(byte: &u8) -> bool {
 
 /// True if a byte may be in a token (RFC 9110 5.6.2).
 pub fn is_token(byte: &u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
+    TOKEN_BYTES[usize::from(*byte)]
 }
+
+/// The bytes of tokens.
+static TOKEN_BYTES: [bool; 256] = {
+    let (mut bytes, mut byte) = ([false; 256], 0);
+    while byte < 256 {
+        bytes[byte] = (byte as u8).is_ascii_alphanumeric();
+        byte += 1;
+    }
+    let (marks, mut at) = (b"!#$%&'*+-.^_`|~", 0);
+    while at < marks.len() {
+        bytes[marks[at] as usize] = true;
+        at += 1;
+    }
+    bytes
+};
 
 /// Words of eight bytes that are looked at one by one. Lines are mostly shorter than that, and a
 /// search by vectors takes as long to begin as this takes for all of them.
@@ -172,7 +195,7 @@ pub fn find_lf(bytes: &[u8]) -> Option<usize> {
     memchr(b'\n', &bytes[from..]).map(|found| from + found)
 }
 
-const fn all(byte: u8) -> u64 {
+pub(crate) const fn all(byte: u8) -> u64 {
     byte as u64 * 0x0101_0101_0101_0101
 }
 
@@ -196,10 +219,10 @@ const fn to_lower(word: u64) -> u64 {
 
 /// A common name. The `http` crate takes several times as long to read one, and copies those that
 /// it has no constant for.
-struct Known {
-    name: HeaderName,
-    role: FieldRole,
-    len: usize,
+pub(crate) struct Known {
+    pub(crate) name: HeaderName,
+    pub(crate) role: FieldRole,
+    pub(crate) len: usize,
     text: NameText,
 }
 
@@ -223,6 +246,12 @@ impl Known {
 /// The common name that a line begins with, if a colon follows it.
 #[inline]
 fn begins_known(line: &[u8]) -> Option<&'static Known> {
+    known_at(line).map(|(_, known)| known)
+}
+
+/// Finds such a name, with its place among them, which is below 64.
+#[inline]
+pub(crate) fn known_at(line: &[u8]) -> Option<(usize, &'static Known)> {
     match line.first_chunk() {
         Some(begin) => find_known(begin),
         None => find_known(&padded(line)?),
@@ -233,7 +262,7 @@ fn begins_known(line: &[u8]) -> Option<&'static Known> {
 fn known(name: &[u8]) -> Option<&'static Known> {
     let mut begin = padded(name)?;
     *begin.get_mut(name.len())? = b':';
-    find_known(&begin)
+    find_known(&begin).map(|(_, known)| known)
 }
 
 fn padded(begin: &[u8]) -> Option<[u8; 8 * NAME_WORDS]> {
@@ -243,7 +272,7 @@ fn padded(begin: &[u8]) -> Option<[u8; 8 * NAME_WORDS]> {
 }
 
 #[inline]
-fn find_known(begin: &[u8; 8 * NAME_WORDS]) -> Option<&'static Known> {
+fn find_known(begin: &[u8; 8 * NAME_WORDS]) -> Option<(usize, &'static Known)> {
     let mut text = [0; NAME_WORDS];
     for (at, word) in begin.as_chunks().0.iter().enumerate() {
         let word = u64::from_le_bytes(*word);
@@ -253,9 +282,10 @@ fn find_known(begin: &[u8; 8 * NAME_WORDS]) -> Option<&'static Known> {
         };
         text[at] = to_lower(word & ((1 << (8 * colon)) - 1));
         let len = 8 * at + colon;
-        let known = KNOWN.get(usize::from(PLACES[place(&text, len)]))?;
+        let index = usize::from(PLACES[place(&text, len)]);
+        let known = KNOWN.get(index)?;
         // A zero in the line is not the zeros behind a name.
-        return (known.text == text && known.len == len).then_some(known);
+        return (known.text == text && known.len == len).then_some((index, known));
     }
     None
 }
@@ -280,6 +310,7 @@ static PLACES: [u8; 256] = {
     places
 };
 
+const _: () = assert!(KNOWN.len() <= 64);
 static KNOWN: [Known; 46] = [
     Known::new("host", FieldRole::Host),
     Known::new("connection", FieldRole::Connection),
@@ -292,13 +323,13 @@ static KNOWN: [Known; 46] = [
     Known::new("age", FieldRole::Common),
     Known::new("alt-svc", FieldRole::Common),
     Known::new("authorization", FieldRole::Common),
-    Known::new("cache-control", FieldRole::Common),
-    Known::new("content-encoding", FieldRole::Common),
+    Known::new("cache-control", FieldRole::CacheControl),
+    Known::new("content-encoding", FieldRole::ContentEncoding),
     Known::new("content-security-policy", FieldRole::Common),
-    Known::new("content-type", FieldRole::Common),
+    Known::new("content-type", FieldRole::ContentType),
     Known::new("cookie", FieldRole::Cookie),
     Known::new("date", FieldRole::Date),
-    Known::new("etag", FieldRole::Common),
+    Known::new("etag", FieldRole::Etag),
     Known::new("expires", FieldRole::Common),
     Known::new("if-modified-since", FieldRole::Common),
     Known::new("if-none-match", FieldRole::Common),

@@ -9,7 +9,7 @@ use http::HeaderMap;
 
 /// Fields that Eyelet adds to a head. Growing the map would rehash all fields. A small message's
 /// map stays below what the allocator has cached.
-const FIELDS_ADDED: usize = 3;
+pub const FIELDS_ADDED: usize = 3;
 /// Field maps that a worker keeps for its next messages: those of five hundred requests in progress
 /// and of their responses, until no message has needed them for a tick. With 256, one map was made
 /// for each request of 32 clients with ten streams each. While memory is short, none is added.

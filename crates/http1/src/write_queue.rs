@@ -5,6 +5,8 @@ use std::io::IoSlice;
 
 use bytes::{Buf, Bytes, BytesMut};
 
+use super::spare_heads::give_back;
+
 /// Pieces that wait to be written. Large ones are shared with their source. Small ones are copied
 /// together: a peer that sends single bytes must not cost us a hundred for each.
 #[derive(Debug, Default)]
@@ -13,13 +15,20 @@ pub struct WriteQueue {
     head: BytesMut,
     /// The next piece, without a list for it: most messages have one.
     first: Piece,
-    /// Pieces behind it. None if there is no first one.
-    more: VecDeque<Piece>,
-    /// Small pieces behind them.
-    small: BytesMut,
+    /// Pieces behind it. Boxed: few messages have it, and all pay for the size.
+    behind: Option<Box<Behind>>,
     bytes: usize,
     /// Memory of the pieces, but for the head and small ones.
     pieces_held: usize,
+}
+
+/// Pieces behind the first one.
+#[derive(Debug, Default)]
+struct Behind {
+    /// Pieces. None if there is no first one.
+    more: VecDeque<Piece>,
+    /// Small pieces behind them.
+    small: BytesMut,
 }
 
 /// Bytes that nothing is appended to.
@@ -55,11 +64,12 @@ impl WriteQueue {
             let held = piece.len();
             return self.push_piece(piece, held);
         }
-        if !self.first.bytes.is_empty() || !self.small.is_empty() {
-            if self.small.len() + piece.len() > GATHERED_BYTES {
+        let small = self.small().len();
+        if !self.first.bytes.is_empty() || small > 0 {
+            if small + piece.len() > GATHERED_BYTES {
                 self.gather();
             }
-            self.small.extend_from_slice(&piece);
+            self.behind.get_or_insert_default().small.extend_from_slice(&piece);
         } else if self.head.is_empty() || self.head.len() + piece.len() > GATHERED_BYTES {
             self.push_piece(Bytes::copy_from_slice(&piece), piece.len());
         } else {
@@ -83,13 +93,14 @@ impl WriteQueue {
         if self.first.bytes.is_empty() {
             self.first = piece;
         } else {
-            self.more.push_back(piece);
+            self.behind.get_or_insert_default().more.push_back(piece);
         }
     }
 
     /// Takes the whole of the first piece.
     fn pop_piece(&mut self) -> Bytes {
-        let next = self.more.pop_front().unwrap_or_default();
+        let next = self.behind.as_mut().and_then(|behind| behind.more.pop_front());
+        let next = next.unwrap_or_default();
         let Piece { bytes, held } = std::mem::replace(&mut self.first, next);
         self.pieces_held -= held;
         bytes
@@ -97,11 +108,18 @@ impl WriteQueue {
 
     /// Makes one piece of the small ones.
     fn gather(&mut self) {
-        if !self.small.is_empty() {
-            let small = std::mem::take(&mut self.small);
+        if let Some(behind) = &mut self.behind
+            && !behind.small.is_empty()
+        {
+            let small = std::mem::take(&mut behind.small);
             let held = small.capacity();
             self.push_piece(small.freeze(), held);
         }
+    }
+
+    /// The small pieces behind all others.
+    fn small(&self) -> &[u8] {
+        self.behind.as_ref().map_or(&[], |behind| &behind.small)
     }
 
     /// Takes a piece of at most `bytes_max` bytes off the front.
@@ -132,7 +150,8 @@ impl WriteQueue {
 
     /// Bytes of memory.
     pub fn held(&self) -> usize {
-        self.head.capacity() + self.pieces_held + self.small.capacity()
+        let small = self.behind.as_ref().map_or(0, |behind| behind.small.capacity());
+        self.head.capacity() + self.pieces_held + small
     }
 
     /// Whether it is empty.
@@ -157,9 +176,10 @@ impl WriteQueue {
 
     /// What is in it, in its order.
     fn parts(&self) -> impl Iterator<Item = &[u8]> {
-        let pieces = self.more.iter().map(|piece| &piece.bytes[..]);
+        let more = self.behind.iter().flat_map(|behind| &behind.more);
+        let pieces = more.map(|piece| &piece.bytes[..]);
         let parts = [&self.head[..], &self.first.bytes].into_iter().chain(pieces);
-        parts.chain([&self.small[..]]).filter(|part| !part.is_empty())
+        parts.chain([self.small()]).filter(|part| !part.is_empty())
     }
 
     /// The pieces as a vectored write takes them.
@@ -178,13 +198,18 @@ impl WriteQueue {
         let of_head = written.min(self.head.len());
         self.head.advance(of_head);
         written -= of_head;
+        if of_head > 0 && self.head.is_empty() {
+            give_back(std::mem::take(&mut self.head));
+        }
         while !self.first.bytes.is_empty() {
             if written < self.first.bytes.len() {
                 return self.first.bytes.advance(written);
             }
             written -= self.pop_piece().len();
         }
-        self.small.advance(written);
+        if let Some(behind) = &mut self.behind {
+            behind.small.advance(written);
+        }
     }
 }
 

@@ -26,5 +26,6 @@ pub use dictionaries::stored_properties;
 pub use dictionaries::{DictionaryRules, SharedDictionaries, disk, trained};
 pub use learning::DecodedCoding;
 pub use request::{NearRequest, RequestCodings};
+pub use response::PassingHead;
 pub use resting::{RestingCodings, RestingCodingsForm};
 pub use upload::UploadCoder;

@@ -7,7 +7,8 @@ use eyelet_compress::dictionary::offer;
 use eyelet_compress::dictionary::store::Family;
 use eyelet_compress::{AcceptedCodings, Coding, Effort, fields, validators};
 use http::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, HeaderMap, HeaderName, HeaderValue, ORIGIN,
+    ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, COOKIE, HeaderMap, HeaderName, HeaderValue,
+    ORIGIN,
 };
 use http::{Method, request::Parts, response, uri::PathAndQuery};
 
@@ -82,27 +83,31 @@ impl Compressors {
             }
             CompressionMode::Off => return RequestCodings::off(rule),
         }
-        let accepted = AcceptedCodings::read(&head.headers);
-        let breach = match terms.breach_rule {
+        let present = Present::of(&head.headers);
+        let accepted = present.accepted.then(|| AcceptedCodings::read(&head.headers));
+        let accepted = accepted.unwrap_or_default();
+        let breach = match terms.breach_rule && present.credentials {
             true => breach::breach(&head.headers, host, terms.breach_allow),
             false => None,
         };
-        let path = head.uri.path_and_query().cloned();
         // HEAD is treated like GET.
         let is_get = matches!(head.method, Method::GET | Method::HEAD);
         let family = if is_get { self.family(rule, terms, host, head.uri.path()) } else { None };
         let trained = is_get && self.inner.trained(rule).is_some();
         let dictionaries = family.is_some() || trained;
+        let path = head.uri.path_and_query().filter(|_| dictionaries).cloned();
         let mut wanted = Wanted {
             rule,
             accepted,
             breach,
-            no_transform: fields::lists(&head.headers, &CACHE_CONTROL, "no-transform"),
+            no_transform: present.cache_control
+                && fields::lists(&head.headers, &CACHE_CONTROL, "no-transform"),
             effort: terms.effort,
             event_streams: terms.event_streams,
             length_hiding: terms.length_hiding,
             is_head: head.method == Method::HEAD,
             tags_restored: false,
+            // Only dictionaries need it.
             path: path.unwrap_or_else(|| PathAndQuery::from_static("/")),
             available: if dictionaries { available(&head.headers) } else { None },
             fields: if dictionaries { dictionary_fields(&head.headers) } else { HeaderMap::new() },
@@ -193,6 +198,29 @@ impl Compressors {
         let rule = self.inner.rule_name(rule)?;
         let origin = host.to_ascii_lowercase().into();
         Some(Family { rule, origin, pattern, is_file: files.is_per_file() })
+    }
+}
+
+/// Fields that a request has. Most requests have few fields, and looking each of these up would
+/// hash each.
+#[derive(Default)]
+struct Present {
+    accepted: bool,
+    cache_control: bool,
+    /// Those that may be credentials.
+    credentials: bool,
+}
+
+impl Present {
+    fn of(headers: &HeaderMap) -> Self {
+        let mut present = Self::default();
+        for name in headers.keys() {
+            // Names compare faster than their texts.
+            present.accepted |= *name == ACCEPT_ENCODING;
+            present.cache_control |= *name == CACHE_CONTROL;
+            present.credentials |= *name == COOKIE || *name == AUTHORIZATION;
+        }
+        present
     }
 }
 

@@ -4,7 +4,9 @@ use eyelet_compress::accept::AcceptedCodings;
 use eyelet_compress::breach::{self, Breach};
 use eyelet_compress::dictionary::store::Step;
 use eyelet_compress::dictionary::{DICTIONARY_BYTES_MAX, offer};
-use eyelet_compress::eligible::{self, ContentKind, LENGTH_MIN, LENGTH_MIN_TRAINED, ResponseHead};
+use eyelet_compress::eligible::{
+    self, ContentKind, DecidingFields, LENGTH_MIN, LENGTH_MIN_TRAINED, ResponseHead,
+};
 use eyelet_compress::pool::Lent;
 use eyelet_compress::{Beginning, Coding, Effort, WhyNot, validators};
 use http::header::{
@@ -17,6 +19,25 @@ use super::compressors::{BodyInfo, Compressors, is_bodiless};
 use super::dictionaries::jobs::Capture;
 use super::near::{Near, Outcome};
 use super::request::{RequestCodings, Wanted};
+
+/// The parts of a head that decide if its response passes unchanged.
+pub struct PassingHead<'a> {
+    /// The status.
+    pub status: StatusCode,
+    /// The fields that decide.
+    pub fields: DecidingFields<'a>,
+    /// The value of its ETag.
+    pub etag: Option<&'a [u8]>,
+}
+
+impl RequestCodings {
+    /// True if a response to the request may pass by its lines: whether it is coded depends on
+    /// no more than [`PassingHead`].
+    pub fn may_pass_lines(&self) -> bool {
+        let depends = |wanted: &Wanted| wanted.dictionaries || wanted.length_hiding > 0;
+        self.near.is_none() && !self.wanted.as_ref().is_some_and(depends)
+    }
+}
 
 impl Compressors {
     /// Called with each response's final head. `first` is the part of the body that has arrived;
@@ -48,6 +69,43 @@ impl Compressors {
         };
         hide_length(&mut head.headers, wanted.length_hiding);
         coder
+    }
+
+    /// The coder of a response that passes unchanged, by the fields that decide. `None`: its head
+    /// may change, so all of it must be read.
+    pub fn passing(
+        &self,
+        asked: &RequestCodings,
+        head: &PassingHead<'_>,
+        body: &Beginning<'_>,
+    ) -> Option<Coder> {
+        if !asked.may_pass_lines() {
+            return None;
+        }
+        let Some(wanted) = &asked.wanted else { return Some(Coder::as_is(self, WhyNot::Off)) };
+        if let Some(tag) = head.etag {
+            self.inner.tags.borrow_mut().note(asked.rule, tag);
+        }
+        let judged = (head.status, body.known_length());
+        let fields = &head.fields;
+        let eligible = fields
+            .judge(judged, self.length_min(wanted), wanted.event_streams)
+            .and_then(|kind| eligible::by_first_bytes(kind, body));
+        // A part of a response that may be coded has its Vary.
+        let is_part = head.status == StatusCode::PARTIAL_CONTENT;
+        eligible.err().filter(|_| !is_part).map(|why| Coder::as_is(self, why))
+    }
+
+    /// Says the same as [`Compressors::wants_first`], by the fields that decide.
+    pub fn wants_first_of(
+        &self,
+        asked: &RequestCodings,
+        head: &PassingHead<'_>,
+        length: u64,
+    ) -> bool {
+        let Some(wanted) = &asked.wanted else { return false };
+        let judged = (head.status, Some(length));
+        head.fields.judge(judged, self.length_min(wanted), wanted.event_streams).is_ok()
     }
 
     /// Whether to wait for the first bytes of a body before its head, because it may be coded.

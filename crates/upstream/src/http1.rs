@@ -14,14 +14,15 @@ use http::{HeaderMap, Method};
 use tokio::io::AsyncWrite;
 
 use super::plain::Plain;
-use super::request::{CodedBodies, NoAnswer};
+use super::request::{CodedBodies, HeadAsked, NoAnswer};
 use super::socket::tls::{RestingTls, TlsSocket};
 use super::socket::{Descriptor, Socket, alert};
 use eyelet_engine::worker::Worker;
 use eyelet_http1::body::{Decoder, Piece};
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::fields::KEEP_ALIVE;
-use eyelet_http1::head::{Response, Scanner, take_response};
+use eyelet_http1::head::{Scanner, take_response};
+use eyelet_http1::head_lines::{HeadLines, ReceivedHead};
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_memory::budget::{Counted, PIECE_BYTES_MAX};
 use eyelet_memory::buffer::held_by;
@@ -224,9 +225,20 @@ impl Http1Connection {
     pub fn poll_head(
         &mut self,
         task: &mut Context<'_>,
-        method: &Method,
-    ) -> Poll<Result<Response, NoAnswer>> {
+        asked: HeadAsked<'_>,
+    ) -> Poll<Result<ReceivedHead, NoAnswer>> {
+        let HeadAsked { method, may_be_lines } = asked;
+        // A head that comes in parts is read by its fields: its lines would be read again.
+        let mut may_be_lines = may_be_lines && *method != Method::HEAD && self.scanner.is_new();
         loop {
+            if may_be_lines && !self.received.is_empty() {
+                may_be_lines = false;
+                if let Some(lines) = HeadLines::take(&mut self.received) {
+                    self.recount();
+                    (self.keep_alive, self.said_timeout) = (lines.keep_alive, None);
+                    return Poll::Ready(Ok(ReceivedHead::Lines(lines)));
+                }
+            }
             let (received, held) = (&mut self.received, self.received_held);
             match take_response(received, held, &mut self.scanner, method) {
                 Ok(Some(response)) => {
@@ -235,7 +247,7 @@ impl Http1Connection {
                     let says = response.roles.may_have_hop_by_hop();
                     let headers = Some(&response.parts.headers).filter(|_| says);
                     self.said_timeout = headers.and_then(said_timeout);
-                    return Poll::Ready(Ok(response));
+                    return Poll::Ready(Ok(ReceivedHead::Fields(response)));
                 }
                 Ok(None) => {}
                 Err(fault) => return Poll::Ready(Err(NoAnswer::Fault(fault))),

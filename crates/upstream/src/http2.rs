@@ -28,6 +28,7 @@ use eyelet_engine::worker::ParkedWaker;
 use eyelet_http1::body::{Piece, keep_trailers};
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::head::{FieldRoles, Length, Response};
+use eyelet_http1::head_lines::ReceivedHead;
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_memory::budget::{
     Budget, Counted, UPSTREAM_HTTP2_BYTES, UPSTREAM_RESTING_BYTES, UPSTREAM_STREAM_BYTES,
@@ -256,19 +257,21 @@ impl Http2Exchange {
         &mut self,
         task: &mut Context<'_>,
         method: &Method,
-    ) -> Poll<Result<Response, NoAnswer>> {
+    ) -> Poll<Result<ReceivedHead, NoAnswer>> {
         let mut link = self.connection.link.borrow_mut();
         let (head, is_last) = ready!(link.poll_head(self.stream, task)).map_err(no_answer)?;
         let mut parts = response_parts(head).map_err(NoAnswer::Fault)?;
         if parts.status.is_informational() {
             let (length, roles) = (Length::Empty, FieldRoles::UNKNOWN);
-            return Poll::Ready(Ok(Response { parts, length, keep_alive: true, roles }));
+            let response = Response { parts, length, keep_alive: true, roles };
+            return Poll::Ready(Ok(ReceivedHead::Fields(response)));
         }
         link.fixed += usize::from(!std::mem::replace(&mut self.is_fixed, true));
         let length = length(&mut parts, is_last, method).map_err(NoAnswer::Fault)?;
         self.has_body = length != Length::Empty;
         let roles = FieldRoles::UNKNOWN;
-        Poll::Ready(Ok(Response { parts, length, keep_alive: true, roles }))
+        let response = Response { parts, length, keep_alive: true, roles };
+        Poll::Ready(Ok(ReceivedHead::Fields(response)))
     }
 
     /// The next piece of the response's body.

@@ -2,7 +2,7 @@
 
 use eyelet_compress::{Coding, request as request_body};
 use http::header::ACCEPT_ENCODING;
-use http::{StatusCode, request, response};
+use http::{Method, StatusCode, request, response};
 
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::fields::ForwardedFields;
@@ -28,6 +28,16 @@ pub struct UpstreamRequest<'a> {
     pub again: bool,
     /// Whether it needs HTTP/1.1: it asks for another protocol, or the upstream requires it.
     pub needs_http1: bool,
+}
+
+/// The response's head that is asked for.
+#[derive(Clone, Copy)]
+pub struct HeadAsked<'a> {
+    /// The request's method.
+    pub method: &'a Method,
+    /// True if it may come as lines: none of its fields must be known, but for those that decide if
+    /// it passes unchanged.
+    pub may_be_lines: bool,
 }
 
 /// How the body of a request may change on its way.

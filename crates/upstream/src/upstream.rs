@@ -7,14 +7,14 @@ use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use http::header::HeaderMap;
-use http::{Method, response};
+use http::response;
 
-use super::request::{Closed, CodedBodies, NoAnswer, UpstreamRequest};
+use super::request::{Closed, CodedBodies, HeadAsked, NoAnswer, UpstreamRequest};
 use super::{http1, http2};
 use eyelet_http1::body::{Decoder, Piece};
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::fields;
-use eyelet_http1::head::Response;
+use eyelet_http1::head_lines::ReceivedHead;
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
 
@@ -140,11 +140,11 @@ impl Upstream {
     pub fn poll_head(
         &mut self,
         task: &mut Context<'_>,
-        method: &Method,
-    ) -> Poll<Result<Response, NoAnswer>> {
+        asked: HeadAsked<'_>,
+    ) -> Poll<Result<ReceivedHead, NoAnswer>> {
         match self {
-            Self::Http1(one) => one.poll_head(task, method),
-            Self::Http2(two) => two.poll_head(task, method),
+            Self::Http1(one) => one.poll_head(task, asked),
+            Self::Http2(two) => two.poll_head(task, asked.method),
         }
     }
 

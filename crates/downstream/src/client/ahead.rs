@@ -134,7 +134,8 @@ fn may_be_followed(request: &Request) -> bool {
         && request.length == Length::Empty
         && request.keep_alive
         && request.parts.version == Version::HTTP_11
-        && !request.parts.headers.contains_key(header::UPGRADE)
+        && (!request.roles.may_have_hop_by_hop()
+            || !request.parts.headers.contains_key(header::UPGRADE))
 }
 
 /// Asks by a kept HTTP/2 connection. `None`: there is none with room, or the request is not one for

@@ -24,8 +24,10 @@ use eyelet_engine::worker::WaitError;
 use eyelet_http1::body::{Decoder, Encoder, Piece};
 use eyelet_http1::fault::RequestFault;
 use eyelet_http1::fields;
-use eyelet_http1::framing::write_fields;
+use eyelet_http1::framing::{write_fields, write_status_line};
 use eyelet_http1::head::{FieldRoles, Length, give_back};
+use eyelet_http1::head_lines::HeadLines;
+use eyelet_http1::spare_heads::spare_head;
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_memory::budget::{PIECE_BYTES_MIN, STREAM_QUEUE_BYTES};
 use eyelet_recoding::RequestCodings;
@@ -36,9 +38,6 @@ pub const SMALL_BYTES: usize = 2 << 10;
 
 /// Most bytes that a client may send ahead, beyond the request in progress.
 const AHEAD_BYTES_MAX: usize = 16 << 10;
-
-/// Bytes that most responses' heads take, with a small body after them.
-const HEAD_BYTES: usize = 512;
 
 /// The client's side.
 pub enum Stream<'a> {
@@ -569,6 +568,16 @@ impl Http1Stream<'_> {
         give_back(head.headers);
     }
 
+    /// Queues the head of a response that passes as its lines.
+    pub fn respond_lines(&mut self, lines: HeadLines) {
+        let connection = match (self.close, self.version) {
+            (true, _) => &b"connection: close\r\n"[..],
+            (false, Version::HTTP_10) => b"connection: keep-alive\r\n",
+            (false, _) => b"",
+        };
+        self.queue.push_head(lines.into_head(connection));
+    }
+
     /// Queues the head of a 101 unchanged.
     pub fn switch(&mut self, head: &response::Parts) {
         self.queue.push_head(write_head(head));
@@ -577,16 +586,8 @@ impl Http1Stream<'_> {
 
 /// A response's head in HTTP/1.1 form.
 pub fn write_head(head: &response::Parts) -> BytesMut {
-    let mut out = BytesMut::with_capacity(HEAD_BYTES);
-    if head.status == StatusCode::OK {
-        out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
-    } else {
-        out.extend_from_slice(b"HTTP/1.1 ");
-        out.extend_from_slice(head.status.as_str().as_bytes());
-        out.extend_from_slice(b" ");
-        out.extend_from_slice(head.status.canonical_reason().unwrap_or_default().as_bytes());
-        out.extend_from_slice(b"\r\n");
-    }
+    let mut out = spare_head();
+    write_status_line(head.status, &mut out);
     write_fields(&head.headers, &mut out);
     out.extend_from_slice(b"\r\n");
     out

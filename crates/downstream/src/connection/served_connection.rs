@@ -173,7 +173,11 @@ impl ServedConnection {
     /// # Errors
     /// If a reload removed it.
     pub fn route(&self) -> Result<&Route, Reason> {
-        self.route.as_ref().ok_or(Reason::RuleGone)
+        // Not `ok_or`: it would make and drop a reason for each request.
+        match &self.route {
+            Some(route) => Ok(route),
+            None => Err(Reason::RuleGone),
+        }
     }
 
     /// The rule that serves its requests under the newest configuration, if there was a reload and
@@ -248,6 +252,16 @@ impl ServedConnection {
         for (name, value) in of_rule {
             headers.insert(name, value.clone());
         }
+    }
+
+    /// True if a response has no field but its own.
+    pub fn sets_no_fields(&self) -> bool {
+        let Some(route) = &self.route else { return false };
+        let has_none = || {
+            let of_rule = route.requests().map_or(&[][..], |terminate| &terminate.headers);
+            of_rule.is_empty() && self.http.shared.config.http.headers.is_empty()
+        };
+        !route.decodes_requests() && (!self.intermediary.sets_fields() || has_none())
     }
 
     /// Returns how long an exchange waits for a byte of a body before it is checked.

@@ -205,6 +205,11 @@ impl ConnectionTable {
     /// cause an event at the start and at each acknowledgement.
     pub fn register(&mut self, key: Key) -> io::Result<()> {
         let Some(slot) = self.slots.slot(key) else { return Ok(()) };
+        // Most wait for a client alone that was registered before.
+        let is_done = slot.registered & 1 << CLIENT != 0 && slot.ready.any(CLIENT, WRITE);
+        if is_done && slot.upstream.is_none() {
+            return self.further.register(key, &self.epoll);
+        }
         for side in [CLIENT, UPSTREAM] {
             let room = !slot.ready.any(side, WRITE);
             let (is_registered, bit) = (slot.registered & 1 << side != 0, 1 << side);
@@ -318,7 +323,8 @@ impl ConnectionTable {
     pub fn due_in(&mut self, key: Key, wait: Duration) {
         if self.slots.slot(key).is_some() {
             // Rounded up, plus one because the current tick may be nearly over.
-            let ticks = wait.as_millis().div_ceil(u128::from(TICK_MS)) + 1;
+            let of_second = u64::from(wait.subsec_millis()).div_ceil(TICK_MS);
+            let ticks = wait.as_secs().saturating_mul(1000 / TICK_MS) + of_second + 1;
             let ticks = u32::try_from(ticks).unwrap_or(u32::MAX / 2);
             let deadline = self.wheel.now().saturating_add(ticks);
             self.wheel.set(&mut self.slots, key.index, deadline);

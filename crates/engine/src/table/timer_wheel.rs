@@ -74,16 +74,23 @@ impl TimerWheel {
         self.now
     }
 
-    /// Makes the slot due at `deadline`. If it was due earlier this is a single store.
+    /// Makes the slot due at `deadline`. If it is linked into an earlier bucket this is a single
+    /// store: it is linked again when that comes up.
     pub fn set<T: Linked>(&mut self, entries: &mut Slab<T>, index: u32, deadline: u32) {
         let Some(entry) = entries.at(index) else { return };
         let links = entry.links();
-        let sooner = deadline < links.deadline;
         links.deadline = deadline;
-        if links.bucket == UNLINKED || sooner {
+        let bucket = usize::from(links.bucket);
+        if links.bucket == UNLINKED || deadline < self.tick_of(bucket) {
             self.unlink(entries, index);
             self.link(entries, index);
         }
+    }
+
+    /// The next tick at which this bucket comes up.
+    fn tick_of(&self, bucket: usize) -> u32 {
+        let ahead = (bucket + BUCKETS - self.at as usize % BUCKETS) % BUCKETS;
+        self.at.saturating_add(ahead as u32)
     }
 
     /// Unlinks the slot. Must be called before it is removed from the slab.

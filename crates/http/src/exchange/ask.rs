@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, StatusCode};
+use http::{HeaderValue, StatusCode};
 
 use super::find::{Chosen, FoundUpstream, Want};
 use super::passing::REST_AFTER;
@@ -24,11 +24,12 @@ use eyelet_engine::iteration::others_first;
 use eyelet_engine::worker::WaitError;
 use eyelet_http1::fault::{RequestFault, ResponseFault};
 use eyelet_http1::head::{Length, Response};
+use eyelet_http1::head_lines::ReceivedHead;
 use eyelet_recoding::RequestCodings;
 use eyelet_telemetry::listing::streams::StreamKind;
 use eyelet_telemetry::reason::{Limit, Reason};
 use eyelet_upstream::Upstream;
-use eyelet_upstream::request::{NoAnswer, UpstreamRequest};
+use eyelet_upstream::request::{HeadAsked, NoAnswer, UpstreamRequest};
 
 /// Interim responses to one request: each is a TLS record to the client.
 const INTERIM_MAX: usize = 100;
@@ -48,21 +49,21 @@ pub struct SentRequest<'a> {
 }
 
 /// A request whose response has begun.
-pub struct Answered<'a> {
-    /// The request, which may still be on its way.
-    pub asked: SentRequest<'a>,
+pub struct Answered<'s, 'a> {
+    /// The request, which may still be on its way. Where it is: moving it would copy it.
+    pub asked: &'s mut Option<SentRequest<'a>>,
     /// The response's head.
-    pub response: Response,
+    pub head: ReceivedHead,
 }
 
 /// The result of a request.
 // Moving the larger variant costs less than a box for each request.
 #[allow(clippy::large_enum_variant)]
-pub enum AskResult<'a> {
-    /// Its response has begun.
-    Answered(Answered<'a>),
-    /// It rests.
-    Rests(RestingRequest<'a>),
+pub enum AskResult {
+    /// Its response has begun, with this head.
+    Answered(ReceivedHead),
+    /// It rests: nothing has moved since then. The head is for a further try, if there is one.
+    Rests(Instant, Option<Bytes>),
 }
 
 /// A request that rests before its response.
@@ -108,8 +109,8 @@ impl<'r> ResponseTerms<'r> {
 /// A wait for a response's head.
 #[derive(Clone, Copy)]
 pub struct HeadWait<'r> {
-    /// The request's method.
-    pub method: &'r Method,
+    /// The head that is waited for.
+    pub asked: HeadAsked<'r>,
     /// True if the request may rest.
     pub may_rest: bool,
     /// Since when nothing has moved, if it rested.
@@ -121,7 +122,7 @@ pub struct HeadWait<'r> {
 #[allow(clippy::large_enum_variant)]
 pub enum HeadEvent {
     /// It came.
-    Response(Response),
+    Response(ReceivedHead),
     /// The request rests: nothing has moved since then. The response may have begun by an interim
     /// one.
     Rests(Instant, bool),
@@ -140,19 +141,22 @@ fn is_long(request: &UpstreamRequest<'_>) -> bool {
 }
 
 impl<'a> Exchange<'a, '_> {
-    /// Finds a connection, sends the request and waits for the response's head. Tries another
+    /// Finds a connection, sends the request, which is then in `sent`, and waits for the response's
+    /// head. Tries another
     /// connection if the upstream certainly has not processed the request. Also does so if a second
     /// try can do nothing twice, and a kept connection was dead or another upstream is left.
     pub(super) async fn ask(
         &mut self,
         mut request: UpstreamRequest<'_>,
         terms: ResponseTerms<'_>,
-    ) -> Result<AskResult<'a>, Failure> {
+        sent: &mut Option<SentRequest<'a>>,
+    ) -> Result<AskResult, Failure> {
         // Others run first, so that an upstream's end is seen. Streams of HTTP/2 began behind them.
         if !self.stream.is_multiplexed() {
             others_first().await;
         }
-        let method = &request.parts.method;
+        let may_be_lines = self.may_pass_lines(&terms);
+        let head_asked = HeadAsked { method: &request.parts.method, may_be_lines };
         let mut tries = Tries::new(self.served, &request, terms.is_last_try);
         request.again &= !terms.is_last_try;
         loop {
@@ -168,30 +172,41 @@ impl<'a> Exchange<'a, '_> {
                 },
             };
             self.stream.was_asked();
-            let mut asked = self.send(found, &request, &mut tries)?;
+            let asked = sent.insert(self.send(found, &request, &mut tries)?);
             // One that is too long to be kept would not be asked elsewhere where a connection that
             // others share dies.
             let is_shared = matches!(asked.found.upstream, Upstream::Http2(_));
             let may_rest = terms.may_rest() && !(is_shared && request.again && is_long(&request));
-            let wait = HeadWait { method, may_rest, since: None };
-            let why = match self.wait_for_head(&mut asked, wait).await {
-                Ok(HeadEvent::Response(response)) => {
-                    self.note_answered(&mut asked, &response);
-                    return Ok(AskResult::Answered(Answered { asked, response }));
+            let wait = HeadWait { asked: head_asked, may_rest, since: None };
+            let why = match self.wait_for_head(asked, wait).await {
+                Ok(HeadEvent::Response(head)) => {
+                    self.note_answered(asked, &head);
+                    return Ok(AskResult::Answered(head));
                 }
                 Ok(HeadEvent::Rests(since, is_begun)) => {
                     let is_wanted = !is_begun && tries.may_go_on(&asked.found, &request);
                     let head = is_wanted.then(|| asked.found.upstream.repeat(&request).freeze());
                     // Without a longer one it is not sent again.
                     let repeat = head.filter(|head| head.len() <= REPEAT_BYTES_MAX);
-                    return Ok(AskResult::Rests(RestingRequest { asked, since, repeat }));
+                    return Ok(AskResult::Rests(since, repeat));
                 }
                 Err(NoHead::Failure(failure)) => return Err(failure),
                 Err(NoHead::Upstream(why)) => why,
             };
             tries.body = std::mem::take(&mut asked.upload.taken);
             tries.go_on(why, &asked.found, &mut request)?;
+            *sent = None;
         }
+    }
+
+    /// True if the response may pass as lines: an HTTP/1.1 client gets it, and nothing but its
+    /// coding may change its head.
+    fn may_pass_lines(&mut self, terms: &ResponseTerms<'_>) -> bool {
+        terms.origin.is_none()
+            && terms.switch.is_none()
+            && terms.wanted.may_pass_lines()
+            && self.served.sets_no_fields()
+            && self.stream.as_http1().is_some()
     }
 
     /// Makes a request ready to be sent on this connection.
@@ -217,12 +232,14 @@ impl<'a> Exchange<'a, '_> {
     }
 
     /// Notes that a response has come.
-    pub(super) fn note_answered(&self, asked: &mut SentRequest<'_>, response: &Response) {
+    pub(super) fn note_answered(&self, asked: &mut SentRequest<'_>, head: &ReceivedHead) {
         asked.upload.taken.end_tries();
         if let Some(Chosen { member, .. }) = &asked.found.chosen {
             member.health.answered(self.served.http.engine.now_unix_ms());
         }
-        if self.served.intermediary.codes_requests() {
+        if let ReceivedHead::Fields(response) = head
+            && self.served.intermediary.codes_requests()
+        {
             asked.found.upstream.note_coded_bodies(&response.parts, asked.is_coded);
         }
     }
@@ -256,7 +273,7 @@ impl<'a> Exchange<'a, '_> {
                     began = if has_moved { clock::now() } else { began };
                     self.due_in(upload, clock::since(began));
                 }
-                if let Poll::Ready(head) = self.poll_head(task, upstream, wait.method) {
+                if let Poll::Ready(head) = self.poll_head(task, upstream, wait.asked) {
                     return Poll::Ready(head.map(HeadEvent::Response));
                 }
                 if wait.may_rest && self.rests_before_head(asked, began) {
@@ -271,7 +288,7 @@ impl<'a> Exchange<'a, '_> {
                 HeadEvent::Response(response) => response,
                 HeadEvent::Rests(since, _) => return Ok(HeadEvent::Rests(since, is_begun)),
             };
-            let status = response.parts.status;
+            let status = response.status();
             let is_continue = status == StatusCode::CONTINUE;
             has_continue |= is_continue;
             has_interim |= !is_continue;
@@ -282,7 +299,7 @@ impl<'a> Exchange<'a, '_> {
                 return Ok(HeadEvent::Response(response));
             }
             if interim_left > 0 && self.stream.takes_interim() {
-                self.inform(response).await?;
+                self.inform(response.into_response().map_err(Failure::from)?).await?;
                 // Interim heads do not extend the upstream's timeout.
                 self.due_in(&asked.upload, clock::since(began));
             }
@@ -323,9 +340,9 @@ impl<'a> Exchange<'a, '_> {
         &mut self,
         task: &mut Context<'_>,
         upstream: &mut Upstream,
-        method: &Method,
-    ) -> Poll<Result<Response, NoHead>> {
-        if let Poll::Ready(head) = upstream.poll_head(task, method) {
+        asked: HeadAsked<'_>,
+    ) -> Poll<Result<ReceivedHead, NoHead>> {
+        if let Poll::Ready(head) = upstream.poll_head(task, asked) {
             return Poll::Ready(head.map_err(NoHead::Upstream));
         }
         if let Poll::Ready(exchange_error) = self.stream.poll_closed(task) {

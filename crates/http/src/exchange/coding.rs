@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
+use eyelet_compress::eligible::Beginning;
 use http::header;
 
 use super::Exchange;
@@ -17,7 +18,8 @@ use eyelet_engine::worker::WaitError;
 use eyelet_http1::boundary::Boundary;
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::head::{Length, Response};
-use eyelet_recoding::{BodyInfo, RequestCodings};
+use eyelet_http1::head_lines::{HeadLines, ReceivedHead};
+use eyelet_recoding::{BodyInfo, PassingHead, RequestCodings};
 
 /// How long a response's head waits for the first bytes of its body.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -30,18 +32,36 @@ impl Exchange<'_, '_> {
         &mut self,
         passing: &mut Passing<'_>,
         wanted: &RequestCodings,
-        response: &mut Response,
+        head: &mut ReceivedHead,
     ) -> Result<Option<Length>, Failure> {
         let compressors = &self.served.http.compressors;
-        let Response { parts, length, .. } = response;
-        if *length == Length::Empty {
+        if let ReceivedHead::Fields(Response { parts, length: Length::Empty, .. }) = head {
             passing.download.through(compressors.response(wanted, parts, None, &[]));
-            return Ok(Some(*length));
+            return Ok(Some(Length::Empty));
         }
         // Not before the request's body is sent: the response's body may wait for it.
         let is_uploaded = passing.upload.done;
-        let wait = || is_uploaded && compressors.wants_first(wanted, parts, known(*length));
-        self.read_first(passing, wait).await?;
+        let may_be_coded = || match &*head {
+            ReceivedHead::Fields(Response { parts, length, .. }) => {
+                compressors.wants_first(wanted, parts, known(*length))
+            }
+            ReceivedHead::Lines(lines) => {
+                compressors.wants_first_of(wanted, &passing_head(lines), lines.length())
+            }
+        };
+        self.read_first(passing, || is_uploaded && may_be_coded()).await?;
+        if let ReceivedHead::Lines(lines) = head {
+            let download = &mut passing.download;
+            let (length, complete) = (lines.length(), download.is_first_all());
+            let body = Beginning { length: Some(length), complete, first: download.first() };
+            if let Some(coder) = compressors.passing(wanted, &passing_head(lines), &body) {
+                download.through(coder);
+                return Ok(Some(Length::Known(length)));
+            }
+            *head = ReceivedHead::Fields(lines.read()?);
+        }
+        let ReceivedHead::Fields(response) = head else { return Ok(None) };
+        let parts = &response.parts;
         if compressors.is_of_other(wanted, parts, passing.download.first()) {
             return Ok(None);
         }
@@ -124,6 +144,11 @@ impl Exchange<'_, '_> {
         head.headers.remove(header::CONTENT_LENGTH);
         Ok(Length::Chunked)
     }
+}
+
+/// The parts of these lines that decide if their response passes unchanged.
+fn passing_head(lines: &HeadLines) -> PassingHead<'_> {
+    PassingHead { status: lines.status(), fields: lines.deciding(), etag: lines.etag() }
 }
 
 /// The body's length, if its head gives one.

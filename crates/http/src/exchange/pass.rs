@@ -19,7 +19,8 @@ use eyelet_downstream::connection::resting::RestingWebSocket;
 use eyelet_engine::iteration::others_first;
 use eyelet_http1::boundary::Boundary;
 use eyelet_http1::fault::ResponseFault;
-use eyelet_http1::head::Length;
+use eyelet_http1::head::{Length, Response};
+use eyelet_http1::head_lines::ReceivedHead;
 use eyelet_telemetry::listing::streams::StreamKind;
 use eyelet_telemetry::reason::{Detail, Reason};
 use eyelet_upstream::Upstream;
@@ -31,34 +32,52 @@ impl<'a> Exchange<'a, '_> {
     pub(super) async fn begin(
         &mut self,
         passing: &Passing<'_>,
-        (head, length): (response::Parts, Length),
+        (head, length): (ReceivedHead, Length),
     ) {
         // Other tasks run before the head is written, so that in HTTP/2 it is sent together with
         // the body. If some of the body is here, the task of the connection finds both anyway.
         if !self.stream.is_multiplexed() || passing.download.waits_for_first() {
             others_first().await;
         }
-        self.written.stream.becomes(kind(&head, length, &passing.upstream));
-        self.respond(head, length);
+        match head {
+            ReceivedHead::Fields(Response { parts, .. }) => {
+                self.written.stream.becomes(kind(&parts, length, &passing.upstream));
+                self.respond(parts, length);
+            }
+            ReceivedHead::Lines(lines) => {
+                self.written.stream.becomes(StreamKind::Response);
+                self.record.status = Some(lines.status().as_u16());
+                // No other client was to get lines.
+                if let Some(one) = self.stream.as_http1() {
+                    one.respond_lines(lines);
+                }
+            }
+        }
     }
 
-    /// Passes the rest of a response on, until it has ended or rests. `index` is that of its
-    /// upstream, if its connection may be kept. Nothing has moved `since` then, if it rested.
+    /// Passes the rest of a response on, until it has ended or rests. It stays in `slot`: moving it
+    /// would copy it. `index` is that of its upstream, if its connection may be kept. Nothing has
+    /// moved `since` then, if it rested.
     pub(super) async fn pass_on(
         &mut self,
-        mut passing: Passing<'a>,
+        slot: &mut Option<Passing<'a>>,
         index: Option<usize>,
         since: Option<Instant>,
     ) -> Result<ExchangeEnd, Failure> {
-        let passed = self.pass_down(&mut passing, since).await?;
+        let Some(passing) = slot else { return Ok(ExchangeEnd::default()) };
+        let passed = self.pass_down(passing, since).await?;
+        let mut _queued = None;
+        let is_kept = passing.upload.done && passing.download.is_whole();
         if let BodyProgress::Rests(since) = passed {
-            return self.rest(passing, since);
+            return slot.take().map_or(Ok(ExchangeEnd::default()), |it| self.rest(it, since));
         }
         if let Some(index) = index
-            && passing.upload.done
-            && passing.download.is_whole()
+            && is_kept
+            && let Some(Passing { upstream, upload, download }) = slot.take()
         {
-            self.served.keep(passing.upstream, index);
+            self.served.keep(upstream, index);
+            // What is queued counts until the client has it.
+            _queued = (passed == BodyProgress::Queued).then_some((upload, download));
         }
         if passed == BodyProgress::Queued {
             self.flush().await?;

@@ -31,7 +31,7 @@ use eyelet_http1::head::{Request, Scanner, take_request};
 use eyelet_recoding::{RequestCodings, RestingCodings};
 use eyelet_telemetry::reason::Reason;
 use eyelet_upstream::http1::{Http1Connection, RestingConnection};
-use eyelet_upstream::request::{BodyCodings, NoAnswer, UpstreamRequest};
+use eyelet_upstream::request::{BodyCodings, HeadAsked, NoAnswer, UpstreamRequest};
 use eyelet_upstream::{RestingUpstream, Upstream};
 
 /// A checked form has no such state.
@@ -123,7 +123,8 @@ impl<'a> Exchange<'a, '_> {
             RestingState::PassesDown(upload, resting) => {
                 let upload = Upload::resumed(self.written, upload);
                 let download = Download::resumed(self.written, &resting).ok_or(NO_EXCHANGE)?;
-                self.pass_on(Passing { upstream, upload, download }, None, Some(since)).await
+                let mut slot = Some(Passing { upstream, upload, download });
+                self.pass_on(&mut slot, None, Some(since)).await
             }
             RestingState::WebSocket(resting) => {
                 self.record.reason = Reason::SwitchedProtocols;
@@ -176,12 +177,13 @@ impl<'a> Exchange<'a, '_> {
         wanted: &RequestCodings,
     ) -> Result<ExchangeEnd, Failure> {
         let terms = ResponseTerms { wanted, origin: None, switch: None, is_last_try: true };
-        let wait = HeadWait { method, may_rest: true, since: Some(since) };
+        let asked_for = HeadAsked { method, may_be_lines: false };
+        let wait = HeadWait { asked: asked_for, may_rest: true, since: Some(since) };
         match self.wait_for_head(&mut asked, wait).await {
-            Ok(HeadEvent::Response(response)) => {
-                self.note_answered(&mut asked, &response);
+            Ok(HeadEvent::Response(head)) => {
+                self.note_answered(&mut asked, &head);
                 self.note_health(&asked.found);
-                let answered = Answered { asked, response };
+                let answered = Answered { asked: &mut Some(asked), head };
                 self.pass_answer(answered, &HeaderMap::new(), terms).await?.ok_or(NO_FIT)
             }
             Ok(HeadEvent::Rests(since, is_begun)) => {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use eyelet_compress::fields::lists;
 use http::{HeaderMap, Method, StatusCode, header, request, response};
 
-use super::ask::{Answered, AskResult, NO_FIT, ResponseTerms, SentRequest};
+use super::ask::{Answered, AskResult, NO_FIT, ResponseTerms, RestingRequest, SentRequest};
 use super::end::ExchangeEnd;
 use super::find::FoundUpstream;
 use super::passing::Passing;
@@ -25,6 +25,7 @@ use eyelet_downstream::connection::served_connection::record::Record;
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::fields;
 use eyelet_http1::head::{FieldRoles, Length, SPARE_FIELDS_MAX, give_back};
+use eyelet_http1::head_lines::ReceivedHead;
 use eyelet_recoding::NearRequest;
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::request::Coded;
@@ -150,11 +151,17 @@ impl<'a> Exchange<'a, '_> {
         request: UpstreamRequest<'_>,
         terms: ResponseTerms<'_>,
     ) -> Result<Option<ExchangeEnd>, Failure> {
-        match self.ask(request, terms).await? {
-            AskResult::Answered(answered) => {
+        let mut sent = None;
+        match self.ask(request, terms, &mut sent).await? {
+            AskResult::Answered(head) => {
+                let answered = Answered { asked: &mut sent, head };
                 self.pass_answer(answered, &request.parts.headers, terms).await
             }
-            AskResult::Rests(resting) => self.rest_before_head(resting, terms.wanted).map(Some),
+            AskResult::Rests(since, repeat) => {
+                let asked = sent.ok_or(NO_FIT)?;
+                let resting = RestingRequest { asked, since, repeat };
+                self.rest_before_head(resting, terms.wanted).map(Some)
+            }
         }
     }
 
@@ -162,44 +169,49 @@ impl<'a> Exchange<'a, '_> {
     /// its request.
     pub(super) async fn pass_answer(
         &mut self,
-        Answered { asked, mut response }: Answered<'a>,
+        Answered { asked, mut head }: Answered<'_, 'a>,
         fields_asked: &HeaderMap,
         ResponseTerms { wanted, origin, switch, .. }: ResponseTerms<'_>,
     ) -> Result<Option<ExchangeEnd>, Failure> {
         let served = self.served;
-        let SentRequest { found, upload, .. } = asked;
+        let SentRequest { found, upload, .. } = asked.take().ok_or(NO_FIT)?;
         // The exchange counts as open at its upstream as long as `at` lives.
         let FoundUpstream { upstream, index, chosen: at } = found;
-        if served.http.compressors.is_unfit(wanted, &response.parts) {
-            return Ok(None);
+        let (status, is_multiplexed) = (head.status(), self.stream.is_multiplexed());
+        let is_switch = status == StatusCode::SWITCHING_PROTOCOLS;
+        let (mut chosen, mut _counted) = (None, None);
+        // Lines pass as they came, and their connection's count includes them.
+        if let ReceivedHead::Fields(response) = &mut head {
+            if served.http.compressors.is_unfit(wanted, &response.parts) {
+                return Ok(None);
+            }
+            _counted = Some(room::take_response(served, &response.parts)?);
+            let (head, roles) = (&mut response.parts, response.roles);
+            chosen = switch.and_then(|wanted| fields::chosen(wanted, head));
+            if is_switch && chosen.is_some() && is_multiplexed {
+                websocket::check(fields_asked, head)?;
+            }
+            to_client(head, roles);
+            originate::to_client(origin, &mut head.headers);
         }
-        let _counted = room::take_response(served, &response.parts)?;
-        let (head, roles) = (&mut response.parts, response.roles);
-        let chosen = switch.and_then(|wanted| fields::chosen(wanted, head));
-        let is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
-        let is_multiplexed = self.stream.is_multiplexed();
-        if is_switch && chosen.is_some() && is_multiplexed {
-            websocket::check(fields_asked, head)?;
-        }
-        to_client(head, roles);
-        originate::to_client(origin, &mut head.headers);
         if is_switch {
-            let end = Box::pin(self.switched(response.parts, upstream, chosen)).await?;
+            let end = Box::pin(self.switched(head.into_parts()?, upstream, chosen)).await?;
             return Ok(Some(end.counted_at(at)));
         }
-        if is_multiplexed && switch.is_some() && head.status.is_success() {
+        if is_multiplexed && switch.is_some() && status.is_success() {
             // A 2xx would tell an HTTP/2 client that the protocols were switched.
             return Err(ResponseFault::Unasked.into());
         }
         if !upload.done || served.why_last().is_some() {
             self.stream.close_after();
         }
-        let download = Download::new(self.written, response.length);
-        let mut passing = Passing { upstream, upload, download };
-        let coding = self.choose_coding(&mut passing, wanted, &mut response).await?;
+        let download = Download::new(self.written, head.length());
+        let mut slot = Some(Passing { upstream, upload, download });
+        let Some(passing) = &mut slot else { return Ok(None) };
+        let coding = self.choose_coding(passing, wanted, &mut head).await?;
         let Some(length) = coding else { return Ok(None) };
-        self.begin(&passing, (response.parts, length)).await;
-        let end = self.pass_on(passing, Some(index), None).await?;
+        self.begin(passing, (head, length)).await;
+        let end = self.pass_on(&mut slot, Some(index), None).await?;
         Ok(Some(end.counted_at(at)))
     }
 

@@ -302,7 +302,7 @@ pub struct Download<'a> {
     /// Bytes of the body that were read before the response was begun, and its end if that came
     /// too: its trailers, or why it broke.
     first: Bytes,
-    first_end: Option<Result<Option<HeaderMap>, ResponseFault>>,
+    first_end: Option<Result<Option<Box<HeaderMap>>, ResponseFault>>,
     /// Boxed, because few responses have it.
     decoding: Option<Box<Decoding>>,
     coder: Option<Coder>,
@@ -380,7 +380,9 @@ impl<'a> Download<'a> {
                 Poll::Pending => break,
                 Poll::Ready(Err(fault)) if self.first.is_empty() => return Poll::Ready(Err(fault)),
                 Poll::Ready(Err(fault)) => self.first_end = Some(Err(fault)),
-                Poll::Ready(Ok(Piece::End(trailers))) => self.first_end = Some(Ok(trailers)),
+                Poll::Ready(Ok(Piece::End(trailers))) => {
+                    self.first_end = Some(Ok(trailers.map(Box::new)));
+                }
                 Poll::Ready(Ok(Piece::Data(data))) if self.first.is_empty() => self.first = data,
                 Poll::Ready(Ok(Piece::Data(data))) => {
                     self.first = [&self.first[..], &data].concat().into();
@@ -403,7 +405,10 @@ impl<'a> Download<'a> {
     /// Returns what was read before the response was begun.
     fn take_first(&mut self) -> Option<Result<Piece, ResponseFault>> {
         match self.first.is_empty() {
-            true => self.first_end.take().map(|end| end.map(Piece::End)),
+            true => {
+                let end = self.first_end.take();
+                end.map(|end| end.map(|trailers| Piece::End(trailers.map(|trailers| *trailers))))
+            }
             false => Some(Ok(Piece::Data(std::mem::take(&mut self.first)))),
         }
     }
@@ -638,8 +643,10 @@ impl<'a> Download<'a> {
                     Some(coder) if coder.inspects() => coder.inspect_end(),
                     Some(_) | None => {}
                 }
-                self.given += out.len() as u64;
-                stream.push(coded_piece(out));
+                if !out.is_empty() {
+                    self.given += out.len() as u64;
+                    stream.push(coded_piece(out));
+                }
                 stream.finish(trailers);
             }
         }

@@ -46,11 +46,12 @@ pub struct Record {
 impl Record {
     /// The record of a request that begins.
     pub fn new(served: &ServedConnection, request: &request::Parts) -> Self {
-        let path = request.uri.path_and_query().cloned();
         let trace =
             served.http.shared.trace.as_ref().map(|tracer| {
                 Box::new(ExchangeTrace::begin(tracer, request, served.trusts_client()))
             });
+        let is_written = served.http.is_logging() || trace.is_some();
+        let path = request.uri.path_and_query().filter(|_| is_written).cloned();
         Self { method: Some(request.method.clone()), path, trace, ..Self::unread(served) }
     }
 

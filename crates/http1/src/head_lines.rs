@@ -1,0 +1,337 @@
+//! A response's head as lines: one that is passed on as it came takes no map of its fields. Its
+//! lines are in the form in which heads are written, but for the case of their names.
+
+use std::ops::Range;
+
+use bytes::{Buf, BytesMut};
+use eyelet_compress::eligible::DecidingFields;
+use eyelet_compress::fields::has_element;
+use http::{Method, StatusCode, response};
+
+use super::fault::ResponseFault;
+use super::framing::{is_hop_by_hop, write_status_line};
+use super::head::{Length, RESPONSE_FIELDS_MAX, Response, has_no_body, read_length, read_response};
+use super::lines::{FieldRole, all, is_token, known_at};
+use super::spare_heads::spare_head;
+
+/// Bytes of a head that is kept as lines. The count of its connection includes them.
+const HEAD_BYTES_MAX: usize = 4 << 10;
+/// Bytes that are added: a field, and the empty line.
+const ADDED_BYTES: usize = 32;
+
+/// A response's head.
+#[derive(Debug)]
+pub enum ReceivedHead {
+    /// By its fields.
+    Fields(Response),
+    /// By its lines.
+    Lines(HeadLines),
+}
+
+impl ReceivedHead {
+    /// The status.
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Fields(response) => response.parts.status,
+            Self::Lines(lines) => lines.status,
+        }
+    }
+
+    /// The length of its body.
+    pub fn length(&self) -> Length {
+        match self {
+            Self::Fields(response) => response.length,
+            Self::Lines(lines) => Length::Known(lines.length),
+        }
+    }
+
+    /// The response by its fields.
+    ///
+    /// # Errors
+    /// Lines that were read before are no head.
+    pub fn into_response(self) -> Result<Response, ResponseFault> {
+        match self {
+            Self::Fields(response) => Ok(response),
+            Self::Lines(lines) => lines.read(),
+        }
+    }
+
+    /// The status and the fields.
+    ///
+    /// # Errors
+    /// Lines that were read before are no head.
+    pub fn into_parts(self) -> Result<response::Parts, ResponseFault> {
+        self.into_response().map(|response| response.parts)
+    }
+}
+
+/// The head of a response with a body of known length, and with a Date. It has no field that is
+/// for the next hop only, and each name once, but for Set-Cookie.
+#[derive(Debug)]
+pub struct HeadLines {
+    /// Its first line and those of its fields.
+    text: BytesMut,
+    status: StatusCode,
+    length: u64,
+    /// True if the upstream keeps its connection open after it.
+    pub keep_alive: bool,
+    found: Found,
+    /// The move of places from what was received to `text`.
+    shift: Shift,
+}
+
+/// Places in what was received, and what they become in a text without the lines before them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Shift {
+    /// Bytes of the received and of the written first line.
+    lines: (usize, usize),
+    /// The end of the line that was cut out, and its length.
+    cut: (usize, usize),
+}
+
+/// The values of fields that decide, as places in what was received. An empty one is not there.
+#[derive(Clone, Debug, Default)]
+struct Found {
+    content_type: Range<usize>,
+    cache_control: Range<usize>,
+    etag: Range<usize>,
+    is_coded: bool,
+}
+
+impl HeadLines {
+    /// Takes a head of a response off the front of what was received. `None`: nothing was taken. It
+    /// is not complete, or must be read by its fields.
+    pub fn take(received: &mut BytesMut) -> Option<Self> {
+        let (status, begin) = read_status(received)?;
+        let mut reading = Reading::default();
+        let end = reading.read(received, begin)?;
+        let Reading { found, cut, closes, length, has_date, .. } = reading;
+        let length = length.filter(|length| *length > 0 && has_date)?;
+        let mut text = spare_head();
+        text.reserve(end + ADDED_BYTES);
+        write_status_line(status, &mut text);
+        let shift = Shift { lines: (begin, text.len()), cut: (cut.end, cut.len()) };
+        // The empty line is written behind what is added.
+        let lines = begin..end - 2;
+        if cut.is_empty() {
+            text.extend_from_slice(&received[lines]);
+        } else {
+            text.extend_from_slice(&received[lines.start..cut.start]);
+            text.extend_from_slice(&received[cut.end..lines.end]);
+        }
+        received.advance(end);
+        Some(Self { text, status, length, keep_alive: !closes, found, shift })
+    }
+
+    /// The status.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// Bytes of the body.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// The fields that decide if the response is coded.
+    pub fn deciding(&self) -> DecidingFields<'_> {
+        let content_type = self.value(&self.found.content_type);
+        let cache_control = self.value(&self.found.cache_control).unwrap_or_default();
+        DecidingFields {
+            is_coded: self.found.is_coded,
+            no_transform: !cache_control.is_empty() && has_element(cache_control, "no-transform"),
+            content_type,
+            content_types: usize::from(content_type.is_some()),
+            ..DecidingFields::default()
+        }
+    }
+
+    /// The value of its ETag.
+    pub fn etag(&self) -> Option<&[u8]> {
+        self.value(&self.found.etag)
+    }
+
+    fn value(&self, place: &Range<usize>) -> Option<&[u8]> {
+        if place.is_empty() {
+            return None;
+        }
+        let Shift { lines: (received, written), cut: (cut_end, cut) } = self.shift;
+        let cut = if place.start >= cut_end { cut } else { 0 };
+        let at = |place: usize| (place - cut - received) + written;
+        self.text.get(at(place.start)..at(place.end))
+    }
+
+    /// Reads the fields.
+    ///
+    /// # Errors
+    /// The lines are no head.
+    pub fn read(&self) -> Result<Response, ResponseFault> {
+        let mut text = self.text.clone();
+        text.extend_from_slice(b"\r\n");
+        let lines = memchr::memchr_iter(b'\n', &text).count();
+        let response = read_response(text.freeze(), lines, &Method::GET)?;
+        Ok(Response { keep_alive: self.keep_alive, ..response })
+    }
+
+    /// The head as it is written, with a line that is added.
+    pub fn into_head(self, added: &[u8]) -> BytesMut {
+        let mut text = self.text;
+        text.extend_from_slice(added);
+        text.extend_from_slice(b"\r\n");
+        text
+    }
+}
+
+/// A first line: the status, and where the next line begins. It is one of HTTP/1.1, and of a
+/// response whose length its fields tell.
+fn read_status(received: &[u8]) -> Option<(StatusCode, usize)> {
+    const OK: &[u8] = b"HTTP/1.1 200 OK\r\n";
+    if received.starts_with(OK) {
+        return Some((StatusCode::OK, OK.len()));
+    }
+    if !received.starts_with(b"HTTP/1.1 ") {
+        return None;
+    }
+    let end = value_end(received, 0)?;
+    let begin = end.checked_add(2).filter(|begin| received.get(end..*begin) == Some(b"\r\n"))?;
+    let mut parsed = httparse::Response::new(&mut []);
+    parsed.parse(&received[..begin]).ok()?;
+    let status = StatusCode::from_u16(parsed.code?).ok()?;
+    let is_partial = status == StatusCode::PARTIAL_CONTENT;
+    let is_special = is_partial || status == StatusCode::UPGRADE_REQUIRED || has_no_body(status);
+    (!is_special).then_some((status, begin))
+}
+
+/// A reader of lines, and the facts that it has found.
+#[derive(Default)]
+struct Reading {
+    found: Found,
+    /// The common names that were read, the last of them, and a filter of the others.
+    known: u64,
+    last: usize,
+    others: u64,
+    count: usize,
+    /// The line that is not passed on: `Connection`.
+    cut: Range<usize>,
+    closes: bool,
+    length: Option<u64>,
+    has_date: bool,
+}
+
+impl Reading {
+    /// Reads lines, and turns their names into lower case. Returns the place behind the empty one.
+    /// `None`: there is none yet, or the head must be read by its fields.
+    fn read(&mut self, head: &mut [u8], begin: usize) -> Option<usize> {
+        let mut at = begin;
+        while self.count <= RESPONSE_FIELDS_MAX && at <= HEAD_BYTES_MAX {
+            if head.get(at..at + 2)? == b"\r\n" {
+                return Some(at + 2);
+            }
+            at = self.read_line(head, at)?;
+            self.count += 1;
+        }
+        None
+    }
+
+    fn read_line(&mut self, head: &mut [u8], at: usize) -> Option<usize> {
+        let (len, role) = match known_at(&head[at..]) {
+            Some((index, known)) => {
+                self.note_known(index, known.role)?;
+                head[at..at + known.len].copy_from_slice(known.name.as_str().as_bytes());
+                (known.len, known.role)
+            }
+            None => (self.read_name(&mut head[at..])?, FieldRole::Other),
+        };
+        let from = at + len + 2;
+        if head.get(at + len..from)? != b": " {
+            return None;
+        }
+        let to = value_end(head, from)?;
+        let end = to + 2;
+        let value = head.get(from..to)?;
+        // White space around a value would be dropped.
+        if head.get(to..end)? != b"\r\n" || value.starts_with(b" ") || value.ends_with(b" ") {
+            return None;
+        }
+        match role {
+            FieldRole::Common | FieldRole::Cookie | FieldRole::Other => {}
+            FieldRole::Date => self.has_date = true,
+            FieldRole::ContentType => self.found.content_type = from..to,
+            FieldRole::CacheControl => self.found.cache_control = from..to,
+            FieldRole::Etag => self.found.etag = from..to,
+            FieldRole::ContentEncoding => self.found.is_coded = true,
+            FieldRole::ContentLength => self.length = Some(read_length(value).ok()?),
+            FieldRole::Connection => {
+                self.closes = value.eq_ignore_ascii_case(b"close");
+                if !self.closes && !value.eq_ignore_ascii_case(b"keep-alive") {
+                    return None;
+                }
+                self.cut = at..end;
+            }
+            FieldRole::Host | FieldRole::HopByHop => return None,
+        }
+        Some(end)
+    }
+
+    /// Notes a common name. `None`: it was there. The map puts all values of a name together, so
+    /// only cookies in a row stay where they are.
+    fn note_known(&mut self, index: usize, role: FieldRole) -> Option<()> {
+        let is_again = self.known & 1 << index != 0;
+        let in_a_row = self.last == index && role == FieldRole::Common;
+        if is_again && !in_a_row {
+            return None;
+        }
+        (self.known, self.last) = (self.known | 1 << index, index);
+        Some(())
+    }
+
+    /// Reads another name. `None`: its field decides, is for the next hop, or may have been there.
+    fn read_name(&mut self, line: &mut [u8]) -> Option<usize> {
+        let len = line.iter().position(|byte| !is_token(byte)).filter(|len| *len > 0)?;
+        let name = &mut line[..len];
+        name.make_ascii_lowercase();
+        if is_hop_by_hop(name) || is_deciding(name) {
+            return None;
+        }
+        let mix = |sum: usize, byte: &u8| sum.wrapping_mul(31) ^ usize::from(*byte);
+        let bit = 1 << (name.iter().fold(len, mix) % 64);
+        if self.others & bit != 0 {
+            return None;
+        }
+        (self.others, self.last) = (self.others | bit, usize::MAX);
+        Some(len)
+    }
+}
+
+/// True for a field that decides if a response may change, and is not common.
+fn is_deciding(name: &[u8]) -> bool {
+    matches!(
+        name,
+        b"content-range" | b"content-digest" | b"content-md5" | b"digest" | b"repr-digest"
+    )
+}
+
+/// The end of a value: the first byte that it cannot have. A tab is one, too: it is rare.
+fn value_end(head: &[u8], from: usize) -> Option<usize> {
+    let (words, rest) = head.get(from..)?.as_chunks();
+    for (at, word) in words.iter().enumerate() {
+        if let Some(found) = first_control(u64::from_le_bytes(*word)) {
+            return Some(from + 8 * at + found);
+        }
+    }
+    let found = rest.iter().position(|byte| matches!(byte, 0..=0x1f | 0x7f))?;
+    Some(from + 8 * words.len() + found)
+}
+
+/// The place of the first control character.
+fn first_control(word: u64) -> Option<usize> {
+    let below = word.wrapping_sub(all(0x20)) & !word;
+    let no_del = word ^ all(0x7f);
+    let del = no_del.wrapping_sub(all(1)) & !no_del;
+    // Above one, a borrow may make others look like it. The first of them is one.
+    let found = (below | del) & all(0x80);
+    (found != 0).then(|| found.trailing_zeros() as usize / 8)
+}
+
+#[cfg(test)]
+mod tests;
