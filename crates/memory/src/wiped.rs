@@ -3,8 +3,7 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-use allocator_api2::vec::Vec;
-use eyelet_sys::blocks::{LongBox, LongLived};
+use eyelet_sys::memory::blocks::{LongBox, LongLived, LongVec};
 use zeroize::Zeroize;
 
 /// Bytes in pages for what lives long, which are wiped when they are dropped.
@@ -13,7 +12,7 @@ pub struct WipedBytes(LongBox<[u8]>);
 
 impl From<&[u8]> for WipedBytes {
     fn from(bytes: &[u8]) -> Self {
-        let mut all = Vec::with_capacity_in(bytes.len(), LongLived);
+        let mut all = LongVec::with_capacity_in(bytes.len(), LongLived);
         all.extend_from_slice(bytes);
         Self(all.into_boxed_slice())
     }

@@ -1,7 +1,6 @@
 //! The program's system calls as safe functions on descriptors. No other crate may contain
 //! `unsafe`.
 
-pub mod blocks;
 pub mod channel;
 pub mod child;
 pub mod confine;

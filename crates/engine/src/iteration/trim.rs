@@ -17,8 +17,8 @@ impl Worker {
     /// Returns free memory to the kernel once a burst of connections is over: when half of the peak
     /// are gone, or when nothing came or went for [`QUIET_TICKS`]. Their tasks may end later, as
     /// requests that wait come to rest, so it does so again when they have given back half of what
-    /// they took. While memory is short it does so every [`QUIET_TICKS`]. Compressors that were idle
-    /// for so long are freed.
+    /// they took. While memory is short it does so every [`QUIET_TICKS`]. Compressors that were
+    /// idle for so long are freed.
     pub(super) fn give_memory_back(&self, program: &dyn Program, accepting: &mut Accepting) {
         let open = self.process.open.load(Relaxed);
         let mut burst = self.burst.get();

@@ -8,8 +8,8 @@ use std::os::fd::OwnedFd;
 use foldhash::fast::RandomState;
 
 use eyelet_memory::slab::Key;
-use eyelet_sys::blocks::{LongBox, LongLived};
 use eyelet_sys::epoll::Epoll;
+use eyelet_sys::memory::blocks::{LongBox, LongLived, LongVec};
 
 use crate::ready::{SIDES, Side, Token};
 
@@ -96,7 +96,7 @@ impl FurtherSockets {
         }
         self.bytes += further_bytes(sockets.len());
         let new = |socket| FurtherSocket { socket: Some(socket), ready: 0, is_registered: false };
-        let mut all = allocator_api2::vec::Vec::with_capacity_in(sockets.len(), LongLived);
+        let mut all = LongVec::with_capacity_in(sockets.len(), LongLived);
         all.extend(sockets.into_iter().map(new));
         self.all.insert(index, all.into_boxed_slice());
     }

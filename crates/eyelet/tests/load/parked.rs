@@ -200,7 +200,7 @@ fn an_event_stream_costs_500_bytes() {
     let scene = Scene::with("http", Manner::Say(EVENT));
     let config = quick(Resumption::disabled());
     let open = || {
-        many(STEP, &|n| {
+        many(STEP, |n| {
             let mut tls = from(n).tls(scene.edge.address(), &config, "app.test").unwrap();
             tls.write_all(b"GET /events HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
             let (mut heard, mut piece) = (Vec::new(), [0; 512]);

@@ -13,7 +13,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     ),
     ("crates/h2", Some(&[])),
     ("crates/record", Some(&["aws-lc-rs", "eyelet-wire", "ring", "thiserror", "zeroize"])),
-    ("crates/sys", Some(&["libc", "rustix", "sd-notify"])),
+    ("crates/sys", Some(&["allocator-api2", "libc", "rustix", "sd-notify"])),
     (
         "crates/client",
         Some(&[
@@ -49,7 +49,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "zeroize",
         ]),
     ),
-    ("crates/memory", Some(&["bytes", "foldhash", "hashbrown", "zeroize"])),
+    ("crates/memory", Some(&["bytes", "eyelet-sys", "foldhash", "hashbrown", "zeroize"])),
     (
         "crates/telemetry",
         Some(&[

@@ -15,7 +15,7 @@ use crate::ready::{CLIENT, Side, UPSTREAM};
 use direction::{ClientEnd, Direction, Mode, UpstreamEnd};
 use eyelet_memory::packed::PackedBytes;
 use eyelet_memory::wiped::WipedBytes;
-use eyelet_sys::blocks::{LongBox, LongLived};
+use eyelet_sys::memory::blocks::{LongBox, LongLived};
 use eyelet_telemetry::reason::Reason;
 use frames::WebSocketFrames;
 use partial_flight::PartialFlight;

@@ -1,5 +1,7 @@
 //! Settings of the C allocator (glibc), and how free memory is returned to the kernel.
 
+pub mod blocks;
+
 use std::io::{BufRead, BufReader};
 
 /// Allocations of this size or more are separate mappings, which are unmapped when they are freed.

@@ -12,6 +12,9 @@ use allocator_api2::alloc::{AllocError, Allocator, Global};
 /// common heap: it fills pages of its own there.
 pub type LongBox<T> = allocator_api2::boxed::Box<T, LongLived>;
 
+/// A vector in such pages.
+pub type LongVec<T> = allocator_api2::vec::Vec<T, LongLived>;
+
 /// Allocates in pages for what lives long.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LongLived;
@@ -214,7 +217,7 @@ mod tests {
     use super::*;
 
     fn boxed(bytes: &[u8]) -> LongBox<[u8]> {
-        let mut all = allocator_api2::vec::Vec::with_capacity_in(bytes.len(), LongLived);
+        let mut all = LongVec::with_capacity_in(bytes.len(), LongLived);
         all.extend_from_slice(bytes);
         all.into_boxed_slice()
     }
@@ -235,12 +238,12 @@ mod tests {
 
     #[test]
     fn blocks_are_apart_and_are_used_again() {
-        let count = if cfg!(miri) { 200 } else { 4_000 };
+        let (count, bytes_max) = if cfg!(miri) { (30, 300) } else { (4_000, 3_000) };
         let mut held = BTreeMap::new();
         let mut seed = 1_u64;
         for turn in 0..4 * count {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let (key, len) = ((seed >> 33) as usize % count, (seed >> 20) as usize % 3000);
+            let (key, len) = ((seed >> 33) as usize % count, (seed >> 20) as usize % bytes_max);
             let value = (turn % 251) as u8;
             held.insert(key, (value, boxed(&vec![value; len])));
         }
