@@ -36,7 +36,6 @@ const FLAT: &[(&str, usize)] = &[
     ("crates/h2/src", 20),     // the protocol's parts, each one file
     ("crates/policy/src", 19), // matchers, and the index of rules over them
     ("crates/probe/src", 17),
-    ("crates/sys/src", 17),       // a file for each kind of descriptor
     ("crates/telemetry/src", 18), // what is known of a connection, value by value
 ];
 /// Less than this cannot say what a file does.

@@ -151,9 +151,10 @@ pub fn take_request(
 /// Takes a head that is all of `buffer`, as most are: its end is not searched before it is read.
 /// `None`: nothing was taken, and why is found by the line.
 fn take_whole(buffer: &mut BytesMut) -> Option<Request> {
-    let is_crlf = |lf| buffer[..lf].ends_with(b"\r");
-    let is_whole = buffer.ends_with(b"\r\n\r\n") && !buffer.starts_with(b"\r\n");
-    if !is_whole || !memchr_iter(b'\n', buffer).all(is_crlf) {
+    let whole = buffer.strip_suffix(b"\r\n\r\n").filter(|whole| !whole.starts_with(b"\r\n"))?;
+    // An empty line before the end is that of another request.
+    let is_line = |lf: usize| whole[..lf].ends_with(b"\r") && !whole[..lf].ends_with(b"\n\r");
+    if !memchr_iter(b'\n', whole).all(is_line) {
         return None;
     }
     as_known_version(buffer);

@@ -66,7 +66,7 @@ impl ReceivedHead {
 }
 
 /// The head of a response with a body of known length, and with a Date. It has no field that is
-/// for the next hop only, and each name once, but for Set-Cookie.
+/// for the next hop only. A name that comes again follows itself, as those of cookies do.
 #[derive(Debug)]
 pub struct HeadLines {
     /// Its first line and those of its fields.
@@ -274,7 +274,7 @@ impl Reading {
     }
 
     /// Notes a common name. `None`: it was there. The map puts all values of a name together, so
-    /// only cookies in a row stay where they are.
+    /// only values in a row, as of cookies, stay where they are.
     fn note_known(&mut self, index: usize, role: FieldRole) -> Option<()> {
         let is_again = self.known & 1 << index != 0;
         let in_a_row = self.last == index && role == FieldRole::Common;

@@ -142,6 +142,13 @@ fn entry(text: &str) -> Result<AllowedEntry, String> {
             if let Some((host, _)) = at.split_once('/') {
                 return Err(format!("paths cannot be listed; expected the name alone: `{host}`"));
             }
+            let bare = at.trim_start_matches('[').trim_end_matches(']');
+            if bare.parse::<std::net::IpAddr>().is_ok() {
+                let at = if bare.contains(':') { format!("[{bare}]") } else { bare.to_owned() };
+                return Err(format!(
+                    "clients say no name for an address; `tcp {at}:PORT` allows it"
+                ));
+            }
             let (name, port) = match at.rsplit_once(':') {
                 Some((name, port)) => (name, Some(read_port(port)?)),
                 None => (at, None),
@@ -149,7 +156,8 @@ fn entry(text: &str) -> Result<AllowedEntry, String> {
             if name.parse::<std::net::IpAddr>().is_ok() {
                 return Err(format!("clients say no name for an address; `tcp {at}` allows it"));
             }
-            let name = name.strip_prefix('*').unwrap_or(name).to_ascii_lowercase();
+            let is_below = name.starts_with("*.");
+            let name = name.get(usize::from(is_below)..).unwrap_or(name).to_ascii_lowercase();
             check_name(name.strip_prefix('.').unwrap_or(&name))?;
             Ok(AllowedEntry::Name { name, port })
         }
@@ -242,7 +250,12 @@ mod tests {
             ("a.example:80-90", "`80-90` is several ports; expected a line for each"),
             ("a.example:0", "expected a port from 1 to 65535, not `0`"),
             ("tcp a.example", "`tcp` needs a port: `tcp a.example:5432`"),
-            ("192.0.2.1", "clients say no name for an address; `tcp 192.0.2.1` allows it"),
+            ("192.0.2.1", "clients say no name for an address; `tcp 192.0.2.1:PORT` allows it"),
+            (
+                "2001:db8::1",
+                "clients say no name for an address; `tcp [2001:db8::1]:PORT` allows it",
+            ),
+            ("*a.example", "expected a host name, such as `a.example`, not `*a.example`"),
             (
                 "b\u{fc}cher.example",
                 "expected `b\u{fc}cher.example` as DNS has it, which begins with `xn--`",

@@ -24,8 +24,15 @@ const EMPTY_OPTIONS: &std::ffi::CStr = c"mode=1777,size=50%";
 /// The folder of the kernel's devices, in which root writes what changes the whole machine.
 const SYSTEM: &str = "/sys";
 /// Parts of /proc in which root does.
-const READ_ONLY_PROC: [&str; 6] =
-    ["/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi"];
+const READ_ONLY_PROC: [&str; 7] = [
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+    "/proc/irq",
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/acpi",
+    "/proc/scsi",
+];
 /// The mounts that a process sees (proc(5)).
 const MOUNTS: &str = "/proc/self/mountinfo";
 /// The place of a mount's path among the fields of its line (proc(5)).
@@ -40,8 +47,9 @@ const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 const UNIX_SOCKETS: &str = "/proc/net/unix";
 
 /// Paths of Unix sockets at which somebody listens outside: those that were bound in this network,
-/// and those that are mounted, as a container has its host's. It must be called before the process
-/// leaves that network.
+/// and those that are mounted, as a container has its host's. The kernel keeps the path that a
+/// socket was bound by: one that has another name since, as OpenSSH gives its own, is among all
+/// sockets of that folder. It must be called before the process leaves that network.
 ///
 /// # Errors
 /// The kernel's: without its lists they cannot be covered.
@@ -52,10 +60,21 @@ pub(crate) fn outer_sockets() -> io::Result<Vec<PathBuf>> {
     paths.sort();
     paths.dedup();
     // Something else may have taken the place of a socket that was bound.
-    let is_socket =
-        |path: &PathBuf| fs::metadata(path).is_ok_and(|found| found.file_type().is_socket());
-    paths.retain(is_socket);
-    Ok(paths)
+    let (mut found, gone): (Vec<_>, Vec<_>) = paths.into_iter().partition(|path| is_socket(path));
+    let mut folders: Vec<&Path> = gone.iter().filter_map(|path| path.parent()).collect();
+    folders.dedup();
+    for folder in folders {
+        // One that this user cannot read may still be entered: its sockets have names to guess.
+        let Ok(entries) = fs::read_dir(folder) else { continue };
+        found.extend(entries.flatten().map(|entry| entry.path()).filter(|path| is_socket(path)));
+    }
+    found.sort();
+    found.dedup();
+    Ok(found)
+}
+
+fn is_socket(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }
 
 /// The path in a line of [`MOUNTS`].

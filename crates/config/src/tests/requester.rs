@@ -9,10 +9,9 @@ const LISTENERS: &str = "[[listener]]\nname = \"open\"\naddress = \"0.0.0.0:3128
 #[test]
 fn a_rule_asks_only_where_it_is_known() {
     let rule = |keys: &str| format!("{LISTENERS}[[rule]]\naction = \"refuse\"\n{keys}\n");
-    for keys in ["listener = \"local\"\npeer_uid = [0, 1000]\npeer_cgroup = \"/a\""] {
-        let loaded = read(&rule(keys)).unwrap_or_else(|found| panic!("{keys}: {:?}", said(&found)));
-        assert_eq!(said(&loaded.warnings), [""; 0], "{keys}");
-    }
+    let keys = "listener = \"local\"\npeer_uid = [0, 1000]\npeer_cgroup = \"/a\"";
+    let loaded = read(&rule(keys)).unwrap_or_else(|found| panic!("{:?}", said(&found)));
+    assert_eq!(said(&loaded.warnings), [""; 0]);
     for (keys, expected) in [
         (
             "proxy_user = \"alice\"",

@@ -88,13 +88,15 @@ pub fn detach(worker: &Rc<Worker>, key: Key, sockets_max: usize) -> Result<Detac
     if held_bytes(worker, &found.keys) > BATCH_BYTES {
         return Err(Stays::Held);
     }
-    let taken = found.keys.iter().zip(rests);
+    let (count, taken) = (found.keys.len(), found.keys.iter().zip(rests));
     let taken = taken.filter_map(|(key, rest)| handover::take_out(worker, *key, rest));
     let (connections, kept): (Vec<_>, Vec<_>) = taken.unzip();
     let links =
         worker.program().and_then(|it| it.detach_links(kept.into_iter().flatten().collect()));
     match links {
-        Some(DetachedLinks { links, streams }) if streams.len() == connections.len() => {
+        Some(DetachedLinks { links, streams })
+            if connections.len() == count && streams.len() == count =>
+        {
             let mut group = DetachedGroup::from((connections, links));
             for (connection, streams) in group.connections.iter_mut().zip(streams) {
                 connection.streams = streams;
@@ -129,7 +131,7 @@ fn find(worker: &Worker, first: Key) -> Result<Partners, Stays> {
     Ok(found)
 }
 
-/// Says once that a group has more sockets than a message takes.
+/// Says once that a group has more sockets than a message takes, or than the new process does.
 fn note_large(worker: &Worker, sockets: usize) -> Stays {
     if !worker.moving.has_large_group.replace(true) {
         tracing::warn!(

@@ -324,7 +324,8 @@ impl ConnectionTable {
         if self.slots.slot(key).is_some() {
             // Rounded up, plus one because the current tick may be nearly over.
             let of_second = u64::from(wait.subsec_millis()).div_ceil(TICK_MS);
-            let ticks = wait.as_secs().saturating_mul(1000 / TICK_MS) + of_second + 1;
+            let ticks = wait.as_secs().saturating_mul(1000 / TICK_MS);
+            let ticks = ticks.saturating_add(of_second + 1);
             let ticks = u32::try_from(ticks).unwrap_or(u32::MAX / 2);
             let deadline = self.wheel.now().saturating_add(ticks);
             self.wheel.set(&mut self.slots, key.index, deadline);

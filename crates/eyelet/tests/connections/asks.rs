@@ -25,7 +25,7 @@ const LISTENER: &str =
     "[[listener]]\naddress = \"127.0.0.1:0\"\nkind = \"connect\"\nusers = \"users.txt\"\n";
 
 /// Writes the file of users by the command that people use: alice with the token `one`.
-fn write_users(folder: &Folder, users: &[(&str, &str)]) {
+pub fn write_users(folder: &Folder, users: &[(&str, &str)]) {
     let lines = users.iter().map(|(name, token)| {
         let mut command = eyelet(folder);
         command.args(["passwd", "--stdin", name]).stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -7,12 +7,14 @@ use std::ops::Range;
 use std::process::Command;
 use std::time::Instant;
 
+use super::asks::write_users;
 use crate::support::edge::connect;
 use crate::support::hello::server_flight;
 use crate::support::namespaces::{CLIENT, GATEWAY, GATEWAY_OUT, SERVER, socket_address};
+use crate::support::pki::Kind;
 use crate::support::upstream::{dns, vacant};
 use crate::support::{
-    A_WHILE, Edge, End, Folder, Hello, Net, Place, SOON, Upstream, alert_of, ending, expect,
+    A_WHILE, Edge, End, Folder, Hello, Net, Pki, Place, SOON, Upstream, alert_of, ending, expect,
     output, reset, until,
 };
 
@@ -433,7 +435,12 @@ fn the_manual_can_be_pasted() {
     let Some(net) = Net::new() else { return };
     let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/gateway.md");
     let manual = std::fs::read_to_string(manual).unwrap();
-    let folder = Folder::new();
+    // The files that its configurations name.
+    let pki = Pki::new();
+    let folder = &pki.folder;
+    pki.server("proxy", &["proxy.example"], Kind::P256);
+    pki.write_authority(folder, "clients");
+    write_users(folder, &[("alice", "one"), ("release-bot", "two")]);
     let mut pasted = 0;
     for block in manual.split("\n```").skip(1).step_by(2) {
         let (language, text) = block.split_once('\n').unwrap();

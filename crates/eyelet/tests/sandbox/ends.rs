@@ -23,7 +23,7 @@ fn the_exit_status_is_that_of_the_command() {
     let folder = Folder::new();
     folder.write("not_executable", "text");
     for (command, status, said) in [
-        (&["true"][..], 0, "connections: 0, to 0 names"),
+        (&["true"][..], 0, "connections: 0, names: 0"),
         (&["sh", "-c", "exit 77"], 77, ""),
         (&["sh", "-c", "kill -9 $$"], 128 + 9, ""),
         (&["no-such-command"], 127, "cannot run the command (no-such-command)"),

@@ -5,6 +5,7 @@
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::{NonNull, slice_from_raw_parts_mut, with_exposed_provenance_mut};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use allocator_api2::alloc::{AllocError, Allocator, Global};
 
@@ -52,6 +53,14 @@ const _: () = assert!(size_of::<Chunk>() <= HEAD_BYTES && HEAD_BYTES.is_multiple
 
 /// For each size the first chunk with room, or 0. All chunks are behind this lock.
 static WITH_ROOM: Mutex<[usize; SIZES]> = Mutex::new([0; SIZES]);
+
+/// See [`unused_bytes`].
+static UNUSED_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of blocks that were used before, and are free: the process holds them beside its values.
+pub fn unused_bytes() -> usize {
+    UNUSED_BYTES.load(Relaxed)
+}
 
 /// Which size takes so many bytes, and the bytes of its blocks.
 const fn size_of_block(bytes: usize) -> (usize, usize) {
@@ -113,6 +122,7 @@ unsafe fn take_block(first: &mut usize) -> usize {
         } else {
             let block = chunk.free;
             chunk.free = with_exposed_provenance_mut::<usize>(block).read();
+            UNUSED_BYTES.fetch_sub(chunk.block_bytes, Relaxed);
             block
         };
         chunk.used += 1;
@@ -146,6 +156,7 @@ unsafe fn put_block(first: &mut usize, block: usize) {
         with_exposed_provenance_mut::<usize>(block).write(chunk.free);
         chunk.free = block;
         chunk.used -= 1;
+        UNUSED_BYTES.fetch_add(chunk.block_bytes, Relaxed);
         if was_full {
             (chunk.before, chunk.behind) = (0, *first);
             if *first != 0 {
@@ -164,6 +175,7 @@ unsafe fn put_block(first: &mut usize, block: usize) {
         if behind != 0 {
             (*chunk_at(behind)).before = before;
         }
+        UNUSED_BYTES.fetch_sub(chunk.unused - address - HEAD_BYTES, Relaxed);
         if let Some(layout) = chunk_layout() {
             dealloc(with_exposed_provenance_mut(address), layout);
         }

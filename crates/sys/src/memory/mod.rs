@@ -223,7 +223,8 @@ pub fn trim() {}
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub fn allocator_unused_bytes() -> usize {
     // SAFETY: mallinfo2 takes nothing, locks each arena, and returns a struct of integers.
-    unsafe { libc::mallinfo2().fordblks }
+    let heap = unsafe { libc::mallinfo2().fordblks };
+    heap + blocks::unused_bytes()
 }
 
 /// Other C libraries do not tell.

@@ -167,14 +167,19 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     record.resolve(&mut names);
     let end = RunEnd { status, duration_ms, is_dry: profile.dry_run };
     screen.end((&record, &names), &end);
-    outputs.write((&record, &names), &end)?;
+    if let Err(error) = outputs.write((&record, &names), &end) {
+        // The command has ended, and its status is what its caller asks for.
+        screen.say(&format!("error: the report or the list cannot be written: {error}"));
+    }
     Ok(status)
 }
 
-/// The files of this run that the command's user could read or change.
+/// The files of this run that the command's user could read or change, and the local authority's
+/// folder: its key would make the command any server, to all that trust it.
 fn hidden(args: &SandboxArgs, profile: &SandboxProfile) -> Vec<PathBuf> {
     let files = profile.allow_files.iter().chain(&args.config).chain(&args.report);
-    let files = files.chain(&args.learn);
+    let authority = eyelet_local_ca::default_folder().ok();
+    let files = files.chain(&args.learn).chain(&authority);
     files.filter_map(|file| fs::canonicalize(file).ok()).collect()
 }
 

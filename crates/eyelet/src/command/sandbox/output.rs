@@ -77,14 +77,22 @@ impl Outputs {
         (record, names): (&RunRecord, &ResolvedNames),
         end: &RunEnd,
     ) -> io::Result<()> {
-        if let Some(mut file) = self.report {
-            file.write_all(format!("{:#}\n", record.json(names, end)).as_bytes())?;
+        if let Some(file) = self.report {
+            replace(file, &format!("{:#}\n", record.json(names, end)))?;
         }
-        if let Some(mut file) = self.learnt {
-            file.write_all(record.list().as_bytes())?;
+        if let Some(file) = self.learnt {
+            replace(file, &record.list())?;
         }
         Ok(())
     }
+}
+
+/// Writes the text in place of what a file has had: until then nothing of that is lost.
+fn replace(mut file: File, text: &str) -> io::Result<()> {
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
+    file.write_all(text.as_bytes())
 }
 
 fn create(path: &Path) -> Result<File, String> {
@@ -99,7 +107,6 @@ fn create(path: &Path) -> Result<File, String> {
             }
             TryLockError::Error(error) => failed(error),
         })?;
-        file.set_len(0).map_err(failed)?;
     }
     Ok(file)
 }

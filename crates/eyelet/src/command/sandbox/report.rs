@@ -106,27 +106,36 @@ impl RunRecord {
         let tcp = rule.strip_prefix("tcp ").and_then(|entry| entry.rsplit_once(':'));
         let name = text("sni").or(tcp.map(|(host, _)| host)).unwrap_or(host).to_owned();
         let port = port.parse().unwrap_or(0);
-        if self.reached.len() + self.refused.len() + self.dialled.len() >= PLACES_MAX {
-            self.more += 1;
-            return None;
-        }
-        self.dialled.insert(host.to_owned());
         let event = json!({
             "event": "connection", "name": name, "port": port, "outcome": outcome,
             "reason": text("reason"), "bytes_sent": number("bytes_to_upstream"),
             "bytes_received": number("bytes_to_client"),
         });
         let place = Place { name, port, is_tcp: tcp.is_some() };
-        if matches!(outcome, "refused" | "failed") {
-            let reason = text("reason").unwrap_or("unknown").to_owned();
-            *self.refused.entry((place, reason)).or_default() += 1;
-        } else {
-            let traffic = self.reached.entry(place).or_default();
-            traffic.connections += 1;
-            traffic.bytes_sent += number("bytes_to_upstream");
-            traffic.bytes_received += number("bytes_to_client");
-            traffic.is_unlisted = rule.starts_with(UNLISTED);
+        let has_room = |places: usize| places < PLACES_MAX;
+        if has_room(self.dialled.len()) {
+            self.dialled.insert(host.to_owned());
         }
+        if matches!(outcome, "refused" | "failed") {
+            let key = (place, text("reason").unwrap_or("unknown").to_owned());
+            let may_add = has_room(self.refused.len());
+            match self.refused.get_mut(&key) {
+                Some(times) => *times += 1,
+                None if may_add => drop(self.refused.insert(key, 1)),
+                None => self.more += 1,
+            }
+            return Some(event);
+        }
+        // A place that was reached is allowed, and they are few: refusals take no room of theirs.
+        if !has_room(self.reached.len()) && !self.reached.contains_key(&place) {
+            self.more += 1;
+            return Some(event);
+        }
+        let traffic = self.reached.entry(place).or_default();
+        traffic.connections += 1;
+        traffic.bytes_sent += number("bytes_to_upstream");
+        traffic.bytes_received += number("bytes_to_client");
+        traffic.is_unlisted = rule.starts_with(UNLISTED);
         Some(event)
     }
 
@@ -178,7 +187,7 @@ impl RunRecord {
         let Traffic { connections, bytes_sent, bytes_received, .. } = self.sum();
         let count = self.reached.keys().map(|place| &place.name).collect::<BTreeSet<_>>().len();
         let mut lines = vec![format!(
-            "connections: {connections}, to {count} names; bytes received: {bytes_received}, \
+            "connections: {connections}, names: {count}; bytes received: {bytes_received}, \
              sent: {bytes_sent}"
         )];
         if is_dry {
@@ -199,6 +208,12 @@ impl RunRecord {
         let undialled = names.placeholders.undialled().count();
         if undialled > 0 {
             lines.push(format!("names that were looked up and never dialled: {undialled}"));
+        }
+        let left_out = self.more + names.more;
+        if left_out > 0 {
+            lines.push(format!(
+                "connections and look-ups that are not listed, too many: {left_out}"
+            ));
         }
         lines
     }
@@ -297,7 +312,7 @@ mod tests {
         assert_eq!(entries, ["a.example", "tcp db.example:5432"]);
         let said = record.summary(&names, false).join("\n");
         for part in [
-            "connections: 3, to 2 names; bytes received: 7, sent: 7",
+            "connections: 3, names: 2; bytes received: 7, sent: 7",
             "refused: b.example:443: its reason, once",
             "refused: db.example:443: its reason, once",
             "names that were looked up and never dialled: 1",
