@@ -160,7 +160,7 @@ fn read_rules<'t>(
         beyond.at.error(format!("more than {} rules", eyelet_policy::RULES_MAX));
     }
     let (mut rules, mut matchers, mut read) = (Reading::default(), Vec::new(), Vec::new());
-    let mut leads = Vec::new();
+    let (mut leads, mut asks_certificates) = (Vec::new(), Vec::new());
     for (index, section) in sections.iter().enumerate() {
         let name = match section.text("name") {
             Some(name) if name.text.is_empty() => {
@@ -175,10 +175,12 @@ fn read_rules<'t>(
         rules.push(&name, written.action, written.certificates);
         matchers.push(written.matchers);
         leads.extend(written.leads);
+        asks_certificates.extend(written.asks_certificates);
         read.push(*section);
     }
     check_names(&sections);
     check_leads(&leads, listeners);
+    check_certificates(&leads, &asks_certificates, listeners);
     let policy = Rules::with_lists(&matchers, lists.lists());
     check_coverage(&policy, &matchers, &rules, &read);
     (rules, policy)
@@ -214,6 +216,20 @@ fn check_leads(leads: &[Lead<'_>], listeners: &Listeners) {
             before.line()
         );
         lead.at.warning(message);
+    }
+}
+
+/// A client whose bytes reach a listener that learns certificates from a PROXY header must not be
+/// able to write that header itself.
+fn check_certificates(leads: &[Lead<'_>], asked: &[usize], listeners: &Listeners) {
+    for lead in leads.iter().filter(|lead| !lead.says_client && asked.contains(&lead.to)) {
+        let Some(listener) = listeners.list.get(lead.to) else { continue };
+        let message = format!(
+            "rules of the listener {} ask for `client_cert`, and this rule lets its clients write \
+             the PROXY header in which the name comes; give it `proxy_protocol = \"v2\"`",
+            listener.called()
+        );
+        lead.at.error(message);
     }
 }
 

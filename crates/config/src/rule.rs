@@ -25,6 +25,8 @@ pub(super) struct Written<'t> {
     pub(super) certificates: Vec<[&'t str; 2]>,
     /// One for each of its upstreams that is a listener.
     pub(super) leads: Vec<Lead<'t>>,
+    /// Its listeners, if it asks for `client_cert`.
+    pub(super) asks_certificates: Vec<usize>,
 }
 
 /// A rule that leads from listeners to a listener.
@@ -32,6 +34,8 @@ pub(super) struct Lead<'t> {
     /// Without `to`.
     pub(super) from: Vec<usize>,
     pub(super) to: usize,
+    /// True if the rule says by a PROXY header who its client is.
+    pub(super) says_client: bool,
     pub(super) at: Place<'t>,
 }
 
@@ -94,12 +98,16 @@ pub(super) fn read<'t>(
         }
     };
     let leads = leads(section, &action, &matchers.listeners, listeners);
+    let asks_certificates = match section.value("client_cert") {
+        Some(_) => listeners.asked_for(&matchers.listeners),
+        None => Vec::new(),
+    };
     let sni = matchers.sni.into_iter().map(|(_, pattern)| pattern).collect();
     let (sni_lists, conditions) = (matchers.sni_lists, matchers.conditions);
     let refuse = kind == Kind::Refuse;
     let shadow = section.flag("shadow").unwrap_or(false);
     let matchers = eyelet_policy::Rule { refuse, shadow, needs, sni, sni_lists, conditions };
-    Some(Written { matchers, action, certificates: shown, leads })
+    Some(Written { matchers, action, certificates: shown, leads, asks_certificates })
 }
 
 /// The upstreams that are certainly listeners of this file.
@@ -128,7 +136,8 @@ fn leads<'a, 't>(
         .into_iter()
         .zip(texts)
         .filter_map(|(upstream, text)| lead((upstream?, text.at), listed, listeners));
-    leads.collect()
+    let says_client = section.value("proxy_protocol").is_some();
+    leads.map(|lead| Lead { says_client, ..lead }).collect()
 }
 
 /// Says if an upstream is certainly a listener of this file.
@@ -153,7 +162,7 @@ fn lead<'t>(
         at.warning(message);
     }
     from.retain(|listener| *listener != to);
-    Some(Lead { from, to, at })
+    Some(Lead { from, to, says_client: false, at })
 }
 
 fn read_kind(section: &Section<'_>) -> Option<Kind> {
