@@ -32,7 +32,7 @@ pub struct ResolvedNames {
     pub placeholders: Placeholders,
     /// Those that do not, and how often each was asked for.
     pub refused: BTreeMap<String, u64>,
-    /// Questions for names beyond [`REFUSED_MAX`].
+    /// Questions for names that were not noted, because too many were asked for.
     pub more: u64,
 }
 

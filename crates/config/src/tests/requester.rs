@@ -44,13 +44,14 @@ fn a_rule_asks_only_where_it_is_known() {
         format!(
             "{LISTENERS}[[listener]]\nname = \"proxy\"\naddress = \"127.0.0.1:3129\"\n\
              kind = \"connect\"\nproxy_protocol_from = \"127.0.0.1\"\n\
-             [[rule]]\nlistener = \"proxy\"\nclient_cert = \"build-1\"\naction = \"refuse\"\n\
+             [[rule]]\nlistener = \"proxy\"\nclient_cert = \"build-1\"\n\
+             action = \"refuse\"\n\
              [[rule]]\nlistener = \"open\"\naction = \"splice\"\n\
              upstream = \"127.0.0.1:3129\"\n{more}"
         )
     };
-    let expected = "23:12: rules of the listener \"proxy\" ask for `client_cert`, and this rule lets \
-                    its clients write the PROXY header in which the name comes; give it \
+    let expected = "23:12: rules of the listener \"proxy\" ask for `client_cert`, and this rule \
+                    lets its clients write the PROXY header in which the name comes; give it \
                     `proxy_protocol = \"v2\"`";
     assert_eq!(said(&read(&led("")).unwrap_err()), [expected]);
     assert!(read(&led("proxy_protocol = \"v2\"\n")).is_ok());
