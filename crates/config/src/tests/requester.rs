@@ -50,7 +50,7 @@ fn a_rule_asks_only_where_it_is_known() {
              upstream = \"127.0.0.1:3129\"\n{more}"
         )
     };
-    let expected = "23:12: rules of the listener \"proxy\" ask for `client_cert`, and this rule \
+    let expected = "22:12: rules of the listener \"proxy\" ask for `client_cert`, and this rule \
                     lets its clients write the PROXY header in which the name comes; give it \
                     `proxy_protocol = \"v2\"`";
     assert_eq!(said(&read(&led("")).unwrap_err()), [expected]);
