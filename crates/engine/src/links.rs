@@ -95,7 +95,7 @@ impl DetachedLink {
     /// Its socket and its state.
     ///
     /// # Errors
-    /// As [`own`].
+    /// Gives the values that it owns, for this process to go on with.
     pub fn into_parts(self) -> io::Result<(OwnedFd, Zeroizing<Vec<u8>>)> {
         Ok((own(self.socket)?, self.state))
     }
