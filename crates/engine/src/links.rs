@@ -95,7 +95,7 @@ impl DetachedLink {
     /// Its socket and its state.
     ///
     /// # Errors
-    /// Gives the values that it owns, for this process to go on with.
+    /// Somebody else has the socket, and no descriptor is free.
     pub fn into_parts(self) -> io::Result<(OwnedFd, Zeroizing<Vec<u8>>)> {
         Ok((own(self.socket)?, self.state))
     }
