@@ -57,7 +57,7 @@ impl Http2Connection {
         self.link.as_ptr().addr()
     }
 
-    /// True if it may leave: nothing of it is on its way. Adds the keys of its streams' connections.
+    /// True if it may leave: nothing is on its way. Adds the keys of its streams' connections.
     pub fn may_leave(&self, keys: &mut Vec<Key>) -> bool {
         let Some(place) = self.place.upgrade() else { return false };
         let place = place.borrow();
