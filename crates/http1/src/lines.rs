@@ -163,19 +163,22 @@ pub fn is_token(byte: &u8) -> bool {
 }
 
 /// The bytes of tokens.
-static TOKEN_BYTES: [bool; 256] = {
+static TOKEN_BYTES: [bool; 256] = alphanumerics_and(b"!#$%&'*+-.^_`|~");
+
+/// A table that is true for letters, digits and these marks.
+pub(crate) const fn alphanumerics_and(marks: &[u8]) -> [bool; 256] {
     let (mut bytes, mut byte) = ([false; 256], 0);
     while byte < 256 {
         bytes[byte] = (byte as u8).is_ascii_alphanumeric();
         byte += 1;
     }
-    let (marks, mut at) = (b"!#$%&'*+-.^_`|~", 0);
+    let mut at = 0;
     while at < marks.len() {
         bytes[marks[at] as usize] = true;
         at += 1;
     }
     bytes
-};
+}
 
 /// Words of eight bytes that are looked at one by one. Lines are mostly shorter than that, and a
 /// search by vectors takes as long to begin as this takes for all of them.

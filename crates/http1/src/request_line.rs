@@ -4,15 +4,17 @@ use std::ops::Range;
 
 use http::Method;
 
+use crate::lines::alphanumerics_and;
+
 /// Bytes of a request target: browsers stop at 32 KiB at most, most servers at 8.
 pub const TARGET_BYTES_MAX: usize = 16 << 10;
 
 /// A request line of HTTP/1.1 with a path.
 pub(super) struct RequestLine {
     pub(super) method: Method,
-    /// Where its path is, with its query.
+    /// The place of its path, with its query.
     pub(super) path: Range<usize>,
-    /// Where the fields begin.
+    /// The place at which the fields begin.
     pub(super) end: usize,
 }
 
@@ -34,19 +36,7 @@ pub(super) fn read_common(head: &[u8]) -> Option<RequestLine> {
 const BEHIND_PATH: &[u8] = b" HTTP/1.1\r\n";
 
 /// The bytes of paths and queries (RFC 3986 sections 3.3 and 3.4). Other readers judge others.
-static PATH_BYTES: [bool; 256] = {
-    let (mut bytes, mut byte) = ([false; 256], 0);
-    while byte < 256 {
-        bytes[byte] = (byte as u8).is_ascii_alphanumeric();
-        byte += 1;
-    }
-    let (marks, mut at) = (b"/?%-._~!$&'()*+,;=:@", 0);
-    while at < marks.len() {
-        bytes[marks[at] as usize] = true;
-        at += 1;
-    }
-    bytes
-};
+static PATH_BYTES: [bool; 256] = alphanumerics_and(b"/?%-._~!$&'()*+,;=:@");
 
 #[cfg(test)]
 mod tests {

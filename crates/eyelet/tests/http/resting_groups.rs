@@ -9,7 +9,7 @@ use http::Request;
 
 use crate::originate::{Later, upgrade};
 use crate::resting_https::upgrade_whole;
-use crate::resting_shared::{Act, App, EVENTS, Grpc, ON, heard, lines, scene};
+use crate::resting_shared::{Act, App, EVENTS, Grpc, ON, heard, scene};
 use crate::support::client::Tls;
 use crate::support::edge;
 use crate::support::pki::Kind;
@@ -175,16 +175,7 @@ fn grpc_streams_move_at_each_upgrade() {
         grpc.rest();
         laters.push(upgrade_again(&grpc.scene));
     }
-    grpc.service.say("end\n");
-    grpc.client.say("over\n");
-    grpc.client.hear("over done\n");
-    grpc.client.hang_up();
-    let Grpc { service: _service, client, scene } = grpc;
-    let said = client.finish();
-    assert!(said.status.success(), "{said:?}");
-    let lines = lines(&scene, 9);
-    let complete = lines.iter().filter(|line| line["reason"] == "complete").count();
-    assert_eq!(complete, 9, "{lines:#?}");
+    grpc.end(9);
     // The newest has the pipes of the first one, whose end waits for theirs.
     drop(laters);
 }

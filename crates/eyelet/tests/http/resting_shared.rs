@@ -348,6 +348,19 @@ impl Grpc {
     pub fn rest(&self) {
         run(self.scene.rest(1));
     }
+
+    /// Ends all of its nine streams. So many of them are complete.
+    pub fn end(mut self, complete: usize) {
+        self.service.say("end\n");
+        self.client.say("over\n");
+        self.client.hear("over done\n");
+        self.client.hang_up();
+        let said = self.client.finish();
+        assert!(said.status.success(), "{said:?}");
+        let lines = lines(&self.scene, 9);
+        let found = lines.iter().filter(|line| line["reason"] == "complete").count();
+        assert_eq!(found, complete, "{lines:#?}");
+    }
 }
 
 /// The access lines of so many requests.
@@ -381,16 +394,7 @@ fn grpc_streams_rest_and_lose_nothing() {
     grpc.client.say("hear three\n");
     until("the last", || (grpc.client.said().matches("hear done").count() == 3).then_some(()));
     grpc.rest();
-    grpc.service.say("end\n");
-    grpc.client.say("over\n");
-    grpc.client.hear("over done\n");
-    grpc.client.hang_up();
-    let Grpc { service: _service, client, scene } = grpc;
-    let said = client.finish();
-    assert!(said.status.success(), "{said:?}");
-    let lines = lines(&scene, 9);
-    let complete = lines.iter().filter(|line| line["reason"] == "complete").count();
-    assert_eq!(complete, 8, "{lines:#?}");
+    grpc.end(8);
 }
 
 /// An upstream that dies ends all streams that rest on it.
