@@ -39,7 +39,7 @@ const STORE_REST: Duration = Duration::from_secs(10);
 
 /// The table of certificates, and the thread that fills it. It ends when this is dropped.
 pub struct AcmeKeeper {
-    /// What workers look into.
+    /// The orders and challenges that workers look into.
     pub table: Arc<Acme>,
     configured: watch::Sender<Option<Configured>>,
     /// Until the thread is needed.

@@ -187,7 +187,7 @@ pub struct DecidingFields<'a> {
     pub no_transform: bool,
     /// Its last Content-Type.
     pub content_type: Option<&'a [u8]>,
-    /// How many there are.
+    /// The number of content types.
     pub content_types: usize,
 }
 

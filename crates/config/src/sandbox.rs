@@ -11,7 +11,7 @@ use crate::model::Dns;
 use crate::reader::{Report, Section};
 use crate::{matchers, settings};
 
-/// What a command may reach, by a profile of a file.
+/// A profile of a file: the places that a command may reach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SandboxProfile {
     /// Entries, as a list has them.

@@ -230,7 +230,7 @@ static NOBODY: std::sync::LazyLock<User> = std::sync::LazyLock::new(|| User {
     tag: [0; TAG_BYTES],
 });
 
-/// How a hash begins: HMAC with SHA-256 (RFC 2104), keyed by the salt.
+/// The beginning of a hash: HMAC with SHA-256 (RFC 2104), keyed by the salt.
 const SCHEME: &str = "$hmac-sha256$";
 
 /// Bytes of a salt: no two users have the same one by chance.

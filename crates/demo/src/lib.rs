@@ -83,7 +83,7 @@ pub struct Demo {
     authority: Authority,
     /// The edge's configuration file.
     pub configuration: PathBuf,
-    /// Where the edge notes hellos.
+    /// The hellos that the edge notes.
     pub hellos: Arc<Hellos>,
     runtime: Runtime,
     acceptor: TlsAcceptor,

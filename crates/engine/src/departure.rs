@@ -38,7 +38,7 @@ pub struct LeavingBatch {
     pub sockets: Vec<Arc<OwnedFd>>,
 }
 
-/// What moves as one: a connection, or a group of some.
+/// Counts of a parcel, which moves as one: a connection, or a group of some.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ParcelCounts {
     /// Its connections.

@@ -20,7 +20,7 @@ pub struct StreamRef {
     pub link: u16,
     /// Its identifier there.
     pub stream: u32,
-    /// What else the program knows of it.
+    /// Bits that only the program reads.
     pub bits: u8,
 }
 
@@ -40,7 +40,7 @@ pub struct DetachedLinks {
     pub streams: Vec<Vec<StreamRef>>,
 }
 
-/// What a connection and its streams become in a worker.
+/// The streams of a connection that has arrived, in a worker. `None`: it could not be taken.
 pub type AttachedStreams = Option<KeptStreams>;
 
 /// The connections and links of a group that were found so far.

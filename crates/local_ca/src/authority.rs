@@ -44,7 +44,7 @@ pub struct Authority {
     pub certificate: CertificateDer<'static>,
     /// The certificate as PEM.
     pub pem: String,
-    /// What it may sign. `None`: anything. An authority of another program may be so.
+    /// The names that it may sign. `None`: any. An authority of another program may be so.
     pub permitted: Option<Permitted>,
     /// Seconds since 1970: the first and the last.
     pub(crate) validity: (u64, u64),

@@ -68,7 +68,7 @@ enum Fit {
     Exact,
 }
 
-/// How well a socket that is bound to `bound` takes connections to `ip`, if it does.
+/// Says how closely the address `bound` of a socket fits connections to `ip`, if it does.
 fn takes(bound: IpAddr, ip: IpAddr) -> Option<Fit> {
     let (bound, ip) = (bound.to_canonical(), ip.to_canonical());
     match bound.is_unspecified() {

@@ -1,4 +1,4 @@
-//! What a command may reach: a list with a name a line, and with an explicit line for each service
+//! Lists of places that a command may reach: a name a line, and an explicit line for each service
 //! that speaks neither TLS nor HTTP.
 
 use std::collections::BTreeSet;
@@ -41,11 +41,11 @@ pub enum AllowedEntry {
 pub struct ListFault {
     /// The line, from 1 on.
     pub line: usize,
-    /// What was expected.
+    /// The text that was expected.
     pub why: String,
 }
 
-/// What is allowed.
+/// An entry of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowList {
     entries: BTreeSet<AllowedEntry>,

@@ -1,4 +1,4 @@
-//! What the process inside and the one outside tell each other over their channel.
+//! Messages between the process inside and the one outside, over their channel.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
@@ -14,7 +14,7 @@ use crate::step::{ConfineStep, SandboxError};
 /// The time in which the kernel takes a message. Both sides read what they are sent.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is to be done.
+/// The plan for the process inside.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ConfinedPlan {
     /// The command and its arguments.

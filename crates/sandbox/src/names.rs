@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::list::AllowList;
 use crate::placeholder::Placeholders;
 
-/// How long an answer may be kept: a placeholder stays for the run.
+/// Seconds for which an answer may be kept: a placeholder stays for the run.
 const TTL_S: u32 = 300;
 /// Bytes of a question: none is longer without TCP.
 const QUESTION_BYTES_MAX: usize = 4096;
@@ -36,7 +36,7 @@ pub struct ResolvedNames {
     pub more: u64,
 }
 
-/// Which names exist inside.
+/// The names that exist inside.
 #[derive(Clone, Debug)]
 pub enum Existing {
     /// Those of a list.

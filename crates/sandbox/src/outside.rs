@@ -26,7 +26,7 @@ pub struct Confined {
     copies: Copies,
 }
 
-/// How a command ended.
+/// The end of a command.
 #[derive(Debug)]
 pub struct Ended {
     /// Its exit status, or 128 and the number of the signal that ended it.

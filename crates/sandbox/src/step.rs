@@ -20,7 +20,7 @@ pub enum ConfineStep {
     Network,
     /// Its sockets are made.
     Sockets,
-    /// What else leads out is hidden.
+    /// Everything else that leads out is hidden.
     Files,
     /// It sees its own processes only.
     Processes,
@@ -31,7 +31,7 @@ pub enum ConfineStep {
 }
 
 impl ConfineStep {
-    /// What could not be done.
+    /// The failure, in words.
     fn text(self) -> &'static str {
         match self {
             Self::Start => "the process inside does not start",
@@ -81,7 +81,7 @@ fn setting(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// What forbids the step, and what to do about it.
+/// Says which setting forbids the step, and what to do about it.
 fn advice(step: ConfineStep, error: &io::Error) -> String {
     let is_forbidden = matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::StorageFull);
     match step {
@@ -98,7 +98,7 @@ fn advice(step: ConfineStep, error: &io::Error) -> String {
     }
 }
 
-/// What forbids user namespaces on this machine.
+/// Says which setting forbids user namespaces on this machine.
 fn forbidden() -> &'static str {
     if setting("/proc/sys/user/max_user_namespaces") == Some(0) {
         "\nuser.max_user_namespaces is 0. As root: `sysctl user.max_user_namespaces=10000`."

@@ -318,7 +318,7 @@ pub struct ConnectionInfo {
     pub client: SocketAddr,
     /// The target of its CONNECT request, if there was one.
     pub connect: Option<Box<Target>>,
-    /// How the client asked for its target, if its request must still be answered.
+    /// The protocol in which the client asked for its target, if it still waits for an answer.
     pub owes_answer: Option<AskedBy>,
     /// True if the rules have decided it. Some connections are decided anew.
     pub is_decided: bool,

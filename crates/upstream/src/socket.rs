@@ -72,7 +72,7 @@ pub struct DrivenSocket {
     pub socket: Socket,
     /// False once a write has failed.
     pub is_writable: bool,
-    /// What counts the descriptor and the memory.
+    /// The counts of its descriptor and its memory.
     pub held: (Descriptor, Counted),
 }
 

@@ -46,7 +46,7 @@ pub struct Connect {
     pub len: usize,
     /// The target.
     pub target: Target,
-    /// Where the value of its `Proxy-Authorization` field begins and ends, if it has one.
+    /// The place of the value of its `Proxy-Authorization` field, if it has one.
     pub authorization: Option<(usize, usize)>,
 }
 

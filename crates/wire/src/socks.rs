@@ -26,14 +26,14 @@ pub enum SocksPeek<T> {
     Read {
         /// Bytes of the message.
         len: usize,
-        /// What it says.
+        /// The message.
         message: T,
     },
     /// A message that breaks the RFCs, or asks for what Eyelet does not have.
     Malformed(SocksFault),
 }
 
-/// What is wrong with a message. Always the client's fault.
+/// A fault of a message. It is always the client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocksFault {
     /// A message of another version.

@@ -14,7 +14,7 @@ use http::{Method, StatusCode, response};
 use super::page::text_page;
 use eyelet_http1::head::Length;
 
-/// How a client may name its user (RFC 7617).
+/// The scheme by which a client may name its user (RFC 7617).
 const CHALLENGE: &str = "Basic realm=\"eyelet\", charset=\"UTF-8\"";
 
 const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");

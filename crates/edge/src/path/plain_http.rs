@@ -127,7 +127,7 @@ async fn decide(connection: &mut Active<'_>) -> Result<Result<u32, Reason>, End>
     Ok(settled.map_err(|(_, end)| end.reason))
 }
 
-/// Where the request goes: to the address that the rules were asked about, or to the URL's host,
+/// Finds the request's target: the address that the rules were asked about, or the URL's host,
 /// at the port that the rule says.
 fn route(connection: &Active<'_>, rule: u32, splice: &Splice) -> Option<ProxiedRoute> {
     let address = match (&splice.upstream, connection.info.decided.destination) {

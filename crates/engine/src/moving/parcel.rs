@@ -1,4 +1,4 @@
-//! What moves as one: a connection, or a group of connections and what they share.
+//! A parcel moves as one: a connection, or a group of connections and what they share.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;

@@ -38,7 +38,7 @@ impl Stepper {
         batch::wake_active(&self.worker);
     }
 
-    /// What is active rests as at other times.
+    /// Has active connections rest as at other times.
     pub fn settle(&self) {
         self.worker.moving.is_awaited.set(false);
     }

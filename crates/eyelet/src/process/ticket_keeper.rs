@@ -28,7 +28,7 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// The ticket keys of this process, and the thread that makes them. It ends when this is dropped.
 pub struct TicketKeeper {
-    /// The same over all reloads.
+    /// The ticket keys, which stay over all reloads.
     pub keys: Arc<TicketKeys>,
     orders: Arc<Orders>,
     thread: JoinHandle<()>,

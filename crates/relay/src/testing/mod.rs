@@ -1,4 +1,4 @@
-//! What simulations and tests of the relay begin with: hellos, and calls on sockets.
+//! Simulations and tests of the relay begin with these hellos and calls on sockets.
 #![allow(clippy::expect_used, missing_docs)]
 
 pub mod kernel;

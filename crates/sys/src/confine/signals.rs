@@ -36,7 +36,7 @@ pub fn release() -> io::Result<()> {
 /// A signal that has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArrivedSignal {
-    /// Which.
+    /// The signal.
     pub signal: Signal,
     /// True if a process has sent it. A terminal sends its own to all processes that it belongs to.
     pub is_sent: bool,

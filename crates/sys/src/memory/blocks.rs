@@ -43,7 +43,7 @@ struct Chunk {
     behind: usize,
     /// The first free block that was used before, or 0.
     free: usize,
-    /// Where the blocks begin that were never used.
+    /// The place at which the blocks begin that were never used.
     unused: usize,
     used: usize,
     block_bytes: usize,
@@ -62,7 +62,7 @@ pub fn unused_bytes() -> usize {
     UNUSED_BYTES.load(Relaxed)
 }
 
-/// Which size takes so many bytes, and the bytes of its blocks.
+/// Finds the size for so many bytes: its index, and the bytes of its blocks.
 const fn size_of_block(bytes: usize) -> (usize, usize) {
     let units = if bytes <= BLOCK_BYTES_MIN { 1 } else { bytes.div_ceil(ALIGN) };
     if units <= STEPS {

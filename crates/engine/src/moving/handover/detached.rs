@@ -83,7 +83,7 @@ impl Detached {
         self.info.id
     }
 
-    /// What the program keeps of it: [`eyelet_relay::Flow::keep_state`].
+    /// The state that the program keeps: [`eyelet_relay::Flow::keep_state`].
     pub(crate) fn state(&self) -> Option<&PackedBytes> {
         match &self.relay {
             Relay::Cleartext(_) | Relay::Splice(_) => None,

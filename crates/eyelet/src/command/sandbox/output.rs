@@ -1,4 +1,4 @@
-//! What a sandbox says: on standard error, and in the files that it was given.
+//! Writes the messages of a sandbox: to standard error, and to the files that it was given.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! What an edge of a sandbox serves, as the text of a configuration.
+//! Writes the configuration of the edge that serves a sandbox.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -12,7 +12,7 @@ use ipnet::IpNet;
 
 use crate::command::run::quoted;
 
-/// What mistakes in the configuration are attributed to.
+/// The name of the configuration in messages about its mistakes.
 const ORIGIN: &str = "the sandbox, as a configuration";
 /// The rule of a connection that no list has, where all pass.
 pub(super) const UNLISTED: &str = "not on the list";
@@ -25,9 +25,9 @@ const NOBODY: &str = "255.255.255.255/32";
 /// The name that leads to this host, if an entry says it.
 const LOCALHOST: &str = "localhost";
 
-/// What is served.
+/// The places that the edge serves to the command.
 pub(super) struct Serving<'a> {
-    /// What may be reached.
+    /// The list of places that may be reached.
     pub(super) list: &'a AllowList,
     /// True if all else may be, too.
     pub(super) lets_all_pass: bool,

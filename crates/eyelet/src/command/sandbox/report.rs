@@ -47,7 +47,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What has happened.
+/// A record of the connections and look-ups of a run.
 #[derive(Debug, Default)]
 pub(super) struct RunRecord {
     reached: BTreeMap<Place, Traffic>,
@@ -58,7 +58,7 @@ pub(super) struct RunRecord {
     more: u64,
 }
 
-/// How a run ended.
+/// The end of a run.
 pub(super) struct RunEnd {
     /// The exit status.
     pub(super) status: u8,
