@@ -167,6 +167,11 @@ impl Budget {
         self.note_peak().saturating_add(more) > self.bytes_max / 8 * 7
     }
 
+    /// True if more than half of the budget is used.
+    pub fn is_half_used(&self) -> bool {
+        self.used() > self.bytes_max / 2
+    }
+
     /// Whether `more` bytes would exceed 6/8 of the budget. Beyond that, those who hold much may
     /// begin nothing new; what they have begun may grow by another eighth.
     pub fn is_filling(&self, more: usize) -> bool {

@@ -9,15 +9,15 @@ use crate::worker::{Program, Worker};
 /// and go.
 const BURST: usize = 1000;
 /// Fewer bytes that were given back are not worth it, either.
-const GIVEN_BACK_BYTES: usize = 1 << 20;
+const GIVEN_BACK_BYTES: usize = 256 << 10;
 /// Ticks (1 s) after which a number that did not change counts as settled.
 const QUIET_TICKS: u32 = 10;
 
 impl Worker {
     /// Returns free memory to the kernel once a burst of connections is over: when half of the peak
     /// are gone, or when nothing came or went for [`QUIET_TICKS`]. Their tasks may end later, as
-    /// requests that wait come to rest, so it does so again when they have given back half of what
-    /// they took. While memory is short it does so every [`QUIET_TICKS`]. Compressors that were
+    /// requests that wait come to rest, so it does so again when they have given back a third of
+    /// what was used. While memory is short it does so every [`QUIET_TICKS`]. Compressors that were
     /// idle for so long are freed.
     pub(super) fn give_memory_back(&self, program: &dyn Program, accepting: &mut Accepting) {
         let open = self.process.open.load(Relaxed);
@@ -28,8 +28,9 @@ impl Worker {
         burst.peak = burst.peak.max(open);
         let used = self.process.budget.used();
         burst.peak_bytes = burst.peak_bytes.max(used);
-        let is_back = used <= burst.peak_bytes / 2 && burst.peak_bytes - used >= GIVEN_BACK_BYTES;
-        burst.given_back = if is_back { burst.given_back.saturating_add(1) } else { 0 };
+        let given_back = burst.peak_bytes - used;
+        let is_much = given_back >= GIVEN_BACK_BYTES.max(used / 2);
+        burst.given_back = if is_much { burst.given_back.saturating_add(1) } else { 0 };
         burst.rested = if program.is_resting() { burst.rested.saturating_add(1) } else { 0 };
         if burst.rested >= QUIET_TICKS {
             // This does not depend on connections. The next trim returns what it frees.

@@ -48,6 +48,11 @@ pub use parked_waker::ParkedWaker;
 pub use process::{ListenerSocket, Order, Orders, Process, Settings, Update, WorkerOrders};
 pub use registration::Registration;
 
+/// The time for which nothing moves in an exchange before it rests: longer than the pauses of a
+/// response that is being made. To rest and to go on costs as much as a small request.
+const REST_AFTER: Duration = Duration::from_secs(1);
+/// What it is while memory is scarce: a round trip to most clients. Its deadline is a step late.
+const REST_AFTER_SCARCE: Duration = Duration::from_millis(50);
 /// Bytes that one direction of a connection may move in one wake. Fewer in tests: a Unix socket's
 /// buffer is smaller.
 const SHARE_BYTES: usize = if cfg!(test) { 96 << 10 } else { eyelet_relay::SHARE_BYTES };
@@ -344,6 +349,12 @@ impl Worker {
     /// has retired, they rest as at other times.
     pub fn rests_at_once(&self) -> bool {
         self.is_leaving() && self.moving.is_awaited.get()
+    }
+
+    /// Returns how long nothing moves in an exchange before it rests. It holds buffers until then,
+    /// so it does so sooner while more than half of the memory budget is used.
+    pub fn rest_after(&self) -> Duration {
+        if self.process.budget.is_half_used() { REST_AFTER_SCARCE } else { REST_AFTER }
     }
 
     /// Says if a connection serves nothing new: it ends after what it serves now. One of HTTP/1.1

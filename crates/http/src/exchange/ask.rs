@@ -9,7 +9,6 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 
 use super::find::{Chosen, FoundUpstream, Want};
-use super::passing::REST_AFTER;
 use super::request_body::RequestCoding;
 use super::retry::Tries;
 use super::transfer::Upload;
@@ -320,7 +319,7 @@ impl<'a> Exchange<'a, '_> {
     /// rest before that.
     fn due_in(&mut self, upload: &Upload<'_>, waited: Duration) {
         let left = self.wait_max(upload).saturating_sub(waited);
-        self.stream.due_in(left.min(REST_AFTER));
+        self.stream.due_in(left.min(self.served.http.engine.rest_after()));
     }
 
     /// Passes an interim response on. It is written before the next head is read, so a client that
@@ -365,8 +364,9 @@ impl<'a> Exchange<'a, '_> {
             if matches!(wait_error, WaitError::Late) && !left.is_zero() {
                 // It was only to rest. The clock of deadlines may be ahead by a step, and what
                 // keeps it awake may be over later.
+                let rest_after = self.served.http.engine.rest_after();
                 let rest_in =
-                    REST_AFTER.checked_sub(clock::since(moved)).filter(|it| !it.is_zero());
+                    rest_after.checked_sub(clock::since(moved)).filter(|it| !it.is_zero());
                 self.stream.due_in(left.min(rest_in.unwrap_or(self.served.progress_wait())));
                 continue;
             }

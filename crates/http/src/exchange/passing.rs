@@ -1,13 +1,9 @@
 //! An exchange whose response passes, and how far it is.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::transfer::{Download, Upload};
 use eyelet_upstream::Upstream;
-
-/// The time for which nothing has moved before an exchange rests: longer than the pauses of a
-/// response that is being made. To rest and to go on costs as much as a small request.
-pub const REST_AFTER: Duration = Duration::from_secs(1);
 
 /// An exchange whose response is passed on.
 pub struct Passing<'a> {

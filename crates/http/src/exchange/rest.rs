@@ -16,7 +16,7 @@ use super::ask::{
 };
 use super::end::ExchangeEnd;
 use super::find::FoundUpstream;
-use super::passing::{BodyProgress, Passing, REST_AFTER};
+use super::passing::{BodyProgress, Passing};
 use super::resting::{KeptUpstream, Resting};
 use super::transfer::{Download, Upload, rest_websocket, resumed_websocket};
 use eyelet_downstream::client::failure::{Failure, NoHead};
@@ -244,13 +244,13 @@ impl Exchange<'_, '_> {
     /// Returns how long a response waits for a byte before it is checked.
     pub(super) fn first_wait(&self, passing: &Passing<'_>) -> Duration {
         let wait = self.served.progress_wait();
-        if self.may_rest(passing) { wait.min(REST_AFTER) } else { wait }
+        if self.may_rest(passing) { wait.min(self.served.http.engine.rest_after()) } else { wait }
     }
 
     /// Returns how long an exchange that rested waits for one, where nothing has moved since then.
     pub(super) fn wait_since(&self, since: Instant) -> Duration {
         let body_timeout = self.served.http.shared.config.http.body_timeout;
-        REST_AFTER.min(body_timeout.saturating_sub(clock::since(since)))
+        self.served.http.engine.rest_after().min(body_timeout.saturating_sub(clock::since(since)))
     }
 
     /// True if the exchange may rest where it is.
@@ -278,7 +278,7 @@ impl Exchange<'_, '_> {
         // What the client has not taken yet goes along.
         let is_due = http.engine.rests_at_once()
             || self.stream.is_late()
-                && clock::since(since) >= REST_AFTER
+                && clock::since(since) >= http.engine.rest_after()
                 && self.stream.queued() == 0;
         let is_over = || clock::since(since) >= http.shared.config.http.body_timeout;
         let may = is_due && !is_over() && self.may_rest(passing);
@@ -296,7 +296,7 @@ impl Exchange<'_, '_> {
             return false;
         }
         let waited = clock::since(since);
-        let is_due = is_leaving || waited >= REST_AFTER;
+        let is_due = is_leaving || waited >= self.served.http.engine.rest_after();
         let is_over = waited >= self.idle_max(asked.upload.done);
         self.stream.rests_now(is_due && !is_over && self.may_rest_before_head(asked))
     }

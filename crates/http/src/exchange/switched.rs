@@ -11,7 +11,6 @@ use bytes::BytesMut;
 use eyelet_wire::websocket::{CLOSE_TO_CLIENT, close_to_server};
 use http::HeaderValue;
 
-use super::passing::REST_AFTER;
 use eyelet_downstream::client::io::{ClientLost, ClientStream, send_all};
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::log_entry::serving_stream::ServingStream;
@@ -224,7 +223,7 @@ async fn copy(
     let idle_timeout = served.http.shared.config.limits.idle_timeout;
     let mut leaving = None;
     let left = |since: Instant| idle_timeout.saturating_sub(clock::since(since));
-    client.handle.due_in(REST_AFTER.min(left(ways.since)));
+    client.handle.due_in(served.http.engine.rest_after().min(left(ways.since)));
     poll_fn(|task| {
         loop {
             let Ways { up, down, since } = &mut *ways;
@@ -234,7 +233,7 @@ async fn copy(
             served.counts.to_upstream.update(|bytes| bytes + up.moved - before.0);
             if before != (up.moved, down.moved) {
                 *since = clock::now();
-                client.handle.due_in(REST_AFTER.min(idle_timeout));
+                client.handle.due_in(served.http.engine.rest_after().min(idle_timeout));
             }
             match (upward, downward) {
                 (Poll::Ready(Err(reason)), _) | (_, Poll::Ready(Err(reason))) => {
@@ -264,7 +263,7 @@ async fn copy(
             Err(WaitError::Drained) => Reason::Drained(None),
             Err(WaitError::Ended) => Reason::Ended,
             Err(WaitError::Late) if !left(ways.since).is_zero() => {
-                if may_rest && clock::since(ways.since) >= REST_AFTER {
+                if may_rest && clock::since(ways.since) >= served.http.engine.rest_after() {
                     return Poll::Ready(Copied::Rests);
                 }
                 // What keeps it awake, such as a slow reader, may be over later.

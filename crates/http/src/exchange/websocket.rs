@@ -15,7 +15,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{StatusCode, response};
 
 use super::Exchange;
-use super::passing::{Passing, REST_AFTER};
+use super::passing::Passing;
 use super::transfer::{Broken, Download, Upload};
 use eyelet_downstream::client::exchange_error::ExchangeError;
 use eyelet_downstream::client::failure::Failure;
@@ -126,7 +126,7 @@ pub async fn copy(
     let mut moved = since.unwrap_or_else(clock::now);
     let progress_wait = served.progress_wait().min(idle_timeout);
     // It may rest before it is checked.
-    let first_wait = progress_wait.min(REST_AFTER);
+    let first_wait = progress_wait.min(served.http.engine.rest_after());
     stream.due_in(first_wait.min(idle_timeout.saturating_sub(clock::since(moved))));
     poll_fn(|task| {
         let is_to_end = stream.poll_ends(task).is_ready() || served.is_removed();
@@ -187,7 +187,8 @@ pub async fn copy(
 /// True if nothing has moved for long enough, and the client's side may rest.
 fn is_quiet(served: &ServedConnection, stream: &Stream<'_>, moved: Instant) -> bool {
     let engine = &served.http.engine;
-    let is_due = engine.rests_at_once() || stream.is_late() && clock::since(moved) >= REST_AFTER;
+    let is_due =
+        engine.rests_at_once() || stream.is_late() && clock::since(moved) >= engine.rest_after();
     let is_over = || clock::since(moved) >= served.http.shared.config.limits.idle_timeout;
     is_due && !is_over() && !engine.is_draining() && stream.rests().is_some()
 }
