@@ -31,7 +31,6 @@ const SIGNATURES: [HeaderName; 2] =
 
 /// Whether a response says that its server accepts zstd in requests. Without the field it says
 /// nothing.
-#[must_use]
 pub fn is_accepted(response: &HeaderMap) -> bool {
     let lines = response.get_all(ACCEPT_ENCODING).iter().filter_map(|line| line.to_str().ok());
     let mut names = lines.flat_map(|line| line.split(',')).filter_map(|one| one.split(';').next());
@@ -45,7 +44,6 @@ pub fn is_accepted(response: &HeaderMap) -> bool {
 /// The length of a coded body reveals what is in it. A browser sends bodies as often as a page
 /// likes, with text that a page or a link has chosen, so its bodies stay uncoded. A form is often a
 /// password beside such text.
-#[must_use]
 pub fn may_code(request: &HeaderMap, length: Option<u64>, host: &str) -> bool {
     let has = |name: &HeaderName| request.contains_key(name);
     length.is_none_or(|length| length >= BODY_BYTES_MIN)
@@ -90,7 +88,6 @@ pub enum RequestBody {
 }
 
 /// How the body of a request is coded.
-#[must_use]
 pub fn coding(request: &HeaderMap) -> RequestBody {
     let mut lines = request.get_all(CONTENT_ENCODING).iter();
     let Some(line) = lines.next() else { return RequestBody::AsIs };
@@ -120,14 +117,12 @@ pub fn decode(request: &mut HeaderMap) {
 }
 
 /// Whether so many decoded bytes of so few coded ones are made to wear out who takes them.
-#[must_use]
 pub fn is_bomb(coded: u64, decoded: u64) -> bool {
     decoded > DECODED_BYTES_FREE && decoded / RATIO_MAX > coded
 }
 
 /// Whether a body that is coded comes near to what [`is_bomb`] refuses, so that the rest of it is
 /// better sent as it is.
-#[must_use]
 pub fn nears_bomb(coded: u64, decoded: u64) -> bool {
     decoded > DECODED_BYTES_FREE / 2 && decoded / (RATIO_MAX / 2) > coded
 }

@@ -161,7 +161,6 @@ impl Compressors {
     }
 
     /// The request to make once more, for what the client itself accepts.
-    #[must_use]
     pub fn again(&self, asked: &mut RequestCodings, request: &Parts) -> Option<Parts> {
         Some(asked.near.as_mut()?.again(request))
     }
@@ -172,13 +171,11 @@ impl Compressors {
     }
 
     /// True if a response must not be changed and does not fit the client.
-    #[must_use]
     pub fn is_unfit(&self, asked: &RequestCodings, head: &response::Parts) -> bool {
         asked.near.as_ref().is_some_and(|near| near.is_unfit(head))
     }
 
     /// True if a response is coded with another dictionary than the one that was named.
-    #[must_use]
     pub fn is_of_other(
         &self,
         asked: &RequestCodings,

@@ -38,7 +38,6 @@ enum Work {
 
 impl ContentDecoder {
     /// A decoder for a coding without a dictionary. `None`: the coding has one, or memory is short.
-    #[must_use]
     pub fn new(coding: Coding) -> Option<Self> {
         let work = match coding {
             Coding::Zstd => Work::Zstd(zstd::Unzstd::new()?),
@@ -51,7 +50,6 @@ impl ContentDecoder {
 
     /// A decoder for a coding with a dictionary, which it copies. `None`: the coding has none, the
     /// dictionary is not raw content, or memory is short.
-    #[must_use]
     pub fn with_dictionary(coding: Coding, hash: Hash, dictionary: &[u8]) -> Option<Self> {
         let work = match coding {
             Coding::Dcz => Work::Zstd(zstd::Unzstd::with_dictionary(dictionary)?),
@@ -132,7 +130,6 @@ impl ContentDecoder {
     }
 
     /// Bytes of memory that it holds now.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         match &self.work {
             Work::Zstd(zstd) => zstd.bytes(),
@@ -144,7 +141,6 @@ impl ContentDecoder {
 
 /// Whether the first bytes of a body say that it is coded with another dictionary. They may be too
 /// few to tell.
-#[must_use]
 pub fn is_of_other(coding: Coding, hash: Hash, first: &[u8]) -> bool {
     let mut awaited = Vec::new();
     header(coding, hash, &mut awaited);

@@ -34,7 +34,6 @@ pub struct UseAs {
 
 impl UseAs {
     /// What was read before. `None`: it is not what a field can say.
-    #[must_use]
     pub fn of(pattern: &str, destinations: Vec<Box<str>>, id: Box<str>) -> Option<Self> {
         let pattern = Pattern::new(pattern).ok()?;
         let is_text = |text: &str| text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
@@ -45,7 +44,6 @@ impl UseAs {
 
     /// Reads the field. `None`: there is none, it is malformed, or its pattern is one that we do
     /// not match (section 2.1.1 lets a client ignore it).
-    #[must_use]
     pub fn read(headers: &HeaderMap) -> Option<Self> {
         let mut lines = headers.get_all(&USE_AS_DICTIONARY).iter();
         let (Some(line), None) = (lines.next(), lines.next()) else { return None };
@@ -86,7 +84,6 @@ impl UseAs {
     }
 
     /// Dictionary-ID for a request (section 2.3).
-    #[must_use]
     pub fn id_field(id: &str) -> Option<HeaderValue> {
         let escaped = id.replace('\\', "\\\\").replace('"', "\\\"");
         HeaderValue::from_str(&format!("\"{escaped}\"")).ok().filter(|_| !id.is_empty())
@@ -94,14 +91,12 @@ impl UseAs {
 }
 
 /// Whether a request says who its client is.
-#[must_use]
 pub fn has_credentials(request: &HeaderMap) -> bool {
     [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION].iter().any(|name| request.contains_key(name))
 }
 
 /// Whether a response may become a dictionary for requests of other clients. A response to
 /// credentials is one client's, unless it says that it is everybody's.
-#[must_use]
 pub fn may_learn(has_credentials: bool, status: StatusCode, response: &HeaderMap) -> bool {
     let has = |directive| has_directive(response, &CACHE_CONTROL, directive);
     status == StatusCode::OK
