@@ -3,7 +3,7 @@
 
 use http::header::{
     ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE,
-    ORIGIN, TRAILER, TRANSFER_ENCODING, USER_AGENT,
+    ORIGIN, TRAILER, TRANSFER_ENCODING,
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -139,46 +139,12 @@ fn is_bound_to_bytes(request: &HeaderMap) -> bool {
         || lists(request, &CACHE_CONTROL, "no-transform")
 }
 
-/// A body is coded or decoded once at most, whatever the fields of its request say, and they say
-/// then how it is. Each line of `data` is a value: of Content-Encoding, Content-Type,
-/// Cache-Control, Accept-Encoding and User-Agent in turn. A fuzz target and the tests assert it.
-///
-/// # Panics
-///
-/// Where that does not hold.
-pub fn fields_are_consistent(data: &[u8]) {
-    let names = [CONTENT_ENCODING, CONTENT_TYPE, CACHE_CONTROL, ACCEPT_ENCODING, USER_AGENT];
-    let mut fields = HeaderMap::new();
-    for (name, line) in names.iter().cycle().zip(data.split(|byte| *byte == b'\n').take(32)) {
-        if let Ok(value) = HeaderValue::from_bytes(line) {
-            fields.append(name, value);
-        }
-    }
-    if is_accepted(&fields) {
-        assert!(AcceptedCodings::read(&fields).takes(Coding::Zstd));
-    }
-    let is_said = fields.contains_key(CONTENT_ENCODING);
-    if may_code(&fields, None, "a.example") {
-        assert!(!is_said && may_code(&fields, Some(BODY_BYTES_MIN), "a.example"));
-        assert!(!may_code(&fields, Some(BODY_BYTES_MIN - 1), "a.example"));
-        code(&mut fields);
-        assert!(!may_code(&fields, None, "a.example"), "it is coded");
-        assert_eq!(coding(&fields), RequestBody::Coded(Coding::Zstd));
-    }
-    if let RequestBody::Coded(coded) = coding(&fields) {
-        assert!(!coded.is_of_dictionary() && fields.get_all(CONTENT_ENCODING).iter().count() == 1);
-        fields.insert(CONTENT_LENGTH, HeaderValue::from_static("9"));
-        decode(&mut fields);
-        assert_eq!(coding(&fields), RequestBody::AsIs, "it is decoded");
-        assert!(!fields.contains_key(CONTENT_LENGTH), "its length is not known");
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::properties::fields_are_consistent;
 
     fn read(fields: &[(&'static str, &'static str)]) -> HeaderMap {
         let fields = fields

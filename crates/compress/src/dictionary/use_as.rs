@@ -14,9 +14,9 @@ use crate::fields::{are_readable, has_directive};
 /// Most bytes of the field: a pattern, and an id of 1,024 characters.
 const FIELD_BYTES_MAX: usize = 4 << 10;
 /// Most characters of an id (section 2.1.3).
-const ID_CHARS_MAX: usize = 1024;
+pub(crate) const ID_CHARS_MAX: usize = 1024;
 /// Most request destinations: there are some twenty in all.
-const DESTINATIONS_MAX: usize = 32;
+pub(crate) const DESTINATIONS_MAX: usize = 32;
 
 /// Fields of Vary that say nothing of who the client is, beside `sec-fetch-*`.
 const VARY_OF_ALL: [&str; 2] = ["accept-encoding", "available-dictionary"];
@@ -230,26 +230,12 @@ impl<'a> Left<'a> {
     }
 }
 
-/// Any bytes are read without a panic, and what was read is within its bounds. A fuzz target and
-/// the tests assert it.
-///
-/// # Panics
-///
-/// Where that does not hold.
-pub fn field_is_bounded(data: &[u8]) {
-    let Ok(value) = HeaderValue::from_bytes(data) else { return };
-    let headers = HeaderMap::from_iter([(USE_AS_DICTIONARY, value)]);
-    if let Some(read) = UseAs::read(&headers) {
-        assert!(read.destinations.len() <= DESTINATIONS_MAX && read.id.len() <= ID_CHARS_MAX);
-        assert!(read.id.is_empty() || UseAs::id_field(&read.id).is_some());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::properties::field_is_bounded;
 
     #[test]
     fn fields_as_a_table() {
