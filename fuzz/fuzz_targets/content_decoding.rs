@@ -4,4 +4,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| eyelet_compress::decoder::steps_are_bounded(data));
+fuzz_target!(|data: &[u8]| eyelet_compress::properties::steps_are_bounded(data));

@@ -4,4 +4,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| eyelet_compress::request::fields_are_consistent(data));
+fuzz_target!(|data: &[u8]| eyelet_compress::properties::fields_are_consistent(data));

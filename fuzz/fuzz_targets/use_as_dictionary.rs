@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| eyelet_compress::dictionary::use_as::field_is_bounded(data));
+fuzz_target!(|data: &[u8]| eyelet_compress::properties::field_is_bounded(data));

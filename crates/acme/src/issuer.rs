@@ -117,23 +117,21 @@ impl Issuer {
     ) -> Result<Zeroizing<Vec<u8>>, AcmeError> {
         let account = self.account().await?;
         let identifiers = [Identifier::Dns(name.to_owned())];
-        let mut new = NewOrder::new(&identifiers);
-        if let Some(profile) = &self.settings.profile {
-            new = new.profile(profile);
-        }
-        let mut order = match replaces {
-            None => account.new_order(&new).await?,
+        let new = || {
+            let new = NewOrder::new(&identifiers);
+            match &self.settings.profile {
+                Some(profile) => new.profile(profile),
+                None => new,
+            }
+        };
+        let better = match replaces {
             // It only gives the order a better place. Servers refuse it for many reasons.
-            Some(replaced) => match account.new_order(&new.replaces(replaced)).await {
-                Ok(order) => order,
-                Err(_) => {
-                    let mut new = NewOrder::new(&identifiers);
-                    if let Some(profile) = &self.settings.profile {
-                        new = new.profile(profile);
-                    }
-                    account.new_order(&new).await?
-                }
-            },
+            Some(replaced) => account.new_order(&new().replaces(replaced)).await.ok(),
+            None => None,
+        };
+        let mut order = match better {
+            Some(order) => order,
+            None => account.new_order(&new()).await?,
         };
         self.validate(name, &mut order, challenge).await?;
         let key = KeyPair::generate().map_err(library)?;

@@ -1,22 +1,18 @@
 //! `/connections`: a list of the open connections as a stream, and the request to end some.
 
 use std::cmp::Reverse;
-use std::convert::Infallible;
 use std::net::IpAddr;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use eyelet_telemetry::listing::{ConnectionId, Filter, Listed, Slice, State};
-use http_body_util::BodyExt;
-use hyper::body::{Body, Frame};
+use futures_util::stream;
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, Response, StatusCode};
 use ipnet::{IpNet, Ipv4Net};
 use tokio::sync::mpsc::Receiver;
 
 use crate::query::{QueryFault, repeated_key, unknown_key};
-use crate::routes::{Answers, Content, of_body, text, whole};
+use crate::routes::{Answers, Content, of_parts, text, whole};
 
 /// What all paths of this file begin with.
 pub(crate) const PATH: &str = "/connections";
@@ -33,6 +29,11 @@ const MAPPED_BITS: u8 = 96;
 /// While a list is sorted, what is at hand grows to so many times its length before the rest of it
 /// is dropped. Twice costs each connection a logarithmic share of one sort.
 const SORTED_TIMES: usize = 2;
+
+/// The text before the first connection of a list.
+const FIRST: &str = "[\n";
+/// The text before each other one.
+const NEXT: &str = ",\n";
 
 /// The order of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,9 +147,14 @@ fn list(answers: &dyn Answers, asked: Asked) -> Response<Content> {
         Some(_) => asked.limit.unwrap_or(SORTED),
         None => asked.limit.unwrap_or(usize::MAX),
     };
-    let list =
-        List { slices, order: asked.order, left: limit, sorted: Vec::new(), state: Written::Begin };
-    of_body("application/json", list.boxed_unsync())
+    let list = List {
+        slices: Some(slices),
+        order: asked.order,
+        left: limit,
+        sorted: Vec::new(),
+        before: FIRST,
+    };
+    of_parts("application/json", stream::unfold(list, List::part))
 }
 
 async fn end(answers: &dyn Answers, asked: Asked) -> Response<Content> {
@@ -174,28 +180,17 @@ fn busy() -> Response<Content> {
     text(StatusCode::SERVICE_UNAVAILABLE, "other lists are being made: ask again later\n")
 }
 
-/// How far a list is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Written {
-    /// Nothing is written.
-    Begin,
-    /// So far the list is empty.
-    Opened,
-    /// There is a connection before the next one.
-    Some,
-    /// All is written.
-    All,
-}
-
-/// A list as a body. It reads the workers' slices as fast as the client reads it.
+/// A list. It reads the workers' slices as fast as the client reads it.
 struct List {
-    slices: Receiver<Slice>,
+    /// `None`: all is written.
+    slices: Option<Receiver<Slice>>,
     order: Option<Order>,
     /// How many more connections may be written.
     left: usize,
     /// What was found, where the list is sorted.
     sorted: Vec<Listed>,
-    state: Written,
+    /// The text before the next connection.
+    before: &'static str,
 }
 
 impl List {
@@ -209,56 +204,40 @@ impl List {
     }
 
     fn write(&mut self, listed: &[Listed], out: &mut Vec<u8>) {
-        if self.state == Written::Begin {
-            out.push(b'[');
-            self.state = Written::Opened;
-        }
         let few = listed.len().min(self.left);
         for listed in &listed[..few] {
-            out.extend_from_slice(if self.state == Written::Some { b",\n" } else { b"\n" });
+            out.extend_from_slice(std::mem::replace(&mut self.before, NEXT).as_bytes());
             // Writing into a Vec cannot fail.
             let _ = serde_json::to_writer(&mut *out, listed);
-            self.state = Written::Some;
         }
         self.left -= few;
     }
-}
 
-impl Body for List {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        task: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let list = self.get_mut();
+    /// The next part of its text.
+    async fn part(mut self) -> Option<(Bytes, Self)> {
         let mut out = Vec::new();
         while out.is_empty() {
-            if list.state == Written::All {
-                return Poll::Ready(None);
-            }
-            let slice = if list.left == 0 { None } else { ready!(list.slices.poll_recv(task)) };
-            match (slice, list.order) {
-                (Some(slice), None) => list.write(&slice.listed, &mut out),
+            let slices = self.slices.as_mut()?;
+            let slice = if self.left == 0 { None } else { slices.recv().await };
+            match (slice, self.order) {
+                (Some(slice), None) => self.write(&slice.listed, &mut out),
                 (Some(slice), Some(order)) => {
-                    list.sorted.extend(slice.listed);
-                    if list.sorted.len() >= SORTED_TIMES * list.left {
-                        list.sort(order);
+                    self.sorted.extend(slice.listed);
+                    if self.sorted.len() >= SORTED_TIMES * self.left {
+                        self.sort(order);
                     }
                 }
                 (None, order) => {
-                    order.into_iter().for_each(|order| list.sort(order));
-                    let sorted = std::mem::take(&mut list.sorted);
-                    list.write(&sorted, &mut out);
-                    out.extend_from_slice(b"\n]\n");
-                    list.state = Written::All;
+                    order.into_iter().for_each(|order| self.sort(order));
+                    let sorted = std::mem::take(&mut self.sorted);
+                    self.write(&sorted, &mut out);
+                    out.extend_from_slice(if self.before == FIRST { b"[\n]\n" } else { b"\n]\n" });
                     // The workers need not look on.
-                    list.slices.close();
+                    self.slices = None;
                 }
             }
         }
-        Poll::Ready(Some(Ok(Frame::data(out.into()))))
+        Some((out.into(), self))
     }
 }
 

@@ -1,28 +1,24 @@
 //! Who watches the edge: each reader of `/events` gets a document a second. It is made once for all
 //! of them, and not at all while there are none.
 
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use eyelet_telemetry::counters;
 use eyelet_telemetry::log::recent::{self, RecentLines};
-use http_body_util::BodyExt;
-use hyper::body::{Body, Frame};
+use futures_util::stream;
 use hyper::http::request::Parts;
 use hyper::{Response, StatusCode};
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::mpsc::{Sender, channel};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::access::Access;
 use crate::history::{History, SAMPLE_STEP};
-use crate::routes::{Answers, Content, Document, of_body, refuse_method, text};
+use crate::routes::{Answers, Content, Document, of_parts, refuse_method, text};
 use crate::{page, tick};
 
 /// The time between two documents.
@@ -122,11 +118,11 @@ impl Live {
             recent::take();
             self.began.notify_one();
         }
-        let (sender, events) = channel(EVENTS_MAX);
+        let (sender, mut events) = channel(EVENTS_MAX);
         // The queue is empty.
         let _ = sender.try_send(event(readers.number, &document));
         readers.queues.push(sender);
-        of_body("text/event-stream", Events(events).boxed_unsync())
+        of_parts("text/event-stream", stream::poll_fn(move |task| events.poll_recv(task)))
     }
 
     fn has_readers(&self) -> bool {
@@ -166,39 +162,19 @@ pub fn unix_seconds() -> f64 {
     now.map_or(0.0, |now| now.as_secs_f64())
 }
 
-/// The documents of one reader, as a body without an end.
-struct Events(Receiver<Bytes>);
-
-impl Body for Events {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        task: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.get_mut().0.poll_recv(task).map(|event| event.map(|event| Ok(Frame::data(event))))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::task::Waker;
-
+    use futures_util::FutureExt;
+    use http_body_util::BodyExt;
     use serde_json::json;
 
     use super::*;
     use crate::routes::stand_in::Edge;
 
     fn next(content: &mut Content) -> Option<String> {
-        let mut task = Context::from_waker(Waker::noop());
-        match Pin::new(content).poll_frame(&mut task) {
-            Poll::Ready(Some(Ok(frame))) => {
-                Some(String::from_utf8_lossy(&frame.into_data().unwrap()).into_owned())
-            }
-            Poll::Ready(None) | Poll::Pending => None,
-        }
+        let frame = content.frame().now_or_never()??.unwrap();
+        Some(String::from_utf8_lossy(&frame.into_data().unwrap()).into_owned())
     }
 
     #[test]

@@ -1,12 +1,8 @@
 //! A document with an object for each of many things. It is written in pieces, as fast as its
 //! client reads: an edge may have 50,000 certificates.
 
-use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::iter;
 
-use bytes::Bytes;
-use hyper::body::{Body, Frame};
 use serde_json::Value;
 
 use crate::query::{QueryFault, repeated_key, unknown_key};
@@ -103,69 +99,23 @@ pub struct Objects {
     pub objects: Box<dyn Iterator<Item = Value> + Send>,
 }
 
-/// How far the document is written.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Written {
-    Nothing,
-    /// To the beginning of the array.
-    Head,
-    /// There is an object before the next one.
-    Some,
-    /// To its end.
-    All,
-}
-
-/// The document as a body.
-pub(crate) struct Pieces {
-    of: Objects,
-    written: Written,
-}
-
-impl Pieces {
-    pub(crate) fn new(of: Objects) -> Self {
-        Self { of, written: Written::Nothing }
-    }
-
-    /// The next piece. Nothing follows an empty one.
-    fn piece(&mut self) -> Vec<u8> {
-        let mut out = Vec::new();
-        if self.written == Written::Nothing {
-            self.written = Written::Head;
-            let first = self.of.first.take();
-            let first = first.map(|(name, value)| format!("\"{name}\":{value},\n"));
-            let first = first.unwrap_or_default();
-            out.extend_from_slice(format!("{{\n{first}\"{}\":[", self.of.name).as_bytes());
+/// The document in pieces. An object is made when its piece is asked for.
+pub(crate) fn pieces(of: Objects) -> impl Iterator<Item = Vec<u8>> {
+    let Objects { first, name, objects } = of;
+    let first = first.map(|(name, value)| format!("\"{name}\":{value},\n")).unwrap_or_default();
+    let before = iter::once("\n").chain(iter::repeat(",\n"));
+    let objects = before.zip(objects).map(|(before, object)| format!("{before}{object}"));
+    let begin = iter::once(format!("{{\n{first}\"{name}\":["));
+    let mut texts = begin.chain(objects).chain(iter::once("\n]\n}\n".to_owned()));
+    iter::from_fn(move || {
+        let mut piece = Vec::new();
+        while piece.len() < PIECE_BYTES
+            && let Some(text) = texts.next()
+        {
+            piece.extend_from_slice(text.as_bytes());
         }
-        while self.written != Written::All && out.len() < PIECE_BYTES {
-            match self.of.objects.next() {
-                Some(object) => {
-                    let is_next = self.written == Written::Some;
-                    out.extend_from_slice(if is_next { b",\n" } else { b"\n" });
-                    // Writing into a Vec cannot fail.
-                    let _ = serde_json::to_writer(&mut out, &object);
-                    self.written = Written::Some;
-                }
-                None => {
-                    out.extend_from_slice(b"\n]\n}\n");
-                    self.written = Written::All;
-                }
-            }
-        }
-        out
-    }
-}
-
-impl Body for Pieces {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let piece = self.get_mut().piece();
-        Poll::Ready((!piece.is_empty()).then(|| Ok(Frame::data(piece.into()))))
-    }
+        (!piece.is_empty()).then_some(piece)
+    })
 }
 
 #[cfg(test)]
@@ -178,7 +128,10 @@ mod tests {
 
     use super::*;
 
-    fn pieces(count: usize, first: Option<(&'static str, Value)>) -> (Pieces, Arc<AtomicUsize>) {
+    fn counted(
+        count: usize,
+        first: Option<(&'static str, Value)>,
+    ) -> (impl Iterator<Item = Vec<u8>>, Arc<AtomicUsize>) {
         let made = Arc::new(AtomicUsize::new(0));
         let counted = made.clone();
         let objects = (0..count).map(move |number| {
@@ -186,20 +139,17 @@ mod tests {
             json!({ "number": number, "text": "a".repeat(200) })
         });
         let of = Objects { first, name: "all", objects: Box::new(objects) };
-        (Pieces::new(of), made)
+        (pieces(of), made)
     }
 
     #[test]
     fn no_object_is_made_before_its_piece_is_asked_for() {
-        let (mut pieces, made) = pieces(50_000, Some(("generation", json!(7))));
+        let (mut pieces, made) = counted(50_000, Some(("generation", json!(7))));
         assert_eq!(made.load(Relaxed), 0);
         let (mut text, mut count) = (Vec::new(), 0);
         loop {
             let before = made.load(Relaxed);
-            let piece = pieces.piece();
-            if piece.is_empty() {
-                break;
-            }
+            let Some(piece) = pieces.next() else { break };
             assert!(piece.len() < PIECE_BYTES + 300, "{}", piece.len());
             assert!(made.load(Relaxed) - before <= PIECE_BYTES / 200);
             (text, count) = ([text, piece].concat(), count + 1);
@@ -250,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_document_without_objects_is_whole() {
-        let whole: Value = serde_json::from_slice(&pieces(0, None).0.piece()).unwrap();
+        let whole: Value = serde_json::from_slice(&counted(0, None).0.next().unwrap()).unwrap();
         assert_eq!(whole, json!({ "all": [] }));
     }
 }

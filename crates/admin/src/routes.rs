@@ -4,14 +4,16 @@ use std::convert::Infallible;
 
 use bytes::Bytes;
 use eyelet_telemetry::listing::{Filter, Slice};
-use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use futures_util::stream::{self, Stream, StreamExt};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::Frame;
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Response, StatusCode};
 use serde_json::Value;
 use tokio::sync::mpsc::Receiver;
 
 use crate::metrics::{Format, Metrics};
-use crate::objects::{ObjectKind, Objects, Pieces, Sorted};
+use crate::objects::{ObjectKind, Objects, Sorted, pieces};
 
 /// What the server asks the program. It is called on the server's thread.
 pub trait Answers: Send + Sync + 'static {
@@ -83,7 +85,8 @@ fn json(document: Option<Value>) -> Response<Content> {
 }
 
 fn in_pieces(objects: Option<Objects>) -> Response<Content> {
-    objects.map_or_else(ending, |objects| of_body(JSON, Pieces::new(objects).boxed_unsync()))
+    let parts = |objects| stream::iter(pieces(objects).map(Bytes::from));
+    objects.map_or_else(ending, |objects| of_parts(JSON, parts(objects)))
 }
 
 /// The answer where there is nothing to show any more.
@@ -119,6 +122,15 @@ pub(crate) fn text(status: StatusCode, text: impl Into<String>) -> Response<Cont
 /// A whole answer of this media type.
 pub(crate) fn whole(kind: &'static str, body: String) -> Response<Content> {
     of_body(kind, Full::new(Bytes::from(body)).boxed_unsync())
+}
+
+/// An answer whose body is sent as `parts` come.
+pub(crate) fn of_parts(
+    kind: &'static str,
+    parts: impl Stream<Item = Bytes> + Send + 'static,
+) -> Response<Content> {
+    let frames = parts.map(|part| Ok(Frame::data(part)));
+    of_body(kind, StreamBody::new(frames).boxed_unsync())
 }
 
 /// An answer of this media type.

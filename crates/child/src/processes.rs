@@ -47,7 +47,20 @@ fn parse(pid: u32, stat: &str) -> Option<Process> {
 /// The processes of the group that `leader` leads, and the descendants of those.
 pub(crate) fn members(leader: u32, all: &[Process]) -> HashSet<u32> {
     let is_root = |process: &&Process| process.pid == leader || process.group == leader;
-    let mut members: HashSet<u32> = all.iter().filter(is_root).map(|found| found.pid).collect();
+    with_descendants(all.iter().filter(is_root).map(|found| found.pid).collect(), all)
+}
+
+/// `root` and all its descendants.
+pub fn family(root: u32) -> Vec<u32> {
+    with_descendants(HashSet::from([root]), &all()).into_iter().collect()
+}
+
+/// The process that started this one.
+pub fn parent(pid: u32) -> Option<u32> {
+    Some(read(pid)?.parent)
+}
+
+fn with_descendants(mut members: HashSet<u32>, all: &[Process]) -> HashSet<u32> {
     // Each pass finds one more generation. /proc lists parents mostly before their children.
     loop {
         let before = members.len();

@@ -21,7 +21,6 @@ pub enum Coding {
 
 impl Coding {
     /// Returns its name in Content-Encoding.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Zstd => "zstd",
@@ -33,14 +32,12 @@ impl Coding {
     }
 
     /// The coding of this name.
-    #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         let all = [Self::Zstd, Self::Br, Self::Gzip, Self::Dcz, Self::Dcb];
         all.into_iter().find(|coding| coding.name().eq_ignore_ascii_case(name))
     }
 
     /// True if it needs a dictionary.
-    #[must_use]
     pub const fn is_of_dictionary(self) -> bool {
         matches!(self, Self::Dcz | Self::Dcb)
     }
@@ -62,7 +59,6 @@ pub struct AcceptedCodings {
 
 impl AcceptedCodings {
     /// Reads the field; several lines are one list. An element that breaks the grammar is ignored.
-    #[must_use]
     pub fn read(headers: &HeaderMap) -> Self {
         let mut accepted = Self::default();
         for line in headers.get_all(ACCEPT_ENCODING) {
@@ -77,7 +73,6 @@ impl AcceptedCodings {
 
     /// The coding of `wanted` with the highest weight; among equals the first in `wanted`. `None`
     /// is identity: the client accepts none of `wanted`, or prefers identity.
-    #[must_use]
     pub fn choose(&self, wanted: &[Coding]) -> Option<Coding> {
         let mut best: Option<(Coding, u16)> = None;
         for coding in wanted {
@@ -93,13 +88,11 @@ impl AcceptedCodings {
     }
 
     /// True if the client accepts it at all.
-    #[must_use]
     pub fn takes(&self, coding: Coding) -> bool {
         self.weight(coding) > 0
     }
 
     /// The weight in thousandths.
-    #[must_use]
     pub fn weight(&self, coding: Coding) -> u16 {
         if !self.given {
             return 0;
@@ -116,14 +109,12 @@ impl AcceptedCodings {
     }
 
     /// True if the client takes no response that is uncoded.
-    #[must_use]
     pub fn refuses_identity(&self) -> bool {
         self.identity.or(self.any) == Some(0)
     }
 
     /// The weights as numbers: 0 for a coding that is not named, else one more than its
     /// thousandths. `None`: the field is missing.
-    #[must_use]
     pub fn export(&self) -> Option<[u16; 7]> {
         let Self { zstd, br, gzip, dcz, dcb, identity, any, given } = *self;
         let number = |weight: Weight| weight.map_or(0, |thousandths| thousandths + 1);
@@ -131,7 +122,6 @@ impl AcceptedCodings {
     }
 
     /// Reads what [`AcceptedCodings::export`] has written. `None`: a weight is above 1.
-    #[must_use]
     pub fn import(numbers: Option<[u16; 7]>) -> Option<Self> {
         let Some(numbers) = numbers else { return Some(Self::default()) };
         let [zstd, br, gzip, dcz, dcb, identity, any] = numbers.map(|number| number.checked_sub(1));

@@ -31,7 +31,6 @@ pub struct Allowed {
 
 /// Why a response must not be compressed, if so. `host` is the authority of the request, from Host
 /// or `:authority`. The scheme is https: an http page is another origin.
-#[must_use]
 pub fn breach(headers: &HeaderMap, host: &str, allowed: Allowed) -> Option<Breach> {
     if !has_credentials(headers) {
         return None;
@@ -59,7 +58,6 @@ pub fn breach(headers: &HeaderMap, host: &str, allowed: Allowed) -> Option<Breac
 
 /// Whether the upstream says that every client may get the response: then it contains no client's
 /// secret.
-#[must_use]
 pub fn is_for_all(response: &HeaderMap) -> bool {
     let forbids = |directive| has_directive(response, &CACHE_CONTROL, directive);
     let varies = ["*", "cookie", "authorization"].iter().any(|by| lists(response, &VARY, by));
@@ -142,7 +140,6 @@ pub(crate) fn same_authority(a: &str, b: &str) -> bool {
 }
 
 /// The authority of a request: from its target, else from its only Host.
-#[must_use]
 pub fn authority<'a>(uri: &'a http::Uri, headers: &'a HeaderMap) -> &'a str {
     let of_host = || headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     uri.authority().map_or_else(of_host, http::uri::Authority::as_str)

@@ -75,13 +75,11 @@ impl WhyNot {
     ];
 
     /// The one with this text.
-    #[must_use]
     pub fn of_text(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|why_not| why_not.text() == text)
     }
 
     /// The text in the access log.
-    #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
             Self::Off => "off by rule",
@@ -124,7 +122,6 @@ pub struct Beginning<'a> {
 
 impl Beginning<'_> {
     /// Its length in bytes, if known.
-    #[must_use]
     pub fn known_length(&self) -> Option<u64> {
         if self.complete { Some(self.first.len() as u64) } else { self.length }
     }
@@ -157,7 +154,6 @@ pub fn by_head(
 
 /// A 206 response is a part of a 200 response. Whether that 200 response may be coded: if so, both
 /// have the same Vary (RFC 9110 section 15.3.7). The part's own length does not count.
-#[must_use]
 pub fn is_part_of_coded(status: StatusCode, headers: &HeaderMap, event_streams: bool) -> bool {
     if status != StatusCode::PARTIAL_CONTENT {
         return false;

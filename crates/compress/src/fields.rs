@@ -13,7 +13,6 @@ pub(crate) static DIGESTS: [HeaderName; 4] = [
 
 /// Reads a decimal number, without a sign. One that does not fit is the greatest that does: a
 /// recipient may limit what it supports (RFC 9110 section 7.6.2, RFC 9111 section 1.2.2).
-#[must_use]
 pub fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
@@ -39,13 +38,11 @@ pub(crate) fn has_directive(headers: &HeaderMap, field: &HeaderName, name: &str)
 
 /// Whether a list-valued field contains an element, compared without case. Other elements need not
 /// be text.
-#[must_use]
 pub fn lists(headers: &HeaderMap, field: &HeaderName, element: &str) -> bool {
     headers.get_all(field).iter().any(|line| has_element(line.as_bytes(), element))
 }
 
 /// Whether one line of a list-valued field has an element.
-#[must_use]
 pub fn has_element(line: &[u8], element: &str) -> bool {
     let mut elements = line.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
     elements.any(|found| found.eq_ignore_ascii_case(element.as_bytes()))

@@ -10,6 +10,8 @@ pub mod dictionary;
 pub mod eligible;
 pub mod fields;
 pub mod pool;
+#[cfg(any(test, fuzzing))]
+pub mod properties;
 pub mod request;
 pub mod validators;
 

@@ -54,7 +54,6 @@ impl Shelf {
 
 impl CompressorPool {
     /// A pool that never holds more than `bytes_max`, by the contexts' own or measured sizes.
-    #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         let (zstd, gzip, br) = (Vec::new(), Vec::new(), Vec::new());
         let shelf = Shelf { zstd, gzip, br, bytes: 0, bytes_max, lent: 0, used: false };
@@ -63,7 +62,6 @@ impl CompressorPool {
 
     /// A coder for one body, or `None` if it would exceed the budget. Not for codings with a
     /// dictionary: see [`CompressorPool::lend_with`].
-    #[must_use]
     pub fn lend(&self, coding: Coding, effort: Effort, length: Option<u64>) -> Option<Lent> {
         match coding {
             Coding::Zstd => {
@@ -92,7 +90,6 @@ impl CompressorPool {
     }
 
     /// A coder with a raw dictionary, for a body of unknown length.
-    #[must_use]
     pub fn lend_with(&self, coding: Coding, effort: Effort, dictionary: &[u8]) -> Option<Lent> {
         match coding {
             Coding::Dcz => {
@@ -154,7 +151,6 @@ impl CompressorPool {
     }
 
     /// Whether there are idle contexts, and nothing was lent since the last call.
-    #[must_use]
     pub fn is_idle(&self) -> bool {
         let mut shelf = self.shelf.borrow_mut();
         let used = std::mem::take(&mut shelf.used);
@@ -163,13 +159,11 @@ impl CompressorPool {
     }
 
     /// Bytes accounted for now.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.shelf.borrow().bytes
     }
 
     /// Shares in use now.
-    #[must_use]
     pub fn lent(&self) -> usize {
         self.shelf.borrow().lent
     }

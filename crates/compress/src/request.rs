@@ -3,7 +3,7 @@
 
 use http::header::{
     ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE,
-    ORIGIN, TRAILER, TRANSFER_ENCODING, USER_AGENT,
+    ORIGIN, TRAILER, TRANSFER_ENCODING,
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -31,7 +31,6 @@ const SIGNATURES: [HeaderName; 2] =
 
 /// Whether a response says that its server accepts zstd in requests. Without the field it says
 /// nothing.
-#[must_use]
 pub fn is_accepted(response: &HeaderMap) -> bool {
     let lines = response.get_all(ACCEPT_ENCODING).iter().filter_map(|line| line.to_str().ok());
     let mut names = lines.flat_map(|line| line.split(',')).filter_map(|one| one.split(';').next());
@@ -45,7 +44,6 @@ pub fn is_accepted(response: &HeaderMap) -> bool {
 /// The length of a coded body reveals what is in it. A browser sends bodies as often as a page
 /// likes, with text that a page or a link has chosen, so its bodies stay uncoded. A form is often a
 /// password beside such text.
-#[must_use]
 pub fn may_code(request: &HeaderMap, length: Option<u64>, host: &str) -> bool {
     let has = |name: &HeaderName| request.contains_key(name);
     length.is_none_or(|length| length >= BODY_BYTES_MIN)
@@ -90,7 +88,6 @@ pub enum RequestBody {
 }
 
 /// How the body of a request is coded.
-#[must_use]
 pub fn coding(request: &HeaderMap) -> RequestBody {
     let mut lines = request.get_all(CONTENT_ENCODING).iter();
     let Some(line) = lines.next() else { return RequestBody::AsIs };
@@ -120,14 +117,12 @@ pub fn decode(request: &mut HeaderMap) {
 }
 
 /// Whether so many decoded bytes of so few coded ones are made to wear out who takes them.
-#[must_use]
 pub fn is_bomb(coded: u64, decoded: u64) -> bool {
     decoded > DECODED_BYTES_FREE && decoded / RATIO_MAX > coded
 }
 
 /// Whether a body that is coded comes near to what [`is_bomb`] refuses, so that the rest of it is
 /// better sent as it is.
-#[must_use]
 pub fn nears_bomb(coded: u64, decoded: u64) -> bool {
     decoded > DECODED_BYTES_FREE / 2 && decoded / (RATIO_MAX / 2) > coded
 }
@@ -144,46 +139,12 @@ fn is_bound_to_bytes(request: &HeaderMap) -> bool {
         || lists(request, &CACHE_CONTROL, "no-transform")
 }
 
-/// A body is coded or decoded once at most, whatever the fields of its request say, and they say
-/// then how it is. Each line of `data` is a value: of Content-Encoding, Content-Type,
-/// Cache-Control, Accept-Encoding and User-Agent in turn. A fuzz target and the tests assert it.
-///
-/// # Panics
-///
-/// Where that does not hold.
-pub fn fields_are_consistent(data: &[u8]) {
-    let names = [CONTENT_ENCODING, CONTENT_TYPE, CACHE_CONTROL, ACCEPT_ENCODING, USER_AGENT];
-    let mut fields = HeaderMap::new();
-    for (name, line) in names.iter().cycle().zip(data.split(|byte| *byte == b'\n').take(32)) {
-        if let Ok(value) = HeaderValue::from_bytes(line) {
-            fields.append(name, value);
-        }
-    }
-    if is_accepted(&fields) {
-        assert!(AcceptedCodings::read(&fields).takes(Coding::Zstd));
-    }
-    let is_said = fields.contains_key(CONTENT_ENCODING);
-    if may_code(&fields, None, "a.example") {
-        assert!(!is_said && may_code(&fields, Some(BODY_BYTES_MIN), "a.example"));
-        assert!(!may_code(&fields, Some(BODY_BYTES_MIN - 1), "a.example"));
-        code(&mut fields);
-        assert!(!may_code(&fields, None, "a.example"), "it is coded");
-        assert_eq!(coding(&fields), RequestBody::Coded(Coding::Zstd));
-    }
-    if let RequestBody::Coded(coded) = coding(&fields) {
-        assert!(!coded.is_of_dictionary() && fields.get_all(CONTENT_ENCODING).iter().count() == 1);
-        fields.insert(CONTENT_LENGTH, HeaderValue::from_static("9"));
-        decode(&mut fields);
-        assert_eq!(coding(&fields), RequestBody::AsIs, "it is decoded");
-        assert!(!fields.contains_key(CONTENT_LENGTH), "its length is not known");
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::properties::fields_are_consistent;
 
     fn read(fields: &[(&'static str, &'static str)]) -> HeaderMap {
         let fields = fields

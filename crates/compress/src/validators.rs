@@ -49,7 +49,6 @@ fn remove_in_order(headers: &mut HeaderMap, names: &[HeaderName]) {
 
 /// A coded body's trailers, without digests of the upstream's bytes, which would not verify (RFC
 /// 9530 section 2, 3). `None` if no other field is left.
-#[must_use]
 pub fn without_digests(mut trailers: HeaderMap) -> Option<HeaderMap> {
     for name in &DIGESTS {
         trailers.remove(name);
@@ -177,7 +176,6 @@ pub fn vary(headers: &mut HeaderMap, names: &[HeaderName]) {
 }
 
 /// Whether Vary contains this name, or `*` if that is given.
-#[must_use]
 pub fn varies_by(headers: &HeaderMap, name: &str) -> bool {
     lists(headers, &VARY, name)
 }

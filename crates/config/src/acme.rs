@@ -4,10 +4,9 @@
 use std::path::PathBuf;
 
 use eyelet_policy::NamePattern;
-use eyelet_sys::file::read_text;
 use zeroize::Zeroizing;
 
-use crate::files::Files;
+use crate::files::{self, Files};
 use crate::listeners::Listeners;
 use crate::local::Permitted;
 use crate::matchers::Matchers;
@@ -239,8 +238,7 @@ fn external_account(section: &Section<'_>, files: &mut Files) -> Option<External
 /// If the file cannot be read, or is no text.
 pub fn external_account_key(account: &ExternalAccount) -> Result<Zeroizing<String>, String> {
     let shown = account.key_file.display();
-    let key = read_text(&account.key_file, KEY_FILE_BYTES_MAX).map(Zeroizing::new);
-    let key = key.map_err(|why| format!("cannot read {shown}: {why}"))?;
+    let key = Zeroizing::new(files::text(&account.key_file, KEY_FILE_BYTES_MAX)?);
     let text = std::str::from_utf8(&key).map_err(|_| format!("{shown} is not base64url"))?;
     Ok(Zeroizing::new(text.trim().trim_end_matches('=').to_owned()))
 }

@@ -396,8 +396,9 @@ fn unix_secs(time: SystemTime) -> i64 {
     i64::try_from(secs).unwrap_or(i64::MAX)
 }
 
-fn date(seconds: i64) -> String {
-    let seconds = u64::try_from(seconds).unwrap_or(0).min(YEAR_9999_END);
+/// A time in seconds since 1970, as RFC 3339 writes it.
+pub fn date(seconds: impl TryInto<u64>) -> String {
+    let seconds = seconds.try_into().unwrap_or(0).min(YEAR_9999_END);
     let since = Duration::from_secs(seconds);
     humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + since).to_string()
 }

@@ -62,6 +62,14 @@ impl Diagnostic {
     }
 }
 
+/// Why a file that a configuration names cannot be used.
+pub(super) enum FileFault {
+    /// The file as a whole cannot be used.
+    File(String),
+    /// Its text has mistakes.
+    Text(Vec<Diagnostic>),
+}
+
 /// A text with the offsets of its lines, so that each of 10,000 mistakes costs one binary search.
 #[derive(Debug)]
 pub(super) struct Source<'a> {
@@ -80,6 +88,10 @@ impl<'a> Source<'a> {
 
     pub(super) fn file(&self) -> &'a Path {
         self.file
+    }
+
+    pub(super) fn text(&self) -> &'a str {
+        self.text
     }
 
     /// The number of the line that contains an offset, from 1.
@@ -124,6 +136,13 @@ impl Mistakes {
         if *number <= max {
             self.kept.push((severity, at, message));
         }
+    }
+
+    /// Takes those that were kept, in the order of the text, and the number of the others.
+    pub(super) fn all(mut self, source: &Source<'_>) -> Vec<Diagnostic> {
+        let mut found = self.kept(source);
+        found.extend(self.more(source.file, found.len()));
+        found
     }
 
     /// Takes those that were kept, in the order of the text.

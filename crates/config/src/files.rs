@@ -236,6 +236,14 @@ fn load(files: &CertificateFiles) -> Result<Option<Description>, Fault> {
     Ok(pair.certified.cert.first().and_then(certificate::describe))
 }
 
+/// Reads a text that the configuration names.
+///
+/// # Errors
+/// That it cannot be read.
+pub(super) fn text(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
+    read_text(path, bytes_max).map_err(|why| format!("cannot read {}: {why}", path.display()))
+}
+
 /// Reads a configuration file.
 pub(super) fn read(path: &Path) -> Result<String, String> {
     let bytes = read_text(path, FILE_BYTES_MAX).map_err(|why| format!("cannot be read: {why}"))?;

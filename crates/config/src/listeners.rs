@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::files::Files;
 use crate::listen_address::{ListenAddress, MODE, UNIX, check_folder, file_mode, socket_path};
 use crate::model::{Listener, ListenerKind};
-use crate::reader::{Section, Text};
+use crate::reader::{Place, Section, Text};
 use crate::users::Users;
 use crate::values;
 
@@ -76,9 +76,18 @@ impl Listeners {
         self.numbered(listed).map(|(_, listener)| listener)
     }
 
-    /// The first of a rule's listeners whose clients have no address.
-    pub(super) fn without_addresses<'a>(&'a self, listed: &'a [u16]) -> Option<&'a Listener> {
-        self.of_rule(listed).find(|listener| listener.address.is_unix())
+    /// Reports at `at`, the place of a key, if there is one, that one of a rule's listeners is
+    /// unfit. `message` gets what it is called.
+    pub(super) fn check(
+        &self,
+        (listed, at): (&[u16], Option<Place<'_>>),
+        is_unfit: impl Fn(&Listener) -> bool,
+        message: impl FnOnce(&str) -> String,
+    ) {
+        let Some(at) = at else { return };
+        if let Some(unfit) = self.of_rule(listed).find(|listener| is_unfit(listener)) {
+            at.error(message(&unfit.called()));
+        }
     }
 
     /// The indexes of a rule's listeners, without those that use no rules.

@@ -10,12 +10,11 @@ use eyelet_policy::{
     EXPRESSION_LISTS_MAX, EXPRESSIONS_MAX, ExpressionFault, FileList, LISTS_MAX, List, ListId,
     Lists, NameExpressions, NameList, NetSet, Rules,
 };
-use eyelet_sys::file::read_text;
 use ipnet::IpNet;
 
-use crate::diagnostic::{Diagnostic, Mistakes, Severity, Source};
+use crate::diagnostic::{Diagnostic, FileFault, Mistakes, Severity, Source};
 use crate::reader::{Place, Text};
-use crate::values;
+use crate::{files, values};
 
 /// The kind of what a file lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,14 +57,6 @@ pub struct ReadList {
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Why a file gives no list.
-enum Fault {
-    /// The file as a whole cannot be used.
-    File(String),
-    /// Its text has mistakes.
-    Text(Vec<Diagnostic>),
-}
-
 impl ListFiles {
     /// The files, each with the number of its list.
     pub fn iter(&self) -> impl Iterator<Item = (ListId, &ListFile)> {
@@ -93,8 +84,8 @@ impl ListFiles {
                 }
                 Ok(RenewedList { is_new, warnings })
             }
-            Err(Fault::File(message)) => Err(vec![Diagnostic::of_file(&file.path, message)]),
-            Err(Fault::Text(mistakes)) => Err(mistakes),
+            Err(FileFault::File(message)) => Err(vec![Diagnostic::of_file(&file.path, message)]),
+            Err(FileFault::Text(mistakes)) => Err(mistakes),
         }
     }
 }
@@ -173,8 +164,8 @@ impl<'e> ListReader<'e> {
                 (list, None)
             }
             // The rule goes on with an empty list, so that it does not seem to take everything.
-            Err(Fault::File(message)) => (empty(file.kind, name), Some(message)),
-            Err(Fault::Text(mistakes)) => {
+            Err(FileFault::File(message)) => (empty(file.kind, name), Some(message)),
+            Err(FileFault::Text(mistakes)) => {
                 report.of_other_file(mistakes);
                 (empty(file.kind, name), None)
             }
@@ -230,17 +221,17 @@ fn read(
     file: &ListFile,
     name: &str,
     earlier: Option<&FileList>,
-) -> Result<(FileList, Vec<Diagnostic>), Fault> {
+) -> Result<(FileList, Vec<Diagnostic>), FileFault> {
     let path = &file.path;
-    let bytes = read_text(path, LIST_BYTES_MAX)
-        .map_err(|why| Fault::File(format!("cannot read {}: {why}", path.display())))?;
+    let bytes = files::text(path, LIST_BYTES_MAX).map_err(FileFault::File)?;
     let fingerprint = fingerprint(&bytes);
     let name: Option<Arc<str>> = Some(name.into());
     if let Some(earlier) = earlier.filter(|earlier| earlier.fingerprint == fingerprint) {
         let list = earlier.list.clone();
         return Ok((FileList { file: name, fingerprint, list }, Vec::new()));
     }
-    let ReadList { list, warnings } = parse_list(path, &bytes, file.kind).map_err(Fault::Text)?;
+    let ReadList { list, warnings } =
+        parse_list(path, &bytes, file.kind).map_err(FileFault::Text)?;
     Ok((FileList { file: name, fingerprint, list }, warnings))
 }
 
@@ -359,15 +350,12 @@ fn each_entry<'t>(
     }
 }
 
-/// Returns the mistakes that were kept, and the number of the others.
-fn all(mut mistakes: Mistakes, path: &Path, text: &str) -> Vec<Diagnostic> {
+fn all(mistakes: Mistakes, path: &Path, text: &str) -> Vec<Diagnostic> {
     // A long list without mistakes is not searched for its lines.
     if mistakes.errors + mistakes.warnings == 0 {
         return Vec::new();
     }
-    let mut found = mistakes.kept(&Source::new(path, text));
-    found.extend(mistakes.more(path, found.len()));
-    found
+    mistakes.all(&Source::new(path, text))
 }
 
 /// The beginning of an entry, for messages. No valid entry is longer.

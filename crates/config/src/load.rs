@@ -7,7 +7,6 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use eyelet_policy::Rules;
-use toml::de::DeTable;
 
 use crate::acme::AcmeRules;
 use crate::checked::{Config, WatchedFile};
@@ -84,13 +83,9 @@ fn check(
     served: Option<(&Config, UnchangedPairs)>,
 ) -> Result<Loaded, Vec<Diagnostic>> {
     let report = Report::new(path, text);
-    let (table, faults) = DeTable::parse_recoverable(text);
-    for fault in faults {
-        let at = fault.span().map_or(text.len(), |span| span.start);
-        report.syntax_error(at, format!("not TOML: {}", fault.message()));
-    }
+    let table = report.parse();
     let folder = path.parent().unwrap_or(Path::new(""));
-    let document = Section { title: "the file", table: table.get_ref(), at: report.place(0) };
+    let document = report.document(&table);
     document.check_keys(&settings::DOCUMENT_KEYS);
     let (served, unchanged) = served.unzip();
     let mut files = Files::new(folder, depth, now, unchanged);

@@ -66,32 +66,26 @@ pub(super) fn fit_listeners(
 /// Clients of a Unix socket have no address. A rule that asks for one would not match them, and a
 /// refuse rule would let them pass.
 pub(super) fn check_clients(section: &Section<'_>, listeners: &Listeners, listed: &[u16]) {
-    if let Some(at) = section.key_at("client")
-        && let Some(listener) = listeners.without_addresses(listed)
-    {
-        let message = format!(
-            "clients of {} have no address: the mode of a Unix socket says who may connect; give \
-             this rule a `listener` without it",
-            listener.called()
-        );
-        at.error(message);
-    }
+    let at = (listed, section.key_at("client"));
+    listeners.check(at, |listener| listener.address.is_unix(), |called| {
+        format!(
+            "clients of {called} have no address: the mode of a Unix socket says who may connect; \
+             give this rule a `listener` without it"
+        )
+    });
 }
 
 /// A client of a Unix socket cannot be sent a reset (unix(7)). A stream that was cut off on its way
 /// would end for it like a whole one.
 fn check_resets(section: &Section<'_>, listeners: &Listeners, listed: &[u16]) {
-    if let Some(at) = section.key_at("upstream")
-        && let Some(listener) = listeners.without_addresses(listed)
-    {
-        let message = format!(
-            "tls:// is not for clients of {}: a Unix socket has no reset, so a stream that was cut \
-             off would look whole; use a listener with an IP address, or give this rule a \
-             `listener` without it",
-            listener.called()
-        );
-        at.error(message);
-    }
+    let at = (listed, section.key_at("upstream"));
+    listeners.check(at, |listener| listener.address.is_unix(), |called| {
+        format!(
+            "tls:// is not for clients of {called}: a Unix socket has no reset, so a stream that \
+             was cut off would look whole; use a listener with an IP address, or give this rule a \
+             `listener` without it"
+        )
+    });
 }
 
 /// Reads an originate rule for these listeners.

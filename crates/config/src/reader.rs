@@ -33,13 +33,24 @@ impl<'a> Report<'a> {
         Self { source: Source::new(file, text), found: RefCell::new(found) }
     }
 
-    pub(super) fn place(&self, at: usize) -> Place<'_> {
-        Place { report: self, at }
+    /// Parses the text, and reports what is not TOML.
+    pub(super) fn parse(&self) -> Spanned<DeTable<'a>> {
+        let (table, faults) = DeTable::parse_recoverable(self.source.text());
+        for fault in faults {
+            let at = fault.span().map_or(self.source.text().len(), |span| span.start);
+            self.found.borrow_mut().damaged = true;
+            self.push(Severity::Error, at, format!("not TOML: {}", fault.message()));
+        }
+        table
     }
 
-    pub(super) fn syntax_error(&self, at: usize, message: String) {
-        self.found.borrow_mut().damaged = true;
-        self.push(Severity::Error, at, message);
+    /// The whole document.
+    pub(super) fn document<'t>(&'t self, table: &'t Spanned<DeTable<'t>>) -> Section<'t> {
+        Section { title: "the file", table: table.get_ref(), at: self.place(0) }
+    }
+
+    pub(super) fn place(&self, at: usize) -> Place<'_> {
+        Place { report: self, at }
     }
 
     /// Adds the mistakes in a file that the configuration names.

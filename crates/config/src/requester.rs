@@ -46,44 +46,40 @@ pub(super) fn matchers(
 
 /// A rule that asks for users where nobody has one would never match, and a refuse rule always.
 fn check_users(section: &Section<'_>, listeners: &Listeners, known: &[u16]) {
-    let Some(at) = section.key_at("proxy_user") else { return };
-    if let Some(listener) = listeners.of_rule(known).find(|listener| listener.users.is_none()) {
-        let message = format!(
-            "`proxy_user` needs a listener with users, and {} has none; give it `users = \
+    let at = (known, section.key_at("proxy_user"));
+    listeners.check(
+        at,
+        |listener| listener.users.is_none(),
+        |called| {
+            format!(
+                "`proxy_user` needs a listener with users, and {called} has none; give it `users = \
              \"users.txt\"`, whose lines `eyelet passwd NAME` writes, or give this rule a \
-             `listener` with users",
-            listener.called()
-        );
-        at.error(message);
-    }
+             `listener` with users"
+            )
+        },
+    );
 }
 
 /// The name comes with the PROXY header of the rule that has ended the client's TLS.
 fn check_certificates(section: &Section<'_>, listeners: &Listeners, known: &[u16]) {
-    let Some(at) = section.key_at("client_cert") else { return };
-    let is_other = |listener: &&Listener| {
+    let is_other = |listener: &Listener| {
         listener.kind != ListenerKind::Connect || listener.proxy_protocol_from.is_empty()
     };
-    if let Some(listener) = listeners.of_rule(known).find(is_other) {
-        let message = format!(
+    listeners.check((known, section.key_at("client_cert")), is_other, |called| {
+        format!(
             "`client_cert` needs a listener of kind \"connect\" with `proxy_protocol_from`, to \
-             which a terminate rule with `client_ca` and `proxy_protocol` leads, and {} is none; \
-             see \"A proxy behind TLS\" in docs/gateway.md",
-            listener.called()
-        );
-        at.error(message);
-    }
+             which a terminate rule with `client_ca` and `proxy_protocol` leads, and {called} is \
+             none; see \"A proxy behind TLS\" in docs/gateway.md"
+        )
+    });
 }
 
 fn check_local(section: &Section<'_>, key: &str, listeners: &Listeners, known: &[u16]) {
-    let Some(at) = section.key_at(key) else { return };
-    let is_other = |listener: &&Listener| !listener.address.is_unix();
-    if let Some(listener) = listeners.of_rule(known).find(is_other) {
-        let message = format!(
-            "`{key}` asks about the process at a Unix socket, and {} is none; give this rule a \
-             `listener` with `address = \"unix:PATH\"`",
-            listener.called()
-        );
-        at.error(message);
-    }
+    let at = (known, section.key_at(key));
+    listeners.check(at, |listener| !listener.address.is_unix(), |called| {
+        format!(
+            "`{key}` asks about the process at a Unix socket, and {called} is none; give this rule \
+             a `listener` with `address = \"unix:PATH\"`"
+        )
+    });
 }

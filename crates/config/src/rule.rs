@@ -261,15 +261,13 @@ fn check_plain_http(
 }
 
 fn check_destination(upstream: Text<'_>, matchers: &Matchers<'_>, listeners: &Listeners) {
-    let mut reached = listeners.of_rule(&matchers.listeners);
-    if let Some(listener) = reached.find(|listener| !listener.has_destination()) {
-        let message = format!(
-            "on the direct listener {} the destination is the listener itself, so this would \
-             loop; expected host:port or \"{{sni}}:443\", or a `listener` that intercepts",
-            listener.called()
-        );
-        upstream.at.error(message);
-    }
+    let at = (&*matchers.listeners, Some(upstream.at));
+    listeners.check(at, |listener| !listener.has_destination(), |called| {
+        format!(
+            "on the direct listener {called} the destination is the listener itself, so this would \
+             loop; expected host:port or \"{{sni}}:443\", or a `listener` that intercepts"
+        )
+    });
 }
 
 /// Warns of a rule that lets a client out to any address if it says a listed name.
@@ -289,15 +287,17 @@ fn source(section: &Section<'_>, matchers: &Matchers<'_>, listeners: &Listeners)
     let Some(source) = section.word("source", " is not a source;", &client) else {
         return DialSource::Host;
     };
-    let mut reached = listeners.of_rule(&matchers.listeners);
-    if let Some(listener) = reached.find(|listener| listener.kind != ListenerKind::Tproxy) {
-        let message = format!(
-            "`source` needs the routing of a \"tproxy\" listener for answers to the client's \
-             address, and {} is not one; give this rule a `listener`",
-            listener.called()
-        );
-        section.value_at("source").error(message);
-    }
+    let at = (&*matchers.listeners, Some(section.value_at("source")));
+    listeners.check(
+        at,
+        |listener| listener.kind != ListenerKind::Tproxy,
+        |called| {
+            format!(
+                "`source` needs the routing of a \"tproxy\" listener for answers to the client's \
+             address, and {called} is not one; give this rule a `listener`"
+            )
+        },
+    );
     source
 }
 

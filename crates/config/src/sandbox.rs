@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
-use toml::de::{DeTable, DeValue};
+use toml::de::DeValue;
 
 use crate::diagnostic::Diagnostic;
 use crate::files::read;
@@ -37,13 +37,9 @@ const PROFILE_KEYS: [&str; 4] = ["allow", "allow_file", "allow_private", "dry_ru
 pub fn sandbox_profile(path: &Path, name: &str) -> Result<SandboxProfile, Vec<Diagnostic>> {
     let text = read(path).map_err(|message| vec![Diagnostic::of_file(path, message)])?;
     let report = Report::new(path, &text);
-    let (table, faults) = DeTable::parse_recoverable(&text);
-    for fault in faults {
-        let at = fault.span().map_or(text.len(), |span| span.start);
-        report.syntax_error(at, format!("not TOML: {}", fault.message()));
-    }
+    let table = report.parse();
     let folder = path.parent().unwrap_or(Path::new(""));
-    let document = Section { title: "the file", table: table.get_ref(), at: report.place(0) };
+    let document = report.document(&table);
     let (mut found, mut names) = (None, Vec::new());
     for (called, profile) in profiles(&document, folder) {
         if called == name {

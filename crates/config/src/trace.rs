@@ -2,12 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use eyelet_sys::file::read_text;
 use http::header::{HeaderName, HeaderValue};
 use toml::de::DeValue;
 use zeroize::Zeroizing;
 
-use crate::files::Files;
+use crate::files::{self, Files};
 use crate::listen_address::is_loopback_host;
 use crate::model::{Host, HostPort};
 use crate::reader::Section;
@@ -130,9 +129,7 @@ fn sample(section: &Section<'_>) -> Option<f64> {
 /// If the file cannot be read, or a line is no field. The error shows no value.
 pub fn trace_fields(file: &Path) -> Result<SecretFields, String> {
     let shown = file.display();
-    let text = read_text(file, FIELDS_FILE_BYTES_MAX)
-        .map(Zeroizing::new)
-        .map_err(|why| format!("cannot read {shown}: {why}"))?;
+    let text = Zeroizing::new(files::text(file, FIELDS_FILE_BYTES_MAX)?);
     let mut fields = SecretFields::new();
     for (number, line) in (1..).zip(text.split(|byte| *byte == b'\n')) {
         let line = line.trim_ascii();

@@ -9,11 +9,10 @@ use std::sync::Arc;
 
 use aws_lc_rs::hmac::{self, HMAC_SHA256};
 use aws_lc_rs::rand::{self, SecureRandom};
-use eyelet_sys::file::read_text;
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::diagnostic::{Diagnostic, Mistakes, Severity, Source};
-use crate::files::Files;
+use crate::diagnostic::{FileFault, Mistakes, Severity, Source};
+use crate::files::{self, Files};
 use crate::reader::Section;
 
 /// The users of a listener, by name. Clones share them.
@@ -26,14 +25,6 @@ pub struct User {
     name: Box<str>,
     salt: [u8; SALT_BYTES],
     tag: [u8; TAG_BYTES],
-}
-
-/// Why a file of users cannot be used.
-enum UsersFault {
-    /// The file cannot be read.
-    File(String),
-    /// Lines that are wrong.
-    Text(Vec<Diagnostic>),
 }
 
 impl Users {
@@ -59,8 +50,8 @@ impl Users {
                 users = Some(read);
                 Ok(())
             }
-            Err(UsersFault::File(message)) => Err(message),
-            Err(UsersFault::Text(mistakes)) => {
+            Err(FileFault::File(message)) => Err(message),
+            Err(FileFault::Text(mistakes)) => {
                 text.at.report.of_other_file(mistakes);
                 Ok(())
             }
@@ -69,21 +60,18 @@ impl Users {
     }
 
     /// Reads a file.
-    fn read(path: &Path) -> Result<Self, UsersFault> {
-        let read = read_text(path, FILE_BYTES_MAX).map(Zeroizing::new);
-        let bytes =
-            read.map_err(|why| UsersFault::File(format!("cannot read {}: {why}", path.display())))?;
+    fn read(path: &Path) -> Result<Self, FileFault> {
+        let bytes = files::text(path, FILE_BYTES_MAX).map(Zeroizing::new);
+        let bytes = bytes.map_err(FileFault::File)?;
         let text = str::from_utf8(&bytes)
-            .map_err(|_| UsersFault::File(format!("{} is not UTF-8", path.display())))?;
+            .map_err(|_| FileFault::File(format!("{} is not UTF-8", path.display())))?;
         let mut mistakes = Mistakes::new(MISTAKES_MAX, MISTAKES_MAX);
         let users = users(text, &mut mistakes);
         if mistakes.errors == 0 {
             return Ok(Self(users.into()));
         }
         let shown = without_hashes(text);
-        let mut found = mistakes.kept(&Source::new(path, &shown));
-        found.extend(mistakes.more(path, found.len()));
-        Err(UsersFault::Text(found))
+        Err(FileFault::Text(mistakes.all(&Source::new(path, &shown))))
     }
 }
 
@@ -261,8 +249,8 @@ mod tests {
         let path = folder.path().join("users.txt");
         std::fs::write(&path, text).unwrap();
         Users::read(&path).map_err(|fault| match fault {
-            UsersFault::File(message) => vec![message],
-            UsersFault::Text(found) => found
+            FileFault::File(message) => vec![message],
+            FileFault::Text(found) => found
                 .iter()
                 .map(|mistake| {
                     assert!(!mistake.source.contains("secret"), "{mistake}");

@@ -17,7 +17,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::{UnixListener, UnixStream};
 use tokio_rustls::TlsConnector;
 
-use crate::content::{Content, json, plain, typed, whole};
+use crate::content::{Content, events, json, plain, typed, whole};
 use crate::feed::Feed;
 use crate::hellos::Hellos;
 use crate::park::{CROWD_MAX, Park};
@@ -143,12 +143,12 @@ impl App {
 
     async fn show(&self, path: &str, client: SocketAddr) -> Response<Content> {
         match path {
-            "/" => typed("text/html; charset=utf-8", Content::Whole(Some(self.html.clone()))),
+            "/" => typed("text/html; charset=utf-8", self.html.clone()),
             "/page.js" => whole("text/javascript; charset=utf-8", include_bytes!("page/page.js")),
             "/icon.svg" => whole("image/svg+xml", include_bytes!("page/icon.svg")),
             "/api/hello" => self.hello(client).await,
             "/events" => match self.feed.subscribe() {
-                Some(events) => typed("text/event-stream", Content::Events(events)),
+                Some(receiver) => events(receiver),
                 None => plain(StatusCode::SERVICE_UNAVAILABLE, "too many pages are open\n"),
             },
             codings::EARLIER_PATH => cached(manual::EARLIER.as_bytes()),

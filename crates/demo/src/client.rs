@@ -1,17 +1,18 @@
 //! The TLS of the demo's own clients: they trust the demo's authority alone.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::ClientConfig;
 use rustls::client::Resumption;
-use rustls::{ClientConfig, RootCertStore};
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use eyelet_tls::provider::PROVIDER;
+use eyelet_tls::client::roots_config;
 
 /// How long a client of the demo waits for one thing. It is on the same machine, which may be busy.
 pub(crate) const CLIENT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -19,16 +20,10 @@ pub(crate) const CLIENT_TIMEOUT: Duration = Duration::from_secs(20);
 /// A client that verifies the server by this authority and speaks HTTP/1.1. It does not resume.
 ///
 /// # Errors
-/// As `Other`, if rustls cannot use the certificate.
-pub(crate) fn connector(authority: &CertificateDer<'static>) -> io::Result<TlsConnector> {
-    let mut roots = RootCertStore::empty();
-    roots.add(authority.clone()).map_err(io::Error::other)?;
-    let mut config = ClientConfig::builder_with_provider(PROVIDER.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(io::Error::other)?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+/// The file cannot be read, or rustls cannot use its certificate.
+pub(crate) fn connector(authority: &Path) -> io::Result<TlsConnector> {
+    let (config, _) = roots_config(Some(authority))?;
+    let mut config = ClientConfig::clone(&config);
     config.resumption = Resumption::disabled();
     Ok(TlsConnector::from(Arc::new(config)))
 }

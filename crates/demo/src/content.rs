@@ -1,13 +1,13 @@
 //! Bodies of the page's responses, and responses with them.
 
 use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use hyper::body::{Body, Bytes, Frame, SizeHint};
+use futures_util::stream::{self, StreamExt};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::{Bytes, Frame};
 use hyper::header::{self, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde_json::Value;
@@ -16,54 +16,31 @@ use tokio::sync::mpsc::Receiver;
 use crate::identity::{NOBODY_NAME, ORIGIN_NAME};
 
 /// A body: bytes, or events until the page is closed.
-pub(crate) enum Content {
-    Whole(Option<Bytes>),
-    Events(Receiver<Bytes>),
-}
+pub(crate) type Content = UnsyncBoxBody<Bytes, Infallible>;
 
-impl Body for Content {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let piece = match self.get_mut() {
-            Self::Whole(bytes) => bytes.take(),
-            Self::Events(events) => std::task::ready!(events.poll_recv(cx)),
-        };
-        Poll::Ready(piece.map(|bytes| Ok(Frame::data(bytes))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Whole(None))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Whole(bytes) => {
-                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
-            }
-            Self::Events(_) => SizeHint::new(),
-        }
-    }
-}
-
-/// A response of this type.
-pub(crate) fn typed(kind: &'static str, content: Content) -> Response<Content> {
-    let mut response = Response::new(content);
+fn of_body(kind: &'static str, body: Content) -> Response<Content> {
+    let mut response = Response::new(body);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }
 
+/// A response of this type.
+pub(crate) fn typed(kind: &'static str, bytes: Bytes) -> Response<Content> {
+    of_body(kind, Full::new(bytes).boxed_unsync())
+}
+
 pub(crate) fn whole(kind: &'static str, bytes: &'static [u8]) -> Response<Content> {
-    typed(kind, Content::Whole(Some(Bytes::from_static(bytes))))
+    typed(kind, Bytes::from_static(bytes))
 }
 
 pub(crate) fn json(value: &Value) -> Response<Content> {
-    let bytes = Bytes::from(format!("{value}\n"));
-    typed("application/json", Content::Whole(Some(bytes)))
+    typed("application/json", Bytes::from(format!("{value}\n")))
+}
+
+pub(crate) fn events(mut events: Receiver<Bytes>) -> Response<Content> {
+    let events = stream::poll_fn(move |task| events.poll_recv(task));
+    let frames = StreamBody::new(events.map(|event| Ok(Frame::data(event))));
+    of_body("text/event-stream", frames.boxed_unsync())
 }
 
 /// The page, and the value of its Content-Security-Policy. Its style is inside, so that the first

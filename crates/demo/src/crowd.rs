@@ -2,8 +2,8 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 
-use eyelet_config::pem::Pem;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -31,8 +31,7 @@ const TICKET_BYTES_MAX: usize = 4096;
 /// The authority cannot be read, or standard output is closed.
 pub fn crowd(target: SocketAddr, count: usize, authority: &str) -> io::Result<()> {
     eyelet_sys::process::raise_descriptor_limit();
-    let authority = Pem::new(&std::fs::read(authority)?).certificate().map_err(io::Error::other)?;
-    let connector = client::connector(&authority)?;
+    let connector = client::connector(Path::new(authority))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = end_of(io::stdin())?;
     runtime.block_on(hold(target, count, &connector, ended)).map(drop)
@@ -139,7 +138,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let folder = crate::identity::TemporaryFolder::create().unwrap();
         let (authority, _) = crate::identity::make(&folder).unwrap();
-        let connector = client::connector(&authority.certificate).unwrap();
+        let connector = client::connector(&authority.certificate_path()).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (input, parent) = UnixStream::pair().unwrap();
         let ended = end_of(input).unwrap();

@@ -145,8 +145,8 @@ impl Demo {
         };
         let page = field(format!("https://{host}"))?;
         let (html, policy) = content::page(&edge.page.port().to_string());
-        let connector = client::connector(&authority.certificate).map_err(DemoError::Behind)?;
         let ca = authority.certificate_path();
+        let connector = client::connector(&ca).map_err(DemoError::Behind)?;
         let app = Arc::new(App {
             authority: host,
             html,

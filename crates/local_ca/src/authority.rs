@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::digest::{SHA256, digest};
+use eyelet_config::certificate::date;
 use eyelet_config::pem::Pem;
 use eyelet_config::{LocalSettings, Permitted};
 use eyelet_sys::file::OwnFolder;
@@ -260,11 +261,3 @@ pub(crate) fn library(why: impl std::fmt::Display) -> LocalCaError {
 pub(crate) fn unix_secs(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
-
-pub(crate) fn date(secs: u64) -> String {
-    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(secs.min(YEAR_9999_END));
-    humantime::format_rfc3339_seconds(time).to_string()
-}
-
-/// Seconds since 1970: the last second with a four-digit year, which RFC 3339 requires.
-const YEAR_9999_END: u64 = 253_402_300_799;

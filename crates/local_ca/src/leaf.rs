@@ -10,7 +10,8 @@ use eyelet_policy::NamePattern;
 use ipnet::IpNet;
 use rcgen::{
     CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair,
-    KeyUsagePurpose, PKCS_RSA_SHA256, RsaKeySize, SanType,
+    KeyUsagePurpose, PKCS_RSA_SHA256, PublicKeyData, RsaKeySize, SanType, SignatureAlgorithm,
+    SigningKey,
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use zeroize::{Zeroize, Zeroizing};
@@ -59,7 +60,7 @@ impl fmt::Display for SubjectName {
     }
 }
 
-/// A key of a server. Several certificates may be for one.
+/// A key of a server, or of an authority. Several certificates may be for one.
 pub struct LeafKey(KeyPair);
 
 impl LeafKey {
@@ -84,10 +85,6 @@ impl LeafKey {
         KeyPair::try_from(key).map(Self).map_err(library)
     }
 
-    pub(crate) const fn pair(&self) -> &KeyPair {
-        &self.0
-    }
-
     /// The key in PKCS#8.
     pub fn der(&self) -> Zeroizing<PrivateKeyDer<'static>> {
         Zeroizing::new(PrivatePkcs8KeyDer::from(self.0.serialize_der()).into())
@@ -96,6 +93,22 @@ impl LeafKey {
     /// The same as PEM.
     pub fn pem(&self) -> Zeroizing<String> {
         Zeroizing::new(self.0.serialize_pem())
+    }
+}
+
+impl PublicKeyData for LeafKey {
+    fn der_bytes(&self) -> &[u8] {
+        self.0.der_bytes()
+    }
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        self.0.algorithm()
+    }
+}
+
+impl SigningKey for LeafKey {
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
+        self.0.sign(message)
     }
 }
 
@@ -152,7 +165,7 @@ impl Authority {
         let end = at(unix_secs(now + lifetime).min(end));
         params.not_before = at(unix_secs(now - BACKDATED).max(start)).into();
         params.not_after = end.into();
-        let signed = params.signed_by(&key.0, &self.issuer).map_err(library)?;
+        let signed = params.signed_by(key, &self.issuer).map_err(library)?;
         Ok(SignedLeaf { certificate: signed.der().clone(), pem: signed.pem(), end })
     }
 

@@ -4,7 +4,7 @@
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyUsagePurpose, PublicKeyData, SanType, SignatureAlgorithm, SigningKey,
+    Issuer, KeyUsagePurpose, SanType,
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::certificate::X509Certificate;
@@ -34,27 +34,8 @@ const KEY_USAGES: [KeyUsagePurpose; 9] = [
 
 /// An authority that signs what it is shown.
 pub struct MintAuthority {
-    issuer: Issuer<'static, AuthorityKey>,
+    issuer: Issuer<'static, LeafKey>,
     is_root: bool,
-}
-
-/// The key of an authority, wiped when it is dropped.
-struct AuthorityKey(LeafKey);
-
-impl PublicKeyData for AuthorityKey {
-    fn der_bytes(&self) -> &[u8] {
-        self.0.pair().der_bytes()
-    }
-
-    fn algorithm(&self) -> &'static SignatureAlgorithm {
-        self.0.pair().algorithm()
-    }
-}
-
-impl SigningKey for AuthorityKey {
-    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
-        self.0.pair().sign(message)
-    }
 }
 
 /// The kind of key that a certificate is for.
@@ -77,7 +58,7 @@ impl MintAuthority {
     ) -> Result<Self, LocalCaError> {
         let (_, parsed) = parse_x509_certificate(certificate).map_err(library)?;
         let is_root = parsed.subject() == parsed.issuer();
-        let key = AuthorityKey(LeafKey::parse(key)?);
+        let key = LeafKey::parse(key)?;
         let issuer = Issuer::from_ca_cert_der(certificate, key).map_err(library)?;
         // The library writes the name anew, and clients compare its bytes (RFC 5280 section 7.1).
         let sample = CertificateParams::default().signed_by(issuer.key(), &issuer);
@@ -100,7 +81,7 @@ impl MintAuthority {
         params.distinguished_name.push(DnType::CommonName, UNTRUSTED_NAME);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-        let key = AuthorityKey(LeafKey::generate()?);
+        let key = LeafKey::generate()?;
         Ok(Self { issuer: Issuer::new(params, key), is_root: true })
     }
 
@@ -137,7 +118,7 @@ impl MintAuthority {
         params.serial_number = Some(serial()?);
         params.not_before = parsed.validity().not_before.to_datetime();
         params.not_after = parsed.validity().not_after.to_datetime();
-        let signed = params.signed_by(key.pair(), &self.issuer).map_err(library)?;
+        let signed = params.signed_by(key, &self.issuer).map_err(library)?;
         Ok(signed.der().clone())
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Barrier;
 use std::time::{Duration, SystemTime};
 
 use eyelet_config::LocalSettings;
+use eyelet_config::certificate::date;
 use tempfile::TempDir;
 use x509_parser::parse_x509_certificate;
 
@@ -141,7 +142,7 @@ fn dates_follow_the_clock_and_stay_within_the_authority() {
         // A client whose clock is a day late accepts it, and its life is 90 days at most.
         assert!(start <= secs(at - DAY) && end - start <= 90 * DAY.as_secs());
         assert!(start >= authority.validity.0 && end <= authority.validity.1);
-        assert!(end.abs_diff(secs(at + days * DAY)) < 2, "{days}: {}", authority::date(end));
+        assert!(end.abs_diff(secs(at + days * DAY)) < 2, "{days}: {}", date(end));
         assert_eq!(end, secs(leaf.end));
     }
     let late = sign(&authority, "a.test", now + 3651 * DAY).map(drop).unwrap_err().to_string();

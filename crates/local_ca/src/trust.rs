@@ -10,8 +10,8 @@ use std::path::PathBuf;
 
 use change::Outcome;
 pub use change::TrustChange;
+use eyelet_config::certificate::date;
 
-use crate::authority::date;
 use crate::{Authority, folder_option, shell_word};
 
 /// Where stores are looked for.

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
-use crate::procfs;
 use eyelet_child::Endpoint;
 
 /// The process that starts all others. By socket activation it holds their listening sockets.
@@ -26,7 +25,7 @@ pub fn process(address: SocketAddr) -> Result<u32, &'static str> {
     let best = found.iter().map(|(fit, _)| *fit).max();
     let sockets = found.iter().filter(|(fit, _)| Some(*fit) == best).map(|(_, number)| *number);
     let holders = eyelet_child::holders(&sockets.collect());
-    first(holders, procfs::parent)
+    first(holders, eyelet_child::parent)
         .ok_or("no process of this machine, or of this user, listens there; --pid names one")
 }
 

@@ -1,7 +1,8 @@
 //! Figures of the kernel: CPU time and memory of a process tree, and the machine's slab.
 
-use std::collections::HashMap;
 use std::fs;
+
+pub use eyelet_child::family;
 
 /// Memory of a process tree, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -12,36 +13,6 @@ pub struct Memory {
     pub pss: f64,
     /// Anonymous bytes: heap and stacks, without files.
     pub anon: f64,
-}
-
-/// `root` and all its descendants.
-pub fn family(root: u32) -> Vec<u32> {
-    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
-    for pid in processes() {
-        if let Some(parent) = parent(pid) {
-            children.entry(parent).or_default().push(pid);
-        }
-    }
-    let mut all = vec![root];
-    let mut next = 0;
-    while let Some(pid) = all.get(next) {
-        all.extend(children.remove(pid).unwrap_or_default());
-        next += 1;
-    }
-    all
-}
-
-/// All processes that can be seen.
-pub(crate) fn processes() -> impl Iterator<Item = u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
-/// The process that started this one.
-pub(crate) fn parent(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find(|line| line.starts_with("PPid:"))?;
-    line.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// CPU time of processes, by two accounts of the kernel.

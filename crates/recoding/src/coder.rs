@@ -110,7 +110,6 @@ impl Coder {
     }
 
     /// Whether pieces are passed on unchanged, without [`Coder::push`].
-    #[must_use]
     pub fn is_identity(&self) -> bool {
         matches!(self.way, Way::AsIs)
     }
@@ -143,7 +142,6 @@ impl Coder {
     }
 
     /// When [`Coder::flush`] is due. `None`: there is nothing to flush.
-    #[must_use]
     pub fn pause(&self) -> Option<Pause> {
         match &self.way {
             Way::Stream { unflushed, .. } if *unflushed > 0 => Some(PAUSE),
@@ -219,7 +217,6 @@ impl Coder {
     }
 
     /// Whether the bytes of an identity body must be passed to [`Coder::inspect`].
-    #[must_use]
     pub fn inspects(&self) -> bool {
         self.capture.is_some() || self.learning.is_some()
     }
@@ -250,7 +247,6 @@ impl Coder {
     }
 
     /// For the access log.
-    #[must_use]
     pub fn coding_info(&self) -> CodingInfo {
         self.coding_info
     }

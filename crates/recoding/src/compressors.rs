@@ -61,7 +61,6 @@ pub struct CodingInfo {
 
 impl Compressors {
     /// The compressors of one worker, with its share of the memory budget.
-    #[must_use]
     pub fn new(config: &Config, shared: &Arc<SharedDictionaries>, budget: &Arc<Budget>) -> Self {
         let workers = config.workers.unwrap_or_else(cores).max(1);
         let bytes_max = config.limits.memory_max / MEMORY_SHARE / workers;
@@ -103,13 +102,11 @@ impl Compressors {
     }
 
     /// How long all coders of this worker have worked.
-    #[must_use]
     pub fn spent(&self) -> Duration {
         self.inner.pace.total()
     }
 
     /// Whether some compressors have not been used since this was last called.
-    #[must_use]
     pub fn is_idle(&self) -> bool {
         self.inner.pool.is_idle()
     }
@@ -122,7 +119,6 @@ impl Compressors {
 
     /// The response for a trained dictionary at the path that `Link` names. `None` if the upstream
     /// has to answer.
-    #[must_use]
     pub fn answer(&self, rule: u32, head: &Parts) -> Option<Response<Bytes>> {
         if ![Method::GET, Method::HEAD].contains(&head.method) {
             return None;

@@ -3,17 +3,13 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use parking_lot::Mutex;
 use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::{
-    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, Error, RootCertStore,
-    SignatureScheme,
-};
+use rustls::client::danger::ServerCertVerifier;
+use rustls::{CertificateError, ClientConfig, ClientConnection, Error, RootCertStore};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -25,7 +21,7 @@ use eyelet_config::{Action, Config, UpstreamTls};
 use eyelet_telemetry::clip::clip;
 use eyelet_telemetry::evidence::CertificateEvidence;
 use eyelet_tls::client::{self, ClientConfigs, Roots, is_trusted};
-use eyelet_tls::provider::{self, KeyOnly, PROVIDER};
+use eyelet_tls::provider::{self, PROVIDER};
 use eyelet_tls::roots::RootsError;
 
 /// Most bytes that a server may send until its handshake is done. rustls takes no message of more
@@ -128,14 +124,11 @@ impl Prober {
             None => (Some(ServerName::from(destination)), &self.config_nameless),
         };
         let server = server.ok_or("a certificate cannot contain such a name")?;
-        let witness = Arc::new(Witness::default());
-        let mut config = ClientConfig::clone(config);
-        config.dangerous().set_certificate_verifier(witness.clone());
-        let tls = ClientConnection::new(config.into(), server.clone());
+        let tls = ClientConnection::new(config.clone(), server.clone());
         let mut tls = tls.map_err(|why| why.to_string())?;
-        let shaken = shake(&mut tls, &mut stream, &witness).await;
+        let shaken = shake(&mut tls, &mut stream).await;
         // A server that asks for our certificate has shown its own before it refuses.
-        let Some([leaf, intermediates @ ..]) = witness.proven() else {
+        let Some(chain @ [leaf, intermediates @ ..]) = tls.peer_certificates() else {
             return Err(shaken.err().unwrap_or_else(|| "the server sent no certificate".into()));
         };
         let verified = self
@@ -144,7 +137,7 @@ impl Prober {
             .map(|_| ());
         let mut shown = describe(leaf, verified, now_ms)?;
         if self.keeps_chains {
-            shown.chain = witness.proven().unwrap_or_default().into();
+            shown.chain = chain.into();
             shown.is_trusted = is_trusted(&self.verifier, &shown.chain, UnixTime::now());
             shown.server = Some(server);
         }
@@ -163,74 +156,10 @@ fn allowed(config: &Config) -> Vec<IpNet> {
     IpNet::aggregate(&allows.flatten().copied().collect())
 }
 
-/// What the server of one handshake has shown.
-#[derive(Debug, Default)]
-struct Witness {
-    chain: OnceLock<Vec<CertificateDer<'static>>>,
-    /// Its key has signed something unique to this handshake: both randoms and the key exchange
-    /// (RFC 5246 section 7.4.3), or the transcript (RFC 8446 section 4.4.3).
-    is_proven: AtomicBool,
-}
-
-impl Witness {
-    /// The chain, if the server has proved that it has the key.
-    fn proven(&self) -> Option<&[CertificateDer<'static>]> {
-        self.chain.get().map(Vec::as_slice).filter(|_| self.is_proven.load(Relaxed))
-    }
-
-    fn note(
-        &self,
-        signed: Result<HandshakeSignatureValid, Error>,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.is_proven.store(signed.is_ok(), Relaxed);
-        signed
-    }
-}
-
-impl ServerCertVerifier for Witness {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        let chain = [end_entity].into_iter().chain(intermediates);
-        let chain = chain.map(|certificate| certificate.clone().into_owned()).collect();
-        // A handshake has one chain only.
-        self.chain.set(chain).map_err(|_| Error::General("two chains".into()))?;
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.note(KeyOnly.verify_tls12_signature(message, cert, dss))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.note(KeyOnly.verify_tls13_signature(message, cert, dss))
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        KeyOnly.supported_verify_schemes()
-    }
-}
-
-async fn shake(
-    tls: &mut ClientConnection,
-    stream: &mut TcpStream,
-    witness: &Witness,
-) -> Result<(), String> {
+/// Shakes hands until the server has shown its chain and proved that it has the key: it has signed
+/// something unique to this handshake, both randoms and the key exchange (RFC 5246 section 7.4.3),
+/// or the transcript (RFC 8446 section 4.4.3). rustls knows no chain before.
+async fn shake(tls: &mut ClientConnection, stream: &mut TcpStream) -> Result<(), String> {
     let mut received = 0;
     let mut buffer = Vec::new();
     let io = |error: io::Error| error.to_string();
@@ -240,7 +169,7 @@ async fn shake(
             tls.write_tls(&mut buffer).map_err(io)?;
         }
         stream.write_all(&buffer).await.map_err(io)?;
-        if !tls.is_handshaking() || witness.proven().is_some() {
+        if !tls.is_handshaking() || tls.peer_certificates().is_some() {
             return Ok(());
         }
         buffer.resize(READ_BYTES, 0);

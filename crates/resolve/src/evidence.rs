@@ -121,32 +121,23 @@ impl EvidenceStore {
     /// # Errors
     /// If the roots cannot be read.
     pub fn reloaded(&self, config: &Config) -> Result<Self, RootsError> {
-        let (roots, prober) = trusted(config)?;
-        let has_same_roots = match (&self.prober, &roots) {
-            (Some(old), Some(roots)) => old.trusts(&roots.store()) && old.sees_enough(config),
-            _ => false,
-        };
-        let certificates = match has_same_roots {
-            true => self.certificates.clone(),
-            false => Arc::new(Cache::new(config.limits.memory_max / MEMORY_PARTS)),
-        };
-        let bytes_max = config.limits.memory_max / MEMORY_PARTS;
-        let dns = match self.dns_settings == config.dns {
-            true => self.dns.clone(),
-            false => Arc::new(Cache::new(bytes_max)),
-        };
-        Ok(Self {
-            dns,
-            certificates,
+        let mut next = Self {
             dialled: self.stale(config),
-            servers: Arc::default(),
-            prober,
-            roots,
-            dns_settings: config.dns.clone(),
             questions: self.questions.clone(),
             handshakes: self.handshakes.clone(),
             lookups: self.lookups.clone(),
-        })
+            ..Self::new(config)?
+        };
+        if let (Some(old), Some(roots)) = (&self.prober, &next.roots)
+            && old.trusts(&roots.store())
+            && old.sees_enough(config)
+        {
+            next.certificates = self.certificates.clone();
+        }
+        if self.dns_settings == config.dns {
+            next.dns = self.dns.clone();
+        }
+        Ok(next)
     }
 
     /// The same by the roots that were read last. It forgets certificates that others have judged.

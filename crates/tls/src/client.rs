@@ -15,6 +15,7 @@ use rustls::{CertificateError, ClientConfig, Error, InvalidMessage, NoKeyLog, Ro
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::provider::PROVIDER;
+use crate::roots;
 use crate::server::{Capture, TlsError};
 use eyelet_config::certificate;
 use eyelet_config::{Config, UpstreamFiles, UpstreamTls};
@@ -281,30 +282,20 @@ fn read(of: &UpstreamFiles) -> Result<(Contents, Stamps), TlsError> {
 }
 
 fn read_roots(ca: Option<&Path>) -> Result<(RootCertStore, Option<Stamp>), TlsError> {
-    let fault = |path: &str, reason: String| TlsError::UpstreamCa { path: path.into(), reason };
+    if let Some(path) = ca {
+        let fault = |reason| TlsError::UpstreamCa { path: path.display().to_string(), reason };
+        let (roots, stamp) = roots::all_of(path).map_err(fault)?;
+        return Ok((roots, Some(stamp)));
+    }
     let mut roots = RootCertStore::empty();
-    let stamp = match ca {
-        Some(path) => {
-            let shown = path.display().to_string();
-            let chain = certificate::stamped_chain(path);
-            let (chain, stamp) = chain.map_err(|error| fault(&shown, error.to_string()))?;
-            for certificate in chain {
-                roots.add(certificate).map_err(|error| fault(&shown, error.to_string()))?;
-            }
-            Some(stamp)
-        }
-        None => {
-            // rustls may refuse some of a system's roots; the others count.
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            if roots.is_empty() {
-                let reason = "no certificate found; install ca-certificates, or name a file by \
-                              `upstream_ca`";
-                return Err(fault("of the system", reason.into()));
-            }
-            None
-        }
-    };
-    Ok((roots, stamp))
+    // rustls may refuse some of a system's roots; the others count.
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        let reason = "no certificate found; install ca-certificates, or name a file by \
+                      `upstream_ca`";
+        return Err(TlsError::UpstreamCa { path: "of the system".into(), reason: reason.into() });
+    }
+    Ok((roots, None))
 }
 
 fn make(Contents { roots, shown }: Contents) -> Result<Offers, TlsError> {

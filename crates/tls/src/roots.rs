@@ -89,6 +89,19 @@ impl EvidenceRoots {
     }
 }
 
+/// Reads a file of which each certificate must be a root.
+///
+/// # Errors
+/// The reason, if it cannot be read or one of them cannot be a root.
+pub(crate) fn all_of(file: &Path) -> Result<(RootCertStore, Stamp), String> {
+    let mut roots = RootCertStore::empty();
+    let (chain, stamp) = certificate::stamped_chain(file).map_err(|error| error.to_string())?;
+    for certificate in chain {
+        roots.add(certificate).map_err(|error| error.to_string())?;
+    }
+    Ok((roots, stamp))
+}
+
 fn read(file: &Path) -> Result<Current, RootsError> {
     let mut roots = RootCertStore::empty();
     let (chain, stamp) = certificate::stamped_chain(file)?;

@@ -27,6 +27,7 @@ use crate::client_chain;
 use crate::local::{LocalCertificates, LocalError};
 use crate::mint::MintedCertificates;
 use crate::provider::PROVIDER;
+use crate::roots;
 use crate::tickets::{SourceId, TicketKeys, client_certificates};
 use eyelet_config::certificate::{self, AuthorityFault, CertificateError, Description};
 use eyelet_config::{
@@ -374,7 +375,7 @@ impl Authorities {
         path: &Path,
         known: impl IntoIterator<Item = &'a Arc<Made>>,
     ) -> Result<Self, TlsError> {
-        let (roots, stamp) = client_roots(path)?;
+        let (roots, stamp) = roots::all_of(path).map_err(|reason| client_fault(path, reason))?;
         let number = number_of(&roots);
         let mut known = known.into_iter().filter_map(|made| made.built.lock().authorities.clone());
         let known = known.find(|known| known.number == number);
@@ -486,17 +487,6 @@ fn build(
 
 fn client_fault(path: &Path, reason: String) -> TlsError {
     TlsError::ClientCa { path: path.display().to_string(), reason }
-}
-
-fn client_roots(path: &Path) -> Result<(RootCertStore, Stamp), TlsError> {
-    let fault = |reason| client_fault(path, reason);
-    let mut roots = RootCertStore::empty();
-    let (chain, stamp) =
-        certificate::stamped_chain(path).map_err(|error| fault(error.to_string()))?;
-    for certificate in chain {
-        roots.add(certificate).map_err(|error| fault(error.to_string()))?;
-    }
-    Ok((roots, stamp))
 }
 
 fn client_verifier(

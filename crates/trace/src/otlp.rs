@@ -1,6 +1,7 @@
 //! A batch of spans as the JSON of OTLP/HTTP, <https://opentelemetry.io/docs/specs/otlp/>. Ids are
 //! in hexadecimal digits, 64-bit numbers are texts, and enumerations are numbers.
 
+use std::borrow::Cow;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use eyelet_wire::local_peer::LocalPeer;
@@ -111,19 +112,13 @@ struct Attribute<'a> {
 #[derive(Serialize)]
 enum AttributeValue<'a> {
     #[serde(rename = "stringValue")]
-    Text(&'a str),
-    #[serde(rename = "stringValue")]
-    Owned(String),
+    Text(Cow<'a, str>),
     #[serde(rename = "intValue")]
     Number(String),
 }
 
-fn text<'a>(key: &'static str, value: &'a str) -> Attribute<'a> {
-    Attribute { key, value: AttributeValue::Text(value) }
-}
-
-fn owned(key: &'static str, value: String) -> Attribute<'static> {
-    Attribute { key, value: AttributeValue::Owned(value) }
+fn text<'a>(key: &'static str, value: impl Into<Cow<'a, str>>) -> Attribute<'a> {
+    Attribute { key, value: AttributeValue::Text(value.into()) }
 }
 
 fn number(key: &'static str, value: impl Into<u64>) -> Attribute<'static> {
@@ -133,19 +128,19 @@ fn number(key: &'static str, value: impl Into<u64>) -> Attribute<'static> {
 /// The client's request, by OpenTelemetry's conventions for HTTP servers.
 fn server_span(exchange: &ExchangeSpans) -> Span<'_> {
     let mut attributes = vec![
-        text("url.path", &exchange.path),
+        text("url.path", &*exchange.path),
         text("url.scheme", if exchange.is_tls { "https" } else { "http" }),
         text("network.protocol.version", exchange.version),
         text("eyelet.outcome", exchange.outcome.name()),
         text("eyelet.reason", exchange.reason),
-        owned("eyelet.connection", connection_id(exchange.connection)),
+        text("eyelet.connection", connection_id(exchange.connection)),
     ];
     match LocalPeer::of(exchange.client.ip()) {
         // Its socket has no port.
-        Some(peer) => attributes.push(owned("client.address", peer.to_string())),
+        Some(peer) => attributes.push(text("client.address", peer.to_string())),
         None => {
             let address = exchange.client.ip().to_canonical();
-            attributes.push(owned("client.address", address.to_string()));
+            attributes.push(text("client.address", address.to_string()));
             attributes.push(number("client.port", exchange.client.port()));
         }
     }
@@ -195,7 +190,7 @@ fn span<'a>(
     let known = METHODS.iter().find(|known| ***known == *exchange.method);
     attributes.push(text("http.request.method", known.copied().unwrap_or(METHOD_OTHER)));
     if known.is_none() {
-        attributes.push(text("http.request.method_original", &exchange.method));
+        attributes.push(text("http.request.method_original", &*exchange.method));
     }
     let start = began.duration_since(UNIX_EPOCH).unwrap_or_default();
     Span {
@@ -225,7 +220,7 @@ fn end<'a>(
     let by_status = status.filter(|code| *code >= error_from);
     let error = match (failure, by_status) {
         (Some(class), _) => Some(text("error.type", class)),
-        (None, Some(code)) => Some(owned("error.type", code.to_string())),
+        (None, Some(code)) => Some(text("error.type", code.to_string())),
         (None, None) => None,
     };
     if let Some(error) = error {

@@ -20,14 +20,12 @@ pub struct Br {
 
 impl Br {
     /// Takes a few kilobytes until the first byte. If `length` is known, the tables fit it.
-    #[must_use]
     pub fn new(effort: Effort, length: Option<u64>, memory: BrMemory) -> Self {
         let state = state(quality(effort, length), window_log(length), length, &memory);
         Self { state, memory }
     }
 
     /// The memory, for the next encoder.
-    #[must_use]
     pub fn into_memory(self) -> BrMemory {
         let Self { state, memory } = self;
         drop(state);
@@ -35,7 +33,6 @@ impl Br {
     }
 
     /// An encoder with a raw dictionary. `quality` is brotli's own, 2 to 11.
-    #[must_use]
     pub fn with_dictionary(quality: u32, dictionary: &[u8], length: Option<u64>) -> Self {
         // The dictionary precedes the body in the window.
         let reach = length.map(|length| length + dictionary.len() as u64);
@@ -48,7 +45,6 @@ impl Br {
     }
 
     /// Most bytes of memory that one encoder takes, measured.
-    #[must_use]
     pub fn bytes(effort: Effort, length: Option<u64>) -> usize {
         let tables = match effort {
             Effort::Fast | Effort::Even => 300 << 10,

@@ -12,7 +12,6 @@ pub struct Gzip {
 
 impl Gzip {
     /// Allocates all of a context's memory: see [`Gzip::BYTES`].
-    #[must_use]
     pub fn new(effort: Effort) -> Self {
         let context = Compress::new_gzip(Compression::new(level(effort)), WINDOW_BITS);
         Self { context, effort }

@@ -15,7 +15,6 @@ pub struct Zstd {
 
 impl Zstd {
     /// Takes a few kilobytes until the first byte. `None` if memory is short.
-    #[must_use]
     pub fn new() -> Option<Self> {
         Some(Self { context: CCtx::try_create()? })
     }
@@ -65,13 +64,11 @@ impl Zstd {
     }
 
     /// Bytes of memory that the context holds now.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.context.sizeof()
     }
 
     /// Most bytes of memory that a context takes for such a body, measured.
-    #[must_use]
     pub fn bytes_of(effort: Effort, length: Option<u64>) -> usize {
         // Input and output buffers, and tables with some bytes for each byte of the window.
         let log = match (effort, length) {
@@ -88,7 +85,6 @@ impl Zstd {
 
     /// Bytes of memory that a context takes with a dictionary of this length, measured: it has the
     /// dictionary's copy and tables, and its own tables.
-    #[must_use]
     pub fn bytes_with(effort: Effort, dictionary: usize) -> usize {
         let bytes_an_entry = if effort == Effort::Fast { 12 } else { 10 };
         let tables = bytes_an_entry << table_log(effort, dictionary);
@@ -159,7 +155,6 @@ pub struct Prepared {
 
 impl Prepared {
     /// `None` if the dictionary is not raw, or memory is short.
-    #[must_use]
     pub fn new(dictionary: &[u8], effort: Effort) -> Option<Self> {
         if !is_raw(dictionary) {
             return None;
@@ -169,7 +164,6 @@ impl Prepared {
     }
 
     /// Bytes of memory.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.dictionary.sizeof()
     }
@@ -197,7 +191,6 @@ impl Zstd {
 
 /// Whether the library takes these bytes as plain content. A dictionary that begins with zstd's
 /// magic number is parsed as one with tables, which RFC 9842 section 5 does not allow.
-#[must_use]
 pub fn is_raw(dictionary: &[u8]) -> bool {
     !dictionary.starts_with(&DICTIONARY_MAGIC)
 }

@@ -38,7 +38,6 @@ enum Work {
 
 impl ContentDecoder {
     /// A decoder for a coding without a dictionary. `None`: the coding has one, or memory is short.
-    #[must_use]
     pub fn new(coding: Coding) -> Option<Self> {
         let work = match coding {
             Coding::Zstd => Work::Zstd(zstd::Unzstd::new()?),
@@ -51,7 +50,6 @@ impl ContentDecoder {
 
     /// A decoder for a coding with a dictionary, which it copies. `None`: the coding has none, the
     /// dictionary is not raw content, or memory is short.
-    #[must_use]
     pub fn with_dictionary(coding: Coding, hash: Hash, dictionary: &[u8]) -> Option<Self> {
         let work = match coding {
             Coding::Dcz => Work::Zstd(zstd::Unzstd::with_dictionary(dictionary)?),
@@ -132,7 +130,6 @@ impl ContentDecoder {
     }
 
     /// Bytes of memory that it holds now.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         match &self.work {
             Work::Zstd(zstd) => zstd.bytes(),
@@ -144,54 +141,10 @@ impl ContentDecoder {
 
 /// Whether the first bytes of a body say that it is coded with another dictionary. They may be too
 /// few to tell.
-#[must_use]
 pub fn is_of_other(coding: Coding, hash: Hash, first: &[u8]) -> bool {
     let mut awaited = Vec::new();
     header(coding, hash, &mut awaited);
     first.get(..awaited.len()).is_some_and(|first| first != awaited)
-}
-
-/// Any bytes are decoded in bounded steps, to an end or a fault, with a dictionary or without one.
-/// A fuzz target and the tests assert it. The first byte says the coding, the second the pieces.
-///
-/// # Panics
-///
-/// Where that does not hold.
-pub fn steps_are_bounded(data: &[u8]) {
-    let [kind, piece, body @ ..] = data else { return };
-    let dictionary = b"a dictionary that both sides have";
-    let hash = Hash([7; 32]);
-    let (decoder, body) = match kind % 5 {
-        0 => (ContentDecoder::new(Coding::Zstd), body.to_vec()),
-        1 => (ContentDecoder::new(Coding::Br), body.to_vec()),
-        2 => (ContentDecoder::new(Coding::Gzip), body.to_vec()),
-        n => {
-            let coding = if n == 3 { Coding::Dcz } else { Coding::Dcb };
-            let mut whole = Vec::new();
-            // Mostly the right header: what is behind it is to be reached.
-            if kind & 0x80 == 0 {
-                header(coding, hash, &mut whole);
-            }
-            whole.extend_from_slice(body);
-            (ContentDecoder::with_dictionary(coding, hash, dictionary), whole)
-        }
-    };
-    let Some(mut decoder) = decoder else { return };
-    for mut input in body.chunks(usize::from(*piece).max(1)) {
-        for _ in 0..1000 {
-            let (before, mut out) = (input.len(), Vec::new());
-            if decoder.step(&mut input, &mut out).is_err() {
-                return;
-            }
-            assert!(out.len() <= STEP_BYTES_MAX && input.len() <= before);
-            assert!(decoder.bytes() < DECODER_BYTES_MAX, "{} bytes", decoder.bytes());
-            if out.is_empty() {
-                assert!(input.is_empty(), "it has taken all");
-                break;
-            }
-        }
-    }
-    let _ = decoder.end();
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use proptest::collection::vec;
 
 use super::*;
 use crate::coder::{Br, BrMemory, CodingStep, Effort, Gzip, Zstd};
+use crate::properties::steps_are_bounded;
 
 const CODINGS: [Coding; 3] = [Coding::Zstd, Coding::Br, Coding::Gzip];
 

@@ -9,7 +9,6 @@ use super::Hash;
 
 /// The hash in the field. `None` if the field is absent, occurs twice, or is not one byte sequence
 /// of 32 bytes.
-#[must_use]
 pub fn available(headers: &HeaderMap) -> Option<Hash> {
     let mut lines = headers.get_all(&AVAILABLE_DICTIONARY).iter();
     let (Some(line), None) = (lines.next(), lines.next()) else { return None };
@@ -24,7 +23,6 @@ pub fn available(headers: &HeaderMap) -> Option<Hash> {
 }
 
 /// The field for a dictionary that we have (section 2.2).
-#[must_use]
 pub fn field(hash: Hash) -> Option<HeaderValue> {
     HeaderValue::from_str(&format!(":{}:", STANDARD.encode(hash.0))).ok()
 }

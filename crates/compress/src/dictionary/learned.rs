@@ -91,7 +91,6 @@ struct Index {
 
 impl LearnedStore {
     /// An empty store of at most so many bytes.
-    #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         Self { bytes_max, ..Self::default() }
     }
@@ -102,20 +101,17 @@ impl LearnedStore {
     }
 
     /// Bytes of bodies and what belongs to them.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// The largest body that is stored: one must not displace everything else.
-    #[must_use]
     pub fn body_bytes_max(&self) -> usize {
         (self.bytes_max / 4).min(DICTIONARY_BYTES_MAX)
     }
 
     /// The best dictionary for a path (section 2.2.3): one for this request destination before one
     /// for all, then the longest pattern, then the newest.
-    #[must_use]
     pub fn find(
         &self,
         origin: &LearnedOrigin,
@@ -239,7 +235,6 @@ impl LearnedStore {
     }
 
     /// Whether something is not on disk yet.
-    #[must_use]
     pub fn has_changes(&self) -> bool {
         self.changes.as_ref().is_some_and(|changes| !changes.is_empty())
     }
@@ -253,7 +248,6 @@ impl LearnedStore {
     }
 
     /// The dictionary of a number.
-    #[must_use]
     pub fn numbered(&self, seen: u64) -> Option<(&LearnedOrigin, &Arc<Learned>)> {
         let (origin, pattern) = self.order.get(&seen)?;
         let index = self.origins.get(origin)?;
@@ -355,7 +349,6 @@ impl Learned {
     }
 
     /// Whether its server has coded with another dictionary.
-    #[must_use]
     pub fn is_wrong(&self) -> bool {
         self.is_wrong.load(Relaxed)
     }

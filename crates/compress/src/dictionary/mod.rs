@@ -31,7 +31,6 @@ impl fmt::Debug for Hash {
 
 impl Hash {
     /// Reads 64 lower-case hexadecimal digits, the only accepted spelling.
-    #[must_use]
     pub fn from_hex(text: &str) -> Option<Self> {
         if text.len() != 64 || text.bytes().any(|byte| byte.is_ascii_uppercase()) {
             return None;

@@ -26,14 +26,12 @@ pub struct Terms {
 
 impl Terms {
     /// The shortest body in bytes that may be coded with such a dictionary.
-    #[must_use]
     pub const fn length_min(self) -> u64 {
         if self.is_file { LENGTH_MIN_TRAINED } else { LENGTH_MIN }
     }
 }
 
 /// Whether a response may be stored and used as a dictionary for other clients.
-#[must_use]
 pub fn may_become(terms: Terms, request: &HeaderMap, response: ResponseHead<'_>) -> bool {
     let ResponseHead { status, headers: response, length } = response;
     let credentials = !terms.is_shared && request.contains_key(AUTHORIZATION);
@@ -51,7 +49,6 @@ pub fn may_become(terms: Terms, request: &HeaderMap, response: ResponseHead<'_>)
 
 /// Whether a response to a request without credentials may be a training sample for a dictionary
 /// that everybody gets. It need not be fresh, because it is not stored itself.
-#[must_use]
 pub fn may_be_sample(status: StatusCode, response: &HeaderMap) -> bool {
     status == StatusCode::OK && !is_personal(response)
 }
@@ -84,7 +81,6 @@ fn cache_has(headers: &HeaderMap, start: &str) -> bool {
 
 /// The server's check of section 9.3.3: a page must not learn another origin's response from the
 /// length that a dictionary gives it.
-#[must_use]
 pub fn may_use(request: &HeaderMap, response: &HeaderMap) -> bool {
     let one = |name: &HeaderName| -> Result<Option<&HeaderValue>, ()> {
         let mut values = request.get_all(name).iter();
@@ -129,13 +125,11 @@ pub fn vary_by_dictionary(headers: &mut HeaderMap) {
 }
 
 /// The path at which Eyelet itself serves a trained dictionary.
-#[must_use]
 pub fn own_path(hash: Hash) -> String {
     format!("{OWN_PATH}{hash}")
 }
 
 /// The hash in such a path.
-#[must_use]
 pub fn of_own_path(path: &str) -> Option<Hash> {
     Hash::from_hex(path.strip_prefix(OWN_PATH)?)
 }

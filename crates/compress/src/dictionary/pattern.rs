@@ -53,13 +53,11 @@ impl Pattern {
     }
 
     /// The pattern as written.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
     /// Whether a path, without its query, matches.
-    #[must_use]
     pub fn matches(&self, path: &str) -> bool {
         self.parts(path).is_some()
     }
@@ -114,13 +112,11 @@ impl FilePattern {
     }
 
     /// Whether the pattern has `{file}`.
-    #[must_use]
     pub fn is_per_file(&self) -> bool {
         self.is_file.contains(&true)
     }
 
     /// Whether no other file has the `match` of this path: no character of its file became `*`.
-    #[must_use]
     pub fn is_exact(&self, path: &str) -> bool {
         let wild = self.all.parts(path).unwrap_or_default();
         let mut files = wild.iter().zip(&self.is_file).filter(|(_, is_file)| **is_file);
@@ -132,7 +128,6 @@ impl FilePattern {
     ///
     /// A character of the path with a meaning in URL Pattern becomes `*`. So `/c++/a.h` and
     /// `/c--/a.h` are two files, and `/a+b` and `/a:b` count as one.
-    #[must_use]
     pub fn of(&self, path: &str) -> Option<Pattern> {
         if !self.is_per_file() {
             return self.all.matches(path).then(|| self.all.clone());

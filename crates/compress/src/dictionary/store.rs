@@ -53,13 +53,11 @@ pub struct Sighting {
 
 impl StoredVersion {
     /// Where a family has it.
-    #[must_use]
     pub fn sighting(&self, family: &Family) -> Option<&Sighting> {
         self.sightings.iter().find(|sighting| sighting.family == *family)
     }
 
     /// Sequence number of the last time that it was seen anywhere.
-    #[must_use]
     pub fn seen(&self) -> u64 {
         self.sightings.iter().map(|sighting| sighting.seen).max().unwrap_or_default()
     }
@@ -78,7 +76,6 @@ pub struct Step {
 
 impl Step {
     /// Whether the body is the dictionary itself.
-    #[must_use]
     pub fn is_unchanged(self) -> bool {
         self.from == self.to
     }
@@ -121,7 +118,6 @@ pub struct Changed {
 
 impl Store {
     /// An empty store of at most `bytes_max` bytes of bodies and deltas.
-    #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         Self {
             versions: HashMap::new(),
@@ -135,25 +131,21 @@ impl Store {
     }
 
     /// Bytes of bodies and deltas.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// A version of this family. A hash of another family counts as unknown.
-    #[must_use]
     pub fn version(&self, family: &Family, hash: Hash) -> Option<Arc<StoredVersion>> {
         self.versions.get(&hash).filter(|version| version.sighting(family).is_some()).cloned()
     }
 
     /// A version of any family, to be served itself.
-    #[must_use]
     pub fn any_version(&self, hash: Hash) -> Option<Arc<StoredVersion>> {
         self.versions.get(&hash).cloned()
     }
 
     /// The version that was last seen at a path.
-    #[must_use]
     pub fn last_at(&self, family: &Family, path: &str) -> Option<Arc<StoredVersion>> {
         let is_at = |version: &&Arc<StoredVersion>| {
             version.sighting(family).is_some_and(|sighting| *sighting.path == *path)
@@ -162,7 +154,6 @@ impl Store {
     }
 
     /// The last versions of a family, newest first.
-    #[must_use]
     pub fn family(&self, family: &Family) -> Vec<Arc<StoredVersion>> {
         let mut found: Vec<_> = self.of(family).cloned().collect();
         found.sort_by_key(|version| std::cmp::Reverse(seen_by(version, family)));
@@ -175,7 +166,6 @@ impl Store {
     }
 
     /// A finished delta.
-    #[must_use]
     pub fn delta(&self, step: Step) -> Option<&Delta> {
         self.deltas.get(&step)
     }

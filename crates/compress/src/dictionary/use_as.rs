@@ -14,9 +14,9 @@ use crate::fields::{are_readable, has_directive};
 /// Most bytes of the field: a pattern, and an id of 1,024 characters.
 const FIELD_BYTES_MAX: usize = 4 << 10;
 /// Most characters of an id (section 2.1.3).
-const ID_CHARS_MAX: usize = 1024;
+pub(crate) const ID_CHARS_MAX: usize = 1024;
 /// Most request destinations: there are some twenty in all.
-const DESTINATIONS_MAX: usize = 32;
+pub(crate) const DESTINATIONS_MAX: usize = 32;
 
 /// Fields of Vary that say nothing of who the client is, beside `sec-fetch-*`.
 const VARY_OF_ALL: [&str; 2] = ["accept-encoding", "available-dictionary"];
@@ -34,7 +34,6 @@ pub struct UseAs {
 
 impl UseAs {
     /// What was read before. `None`: it is not what a field can say.
-    #[must_use]
     pub fn of(pattern: &str, destinations: Vec<Box<str>>, id: Box<str>) -> Option<Self> {
         let pattern = Pattern::new(pattern).ok()?;
         let is_text = |text: &str| text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
@@ -45,7 +44,6 @@ impl UseAs {
 
     /// Reads the field. `None`: there is none, it is malformed, or its pattern is one that we do
     /// not match (section 2.1.1 lets a client ignore it).
-    #[must_use]
     pub fn read(headers: &HeaderMap) -> Option<Self> {
         let mut lines = headers.get_all(&USE_AS_DICTIONARY).iter();
         let (Some(line), None) = (lines.next(), lines.next()) else { return None };
@@ -86,7 +84,6 @@ impl UseAs {
     }
 
     /// Dictionary-ID for a request (section 2.3).
-    #[must_use]
     pub fn id_field(id: &str) -> Option<HeaderValue> {
         let escaped = id.replace('\\', "\\\\").replace('"', "\\\"");
         HeaderValue::from_str(&format!("\"{escaped}\"")).ok().filter(|_| !id.is_empty())
@@ -94,14 +91,12 @@ impl UseAs {
 }
 
 /// Whether a request says who its client is.
-#[must_use]
 pub fn has_credentials(request: &HeaderMap) -> bool {
     [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION].iter().any(|name| request.contains_key(name))
 }
 
 /// Whether a response may become a dictionary for requests of other clients. A response to
 /// credentials is one client's, unless it says that it is everybody's.
-#[must_use]
 pub fn may_learn(has_credentials: bool, status: StatusCode, response: &HeaderMap) -> bool {
     let has = |directive| has_directive(response, &CACHE_CONTROL, directive);
     status == StatusCode::OK
@@ -235,26 +230,12 @@ impl<'a> Left<'a> {
     }
 }
 
-/// Any bytes are read without a panic, and what was read is within its bounds. A fuzz target and
-/// the tests assert it.
-///
-/// # Panics
-///
-/// Where that does not hold.
-pub fn field_is_bounded(data: &[u8]) {
-    let Ok(value) = HeaderValue::from_bytes(data) else { return };
-    let headers = HeaderMap::from_iter([(USE_AS_DICTIONARY, value)]);
-    if let Some(read) = UseAs::read(&headers) {
-        assert!(read.destinations.len() <= DESTINATIONS_MAX && read.id.len() <= ID_CHARS_MAX);
-        assert!(read.id.is_empty() || UseAs::id_field(&read.id).is_some());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::properties::field_is_bounded;
 
     #[test]
     fn fields_as_a_table() {

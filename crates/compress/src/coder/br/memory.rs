@@ -16,7 +16,6 @@ pub struct BrMemory {
 
 impl BrMemory {
     /// Bytes of memory kept for reuse.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes.resting() + self.cells.resting()
     }
