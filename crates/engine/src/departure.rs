@@ -17,17 +17,15 @@ pub const BATCH_DESCRIPTORS_MAX: usize = DESCRIPTORS_MAX;
 /// A batch with more bytes of state than this takes no more connections. An idle connection has
 /// some hundred bytes, one with a slow peer some hundred KiB.
 pub const BATCH_BYTES: usize = 4 << 20;
+/// Messages that carry the sockets of one group at most. Its states are one message of 16 MiB, which
+/// is 4 KiB for each of so many sockets. All of it leaves, and is placed, in one piece, so a worker
+/// of 4,000 connections would otherwise stand still for long.
+pub const GROUP_PARTS_MAX: usize = 16;
+/// Descriptors of one group.
+pub const GROUP_DESCRIPTORS_MAX: usize = GROUP_PARTS_MAX * BATCH_DESCRIPTORS_MAX;
 /// What a worker can have in the queue: one batch, and the notes that all has passed and that it
 /// has left.
 const LEAVING_MAX: usize = 3;
-
-/// Parked connections that another process has sent.
-pub struct ConnectionBatch {
-    /// Their states, which are secret.
-    pub states: Zeroizing<Vec<u8>>,
-    /// Their sockets, in the order of the states.
-    pub sockets: Vec<OwnedFd>,
-}
 
 /// Parked connections on their way to another process.
 pub struct LeavingBatch {
@@ -36,6 +34,9 @@ pub struct LeavingBatch {
     /// Their sockets, in the order of the states. The worker has them too: duplicates would need
     /// free descriptors, and an upgrade must work where none is left.
     pub sockets: Vec<Arc<OwnedFd>>,
+    /// The number of a group that one message does not carry: the id of its first connection. It is
+    /// alone, and its message is all of the states.
+    pub group: Option<u64>,
 }
 
 /// Counts of a parcel, which moves as one: a connection, or a group of some.
@@ -202,7 +203,7 @@ mod tests {
     fn batch(worker: usize, connections: usize) -> (Leaving, Arc<OwnedFd>) {
         let socket = Arc::new(eyelet_sys::socket::pair().unwrap().0);
         let sockets = vec![socket.clone()];
-        let batch = LeavingBatch { states: Zeroizing::default(), sockets };
+        let batch = LeavingBatch { states: Zeroizing::default(), sockets, group: None };
         let parcels = vec![ParcelCounts { connections: 1, ..Default::default() }; connections];
         (Leaving::Batch { worker, parcels, batch }, socket)
     }

@@ -4,7 +4,11 @@
 
 mod any_message;
 
+use std::sync::Arc;
+
 use any_message::{any_message, stored};
+use eyelet_engine::departure::LeavingBatch;
+use eyelet_engine::moving::parts::parts;
 use fastrand::Rng;
 
 /// Changes of good messages that the test tries: a second in a debug build.
@@ -21,6 +25,13 @@ fn any_bytes_are_an_error_or_a_connection() {
         any_message(&whole);
         any_message(&whole[..whole.len() - 1]);
     }
+    let parts = small_group();
+    any_message(&parts);
+    for at in 1..parts.len() {
+        let mut changed = parts.clone();
+        changed[at] ^= 1 << rng.u8(..8);
+        any_message(&changed);
+    }
     for _ in 0..TRIES {
         let mut input = vec![rng.u8(..)];
         input.extend((0..rng.usize(..12)).map(|_| rng.u8(..)));
@@ -34,4 +45,17 @@ fn any_bytes_are_an_error_or_a_connection() {
         session[1 + rng.usize(..127)] = rng.u8(..8);
         any_message(session);
     }
+}
+
+/// Both parts of a small group, as the fuzz target reads them.
+fn small_group() -> Vec<u8> {
+    let socket = || Arc::new(eyelet_sys::socket::pair().unwrap().0);
+    let sockets = vec![socket(), socket(), socket()];
+    let batch = LeavingBatch { states: b"a group".to_vec().into(), sockets, group: Some(7) };
+    let mut input = vec![2];
+    for part in parts(7, &batch) {
+        input.extend([part.body.len() as u8, part.sockets.len() as u8]);
+        input.extend_from_slice(&part.body);
+    }
+    input
 }

@@ -17,11 +17,11 @@ use tokio::sync::mpsc::{Receiver, Sender};
 use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
-use crate::departure::{
-    BATCH_BYTES, BATCH_DESCRIPTORS_MAX, ConnectionBatch, LeavingBatch, ParcelCounts,
-};
+use crate::departure::{BATCH_BYTES, BATCH_DESCRIPTORS_MAX, LeavingBatch, ParcelCounts};
+use crate::moving::group::{DetachedGroup, SocketRoom};
 use crate::moving::handover::{Detached, ImportError, MESSAGE_BYTES_MAX, Stays};
 use crate::moving::parcel::Parcel;
+use crate::moving::parts::{ConnectionBatch, DescriptorRoom};
 use crate::moving::staying::Staying;
 use crate::ready::FURTHER_MAX;
 use crate::table::{Slot, SlotState};
@@ -78,8 +78,15 @@ pub struct Arrival {
     pub committed: oneshot::Receiver<()>,
 }
 
-/// Where connections of an earlier process arrive: for each worker a queue and its counters.
-pub type Arrivals = Vec<(Sender<Arrival>, Arc<Counters>)>;
+/// Where connections of an earlier process arrive.
+#[derive(Clone)]
+pub struct Arrivals {
+    /// For each worker a queue and its counters.
+    pub workers: Vec<(Sender<Arrival>, Arc<Counters>)>,
+    /// The descriptors that groups in parts may take.
+    pub room: DescriptorRoom,
+}
+
 /// The part of a batch that a worker takes, and what has it serve that. Otherwise why it takes
 /// nothing.
 pub type Delivered = Result<(BatchRead, oneshot::Sender<()>), String>;
@@ -137,13 +144,14 @@ pub fn next(
         }
         let key = worker.table.borrow().next_keys(&worker.moving.cursor, 1).next();
         let Some(key) = key.filter(|key| !staying.has(*key)) else { continue };
-        match Parcel::detach(worker, key, descriptors_max - taken.sockets.len()) {
+        let room = SocketRoom::of(worker, descriptors_max, taken.sockets.len());
+        match Parcel::detach(worker, key, room) {
             Ok(parcel) => {
                 taken.counts.push(parcel.counts(worker));
                 taken.add(parcel);
             }
-            // The next batch begins with it.
-            Err(Stays::Sockets(sockets)) if sockets <= descriptors_max => {
+            // The next batch begins with it. A group of more than that has one of its own.
+            Err(Stays::Sockets(sockets)) if has_one && sockets <= room.group_max => {
                 worker.moving.cursor.set(key.index);
                 break;
             }
@@ -153,7 +161,7 @@ pub fn next(
     if taken.parcels.is_empty() {
         SearchResult::Nothing
     } else {
-        SearchResult::Batch(taken.finish())
+        SearchResult::Batch(taken.finish(descriptors_max))
     }
 }
 
@@ -184,6 +192,9 @@ pub fn wake_active(worker: &Rc<Worker>) {
 
 /// Counts the connections and groups of a batch, as far as its lengths match its bytes.
 pub fn count(batch: &ConnectionBatch) -> usize {
+    if batch.group.is_some() {
+        return 1;
+    }
     let (mut count, mut rest) = (0, &batch.states[..]);
     while let Some(([l0, l1, l2, l3, _], behind)) = rest.split_first_chunk::<PREFIX_BYTES>() {
         let length = u32::from_be_bytes([*l0, *l1, *l2, *l3]) as usize;
@@ -199,12 +210,12 @@ pub fn count(batch: &ConnectionBatch) -> usize {
 /// # Errors
 /// If no worker is left, or it is too slow.
 pub fn deliver(
-    workers: &Arrivals,
+    arrivals: &Arrivals,
     batch: ConnectionBatch,
     may_go_back: bool,
     within: Duration,
 ) -> io::Result<Delivered> {
-    let mut workers: Vec<_> = workers.iter().collect();
+    let mut workers: Vec<_> = arrivals.workers.iter().collect();
     workers.sort_by_key(|(_, counters)| counters.connections.value());
     let (read, is_read) = sync_channel(1);
     let (commit, committed) = oneshot::channel();
@@ -292,13 +303,17 @@ impl Taken {
         self.parcels.push(parcel);
     }
 
-    fn finish(self) -> Detachment {
+    fn finish(self, descriptors_max: usize) -> Detachment {
+        // A group that leaves in parts is alone, so its message has no prefix.
+        let is_in_parts = self.sockets.len() > descriptors_max;
+        let first = self.parcels.first().and_then(|parcel| parcel.connections().first());
+        let group = first.filter(|_| is_in_parts).map(Detached::id);
         // Allocated once, so that no copy of a secret is left behind.
         let mut states = Zeroizing::new(Vec::with_capacity(self.state_bytes));
-        for state in &self.states {
+        for state in self.states.iter().skip(is_in_parts.into()) {
             states.extend_from_slice(state);
         }
-        let batch = LeavingBatch { states, sockets: self.sockets };
+        let batch = LeavingBatch { states, sockets: self.sockets, group };
         Detachment { parcels: self.parcels, counts: self.counts, batch }
     }
 }
@@ -372,6 +387,12 @@ fn pack_state(worker: &Worker, mut detached: Detached) -> Result<Detached, Impor
 
 /// Reads all connections and groups of a batch.
 fn decode(batch: ConnectionBatch) -> Result<Vec<Result<Parcel, ImportError>>, BatchError> {
+    if let Some(room) = batch.group {
+        // Its worker counts it from here on.
+        drop(room);
+        let group = DetachedGroup::decode(&batch.states, batch.sockets);
+        return Ok(vec![group.map(Parcel::Group)]);
+    }
     let mut parcels = Vec::with_capacity(batch.sockets.len());
     let (mut rest, mut sockets) = (&batch.states[..], batch.sockets.into_iter());
     while let Some((prefix, behind)) = rest.split_first_chunk::<PREFIX_BYTES>() {
@@ -411,7 +432,7 @@ mod tests {
         let socket = || eyelet_sys::socket::pair().ok().map(|(socket, _)| socket);
         let sockets = std::iter::repeat_with(socket).take(sockets).flatten().collect();
         let states = Zeroizing::new(states.to_vec());
-        decode(ConnectionBatch { states, sockets }).err()
+        decode(ConnectionBatch::new(states, sockets)).err()
     }
 
     #[test]
@@ -454,7 +475,7 @@ mod tests {
     /// The batch as the other process receives it.
     fn received(batch: &LeavingBatch) -> ConnectionBatch {
         let sockets = batch.sockets.iter().map(|socket| socket.try_clone().unwrap()).collect();
-        ConnectionBatch { states: batch.states.clone(), sockets }
+        ConnectionBatch::new(batch.states.clone(), sockets)
     }
 
     #[test]

@@ -3,19 +3,25 @@
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
-use eyelet_memory::budget::UPSTREAM_HTTP2_BYTES;
+use eyelet_memory::budget::{Account, Counted, UPSTREAM_HTTP2_BYTES, UPSTREAM_TLS_BYTES};
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::reason::Reason;
 
-use crate::departure::{BATCH_BYTES, BATCH_DESCRIPTORS_MAX};
+use crate::departure::GROUP_DESCRIPTORS_MAX;
 use crate::links::{DetachedLink, DetachedLinks, Partners, StreamRef};
 use crate::moving::handover::{
-    self, Detached, ImportError, Members, Room, Stays, VERSION, decode_members, encode_members,
+    self, Detached, ImportError, MESSAGE_BYTES_MAX, Members, Room, Stays, VERSION, VERSION_GROUP,
+    decode_members, encode_members,
 };
 use crate::park;
 use crate::table::SlotState;
 use crate::worker::Worker;
+use eyelet_relay::export::STATE_BYTES_MAX;
+
+/// Bytes of memory that a link counts in its worker, if it is by TLS.
+const LINK_BYTES: usize = UPSTREAM_HTTP2_BYTES + UPSTREAM_TLS_BYTES;
 
 /// A group outside of any worker. Dropping it closes its sockets.
 pub struct DetachedGroup {
@@ -24,7 +30,7 @@ pub struct DetachedGroup {
     /// Its upstream connections.
     pub links: Vec<DetachedLink>,
     /// The room for them in the worker that is to place it, if that is settled.
-    room: Option<Room>,
+    room: Option<(Room, Counted)>,
 }
 
 impl From<Members> for DetachedGroup {
@@ -61,32 +67,49 @@ impl DetachedGroup {
     }
 }
 
+/// Sockets that a connection or a group may have to be in a batch.
+#[derive(Clone, Copy)]
+pub struct SocketRoom {
+    /// A connection.
+    pub one: usize,
+    /// A group.
+    pub group: usize,
+    /// A group, were the batch empty. One with more stays.
+    pub group_max: usize,
+}
+
+impl SocketRoom {
+    /// The room in a batch of so many, of which so many are taken. A group that is alone may have
+    /// more: it leaves in parts, if the other process reads those.
+    pub fn of(worker: &Worker, descriptors_max: usize, taken: usize) -> Self {
+        let left = descriptors_max.saturating_sub(taken);
+        let reads_parts = worker.moving.reads_below.get().is_none_or(|below| VERSION < below);
+        let group_max = if reads_parts { GROUP_DESCRIPTORS_MAX } else { descriptors_max };
+        Self { one: left, group: if taken == 0 { group_max } else { left }, group_max }
+    }
+}
+
 /// Takes a parked connection with streams on links out of its worker, with all connections that
-/// have streams on those links, and so on, and the links. All of them have so many sockets at most.
+/// have streams on those links, and so on, and the links.
 ///
 /// # Errors
 /// Why it stays. Nothing has changed for its peers then, and it may be tried again.
-pub fn detach(worker: &Rc<Worker>, key: Key, sockets_max: usize) -> Result<DetachedGroup, Stays> {
-    if worker.moving.reads_below.get().is_some_and(|below| VERSION >= below) {
+pub fn detach(worker: &Rc<Worker>, key: Key, room: SocketRoom) -> Result<DetachedGroup, Stays> {
+    if worker.moving.reads_below.get().is_some_and(|below| VERSION_GROUP >= below) {
         return Err(Stays::Version);
     }
-    let found = find(worker, key)?;
+    let found = find(worker, key, room)?;
     let mut sockets = found.links();
     for key in &found.keys {
         sockets += handover::sockets(worker, *key)?;
     }
-    if sockets > BATCH_DESCRIPTORS_MAX {
-        return Err(note_large(worker, sockets));
-    }
-    if sockets > sockets_max {
-        return Err(Stays::Sockets(sockets));
+    has_room_for(worker, &found, sockets, room)?;
+    if message_bytes(worker, &found) > MESSAGE_BYTES_MAX {
+        return Err(note_large(worker, &found, || String::from("no message takes their states")));
     }
     let mut rests = Vec::with_capacity(found.keys.len());
     for key in &found.keys {
         rests.push(handover::prepare(worker, *key)?);
-    }
-    if held_bytes(worker, &found.keys) > BATCH_BYTES {
-        return Err(Stays::Held);
     }
     let (count, taken) = (found.keys.len(), found.keys.iter().zip(rests));
     let taken = taken.filter_map(|(key, rest)| handover::take_out(worker, *key, rest));
@@ -112,44 +135,74 @@ pub fn detach(worker: &Rc<Worker>, key: Key, sockets_max: usize) -> Result<Detac
 }
 
 /// The connections of a group and its links. Only its connection with the first slot begins it, so
-/// that a search looks at a group once.
-fn find(worker: &Worker, first: Key) -> Result<Partners, Stays> {
+/// that a search looks at a group once, and at a large one once in a while.
+fn find(worker: &Worker, first: Key, room: SocketRoom) -> Result<Partners, Stays> {
     let program = worker.program().ok_or(Stays::Shared)?;
-    let mut table = worker.table.borrow_mut();
+    if !worker.moving.large.borrow_mut().may_look(Instant::now()) {
+        return Err(Stays::Large);
+    }
     let (mut found, mut at) = (Partners::of(first), 0);
     while let Some(key) = found.keys.get(at).copied() {
+        let mut large = worker.moving.large.borrow_mut();
+        if large.has(key) {
+            large.add(&found.keys, String::new);
+            return Err(Stays::Large);
+        }
+        drop(large);
+        let mut table = worker.table.borrow_mut();
         let kept = table.kept_streams(key).ok_or(Stays::Shared)?;
         if !program.find_partners(kept, &mut found) || found.has_earlier() {
             return Err(Stays::Shared);
         }
-        let sockets = found.keys.len() + found.links();
-        if sockets > BATCH_DESCRIPTORS_MAX {
-            return Err(note_large(worker, sockets));
-        }
+        has_room_for(worker, &found, found.keys.len() + found.links(), room)?;
         at += 1;
     }
     Ok(found)
 }
 
-/// Says once that a group has more sockets than a message takes, or than the new process does.
-fn note_large(worker: &Worker, sockets: usize) -> Stays {
-    if !worker.moving.has_large_group.replace(true) {
-        tracing::warn!(
-            "connections that share upstream connections have more than {BATCH_DESCRIPTORS_MAX} \
-             sockets together, which no message takes: they stay here"
-        );
+/// Checks that so many sockets of a group may leave, as far as it was found.
+fn has_room_for(
+    worker: &Worker,
+    found: &Partners,
+    sockets: usize,
+    room: SocketRoom,
+) -> Result<(), Stays> {
+    if sockets > room.group_max {
+        let max = room.group_max;
+        return Err(note_large(worker, found, || format!("together they have over {max} sockets")));
     }
-    Stays::Sockets(sockets)
+    if sockets <= room.group { Ok(()) } else { Err(Stays::Sockets(sockets)) }
 }
 
-/// Bytes that these connections hold.
-fn held_bytes(worker: &Worker, keys: &[Key]) -> usize {
+/// Notes that a group stays: a search does not walk through it again for a while.
+fn note_large(worker: &Worker, found: &Partners, why: impl FnOnce() -> String) -> Stays {
+    worker.moving.large.borrow_mut().add(&found.keys, why);
+    Stays::Large
+}
+
+/// Bytes of a connection's message beside what it holds, a state and a certificate: names, numbers
+/// and the session, which are a few hundred.
+const INFO_BYTES: usize = 1 << 10;
+
+/// More bytes than the message of a group has, unless its names are unusually long: states are
+/// counted as they are written.
+fn message_bytes(worker: &Worker, found: &Partners) -> usize {
     let mut table = worker.table.borrow_mut();
-    let held = keys.iter().filter_map(|key| match &mut table.slot(*key)?.state {
-        SlotState::Parked { relay, .. } => Some(relay.held_bytes()),
+    let held = found.keys.iter().filter_map(|key| match &mut table.slot(*key)?.state {
+        SlotState::Parked { info, relay } => {
+            let certificate = info.decided(&worker.shared.borrow()).map_or(0, |decided| {
+                decided.client_certificate.as_ref().map_or(0, |leaf| leaf.len())
+            });
+            let held = relay.held_bytes();
+            let flow = relay.flow();
+            let state = flow.state();
+            let packed = state.map_or(0, |_| flow.program_bytes());
+            let state = state.map_or(0, |state| state.whole_len());
+            Some(INFO_BYTES + held.saturating_sub(packed) + state + certificate)
+        }
         _ => None,
     });
-    held.sum()
+    held.sum::<usize>() + found.links() * STATE_BYTES_MAX
 }
 
 /// Has the limits of a worker's process count a decoded group, or none of it. Returns whether there
@@ -159,13 +212,17 @@ pub fn reserve(worker: &Worker, group: &mut DetachedGroup) -> bool {
         return true;
     }
     let process = &worker.process;
+    let bytes = group.links.len() * LINK_BYTES;
     let is_each = group.connections.iter_mut().all(|one| handover::reserve(worker, one));
     let descriptors = process.descriptors.load(Relaxed) + group.links.len();
     let has_room = is_each
         && descriptors <= worker.settings.get().descriptors_max
-        && !process.budget.is_over(group.links.len() * UPSTREAM_HTTP2_BYTES);
+        && !process.budget.is_over(bytes);
     match has_room {
-        true => group.room = Some(Room::take(process, 0, group.links.len())),
+        true => {
+            let counted = Counted::of(&process.budget, Account::Relayed, bytes);
+            group.room = Some((Room::take(process, 0, group.links.len()), counted));
+        }
         false => group.connections.iter_mut().for_each(Detached::give_room),
     }
     has_room

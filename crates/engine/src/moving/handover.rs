@@ -27,11 +27,12 @@ mod detached;
 mod format;
 mod members;
 
-pub use detached::Detached;
-pub(crate) use detached::Room;
+pub use detached::{Detached, Room};
 pub use format::{
-    ImportError, MESSAGE_BYTES_MAX, VERSION, VERSION_RESTING, VERSION_USUAL, VERSIONS_READ,
+    ImportError, MESSAGE_BYTES_MAX, VERSION, VERSION_GROUP, VERSION_RESTING, VERSION_USUAL,
+    VERSIONS_READ,
 };
+pub(crate) use format::{VERSION_BYTES, take, to_bytes};
 pub(crate) use members::{Members, decode_members, encode_members, is_group};
 
 use detached::{Clock, IMPORT_UNIX_MS};
@@ -87,6 +88,9 @@ pub enum Stays {
     /// It is active, lingers or has ended.
     #[error("it is not parked")]
     NotParked,
+    /// It is in a group that no message takes.
+    #[error("its group is too large")]
+    Large,
     /// It holds more than a message takes, or it is about to end because its first flight is
     /// refused.
     #[error("no message takes what it holds")]

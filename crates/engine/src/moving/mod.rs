@@ -3,6 +3,8 @@
 pub mod batch;
 pub mod group;
 pub mod handover;
+pub(crate) mod large;
 pub mod parcel;
+pub mod parts;
 pub(crate) mod search;
 pub(crate) mod staying;

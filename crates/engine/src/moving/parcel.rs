@@ -9,7 +9,7 @@ use eyelet_telemetry::listing::streams::StreamCounts;
 use zeroize::Zeroizing;
 
 use crate::departure::ParcelCounts;
-use crate::moving::group::{self, DetachedGroup};
+use crate::moving::group::{self, DetachedGroup, SocketRoom};
 use crate::moving::handover::{self, Detached, ImportError, Stays, is_group};
 use crate::worker::Worker;
 
@@ -27,11 +27,11 @@ impl Parcel {
     ///
     /// # Errors
     /// Why it stays.
-    pub fn detach(worker: &Rc<Worker>, key: Key, sockets_max: usize) -> Result<Self, Stays> {
+    pub fn detach(worker: &Rc<Worker>, key: Key, room: SocketRoom) -> Result<Self, Stays> {
         let shared = worker.table.borrow().shared_count(key);
         match shared {
-            0 => handover::detach(worker, key, sockets_max).map(Self::One),
-            _ => group::detach(worker, key, sockets_max).map(Self::Group),
+            0 => handover::detach(worker, key, room.one).map(Self::One),
+            _ => group::detach(worker, key, room).map(Self::Group),
         }
     }
 

@@ -1,14 +1,17 @@
 //! A worker leaves, as in an upgrade: what is parked goes to the worker of another process, as
 //! bytes and sockets.
 
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::stepper::Stepper;
-use crate::departure::{BATCH_DESCRIPTORS_MAX, ConnectionBatch};
+use crate::departure::{BATCH_DESCRIPTORS_MAX, LeavingBatch};
 use crate::moving::batch::{self, Detachment, RefusalReason, SearchResult};
 use crate::moving::handover::Detached;
 use crate::moving::parcel::Parcel;
+use crate::moving::parts::{ConnectionBatch, DescriptorRoom, Incoming, Progress, parts};
 use crate::moving::staying::Staying;
 use crate::shedding::retired;
 use crate::worker::Worker;
@@ -28,6 +31,27 @@ pub struct Moved {
     pub back: usize,
     /// Why the first of them was refused.
     pub why: Option<RefusalReason>,
+}
+
+/// A batch as another process gets it. One that is a group in parts has come through them.
+pub fn arriving(batch: &LeavingBatch, to: &Worker) -> ConnectionBatch {
+    let copies = |sockets: &[Arc<OwnedFd>]| {
+        sockets.iter().map(|socket| socket.try_clone().unwrap()).collect::<Vec<_>>()
+    };
+    let Some(group) = batch.group else {
+        return ConnectionBatch::new(batch.states.clone(), copies(&batch.sockets));
+    };
+    let descriptors_max = to.settings.get().descriptors_max;
+    let room = DescriptorRoom { process: to.process.clone(), descriptors_max };
+    let mut parts = parts(group, batch);
+    let mut incoming = Incoming::begin(&parts.next().unwrap().body, &[], &room).unwrap();
+    for part in parts {
+        match incoming.add(&part.body, copies(part.sockets)).unwrap() {
+            Progress::More(more) => incoming = more,
+            Progress::Whole(whole) => return whole,
+        }
+    }
+    panic!("the last part has the message");
 }
 
 impl Stepper {
@@ -57,8 +81,7 @@ impl Stepper {
         let SearchResult::Batch(Detachment { parcels, batch, .. }) = found else {
             return Moved::default();
         };
-        let copies = batch.sockets.iter().map(|socket| socket.try_clone().unwrap()).collect();
-        let arriving = ConnectionBatch { states: batch.states.clone(), sockets: copies };
+        let arriving = arriving(&batch, to);
         drop(batch);
         let (read, taken) = batch::admit(to, arriving, true).unwrap();
         if fails {

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 
+use crate::moving::large::LargeGroups;
 use crate::worker::drain_pace::DrainPace;
 use crate::worker::memory_wait::MemoryWait;
 use crate::worker::queues::{Holders, IdlePosition, ShedQueue};
@@ -42,8 +43,8 @@ pub(crate) struct MovingState {
     pub is_leaving: Cell<bool>,
     /// True until the worker retires: connections rest as soon as they can, to leave.
     pub is_awaited: Cell<bool>,
-    /// True if it was said in the log that a group is too large to leave.
-    pub has_large_group: Cell<bool>,
+    /// Connections of groups that are too large to leave.
+    pub large: RefCell<LargeGroups>,
     /// The other process reads messages of versions below this one. `None`: of all.
     pub reads_below: Cell<Option<u16>>,
     /// Where the search for connections to hand over goes on.

@@ -8,7 +8,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use eyelet_engine::departure::BATCH_DESCRIPTORS_MAX;
+use eyelet_engine::moving::group::SocketRoom;
 use eyelet_engine::moving::parcel::Parcel;
+use eyelet_engine::moving::parts::{DescriptorRoom, Incoming, Progress};
 use eyelet_engine::worker::{Process, Settings, Worker};
 use eyelet_memory::budget::{Account, Budget};
 use eyelet_record::{EXPORT_BYTES, Session};
@@ -26,13 +28,15 @@ const STORED: [&str; 9] = [
     include_str!("../../src/moving/handover/v7/group.hex"),
 ];
 
-/// The first byte says what the others are: a session, a message, or changes of a stored message.
+/// The first byte says what the others are: a session, a message, parts of a group, each behind its
+/// length and the number of its sockets in a byte, or changes of a stored message.
 /// A change is a position of two bytes, and a byte to put there.
 pub fn any_message(input: &[u8]) {
     let Some((&choice, rest)) = input.split_first() else { return };
     match choice {
         0 => session(rest),
         1 => message(rest),
+        2 => group_in_parts(rest),
         choice => {
             let mut bytes = stored(usize::from(choice) % STORED.len());
             for change in rest.chunks_exact(3) {
@@ -76,6 +80,28 @@ fn message(bytes: &[u8]) {
     }
 }
 
+/// Any messages as the parts of a group. What of it has come is counted, and nothing is left of it.
+fn group_in_parts(mut bytes: &[u8]) {
+    let Some(worker) = worker() else { return };
+    let room = DescriptorRoom { process: worker.process.clone(), descriptors_max: 1_000 };
+    let mut incoming: Option<Incoming> = None;
+    while let [len, count, rest @ ..] = bytes {
+        let (part, behind) = rest.split_at(rest.len().min(usize::from(*len)));
+        bytes = behind;
+        // One of the stored groups' is enough: more cost time.
+        let Some((edge, _peers)) = sockets(usize::from(*count) % 8) else { return };
+        incoming = match incoming.take() {
+            None => Incoming::begin(part, &edge, &room).ok(),
+            Some(it) => match it.add(part, edge) {
+                Ok(Progress::More(more)) => Some(more),
+                Ok(Progress::Whole(_)) | Err(_) => None,
+            },
+        };
+        let is_counted = worker.process.descriptors.load(Relaxed) > 0;
+        assert_eq!(is_counted, incoming.is_some());
+    }
+}
+
 fn sockets(count: usize) -> Option<(Vec<OwnedFd>, Vec<OwnedFd>)> {
     let pairs: Result<Vec<_>, _> = (0..count).map(|_| eyelet_sys::socket::pair()).collect();
     Some(pairs.ok()?.into_iter().unzip())
@@ -89,7 +115,9 @@ fn serve(parcel: Parcel) {
     }
     let keys = || worker.table.borrow().keys();
     for key in keys() {
-        if let Ok(parcel) = Parcel::detach(&worker, key, BATCH_DESCRIPTORS_MAX) {
+        if let Ok(parcel) =
+            Parcel::detach(&worker, key, SocketRoom::of(&worker, BATCH_DESCRIPTORS_MAX, 0))
+        {
             parcel.close(&worker);
         }
     }

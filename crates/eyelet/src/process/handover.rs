@@ -9,6 +9,11 @@
 //! BATCH                          ->     reads the connections and does not touch them
 //!                                <-     RECEIVED with those that it has dropped, or REFUSED
 //! COMMIT                         ->     owns the others from now on
+//! PART, the first of a group     ->     keeps room for its sockets
+//!                                <-     RECEIVED, which refuses it if there is none
+//! PART for its sockets           ->     reads it when it is whole
+//!                                <-     RECEIVED, or REFUSED
+//! COMMIT                         ->
 //! PREDECESSOR for each older process   ->
 //! SETTLED                        ->     may be replaced in turn
 //! BATCH, and so on, of what comes to rest later
@@ -68,6 +73,8 @@ pub mod kind {
     pub const SETTLED: u8 = 15;
     /// Too many earlier processes linger, or the service ends: drain.
     pub const DRAIN: u8 = 16;
+    /// A part of a group that one BATCH does not carry.
+    pub const PART: u8 = 17;
 }
 
 /// How long one message may take to be sent, and the answer to a short one. The other process has

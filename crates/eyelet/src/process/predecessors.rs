@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use eyelet_edge::snapshot::listen::{Bound, own_files};
-use eyelet_engine::departure::ConnectionBatch;
 use eyelet_engine::moving::batch::{Arrivals, BatchRead, Delivered, RefusalReason, count, deliver};
+use eyelet_engine::moving::parts::{ConnectionBatch, Incoming, PartFault, Progress};
 use eyelet_sys::channel::{Channel, Received};
 use tokio::sync::oneshot;
 use zeroize::Zeroizing;
@@ -314,8 +314,9 @@ impl Taking {
                 kind::SETTLED => self.settle(),
                 kind::BATCH => {
                     let sockets = received.descriptors;
-                    self.taken += self.receive_batch(ConnectionBatch { states: body, sockets })?;
+                    self.taken += self.receive_batch(ConnectionBatch::new(body, sockets))?;
                 }
+                kind::PART => self.taken += self.receive_group(&received, &body)?,
                 other => return Err(HandoverError::Kind(other)),
             }
         }
@@ -349,6 +350,36 @@ impl Taking {
         Ok(())
     }
 
+    /// Receives the parts of a group whose first one has come. An order to stop waits for the last.
+    /// Returns how many connections are taken over.
+    fn receive_group(&mut self, received: &Received, body: &[u8]) -> Result<usize, HandoverError> {
+        let fault = |fault: PartFault| {
+            Err(HandoverError::Content { kind: kind::PART, why: fault.to_string() })
+        };
+        let room = &self.workers.room;
+        let mut group = match Incoming::begin(body, &received.descriptors, room) {
+            Ok(group) => group,
+            Err(why @ PartFault::NoRoom(_)) => {
+                let why = Some(why.to_string());
+                self.answer(&HandoverReceived { refused: vec![0], why })?;
+                return Ok(0);
+            }
+            Err(why) => return fault(why),
+        };
+        tell(&mut self.channel, kind::RECEIVED, &HandoverReceived::default())?;
+        loop {
+            let (received, body) = receive(&mut self.channel, Some(MESSAGE_TIMEOUT))?;
+            if received.kind != kind::PART {
+                return Err(HandoverError::Kind(received.kind));
+            }
+            group = match group.add(&body, received.descriptors) {
+                Ok(Progress::More(more)) => more,
+                Ok(Progress::Whole(batch)) => return self.receive_batch(batch),
+                Err(why) => return fault(why),
+            };
+        }
+    }
+
     /// Returns how many connections are taken over.
     fn receive_batch(&mut self, batch: ConnectionBatch) -> Result<usize, HandoverError> {
         let (batch, commit) = match self.predecessors.deliver(&self.workers, batch)? {
@@ -359,21 +390,25 @@ impl Taking {
                 return Ok(0);
             }
         };
-        // No time limit: the other process commits, or ends this one, or is dead.
         let why = batch.why.map(|why| why.to_string());
-        let received = HandoverReceived { refused: batch.refused, why };
-        let told = tell(&mut self.channel, kind::RECEIVED, &received);
-        match told.and_then(|()| receive(&mut self.channel, None)) {
-            Ok((received, _)) if received.kind == kind::COMMIT => {}
-            Ok((received, _)) => return Err(HandoverError::Kind(received.kind)),
-            // It closes the channel only after it has ended this process, or if it touches the
-            // connections never again. So nobody else has them.
-            Err(error) if error.is_closed() => {}
-            Err(error) => return Err(error),
-        }
+        self.answer(&HandoverReceived { refused: batch.refused, why })?;
         // A worker that has ended has closed them.
         let _ = commit.send(());
         Ok(batch.taken)
+    }
+
+    /// Says what is taken, and waits for the commit.
+    fn answer(&mut self, taken: &HandoverReceived) -> Result<(), HandoverError> {
+        // No time limit: the other process commits, or ends this one, or is dead.
+        let told = tell(&mut self.channel, kind::RECEIVED, taken);
+        match told.and_then(|()| receive(&mut self.channel, None)) {
+            Ok((received, _)) if received.kind == kind::COMMIT => Ok(()),
+            Ok((received, _)) => Err(HandoverError::Kind(received.kind)),
+            // It closes the channel only after it has ended this process, or if it touches the
+            // connections never again. So nobody else has them.
+            Err(error) if error.is_closed() => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 

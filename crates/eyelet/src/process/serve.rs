@@ -32,6 +32,7 @@ use eyelet_engine::departure::Departure;
 use eyelet_engine::iteration::{DropFutures, run};
 use eyelet_engine::listing::{self, Connections, Queries};
 use eyelet_engine::moving::batch::{self, Arrival, Arrivals};
+use eyelet_engine::moving::parts::DescriptorRoom;
 use eyelet_engine::worker::{ListenerSocket, Order, Orders, WorkerOrders};
 use eyelet_memory::budget::Budget;
 use eyelet_sources::{ChangedSources, Served, SourceWatcher};
@@ -90,7 +91,7 @@ pub struct Running {
     untidy: Option<u64>,
     budget: Arc<Budget>,
     /// Where connections of an earlier process arrive: a queue for each worker, and its counters.
-    arrivals: Arrivals,
+    arrivals: Vec<(mpsc::Sender<Arrival>, Arc<Counters>)>,
     ticket_keeper: TicketKeeper,
     acme_keeper: AcmeKeeper,
     /// Answers questions about this process.
@@ -419,9 +420,12 @@ impl Running {
         self.published.first_id() + counters::snapshot().accepted + ACCEPTED_MEANWHILE
     }
 
-    /// Where connections of an earlier process arrive: for each worker a queue and its counters.
+    /// Where connections of an earlier process arrive.
     pub fn arrivals(&self) -> Arrivals {
-        self.arrivals.clone()
+        let snapshot = self.published.snapshot();
+        let descriptors_max = snapshot.settings.descriptors_max;
+        let room = DescriptorRoom { process: snapshot.process.clone(), descriptors_max };
+        Arrivals { workers: self.arrivals.clone(), room }
     }
 
     /// The bound listeners, in the order of the configuration.

@@ -29,8 +29,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use eyelet_engine::departure::{Collected, ConnectionBatch, collect, departures};
+use eyelet_engine::departure::{Collected, LeavingBatch, collect, departures};
 use eyelet_engine::moving::batch::{Arrivals, count, deliver};
+use eyelet_engine::moving::parts::{ConnectionBatch, Incoming, Part, Progress, is_first, parts};
 use eyelet_sys::recording::{Recorder, Recording};
 use eyelet_sys::service;
 use eyelet_tls::tickets::Now;
@@ -115,16 +116,14 @@ fn record(
     running.hand_over(departures);
     let end = Instant::now() + ACTIVE_MAX + LEAVE_TIMEOUT;
     let mut full = None;
-    let Collected { kept, stopped, .. } = collect((answers, leaving), end, |batch| {
-        let sockets: Vec<BorrowedFd<'_>> = batch.sockets.iter().map(|s| s.as_fd()).collect();
-        match recorder.send(kind::BATCH, &batch.states, &sockets) {
+    let Collected { kept, stopped, .. } =
+        collect((answers, leaving), end, |batch| match record_batch(&mut recorder, batch) {
             Err(error) if error.kind() == ErrorKind::StorageFull => {
                 full.get_or_insert(error);
                 Ok(false)
             }
             sent => sent.map(|()| true),
-        }
-    });
+        });
     if let Some(why) = full {
         tracing::error!("connections end: {why}");
     }
@@ -135,6 +134,19 @@ fn record(
     listeners.iter().for_each(Bound::leave_file);
     recorder.send(kind::END, &body(kind::END, &kept)?, &[])?;
     Ok((kept, recorder.finish()?))
+}
+
+/// Records a batch, or the parts of a group. The reader drops a group whose last part is missing.
+fn record_batch(recorder: &mut Recorder, batch: &LeavingBatch) -> io::Result<()> {
+    let mut send = |kind, body: &[u8], sockets: &[Arc<OwnedFd>]| {
+        let sockets: Vec<BorrowedFd<'_>> = sockets.iter().map(|socket| socket.as_fd()).collect();
+        recorder.send(kind, body, &sockets)
+    };
+    match batch.group {
+        None => send(kind::BATCH, &batch.states, &batch.sockets),
+        Some(group) => parts(group, batch)
+            .try_for_each(|Part { body, sockets }| send(kind::PART, &body, sockets)),
+    }
 }
 
 /// What an earlier process has given to the service manager.
@@ -228,7 +240,7 @@ fn take(
     workers: &Arrivals,
     taken: &mut Taken,
 ) -> Result<usize, HandoverError> {
-    let mut recorded = 0;
+    let (mut recorded, mut group) = (0, None);
     loop {
         let (received, body) = next(&mut recording).map_err(HandoverError::of_store)?;
         if let Some(error) = recording.take_fault() {
@@ -241,11 +253,14 @@ fn take(
             }
         }
         let sockets = received.descriptors;
-        // What another process had besides connections, or sockets that are lost.
-        if received.kind != kind::BATCH || sockets.is_empty() {
-            continue;
-        }
-        let batch = ConnectionBatch { states: body, sockets };
+        let batch = match received.kind {
+            kind::PART => next_part(&mut group, &body, sockets, (workers, taken)),
+            kind::BATCH => Some(ConnectionBatch::new(body, sockets)),
+            // What another process had besides connections.
+            _ => None,
+        };
+        // Without sockets, if they are lost.
+        let Some(batch) = batch.filter(|batch| !batch.sockets.is_empty()) else { continue };
         let connections = count(&batch);
         let delivered = deliver(workers, batch, false, MESSAGE_TIMEOUT);
         match delivered.map_err(|error| slow(&error)).flatten() {
@@ -265,6 +280,31 @@ fn take(
             }
         }
     }
+}
+
+/// Adds a part to a group. Returns the group when it is whole.
+fn next_part(
+    group: &mut Option<Incoming>,
+    body: &[u8],
+    sockets: Vec<OwnedFd>,
+    (workers, taken): (&Arrivals, &mut Taken),
+) -> Option<ConnectionBatch> {
+    let progress = match group.take() {
+        // One that is not whole had no room in the recording, and has ended in its process.
+        _ if is_first(body) => Incoming::begin(body, &sockets, &workers.room).map(Progress::More),
+        Some(begun) => begun.add(body, sockets),
+        // The rest of one that has ended.
+        None => return None,
+    };
+    match progress {
+        Ok(Progress::More(more)) => *group = Some(more),
+        Ok(Progress::Whole(whole)) => return Some(whole),
+        Err(why) => {
+            tracing::error!("connections that share upstream connections end: {why}");
+            taken.ended += 1;
+        }
+    }
+    None
 }
 
 fn slow(error: &io::Error) -> String {

@@ -8,9 +8,8 @@
 //! lingers with what cannot move.
 
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -18,34 +17,31 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use eyelet_engine::departure::{
-    BatchAnswer, Departing, Departure, Leaving, LeavingBatch, ParcelCounts, departures,
+    BatchAnswer, Departing, Departure, Leaving, ParcelCounts, departures,
 };
-use eyelet_engine::moving::handover::{VERSION, VERSION_RESTING, VERSION_USUAL};
+use eyelet_engine::moving::handover::{VERSION, VERSION_GROUP, VERSION_RESTING, VERSION_USUAL};
 use eyelet_sys::channel::Channel;
 use eyelet_telemetry::listing::streams::StreamCounts;
 use tokio::sync::mpsc::{self, channel};
 use zeroize::Zeroizing;
 
 use crate::process::handover::{
-    Failed, HandoverError, HandoverReady, HandoverReceived, MESSAGE_TIMEOUT, Serve, body, expect,
-    hand_state, kind, read, receive, signal, tell,
+    Failed, HandoverError, HandoverReady, MESSAGE_TIMEOUT, Serve, expect, hand_state, kind, read,
+    receive, signal, tell,
 };
-use crate::process::predecessors::{PredecessorLink, Predecessors};
+use crate::process::predecessors::Predecessors;
 use crate::process::reload::{ReloadOutcome, SERVED_TIMEOUT};
 use crate::process::serve::Running;
 use eyelet_edge::snapshot::listen::Bound;
 
-/// The time for which a process that lingers waits for the answer to a batch: longer than the
-/// newest process may take for it, because afterwards the batch counts as taken.
-const SETTLED_ANSWER_TIMEOUT: Duration = Duration::from_secs(3 * MESSAGE_TIMEOUT.as_secs());
+mod successor;
+use successor::Successor;
+
 /// The time that the new process may take to read its files, to bind and to warm up.
 const START_TIMEOUT: Duration = Duration::from_secs(100);
 /// The time between two looks of a waiting thread, which sees whether the new process lives, and
 /// whether the upgrade is off.
 const STEP: Duration = Duration::from_millis(50);
-/// The time for which a process that lingers listens to the one that serves, once in a [`STEP`].
-/// All that has arrived is read at once.
-const HEAR_TIME: Duration = Duration::from_millis(1);
 /// The time that an upgrade that is off may take to kill the new process, and the one between two
 /// looks at this. It is seen at the next [`STEP`].
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -346,7 +342,8 @@ impl Plan {
         let mut departing = departures(self.workers, &kept, ready.batch_descriptors, None);
         let unread = [
             (VERSION_RESTING, "exchanges at rest"),
-            (VERSION, "exchanges at rest that share upstream connections"),
+            (VERSION_GROUP, "exchanges at rest that share upstream connections"),
+            (VERSION, "more such exchanges together than one message carries"),
         ];
         let unread = unread.into_iter().find(|(version, _)| !ready.formats.contains(version));
         if let Some((version, what)) = unread {
@@ -367,16 +364,7 @@ impl Plan {
         let child = command.spawn().map_err(failed)?;
         // The command also holds the other end, so the end of the new process would go unnoticed.
         drop(command);
-        Ok(Successor {
-            child,
-            channel,
-            reads_connections: false,
-            is_heard: true,
-            must_drain: false,
-            has_refused: false,
-            answer_timeout: MESSAGE_TIMEOUT,
-            is_on_its_own: false,
-        })
+        Ok(Successor::new(child, channel))
     }
 
     /// Sends the state of this process and waits until the new process can serve.
@@ -500,188 +488,6 @@ impl Lingering {
         );
         // They notice the end of this process, too.
         let _ = signal(&mut successor.channel, kind::END);
-    }
-}
-
-/// The new process. Unless it is on its own, it is killed when this is dropped. From then on the
-/// other end of the channel may be that of a process after it.
-struct Successor {
-    child: Child,
-    channel: Channel,
-    /// It reads the format that this process writes.
-    reads_connections: bool,
-    /// It may say something.
-    is_heard: bool,
-    /// It has said that this process is to drain.
-    must_drain: bool,
-    /// It has refused a connection, which is logged.
-    has_refused: bool,
-    /// The time that it may take to read a batch.
-    answer_timeout: Duration,
-    is_on_its_own: bool,
-}
-
-/// Why a batch has no answer.
-struct Unanswered {
-    error: HandoverError,
-    /// The other process may have all of it, and may live: this one must not touch it any more.
-    may_be_taken: bool,
-}
-
-impl Successor {
-    /// Hands over a batch. Without an answer the worker takes it back.
-    fn move_batch(
-        &mut self,
-        batch: LeavingBatch,
-    ) -> (Option<BatchAnswer>, Result<(), HandoverError>) {
-        if !self.reads_connections {
-            self.note_refusal(&format!("it does not read version {VERSION_USUAL} of their format"));
-            return (Some(BatchAnswer::Refused), Ok(()));
-        }
-        let answer = match self.offer(&batch) {
-            Ok(answer) => answer,
-            Err(Unanswered { error, may_be_taken }) if self.is_on_its_own => {
-                self.give_up(&error);
-                // Nobody can end it, so it owns what it may have. It takes that when the channel
-                // ends.
-                let taken = BatchAnswer::Committed { refused: Vec::new() };
-                return (Some(if may_be_taken { taken } else { BatchAnswer::Refused }), Ok(()));
-            }
-            Err(Unanswered { error, .. }) => return (None, Err(error)),
-        };
-        // The worker uses the sockets of those that stay.
-        drop(batch);
-        let end = match answer {
-            // Even if this fails: the new process may have read it.
-            BatchAnswer::Committed { .. } => signal(&mut self.channel, kind::COMMIT),
-            BatchAnswer::Refused | BatchAnswer::Over => Ok(()),
-        };
-        (Some(answer), end)
-    }
-
-    /// Sends a batch and waits until the new process has read it.
-    fn offer(&mut self, batch: &LeavingBatch) -> Result<BatchAnswer, Unanswered> {
-        let sockets: Vec<BorrowedFd<'_>> = batch.sockets.iter().map(|s| s.as_fd()).collect();
-        let sent = self.channel.send(kind::BATCH, &batch.states, &sockets, MESSAGE_TIMEOUT);
-        // A message that is cut is never read.
-        sent.map_err(|error| Unanswered { error: error.into(), may_be_taken: false })?;
-        self.answer().map_err(|error| {
-            // Only what it has answered for is its own when it closes the channel.
-            let may_be_taken = !error.is_closed();
-            Unanswered { error, may_be_taken }
-        })
-    }
-
-    fn answer(&mut self) -> Result<BatchAnswer, HandoverError> {
-        let (mut received, mut body) = receive(&mut self.channel, Some(self.answer_timeout))?;
-        if received.kind == kind::DRAIN {
-            self.must_drain = true;
-            (received, body) = receive(&mut self.channel, Some(self.answer_timeout))?;
-        }
-        match received.kind {
-            kind::RECEIVED => {
-                let HandoverReceived { refused, why } = read(&received, kind::RECEIVED, &body)?;
-                if !refused.is_empty() {
-                    self.note_refusal(&why.unwrap_or_default());
-                }
-                Ok(BatchAnswer::Committed { refused })
-            }
-            kind::REFUSED => {
-                self.note_refusal(&String::from_utf8_lossy(&body));
-                Ok(BatchAnswer::Refused)
-            }
-            other => Err(HandoverError::Kind(other)),
-        }
-    }
-
-    /// From now on it lives without this process, which tells it of those before.
-    fn settle(&mut self, ready: &HandoverReady, predecessors: &Predecessors) {
-        self.is_on_its_own = true;
-        self.answer_timeout = SETTLED_ANSWER_TIMEOUT;
-        let links = predecessors.pause();
-        let last = if ready.knows_predecessors {
-            self.pass_on(predecessors, links);
-            kind::SETTLED
-        } else {
-            kind::END
-        };
-        match signal(&mut self.channel, last) {
-            Ok(()) if ready.knows_predecessors => {}
-            Ok(()) => (self.reads_connections, self.is_heard) = (false, false),
-            Err(error) => self.give_up(&error),
-        }
-    }
-
-    /// Tells it of processes before this one, and gives it their channels.
-    fn pass_on(&mut self, predecessors: &Predecessors, links: Vec<PredecessorLink>) {
-        if !self.is_heard {
-            return;
-        }
-        for mut link in links {
-            // If this fails, it has ended: so its channel says to the next one, too.
-            let _ = predecessors.tell(&mut link);
-            let sockets = &[link.channel.as_fd()];
-            let sent = body(kind::PREDECESSOR, &link.predecessor).and_then(|body| {
-                let sent = self.channel.send(kind::PREDECESSOR, &body, sockets, MESSAGE_TIMEOUT);
-                sent.map_err(HandoverError::from)
-            });
-            if let Err(error) = sent {
-                return self.give_up(&error);
-            }
-        }
-    }
-
-    /// Notes that nothing more passes over the channel.
-    fn give_up(&mut self, error: &HandoverError) {
-        if std::mem::replace(&mut self.is_heard, false) {
-            tracing::warn!("connections stay here from now on: {error}");
-        }
-        (self.reads_connections, self.has_refused) = (false, true);
-        self.channel.end();
-    }
-
-    /// True if it has said that this process is to drain, once.
-    fn says_drain(&mut self) -> bool {
-        // Reaped, if it has ended. Others may have its end of the channel.
-        let _ = self.child.try_wait();
-        if self.is_heard {
-            match receive(&mut self.channel, Some(HEAR_TIME)) {
-                Ok((received, _)) if received.kind == kind::DRAIN => self.must_drain = true,
-                Ok((received, _)) => self.give_up(&HandoverError::Kind(received.kind)),
-                Err(HandoverError::Channel(error)) if error.kind() == ErrorKind::TimedOut => {}
-                Err(error) => self.give_up(&error),
-            }
-        }
-        std::mem::take(&mut self.must_drain)
-    }
-
-    fn note_refusal(&mut self, why: &str) {
-        if !std::mem::replace(&mut self.has_refused, true) {
-            tracing::error!(
-                "the new process does not take some connections, which stay here: {why}"
-            );
-        }
-    }
-
-    /// Checks that it has not ended.
-    ///
-    /// # Errors
-    /// It has.
-    fn must_live(&mut self) -> Result<(), HandoverError> {
-        match self.child.try_wait()? {
-            None => Ok(()),
-            Some(_) => Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
-        }
-    }
-}
-
-impl Drop for Successor {
-    fn drop(&mut self) {
-        if !self.is_on_its_own {
-            // It may have ended already. It is reaped, so it touches no connection after this.
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
     }
 }
 

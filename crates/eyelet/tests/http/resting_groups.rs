@@ -9,7 +9,7 @@ use http::Request;
 
 use crate::originate::{Later, upgrade};
 use crate::resting_https::upgrade_whole;
-use crate::resting_shared::{Act, App, EVENTS, Grpc, ON, heard, scene};
+use crate::resting_shared::{Act, App, EVENTS, Grpc, ON, heard, lines, scene};
 use crate::support::client::Tls;
 use crate::support::edge;
 use crate::support::pki::Kind;
@@ -125,6 +125,70 @@ fn a_group_moves_at_each_upgrade() {
         assert_eq!(scene.web.app.accepted(), 1, "they share a connection");
         drop((first, second));
     }
+}
+
+/// The clients of a group that no message carries.
+const MANY: usize = 300;
+/// Streams of an upstream connection, two of which are of the client that joins it to others.
+const STREAMS: usize = 100;
+const LINKS: usize = 4;
+
+/// Events of 300 clients on four upstream connections, which a client of HTTP/2 joins: more sockets
+/// than one message carries. All of them move, with bytes both ways, and the old process ends.
+#[test]
+fn a_group_of_several_messages_moves_whole() {
+    let (mut scene, app) = scene("");
+    let mut later = None;
+    run(async {
+        let mut two = scene.web.connect_two().await;
+        let up = Request::post("https://app.test/up").body(()).unwrap();
+        let (response, mut send) = two.send.send_request(up, false).unwrap();
+        let mut receive = response.await.unwrap().into_body();
+        let (mut ones, mut joined) = (Vec::new(), Vec::new());
+        while ones.len() < MANY {
+            let mut one = scene.web.connect();
+            one.write_all(b"GET /events/many HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+            assert!(head(&mut one).contains("transfer-encoding: chunked"));
+            expect(&mut one, b"5\r\nfirst\r\n");
+            ones.push(one);
+            // The last stream of a connection, and the first of the next.
+            let joins = if ones.len() % (STREAMS - 2) == 0 { 2 } else { 0 };
+            for _ in 0..joins {
+                two.send = two.send.clone().ready().await.unwrap();
+                let (response, _) = two.send.send_request(get(EVENTS), true).unwrap();
+                let mut events = response.await.unwrap().into_body();
+                heard(&mut events, "first").await;
+                joined.push(events);
+            }
+        }
+        scene.rest(1 + MANY).await;
+        assert_eq!(scene.web.app.accepted(), LINKS);
+        for text in ["one", "two"] {
+            match &later {
+                None => later = Some(vec![upgrade_whole(Arc::get_mut(&mut scene.web).unwrap())]),
+                Some(_) => later.iter_mut().for_each(|all| all.push(upgrade_again(&scene))),
+            }
+            app.act("/events/many", Act::Say(text));
+            ones.iter_mut().for_each(|one| expect(one, format!("3\r\n{text}\r\n").as_bytes()));
+            app.act(EVENTS, Act::Say(text));
+            for events in &mut joined {
+                heard(events, text).await;
+            }
+            send.send_data(text.into(), false).unwrap();
+            heard(&mut receive, text).await;
+            scene.rest(1 + MANY).await;
+        }
+        app.act("/events/many", Act::End);
+        ones.iter_mut().for_each(|one| assert_eq!(chunks(one), b""));
+        app.act(EVENTS, Act::End);
+        send.send_data("end".into(), true).unwrap();
+        heard(&mut receive, "end").await;
+    });
+    let all = MANY + 2 * (LINKS - 1) + 1;
+    let lines = lines(&scene, all);
+    assert!(lines.iter().all(|line| line["reason"] == "complete"));
+    assert_eq!(scene.web.app.accepted(), LINKS, "no upstream connection is lost");
+    drop(later);
 }
 
 /// The bytes of one stream wait for its client: all of its group stay, and move once they arrive.

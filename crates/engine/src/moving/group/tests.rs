@@ -13,10 +13,11 @@ use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
 use zeroize::Zeroizing;
 
 use super::*;
-use crate::departure::ConnectionBatch;
+use crate::departure::BATCH_DESCRIPTORS_MAX;
 use crate::links::AttachedStreams;
 use crate::moving::batch::{self, Detachment, RefusalReason, SearchResult};
 use crate::moving::parcel::Parcel;
+use crate::moving::parts::ConnectionBatch;
 use crate::moving::staying::Staying;
 use crate::table::KeptStreams;
 use crate::testing::worker;
@@ -37,7 +38,7 @@ struct Link {
 /// The streams of a connection: each is of a link.
 type Streams = Vec<(Rc<Link>, u32)>;
 
-struct Linking(Rc<Worker>);
+struct Linking(Rc<Worker>, /** How often links were looked at. */ Cell<usize>);
 
 impl Program for Linking {
     fn accepted(self: Rc<Self>, _: Handle, _: ConnectionInfo) -> Task {
@@ -57,6 +58,7 @@ impl Program for Linking {
     }
 
     fn find_partners(&self, kept: &KeptStreams, found: &mut Partners) -> bool {
+        self.1.update(|looks| looks + 1);
         kept.downcast_ref::<Streams>().unwrap().iter().all(|(link, _)| {
             if found.add_link(link.number.into()) {
                 link.keys.borrow().iter().for_each(|key| found.add(*key));
@@ -141,23 +143,28 @@ fn new_link(number: u8, socket: OwnedFd) -> Rc<Link> {
 
 fn serving() -> (Rc<Worker>, Rc<Linking>) {
     let worker = worker();
-    let program = Rc::new(Linking(worker.clone()));
+    let program = Rc::new(Linking(worker.clone(), Cell::new(0)));
     worker.serve(&program);
     (worker, program)
 }
 
 /// Parks a connection with a stream on each of these links. Returns its client.
 fn park_on(worker: &Rc<Worker>, links: &[&Rc<Link>]) -> (Key, OwnedFd) {
+    park_with(worker, links, &[7; 9])
+}
+
+/// The same with this state.
+fn park_with(worker: &Rc<Worker>, links: &[&Rc<Link>], state: &[u8]) -> (Key, OwnedFd) {
     let session = Session::tls13(Role::Server, Suite::Aes128Gcm, &[1; 32], &[2; 32], 0, 0);
     let mut flow = Flow::default();
-    flow.keep_state(PackedBytes::own(&[7; 9]));
+    flow.keep_state(PackedBytes::own(state));
     let relay = Relay::Terminate(Terminated { session: session.unwrap(), flow });
     let (client, peer) = eyelet_sys::socket::pair().unwrap();
     let key = worker.table.borrow_mut().insert(client, false);
     worker.process.open.fetch_add(1, Relaxed);
     worker.uses_descriptors(2);
     let taken = eyelet_memory::budget::ACTIVE_BYTES;
-    worker.process.budget.take(eyelet_memory::budget::Account::Connections, taken);
+    worker.process.budget.take(Account::Connections, taken);
     worker.counters.connections.up();
     let handle = Handle::new(worker.clone(), key);
     let streams: Streams = links.iter().map(|link| ((*link).clone(), 2 * key.index + 1)).collect();
@@ -187,7 +194,7 @@ fn found(worker: &Rc<Worker>) -> Option<Detachment> {
 fn received(detachment: &Detachment) -> ConnectionBatch {
     let sockets = &detachment.batch.sockets;
     let sockets = sockets.iter().map(|socket| socket.try_clone().unwrap()).collect();
-    ConnectionBatch { states: detachment.batch.states.clone(), sockets }
+    ConnectionBatch::new(detachment.batch.states.clone(), sockets)
 }
 
 #[track_caller]
@@ -203,9 +210,10 @@ fn check_counts(worker: &Worker, connections: usize, descriptors: usize) {
 fn a_group_leaves_whole_by_its_first_connection() {
     let ((old, _old), (new, _new)) = (serving(), serving());
     let (_links, connections) = chain(&old);
-    let later = Parcel::detach(&old, connections[1].0, BATCH_DESCRIPTORS_MAX);
+    let room = |taken| SocketRoom::of(&old, BATCH_DESCRIPTORS_MAX, taken);
+    let later = Parcel::detach(&old, connections[1].0, room(0));
     assert!(matches!(later, Err(Stays::Shared)), "the first one begins it");
-    let few = Parcel::detach(&old, connections[0].0, 4).err();
+    let few = Parcel::detach(&old, connections[0].0, room(BATCH_DESCRIPTORS_MAX - 4)).err();
     assert_eq!(few, Some(Stays::Sockets(5)), "the next batch begins with it");
     check_counts(&old, 3, 3);
     for round in 0..2 {
@@ -299,24 +307,14 @@ fn a_group_without_room_ends_if_it_cannot_go_back() {
     assert_eq!(new.counters.parked.value(), 0, "they linger, or have ended");
 }
 
-#[test]
-fn a_group_that_no_message_takes_stays() {
-    let (old, _old) = serving();
-    let link = new_link(0, eyelet_sys::socket::pair().unwrap().0);
-    let all: Vec<_> = (0..BATCH_DESCRIPTORS_MAX).map(|_| park_on(&old, &[&link])).collect();
-    assert!(found(&old).is_none() && old.moving.has_large_group.get());
-    check_counts(&old, BATCH_DESCRIPTORS_MAX, BATCH_DESCRIPTORS_MAX);
-    park::abandon(&old, all[7].0);
-    link.keys.borrow_mut().retain(|key| *key != all[7].0);
-    assert_eq!(found(&old).unwrap().batch.sockets.len(), BATCH_DESCRIPTORS_MAX);
-}
-
 /// A process that knows no groups gets none.
 #[test]
 fn a_group_stays_where_its_version_is_not_read() {
     let (old, _old) = serving();
     let (_links, _connections) = chain(&old);
-    old.moving.reads_below.set(Some(VERSION));
+    old.moving.reads_below.set(Some(VERSION_GROUP));
     assert!(found(&old).is_none());
     check_counts(&old, 3, 3);
 }
+
+mod parts;

@@ -41,7 +41,7 @@ pub struct Detached {
 }
 
 /// A share of the limits of a process, before a connection has its slot or a link its task.
-pub(crate) struct Room {
+pub struct Room {
     process: Arc<Process>,
     connections: usize,
     descriptors: usize,

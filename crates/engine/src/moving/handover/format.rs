@@ -24,17 +24,19 @@ use eyelet_relay::export::{FlowFault, FlowV1, HELD_BYTES_MAX, STATE_BYTES_MAX};
 use eyelet_relay::splice::Spliced;
 use eyelet_relay::terminate::Terminated;
 
-/// The newest version. It is written of a group of connections.
-pub const VERSION: u16 = 7;
+/// The newest version. It is written of a part of a group that one message does not carry.
+pub const VERSION: u16 = 8;
+/// The version of a group of connections.
+pub const VERSION_GROUP: u16 = 7;
 /// The version of a connection with an exchange or further sockets, which an older one has no place
 /// for.
 pub const VERSION_RESTING: u16 = 6;
 /// The version of all other connections, so that an older process takes them.
 pub const VERSION_USUAL: u16 = 5;
 /// The versions that are read.
-pub const VERSIONS_READ: [u16; 7] = [1, 2, 3, 4, 5, 6, 7];
+pub const VERSIONS_READ: [u16; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
 /// Bytes of the version at a message's begin.
-pub(super) const VERSION_BYTES: usize = 2;
+pub(crate) const VERSION_BYTES: usize = 2;
 /// Most bytes of a message: what a connection holds both ways and of two first flights, and as
 /// much again for all else.
 pub const MESSAGE_BYTES_MAX: usize = 8 * HELD_BYTES_MAX;
@@ -327,12 +329,12 @@ fn milliseconds(duration: Duration) -> u64 {
 }
 
 /// The next value of a message, and what follows it.
-pub(super) fn take<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(T, &'a [u8]), ImportError> {
+pub(crate) fn take<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(T, &'a [u8]), ImportError> {
     postcard::take_from_bytes(bytes).map_err(|_| ImportError::Malformed)
 }
 
 /// Written into a buffer of the whole length: one that grew would leave copies of the secrets.
-pub(super) fn to_bytes(version: u16, connection: &impl Serialize) -> Zeroizing<Vec<u8>> {
+pub(crate) fn to_bytes(version: u16, connection: &impl Serialize) -> Zeroizing<Vec<u8>> {
     // The values are plain, so neither step can fail. Empty bytes would be refused by `decode`.
     let len = postcard::experimental::serialized_size(connection).unwrap_or(0);
     let mut bytes = Zeroizing::new(vec![0; VERSION_BYTES + len]);

@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use super::detached::Detached;
-use super::format::{ImportError, MESSAGE_BYTES_MAX, VERSION, VERSION_BYTES, take, to_bytes};
-use crate::departure::BATCH_DESCRIPTORS_MAX;
+use super::format::{ImportError, MESSAGE_BYTES_MAX, VERSION_BYTES, VERSION_GROUP, take, to_bytes};
+use crate::departure::GROUP_DESCRIPTORS_MAX;
 use crate::links::{DetachedLink, StreamRef};
+use crate::ready::FURTHER_MAX;
 use eyelet_relay::export::STATE_BYTES_MAX;
 
 /// The connections of a group, and its links.
@@ -47,7 +48,7 @@ struct StreamV7 {
 
 /// True if a message is that of a group.
 pub fn is_group(bytes: &[u8]) -> bool {
-    bytes.first_chunk::<VERSION_BYTES>().is_some_and(|it| u16::from_be_bytes(*it) == VERSION)
+    bytes.first_chunk::<VERSION_BYTES>().is_some_and(|it| u16::from_be_bytes(*it) == VERSION_GROUP)
 }
 
 /// The message of a group, without its sockets: those of each connection, and then the links'. It
@@ -60,7 +61,7 @@ pub fn encode_members(connections: &[Detached], links: &[DetachedLink]) -> Zeroi
         streams: connection.streams.iter().map(StreamV7::of).collect(),
     });
     let links = links.iter().map(|link| &link.state[..]).collect();
-    to_bytes(VERSION, &GroupV7 { connections: members.collect(), links })
+    to_bytes(VERSION_GROUP, &GroupV7 { connections: members.collect(), links })
 }
 
 /// The members of a group by its message and its sockets. The caller wipes the message.
@@ -119,8 +120,8 @@ impl GroupV7<'_> {
     }
 }
 
-/// Each link of a group has an index.
-const _: () = assert!(BATCH_DESCRIPTORS_MAX <= u8::MAX as usize);
+/// Each link of a group has an index, and the sockets of each connection a number.
+const _: () = assert!(GROUP_DESCRIPTORS_MAX <= u16::MAX as usize && FURTHER_MAX < u8::MAX as usize);
 
 impl StreamV7 {
     fn of(&StreamRef { link, stream, bits }: &StreamRef) -> Self {

@@ -2,15 +2,26 @@
 
 #![allow(clippy::unwrap_used)]
 
+use eyelet_engine::moving::parts::DescriptorRoom;
+use eyelet_engine::worker::Process;
+use eyelet_memory::budget::Budget;
+
 use super::*;
 use crate::process::handover::expect;
+
+/// No worker.
+fn nobody() -> Arrivals {
+    let process = Arc::new(Process::new(Arc::new(Budget::new(1 << 20, 0))));
+    let room = DescriptorRoom { process, descriptors_max: 100 };
+    Arrivals { workers: Vec::new(), room }
+}
 
 /// A predecessor that this process has a channel to, and its end of it.
 fn known() -> (Arc<Predecessors>, Channel) {
     let (channel, theirs) = Channel::pair().unwrap();
     let predecessors = Arc::<Predecessors>::default();
     let predecessor = LingeringProcess { pid: Some(7), is_told: false };
-    predecessors.resume(vec![PredecessorLink { predecessor, channel }], &Vec::new());
+    predecessors.resume(vec![PredecessorLink { predecessor, channel }], &nobody());
     (predecessors, Channel::over(theirs).unwrap())
 }
 
@@ -51,7 +62,7 @@ fn a_predecessor_that_is_paused_is_told_later() {
         predecessors.drain();
         if resumes {
             predecessors.release();
-            predecessors.resume(links, &Vec::new());
+            predecessors.resume(links, &nobody());
         } else {
             links.iter_mut().for_each(|link| predecessors.tell(link).unwrap());
             links.iter_mut().for_each(|link| predecessors.tell(link).unwrap());

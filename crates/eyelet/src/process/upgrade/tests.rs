@@ -7,6 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 
 use parking_lot::{Mutex, MutexGuard};
 
+use eyelet_engine::departure::LeavingBatch;
+
 use super::*;
 
 /// One test at a time: a program cannot be started while another test's child has it open for
@@ -42,7 +44,7 @@ fn a_process_that_does_not_answer_a_batch_is_killed() {
     (successor.reads_connections, successor.answer_timeout) = (true, STEP);
     let socket = Arc::new(OwnedFd::from(std::net::UdpSocket::bind("127.0.0.1:0").unwrap()));
     let sockets = vec![socket.clone()];
-    let batch = LeavingBatch { states: Zeroizing::default(), sockets };
+    let batch = LeavingBatch { states: Zeroizing::default(), sockets, group: None };
     let (answer, end) = successor.move_batch(batch);
     assert_eq!(answer, None);
     assert_eq!(end.unwrap_err().to_string(), "the other process is too slow");
@@ -57,7 +59,7 @@ fn a_process_that_reads_another_format_gets_no_connection() {
     let folder = tempfile::tempdir().unwrap();
     let (plan, _alone) = hanging(folder.path());
     let mut successor = plan.start().unwrap();
-    let batch = LeavingBatch { states: Zeroizing::default(), sockets: Vec::new() };
+    let batch = LeavingBatch { states: Zeroizing::default(), sockets: Vec::new(), group: None };
     let (answer, end) = successor.move_batch(batch);
     assert_eq!(answer, Some(BatchAnswer::Refused));
     end.unwrap();

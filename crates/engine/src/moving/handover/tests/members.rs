@@ -58,7 +58,10 @@ fn a_stored_group_is_read_for_ever() {
     // Without its group it is none.
     let alone = Detached::decode(&connections[1].encode(), received(&connections[1]));
     assert_eq!(alone.err(), Some(ImportError::Exchange));
-    assert_eq!(Detached::decode(&written, Vec::new()).err(), Some(ImportError::Version(VERSION)));
+    assert_eq!(
+        Detached::decode(&written, Vec::new()).err(),
+        Some(ImportError::Version(VERSION_GROUP))
+    );
 }
 
 #[test]
