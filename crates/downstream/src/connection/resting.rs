@@ -30,6 +30,7 @@ const VERSION: u8 = 1;
 const HAS_TLS: u8 = 2;
 const HAS_TRACE: u8 = 4;
 const IS_SHARED: u8 = 8;
+const IS_GRPC: u8 = 16;
 /// Most bytes that rest undecoded: a chunk's first line, or trailers (`body.rs` of `http1`).
 pub const RECEIVED_BYTES_MAX: usize = 16 << 10;
 /// Most bytes of a path: each of the characters that the log shows has up to four.
@@ -87,6 +88,8 @@ pub struct RestingFacts {
     pub bytes_to_upstream: u64,
     /// Bytes written to the client.
     pub bytes_to_client: u64,
+    /// It counts as gRPC, at whatever step it is.
+    pub is_grpc: bool,
     /// Its place in a trace, and what its spans say. Boxed: few have one.
     pub trace: Option<Box<RestingTrace>>,
 }
@@ -304,7 +307,8 @@ impl RestingExchange {
         let has_tls = if tls.is_some() { HAS_TLS } else { 0 };
         let has_trace = if facts.trace.is_some() { HAS_TRACE } else { 0 };
         let is_shared = if agreed.is_some() { IS_SHARED } else { 0 };
-        out.push(VERSION | has_tls | has_trace | is_shared);
+        let is_grpc = if facts.is_grpc { IS_GRPC } else { 0 };
+        out.push(VERSION | has_tls | has_trace | is_shared | is_grpc);
         append(&form, out);
         if let Some(trace) = &facts.trace {
             append(trace, out);
@@ -322,11 +326,12 @@ impl RestingExchange {
     pub fn unpack(form: &[u8]) -> Option<Self> {
         let (bits, form) = form.split_first()?;
         let is_both = bits & HAS_TLS != 0 && bits & IS_SHARED != 0;
-        if bits & !(HAS_TLS | HAS_TRACE | IS_SHARED) != VERSION || is_both {
+        if bits & !(HAS_TLS | HAS_TRACE | IS_SHARED | IS_GRPC) != VERSION || is_both {
             return None;
         }
         let (form, mut behind): (ExchangeV1<'_>, _) = postcard::take_from_bytes(form).ok()?;
         let mut exchange = form.exchange()?;
+        exchange.facts.is_grpc = bits & IS_GRPC != 0;
         if bits & HAS_TRACE != 0 {
             let (trace, rest): (RestingTrace, _) = postcard::take_from_bytes(behind).ok()?;
             let trace = Some(trace).filter(RestingTrace::is_possible)?;
@@ -383,6 +388,7 @@ impl ExchangeV1<'_> {
             upstream_ms: self.upstream_ms,
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
+            is_grpc: false,
             trace: None,
         };
         let state = self.state.state()?;

@@ -25,6 +25,7 @@ fn events(path: &str) -> RestingExchange {
         upstream_ms: Some(12),
         bytes_to_upstream: 300,
         bytes_to_client: 70_000,
+        is_grpc: false,
         trace: None,
     };
     let download = RestingDownload {
@@ -107,6 +108,20 @@ fn a_form_says_its_kind() {
     assert_eq!(kind(RestingState::Switched(Some(frames))), StreamKind::WebSocket);
     assert_eq!(kind(RestingState::Switched(None)), StreamKind::Switched);
     assert_eq!(kind_of(&[]), None);
+}
+
+/// Its kind is a bit, and the rest of the form is that of its step.
+#[test]
+fn a_form_of_grpc_is_not_longer() {
+    for exchange in [poll(), events(PATH)] {
+        let form = packed(&exchange);
+        let facts = RestingFacts { is_grpc: true, ..exchange.facts };
+        let exchange = RestingExchange { facts, ..exchange };
+        let of_grpc = packed(&exchange);
+        assert_eq!((of_grpc[0], &of_grpc[1..]), (form[0] | IS_GRPC, &form[1..]));
+        assert_eq!(kind_of(&of_grpc), Some(StreamKind::Grpc));
+        assert_eq!(RestingExchange::unpack(&of_grpc), Some(exchange));
+    }
 }
 
 /// Bytes of a request that waits: with its slot (240), what the slot points to (40) and what
