@@ -125,9 +125,16 @@ impl RestingState {
             Self::AwaitsHead(RestingWait { upload, .. }) | Self::PassesDown(upload, _) => {
                 *upload == RestingUpload::Sent
             }
-            Self::WebSocket(_) => false,
+            Self::WebSocket(websocket) => websocket.has_client_ended,
             Self::Switched(_) => true,
         }
+    }
+
+    /// True if TLS to the upstream of an exchange at this step is like that: we have ended our side
+    /// where nothing more goes up.
+    fn fits(&self, tls: &RestingTls) -> bool {
+        let has_ended = matches!(self, Self::WebSocket(websocket) if websocket.has_client_ended);
+        tls.session.write_closed() == has_ended
     }
 
     /// Bytes of the response's body so far.
@@ -163,7 +170,9 @@ impl RestTimeout {
         Some(match form.state {
             StateV1::AwaitsHead { upload: UploadV1::Sent, .. } => Self::Upstream,
             StateV1::AwaitsHead { .. } | StateV1::PassesDown { .. } => Self::Body,
-            StateV1::WebSocket { .. } | StateV1::Switched(_) => Self::Idle,
+            StateV1::WebSocket { .. } | StateV1::EndedWebSocket { .. } | StateV1::Switched(_) => {
+                Self::Idle
+            }
         })
     }
 
@@ -198,13 +207,15 @@ pub enum RestingUpload {
     Open(Encoder),
 }
 
-/// A WebSocket that is open both ways.
+/// A WebSocket whose upstream's side is open.
 #[derive(Debug, PartialEq)]
 pub struct RestingWebSocket {
     /// Where the frames of its client and those of its upstream are.
     pub frames: [FrameReader; 2],
     /// Bytes that the upstream has sent so far.
     pub passed: u64,
+    /// The client has ended its side, and the upstream has got that end.
+    pub has_client_ended: bool,
 }
 
 /// A response's body that passes down unchanged.
@@ -265,6 +276,11 @@ enum StateV1<'a> {
         repeat: Option<&'a [u8]>,
     },
     Switched(Option<[Option<[u8; EXPORT_BYTES]>; 2]>),
+    /// A WebSocket whose client has ended its side.
+    EndedWebSocket {
+        frames: [Option<[u8; EXPORT_BYTES]>; 2],
+        passed: u64,
+    },
 }
 
 /// [`RestingUpload`].
@@ -339,7 +355,8 @@ impl RestingExchange {
         }
         if bits & HAS_TLS != 0 {
             let (tls, rest): (TlsV1<'_>, _) = postcard::take_from_bytes(behind).ok()?;
-            (exchange.connection, behind) = (KeptConnection::Own(Some(tls.tls()?)), rest);
+            let tls = tls.tls().filter(|tls| exchange.state.fits(tls))?;
+            (exchange.connection, behind) = (KeptConnection::Own(Some(tls)), rest);
         }
         if bits & IS_SHARED != 0 {
             let (agreed, rest): (Option<AgreedV1<'_>>, _) =
@@ -416,8 +433,12 @@ impl<'a> StateV1<'a> {
                 why_not: download.why_not.map(WhyNot::text),
                 upload: (*upload).into(),
             },
-            RestingState::WebSocket(RestingWebSocket { frames, passed }) => {
-                Self::WebSocket { frames: exports(*frames), passed: *passed }
+            RestingState::WebSocket(RestingWebSocket { frames, passed, has_client_ended }) => {
+                let (frames, passed) = (exports(*frames), *passed);
+                match has_client_ended {
+                    false => Self::WebSocket { frames, passed },
+                    true => Self::EndedWebSocket { frames, passed },
+                }
             }
             RestingState::Switched(frames) => Self::Switched(frames.map(exports)),
         }
@@ -457,11 +478,8 @@ impl<'a> StateV1<'a> {
                 };
                 (upload.into(), download)
             }
-            Self::WebSocket { passed, .. } if passed > MOVED_BYTES_MAX => return None,
-            Self::WebSocket { frames, passed } => {
-                let frames = readers(frames)?;
-                return Some(RestingState::WebSocket(RestingWebSocket { frames, passed }));
-            }
+            Self::WebSocket { frames, passed } => return websocket(frames, passed, false),
+            Self::EndedWebSocket { frames, passed } => return websocket(frames, passed, true),
             Self::Switched(None) => return Some(RestingState::Switched(None)),
             Self::Switched(Some(frames)) => {
                 return Some(RestingState::Switched(Some(readers(frames)?)));
@@ -497,6 +515,16 @@ impl From<UploadV1> for RestingUpload {
 /// Most rest between two frames.
 fn exports(frames: [FrameReader; 2]) -> [Option<[u8; EXPORT_BYTES]>; 2] {
     frames.map(|reader| (!reader.is_between()).then(|| reader.export()))
+}
+
+/// A WebSocket. `None`: it has moved more than any does, or is at no place of a frame.
+fn websocket(
+    frames: [Option<[u8; EXPORT_BYTES]>; 2],
+    passed: u64,
+    has_client_ended: bool,
+) -> Option<RestingState> {
+    let frames = readers(frames).filter(|_| passed <= MOVED_BYTES_MAX)?;
+    Some(RestingState::WebSocket(RestingWebSocket { frames, passed, has_client_ended }))
 }
 
 fn readers(frames: [Option<[u8; EXPORT_BYTES]>; 2]) -> Option<[FrameReader; 2]> {

@@ -28,7 +28,9 @@ impl StateV1<'_> {
             Self::AwaitsHead { .. } => StreamKind::Upload,
             Self::PassesDown { events: Some(_), .. } => StreamKind::Events,
             Self::PassesDown { .. } => StreamKind::Response,
-            Self::WebSocket { .. } | Self::Switched(Some(_)) => StreamKind::WebSocket,
+            Self::WebSocket { .. } | Self::EndedWebSocket { .. } | Self::Switched(Some(_)) => {
+                StreamKind::WebSocket
+            }
             Self::Switched(None) => StreamKind::Switched,
         }
     }
