@@ -79,7 +79,11 @@ impl<'a> RequestLogEntry<'a> {
     /// The entry of an exchange that rested.
     pub fn resumed(served: &'a ServedConnection, facts: RestingFacts, sent: Rc<Cell<u64>>) -> Self {
         let (to_upstream, to_client) = (facts.bytes_to_upstream, facts.bytes_to_client);
+        let is_grpc = facts.is_grpc;
         let mut entry = Self::new(served, Record::resumed(served, facts), sent);
+        if is_grpc {
+            entry.written.stream.becomes(StreamKind::Grpc);
+        }
         entry.written.bytes.set(to_upstream);
         // The counter of the connection has begun anew.
         entry.sent_before = entry.sent_before.wrapping_sub(to_client);
@@ -90,7 +94,8 @@ impl<'a> RequestLogEntry<'a> {
     pub fn rest(mut self) -> RestingFacts {
         self.state = EntryState::Rests;
         self.count();
-        self.record.rest(self.served)
+        let is_grpc = self.written.stream.is_grpc();
+        RestingFacts { is_grpc, ..self.record.rest(self.served) }
     }
 
     fn count(&mut self) {

@@ -30,6 +30,7 @@ const VERSION: u8 = 1;
 const HAS_TLS: u8 = 2;
 const HAS_TRACE: u8 = 4;
 const IS_SHARED: u8 = 8;
+const IS_GRPC: u8 = 16;
 /// Most bytes that rest undecoded: a chunk's first line, or trailers (`body.rs` of `http1`).
 pub const RECEIVED_BYTES_MAX: usize = 16 << 10;
 /// Most bytes of a path: each of the characters that the log shows has up to four.
@@ -87,6 +88,8 @@ pub struct RestingFacts {
     pub bytes_to_upstream: u64,
     /// Bytes written to the client.
     pub bytes_to_client: u64,
+    /// It counts as gRPC, at whatever step it is.
+    pub is_grpc: bool,
     /// Its place in a trace, and what its spans say. Boxed: few have one.
     pub trace: Option<Box<RestingTrace>>,
 }
@@ -122,9 +125,16 @@ impl RestingState {
             Self::AwaitsHead(RestingWait { upload, .. }) | Self::PassesDown(upload, _) => {
                 *upload == RestingUpload::Sent
             }
-            Self::WebSocket(_) => false,
+            Self::WebSocket(websocket) => websocket.has_client_ended,
             Self::Switched(_) => true,
         }
+    }
+
+    /// True if TLS to the upstream of an exchange at this step is like that: we have ended our side
+    /// where nothing more goes up.
+    fn fits(&self, tls: &RestingTls) -> bool {
+        let has_ended = matches!(self, Self::WebSocket(websocket) if websocket.has_client_ended);
+        tls.session.write_closed() == has_ended
     }
 
     /// Bytes of the response's body so far.
@@ -160,7 +170,9 @@ impl RestTimeout {
         Some(match form.state {
             StateV1::AwaitsHead { upload: UploadV1::Sent, .. } => Self::Upstream,
             StateV1::AwaitsHead { .. } | StateV1::PassesDown { .. } => Self::Body,
-            StateV1::WebSocket { .. } | StateV1::Switched(_) => Self::Idle,
+            StateV1::WebSocket { .. } | StateV1::EndedWebSocket { .. } | StateV1::Switched(_) => {
+                Self::Idle
+            }
         })
     }
 
@@ -195,13 +207,15 @@ pub enum RestingUpload {
     Open(Encoder),
 }
 
-/// A WebSocket that is open both ways.
+/// A WebSocket whose upstream's side is open.
 #[derive(Debug, PartialEq)]
 pub struct RestingWebSocket {
     /// Where the frames of its client and those of its upstream are.
     pub frames: [FrameReader; 2],
     /// Bytes that the upstream has sent so far.
     pub passed: u64,
+    /// The client has ended its side, and the upstream has got that end.
+    pub has_client_ended: bool,
 }
 
 /// A response's body that passes down unchanged.
@@ -262,6 +276,11 @@ enum StateV1<'a> {
         repeat: Option<&'a [u8]>,
     },
     Switched(Option<[Option<[u8; EXPORT_BYTES]>; 2]>),
+    /// A WebSocket whose client has ended its side.
+    EndedWebSocket {
+        frames: [Option<[u8; EXPORT_BYTES]>; 2],
+        passed: u64,
+    },
 }
 
 /// [`RestingUpload`].
@@ -304,7 +323,8 @@ impl RestingExchange {
         let has_tls = if tls.is_some() { HAS_TLS } else { 0 };
         let has_trace = if facts.trace.is_some() { HAS_TRACE } else { 0 };
         let is_shared = if agreed.is_some() { IS_SHARED } else { 0 };
-        out.push(VERSION | has_tls | has_trace | is_shared);
+        let is_grpc = if facts.is_grpc { IS_GRPC } else { 0 };
+        out.push(VERSION | has_tls | has_trace | is_shared | is_grpc);
         append(&form, out);
         if let Some(trace) = &facts.trace {
             append(trace, out);
@@ -322,11 +342,12 @@ impl RestingExchange {
     pub fn unpack(form: &[u8]) -> Option<Self> {
         let (bits, form) = form.split_first()?;
         let is_both = bits & HAS_TLS != 0 && bits & IS_SHARED != 0;
-        if bits & !(HAS_TLS | HAS_TRACE | IS_SHARED) != VERSION || is_both {
+        if bits & !(HAS_TLS | HAS_TRACE | IS_SHARED | IS_GRPC) != VERSION || is_both {
             return None;
         }
         let (form, mut behind): (ExchangeV1<'_>, _) = postcard::take_from_bytes(form).ok()?;
         let mut exchange = form.exchange()?;
+        exchange.facts.is_grpc = bits & IS_GRPC != 0;
         if bits & HAS_TRACE != 0 {
             let (trace, rest): (RestingTrace, _) = postcard::take_from_bytes(behind).ok()?;
             let trace = Some(trace).filter(RestingTrace::is_possible)?;
@@ -334,7 +355,8 @@ impl RestingExchange {
         }
         if bits & HAS_TLS != 0 {
             let (tls, rest): (TlsV1<'_>, _) = postcard::take_from_bytes(behind).ok()?;
-            (exchange.connection, behind) = (KeptConnection::Own(Some(tls.tls()?)), rest);
+            let tls = tls.tls().filter(|tls| exchange.state.fits(tls))?;
+            (exchange.connection, behind) = (KeptConnection::Own(Some(tls)), rest);
         }
         if bits & IS_SHARED != 0 {
             let (agreed, rest): (Option<AgreedV1<'_>>, _) =
@@ -383,6 +405,7 @@ impl ExchangeV1<'_> {
             upstream_ms: self.upstream_ms,
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
+            is_grpc: false,
             trace: None,
         };
         let state = self.state.state()?;
@@ -410,8 +433,12 @@ impl<'a> StateV1<'a> {
                 why_not: download.why_not.map(WhyNot::text),
                 upload: (*upload).into(),
             },
-            RestingState::WebSocket(RestingWebSocket { frames, passed }) => {
-                Self::WebSocket { frames: exports(*frames), passed: *passed }
+            RestingState::WebSocket(RestingWebSocket { frames, passed, has_client_ended }) => {
+                let (frames, passed) = (exports(*frames), *passed);
+                match has_client_ended {
+                    false => Self::WebSocket { frames, passed },
+                    true => Self::EndedWebSocket { frames, passed },
+                }
             }
             RestingState::Switched(frames) => Self::Switched(frames.map(exports)),
         }
@@ -451,11 +478,8 @@ impl<'a> StateV1<'a> {
                 };
                 (upload.into(), download)
             }
-            Self::WebSocket { passed, .. } if passed > MOVED_BYTES_MAX => return None,
-            Self::WebSocket { frames, passed } => {
-                let frames = readers(frames)?;
-                return Some(RestingState::WebSocket(RestingWebSocket { frames, passed }));
-            }
+            Self::WebSocket { frames, passed } => return websocket(frames, passed, false),
+            Self::EndedWebSocket { frames, passed } => return websocket(frames, passed, true),
             Self::Switched(None) => return Some(RestingState::Switched(None)),
             Self::Switched(Some(frames)) => {
                 return Some(RestingState::Switched(Some(readers(frames)?)));
@@ -491,6 +515,16 @@ impl From<UploadV1> for RestingUpload {
 /// Most rest between two frames.
 fn exports(frames: [FrameReader; 2]) -> [Option<[u8; EXPORT_BYTES]>; 2] {
     frames.map(|reader| (!reader.is_between()).then(|| reader.export()))
+}
+
+/// A WebSocket. `None`: it has moved more than any does, or is at no place of a frame.
+fn websocket(
+    frames: [Option<[u8; EXPORT_BYTES]>; 2],
+    passed: u64,
+    has_client_ended: bool,
+) -> Option<RestingState> {
+    let frames = readers(frames).filter(|_| passed <= MOVED_BYTES_MAX)?;
+    Some(RestingState::WebSocket(RestingWebSocket { frames, passed, has_client_ended }))
 }
 
 fn readers(frames: [Option<[u8; EXPORT_BYTES]>; 2]) -> Option<[FrameReader; 2]> {

@@ -111,8 +111,7 @@ impl<'a> TlsV1<'a> {
             fill(behind, secret)?;
         }
         let session = Session::boxed_import(&exported[..]).ok()?;
-        let is_open = !session.read_closed() && !session.write_closed();
-        if session.role() != Role::Client || !is_open {
+        if session.role() != Role::Client || session.read_closed() {
             return None;
         }
         let info = match &self.agreed {

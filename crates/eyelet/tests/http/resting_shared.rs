@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
 use crate::support::edge::LISTENER;
@@ -349,6 +349,17 @@ impl Grpc {
         run(self.scene.rest(1));
     }
 
+    /// Checks that so many streams count as gRPC that rests, and nothing else counts.
+    pub fn is_counted(&self, count: usize) {
+        let listed = listed(&self.scene.web.pki.folder.path().join("admin.sock")).unwrap();
+        assert_eq!(listed[0]["resting"], json!({ "grpc": count }));
+        let kind = |state: &str, kind: &str| {
+            self.scene.metric(&format!("eyelet_streams{{state=\"{state}\",kind=\"{kind}\"}}"))
+        };
+        let resting = ["grpc", "response", "waiting", "upload"].map(|it| kind("resting", it));
+        assert_eq!((resting, kind("serving", "grpc")), ([count, 0, 0, 0], 0));
+    }
+
     /// Ends all of its nine streams. So many of them are complete.
     pub fn end(mut self, complete: usize) {
         self.service.say("end\n");
@@ -378,6 +389,7 @@ fn grpc_streams_rest_and_lose_nothing() {
     let Some(mut grpc) = Grpc::new(8) else { return };
     for text in ["one", "two"] {
         grpc.rest();
+        grpc.is_counted(9);
         grpc.service.say(&format!("say {text}\n"));
         grpc.client.say(&format!("hear {text}\n"));
         grpc.client.hear("hear done\n");

@@ -14,6 +14,7 @@ use h2::{RecvStream, SendStream};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::resting_https::upgrade_whole;
 use crate::support::client::Offer;
 use crate::support::program::need;
 use crate::support::two::{Two, beside, get, run};
@@ -202,6 +203,43 @@ fn streams_of_all_kinds_rest_and_go_on() {
     assert_eq!(said["bytes_to_client"], 5 + 17, "{said}");
     let is_event = |line: &Value| line["http"]["path"] == "/events" && line["reason"] == "complete";
     until("both lines", || (scene.web.edge.count(is_event) == 2).then_some(()));
+}
+
+/// The client of a WebSocket has ended its side, and its upstream goes on: it rests, and moves.
+#[test]
+fn a_websocket_whose_client_has_ended_rests_and_moves() {
+    let mut scene = Scene::new("");
+    let mut later = None;
+    run(async {
+        let mut two = scene.web.connect_two().await;
+        let mut chat = scene.chat(&mut two).await;
+        chat.hear("first").await;
+        chat.send.send_data("bye".into(), true).unwrap();
+        let mut app = chat.app.try_clone().unwrap();
+        let heard = beside(move || {
+            let mut heard = String::new();
+            app.read_to_string(&mut heard).map(|_| heard)
+        });
+        assert_eq!(heard.await.unwrap(), "bye");
+        for text in ["one", "two"] {
+            scene.rest(1).await;
+            let name = "eyelet_streams{state=\"resting\",kind=\"websocket\"}";
+            assert_eq!(scene.metric(name), 1);
+            chat.hear(text).await;
+            if later.is_none() {
+                scene.rest(1).await;
+                later = Some(upgrade_whole(Arc::get_mut(&mut scene.web).unwrap()));
+            }
+        }
+        chat.app.shutdown(Shutdown::Write).unwrap();
+        chat.ended().await;
+    });
+    let said = scene.web.request_line("/chat");
+    assert_eq!(
+        (&said["reason"], &said["bytes_to_client"]),
+        (&"switched protocols".into(), &11.into())
+    );
+    drop(later);
 }
 
 /// The client's reset, the upstream's, and the end of the client's connection.

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 
 use super::find::{Chosen, FoundUpstream, Want};
+use super::pass::is_grpc;
 use super::request_body::RequestCoding;
 use super::retry::Tries;
 use super::transfer::Upload;
@@ -225,7 +226,12 @@ impl<'a> Exchange<'a, '_> {
         upload.recode(RequestCoding::of(self.served, request, is_coded)?);
         upload.taken = tries.take_body(upstream);
         if length != Length::Empty {
-            self.written.stream.becomes(StreamKind::Upload);
+            let is_grpc = is_grpc(&request.parts.headers);
+            self.written.stream.becomes(if is_grpc {
+                StreamKind::Grpc
+            } else {
+                StreamKind::Upload
+            });
         }
         Ok(SentRequest { found, upload, is_coded })
     }

@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Instant;
 
-use http::{HeaderValue, StatusCode, header, response};
+use http::{HeaderMap, HeaderValue, StatusCode, header, response};
 
 use super::Exchange;
 use super::end::ExchangeEnd;
@@ -41,7 +41,7 @@ impl<'a> Exchange<'a, '_> {
         }
         match head {
             ReceivedHead::Fields(Response { parts, .. }) => {
-                self.written.stream.becomes(kind(&parts, length, &passing.upstream));
+                self.written.stream.becomes(kind(&parts, length));
                 self.respond(parts, length);
             }
             ReceivedHead::Lines(lines) => {
@@ -161,7 +161,11 @@ impl<'a> Exchange<'a, '_> {
         websocket::to_ok(&mut head);
         self.respond(head, Length::UntilClose);
         let upstream = Upstream::Http1(upstream);
-        let first = RestingWebSocket { frames: [FrameReader::default(); 2], passed: 0 };
+        let first = RestingWebSocket {
+            frames: [FrameReader::default(); 2],
+            passed: 0,
+            has_client_ended: false,
+        };
         let (upload, download) = resumed_websocket(self.written, &first);
         self.copy(Passing { upstream, upload, download }, None).await
     }
@@ -182,19 +186,20 @@ impl<'a> Exchange<'a, '_> {
 }
 
 /// The kind of a response with this head.
-fn kind(head: &response::Parts, length: Length, upstream: &Upstream) -> StreamKind {
+fn kind(head: &response::Parts, length: Length) -> StreamKind {
     if matches!(length, Length::Empty | Length::Known(_)) {
         return StreamKind::Response;
     }
-    let is_http2 = matches!(upstream, Upstream::Http2(_));
-    let of_type = || head.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
     match Boundary::of_body(&head.headers) {
         Boundary::Events(_) => StreamKind::Events,
-        _ if is_http2 && of_type().is_some_and(|of| of.starts_with(b"application/grpc")) => {
-            StreamKind::Grpc
-        }
         _ => StreamKind::Response,
     }
+}
+
+/// True if a request with these fields is of gRPC, or of gRPC-Web.
+pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
+    let of_type = headers.get(header::CONTENT_TYPE);
+    of_type.is_some_and(|of| of.as_bytes().starts_with(b"application/grpc"))
 }
 
 impl From<Broken> for Failure {

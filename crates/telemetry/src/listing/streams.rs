@@ -11,15 +11,15 @@ named! {
     StreamKind {
         /// A response of server-sent events.
         Events = "event_stream",
-        /// A response of gRPC.
+        /// An exchange of gRPC, at whatever step.
         Grpc = "grpc",
         /// Any other response.
         Response = "response",
         /// A connection that has switched to a protocol that is no WebSocket.
         Switched = "switched",
-        /// A request whose body goes up, and whose response has not begun.
+        /// Any other request whose body goes up, and whose response has not begun.
         Upload = "upload",
-        /// A request that waits for its response.
+        /// Any other request that waits for its response.
         Waiting = "waiting",
         /// A WebSocket, by either version of HTTP.
         WebSocket = "websocket",

@@ -150,10 +150,10 @@ impl TlsSocket {
         Self::new(plain, session, info)
     }
 
-    /// True if it may rest: both directions are open, and all that has come is taken and sent.
+    /// True if it may rest: its upstream has not ended, and all that has come is taken and sent.
     pub fn may_rest(&self) -> bool {
         let held = [self.sealed_in.len(), self.opened.len(), self.sealed_out.len()];
-        let is_open = !self.session.read_closed() && !self.session.write_closed();
+        let is_open = !self.session.read_closed();
         is_open && self.failure.is_none() && !self.session.control_due() && held == [0; 3]
     }
 

@@ -20,13 +20,18 @@ impl<'a> ServingStream<'a> {
         stream
     }
 
-    /// Counts it as one of this kind from now on.
+    /// Counts it as one of this kind from now on. gRPC is that at every step.
     pub fn becomes(&self, kind: StreamKind) {
-        if self.kind.get() != kind {
+        if self.kind.get() != kind && !self.is_grpc() {
             self.counted().inspect(|cell| cell.down());
             self.kind.set(kind);
             self.counted().inspect(|cell| cell.up());
         }
+    }
+
+    /// True if it counts as gRPC.
+    pub fn is_grpc(&self) -> bool {
+        self.kind.get() == StreamKind::Grpc
     }
 
     fn counted(&self) -> Option<&Cell> {

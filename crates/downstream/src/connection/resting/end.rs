@@ -35,12 +35,16 @@ pub fn last_for_upstream(form: &[u8]) -> Vec<u8> {
 
 /// Where the frames of a WebSocket's client, and those of its upstream, are whole so far.
 fn is_between_frames(state: &RestingState) -> Option<[bool; 2]> {
-    let frames = match state {
-        RestingState::WebSocket(RestingWebSocket { frames, .. }) => frames,
-        RestingState::Switched(frames) => frames.as_ref()?,
+    let (frames, has_client_ended) = match state {
+        RestingState::WebSocket(RestingWebSocket { frames, has_client_ended, .. }) => {
+            (frames, *has_client_ended)
+        }
+        RestingState::Switched(frames) => (frames.as_ref()?, false),
         RestingState::AwaitsHead(_) | RestingState::PassesDown(..) => return None,
     };
-    Some(frames.map(|frames| frames.is_between()))
+    let [up, down] = frames.map(|frames| frames.is_between());
+    // Nothing follows an end.
+    Some([up && !has_client_ended, down])
 }
 
 /// A record of these bytes, and close_notify.
@@ -66,13 +70,13 @@ mod tests {
     use crate::connection::resting::RestingFacts;
 
     /// The form of a WebSocket. `begun` are the first bytes of each side's frames.
-    fn form(begun: [&[u8]; 2], tls: Option<RestingTls>) -> Vec<u8> {
+    fn form(begun: [&[u8]; 2], tls: Option<RestingTls>, has_client_ended: bool) -> Vec<u8> {
         let frames = begun.map(|bytes| {
             let mut reader = FrameReader::default();
             reader.read(bytes);
             reader
         });
-        let websocket = RestingWebSocket { frames, passed: 0 };
+        let websocket = RestingWebSocket { frames, passed: 0, has_client_ended };
         let state = RestingState::WebSocket(websocket);
         let mut form = Vec::new();
         let (facts, connection) = (RestingFacts::default(), KeptConnection::Own(tls));
@@ -86,12 +90,14 @@ mod tests {
         for (begun, down, up) in
             [([whole; 2], true, true), ([part, whole], true, false), ([whole, part], false, true)]
         {
-            let form = form(begun, None);
+            let form = form(begun, None, false);
             assert_eq!(takes_close_frame(&form), down, "{begun:?}");
             let last = last_for_upstream(&form);
             assert_eq!(last.len(), if up { 8 } else { 0 }, "{begun:?}");
             assert!(!up || last[..2] == [0x88, 0x82]);
         }
+        let ended = form([whole; 2], None, true);
+        assert!(takes_close_frame(&ended) && last_for_upstream(&ended).is_empty());
         let mut response = Vec::new();
         let (facts, state) = (RestingFacts::default(), RestingState::Switched(None));
         let connection = KeptConnection::Own(None);
@@ -103,7 +109,7 @@ mod tests {
     fn the_close_frame_is_sealed_where_tls_goes_to_the_upstream() {
         let session = |role| Session::boxed_tls13(role, Suite::Aes128Gcm, &[1; 32], &[2; 32]);
         let tls = RestingTls { session: session(Role::Client).unwrap(), info: None };
-        let mut records = last_for_upstream(&form([b"", b""], Some(tls)));
+        let mut records = last_for_upstream(&form([b"", b""], Some(tls), false));
         let (mut server, mut keys) = (session(Role::Server).unwrap(), Keys::new());
         let opened = server.open(&mut keys, &mut records).unwrap();
         let eyelet_record::Opened::Record { consumed, what } = opened else { panic!("a record") };

@@ -2,17 +2,20 @@
 
 use eyelet_telemetry::listing::streams::StreamKind;
 
-use super::{ExchangeV1, RestingState, StateV1, UploadV1};
+use super::{ExchangeV1, IS_GRPC, RestingState, StateV1, UploadV1};
 
 /// The kind of an exchange by its form. `None`: it is not read.
 pub fn kind_of(form: &[u8]) -> Option<StreamKind> {
-    let (_, form) = form.split_first()?;
+    let (bits, form) = form.split_first()?;
+    if bits & IS_GRPC != 0 {
+        return Some(StreamKind::Grpc);
+    }
     let (form, _): (ExchangeV1<'_>, _) = postcard::take_from_bytes(form).ok()?;
     Some(form.state.kind())
 }
 
 impl RestingState {
-    /// Its kind.
+    /// Its kind, where it is not gRPC.
     pub fn kind(&self) -> StreamKind {
         StateV1::of(self).kind()
     }
@@ -25,7 +28,9 @@ impl StateV1<'_> {
             Self::AwaitsHead { .. } => StreamKind::Upload,
             Self::PassesDown { events: Some(_), .. } => StreamKind::Events,
             Self::PassesDown { .. } => StreamKind::Response,
-            Self::WebSocket { .. } | Self::Switched(Some(_)) => StreamKind::WebSocket,
+            Self::WebSocket { .. } | Self::EndedWebSocket { .. } | Self::Switched(Some(_)) => {
+                StreamKind::WebSocket
+            }
             Self::Switched(None) => StreamKind::Switched,
         }
     }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 use super::kind::kind_of;
 use super::*;
-use eyelet_record::{Role, Session, Suite};
+use eyelet_record::{Keys, Role, Session, Suite, alert};
 use eyelet_telemetry::listing::streams::StreamKind;
 
 /// [`events`] in version 1.
@@ -25,6 +25,7 @@ fn events(path: &str) -> RestingExchange {
         upstream_ms: Some(12),
         bytes_to_upstream: 300,
         bytes_to_client: 70_000,
+        is_grpc: false,
         trace: None,
     };
     let download = RestingDownload {
@@ -102,11 +103,25 @@ fn a_form_says_its_kind() {
     let download = RestingDownload { events: None, ..download };
     assert_eq!(kind(RestingState::PassesDown(upload, download)), StreamKind::Response);
     let frames = [FrameReader::default(); 2];
-    let websocket = RestingWebSocket { frames, passed: 0 };
+    let websocket = RestingWebSocket { frames, passed: 0, has_client_ended: false };
     assert_eq!(kind(RestingState::WebSocket(websocket)), StreamKind::WebSocket);
     assert_eq!(kind(RestingState::Switched(Some(frames))), StreamKind::WebSocket);
     assert_eq!(kind(RestingState::Switched(None)), StreamKind::Switched);
     assert_eq!(kind_of(&[]), None);
+}
+
+/// Its kind is a bit, and the rest of the form is that of its step.
+#[test]
+fn a_form_of_grpc_is_not_longer() {
+    for exchange in [poll(), events(PATH)] {
+        let form = packed(&exchange);
+        let facts = RestingFacts { is_grpc: true, ..exchange.facts };
+        let exchange = RestingExchange { facts, ..exchange };
+        let of_grpc = packed(&exchange);
+        assert_eq!((of_grpc[0], &of_grpc[1..]), (form[0] | IS_GRPC, &form[1..]));
+        assert_eq!(kind_of(&of_grpc), Some(StreamKind::Grpc));
+        assert_eq!(RestingExchange::unpack(&of_grpc), Some(exchange));
+    }
 }
 
 /// Bytes of a request that waits: with its slot (240), what the slot points to (40) and what
@@ -211,27 +226,50 @@ fn a_websocket_has_one_form() {
     let mut part = FrameReader::default();
     part.read(&[0x81, 0x85, 1]);
     for (frames, bytes) in [([FrameReader::default(); 2], 46), ([part; 2], 46 + 2 * EXPORT_BYTES)] {
-        let state = RestingState::WebSocket(RestingWebSocket { frames, passed: 70_000 });
-        let exchange = RestingExchange {
-            facts: events(PATH).facts,
-            state,
-            connection: KeptConnection::Own(None),
-        };
-        let form = packed(&exchange);
-        assert_eq!(form.len(), bytes);
-        assert_eq!(RestingExchange::unpack(&form), Some(exchange));
-        for len in 0..form.len() {
-            assert!(RestingExchange::unpack(&form[..len]).is_none(), "{len}");
+        for has_client_ended in [false, true] {
+            let exchange = websocket(frames, 70_000, has_client_ended);
+            assert_eq!(exchange.state.is_request_done(), has_client_ended);
+            let form = packed(&exchange);
+            assert_eq!(form.len(), bytes);
+            assert_eq!(RestingExchange::unpack(&form), Some(exchange));
+            for len in 0..form.len() {
+                assert!(RestingExchange::unpack(&form[..len]).is_none(), "{len}");
+            }
         }
     }
-    let state = RestingWebSocket { frames: [part; 2], passed: MOVED_BYTES_MAX + 1 };
-    let facts = events("/").facts;
-    let exchange = RestingExchange {
-        facts,
-        state: RestingState::WebSocket(state),
-        connection: KeptConnection::Own(None),
-    };
-    assert!(RestingExchange::unpack(&packed(&exchange)).is_none());
+    for has_client_ended in [false, true] {
+        let exchange = websocket([part; 2], MOVED_BYTES_MAX + 1, has_client_ended);
+        assert!(RestingExchange::unpack(&packed(&exchange)).is_none());
+    }
+}
+
+fn websocket(frames: [FrameReader; 2], passed: u64, has_client_ended: bool) -> RestingExchange {
+    let state = RestingState::WebSocket(RestingWebSocket { frames, passed, has_client_ended });
+    let facts = events(PATH).facts;
+    RestingExchange { facts, state, connection: KeptConnection::Own(None) }
+}
+
+/// TLS to the upstream has ended upwards if the client has ended, and only then.
+#[test]
+fn the_end_of_a_websocket_is_that_of_tls() {
+    for (is_closed, has_client_ended) in
+        [(false, false), (true, true), (false, true), (true, false)]
+    {
+        let secrets = [[b'a'; 32], [b'b'; 32]];
+        let [theirs, ours] = &secrets;
+        let mut session =
+            Session::tls13(Role::Client, Suite::Aes128Gcm, ours, theirs, 9, 8).unwrap();
+        if is_closed {
+            session.alert(&mut Keys::new(), alert::CLOSE_NOTIFY);
+        }
+        let tls = Some(RestingTls { session: Box::new(session), info: None });
+        let exchange = RestingExchange {
+            connection: KeptConnection::Own(tls),
+            ..websocket([FrameReader::default(); 2], 1, has_client_ended)
+        };
+        let is_read = RestingExchange::unpack(&packed(&exchange)).is_some();
+        assert_eq!(is_read, is_closed == has_client_ended, "{is_closed} {has_client_ended}");
+    }
 }
 
 /// [`switched`] in version 1.

@@ -88,6 +88,7 @@ impl Record {
             upstream_ms: self.upstream_ms,
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
+            is_grpc: false,
             trace: self.trace.as_ref().map(|trace| Box::new(trace.rest())),
         }
     }

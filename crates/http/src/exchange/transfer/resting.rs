@@ -81,15 +81,18 @@ impl<'a> Download<'a> {
 pub fn rest_websocket(up: &Upload<'_>, down: &mut Download<'_>) -> Option<RestingWebSocket> {
     let frames = [up.boundary.frames()?, down.boundary.frames()?];
     down.rests = true;
-    Some(RestingWebSocket { frames, passed: down.taken })
+    Some(RestingWebSocket { frames, passed: down.taken, has_client_ended: up.done })
 }
 
 /// Both directions of a WebSocket that rested.
 pub fn resumed_websocket<'a>(
     counts: &'a Written<'a>,
-    &RestingWebSocket { frames: [up, down], passed }: &RestingWebSocket,
+    &RestingWebSocket { frames: [up, down], passed, has_client_ended }: &RestingWebSocket,
 ) -> (Upload<'a>, Download<'a>) {
-    let mut upload = Upload::new(counts, BytesMut::new(), Length::UntilClose, false);
+    let mut upload = match has_client_ended {
+        false => Upload::new(counts, BytesMut::new(), Length::UntilClose, false),
+        true => Upload::resumed(counts, RestingUpload::Sent),
+    };
     let mut download = Download::new(counts, Length::UntilClose);
     upload.follow(Boundary::Frames(up));
     download.follow(Boundary::Frames(down));
