@@ -195,8 +195,10 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     (
         "crates/sandbox",
         Some(&[
+            "eyelet-config", // the configuration of the edge that serves it
             "eyelet-sys",
             "hickory-proto",
+            "ipnet",
             "netlink-packet-core",
             "netlink-packet-route",
             "parking_lot",

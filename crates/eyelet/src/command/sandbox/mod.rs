@@ -3,8 +3,6 @@
 mod args;
 mod learn;
 mod output;
-mod plan;
-mod report;
 
 use std::error::Error;
 use std::fs;
@@ -22,17 +20,15 @@ use eyelet_config::{Config, SandboxProfile};
 use eyelet_edge::snapshot::listen;
 use eyelet_engine::worker::Order;
 use eyelet_sandbox::{
-    AllowList, ConfineStep, Confined, ConfinedPlan, ConfinedSockets, Existing, PORTS_MAX,
-    ResolvedNames, SandboxError, serve_names,
+    ConfineStep, Confined, ConfinedPlan, ConfinedSockets, Existing, PORTS_MAX, ResolvedNames,
+    RunEnd, RunOutputs, RunRecord, RunServing, SandboxError, read_lists, serve_names,
 };
 use eyelet_sys::child::Signal;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use self::output::{Outputs, Screen};
-use self::plan::Serving;
-use self::report::{RunEnd, RunRecord};
+use self::output::Screen;
 use crate::process::diagnostics::Diagnostics;
 use crate::process::serve::{self, Running};
 use crate::process::signals::Signals;
@@ -99,25 +95,6 @@ fn profile(args: &SandboxArgs) -> Result<SandboxProfile, String> {
     Ok(profile)
 }
 
-/// The lists, as one.
-fn read_lists(profile: &SandboxProfile) -> Result<AllowList, String> {
-    let mut texts = vec![("the profile".to_owned(), profile.allow.join("\n"))];
-    for file in &profile.allow_files {
-        let (name, text) = (file.display().to_string(), fs::read_to_string(file));
-        let text = text.map_err(|error| format!("cannot read {name}: {error}"))?;
-        texts.push((name, text));
-    }
-    let (mut all, mut faults) = (String::new(), Vec::new());
-    for (name, text) in texts {
-        if let Err(found) = AllowList::read(&text) {
-            faults.extend(found.iter().map(|fault| format!("{name}:{fault}")));
-        }
-        all.push_str(&text);
-        all.push('\n');
-    }
-    AllowList::read(&all).map_err(|_| faults.join("\n"))
-}
-
 /// Confines the command, serves it, and says at the end what it did.
 fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> {
     let profile = profile(args)?;
@@ -127,11 +104,11 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
         screen.say("the list is empty: everything is refused");
     }
     // They are opened before the command could put something in their place.
-    let outputs = Outputs::open(args.report.as_deref(), args.learn.as_deref())?;
+    let outputs = RunOutputs::open(args.report.as_deref(), args.learn.as_deref())?;
     let (lines, log) = std::io::pipe()?;
     let log_path = PathBuf::from(format!("/proc/self/fd/{}", log.as_raw_fd()));
     let serving =
-        Serving { list: &list, lets_all_pass, private: &profile.allow_private, log: &log_path };
+        RunServing { list: &list, lets_all_pass, private: &profile.allow_private, log: &log_path };
     let ports = serving.ports();
     if ports.len() > PORTS_MAX {
         return Err(format!("the list has {} ports; at most {PORTS_MAX}", ports.len()).into());

@@ -7,10 +7,11 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use eyelet_config::{Config, Depth, Diagnostic};
-use eyelet_sandbox::{AllowList, AllowedEntry, Placeholders};
 use ipnet::IpNet;
+use serde_json::Value;
 
-use crate::command::run::quoted;
+use crate::list::{AllowList, AllowedEntry};
+use crate::placeholder::Placeholders;
 
 /// The name of the configuration in messages about its mistakes.
 const ORIGIN: &str = "the sandbox, as a configuration";
@@ -26,20 +27,20 @@ const NOBODY: &str = "255.255.255.255/32";
 const LOCALHOST: &str = "localhost";
 
 /// The places that the edge serves to the command.
-pub(super) struct Serving<'a> {
+pub struct RunServing<'a> {
     /// The list of places that may be reached.
-    pub(super) list: &'a AllowList,
+    pub list: &'a AllowList,
     /// True if all else may be, too.
-    pub(super) lets_all_pass: bool,
+    pub lets_all_pass: bool,
     /// Networks of private addresses to which names may lead.
-    pub(super) private: &'a [IpNet],
+    pub private: &'a [IpNet],
     /// The path of the access log.
-    pub(super) log: &'a Path,
+    pub log: &'a Path,
 }
 
-impl Serving<'_> {
+impl RunServing<'_> {
     /// The ports at which the sandbox has sockets.
-    pub(super) fn ports(&self) -> BTreeSet<u16> {
+    pub fn ports(&self) -> BTreeSet<u16> {
         let mut ports = self.list.ports();
         // What may reach nothing is refused with a reason at the usual ports.
         if self.lets_all_pass || ports.is_empty() {
@@ -50,7 +51,10 @@ impl Serving<'_> {
 
     /// The checked configuration, for sockets at these addresses. Names of services that say none
     /// themselves get their placeholders.
-    pub(super) fn config(
+    ///
+    /// # Errors
+    /// The mistakes that the configuration has: what its caller was given is not what it checked.
+    pub fn config(
         &self,
         addresses: &[SocketAddr],
         placeholders: &mut Placeholders,
@@ -100,7 +104,9 @@ impl Serving<'_> {
         if self.list.is_empty() && !self.lets_all_pass {
             text.push_str("[[rule]]\naction = \"refuse\"\n\n");
         }
-        let _ = write!(text, "[log]\naccess = {}\n", quoted(self.log));
+        // A TOML basic string: JSON's escapes are a subset of TOML's.
+        let log = Value::from(self.log.to_string_lossy());
+        let _ = write!(text, "[log]\naccess = {log}\n");
         text
     }
 
