@@ -195,7 +195,8 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     (
         "crates/sandbox",
         Some(&[
-            "eyelet-config", // the configuration of the edge that serves it
+            "eyelet-config",   // the configuration of the edge that serves it
+            "eyelet-local-ca", // the authority of a run
             "eyelet-sys",
             "hickory-proto",
             "ipnet",
@@ -208,6 +209,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "serde",
             "serde_json",
             "thiserror",
+            "yasna",
         ]),
     ),
     (

@@ -1,12 +1,15 @@
 //! A run of a command: the configuration of the edge that serves it, and the record of what it did.
 
 mod outputs;
+mod p12;
 mod report;
 mod serving;
+mod trust;
 
 pub use outputs::RunOutputs;
 pub use report::{RunEnd, RunRecord};
 pub use serving::RunServing;
+pub use trust::{RunTrust, TrustError};
 
 use std::fs;
 

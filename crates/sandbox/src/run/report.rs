@@ -102,6 +102,8 @@ impl RunRecord {
         match (text("event"), text("connect")) {
             // The end follows, or the requests have told of it.
             (Some("decided"), _) | (Some("end"), Some(_)) => return None,
+            // The end of its connection has its bytes.
+            (Some("request"), None) if !matches!(outcome, "refused" | "failed") => return None,
             _ => {}
         }
         // A request says its host and port, a client of TLS only its name.
@@ -120,7 +122,7 @@ impl RunRecord {
         let place = Place { name, port, is_tcp: tcp.is_some() };
         let has_room = |places: usize| places < PLACES_MAX;
         if has_room(self.dialled.len()) {
-            self.dialled.insert(host.to_owned());
+            self.dialled.extend([host.to_owned(), place.name.clone()]);
         }
         if matches!(outcome, "refused" | "failed") {
             let key = (place, text("reason").unwrap_or("unknown").to_owned());
@@ -296,7 +298,10 @@ mod tests {
         (of_request["event"], of_request["connect"]) = ("request".into(), "a.example:80".into());
         let mut of_requests = of_request.clone();
         of_requests["event"] = "end".into();
+        let mut of_minted = line("terminated", "opened", "a.example", "192.0.2.1:443", 8);
+        of_minted["event"] = "request".into();
         let lines = [
+            of_minted,
             line("spliced", "allowed at 443", "a.example", "198.18.0.0:443", 1),
             of_request,
             of_requests,
