@@ -188,7 +188,8 @@ mod tests {
         assert!(missing.contains("no profile [sandbox.other] here; the file has: build, test"));
         let rules = "[sandbox.build]\nallow = \".a.example\"\n[[sandbox.build.rule]]\n\
             sni = [\"b.A.example\", \"*.c.a.example\"]\naction = \"splice\"\n\
-            [[sandbox.build.rule]]\nname = \"looked at\"\naction = \"terminate\"\ncertificate = \"mint\"\n\
+            [[sandbox.build.rule]]\nname = \"opened\"\naction = \"terminate\"\n\
+            certificate = \"mint\"\n\
             upstream_ca = \"ca.pem\"\n";
         std::fs::write(&file, rules).unwrap();
         let [first, second] =

@@ -1,5 +1,5 @@
 //! What a rule of a profile mints: usual programs trust it by the variables that they are given,
-//! and by nothing else. The server's own certificate is signed by an authority that none of them knows.
+//! and by nothing else. None of them knows the authority of the server's own certificate.
 
 use std::path::Path;
 
@@ -189,7 +189,8 @@ fn the_authority_has_the_names_of_the_list_and_no_key_that_can_be_read() {
         "app.test",
         "openssl x509 -noout -text -in /run/eyelet/authority.pem; \
          grep -rl 'PRIVATE KEY' /run /tmp /proc/self/environ /proc/self/fd 2>/dev/null; \
-         ls /run/eyelet; env | grep -c /run/eyelet/; cat /proc/[0-9]*/environ | grep -c 'PRIVATE'; \
+         ls /run/eyelet; env | grep -c /run/eyelet/; \
+         cat /proc/[0-9]*/environ 2>/dev/null | grep -c 'PRIVATE'; \
          touch /run/eyelet/x; rm /run/eyelet/bundle.pem; echo x >> /run/eyelet/bundle.pem",
     );
     let constraints = said.split_once("Name Constraints").unwrap().1;
